@@ -15,30 +15,30 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// broker makes the extents that pools ask for. When a tier's size is used up,
-// extents change hands whole, as policy.Giver decides: from pools that nobody
-// uses, the one unused longest first, then from the one most over its share. The
-// last extent of a tier goes only to a pool that has none: an engine that is
-// merely restarting finds something of its own. An extent that somebody has a
-// slot of is nobody's to give: a single block that is pinned or kept for long holds
-// all of it. Where namespaces have slots of different sizes, an extent that was made
-// of what was left is short, and stays so until it is given: what they have
-// together is within the size, though in more and smaller files. Pools call it
-// without their mutex.
+// broker makes the extents that pools ask for. When a tier's size is used up, another
+// pool gives a whole extent, as policy.Giver decides: a pool that nobody uses, the one
+// unused longest first, then the pool most over its share. The last extent of a pool in a
+// tier goes only to a pool that has none, so that an engine that restarts finds something
+// of its own.
+//
+// An extent is given only when nobody uses a slot of it: one block that is pinned or kept
+// for long holds all of it. Where namespaces have slots of different sizes, an extent
+// made of what was left is short until it is given: all pools together stay within the
+// size, in more and smaller files. Pools call the broker without their lock.
 type broker struct {
 	host *storage.HostArena
-	// disk is nil without a disk tier, and until the disk has let it be opened. Once
-	// it is there it stays.
+	// disk is nil without a disk tier, and until the disk has answered. It never changes
+	// after that.
 	disk atomic.Pointer[storage.DiskArena]
-	// diskAnswered is the manager's: without disk when it is closed there is none.
+	// diskAnswered is the manager's. There is no disk tier when it is closed and disk is nil.
 	diskAnswered <-chan struct{}
 	// health says whether the disk may be used.
 	health diskio.Health
 	pools  func() []*Pool
-	// closing is closed when the manager closes: nobody waits for room any more.
+	// closing is closed when the manager closes. Nobody waits for room then.
 	closing chan struct{}
-	// turns counts the moments at which somebody may have become able to give: it
-	// orders pools by their last use and ends a full tier's wait.
+	// turns counts the moments at which a pool may have become able to give an extent. It
+	// orders pools by their last use, and tells a tier that could not grow to try again.
 	turns atomic.Uint64
 }
 
@@ -62,8 +62,8 @@ func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPar
 	}
 }
 
-// leastOf is the fewest slots that a new extent may have: the last one of a
-// namespace has what is left of its number of blocks, 0 for no bound.
+// leastOf is the fewest slots that a new extent may have. The last extent of a namespace
+// has what is left of its number of blocks, maxSlots; 0 is no bound.
 func leastOf(least, maxSlots uint64) uint64 {
 	if maxSlots == 0 {
 		return least
@@ -71,7 +71,7 @@ func leastOf(least, maxSlots uint64) uint64 {
 	return min(least, maxSlots)
 }
 
-// drop gives an extent that a pool has taken out back to its arena.
+// drop gives an extent back to its arena. The pool has taken it out.
 func (b *broker) drop(gone *tier.Extent) {
 	if gone.Host != nil {
 		b.host.Drop(gone.HostPart())
@@ -80,7 +80,7 @@ func (b *broker) drop(gone *tier.Extent) {
 	}
 }
 
-// extentBytes is what the slots of an extent of a tier take.
+// extentBytes is the size of an extent of a tier in bytes.
 func (b *broker) extentBytes(lv registry.Level) uint64 {
 	if lv == registry.Host {
 		return b.host.ExtentBytes()
@@ -118,10 +118,10 @@ func (b *broker) removed() (n uint64) {
 	return n
 }
 
-// reclaim makes some other pool give one extent up and reports whether one did;
-// first says that p wants its first in the tier. A pool that turns out to have
-// none to spare is left out, and the next one is asked. Nobody gives in vain: what
-// all who would give have together must make room for the least that p needs.
+// reclaim makes another pool give an extent, and reports whether one did. first: p wants
+// its first extent in the tier. A pool that has none to spare is left out, and the next
+// one is asked. No pool gives in vain: the pools that would give must together make room
+// for the least that p needs.
 func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 	pools := b.pools()
 	taker := slices.Index(pools, p)
@@ -146,8 +146,8 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 	}
 }
 
-// giver is the first of the pools that have to give an extent, so that p gets
-// one; ok is false when they would not suffice.
+// giver is the first of the pools that must give an extent so that p gets one. ok is
+// false when all of them would not suffice.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
 	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.host.leastSlots
 	if lv == registry.Disk {
@@ -171,7 +171,7 @@ func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, firs
 	return giver, giver >= 0
 }
 
-// holding is what the pool has of a tier, as policy.Giver wants to know it.
+// holding describes the pool for policy.Giver.
 func (p *Pool) holding(lv registry.Level) policy.Holder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,8 +186,8 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	return h
 }
 
-// drain waits for a pool without sessions that is still busy with its last
-// blocks, and reports whether one has finished: it may give something now.
+// drain waits for a pool without sessions that still works on its last blocks. It
+// reports whether one has finished, which may give an extent now.
 func (b *broker) drain(ctx context.Context, p *Pool) bool {
 	for _, other := range b.pools() {
 		if other != p && other.draining() && other.Quiesce(ctx) == nil {
@@ -197,8 +197,8 @@ func (b *broker) drain(ctx context.Context, p *Pool) bool {
 	return false
 }
 
-// unusedLocked reports whether nobody uses the pool and nothing is under way
-// in it, so that its extents may go.
+// unusedLocked reports whether nobody uses the pool and no operation is under way in it,
+// so that its extents may go.
 func (p *Pool) unusedLocked() bool {
 	return len(p.members.sessions)+len(p.members.previous) == 0 && len(p.growth.watchers) == 0 && p.pending.operations == 0 && !p.life.closing
 }
@@ -209,20 +209,20 @@ func (p *Pool) draining() bool {
 	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing
 }
 
-// releasedLocked takes note of it when the pool has become unused.
+// releasedLocked notes when the pool has become unused.
 func (p *Pool) releasedLocked() {
 	if p.unusedLocked() {
 		p.life.unusedSince = p.broker.turns.Add(1)
 	}
 }
 
-// yield gives one extent of one tier back to the budget: of those that nobody
-// holds a slot of, the one whose blocks were used least recently. Its blocks are
-// evicted; the pool goes on with what is left. It reports whether there was one.
+// yield gives one extent of a tier back to the budget, and reports whether it did: of the
+// extents that nobody uses, the one whose blocks were used least recently. Its blocks are
+// evicted.
 func (p *Pool) yield(lv registry.Level) bool {
 	if lv == registry.Disk {
-		// Records that are being written must not come after those of whoever gets the
-		// extent's place in the table.
+		// Records that are being written must not overwrite those of the pool that gets
+		// the extent's rows of the table.
 		if !p.mover.TryLockRecords() {
 			return false
 		}
@@ -246,25 +246,37 @@ func (p *Pool) yield(lv registry.Level) bool {
 // used again before it can take it.
 const yieldTries = 3
 
-// coldest is the idle extent of a tier whose blocks were used least recently, nil
-// when there is none. It lets go of the mutex between extents, so that nobody waits
-// for more than one of them.
+// coldest is the idle extent of a tier whose blocks were used least recently, nil when
+// there is none. It takes the lock once for each extent, so that others wait for one
+// extent at most.
 func (p *Pool) coldest(lv registry.Level) (coldest *tier.Extent) {
 	var oldest uint64
-	for n := 0; ; n++ {
-		p.mu.Lock()
-		t := p.slots.Tier(lv)
-		if t == nil || p.life.closing || n >= len(t.Extents) {
-			p.mu.Unlock()
-			return coldest
+	for n, more := 0, true; more; n++ {
+		var e *tier.Extent
+		var lastUse uint64
+		if e, lastUse, more = p.idleExtent(lv, n); e != nil && (coldest == nil || lastUse < oldest) {
+			coldest, oldest = e, lastUse
 		}
-		if e := t.Extents[n]; e != nil {
-			if lastUse, idle := e.Idle(); idle && (coldest == nil || lastUse < oldest) {
-				coldest, oldest = e, lastUse
-			}
-		}
-		p.mu.Unlock()
 	}
+	return coldest
+}
+
+// idleExtent is extent n of a tier if nobody uses it, and when one of its blocks was last
+// used. more is false behind the last extent.
+func (p *Pool) idleExtent(lv registry.Level, n int) (e *tier.Extent, lastUse uint64, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.slots.Tier(lv)
+	if t == nil || p.life.closing || n >= len(t.Extents) {
+		return nil, 0, false
+	}
+	if e = t.Extents[n]; e != nil {
+		var idle bool
+		if lastUse, idle = e.Idle(); idle {
+			return e, lastUse, true
+		}
+	}
+	return nil, 0, true
 }
 
 // takeOut empties an extent and takes it out, if it is still there and idle.

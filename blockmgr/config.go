@@ -37,14 +37,14 @@ const (
 	minExtentBytes = storage.PageSize
 	// DefaultMaxPinsPerSession is Config.MaxPinsPerSession when it is zero.
 	DefaultMaxPinsPerSession = 65536
-	// MaxExtents bounds the extents of a tier: each is an open file. One namespace
-	// uses all of them but one, in no more than maxParts.
+	// MaxExtents bounds the extents of a tier: each is an open file. One namespace has at
+	// most registry.MaxExtents, one less.
 	MaxExtents = 1 << 14
-	maxParts   = registry.MaxExtents
-	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: what slots can be named.
-	MaxBlocks = maxParts * registry.MaxExtentSlots
-	// fewExtents is how many extents a namespace with a number of blocks has, while
-	// they can be made larger instead.
+	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: a registry.Ref can name that many
+	// slots.
+	MaxBlocks = registry.MaxExtents * registry.MaxExtentSlots
+	// fewExtents is the most extents of a namespace that is bounded in blocks, as long as
+	// its extents can be made larger instead.
 	fewExtents = 4096
 	// defaultTransferBatch is the default of Config.TransferBatch.
 	defaultTransferBatch = 64
@@ -54,7 +54,7 @@ const (
 	// Config.IODeadline and ScrubBytesPerSecond.
 	defaultIODeadline = 5 * time.Second
 	defaultScrubRate  = 16 << 20
-	// stagingSlots is what a staging arena holds at least; see Config.HostBytes.
+	// stagingSlots is the least number of slots of a staging extent; see Config.HostBytes.
 	stagingSlots = 64
 )
 
@@ -62,69 +62,65 @@ const (
 // is off: lookups find nothing and nothing is granted. The fields without a JSON name are
 // hooks of the program that opens the manager.
 type Config struct {
-	// HostDir is the directory of the host extents; it should be on tmpfs or
-	// hugetlbfs. It is made when absent. Needed whenever a tier is configured.
+	// HostDir is the directory of the host extents, best on tmpfs or hugetlbfs. It is made
+	// when absent. Needed when a tier is configured.
 	HostDir string
-	// HostBytes is the size of the host tier. Zero with a disk tier bypasses the
-	// host: blocks only pass through a staging extent of ExtentBytes, or of 64
-	// slots if that is more, for each namespace.
+	// HostBytes is the size of the host tier. With 0 and a disk tier the host is bypassed:
+	// blocks only pass through one staging extent of each namespace, of ExtentBytes or 64
+	// slots, whichever is more.
 	HostBytes uint64
 	// DiskDir is the directory of the disk extents and of their slot table. It is
 	// made when absent. Needed when DiskBytes is set.
 	DiskDir string
 	// DiskBytes is the size of the disk tier; zero is none.
 	DiskBytes uint64
-	// ExtentBytes is how much a pool grows by, at most 1 GiB. A tier smaller than
-	// one extent has one extent of its own size; an extent is never smaller than one
-	// slot. Each extent is an open file, of which a tier has at most MaxExtents. By
-	// default each tier has its own size, ExtentBytesFor, and what an earlier agent
-	// left in extents of another size stays; with a size that is set it is forgotten.
+	// ExtentBytes is the size of an extent, at most 1 GiB and at least one slot. A tier
+	// smaller than one extent has one extent of its own size. A tier has at most MaxExtents
+	// extents. The default is ExtentBytesFor of each tier, and then extents of another size
+	// that an earlier agent left stay. With a size that is set they are deleted.
 	ExtentBytes uint64
-	// HostBlocks and DiskBlocks, when set, are the exact number of blocks of each
-	// namespace in a tier, instead of a size that all of them share; at most
-	// MaxBlocks, and no more than fit into MaxExtents files. What an earlier agent
-	// left beyond it goes, but for extents that its sessions still use.
+	// HostBlocks and DiskBlocks, when set, are the number of blocks of each namespace in a
+	// tier, instead of a size that all namespaces share. At most MaxBlocks, and no more than
+	// fit into MaxExtents files. Extents of an earlier agent beyond it are deleted, except
+	// those that its sessions still use.
 	HostBlocks, DiskBlocks uint64
-	// DiscardHost unlinks the host files at Close, so that the next agent starts
-	// cold.
+	// DiscardHost deletes the host files at Close, so that the next agent starts cold.
 	DiscardHost bool
-	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup
-	// does not report blocks beyond it.
+	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup does not
+	// report blocks beyond the bound.
 	MaxPinsPerSession int
-	// SharePins bounds the slots that one session pins by Lookup to three quarters of
-	// those that no other session has pinned. It is for sessions that are processes of
-	// their own and may hang. Lookup does not report blocks beyond it.
+	// SharePins lets one session pin by Lookup at most three quarters of the slots that no
+	// other session has pinned. It is for sessions that are processes of their own and may
+	// hang. Lookup does not report blocks beyond the bound.
 	SharePins bool
 	// Filter chooses which blocks are worth writing to disk; nil for all. See
-	// policy.FrequencyFilter. One with a method Expect(blocks uint64) is told how many
+	// policy.FrequencyFilter. A filter with a method Expect(blocks uint64) is told how many
 	// blocks the tiers can hold.
 	Filter OffloadFilter `json:"-"`
-	// Weights are the shares of models in a tier that several namespaces want,
-	// default 1 each. See policy.Giver.
+	// Weights are the shares, by model, in a tier that several namespaces want; default 1.
+	// See policy.Giver.
 	Weights map[string]uint64
-	// Transfers is how many blocks a pool reads from disk at once, and how many it
-	// writes; by default it follows the device, see extent.QueueDepth. TransferBatch is how many blocks share the two writes of
-	// their slot records, default 64.
+	// Transfers is how many blocks a pool reads from disk at once, and how many it writes.
+	// The default follows the device; see extent.QueueDepth. TransferBatch is how many
+	// blocks share the two writes of their slot records, default 64.
 	Transfers, TransferBatch int
-	// IODeadline is how long one read or write of a block may take before its
-	// block is given up and the disk is taken for stalled, default 5 s.
+	// IODeadline is how long one read or write of a block may take before the disk counts
+	// as stalled and a read is given up, default 5 s.
 	IODeadline time.Duration
-	// ScrubBytesPerSecond is how fast all pools together compare what they store with
-	// its checksums, default 16 MiB/s; negative turns that off.
+	// ScrubBytesPerSecond is the rate at which all pools together compare stored blocks
+	// with their checksums, default 16 MiB/s. Negative turns the scrubber off.
 	ScrubBytesPerSecond int64
-	// DirectIO says whether disk extents are opened with O_DIRECT, OpenDirect that
-	// the flag is given to open instead of set afterwards.
+	// DirectIO says whether disk extents use O_DIRECT. OpenDirect gives the flag to open
+	// instead of setting it afterwards.
 	DirectIO   DirectIOMode
 	OpenDirect bool
 	// ZeroFill writes zeros where the file system cannot reserve disk space.
 	ZeroFill bool
 	// Sink is told of every change of residency; nil for nobody.
 	Sink EventSink `json:"-"`
-	// Reset is where requests to empty a tier arrive; nil for none. See
-	// Manager.Reset.
+	// Reset brings requests to empty a tier; nil for none. See Manager.Reset.
 	Reset <-chan kv.Tier `json:"-"`
-	// WrapDisk puts something between the manager and each of its disk files, such
-	// as storagetest.Faulty; nil for nothing.
+	// WrapDisk wraps each disk file, such as in storagetest.Faulty; nil for nothing.
 	WrapDisk func(path string, f extent.File) extent.File `json:"-"`
 	// Log is where warnings go; nil for nowhere.
 	Log *zap.Logger `json:"-"`
@@ -199,14 +195,14 @@ func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
 // disk tier and no host tier.
 func (c *Config) BypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
 
-// leastSlots is how many slots the extents of a namespace of a number of blocks
-// have at least, where one can have most: so many that it has enough extents.
+// leastSlots is the fewest slots of an extent, for a namespace of a number of blocks and
+// extents of at most so many slots: with fewer slots it would need too many extents.
 func leastSlots(blocks, most uint64) uint64 {
 	return max(min((blocks+fewExtents-1)/fewExtents, most), 1)
 }
 
-// maxHostExtents is the most host extents that a pool of such slots can have, when
-// it makes each as large as extentBytes and leastSlots say.
+// maxHostExtents is the most host extents that a pool can have, when it makes each as
+// large as extentBytes and leastSlots say.
 func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 	perExtent := max(extentBytes/slotBytes, leastSlots)
 	slots := c.HostBytes / slotBytes
@@ -214,12 +210,12 @@ func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 		slots = c.HostBlocks
 	}
 	// An extent may be cut short where the size ends, once for each tier's end.
-	return int(min(slots/perExtent+2, maxParts))
+	return int(min(slots/perExtent+2, registry.MaxExtents))
 }
 
-// ExtentBytesFor is the default of Config.ExtentBytes for a new tier of that many
-// bytes, 0 for one that is bounded in blocks: 64 MiB, and from 256 GiB on as much
-// more as keeps the number of extents small, up to 1 GiB.
+// ExtentBytesFor is the default of Config.ExtentBytes for a new tier of that many bytes,
+// 0 for a tier that is bounded in blocks. It is 64 MiB. From 256 GiB on it is larger, up
+// to 1 GiB, to keep the number of extents small.
 func ExtentBytesFor(tierBytes uint64) uint64 { return storage.ExtentBytesFor(tierBytes) }
 
 // weight is a model's share.

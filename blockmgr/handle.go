@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// BlockState is how far a MutableBlock has come:
+// BlockState is the state of a MutableBlock:
 //
 //	Reset ─InitSequence─► Partial ─Commit─► Complete ─Register─► Registered
 //	  │                                        ▲
@@ -44,39 +44,38 @@ func (s BlockState) String() string {
 
 // Errors of the block lifecycle that callers tell apart with errors.Is.
 var (
-	// ErrBlockState: the operation does not go with the block's state; the text
-	// names the state that it is in and those that it should be in.
+	// ErrBlockState: the block is in a state in which the operation is not allowed. The
+	// text names the state and the allowed ones.
 	ErrBlockState = errors.New("block is in the wrong state")
-	// ErrTokens: there are more or fewer tokens than the operation takes; the text
-	// says how many.
+	// ErrTokens: the operation takes another number of tokens. The text says how many.
 	ErrTokens = errors.New("wrong number of tokens")
-	// ErrNotEnoughBlocks: fewer slots can be had than were asked for; the text says
-	// how many.
+	// ErrNotEnoughBlocks: fewer slots can be had than were asked for. The text says how
+	// many.
 	ErrNotEnoughBlocks = errors.New("not enough blocks")
-	// ErrNoBlocks: a call that needs at least one block was given none.
+	// ErrNoBlocks: the call needs at least one block and was given none.
 	ErrNoBlocks = errors.New("no blocks given")
-	// ErrFilling: somebody else is about to bring in a block of the same key, by
-	// Grant or from disk. Once that is done, was aborted, or has taken a granted slot for
-	// longer than 5 s, another try succeeds.
+	// ErrFilling: another caller fills a block of the same key, by Grant or from disk.
+	// Another try succeeds when that is done or aborted, or when a granted slot was not
+	// filled for 5 s.
 	ErrFilling = errors.New("block is being filled by somebody else")
 	// ErrPins: the session would have more pins than Config.MaxPinsPerSession.
 	ErrPins = errors.New("too many pins")
 )
 
-// TokenBlock is a block whose identity is known already. That the identity is
-// that of the tokens is the caller's to vouch for; see Identifier.
+// TokenBlock is a block whose identity is known already. The caller vouches that the
+// tokens have this identity; see Identifier.
 type TokenBlock struct {
 	Block Block
 	// Tokens are as many as the namespace's block size.
 	Tokens []uint32
 }
 
-// MutableBlock is a host slot that belongs to one session and becomes a block:
-// its holder fills Data, gives it an identity and registers it. Until then
-// nobody else sees it. The slot is the holder's until Release, Register or the
-// end of the session; a handle whose slot is gone is harmless and of no use.
+// MutableBlock is a host slot that belongs to one session and becomes a block: its owner
+// fills Data, gives it an identity and registers it. Nobody else sees it before. The slot
+// is the owner's until Release, Register or the end of the session. Every method of a
+// handle whose slot is gone is harmless.
 //
-// It is not safe for concurrent use.
+// A MutableBlock is not safe for concurrent use.
 type MutableBlock struct {
 	pool    *Pool
 	session SessionID
@@ -85,14 +84,13 @@ type MutableBlock struct {
 
 	state    BlockState
 	released bool
-	// block is the identity as far as it is known: what does not depend on the
-	// tokens in a partial block, all of it later.
+	// block is the identity. In a partial block it lacks what depends on the tokens.
 	block    Block
 	tokens   []uint32
 	priority uint32
 }
 
-// State is how far the block has come.
+// State is the block's state.
 func (b *MutableBlock) State() BlockState { return b.state }
 
 // Slot names the block's slot, for clients that write to the extent's file.
@@ -106,8 +104,8 @@ func (b *MutableBlock) Block() (identity Block, ok bool) {
 	return b.block, true
 }
 
-// Tokens are the tokens so far. The slice is the block's until it is reset or
-// registered, after which there are none.
+// Tokens are the tokens so far, none once the block is reset or registered. The slice is
+// the block's.
 func (b *MutableBlock) Tokens() []uint32 { return b.tokens }
 
 // Remaining is how many tokens a partial block lacks, 0 in every other state.
@@ -118,8 +116,8 @@ func (b *MutableBlock) Remaining() int {
 	return b.blockSize() - len(b.tokens)
 }
 
-// SetPriority is the priority that the block will be registered with, 0 after
-// Allocate and Reset: blocks of a lower one are evicted first.
+// SetPriority sets the priority that the block is registered with. It is 0 after Allocate
+// and Reset. Blocks of a lower priority are evicted first.
 func (b *MutableBlock) SetPriority(priority uint32) { b.priority = priority }
 
 // InitSequence makes an empty block the first one of a sequence.
@@ -127,8 +125,7 @@ func (b *MutableBlock) InitSequence(root Root) error {
 	return b.init("begin a sequence", firstBlock(root))
 }
 
-// InitAfter makes an empty block the one that follows parent, which need not be
-// registered yet.
+// InitAfter makes an empty block the one after parent, which need not be registered yet.
 func (b *MutableBlock) InitAfter(parent Block) error {
 	return b.init("continue a sequence", nextBlock(&parent))
 }
@@ -141,8 +138,8 @@ func (b *MutableBlock) init(what string, begun Block) error {
 	return nil
 }
 
-// AddTokens appends tokens to a partial block and returns those for which it has
-// no room, which still lie in the caller's slice.
+// AddTokens appends tokens to a partial block. left are the tokens that do not fit, in
+// the caller's slice.
 func (b *MutableBlock) AddTokens(tokens []uint32) (left []uint32, err error) {
 	if err := b.check("add tokens", BlockPartial); err != nil {
 		return tokens, err
@@ -152,8 +149,8 @@ func (b *MutableBlock) AddTokens(tokens []uint32) (left []uint32, err error) {
 	return tokens[n:], nil
 }
 
-// PopTokens takes the last n tokens off a partial block. It takes none when
-// there are fewer (ErrTokens).
+// PopTokens takes the last n tokens off a partial block. ErrTokens: there are fewer, and
+// nothing has happened.
 func (b *MutableBlock) PopTokens(n int) error {
 	if err := b.check("take tokens off", BlockPartial); err != nil {
 		return err
@@ -165,8 +162,8 @@ func (b *MutableBlock) PopTokens(n int) error {
 	return nil
 }
 
-// Commit completes a partial block that has all its tokens (else ErrTokens): its
-// identity is computed.
+// Commit completes a partial block: it computes the identity. ErrTokens: tokens are
+// missing.
 func (b *MutableBlock) Commit() error {
 	if err := b.check("commit", BlockPartial); err != nil {
 		return err
@@ -178,8 +175,8 @@ func (b *MutableBlock) Commit() error {
 	return nil
 }
 
-// ApplyTokenBlock completes an empty block with an identity that is known. The
-// tokens are copied; their number must be the block size (else ErrTokens).
+// ApplyTokenBlock completes an empty block with an identity that is known. It copies the
+// tokens. ErrTokens: their number is not the block size.
 func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 	if err := b.check("apply a token block", BlockReset); err != nil {
 		return err
@@ -191,8 +188,8 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 	return nil
 }
 
-// Reset takes tokens, identity and priority from a block that is not registered.
-// The slot and its bytes stay.
+// Reset clears the tokens, identity and priority of a block that is not registered. The
+// slot and its bytes stay.
 func (b *MutableBlock) Reset() error {
 	if b.state == BlockRegistered || b.released {
 		return b.check("reset", BlockReset, BlockPartial, BlockComplete)
@@ -202,9 +199,9 @@ func (b *MutableBlock) Reset() error {
 	return nil
 }
 
-// Data is the slot's memory, BlockBytes long and full of what was there before;
-// nil when the slot is not the block's any more. It must not be touched after
-// Release, Register, the end of the session or Manager.Close.
+// Data is the slot's memory, BlockBytes long, with what was there before. It is nil when
+// the slot is not the block's any more. The slice must not be touched after Release,
+// Register, the end of the session or Manager.Close.
 func (b *MutableBlock) Data() []byte {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
@@ -215,8 +212,8 @@ func (b *MutableBlock) Data() []byte {
 	return b.pool.dataLocked(ref)
 }
 
-// Release gives the slot back without a block. A second one does nothing, and
-// so does one of a block that is registered.
+// Release gives the slot back without a block. A second call does nothing, and neither
+// does a call for a registered block.
 func (b *MutableBlock) Release() {
 	p := b.pool
 	p.mu.Lock()
@@ -237,7 +234,7 @@ func (b *MutableBlock) clear() { b.block, b.tokens, b.state = Block{}, nil, Bloc
 
 func (b *MutableBlock) blockSize() int { return int(b.pool.ns.BlockSize) }
 
-// check refuses an operation that needs the block to be in one of some states.
+// check refuses an operation unless the block is in one of the wanted states.
 func (b *MutableBlock) check(what string, want ...BlockState) error {
 	switch {
 	case b.released:
@@ -248,7 +245,7 @@ func (b *MutableBlock) check(what string, want ...BlockState) error {
 	return nil
 }
 
-// heldLocked is the block's slot while it is the session's and has no block yet.
+// heldLocked is the slot, while it is granted to the session.
 func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 	p := b.pool
 	if p.life.closed || p.members.sessions[b.session] != b.sess {
@@ -263,13 +260,13 @@ func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 
 // dataLocked is the memory of a host slot's block.
 func (p *Pool) dataLocked(ref registry.Ref) []byte {
-	part, i := p.slots.Host.At(ref)
-	return part.Host.Slot(i)[:p.blockBytes:p.blockBytes]
+	e, i := p.slots.Host.At(ref)
+	return e.Host.Slot(i)[:p.blockBytes:p.blockBytes]
 }
 
-// ImmutableBlock is a block in host memory that stays there while the handle is
-// held: one pin of its session. Several handles may have the same block. It is
-// safe for concurrent use.
+// ImmutableBlock is one pin of a block in host memory. The block stays there until
+// Release or the end of the session. Several handles may have the same block. An
+// ImmutableBlock is safe for concurrent use.
 type ImmutableBlock struct {
 	pool    *Pool
 	session SessionID
@@ -290,9 +287,9 @@ func (b *ImmutableBlock) Block() Block { return b.block }
 // Slot names the slot that the block is in.
 func (b *ImmutableBlock) Slot() Slot { return b.slot }
 
-// Data are the block's bytes, in the slot, which nobody may change. It is nil
-// once the handle is not Valid. The slice must not be touched after Release, the
-// end of the session or Manager.Close.
+// Data is the block's bytes, in the slot. Nobody may change them. It is nil when the
+// handle is not Valid. The slice must not be touched after Release, the end of the
+// session or Manager.Close.
 func (b *ImmutableBlock) Data() []byte {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
@@ -303,9 +300,8 @@ func (b *ImmutableBlock) Data() []byte {
 	return b.pool.dataLocked(ref)
 }
 
-// Valid reports whether the handle still has its block: it is not released, its
-// session has not ended, and the slot is of the generation that it was and its
-// memory undamaged.
+// Valid reports whether the handle still has its block: the handle is not released, the
+// session has not ended, the slot has the same generation, and its memory is undamaged.
 func (b *ImmutableBlock) Valid() bool {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
@@ -313,8 +309,8 @@ func (b *ImmutableBlock) Valid() bool {
 	return ok && b.pool.slots.Host.Slot(ref).Resident()
 }
 
-// Release gives the handle's pin back; the block may be evicted once it has no
-// other. A second one does nothing.
+// Release gives the pin back. The block may be evicted once it has no other pin. A second
+// call does nothing.
 func (b *ImmutableBlock) Release() {
 	p := b.pool
 	p.mu.Lock()

@@ -13,10 +13,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
-// openDisk takes the namespace's disk extents of an earlier agent into use, as far
-// as the disk hands them out within the time that an operation may take: a disk
-// that fails or stalls does not keep engines from host memory. What is left comes
-// later, for joinDisk; nil is nothing.
+// openDisk takes the namespace's disk extents of an earlier agent into use. It waits for
+// the disk for Config.IODeadline, so that a disk that fails or stalls does not keep
+// engines from host memory. The extents that come later are for joinDisk; nil when all
+// have come.
 func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 	if !p.cfg.hasDisk() {
 		return nil
@@ -49,9 +49,8 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 	}
 }
 
-// readDisk enters the namespace in the disk's directory, which makes the tier, and
-// hands out its extents. Where that fails it says so, by closing resting, and
-// tries again now and then.
+// readDisk enters the namespace in the disk's slot table, which makes the tier, and sends
+// its extents. When that fails it closes resting and tries again now and then.
 func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) {
 	defer close(parts)
 	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
@@ -84,8 +83,8 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	p.broker.health.All.Succeeded()
 }
 
-// restFromDisk waits; false means that the pool stops, or that there will be no disk
-// tier because it could not be opened.
+// restFromDisk waits for d. It returns false when the pool stops, and when there will be
+// no disk tier because it could not be opened.
 func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	select {
 	case <-p.broker.diskAnswered:
@@ -103,14 +102,14 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// enterDisk makes the disk tier, without an extent yet, unless the disk is left
-// alone.
+// enterDisk makes the disk tier, without an extent. It returns false when the disk is
+// left alone or fails.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
 	if arena == nil || !p.broker.health.All.Allow() {
 		return false
 	}
-	// What waits for the disk, or for somebody who does, comes before the mutex.
+	// These calls wait for the disk, so that they come before the lock.
 	index, err := arena.Namespace(p.id, p.slotBytes)
 	expected := p.broker.host.Unclaimed(p.slots.Host.Namespace)
 	if err == nil {
@@ -183,8 +182,8 @@ func (p *Pool) settleJoinedLocked(added *tier.Extent) []registry.Ref {
 	return p.slots.SettleJoined(t, added)
 }
 
-// awaitDiskRoom has makeDiskRoom done in the background and waits for it for as
-// long as an operation on the disk may take.
+// awaitDiskRoom calls makeDiskRoom in the background and waits for it for
+// Config.IODeadline.
 func (p *Pool) awaitDiskRoom(ctx context.Context) {
 	p.mu.Lock()
 	lacking := p.lacksDiskLocked()
@@ -206,14 +205,12 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 	}
 }
 
-// lacksDiskLocked reports whether the disk tier is there but has no extent, and
-// nobody is making one.
+// lacksDiskLocked reports whether the disk tier has no extent and nobody makes one.
 func (p *Pool) lacksDiskLocked() bool {
 	return p.slots.Disk != nil && !p.mover.Joining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
-// makeDiskRoom sees to it that the disk tier has an extent, unless the disk is
-// left alone.
+// makeDiskRoom makes the first extent of the disk tier, unless the disk is left alone.
 func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.mu.Lock()
 	if !p.lacksDiskLocked() || !p.broker.health.All.Allow() {

@@ -87,12 +87,13 @@ func (p *Pool) expireKept() {
 // by Prefetch may take at a time.
 const prefetchShare = 4
 
-// Prefetch begins to bring into host memory what the longest prefix of blocks
-// that is resident in any tier has on disk only, and returns how many reads it
-// started. It waits for nothing and pins nothing: a lookup later finds the blocks
-// there, joins the reads that are still under way, or finds them evicted again.
-// It is no hit. At most a quarter of the host slots are being filled by
-// prefetches at a time; Stats.PrefetchRefused counts what was not started.
+// Prefetch starts to read blocks into host memory: those of the longest resident prefix
+// of blocks that are on disk only. It returns how many reads it started. It waits for
+// nothing, pins nothing and counts no hit. A lookup later finds the blocks in host memory,
+// joins the reads that are still under way, or finds the blocks evicted again.
+//
+// At most a quarter of the host slots are being filled by prefetches at a time.
+// Stats.PrefetchRefused counts the reads that were not started.
 func (p *Pool) Prefetch(blocks []Block) (started int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +120,8 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 	return started
 }
 
-// prefetchOneLocked starts to read a block whose disk slot is held, and reports
-// whether it could. After one that could not the others cannot either.
+// prefetchOneLocked starts to read a block whose disk slot is held, and reports whether it
+// did.
 func (p *Pool) prefetchOneLocked(b *Block) bool {
 	if p.mover.Prefetching() >= max(p.slots.Host.Capacity/prefetchShare, 1) {
 		return false
@@ -133,9 +134,9 @@ func (p *Pool) prefetchOneLocked(b *Block) bool {
 	return true
 }
 
-// prefetchableLocked walks the longest resident prefix and holds it: the host
-// slots of what is in host memory, so that no read takes their place, and the
-// disk slots of what is on disk only.
+// prefetchableLocked walks the longest resident prefix and holds it: the host slots of
+// the blocks in host memory, so that no read evicts one of them, and the disk slots of
+// the blocks that are on disk only.
 func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming []*Block) {
 	for i := range blocks {
 		id := p.slots.Find(&blocks[i].Key)
@@ -167,8 +168,8 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 	return here, coming
 }
 
-// Touch makes blocks the most recently used ones of their tiers, up to the first
-// that is in none, and returns how many there are before it.
+// Touch makes blocks the most recently used ones of their tiers, up to the first block
+// that is in no tier. It returns how many blocks are before that one.
 func (p *Pool) Touch(keys []kv.StoredKey) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

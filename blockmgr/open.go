@@ -19,8 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/layout"
 )
 
-// ErrNamespace: the namespace cannot be served; the text says which field is
-// wrong.
+// ErrNamespace: the namespace cannot be served. The text says which field is wrong.
 var ErrNamespace = errors.New("namespace is not served")
 
 // blockLayout is how the namespace's blocks lie in slots: the stride of blocks
@@ -42,8 +41,7 @@ func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	return l, nil
 }
 
-// newPool opens a pool and starts its goroutines. A tier that has no room does
-// not keep it from opening.
+// newPool opens a pool and starts its goroutines. It opens a tier without room empty.
 func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, error) {
 	p := &Pool{
 		identity: identity{
@@ -102,7 +100,7 @@ func (p *Pool) openHost() error {
 	defer p.mu.Unlock()
 	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
 	if p.cfg.BypassesHost() {
-		// A staging extent: there is only one, so it is made big enough at once.
+		// There is only one staging extent, so that it is made big enough at once.
 		p.growth.host.leastSlots = min(stagingSlots, most)
 		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.host.leastSlots)
 	} else {
@@ -121,8 +119,8 @@ func (p *Pool) claimHost() {
 	for _, found := range p.broker.host.Claim(p.slots.Host.Namespace) {
 		p.recoverHostLocked(&tier.Extent{ID: found.ID, Records: found.Slots, Host: found.Extent})
 	}
-	// What was found may be of any size; as many as there may be come on top.
-	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, maxParts)
+	// The extents that were found may be of any size. The bound is for new ones.
+	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, registry.MaxExtents)
 }
 
 // settleRecovered enters what was found into the eviction order, once it is known
@@ -136,24 +134,26 @@ func (p *Pool) settleRecovered() {
 	p.slots.SettleRecovered()
 }
 
-// trim gives up what an earlier agent left beyond the number of slots that the
-// namespace may have now, the newest extents first. Those that somebody may still
-// touch stay.
+// trim gives up extents of an earlier agent that are more than the namespace may have
+// now, the newest first. Extents that somebody may still touch stay.
 func (p *Pool) trim(lv registry.Level) {
-	if lv == registry.Disk { // see yield
+	if lv == registry.Disk { // as in yield
 		p.mover.LockRecords()
 		defer p.mover.UnlockRecords()
 	}
 	p.mu.Lock()
 	t := p.slots.Tier(lv)
 	var gone []*tier.Extent
-	for _, part := range slices.Backward(t.Extents) {
+	for _, e := range slices.Backward(t.Extents) {
 		if t.MaxSlots == 0 || uint64(t.Capacity) <= t.MaxSlots {
 			break
 		}
-		if _, idle := part.Idle(); idle {
-			p.emptyLocked(t, part)
-			gone = append(gone, part)
+		if e == nil {
+			continue
+		}
+		if _, idle := e.Idle(); idle {
+			p.emptyLocked(t, e)
+			gone = append(gone, e)
 		}
 	}
 	p.mu.Unlock()
@@ -161,14 +161,14 @@ func (p *Pool) trim(lv registry.Level) {
 		p.log.Warn("extents of an earlier agent are more than the namespace may have now; they go with their blocks",
 			zap.Stringer("tier", t.Kind), zap.Int("extents", len(gone)), zap.Uint64("blocks_wanted", t.MaxSlots))
 	}
-	for _, part := range gone {
-		p.broker.drop(part)
+	for _, e := range gone {
+		p.broker.drop(e)
 	}
 }
 
-// findRoom sees to it that each tier has an extent, and counts and logs where
-// there is no room for one. It waits a little for pools that are about to be
-// unused, and for the disk as long as an operation there may take.
+// findRoom makes an extent in each tier that has none. It counts and logs when there is no
+// room. It waits up to drainTime for pools that are about to be unused, and up to
+// Config.IODeadline for the disk.
 func (p *Pool) findRoom() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -245,7 +245,7 @@ func (p *Pool) start() {
 	}
 }
 
-// stopped reports whether the workers must end.
+// stopped reports whether the pool's goroutines must end.
 func (p *Pool) stopped() bool {
 	select {
 	case <-p.life.stop:
@@ -255,7 +255,7 @@ func (p *Pool) stopped() bool {
 	}
 }
 
-// beginClose refuses callers from now on. The workers go on.
+// beginClose makes the pool refuse callers. Its goroutines go on.
 func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,11 +269,10 @@ func (p *Pool) beginClose() {
 // errStuck: operations on the disk do not return.
 var errStuck = errors.New("the disk does not answer")
 
-// finishClose ends the workers, after the operation that each is in, and gives
-// the pool's extents up to be closed. With flush it writes the records that
-// changed first. When operations do not return before ctx ends (errStuck) the
-// kernel may still write into the extents, which then stay as they are until the
-// process ends.
+// finishClose ends the pool's goroutines, after the operation that each is in, and
+// returns the extents, to be closed. With flush it writes the records that changed first.
+// errStuck: operations did not return before ctx ended. The kernel may still write into
+// the extents then, which stay as they are until the process ends.
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
 	ages := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
@@ -295,13 +294,13 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 		return nil, nil, fmt.Errorf("pool %s: %w: %d reads and perhaps other operations are under way", p.id, errStuck, p.mover.Stuck())
 	}
 	for _, t := range p.slots.Tiers() {
-		for _, part := range t.Extents {
+		for _, e := range t.Extents {
 			switch {
-			case part == nil:
-			case part.Host != nil:
-				host = append(host, part.HostPart())
+			case e == nil:
+			case e.Host != nil:
+				host = append(host, e.HostPart())
 			default:
-				disk = append(disk, part.DiskPart())
+				disk = append(disk, e.DiskPart())
 			}
 		}
 	}
@@ -317,8 +316,8 @@ func (p *Pool) stopWorkers() {
 	p.growth.diskGrown.Broadcast()
 }
 
-// endsBefore runs what the disk may hold up and reports whether it ended before
-// ctx did; if not, it goes on.
+// endsBefore calls run, which a disk may hold up, and reports whether it returned before
+// ctx ended. Otherwise run goes on in its goroutine.
 func endsBefore(ctx context.Context, run func()) bool {
 	ended := make(chan struct{})
 	go func() { // ends with the last operation

@@ -105,12 +105,12 @@ func (p *Pool) BlockBytes() uint64 { return p.blockBytes }
 // SlotBytes is the distance between two slots: BlockBytes rounded up to a page.
 func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 
-// Configured reports whether the agent has a tier for blocks at all. Where it
-// has none the pool never holds anything.
+// Configured reports whether the manager has a tier. Without one the pool never holds
+// anything.
 func (p *Pool) Configured() bool { return p.slots.Host != nil }
 
-// Enabled reports whether the pool can hold anything now. It cannot when no
-// tier is configured or when other pools, all in use, have all of the room.
+// Enabled reports whether the pool can hold anything now. It cannot when the manager has
+// no tier, and when other pools in use have all of the room.
 func (p *Pool) Enabled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Pool) Enabled() bool {
 	return !p.cfg.BypassesHost() || p.slots.Disk != nil && p.slots.Disk.Capacity > 0
 }
 
-// Stats is a snapshot of the pool's gauges and counters.
+// Stats returns the pool's gauges and counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *Pool) Stats() Stats {
 }
 
 // Quiesce waits until nothing is being sealed, written to disk, promoted, grown or
-// announced. It returns at once when that is so, even with a context that is done.
+// announced. When that is so it returns nil at once, even if ctx is done.
 func (p *Pool) Quiesce(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -176,8 +176,8 @@ func (p *Pool) Idle() bool {
 	return p.quietLocked() || p.life.closed
 }
 
-// quietLocked reports whether there is nothing that Quiesce waits for. A pool that
-// closes does not wait for its announcement: the next agent announces all of its blocks.
+// quietLocked reports whether Quiesce has nothing to wait for. A pool that closes does
+// not wait for its announcement: the next agent announces all of its blocks.
 func (p *Pool) quietLocked() bool {
 	return p.pending.operations == 0 && (p.life.closing || !p.announcing)
 }
@@ -230,7 +230,7 @@ func (o operations) Done(n int) { o.pool.doneLocked(n) }
 // GrowDisk implements diskio.Pool.
 func (o operations) GrowDisk(n int) { o.pool.growDisk(n) }
 
-// closedLocked is what a call of a pool that is closing is refused with.
+// closedLocked is the error of every call once the pool is closing.
 func (p *Pool) closedLocked() error {
 	if p.life.retired {
 		return ErrRetired

@@ -10,13 +10,13 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// Allocate gives session s n empty blocks, for which the coldest blocks leave where
-// slots are short and the host tier cannot grow. Either all n can be had or
-// nothing happens (ErrNotEnoughBlocks), for one because the tier has yet to grow. The slots are on record as the
-// session's before Allocate returns.
+// Allocate gives session s n empty blocks, whose slots are granted to the session on
+// record before Allocate returns. A host tier that cannot grow evicts its coldest blocks.
+// ErrNotEnoughBlocks: fewer than n slots can be had, perhaps because the tier has yet to
+// grow, and nothing has happened.
 //
-// A call that needs more slots than there are free ones and blocks without
-// children looks at every slot of the host tier.
+// A call for more slots than there are free slots and blocks without children looks at
+// every slot of the host tier.
 func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("number of blocks %d: want 0 or more", n)
@@ -38,7 +38,7 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 	for range n {
 		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
-			// A slot that was to be freed had damaged memory.
+			// The memory of an evicted block's slot is damaged.
 			for _, b := range blocks {
 				ref, _ := b.heldLocked()
 				delete(sess.granted, ref)
@@ -77,15 +77,15 @@ func (p *Pool) obtainableLocked(want int) int {
 	return p.slots.Obtainable(t, want)
 }
 
-// Register makes complete blocks of session s, whose bytes are in place, visible
-// and returns a handle to each, in the order given. Checksums and copies to disk
-// follow in the background. A block that host memory has already is not stored
-// twice: the handle is that of the block there, and the new slot is free again.
+// Register makes complete blocks of session s visible and returns a handle to each, in
+// the order given. The caller has filled them. Checksums and copies to disk follow in the
+// background. A block that host memory has already is not stored twice: its handle is for
+// the block that is there, and the new slot is freed.
 //
-// Either all blocks are registered or nothing happens: ErrNoBlocks, ErrBadSlot
-// where a block is not the session's or is given twice, ErrBlockState where one
-// is not complete, ErrPins, ErrFilling. It waits for blocks of the same keys
-// that are just being read or verified, which ends with Config.IODeadline.
+// All blocks are registered, or none: ErrNoBlocks; ErrBadSlot when a block is not the
+// session's or is given twice; ErrBlockState when a block is not complete; ErrPins;
+// ErrFilling. Register waits for blocks of the same keys that are being read or verified,
+// at most for Config.IODeadline.
 func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock, error) {
 	if len(blocks) == 0 {
 		return nil, fmt.Errorf("register: %w", ErrNoBlocks)
@@ -107,8 +107,8 @@ func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock,
 	return handles, nil
 }
 
-// beginRegister checks the blocks and holds those of the same keys that are not
-// ready yet.
+// beginRegister checks the blocks. It holds host blocks of the same keys that are being
+// read or verified.
 func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []candidate, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +164,8 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	return handles, nil
 }
 
-// stopWaitingLocked lets go of what beginRegister holds. A flight that failed
-// has let go of its slot already.
+// stopWaitingLocked releases what beginRegister holds. A flight that failed has released
+// its slot already.
 func (p *Pool) stopWaitingLocked(awaited []candidate) {
 	for _, c := range awaited {
 		if !c.flight.Finished || c.flight.OK {
@@ -209,8 +209,8 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 	return sess, refs, nil
 }
 
-// registerOneLocked makes a complete block in slot ref visible and returns the
-// slot that has it.
+// registerOneLocked makes a complete block in slot ref visible and returns the slot of
+// the block, which may be another one.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
 	sess.settle(ref)
 	b.state, b.tokens = BlockRegistered, nil
@@ -225,7 +225,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	}
 	s := p.slots.Host.Slot(primary)
 	if s.State == storage.StateSealed && s.Pins+s.Holds == 0 {
-		// Nobody used it until now, which a lookup would tell the disk too.
+		// The filter counts this use, as it counts a lookup.
 		p.mover.Offer(primary, s)
 	}
 	p.slots.Prefer(p.slots.Host, primary, b.priority)
@@ -234,8 +234,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	return primary
 }
 
-// Match is Lookup with a handle in the place of each pin: to the longest prefix
-// of blocks that is resident in any tier and ready when ctx is done.
+// Match is Lookup that returns a handle for each pin.
 func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*ImmutableBlock, error) {
 	res, err := p.Lookup(ctx, s, blocks)
 	if err != nil {

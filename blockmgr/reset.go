@@ -19,8 +19,7 @@ var (
 	ErrNoTier = errors.New("no such tier here")
 )
 
-// TierStatus counts the slots of a tier. Slots out of use, because somebody may
-// still write to them or because their medium is bad, are in none of the three.
+// TierStatus counts the slots of a tier. Quarantined slots are in none of the three.
 type TierStatus struct {
 	// Active slots hold a block that is pinned, kept, held for a session of an
 	// earlier agent, or being sealed, copied or read; or they are granted.
@@ -31,19 +30,18 @@ type TierStatus struct {
 	Empty int
 }
 
-// ResetResult says what became of each hash given to ResetBlocks, in the order
-// given and each once.
+// ResetResult is what ResetBlocks did with each hash, in the order given and each once.
 type ResetResult struct {
-	// Reset are those whose blocks have left the tier.
+	// Reset are the hashes whose blocks have left the tier.
 	Reset []kv.SequenceHash
-	// NotFound are those of which the tier has no block.
+	// NotFound are the hashes without a block in the tier.
 	NotFound []kv.SequenceHash
-	// NotReset are those of which a block is in use; nothing has happened to them.
+	// NotReset are the hashes with a block in use. Nothing has happened to them.
 	NotReset []kv.SequenceHash
 }
 
-// Status counts a tier's slots by what a reset would do to them: it is refused
-// while any is active. ErrNoTier if the pool does not have the tier.
+// Status counts the slots of a tier. Reset is refused while any is active. ErrNoTier: the
+// pool does not have the tier.
 func (p *Pool) Status(kind kv.Tier) (TierStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,17 +57,17 @@ func statusOf(t *tier.Tier) TierStatus {
 	return TierStatus{Active: t.InUse(), Inactive: st.Inactive, Empty: st.Free}
 }
 
-// Reset takes every block out of a tier, while no slot of it is in use
-// (ErrActive otherwise, and then nothing happens). What is being sealed or
-// written is in use: Quiesce comes first. Reset waits for the scrubber and for another
-// reset. Removals are reported, children before parents while nothing is stored meanwhile.
+// Reset takes every block out of a tier. ErrActive: a slot of the tier is in use, and
+// nothing has happened. A block that is being sealed or written is in use: call Quiesce
+// first. Reset waits for the scrubber and for another reset. Removals are reported,
+// children before parents while nothing is stored meanwhile.
 //
-// It takes about a microsecond a block and lets others have the pool every few hundred
-// blocks. From its beginning on nobody finds a block that was stored before. Blocks that
-// are stored meanwhile stay. ErrClosed: the pool closes, and some blocks are left.
+// Reset takes about a microsecond a block, and others have the pool every few hundred
+// blocks. Nobody finds a block that was stored before Reset began. Blocks that are stored
+// meanwhile stay. ErrClosed: the pool closes, and some blocks are left.
 //
-// The records on disk are written in the background, for which Quiesce waits. A
-// crash before that may bring some of the blocks back; their bytes are right.
+// The records on disk are written in the background, and Quiesce waits for them. A crash
+// before that may bring some of the blocks back; their bytes are right.
 func (p *Pool) Reset(kind kv.Tier) error {
 	return p.reset(func() ([]*tier.Tier, error) {
 		t, err := p.resettableLocked(kind)
@@ -164,18 +162,18 @@ func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	return nil
 }
 
-// flushResetLocked has the records of a tier written where that does not happen
-// by itself.
+// flushResetLocked has the records of a disk tier written. Host records are in mapped
+// memory.
 func (p *Pool) flushResetLocked(t *tier.Tier) {
 	if t.Level == registry.Disk {
 		p.mover.RequestFlush()
 	}
 }
 
-// ResetBlocks is Reset of single blocks: of those that are not in use. A hash
-// may have several blocks, of different KV cache groups; all of them go or none
-// does. Blocks that come after one that goes stay, to be found again once it is
-// back. Each call looks at every slot of the tier.
+// ResetBlocks takes blocks that are not in use out of a tier. A hash may have several
+// blocks, of different KV cache groups: all of them go, or none. The descendants of a
+// block stay, and are found again once the block is back. Each call looks at every slot
+// of the tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
 	p.mover.PauseScrub()
 	defer p.mover.ResumeScrub()
@@ -226,10 +224,9 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 	return res, nil
 }
 
-// Reset is Pool.Reset of one tier of every open pool that has it. Each pool by
-// itself is reset or refuses, and the error joins the refusals; one that is retired
-// meanwhile has nothing left to reset. Namespaces whose
-// pool is not open keep what an earlier agent left.
+// Reset is Pool.Reset of one tier of every open pool that has it. The error joins the
+// refusals of the pools. A pool that is retired meanwhile has nothing to reset.
+// Namespaces without an open pool keep what an earlier agent left.
 func (m *Manager) Reset(kind kv.Tier) error {
 	if !(kind == kv.TierHost && m.cfg.enabled() || kind == kv.TierDisk && m.cfg.hasDisk()) {
 		return fmt.Errorf("reset tier %s: %w", kind, ErrNoTier)
@@ -274,7 +271,7 @@ func (m *Manager) serveResets() {
 	}
 }
 
-// settlePools waits a little until nothing is being sealed or written, so that a
+// settlePools waits up to drainTime until nothing is being sealed or written, so that a
 // request is not refused for that alone.
 func (m *Manager) settlePools() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)

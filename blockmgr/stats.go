@@ -22,12 +22,11 @@ type ExtentInfo struct {
 	SlotBytes, DataOffset, FileBytes uint64
 	// Path is the extent's file.
 	Path string
-	// File is open for reading and writing and borrowed: the caller must not close
-	// it, and it is closed as soon as the extent goes, which may be at any time: when
-	// nobody has a slot of it, it may be given to another namespace, whoever has a
-	// session in the pool or watches its extents. Whoever wants to use it later
-	// duplicates it at once, through SyscallConn, whose os.ErrClosed says that the
-	// extent has gone. Nil for disk.
+	// File is open for reading and writing; nil for disk. It is borrowed: the caller must
+	// not close it. It is closed when the extent goes, which may be at any time: an extent
+	// of which nobody has a slot may be given to another namespace. A caller that needs the
+	// file later duplicates it at once, through SyscallConn. os.ErrClosed says that the
+	// extent has gone.
 	File *os.File
 }
 
@@ -56,44 +55,44 @@ type TierStats = tier.Stats
 type Stats struct {
 	Host tier.Stats `json:"host" metric:"-"`
 	Disk tier.Stats `json:"disk" metric:"-"`
-	// Sessions, Blocks (distinct resident), Pins, and the lengths of the queues
-	// are gauges.
+	// Sessions, Blocks (distinct and resident), Pins and the lengths of the queues are
+	// gauges.
 	Sessions int `json:"sessions"`
 	Blocks   int `json:"blocks"`
 	// FormerSessions are sessions of an earlier agent whose processes may still
 	// touch slots of the pool.
 	PreviousSessions int `json:"former_sessions"`
 	Pins             int `json:"pins"`
-	// PinnedSlots is how many host slots have pins, PinnedSlotsMost how many one session
-	// has pinned at most.
+	// PinnedSlots is how many host slots have pins. PinnedSlotsMost is the most slots that
+	// one session has pinned.
 	PinnedSlots     int `json:"pinned_slots"`
 	PinnedSlotsMost int `json:"pinned_slots_most"`
 	// GrantsOverdue counts the granted slots of sessions that have committed and aborted
-	// none for 5 s. GrantsLate counts the granted slots whose block somebody else has
-	// stored or was granted another slot for. Gauges.
+	// none for 5 s. GrantsLate counts the superseded slots: somebody else has stored the
+	// block, or was granted another slot for it. Gauges.
 	GrantsOverdue int `json:"grants_overdue"`
 	GrantsLate    int `json:"grants_late"`
 	SealQueue     int `json:"seal_queue"`
 	WriteQueue    int `json:"write_queue"`
 	PromoteQueue  int `json:"promote_queue"`
-	// Unverified is how many blocks were found in host memory when the pool was opened
-	// and have not been compared with their checksums yet. That happens when somebody
-	// first asks for them, or the scrubber comes by. A gauge.
+	// Unverified counts the blocks found in host memory when the pool was opened that have
+	// not been compared with their checksums yet. A lookup and the scrubber compare them. A
+	// gauge.
 	Unverified int `json:"unverified"`
-	// Unannounced is how many blocks were found when the pool opened, or came after such
-	// a block, and have not been reported to the sink yet. A gauge.
+	// Unannounced counts the blocks that were found when the pool opened, or are children
+	// of such a block, and have not been reported to the sink yet. A gauge.
 	Unannounced int `json:"unannounced"`
-	// DiskOpen is true while the disk is left alone because it fails. DiskReadOnly is
-	// true while that holds for writes only, and blocks are read. DiskTrips counts how
-	// often either began, for all pools together.
+	// DiskOpen is true while a breaker of the disk is open: the disk is left alone because
+	// it fails. DiskReadOnly is true while only the breaker for writes is open, and blocks
+	// are read. DiskTrips counts how often a breaker opened, for all pools together.
 	DiskOpen     bool   `json:"disk_breaker_open"`
 	DiskReadOnly bool   `json:"disk_read_only"`
 	DiskTrips    uint64 `json:"disk_trips"`
-	// DiskJoining is true while the pool goes on without its disk tier, or with a
-	// part of it, because the disk has not answered yet.
+	// DiskJoining is true while the pool lacks some of its disk tier because the disk has
+	// not answered yet.
 	DiskJoining bool `json:"disk_joining"`
-	// ExtentsLeaving is how many extents, of all pools together, are gone although
-	// their files could not be removed yet; their room is not free. A gauge.
+	// ExtentsLeaving counts the extents of all pools that have gone and whose files could
+	// not be removed yet. Their room is not free. A gauge.
 	ExtentsLeaving int `json:"extents_leaving"`
 	// ExtentsRemoved counts the extents of earlier agents, in all namespaces
 	// together, that could not be taken over: damaged, never finished, made with
@@ -152,10 +151,9 @@ func (c *Counters) Add(o *Counters) { metric.Add(c, o) }
 // the pool's mutex.
 const dumpChunk = 4096
 
-// Dump lists every resident block, in no particular order. It is consistent
-// with the events reported so far: a block is in a tier here exactly when its
-// last event for that tier was a store. The pool waits for it; for large pools
-// there is DumpChunks.
+// Dump lists every resident block, in no particular order. It agrees with the events
+// reported so far: a block is in a tier exactly when its last event for that tier was a
+// store. Dump holds the pool's lock; DumpChunks is for large pools.
 func (p *Pool) Dump() []BlockInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,10 +169,9 @@ func (p *Pool) Dump() []BlockInfo {
 	return infos
 }
 
-// DumpChunks yields what Dump lists in chunks, between which the pool goes on.
-// Each block is as it was at one moment, but not all at the same: a block that
-// comes or goes meanwhile may be left out. A chunk is the pool's: it is good until
-// the next one.
+// DumpChunks yields the blocks of Dump in chunks and lets others have the pool in
+// between. Each chunk is as of one moment. A block that comes or goes meanwhile may be
+// left out. A chunk is valid until the next one.
 func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {
 	var chunk []BlockInfo
 	for next := registry.ID(0); ; {
@@ -205,7 +202,7 @@ func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []Bl
 	return chunk, from, false
 }
 
-// describeLocked says where an entry's block is; ok is false when it is nowhere.
+// describeLocked says where an entry's block is. ok is false when it is in no tier.
 func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
 	if loc, b, ok := locate(p.slots.Host, e); ok {
 		info.Tiers, info.Host, info.Block = info.Tiers.With(p.slots.Host.Kind), loc, b

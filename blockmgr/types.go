@@ -18,10 +18,9 @@ type Block = tier.Block
 // Slot names one slot of a host extent at one generation.
 type Slot = tier.Name
 
-// EventSink receives the pools' own residency changes. A pool calls it at the
-// registry's commit point, in order, with its lock held: it must not block and
-// must not call the manager or a pool. A removal is reported before its slot can be
-// granted again.
+// EventSink receives the residency changes of the pools, in order; see tier.Sink. A pool
+// calls it with its lock held: it must not block, and must not call the manager or a
+// pool.
 type EventSink = tier.Sink
 
 // LookupResult is the answer to Pool.Lookup. Its slots are pinned.
@@ -31,7 +30,7 @@ type LookupResult struct {
 	// Sources are the tiers that those blocks were found in: kv.TierHost, or
 	// kv.TierDisk for a block that was promoted.
 	Sources []kv.Tier
-	// Coming is how many blocks after them are being promoted, or will be when the host
+	// Coming is how many of the next blocks are being promoted, or will be when the host
 	// tier has grown.
 	Coming int
 }
@@ -56,15 +55,14 @@ var (
 	ErrClosed = errors.New("block manager is closed")
 	// ErrRetired: the pool was closed by Retire; Manager.Pool opens another one.
 	ErrRetired = errors.New("pool is closed")
-	// ErrBadSlot: a slot that is not the caller's: wrong extent, index or
-	// generation, or not granted or pinned to its session.
+	// ErrBadSlot: the slot is not the caller's. Extent, index or generation are wrong, or
+	// the slot is not granted to the session or pinned by it.
 	ErrBadSlot = errors.New("slot is not held by this session")
 	// ErrCorrupt: stored bytes do not match their checksum or identity.
 	ErrCorrupt = diskio.ErrCorrupt
 )
 
-// Root is where a sequence of blocks starts: what its first block has in the
-// place of a parent.
+// Root is where a sequence of blocks starts. The first block has it instead of a parent.
 type Root struct {
 	// Key is the key of the root; see kv.BlockKey.
 	Key kv.BlockKey
@@ -83,9 +81,9 @@ type Identifier struct {
 // NewIdentifier returns a ready Identifier.
 func NewIdentifier() *Identifier { return &Identifier{keyer: kv.NewKeyer()} }
 
-// Root is the root of the sequences of namespace ns with a LoRA and a cache
-// salt, each empty when absent. The LoRA's fingerprint goes into keys, its name
-// into the hashes of events.
+// Root returns the root of the sequences of namespace ns with a LoRA and a cache salt,
+// each empty when absent. The LoRA's fingerprint goes into keys, its name into the hashes
+// of events.
 func (id *Identifier) Root(ns kv.NamespaceID, loraFingerprint, loraName, salt string) Root {
 	return Root{Key: id.keyer.Root(ns, loraFingerprint, salt), Seed: kv.LocalSeed(loraName, salt)}
 }
@@ -102,7 +100,7 @@ func (id *Identifier) Next(parent *Block, tokens []uint32) Block {
 	return id.complete(nextBlock(parent), tokens)
 }
 
-// firstBlock and nextBlock are what is known of a block before its tokens.
+// firstBlock and nextBlock return a block without what depends on its tokens.
 func firstBlock(root Root) Block { return Block{Parent: root.Key, Seed: root.Seed} }
 
 func nextBlock(parent *Block) Block {

@@ -1,13 +1,14 @@
 package diskio
 
 import (
+	"container/heap"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// RefQueue is a first-in first-out queue of slots. Each slot is in it at most
-// once, so that the number of slots bounds it.
+// RefQueue is a first-in first-out queue of slots. A slot may be in it once, so that the
+// number of slots bounds it. The zero value is empty.
 type RefQueue struct {
 	buf  []registry.Ref
 	head int
@@ -25,18 +26,39 @@ func (q *RefQueue) Push(ref registry.Ref) {
 	q.buf = append(q.buf, ref)
 }
 
-// Forget removes the slots of one part.
-func (q *RefQueue) Forget(part uint32) {
-	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r registry.Ref) bool { return r.Extent() == part })
-	q.head = 0
-}
-
-// Pop takes the oldest slot; the queue must not be empty.
+// Pop takes the oldest slot. The queue must not be empty.
 func (q *RefQueue) Pop() registry.Ref {
 	ref := q.buf[q.head]
 	q.head++
 	return ref
 }
+
+// Forget removes the slots of one extent.
+func (q *RefQueue) Forget(extent uint32) {
+	q.buf = slices.DeleteFunc(q.buf[q.head:], func(r registry.Ref) bool { return r.Extent() == extent })
+	q.head = 0
+}
+
+// WriteQueue hands out the slot with the highest priority, and of those with equal
+// priority the one that has waited longest. A slot may be in it once. The zero value is
+// empty.
+type WriteQueue struct {
+	items writeHeap
+	// pushed counts the pushes: it orders slots of equal priority.
+	pushed uint64
+}
+
+// Len is the number of slots in the queue.
+func (q *WriteQueue) Len() int { return len(q.items) }
+
+// Push adds a slot that is not in the queue.
+func (q *WriteQueue) Push(ref registry.Ref, priority uint32) {
+	q.pushed++
+	heap.Push(&q.items, writeItem{ref, priority, q.pushed})
+}
+
+// Pop takes the first slot. The queue must not be empty.
+func (q *WriteQueue) Pop() registry.Ref { return heap.Pop(&q.items).(writeItem).ref }
 
 // writeItem is one slot that waits for the disk.
 type writeItem struct {
@@ -45,54 +67,23 @@ type writeItem struct {
 	age      uint64
 }
 
-// WriteQueue hands out the slot with the highest priority, of those the one that
-// has waited longest: a binary heap. Each slot is in it at most once.
-type WriteQueue struct {
-	heap []writeItem
-	next uint64
+// writeHeap implements heap.Interface.
+type writeHeap []writeItem
+
+func (h writeHeap) Len() int      { return len(h) }
+func (h writeHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h writeHeap) Less(i, j int) bool {
+	if h[i].priority != h[j].priority {
+		return h[i].priority > h[j].priority
+	}
+	return h[i].age < h[j].age
 }
 
-// Len is the number of slots in the queue.
-func (q *WriteQueue) Len() int { return len(q.heap) }
+func (h *writeHeap) Push(x any) { *h = append(*h, x.(writeItem)) }
 
-func (q *WriteQueue) before(i, j int) bool {
-	a, b := &q.heap[i], &q.heap[j]
-	if a.priority != b.priority {
-		return a.priority > b.priority
-	}
-	return a.age < b.age
-}
-
-// Push adds a slot that is not in the queue.
-func (q *WriteQueue) Push(ref registry.Ref, priority uint32) {
-	q.next++
-	q.heap = append(q.heap, writeItem{ref, priority, q.next})
-	for i := len(q.heap) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !q.before(i, parent) {
-			return
-		}
-		q.heap[i], q.heap[parent] = q.heap[parent], q.heap[i]
-		i = parent
-	}
-}
-
-// Pop takes the first slot; the queue must not be empty.
-func (q *WriteQueue) Pop() registry.Ref {
-	first, last := q.heap[0], len(q.heap)-1
-	q.heap[0] = q.heap[last]
-	q.heap = q.heap[:last]
-	for i := 0; ; {
-		least := i
-		for c := 2*i + 1; c <= 2*i+2 && c < len(q.heap); c++ {
-			if q.before(c, least) {
-				least = c
-			}
-		}
-		if least == i {
-			return first.ref
-		}
-		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
-		i = least
-	}
+func (h *writeHeap) Pop() any {
+	last := len(*h) - 1
+	item := (*h)[last]
+	*h = (*h)[:last]
+	return item
 }
