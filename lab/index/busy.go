@@ -14,17 +14,18 @@ import (
 )
 
 const (
-	// minBusyRounds is how often the second half of a log is applied at least.
+	// minBusyRounds is the least number of times that the second half of a log is
+	// applied.
 	minBusyRounds = 3
-	// maxLatencies bounds the latencies that are kept of one part.
+	// maxLatencies bounds the latencies of one part.
 	maxLatencies = 1 << 22
 )
 
-// errOneProcessor is returned where a reader cannot run beside a writer.
+// errOneProcessor says that a reader cannot run beside a writer.
 var errOneProcessor = errors.New("a reader beside a writer needs two processors, and this process has one")
 
-// halves splits a log in the middle of its records: the events of the first half,
-// those of the second, and the queries of the second.
+// halves splits a log in the middle of its records. It returns the events of both
+// halves and the queries of the second.
 func (r *replay) halves() (first, second []kvevent.RouterEvent, queries [][]kv.LocalHash) {
 	events, asked := 0, 0
 	for _, n := range r.order[:len(r.order)/2] {
@@ -37,9 +38,9 @@ func (r *replay) halves() (first, second []kvevent.RouterEvent, queries [][]kv.L
 	return r.events[:events], r.events[events:], r.queries[asked:]
 }
 
-// rounds fills an index with the first half of the log again and again and lets
-// round apply the second half, until that has taken atLeast. It returns the blocks
-// that the second halves named, and the time that they took.
+// rounds fills an index with the first half of the log and lets round apply the second
+// half, again and again until that took atLeast. It returns the named blocks and the
+// time of the second halves.
 func (r *replay) rounds(ctx context.Context, atLeast time.Duration, round func(x *index.Index, second []kvevent.RouterEvent) error) (blocks int, took time.Duration, err error) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		return 0, 0, errOneProcessor
@@ -120,30 +121,30 @@ func (r *replay) checkFinal(x *index.Index, matches *index.Matches) error {
 }
 
 const (
-	// probeEvery is how many events of the log lie between two probes at least.
+	// probeEvery is the least number of events between two probes.
 	probeEvery = 16
-	// lostProbe is how long a probe may take before the run is given up.
+	// lostProbe bounds a probe. A longer one ends the run.
 	lostProbe = 10 * time.Second
 )
 
-// probe passes the block to look for from the writer to the reader. Only one is on
-// its way at a time.
+// probe passes a block from the writer to the reader, who looks for it. One probe is
+// under way at a time.
 type probe struct {
-	// number is that of the probe that is being applied, and seen that of the last
-	// one found; at is when number's was begun, in nanoseconds since begun.
+	// number is the probe that is being applied, seen the last one found. at is the
+	// start of number, in nanoseconds since begun.
 	number, seen atomic.Uint64
 	at           atomic.Int64
 	begun        time.Time
 	done         atomic.Bool
 }
 
-// local returns the content of a probe, which no log has.
+// local returns the content of a probe. No log has it.
 func (p *probe) local(number uint64) kv.LocalHash {
 	return kv.LocalHash(kv.Digest(kv.SequenceHash(number), kv.TierExternal))
 }
 
-// measureVisible times how long it takes until a reader finds a block, while the
-// second half of the log is applied. A worker of its own holds the probes.
+// measureVisible measures the time until a reader finds a block, while the second half
+// of the log is applied. A separate worker holds the probes.
 func (r *replay) measureVisible(ctx context.Context, atLeast time.Duration) (Figures, error) {
 	ns := make([]uint32, 0, maxLatencies)
 	m := begin()
@@ -176,8 +177,8 @@ func (r *replay) measureVisible(ctx context.Context, atLeast time.Duration) (Fig
 	return f, nil
 }
 
-// applyBetween applies events and between them, whenever the last probe was seen, a
-// new probe; the one before is removed first.
+// applyBetween applies events. When the last probe was seen it removes that probe and
+// applies the next one.
 func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner kv.Owner) error {
 	id, number, last := uint64(0), uint64(0), 0
 	block, gone := make([]kvevent.StoredBlock, 1), make([]kv.SequenceHash, 1)
@@ -207,12 +208,12 @@ func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner
 	return nil
 }
 
-// watch looks for each probe until it is found, and appends how long that took.
+// watch looks for each probe and appends the time until it was found.
 func (p *probe) watch(x *index.Index, ns []uint32) ([]uint32, error) {
 	var matches index.Matches
 	prompt := make([]kv.LocalHash, 1)
 	for {
-		// In this order: the last probe counts too when the writer has ended first.
+		// done is read first, so that the last probe counts when the writer has ended.
 		done := p.done.Load()
 		number := p.number.Load()
 		if number == p.seen.Load() {

@@ -26,17 +26,17 @@ const (
 
 const (
 	benchBlockTokens = 16
-	// The prompt of the part score, and who holds it.
+	// The prompt of the part score, and the number of workers that hold it.
 	scoreBlocks, scoreWorkers = 15_000, 96
-	// The workers of the part select, how many have hits in one case, and the
-	// prompt in blocks.
+	// The workers of the part select, the number of them with hits in one case, and the
+	// blocks of the prompt.
 	selectWorkers, selectHits, selectBlocks = 10_000, 1_000, 128
-	// So many decisions come before those that are timed, at most as many again.
+	// warmDecisions come before the timed decisions, at most as many as those.
 	warmDecisions = 20
 	storeChunk    = 128
 )
 
-// measureScore decides for a long prompt that every worker holds and runs already.
+// measureScore decides for a long prompt that every worker holds and runs.
 func measureScore(ctx context.Context, decisions int) (Figures, error) {
 	return scoreOf(ctx, scoreBlocks, scoreWorkers, decisions)
 }
@@ -112,7 +112,7 @@ func newScheduler() (*schedule.Scheduler, error) {
 	return schedule.New(o)
 }
 
-// holdAndRun lets a worker hold the prompt and run a request for it.
+// holdAndRun has a worker hold the prompt and run a request for it.
 func (d *decision) holdAndRun(engine int) error {
 	owner, id := kv.WorkerOwner(worker(engine)), uint64(0)
 	for at := 0; at < len(d.seq); at += storeChunk {
@@ -138,11 +138,11 @@ func (d *decision) holdAndRun(engine int) error {
 	return err
 }
 
-// stages are the times of one decision in nanoseconds: hashing tokens, the match,
-// and the whole from the LocalHashes on.
+// stages are times of one decision in nanoseconds: hashing the tokens, the match, and
+// everything after the LocalHashes.
 type stages struct{ hash, match, whole uint32 }
 
-// decide makes one decision and checks that all workers have all of the prompt.
+// decide makes one decision and checks that every worker has the whole prompt.
 func (d *decision) decide() (stages, error) {
 	var t stages
 	start := time.Now()
@@ -169,7 +169,7 @@ func (d *decision) decide() (stages, error) {
 	return t, nil
 }
 
-// measureSelect chooses among many workers that all run something.
+// measureSelect chooses among many workers that all run requests.
 func measureSelect(ctx context.Context, decisions int) (Figures, error) {
 	return selectOf(ctx, selectWorkers, selectHits, decisions)
 }
@@ -216,7 +216,7 @@ func selectOf(ctx context.Context, workers, some, n int) (Figures, error) {
 	return f, nil
 }
 
-// hitsOn gives so many of the workers, spread evenly, up to 31 blocks.
+// hitsOn returns hits of up to 31 blocks for some of the workers, spread evenly.
 func hitsOn(some, workers int) []index.Hit {
 	var hits []index.Hit
 	for i := range some {
@@ -225,8 +225,8 @@ func hitsOn(some, workers int) []index.Hit {
 	return hits
 }
 
-// occupy gives each worker one to four requests of several sizes. One in a hundred
-// runs the prompt seq itself, so that its blocks are shared.
+// occupy gives each worker one to four requests of several sizes. One worker in a
+// hundred runs the prompt seq, so that its blocks are shared.
 func occupy(ctx context.Context, s *schedule.Scheduler, members *index.Members, seq []kv.SequenceHash) error {
 	for i, m := range members.List {
 		for k := range 1 + i%4 {
@@ -249,8 +249,8 @@ func occupy(ctx context.Context, s *schedule.Scheduler, members *index.Members, 
 	return nil
 }
 
-// timeChoices times n choices in nanoseconds, and says how many megabytes they
-// allocated together. A booked request is freed again.
+// timeChoices times n choices in nanoseconds and returns the megabytes that they
+// allocated. It frees booked requests again.
 func timeChoices(ctx context.Context, s *schedule.Scheduler, r *schedule.Request, n int) (ns []uint32, allocated float64, err error) {
 	var m mark
 	warm := min(n, warmDecisions)

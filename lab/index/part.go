@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// order is what a process is told on standard input.
+// order is the standard input of a part's process.
 type order struct {
 	Part Part          `json:"part"`
 	Log  string        `json:"log"`
 	Busy time.Duration `json:"busy"`
-	// Decisions is how many decisions are timed in each case.
+	// Decisions is the number of timed decisions in each case.
 	Decisions int `json:"decisions"`
 }
 
-// ServePart measures the part that in asks for and writes its figures to out: the
-// process of Options.Child.
+// ServePart measures the part that in names and writes its figures to out. It is the
+// main function of Options.Child.
 func ServePart(ctx context.Context, in io.Reader, out io.Writer) error {
 	var o order
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
@@ -68,9 +68,9 @@ func (o *order) measure(ctx context.Context) (f Figures, err error) {
 }
 
 const (
-	// childPatience is how long an ended process's pipes may stay open.
+	// childPatience bounds the time that an ended process's pipes stay open.
 	childPatience = 2 * time.Second
-	// maxComplaint bounds what is quoted of a child's standard error.
+	// maxComplaint bounds the quote of a process's standard error.
 	maxComplaint = 4096
 )
 
@@ -104,7 +104,7 @@ func (o *Options) measure(ctx context.Context, part Part, log string) (Figures, 
 	return f, nil
 }
 
-// startOn starts cmd so that all its threads stay on one processor, or anywhere.
+// startOn starts cmd with all threads on one processor, or on any for Unpinned.
 func startOn(cmd *exec.Cmd, cpu int) error {
 	if cpu == Unpinned {
 		return cmd.Start()

@@ -11,16 +11,17 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// replay is a log as an index takes it.
+// replay is a log in the form that an index takes.
 type replay struct {
 	log     *oplog.Log
 	events  []kvevent.RouterEvent
 	queries [][]kv.LocalHash
-	// order is the log's: the number of an event, or ^ that of a query.
+	// order is the order of the log: the number of an event, or ^ the number of a
+	// query.
 	order []int32
 }
 
-// openReplay opens the log at path. Close its log.
+// openReplay opens the log at path. The caller closes its log.
 func openReplay(path string) (*replay, error) {
 	l, err := oplog.Open(path)
 	if err != nil {
@@ -52,7 +53,8 @@ func newReplay(l *oplog.Log) *replay {
 // worker returns the worker that stands for an engine; worker 0 does not exist.
 func worker(engine int) kv.Worker { return kv.Worker{ID: kv.WorkerID(engine + 1)} }
 
-// eventOf returns the event of a record that is no query; it shares the log's memory.
+// eventOf returns the event of a record that is not a query. It shares the log's
+// memory.
 func eventOf(r *oplog.Record, id uint64) kvevent.RouterEvent {
 	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(worker(int(r.Engine))), Tier: kv.TierDevice, ID: id}
 	if r.Op == oplog.Removed {
@@ -77,13 +79,13 @@ func newIndex(engines int) (*index.Index, error) {
 	return x, nil
 }
 
-// drain does what an index has put off.
+// drain completes the deferred work of an index.
 func drain(x *index.Index) {
 	for x.Sweep(1 << 16) {
 	}
 }
 
-// apply applies events, all of which must be taken.
+// apply applies events. The index must accept all of them.
 func apply(x *index.Index, events []kvevent.RouterEvent) error {
 	for i := range events {
 		if err := x.Apply(&events[i]); err != nil {
@@ -106,7 +108,7 @@ func (s *sums) add(m *index.Matches) {
 	s.best += uint64(best)
 }
 
-// check compares with what a log says.
+// check compares with the sums of a log.
 func (s sums) check(what string, score, best uint64) error {
 	if s.score != score || s.best != best {
 		return fmt.Errorf("%s: the answers add up to %d and the best of each to %d, want %d and %d", what, s.score, s.best, score, best)
@@ -114,12 +116,11 @@ func (s sums) check(what string, score, best uint64) error {
 	return nil
 }
 
-// held is what an engine holds in the end, from the log alone.
+// held is the digest and the number of blocks of one engine at the end of a log.
 type held struct{ digest, pairs uint64 }
 
-// heldInTheEnd adds and takes away what the records say. It is right for logs in
-// which no block is stored that is held or removed that is not, which the total
-// confirms.
+// heldInTheEnd adds up the records. It is right for logs that store no held block and
+// remove no absent one; the total confirms that.
 func (r *replay) heldInTheEnd() []held {
 	all := make([]held, r.log.Header().Engines)
 	for _, rec := range r.log.Records() {
@@ -135,8 +136,8 @@ func (r *replay) heldInTheEnd() []held {
 	return all
 }
 
-// checkHeld compares what an index holds after all events with the log: for each
-// engine digest and pairs, and the totals of the header.
+// checkHeld compares an index after all events with the log: digest and pairs of each
+// engine, and the totals of the header.
 func (r *replay) checkHeld(x *index.Index) error {
 	var errs []error
 	total := uint64(0)
@@ -198,8 +199,7 @@ func (r *replay) measureMixed() (Figures, error) {
 	return f, got.check("queries in order", h.Answers.Score, h.Answers.Best)
 }
 
-// measureLookups times each query, in the order of the log and then against the
-// last state.
+// measureLookups times each query, in the order of the log and then on the last state.
 func (r *replay) measureLookups() (Figures, error) {
 	h := r.log.Header()
 	x, err := newIndex(h.Engines)
@@ -245,8 +245,7 @@ const (
 	figN    = "n" // how many times were measured
 )
 
-// latencies adds the quantiles of ns, which it sorts, under names that begin with
-// prefix.
+// latencies adds the quantiles of ns, which it sorts. Names begin with prefix.
 func (f Figures) latencies(prefix string, ns []uint32) {
 	q := quantiles(ns, 0.5, 0.99, 1)
 	f[prefix+figP50], f[prefix+figP99], f[prefix+figMost], f[prefix+figN] = q[0], q[1], q[2], float64(len(ns))

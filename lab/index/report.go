@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// printSetting says what the figures were measured with.
+// printSetting prints the settings of the measurement.
 func (o *Options) printSetting() error {
 	where := "wherever the kernel puts it"
 	if o.CPU != Unpinned {
@@ -29,7 +29,7 @@ func (o *Options) printSetting() error {
 // row is the format of the table's heading and rows.
 const row = "%-16s %11s %10s %8s %8s %10s %10s %8s %8s %10s %11s\n"
 
-// printLog prints a log's row of the table, and how the collector fared.
+// printLog prints a log's row of the table, and the figures of the collector.
 func (o *Options) printLog(first bool, path string, r results) error {
 	var b strings.Builder
 	if first {
@@ -68,14 +68,14 @@ func (o *Options) printDecisions(r results) error {
 	return err
 }
 
-// collector says how the garbage collector fared.
+// collector describes the garbage collection of a part.
 func (f Figures) collector() string {
 	return fmt.Sprintf("processor time %.3f s; %.0f collections, pauses p99 %.0f us, most %.0f us; %.1f MB allocated, %.1f MB live\n",
 		f[figCPU], f[figGCs], f[figPause99], f[figPause], f[figAlloc], f[figHeap])
 }
 
-// down rounds a figure that is better the higher it is, up one that is better the
-// lower it is, so that no target is met by rounding.
+// down rounds a figure down that is better when high. up rounds one up that is better
+// when low. No target is met by rounding.
 func down(v float64) string { return fmt.Sprintf("%.2f", math.Floor(100*v)/100) }
 
 func up(v float64) string { return fmt.Sprintf("%.2f", math.Ceil(100*v)/100) }

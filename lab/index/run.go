@@ -23,7 +23,7 @@ const (
 	maxRounds    = 99
 	maxBusy      = 10 * time.Minute
 	maxDecisions = 1_000_000
-	// Unpinned, as Options.CPU, leaves it to the kernel where processes run.
+	// Unpinned, as Options.CPU, lets the kernel choose processors.
 	Unpinned = -1
 	maxCPU   = 1023
 )
@@ -51,35 +51,34 @@ func logParts() []Part {
 
 func decisionParts() []Part { return []Part{PartScore, PartSelect} }
 
-// repeated says whether a part is measured once a round. The others take their own
-// many samples.
+// repeated reports whether a part is measured once a round. The others take many
+// samples at once.
 func (p Part) repeated() bool { return p == PartEvents || p == PartMixed }
 
-// concurrent says whether a part needs two processors.
+// concurrent reports whether a part needs two processors.
 func (p Part) concurrent() bool { return p == PartBusy || p == PartVisible }
 
-// Options say what is measured and with what. The zero value of a field that has a
-// default is that.
+// Options of a run. The zero value of a field with a default is that default.
 type Options struct {
-	// Logs are paths of op logs; the last line is about the last one. Without any,
-	// three are made from Generate, in the temporary directory Dir: the worst, an
+	// Logs are paths of op logs; the last line is about the last one. Without paths
+	// three logs are made from Generate, in a directory in Dir: the worst, an
 	// unfriendly one, and one as Generate says.
 	Logs     []string
 	Generate loggen.Options
 	Dir      string
-	// Rounds is how often throughput is measured, odd, 1..99, default
-	// DefaultRounds; medians count.
+	// Rounds is the number of measurements of throughput, odd, 1..99, default
+	// DefaultRounds. Medians count.
 	Rounds int
-	// Busy is how long lookups beside a writer, and ages of events, are measured
-	// at least, default DefaultBusy.
+	// Busy is the least time of measuring lookups beside a writer, and ages of events,
+	// default DefaultBusy.
 	Busy time.Duration
-	// Decisions is how many decisions are timed in each case, 1..1,000,000, default
+	// Decisions is the number of timed decisions in each case, 1..1,000,000, default
 	// DefaultDecisions.
 	Decisions int
-	// CPU is the processor that parts with one goroutine run on, collector
-	// included, or Unpinned.
+	// CPU is the processor for parts with one goroutine, collector included, or
+	// Unpinned.
 	CPU int
-	// Child is the command that measures one part: it calls ServePart.
+	// Child is the command of a process that calls ServePart.
 	Child []string
 	// Out gets the figures.
 	Out io.Writer
@@ -121,7 +120,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// results are the figures of all parts, of a repeated part medians.
+// results are the figures of all parts, medians for repeated parts.
 type results map[Part]Figures
 
 // Run measures and writes the figures to o.Out, of which the last line is for
@@ -167,7 +166,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// makeLogs makes the logs that are measured when none is given.
+// makeLogs makes the three default logs.
 func (o *Options) makeLogs(dir string) ([]string, error) {
 	var paths []string
 	for _, l := range []struct {
@@ -183,7 +182,7 @@ func (o *Options) makeLogs(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// MakeLog writes the op log that o asks for to a file.
+// MakeLog writes the op log of o to a file.
 func MakeLog(path string, o loggen.Options) error {
 	words, err := loggen.Generate(o)
 	if err != nil {
@@ -192,9 +191,8 @@ func MakeLog(path string, o loggen.Options) error {
 	return oplog.Save(path, words)
 }
 
-// measureLog measures every part that needs a log. Rounds go over all repeated
-// parts in turn, so that a slow phase of the
-// machine hits each alike.
+// measureLog measures every part that needs a log. Repeated parts take turns, so that a
+// slow phase of the machine hits each alike.
 func (o *Options) measureLog(ctx context.Context, path string) (results, error) {
 	all := make(map[Part][]Figures)
 	for round := range o.Rounds {

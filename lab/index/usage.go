@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Figures are what a part has measured, by name; units are in the names.
+// Figures are the results of a part by name. Names have the units.
 type Figures map[string]float64
 
 // Names of figures that every part of a log or a decision has.
@@ -39,14 +39,14 @@ const (
 	metricLive   = "/gc/heap/live:bytes"
 )
 
-// mark is a moment, with what the process has used up to it.
+// mark is a moment with the usage of the process up to it.
 type mark struct {
 	samples []metrics.Sample
 	cpu     float64
 	at      time.Time
 }
 
-// begin collects garbage, so that what came before does not count, and marks now.
+// begin collects garbage and returns the mark of now.
 func begin() mark {
 	runtime.GC()
 	return now()
@@ -65,7 +65,7 @@ func now() mark {
 	return m
 }
 
-// end returns what has been used since m.
+// end returns the usage since m.
 func (m *mark) end() Figures {
 	stop := time.Now()
 	n := now()
@@ -85,8 +85,8 @@ func (m *mark) end() Figures {
 	}
 }
 
-// histogramQuantile returns the upper end of the bucket that quantile q lies in, the
-// lower one of a bucket without end, and 0 without counts.
+// histogramQuantile returns the upper end of the bucket of quantile q, or the lower end
+// where the upper is infinite; 0 without counts.
 func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
 	total := uint64(0)
 	for _, c := range counts {
@@ -108,7 +108,7 @@ func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
 	panic("BUG: the counts of a histogram do not add up to their sum")
 }
 
-// quantiles sorts latencies, in nanoseconds, and is those at floor(q(n-1)), in
+// quantiles sorts latencies in nanoseconds and returns the ones at floor(q(n-1)) in
 // microseconds; zeros without latencies.
 func quantiles(ns []uint32, qs ...float64) []float64 {
 	out := make([]float64, len(qs))
@@ -127,8 +127,8 @@ func since(t time.Time) uint32 {
 	return uint32(min(time.Since(t), math.MaxUint32))
 }
 
-// privateMemory returns the resident memory of the process in bytes but for mapped
-// files, of which the log is one.
+// privateMemory returns the resident memory of the process in bytes without mapped
+// files. The log is such a file.
 func privateMemory() (uint64, error) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
@@ -161,14 +161,13 @@ const (
 	figPairs     = "memberships"
 )
 
-// settledMemory returns the private memory of the process after garbage was collected
-// and given back.
+// settledMemory returns the private memory after a garbage collection.
 func settledMemory() (uint64, error) {
 	debug.FreeOSMemory()
 	return privateMemory()
 }
 
-// applyOneByOne applies the log's events, each made when it is its turn.
+// applyOneByOne applies the log's events and makes each when it is its turn.
 func (r *replay) applyOneByOne(x *index.Index) error {
 	id := uint64(0)
 	for _, rec := range r.log.Records() {
@@ -185,8 +184,8 @@ func (r *replay) applyOneByOne(x *index.Index) error {
 	return nil
 }
 
-// measureMemory compares resident memory before the index and after all events.
-// One event after the other is made in the same place.
+// measureMemory compares resident memory before the index and after all events. Each
+// event reuses the memory of the one before.
 func (r *replay) measureMemory() (Figures, error) {
 	h := r.log.Header()
 	if h.Answers.Memberships == 0 {

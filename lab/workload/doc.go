@@ -1,19 +1,17 @@
-// Package workload makes the requests that the demo and the benchmarks send:
-// either invented ones shaped like production traffic, or those of a recorded
-// trace in Mooncake's format.
+// Package workload makes requests for the demo and the benchmarks: invented ones shaped
+// like production traffic, or those of a recorded trace in Mooncake's format.
 //
-// Both come out as one model, Request, which holds no tokens but a recipe for
-// them: pieces, each a stream number and a length. The tokens of a piece are a
-// pure function of stream and index, so that equal pieces are equal tokens in
-// every run and on every machine, and a workload of a billion tokens costs a few
-// bytes per request until a prompt is built.
+//	requests, err := workload.Generate(workload.Options{Seed: 1, Requests: 400})
+//	requests, err = workload.ReadMooncakeFile("trace.jsonl", 1000)
 //
-// Guarantees: Generate is a pure function of its Options, seed included.
-// ReadMooncake either returns every request asked for or an error that names
-// file, line, field and value; equal hash ids give equal tokens, and therefore
-// requests whose ids start alike have prompts that start alike.
+// A Request holds no tokens but a recipe for them: pieces, each a stream number and a
+// length. The tokens of a piece are a pure function of stream and index. Equal pieces
+// are equal tokens in every run and on every machine. A workload of a billion tokens
+// costs a few bytes a request until a prompt is built.
 //
-// Nothing here does I/O but ReadMooncake, which reads what it is given, and
-// ReadMooncakeFile. Requests are plain values: share them freely, once made they
-// are not changed.
+// Generate is a pure function of its Options. ReadMooncake returns every request, or an
+// error that names file, line, field and value. Equal hash ids give equal tokens.
+//
+// Only ReadMooncake and ReadMooncakeFile do I/O. Requests are plain values that nobody
+// changes: share them freely.
 package workload

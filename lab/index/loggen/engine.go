@@ -7,24 +7,23 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Sink hears what an engine stores and removes. The slices are borrowed.
+// Sink receives the changes of an engine. It must not keep the slices.
 type Sink interface {
-	// Stored tells of blocks, each the child of the one before, the first that of
-	// parent, or of nothing with 0.
+	// Stored receives blocks, each the child of the one before it. The first one is the
+	// child of parent; with 0 it begins a sequence.
 	Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) error
-	// Removed tells of blocks that are gone.
+	// Removed receives blocks that the engine dropped.
 	Removed(hashes []kv.SequenceHash) error
 }
 
-// Engine is a prefix cache: a pool of blocks in which those of the request at hand
-// stay and the longest unused others make room. It takes about 60 bytes for each
-// block of its pool.
+// Engine is a prefix cache. Blocks of the present request stay; the least recently used
+// others make room. It takes about 60 bytes for each block of its pool.
 type Engine struct {
 	chunk int
 	order Order
 	rng   *rand.Rand
-	// slots are the pool, from 1 on; slots[0] is both ends of the list of unused
-	// blocks, the next one to be evicted in front.
+	// slots are the pool from index 1. slots[0] is both ends of the list of unused
+	// blocks, the next victim first.
 	slots  []slot
 	free   []int32
 	blocks map[kv.SequenceHash]int32
@@ -35,16 +34,16 @@ type Engine struct {
 	removed []kv.SequenceHash
 }
 
-// slot is room for one block. It is in the list of unused blocks unless a request
-// uses it or it is free.
+// slot is room for one block. An unused block's slot is in the list; free slots and
+// slots in use are not.
 type slot struct {
 	kvevent.StoredBlock
 	parent       kv.SequenceHash
 	before, next int32
 }
 
-// NewEngine returns an engine with the pool, chunk and order of o, which must be
-// valid. number tells engines of one seed apart.
+// NewEngine returns an engine with the pool, chunk and order of o, which must be valid.
+// number distinguishes engines of one seed.
 func NewEngine(o Options, number uint64) *Engine {
 	o = o.WithDefaults()
 	e := &Engine{
@@ -55,13 +54,12 @@ func NewEngine(o Options, number uint64) *Engine {
 	return e
 }
 
-// Held returns how many blocks the engine has.
+// Held returns the number of held blocks.
 func (e *Engine) Held() int { return len(e.blocks) }
 
-// Serve runs the request of a prompt, given by its LocalHashes and SequenceHashes,
-// and tells to what changes: blocks that are missing, in events of at most a chunk,
-// and before each of them what it pushes out. Of a prompt that is longer than the
-// pool, the front is kept. After an error the engine is only good for Reset.
+// Serve runs the request of a prompt and sends the changes to to: missing blocks, in
+// events of at most a chunk, each after the evictions that it needs. Of a prompt longer
+// than the pool the front is kept. After an error only Reset may follow.
 func (e *Engine) Serve(locals []kv.LocalHash, seq []kv.SequenceHash, to Sink) error {
 	n := min(len(seq), len(e.slots)-1)
 	e.prompt = e.prompt[:0]
@@ -122,7 +120,7 @@ func (e *Engine) storeRun(locals []kv.LocalHash, seq []kv.SequenceHash, at, end 
 	return to.Stored(parent, e.store)
 }
 
-// release lets the blocks of the prompt be evicted, its end first.
+// release makes the blocks of the prompt evictable, its end first.
 func (e *Engine) release() {
 	if e.order == Scattered {
 		e.rng.Shuffle(len(e.prompt), func(i, j int) { e.prompt[i], e.prompt[j] = e.prompt[j], e.prompt[i] })
@@ -134,13 +132,13 @@ func (e *Engine) release() {
 	}
 }
 
-// unlink takes a slot out of the list of unused blocks.
+// unlink removes a slot from the list of unused blocks.
 func (e *Engine) unlink(at int32) {
 	s := &e.slots[at]
 	e.slots[s.before].next, e.slots[s.next].before = s.next, s.before
 }
 
-// Reset forgets every block, without a word about it.
+// Reset drops every block without an event.
 func (e *Engine) Reset() {
 	clear(e.blocks)
 	e.slots[0].before, e.slots[0].next = 0, 0
@@ -150,10 +148,10 @@ func (e *Engine) Reset() {
 	}
 }
 
-// Dump tells to everything that is held, as stored events of at most a chunk,
-// in no particular order.
+// Dump sends all held blocks to to, as stored events of at most a chunk, in no
+// particular order.
 func (e *Engine) Dump(to Sink) error {
-	child := make([]int32, len(e.slots)) // of each block, any one of several
+	child := make([]int32, len(e.slots)) // of each block, one of several
 	for _, at := range e.blocks {
 		if parent := e.blocks[e.slots[at].parent]; parent != 0 {
 			child[parent] = at

@@ -8,7 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
 )
 
-// Generate makes the log that o asks for, its answers from a Twin.
+// Generate returns the words of the log of o. A Twin gives the answers.
 func Generate(o Options) ([]uint64, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Generate(o Options) ([]uint64, error) {
 	return g.finish()
 }
 
-// generator writes down what one engine after the other says.
+// generator records the changes of one engine after the other.
 type generator struct {
 	builder *oplog.Builder
 	twin    *Twin

@@ -6,51 +6,49 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
 )
 
-// Order is how an engine evicts.
+// Order is the order in which an engine evicts.
 type Order string
 
 const (
-	// TailFirst evicts the blocks of a prompt from its end, the longest unused
-	// prompt first, so that what is held is always closed under prefixes.
+	// TailFirst evicts the blocks of the least recently used prompt from its end, so
+	// that held blocks are always whole prefixes.
 	TailFirst Order = "tail-first"
-	// Shuffled evicts the same blocks, but names those of one event in any order.
+	// Shuffled evicts the same blocks and shuffles the blocks of one event.
 	Shuffled Order = "shuffled"
-	// Scattered evicts the blocks of a prompt in any order, so that prompts have
-	// holes, which later requests fill.
+	// Scattered evicts the blocks of a prompt in any order, so that prompts have holes
+	// that later requests fill.
 	Scattered Order = "scattered"
 )
 
-// Options shape a log. The zero value of a field is its default, given in
-// brackets.
+// Options shape a log. Brackets give the defaults of zero values.
 type Options struct {
 	// Seed selects the log.
 	Seed uint64
-	// Engines is how many there are, 1..4,096 [32], and Pool how many blocks each
-	// can hold, 16..1,048,576 [16,384].
+	// Engines is the number of engines, 1..4,096 [32], Pool the blocks that each can
+	// hold, 16..1,048,576 [16,384].
 	Engines, Pool int
-	// Requests is how many prompts come, 1..1,000,000 [8,000].
+	// Requests is the number of prompts, 1..1,000,000 [8,000].
 	Requests int
-	// Sessions is how many conversations go on at a time, 1..4,096 [256], each with
-	// memory for the longest prompt from the start, and Prefixes how many beginnings
-	// they share, 1..65,536 [64].
+	// Sessions is the number of concurrent conversations, 1..4,096 [256]; each
+	// allocates the longest prompt at the start. Prefixes is the number of beginnings
+	// that they share, 1..65,536 [64].
 	Sessions, Prefixes int
 	// MaxPrompt bounds prompts, in blocks, 16..65,536 [8,192].
 	MaxPrompt int
-	// Affinity is the probability that a request goes to the engine with the
-	// deepest match, and not to any, 0..1.
+	// Affinity is the probability that a request goes to the engine with the deepest
+	// match, 0..1. Otherwise it goes to a random engine.
 	Affinity float64
-	// Forks is the probability that a turn takes back a part of its conversation,
-	// 0..1.
+	// Forks is the probability that a turn drops the end of its conversation, 0..1.
 	Forks float64
 	// Align is the multiple of blocks at which prompts part ways, 1..1,024 [32].
 	Align int
-	// Chunk is how many blocks a stored event has at most, 1..65,536 [128].
+	// Chunk bounds the blocks of a stored event, 1..65,536 [128].
 	Chunk int
 	// Order is how engines evict [TailFirst].
 	Order Order
 }
 
-// blockTokens is said in the header of a log; nothing depends on it.
+// blockTokens is in the header of a log. Nothing depends on it.
 const blockTokens = 16
 
 // WithDefaults fills in what is zero.
@@ -72,21 +70,21 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Unfriendly returns o without what helps an index of runs, but for long events: prompts
-// part ways anywhere, and the removals of an event are shuffled.
+// Unfriendly returns o without two things that help an index of runs: prompts part
+// anywhere, and the removals of an event are shuffled.
 func (o Options) Unfriendly() Options {
 	o.Align, o.Forks, o.Order = 1, 0.5, Shuffled
 	return o
 }
 
-// Worst returns o with nothing that helps an index of runs: besides, every stored event
-// has one block, and blocks go from anywhere, so that prompts have holes.
+// Worst returns o with nothing that helps an index of runs. In addition to Unfriendly,
+// every stored event has one block, and prompts have holes.
 func (o Options) Worst() Options {
 	o.Align, o.Forks, o.Order, o.Chunk = 1, 0.5, Scattered, 1
 	return o
 }
 
-// Validate reports the first field that is out of range; zeros are defaults.
+// Validate returns an error for the first field out of range. Zeros are defaults.
 func (o Options) Validate() error {
 	o = o.WithDefaults()
 	for _, f := range []struct {

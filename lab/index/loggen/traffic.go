@@ -15,13 +15,13 @@ type Traffic struct {
 	rng      *rand.Rand
 	prefixes [][]kv.LocalHash
 	sessions []session
-	// made counts the blocks of new content, each of which has its own hash.
+	// made counts the blocks of new content. Each has its own hash.
 	made uint64
 }
 
 type session struct {
 	prompt []kv.LocalHash
-	// turns is how many are to come.
+	// turns is the number of turns to come.
 	turns int
 }
 
@@ -33,7 +33,7 @@ const (
 	meanTurns              = 4
 )
 
-// NewTraffic starts the traffic that o, which must be valid, asks for.
+// NewTraffic returns the traffic of o, which must be valid.
 func NewTraffic(o Options) *Traffic {
 	o = o.WithDefaults()
 	t := &Traffic{
@@ -41,7 +41,7 @@ func NewTraffic(o Options) *Traffic {
 		prefixes: make([][]kv.LocalHash, o.Prefixes), sessions: make([]session, o.Sessions),
 	}
 	for i := range t.sessions {
-		// All of it now, so that memory does not grow while traffic goes on.
+		// Allocated now, so that memory does not grow during traffic.
 		t.sessions[i].prompt = make([]kv.LocalHash, 0, o.MaxPrompt+max(o.Align, maxPrefix)+maxOpening)
 	}
 	for i := range t.prefixes {
@@ -55,7 +55,7 @@ func NewTraffic(o Options) *Traffic {
 func (t *Traffic) Next() []kv.LocalHash {
 	s := &t.sessions[t.rng.IntN(len(t.sessions))]
 	if s.turns == 0 {
-		// The smaller of two numbers makes some prefixes more common than others.
+		// The smaller of two random numbers makes some prefixes more common.
 		prefix := t.prefixes[min(t.rng.IntN(len(t.prefixes)), t.rng.IntN(len(t.prefixes)))]
 		s.prompt = t.fresh(append(s.prompt[:0], prefix...), t.length(minOpening, maxOpening))
 		s.turns = 1 + int(t.rng.ExpFloat64()*(meanTurns-1))
@@ -74,12 +74,12 @@ func (t *Traffic) Next() []kv.LocalHash {
 	return s.prompt
 }
 
-// length draws from low..high so that all orders of magnitude are as likely.
+// length draws from low..high, every order of magnitude alike.
 func (t *Traffic) length(low, high int) int {
 	return int(float64(low) * math.Pow(float64(high)/float64(low), t.rng.Float64()))
 }
 
-// fresh appends n blocks that were never there before.
+// fresh appends n new blocks.
 func (t *Traffic) fresh(dst []kv.LocalHash, n int) []kv.LocalHash {
 	dst = slices.Grow(dst, n)
 	for range n {

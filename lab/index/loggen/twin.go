@@ -19,7 +19,7 @@ type Twin struct {
 	depths []uint32
 }
 
-// NewTwin returns a twin of so many engines that hold nothing.
+// NewTwin returns a twin of engines that hold nothing.
 func NewTwin(engines int) *Twin {
 	return &Twin{
 		engines: engines, holders: make(map[kv.SequenceHash][]uint64),
@@ -27,7 +27,7 @@ func NewTwin(engines int) *Twin {
 	}
 }
 
-// Store adds blocks that engine must not hold yet.
+// Store adds blocks that engine does not hold yet.
 func (t *Twin) Store(engine uint32, blocks []kvevent.StoredBlock) error {
 	word, bit := engine/64, uint64(1)<<(engine%64)
 	for _, b := range blocks {
@@ -45,7 +45,7 @@ func (t *Twin) Store(engine uint32, blocks []kvevent.StoredBlock) error {
 	return nil
 }
 
-// Remove takes away blocks that engine must hold.
+// Remove removes blocks that engine holds.
 func (t *Twin) Remove(engine uint32, hashes []kv.SequenceHash) error {
 	word, bit := engine/64, uint64(1)<<(engine%64)
 	for _, h := range hashes {
@@ -68,8 +68,8 @@ func (t *Twin) Memberships() uint64 { return t.pairs }
 // Distinct returns the number of different blocks held.
 func (t *Twin) Distinct() uint64 { return uint64(len(t.holders)) }
 
-// Depths is, for each engine, how many leading blocks of a prompt it holds; valid
-// until the next call.
+// Depths returns the number of leading blocks of a prompt that each engine holds. The
+// slice is valid until the next call.
 func (t *Twin) Depths(seq []kv.SequenceHash) []uint32 {
 	clear(t.depths)
 	for i := range t.engines {
@@ -97,14 +97,14 @@ func (t *Twin) Depths(seq []kv.SequenceHash) []uint32 {
 	return t.depths
 }
 
-// end notes the depth of the engines of one word that have gone as far as they get.
+// end records the depth of the engines of one word whose match ends here.
 func (t *Twin) end(word int, engines uint64, depth int) {
 	for ; engines != 0; engines &= engines - 1 {
 		t.depths[64*word+bits.TrailingZeros64(engines)] = uint32(depth)
 	}
 }
 
-// sum returns the sum of depths, the greatest, and the engine that has it first.
+// sum returns the sum of depths, the greatest depth, and the first engine that has it.
 func sum(depths []uint32) (total, best uint64, deepest int) {
 	for i, d := range depths {
 		total += uint64(d)

@@ -24,8 +24,8 @@ func NewBuilder(engines, blockTokens int) (*Builder, error) {
 	return b, b.header.read(b.words)
 }
 
-// Stored appends a record of blocks, each the child of the one before, the first
-// that of parent or, with 0, the first of its sequence.
+// Stored appends a record of blocks, each the child of the one before it. The first one
+// is the child of parent; with 0 it begins a sequence.
 func (b *Builder) Stored(engine uint32, parent kv.SequenceHash, blocks []kvevent.StoredBlock) error {
 	at := b.head(Stored, engine, len(blocks))
 	b.words = append(b.words, uint64(parent))
@@ -35,7 +35,7 @@ func (b *Builder) Stored(engine uint32, parent kv.SequenceHash, blocks []kvevent
 	return b.tail(at)
 }
 
-// Removed appends a record of blocks that an engine has no longer.
+// Removed appends a record of blocks that an engine dropped.
 func (b *Builder) Removed(engine uint32, hashes []kv.SequenceHash) error {
 	at := b.head(Removed, engine, len(hashes))
 	for _, h := range hashes {
@@ -44,7 +44,7 @@ func (b *Builder) Removed(engine uint32, hashes []kv.SequenceHash) error {
 	return b.tail(at)
 }
 
-// Query appends the question for a prompt, which then went to engine.
+// Query appends the query for a prompt that then went to engine.
 func (b *Builder) Query(engine uint32, locals []kv.LocalHash) error {
 	at := b.head(Query, engine, len(locals))
 	for _, l := range locals {
@@ -59,7 +59,7 @@ func (b *Builder) head(op Op, engine uint32, n int) (at int) {
 	return at
 }
 
-// tail counts the record that starts at a word, or takes it back.
+// tail counts the record that starts at a word, or removes it after an error.
 func (b *Builder) tail(at int) error {
 	if n := b.words[at+1]; n > math.MaxUint32 {
 		b.words = b.words[:at]
@@ -72,8 +72,8 @@ func (b *Builder) tail(at int) error {
 	return nil
 }
 
-// Finish writes the header and returns the log's words, for Parse and Save. It may
-// be called again when the answers are known; the records must not go on.
+// Finish writes the header and returns the log's words for Parse and Save. It may be
+// called again with other answers. Records must not follow.
 func (b *Builder) Finish(a Answers) []uint64 {
 	h := &b.header
 	for at, v := range map[int]uint64{

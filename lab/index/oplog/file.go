@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errByteOrder is returned on machines whose words are not those of the file.
+// errByteOrder says that the machine is not little-endian.
 var errByteOrder = errors.New("op logs can be read and written on little-endian machines only")
 
-// Open maps the file at path and checks it. The log is not in the Go heap and
-// costs no memory of the process but the kernel's cached pages. Close it.
+// Open maps the file at path and checks it. The log is not in the Go heap; its pages
+// belong to the kernel's cache. The caller closes it.
 func Open(path string) (*Log, error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, errByteOrder
@@ -44,8 +44,7 @@ func Open(path string) (*Log, error) {
 	return l, nil
 }
 
-// Close gives back a mapped log's memory. Nothing that came out of it may be used
-// afterwards.
+// Close unmaps the log. Its slices are invalid afterwards.
 func (l *Log) Close() error {
 	if l.unmap == nil {
 		return nil
@@ -55,7 +54,7 @@ func (l *Log) Close() error {
 	return unmap()
 }
 
-// Save writes words, which a Builder has finished, to a new file at path.
+// Save writes the words of Builder.Finish to a new file at path.
 func Save(path string, words []uint64) error {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return errByteOrder

@@ -25,29 +25,29 @@ const (
 	MaxBlockTokens = 1 << 16
 )
 
-// Answers are the sums that an exact index reaches.
+// Answers are the sums of an exact index.
 type Answers struct {
-	// Memberships are the (block, engine) pairs held after the last record, and
-	// Distinct the different blocks among them.
+	// Memberships is the number of (block, engine) pairs held after the last record,
+	// Distinct the number of different blocks among them.
 	Memberships, Distinct uint64
-	// Score sums the depths of all engines over all queries, each asked where it
-	// stands, and Best those of the deepest engine. FinalScore and FinalBest are
-	// the same for all queries asked after the last record.
+	// Score sums the depths of all engines over all queries, each asked at its place.
+	// Best sums the depths of the deepest engines. FinalScore and FinalBest are the
+	// same for all queries after the last record.
 	Score, Best, FinalScore, FinalBest uint64
 }
 
 // Header says what is in a log.
 type Header struct {
-	// Engines is how many there are; BlockTokens the tokens in a block.
+	// Engines is the number of engines, BlockTokens the tokens of a block.
 	Engines, BlockTokens int
-	// Records counts all records and Queries those that ask; the others count
-	// the blocks in records of each kind.
+	// Records counts all records, Queries the queries. The other fields count the
+	// blocks in records of each kind.
 	Records, Queries         uint64
 	Stored, Removed, Queried uint64
 	Answers                  Answers
 }
 
-// Op is what a record does.
+// Op is the kind of a record.
 type Op uint8
 
 // The operations, by their numbers in a log.
@@ -57,8 +57,8 @@ const (
 	Query
 )
 
-// Record is one operation. Only the slice that belongs to Op is set, and Parent
-// with Blocks; 0 means that the first block starts a sequence.
+// Record is one operation. Only the slice of its Op is set, and Parent with Blocks;
+// Parent 0 means that the first block starts a sequence.
 type Record struct {
 	Op      Op
 	Engine  uint32
@@ -78,8 +78,8 @@ type Log struct {
 // Header returns the log's header.
 func (l *Log) Header() Header { return l.header }
 
-// Records gives the records in order, with their numbers from 0. The record is
-// reused from one to the next; its slices are the log's own.
+// Records iterates over the records in order, with their numbers from 0. The record is
+// reused; its slices are the log's own.
 func (l *Log) Records() iter.Seq2[int, *Record] {
 	return func(yield func(int, *Record) bool) {
 		var r Record
@@ -92,7 +92,7 @@ func (l *Log) Records() iter.Seq2[int, *Record] {
 	}
 }
 
-// read takes the checked record in front of words and says how long it is.
+// read decodes the checked record in front of words and returns its length.
 func (r *Record) read(words []uint64) int {
 	*r = Record{Op: Op(words[0]), Engine: uint32(words[0] >> 32)}
 	n := int(uint32(words[1]))
@@ -110,7 +110,7 @@ func (r *Record) read(words []uint64) int {
 	return 2 + n
 }
 
-// as shows words as values of one or two words each.
+// as converts words to values of one or two words each, without a copy.
 func as[T kv.SequenceHash | kv.LocalHash | kvevent.StoredBlock](words []uint64) []T {
 	if len(words) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func as[T kv.SequenceHash | kv.LocalHash | kvevent.StoredBlock](words []uint64) 
 	return unsafe.Slice((*T)(unsafe.Pointer(&words[0])), n)
 }
 
-// Parse checks words, which must not change any more, and returns the log in them.
+// Parse checks words and returns their log. The words must not change afterwards.
 func Parse(words []uint64) (*Log, error) {
 	if len(words) < headerWords {
 		return nil, fmt.Errorf("op log: %d words, want %d of header at least", len(words), headerWords)
@@ -165,8 +165,8 @@ func (h *Header) read(words []uint64) error {
 	return nil
 }
 
-// count checks the record in front of words, adds it to the totals and says how
-// long it is.
+// count checks the record in front of words, adds it to the totals and returns its
+// length.
 func (h *Header) count(words []uint64, engines uint32) (int, error) {
 	if len(words) < 2 {
 		return 0, fmt.Errorf("word 1 (items) is missing")
@@ -200,7 +200,7 @@ func (h *Header) count(words []uint64, engines uint32) (int, error) {
 	return int(size), nil
 }
 
-// compare reports the first total of the header that is not what was counted.
+// compare returns an error for the first total that differs from the counted one.
 func (h *Header) compare(got *Header) error {
 	for _, f := range []struct {
 		name      string

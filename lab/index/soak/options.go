@@ -16,7 +16,7 @@ const (
 	DefaultSample   = 10 * time.Second
 	DefaultMaxSlope = 1.0
 
-	// MinJudged is how long a run must be for its slopes and its rate to count.
+	// MinJudged is the shortest run that is judged by slopes and rate.
 	MinJudged = 2 * time.Minute
 
 	maxDuration = 24 * time.Hour
@@ -25,24 +25,23 @@ const (
 	maxSamples  = 100_000
 )
 
-// Options say how long and how much. The zero value of a field that has a default
-// is that.
+// Options of a run. The zero value of a field with a default is that default.
 type Options struct {
-	// Duration is how long the run goes on, up to 24 h, default DefaultDuration.
+	// Duration of the run, up to 24 h, default DefaultDuration.
 	Duration time.Duration
-	// Rate is how many blocks are stored or removed in a second, 1..10,000,000,
-	// default DefaultRate; Lookups how many prompts are looked up, 1..1,000,000,
-	// default DefaultLookups. One in ten of these is sent to a worker.
+	// Rate is the number of blocks stored or removed a second, 1..10,000,000, default
+	// DefaultRate. Lookups is the number of prompts looked up a second, 1..1,000,000,
+	// default DefaultLookups. One prompt in ten is sent to a worker.
 	Rate, Lookups int
-	// Workers and Pools are the owners, 2..4,096 and 1..1,024 [32, 8], and Pool how
-	// many blocks each can hold [8,192].
+	// Workers and Pools are the numbers of owners, 2..4,096 and 1..1,024 [32, 8]. Pool
+	// is the number of blocks that each can hold [8,192].
 	Workers, Pools, Pool int
 	// Seed chooses prompts and instants.
 	Seed uint64
 	// Sample is the time between two samples, default DefaultSample.
 	Sample time.Duration
-	// MaxSlope is what heap and resident memory may grow by in a minute, in per
-	// cent, 0..1,000, default DefaultMaxSlope.
+	// MaxSlope is the largest growth of heap and resident memory a minute, in per cent,
+	// 0..1,000, default DefaultMaxSlope.
 	MaxSlope float64
 	// Out gets the samples and figures.
 	Out io.Writer
@@ -97,7 +96,7 @@ func (o *Options) Validate() error {
 	return e.Validate()
 }
 
-// engines returns how owners and prompts behave.
+// engines returns the behaviour of owners and prompts.
 func (o *Options) engines() loggen.Options {
 	return loggen.Options{Seed: o.Seed, Pool: o.Pool, Sessions: 512, Prefixes: 64, MaxPrompt: 2048, Forks: 0.1, Align: 1}
 }

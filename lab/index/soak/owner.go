@@ -9,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// owner is an engine or a pool, and what the index was told of it. As a
-// loggen.Sink it passes on what happens. It is for one goroutine.
+// owner is an engine or a pool with the account of what the index was told. As a
+// loggen.Sink it passes changes on. It is for one goroutine.
 type owner struct {
 	name   kv.Owner
 	pool   uint64 // of a worker
@@ -19,9 +19,9 @@ type owner struct {
 	x      *index.Index
 
 	lastID uint64
-	// digest and pairs are what the owner holds, by what was told.
+	// digest and pairs are the owner's blocks by that account.
 	digest, pairs uint64
-	// blocks counts those that were stored and removed.
+	// blocks counts stored and removed blocks.
 	blocks uint64
 }
 
@@ -55,7 +55,7 @@ func (o *owner) Removed(hashes []kv.SequenceHash) error {
 	return o.x.Apply(&e)
 }
 
-// clear takes away all blocks.
+// clear removes all blocks.
 func (o *owner) clear() error {
 	o.engine.Reset()
 	o.digest, o.pairs = 0, 0
@@ -63,7 +63,7 @@ func (o *owner) clear() error {
 	return o.x.Apply(&e)
 }
 
-// dump is a loggen.Sink that keeps what it is told as events.
+// dump is a loggen.Sink that keeps stored blocks as events.
 type dump struct {
 	owner  *owner
 	events []kvevent.RouterEvent
@@ -80,7 +80,7 @@ func (d *dump) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) erro
 // Removed implements loggen.Sink; dumps remove nothing.
 func (d *dump) Removed([]kv.SequenceHash) error { panic("BUG: a dump removes blocks") }
 
-// replace has the index take what the owner holds in place of what it believes.
+// replace replaces the owner's blocks in the index by a dump of the owner.
 func (o *owner) replace() error {
 	d := dump{owner: o}
 	if err := o.engine.Dump(&d); err != nil {
@@ -89,7 +89,7 @@ func (o *owner) replace() error {
 	return o.x.Replace(o.name, d.events)
 }
 
-// check compares what the index says of the owner with what it was told.
+// check compares the index with the owner's account.
 func (o *owner) check() error {
 	sum, pairs := o.x.Digest(o.name)
 	if sum != o.digest || pairs != o.pairs || int(pairs) != o.engine.Held() {

@@ -16,23 +16,22 @@ import (
 
 const (
 	blockTokens = 16
-	// decideEvery is how many lookups go to one decision; running how many requests
-	// run at a time.
+	// One lookup in decideEvery is a decision. running requests run at a time.
 	decideEvery, running = 10, 500
-	// readTick is the time between two batches of lookups, sweepTick that between
-	// two looks at what is put off, of at most sweepRuns each.
+	// readTick is the time between two batches of lookups, sweepTick that between two
+	// sweeps of at most sweepRuns runs.
 	readTick, sweepTick = time.Millisecond, 100 * time.Millisecond
 	sweepRuns           = 4096
 )
 
-// reader looks prompts up and sends some to workers.
+// reader looks up prompts and sends some to workers.
 type reader struct {
 	w       *world
 	rng     *rand.Rand
 	matches index.Matches
 	locals  []kv.LocalHash
 	seq     []kv.SequenceHash
-	// ids are the names of running requests, a ring.
+	// ids are the names of running requests, as a ring.
 	ids    [running]string
 	next   int
 	booked schedule.Request
@@ -40,7 +39,7 @@ type reader struct {
 	lookups, decisions atomic.Uint64
 }
 
-// run looks up at the rate of the options until ctx ends.
+// run looks up prompts at the rate of the options until ctx ends.
 func (r *reader) run(ctx context.Context) error {
 	tick := time.NewTicker(readTick)
 	defer tick.Stop()
@@ -61,7 +60,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// look looks a prompt up, and sends it to a worker if it is asked to.
+// look looks up a prompt and, with send, sends it to a worker.
 func (r *reader) look(ctx context.Context, send bool) error {
 	r.locals = r.w.prompt(r.locals[:0], r.rng)
 	locals := r.locals
@@ -77,12 +76,12 @@ func (r *reader) look(ctx context.Context, send bool) error {
 	return r.send(ctx, locals)
 }
 
-// send books the prompt that was just looked up; the request that runs longest ends.
+// send books the prompt that was looked up last. The oldest running request ends.
 func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 	r.seq = kv.AppendSequence(r.seq[:0], locals)
 	id := &r.ids[r.next%running]
 	if *id != "" {
-		r.w.s.Free(*id) // those of a worker that has left are gone already
+		r.w.s.Free(*id) // absent when its worker has left
 	}
 	*id = fmt.Sprint("request ", r.next)
 	r.next++
@@ -104,7 +103,7 @@ func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 	return nil
 }
 
-// sweep does what is put off until ctx ends.
+// sweep completes the index's deferred work until ctx ends.
 func (w *world) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()

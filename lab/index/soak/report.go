@@ -11,7 +11,8 @@ const (
 	tableRow  = "%9.1f %12d %10d %10d %10d %10.2f %10.1f %10.1f\n"
 )
 
-// report compares what the index holds, prints the figures and says what is wrong.
+// report compares the index with all owners, prints the figures and returns what is
+// wrong.
 func (w *world) report(r *reader, samples []sample, took time.Duration) error {
 	for w.x.Sweep(sweepRuns) {
 	}
@@ -29,10 +30,10 @@ func (w *world) report(r *reader, samples []sample, took time.Duration) error {
 	return nil
 }
 
-// slopes are by how many per cent of its mean each memory grows in a minute.
+// slopes are the growth of each memory in a minute, in per cent of its mean.
 type slopes struct{ heap, rss, index float64 }
 
-// judge returns what is wrong with the figures of a run that was long enough.
+// judge returns an error for figures out of bounds, in a run that was long enough.
 func (o *Options) judge(got slopes, rate float64) error {
 	if o.Duration < MinJudged {
 		return nil

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// writeTick is the time between two looks at how many blocks are due.
+	// writeTick is the time between two batches of writes.
 	writeTick = 2 * time.Millisecond
-	// Between two disturbances is a part of the run, but within these bounds.
+	// A run has about this many disturbances, with a pause within these bounds.
 	disturbances               = 300
 	minDisturbance, maxDisturb = 10 * time.Millisecond, 2 * time.Second
-	// minRate is the part of the rate that a judged run must reach.
+	// minRate is the part of the rate that a judged run must keep.
 	minRate = 0.95
 )
 
-// Run runs the soak and writes samples and figures to o.Out, of which the last line
-// is for scripts. The error says what was wrong; see the package's documentation.
+// Run runs the soak and writes samples and figures to o.Out; the last line is for
+// scripts. doc.go lists its errors.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// sample is the memory of the process at a moment of the run, in bytes, garbage
-// collected before. index is what the index says of its own.
+// sample is the memory of the process at one moment, in bytes, after a garbage
+// collection. index is the index's own account.
 type sample struct {
 	at               time.Duration
 	heap, rss, index uint64
@@ -45,8 +45,8 @@ func settled(samples []sample, run time.Duration) []sample {
 	return nil
 }
 
-// slope is by how many per cent of its mean a figure of samples grows in a minute,
-// by least squares; 0 with fewer than two samples.
+// slope returns the growth of a figure in a minute, in per cent of its mean, by least
+// squares; 0 with fewer than two samples.
 func slope(samples []sample, figure func(*sample) uint64) float64 {
 	n := float64(len(samples))
 	if n < 2 {

@@ -13,11 +13,11 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// remembered is how many of the last prompts readers choose from.
+// remembered is the number of recent prompts that readers choose from.
 const remembered = 256
 
-// remembrance is one of the last prompts. Its memory is used again, so that what
-// comes and goes is the index's and the scheduler's.
+// remembrance is a recent prompt. Its memory is reused, so that allocations come from
+// index and scheduler only.
 type remembrance struct {
 	mu     sync.RWMutex
 	locals []kv.LocalHash
@@ -26,8 +26,8 @@ type remembrance struct {
 // maxWrong bounds the differences that are reported.
 const maxWrong = 10
 
-// world is the index, the scheduler and all owners. Everything but prompts and the
-// index and scheduler themselves belongs to the goroutine that writes.
+// world is the index, the scheduler and all owners. The writing goroutine owns
+// everything but prompts, index and scheduler.
 type world struct {
 	o       Options
 	x       *index.Index
@@ -38,17 +38,17 @@ type world struct {
 	// lastName is the highest name of a worker or pool so far.
 	lastName uint64
 	seq      []kv.SequenceHash
-	// blocks are those that any owner ever stored or removed.
+	// blocks counts the blocks that owners stored or removed.
 	blocks                  atomic.Uint64
 	left, replaced, cleared int
-	// prompts are the last ones that were served, written of them in all.
+	// prompts are the recent prompts, written of them in all.
 	prompts [remembered]remembrance
 	written atomic.Int64
-	// wrong are the first differences that were found on the way.
+	// wrong are the first differences.
 	wrong []error
 }
 
-// newWorld makes owners that hold nothing yet.
+// newWorld returns owners that hold nothing.
 func newWorld(o Options) (*world, error) {
 	x, err := index.New(index.Options{})
 	if err != nil {
@@ -77,7 +77,7 @@ func newWorld(o Options) (*world, error) {
 	return w, nil
 }
 
-// newOwner returns an owner of a new name with an engine that holds nothing.
+// newOwner returns an owner with a new name and an empty engine.
 func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 	w.lastName++
 	n := &owner{
@@ -112,7 +112,7 @@ func (w *world) serve() error {
 	return err
 }
 
-// prompt appends any of the last prompts to dst, nothing before the first.
+// prompt appends a recent prompt to dst, nothing before the first.
 func (w *world) prompt(dst []kv.LocalHash, rng *rand.Rand) []kv.LocalHash {
 	n := min(w.written.Load(), remembered)
 	if n == 0 {
@@ -124,7 +124,7 @@ func (w *world) prompt(dst []kv.LocalHash, rng *rand.Rand) []kv.LocalHash {
 	return append(dst, p.locals...)
 }
 
-// disturb does one of the things that happen now and then.
+// disturb makes one disturbance.
 func (w *world) disturb() error {
 	at := w.rng.IntN(len(w.owners))
 	o := w.owners[at]
@@ -141,15 +141,14 @@ func (w *world) disturb() error {
 	return o.replace()
 }
 
-// note keeps a difference, unless there are many already.
+// note keeps a difference, up to maxWrong.
 func (w *world) note(err error) {
 	if err != nil && len(w.wrong) < maxWrong {
 		w.wrong = append(w.wrong, err)
 	}
 }
 
-// succeed has a worker leave and another one come in its place, which takes over
-// the empty engine.
+// succeed has a worker leave and another one come, which takes over the empty engine.
 func (w *world) succeed(at int) error {
 	old := w.owners[at]
 	if err := w.x.SetMember(old.name.Worker(), 0, false); err != nil {
@@ -166,8 +165,8 @@ func (w *world) succeed(at int) error {
 	return err
 }
 
-// check compares all owners, whose blocks together must be all that the index
-// has, and says how many are right.
+// check compares all owners, whose blocks together must be all blocks of the index. It
+// returns the number of owners that are right.
 func (w *world) check() (right int, err error) {
 	total := uint64(0)
 	for _, o := range w.owners {
