@@ -15,7 +15,7 @@ const (
 	removedBytes  = 9
 )
 
-// Budget is what one message still has room for. A message that was filled within its
+// Budget is the room that is left in one message. A message that was filled within its
 // budget is within the limits of kvevent and within maxBytes when it is encoded.
 type Budget struct {
 	events, blocks, bytes int
@@ -73,14 +73,14 @@ func Chunks(r *kvevent.QueryReply, events []kvevent.RouterEvent, maxBytes int) i
 }
 
 // A reader is sent paceRate bytes a second at most after the first paceBurst. A NATS
-// server hangs up on a client to which it cannot pass on what waits; it keeps 64 MB
-// for each client unless it is told otherwise.
+// server hangs up on a client that does not take its messages. By default it keeps 64 MB of
+// messages for each client.
 const (
 	paceRate  = 100 << 20
 	paceBurst = 32 << 20
 )
 
-// Pace slows the sending of a whole state down to what its readers can take.
+// Pace slows the sending of a whole state, so that its readers can keep up.
 type Pace struct {
 	began time.Time
 	sent  int

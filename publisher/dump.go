@@ -19,13 +19,13 @@ type Dump struct {
 	Events []kvevent.RouterEvent
 	// Last is the id of the last event that the dump includes, Digest the digest then.
 	Last, Digest uint64
-	// A chunk is what fits into one message of maxBytes: chunk i has the events from
+	// A chunk fits into one message of maxBytes: chunk i has the events from
 	// starts[i] to before starts[i+1]. starts is nil until a chunk is read.
 	starts   []int
 	maxBytes int
 }
 
-// TakeDump returns a dump of what src holds now.
+// TakeDump returns a dump of src's present state.
 func TakeDump(src Source) Dump {
 	var d Dump
 	d.Events, d.Last, d.Digest = src.Snapshot()
@@ -109,8 +109,8 @@ func (f *Feed) Held() (first, next uint64) {
 }
 
 // AnswerRange answers a query that has a start, from the journal. ok is false when only
-// a dump can answer, because the journal lacks some of the events. events are what the
-// reply has in its chunks.
+// a dump can answer, because the journal lacks some of the events. events are the events
+// of the reply: see Chunks.
 func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.QueryReply, events []kvevent.RouterEvent, ok bool) {
 	// Ids begin at 1; a consumer that has nothing may ask from 0.
 	start := max(q.StartID, 1)

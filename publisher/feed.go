@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
-// Gate says what becomes of events that wait to be sent.
+// Gate says whether waiting events are sent, kept or discarded.
 type Gate int
 
 // The gates of a Transport.
@@ -20,7 +20,7 @@ const (
 	GateOpen Gate = iota
 	// GateHeld: events wait in the journal. Those that leave it meanwhile are skipped.
 	GateHeld
-	// GateDiscard: nobody wants events. A consumer that comes later asks for them.
+	// GateDiscard: no consumer wants events. A later consumer asks for them.
 	GateDiscard
 )
 
@@ -205,7 +205,7 @@ func (f *Feed) send(src Source) {
 	}
 }
 
-// announce sends what the source made until now, and then its status.
+// announce sends the source's events until now, and then its status.
 func (f *Feed) announce(src Source) {
 	status := src.Status()
 	f.sendPending()

@@ -35,8 +35,9 @@ type Inbox struct {
 	copies slab
 }
 
-// InboxStats are an inbox's counters, and what waits in it now.
+// InboxStats are an inbox's counters.
 type InboxStats struct {
+	// Waiting events are in the inbox now.
 	Waiting int
 	// Overflows counts how often the inbox became lossy because it was full, and Gaps
 	// how often because events were missing in the stream. Dropped events were given up

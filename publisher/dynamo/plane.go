@@ -149,7 +149,7 @@ func (p *Plane) keepRecords() {
 	}
 }
 
-// NewSource returns a source for worker rank w, which publishes what src holds, and writes
+// NewSource returns a source that publishes the blocks of src for worker rank w, and writes
 // its record. The caller gives src's events to Publish from now on. Blocks that src holds
 // already are published or served too.
 func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {

@@ -21,7 +21,7 @@ const (
 	// maxDumps bounds the snapshots of one feed that are kept because they are being
 	// written. Queries that need another one wait and share it.
 	maxDumps = 4
-	// answerTimeout bounds the writing of one answer: nobody waits for it longer.
+	// answerTimeout bounds the writing of one answer. Clients do not wait longer.
 	answerTimeout = 30 * time.Second
 )
 
@@ -108,8 +108,8 @@ type snapshot struct {
 	dump  publisher.Dump
 	err   error
 
-	// Under the feed's lock: users are the queries that wait for it or write it, and
-	// held says that it has one of maxDumps elements.
+	// Under the feed's lock. users counts the queries that wait for the snapshot or write
+	// it. held: the snapshot has an element in Feed.dumps.
 	users int
 	held  bool
 }

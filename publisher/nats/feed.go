@@ -181,8 +181,8 @@ func (w *wire) SendAnnouncement(a *kvevent.Announcement) bool {
 	return w.publish(w.announcements)
 }
 
-// publish sends w.buf. What the connection refuses is lost: the next announcement
-// tells the consumers.
+// publish sends w.buf. A message that the connection refuses is lost; the next
+// announcement shows that to the consumers.
 func (w *wire) publish(subject string) bool {
 	if err := w.conn.conn.Publish(subject, w.buf); err != nil {
 		w.errors.Add(1)

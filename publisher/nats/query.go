@@ -45,8 +45,8 @@ type answerer struct {
 	buf       []byte
 }
 
-// waiter waits for a dump: its reply subject, and how many chunks it takes now; 0 is
-// all of them.
+// waiter is a query that waits for a dump: its reply subject, and how many chunks it takes
+// now; 0 is all of them.
 type waiter struct {
 	reply     string
 	maxChunks uint32
@@ -143,7 +143,7 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 	return events[:end]
 }
 
-// sendDump answers all who wait for a dump now. A reader of parts gets the first one.
+// sendDump answers all waiters. A reader of parts gets the first part.
 func (a *answerer) sendDump() {
 	waiters := a.waiters
 	a.waiters = nil
@@ -166,9 +166,9 @@ func (a *answerer) sendDump() {
 	}
 }
 
-// refresh makes a.dump bring its readers up to date: it is what the owner holds now, or
-// a dump that is being read in parts while the journal has what happened since. taken
-// reports a new snapshot. The old dump is let go first, so there is never more than one.
+// refresh makes a.dump one that brings its readers up to date: the owner's present state,
+// or a dump that is being read in parts while the journal has all later events. taken
+// reports a new snapshot. The old dump is dropped first, so there is never more than one.
 func (a *answerer) refresh(now time.Time) (taken bool) {
 	status := a.src.Status()
 	if a.held && a.dump.Fits(a.feed.wire.MaxMessage()) {

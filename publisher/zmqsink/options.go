@@ -23,7 +23,7 @@ const (
 	maxPort      = 65535
 )
 
-// Options are what a Sink is made of.
+// Options configure a Sink.
 type Options struct {
 	// Bind is where subscribers connect: tcp://HOST:PORT, where HOST is an address or
 	// * for all, and PORT is 0 or * for any that is free; or ipc://PATH.

@@ -96,7 +96,7 @@ func (enc *encoder) hasten(h kv.SequenceHash) {
 	enc.queue.hastened = append(enc.queue.hastened, h)
 }
 
-// stateAnnounced notes that the blocks stored until now came from a snapshot. Nobody
+// stateAnnounced notes that the blocks stored until now came from a snapshot. No request
 // uses them for that reason, and their tokens were just asked for.
 func (enc *encoder) stateAnnounced(now time.Time) {
 	enc.queue.hastened, enc.queue.last = enc.queue.hastened[:0], now

@@ -74,7 +74,7 @@ func (n *sender) run() {
 	}
 }
 
-// serve reads and answers what peers sent.
+// serve reads and answers the messages of peers.
 func (n *sender) serve(found found) {
 	if found.replay {
 		n.answerReplays()

@@ -105,7 +105,7 @@ func (s *Sink) end() {
 	s.raw.close()
 }
 
-// Bounds of what waits for the sending goroutine.
+// Bounds of the queues before the sending goroutine, and of the history behind it.
 const (
 	maxQueueEvents = 64 << 10
 	maxRawPayloads = 64 << 10
@@ -114,7 +114,7 @@ const (
 	maxHistoryBytes = 64 << 20
 )
 
-// What became of a payload.
+// Results of rawQueue.add.
 const (
 	rawQueued = iota
 	rawDropped
