@@ -29,7 +29,8 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 		p.Release()
 		return err
 	}
-	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector), zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
+	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector),
+		zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
 	defer close(sess.answered)
 	var evicted *events.EvictionQueue
 	if h.WantEvicted { // before WELCOME, from which on the engine relies on notices
@@ -43,15 +44,15 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 	s.noteWelcomed(sess)
 	sess.lists.open()
 	stop := make(chan struct{})
-	var tellers sync.WaitGroup
-	tellers.Go(func() { sess.guarded(func() { sess.sched.watch(stop) }) })
+	var senders sync.WaitGroup
+	senders.Go(func() { sess.guarded(func() { sess.sched.watch(stop) }) })
 	if evicted != nil {
-		tellers.Go(func() { sess.guarded(func() { evicted.Run(c, stop) }) })
+		senders.Go(func() { sess.guarded(func() { evicted.Run(c, stop) }) })
 	}
 	var bye *bye
 	err = sess.guard(func() (err error) { bye, err = s.readScheduler(sess); return err })
 	close(stop)
-	tellers.Wait()
+	senders.Wait()
 	s.end(sess, bye, err)
 	if bye != nil {
 		_ = c.Send(proto.TypeOK, bye.corr, nil, nil)
@@ -70,38 +71,19 @@ func (s *Server) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welc
 	}
 }
 
-// newSession makes a session. It reserves the worker rank first, so that two engines that
-// claim one rank do not both open its parts. It takes p over unless it fails.
+// newSession makes a session and returns it with the id of its pool. It reserves the worker
+// rank first, so that two engines that claim one rank do not both open its parts. It takes p
+// over unless it fails.
 func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) (*session, uint64, error) {
-	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
-	ctx, cancel := context.WithCancel(context.Background())
-	sess := &session{
-		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
-		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions,
-		cfg:     &s.cfg,
-		formers: s.formers, cache: s.cache, reports: s.reports.Reporter(w, h),
-		conn: c, engine: p, done: make(chan struct{}), answered: make(chan struct{}), chain: newChain(&h.Namespace, s.tokens),
-		files: s.hub.Descriptors(h),
-		ctx:   ctx, cancel: cancel, lookupSlots: make(chan struct{}, maxWaitingLookups),
-		requests: make(map[uint64]*request), superseded: make(map[requestName]*request),
-		workers: make(map[*workerLink]struct{}), procs: []*process.Process{p}, enlisted: map[blockmgr.Process]struct{}{p.ID: {}},
-	}
-	sess.lists = newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) })
+	sess := s.makeSession(c, peer, p, h)
 	if err := s.reserve(sess); err != nil {
-		cancel()
-		return nil, 0, err
-	}
-	if err := s.files.Reserve(sess.files); err != nil {
-		cancel()
-		s.remove(sess)
-		close(sess.answered)
+		sess.cancel()
 		return nil, 0, err
 	}
 	var pool uint64
 	err := sess.guard(func() (err error) { pool, err = s.openParts(sess, c, h); return err })
 	if err != nil {
-		cancel()
-		s.files.Release(sess.files)
+		sess.cancel()
 		s.remove(sess)
 		close(sess.answered)
 		return nil, 0, err
@@ -110,6 +92,23 @@ func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, 
 	s.byID[sess.id] = sess
 	s.mu.Unlock()
 	return sess, pool, nil
+}
+
+// makeSession returns a session without pool, link and rank.
+func (s *Server) makeSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) *session {
+	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
+	sess := &session{
+		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
+		conn: c, engine: p, procs: []*process.Process{p}, enlisted: map[blockmgr.Process]struct{}{p.ID: {}},
+		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions, cfg: &s.cfg,
+		formers: s.formers, cache: s.cache, reports: s.reports.Reporter(w, h), files: s.hub.Descriptors(h),
+		lists: newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) }),
+		chain: newChain(&h.Namespace, s.tokens), lookupSlots: make(chan struct{}, maxWaitingLookups),
+		requests: make(map[uint64]*request), superseded: make(map[requestName]*request), workers: make(map[*workerLink]struct{}),
+		done: make(chan struct{}), answered: make(chan struct{}),
+	}
+	sess.ctx, sess.cancel = context.WithCancel(context.Background())
+	return sess
 }
 
 // reserve makes sess the session of its worker rank. It waits a bounded time for a session of
@@ -151,7 +150,16 @@ func (s *Server) tryReserve(sess *session) (old *session, err error) {
 }
 
 // openParts opens the session's pool, link and event streams. It returns the id of the pool.
+// An error or a panic leaves nothing open.
 func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
+	if err := s.files.Reserve(sess.files); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if sess.rank == nil {
+			s.files.Release(sess.files)
+		}
+	}()
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
 		s.formers.settle(pool)
 		return pool.BeginSession(sess.id, sess.engine.ID)
@@ -161,11 +169,14 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 	}
 	sess.pool, sess.sched = pool, newLink(c, pool)
 	defer func() {
-		if sess.rank == nil { // an error or a panic
+		if sess.rank == nil {
 			pool.EndSession(sess.id, nil)
 		}
 	}()
-	engine := events.Engine{Guard: sess.guard, ListTimeout: listTimeout, Gauges: sess.gauges, Copies: func() events.CopySum { return events.CopySum(s.reports.Copies(sess.worker)) }}
+	engine := events.Engine{
+		Guard: sess.guard, ListTimeout: listTimeout, Gauges: sess.gauges,
+		Copies: func() events.CopySum { return events.CopySum(s.reports.Copies(sess.worker)) },
+	}
 	if h.ListsCached {
 		engine.Cached = sess.cachedHashes
 	}
@@ -194,7 +205,8 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 	defer sess.reports.Close()
 	defer sess.rank.Stop()
 	left := sess.finish()
-	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()), zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
+	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()),
+		zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
 	sess.cancel()
 	for _, w := range left.workers {
 		w.conn.Close()

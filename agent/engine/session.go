@@ -43,19 +43,22 @@ type session struct {
 	uid       uint32
 	conn      *proto.Conn      // the scheduler's
 	engine    *process.Process // the scheduler's; one of procs
-	sched     *link            // link of conn, once pool is open
-	pool      *blockmgr.Pool
 	log       *zap.Logger
-	count     *sessionCounters
 	cfg       *Config
-	rank      *events.Rank
-	formers   *formerSessions
+	count     *sessionCounters
 	cache     *cacheCounters
+	formers   *formerSessions
 	reports   *reports.Reporter // of the scheduler's connection
 	lists     *cachedLists      // asks for the engine's cached hashes
 	last      lastGauges        // from STATS
+	files     int               // descriptors reserved for its event streams
 	done      chan struct{}     // closed when the session has ended and its worker rank is free
 	answered  chan struct{}     // closed after done, when a BYE has its OK
+
+	// openParts sets these.
+	pool  *blockmgr.Pool
+	sched *link // of conn
+	rank  *events.Rank
 
 	// Only the goroutine that reads the connection uses these.
 	chain          *chain
@@ -67,7 +70,6 @@ type session struct {
 	// until the grants are settled, so that maxGrants bounds them.
 	superseded map[requestName]*request
 
-	files       int             // descriptors reserved for its event streams
 	ctx         context.Context // ends with the session
 	cancel      context.CancelFunc
 	lookups     sync.WaitGroup
@@ -90,9 +92,11 @@ type session struct {
 
 // sessionCounters count over all connections and sessions.
 type sessionCounters struct {
-	accepted, denied, malformed atomic.Uint64
-
-	frames, refused, loads, loadsDropped, workersLost, lookups, claims, stores, commits, prefetched, lowPriority, resets, listsDropped, panics atomic.Uint64
+	accepted, denied, malformed              atomic.Uint64
+	frames, refused, panics                  atomic.Uint64
+	lookups, claims, stores, commits, resets atomic.Uint64
+	loads, loadsDropped, workersLost         atomic.Uint64
+	prefetched, lowPriority, listsDropped    atomic.Uint64
 }
 
 // find returns the open request that a frame names.
