@@ -84,8 +84,30 @@ func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engin
 	return r, nil
 }
 
-// open opens the rank's outputs and makes the rank.
+// open opens the rank's outputs, prepares to follow the engine's events and publishes the
+// rank.
 func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
+	out := r.hub.out
+	zmq := r.openOutputs(w, hello, pool)
+	if hello.EventsEndpoint != "" {
+		if err := r.follow(w, hello, zmq); err != nil {
+			return err
+		}
+	}
+	ns := &hello.Namespace
+	return r.attach(out, publisher.Meta{
+		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
+		Card: kvevent.ModelCard{
+			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
+			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.WorkerTaints,
+			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "",
+		},
+	})
+}
+
+// openOutputs opens the outputs that know workers only, and returns the ZMQ stream; nil for
+// none. An output that cannot be opened becomes the rank's warning.
+func (r *Rank) openOutputs(w kv.Worker, hello *proto.Hello, pool *residency.Stream) *consolidated.Output {
 	out := r.hub.out
 	toDynamo, dynamoErr := out.openDynamo(w, r.stream, pool)
 	toZMQ, zmqErr := out.openZMQ(w, hello, r.hub.bound)
@@ -104,33 +126,26 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 		text := err.Error()
 		r.warning = strings.ToValidUTF8(text[:min(len(text), proto.MaxTextLen)], "")
 	}
-	ns := &hello.Namespace
-	var err error
-	if hello.EventsEndpoint != "" {
-		var merged *consolidated.Output // nil: nobody asked for a ZMQ stream
-		if toZMQ != nil {
-			merged = toZMQ.Output
-		}
-		r.file = r.hub.files.begin(w)
-		cfg := consolidator.RankConfig{
-			Worker: w, BlockSize: int(ns.BlockSize),
-			EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
-			FullReports: out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
-			Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // so that the engine's own error comes first
-			Tokens: merged.Tokens(), Raw: merged.Raw(), Log: r.hub.log,
-		}
-		if r.rank, err = consolidator.NewRank(cfg, r.stream); err != nil {
-			return refusal.New(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
-		}
+	if toZMQ == nil {
+		return nil
 	}
-	return r.attach(out, publisher.Meta{
-		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
-		Card: kvevent.ModelCard{
-			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
-			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.WorkerTaints,
-			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "",
-		},
-	})
+	return toZMQ.Output
+}
+
+// follow makes the rank that reads the engine's events. zmq may be nil.
+func (r *Rank) follow(w kv.Worker, hello *proto.Hello, zmq *consolidated.Output) (err error) {
+	r.file = r.hub.files.begin(w)
+	r.rank, err = consolidator.NewRank(consolidator.RankConfig{
+		Worker: w, BlockSize: int(hello.Namespace.BlockSize),
+		EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
+		FullReports: r.hub.out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
+		Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // so that the engine's own error comes first
+		Tokens: zmq.Tokens(), Raw: zmq.Raw(), Log: r.hub.log,
+	}, r.stream)
+	if err != nil {
+		return refusal.New(proto.CodeRange, "HELLO events_endpoint %q, replay_endpoint %q: %w", hello.EventsEndpoint, hello.ReplayEndpoint, err)
+	}
+	return nil
 }
 
 // identityOf identifies one start of an engine with one namespace. A checkpoint applies to the
