@@ -14,14 +14,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// ErrDisconnected: the connection to the agent has ended.
+// ErrDisconnected says that the connection to the agent has ended.
 var ErrDisconnected = errors.New("connection to the agent has ended")
 
 // RefusedError is an ERROR frame from the agent.
 type RefusedError struct {
-	// Type is the frame that was refused.
+	// Type is the refused frame.
 	Type Type
-	// Reply is what the agent says about it.
+	// Reply is the agent's answer.
 	Reply Error
 }
 
@@ -30,37 +30,37 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("agent refused %s: %s: %s", e.Type, e.Reply.Code, e.Reply.Text)
 }
 
-// ClientOptions is what both kinds of client need to connect.
+// ClientOptions are the options of both kinds of client.
 type ClientOptions struct {
 	// Socket is the path of the agent's socket.
 	Socket string
-	// Hello is sent as it is, but for Major, Minor, Role, WantEvicted and ListsCached,
-	// which the client sets.
+	// Hello is sent unchanged except for Major, Minor, Role, WantEvicted and
+	// ListsCached, which the client sets.
 	Hello Hello
-	// Evicted is called, from the goroutine that reads the connection, with the blocks
-	// that have left a tier, and how many such notices were lost since the session
-	// began. Nil asks for none; a worker gets none.
+	// Evicted is called with the blocks that have left a tier, and the number of
+	// such notices that were lost since the session began. The goroutine that reads
+	// the connection calls it. Nil asks for no notices. A worker gets none.
 	Evicted func(tier kv.Tier, hashes []kv.SequenceHash, lost uint64)
-	// Cached lists the hashes of the device's prefix cache, as the engine's events have
-	// them; an error tells the agent that it cannot be listed. It is called from a
-	// goroutine of its own, once at a time; ctx ends with the connection. Nil cannot
-	// list; a worker is not asked.
+	// Cached returns the hashes of the device's prefix cache, as the engine's
+	// events have them. An error tells the agent that the cache cannot be listed.
+	// Cached is called from a goroutine of its own, once at a time. ctx ends with
+	// the connection. With nil the client cannot list. A worker is not asked.
 	Cached func(ctx context.Context) ([]kv.EngineHash, error)
-	// Log gets what the agent reports outside of an answer; nil logs nothing.
+	// Log gets what the agent reports outside of an answer. Nil logs nothing.
 	Log *zap.Logger
 }
 
 // maxPending bounds the calls that wait for an answer on one connection.
 const maxPending = 4096
 
-// client is what both kinds of client share: one connection, one goroutine
-// that reads it, the calls that wait for an answer, and the mapped extents.
+// client is the common part of both kinds of client: one connection, one goroutine
+// that reads it, the pending calls, and the mapped extents.
 type client struct {
 	conn    *Conn
 	log     *zap.Logger
 	welcome Welcome
 	extents *extentMap
-	// notices are what the reader calls with the body of a frame that is no answer.
+	// notices are called with the bodies of frames that are no answers.
 	notices map[Type]func(body []byte) error
 	lister  *lister // nil where LIST_CACHED is not answered
 	done    chan struct{}
@@ -82,7 +82,7 @@ type reply struct {
 	body []byte
 }
 
-// dial connects, says hello and reads the welcome. The caller starts run.
+// dial connects, sends HELLO and reads WELCOME. The caller starts run.
 func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	log := o.Log
 	if log == nil {
@@ -174,8 +174,7 @@ func (c *client) receiveAll() error {
 	}
 }
 
-// handle takes one frame. An error means that the agent does not keep to the
-// protocol.
+// handle handles one frame. An error means that the agent violates the protocol.
 func (c *client) handle(f Frame) error {
 	if f.Type == TypeExtentReady {
 		var r ExtentReady
@@ -217,8 +216,8 @@ func (c *client) refused(body []byte) error {
 	return nil
 }
 
-// answer hands a frame to the call that waits for it; an answer to a call that
-// was given up is dropped.
+// answer hands a frame to the pending call. An answer to an abandoned call is
+// dropped.
 func (c *client) answer(f Frame) {
 	c.mu.Lock()
 	p, ok := c.pending[f.Corr]
@@ -301,16 +300,16 @@ func (c *client) err() error {
 	return c.cause
 }
 
-// Welcome is the agent's answer to HELLO.
+// Welcome returns the agent's answer to HELLO.
 func (c *client) Welcome() Welcome { return c.welcome }
 
-// SlotBytes is the mapped memory of a slot, as long as one block. It is valid
-// until Close, also after the connection has ended; whether the caller may read
-// or write it is a matter of pins and grants.
+// SlotBytes returns the mapped memory of a slot, which is as long as one block. The
+// memory is valid until Close, even after the connection has ended. Pins and grants
+// decide whether the caller may read or write it.
 func (c *client) SlotBytes(s Slot) ([]byte, error) { return c.extents.bytes(s) }
 
-// Generation is the slot's generation word as it is now. A loader compares it
-// with the slot's generation before and after its copy.
+// Generation returns the slot's current generation word. A loader compares it with
+// the slot's generation before and after its copy.
 func (c *client) Generation(s Slot) (uint64, error) { return c.extents.generation(s) }
 
 // Done is closed when the connection has ended. The mapped memory stays until
@@ -318,7 +317,7 @@ func (c *client) Generation(s Slot) (uint64, error) { return c.extents.generatio
 func (c *client) Done() <-chan struct{} { return c.done }
 
 // Close ends the connection without BYE, waits for the reader and unmaps the
-// extents: no copy may be in flight, and no slice from SlotBytes may be used
+// extents. No copy may be in flight, and no slice from SlotBytes may be used
 // afterwards. Further calls do nothing.
 func (c *client) Close() error {
 	c.conn.Close()
@@ -329,8 +328,8 @@ func (c *client) Close() error {
 	return c.extents.close()
 }
 
-// Report sends what was counted since the connection began. The agent counts one
-// report a second.
+// Report sends the counters since the connection began. The agent counts one report
+// a second.
 func (c *client) Report(s Stats) error { return c.post(TypeStats, &s) }
 
 // bye ends the connection in order.

@@ -17,12 +17,12 @@ type Message interface {
 	Validate() error
 }
 
-// maxDepth bounds the nesting of a body, unknown keys included: the bodies of
-// this version need 2, a later minor version may add a few.
+// maxDepth bounds the nesting of a body, unknown keys included. The bodies of this
+// version need 2. A later minor version may add a few levels.
 const maxDepth = 8
 
-// NewMessage returns an empty body for a frame of type t. It is nil for
-// TypeOK, which has none; the second result is false for an unknown type.
+// NewMessage returns an empty body for a frame of type t. The body is nil for
+// TypeOK, which has none. ok is false for an unknown type.
 func NewMessage(t Type) (Message, bool) {
 	switch t {
 	case TypeHello:
@@ -83,8 +83,8 @@ func NewMessage(t Type) (Message, bool) {
 	return nil, false
 }
 
-// AppendFrame appends a whole frame to b. A body that does not fit MaxFrame is
-// an error, and b is then returned as it was.
+// AppendFrame appends a whole frame to b. A body that does not fit MaxFrame is an
+// error, and b is then returned unchanged.
 func AppendFrame(b []byte, t Type, corr uint32, m Message) ([]byte, error) {
 	start := len(b)
 	b = AppendHeader(b, Header{Type: t, Corr: corr})
@@ -102,12 +102,12 @@ func AppendFrame(b []byte, t Type, corr uint32, m Message) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads a frame's body into m and validates it. Errors that IsMalformed
-// reports are about the encoding; any other is a field outside its range, and
-// m then holds what was decoded. Nothing that m holds borrows from body.
+// Decode reads a frame's body into m and validates it. An error for which
+// IsMalformed is true is about the encoding. Any other error is a field outside its
+// range, and m then holds the decoded message. m borrows nothing from body.
 //
-// What a length inside body claims is compared with the bytes that are there
-// before anything is allocated for it.
+// A length inside body is compared with the available bytes before memory is
+// allocated for it.
 func Decode(t Type, body []byte, m Message) error {
 	if rest, err := skipBounded(body, maxDepth); err != nil {
 		return &malformedError{err: fmt.Errorf("frame %s: %w", t, err)}
@@ -158,8 +158,8 @@ type malformedError struct{ err error }
 func (e *malformedError) Error() string { return e.err.Error() }
 func (e *malformedError) Unwrap() error { return e.err }
 
-// IsMalformed reports whether err is about bytes that could not be decoded, as
-// opposed to a failed socket or a field outside its range.
+// IsMalformed reports whether err is about bytes that could not be decoded. A
+// failed socket and a field outside its range are other errors.
 func IsMalformed(err error) bool {
 	var m *malformedError
 	return errors.As(err, &m)

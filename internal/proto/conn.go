@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is the name that package net gives the protocol's kind of socket.
+// Network is package net's name for the protocol's kind of socket.
 const Network = "unixpacket"
 
 // DefaultSendTimeout is how long a Conn waits for its peer to read.
 const DefaultSendTimeout = 2 * time.Second
 
-// maxFilesPerFrame is how many descriptors Receive makes room for. One is
-// allowed; the rest of the room makes a client that sends two get a clear error.
+// maxFilesPerFrame is the number of descriptors that Receive has room for. One is
+// allowed. With the rest of the room a client that sends two gets a clear error.
 const maxFilesPerFrame = 4
 
-// ErrTruncated: a message was larger than MaxFrame, or carried more file
+// ErrTruncated says that a message was larger than MaxFrame, or carried more file
 // descriptors than there is room for.
 var ErrTruncated = errors.New("message was truncated")
 
@@ -35,16 +35,15 @@ type Frame struct {
 	File *os.File
 }
 
-// Peer is the process on the other end as the kernel recorded it when it
-// connected.
+// Peer is the process on the other end, as the kernel recorded it at connect.
 type Peer struct {
 	PID int32
 	UID uint32
 	GID uint32
 }
 
-// Conn carries frames over one SEQPACKET socket. Send may be called from
-// several goroutines, Receive from one; Close ends both.
+// Conn carries frames over one SEQPACKET socket. Send may be called from several
+// goroutines, Receive from one. Close ends both.
 type Conn struct {
 	c           *net.UnixConn
 	sendTimeout time.Duration
@@ -55,8 +54,8 @@ type Conn struct {
 	out []byte // reused by Send
 }
 
-// NewConn wraps a connected SEQPACKET socket, which it then owns. A
-// sendTimeout of 0 means DefaultSendTimeout.
+// NewConn returns a Conn that owns a connected SEQPACKET socket. A sendTimeout of 0
+// means DefaultSendTimeout.
 func NewConn(c *net.UnixConn, sendTimeout time.Duration) *Conn {
 	if sendTimeout == 0 {
 		sendTimeout = DefaultSendTimeout
@@ -79,13 +78,13 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return NewConn(c.(*net.UnixConn), 0), nil
 }
 
-// Close ends the connection; a Receive or Send in progress returns an error.
+// Close ends the connection. A Receive or Send in progress returns an error.
 func (c *Conn) Close() error { return c.c.Close() }
 
-// Socket is the socket itself, for reading its options; the Conn owns it.
+// Socket returns the socket, for reading its options. The Conn owns it.
 func (c *Conn) Socket() *net.UnixConn { return c.c }
 
-// Peer reports who connected.
+// Peer returns who connected.
 func (c *Conn) Peer() (Peer, error) {
 	raw, err := c.c.SyscallConn()
 	if err != nil {
@@ -104,13 +103,12 @@ func (c *Conn) Peer() (Peer, error) {
 	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
 }
 
-// SetReceiveDeadline bounds the Receives from now on; the zero time lifts it.
+// SetReceiveDeadline bounds later Receives. The zero time lifts the bound.
 func (c *Conn) SetReceiveDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
 
-// Receive waits for the next frame. It returns io.EOF when the peer has closed,
-// an error that IsMalformed reports when the message was no frame, and any
-// other error when the socket failed. Descriptors of a refused message are
-// closed.
+// Receive waits for the next frame. It returns io.EOF when the peer has closed, an
+// error with IsMalformed when the message was no frame, and another error when the
+// socket failed. Descriptors of a refused message are closed.
 func (c *Conn) Receive() (Frame, error) {
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(c.in, c.oob)
 	files, filesErr := parseFiles(c.oob[:max(oobn, 0)])
@@ -147,8 +145,8 @@ func checkMessage(b []byte, flags int, files []*os.File, err error) (Frame, erro
 	return f, nil
 }
 
-// parseFiles takes over every descriptor in the control data, so that none
-// stays open unnoticed.
+// parseFiles takes every descriptor in the control data, so that none stays open
+// unnoticed.
 func parseFiles(oob []byte) ([]*os.File, error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -170,10 +168,9 @@ func parseFiles(oob []byte) ([]*os.File, error) {
 	return files, nil
 }
 
-// Send sends one frame, with file beside it unless file is nil (it stays the
-// caller's). m may be nil: an empty body. When the peer does not make room
-// within the send timeout, or the socket fails otherwise, the connection is
-// closed.
+// Send sends one frame, with file beside it unless file is nil. The caller keeps
+// file. A nil m is an empty body. The connection is closed when the peer makes no
+// room within the send timeout, or the socket fails otherwise.
 func (c *Conn) Send(t Type, corr uint32, m Message, file *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +182,8 @@ func (c *Conn) Send(t Type, corr uint32, m Message, file *os.File) error {
 	if file == nil {
 		return c.writeLocked(t, b, nil)
 	}
-	// Control keeps the descriptor from being closed, and its number from being
-	// reused, while it is on its way.
+	// Control keeps the descriptor open, and its number from being reused, until it
+	// is sent.
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("send %s with %s: %w", t, file.Name(), err)
@@ -198,7 +195,7 @@ func (c *Conn) Send(t Type, corr uint32, m Message, file *os.File) error {
 	return sendErr
 }
 
-// writeLocked writes one message. After a failure the connection is of no use.
+// writeLocked writes one message, and closes the connection after a failure.
 func (c *Conn) writeLocked(t Type, b, oob []byte) error {
 	if err := c.c.SetWriteDeadline(time.Now().Add(c.sendTimeout)); err != nil {
 		return fmt.Errorf("send %s: %w", t, err)

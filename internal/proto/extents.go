@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxExtents bounds the extents that a client maps: 1 TiB at the largest size,
-// and far below the kernel's limit of mappings per process.
+// maxExtents bounds the extents that a client maps: 1 TiB at the largest size, and
+// far below the kernel's limit of mappings per process.
 const maxExtents = 16384
 
-// extentMap holds a client's mappings by extent id. Slices of it are valid
+// extentMap holds a client's mappings by extent id. Slices of a mapping are valid
 // until close.
 type extentMap struct {
-	slotBytes  uint64 // as WELCOME said; every extent must agree
+	slotBytes  uint64 // from WELCOME; every extent must agree
 	blockBytes uint64
 
 	mu      sync.RWMutex
@@ -34,9 +34,9 @@ func newExtentMap(w *Welcome) *extentMap {
 	return &extentMap{slotBytes: w.SlotBytes, blockBytes: w.BlockBytes, extents: make(map[uint32]extent)}
 }
 
-// add maps one extent. It closes file: a mapping does not need it. Before it
-// maps anything it compares what the agent claims with the file's real size,
-// because touching a page behind the end of a file is a SIGBUS.
+// add maps one extent and closes file, which a mapping does not need. add first
+// compares the agent's claim with the file's real size, because a touch of a page
+// behind the end of a file is a SIGBUS.
 func (m *extentMap) add(r ExtentReady, file *os.File) error {
 	if file == nil {
 		return fmt.Errorf("extent %d: no file descriptor came with the frame", r.Extent)
@@ -84,7 +84,7 @@ func (m *extentMap) find(s Slot) (extent, error) {
 	return e, nil
 }
 
-// bytes is the mapped memory of a slot's block.
+// bytes returns the mapped memory of a slot's block.
 func (m *extentMap) bytes(s Slot) ([]byte, error) {
 	e, err := m.find(s)
 	if err != nil {
@@ -94,14 +94,14 @@ func (m *extentMap) bytes(s Slot) ([]byte, error) {
 	return e.mem[off : off+m.blockBytes : off+m.blockBytes], nil
 }
 
-// generation is the slot's generation word as it is now.
+// generation returns the slot's current generation word.
 func (m *extentMap) generation(s Slot) (uint64, error) {
 	e, err := m.find(s)
 	if err != nil {
 		return 0, err
 	}
-	// The words are little-endian, as is every platform that the agent runs on;
-	// Validate has checked that they lie inside the mapping, and mappings are
+	// The words are little-endian, like every platform that the agent runs on.
+	// Validate has checked that they lie inside the mapping. Mappings are
 	// page-aligned.
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.mem[8*uint64(s.Index)]))), nil
 }

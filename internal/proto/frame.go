@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Type is the type of a frame. The numbers are frozen.
+// Type is the type of a frame. The numbers never change.
 type Type uint16
 
 // Frame types. S is the engine's scheduler, W one of its workers, A the agent.
@@ -50,7 +50,7 @@ var typeNames = map[Type]string{
 	TypeListCached: "LIST_CACHED", TypeCached: "CACHED",
 }
 
-// String is the frame's name in the documentation, such as "LOOKUP".
+// String returns the frame's name in the documentation, such as "LOOKUP".
 func (t Type) String() string {
 	if s, ok := typeNames[t]; ok {
 		return s
@@ -58,8 +58,8 @@ func (t Type) String() string {
 	return fmt.Sprintf("TYPE(%d)", uint16(t))
 }
 
-// WantsAnswer reports whether a client's frame of type t is answered. Such a
-// frame carries a correlation other than 0, every other frame carries 0.
+// WantsAnswer reports whether a client's frame of type t is answered. Such a frame
+// carries a correlation other than 0. Every other frame carries 0.
 func (t Type) WantsAnswer() bool {
 	switch t {
 	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume, TypeReset:
@@ -75,12 +75,12 @@ const (
 	HeaderSize = 16
 	// MaxFrame is the size of the largest frame, header included.
 	MaxFrame = 32 << 10
-	// VersionMajor and VersionMinor are the protocol's version. Majors must be
-	// equal; the lower minor of the two sides holds.
+	// VersionMajor and VersionMinor are the protocol's version. The majors of both
+	// sides must be equal. The lower minor applies.
 	VersionMajor = 1
 	VersionMinor = 2
-	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every
-	// list of slots fits a frame. Longer runs take several frames.
+	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every list
+	// of slots fits a frame. Longer runs take several frames.
 	MaxBlocksPerFrame = 1024
 	// MaxTokensPerFrame bounds the tokens that one OPEN or APPEND carries.
 	MaxTokensPerFrame = 7168
@@ -88,7 +88,7 @@ const (
 	MaxHashesPerFrame = 2048
 	// MaxListedPerFrame bounds the hashes that one CACHED carries.
 	MaxListedPerFrame = 4000
-	// MaxListed bounds the hashes of a whole list, over all its CACHED.
+	// MaxListed bounds the hashes of a whole list, in all its CACHED frames.
 	MaxListed = 16 << 20
 )
 
@@ -96,10 +96,10 @@ const (
 //
 //	u32 magic | u16 type | u16 flags (0) | u32 correlation | u32 body length
 //
-// A frame that wants an answer (Type.WantsAnswer) has a correlation other than
-// 0, which its answer repeats. All other frames, and those that the agent sends
-// on its own, have 0. No flag is defined: a frame with one is no frame of this
-// version, since it may mean something else than it says.
+// A frame that wants an answer (Type.WantsAnswer) has a correlation other than 0,
+// which the answer repeats. Other frames, and those that the agent sends on its
+// own, have 0. No flag is defined. A frame with a flag is malformed, because the
+// flag may change its meaning.
 type Header struct {
 	Type  Type
 	Flags uint16
@@ -116,8 +116,8 @@ func AppendHeader(b []byte, h Header) []byte {
 	return binary.LittleEndian.AppendUint32(b, h.Body)
 }
 
-// ParseFrame splits one received message into header and body. The body
-// borrows from b.
+// ParseFrame splits one received message into header and body. The body borrows
+// from b.
 func ParseFrame(b []byte) (Header, []byte, error) {
 	if len(b) < HeaderSize {
 		return Header{}, nil, fmt.Errorf("frame of %d bytes: want at least %d", len(b), HeaderSize)

@@ -10,23 +10,23 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// lister answers LIST_CACHED, one at a time, from a goroutine of its own. Of those
-// that come meanwhile only the latest counts: nobody waits for the others.
+// lister answers LIST_CACHED from a goroutine of its own, one list at a time. Of
+// the requests that come meanwhile only the latest counts.
 type lister struct {
 	c    *client
 	list func(ctx context.Context) ([]kv.EngineHash, error)
-	wake chan struct{} // room for one: asked has a list
+	wake chan struct{} // room for one: asked has changed
 	done chan struct{} // closed when run has ended
 
 	mu    sync.Mutex
-	asked uint64 // the list that is to be made, 0 for none
+	asked uint64 // the requested list, 0 for none
 }
 
 func newLister(c *client, list func(context.Context) ([]kv.EngineHash, error)) *lister {
 	return &lister{c: c, list: list, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// note takes the body of a LIST_CACHED.
+// note handles the body of a LIST_CACHED.
 func (l *lister) note(body []byte) error {
 	var m ListCached
 	if err := Decode(TypeListCached, body, &m); err != nil {
@@ -37,7 +37,7 @@ func (l *lister) note(body []byte) error {
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // it has not looked since it was woken last
+	default: // run is already awake
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (l *lister) run() {
 	}
 }
 
-// send sends a list in as many frames as it takes, at least one.
+// send sends a list in at least one frame.
 func (l *lister) send(list uint64, hashes []kv.EngineHash) error {
 	last := Cached{List: list, Final: true}
 	parts := slices.Collect(slices.Chunk(hashes, MaxListedPerFrame))

@@ -7,8 +7,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Slot names one slot of an extent at one generation. A generation is used
-// once: a slot that is granted again has a higher one.
+// Slot names one slot of an extent at one generation. A generation is used once: a
+// slot that is granted again has a higher one.
 type Slot struct {
 	Extent     uint32
 	Index      uint32
@@ -29,7 +29,7 @@ const (
 	packedHashSize  = 8
 )
 
-// AppendTokens packs tokens (or device block ids): u32 little-endian each.
+// AppendTokens packs tokens or device block ids, u32 little-endian each.
 func AppendTokens(b []byte, tokens []uint32) []byte {
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, t)
@@ -37,7 +37,7 @@ func AppendTokens(b []byte, tokens []uint32) []byte {
 	return b
 }
 
-// ParseTokens appends what AppendTokens packed to dst.
+// ParseTokens appends the unpacked tokens to dst.
 func ParseTokens(dst []uint32, b []byte) ([]uint32, error) {
 	if len(b)%packedTokenSize != 0 {
 		return dst, fmt.Errorf("packed tokens: %d bytes is not a multiple of %d", len(b), packedTokenSize)
@@ -57,7 +57,7 @@ func AppendSlots(b []byte, slots []Slot) []byte {
 	return b
 }
 
-// ParseSlots appends what AppendSlots packed to dst.
+// ParseSlots appends the unpacked slots to dst.
 func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
 	if len(b)%packedSlotSize != 0 {
 		return dst, fmt.Errorf("packed slots: %d bytes is not a multiple of %d", len(b), packedSlotSize)
@@ -81,7 +81,7 @@ func AppendGrants(b []byte, grants []GrantedSlot) []byte {
 	return b
 }
 
-// ParseGrants appends what AppendGrants packed to dst.
+// ParseGrants appends the unpacked granted slots to dst.
 func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
 	if len(b)%packedGrantSize != 0 {
 		return dst, fmt.Errorf("packed grants: %d bytes is not a multiple of %d", len(b), packedGrantSize)
@@ -107,7 +107,7 @@ func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
 	return b
 }
 
-// ParseHashes appends what AppendHashes packed to dst.
+// ParseHashes appends the unpacked hashes to dst.
 func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
@@ -126,7 +126,7 @@ func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
 	return b
 }
 
-// ParseEngineHashes appends what AppendEngineHashes packed to dst.
+// ParseEngineHashes appends the unpacked hashes to dst.
 func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)

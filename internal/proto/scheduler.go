@@ -8,45 +8,45 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// RequestID names one incarnation of a request: a preempted request comes back
-// with the next generation.
+// RequestID names one incarnation of a request. A preempted request comes back with
+// the next generation.
 type RequestID struct {
 	ID         uint64
 	Generation uint32
 }
 
-// LookupAnswer is what a LOOKUP found: Ready blocks from the first one asked
-// for are pinned, Coming more are on their way from disk. Sources has one tier
-// and Slots one slot for each ready block.
+// LookupAnswer is the answer to LOOKUP. Ready blocks from the first requested one
+// are pinned. Coming more are being read from disk. Sources has one tier and Slots
+// one slot for each ready block.
 type LookupAnswer struct {
 	Ready, Coming int
 	Sources       []kv.Tier
 	Slots         []Slot
 }
 
-// StoreAnswer is what a STORE was granted. Present blocks were there already,
-// Refused blocks found no slot.
+// StoreAnswer is the answer to STORE. Present blocks were stored already. Refused
+// blocks found no slot.
 type StoreAnswer struct {
 	Grants           []GrantedSlot
 	Present, Refused int
 }
 
-// Held is what an engine holds: slots that it was granted and has neither
-// committed nor aborted, and slots that it has pinned.
+// Held is what an engine holds: granted slots that are neither committed nor
+// aborted, and pinned slots.
 type Held struct {
 	Granted, Pinned []Slot
 }
 
-// SchedulerClient is the connection of an engine's scheduler. Its methods may
-// be called from several goroutines; the frames of one request must be sent in
-// order, which is the caller's to see to.
+// SchedulerClient is the connection of an engine's scheduler. Its methods may be
+// called from several goroutines. The caller must send the frames of one request in
+// order.
 type SchedulerClient struct {
 	*client
 	drain chan Drain
 }
 
-// DialScheduler connects to the agent as a scheduler. From then on it maps each
-// extent as the agent announces it. ctx bounds the handshake only.
+// DialScheduler connects to the agent as a scheduler. The client maps each extent
+// that the agent announces. ctx bounds the handshake only.
 func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
 	o.Hello.WantEvicted, o.Hello.ListsCached = o.Evicted != nil, o.Cached != nil
 	c, err := dial(ctx, o, RoleScheduler)
@@ -88,12 +88,12 @@ func (c *SchedulerClient) noteDrain(body []byte) error {
 	return nil
 }
 
-// Draining delivers the agent's DRAIN when it is about to stop: begin nothing new,
-// let copies end, settle them and call Bye.
+// Draining delivers the agent's DRAIN. The agent is about to stop: begin nothing
+// new, let copies end, settle them and call Bye.
 func (c *SchedulerClient) Draining() <-chan Drain { return c.drain }
 
-// Open begins a request with all the tokens known so far, in as many frames as
-// it takes. There is no answer: a refusal shows in the next call that has one.
+// Open begins a request with all tokens known so far, in as many frames as
+// necessary. There is no answer. A refusal shows in the next call that has one.
 func (c *SchedulerClient) Open(r RequestID, lora, loraName, salt string, tokens []uint32) error {
 	n := min(len(tokens), MaxTokensPerFrame)
 	err := c.post(TypeOpen, &Open{
@@ -106,7 +106,7 @@ func (c *SchedulerClient) Open(r RequestID, lora, loraName, salt string, tokens 
 	return c.Append(r, n, tokens[n:])
 }
 
-// Append adds tokens to a request that has offset tokens already.
+// Append adds tokens to a request that already has offset tokens.
 func (c *SchedulerClient) Append(r RequestID, offset int, tokens []uint32) error {
 	for len(tokens) > 0 {
 		if offset < 0 || offset > MaxTokens {
@@ -122,10 +122,9 @@ func (c *SchedulerClient) Append(r RequestID, offset int, tokens []uint32) error
 	return nil
 }
 
-// Lookup asks for blocks first … first+count-1 and lets the agent wait up to
-// wait for those on disk. The ready blocks stay pinned until Release or
-// CloseRequest. When ctx ends first the pins may still be made; CloseRequest
-// drops them.
+// Lookup asks for blocks first … first+count-1, and lets the agent wait up to wait
+// for blocks on disk. Ready blocks stay pinned until Release or CloseRequest. If
+// ctx ends first, blocks may still be pinned, and CloseRequest releases them.
 func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count int, wait time.Duration) (LookupAnswer, error) {
 	if err := checkRun(TypeLookup, first, count); err != nil {
 		return LookupAnswer{}, err
@@ -158,9 +157,9 @@ func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count 
 	return a, nil
 }
 
-// Claim says that the pinned blocks from first on will be loaded into
-// deviceBlocks, at most MaxBlocksPerFrame of them. It returns the number of
-// workers that were told.
+// Claim says that the pinned blocks from first on will be loaded into deviceBlocks,
+// at most MaxBlocksPerFrame of them. Claim returns the number of workers that got a
+// LOAD.
 func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, first int, deviceBlocks []uint32) (int, error) {
 	if err := checkRun(TypeClaim, first, len(deviceBlocks)); err != nil {
 		return 0, err
@@ -173,15 +172,14 @@ func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, fi
 	return int(a.Workers), err
 }
 
-// Store offers blocks first … first+count-1. The grants of several frames are
-// put together when count is above MaxBlocksPerFrame; on an error the grants
-// made so far are returned with it.
+// Store offers blocks first … first+count-1, in several frames if count exceeds
+// MaxBlocksPerFrame. With an error Store returns the grants made so far.
 func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count int) (StoreAnswer, error) {
 	return c.StorePriority(ctx, r, first, count, 0)
 }
 
-// StorePriority is Store of blocks with a retention priority: the higher it is,
-// the longer they stay.
+// StorePriority is Store with a retention priority. Blocks of a higher priority
+// stay longer.
 func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first, count int, priority uint32) (StoreAnswer, error) {
 	if err := checkRun(TypeStore, first, count); err != nil {
 		return StoreAnswer{}, err
@@ -205,7 +203,7 @@ func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first,
 	return a, nil
 }
 
-// Commit says that granted slots are filled; their blocks are then resident.
+// Commit says that granted slots are filled. Their blocks are resident after that.
 func (c *SchedulerClient) Commit(ctx context.Context, r RequestID, slots []Slot) error {
 	for len(slots) > 0 {
 		n := min(len(slots), MaxBlocksPerFrame)
@@ -242,17 +240,17 @@ func (c *SchedulerClient) Release(r RequestID, first, count int) error {
 	return c.post(TypeRelease, &Range{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(count)})
 }
 
-// CloseRequest ends a request: its pins drop and its uncommitted grants are
+// CloseRequest ends a request. Its pins are dropped and its uncommitted grants
 // aborted.
 func (c *SchedulerClient) CloseRequest(r RequestID) error {
 	return c.post(TypeClose, &Close{Request: r.ID, Generation: r.Generation})
 }
 
-// Resume names what the engine still holds from a session with an earlier
-// agent, of which Welcome was w, and returns what it may keep of that. What is
-// kept belongs to the request ResumedRequest, generation 0, until Commit, Abort,
-// Release, where the run counts the slots of Pinned, or CloseRequest. It may be
-// called once.
+// Resume names what the engine still holds from a session with an earlier agent,
+// and returns what the engine may keep. w is the WELCOME of that session. The kept
+// slots belong to the request ResumedRequest, generation 0, until Commit, Abort,
+// Release or CloseRequest. In Release the run counts the slots of Pinned. Resume
+// may be called once.
 func (c *SchedulerClient) Resume(ctx context.Context, w Welcome, h Held) (kept Held, err error) {
 	m := Resume{
 		Session: w.Session, AgentNonce: w.AgentNonce,
@@ -269,17 +267,18 @@ func (c *SchedulerClient) Resume(ctx context.Context, w Welcome, h Held) (kept H
 	return kept, err
 }
 
-// Reset has the agent empty the namespace's pool, unless another session has it
-// open, which is no error. The session must hold no request, pin or grant.
+// Reset lets the agent empty the namespace's pool. Nothing happens, without an
+// error, if another session has the pool open. The session must hold no request,
+// pin or grant.
 func (c *SchedulerClient) Reset(ctx context.Context) error {
 	return c.call(ctx, TypeReset, &Reset{}, TypeOK, nil)
 }
 
-// Bye ends the session in order: no copy may be in flight. The agent then
-// closes the connection; Close is still needed.
+// Bye ends the session in order. No copy may be in flight. The agent then closes
+// the connection. Close is still needed.
 func (c *SchedulerClient) Bye(ctx context.Context, reason string) error { return c.bye(ctx, reason) }
 
-// checkRun checks block numbers before they are cut to 32 bits.
+// checkRun checks block numbers before they are converted to 32 bits.
 func checkRun(t Type, first, count int) error {
 	if first < 0 || count < 0 || first > MaxTokens || count > MaxTokens {
 		return fmt.Errorf("%s blocks %d+%d: want both in 0..%d", t, first, count, MaxTokens)

@@ -16,8 +16,8 @@ type LoadJob struct {
 // maxQueuedLoads bounds the LOADs that a WorkerClient holds for its reader.
 const maxQueuedLoads = 1024
 
-// WorkerClient is the connection of one engine worker: it maps extents and
-// receives LOADs.
+// WorkerClient is the connection of one engine worker. It maps extents and receives
+// LOADs.
 type WorkerClient struct {
 	*client
 	loads   chan LoadJob
@@ -44,9 +44,9 @@ func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClie
 	return w, nil
 }
 
-// queue hands a LOAD to the reader of Loads. When that one is far behind the
-// LOAD is dropped and counted rather than holding up the connection: a load
-// that no worker reports is a failed load to the engine.
+// queue hands a LOAD to the reader of Loads. If the reader is far behind, the LOAD
+// is dropped and counted, so that the connection goes on. A load that no worker
+// reports is a failed load to the engine.
 func (w *WorkerClient) queue(body []byte) error {
 	var l Load
 	if err := Decode(TypeLoad, body, &l); err != nil {
@@ -66,8 +66,8 @@ func (w *WorkerClient) queue(body []byte) error {
 // Loads delivers the LOADs in order. It is closed when the connection ends.
 func (w *WorkerClient) Loads() <-chan LoadJob { return w.loads }
 
-// Dropped counts the LOADs that found the queue full.
+// Dropped returns the number of LOADs that found the queue full.
 func (w *WorkerClient) Dropped() uint64 { return w.dropped.Load() }
 
-// Bye leaves the session in order: this worker has no copy in flight.
+// Bye leaves the session in order. The worker must have no copy in flight.
 func (w *WorkerClient) Bye(ctx context.Context, reason string) error { return w.bye(ctx, reason) }
