@@ -38,7 +38,7 @@ func (r *Router) Quality() feed.Quality { return r.models.quality() }
 // Stats are the gauges and counters of all parts. Index and Requests are sums over the
 // models, retired ones included.
 type Stats struct {
-	Workers   int
+	Workers   int `metric:"workers" help:"Workers that requests may be sent to."`
 	Index     index.Stats
 	Requests  schedule.Stats
 	Models    []ModelStats

@@ -32,14 +32,26 @@ type Metrics struct {
 	API APICounters
 }
 
-// APICounters count what became of requests; whoever serves them adds to the counters.
+// APICounters count requests that were not served. Package api adds to the counters.
 type APICounters struct {
-	// BodiesRefused counts requests for whose bodies there was no room, BodiesSlow the
-	// uploads that gave theirs up.
-	BodiesRefused, BodiesSlow atomic.Uint64
-	// NATSBusy counts requests over NATS that found too many others, NATSDropped those
-	// without room in the queue, NATSUndelivered replies without a connection.
+	BodiesRefused, BodiesSlow              atomic.Uint64
 	NATSBusy, NATSDropped, NATSUndelivered atomic.Uint64
+}
+
+// apiStats is a snapshot of APICounters. The metric names follow "blockyard_router_".
+type apiStats struct {
+	BodiesRefused   uint64 `metric:"bodies_refused" help:"Requests refused because other requests' bodies left no room for theirs."`
+	BodiesSlow      uint64 `metric:"bodies_slow" help:"Slow uploads that were ended because others needed their room."`
+	NATSBusy        uint64 `metric:"nats_requests_busy" help:"Requests over NATS that found too many others."`
+	NATSDropped     uint64 `metric:"nats_requests_dropped" help:"Requests over NATS that found no room in the queue."`
+	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS that found no connection."`
+}
+
+func (c *APICounters) stats() apiStats {
+	return apiStats{
+		BodiesRefused: c.BodiesRefused.Load(), BodiesSlow: c.BodiesSlow.Load(),
+		NATSBusy: c.NATSBusy.Load(), NATSDropped: c.NATSDropped.Load(), NATSUndelivered: c.NATSUndelivered.Load(),
+	}
 }
 
 func newMetrics(r *Router) *Metrics {
@@ -120,18 +132,10 @@ func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	models, sum := c.router.models.stats()
 	s := c.router.statsOf(models, &sum)
-	gauge := func(name, help string, v int) {
-		desc := prometheus.NewDesc("blockyard_router_"+name, help, nil, nil)
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(v))
-	}
-	counter := func(name, help string, v uint64) {
-		desc := prometheus.NewDesc("blockyard_router_"+name+"_total", help, nil, nil)
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v))
-	}
-	gauge("workers", "Workers that requests may be sent to.", s.Workers)
-	gauge("feeds", "Publishers listened to.", s.Feeds.Feeds)
-	gauge("feeds_exact", "Publishers whose blocks are exact.", s.Feeds.ExactFeeds)
-	gauge("owners_ambiguous", "Owners that two publishers speak for.", s.Feeds.Ambiguous)
+	s.Requests.Unbooked += sum.Unbooked
+	prom.Families(out, prefix, &s)
+	api := c.router.metrics.API.stats()
+	prom.Families(out, prefix, &api)
 	c.collectLoads(out)
 	c.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)
@@ -140,67 +144,14 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		collectEstimates(c.router.Measures(), &sum.Estimate, out)
 	}
 
-	prom.Families(out, prefix, &s.Index)
-	prom.Families(out, prefix, &s.Transport)
-	c.collectRequests(&sum, out, counter)
-	counter("snapshots_saved", "Snapshots of what the router knew that were stored.", s.Snapshots.Saved)
-	counter("snapshots_loaded", "Stored snapshots that the router began with.", s.Snapshots.Loaded)
-	counter("snapshots_failed", "Snapshots that could not be stored, read or discarded.", s.Snapshots.Failed)
-	counter("load_reports", "Load reports taken.", s.Loads.Taken)
-	counter("load_reports_undecodable", "Load reports of unknown form.", s.Loads.Undecodable)
-	counter("load_reports_refused", "Load reports of more owners than are kept.", s.Loads.Refused)
-	n := &c.router.metrics.API
-	counter("nats_requests_busy", "Requests over NATS that found too many others.", n.NATSBusy.Load())
-	counter("nats_requests_dropped", "Requests over NATS that found no room in the queue.", n.NATSDropped.Load())
-	counter("nats_replies_undelivered", "Replies over NATS that found no connection.", n.NATSUndelivered.Load())
-	collectFeeds(&s.Feeds, counter)
+	if c.router.config.Guesses() {
+		prom.Families(out, prefix, &sum.Guess)
+		desc := prometheus.NewDesc(prefix+"guesses_unrecorded_total", "Routing decisions that could not be recorded as predictions.", nil, nil)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(sum.Unremembered))
+	}
 	if g := c.router.Registry(); g != nil {
 		s := g.Counters()
 		prom.Families(out, prefix, &s)
-	}
-}
-
-// collectFeeds calls counter for every counter of the feeds.
-func collectFeeds(s *feed.Stats, counter func(name, help string, v uint64)) {
-	counter("events_applied", "Events that became part of the index.", s.Applied)
-	counter("events_stale", "Events that the index had already.", s.Stale)
-	counter("events_unstored", "Events that the index had no room for.", s.Unstored)
-	counter("events_foreign", "Events of another owner than their publisher's.", s.Foreign)
-	counter("events_overflowed", "Events that did not fit the queue of a recovering feed.", s.Overflowed)
-	counter("gaps", "Holes found in the ids of events.", s.Gaps)
-	counter("gaps_repaired", "Holes in the ids of events that were closed.", s.GapsRepaired)
-	counter("divergences", "Digests that differed with nothing missing.", s.Divergences)
-	counter("repairs", "Differences repaired by a dump.", s.DivergencesRepaired)
-	counter("queries", "Questions to publishers.", s.Queries)
-	counter("query_failures", "Questions without a usable answer.", s.QueryFailures)
-	counter("dumps", "Questions answered by everything the owner held.", s.Dumps)
-	counter("refills", "Dumps that were asked for because the index had room again.", s.Refills)
-	counter("dumps_cut", "Answers that broke off, of which the rest was asked for.", s.CutDumps)
-	counter("messages_undecodable", "Messages of unknown form.", s.Undecodable)
-	counter("messages_unannounced", "Messages of publishers not announced yet.", s.Unannounced)
-	counter("publishers_refused", "Publishers that do not fit in.", s.Refused)
-	counter("publishers_fenced", "Announcements of publishers that were over.", s.Fenced)
-	counter("announcements_outdated", "Announcements of a stream that were older than the feed timeout.", s.Outdated)
-	counter("stalls", "Times that the router took in nothing for a second or more.", s.Stalls)
-	counter("owner_contests", "Times that a second publisher of an owner was heard.", s.Contests)
-	counter("publishers_unfenced", "Fenced publishers that were forgotten for lack of room.", s.Unfenced)
-	counter("owners_expired", "Owners that fell silent.", s.Expired)
-	counter("owners_resumed", "Owners of a snapshot whose publishers were heard of again.", s.Resumed)
-	counter("owners_gone", "Owners that said goodbye.", s.Gone)
-	counter("registered_displaced", "Registered workers that did not fit to a publisher.", s.Displaced)
-}
-
-// collectRequests sends what became of requests: those on the account of workers,
-// those that wait, and those that nobody took.
-func (c *statsCollector) collectRequests(all *ModelStats, out chan<- prometheus.Metric, counter func(name, help string, v uint64)) {
-	s := all.Requests
-	s.Unbooked += all.Unbooked
-	prom.Families(out, prefix, &s)
-	counter("bodies_refused", "Requests refused because the bodies of those at hand left no room for theirs.", c.router.metrics.API.BodiesRefused.Load())
-	counter("bodies_slow", "Uploads ended because they were slow and others needed their room.", c.router.metrics.API.BodiesSlow.Load())
-	if c.router.config.Guesses() {
-		prom.Families(out, prefix, &all.Guess)
-		counter("guesses_unrecorded", "Routing decisions that could not be recorded as predictions.", all.Unremembered)
 	}
 }
 

@@ -134,10 +134,11 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	k.log.Debug("snapshot is saved", zap.Duration("took", time.Since(began)))
 }
 
-// SnapshotStats are the counters of a Keeper.
+// SnapshotStats counts stored snapshots. The metric names follow "blockyard_router_".
 type SnapshotStats struct {
-	// Saved and Loaded count snapshots, Failed the tries that ended in an error.
-	Saved, Loaded, Failed uint64
+	Saved  uint64 `metric:"snapshots_saved" help:"Snapshots of the index that were stored."`
+	Loaded uint64 `metric:"snapshots_loaded" help:"Stored snapshots that the router started with."`
+	Failed uint64 `metric:"snapshots_failed" help:"Snapshots that could not be stored, read or discarded."`
 }
 
 // Stats returns the counters.

@@ -72,10 +72,11 @@ func (t *loadTable) all(now time.Time) map[kv.Owner]Load {
 	return maps.Clone(t.last)
 }
 
-// LoadStats count load reports: Taken were kept, Undecodable are of unknown form, and
-// Refused found no room.
+// LoadStats counts load reports. The metric names follow "blockyard_router_".
 type LoadStats struct {
-	Taken, Undecodable, Refused uint64
+	Taken       uint64 `metric:"load_reports" help:"Load reports accepted."`
+	Undecodable uint64 `metric:"load_reports_undecodable" help:"Load reports of unknown form."`
+	Refused     uint64 `metric:"load_reports_refused" help:"Load reports of more owners than the router keeps."`
 }
 
 func (t *loadTable) stats() LoadStats {

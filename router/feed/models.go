@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -219,7 +220,7 @@ func (s *Set) endLocked(f *feed, reason string) {
 
 // dropLocked forgets the blocks of a feed that is in no table any more.
 func (s *Set) dropLocked(f *feed) {
-	s.counters.add(&f.counters)
+	metric.Add(&s.counters.Counters, &f.counters)
 	// An answer in flight finds no recovery.
 	f.recovery = recovery{queries: f.queries}
 	f.model.Index().RemoveOwner(f.owner())

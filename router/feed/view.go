@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -123,64 +124,44 @@ func (s *Set) States() []State {
 	return out
 }
 
-// Counters count the events and queries of a publisher's feed.
+// Counters count what happened to the stream of a publisher. The metric names follow
+// "blockyard_router_".
 type Counters struct {
-	// Applied counts events that the index took in and Stale events at or below the
-	// cursor. Unstored counts events that the index had no room for, Foreign events of
-	// another owner. Overflowed counts events without room during a recovery; the feed
-	// asks for them later.
-	Applied, Stale, Unstored, Foreign, Overflowed uint64
-	// Gaps counts holes in the ids, GapsRepaired the closed ones.
-	Gaps, GapsRepaired uint64
-	// Divergences counts digests that differed with no event missing,
-	// DivergencesRepaired the ones that a dump repaired.
-	Divergences, DivergencesRepaired uint64
-	// Queries counts questions to the publisher, QueryFailures the ones without a usable
-	// answer. Dumps counts answers with everything the owner held. CutDumps counts
-	// failures that brought a part of a dump.
-	Queries, QueryFailures, Dumps, CutDumps uint64
-	// Refills counts dumps that brought lost pairs back.
-	Refills uint64
+	Applied             uint64 `metric:"events_applied" help:"Events applied to the index."`
+	Stale               uint64 `metric:"events_stale" help:"Events at or below the cursor, which the index already had."`
+	Unstored            uint64 `metric:"events_unstored" help:"Events that the index had no room for."`
+	Foreign             uint64 `metric:"events_foreign" help:"Events of another owner than their publisher's."`
+	Overflowed          uint64 `metric:"events_overflowed" help:"Events that did not fit the queue of a recovering feed; the feed asks for them later."`
+	Gaps                uint64 `metric:"gaps" help:"Gaps found in the ids of events."`
+	GapsRepaired        uint64 `metric:"gaps_repaired" help:"Gaps in the ids of events that were repaired."`
+	Divergences         uint64 `metric:"divergences" help:"Digests that differed with no event missing."`
+	DivergencesRepaired uint64 `metric:"repairs" help:"Divergences repaired by a dump."`
+	Queries             uint64 `metric:"queries" help:"Questions to publishers."`
+	QueryFailures       uint64 `metric:"query_failures" help:"Questions without a usable answer."`
+	Dumps               uint64 `metric:"dumps" help:"Answers with everything that the owner held."`
+	CutDumps            uint64 `metric:"dumps_cut" help:"Dumps that broke off; the feed asks for the rest."`
+	Refills             uint64 `metric:"refills" help:"Dumps that restored blocks after the index had room again."`
 }
 
-func (c *Counters) add(o *Counters) {
-	c.Applied += o.Applied
-	c.Stale += o.Stale
-	c.Unstored += o.Unstored
-	c.Foreign += o.Foreign
-	c.Overflowed += o.Overflowed
-	c.Gaps += o.Gaps
-	c.GapsRepaired += o.GapsRepaired
-	c.Divergences += o.Divergences
-	c.DivergencesRepaired += o.DivergencesRepaired
-	c.Queries += o.Queries
-	c.QueryFailures += o.QueryFailures
-	c.Dumps += o.Dumps
-	c.CutDumps += o.CutDumps
-	c.Refills += o.Refills
-}
-
-// Stats are gauges and counters over all feeds. Feeds that ended are included in the
-// counters.
+// Stats is a snapshot of all feeds, with the counters of feeds that ended. The metric names
+// follow "blockyard_router_".
 type Stats struct {
-	// Feeds counts the feeds and ExactFeeds the exact ones. Ambiguous counts owners with
-	// two publishers now.
-	Feeds, ExactFeeds, Ambiguous int
+	Feeds      int `metric:"feeds" help:"Publishers that the router follows."`
+	ExactFeeds int `metric:"feeds_exact" help:"Publishers whose blocks are exact."`
+	Ambiguous  int `metric:"owners_ambiguous" help:"Owners that two publishers speak for."`
 	Counters
-	// Undecodable counts messages of unknown form, Unannounced messages with events that
-	// came before their publisher's announcement.
-	Undecodable, Unannounced uint64
-	// Outdated counts announcements that were older than the timeout, Stalls pauses of
-	// the router that were longer than a second.
-	Outdated, Stalls uint64
-	// Contests counts owners that became ambiguous, Unfenced fenced publishers that were
-	// forgotten for lack of room.
-	Contests, Unfenced uint64
-	// Refused counts publishers that were not accepted, Fenced announcements of fenced
-	// publishers. Expired counts owners that fell silent, Gone owners that said goodbye.
-	// Resumed counts owners of a snapshot whose publisher came back. Displaced counts
-	// registered workers that contradicted a publisher.
-	Refused, Fenced, Expired, Gone, Resumed, Displaced uint64
+	Undecodable uint64 `metric:"messages_undecodable" help:"Messages of unknown form."`
+	Unannounced uint64 `metric:"messages_unannounced" help:"Messages of publishers that were not announced yet."`
+	Outdated    uint64 `metric:"announcements_outdated" help:"Announcements of a stream that were older than the feed timeout."`
+	Stalls      uint64 `metric:"stalls" help:"Pauses of a second or more in which the router applied nothing."`
+	Contests    uint64 `metric:"owner_contests" help:"Owners for which a second publisher was heard."`
+	Unfenced    uint64 `metric:"publishers_unfenced" help:"Fenced publishers that were forgotten for lack of room."`
+	Refused     uint64 `metric:"publishers_refused" help:"Publishers that were not accepted."`
+	Fenced      uint64 `metric:"publishers_fenced" help:"Announcements of fenced publishers."`
+	Expired     uint64 `metric:"owners_expired" help:"Owners that fell silent."`
+	Gone        uint64 `metric:"owners_gone" help:"Owners that said goodbye."`
+	Resumed     uint64 `metric:"owners_resumed" help:"Owners of a snapshot whose publisher came back."`
+	Displaced   uint64 `metric:"registered_displaced" help:"Registered workers that contradicted a publisher."`
 }
 
 // Stats returns the gauges and counters.
@@ -190,7 +171,7 @@ func (s *Set) Stats() Stats {
 	out := s.counters
 	out.Feeds = len(s.feeds)
 	for _, f := range s.feeds {
-		out.add(&f.counters)
+		metric.Add(&out.Counters, &f.counters)
 		if f.exact() {
 			out.ExactFeeds++
 		}
