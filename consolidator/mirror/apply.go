@@ -60,22 +60,21 @@ func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 	}
 }
 
-// run is a stored event on its way into the stream. Its fields say where the next
-// block belongs.
+// run is a stored event, and where its next block belongs.
 type run struct {
 	event *engineevent.Event
 	tier  kv.Tier
-	name  uint32
-	// parent is the block before, when it is known, and position that of the next
-	// block. root: the run starts a sequence.
+	name  uint32 // number of the adapter and salt
+	// parent and position are those of the next block, if hasParent. root: the run starts
+	// a sequence. Neither: the parent is unknown, and the first block is known.
 	parent    kv.SequenceHash
 	position  uint32
 	hasParent bool
 	root      bool
-	// recount: a block that is resident in the tier is not counted again, because the
-	// event may only repeat what was said before.
-	recount bool
-	// parked is where the event waited; nil: it has just come.
+	// repeats: the event may repeat earlier announcements. Blocks that are resident in the
+	// tier are not counted again.
+	repeats bool
+	// parked is the run in which the event waited; nil: the event has just come.
 	parked *parkedRun
 }
 
@@ -87,7 +86,7 @@ func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	}
 	r := run{
 		event: e, tier: t, root: !e.HasParent,
-		recount: c.storeMayBeListed(e, t) || c.cfg.FullReports && !e.HasParent && n > 1,
+		repeats: c.storeMayBeListed(e, t) || c.cfg.FullReports && !e.HasParent && n > 1,
 	}
 	if e.HasParent {
 		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
@@ -136,42 +135,41 @@ func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	h := r.event.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
-	var was engineBlock
+	var b engineBlock
 	if known {
-		was = *c.known.At(slot)
-		if r.root && r.name != 0 && r.name != was.name {
+		b = *c.known.At(slot)
+		if r.root && r.name != 0 && r.name != b.name {
 			return dropSaltConflict, false
 		}
-		r.name = was.name
+		r.name = b.name
 	}
-	words := kv.BlockTokens(r.event.Tokens, i, c.cfg.BlockSize, r.event.Eagle)
-	local := c.hasher.Local(words, c.names.list[r.name].seed, blockObjects(r.event, i))
+	blockTokens := kv.BlockTokens(r.event.Tokens, i, c.cfg.BlockSize, r.event.Eagle)
+	local := c.hasher.Local(blockTokens, c.names.list[r.name].seed, blockObjects(r.event, i))
 	seq, position := kv.SequenceHash(local), uint32(0)
-	if r.hasParent {
+	switch {
+	case r.hasParent:
 		seq, position = kv.Chain(r.parent, local), r.position
+	case known && !r.root:
+		// Only the parent is unknown. The block keeps its hash and position.
+		seq, position = tx.Hash(b.slot), tx.Block(b.slot).Position()
 	}
-	if known {
-		is := tx.Hash(was.slot)
-		if !r.hasParent && !r.root {
-			seq, position = is, tx.Block(was.slot).Position()
-		}
-		if seq != is {
-			return dropHashConflict, false
-		}
+	if known && seq != tx.Hash(b.slot) {
+		return dropHashConflict, false
 	}
+	at := residency.NewBlock(r.parent, r.hasParent, position, local)
 	switch {
 	case r.parked != nil && r.parked.isGone(i):
 		// The engine removed the block while it was parked.
-	case known && was.refs.Of(r.tier) > 0:
+	case known && b.refs.Of(r.tier) > 0:
 		c.countCopy(slot, r)
 	case known:
 		c.known.At(slot).refs.Add(r.tier)
-		tx.Store(r.tier, seq, residency.NewBlock(r.parent, r.hasParent, position, local))
+		tx.Store(r.tier, seq, at)
 	default:
-		if !c.add(tx, h, seq, residency.NewBlock(r.parent, r.hasParent, position, local), r) {
+		if !c.add(tx, h, seq, at, r) {
 			return dropTableFull, false
 		}
-		c.sendTokens(seq, words, r, i)
+		c.sendTokens(seq, blockTokens, r, i)
 	}
 	r.parent, r.position, r.hasParent, r.root = seq, position+1, true, false
 	if c.park.waitsFor(h) {
@@ -180,13 +178,13 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	return 0, true
 }
 
-// sendTokens passes the tokens of block i of a run on.
-func (c *Cache) sendTokens(seq kv.SequenceHash, words []uint32, r *run, i int) {
+// sendTokens tells the sink of tokens about block i of a run.
+func (c *Cache) sendTokens(seq kv.SequenceHash, blockTokens []uint32, r *run, i int) {
 	if c.cfg.Tokens == nil {
 		return
 	}
 	n := &c.names.list[r.name]
-	c.cfg.Tokens.BlockTokens(seq, words, tokens.Identity{
+	c.cfg.Tokens.BlockTokens(seq, blockTokens, tokens.Identity{
 		LoRAName: n.lora, Salt: n.salt, BlockSize: uint32(c.cfg.BlockSize), Objects: blockObjects(r.event, i),
 	})
 }
@@ -195,7 +193,7 @@ func (c *Cache) sendTokens(seq kv.SequenceHash, words []uint32, r *run, i int) {
 // that tier already.
 func (c *Cache) countCopy(slot uint32, r *run) {
 	switch {
-	case r.recount:
+	case r.repeats:
 		c.count.Reannounced.Add(1)
 	case !c.known.At(slot).refs.Add(r.tier):
 		// The block will be removed before its last copy: a miss. The list tells.
@@ -204,7 +202,7 @@ func (c *Cache) countCopy(slot uint32, r *run) {
 	}
 }
 
-// add makes a block of a run known; false when a table is full.
+// add makes a block of a run known. False means that a table is full.
 func (c *Cache) add(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, at residency.Block, r *run) bool {
 	if c.known.Len() >= c.cfg.MaxBlocks {
 		return false

@@ -302,7 +302,7 @@ func (c *Cache) storeParked(tx *residency.Tx) {
 			c.count.Spliced.Add(uint64(r.left))
 			c.storeRun(tx, &run{
 				event: &r.event, tier: r.tier, name: p.name, parent: p.seq, position: p.position, hasParent: true, parked: r,
-				recount: c.mayBeListed(r.tier),
+				repeats: c.mayBeListed(r.tier),
 			})
 		}
 	}
