@@ -60,7 +60,7 @@ func (r *runningRank) stop(t *testing.T) {
 	}
 }
 
-// truth feeds batches straight into a converter: the state a rank must reach.
+// truth feeds batches straight into a mirror: the state a rank must reach.
 func truth(t *testing.T, batches [][]engineevent.Event) residency.Status {
 	t.Helper()
 	s := residency.NewStream(testOwner, residencytest.NewRecorder(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// TestConversionScripts: engine events in, router events out. Commands:
+// TestCacheScripts: engine events in, router events out. Commands:
 //
 //	batch [rank=N] [bad=N]    one engine event per input line (see parseEvent),
 //	                          and N that could not be decoded
@@ -32,7 +32,7 @@ import (
 //
 // The block size is 2, the rank 0 and the table holds 16 blocks. The engine is
 // one whose requests ask for full reports.
-func TestConversionScripts(t *testing.T) {
+func TestCacheScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		rec := residencytest.NewRecorder(t)
 		s := residency.NewStream(testOwner, rec)
@@ -172,9 +172,9 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) engineevent.E
 	return e
 }
 
-// TestConversionGivesGoldenHashes: the tokens 1..8 in blocks of four have the
+// TestCacheGivesGoldenHashes: the tokens 1..8 in blocks of four have the
 // hashes that Dynamo gives them.
-func TestConversionGivesGoldenHashes(t *testing.T) {
+func TestCacheGivesGoldenHashes(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
 	c := newCache(s, 4, 16)
 	c.Apply(&engineevent.Batch{Events: []engineevent.Event{{
@@ -218,9 +218,9 @@ func TestSecondCopyKeepsABlockResident(t *testing.T) {
 	}
 }
 
-// TestConversionUsesTheSeedOfItsRequest: LoRA and salt change a block's hashes
+// TestCacheUsesTheSeedOfItsRequest: LoRA and salt change a block's hashes
 // as kv.LocalSeed says, for the children of a salted block too.
-func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
+func TestCacheUsesTheSeedOfItsRequest(t *testing.T) {
 	s := residency.NewStream(testOwner, nil)
 	c := newCache(s, 4, 16)
 	root := engineevent.Event{
@@ -245,47 +245,9 @@ func TestConversionUsesTheSeedOfItsRequest(t *testing.T) {
 	}
 }
 
-func TestConversionAllocatesNothingPerBlock(t *testing.T) {
-	s := residency.NewStream(testOwner, nil)
-	c := newCache(s, 16, 1<<20)
-	const n = 256
-	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
-	for i := range n {
-		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
-	}
-	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: engineevent.NoGroup}
-	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
-	turn := func() {
-		c.Apply(batch)
-		s.Flush()
-	}
-	turn()
-	if got := testing.AllocsPerRun(20, turn); got > 0 {
-		t.Errorf("%v allocations per %d blocks", got, n)
-	}
-}
-
-func BenchmarkConversion(b *testing.B) {
-	s := residency.NewStream(testOwner, nil)
-	c := newCache(s, 16, 1<<20)
-	const n = 128
-	stored := engineevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: make([]uint32, 16*n), Group: engineevent.NoGroup}
-	for i := range n {
-		stored.BlockHashes = append(stored.BlockHashes, kv.EngineHash(i+1))
-	}
-	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: stored.BlockHashes, Group: engineevent.NoGroup}
-	batch := &engineevent.Batch{Events: []engineevent.Event{stored, removed}}
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Apply(batch)
-		s.Flush()
-	}
-	b.ReportMetric(float64(2*n*b.N)/b.Elapsed().Seconds(), "blocks/s")
-}
-
-// FuzzConversion: whatever an engine sends, the stream's events, its digest and
+// FuzzApply: whatever an engine sends, the stream's events, its digest and
 // its dump agree, and clearing the engine leaves nothing.
-func FuzzConversion(f *testing.F) {
+func FuzzApply(f *testing.F) {
 	encode := func(events ...engineevent.Event) []byte {
 		return engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: events})
 	}

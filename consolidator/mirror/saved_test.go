@@ -18,7 +18,7 @@ import (
 // testCheckpoint is what the tests' checkpoints are about.
 var testCheckpoint = checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize}
 
-// savedCache is a converter with everything that a checkpoint can hold.
+// savedCache is a mirror with everything that a checkpoint can hold.
 func savedCache() (*Cache, sequence.State) {
 	s := residency.NewStream(testOwner, nil)
 	c := newCache(s, testBlockSize, 1<<20)

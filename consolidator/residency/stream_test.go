@@ -170,25 +170,6 @@ func TestStreamEqualsMultiset(t *testing.T) {
 	})
 }
 
-func TestStreamFlushAllocatesNothingPerBlock(t *testing.T) {
-	s := NewStream(testOwner, nil)
-	blocks := make([]kvevent.StoredBlock, 512)
-	hashes := make([]kv.SequenceHash, len(blocks))
-	for i := range blocks {
-		hashes[i] = residencytest.TreeHash(i)
-		blocks[i].Hash = hashes[i]
-	}
-	turn := func() {
-		s.Store(kv.TierDevice, 0, false, 0, blocks)
-		s.Remove(kv.TierDevice, hashes)
-		s.Flush()
-	}
-	turn()
-	if n := testing.AllocsPerRun(20, turn); n > 0 {
-		t.Errorf("%v allocations per turn of %d blocks", n, len(blocks))
-	}
-}
-
 func TestStreamTellsHealthChangesOnce(t *testing.T) {
 	rec := residencytest.NewRecorder(t)
 	s := NewStream(testOwner, rec)
