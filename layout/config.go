@@ -6,11 +6,10 @@ import (
 	"math/bits"
 )
 
-// MaxBytes is the size of the largest allocation that a layout describes: file
-// offsets are signed.
+// MaxBytes is the largest size of all blocks together: file offsets are signed.
 const MaxBytes = math.MaxInt64
 
-// Config is the geometry of an allocation of blocks.
+// Config is the geometry of a number of blocks.
 type Config struct {
 	// NumBlocks is the number of blocks, at least 1.
 	NumBlocks uint64
@@ -22,15 +21,14 @@ type Config struct {
 	PageSize uint64
 	// InnerDim is the number of elements per token, layer and outer index.
 	InnerDim uint64
-	// Alignment is what the start of every block is a multiple of, in bytes: a
-	// power of two. Zero means 1.
+	// Alignment is the unit of a slot's size in bytes, a power of two. Zero means 1.
 	Alignment uint64
 	// DTypeBytes is the size of one element, 1 to 8.
 	DTypeBytes uint64
 }
 
-// Validate checks every field's range and that the whole fits MaxBytes; the
-// error names the first bad field.
+// Validate checks the range of every field, and that all blocks fit MaxBytes. The error
+// names the first bad field.
 func (c Config) Validate() error {
 	for _, f := range []struct {
 		name        string
@@ -61,9 +59,9 @@ func (c Config) Validate() error {
 
 func (c Config) alignment() uint64 { return max(c.Alignment, 1) }
 
-func (c Config) regionBytes() uint64 { return c.PageSize * c.InnerDim * c.DTypeBytes }
+func (c Config) blockBytes() uint64 {
+	return c.NumLayers * c.OuterDim * c.PageSize * c.InnerDim * c.DTypeBytes
+}
 
-func (c Config) blockBytes() uint64 { return c.NumLayers * c.OuterDim * c.regionBytes() }
-
-// alignUp is the smallest multiple of a (a power of two) that is at least n.
+// alignUp returns n rounded up to a multiple of a, which is a power of two.
 func alignUp(n, a uint64) uint64 { return (n + a - 1) &^ (a - 1) }

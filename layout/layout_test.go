@@ -5,40 +5,31 @@ import (
 	"testing"
 )
 
-func TestStridesOfAKnownModel(t *testing.T) {
-	// 32 layers, K and V, 16 tokens, 8 heads of 128, two bytes: 2 MiB a block.
-	l, err := NewFullyContiguous(Config{NumBlocks: 10, NumLayers: 32, OuterDim: 2, PageSize: 16, InnerDim: 1024, Alignment: 4096, DTypeBytes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name      string
-		got, want uint64
-	}{
-		{"outer stride", l.OuterStride(), 32768},
-		{"layer stride", l.LayerStride(), 65536},
-		{"block bytes", l.BlockBytes(), 2 << 20},
-		{"block stride", l.BlockStride(), 2 << 20},
-		{"data bytes", l.DataBytes(), 20 << 20},
-		{"total bytes", l.TotalBytes(), 20<<20 + 4095},
-		{"base offset of an odd address", l.BaseOffset(4097), 4095},
-		{"base offset of an aligned address", l.BaseOffset(8192), 0},
-	} {
-		if c.got != c.want {
-			t.Errorf("%s = %d, want %d", c.name, c.got, c.want)
+// must fails the test on an error.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
 		}
+		return v
 	}
 }
 
-// An MLA block of 18432 bytes is four and a half pages: alignment pads it, so
-// that O_DIRECT can address it.
-func TestBlockThatIsNoMultipleOfAPageIsPadded(t *testing.T) {
-	l, err := NewFullyContiguous(Config{NumBlocks: 3, NumLayers: 1, OuterDim: 1, PageSize: 16, InnerDim: 576, Alignment: 4096, DTypeBytes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l.BlockBytes() != 18432 || l.BlockStride() != 20480 || l.DataBytes() != 2*20480+18432 {
-		t.Errorf("block %d, stride %d, data %d", l.BlockBytes(), l.BlockStride(), l.DataBytes())
+func TestSizesOfKnownModels(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg           Config
+		block, stride uint64
+	}{
+		"Llama 3.1 8B": {Config{NumBlocks: 10, NumLayers: 32, OuterDim: 2, PageSize: 16, InnerDim: 1024, Alignment: 4096, DTypeBytes: 2}, 2 << 20, 2 << 20},
+		// Four and a half pages: O_DIRECT needs the padding.
+		"a layer of MLA":    {Config{NumBlocks: 3, NumLayers: 1, OuterDim: 1, PageSize: 16, InnerDim: 576, Alignment: 4096, DTypeBytes: 2}, 18432, 20480},
+		"without alignment": {Config{NumBlocks: 3, NumLayers: 1, OuterDim: 1, PageSize: 1, InnerDim: 3, DTypeBytes: 1}, 3, 3},
+	} {
+		l := must(NewFullyContiguous(c.cfg))(t)
+		if l.BlockBytes() != c.block || l.BlockStride() != c.stride || l.Config() != c.cfg {
+			t.Errorf("%s: block %d, stride %d", name, l.BlockBytes(), l.BlockStride())
+		}
 	}
 }
 
@@ -66,20 +57,54 @@ func TestErrorsNameFieldValueAndRange(t *testing.T) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
-	l, err := NewFullyContiguous(good)
-	if err != nil {
-		t.Fatal(err)
+}
+
+func TestShardsOfAllRanksTileTheBlock(t *testing.T) {
+	slot := must(NewFullyContiguous(Config{NumBlocks: 1, NumLayers: 3, OuterDim: 2, PageSize: 4, InnerDim: 12, Alignment: 512, DTypeBytes: 2}))(t)
+	for _, ranks := range []uint64{1, 2, 3, 4, 6, 12} {
+		s := must(NewSharding(slot, ranks, LeaderWorkerSharded))(t)
+		var end uint64
+		for rank := range ranks {
+			part := must(s.Shard(rank))(t)
+			if part.Offset != end || part.Size != slot.BlockBytes()/ranks || !s.Stores(rank) {
+				t.Errorf("rank %d of %d has %+v", rank, ranks, part)
+			}
+			end += part.Size
+		}
+		if end != slot.BlockBytes() {
+			t.Errorf("%d ranks have %d bytes of %d", ranks, end, slot.BlockBytes())
+		}
 	}
+}
+
+func TestRankZeroStoresWhatAllRanksLoad(t *testing.T) {
+	slot := must(NewFullyContiguous(Config{NumBlocks: 1, NumLayers: 1, OuterDim: 1, PageSize: 1, InnerDim: 5, DTypeBytes: 2}))(t)
+	s := must(NewSharding(slot, 4, Replicated))(t)
+	for rank := range s.Ranks() {
+		if part := must(s.Shard(rank))(t); part != (Region{Size: 10}) || s.Stores(rank) != (rank == 0) {
+			t.Errorf("rank %d has %+v and stores: %v", rank, part, s.Stores(rank))
+		}
+	}
+}
+
+func TestShardingErrorsNameFieldValueAndRange(t *testing.T) {
+	slot := must(NewFullyContiguous(Config{NumBlocks: 4, NumLayers: 2, OuterDim: 1, PageSize: 16, InnerDim: 10, DTypeBytes: 2}))(t)
 	for _, c := range []struct {
-		b, l, o uint64
-		want    string
+		ranks uint64
+		mode  Parallelism
+		want  string
 	}{
-		{4, 0, 0, "layout block 4: want 0 to 3"},
-		{0, 2, 0, "layout layer 2: want 0 to 1"},
-		{0, 0, 2, "layout outer index 2: want 0 to 1"},
+		{0, LeaderWorkerSharded, "layout ranks 0: want 1 to 1024"},
+		{1025, Replicated, "layout ranks 1025: want 1 to 1024"},
+		{4, LeaderWorkerSharded, "layout inner_dim 10: want a multiple of the 4 ranks"},
+		{2, Parallelism(7), "layout parallelism 7: want 0 (leader_worker_sharded) or 1 (replicated)"},
 	} {
-		if _, err := l.Region(c.b, c.l, c.o); err == nil || err.Error() != c.want {
+		if _, err := NewSharding(slot, c.ranks, c.mode); err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
+	}
+	s := must(NewSharding(slot, 2, LeaderWorkerSharded))(t)
+	if _, err := s.Shard(2); err == nil || err.Error() != "layout rank 2: want 0 to 1" || s.Stores(2) {
+		t.Errorf("rank 2 of 2: %v, stores: %v", err, s.Stores(2))
 	}
 }

@@ -13,23 +13,22 @@ type Config struct {
 	// Model is the shape of a block, equal in all tiers.
 	Model Model
 
-	// DeviceLayout, HostLayout and DiskLayout describe the blocks of G1, G2 and
-	// G3; nil is a tier that is not there.
+	// DeviceLayout, HostLayout and DiskLayout describe the blocks of G1, G2 and G3. Nil: the
+	// tier is off.
 	DeviceLayout *Layout
 	HostLayout   *Layout
 	DiskLayout   *Layout
 
-	// Events is told of every change of residency. Nil leaves that to the
-	// consolidator when there is one, and otherwise to nobody.
+	// Events hears of every change of residency. Nil: the consolidator does, if there is one.
 	Events EventManager
-	// Reset is where requests to empty a tier arrive; nil for none. A closed
-	// channel is one without further requests. See ServeResets.
+	// Reset brings requests to empty a tier; nil for none. A closed channel brings no more.
+	// See ServeResets.
 	Reset <-chan CacheLevel
-	// Metrics receives the counts of offloads and onboards; nil asks
-	// Runtime.Metrics for the namespace MetricsNamespaceName.
+	// Metrics receives the counts of offloads and onboards. Nil asks Runtime.Metrics for the
+	// namespace MetricsNamespaceName.
 	Metrics MetricsNamespace
-	// Consolidator, when set, merges the engine's events with the manager's. A
-	// set Events takes its place as the manager's listener.
+	// Consolidator merges the engine's events with the manager's; nil for none. Events wins
+	// over the consolidator as the manager's listener.
 	Consolidator *Consolidator
 }
 
@@ -48,8 +47,8 @@ func (c *Config) layouts() []tierLayout {
 	}
 }
 
-// Validate checks every part; the error names the first bad field, its value
-// and what is allowed.
+// Validate checks every part. The error names the first bad field, its value and what is
+// allowed.
 func (c *Config) Validate() error {
 	if err := c.Runtime.Validate(); err != nil {
 		return fmt.Errorf("runtime %w", err)
@@ -71,7 +70,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Warnings lists what is allowed and probably not meant, a sentence each.
+// Warnings returns a sentence for each setting that is allowed and probably a mistake.
 // Config must be valid.
 func (c *Config) Warnings() []string {
 	var w []string
@@ -84,4 +83,45 @@ func (c *Config) Warnings() []string {
 		w = append(w, "host_layout offload_filter is not set: every block that reaches host memory is written to disk, which wears SSDs")
 	}
 	return w
+}
+
+// Storage is memory or a file that holds the blocks of a tier.
+type Storage interface {
+	// Tier returns where the bytes lie.
+	Tier() kv.Tier
+	// Bytes returns the number of bytes.
+	Bytes() uint64
+}
+
+// Located is a Storage whose bytes are files in a directory.
+type Located interface {
+	Storage
+	// Dir returns the directory, which need not exist and must not be empty.
+	Dir() string
+}
+
+// Allocator makes storages.
+type Allocator interface {
+	// Tier returns where the storages lie.
+	Tier() kv.Tier
+	// Allocate returns a storage of at least size bytes. The caller owns the storage, and
+	// closes an io.Closer after the last use.
+	Allocate(size uint64) (Storage, error)
+}
+
+// OffloadFilter chooses the blocks that go on to the next lower tier. Several goroutines ask
+// at once, before a block is copied. An answer must not wait for anything.
+type OffloadFilter interface {
+	ShouldOffload(hash kv.SequenceHash) bool
+}
+
+// EventManager hears where blocks are. The calls for one block come in the order of the
+// changes. Calls for different blocks may come from several goroutines at once. A call must
+// neither block nor call back.
+type EventManager interface {
+	// BlockStored says that the block is now in tier t. Parent is the block before the block
+	// in its sequence; hasParent is false for the first block.
+	BlockStored(t kv.Tier, hash, parent kv.SequenceHash, hasParent bool)
+	// BlockRemoved says that the block is no longer in tier t.
+	BlockRemoved(t kv.Tier, hash kv.SequenceHash)
 }

@@ -16,12 +16,11 @@ const (
 	Dedup ConsolidatorMode = iota
 	// Passthrough reports every event with its own tier.
 	Passthrough
-	// Tiered reports blocks in each tier by itself, under the same names in all. KVBM
-	// does not have it.
+	// Tiered reports a block in each tier alone, under one name. KVBM does not have this mode.
 	Tiered
 )
 
-// String is "dedup", "passthrough" or "tiered".
+// String returns "dedup", "passthrough" or "tiered".
 func (m ConsolidatorMode) String() string {
 	switch m {
 	case Dedup:
@@ -34,15 +33,14 @@ func (m ConsolidatorMode) String() string {
 	return fmt.Sprintf("consolidator mode %d", uint8(m))
 }
 
-// Consolidator says where an engine's events come from and where they go once
-// they are merged with the block manager's. Make one with NewVLLM, NewTRTLLM or
-// NewConsolidator.
+// Consolidator says where an engine's events come from, and where they go once they are
+// merged with the block manager's. NewVLLM and NewTRTLLM make one.
 type Consolidator struct {
-	// EngineEventEndpoint is the ZMQ endpoint that the engine publishes on, to
-	// connect to: tcp://HOST:PORT or ipc://PATH.
+	// EngineEventEndpoint is the ZMQ endpoint that the engine publishes on:
+	// tcp://HOST:PORT or ipc://PATH.
 	EngineEventEndpoint string
-	// ConsolidatedEventEndpoint is the ZMQ endpoint to bind and publish on, of the
-	// same forms; the host * is all addresses.
+	// ConsolidatedEventEndpoint is the ZMQ endpoint to bind and to publish on, of the same
+	// forms. The host * is all addresses.
 	ConsolidatedEventEndpoint string
 	// EngineSource is the kind of engine, SourceVLLM or SourceTRTLLM.
 	EngineSource EventSource
@@ -50,17 +48,15 @@ type Consolidator struct {
 	Mode ConsolidatorMode
 }
 
-// NewVLLM consolidates the events of a vLLM engine that publishes on the
-// endpoint in, and publishes on the endpoint out.
-func NewVLLM(in, out string) (Consolidator, error) { return NewConsolidator(SourceVLLM, in, out) }
+// NewVLLM consolidates the events of a vLLM engine that publishes on the endpoint in, and
+// publishes on the endpoint out.
+func NewVLLM(in, out string) (Consolidator, error) { return newConsolidator(SourceVLLM, in, out) }
 
-// NewTRTLLM consolidates the events of a TensorRT-LLM engine that publishes on
-// the endpoint in, and publishes on the endpoint out.
-func NewTRTLLM(in, out string) (Consolidator, error) { return NewConsolidator(SourceTRTLLM, in, out) }
+// NewTRTLLM consolidates the events of a TensorRT-LLM engine that publishes on the endpoint
+// in, and publishes on the endpoint out.
+func NewTRTLLM(in, out string) (Consolidator, error) { return newConsolidator(SourceTRTLLM, in, out) }
 
-// NewConsolidator consolidates the events of an engine of any kind. SourceKVBM
-// is refused: the block manager's events do not come over ZMQ.
-func NewConsolidator(engine EventSource, in, out string) (Consolidator, error) {
+func newConsolidator(engine EventSource, in, out string) (Consolidator, error) {
 	c := Consolidator{EngineEventEndpoint: in, ConsolidatedEventEndpoint: out, EngineSource: engine}
 	if err := c.Validate(); err != nil {
 		return Consolidator{}, err
@@ -68,16 +64,10 @@ func NewConsolidator(engine EventSource, in, out string) (Consolidator, error) {
 	return c, nil
 }
 
-// Validate checks every field; the error names the first bad one.
+// Validate checks every field. The error names the first bad field.
 func (c *Consolidator) Validate() error {
-	switch c.EngineSource {
-	case SourceVLLM, SourceTRTLLM:
-	case SourceKVBM:
-		return fmt.Errorf("consolidator engine_source %s: want %s or %s; the block manager is no engine, it hands its events over directly",
-			c.EngineSource, SourceVLLM, SourceTRTLLM)
-	default:
-		return fmt.Errorf("consolidator engine_source %d: want %d (%s) or %d (%s)",
-			uint8(c.EngineSource), SourceVLLM, SourceVLLM, SourceTRTLLM, SourceTRTLLM)
+	if err := checkSource(c.EngineSource); err != nil {
+		return err
 	}
 	if err := checkEndpoint("engine_event_endpoint", c.EngineEventEndpoint, false); err != nil {
 		return err
@@ -94,8 +84,21 @@ func (c *Consolidator) Validate() error {
 	return nil
 }
 
-// checkEndpoint checks a ZMQ endpoint to bind or to connect to. Only the former
-// may have the host *. inproc:// is refused: the engine is another process.
+// checkSource checks that a source is an engine.
+func checkSource(engine EventSource) error {
+	switch engine {
+	case SourceVLLM, SourceTRTLLM:
+		return nil
+	case SourceKVBM:
+		return fmt.Errorf("consolidator engine_source %s: want %s or %s; the block manager is no engine, it hands its events over directly",
+			engine, SourceVLLM, SourceTRTLLM)
+	}
+	return fmt.Errorf("consolidator engine_source %d: want %d (%s) or %d (%s)",
+		uint8(engine), SourceVLLM, SourceVLLM, SourceTRTLLM, SourceTRTLLM)
+}
+
+// checkEndpoint checks a ZMQ endpoint to bind or to connect to. Only an endpoint to bind may
+// have the host *. inproc:// is refused: the engine is another process.
 func checkEndpoint(name, endpoint string, bind bool) error {
 	want := "tcp://HOST:PORT or ipc://PATH"
 	if endpoint == "" {
@@ -119,4 +122,42 @@ func checkEndpoint(name, endpoint string, bind bool) error {
 		return nil
 	}
 	return fmt.Errorf("consolidator %s %.128q: want %s", name, endpoint, want)
+}
+
+// EventSource is the kind of program that reports stored and removed blocks. Zero is none.
+type EventSource uint8
+
+const (
+	// SourceVLLM is a vLLM engine.
+	SourceVLLM EventSource = iota + 1
+	// SourceTRTLLM is a TensorRT-LLM engine.
+	SourceTRTLLM
+	// SourceKVBM is the block manager itself.
+	SourceKVBM
+)
+
+// String returns "vllm", "trtllm" or "kvbm".
+func (s EventSource) String() string {
+	switch s {
+	case SourceVLLM:
+		return "vllm"
+	case SourceTRTLLM:
+		return "trtllm"
+	case SourceKVBM:
+		return "kvbm"
+	}
+	return fmt.Sprintf("event source %d", uint8(s))
+}
+
+// ParseEventSource returns the source of a name, in any spelling that KVBM takes.
+func ParseEventSource(s string) (EventSource, error) {
+	switch s {
+	case "vllm", "VLLM", "GPU":
+		return SourceVLLM, nil
+	case "trtllm", "TRTLLM", "TensorRT-LLM":
+		return SourceTRTLLM, nil
+	case "kvbm", "KVBM":
+		return SourceKVBM, nil
+	}
+	return 0, fmt.Errorf("event source %q: want vllm, VLLM or GPU, trtllm, TRTLLM or TensorRT-LLM, kvbm or KVBM", s)
 }

@@ -27,7 +27,7 @@ func TestConsolidatorWithoutItsPartsIsRefused(t *testing.T) {
 		{SourceVLLM, "tcp://*:5557", out, `consolidator engine_event_endpoint "tcp://*:5557": want a host to connect to, not *`},
 		{SourceVLLM, in, in, `consolidator consolidated_event_endpoint "tcp://127.0.0.1:5557": must not be the engine_event_endpoint`},
 	} {
-		got, err := NewConsolidator(c.engine, c.in, c.out)
+		got, err := newConsolidator(c.engine, c.in, c.out)
 		if err == nil || err.Error() != c.want || got != (Consolidator{}) {
 			t.Errorf("got %+v, %v\nwant %s", got, err, c.want)
 		}

@@ -1,46 +1,35 @@
-// Package config is the configuration surface that users of Dynamo's KV block
-// manager (KVBM) know: its structs, its rules and its environment variables,
-// with errors that name the field or variable, its value and what is allowed.
+// Package config is the configuration that users of Dynamo's KV block manager (KVBM) know:
+// its structs, its rules and its environment variables.
 //
-// # The structs
+//	env, warnings, err := config.FromEnviron(os.Environ())
+//	cfg := config.Config{
+//		Runtime:    config.Runtime{WorkerID: 1, NIXL: config.DisableNIXL()},
+//		Model:      config.Model{NumLayers: 32, OuterDim: 2, PageSize: 16, InnerDim: 1024},
+//		HostLayout: &config.Layout{NumBlocks: blocks, Logical: config.LeaderWorkerSharded},
+//	}
 //
-// Config is the whole: Runtime (who this is, how long it lives, NIXL, metrics),
-// Model (the shape of a block), one Layout for each of the device, host and disk
-// tiers, and Consolidator. Zero values are the documented defaults; Validate
-// reports the first bad field and Warnings what is allowed and probably not
-// meant. One thing that KVBM configures has no field: there is no async runtime
-// to choose in Go.
+// Config describes one engine's block manager. Package blockmgr/kvbm opens a manager from
+// it, for programs that embed the manager. The agent serves many engines: it has
+// agent.Config and takes the environment variables alone.
 //
-// The agent serves many engines and is not built from a Config, which is about
-// one; it has agent.Config. Config is for programs that embed what KVBM would
-// give them, and its hooks are what they hand in; package kvbm makes a block
-// manager of it.
+// Variables is the table of all environment variables. docs/kvbm-environment.md is made from
+// the table, and FromEnviron reads by it. The table says for each variable what the agent
+// does with it, or why nothing.
 //
-// # The environment
+// # Guarantees
 //
-// Variables is the table of every variable, as data for documents and help
-// texts; docs/kvbm-environment.md is made from it. FromEnviron reads an
-// environment into Env by the same table, so that the two cannot disagree. A
-// size is parsed once, into a CacheSize, from which both the number of blocks
-// and Env.ShouldBypassCPUCache are derived.
+// Zero values are KVBM's defaults. Everything is a value: nothing opens a file or reads the
+// process's environment. Runtime.Context starts a goroutine, which ends with its context.
 //
-// The agent takes these variables, behind its own flags and variables. The table
-// says of each what the agent does with it or, where that is nothing, why.
+// # Ownership
 //
-// # Ownership and concurrency
-//
-// Everything here is a value. Nothing opens a file or reads the process's
-// environment. Runtime.Context starts a goroutine, which ends with the context
-// that it returns; no other call leaves anything behind. A Config borrows its
-// hooks, storages and channels: whoever made them keeps and closes them, and,
-// but for Cancellation, must not do so before what was configured with them has
-// stopped.
+// A Config borrows its hooks, storages and channels. Their owner closes them, after the
+// manager has ended. Cancellation may close at any time.
 //
 // # Failure
 //
-// Bad input is an error; nothing is replaced by a default with a warning, as
-// KVBM does. FromEnviron reports all bad variables at once. Variables that have
-// no effect, and unknown ones that begin with DYN_KVBM_, are warnings, to be
-// logged once at the start. The values of what is not read are never repeated:
-// some are secrets.
+// A bad value is an error that names field or variable, value and range. No value is
+// replaced by a default. FromEnviron reports all bad variables at once. Variables without
+// effect and unknown DYN_KVBM_ names are warnings. Warnings repeat no values of unread
+// variables, because some are secrets.
 package config

@@ -45,7 +45,7 @@ func TestEveryVariableReachesItsOwnField(t *testing.T) {
 		{"DYN_KVBM_CPU_CACHE_GB=0.5", func(e *Env) { e.Host.Bytes = 500_000_000 }},
 		{"DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS= 7 ", func(e *Env) { e.Host.OverrideBlocks = 7 }},
 		{"DYN_KVBM_DISK_CACHE_GB=1e3", func(e *Env) { e.Disk.Bytes = 1e12 }},
-		{"DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS=4294967295", func(e *Env) { e.Disk.OverrideBlocks = MaxBlocks }},
+		{"DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS=4294967295", func(e *Env) { e.Disk.OverrideBlocks = maxBlocks }},
 		{"DYN_KVBM_DISK_CACHE_DIR=/mnt/a=b", func(e *Env) { e.DiskFiles.Dir = "/mnt/a=b" }},
 		{"DYN_KVBM_DISK_ALLOCATOR_TYPE=open-direct", func(e *Env) { e.DiskFiles.OpenDirect = true }},
 		{"DYN_KVBM_DISK_DISABLE_O_DIRECT=", func(e *Env) { e.DiskFiles.DisableDirectIO = true }},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -8,21 +9,55 @@ import (
 	"github.com/blockyard-ai/blockyard/layout"
 )
 
+// defaultDTypeBytes is the width of 16-bit floats.
+const defaultDTypeBytes = 2
+
+// Model is the shape of one rank's part of a block.
+type Model struct {
+	// NumLayers is the number of layers, at least 1.
+	NumLayers uint64
+	// OuterDim is 2 when K and V lie apart, 1 for MLA and fused caches.
+	OuterDim uint64
+	// PageSize is the number of tokens in a block, at least 1.
+	PageSize uint64
+	// InnerDim is the number of elements for each token, layer and outer index, at least 1.
+	InnerDim uint64
+	// DTypeBytes is the size of an element, 1 (8-bit formats) to 8, default 2.
+	DTypeBytes uint64
+}
+
+// Validate checks the range of every field. The error names the first bad field.
+func (m Model) Validate() error { return m.Geometry(1, 1).Validate() }
+
+// BlockBytes returns the size of one rank's part of a block.
+func (m Model) BlockBytes() (uint64, error) {
+	l, err := layout.NewFullyContiguous(m.Geometry(1, 1))
+	return l.BlockBytes(), err
+}
+
+// Geometry returns n blocks whose inner dimension is that of a number of ranks together.
+func (m Model) Geometry(n, ranks uint64) layout.Config {
+	return layout.Config{
+		NumBlocks: n, NumLayers: m.NumLayers, OuterDim: m.OuterDim, PageSize: m.PageSize,
+		InnerDim: m.InnerDim * ranks, DTypeBytes: cmp.Or(m.DTypeBytes, defaultDTypeBytes),
+	}
+}
+
 // LayoutType says how the blocks of a tier lie in their storage.
 type LayoutType uint8
 
 const (
 	// FullyContiguous keeps all layers of a block together, in one storage.
 	FullyContiguous LayoutType = iota
-	// LayerSeparateOuterFirst has one storage for each layer, in which all K
-	// pages come before all V pages.
+	// LayerSeparateOuterFirst has one storage for each layer, with all K pages before all V
+	// pages.
 	LayerSeparateOuterFirst
-	// LayerSeparateBlockFirst has one storage for each layer, in which a block's
-	// K and V pages are neighbours.
+	// LayerSeparateBlockFirst has one storage for each layer, with the K and V pages of a
+	// block side by side.
 	LayerSeparateBlockFirst
 )
 
-// String is the type's name.
+// String returns the type's name.
 func (t LayoutType) String() string {
 	switch t {
 	case FullyContiguous:
@@ -35,32 +70,18 @@ func (t LayoutType) String() string {
 	return fmt.Sprintf("layout type %d", uint8(t))
 }
 
-// place lays blocks out.
-func (t LayoutType) place(c layout.Config) (layout.Layout, error) {
-	switch t {
-	case FullyContiguous:
-		return layout.NewFullyContiguous(c)
-	case LayerSeparateOuterFirst:
-		return layout.NewLayerSeparate(c, layout.OuterFirst)
-	case LayerSeparateBlockFirst:
-		return layout.NewLayerSeparate(c, layout.BlockFirst)
-	}
-	return nil, fmt.Errorf("layout_type %d: want %d (%s), %d (%s) or %d (%s)", uint8(t), FullyContiguous, FullyContiguous,
-		LayerSeparateOuterFirst, LayerSeparateOuterFirst, LayerSeparateBlockFirst, LayerSeparateBlockFirst)
-}
-
 // BlockParallelism says how a block is spread over workers.
 type BlockParallelism uint8
 
 const (
-	// NotParallel keeps whole blocks here; it is the default.
+	// NotParallel keeps whole blocks here. It is the default.
 	NotParallel BlockParallelism = iota
-	// LeaderWorkerSharded spreads each block over all workers: the leader keeps
-	// account of blocks, and each worker has its part of their bytes.
+	// LeaderWorkerSharded spreads each block over all workers. The leader keeps account of
+	// blocks, and each worker has its part of their bytes.
 	LeaderWorkerSharded
 )
 
-// String is the strategy's name.
+// String returns the strategy's name.
 func (p BlockParallelism) String() string {
 	switch p {
 	case NotParallel:
@@ -73,33 +94,36 @@ func (p BlockParallelism) String() string {
 
 var errNoSource = errors.New("storage, allocator and logical are all unset: one of them must say where the blocks lie")
 
-// Layout describes the blocks of one tier. Exactly one of Storage, Allocator
-// and Logical says where they lie.
+// Layout describes the blocks of one tier. Exactly one of Storage, Allocator and Logical
+// says where they lie.
 type Layout struct {
 	// NumBlocks is the number of blocks, at least 1.
 	NumBlocks uint64
 	// Type is FullyContiguous by default.
 	Type LayoutType
-	// Storage is memory or files that exist: one for FullyContiguous, one for
-	// each layer otherwise.
+	// Storage is memory or files that exist: one for FullyContiguous, otherwise one for each
+	// layer.
 	Storage []Storage
 	// Allocator makes the storage.
 	Allocator Allocator
-	// Logical leaves it open where the bytes lie; see LeaderWorkerSharded.
+	// Logical leaves open where the bytes lie; see LeaderWorkerSharded.
 	Logical BlockParallelism
-	// OffloadFilter chooses which blocks go on to the next lower tier; nil for
-	// all. The disk tier has none below it and takes no filter.
+	// OffloadFilter chooses which blocks go on to the next lower tier; nil for all. The disk
+	// tier is the lowest and takes no filter.
 	OffloadFilter OffloadFilter
 }
 
-// Validate checks the layout of blocks of shape m in tier t; the error names
-// the first bad field.
+// Validate checks the layout of blocks of shape m in tier t. The error names the first bad
+// field.
 func (l *Layout) Validate(t kv.Tier, m Model) error {
-	blocks, err := l.Type.place(m.geometry(l.NumBlocks))
-	if err != nil {
+	blocks, err := layout.NewFullyContiguous(m.Geometry(l.NumBlocks, 1))
+	switch {
+	case err != nil:
 		return err
-	}
-	if l.Logical > LeaderWorkerSharded {
+	case l.Type > LayerSeparateBlockFirst:
+		return fmt.Errorf("layout_type %d: want %d (%s), %d (%s) or %d (%s)", uint8(l.Type), FullyContiguous, FullyContiguous,
+			LayerSeparateOuterFirst, LayerSeparateOuterFirst, LayerSeparateBlockFirst, LayerSeparateBlockFirst)
+	case l.Logical > LeaderWorkerSharded:
 		return fmt.Errorf("logical %d: want %d (%s) or %d (%s)", uint8(l.Logical), NotParallel, NotParallel, LeaderWorkerSharded, LeaderWorkerSharded)
 	}
 	if err := l.validateSource(t); err != nil {
@@ -108,7 +132,11 @@ func (l *Layout) Validate(t kv.Tier, m Model) error {
 	if l.OffloadFilter != nil && t == kv.TierDisk {
 		return fmt.Errorf("offload_filter: want none in tier %s, because nothing lies below it", t)
 	}
-	return l.validateStorage(t, blocks)
+	storages := uint64(1)
+	if l.Type != FullyContiguous {
+		storages = m.NumLayers
+	}
+	return l.validateStorage(t, int(storages), l.NumBlocks*blocks.BlockBytes()/storages)
 }
 
 // validateSource checks that the blocks come from one place.
@@ -135,12 +163,13 @@ func (l *Layout) validateSource(t kv.Tier) error {
 	return nil
 }
 
-// validateStorage checks that the storages that are there hold the blocks.
-func (l *Layout) validateStorage(t kv.Tier, blocks layout.Layout) error {
+// validateStorage checks that there are as many storages as wanted, each with room for its
+// bytes.
+func (l *Layout) validateStorage(t kv.Tier, want int, bytes uint64) error {
 	if len(l.Storage) == 0 {
 		return nil
 	}
-	if have, want := len(l.Storage), blocks.Storages(); have != want {
+	if have := len(l.Storage); have != want {
 		return fmt.Errorf("storage has %d parts: want %d for %s", have, want, l.Type)
 	}
 	for i, s := range l.Storage {
@@ -150,8 +179,8 @@ func (l *Layout) validateStorage(t kv.Tier, blocks layout.Layout) error {
 		if s.Tier() != t {
 			return fmt.Errorf("storage %d is of tier %s: want %s", i, s.Tier(), t)
 		}
-		if s.Bytes() < blocks.TotalBytes() {
-			return fmt.Errorf("storage %d of %d bytes: want at least %d for %d blocks", i, s.Bytes(), blocks.TotalBytes(), l.NumBlocks)
+		if s.Bytes() < bytes {
+			return fmt.Errorf("storage %d of %d bytes: want at least %d for %d blocks", i, s.Bytes(), bytes, l.NumBlocks)
 		}
 	}
 	return nil

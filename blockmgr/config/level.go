@@ -1,13 +1,14 @@
 package config
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// CacheLevel is a tier by the name that KVBM gives it. Zero is no level, so
-// that what a closed channel yields empties nothing.
+// CacheLevel is KVBM's name of a tier. Zero is no level: a receive from a closed channel
+// empties nothing.
 type CacheLevel uint8
 
 const (
@@ -21,7 +22,7 @@ const (
 	G4
 )
 
-// String is "G1" to "G4".
+// String returns "G1" to "G4".
 func (l CacheLevel) String() string {
 	if l < G1 || l > G4 {
 		return fmt.Sprintf("cache level %d", uint8(l))
@@ -29,17 +30,7 @@ func (l CacheLevel) String() string {
 	return fmt.Sprintf("G%d", uint8(l))
 }
 
-// ParseCacheLevel reads what String writes.
-func ParseCacheLevel(s string) (CacheLevel, error) {
-	for l := G1; l <= G4; l++ {
-		if l.String() == s {
-			return l, nil
-		}
-	}
-	return 0, fmt.Errorf("cache level %q: want %s, %s, %s or %s", s, G1, G2, G3, G4)
-}
-
-// Tier is the tier that the level names.
+// Tier returns the tier that the level names.
 func (l CacheLevel) Tier() (kv.Tier, error) {
 	switch l {
 	case G1:
@@ -52,4 +43,23 @@ func (l CacheLevel) Tier() (kv.Tier, error) {
 		return kv.TierExternal, nil
 	}
 	return 0, fmt.Errorf("cache level %d: want %d (%s) to %d (%s)", uint8(l), G1, G1, G4, G4)
+}
+
+// ServeResets empties the levels that arrive on Reset, one at a time and in order. It
+// returns when ctx ends or Reset is closed, and at once without Reset. An error of empty
+// goes to refused, and the next request is served.
+func (c *Config) ServeResets(ctx context.Context, empty func(context.Context, CacheLevel) error, refused func(CacheLevel, error)) {
+	for c.Reset != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case level, open := <-c.Reset:
+			if !open {
+				return
+			}
+			if err := empty(ctx, level); err != nil {
+				refused(level, err)
+			}
+		}
+	}
 }

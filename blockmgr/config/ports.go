@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// consolidatorPortOffset is how far the consolidator's port lies above the
-// leader's.
+// consolidatorPortOffset is the distance from the leader's port to the consolidator's.
 const consolidatorPortOffset = 1000
 
-// namedPort is a TCP port of this node with the variable that it comes from.
+// namedPort is a TCP port of this node with the variable that sets it.
 type namedPort struct {
 	name string
 	port int
 }
 
-// ports lists the ports that will be bound.
+// ports returns the ports that KVBM binds.
 func (e *Env) ports() []namedPort {
 	ports := []namedPort{{pubPort, int(e.Leader.PubPort)}, {ackPort, int(e.Leader.AckPort)}}
 	if e.Events.Consolidate {
@@ -35,8 +34,8 @@ func (e *Env) ports() []namedPort {
 
 func (e *Env) consolidatorPort() int { return int(e.Leader.PubPort) + consolidatorPortOffset }
 
-// Validate checks what depends on several variables: that all ports differ and
-// that the consolidator's is one. The error names the variables.
+// Validate checks that all ports differ and that the consolidator's is a port. The error
+// names the variables.
 func (e *Env) Validate() error {
 	seen := make(map[int]string)
 	for _, p := range e.ports() {
@@ -51,10 +50,10 @@ func (e *Env) Validate() error {
 	return nil
 }
 
-// Consolidator is the consolidator of an engine that publishes on endpoint; the
-// host * or 0.0.0.0 in it means this node. An empty endpoint with SourceTRTLLM
-// is the port that DYN_KVBM_TRTLLM_ZMQ_PORT names. The second result is false
-// when the environment turns consolidation off.
+// Consolidator returns the consolidator of an engine that publishes on endpoint. The host *
+// or 0.0.0.0 in endpoint means this node. For TensorRT-LLM an empty endpoint is the port of
+// DYN_KVBM_TRTLLM_ZMQ_PORT. The second result is false when the environment turns
+// consolidation off.
 func (e *Env) Consolidator(engine EventSource, endpoint string) (Consolidator, bool, error) {
 	if !e.Events.Consolidate {
 		return Consolidator{}, false, nil
@@ -70,7 +69,17 @@ func (e *Env) Consolidator(engine EventSource, endpoint string) (Consolidator, b
 			endpoint = "tcp://127.0.0.1:" + port
 		}
 	}
-	c, err := NewConsolidator(engine, endpoint, tcpEndpoint("0.0.0.0", e.consolidatorPort()))
+	out := tcpEndpoint("0.0.0.0", e.consolidatorPort())
+	var c Consolidator
+	var err error
+	switch engine {
+	case SourceVLLM:
+		c, err = NewVLLM(endpoint, out)
+	case SourceTRTLLM:
+		c, err = NewTRTLLM(endpoint, out)
+	default:
+		err = checkSource(engine)
+	}
 	if err != nil {
 		return Consolidator{}, false, err
 	}

@@ -7,22 +7,21 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Runtime says who the manager is, how long it lives and what it may use.
+// Runtime says which worker the manager serves, how long it lives and what it may use.
 type Runtime struct {
 	// WorkerID names this engine instance; it must be set.
 	WorkerID kv.WorkerID
-	// NIXL says whether and as whom NVIDIA's transfer library is used; by default
-	// it is.
+	// NIXL says whether to use NVIDIA's transfer library, and as which agent.
 	NIXL NIXLOptions
-	// Metrics is where the manager's metrics are registered; nil for nowhere.
+	// Metrics registers the manager's metrics; nil for nowhere.
 	Metrics MetricsRegistry
-	// Cancellation ends the manager when it is closed; nil for never. The Done
-	// channel of a context is one. See Context.
+	// Cancellation ends the manager when it is closed, such as the Done channel of a
+	// context; nil for never. See Context.
 	Cancellation <-chan struct{}
 }
 
-// Context is a child of parent that ends with it, with Cancellation, or when
-// cancel is called, which the caller must do at some time.
+// Context returns a child of parent that also ends with Cancellation. The caller must call
+// cancel.
 func (r *Runtime) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, cancel = context.WithCancel(parent)
 	if r.Cancellation == nil {
@@ -38,7 +37,7 @@ func (r *Runtime) Context(parent context.Context) (ctx context.Context, cancel c
 	return ctx, cancel
 }
 
-// Validate checks every field; the error names the first bad one.
+// Validate checks every field. The error names the first bad field.
 func (r *Runtime) Validate() error {
 	if r.WorkerID == 0 {
 		return fmt.Errorf("worker_id %d: must be set and not be 0", r.WorkerID)
@@ -46,11 +45,11 @@ func (r *Runtime) Validate() error {
 	return r.NIXL.Validate()
 }
 
-// NIXLMode says whether NIXL is used.
+// NIXLMode says whether to use NIXL.
 type NIXLMode uint8
 
 const (
-	// NIXLEnabled uses NIXL with an agent of our own, named for the worker id.
+	// NIXLEnabled uses NIXL with an agent that is named for the worker id.
 	NIXLEnabled NIXLMode = iota
 	// NIXLEnabledWithAgent uses NIXL with the agent that NIXLOptions.Agent names.
 	NIXLEnabledWithAgent
@@ -61,14 +60,13 @@ const (
 // maxAgentName bounds NIXLOptions.Agent, which travels in NIXL's metadata.
 const maxAgentName = 255
 
-// NIXLOptions says whether NIXL is used and with which agent. This build cannot
-// load the library: the values are checked and Config.Warnings says that they
-// have no effect.
+// NIXLOptions says whether to use NIXL, and with which agent. This build cannot load the
+// library: the values are checked, and Config.Warnings says that they have no effect.
 type NIXLOptions struct {
 	// Mode is NIXLEnabled by default.
 	Mode NIXLMode
-	// Agent is the name of an agent that exists, 1 to 255 bytes with
-	// NIXLEnabledWithAgent and empty otherwise.
+	// Agent is the name of an existing agent, 1 to 255 bytes. It is empty without
+	// NIXLEnabledWithAgent.
 	Agent string
 }
 
@@ -101,7 +99,7 @@ func (o NIXLOptions) Validate() error {
 	return nil
 }
 
-// String is the mode, and the agent where one is named.
+// String returns the mode, and the agent if one is named.
 func (o NIXLOptions) String() string {
 	if o.Mode == NIXLEnabledWithAgent {
 		return fmt.Sprintf("%s %q", o.Mode, o.Agent)
@@ -109,7 +107,7 @@ func (o NIXLOptions) String() string {
 	return o.Mode.String()
 }
 
-// String is "enabled", "enabled with agent" or "disabled".
+// String returns "enabled", "enabled with agent" or "disabled".
 func (m NIXLMode) String() string {
 	switch m {
 	case NIXLEnabled:

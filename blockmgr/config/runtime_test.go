@@ -3,11 +3,8 @@ package config
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func TestContextEndsWithWhateverEndsFirst(t *testing.T) {
@@ -51,27 +48,27 @@ func TestResetsAreServedInOrderAndRefusalsAreTold(t *testing.T) {
 	}
 	close(reset)
 	active := errors.New("blocks are in use")
-	var emptied []kv.Tier
-	var refused []string
+	var emptied, refused []CacheLevel
 	c := Config{Reset: reset}
-	c.ServeResets(t.Context(), func(_ context.Context, tier kv.Tier) error {
-		if tier == kv.TierDevice {
+	c.ServeResets(t.Context(), func(_ context.Context, l CacheLevel) error {
+		if l == G1 || l == 0 {
 			return active
 		}
-		emptied = append(emptied, tier)
+		emptied = append(emptied, l)
 		return nil
-	}, func(l CacheLevel, err error) { refused = append(refused, fmt.Sprintf("%s: %v", l, err)) })
-	if !slices.Equal(emptied, []kv.Tier{kv.TierDisk, kv.TierHost, kv.TierHost}) {
-		t.Errorf("emptied %v", emptied)
-	}
-	want := []string{"cache level 0: cache level 0: want 1 (G1) to 4 (G4)", "G1: blocks are in use"}
-	if !slices.Equal(refused, want) {
-		t.Errorf("refused %q, want %q", refused, want)
+	}, func(l CacheLevel, err error) {
+		refused = append(refused, l)
+		if !errors.Is(err, active) {
+			t.Errorf("%s: %v", l, err)
+		}
+	})
+	if !slices.Equal(emptied, []CacheLevel{G3, G2, G2}) || !slices.Equal(refused, []CacheLevel{0, G1}) {
+		t.Errorf("emptied %v, refused %v", emptied, refused)
 	}
 }
 
 func TestResetsEndWithTheirContextAndWithoutAChannel(t *testing.T) {
-	never := func(context.Context, kv.Tier) error { t.Error("a tier was emptied"); return nil }
+	never := func(context.Context, CacheLevel) error { t.Error("a tier was emptied"); return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, c := range []Config{{}, {Reset: make(chan CacheLevel)}} {

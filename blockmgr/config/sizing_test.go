@@ -42,13 +42,13 @@ func TestBlocksAreTheFloorOfTheDecimalSize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nanos := rapid.Uint64Range(0, 1e15).Draw(t, "bytes") // up to 1 PB, exact in a float64
 		block := rapid.Uint64Range(1, 1<<30).Draw(t, "block")
-		text := new(big.Rat).SetFrac(new(big.Int).SetUint64(nanos), big.NewInt(BytesPerGB)).FloatString(9)
+		text := new(big.Rat).SetFrac(new(big.Int).SetUint64(nanos), big.NewInt(bytesPerGB)).FloatString(9)
 		e, _, err := FromEnviron([]string{"DYN_KVBM_CPU_CACHE_GB=" + text})
 		if err != nil || e.Host.Bytes != nanos {
 			t.Fatalf("%s GB: %d bytes, %v, want %d", text, e.Host.Bytes, err, nanos)
 		}
 		blocks, err := e.Host.Blocks(block)
-		if want := nanos / block; want > MaxBlocks || want == 0 && nanos > 0 {
+		if want := nanos / block; want > maxBlocks || want == 0 && nanos > 0 {
 			if err == nil {
 				t.Fatalf("%s GB of %d bytes: %d blocks, want an error", text, block, blocks)
 			}

@@ -3,11 +3,14 @@ package config
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
-// Status says what becomes of a variable.
+// Status says whether a variable is read.
 type Status uint8
 
 const (
@@ -15,12 +18,11 @@ const (
 	Read Status = iota
 	// Deprecated variables once had an effect.
 	Deprecated
-	// Ignored variables are documented or declared by KVBM, which does not read
-	// them either.
+	// Ignored variables are documented or declared by KVBM and read by nobody.
 	Ignored
 )
 
-// String is "read", "deprecated" or "ignored".
+// String returns "read", "deprecated" or "ignored".
 func (s Status) String() string {
 	switch s {
 	case Read:
@@ -35,29 +37,28 @@ func (s Status) String() string {
 
 // Variable describes an environment variable.
 type Variable struct {
-	// Name is the variable's; a * at its end stands for any name that begins so.
+	// Name is the variable's name. A * at its end stands for any name that begins so.
 	Name string
-	// Accepts names the values that it takes; empty unless Status is Read.
+	// Accepts names the allowed values; empty unless Status is Read.
 	Accepts string
-	// Default is what an absent variable means, as one would write it; empty for
-	// nothing.
+	// Default is the value of an absent variable; empty for none.
 	Default string
-	// Meaning says what it does or, unless Status is Read, why it does nothing.
+	// Meaning says what the variable does or, unless Status is Read, why it does nothing.
 	Meaning string
-	// Status says whether it is part of Env.
+	// Status says whether the variable is part of Env.
 	Status Status
-	// Used says that the agent acts on it, and Effect how it does or why it does
-	// not. Unless Status is Read it does not, and Meaning says why.
+	// Used says that the agent acts on the variable. Effect says how, or why not. Unless
+	// Status is Read, Used is false and Meaning says why.
 	Used   bool
 	Effect string
 
-	// blank is set when an empty value is not the same as none.
+	// blank is true when an empty value is a value.
 	blank bool
 	// set parses a value into the variable's field. Nil unless Status is Read.
 	set func(*Env, string) error
 }
 
-// variable makes a Variable that is read into a field.
+// variable returns a Variable that is read into a field.
 func variable[T any](name string, s syntax[T], def string, field func(*Env) *T, meaning string) Variable {
 	return Variable{
 		Name: name, Accepts: s.accepts, Default: def, Meaning: meaning, blank: s.blank,
@@ -72,20 +73,19 @@ func variable[T any](name string, s syntax[T], def string, field func(*Env) *T, 
 	}
 }
 
-// used is the variable when the agent does this with it.
+// used returns the variable with its effect on the agent.
 func (v Variable) used(effect string) Variable {
 	v.Used, v.Effect = true, effect
 	return v
 }
 
-// unused is the variable when the agent takes it and, for this reason, does
-// nothing with it.
+// unused returns the variable with the reason why the agent does nothing with it.
 func (v Variable) unused(why string) Variable {
 	v.Used, v.Effect = false, why
 	return v
 }
 
-// match lists the variable's names among values, sorted.
+// match returns the variable's names among values, sorted.
 func (v *Variable) match(values map[string]string) []string {
 	prefix, family := strings.CutSuffix(v.Name, "*")
 	if family {
@@ -112,4 +112,108 @@ func (v *Variable) read(e *Env, values map[string]string) error {
 		return nil
 	}
 	return v.set(e, value)
+}
+
+// syntax describes the values of a variable, for the parser, the error and the document.
+type syntax[T any] struct {
+	// accepts names the values, after the word "want".
+	accepts string
+	// blank is true when an empty value is a value.
+	blank bool
+	parse func(string) (T, bool)
+}
+
+// gigabytes reads decimal GB as bytes. The product of a decimal fraction and 1e9 may fall
+// just short of a whole number, so it is rounded. A size above zero stays above zero.
+func gigabytes() syntax[uint64] {
+	return syntax[uint64]{
+		accepts: fmt.Sprintf("GB, 0 to %.0f, decimal fractions allowed", float64(maxGB)),
+		parse: func(s string) (uint64, bool) {
+			gb, err := strconv.ParseFloat(s, 64)
+			// ParseFloat takes hexadecimal numbers too.
+			if err != nil || strings.ContainsAny(s, "xX_") || math.IsNaN(gb) || gb < 0 || gb > maxGB {
+				return 0, false
+			}
+			if gb == 0 {
+				return 0, true
+			}
+			return max(1, uint64(math.Round(gb*bytesPerGB))), true
+		},
+	}
+}
+
+// number is a whole number from lo to hi.
+func number[T ~int | ~int32 | ~uint16 | ~uint32 | ~uint64](lo, hi uint64) syntax[T] {
+	return syntax[T]{
+		accepts: fmt.Sprintf("a whole number, %d to %d", lo, hi),
+		parse: func(s string) (T, bool) {
+			n, err := strconv.ParseUint(s, 10, 64)
+			return T(n), err == nil && n >= lo && n <= hi
+		},
+	}
+}
+
+// port is a TCP port.
+func port(lo uint64) syntax[uint16] {
+	s := number[uint16](lo, math.MaxUint16)
+	s.accepts = fmt.Sprintf("a port, %d to %d", lo, math.MaxUint16)
+	return s
+}
+
+// seconds is a duration in whole seconds. A time.Duration holds 9.2e9 of them.
+func seconds(lo uint64) syntax[time.Duration] {
+	n := number[uint64](lo, 1e9)
+	return syntax[time.Duration]{
+		accepts: fmt.Sprintf("seconds, %d to 1000000000", lo),
+		parse: func(s string) (time.Duration, bool) {
+			v, ok := n.parse(s)
+			return time.Duration(v) * time.Second, ok
+		},
+	}
+}
+
+// text is any value that is not blank.
+func text(accepts string) syntax[string] {
+	return syntax[string]{accepts: accepts, parse: func(s string) (string, bool) { return s, true }}
+}
+
+// choice is one of a few words. Each word stands for the value at its index.
+func choice[T any](words []string, values []T) syntax[T] {
+	return syntax[T]{
+		accepts: strings.Join(words, " or "),
+		parse: func(s string) (T, bool) {
+			i := slices.Index(words, s)
+			if i < 0 {
+				var none T
+				return none, false
+			}
+			return values[i], true
+		},
+	}
+}
+
+func isOn(s string) bool {
+	return slices.Contains([]string{"1", "true", "on", "yes"}, strings.ToLower(s))
+}
+
+func isOff(s string) bool {
+	return slices.Contains([]string{"0", "false", "off", "no"}, strings.ToLower(s))
+}
+
+// boolean is one of the words for yes and no, in any case.
+func boolean() syntax[bool] {
+	return syntax[bool]{
+		accepts: "1, true, on, yes, 0, false, off or no",
+		parse:   func(s string) (bool, bool) { return isOn(s), isOn(s) || isOff(s) },
+	}
+}
+
+// presence is a switch that is on for KVBM when the variable exists. Here every value is on,
+// none included, but for the words that say off.
+func presence() syntax[bool] {
+	return syntax[bool]{
+		accepts: "anything, also nothing, for on; 0, false, off or no for off",
+		blank:   true,
+		parse:   func(s string) (bool, bool) { return !isOff(s), true },
+	}
 }

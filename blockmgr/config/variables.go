@@ -19,11 +19,11 @@ const (
 	trtllmPort  = "DYN_KVBM_TRTLLM_ZMQ_PORT"
 )
 
-// maxCount bounds numbers of things that are kept in memory at once.
+// maxCount bounds the numbers of transfers, blocks of a batch and requests.
 const maxCount = 1 << 20
 
-// Variables is the table of all variables of KVBM, grouped by what they are
-// about. The caller owns the slice.
+// Variables returns the table of KVBM's variables, grouped by subject. The caller owns the
+// slice.
 func Variables() []Variable {
 	return slices.Concat(sizeVariables(), diskVariables(), offloadVariables(), leaderVariables(),
 		statsVariables(), eventVariables(), processVariables(), ignoredVariables())
@@ -34,13 +34,13 @@ func sizeVariables() []Variable {
 		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
 			"Size of the host tier, all ranks together. It holds floor(GB * 1e9 / bytes of a block on all ranks) blocks; a size above 0 that holds none is an error.").
 			used("The host tier of the node, which all engines share: one size, not one for each."),
-		variable(hostBlocks, number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
+		variable(hostBlocks, number[uint64](0, maxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
 			"Exact number of blocks of the host tier, which wins over its GB; 0 is no override.").
 			used("The host blocks of each namespace, exactly."),
 		variable(diskGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Disk.Bytes },
 			"Size of the disk tier, by the same formula. With a disk tier and no host tier, by GB or by blocks, the host is bypassed.").
 			used("The disk tier of the node, which all engines share."),
-		variable(diskBlocks, number[uint64](0, MaxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
+		variable(diskBlocks, number[uint64](0, maxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
 			"Exact number of blocks of the disk tier, which wins over its GB; 0 is no override.").
 			used("The disk blocks of each namespace, exactly."),
 	}

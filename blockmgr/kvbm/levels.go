@@ -12,68 +12,39 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// settleTime is how long a reset waits for blocks that are being sealed, written
-// or read.
+// settleTime bounds how long a reset waits for blocks that are being sealed, written or read.
 const settleTime = 2 * time.Second
 
-// errEngines: a level is not the manager's to look at or to empty.
-var errEngines = fmt.Errorf("its blocks are the engine's own, which must be asked itself: %w", blockmgr.ErrNoTier)
-
-// Status counts the slots of a level by what a reset would do to them. The error
-// is blockmgr.ErrNoTier for a level that is not kept here, which G1 never is.
-func (m *Manager) Status(level config.CacheLevel) (blockmgr.TierStatus, error) {
-	tier, err := level.Tier()
-	if err != nil {
-		return blockmgr.TierStatus{}, err
+// Reset empties a level. It first waits for blocks on their way to or from disk, for two
+// seconds at most. While a block of the level is in use, Reset changes nothing and returns
+// blockmgr.ErrActive. The error is blockmgr.ErrNoTier for a level without a tier here; G1
+// has none.
+func (m *Manager) Reset(ctx context.Context, level config.CacheLevel) error {
+	if err := m.reset(ctx, level); err != nil {
+		return fmt.Errorf("cache level %s: %w", level, err)
 	}
-	if tier == kv.TierDevice {
-		return blockmgr.TierStatus{}, fmt.Errorf("status of cache level %s: %w", level, errEngines)
-	}
-	st, err := m.pool.Status(tier)
-	if err != nil {
-		return st, fmt.Errorf("status of cache level %s: %w", level, err)
-	}
-	return st, nil
+	m.log.Info("cache level emptied", zap.Stringer("level", level))
+	return nil
 }
 
-// Reset empties a level, or refuses to (blockmgr.ErrActive) and changes nothing
-// while a block of it is in use. For up to two seconds, and until ctx ends, it
-// first waits for blocks that are on their way to or from disk. The error is
-// blockmgr.ErrNoTier for a level that is not kept here, which G1 never is.
-func (m *Manager) Reset(ctx context.Context, level config.CacheLevel) error {
+func (m *Manager) reset(ctx context.Context, level config.CacheLevel) error {
 	tier, err := level.Tier()
 	if err != nil {
 		return err
 	}
-	if err := m.empty(ctx, tier); err != nil {
-		return fmt.Errorf("cache level %s: %w", level, err)
-	}
-	return nil
-}
-
-// empty is Reset by the name of a tier.
-func (m *Manager) empty(ctx context.Context, tier kv.Tier) error {
 	if tier == kv.TierDevice {
-		return fmt.Errorf("reset: %w", errEngines)
+		return fmt.Errorf("reset: its blocks are the engine's own, which must be asked itself: %w", blockmgr.ErrNoTier)
 	}
 	settle, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	_ = m.pool.Quiesce(settle) // what is in use after that, the pool says itself
+	_ = m.pool.Quiesce(settle) // Pool.Reset reports what is still in use
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
-	if err := m.pool.Reset(tier); err != nil {
-		return err
-	}
-	m.resets.Add(1)
-	return nil
+	return m.pool.Reset(tier)
 }
 
-// Resets counts the resets that emptied a level, and the requests on the reset
-// channel that came to nothing.
-func (m *Manager) Resets() (done, refused uint64) { return m.resets.Load(), m.resetsRefused.Load() }
-
+// resetRefused logs a request of the reset channel that emptied nothing.
 func (m *Manager) resetRefused(level config.CacheLevel, err error) {
-	m.resetsRefused.Add(1)
 	m.log.Warn("request to empty a cache level is refused", zap.Stringer("level", level), zap.Error(err))
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,36 +16,33 @@ import (
 	"github.com/blockyard-ai/blockyard/layout"
 )
 
-// tendInterval is how often metrics are sent and former sessions are looked
-// after.
+// tendInterval is the time between two reports of metrics, and two looks at the sessions of
+// dead programs.
 const tendInterval = time.Second
 
-// Manager is a block manager for one model, as a config.Config describes it. New
-// makes it.
+// Manager is a block manager for one model. New makes it from a config.Config.
 type Manager struct {
 	log      *zap.Logger
 	core     *blockmgr.Manager
 	pool     *blockmgr.Pool
 	sharding layout.Sharding
 	tiers    tiers
-	// offload is what device_layout says about which blocks leave the device.
+	// offload is the filter of device_layout; nil: every block may leave the device.
 	offload      config.OffloadFilter
 	consolidator Consolidator // nil: none
 	metrics      *metricsFeed
 
-	resets, resetsRefused atomic.Uint64
-
 	// cancel ends the manager. tasks are the goroutines that it waits for.
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	// done is closed when everything has ended; err is set before.
+	// done is closed when everything has ended; err is set before that.
 	done chan struct{}
 	err  error
 }
 
-// New checks the configuration and opens a manager, which lives until Close, or
-// until ctx or cfg.Runtime.Cancellation ends. The error names the first bad field,
-// its value and what is allowed, or says what kept a tier from being opened.
+// New opens a manager. The manager lives until Close, or until ctx or
+// cfg.Runtime.Cancellation ends. The error names the first bad field, its value and what is
+// allowed, or says why a tier cannot be opened.
 func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -81,7 +77,7 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 	return m, nil
 }
 
-// open opens the manager beneath and the model's pool.
+// open opens the manager beneath, and the model's pool.
 func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error {
 	err := m.tiers.checkSpace(m.log)
 	if err != nil {
@@ -98,7 +94,7 @@ func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error 
 	if m.pool, err = m.core.Pool(ns); err != nil {
 		return errors.Join(fmt.Errorf("block manager: %w", err), m.core.Close())
 	}
-	// The event manager knows what is there when New returns.
+	// The listener knows every block when New returns.
 	return m.pool.Quiesce(context.Background())
 }
 
@@ -129,7 +125,7 @@ func (m *Manager) closeConsolidator() error {
 	return m.consolidator.Close()
 }
 
-// warn logs what is allowed and probably not meant.
+// warn logs settings that are allowed and probably a mistake.
 func (m *Manager) warn(cfg *config.Config, place *Place) {
 	warnings := cfg.Warnings()
 	if cfg.HostLayout == nil && cfg.DiskLayout == nil {
@@ -143,12 +139,12 @@ func (m *Manager) warn(cfg *config.Config, place *Place) {
 	}
 }
 
-// start starts the goroutines, all of which end before done is closed.
+// start starts the goroutines. All end before done is closed.
 func (m *Manager) start(ctx context.Context, cfg *config.Config) {
 	ctx, m.cancel = cfg.Runtime.Context(ctx)
-	m.tasks.Go(func() { cfg.ServeResets(ctx, m.empty, m.resetRefused) })
+	m.tasks.Go(func() { cfg.ServeResets(ctx, m.Reset, m.resetRefused) })
 	m.tasks.Go(func() { m.tend(ctx) })
-	go func() { // waited for by Close, through done
+	go func() { // Close waits for it, by done
 		defer close(m.done)
 		<-ctx.Done()
 		m.tasks.Wait()
@@ -156,7 +152,7 @@ func (m *Manager) start(ctx context.Context, cfg *config.Config) {
 	}()
 }
 
-// tend does what is due every second, until ctx ends.
+// tend does the work of every second until ctx ends.
 func (m *Manager) tend(ctx context.Context) {
 	ticker := time.NewTicker(tendInterval)
 	defer ticker.Stop()
@@ -171,8 +167,8 @@ func (m *Manager) tend(ctx context.Context) {
 	}
 }
 
-// end closes what New opened. The last counts are those after the blocks on their
-// way to disk have arrived.
+// end closes what New opened. The last metrics include the blocks that reach the disk
+// meanwhile.
 func (m *Manager) end() error {
 	err := m.core.Close()
 	m.metrics.send(m.pool.Stats())
@@ -182,29 +178,45 @@ func (m *Manager) end() error {
 	return err
 }
 
-// Close ends the manager: blocks on their way to disk have two seconds to arrive,
-// and sessions end, whose slots must not be touched any more. Both tiers stay for
-// the next manager. It returns what went wrong, every time that it is called,
-// whoever ended the manager.
+// Close ends the manager. Blocks on their way to disk have two seconds to arrive. Sessions
+// end: nobody may touch their slots any more. Both tiers stay for the next manager. Every
+// call returns the error of the end, if there was one.
 func (m *Manager) Close() error {
 	m.cancel()
 	<-m.done
 	return m.err
 }
 
-// Done is closed when the manager has ended, because of Close or without it; Close
-// then returns at once.
+// Done is closed when the manager has ended. Close then returns at once.
 func (m *Manager) Done() <-chan struct{} { return m.done }
 
-// Pool is the model's blocks. It is the manager's and ends with it.
+// Pool returns the pool of the model's blocks, which ends with the manager.
 func (m *Manager) Pool() *blockmgr.Pool { return m.pool }
 
-// Sharding says which part of a slot is which rank's. Rank 0 is Place.FirstRank.
+// Sharding returns which part of a slot belongs to which rank. Rank 0 is Place.FirstRank.
 func (m *Manager) Sharding() layout.Sharding { return m.sharding }
 
-// ShouldStore asks the offload filter of device_layout whether a block is worth
-// being stored, and is to be called before it is copied; without a filter every
-// block is. It is safe for concurrent use if the filter is.
+// ShouldStore asks the offload filter of device_layout whether to store a block. Call it
+// before the block is copied. Without a filter every block is stored. It is safe for
+// concurrent use if the filter is.
 func (m *Manager) ShouldStore(hash kv.SequenceHash) bool {
 	return m.offload == nil || m.offload.ShouldOffload(hash)
+}
+
+// sink passes the pool's events to an EventManager, in the pool's order: the pool calls with
+// its lock held.
+type sink struct{ to config.EventManager }
+
+// BlockStored implements blockmgr.EventSink.
+func (s sink) BlockStored(_ kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	parent, hasParent := b.ParentSeq, b.Position > 0
+	if !hasParent {
+		parent = 0
+	}
+	s.to.BlockStored(t, b.Seq, parent, hasParent)
+}
+
+// BlockRemoved implements blockmgr.EventSink.
+func (s sink) BlockRemoved(_ kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
+	s.to.BlockRemoved(t, b.Seq)
 }

@@ -14,40 +14,39 @@ import (
 	"github.com/blockyard-ai/blockyard/layout"
 )
 
-// Place says what config.Config has no field for: where the bytes lie and what
-// they are bytes of.
+// Place says what config.Config has no field for: where the bytes lie, and of which model
+// they are.
 type Place struct {
-	// HostDir is the directory of the host tier, best on tmpfs or hugetlbfs. It
-	// must be set when there is a host or a disk tier, unless host_layout says it.
+	// HostDir is the directory of the host tier, best on tmpfs or hugetlbfs. A host or a disk
+	// tier needs it, unless host_layout names a directory.
 	HostDir string
-	// Disk is how the files of the disk tier are made and, unless disk_layout says
-	// it, in which directory. There is no default for the directory.
+	// Disk says how to make the files of the disk tier, and in which directory, unless
+	// disk_layout names one. The directory has no default.
 	Disk config.DiskFiles
-	// Transfer bounds the copies between host and disk; 0 is the default of
-	// blockmgr.Config.
+	// Transfer bounds the copies between host and disk; 0 is blockmgr.Config's default.
 	Transfer config.Transfer
 
-	// Model is the served model's name, Weights a fingerprint of its weights, DType
-	// the type of the cache's elements, such as "bfloat16", and KVFormat the
-	// engine's name for its format and version. All must be set: blocks that differ
-	// in one of them are never taken for each other.
+	// Model is the name of the served model, Weights a fingerprint of its weights, DType the
+	// type of the cache's elements, such as "bfloat16", and KVFormat the engine's name for
+	// its format and version. All must be set. Blocks that differ in one of them are different
+	// blocks.
 	Model, Weights, DType, KVFormat string
 	// TP, PP and DCP are the tensor, pipeline and decode-context parallel sizes, 1
 	// to 1024; 0 means 1.
 	TP, PP, DCP uint32
-	// FirstRank is the first of the Ranks neighbouring ranks, among all TP·PP·DCP of
-	// them, whose parts make up a block here; Ranks 0 means all. Without a logical
-	// layout a block is the part of one rank.
+	// A block here is made of the parts of Ranks neighbouring ranks, from FirstRank on, among
+	// all TP·PP·DCP ranks. Ranks 0 means all. Without a logical layout a block is the part of
+	// one rank.
 	FirstRank, Ranks uint32
 	// Replicated says that the parts of all ranks are equal, as with MLA and tensor
-	// parallelism: a slot holds them once. PP and DCP must then be 1.
+	// parallelism. A slot then holds one part, and PP and DCP must be 1.
 	Replicated bool
 
 	// Consolidate starts what config.Consolidator describes; agent/consolidated.Start does.
 	// An error fails New. New calls it when there is a Consolidator and no Events. The
 	// manager closes the result when it has ended, or when New fails.
 	Consolidate func(Consolidation) (Consolidator, error)
-	// Log is where warnings go; nil for nowhere.
+	// Log receives warnings; nil for none.
 	Log *zap.Logger
 }
 
@@ -67,16 +66,15 @@ type Consolidator interface {
 	io.Closer
 }
 
-// shape is the size of a block and what it has in common with others.
+// shape is the size and the namespace of a block.
 type shape struct {
 	namespace kv.Namespace
 	sharding  layout.Sharding
-	// slotBytes is the size of a slot: a block, rounded up to a page.
+	// slotBytes is the size of a block, rounded up to a page.
 	slotBytes uint64
 }
 
-// shape checks the fields that say what a block is, and puts them together. The
-// error names the first bad one.
+// shape checks the fields that say what a block is. The error names the first bad field.
 func (p *Place) shape(cfg *config.Config) (shape, error) {
 	for _, f := range []struct{ name, value string }{
 		{"model", p.Model}, {"weights", p.Weights}, {"dtype", p.DType}, {"kv_format", p.KVFormat},
@@ -93,14 +91,13 @@ func (p *Place) shape(cfg *config.Config) (shape, error) {
 	if err != nil {
 		return shape{}, err
 	}
-	mode, inner := layout.LeaderWorkerSharded, cfg.Model.InnerDim*ranks
+	mode, together := layout.LeaderWorkerSharded, ranks
 	if p.Replicated {
-		mode, inner = layout.Replicated, cfg.Model.InnerDim
+		mode, together = layout.Replicated, 1
 	}
-	slot, err := layout.NewFullyContiguous(layout.Config{
-		NumBlocks: 1, NumLayers: cfg.Model.NumLayers, OuterDim: cfg.Model.OuterDim, PageSize: cfg.Model.PageSize,
-		InnerDim: inner, DTypeBytes: cmp.Or(cfg.Model.DTypeBytes, config.DefaultDTypeBytes), Alignment: storage.PageSize,
-	})
+	geometry := cfg.Model.Geometry(1, together)
+	geometry.Alignment = storage.PageSize
+	slot, err := layout.NewFullyContiguous(geometry)
 	if err != nil {
 		return shape{}, fmt.Errorf("model, %d ranks together: %w", ranks, err)
 	}
@@ -112,8 +109,8 @@ func (p *Place) shape(cfg *config.Config) (shape, error) {
 	return sh, err
 }
 
-// sharded reports whether slots hold the parts of several ranks. A block is the
-// same bytes in all tiers here, so that host and disk must agree.
+// sharded reports whether slots hold the parts of several ranks. A block has the same bytes
+// in all tiers, so that host and disk must agree.
 func sharded(cfg *config.Config) (bool, error) {
 	host, disk := cfg.HostLayout, cfg.DiskLayout
 	if host != nil && disk != nil && host.Logical != disk.Logical {
@@ -123,10 +120,10 @@ func sharded(cfg *config.Config) (bool, error) {
 		disk != nil && disk.Logical == config.LeaderWorkerSharded, nil
 }
 
-// maxParallel bounds each of TP, PP and DCP, so that their product is one.
+// maxParallel bounds each of TP, PP and DCP, so that their product fits.
 const maxParallel = 1024
 
-// ranks is how many ranks have a part of, or share, a block.
+// ranks returns how many ranks have a part of a block, or share it.
 func (p *Place) ranks(sharded bool) (uint64, error) {
 	all := uint64(1)
 	for _, f := range []struct {
@@ -154,8 +151,8 @@ func (p *Place) ranks(sharded bool) (uint64, error) {
 	return ranks, nil
 }
 
-// namespace is what the blocks of the place have in common. Where they are not
-// those of all ranks, the format says of which.
+// namespace returns the identity that all blocks share. Blocks of some ranks alone have these
+// ranks in their format.
 func (p *Place) namespace(slot layout.Config, ranks uint64) kv.Namespace {
 	ns := kv.Namespace{
 		Model: p.Model, Weights: p.Weights, DType: p.DType, KVFormat: p.KVFormat, Layout: layout.FullyContiguousName,

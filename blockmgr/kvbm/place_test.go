@@ -8,6 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/layout"
 )
 
 func TestBadFieldIsAnErrorThatNamesItAndLeavesNothingOpen(t *testing.T) {
@@ -131,8 +132,8 @@ func TestPartsOfAllRanksLieInOneSlotAndComeBackFromDisk(t *testing.T) {
 	if err := slots[0].ApplyTokenBlock(blockmgr.TokenBlock{Block: blocks[0], Tokens: tokens(1, 0)}); err != nil {
 		t.Fatal(err)
 	}
-	c.eachPage(func(rank uint64, offset, size uint64) {
-		copy(slots[0].Data()[offset:], bytes.Repeat([]byte{byte(1 + rank)}, int(size)))
+	c.eachShard(func(rank uint64, at layout.Region) {
+		copy(slots[0].Data()[at.Offset:], bytes.Repeat([]byte{byte(1 + rank)}, int(at.Size)))
 	})
 	handles, err := c.Pool().Register(c.s, slots)
 	if err != nil {
@@ -148,10 +149,10 @@ func TestPartsOfAllRanksLieInOneSlotAndComeBackFromDisk(t *testing.T) {
 		t.Fatalf("%d blocks are found, %v", len(handles), err)
 	}
 	var covered uint64
-	c.eachPage(func(rank uint64, offset, size uint64) {
-		covered += size
-		if !bytes.Equal(handles[0].Data()[offset:offset+size], bytes.Repeat([]byte{byte(1 + rank)}, int(size))) {
-			t.Errorf("rank %d does not find its own bytes at %d", rank, offset)
+	c.eachShard(func(rank uint64, at layout.Region) {
+		covered += at.Size
+		if !bytes.Equal(handles[0].Data()[at.Offset:at.Offset+at.Size], bytes.Repeat([]byte{byte(1 + rank)}, int(at.Size))) {
+			t.Errorf("rank %d does not find its own bytes at %d", rank, at.Offset)
 		}
 	})
 	if covered != c.Pool().BlockBytes() {
@@ -160,23 +161,15 @@ func TestPartsOfAllRanksLieInOneSlotAndComeBackFromDisk(t *testing.T) {
 	release(handles)
 }
 
-// eachPage calls do for every page of every rank's part of a slot.
-func (c *client) eachPage(do func(rank, offset, size uint64)) {
+// eachShard calls do for every rank's part of a slot.
+func (c *client) eachShard(do func(rank uint64, at layout.Region)) {
 	c.t.Helper()
 	for rank := range c.Sharding().Ranks() {
-		shard, err := c.Sharding().Shard(rank)
+		at, err := c.Sharding().Shard(rank)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		for layer := range shard.Config().NumLayers {
-			for outer := range shard.Config().OuterDim {
-				at, err := shard.Place(0, layer, outer)
-				if err != nil {
-					c.t.Fatal(err)
-				}
-				do(rank, at.Offset, at.Size)
-			}
-		}
+		do(rank, at)
 	}
 }
 
@@ -222,7 +215,7 @@ func TestBlocksThatDifferInWhatTheyAreHaveDifferentNamespaces(t *testing.T) {
 		seen[sh.namespace.ID()] = i
 	}
 	cfg, place := shardedConfig(t)
-	cfg.Model.DTypeBytes, place.TP, place.PP, place.DCP, place.Ranks = config.DefaultDTypeBytes, 1, 1, 1, 1
+	cfg.Model.DTypeBytes, place.TP, place.PP, place.DCP, place.Ranks = 2, 1, 1, 1, 1
 	if sh, err := place.shape(&cfg); err != nil || seen[sh.namespace.ID()] != 0 {
 		t.Errorf("defaults that are spelled out are another namespace, %v", err)
 	}

@@ -10,10 +10,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Begin begins a session of the pool, under an id that no session of an earlier
-// manager has. The processes are those that copy from and to its slots besides
-// this one; should this one die, the slots stay out of use until they are gone.
-// The session ends with Pool.EndSession.
+// Begin begins a session of the pool, under an id that no earlier manager has used. The
+// processes are those that copy from and to its slots, besides this one. If this one dies,
+// the slots stay out of use until the others have exited. Pool.EndSession ends the session.
 func (m *Manager) Begin(processes ...blockmgr.Process) (blockmgr.SessionID, error) {
 	s := blockmgr.SessionID(kv.RandomID())
 	if err := m.pool.BeginSession(s, processes...); err != nil {
@@ -22,8 +21,8 @@ func (m *Manager) Begin(processes ...blockmgr.Process) (blockmgr.SessionID, erro
 	return s, nil
 }
 
-// forgetGone frees what sessions of earlier managers hold whose processes are all
-// gone. The earlier manager's own process is: the directory was locked by it.
+// forgetGone frees the slots of earlier managers' sessions whose processes have all exited.
+// An earlier manager's own process has: it had locked the directory.
 func (m *Manager) forgetGone() {
 	for _, f := range m.core.Previous() {
 		if !f.Foreign && !slices.ContainsFunc(f.Processes, mayRun) {
@@ -32,11 +31,11 @@ func (m *Manager) forgetGone() {
 	}
 }
 
-// mayRun reports whether a process may still run. A pid that is taken may be
-// another process's by now, which costs slots and no bytes.
+// mayRun reports whether a process may still run. The pid may be another process's by now:
+// that costs slots and no bytes.
 func mayRun(p blockmgr.Process) bool {
 	if p.PID <= 0 || p.Start == 0 {
-		return true // which process it is was never known
+		return true // the session did not name its process
 	}
 	return !errors.Is(unix.Kill(int(p.PID), 0), unix.ESRCH)
 }

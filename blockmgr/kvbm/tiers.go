@@ -5,26 +5,30 @@ import (
 	"fmt"
 	"io"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
-// tiers is where host and disk lie.
+// tiers holds where host and disk lie.
 type tiers struct {
 	host, disk room
-	// made is what allocators made, and is the manager's to close.
+	// made are the storages of allocators. The manager closes them.
 	made []io.Closer
 }
 
-// room is where the slots of a tier lie. A tier that is not there has none.
+// room is where the slots of a tier lie. A tier that is off has no bytes.
 type room struct {
 	bytes uint64
 	dir   string
 }
 
-// findTiers checks the layouts of the tiers that are there and asks their
-// allocators. The error names the first bad field, and then nothing is left open.
+// findTiers checks the layouts and asks their allocators. The error names the first bad
+// field, and leaves nothing open.
 func findTiers(cfg *config.Config, p *Place, slotBytes uint64) (t tiers, err error) {
 	defer func() {
 		if err != nil {
@@ -52,7 +56,7 @@ func findTiers(cfg *config.Config, p *Place, slotBytes uint64) (t tiers, err err
 	return t, nil
 }
 
-// find is the room of one tier's blocks.
+// find returns the room of one tier's blocks.
 func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint64) (room, error) {
 	if l == nil {
 		return room{}, nil
@@ -76,7 +80,7 @@ func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint
 			t.made = append(t.made, c)
 		}
 		name += ": the allocator's storage"
-	default: // logical, which says nothing about places
+	default: // logical names no place
 		return r, nil
 	}
 	if err := r.take(s, tier, l.NumBlocks, slotBytes); err != nil {
@@ -85,8 +89,8 @@ func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint
 	return r, nil
 }
 
-// take checks that a storage holds the slots, and puts them into its directory if
-// it has one.
+// take checks that a storage has room for the slots, and takes over its directory if it has
+// one.
 func (r *room) take(s config.Storage, tier kv.Tier, blocks, slotBytes uint64) error {
 	if s == nil {
 		return errors.New("is nil: want one")
@@ -106,7 +110,7 @@ func (r *room) take(s config.Storage, tier kv.Tier, blocks, slotBytes uint64) er
 	return nil
 }
 
-// close closes what allocators made.
+// close closes the storages of allocators.
 func (t *tiers) close() error {
 	var errs []error
 	for _, c := range t.made {
@@ -115,9 +119,8 @@ func (t *tiers) close() error {
 	return errors.Join(errs...)
 }
 
-// managerConfig is the configuration of the manager beneath. Sizes in bytes of
-// whole slots are exact numbers of blocks and, unlike numbers of blocks, bound
-// what blocks of an earlier model take together with those of this one.
+// managerConfig returns the configuration of the manager beneath. Sizes are bytes of whole
+// slots: they give an exact number of blocks, and blocks of an earlier model count too.
 func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 	c := blockmgr.Config{
 		HostDir: t.host.dir, HostBytes: t.host.bytes, DiskDir: t.disk.dir, DiskBytes: t.disk.bytes,
@@ -131,4 +134,42 @@ func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 		c.Filter = cfg.HostLayout.OffloadFilter
 	}
 	return c
+}
+
+// checkSpace compares the tiers with the node's limits before anything is allocated. The
+// error says how much is wanted, how much there is and which field to change.
+func (t *tiers) checkSpace(log *zap.Logger) error {
+	limits, err := resource.Read("/")
+	if err != nil {
+		log.Warn("the node's limits cannot be read: tiers are not checked against them", zap.Error(err))
+	}
+	host, hostHeld, err := t.host.space()
+	if err != nil {
+		return fmt.Errorf("host_layout: %w", err)
+	}
+	disk, diskHeld, err := t.disk.space()
+	if err != nil {
+		return fmt.Errorf("disk_layout: %w", err)
+	}
+	warnings, err := resource.Check(limits, host, disk, resource.Want{
+		HostDir: t.host.dir, HostBytes: t.host.bytes, HostHeld: hostHeld, HostSetting: "host_layout num_blocks",
+		DiskDir: t.disk.dir, DiskBytes: t.disk.bytes, DiskHeld: diskHeld, DiskSetting: "disk_layout num_blocks",
+	})
+	for _, w := range warnings {
+		log.Warn("resources", zap.String("warning", w))
+	}
+	return err
+}
+
+// space returns the file system of a tier, and the bytes there that files of an earlier
+// manager hold. These need no new room.
+func (r *room) space() (s resource.Space, held uint64, err error) {
+	if r.bytes == 0 {
+		return s, 0, nil
+	}
+	if s, err = resource.SpaceOf(r.dir); err != nil {
+		return s, 0, err
+	}
+	held, err = storage.HeldBytes(r.dir)
+	return s, held, err
 }

@@ -3,6 +3,7 @@ package kvbm
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,7 +81,7 @@ func TestTierThatTheNodeHasNoRoomForIsRefusedBeforeAnythingIsMade(t *testing.T) 
 	cfg, place := both(t, 4)
 	place.HostDir = filepath.Join(place.HostDir, "host")
 	cfg.Model.InnerDim = 1 << 20 // blocks of 128 MiB
-	cfg.HostLayout = &config.Layout{NumBlocks: config.MaxBlocks, Allocator: maker{kv.TierHost}}
+	cfg.HostLayout = &config.Layout{NumBlocks: math.MaxUint32, Allocator: maker{kv.TierHost}}
 	cfg.DiskLayout = nil
 	_, err := New(t.Context(), cfg, place)
 	if err == nil || !strings.Contains(err.Error(), "lower host_layout num_blocks") {

@@ -12,6 +12,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -33,18 +34,20 @@ func TestSubscriberAndScrapeSeeTheBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ended, resets := make(chan error, 1), make(chan config.CacheLevel)
 	go func() {
-		ended <- run(ctx, []string{
-			"DYN_KVBM_CPU_CACHE_GB=0.02", "DYN_KVBM_DISK_CACHE_GB=0.02", "DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=tiered",
+		ended <- run(ctx, options{environ: []string{
+			"DYN_KVBM_CPU_CACHE_GB=0.02", "DYN_KVBM_DISK_CACHE_GB=0.02", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER=1",
+			"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=tiered",
 			fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_PUB_PORT=%d", port-1000), fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_ACK_PORT=%d", port-999),
-		}, engine.Events, t.TempDir(), l)
+		}, kind: "vllm", engine: engine.Events, dir: t.TempDir(), resets: resets}, l)
 	}()
 	tokens := make([]uint32, 16)
 	for i := range tokens {
 		tokens[i] = uint32(i)
 	}
-	awaitTiers(t, subscribe(t, port), func() {
+	sub := subscribe(t, port)
+	awaitTiers(t, sub, func() {
 		engine.Publish(engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: []engineevent.Event{{
 			Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{7}, Tokens: tokens, BlockSize: 16, Medium: "GPU",
 		}}}))
@@ -57,6 +60,8 @@ func TestSubscriberAndScrapeSeeTheBlock(t *testing.T) {
 			t.Fatalf("no %q in\n%s", want, scrape(t, l.Addr()))
 		}
 	}
+	resets <- config.G3
+	await(t, sub, func(e *engineevent.Event) bool { return e.Kind == kvevent.Removed && e.Medium == "CPU_TIER2" }, func() {})
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -95,10 +100,16 @@ func subscribe(t *testing.T, port int) *zmq.Socket {
 func awaitTiers(t *testing.T, sub *zmq.Socket, publish func()) {
 	t.Helper()
 	media := make(map[string]bool)
-	for deadline := time.Now().Add(30 * time.Second); !media["GPU"] || !media["CPU_TIER1"] || !media["CPU_TIER2"]; {
-		if time.Now().After(deadline) {
-			t.Fatalf("stored in %v alone", media)
-		}
+	await(t, sub, func(e *engineevent.Event) bool {
+		media[e.Medium] = media[e.Medium] || e.Kind == kvevent.Stored
+		return media["GPU"] && media["CPU_TIER1"] && media["CPU_TIER2"]
+	}, publish)
+}
+
+// await receives until an event satisfies last, and calls publish before each receive.
+func await(t *testing.T, sub *zmq.Socket, last func(*engineevent.Event) bool, publish func()) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		publish()
 		parts, err := sub.RecvMessageBytes(0)
 		if err != nil {
@@ -108,10 +119,13 @@ func awaitTiers(t *testing.T, sub *zmq.Socket, publish func()) {
 		if err := new(engineevent.Decoder).Decode(parts[2], &batch); err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range batch.Events {
-			media[e.Medium] = media[e.Medium] || e.Kind == kvevent.Stored
+		for i := range batch.Events {
+			if last(&batch.Events[i]) {
+				return
+			}
 		}
 	}
+	t.Fatal("the event that ends the wait did not come")
 }
 
 func scrape(t *testing.T, address net.Addr) string {

@@ -34,8 +34,6 @@ func exceptions() []exception {
 
 		{"blockmgr", 20, 5400, "Manager and Pool are one state machine: sessions, grants, lookups, growth and recovery change the same slots under one lock"},
 
-		{"blockmgr/config", 17, 1700, beingCut},
-
 		{"router/index", 12, 3200, "one state under one lock with lock-free readers: package runs took what it could be cut from"},
 	}
 }
