@@ -124,11 +124,9 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 	return s.mark(q, c.id)
 }
 
+// newRequest chooses and books a worker.
 func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) reply {
-	id := c.id
-	if id == "" {
-		id = rand.Text()
-	}
+	id := cmp.Or(c.id, rand.Text())
 	select {
 	case s.routing <- struct{}{}:
 	default:
@@ -146,9 +144,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	query := q.query(id)
 	model, err := s.model(q.Model)
 	if err != nil {
-		out := s.failed(err)
-		out.id = id
-		return out
+		return s.failedRequest(id, err)
 	}
 	if err := s.pinRank(model, q, query); err != nil {
 		return s.fail(http.StatusBadRequest, err)
@@ -162,9 +158,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	m, err := model.FindBestMatch(ctx, query)
 	if err != nil {
-		out := s.failed(err)
-		out.id = id
-		return out
+		return s.failedRequest(id, err)
 	}
 	var unbook func()
 	if m.Booked {
@@ -280,6 +274,13 @@ func (s *service) failed(err error) reply {
 		out.body = &rejectedAnswer{Method: "queue_rejected", Rejection: rejection{
 			PolicyClass: "default", LimitKind: string(full.Kind), Current: full.Current, Limit: full.Limit}}
 	}
+	return out
+}
+
+// failedRequest is failed for a request with an id.
+func (s *service) failedRequest(id string, err error) reply {
+	out := s.failed(err)
+	out.id = id
 	return out
 }
 

@@ -159,9 +159,9 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 	return nil
 }
 
-// connectedLocked notes that a source is connected (there) or disconnected.
-func (s *Set) connectedLocked(source int, there bool, now time.Time) {
-	if there {
+// connectedLocked notes that a source is connected or disconnected.
+func (s *Set) connectedLocked(source int, connected bool, now time.Time) {
+	if connected {
 		delete(s.offline, source)
 	} else {
 		s.offline[source] = true
@@ -171,7 +171,7 @@ func (s *Set) connectedLocked(source int, there bool, now time.Time) {
 			if f.source != source {
 				continue
 			}
-			if there && !f.replayed {
+			if connected && !f.replayed {
 				f.seen = now // The source was away, not the publisher.
 			}
 			f.replayed = false
@@ -216,32 +216,17 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 	}
 	f := s.feeds[a.PublisherID]
 	if a.Health == kvevent.HealthGone {
-		if f != nil {
-			s.counters.Gone++
-			s.endLocked(f, "its publisher says goodbye")
-			s.fenceLocked(a, now, true)
-			s.refreshLocked()
-		}
-		s.forgetRestoredLocked(s.restored[a.PublisherID])
+		s.goneLocked(f, a, now)
 		return nil
 	}
 	if reason := s.refusalReasonLocked(f, a); reason != "" {
 		s.refuseLocked(a, now, reason)
 		return nil
 	}
-	if f != nil && f.model.key != keyOf(a) {
-		s.endLocked(f, fmt.Sprintf("its publisher serves %s now", keyOf(a)))
-		f = nil
-	}
-	if f == nil {
-		f = s.adoptLocked(a)
-	}
-	if f == nil {
-		var err error
-		if f, err = s.beginLocked(a, now); err != nil {
-			s.refuseLocked(a, now, err.Error())
-			return nil
-		}
+	f, err := s.feedOfLocked(f, a, now)
+	if err != nil {
+		s.refuseLocked(a, now, err.Error())
+		return nil
 	}
 	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
 	f.source = source
@@ -258,6 +243,33 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 	s.countLocked(f)
 	s.refreshLocked()
 	return f
+}
+
+// goneLocked ends the feed of a publisher that says goodbye. f is nil without one.
+func (s *Set) goneLocked(f *feed, a *kvevent.Announcement, now time.Time) {
+	if f != nil {
+		s.counters.Gone++
+		s.endLocked(f, "its publisher says goodbye")
+		s.fenceLocked(a, now, true)
+		s.refreshLocked()
+	}
+	s.forgetRestoredLocked(s.restored[a.PublisherID])
+}
+
+// feedOfLocked returns the feed for an announcement: f, the publisher's restored feed, or
+// a new one. It ends f when the publisher serves another model now.
+func (s *Set) feedOfLocked(f *feed, a *kvevent.Announcement, now time.Time) (*feed, error) {
+	if f != nil && f.model.key != keyOf(a) {
+		s.endLocked(f, fmt.Sprintf("its publisher serves %s now", keyOf(a)))
+		f = nil
+	}
+	if f == nil {
+		f = s.adoptLocked(a)
+	}
+	if f == nil {
+		return s.beginLocked(a, now)
+	}
+	return f, nil
 }
 
 // beginLocked makes a feed for a new publisher. It ends and fences the previous

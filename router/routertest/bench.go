@@ -19,46 +19,51 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// bench is a router that runs in a bubble of synctest on a testTransport.
+// Bench is a router that runs in a bubble of synctest on a testTransport.
 type Bench struct {
 	T         *testing.T
 	Router    *router.Router
 	Transport *sourcetest.Transport
 }
 
-// onBench runs f with a router; time passes only when f lets it.
+// OnBench runs f with a router. Time passes only when f lets it.
 func OnBench(t *testing.T, o router.Options, f func(b *Bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Bench{T: t, Transport: sourcetest.NewTransport()}
-		var err error
-		if b.Router, err = router.New(o, b.Transport); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := b.Router.Run(ctx); err != nil {
-				t.Errorf("run: %v", err)
-			}
-		})
-		defer running.Wait()
-		defer cancel()
-		f(b)
+		b.run(o, b.Transport, f)
 	})
 }
 
-// publisher makes a publisher that the transport can query.
+// run runs f with a router on a transport.
+func (b *Bench) run(o router.Options, transport source.Transport, f func(b *Bench)) {
+	var err error
+	if b.Router, err = router.New(o, transport); err != nil {
+		b.T.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.T.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := b.Router.Run(ctx); err != nil {
+			b.T.Errorf("run: %v", err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	f(b)
+}
+
+// Publisher makes a publisher that the transport can query.
 func (b *Bench) Publisher(id uint64, owner kv.Owner, pool uint64) *sourcetest.Publisher {
 	return b.Transport.Publisher(id, owner, pool)
 }
 
-// send delivers frames and waits until all that follows from them has happened.
+// Send delivers frames and waits until all that follows from them has happened.
 func (b *Bench) Send(frames ...source.Frame) {
 	b.Transport.Send(frames...)
 	synctest.Wait()
 }
 
-// pass lets time pass.
+// Pass lets time pass.
 func (b *Bench) Pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -74,7 +79,7 @@ func (b *Bench) Best(tokens []uint32) router.Match {
 	return m
 }
 
-// expect checks the device hits and the quality of a prompt's best match.
+// Expect checks the device hits and the quality of a prompt's best match.
 func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device uint32, q feed.Quality) {
 	b.T.Helper()
 	m := b.Best(tokens)
@@ -84,7 +89,7 @@ func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device 
 	}
 }
 
-// names lists the workers as "id/rank source".
+// Names lists the workers as "id/rank source".
 func (b *Bench) names() string {
 	var all []string
 	for _, w := range b.Router.Workers() {
@@ -105,7 +110,7 @@ func (b *Bench) ExpectWorkers(when, want string) {
 	}
 }
 
-// every sends an announcement of each publisher once a second.
+// Every sends an announcement of each publisher once a second.
 func (b *Bench) Every(seconds int, publishers ...*sourcetest.Publisher) {
 	for range seconds {
 		for _, p := range publishers {
@@ -115,7 +120,7 @@ func (b *Bench) Every(seconds int, publishers ...*sourcetest.Publisher) {
 	}
 }
 
-// runOn runs a router on a transport until the test ends.
+// RunOn runs a router on a transport until the test ends.
 func RunOn(t *testing.T, o router.Options, transport source.Transport) *router.Router {
 	t.Helper()
 	r, err := router.New(o, transport)
@@ -145,43 +150,30 @@ func DeviceHits(r *router.Router, tokens []uint32) uint32 {
 	return m.Hits[kv.TierDevice]
 }
 
-// runRouter runs a router on a transport that it closes when the test ends.
+// RunRouter runs a router until the test ends, and then closes its transport.
 func RunRouter(t *testing.T, o router.Options, transport interface {
 	source.Transport
 	io.Closer
 }) *router.Router {
 	t.Helper()
-	r, err := router.New(o, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := r.Run(ctx); err != nil {
-			t.Errorf("run: %v", err)
-		}
-	})
 	t.Cleanup(func() {
-		cancel()
-		running.Wait()
 		for range 2 {
 			if err := transport.Close(); err != nil {
 				t.Errorf("close: %v", err)
 			}
 		}
 	})
-	return r
+	return RunOn(t, o, transport)
 }
 
-// configured is the default configuration with a change.
+// Configured is the default configuration with a change.
 func Configured(change func(*config.Config)) *config.Config {
 	c := config.Default()
 	change(&c)
 	return &c
 }
 
-// firstOfEqual makes choices repeatable.
+// FirstOfEqual makes choices repeatable.
 func FirstOfEqual() *config.Config {
 	return Configured(func(c *config.Config) { c.FirstOfEqual = true })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// call sends one request to the handler and returns the answer.
+// Call sends one request to the handler and returns the answer.
 func Call(t *testing.T, h http.Handler, method, path, id, body string) *http.Response {
 	t.Helper()
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -46,7 +46,7 @@ func TokensJSON(tokens []uint32) string {
 	return string(b)
 }
 
-// twoWorkers puts two workers and a pool with known blocks on the bench.
+// TwoWorkers puts two workers and a pool with known blocks on the bench.
 func TwoWorkers(b *Bench) {
 	p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 77), b.Publisher(0x12, sourcetest.WorkerOwner(2), 77)
 	pool := b.Publisher(0x13, kv.PoolOwner(77), 0)
@@ -55,14 +55,14 @@ func TwoWorkers(b *Bench) {
 		pool.Store(kv.TierHost, sourcetest.Tokens(1, 2)), pool.Store(kv.TierDisk, sourcetest.Tokens(1)))
 }
 
-// route sends a request and returns its answer's status and text.
+// Route sends a request and returns its answer's status and text.
 func (b *Bench) Route(h http.Handler, id, body string) (*http.Response, string) {
 	b.T.Helper()
 	r := Call(b.T, h, "POST", "/v1/route", id, body)
 	return r, Text(b.T, r)
 }
 
-// newBody is a request to route the prompt of some blocks, with more fields.
+// NewBody is a request to route the prompt of some blocks, with more fields.
 func NewBody(more string, ids ...uint32) string {
 	return `{"method":"new","tokens":` + TokensJSON(sourcetest.Tokens(ids...)) + more + `}`
 }

@@ -1,9 +1,7 @@
 package routertest
 
 import (
-	"context"
 	"os"
-	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -12,12 +10,12 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// onRegistry runs f with a router on a registry that joins one test transport.
+// OnRegistry runs f with a router on a registry that joins one test transport.
 func OnRegistry(t *testing.T, o registry.Options, f func(b *Bench, r *registry.Source)) {
 	OnRegistryWith(t, router.Options{}, o, f)
 }
 
-// OnRegistryWith does the same for a router with options.
+// OnRegistryWith runs f with a router of some options on a registry.
 func OnRegistryWith(t *testing.T, options router.Options, o registry.Options, f func(b *Bench, r *registry.Source)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Bench{T: t, Transport: sourcetest.NewTransport()}
@@ -25,16 +23,11 @@ func OnRegistryWith(t *testing.T, options router.Options, o registry.Options, f 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.Router, err = router.New(options, g); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = b.Router.Run(ctx) })
-		defer running.Wait()
-		defer cancel()
 		defer g.Close()
-		f(b, g)
+		b.run(options, g, func(b *Bench) {
+			defer g.Close()
+			f(b, g)
+		})
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// httpAgent serves publishers over HTTP as an agent does, but loses what a test
+// Agent serves publishers over HTTP as an agent does, but loses what a test
 // wants lost.
 type Agent struct {
 	t      *testing.T
@@ -53,7 +53,7 @@ func (a *Agent) Publisher(id uint64, owner kv.Owner, pool uint64) *Publisher {
 	return p
 }
 
-// forget has the agent know a publisher no more.
+// Forget has the agent know a publisher no more.
 func (a *Agent) Forget(publisher uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,7 @@ func (a *Agent) serveQuery(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// say sends a frame to every stream.
+// Say sends a frame to every stream.
 func (a *Agent) Say(kind kvevent.StreamKind, body []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,7 +137,7 @@ func (a *Agent) Say(kind kvevent.StreamKind, body []byte) {
 	}
 }
 
-// cut ends all streams and, when failing, refuses others.
+// Cut ends all streams and, when failing, refuses others.
 func (a *Agent) Cut(failing bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// eventually waits until the condition holds.
+// Eventually waits until the condition holds.
 func Eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)

@@ -12,7 +12,7 @@ import (
 // BlockSize is that of all test publishers, in tokens.
 const BlockSize = 4
 
-// testPublisher is a publisher that loses nothing: it keeps every event, knows
+// Publisher is a publisher that loses nothing: it keeps every event, knows
 // what its owner holds, and answers any query.
 type Publisher struct {
 	Meta kvevent.Announcement
@@ -38,7 +38,7 @@ func NewPublisher(id uint64, owner kv.Owner, pool uint64) *Publisher {
 	}
 }
 
-// promptTokens are the tokens of a prompt whose n-th block is made of ids[n].
+// Tokens are the tokens of a prompt whose n-th block is made of ids[n].
 func Tokens(ids ...uint32) []uint32 {
 	var tokens []uint32
 	for _, id := range ids {
@@ -49,7 +49,7 @@ func Tokens(ids ...uint32) []uint32 {
 	return tokens
 }
 
-// add makes an event that stores or removes the blocks of tokens from block
+// Add makes an event that stores or removes the blocks of tokens from block
 // first on, and returns the message that publishes it.
 func (p *Publisher) Add(kind kvevent.Kind, t kv.Tier, tokens []uint32, first int) []byte {
 	var h kv.Hasher
@@ -82,7 +82,7 @@ func (p *Publisher) Store(t kv.Tier, tokens []uint32) source.Frame {
 	return source.Frame{Kind: source.FrameEvents, Data: p.Add(kvevent.Stored, t, tokens, 0)}
 }
 
-// drift changes what the publisher holds without telling anybody.
+// Drift changes what the publisher holds without telling anybody.
 func (p *Publisher) Drift(h kv.SequenceHash) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,14 +107,14 @@ func (p *Publisher) Announce() source.Frame {
 	return source.Frame{Kind: source.FrameAnnouncement, Data: p.Announcement()}
 }
 
-// goodbye is the last announcement.
+// Goodbye is the last announcement.
 func (p *Publisher) Goodbye() source.Frame {
 	a := p.Meta
 	a.Health = kvevent.HealthGone
 	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }
 
-// answer gives the events asked for, or everything as one event per block.
+// Answer gives the events asked for, or everything as one event per block.
 func (p *Publisher) Answer(q kvevent.QueryRequest) *source.Answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,13 +134,13 @@ func (p *Publisher) Answer(q kvevent.QueryRequest) *source.Answer {
 // WorkerOwner is the owner of rank 0 of a worker.
 func WorkerOwner(id uint64) kv.Owner { return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(id)}) }
 
-// of makes a publisher one of a model.
+// Of makes a publisher one of a model.
 func (p *Publisher) Of(model string, blockSize uint32) *Publisher {
 	p.Meta.Model, p.Meta.BlockSize = model, blockSize
 	return p
 }
 
-// clear makes an event after which the owner holds nothing.
+// Clear makes an event after which the owner holds nothing.
 func (p *Publisher) Clear() source.Frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +152,7 @@ func (p *Publisher) Clear() source.Frame {
 		Sequence: p.sequence, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}
 }
 
-// blocks is how many (block, tier) pairs the publisher holds.
+// Blocks is how many (block, tier) pairs the publisher holds.
 func (p *Publisher) Blocks() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// startServer starts a NATS server that ends with the test.
+// StartServer starts a NATS server that ends with the test.
 func StartServer(t *testing.T, change ...func(*server.Options)) *server.Server {
 	t.Helper()
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true}

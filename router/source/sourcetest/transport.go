@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// testTransport hands over the frames that a test sends.
+// Transport hands over the frames that a test sends.
 type Transport struct {
 	frames chan source.Frame
 	// away is true while there is no connection.
@@ -27,12 +27,12 @@ type Transport struct {
 	flying, most int
 }
 
-// newTestTransport returns a transport without publishers.
+// NewTransport returns a transport without publishers.
 func NewTransport() *Transport {
 	return &Transport{frames: make(chan source.Frame), publishers: make(map[uint64]*Publisher)}
 }
 
-// publisher makes a publisher that the transport can query.
+// Publisher makes a publisher that the transport can query.
 func (t *Transport) Publisher(id uint64, owner kv.Owner, pool uint64) *Publisher {
 	p := NewPublisher(id, owner, pool)
 	t.mu.Lock()
@@ -41,7 +41,7 @@ func (t *Transport) Publisher(id uint64, owner kv.Owner, pool uint64) *Publisher
 	return p
 }
 
-// put has the transport know publishers that were made before it.
+// Put has the transport know publishers that were made before it.
 func (t *Transport) Put(publishers ...*Publisher) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,21 +50,21 @@ func (t *Transport) Put(publishers ...*Publisher) {
 	}
 }
 
-// known is the publisher of an id.
+// Known is the publisher of an id.
 func (t *Transport) Known(id uint64) *Publisher {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.publishers[id]
 }
 
-// send hands frames to the router.
+// Send hands frames to the router.
 func (t *Transport) Send(frames ...source.Frame) {
 	for _, f := range frames {
 		t.frames <- f
 	}
 }
 
-// mostInFlight is how many queries were in flight at one time.
+// MostInFlight is how many queries were in flight at one time.
 func (t *Transport) MostInFlight() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *Transport) Query(ctx context.Context, publisher uint64, q kvevent.Query
 	return p.Answer(q), nil
 }
 
-// holdQueries makes queries wait, or go on.
+// HoldQueries makes queries wait, or go on.
 func (t *Transport) HoldQueries(hold bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

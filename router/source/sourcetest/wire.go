@@ -10,7 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// wirePublisher puts a testPublisher on a NATS connection of its own, with
+// WirePublisher puts a testPublisher on a NATS connection of its own, with
 // answers of one event per chunk.
 type WirePublisher struct {
 	*Publisher
