@@ -1,8 +1,6 @@
 package command
 
 import (
-	"github.com/blockyard-ai/blockyard/lab/golden"
-
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -12,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/lab/golden"
 )
 
 // TestGoldenHelp: commands, flags, variables, defaults and their help stay.

@@ -10,8 +10,9 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/blockyard-ai/blockyard/router/config"
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router/config"
 )
 
 // settingFlags returns the flags of the settings of package router/config, for kong to

@@ -8,12 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/dynamo"
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
-	"go.uber.org/zap"
 )
 
 // routerSources are the joined sources of a router's messages.

@@ -23,6 +23,7 @@ func layers() []layer {
 		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent"}},
 		{"lab/workload", nil},
 		{"lab/golden", nil},
+		{"lab/measure", nil},
 		{"agent", []string{"blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"agent/engine", []string{"agent/pools", "agent/events", "agent/process", "agent/reports", "agent/descriptors", "agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "internal"}},
 		{"agent/pools", []string{"agent/events", "agent/refusal", "agent/agenttest", "blockmgr", "consolidator", "publisher", "internal"}},

@@ -5,9 +5,8 @@ import (
 	"maps"
 	"os"
 
-	"github.com/blockyard-ai/blockyard/lab/cluster"
-
 	"github.com/blockyard-ai/blockyard/internal/command"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 const description = `The demonstration, benchmarks and fault tests of Blockyard.

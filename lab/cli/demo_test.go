@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/internal/command"
-
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
+	"github.com/blockyard-ai/blockyard/internal/command"
 	"github.com/blockyard-ai/blockyard/lab/demo"
 )
 

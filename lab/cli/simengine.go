@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/command"
-
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )

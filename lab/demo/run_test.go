@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
-
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 

@@ -8,8 +8,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 // copyRequest asks a copier for a round of copies. The copier answers with a copyReply

@@ -8,9 +8,10 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"golang.org/x/sync/errgroup"
 )
 
 // minLookups is the least number of lookups.

@@ -10,9 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
-	"go.uber.org/zap"
 )
 
 // httpCloseTime bounds the end of HTTP exchanges after the last request has

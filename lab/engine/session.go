@@ -11,9 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"go.uber.org/zap"
 )
 
 // The wait before the agent is dialled again doubles from minRedial to

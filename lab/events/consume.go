@@ -5,20 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pebbe/zmq4"
-	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/consolidator"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/measure"
 )
 
 // order is one line on Consume's standard input: follow an endpoint until events have
@@ -136,33 +133,19 @@ func watch(ctx context.Context, w worker, until uint64) error {
 
 // readUsage reads what the process has used so far.
 func readUsage() usage {
-	var r unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
-		panic("BUG: getrusage of the process itself failed")
-	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	seconds := func(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
-	return usage{CPU: seconds(r.Utime) + seconds(r.Stime), Mallocs: m.Mallocs}
+	return usage{CPU: measure.CPUSeconds(), Mallocs: m.Mallocs}
 }
 
 // weigh collects garbage and reads the memory that is left.
-func weigh(u *usage) error {
+func weigh(u *usage) (err error) {
 	runtime.GC()
 	runtime.GC() // the second one frees what finalizers held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	u.Heap = m.HeapAlloc
-	status, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return err
-	}
-	fields := strings.Fields(string(status))
-	if len(fields) < 2 {
-		return fmt.Errorf("/proc/self/statm %q: want at least two numbers", status)
-	}
-	pages, err := strconv.ParseUint(fields[1], 10, 64)
-	u.RSS = pages * uint64(os.Getpagesize())
+	u.RSS, err = measure.RSS()
 	return err
 }
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
+	"github.com/blockyard-ai/blockyard/lab/measure"
 	"github.com/blockyard-ai/blockyard/router/index"
-	"golang.org/x/sys/unix"
 )
 
 // Figures are the results of a part by name. Names have the units.
@@ -55,12 +55,7 @@ func begin() mark {
 func now() mark {
 	m := mark{samples: []metrics.Sample{{Name: metricPauses}, {Name: metricGCs}, {Name: metricAlloc}, {Name: metricLive}}}
 	metrics.Read(m.samples)
-	var r unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
-		panic("BUG: getrusage of the process itself failed")
-	}
-	seconds := func(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
-	m.cpu = seconds(r.Utime) + seconds(r.Stime)
+	m.cpu = measure.CPUSeconds()
 	m.at = time.Now()
 	return m
 }

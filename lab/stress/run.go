@@ -13,8 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/blockmgr"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 // hangTime bounds one operation. A longer one ends the run.

@@ -1,13 +1,11 @@
 package soak
 
 import (
-	"fmt"
-	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/measure"
 )
 
 // sample is the memory of the process at one moment, in bytes, after a garbage
@@ -17,21 +15,12 @@ type sample struct {
 	heap, rss, index uint64
 }
 
-func takeSample(at time.Duration) (sample, error) {
+func takeSample(at time.Duration) (s sample, err error) {
 	debug.FreeOSMemory()
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	s := sample{at: at, heap: live[0].Value.Uint64()}
-	statm, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return s, err
-	}
-	fields := strings.Fields(string(statm))
-	if len(fields) < 2 {
-		return s, fmt.Errorf("/proc/self/statm %q: want at least two numbers", statm)
-	}
-	pages, err := strconv.ParseUint(fields[1], 10, 64)
-	s.rss = pages * uint64(os.Getpagesize())
+	s = sample{at: at, heap: live[0].Value.Uint64()}
+	s.rss, err = measure.RSS()
 	return s, err
 }
 
