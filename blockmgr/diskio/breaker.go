@@ -19,10 +19,9 @@ const (
 	BreakerPauseMax = time.Minute
 )
 
-// Breaker keeps a disk that fails or stalls out of the way of everything else:
-// while it is open nobody uses the disk, but for one try now and then, whose success
-// closes it. All pools share two, as they share the disk: one is for all operations
-// and opens by reads that fail and by stalls, the other is for writes alone.
+// Breaker keeps everybody from a disk that fails or stalls. While it is open nobody uses
+// the disk, except for one try now and then. A try that succeeds closes it. A Breaker is
+// safe for concurrent use; see Health for the two that a disk has.
 type Breaker struct {
 	Log *zap.Logger
 	// Uses names the operations in logs.
@@ -39,8 +38,8 @@ type Breaker struct {
 	trips  uint64
 }
 
-// Allow reports whether the disk may be used now. While the breaker is open it
-// says so once in each pause: the caller is the one that tries.
+// Allow reports whether the disk may be used now. While the breaker is open it returns
+// true once in each pause: that caller is the one that tries.
 func (b *Breaker) Allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,11 +54,10 @@ func (b *Breaker) Allow() bool {
 	return true
 }
 
-// Ready reports whether Allow would say yes, and leaves the try to whoever comes
-// to the point of using the disk.
+// Ready reports whether Allow would return true. It does not spend the try.
 func (b *Breaker) Ready() bool { return b.UntilTry() == 0 }
 
-// UntilTry is how long it takes until Allow says yes.
+// UntilTry is how long it takes until Allow returns true.
 func (b *Breaker) UntilTry() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +67,7 @@ func (b *Breaker) UntilTry() time.Duration {
 	return max(time.Until(b.tryAt), 0)
 }
 
-// Succeeded says that an operation went through.
+// Succeeded reports an operation that went through. It closes the breaker.
 func (b *Breaker) Succeeded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,7 +78,7 @@ func (b *Breaker) Succeeded() {
 	}
 }
 
-// Failed says that an operation ended with an error of the device.
+// Failed reports an operation that ended with an error of the device.
 func (b *Breaker) Failed(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,15 +88,15 @@ func (b *Breaker) Failed(err error) {
 	}
 }
 
-// Stalled says that an operation has not ended in time.
+// Stalled reports an operation that has not ended in time. It opens the breaker.
 func (b *Breaker) Stalled() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tripLocked("an operation does not end")
 }
 
-// tripLocked opens the breaker, or ends a try. What else fails while it is open
-// was under way before, or belongs to the same try.
+// tripLocked opens the breaker, or ends a try. Other failures while it is open belong to
+// operations that began before, or to the same try.
 func (b *Breaker) tripLocked(why string) {
 	if b.open && !b.trying {
 		return
@@ -124,15 +122,14 @@ func (b *Breaker) TryAt(at time.Time) {
 	b.tryAt = at
 }
 
-// IsOpen reports whether the disk is left alone now. Unlike Allow it tries
-// nothing.
+// IsOpen reports whether the breaker is open. It does not spend the try.
 func (b *Breaker) IsOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open
 }
 
-// Doubtful reports whether the last operation failed.
+// Doubtful reports whether the last operation failed, or the breaker is open.
 func (b *Breaker) Doubtful() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

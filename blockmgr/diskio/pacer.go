@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Pacer spreads work that several goroutines do over time. The zero value begins
-// now.
+// Pacer limits the rate of the work of several goroutines. The zero value begins now. It
+// is safe for concurrent use.
 type Pacer struct {
 	mu   sync.Mutex
 	next time.Time
 }
 
-// Take books work that takes cost of everybody's time, and returns how long the
-// caller must wait after it before it books more.
+// Take books work that costs a time, and returns how long the caller must wait before it
+// books more.
 func (p *Pacer) Take(cost time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -25,10 +25,9 @@ func (p *Pacer) Take(cost time.Duration) time.Duration {
 	return p.next.Sub(now)
 }
 
-// BusyTime adds up the time during which at least one of several overlapping
-// operations is under way. What they moved divided by it is how fast the device is,
-// which the clock on the wall does not tell: that also runs while there is nothing to
-// do. The zero value is ready; the caller serializes.
+// BusyTime adds up the time during which at least one of several overlapping operations
+// is under way: the bytes moved, divided by it, are the device's bandwidth. The zero value
+// is ready. The caller serializes the calls.
 type BusyTime struct {
 	running int
 	since   time.Time // when the first of those that run began
@@ -50,7 +49,7 @@ func (b *BusyTime) End(now time.Time) {
 	}
 }
 
-// Micros is the whole time in µs until now, that of what still runs included.
+// Micros is the time in µs until now, with the operations that still run.
 func (b *BusyTime) Micros(now time.Time) uint64 {
 	sum := b.sum
 	if b.running > 0 {

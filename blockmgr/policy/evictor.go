@@ -2,17 +2,16 @@ package policy
 
 import "github.com/blockyard-ai/blockyard/blockmgr/registry"
 
-// Evictor orders the slots of one tier that may be evicted now. It is given only
-// blocks without children in the tier, and a parent when its last child has left,
-// so that whatever the order children go before their parents. It is guarded by
-// its pool's mutex.
+// Evictor orders the slots of one tier that may be evicted now. A tier places only blocks
+// without children, and a parent when its last child has left, so that children are
+// evicted before their parents in any order. The pool's lock guards an Evictor.
 type Evictor interface {
-	// AddPart makes room for slots 0 to slots-1 of a part that is not there yet.
+	// AddExtent makes room for slots 0 to slots-1 of an extent that is not there yet.
 	// It comes before any of them is placed.
-	AddExtent(part, slots uint32)
-	// RemovePart forgets a part, none of whose slots is in the order. Its number
+	AddExtent(extent, slots uint32)
+	// RemoveExtent forgets an extent, none of whose slots is in the order. Its number
 	// may be added again.
-	RemoveExtent(part uint32)
+	RemoveExtent(extent uint32)
 	// SetLevel says how many ticks a level of priority is worth in every Place from now
 	// on; 0 before. No priority is worth more than 2^62 ticks.
 	SetLevel(ticks uint64)

@@ -84,8 +84,8 @@ type FrequencyFilter struct {
 	entries chunked[tally]
 	// filled is the number of entries, with those of forgotten blocks.
 	filled uint32
-	// hand is the entry that is looked at next for whether it can be cleared away.
-	hand uint32
+	// next is the entry that clearSomeLocked looks at next.
+	next uint32
 	// decrements is what every count has lost since the filter was made.
 	decrements uint64
 	// lowered is when the counts last lost 1.
@@ -105,10 +105,9 @@ type tally struct {
 const (
 	// countLimit is where counts stop doubling.
 	countLimit = math.MaxInt64
-	// clearedPerInsertion is how many entries an insertion looks at to clear away
-	// those of forgotten blocks. The hand comes round every third of the entries,
-	// so all of them were known, or came, within the last third: they are at most
-	// MaxEntries plus a third of themselves.
+	// clearedPerInsertion is how many entries an insertion looks at to clear away those of
+	// forgotten blocks. All entries are looked at within as many insertions as a third of
+	// them, so that they are at most MaxEntries plus a third of themselves.
 	clearedPerInsertion = 4
 )
 
@@ -242,19 +241,19 @@ func (f *FrequencyFilter) forgetLocked(level uint64) {
 // blocks with the last one.
 func (f *FrequencyFilter) clearSomeLocked() {
 	for range clearedPerInsertion {
-		if f.hand >= f.filled {
-			f.hand = 0
+		if f.next >= f.filled {
+			f.next = 0
 		}
-		t := f.entries.at(f.hand)
+		t := f.entries.at(f.next)
 		if t.level > f.decrements {
-			f.hand++
+			f.next++
 			continue
 		}
 		delete(f.index, t.hash)
 		f.filled--
-		if f.hand < f.filled {
+		if f.next < f.filled {
 			*t = *f.entries.at(f.filled)
-			f.index[t.hash] = f.hand
+			f.index[t.hash] = f.next
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // binary one, and its root is element 3, so that the four children of a parent
 // are elements 4k to 4k+3: they share a cache line and a chunk.
 type LeafLRU struct {
-	// parts by their number; a part that is not there has no positions.
+	// extents by their number; an extent that is not there has no positions.
 	extents []lruExtent
 	heap    chunked[leaf]
 	// end is the element after the heap's last one.
@@ -25,7 +25,7 @@ type LeafLRU struct {
 	level uint64
 }
 
-// lruPart says where in the heap the slots of one part are.
+// lruExtent says where in the heap the slots of one extent are.
 type lruExtent struct {
 	// position by slot; 0 for one that is not in the heap.
 	position []uint32
@@ -42,28 +42,28 @@ type leaf struct {
 // heapRoot is the first element of the heap.
 const heapRoot = 3
 
-// NewLeafLRU is an order without parts.
+// NewLeafLRU is an order without extents.
 func NewLeafLRU() *LeafLRU { return &LeafLRU{end: heapRoot} }
 
-// AddPart implements Evictor.
-func (l *LeafLRU) AddExtent(part, slots uint32) {
-	for uint32(len(l.extents)) <= part {
+// AddExtent implements Evictor.
+func (l *LeafLRU) AddExtent(extent, slots uint32) {
+	for uint32(len(l.extents)) <= extent {
 		l.extents = append(l.extents, lruExtent{})
 	}
-	p := &l.extents[part]
+	p := &l.extents[extent]
 	if p.position != nil {
-		panic(fmt.Sprintf("BUG: policy: part %d is added twice", part))
+		panic(fmt.Sprintf("BUG: policy: extent %d is added twice", extent))
 	}
 	p.position = make([]uint32, slots)
 }
 
-// RemovePart implements Evictor. Memory that the remaining slots cannot need is
+// RemoveExtent implements Evictor. Memory that the remaining slots cannot need is
 // let go.
-func (l *LeafLRU) RemoveExtent(part uint32) {
-	if p := &l.extents[part]; p.placed != 0 {
-		panic(fmt.Sprintf("BUG: policy: part %d is removed with %d slots in the order", part, p.placed))
+func (l *LeafLRU) RemoveExtent(extent uint32) {
+	if p := &l.extents[extent]; p.placed != 0 {
+		panic(fmt.Sprintf("BUG: policy: extent %d is removed with %d slots in the order", extent, p.placed))
 	}
-	l.extents[part] = lruExtent{}
+	l.extents[extent] = lruExtent{}
 	left := uint32(heapRoot)
 	for i := range l.extents {
 		left += uint32(len(l.extents[i].position))
@@ -90,7 +90,7 @@ func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
 // Place implements Evictor.
 func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
-		panic(fmt.Sprintf("BUG: policy: slot %d of part %d is placed, which was not added", ref.Slot(), ref.Extent()))
+		panic(fmt.Sprintf("BUG: policy: slot %d of extent %d is placed, which was not added", ref.Slot(), ref.Extent()))
 	}
 	n := leaf{rank: l.rank(priority, tick), ref: ref}
 	p := &l.extents[ref.Extent()]
@@ -133,7 +133,7 @@ func (l *LeafLRU) Victim() (ref registry.Ref, ok bool) {
 // Len implements Evictor.
 func (l *LeafLRU) Len() int { return int(l.end - heapRoot) }
 
-// knows reports whether ref is a slot of a part that was added.
+// knows reports whether ref is a slot of an extent that was added.
 func (l *LeafLRU) knows(ref registry.Ref) bool {
 	return ref.Extent() < uint32(len(l.extents)) && ref.Slot() < uint32(len(l.extents[ref.Extent()].position))
 }

@@ -2,7 +2,7 @@ package policy
 
 import "math/bits"
 
-// Holder is a pool as one tier's size is divided up.
+// Holder is what Giver knows of a pool in one tier.
 type Holder struct {
 	// Bytes is what the pool has of the tier. A pool that cannot give an extent
 	// now, because somebody holds a slot of it, is left out with Bytes 0.
@@ -22,23 +22,22 @@ type Holder struct {
 	Last bool
 }
 
-// Giver chooses the pool that makes room for an extent of holders[taker], of which
-// first says that it would be the taker's only one; ok is false when no pool
-// should. Budget is the tier's size in bytes.
+// Giver chooses the pool that makes room for an extent of holders[taker]; ok is false when
+// no pool should. first: the taker has no extent. budget is the tier's size in bytes.
 //
-// Unused pools come first, of these the empty ones, and of either the one unused
-// longest; the only
-// extent of one goes just to a taker that has none. Then comes the pool in use
-// that is most over its share: the budget times its weight, divided by the weights
-// of the pools in use and the taker. It gives only while the taker, the new extent
-// included, is less over its own share than the giver is now, and never its only
-// extent. So both end below what the giver was over, no series of such moves comes
-// back to where it began, and pools in use do not take from each other for ever.
+// Unused pools come first: the empty ones before the others, and then the one unused
+// longest. The only extent of an unused pool goes only to a taker that has none.
 //
-// A caller that needs several extents for one asks again, with what the givers
-// have left, before it takes any, and takes none when they do not suffice: what is
-// given in vain would come back, and be given in vain again. A pool that asks must
-// count as in use when others ask.
+// Then comes the pool in use that is most over its share. A share is the budget times the
+// pool's weight, divided by the weights of the pools in use and the taker. The pool gives
+// only if the taker, with the new extent, is less over its share than the giver is now.
+// It never gives its only extent. So both end below what the giver was over, and pools in
+// use do not take from each other for ever.
+//
+// A caller that needs several extents for one asks again with what the givers have left,
+// before it takes any. It takes none when they do not suffice: an extent given in vain
+// would come back and be given in vain again. A pool that asks must count as in use when
+// other pools ask.
 func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, ok bool) {
 	if giver, ok = coldest(holders, taker, first); ok {
 		return giver, true
@@ -82,8 +81,7 @@ func (h *Holder) colder(other *Holder) bool {
 	return h.Since < other.Since
 }
 
-// totalWeight is that of the pools in use and the taker; a sum that does not fit
-// is as large as can be.
+// totalWeight is the weight of the pools in use and the taker, at most 2^64-1.
 func totalWeight(holders []Holder, taker int) uint64 {
 	var sum uint64
 	for i, h := range holders {
@@ -99,8 +97,8 @@ func totalWeight(holders []Holder, taker int) uint64 {
 	return sum
 }
 
-// over is by how many bytes a pool that holds held bytes is over its share;
-// negative when it is under. Pools without weight have no share.
+// over is by how many bytes a pool with held bytes is over its share, negative when it is
+// under. Pools without weight have no share.
 func over(held, weight, weights, budget uint64) int64 {
 	if weights == 0 {
 		return int64(held)

@@ -2,35 +2,35 @@ package registry
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// Ref names one slot of one tier of a pool: the part that the slot is in, and
-// the slot's index in it.
+// Ref names one slot of one tier of a pool: the number of the slot's extent, and the
+// slot's index in it.
 type Ref uint32
 
 const (
-	// RefSlotBits is how many bits of a Ref are the index in the part.
+	// RefSlotBits is how many bits of a Ref are the index in the extent.
 	RefSlotBits = 18
-	// MaxParts is how many parts can be named; the last number is kept out, so
-	// that no slot is NoRef.
+	// MaxExtents is how many extents can be named. The last number is left out, so that
+	// no slot is NoRef.
 	MaxExtents = 1<<(32-RefSlotBits) - 1
-	// MaxPartSlots is how many slots of a part can be named.
+	// MaxExtentSlots is how many slots of an extent can be named.
 	MaxExtentSlots = 1 << RefSlotBits
 	// NoRef is no slot.
 	NoRef = ^Ref(0)
 )
 
-// MakeRef names a slot of a part. It panics unless part < MaxParts and slot <
+// MakeRef names a slot of an extent. It panics unless extent < MaxExtents and slot <
 // 1<<RefSlotBits: the name would be that of another slot.
-func MakeRef(part, slot uint32) Ref {
-	if part >= MaxExtents || slot >= 1<<RefSlotBits {
-		panic("BUG: part or slot is out of the range of a Ref")
+func MakeRef(extent, slot uint32) Ref {
+	if extent >= MaxExtents || slot >= 1<<RefSlotBits {
+		panic("BUG: extent or slot is out of the range of a Ref")
 	}
-	return Ref(part<<RefSlotBits | slot)
+	return Ref(extent<<RefSlotBits | slot)
 }
 
-// Part is the number of the part.
+// Extent is the number of the extent.
 func (r Ref) Extent() uint32 { return uint32(r) >> RefSlotBits }
 
-// Slot is the index in the part.
+// Slot is the index in the extent.
 func (r Ref) Slot() uint32 { return uint32(r) & (1<<RefSlotBits - 1) }
 
 // ID names an entry for as long as it exists; afterwards it may name another.
