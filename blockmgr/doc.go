@@ -36,8 +36,8 @@
 // # Failure
 //
 // A bad read is tried once more and is then a miss. A failed write is tried in two other
-// slots; after that the block is in host memory only. A full tier refuses a grant. Disks
-// that fail or stall are left alone for a while; see package diskio.
+// slots; after that the block is in host memory only. A full tier refuses a grant. A
+// disk that fails or stalls is not used for a while; see package diskio.
 //
 // docs/block-manager.md tells the rest: restart, eviction, growth, several namespaces.
 package blockmgr

@@ -102,8 +102,8 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// enterDisk makes the disk tier, without an extent. It returns false when the disk is
-// left alone or fails.
+// enterDisk makes the disk tier, without an extent. It returns false when the disk fails
+// or its breaker is open.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
 	if arena == nil || !p.broker.health.All.Allow() {
@@ -210,7 +210,7 @@ func (p *Pool) lacksDiskLocked() bool {
 	return p.slots.Disk != nil && !p.mover.Joining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
-// makeDiskRoom makes the first extent of the disk tier, unless the disk is left alone.
+// makeDiskRoom makes the first extent of the disk tier, unless the breaker is open.
 func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.mu.Lock()
 	if !p.lacksDiskLocked() || !p.broker.health.All.Allow() {

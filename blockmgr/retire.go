@@ -221,12 +221,12 @@ func (p *Pool) reportRemoved(t *tier.Tier, refs []registry.Ref) {
 	p.slots.AnnounceRemoved(t, refs)
 }
 
-// ResetAlone is ResetAll for session s, if s is the pool's only session: alone says so.
-// Otherwise nothing happens. Ended sessions whose processes may still copy count, and so
-// do sessions of an earlier agent. ErrActive: s is alone, but blocks are in use, and
-// nothing has happened. A block that is being sealed or written is in use: call Quiesce
+// ResetExclusive is ResetAll for session s, if s is the pool's only session: exclusive
+// says so. Otherwise nothing happens. Ended sessions whose processes may still copy count,
+// and so do sessions of an earlier agent. ErrActive: s is the only session, but blocks are
+// in use, and nothing has happened. A block that is being sealed or written is in use: call Quiesce
 // first.
-func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
+func (p *Pool) ResetExclusive(s SessionID) (exclusive bool, err error) {
 	err = p.reset(func() ([]*tier.Tier, error) {
 		if _, err := p.checkLocked(s); err != nil {
 			return nil, err
@@ -234,8 +234,8 @@ func (p *Pool) ResetAlone(s SessionID) (alone bool, err error) {
 		if len(p.members.sessions) > 1 || len(p.members.previous) > 0 || p.members.exiting > 0 {
 			return nil, nil
 		}
-		alone = true
+		exclusive = true
 		return p.slots.Tiers(), nil
 	})
-	return alone, err
+	return exclusive, err
 }

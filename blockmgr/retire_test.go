@@ -340,7 +340,7 @@ func TestDiskThatFailsInTheEndIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestResetAloneSparesWhatOthersUse(t *testing.T) {
+func TestResetExclusiveSparesWhatOthersUse(t *testing.T) {
 	blocks := chain(1, 4)
 	for name, c := range map[string]struct {
 		other func(p *testPool) (end func())
@@ -363,12 +363,12 @@ func TestResetAloneSparesWhatOthersUse(t *testing.T) {
 			p.store(blocks)
 			p.quiesce()
 			end := c.other(p)
-			alone, err := p.ResetAlone(p.sid)
+			alone, err := p.ResetExclusive(p.sid)
 			if got := p.tiersOf(blocks); err != nil || alone != (c.want == "----") || got != c.want {
 				t.Errorf("alone %v, %v, resident %q, want %q", alone, err, got, c.want)
 			}
 			end()
-			waitFor(t, func() bool { alone, err := p.ResetAlone(p.sid); return err == nil && alone })
+			waitFor(t, func() bool { alone, err := p.ResetExclusive(p.sid); return err == nil && alone })
 			if got := p.tiersOf(blocks); got != "----" {
 				t.Errorf("after the other has ended: %q", got)
 			}
@@ -377,15 +377,15 @@ func TestResetAloneSparesWhatOthersUse(t *testing.T) {
 	}
 }
 
-func TestResetAloneRefusesWhatItCannotDo(t *testing.T) {
+func TestResetExclusiveRefusesWhatItCannotDo(t *testing.T) {
 	p := diskPool(t, nil)
 	p.store(chain(1, 2))
 	p.quiesce()
-	if _, err := p.ResetAlone(p.sid + 77); !errors.Is(err, ErrNoSession) {
+	if _, err := p.ResetExclusive(p.sid + 77); !errors.Is(err, ErrNoSession) {
 		t.Errorf("a session that there is not: %v", err)
 	}
 	slots := p.pin(p.sid, chain(1, 2))
-	alone, err := p.ResetAlone(p.sid)
+	alone, err := p.ResetExclusive(p.sid)
 	if !alone || !errors.Is(err, ErrActive) || !strings.Contains(err.Error(), "2 blocks are in use") {
 		t.Errorf("alone %v, %v", alone, err)
 	}

@@ -82,8 +82,7 @@ type Stats struct {
 	// Unannounced counts the blocks that were found when the pool opened, or are children
 	// of such a block, and have not been reported to the sink yet. A gauge.
 	Unannounced int `json:"unannounced"`
-	// DiskOpen is true while a breaker of the disk is open: the disk is left alone because
-	// it fails. DiskReadOnly is true while only the breaker for writes is open, and blocks
+	// DiskOpen is true while a breaker of the disk is open, because the disk fails. DiskReadOnly is true while only the breaker for writes is open, and blocks
 	// are read. DiskTrips counts how often a breaker opened, for all pools together.
 	DiskOpen     bool   `json:"disk_breaker_open"`
 	DiskReadOnly bool   `json:"disk_read_only"`

@@ -283,7 +283,7 @@ func (s *session) reset(corr uint32) error {
 	if err := s.holdsNothing(); err != nil {
 		return err
 	}
-	alone, err := s.pool.ResetAlone(s.id)
+	alone, err := s.pool.ResetExclusive(s.id)
 	if errors.Is(err, blockmgr.ErrActive) {
 		alone, err = s.resetQuiet()
 	}
@@ -303,8 +303,8 @@ func (s *session) reset(corr uint32) error {
 func (s *session) resetQuiet() (alone bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, resetPatience)
 	defer cancel()
-	_ = s.pool.Quiesce(ctx) // ResetAlone says what is in use
-	return s.pool.ResetAlone(s.id)
+	_ = s.pool.Quiesce(ctx) // ResetExclusive says what is in use
+	return s.pool.ResetExclusive(s.id)
 }
 
 // holdsNothing refuses while the session has a request, a pin or a grant.

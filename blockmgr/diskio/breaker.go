@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// BreakerFailures is how many operations must fail in a row before the disk is
-	// left alone.
+	// BreakerFailures is how many operations must fail in a row before a breaker opens.
 	BreakerFailures = 5
 	// The disk is tried again after BreakerPause, and after each try that fails
 	// twice as long as before, up to BreakerPauseMax.

@@ -16,7 +16,7 @@ const (
 	// badReads is how many lookups must fail to read a block, with another block read
 	// since the first of them, before the block is dropped.
 	badReads = 3
-	// triedSlots bounds the slots that are suspect while the disk is left alone. Each
+	// triedSlots bounds the slots that are suspect while the breaker for writes is open. Each
 	// try goes to another slot, because all that failed may lie in one bad region. A
 	// full tier evicts a block for each of them.
 	triedSlots = 16
@@ -39,8 +39,8 @@ type writeFault struct {
 	// failed counts failed writes since the last one that went through.
 	failed int
 	// suspect: the slot is in quarantine, at least until the moment until, and then
-	// until a write elsewhere goes through. It leaves earlier when a disk that was left
-	// alone works again, or when triedSlots are suspect meanwhile.
+	// until a write elsewhere goes through. It leaves earlier when the
+	// breaker for writes closes, or when triedSlots are suspect while it is open.
 	suspect bool
 	until   time.Time
 }
@@ -79,7 +79,7 @@ func (f *faults) suspects() (n int) {
 
 // writeFailed takes back the disk slot of a write that failed. The slot is suspect, so
 // that the next write goes elsewhere. When triedSlots of them have failed while the
-// disk is left alone, their failures say nothing about single slots.
+// breaker for writes is open, their failures say nothing about single slots.
 func (m *Mover) writeFailed(ref registry.Ref, err error) {
 	m.Health.WriteFailed(err)
 	m.slots.Drop(m.slots.Disk, ref, storage.StateQuarantined)
@@ -102,7 +102,7 @@ func (m *Mover) writeFailed(ref registry.Ref, err error) {
 
 // writeWorked notes that a write to a disk slot went through, so that the disk works.
 // Slots that have been suspect for long enough get another chance, and all of them do
-// after the disk was left alone. Slots with badWrites failures stay in quarantine.
+// when the breaker for writes closes. Slots with badWrites failures stay in quarantine.
 func (m *Mover) writeWorked(ref registry.Ref) {
 	recovered := m.Health.Writes.IsOpen()
 	m.Health.Wrote()

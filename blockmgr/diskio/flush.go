@@ -13,7 +13,7 @@ import (
 
 const (
 	// flushPages is about how many pages of records are copied and written at a time,
-	// agedPages how many for their ages alone.
+	// agedPages how many in which only ages changed.
 	flushPages = 64
 	agedPages  = 1024
 )
@@ -37,8 +37,8 @@ type flushCursor struct {
 // flush writes the changed pages of the disk tier's records, flushPages at a time. It
 // takes the locks itself. When it returns, everything is written that had changed when
 // it was called, by whomever: two flushes at a time could write an older page over a
-// newer one. Pages that fail stay changed, and so does the rest once the disk is left
-// alone.
+// newer one. Pages that fail stay changed, and so does the rest once a breaker
+// is open.
 func (m *Mover) flush() error {
 	m.writes.flushing.Lock()
 	defer m.writes.flushing.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // Health says whether a disk may be used now. Pools share one, as they share the disk.
 // All is the breaker for all operations: it opens when reads fail and when any
-// operation stalls. Writes is the breaker for writes alone: a disk that only refuses
+// operation stalls. Writes is the breaker for writes only: a disk that only refuses
 // writes is still read. Health is safe for concurrent use.
 type Health struct {
 	All, Writes Breaker
@@ -53,8 +53,8 @@ func (h *Health) WritesOpen() bool { return h.All.IsOpen() || h.Writes.IsOpen() 
 // one block at a time shows whether the disk works.
 func (h *Health) WritesDoubtful() bool { return h.All.IsOpen() || h.Writes.Doubtful() }
 
-// State reports whether the disk is left alone, whether only writes to it are, and how
-// often either began.
+// State reports whether a breaker is open, whether only the one for writes is, and how
+// often either opened.
 func (h *Health) State() (open, readOnly bool, trips uint64) {
 	all, allTrips := h.All.State()
 	writes, writeTrips := h.Writes.State()

@@ -42,8 +42,8 @@ type writes struct {
 var (
 	// errTable: the records of a batch could not be written.
 	errTable = errors.New("slot table could not be written")
-	// errLeftAlone: the disk was found to fail before the block's turn came.
-	errLeftAlone = errors.New("the disk is left alone")
+	// errBreakerOpen: the breaker for writes opened before the block's turn came.
+	errBreakerOpen = errors.New("the breaker for writes is open")
 )
 
 // Offer queues a sealed host slot for the disk, unless its block is there already, or
@@ -124,7 +124,7 @@ func (m *Mover) offerDeferred() {
 	}
 }
 
-// deferQueue lets go of the blocks that wait for a disk that fails, so that they can be
+// deferQueue releases the blocks that wait for a failing disk, so that they can be
 // evicted.
 func (m *Mover) deferQueue() {
 	for m.writes.queue.Len() > 0 {
@@ -155,7 +155,7 @@ func (m *Mover) WakeWriter() {
 }
 
 // WriteStalled reports that an operation of a writer has not ended in time. Its block
-// stays held and readable; what waits behind it is let go. WriteStalled takes the
+// stays held and readable; the blocks behind it are released. WriteStalled takes the
 // pool's lock itself.
 func (m *Mover) WriteStalled() {
 	m.Health.All.Stalled()
@@ -281,8 +281,8 @@ func (m *Mover) takeWrites(wanted int) batch {
 	return b
 }
 
-// takeWrite finds a disk slot for a queued host slot. It lets go of the host slot when
-// there is nothing to write.
+// takeWrite finds a disk slot for a queued host slot. It releases the host slot when there
+// is nothing to write.
 func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	host, disk := m.slots.Host, m.slots.Disk
 	r, s := host.Record(ref), host.Slot(ref)
@@ -319,7 +319,7 @@ func (m *Mover) writeBytes(writes []write) {
 	for i := range writes {
 		m.writes.limit <- struct{}{}
 		if i > 0 && m.Health.Writes.IsOpen() {
-			writes[i].err = errLeftAlone
+			writes[i].err = errBreakerOpen
 			<-m.writes.limit
 			continue
 		}
@@ -369,7 +369,7 @@ func (m *Mover) finishFailedWrite(w *write) {
 			m.slots.DropDamaged(w.host, w.err)
 		}
 		return
-	case errors.Is(w.err, errLeftAlone):
+	case errors.Is(w.err, errBreakerOpen):
 		m.slots.Drop(m.slots.Disk, w.disk, storage.StateFree)
 		m.Counters.WriteBehindDropped++
 		if sealed() {

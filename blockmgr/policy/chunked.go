@@ -20,7 +20,7 @@ func (c *chunked[T]) reach(i uint32) {
 	}
 }
 
-// trim lets go of the chunks beyond the first n elements.
+// trim drops the chunks beyond the first n elements.
 func (c *chunked[T]) trim(n uint32) {
 	keep := int((uint64(n) + chunkLen - 1) / chunkLen)
 	if keep < len(c.chunks) {

@@ -58,7 +58,7 @@ func (l *LeafLRU) AddExtent(extent, slots uint32) {
 }
 
 // RemoveExtent implements Evictor. Memory that the remaining slots cannot need is
-// let go.
+// freed.
 func (l *LeafLRU) RemoveExtent(extent uint32) {
 	if p := &l.extents[extent]; p.placed != 0 {
 		panic(fmt.Sprintf("BUG: policy: extent %d is removed with %d slots in the order", extent, p.placed))
