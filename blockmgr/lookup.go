@@ -22,8 +22,8 @@ type candidate struct {
 }
 
 // Lookup finds the longest prefix of blocks that is resident in any tier, and pins it in
-// host memory. Blocks that are on disk only are read into host memory. Lookup waits for
-// the reads, and for a host tier that grows for them, until ctx is done.
+// host memory. Blocks that are on disk only are read into host memory first. Lookup waits
+// for the reads, and for a host tier that grows for them, until ctx is done.
 //
 // The result has the blocks that are ready, up to the first that is not. Each is pinned
 // once for the session until Unpin or EndSession, and the pins are on record before

@@ -52,9 +52,10 @@ type Options struct {
 // Mover moves the blocks of one pool between host memory and disk, and computes and
 // compares their checksums. NewMover makes one.
 //
-// Methods without another word in their comment need the pool's lock. The Run methods
-// take it themselves: they take work under the lock, do it without, and take the lock
-// again to finish it. They compare the slot's state then, because others had the lock.
+// The caller of a method has the pool's lock, unless the method's comment says otherwise.
+// The Run methods lock by themselves: they take work under the lock (take…), do it without
+// the lock, and lock again to finish it (finish…). Then they look at the slot's state
+// again, because others had the lock.
 type Mover struct {
 	Options
 
@@ -67,7 +68,7 @@ type Mover struct {
 	pool  Pool
 	mu    *sync.Mutex
 	slots *tier.Set
-	// closed: the memory is gone; late operations change nothing.
+	// closed: the memory is gone. Operations that end now change nothing.
 	closed bool
 
 	reads  reads
@@ -79,13 +80,13 @@ type Mover struct {
 
 // Counters are what only grows in a Mover.
 type Counters struct {
-	// Promotions are blocks read from disk into the host tier; a lookup that
-	// joins a read under way adds to PromotionsShared instead.
+	// Promotions counts blocks read from disk into the host tier. PromotionsShared counts
+	// lookups that joined a read or a check under way.
 	Promotions       uint64 `json:"promotions"`
 	PromotionsShared uint64 `json:"promotions_shared"`
-	// WriteBehind counts blocks written to disk; WriteBehindDropped offers that
-	// found the queue full or the disk failing (they are made again), WriteBehindRefused blocks
-	// that found no disk slot.
+	// WriteBehind counts blocks written to disk. WriteBehindDropped counts offers that found
+	// the queue full or the disk failing; they are made again. WriteBehindRefused counts
+	// blocks that found no disk slot.
 	WriteBehind        uint64 `json:"write_behind"`
 	WriteBehindDropped uint64 `json:"write_behind_dropped"`
 	WriteBehindRefused uint64 `json:"write_behind_refused"`
@@ -94,20 +95,20 @@ type Counters struct {
 	// ReadMicros is the time in µs during which at least one block was being read from
 	// disk and checked.
 	ReadMicros uint64 `json:"read_micros"`
-	// WriteBehindFiltered counts offers that the filter refused, WriteRetries failed
-	// writes that are tried again, WritesStalled writes that took longer than the
+	// WriteBehindFiltered counts offers that the filter refused. WriteRetries counts failed
+	// writes that are tried again. WritesStalled counts writes that took longer than the
 	// deadline.
 	WriteBehindFiltered uint64 `json:"write_behind_filtered"`
 	WriteRetries        uint64 `json:"write_retries"`
 	WritesStalled       uint64 `json:"writes_stalled"`
-	// ReadRetries counts second reads of a block, ReadsAbandoned reads that did not
-	// end in time, ReadsCancelled those that had not begun and that nobody wanted
-	// any more or that waited behind such a one.
+	// ReadRetries counts second reads of a block. ReadsAbandoned counts reads that did not
+	// end in time. ReadsCancelled counts reads that had not begun: nobody wanted them any
+	// more, or they waited behind an abandoned read.
 	ReadRetries    uint64 `json:"read_retries"`
 	ReadsAbandoned uint64 `json:"reads_abandoned"`
 	ReadsCancelled uint64 `json:"reads_cancelled"`
-	// CorruptReads counts blocks whose bytes or record did not match when read
-	// back; they were dropped, not served.
+	// CorruptReads counts blocks whose bytes or record did not match when they were read.
+	// They were dropped and not served.
 	CorruptReads uint64 `json:"corrupt_reads"`
 	// ReadErrors, WriteErrors and TableErrors count failed disk operations.
 	ReadErrors  uint64 `json:"read_errors"`
@@ -142,13 +143,12 @@ func NewMover(o Options, pool Pool, mu *sync.Mutex, slots *tier.Set) *Mover {
 	return m
 }
 
-// ReadLoops and WriteLoops are how many goroutines should be in RunReader and
-// RunWriter. Transfers of the readers are in the disk at a time: the others check what
-// they have read, and the disk does not wait for them. While one writer waits for its
-// records the other keeps the disk busy.
+// ReadLoops is how many goroutines should run RunReader. Transfers of them read at a time.
+// The others verify what they have read, so that the disk does not wait for checksums.
 func (o *Options) ReadLoops() int { return o.Transfers + o.Transfers/2 }
 
-// WriteLoops is described with ReadLoops.
+// WriteLoops is how many goroutines should run RunWriter: while one waits for its records
+// the other keeps the disk busy.
 func (o *Options) WriteLoops() int { return min(2, o.Transfers) }
 
 // Wake wakes all Run methods, to see that Stop is closed or that there is work.

@@ -201,13 +201,13 @@ func (m *Mover) RunWriter() {
 	}
 }
 
-// awaitWrites waits until there is something to write: wanted is how many blocks, or
-// flush says that the records are to be written. ok is false when the writer must end.
+// awaitWrites waits until there is something to write. wanted is how many blocks to
+// write; flush says to write the records instead. ok is false when the writer must end.
 //
-// No more blocks are wanted than there are now: what is queued while the tier grows
-// belongs to the next batch, or it would evict where the tier could grow. One block
-// shows whether a disk works that failed last: each block of a batch may evict another,
-// which is lost for nothing when the write fails.
+// wanted is at most the number of blocks in the queue now. Blocks that are queued while
+// the tier grows belong to the next batch: the tier has not grown for them, and they
+// would evict others. When the last write failed one block is wanted: each block of a
+// batch may evict another, which is lost for nothing when the write fails.
 func (m *Mover) awaitWrites() (wanted int, flush, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,7 +268,7 @@ func (m *Mover) done(n int) {
 }
 
 // takeWrites finds disk slots for up to wanted queued blocks. Another writer may have
-// taken some of them.
+// taken some of them. takeWrites takes the pool's lock itself.
 func (m *Mover) takeWrites(wanted int) batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -311,9 +311,9 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	return write{host: ref, disk: to, bytes: from.Host.Slot(i), to: dest.Disk}, true
 }
 
-// writeBytes writes a batch's bytes, as many blocks at once as Transfers says for all
-// writers together. The errors are in the batch: one bad block does not stop the
-// others. A disk that is found to fail meanwhile does. writeBytes needs no lock.
+// writeBytes writes a batch's bytes. All writers together write Transfers blocks at once.
+// A block's error is in the batch and does not stop the other blocks; an open breaker
+// does. writeBytes needs no lock.
 func (m *Mover) writeBytes(writes []write) {
 	var wg sync.WaitGroup
 	for i := range writes {

@@ -262,7 +262,7 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 		return ref
 	}
 	// A victim whose generation word cannot be written is quarantined instead of
-	// freed; then the next one has to go.
+	// freed, and the next one is evicted.
 	for {
 		victim, ok := set.victim(t)
 		if !ok {
@@ -276,10 +276,9 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 	}
 }
 
-// AllocFor is Alloc for block b. It evicts no ancestor of b: without its ancestors
-// nobody could find b. It holds the nearest ancestor in the tier meanwhile, which
-// holds the ancestors before it, because children are evicted first. For a block whose
-// ancestors are not in the pool nothing is evicted.
+// AllocFor is Alloc for block b. It evicts no ancestor of b, because a lookup finds b
+// only behind its ancestors. For a block whose ancestors are not in the pool nothing is
+// evicted.
 func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.Free() > 0 {
 		return set.Alloc(t)
@@ -291,6 +290,7 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 		}
 		e := set.Registry.At(id)
 		if ref := e.Slots[t.Level]; ref != registry.NoRef {
+			// This keeps the ancestors before it too: children are evicted first.
 			set.Hold(t, ref)
 			defer set.Release(t, ref)
 			return set.Alloc(t)
