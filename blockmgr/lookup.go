@@ -40,25 +40,24 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 	if len(l.found) == 0 {
 		return LookupResult{Coming: l.short}, nil
 	}
-	waits := 0
-	for i := range l.found {
-		if l.found[i].flight != nil {
-			waits = i + 1
+	for _, c := range l.found {
+		if c.flight != nil && !p.awaitFlight(ctx, c.flight) {
+			break
 		}
-	}
-	for _, c := range l.found[:waits] {
-		if c.flight == nil {
-			continue
-		}
-		select {
-		case <-c.flight.Done:
-			continue
-		case <-ctx.Done():
-		case <-p.life.stop:
-		}
-		break
 	}
 	return p.finishLookup(&l)
+}
+
+// awaitFlight waits for the end of a read or a check. It returns false when ctx is done
+// or the pool stops before.
+func (p *Pool) awaitFlight(ctx context.Context, f *diskio.Flight) bool {
+	select {
+	case <-f.Done:
+		return true
+	case <-ctx.Done():
+	case <-p.life.stop:
+	}
+	return false
 }
 
 // lookup is one running Lookup.
@@ -267,6 +266,32 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	}
 }
 
+// candidateState is what a lookup found out about a candidate.
+type candidateState uint8
+
+const (
+	// candidateReady: the block can be served.
+	candidateReady candidateState = iota
+	// candidateComing: the read or the check is still under way.
+	candidateComing
+	// candidateMissed: the block was dropped meanwhile, because its memory is damaged.
+	candidateMissed
+	// candidateFailed: the read or the check failed, and has released the slot.
+	candidateFailed
+)
+
+func (p *Pool) stateLocked(c *candidate) candidateState {
+	switch f := c.flight; {
+	case f != nil && !f.Finished:
+		return candidateComing
+	case f != nil && !f.OK:
+		return candidateFailed
+	case !p.slots.Host.Slot(c.ref).Resident():
+		return candidateMissed
+	}
+	return candidateReady
+}
+
 // finishLookup turns the holds of the ready prefix into pins of the session and drops
 // the other holds. It drops all of them when the session has ended meanwhile.
 func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
@@ -279,27 +304,27 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	sess.unreserve(found)
 	alive := p.members.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
-	ready, broken := alive, false
-	for _, c := range found {
-		if c.flight != nil && c.flight.Finished && !c.flight.OK {
-			// The failed read has released the slot already.
+	// ready: every candidate so far is. missed: one of them is a miss.
+	ready, missed := alive, false
+	for i := range found {
+		c := &found[i]
+		state := p.stateLocked(c)
+		ready = ready && state == candidateReady
+		switch state {
+		case candidateFailed:
 			p.count.Misses++
-			ready, broken = false, true
+			missed = true
 			continue
-		}
-		sl := p.slots.Host.Slot(c.ref)
-		if (c.flight == nil || c.flight.Finished) && !sl.Resident() {
-			// Its memory turned out to be damaged meanwhile.
+		case candidateMissed:
 			p.count.Misses++
-			ready, broken = false, true
-		}
-		if c.flight != nil && !c.flight.Finished {
-			ready = false
-			if !broken {
+			missed = true
+		case candidateComing:
+			if !missed {
 				res.Coming++
 				c.flight.Wanted = c.flight.Wanted || alive
 			}
 		}
+		sl := p.slots.Host.Slot(c.ref)
 		sl.Holds--
 		if c.flight != nil {
 			c.flight.Waiters--
@@ -316,7 +341,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	if !alive {
 		return LookupResult{}, fmt.Errorf("session %d: %w", l.session, ErrNoSession)
 	}
-	if !broken {
+	if !missed {
 		res.Coming += l.short
 	}
 	sess.pinned -= len(found) - len(res.Slots)

@@ -95,10 +95,7 @@ func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock,
 		return nil, fmt.Errorf("register: %w", err)
 	}
 	for _, c := range awaited {
-		select {
-		case <-c.flight.Done:
-		case <-p.life.stop:
-		}
+		p.awaitFlight(context.Background(), c.flight)
 	}
 	handles, err := p.finishRegister(s, blocks, awaited)
 	if err != nil {
