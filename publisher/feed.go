@@ -60,12 +60,15 @@ type Feed struct {
 
 	mu      sync.Mutex
 	journal *Journal[kvevent.RouterEvent]
+	copies  slab
 	unsent  uint64 // id of the first event that was not sent
 	source  Source
 	closing bool
 	count   FeedStats
 
-	batch []kvevent.RouterEvent // belongs to the sending goroutine, and to Close after it
+	// The sending goroutine owns these, and Close after it.
+	batch    []kvevent.RouterEvent
+	envelope kvevent.Envelope
 }
 
 // NewFeed returns a feed. Nothing is sent before Attach.
@@ -96,7 +99,7 @@ func (f *Feed) Publish(events []kvevent.RouterEvent) {
 		return
 	}
 	for i := range events {
-		f.journal.Append(events[i].ID, cloneEvent(&events[i]))
+		f.journal.Append(events[i].ID, f.copies.clone(&events[i]))
 	}
 	f.wake.Raise()
 }
@@ -215,8 +218,8 @@ func (f *Feed) announce(src Source) {
 // sendPending sends the events that were not sent, as far as the gate is open.
 func (f *Feed) sendPending() {
 	for f.takeBatch(f.opt.Transport.Gate()) {
-		e := f.Envelope(f.batch)
-		if f.opt.Transport.SendEvents(&e) {
+		f.envelope = f.Envelope(f.batch)
+		if f.opt.Transport.SendEvents(&f.envelope) {
 			f.Count(func(s *FeedStats) { s.Events += uint64(len(f.batch)) })
 		}
 		clear(f.batch)

@@ -1,19 +1,14 @@
 package publisher
 
 import (
-	"slices"
 	"sync"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // inboxBlocks bounds the blocks of the events that wait in an Inbox. One event has room
 // whatever its size is.
 const inboxBlocks = 256 << 10
-
-// slabBlocks is how many blocks an Inbox allocates at a time for its copies.
-const slabBlocks = 1024
 
 // Inbox takes events from under a stream's lock to the goroutine that restates them in
 // other words. It is bounded. Events that find no room, or a gap in the stream, make
@@ -202,32 +197,4 @@ func (b *Inbox) Stats() InboxStats {
 	s := b.count
 	s.Waiting = len(b.events)
 	return s
-}
-
-// slab copies events without an allocation for each.
-type slab struct {
-	stored  []kvevent.StoredBlock
-	removed []kv.SequenceHash
-}
-
-// clone returns a copy of e that shares no memory with e.
-func (s *slab) clone(e *kvevent.RouterEvent) kvevent.RouterEvent {
-	c := *e
-	c.Blocks, c.Removed = carve(&s.stored, e.Blocks), carve(&s.removed, e.Removed)
-	return c
-}
-
-// carve returns a copy of list in memory that it takes from free.
-func carve[T any](free *[]T, list []T) []T {
-	n := len(*free)
-	switch {
-	case len(list) == 0:
-		return nil
-	case len(list) > slabBlocks:
-		return slices.Clone(list)
-	case cap(*free)-n < len(list):
-		*free, n = make([]T, 0, slabBlocks), 0
-	}
-	*free = append(*free, list...)
-	return (*free)[n:len(*free):len(*free)]
 }

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -49,16 +50,24 @@ func (j *Journal[T]) Append(n uint64, entry T) {
 		clear(j.ring)
 		j.first, j.next, j.weight = n, n, 0
 	}
-	w := j.weigh(&entry)
-	for j.first < j.next && (j.next-j.first == uint64(j.entries) || j.weight+w > j.maxWeight) {
-		old := j.at(j.first)
-		j.weight -= j.weigh(old)
-		*old = *new(T)
-		j.first++
+	if j.next-j.first == uint64(j.entries) {
+		j.dropOldest()
 	}
-	*j.at(n) = entry
+	slot := j.at(n)
+	*slot = entry
+	w := j.weigh(slot)
+	for j.first < j.next && j.weight+w > j.maxWeight {
+		j.dropOldest()
+	}
 	j.next++
 	j.weight += w
+}
+
+func (j *Journal[T]) dropOldest() {
+	old := j.at(j.first)
+	j.weight -= j.weigh(old)
+	*old = *new(T)
+	j.first++
 }
 
 // Skip leaves a number out: the journal is empty, and every reader of the sequence
@@ -100,13 +109,6 @@ func (j *Journal[T]) Range(first, last uint64) ([]T, bool) {
 	return entries, true
 }
 
-// cloneEvent returns a copy of e that shares no memory with it.
-func cloneEvent(e *kvevent.RouterEvent) kvevent.RouterEvent {
-	c := *e
-	c.Blocks, c.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
-	return c
-}
-
 // FromLastCleared returns the events that still count: a cleared event makes all
 // before it void.
 func FromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
@@ -116,4 +118,35 @@ func FromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
 		}
 	}
 	return events
+}
+
+// slabBlocks is how many blocks a slab allocates at a time.
+const slabBlocks = 1024
+
+// slab copies events without an allocation for each.
+type slab struct {
+	stored  []kvevent.StoredBlock
+	removed []kv.SequenceHash
+}
+
+// clone returns a copy of e that shares no memory with e.
+func (s *slab) clone(e *kvevent.RouterEvent) kvevent.RouterEvent {
+	c := *e
+	c.Blocks, c.Removed = carve(&s.stored, e.Blocks), carve(&s.removed, e.Removed)
+	return c
+}
+
+// carve returns a copy of list in memory that it takes from free.
+func carve[T any](free *[]T, list []T) []T {
+	n := len(*free)
+	switch {
+	case len(list) == 0:
+		return nil
+	case len(list) > slabBlocks:
+		return slices.Clone(list)
+	case cap(*free)-n < len(list):
+		*free, n = make([]T, 0, slabBlocks), 0
+	}
+	*free = append(*free, list...)
+	return (*free)[n:len(*free):len(*free)]
 }

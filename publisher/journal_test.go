@@ -97,7 +97,8 @@ func TestJournalSkipLeavesAHole(t *testing.T) {
 
 func TestEventsAreCopied(t *testing.T) {
 	e := storedEvent(1, 2)
-	c := cloneEvent(&e)
+	var copies slab
+	c := copies.clone(&e)
 	e.Blocks[0].Hash = 0
 	if got := c.Blocks[0].Hash; got != 1000 {
 		t.Errorf("hash %d", got)
