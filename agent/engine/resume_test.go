@@ -33,7 +33,7 @@ func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
 	if err := s.inherit(&blockmgr.PreviousSession{Processes: alive}); !errors.As(err, &refused) || refused.Code != proto.CodeLimit {
 		t.Errorf("got error %v, want %s", err, proto.CodeLimit)
 	}
-	if n := a.watches(); len(s.procs) != before || len(s.enlisted) != storage.MaxSessionProcesses-1 || n != 1 {
+	if n := watches(); len(s.procs) != before || len(s.enlisted) != storage.MaxSessionProcesses-1 || n != 1 {
 		t.Errorf("%d processes after %d, %d enlisted, %d watched", len(s.procs), before, len(s.enlisted), n)
 	}
 	if err := s.inherit(&blockmgr.PreviousSession{Processes: alive[:1]}); err != nil {
@@ -54,7 +54,7 @@ func TestFormerSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
 			t.Errorf("%s: found %d processes", name, len(procs))
 		}
 	}
-	if n := table.Watched(); n != 0 {
+	if n := watches(); n != 0 {
 		t.Errorf("%d watches are left", n)
 	}
 }

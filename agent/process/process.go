@@ -64,13 +64,6 @@ func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
 	return p, nil
 }
 
-// Watched returns the number of watched processes.
-func (t *Table) Watched() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.byKey)
-}
-
 // adopt returns the watch of the process of a pidfd. It takes fd over.
 func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 	key := keyOf(fd, pid)
