@@ -359,7 +359,7 @@ func TestStreamEqualsTheEngine(t *testing.T) {
 
 // live is the life of one engine and agent. An engine without replay does not
 // restart: what its successor says cannot always be told from its own words. Nor
-// does one whose history is short, when its agent is away or deaf.
+// does one whose history is short, when its agent is away or cannot hear it.
 func (r *truthRank) live(rt *rapid.T) {
 	canRestart := r.buffer > 1000
 	for range rapid.IntRange(1, 60).Draw(rt, "steps") {

@@ -79,6 +79,8 @@ func ruleExamples() map[string][]example {
 			bad("internal/kv/a.go", importing("kv", "os")),
 			bad("internal/kvevent/a.go", importing("kvevent", "net/http")),
 			bad("layout/a.go", importing("layout", "go.uber.org/zap/zapcore")),
+			good("consolidator/sequence/a.go", "package sequence\n\nimport \"time\"\n\nconst pause = time.Second\n"),
+			bad("consolidator/sequence/a.go", "package sequence\n\nimport \"time\"\n\nvar now = time.Now()\n"),
 		},
 		testKitRule.name: {
 			good("blockmgr/a_test.go", importing("blockmgr", "example.org/m/blockmgr/storage/storagetest")),
