@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -47,6 +49,28 @@ func TestEnginesSayWhichPrefillsAreGone(t *testing.T) {
 		}
 		if got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_requests_phantom_total 1\n") {
 			t.Error("metrics do not show the phantom")
+		}
+	})
+}
+
+// The booked load of a worker is a metric of Dynamo's names, with the kind of worker as a
+// label.
+func TestBookedLoadIsAMetricWithTheWorkersType(t *testing.T) {
+	settings := config.Default()
+	settings.WorkerType = config.WorkerPrefill
+	routertest.OnBench(t, router.Options{Config: &settings}, func(b *routertest.Bench) {
+		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+		h := api.New(b.Router, api.Options{}).Handler()
+		b.Route(h, "r", routertest.NewBody("", 1, 2, 3))
+		got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", ""))
+		labels := `{dp_rank="0",worker_id="1",worker_type="prefill"} `
+		for _, line := range []string{
+			"dynamo_frontend_worker_active_decode_blocks" + labels + "3\n",
+			"dynamo_frontend_worker_active_prefill_tokens" + labels + strconv.Itoa(3*sourcetest.BlockSize) + "\n",
+		} {
+			if !strings.Contains(got, line) {
+				t.Errorf("the scrape lacks %s", line)
+			}
 		}
 	})
 }

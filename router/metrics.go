@@ -136,6 +136,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	prom.Families(out, prefix, &s)
 	api := c.router.metrics.API.stats()
 	prom.Families(out, prefix, &api)
+	c.collectWorkers(out)
 	c.collectLoads(out)
 	c.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)

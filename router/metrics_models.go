@@ -6,8 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/estimate"
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // collectModels sends what tells models apart. The families without a model label are
@@ -28,6 +30,28 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 	send("index_blocks", "Distinct blocks in a model's index.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Blocks) })
 	send("index_bytes", "Memory of a model's index, in bytes.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Bytes) })
 	send("requests_booked_total", "Requests booked on a model's workers, since the model was opened.", counter, func(s *ModelStats) float64 { return float64(s.Requests.Load.Added) })
+}
+
+// collectWorkers sends the booked load of each worker, summed over models, under the names
+// and with the labels of Dynamo's frontend.
+func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
+	labels := []string{"worker_id", "dp_rank", "worker_type"}
+	blocks := prometheus.NewDesc("dynamo_frontend_worker_active_decode_blocks", "Prompt blocks of the requests booked on a worker, shared prefixes counted once.", labels, nil)
+	tokens := prometheus.NewDesc("dynamo_frontend_worker_active_prefill_tokens", "Prompt tokens of the requests booked on a worker that are not computed yet.", labels, nil)
+	sums := make(map[kv.Worker]schedule.PotentialLoad)
+	for _, m := range c.router.models.all() {
+		for _, l := range m.scheduler.Loads(nil) {
+			sum := sums[l.Worker]
+			sum.PrefillTokens += l.PrefillTokens
+			sum.DecodeBlocks += l.DecodeBlocks
+			sums[l.Worker] = sum
+		}
+	}
+	for w, l := range sums {
+		values := []string{strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10), c.router.config.WorkerType}
+		out <- prometheus.MustNewConstMetric(blocks, prometheus.GaugeValue, float64(l.DecodeBlocks), values...)
+		out <- prometheus.MustNewConstMetric(tokens, prometheus.GaugeValue, float64(l.PrefillTokens), values...)
+	}
 }
 
 // collectEstimates sends what was learned of each worker, with where it comes from, and

@@ -198,6 +198,20 @@ func (s *Scheduler) Stats() Stats {
 	return out
 }
 
+// Loads appends to dst the booked load of each member.
+func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.latest(nil); m != s.members {
+		s.align(m)
+	}
+	loads := s.account.Columns()
+	for m := range s.members.List {
+		dst = append(dst, PotentialLoad{s.members.List[m].Worker, int(loads.PrefillTokens[m]), int(loads.ActiveBlocks[m])})
+	}
+	return dst
+}
+
 // PotentialLoads appends to dst the load of each member with r added.
 func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
 	if err := s.validate(r); err != nil {
