@@ -32,31 +32,31 @@ func Variables() []Variable {
 func sizeVariables() []Variable {
 	return []Variable{
 		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
-			"Size of the host tier, all ranks together. It holds floor(GB * 1e9 / bytes of a block on all ranks) blocks; a size above 0 that holds none is an error.").
-			used("The host tier of the node, which all engines share: one size, not one for each."),
+			"Size of the host tier, all ranks together. The tier holds floor(GB * 1e9 / bytes of a block on all ranks) blocks. A size above 0 without room for one block is an error.").
+			used("The size of the node's host tier, which all engines share."),
 		variable(hostBlocks, number[uint64](0, maxBlocks), "0", func(e *Env) *uint64 { return &e.Host.OverrideBlocks },
-			"Exact number of blocks of the host tier, which wins over its GB; 0 is no override.").
-			used("The host blocks of each namespace, exactly."),
+			"Exact number of blocks of the host tier. It wins over the size in GB; 0 is no override.").
+			used("The exact number of host blocks of each namespace."),
 		variable(diskGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Disk.Bytes },
-			"Size of the disk tier, by the same formula. With a disk tier and no host tier, by GB or by blocks, the host is bypassed.").
-			used("The disk tier of the node, which all engines share."),
+			"Size of the disk tier, by the same formula. A disk tier without a host tier bypasses the host.").
+			used("The size of the node's disk tier, which all engines share."),
 		variable(diskBlocks, number[uint64](0, maxBlocks), "0", func(e *Env) *uint64 { return &e.Disk.OverrideBlocks },
-			"Exact number of blocks of the disk tier, which wins over its GB; 0 is no override.").
-			used("The disk blocks of each namespace, exactly."),
+			"Exact number of blocks of the disk tier. It wins over the size in GB; 0 is no override.").
+			used("The exact number of disk blocks of each namespace."),
 	}
 }
 
 func diskVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISK_CACHE_DIR", text("a path"), "", func(e *Env) *string { return &e.DiskFiles.Dir },
-			"Directory of the disk tier's files; not set, the system's temporary directory.").
-			used("Files there outlive the agent, and are warm for the next one. Not set, the agent's own default."),
+			"Directory of the disk tier's files. Default: the system's temporary directory.").
+			used("The same. The files outlive the agent, and the next agent starts warm. The default is the agent's own."),
 		variable("DYN_KVBM_DISK_ALLOCATOR_TYPE", choice([]string{"default", "open-direct"}, []bool{false, true}), "default",
 			func(e *Env) *bool { return &e.DiskFiles.OpenDirect },
-			"How O_DIRECT is set: after a file was opened, or (open-direct, for IBM Storage Scale) when it is.").
-			used("As KVBM does. Where O_DIRECT is refused, the agent says so and goes through the page cache."),
+			"When O_DIRECT is set: after the open, or (open-direct, for IBM Storage Scale) by the open.").
+			used("As KVBM does. Where O_DIRECT is refused, the agent says so and uses the page cache."),
 		variable("DYN_KVBM_DISK_DISABLE_O_DIRECT", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.DisableDirectIO },
-			"Go through the page cache.").
+			"Use the page cache.").
 			used("As KVBM does."),
 		variable("DYN_KVBM_DISK_ZEROFILL_FALLBACK", presence(), "off", func(e *Env) *bool { return &e.DiskFiles.ZeroFill },
 			"Write zeros where the file system cannot allocate space otherwise (fallocate: EOPNOTSUPP).").
@@ -67,23 +67,23 @@ func diskVariables() []Variable {
 func offloadVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
-			"Write every block of the host tier to disk, not only those in demand.").
+			"Write every block of the host tier to disk, not only blocks in demand.").
 			used("As KVBM does. Hits count as demand, not only repeated stores."),
 		variable(minPriority, number[uint32](0, math.MaxUint32), "0", func(e *Env) *uint32 { return &e.Offload.MinPriority },
-			"Offload the blocks of a request up to the first whose retention priority is lower. An engine without priorities, such as vLLM, has 0 everywhere.").
-			used("Stores of a lower priority are refused."),
+			"Offload the blocks of a request up to the first block of a lower retention priority. An engine without priorities, such as vLLM, has 0 everywhere.").
+			used("Stores of a lower priority are refused, with the blocks after them."),
 		variable("DYN_KVBM_MAX_CONCURRENT_TRANSFERS", number[int](1, maxCount), "4", func(e *Env) *int { return &e.Transfer.MaxConcurrent },
 			"Batches copied at a time.").
-			used("Blocks that a pool reads from disk at a time, and writes: `--disk-queue-depth`, whose default follows the device. Engines copy to and from their devices themselves."),
+			used("The number of blocks that a pool reads from disk at a time, and writes: `--disk-queue-depth`. Its default follows the device. Engines copy to and from their devices themselves."),
 		variable("DYN_KVBM_MAX_TRANSFER_BATCH_SIZE", number[int](1, maxCount), "16", func(e *Env) *int { return &e.Transfer.MaxBatch },
 			"Blocks in a batch.").
-			used("Blocks in such a batch."),
+			used("The number of blocks whose slot records are written together."),
 		variable("DYN_KVBM_DISABLE_WRITE_COMBINED", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableWriteCombined },
 			"Allocate host memory without write combining.").
-			unused("it allocates no CUDA memory; engines register the shared memory, which is never write-combined."),
+			unused("the agent allocates no CUDA memory. Engines register the shared memory, which is never write-combined."),
 		variable("DYN_MEMORY_DISABLE_NUMA", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableNUMA },
 			"Allocate host memory anywhere, not on the GPU's NUMA node.").
-			unused("it does not place memory by NUMA node."),
+			unused("the agent does not place memory by NUMA node."),
 		{Name: "DYN_KVBM_ENABLE_NUMA", Status: Deprecated,
 			Meaning: "KVBM places memory by NUMA node unless DYN_MEMORY_DISABLE_NUMA says otherwise; the agent does not."},
 	}
@@ -93,21 +93,21 @@ func leaderVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_LEADER_WORKER_INIT_TIMEOUT_SECS", seconds(1), "1800", func(e *Env) *time.Duration { return &e.Leader.InitTimeout },
 			"How long the leader waits for its workers, from start to ready.").
-			unused("there is no leader; engines connect to the agent's socket when they like."),
+			unused("there is no leader; engines connect to the agent's socket at any time."),
 		variable("DYN_KVBM_LEADER_ZMQ_HOST", text("a host"), "127.0.0.1", func(e *Env) *string { return &e.Leader.ZMQHost },
 			"Host that the leader binds and the workers connect to.").
 			unused("there is no leader; schedulers and workers connect to the agent's socket."),
 		variable(pubPort, port(1), "56001", func(e *Env) *uint16 { return &e.Leader.PubPort },
 			"Port on which the leader sends. The consolidator publishes on this port + 1000. All ports must differ.").
-			unused("there is no leader. It has one where it is set for an engine: the engine's connector has the agent publish the consolidated stream on this port + 1000, and of the engines of a node each needs its own."),
+			unused("there is no leader. In an engine's environment the variable has an effect: the connector has the agent publish the consolidated stream on this port + 1000. Each engine of a node needs its own port."),
 		variable(ackPort, port(1), "56002", func(e *Env) *uint16 { return &e.Leader.AckPort },
-			"Port on which the leader is answered.").
+			"Port on which the workers answer the leader.").
 			unused("there is no leader."),
 		variable("DYN_KVBM_NCCL_MLA_MODE", boolean(), "false", func(e *Env) *bool { return &e.NCCL.MLAMode },
 			"Load replicated (MLA) blocks on one rank and broadcast them (TensorRT-LLM).").
 			unused("replicated blocks are stored once, and each rank loads them from shared memory."),
 		variable("DYN_KVBM_NCCL_MAX_CTAS", number[int32](1, math.MaxInt32), "8", func(e *Env) *int32 { return &e.NCCL.MaxCTAs },
-			"CTAs that such a broadcast may take.").
+			"Number of CTAs of a broadcast at most.").
 			unused("nothing is broadcast."),
 	}
 }
@@ -128,7 +128,7 @@ func statsVariables() []Variable {
 			used("As KVBM does."),
 		variable("DYN_KVBM_ENABLE_RECORD", boolean(), "false", func(e *Env) *bool { return &e.Stats.Record },
 			"Record every call of the engine to the connector in a JSONL file.").
-			unused("it keeps no record of calls."),
+			unused("the agent keeps no record of calls."),
 	}
 }
 
@@ -136,14 +136,14 @@ func eventVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
 			"Merge the engine's events with the block manager's.").
-			unused("the events of an engine that names its endpoint are always taken. It has one where it is set for an engine: the engine's connector asks the agent for a consolidated stream unless it is off."),
+			unused("the agent always follows the events of an engine that names its endpoint. In an engine's environment the variable has an effect: off, the connector asks the agent for no consolidated stream."),
 		variable("DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE", choice([]string{Dedup.String(), Passthrough.String(), Tiered.String()}, []ConsolidatorMode{Dedup, Passthrough, Tiered}), "dedup",
 			func(e *Env) *ConsolidatorMode { return &e.Events.Mode },
-			"Report a block once for all its sources, or every event as it comes; tiered, which KVBM does not have, in each tier by itself.").
-			used("The mode of the consolidated stream for engines that name none; not set, tiered. A connector that has the variable names its mode."),
+			"Report a block once for all its sources (dedup), or every event as it comes (passthrough). Tiered, which KVBM does not have, reports each tier alone.").
+			used("The mode of the consolidated stream for engines that name none, default tiered. A connector that has the variable names its mode."),
 		variable(trtllmPort, port(1), "", func(e *Env) *uint16 { return &e.Events.TRTLLMPort },
 			"Port on which TensorRT-LLM's events are published; needed to consolidate them.").
-			unused("an engine names its endpoint when it registers. It has one where it is set for an engine: the engine's connector names this port."),
+			unused("an engine names its endpoint when it registers. In an engine's environment the variable has an effect: the connector names this port."),
 	}
 }
 
@@ -151,9 +151,9 @@ func processVariables() []Variable {
 	return []Variable{
 		variable("DYN_RUNTIME_ENABLED_KVBM", boolean(), "false", func(e *Env) *bool { return &e.Process.AttachRuntime },
 			"Attach to the Dynamo runtime of the process.").
-			unused("it is a process of its own, without a Dynamo runtime."),
+			unused("the agent is a process of its own, without a Dynamo runtime."),
 		variable("DYN_FATBIN_PATH", text("a path"), "", func(e *Env) *string { return &e.Process.FatbinPath },
-			"File of the copy kernels; not set, those that were built in.").
+			"File of the copy kernels. Default: built-in kernels.").
 			unused("engines copy with kernels of their own."),
 		variable("OTEL_EXPORT_ENABLED", boolean(), "false", func(e *Env) *bool { return &e.Process.OTELExport },
 			"Export logs by OTLP.").
