@@ -7,24 +7,24 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 )
 
-// untold says whether the sink knows the block of a slot.
-type untold uint8
+// announced says whether the sink knows the block of a slot.
+type announced uint8
 
 const (
 	// known: the sink knows the block, or there is none.
-	known untold = iota
-	// untoldRecovered: the block was found when the pool opened and is announced in its
+	known announced = iota
+	// notAnnounced: the block was found when the pool opened and is announced in its
 	// turn.
-	untoldRecovered
-	// untoldLater: the block was stored since then, and its parent is not announced yet.
-	untoldLater
+	notAnnounced
+	// waitsForParent: the block was stored since then, and its parent is not announced yet.
+	waitsForParent
 )
 
 // announcement is what the sink has yet to be told.
 type announcement struct {
 	// blocks counts the slots whose blocks the sink does not know.
 	blocks int
-	// later are the slots of each tier with untoldLater, parents before children. A
+	// later are the slots of each tier with waitsForParent, parents before children. A
 	// slot is in it at most once.
 	later [registry.NumLevels][]registry.Ref
 }
@@ -39,10 +39,10 @@ func (set *Set) Unannounced() int { return set.announcing.blocks }
 
 // announce reports the block in a slot, unless the sink knows it.
 func (set *Set) announce(t *Tier, ref registry.Ref, s *Slot) {
-	if s.untold == known {
+	if s.announced == known {
 		return
 	}
-	s.untold = known
+	s.announced = known
 	set.announcing.blocks--
 	r := t.Record(ref)
 	set.Sink.BlockStored(set.ns, t.Kind, BlockOf(&r))
@@ -69,7 +69,7 @@ func (set *Set) stored(t *Tier, ref registry.Ref, r *storage.Record) {
 		set.Sink.BlockStored(set.ns, t.Kind, BlockOf(r))
 		return
 	}
-	s.untold = untoldLater
+	s.announced = waitsForParent
 	set.announcing.blocks++
 	if !s.inLater {
 		s.inLater = true
@@ -88,7 +88,7 @@ func (set *Set) waits(id registry.ID) bool {
 		if ref == registry.NoRef || !t.Slot(ref).Resident() {
 			continue
 		}
-		if t.Slot(ref).untold == known {
+		if t.Slot(ref).announced == known {
 			return false
 		}
 		waits = true
@@ -100,7 +100,7 @@ func (set *Set) waits(id registry.ID) bool {
 // announced.
 func (set *Set) announceLater(s *Slot) {
 	if set.Sink != nil {
-		s.untold = untoldRecovered
+		s.announced = notAnnounced
 		set.announcing.blocks++
 	}
 }
@@ -114,7 +114,7 @@ func (set *Set) Announce(lv registry.Level, refs []registry.Ref) {
 			continue
 		}
 		// Another extent may have got the number of the one that the slot was in.
-		if s := t.Slot(ref); s.untold == untoldRecovered {
+		if s := t.Slot(ref); s.announced == notAnnounced {
 			set.announce(t, ref, s)
 		}
 	}
@@ -151,7 +151,7 @@ func (set *Set) AnnounceRemoved(t *Tier, refs []registry.Ref) {
 // recovered blocks are to be announced.
 func (t *Tier) EachUnannounced(e *Extent, from, n int, do func(registry.Ref)) {
 	for i := from; i < min(from+n, len(e.Slots)); i++ {
-		if e.Slots[i].untold == untoldRecovered {
+		if e.Slots[i].announced == notAnnounced {
 			do(registry.MakeRef(e.Number, uint32(i)))
 		}
 	}

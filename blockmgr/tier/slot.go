@@ -92,10 +92,10 @@ type Slot struct {
 	ordered bool
 	// kept: held for a retention pin; see Set.Keep.
 	kept bool
-	// untold: the sink has yet to be told of the block. inLater: the slot is in
+	// announced says whether the sink knows the block. inLater: the slot is in
 	// announcement.later.
-	untold  untold
-	inLater bool
+	announced announced
+	inLater   bool
 	// epoch is that of the tier when the block came in; see Stale.
 	epoch bool
 }
