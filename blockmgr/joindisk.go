@@ -22,26 +22,22 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 		return nil
 	}
 	p.mover.Joining = true
-	// While one extent's records are looked through, the next one's are read.
-	parts, resting := make(chan storage.DiskPart), make(chan struct{})
-	p.life.transfers.Go(func() { p.readDisk(parts, resting) })
-	late := time.NewTimer(p.cfg.IODeadline)
-	defer late.Stop()
+	// The records of the next extent are read while those of one are recovered.
+	parts, failing := make(chan storage.DiskPart), make(chan struct{})
+	p.life.transfers.Go(func() { p.readDisk(parts, failing) })
+	deadline := time.NewTimer(p.cfg.IODeadline)
+	defer deadline.Stop()
 	for {
 		select {
 		case found, ok := <-parts:
 			if !ok {
-				p.mu.Lock()
-				p.mover.Joining = false
-				p.mu.Unlock()
+				p.endJoining()
 				return nil
 			}
-			p.mu.Lock()
-			p.recoverDiskPartLocked(found)
-			p.mu.Unlock()
+			p.recoverDisk(found)
 			continue
-		case <-late.C:
-		case <-resting:
+		case <-deadline.C:
+		case <-failing:
 		case <-p.broker.closing:
 		}
 		p.log.Warn("the pool opens without its disk tier, which joins when the disk answers")
@@ -50,8 +46,8 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 }
 
 // readDisk enters the namespace in the disk's slot table, which makes the tier, and sends
-// its extents. When that fails it closes resting and tries again now and then.
-func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) {
+// its extents. When that fails it closes failing and tries again now and then.
+func (p *Pool) readDisk(parts chan<- storage.DiskPart, failing chan<- struct{}) {
 	defer close(parts)
 	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
 	defer watch.Stop()
@@ -60,9 +56,9 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 	pauses := backoff.Doubling(growRetry, diskio.BreakerPauseMax)
 	for !p.enterDisk() {
 		watch.Stop()
-		if resting != nil {
-			close(resting)
-			resting = nil
+		if failing != nil {
+			close(failing)
+			failing = nil
 		}
 		if !p.restFromDisk(again, max(pauses.NextBackOff(), p.broker.health.All.UntilTry())) {
 			return
@@ -70,7 +66,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, resting chan<- struct{}) 
 		watch.Reset(p.cfg.IODeadline)
 	}
 	if p.stopped() {
-		return // the extents stay for whoever asks next
+		return // the extents stay for the next pool of the namespace
 	}
 	for found := range p.broker.disk.Load().Claim(p.slots.Disk.Namespace) {
 		watch.Stop()
@@ -131,55 +127,62 @@ func (p *Pool) enterDisk() bool {
 	return true
 }
 
-func (p *Pool) recoverDiskPartLocked(found storage.DiskPart) *tier.Extent {
-	added := &tier.Extent{ID: found.ID, Records: found.Slots, Disk: found.Extent}
-	p.recoverDiskLocked(added)
-	return added
-}
-
-// joinDisk takes in the rest of the disk tier while the pool is in use.
+// joinDisk takes the rest of the disk tier into use while the pool is in use.
 func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
 	for found := range rest {
-		var refs []registry.Ref
-		p.mu.Lock()
-		if !p.life.closed { // or else Close gave the disk up, and its extents stay as they are
-			refs = p.settleJoinedLocked(p.recoverDiskPartLocked(found))
-		}
-		p.mu.Unlock()
-		if p.announceAll(registry.Disk, refs) {
+		if p.announceAll(registry.Disk, p.joinExtent(found)) {
 			p.announceLater()
 		}
 	}
 	if p.stopped() {
 		return
 	}
-	p.mu.Lock()
-	lost := p.slots.Disk == nil
-	p.mover.Joining = !lost
-	p.mu.Unlock()
-	if lost {
+	if p.slots.Disk == nil { // whose maker has closed rest
+		p.endJoining()
 		p.log.Warn("the pool goes on without a disk tier until the next start")
 		return
 	}
 	p.trim(registry.Disk)
-	p.mu.Lock()
-	p.mover.Joining = false
-	p.mu.Unlock()
+	p.endJoining()
 	p.log.Info("the disk tier has joined the pool")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	p.makeDiskRoom(ctx)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.mover.OfferAll()
-	p.mu.Unlock()
 }
 
-// settleJoinedLocked does for one extent what settleRecovered does for all of them. It
-// returns the slots with blocks in the order in which they are announced.
-func (p *Pool) settleJoinedLocked(added *tier.Extent) []registry.Ref {
-	t := p.slots.Disk
+// endJoining notes that no further extents of an earlier agent come from the disk.
+func (p *Pool) endJoining() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mover.Joining = false
+}
+
+// joinExtent takes an extent of the disk into use while the pool is in use. It returns the
+// slots with blocks in the order in which they are announced.
+func (p *Pool) joinExtent(found storage.DiskPart) []registry.Ref {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closed { // Close gave the disk up, and its extents stay as they are
+		return nil
+	}
+	added, t := diskExtent(found), p.slots.Disk
+	p.recoverDiskLocked(added)
 	t.SetTurnover(p.sizeLocked(t))
 	return p.slots.SettleJoined(t, added)
+}
+
+// recoverDisk takes an extent of the disk into use while the pool is being opened.
+func (p *Pool) recoverDisk(found storage.DiskPart) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recoverDiskLocked(diskExtent(found))
+}
+
+func diskExtent(found storage.DiskPart) *tier.Extent {
+	return &tier.Extent{ID: found.ID, Records: found.Slots, Disk: found.Extent}
 }
 
 // awaitDiskRoom calls makeDiskRoom in the background and waits for it for
@@ -196,11 +199,11 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 		defer close(made)
 		p.makeDiskRoom(ctx)
 	})
-	late := time.NewTimer(p.cfg.IODeadline)
-	defer late.Stop()
+	deadline := time.NewTimer(p.cfg.IODeadline)
+	defer deadline.Stop()
 	select {
 	case <-made:
-	case <-late.C:
+	case <-deadline.C:
 	case <-p.broker.closing:
 	}
 }
