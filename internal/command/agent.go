@@ -103,8 +103,8 @@ func (c *Agent) Run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// configure returns what flags and environ make of an agent; the log gets each value
-// with its source.
+// configure returns the agent's configuration from flags and environ. The log gets each
+// value with its source.
 func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, error) {
 	node := c.Node
 	if node == "" {

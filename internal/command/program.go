@@ -173,7 +173,7 @@ func IsTerminal(f *os.File) bool {
 }
 
 // WriteReady writes v as one line of JSON to standard output. A subcommand
-// calls it once, when it serves; whoever started it waits for that line.
+// calls it once, when it serves; the parent process waits for that line.
 func WriteReady(v any) error {
 	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
 		return fmt.Errorf("ready line: %w", err)

@@ -2,7 +2,7 @@ package cluster
 
 import "github.com/blockyard-ai/blockyard/internal/kvevent"
 
-// AgentStats is what scenarios read of an agent's GET /v1/stats.
+// AgentStats are the parts of an agent's GET /v1/stats that scenarios read.
 type AgentStats struct {
 	Quiet    bool `json:"quiet"`
 	Sessions int  `json:"sessions"`

@@ -41,7 +41,7 @@ type Picture struct {
 }
 
 // Settle looks until nothing moves, every stream and feed is exact and the router's
-// index is right, for limit at most. Then it returns what it saw last. The error
+// index is right, for limit at most. Then it returns the last picture. The error
 // is that a process does not answer.
 func (p Parts) Settle(ctx context.Context, limit time.Duration) (*Picture, error) {
 	for deadline := time.Now().Add(limit); ; {

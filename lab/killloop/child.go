@@ -14,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
 // role is the part that a child plays.
@@ -100,7 +101,7 @@ func dial(ctx context.Context, o *orders, space int, worker uint64) (link, error
 		if err == nil {
 			return l, nil
 		}
-		if !pause(ctx, redial) {
+		if cluster.Wait(ctx, redial) != nil {
 			return link{}, err
 		}
 	}
@@ -146,18 +147,6 @@ func devices(n int) []uint32 {
 		d[i] = uint32(i)
 	}
 	return d
-}
-
-// pause waits for d. It reports false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // mover is the second process of an engine: a worker that makes some of its copies. It

@@ -128,7 +128,7 @@ func (e *engine) connect(ctx context.Context) {
 		}
 		e.lose(s)
 		left = s
-		pause(ctx, rand.N(maxLate))
+		_ = cluster.Wait(ctx, rand.N(maxLate))
 	}
 	if left != nil {
 		left.copies.Wait()

@@ -34,7 +34,7 @@ func (e *engine) loadAll(ctx context.Context, rng *rand.Rand) {
 			return
 		}
 		e.loadDoc(ctx, s, e.choose(rng))
-		if !pause(ctx, piecePause) {
+		if cluster.Wait(ctx, piecePause) != nil {
 			return
 		}
 	}
@@ -186,7 +186,7 @@ func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) 
 	block := make([]byte, len(mem))
 	for off := 0; off < len(mem); off += pieceBytes {
 		copy(block[off:off+pieceBytes], mem[off:])
-		if gap > 0 && !pause(ctx, gap) {
+		if gap > 0 && cluster.Wait(ctx, gap) != nil {
 			return nil, ctx.Err()
 		}
 	}
@@ -199,7 +199,7 @@ func mappedSlot(ctx context.Context, l *link, slot proto.Slot) ([]byte, error) {
 	deadline := time.Now().Add(answerTime)
 	for {
 		mem, err := l.worker.SlotBytes(slot)
-		if err == nil || time.Now().After(deadline) || !pause(ctx, time.Millisecond) {
+		if err == nil || time.Now().After(deadline) || cluster.Wait(ctx, time.Millisecond) != nil {
 			return mem, err
 		}
 		select {

@@ -123,7 +123,7 @@ func (l *loop) live(ctx context.Context, kill int) error {
 
 // unlessSomebodyDies waits for d. A child that ends by itself is an error.
 func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
-	if !pause(ctx, d) {
+	if cluster.Wait(ctx, d) != nil {
 		return context.Cause(ctx)
 	}
 	if l.agent.Exited() {

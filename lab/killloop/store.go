@@ -172,7 +172,7 @@ func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
 			doc = makeDoc(0, 0, uint32(cluster.Now()/int64(commonPeriod)))
 		}
 		e.storeDoc(ctx, s, doc, rng)
-		if !pause(ctx, piecePause) {
+		if cluster.Wait(ctx, piecePause) != nil {
 			return
 		}
 	}
@@ -260,7 +260,7 @@ func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int
 				w.fault(faultForeign, foreign, "in the middle of the copy to %+v", c.slot)
 			}
 			pieces--
-			pause(ctx, piecePause)
+			_ = cluster.Wait(ctx, piecePause)
 		}
 		w.put(note{Kind: noteEnd, Slots: []proto.Slot{c.slot}})
 		if c.written < len(c.mem) && !c.dropped.Load() {
