@@ -250,5 +250,7 @@ func (x *Index) unmark(r runs.ID, lo int) {
 
 // fit makes room for n more blocks in the directory.
 func (x *Index) fit(n int) {
-	x.directory = x.directory.Fit(n, x.mayGrow)
+	if !x.directory.Fits(n) {
+		x.directory = x.directory.Grown(n, x.mayGrow)
+	}
 }

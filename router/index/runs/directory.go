@@ -63,14 +63,13 @@ func (d *Directory) Len() int { return d.used }
 // IdleBytes returns the memory for blocks that the directory does not have yet.
 func (d *Directory) IdleBytes() int64 { return int64(max(len(d.slots)-d.used*4/3, 0)) * slotBytes }
 
-// Fit returns a directory with the same blocks and room for n more: d itself if d
-// has the room. Otherwise the new directory is half as large again, or only a
-// little larger where mayGrow refuses.
-func (d *Directory) Fit(n int, mayGrow func(bytes int64) bool) *Directory {
+// Fits reports whether there is room for n more blocks.
+func (d *Directory) Fits(n int) bool { return 4*(d.used+n) <= 3*len(d.slots) }
+
+// Grown returns a directory with the same blocks and room for n more. It is half as
+// large again, or only a little larger where mayGrow refuses.
+func (d *Directory) Grown(n int, mayGrow func(bytes int64) bool) *Directory {
 	want := d.used + n
-	if 4*want <= 3*len(d.slots) {
-		return d
-	}
 	if half := want / 2; mayGrow(int64(half) * DirectoryBytes) {
 		want += half
 	} else {
