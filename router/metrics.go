@@ -17,8 +17,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Metrics is what GET /metrics shows: what the HTTP handlers count themselves,
-// and the Stats of the router at the time of the scrape.
+// Metrics are the router's Prometheus metrics: counters of requests, and Stats at the time of
+// the scrape.
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -28,7 +28,7 @@ type Metrics struct {
 	hits     *prometheus.CounterVec
 	tokens   prometheus.Counter
 	overhead *overheadMetrics
-	// API is for package api.
+	// API has the counters of package api.
 	API APICounters
 }
 

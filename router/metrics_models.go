@@ -12,8 +12,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// collectModels sends what tells models apart. The families without a model label are
-// sums over all models.
+// collectModels sends the metrics with a model label. Families without one are sums over all
+// models.
 func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 	labels := []string{"model", "block_size"}
 	send := func(name, help string, kind prometheus.ValueType, value func(s *ModelStats) float64) {
@@ -85,8 +85,7 @@ func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out
 	prom.Kinds(out, total, now, s)
 }
 
-// collectLoads sends the last load reports: for each owner one gauge of each number,
-// and the report's age.
+// collectLoads sends a gauge for each number of the last load reports, and the reports' ages.
 func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	now := time.Now()
 	load := prometheus.NewDesc("blockyard_router_load", "Last load report of a worker or pool, by kind of number.", []string{"owner", "kind"}, nil)
@@ -99,7 +98,7 @@ func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectSources sends the transports' own counters.
+// collectSources sends the transports' own metrics.
 func (c *statsCollector) collectSources(out chan<- prometheus.Metric) {
 	total := prometheus.NewDesc("blockyard_router_source_total", "What a source of events counts itself, such as Dynamo's.", []string{"source", "counter"}, nil)
 	now := prometheus.NewDesc("blockyard_router_source", "What a source of events measures itself, such as Dynamo's.", []string{"source", "gauge"}, nil)

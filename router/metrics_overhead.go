@@ -9,9 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// overheadMetrics are where the time of decisions goes and what the shared cache had.
-// Each is there twice: under a name of ours and under Dynamo's, for dashboards that
-// were made for it.
+// overheadMetrics are the durations of a decision's parts and the hits of the shared cache.
+// Each has two names, ours and Dynamo's, for dashboards that exist for Dynamo.
 type overheadMetrics struct {
 	blockHashing, sequenceHashing, findMatches, sharedCache, scheduling, total histograms
 	sharedRate, sharedBeyond                                                   histograms
@@ -19,7 +18,7 @@ type overheadMetrics struct {
 	modes                                                                      *prometheus.CounterVec
 }
 
-// histograms observe the same under several names.
+// histograms observe one value under several names.
 type histograms []prometheus.Histogram
 
 func (h histograms) observe(v float64) {
@@ -101,7 +100,7 @@ func (m *overheadMetrics) sharedCacheFailed() {
 	}
 }
 
-// scoreKind is Match.Mode in one word.
+// scoreKind returns Match.Mode as one word.
 func scoreKind(mode string) string {
 	switch {
 	case mode == "":

@@ -137,7 +137,7 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	}
 	if q.UpdateStates && !found.Booked {
 		m.unbookedOnce.Do(func() {
-			m.log.Warn("too many requests run: more are routed without being booked, and their load is not seen; router_max_active_requests allows more",
+			m.log.Warn("too many active requests: further ones are routed without being booked, so their load is not counted; raise router_max_active_requests",
 				zap.Uint64("router_max_active_requests", m.config.MaxActiveRequests))
 		})
 	}

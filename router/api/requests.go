@@ -63,7 +63,7 @@ type caller struct {
 }
 
 // errBusy: there are too many requests, or no room for a body.
-var errBusy = errors.New("the router has too many requests at hand")
+var errBusy = errors.New("the router has too many requests in progress")
 
 // reply is the answer to a route request.
 type reply struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
-// impatient is a configuration by which any prefill makes a worker busy.
-func impatient() *config.Config {
+// alwaysBusy is a configuration by which any prefill makes a worker busy.
+func alwaysBusy() *config.Config {
 	return routertest.Configured(func(c *config.Config) {
 		few := 1e-9 // of ten million tokens
 		c.RouterQueueThreshold = &few
@@ -34,7 +34,7 @@ func (s *service) ask(ctx context.Context, c caller, body string) <-chan reply {
 // Requests that wait for one worker do not keep those out that another one has time
 // for: they give their place, and that of their transport, back.
 func TestWaitingRequestsLeaveRoomForOthers(t *testing.T) {
-	routertest.OnBench(t, router.Options{Config: impatient()}, func(b *routertest.Bench) {
+	routertest.OnBench(t, router.Options{Config: alwaysBusy()}, func(b *routertest.Bench) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0).Announce())
 		a := New(b.Router, Options{})
 		h := a.Handler()
@@ -72,7 +72,7 @@ func TestPatienceEnds(t *testing.T) {
 		{`,"timeout_ms":100`, caller{timeout: natsTimeout}, 100 * time.Millisecond},
 		{`,"timeout_ms":40000`, caller{timeout: natsTimeout}, 40 * time.Second},
 	} {
-		routertest.OnBench(t, router.Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
+		routertest.OnBench(t, router.Options{Config: alwaysBusy(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
 			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
 			b.Route(New(b.Router, Options{}).Handler(), "first", routertest.NewBody("", 1, 2, 3, 4))
 			answer := newService(b.Router).ask(b.T.Context(), c.caller, routertest.NewBody(c.more, 5))
@@ -96,7 +96,7 @@ func TestPatienceEnds(t *testing.T) {
 // Over NATS nobody notices when who asks has gone. A request that has waited there is
 // off the books soon when nothing is heard of it, and stays when it is heard of.
 func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
-	routertest.OnBench(t, router.Options{Config: impatient(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
+	routertest.OnBench(t, router.Options{Config: alwaysBusy(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
 		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
 		h := New(b.Router, Options{}).Handler()
 		b.Route(h, "first", routertest.NewBody("", 1, 2, 3, 4))

@@ -91,7 +91,7 @@ func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	if f.rival == 0 {
 		s.counters.Contests++
-		s.log.Warn("two publishers speak for one owner; it is degraded until one of them ends. "+
+		s.log.Warn("two publishers announce one owner; the owner is degraded until one of them ends. "+
 			"Two nodes may have the same --node, or two engines the same worker id",
 			zap.Stringer("owner", f.owner()), zap.String("followed", source.PublisherName(f.announcement.PublisherID)),
 			zap.String("fenced", source.PublisherName(rival)))
@@ -102,7 +102,7 @@ func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 
 // endContestLocked notes that only one publisher of the feed's owner is left.
 func (s *Set) endContestLocked(f *feed) {
-	s.log.Info("one publisher speaks for the owner again", zap.Stringer("owner", f.owner()),
+	s.log.Info("one publisher announces the owner again", zap.Stringer("owner", f.owner()),
 		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
 	f.rival = 0
 	s.recountLocked(f)
@@ -148,7 +148,7 @@ func (s *Set) refusalReasonLocked(f *feed, a *kvevent.Announcement) string {
 	}
 	previous := s.byOwner[a.Owner]
 	if previous != nil && previous != f && source.IsRegistered(a) && !source.IsRegistered(&previous.announcement) {
-		return "a publisher speaks for its owner"
+		return "a publisher announces its owner"
 	}
 	if f == nil && previous == nil && len(s.feeds) >= s.limit {
 		return fmt.Sprintf("there are %d feeds already", len(s.feeds))

@@ -133,7 +133,7 @@ func (s *Set) retireModelsLocked(now time.Time) {
 		}
 		delete(s.models, m.key)
 		if err := s.directory.Retire(m.Model); err != nil {
-			s.log.Warn("a model that nobody serves is not closed", zap.String("model", m.key.Name), zap.Error(err))
+			s.log.Warn("model without workers is not closed", zap.String("model", m.key.Name), zap.Error(err))
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 		return false, nil // an earlier version accepted names that are not text
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
-		return false, fmt.Errorf("%s or its publisher %s is in it twice", a.Owner, source.PublisherName(a.PublisherID))
+		return false, fmt.Errorf("%s or its publisher %s is listed twice", a.Owner, source.PublisherName(a.PublisherID))
 	}
 	m, err := s.openModel(a)
 	if errors.Is(err, ErrTooManyModels) {
@@ -82,7 +82,7 @@ func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
 	f.seen = time.Time{}
 	s.counters.Resumed++
-	s.log.Info("owner is back from the snapshot", zap.Stringer("owner", f.owner()),
+	s.log.Info("owner of the snapshot is back", zap.Stringer("owner", f.owner()),
 		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
 	return f
 }

@@ -283,7 +283,7 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 		if source.IsRegistered(&previous.announcement) && previous.model != m {
 			s.counters.Displaced++
 		}
-		s.endLocked(previous, "another publisher speaks for it")
+		s.endLocked(previous, "another publisher announces it")
 		s.fenceLocked(&previous.announcement, now, false)
 	}
 	s.forgetRestoredLocked(s.restoredOf[a.Owner])

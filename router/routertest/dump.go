@@ -23,8 +23,8 @@ type BlockDump struct {
 	Tiers kv.TierMask
 }
 
-// Dump is what every owner holds, ordered by owner and hash, or without use_kv_events
-// what routing decisions let expect; owners without blocks are included. It copies the whole index and is meant for inspection.
+// Dump returns what every owner holds, ordered by owner and hash. Owners without blocks are
+// included. Without events it has the remembered decisions.
 func Dump(r *router.Router) []OwnerDump {
 	var out []OwnerDump
 	at := make(map[kv.Owner]int)

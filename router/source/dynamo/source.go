@@ -179,7 +179,7 @@ func (t *Source) watch(views chan<- view) {
 			}
 		case err.Error() != failed:
 			failed = err.Error()
-			t.log.Warn("discovery cannot be read; what was known stays", zap.Error(err))
+			t.log.Warn("discovery directory cannot be read; the last view stays", zap.Error(err))
 		}
 		select {
 		case <-ticker.C:

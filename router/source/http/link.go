@@ -204,7 +204,7 @@ func (l *agentLink) begin() {
 	l.connections++
 	l.err = nil
 	l.h.mu.Unlock()
-	l.h.log.Info("an agent is connected", zap.String("agent", l.url))
+	l.h.log.Info("agent is connected", zap.String("agent", l.url))
 	l.h.reportConnection()
 }
 
@@ -221,7 +221,7 @@ func (l *agentLink) end(connected bool, err error) {
 	l.droppedNow = 0
 	l.h.mu.Unlock()
 	if !repeated {
-		l.h.log.Warn("an agent cannot be reached; trying on", zap.String("agent", l.url), zap.Error(err))
+		l.h.log.Warn("agent cannot be reached; trying again", zap.String("agent", l.url), zap.Error(err))
 	}
 	if connected {
 		l.announceAll(kvevent.HealthDegraded)

@@ -64,7 +64,7 @@ func (f *Loads) Frames() <-chan source.Frame { return f.frames }
 
 // Query implements source.Transport. It always fails.
 func (f *Loads) Query(context.Context, uint64, kvevent.QueryRequest) (*source.Answer, error) {
-	return nil, errors.New("load reports have nobody to ask")
+	return nil, errors.New("load reports: there is no publisher to ask")
 }
 
 // Stats implements source.Transport.

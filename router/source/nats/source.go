@@ -54,7 +54,7 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
 	}
 	if o.NoEvents && o.JetStream {
-		return errors.New("nats jetstream: has nothing to read without events")
+		return errors.New("nats jetstream: needs events")
 	}
 	if err := natsauth.CheckServers(o.URL); err != nil {
 		return fmt.Errorf("nats %w", err)
@@ -159,7 +159,7 @@ func Connect(o Options) (*Source, error) {
 // dial makes the connection: now, or in the background when no server answers.
 func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	away := func(err error) {
-		n.log.Warn("no NATS server answers yet; trying on, without knowledge of caches until one does",
+		n.log.Warn("no NATS server answers; trying again, without knowledge of caches",
 			zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
 		n.lost.Store(true)
 		n.wake()

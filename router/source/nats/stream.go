@@ -88,7 +88,7 @@ func (r *streamReader) run() {
 		if last != before {
 			pauses.Reset()
 		}
-		r.log.Warn("the event stream cannot be read; trying on", zap.String("stream", r.name), zap.Error(err))
+		r.log.Warn("event stream cannot be read; trying again", zap.String("stream", r.name), zap.Error(err))
 		r.wait(pauses.NextBackOff())
 	}
 }

@@ -120,7 +120,7 @@ func (r *Source) readFile() error {
 	}
 	r.file = fileState{size: info.Size(), changed: info.ModTime()}
 	r.replaceWorkers(w.Workers)
-	r.log.Info("the workers file is taken over", zap.String("file", r.opt.File),
+	r.log.Info("workers file is applied", zap.String("file", r.opt.File),
 		zap.Int("agents", len(w.Agents)), zap.Int("workers", len(w.Workers)))
 	return nil
 }

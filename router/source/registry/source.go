@@ -262,7 +262,7 @@ func (r *Source) run() {
 				continue
 			}
 			if err := r.readFile(); err != nil && !errors.Is(err, errSameFile) {
-				r.log.Error("the workers file is not taken over; what it said before holds", zap.Error(err))
+				r.log.Error("workers file is not applied; the previous content is in force", zap.Error(err))
 			}
 		}
 		r.announce(0, time.Now())
@@ -301,7 +301,7 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 		if !e.expires.IsZero() && now.After(e.expires) {
 			r.stats.Expired++
 			e.gone = true
-			r.log.Warn("a registration was not renewed", zap.Stringer("worker", w))
+			r.log.Warn("registration was not renewed", zap.Stringer("worker", w))
 		}
 		_, spoken := r.owners[kv.WorkerOwner(w)]
 		switch {
