@@ -13,7 +13,7 @@ type layer struct {
 	may []string
 }
 
-// layers is the table of ARCHITECTURE.md, "The house". The longest directory
+// layers is the table of docs/packages.md. The longest directory
 // that a file lies in is its layer.
 func layers() []layer {
 	return []layer{
