@@ -110,7 +110,7 @@ func (m *Hello) Validate() error {
 	return firstError(m.validateTexts(), ns.Validate())
 }
 
-// validateTexts checks the texts of a HELLO, those of its namespace aside.
+// validateTexts checks the texts of a HELLO except those of its namespace.
 func (m *Hello) validateTexts() error {
 	return firstError(
 		checkString("engine", m.Engine, MaxTextLen),

@@ -165,16 +165,16 @@ func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 
 // Options bound an Index. The zero value is ready for use.
 type Options struct {
-	// MaxBytes is the budget of the index's own memory; 0 means 8 GiB. Over it,
-	// blocks that nobody has asked for lately leave, the ends of sequences first.
-	// About two fifths are kept free for a directory of every block, which is made
-	// when events no longer come in runs. The lists of who holds a run are not part
-	// of what is planned for: they may exceed the budget by up to a quarter where
-	// very many owners hold the same blocks, else by a few percent.
+	// MaxBytes bounds the memory; 0 means 8 GiB. Over the bound the index evicts
+	// blocks that no prompt has touched lately, from the ends of sequences. About
+	// two fifths are kept free for a directory of every block, which is needed when
+	// events no longer come in runs. The overflow of entries is outside the plan:
+	// where very many owners hold the same blocks the index may exceed the bound by
+	// up to a quarter, otherwise by a few percent.
 	MaxBytes int64
-	// MaxOwners is how many workers and pools are kept; 0 means 1<<16.
+	// MaxOwners bounds the workers and pools; 0 means 1<<16.
 	MaxOwners int
-	// MaxParked is how many unknown parents blocks may wait for; 0 means 1<<16.
+	// MaxParked bounds the unknown parents that blocks wait for; 0 means 1<<16.
 	MaxParked int
 }
 

@@ -36,7 +36,8 @@ func (r *Request) filter() filter { return filter{r.Pinned, r.Allowed, r.Require
 type cluster struct {
 	members *index.Members
 	workers []WorkerConfig
-	// overload says who is overloaded; nil means nobody.
+	// overload says for each member whether its worker is overloaded. Nil means
+	// that none is.
 	overload []bool
 }
 
