@@ -28,6 +28,11 @@ type Inbox struct {
 	closed bool
 	count  InboxStats
 	copies slab
+
+	// lends: the blocks of the events in the inbox are in copies, and those of the events
+	// that TakeAll returned last are in lent. The two change places at every TakeAll.
+	lends bool
+	lent  slab
 }
 
 // InboxStats are an inbox's counters.
@@ -44,6 +49,14 @@ type InboxStats struct {
 // is something to do after Begin; wake must not block and must not call the inbox.
 func NewInbox(maxEvents int, wake func()) *Inbox {
 	return &Inbox{maxEvents: maxEvents, wake: wake}
+}
+
+// NewLendingInbox returns an inbox that is read with TakeAll and not with Take. It uses
+// the memory of its events again.
+func NewLendingInbox(maxEvents int, wake func()) *Inbox {
+	b := NewInbox(maxEvents, wake)
+	b.lends, b.copies.grows, b.lent.grows = true, true, true
+	return b
 }
 
 // Add takes copies of events. It never blocks.
@@ -85,6 +98,14 @@ func (b *Inbox) dropLocked() {
 	b.count.Dropped += uint64(len(b.events))
 	clear(b.events)
 	b.events, b.blocks = b.events[:0], 0
+	b.reuseLocked()
+}
+
+// reuseLocked uses the memory of the copies again. No event may wait.
+func (b *Inbox) reuseLocked() {
+	if b.lends {
+		b.copies.reset()
+	}
 }
 
 // Wake wakes the goroutine for a reason that the inbox does not know.
@@ -140,6 +161,22 @@ func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEve
 	return dst
 }
 
+// TakeAll exchanges the events of a lending inbox for those that the last TakeAll
+// returned, which must be cleared. It returns none while events before them are missing.
+// The blocks of the events are lent until the next TakeAll.
+func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lost {
+		return cleared[:0]
+	}
+	events := b.events
+	b.events, b.blocks = cleared[:0], 0
+	b.copies, b.lent = b.lent, b.copies
+	b.reuseLocked()
+	return events
+}
+
 // Resync gives up the events up to last, because a snapshot has them. It reports
 // whether the events that are left follow the snapshot. If they do, nothing is lost any
 // more.
@@ -179,6 +216,9 @@ func (b *Inbox) removeLocked(n int) {
 	left := copy(b.events, b.events[n:])
 	clear(b.events[left:])
 	b.events = b.events[:left]
+	if left == 0 {
+		b.reuseLocked()
+	}
 }
 
 // Close refuses further events, and drops and counts those that wait. wake is not

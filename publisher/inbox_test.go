@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -102,6 +103,11 @@ func TestInboxOverflow(t *testing.T) {
 func TestInboxLosesNothingSilently(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := NewInbox(4, func() {})
+		take := func(last uint64) []kvevent.RouterEvent { return b.Take(nil, last) }
+		if rapid.Bool().Draw(rt, "lends") {
+			b = NewLendingInbox(4, func() {})
+			take = func(uint64) []kvevent.RouterEvent { return b.TakeAll(nil) }
+		}
 		b.Resync(0)
 		var made, known uint64 // the newest event; the newest that the goroutine has
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
@@ -110,7 +116,7 @@ func TestInboxLosesNothingSilently(t *testing.T) {
 				made++
 				addTo(b, made)
 			case 2:
-				for _, e := range b.Take(nil, rapid.Uint64Range(0, made).Draw(rt, "up to")) {
+				for _, e := range take(rapid.Uint64Range(0, made).Draw(rt, "up to")) {
 					if e.ID != known+1 || e.Blocks[0].Hash != storedEvent(e.ID, 1).Blocks[0].Hash {
 						rt.Fatalf("took event %d after %d", e.ID, known)
 					}
@@ -127,4 +133,38 @@ func TestInboxLosesNothingSilently(t *testing.T) {
 			rt.Fatalf("%d known, %d wait, %d made", known, b.Stats().Waiting, made)
 		}
 	})
+}
+
+// TestInboxLendsEventsUntilTheNextTake: events that were taken stay as they are while
+// others come and are dropped, and their memory is used again.
+func TestInboxLendsEventsUntilTheNextTake(t *testing.T) {
+	b := NewLendingInbox(4, func() {})
+	var events []kvevent.RouterEvent
+	id := uint64(0)
+	waiting := make([]kvevent.RouterEvent, 1)
+	add := func() {
+		id++
+		waiting[0].ID, waiting[0].Blocks[0].Hash = id, kv.SequenceHash(id)
+		b.Add(waiting)
+	}
+	waiting[0] = storedEvent(1, 3)
+	allocs := testing.AllocsPerRun(100, func() {
+		add()
+		add()
+		clear(events)
+		events = b.TakeAll(events)
+		first := id - 1
+		for range 6 { // the inbox overflows
+			add()
+		}
+		for i := range events {
+			if want := first + uint64(i); events[i].ID != want || events[i].Blocks[0].Hash != kv.SequenceHash(want) {
+				t.Fatalf("event %d of %d is %+v", i, first, events[i])
+			}
+		}
+		b.Resync(id)
+	})
+	if len(events) != 2 || allocs != 0 {
+		t.Errorf("took %d events, want 2; %v allocations a turn, want none", len(events), allocs)
+	}
 }

@@ -127,21 +127,29 @@ const slabBlocks = 1024
 type slab struct {
 	stored  []kvevent.StoredBlock
 	removed []kv.SequenceHash
+	// grows: the slab keeps all memory until reset, and then uses it again. Other slabs
+	// leave a full part to the copies in it.
+	grows bool
 }
 
 // clone returns a copy of e that shares no memory with e.
 func (s *slab) clone(e *kvevent.RouterEvent) kvevent.RouterEvent {
 	c := *e
-	c.Blocks, c.Removed = carve(&s.stored, e.Blocks), carve(&s.removed, e.Removed)
+	c.Blocks, c.Removed = carve(&s.stored, e.Blocks, s.grows), carve(&s.removed, e.Removed, s.grows)
 	return c
 }
 
-// carve returns a copy of list in memory that it takes from free.
-func carve[T any](free *[]T, list []T) []T {
+// reset takes back the memory of all copies.
+func (s *slab) reset() { s.stored, s.removed = s.stored[:0], s.removed[:0] }
+
+// carve returns a copy of list in memory that it takes from free. Free grows when it is
+// full if it may; older copies stay in the memory that it had before.
+func carve[T any](free *[]T, list []T, grows bool) []T {
 	n := len(*free)
 	switch {
 	case len(list) == 0:
 		return nil
+	case grows:
 	case len(list) > slabBlocks:
 		return slices.Clone(list)
 	case cap(*free)-n < len(list):

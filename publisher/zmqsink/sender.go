@@ -3,7 +3,6 @@ package zmqsink
 import (
 	"bytes"
 	"encoding/binary"
-	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -125,7 +124,7 @@ func (n *sender) sendQueued() (closing bool) {
 		n.sendPayload(payload)
 	}
 	clear(n.raw)
-	n.events = n.sink.inbox.Take(n.events[:0], math.MaxUint64)
+	n.events = n.sink.inbox.TakeAll(n.events)
 	for i := range n.events {
 		n.encoder.apply(&n.events[i])
 	}

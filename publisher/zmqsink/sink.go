@@ -47,7 +47,7 @@ func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 	if s.sockets, err = openSockets(&o); err != nil {
 		return nil, fmt.Errorf("zmq sink of %s: %w", s.owner, err)
 	}
-	s.inbox = publisher.NewInbox(maxQueueEvents, s.sockets.ring)
+	s.inbox = publisher.NewLendingInbox(maxQueueEvents, s.sockets.ring)
 	s.inbox.Resync(0) // event 1 comes first; a stream that is further has a gap
 	go newSender(s, tokens).run()
 	return s, nil
