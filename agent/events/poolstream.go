@@ -20,16 +20,23 @@ type PoolStream struct {
 
 // OpenPool publishes the pool of meta.Namespace under owner. Until End the block manager's
 // reports of the namespace go to this stream, also those of blocks that the pool recovers
-// while it opens. A namespace has one stream at a time. An error leaves nothing behind.
+// while it opens. A namespace has one stream at a time. An error or a panic leaves nothing
+// behind.
 func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error) {
 	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: meta.Namespace}
 	h.mu.Lock()
 	h.pools[p.ns] = p
 	h.mu.Unlock()
+	opened := false
+	defer func() {
+		if !opened {
+			p.End()
+		}
+	}()
 	if err := p.attach(h.out, meta); err != nil {
-		p.End()
 		return nil, err
 	}
+	opened = true
 	return p, nil
 }
 

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -121,25 +120,6 @@ func (c *Config) InitialWorkers() int {
 
 func duration(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
-}
-
-// minInitialWorkers is the variable of MinInitialWorkersFromEnv.
-const minInitialWorkers = "DYN_ROUTER_MIN_INITIAL_WORKERS"
-
-// MinInitialWorkersFromEnv is DYN_ROUTER_MIN_INITIAL_WORKERS as getenv has it: how
-// many workers to wait for at the start, 0 when it is not set. The error names
-// the variable, its value and what is allowed.
-func MinInitialWorkersFromEnv(getenv func(string) string) (int, error) {
-	value := getenv(minInitialWorkers)
-	if value == "" {
-		return 0, nil
-	}
-	var c Config
-	s := find(Settings(), "router_min_initial_workers")
-	if p := s.at(&c); !s.span.set(p, value) {
-		return 0, fmt.Errorf("initial workers: %w", s.span.wrong(minInitialWorkers, p, value))
-	}
-	return int(c.MinInitialWorkers), nil
 }
 
 // Schedule says how workers are weighed and chosen.

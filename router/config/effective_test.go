@@ -130,23 +130,7 @@ func TestTrackPrefillTokens(t *testing.T) {
 	}
 }
 
-// TestMinInitialWorkersFromEnv: the variable alone decides, and nonsense is an
-// error.
-func TestMinInitialWorkersFromEnv(t *testing.T) {
-	for value, want := range map[string]int{"": 0, "0": 0, "3": 3, "2147483647": 2147483647, "-1": -1, "two": -1, "1.5": -1, "2147483648": -1, " ": -1} {
-		got, err := MinInitialWorkersFromEnv(func(name string) string {
-			if name != "DYN_ROUTER_MIN_INITIAL_WORKERS" {
-				t.Errorf("%s was read", name)
-			}
-			return value
-		})
-		switch {
-		case want < 0 && (err == nil || err.Error() != `initial workers: DYN_ROUTER_MIN_INITIAL_WORKERS "`+value+`": want a whole number, 0 to 2147483647`):
-			t.Errorf("%q: %d, error %v", value, got, err)
-		case want >= 0 && (err != nil || got != want):
-			t.Errorf("%q: %d, %v", value, got, err)
-		}
-	}
+func TestInitialWorkers(t *testing.T) {
 	c := read(t, `{"router_min_initial_workers":3}`)
 	if c.InitialWorkers() != 3 {
 		t.Errorf("%d workers", c.InitialWorkers())

@@ -201,7 +201,7 @@ func TestLoadModelNeedsAProgram(t *testing.T) {
 	if _, err := c.Validate(); err != nil {
 		t.Errorf("a program may hand in a model: %v", err)
 	}
-	if _, _, err := loadFrom(Sources{Environ: []string{"DYN_ROUTER_PREFILL_LOAD_MODEL=aic"}}); !IsNotYet(err) {
+	if _, _, err := loadFrom(Sources{Environ: []string{"DYN_ROUTER_PREFILL_LOAD_MODEL=aic"}}); !isNotYet(err) {
 		t.Errorf("error %v on the command line", err)
 	}
 }

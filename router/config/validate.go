@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,10 +130,4 @@ type NotYetError struct {
 // Error names field, value and what to write instead.
 func (e *NotYetError) Error() string {
 	return fmt.Sprintf("%s %.64q: not yet; want %s", e.Field, e.Value, e.Want)
-}
-
-// IsNotYet reports whether err holds a NotYetError.
-func IsNotYet(err error) bool {
-	var later *NotYetError
-	return errors.As(err, &later)
 }
