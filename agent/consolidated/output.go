@@ -20,7 +20,7 @@ type Output struct {
 	Sink *zmqsink.Sink
 
 	tokens *tokens.Table
-	own    *residency.Stream // that Merged follows; nil: none
+	own    *residency.Stream // the rank's stream between Follow and Unfollow; else nil
 }
 
 // Open binds the endpoints of opt and publishes there. The mode is one of the
@@ -89,8 +89,9 @@ func (o *Output) Raw() func(payload []byte) {
 	return func(payload []byte) { o.Sink.Raw(slices.Clone(payload)) }
 }
 
-// Leave ends Follow and FollowPool. Merged keeps what it holds until Close.
-func (o *Output) Leave() {
+// Unfollow undoes Follow and FollowPool: Merged takes no more changes from the rank's stream
+// and the pool's. Merged keeps its blocks until Close.
+func (o *Output) Unfollow() {
 	if o.Merged != nil {
 		o.Merged.Detach()
 	}
@@ -100,9 +101,9 @@ func (o *Output) Leave() {
 	}
 }
 
-// Close leaves the streams, sends what is queued and unbinds the endpoints.
+// Close calls Unfollow, sends what is queued and unbinds the endpoints.
 func (o *Output) Close() {
-	o.Leave()
+	o.Unfollow()
 	if o.Sink != nil {
 		o.Sink.Close()
 	}

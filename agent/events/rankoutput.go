@@ -182,7 +182,7 @@ func (r *rankOutput) awaitPool() bool {
 
 // close ends the output.
 func (r *rankOutput) close() {
-	r.Leave()
+	r.Unfollow()
 	if r.dynamo != nil {
 		r.dynamo.Close()
 	}

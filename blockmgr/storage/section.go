@@ -100,8 +100,9 @@ func (t *table) createSection(index uint32, head sectionHead) (*Section, error) 
 	return s, nil
 }
 
-// writeNew writes the whole of a new disk section. The head goes last: until then
-// this is the section of an extent that no longer exists.
+// writeNew writes a new disk section: first the records, then the head, with a sync after
+// each. After a crash in between, the file still has the section's previous head. Its
+// extent no longer exists, so a later agent does not take the section over.
 func (s *Section) writeNew() error {
 	t, off := s.table, s.table.sectionOffset(s.index)
 	for _, part := range []struct {

@@ -105,15 +105,16 @@ func (set *Set) announceLater(s *Slot) {
 	}
 }
 
-// Announce reports those of some recovered blocks of a tier that the sink does not
-// know yet. NoRef is skipped, and so is a slot whose extent has gone.
+// Announce reports recovered blocks of a tier to the sink, except those that the sink
+// knows already. NoRef is skipped, and so is a slot whose extent has gone.
 func (set *Set) Announce(lv registry.Level, refs []registry.Ref) {
 	t := set.Tier(lv)
 	for _, ref := range refs {
 		if ref == registry.NoRef || !t.Has(ref) {
 			continue
 		}
-		// Another extent may have got the number of the one that the slot was in.
+		// The slot may belong to a newer extent with the number of one that is gone. It is
+		// announced only if it waits for that.
 		if s := t.Slot(ref); s.announced == notAnnounced {
 			set.announce(t, ref, s)
 		}

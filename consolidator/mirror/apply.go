@@ -14,6 +14,7 @@ func (c *Cache) Apply(b *engineevent.Batch) {
 	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
 }
 
+// applyBatch is Apply within a transaction.
 func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	c.count.Batches.Add(1)
 	c.count.UnknownKeys.Add(uint64(b.UnknownKeys))
@@ -28,8 +29,8 @@ func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 		c.applyEvent(tx, e)
 	}
 	if len(b.Bad) > 0 {
-		// Nobody knows where in the batch they were. A clear makes up only for what came
-		// before it.
+		// An unreadable event has no known position in the batch. So even a Cleared event of
+		// this batch does not make up for the loss: the unreadable event may be later.
 		c.degraded, c.wantList = true, c.wantList || c.cfg.CanList
 	}
 	c.unconfirmed, c.unreached = false, false
@@ -37,6 +38,7 @@ func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	c.updateHealth(tx)
 }
 
+// applyEvent applies one event, or counts why it cannot be used.
 func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 	if e.Ownership != "" && e.Ownership != "framework" {
 		c.drop(dropOwnership, max(1, len(e.BlockHashes)))

@@ -63,10 +63,10 @@ func (tx *Tx) Hash(slot uint32) kv.SequenceHash { return kv.SequenceHash(tx.tabl
 // Block returns the block in a slot. It is lent until the next change.
 func (tx *Tx) Block(slot uint32) *Block { return tx.table.At(slot) }
 
-// Store adds one reference in tier t to the block with hash h and returns its slot.
-// A block without references is added as b says; b must have none itself.
-// A block that is there keeps its parent, position and LocalHash: its hash covers
-// the whole prefix. False means that the table is full and nothing was counted.
+// Store adds one reference in tier t to the block with hash h and returns the block's slot.
+// A new block gets parent, position and LocalHash from b, and b.Refs must be zero. A known
+// block keeps its own: the hash covers the whole prefix, so they are the same. ok is false
+// when the table is full; then no reference was added.
 func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
 	slot, found := tx.table.Find(uint64(h))
 	if !found {

@@ -254,6 +254,8 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 		case r == isNew:
 			s.restart()
 		}
+		// The case left over, isForgotten from an engine that may be another one, needs
+		// the replay below: only that tells the two engines apart.
 	}
 	if s.maybeReplaced && s.cfg.Replay {
 		s.scheduleReplay(now)

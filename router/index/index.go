@@ -116,16 +116,17 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		o.publishHeld()
 		x.release(o)
 	}
-	x.tidy()
+	x.maintain()
 	return nil
 }
 
-// limboBatch is the number of retired things that are gathered before the writer
-// checks for readers.
+// limboBatch is how many retired pieces, runs and owners the writer gathers before it
+// checks whether readers are left.
 const limboBatch = 16
 
-// tidy does a bounded part of the work that changes leave behind.
-func (x *Index) tidy() {
+// maintain does a bounded part of the work that changes leave behind: it shrinks runs,
+// sweeps owners that left, frees retired memory and evicts.
+func (x *Index) maintain() {
 	x.shrinkSome()
 	x.list()
 	if len(x.sweeping) > 0 {
@@ -240,13 +241,13 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	x.replacing = true
 	for i := range events {
 		x.store(fresh, &events[i])
-		x.tidy()
+		x.maintain()
 	}
 	x.replacing = false
 	x.dropParked()
 	fresh.publishHeld()
 	x.replaceOwner(old, fresh)
-	x.tidy()
+	x.maintain()
 	return nil
 }
 
@@ -304,10 +305,13 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// countBlocks counts the blocks with an owner. It works as a reader.
+// countBlocks returns how many blocks at least one owner holds. gone[n] says that owner
+// n has left, so that its entries do not count. An owner with a number beyond gone came
+// after gone was built and counts. countBlocks takes no lock: it registers as a reader,
+// and the writer reuses no memory that it may reach.
 func (x *Index) countBlocks(gone []bool) int {
-	count := x.readers.enter(x.readers.shard())
-	defer count.Add(-1)
+	reading := x.readers.enter(x.readers.shard())
+	defer reading.Add(-1)
 	n := 0
 	for _, c := range x.runs.Chunks() {
 		for i := range c.Heads {

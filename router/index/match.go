@@ -43,6 +43,8 @@ type Matches struct {
 	// valid until the next call.
 	Hits []Hit
 
+	// shard selects the reader counter that every call with this Matches uses; 0 before
+	// the first call.
 	shard    uint32
 	coverage coverage
 }
@@ -53,9 +55,10 @@ type Matches struct {
 // Match never waits.
 func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	if dst.shard == 0 {
+		// enter takes the shard modulo readerShards. The addend keeps it from being 0.
 		dst.shard = readerShards + x.readers.shard()
 	}
-	count := x.readers.enter(dst.shard)
+	reading := x.readers.enter(dst.shard)
 	v := x.view.Load()
 	c := &dst.coverage
 	for c.begin(v, r); !x.walk(c, locals); c.begin(v, r) {
@@ -64,7 +67,7 @@ func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	}
 	dst.Members = v.members
 	dst.Hits = c.hits(dst.Hits[:0])
-	count.Add(-1)
+	reading.Add(-1)
 }
 
 // visit is a run on the way of a walk, as the walk first saw it.

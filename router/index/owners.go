@@ -266,7 +266,7 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	if old != nil {
 		x.release(old)
 	}
-	x.tidy()
+	x.maintain()
 	return nil
 }
 

@@ -31,8 +31,8 @@ type Account struct {
 
 	members *index.Members
 	columns Columns
-	// places is memory of Align.
-	places []int32
+	// renumbered is scratch memory of renumber: the new member number by the old one.
+	renumbered []int32
 	// decaying are the workers whose prefill changes with time.
 	decaying []*workload
 	stats    Stats

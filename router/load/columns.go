@@ -27,7 +27,7 @@ func (a *Account) Align(m *index.Members) {
 	if m == a.members {
 		return
 	}
-	a.movePlaces(m)
+	a.renumber(m)
 	n := len(m.List)
 	a.columns = Columns{
 		PrefillTokens: zeros(a.columns.PrefillTokens, n),
@@ -42,19 +42,20 @@ func (a *Account) Align(m *index.Members) {
 	}
 }
 
-// movePlaces gives each worker its number in m. Both lists are ordered, so one pass
-// finds the workers of both.
-func (a *Account) movePlaces(m *index.Members) {
-	a.places = zeros(a.places, len(a.members.List))
-	at := 0
+// renumber makes m the list of members and gives each workload its member number in m. A
+// worker outside m becomes notMember. Both lists are ordered by worker, so one pass finds
+// the workers of both.
+func (a *Account) renumber(m *index.Members) {
+	a.renumbered = zeros(a.renumbered, len(a.members.List))
+	next := 0 // in m.List
 	for i := range a.members.List {
-		a.places[i] = notMember
+		a.renumbered[i] = notMember
 		worker := a.members.List[i].Worker
-		for at < len(m.List) && m.List[at].Worker.Compare(worker) < 0 {
-			at++
+		for next < len(m.List) && m.List[next].Worker.Compare(worker) < 0 {
+			next++
 		}
-		if at < len(m.List) && m.List[at].Worker == worker {
-			a.places[i] = int32(at)
+		if next < len(m.List) && m.List[next].Worker == worker {
+			a.renumbered[i] = int32(next)
 		}
 	}
 	a.members = m
@@ -63,7 +64,7 @@ func (a *Account) movePlaces(m *index.Members) {
 			continue
 		}
 		if w.member != notMember {
-			w.member = a.places[w.member]
+			w.member = a.renumbered[w.member]
 		} else if i, ok := m.Find(w.worker); ok {
 			w.member = int32(i)
 		}
@@ -156,7 +157,7 @@ func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
 
 // appendShared appends the members among held that are not in deeper, which is
 // a part of held.
-func (a *Account) appendShared(dst []Shared, held, deeper []holding, depth int) []Shared {
+func (a *Account) appendShared(dst []Shared, held, deeper []share, depth int) []Shared {
 	for i := range held {
 		if len(deeper) > 0 && deeper[0].slot == held[i].slot {
 			deeper = deeper[1:]

@@ -341,7 +341,7 @@ func (n *node) check(t *rapid.T, nodes, blocks *int) {
 		if child.parent != n || child.hashes[0] != first || len(child.held) == 0 {
 			t.Fatalf("child %v of %v", child, n)
 		}
-		if !slices.IsSortedFunc(child.held, func(a, b holding) int { return cmp.Compare(a.slot, b.slot) }) {
+		if !slices.IsSortedFunc(child.held, func(a, b share) int { return cmp.Compare(a.slot, b.slot) }) {
 			t.Fatalf("not in order: %v", child.held)
 		}
 		for _, h := range child.held {

@@ -22,23 +22,24 @@ type node struct {
 	parent   *node
 	hashes   []kv.SequenceHash
 	children map[kv.SequenceHash]*node // by the first hash of the child
-	// held are the workers with a request through this node, by slot. A worker of a
-	// node is one of the parent too.
-	held []holding
+	// held has a share for each worker with a request through this node, ordered by slot.
+	// A worker of a node is one of the parent too.
+	held []share
 	// ends is the number of requests whose blocks end with the node.
 	ends int32
 }
 
-// holding is what one worker has in a node.
-type holding struct {
+// share is the part of one worker in a node.
+type share struct {
+	// slot is the worker's index in Account.slots.
 	slot int32
-	// requests is the number of requests through the node, weight the weight of
-	// each block.
+	// requests is the number of the worker's requests through the node. weight is the
+	// weight of each block of the node for the worker; one is a whole block.
 	requests, weight int32
 }
 
 func (n *node) find(slot int32) (int, bool) {
-	return slices.BinarySearchFunc(n.held, slot, func(h holding, slot int32) int { return cmp.Compare(h.slot, slot) })
+	return slices.BinarySearchFunc(n.held, slot, func(h share, slot int32) int { return cmp.Compare(h.slot, slot) })
 }
 
 // common returns the length of the longest common prefix.
@@ -63,7 +64,7 @@ func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int
 			n.held[i].requests++
 			continue
 		}
-		n.held = slices.Insert(n.held, i, holding{slot: slot, requests: 1, weight: one})
+		n.held = slices.Insert(n.held, i, share{slot: slot, requests: 1, weight: one})
 		added += int64(len(n.hashes)) * one
 	}
 	return end, added
@@ -134,15 +135,15 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 	return removed
 }
 
-// release forgets the holding at i.
+// release removes the share at i.
 func (n *node) release(i int) {
 	n.held = slices.Delete(n.held, i, i+1)
 	if cap(n.held) >= 16 && len(n.held) <= cap(n.held)/4 {
-		n.held = append(make([]holding, 0, 2*len(n.held)), n.held...)
+		n.held = append(make([]share, 0, 2*len(n.held)), n.held...)
 	}
 }
 
-// merge joins n and its only child if both have the same holdings. It returns the
+// merge joins n and its only child if both have the same shares. It returns the
 // node that has the blocks of n afterwards.
 func (t *trie) merge(n *node) *node {
 	if n.ends > 0 || len(n.children) != 1 {

@@ -125,8 +125,8 @@ func (s *CostSelector) weigh(w *weighing) {
 		if from < k {
 			s.weighRest(w, from, k)
 		}
-		r := v.holdingOf(&h.Hits)
-		t := terms{own: v.tokens, credit: v.device*r.whole + r.lower}
+		r := v.overlapOfHits(&h.Hits)
+		t := terms{own: v.tokens, credit: v.deviceCredit*r.device + r.lower}
 		if !v.plain || r.effective*v.blockSize > float64(v.tokens) {
 			t = w.termsOf(m, r)
 		}
@@ -148,7 +148,7 @@ func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 			continue
 		}
 		s.weighRest(w, from, k)
-		s.costs[k] = s.costOf(w, int(o.Member), w.termsOf(int(o.Member), holdingFromOverlap(o.Blocks))).total
+		s.costs[k] = s.costOf(w, int(o.Member), w.termsOf(int(o.Member), overlapOfBlocks(o.Blocks))).total
 		from = k + 1
 	}
 	return from
@@ -163,7 +163,7 @@ func (s *CostSelector) costOf(w *weighing, m int, t terms) costParts {
 // weighRest computes the costs of the candidates from..to-1, whose workers have
 // nothing of the prompt.
 func (s *CostSelector) weighRest(w *weighing, from, to int) {
-	t, v := w.termsOf(0, holding{}), *w
+	t, v := w.termsOf(0, overlap{}), *w
 	loads := w.in.Loads
 	if w.in.Candidates != nil {
 		for k := from; k < to; k++ {
@@ -275,7 +275,7 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	in := w.in
 	m := in.At(k)
 	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
-	r := w.memberHolding(int32(m))
+	r := w.memberOverlap(int32(m))
 	c.Effective, c.CachedTokens, c.Cost = r.effective, CachedTokens(r.effective, in.Request.BlockSize), s.costs[k]
 	if in.Request.Pinned == nil {
 		c.TaintFactor = taintFactor(in, m)

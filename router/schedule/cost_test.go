@@ -94,7 +94,7 @@ func TestEffectiveOverlapGoldens(t *testing.T) {
 	pool := FromRanges([]Range{{0, 4}})
 	in := choice(&scores, &Request{Tokens: 64, BlockSize: 16, SharedHits: &pool}, []worker{{hits: hits(2, 1, 0, 2)}})
 	w := newWeighing(in)
-	r := w.memberHolding(0)
+	r := w.memberOverlap(0)
 	if got := w.credit(0, r); math.Abs(got-2.45) > 1e-12 {
 		t.Errorf("router credit: %v, want 2.45", got)
 	}

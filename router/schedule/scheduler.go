@@ -145,7 +145,8 @@ func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 	return c.eligible(dst, f)
 }
 
-// decide chooses a worker for r and books r. The members of r are s.members.
+// decide chooses a worker for r and books r if r asks for a booking. r.Members must be
+// s.members.
 func (s *Scheduler) decide(r *Request) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
@@ -169,8 +170,8 @@ func (s *Scheduler) countRefusal(err error) {
 	}
 }
 
-// choose lets the selector pick among candidates and books the request. The members
-// of r are s.members.
+// choose lets the selector pick among candidates, nil for all members, and books r if r
+// asks for a booking. r.Members must be s.members.
 func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	s.active = s.active[:0]
 	if len(r.Sequence) > 0 {

@@ -26,36 +26,38 @@ type weighing struct {
 	// overlapOnly is true for FormulaOverlapWeight, decodeOnly for decode workers
 	// without tracked prefill.
 	overlapOnly, decodeOnly bool
-	// device and tier are the credit of a hit.
-	device float64
-	tier   [kv.NumTiers]float64
+	// deviceCredit is the credit of a block on the device. tierWeight has the weight of a
+	// block in each lower tier.
+	deviceCredit float64
+	tierWeight   [kv.NumTiers]float64
 	// least is the smallest prefill load of all candidates, for the decay.
 	least  int64
 	shared *SharedHits
-	// decays is true when the credit of a hit depends on the worker's load. plain
-	// is true when the credit of a hit is its weight only.
+	// decays is true when the credit of a device block depends on the worker's load. plain
+	// is true when neither load nor a shared cache changes the credit.
 	decays, plain bool
 }
 
-// holding is what one worker holds of the prompt. whole are blocks on the device,
-// possibly a fraction from Request.Overlaps. lower are weighted blocks of the lower
-// tiers.
-type holding struct{ whole, lower, effective float64 }
+// overlap is how much of the prompt one worker has cached, in blocks. device counts the
+// blocks on the device, or is the number from Request.Overlaps, which may be a fraction.
+// lower counts the blocks of the lower tiers, each times the weight of its tier.
+// effective is device + lower.
+type overlap struct{ device, lower, effective float64 }
 
 func newWeighing(in *Selection) weighing {
 	c, r := in.Config, in.Request
 	w := weighing{
-		in:          in,
-		weight:      c.PrefillLoadScale,
-		perRequest:  c.ActiveRequestWeight,
-		blockSize:   float64(r.BlockSize),
-		blocks:      float64(r.Blocks()),
-		tokens:      int64(r.Tokens),
-		sequence:    int32(len(r.Sequence)),
-		track:       r.TrackPrefill,
-		overlapOnly: c.Formula == FormulaOverlapWeight,
-		device:      c.OverlapCredit,
-		tier:        [kv.NumTiers]float64{1, c.HostWeight, c.DiskWeight, c.external()},
+		in:           in,
+		weight:       c.PrefillLoadScale,
+		perRequest:   c.ActiveRequestWeight,
+		blockSize:    float64(r.BlockSize),
+		blocks:       float64(r.Blocks()),
+		tokens:       int64(r.Tokens),
+		sequence:     int32(len(r.Sequence)),
+		track:        r.TrackPrefill,
+		overlapOnly:  c.Formula == FormulaOverlapWeight,
+		deviceCredit: c.OverlapCredit,
+		tierWeight:   [kv.NumTiers]float64{1, c.HostWeight, c.DiskWeight, c.external()},
 	}
 	if r.SharedHits != nil && c.SharedMultiplier > 0 {
 		w.shared = r.SharedHits
@@ -72,6 +74,7 @@ func newWeighing(in *Selection) weighing {
 	return w
 }
 
+// leastPrefill returns the smallest prefill load of all candidates, in tokens.
 func (w *weighing) leastPrefill() int64 {
 	loads := w.in.Loads.PrefillTokens
 	least := int64(math.MaxInt64)
@@ -87,34 +90,36 @@ func (w *weighing) leastPrefill() int64 {
 	return least
 }
 
-// holdingOf returns the holding of a hit.
-func (w *weighing) holdingOf(h *index.Hits) holding {
-	lower := w.tier[kv.TierHost]*float64(h[kv.TierHost]) +
-		w.tier[kv.TierDisk]*float64(h[kv.TierDisk]) +
-		w.tier[kv.TierExternal]*float64(h[kv.TierExternal])
-	whole := float64(h[kv.TierDevice])
-	return holding{whole, lower, whole + lower}
+// overlapOfHits returns the overlap of a worker with hits h.
+func (w *weighing) overlapOfHits(h *index.Hits) overlap {
+	lower := w.tierWeight[kv.TierHost]*float64(h[kv.TierHost]) +
+		w.tierWeight[kv.TierDisk]*float64(h[kv.TierDisk]) +
+		w.tierWeight[kv.TierExternal]*float64(h[kv.TierExternal])
+	device := float64(h[kv.TierDevice])
+	return overlap{device, lower, device + lower}
 }
 
-// holdingFromOverlap returns the holding of an effective overlap.
-func holdingFromOverlap(blocks float64) holding {
-	return holding{blocks, 0, blocks}
+// overlapOfBlocks returns the overlap of a worker for which the caller named a number of
+// blocks without their tiers.
+func overlapOfBlocks(blocks float64) overlap {
+	return overlap{blocks, 0, blocks}
 }
 
-// memberHolding returns the holding of member m.
-func (w *weighing) memberHolding(m int32) holding {
+// memberOverlap returns the overlap of member m.
+func (w *weighing) memberOverlap(m int32) overlap {
 	if len(w.in.Request.Hits) == 0 {
-		return holdingFromOverlap(w.in.Request.overlapOf(m))
+		return overlapOfBlocks(w.in.Request.overlapOf(m))
 	}
 	h := w.in.Request.hitsOf(m)
-	return w.holdingOf(&h)
+	return w.overlapOfHits(&h)
 }
 
-// credit returns what the formula subtracts from the prefill of member m.
-func (w *weighing) credit(m int, r holding) float64 {
-	beyond := 0.0
+// credit returns the blocks that the formula subtracts from the prefill of member m, whose
+// overlap is r.
+func (w *weighing) credit(m int, r overlap) float64 {
+	beyond := 0.0 // blocks that only the shared cache has, weighted
 	if w.shared != nil {
-		beyond = w.in.Config.SharedMultiplier * float64(w.shared.Beyond(int(r.whole)))
+		beyond = w.in.Config.SharedMultiplier * float64(w.shared.Beyond(int(r.device)))
 	}
 	if w.overlapOnly {
 		return beyond
@@ -124,7 +129,7 @@ func (w *weighing) credit(m int, r holding) float64 {
 		ahead := float64(w.in.Loads.PrefillTokens[m]-w.least) / w.blockSize
 		decay = 1 / (1 + w.in.Config.CreditDecay*ahead/w.blocks)
 	}
-	return w.device*decay*r.whole + r.lower + beyond
+	return w.deviceCredit*decay*r.device + r.lower + beyond
 }
 
 // terms are the parts of the formula that depend on the request and its hits and
@@ -134,7 +139,8 @@ type terms struct {
 	credit, decodeCredit float64
 }
 
-func (w *weighing) termsOf(m int, r holding) terms {
+// termsOf returns the terms of member m, whose overlap is r.
+func (w *weighing) termsOf(m int, r overlap) terms {
 	t := terms{own: w.own(r), credit: w.credit(m, r)}
 	if w.decodeOnly {
 		t.credit, t.decodeCredit = 0, t.credit
@@ -145,7 +151,7 @@ func (w *weighing) termsOf(m int, r holding) terms {
 // own is how many tokens the request adds to a worker's prefill. Cached tokens
 // are added back where the credit takes off what they are worth, which need not
 // be one block per block.
-func (w *weighing) own(r holding) int64 {
+func (w *weighing) own(r overlap) int64 {
 	switch {
 	case !w.track:
 		return 0
@@ -157,7 +163,8 @@ func (w *weighing) own(r holding) int64 {
 	return w.cached(r)
 }
 
-func (w *weighing) cached(r holding) int64 {
+// cached returns the tokens of the prompt that count as cached.
+func (w *weighing) cached(r overlap) int64 {
 	return int64(CachedTokens(r.effective, w.in.Request.BlockSize))
 }
 

@@ -175,7 +175,9 @@ func (r *Source) Stats() source.Stats {
 	return s
 }
 
-// Resume implements source.Resumer for the transports that are one.
+// Resume implements source.Resumer: it calls Resume of the transports that have it. Of the
+// transports in use only NATS with JetStream keeps messages, so position is a sequence number
+// of that stream.
 func (r *Source) Resume(position uint64) {
 	for _, t := range r.inner {
 		if resumer, ok := t.(source.Resumer); ok {
