@@ -112,6 +112,6 @@ func TestEngineThatCopiesWhileItsAgentsAreKilledReadsNothingWrong(t *testing.T) 
 	t.Logf("%d blocks verified, %d stored, %d of them after a RESUME", s.BlocksVerified, s.BlocksStored+s.BlocksResumed, s.BlocksResumed)
 	agenttest.Eventually(t, "nothing is left of earlier sessions", func() bool {
 		st := b.Stats()
-		return st.Engines.Former == 0 && st.Pools[0].Host.Quarantined == 0
+		return st.Engines.Previous == 0 && st.Pools[0].Host.Quarantined == 0
 	})
 }

@@ -25,7 +25,7 @@ type collector struct {
 	outputBlocks, httpClients, httpTotal    *prometheus.Desc
 	streamBlocks, streamLast, streamHealthy *prometheus.Desc
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
-	sessions, awaitingExit, former          *prometheus.Desc
+	sessions, awaitingExit, previous        *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
@@ -60,7 +60,7 @@ func newCollector(stats func() Stats) *collector {
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
 		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions with granted slots in quarantine until their processes exit."),
-		former:        desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended. Stuck: a process cannot be watched.", "kind"),
+		previous:      desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended. Stuck: a process cannot be watched.", "kind"),
 		cacheTotal:    desc("cache_total", "Tokens that lookups found, and blocks that went to a device by tier.", "kind"),
 		hitRate:       desc("cache_hit_rate", "Share of the requested blocks that a tier had, over the last requests.", "tier"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
@@ -121,8 +121,8 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	prom.Kinds(m, c.engines, nil, &s.Engines)
 	m.gauge(c.sessions, float64(s.Sessions))
 	m.gauge(c.awaitingExit, float64(s.Engines.AwaitingExit))
-	m.gauge(c.former, float64(s.Engines.Former-s.Engines.FormerStuck), "watched")
-	m.gauge(c.former, float64(s.Engines.FormerStuck), "stuck")
+	m.gauge(c.previous, float64(s.Engines.Previous-s.Engines.PreviousStuck), "watched")
+	m.gauge(c.previous, float64(s.Engines.PreviousStuck), "stuck")
 	prom.Kinds(m, c.cacheTotal, nil, &s.Cache)
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")

@@ -74,7 +74,7 @@ func (c *client) step() {
 		c.check(c.c.Abort(r, c.slots()))
 	case 8:
 		c.check(c.c.Release(r, first, count))
-	case 9: // of a session that is not a former one: nothing is kept
+	case 9: // of a session that is not a previous one: nothing is kept
 		kept, err := c.c.Resume(ctx, c.c.Welcome(), proto.Held{Granted: c.slots(), Pinned: c.slots()})
 		c.check(err)
 		if len(kept.Granted)+len(kept.Pinned) != 0 {

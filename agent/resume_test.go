@@ -11,9 +11,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// former is an engine, this process, that had a session with an agent that was
+// previous is an engine, this process, that had a session with an agent that was
 // killed: it had stored blocks, pinned them, and was copying into granted slots.
-type former struct {
+type previous struct {
 	cfg     agent.Config
 	client  *proto.SchedulerClient // of the killed agent; its mappings live
 	welcome proto.Welcome
@@ -25,21 +25,21 @@ const (
 	grantedBlocks = 4 // prompt 2: granted, not committed
 )
 
-// killedAgent makes a former session.
-func killedAgent(t *testing.T) *former {
+// killedAgent makes a previous session.
+func killedAgent(t *testing.T) *previous {
 	t.Helper()
 	return killedAgentOf(t, testConfig(t))
 }
 
-// killedAgentOf makes a former session of an agent with a configuration.
-func killedAgentOf(t *testing.T, cfg agent.Config) *former {
+// killedAgentOf makes a previous session of an agent with a configuration.
+func killedAgentOf(t *testing.T, cfg agent.Config) *previous {
 	t.Helper()
 	a := startAgentChild(t, cfg)
 	c := a.client.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, storedBlocks)
 	a.waitQuiet(t)
 	a.client.Worker(t, c, 1)
-	f := &former{cfg: cfg, client: c, welcome: c.Welcome()}
+	f := &previous{cfg: cfg, client: c, welcome: c.Welcome()}
 	r := proto.RequestID{ID: 2}
 	if err := c.Open(r, "", "", "", agenttest.Prompt(1, storedBlocks)); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func killedAgentOf(t *testing.T, cfg agent.Config) *former {
 }
 
 // finish writes the rest of the granted blocks through the old mapping.
-func (f *former) finish(t *testing.T) {
+func (f *previous) finish(t *testing.T) {
 	t.Helper()
 	for i, s := range f.held.Granted {
 		b, err := f.client.SlotBytes(s)
@@ -81,8 +81,8 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
 	c := a.Scheduler(t, 1)
-	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined != grantedBlocks || s.Pools[0].Host.Active != storedBlocks {
-		t.Errorf("before RESUME: %d former sessions, %+v", s.Engines.Former, s.Pools[0].Host)
+	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].Host.Quarantined != grantedBlocks || s.Pools[0].Host.Active != storedBlocks {
+		t.Errorf("before RESUME: %d previous sessions, %+v", s.Engines.Previous, s.Pools[0].Host)
 	}
 	kept, err := c.Resume(t.Context(), f.welcome, f.held)
 	if d := cmp.Diff(f.held, kept); err != nil || d != "" {
@@ -113,7 +113,7 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	if h := s.Pools[0].Host; h.Granted != 0 || h.Quarantined != 0 {
 		t.Errorf("after the copies: %+v", h)
 	}
-	if e := s.Engines; e.Former != 0 || e.Resumed != 1 || e.ResumedGrants != grantedBlocks || e.ResumedPins != storedBlocks {
+	if e := s.Engines; e.Previous != 0 || e.Resumed != 1 || e.ResumedGrants != grantedBlocks || e.ResumedPins != storedBlocks {
 		t.Errorf("counted %+v", e)
 	}
 	if err := c.CloseRequest(id); err != nil {
@@ -136,7 +136,7 @@ func TestWhatResumeDoesNotNameIsFree(t *testing.T) {
 	}
 }
 
-func TestSlotsThatAreNotTheFormerSessionsAreNotGiven(t *testing.T) {
+func TestSlotsThatAreNotThePreviousSessionsAreNotGiven(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
 	c := a.Scheduler(t, 1)
@@ -154,7 +154,7 @@ func TestSlotsThatAreNotTheFormerSessionsAreNotGiven(t *testing.T) {
 
 // The scheduler comes back first. When it goes again its workers, which have not
 // connected yet, may still be copying.
-func TestProcessesOfAFormerSessionAreWaitedForAfterResume(t *testing.T) {
+func TestProcessesOfAPreviousSessionAreWaitedForAfterResume(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
 	c := a.Scheduler(t, 1)
@@ -190,8 +190,8 @@ func TestResumeOfNothingKeepsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := a.Stats().Engines.Former; n != 1 {
-		t.Errorf("%d former sessions are left, want the one that was not named", n)
+	if n := a.Stats().Engines.Previous; n != 1 {
+		t.Errorf("%d previous sessions are left, want the one that was not named", n)
 	}
 }
 
@@ -216,13 +216,13 @@ func TestResumeIsRefusedToStrangers(t *testing.T) {
 	twice := []proto.Slot{{Index: 1, Generation: 2}, {Index: 1, Generation: 2}}
 	_, err = c.Resume(t.Context(), proto.Welcome{Session: session}, proto.Held{Granted: twice})
 	agenttest.WantRefused(t, err, proto.CodeRange)
-	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined != 4 {
+	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined != 4 {
 		t.Errorf("a refused RESUME changed something: %+v", s.Engines)
 	}
 	engine.kill()
 	agenttest.Eventually(t, "the engine's slots are free", func() bool {
 		s := a.Stats()
-		return s.Engines.Former == 0 && s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined == 0
+		return s.Engines.Previous == 0 && s.Pools[0].Host.Quarantined+s.Pools[1].Host.Quarantined == 0
 	})
 }
 
@@ -236,7 +236,7 @@ func TestSlotsOfAnEngineThatDiedBetweenTwoAgentsAreFree(t *testing.T) {
 	a.Scheduler(t, 1)
 	agenttest.Eventually(t, "the engine's slots are free", func() bool {
 		s := a.Stats()
-		return s.Engines.Former == 0 && s.Pools[0].Host.Quarantined == 0
+		return s.Engines.Previous == 0 && s.Pools[0].Host.Quarantined == 0
 	})
 }
 
@@ -277,8 +277,8 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	<-c.Done()
 	a := startAgent(t, cfg)
 	again := a.Scheduler(t, 1)
-	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].Host.Quarantined != 2 {
-		t.Errorf("%d former sessions, %d slots in quarantine", s.Engines.Former, s.Pools[0].Host.Quarantined)
+	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].Host.Quarantined != 2 {
+		t.Errorf("%d previous sessions, %d slots in quarantine", s.Engines.Previous, s.Pools[0].Host.Quarantined)
 	}
 	var held proto.Held
 	for _, g := range got.Grants {

@@ -20,10 +20,10 @@
 // Server accepts connections. A scheduler's connection makes a session, workers join it.
 // Each connection has one goroutine that reads and one that announces extents and sends
 // LOADs from a bounded queue. LOOKUPs that wait have a bounded number of goroutines.
-// formerSessions are those of an earlier agent. A client that does not read is cut off.
+// previousSessions are those of an earlier agent. A client that does not read is cut off.
 //
 //	server.go     connections     session.go   open requests      request.go  tokens to blocks
-//	scheduler.go  begin and end   transfer.go  lookups, stores    resume.go   former sessions
+//	scheduler.go  begin and end   transfer.go  lookups, stores    resume.go   previous sessions
 //	worker.go     workers         dispatch.go  frames, refusals   link.go     extents
 //
 // # Locks

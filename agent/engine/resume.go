@@ -24,8 +24,8 @@ func (s *session) resumedAs(id uint64, generation uint32) *request {
 	return s.resumed
 }
 
-// resume answers RESUME. Slots of the former session that the engine names become this
-// session's, the others are freed. The answer names no slot when the former session was
+// resume answers RESUME. Slots of the previous session that the engine names become this
+// session's, the others are freed. The answer names no slot when the previous session was
 // forgotten, or was one of this agent's own life.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if s.resumed != nil {
@@ -39,7 +39,7 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if err != nil {
 		return err
 	}
-	if granted, pinned, err = s.takeFormer(m, granted, pinned); err != nil {
+	if granted, pinned, err = s.takePrevious(m, granted, pinned); err != nil {
 		return err
 	}
 	s.keep(granted, pinned)
@@ -47,27 +47,27 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	return s.sched.send(proto.TypeResumed, corr, &answer, slices.Concat(granted, pinned))
 }
 
-// takeFormer makes slots of the former session of m this session's, and returns those that it
+// takePrevious makes slots of the previous session of m this session's, and returns those that it
 // got.
-func (s *session) takeFormer(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
-	former, ok := s.formers.lookup(blockmgr.SessionID(m.Session))
-	if !ok || m.AgentNonce == s.formers.nonce {
+func (s *session) takePrevious(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
+	previous, ok := s.previous.lookup(blockmgr.SessionID(m.Session))
+	if !ok || m.AgentNonce == s.previous.nonce {
 		return nil, nil, nil
 	}
-	if err := s.mayResume(&former); err != nil {
+	if err := s.mayResume(&previous); err != nil {
 		return nil, nil, err
 	}
-	if err := s.inherit(&former); err != nil {
+	if err := s.inherit(&previous); err != nil {
 		return nil, nil, err
 	}
-	gotGranted, gotPinned, err = s.pool.Resume(s.id, former.Session, granted, pinned)
+	gotGranted, gotPinned, err = s.pool.Resume(s.id, previous.Session, granted, pinned)
 	switch {
 	case errors.Is(err, blockmgr.ErrNoSession): // the session was forgotten just now
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
 	}
-	s.formers.took(s, gotGranted, gotPinned)
+	s.previous.took(s, gotGranted, gotPinned)
 	return gotGranted, gotPinned, nil
 }
 
@@ -100,18 +100,18 @@ func (s *session) mayResume(f *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// inherit makes the living processes of the former session this session's: its workers may
+// inherit makes the living processes of the previous session this session's: its workers may
 // still be copying, and have not connected yet. It takes all of them or, when there are too
 // many, none.
 func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	var alive []*process.Process
 	for _, id := range f.Processes {
-		p, gone, err := s.formers.processes.Find(id)
+		p, gone, err := s.previous.processes.Find(id)
 		switch {
 		case gone:
 			continue
 		case err != nil:
-			p = s.formers.processes.Unwatched(id)
+			p = s.previous.processes.Unwatched(id)
 		}
 		alive = append(alive, p)
 	}
@@ -144,7 +144,7 @@ func (s *session) keep(granted, pinned []blockmgr.Slot) {
 }
 
 // took counts a resumed session.
-func (f *formerSessions) took(s *session, granted, pinned []blockmgr.Slot) {
+func (f *previousSessions) took(s *session, granted, pinned []blockmgr.Slot) {
 	f.resumed.Add(1)
 	f.grants.Add(uint64(len(granted)))
 	f.pins.Add(uint64(len(pinned)))
@@ -189,13 +189,13 @@ func (s *session) record(p *process.Process) error {
 	return nil
 }
 
-// formerSessions are the former sessions: those of an earlier agent of this node that have not
+// previousSessions are the previous sessions: those of an earlier agent of this node that have not
 // resumed. Their slots stay out of use until all their processes have exited, or until their
 // engine says with RESUME which slots it still uses.
-type formerSessions struct {
+type previousSessions struct {
 	manager   *blockmgr.Manager
 	processes *process.Table
-	nonce     uint64 // this agent's, which tells its own sessions from former ones
+	nonce     uint64 // this agent's, which tells its own sessions from previous ones
 	log       *zap.Logger
 	stopping  <-chan struct{}
 	wg        sync.WaitGroup // goroutines that wait for processes
@@ -208,20 +208,20 @@ type formerSessions struct {
 	stuck map[blockmgr.SessionID]struct{}
 }
 
-func newFormerSessions(m *blockmgr.Manager, t *process.Table, nonce uint64, stopping <-chan struct{}, log *zap.Logger) *formerSessions {
-	return &formerSessions{
+func newPreviousSessions(m *blockmgr.Manager, t *process.Table, nonce uint64, stopping <-chan struct{}, log *zap.Logger) *previousSessions {
+	return &previousSessions{
 		manager: m, processes: t, nonce: nonce, stopping: stopping, log: log,
 		stuck: make(map[blockmgr.SessionID]struct{}),
 	}
 }
 
-// watch waits in the background for the processes of every former session.
-func (f *formerSessions) watch() {
-	for _, former := range f.manager.Previous() {
-		procs, ok := f.find(former)
+// watch waits in the background for the processes of every previous session.
+func (f *previousSessions) watch() {
+	for _, previous := range f.manager.Previous() {
+		procs, ok := f.find(previous)
 		if !ok {
 			f.mu.Lock()
-			f.stuck[former.Session] = struct{}{}
+			f.stuck[previous.Session] = struct{}{}
 			f.mu.Unlock()
 			continue
 		}
@@ -230,26 +230,26 @@ func (f *formerSessions) watch() {
 			if !process.AllExited(procs, f.stopping) {
 				return
 			}
-			if _, waiting := f.lookup(former.Session); waiting { // else it has resumed
-				f.manager.Forget(former.Session)
-				f.log.Info("all processes of a former session are gone", zap.Uint64("session", uint64(former.Session)))
+			if _, waiting := f.lookup(previous.Session); waiting { // else it has resumed
+				f.manager.Forget(previous.Session)
+				f.log.Info("all processes of a previous session are gone", zap.Uint64("session", uint64(previous.Session)))
 			}
 		})
 	}
 }
 
-// find watches the living processes of a former session. It returns false, and watches none,
+// find watches the living processes of a previous session. It returns false, and watches none,
 // when one process cannot be told alive from gone.
-func (f *formerSessions) find(former blockmgr.PreviousSession) (procs []*process.Process, ok bool) {
-	log := f.log.With(zap.Uint64("session", uint64(former.Session)))
-	if former.Foreign {
-		log.Warn("a former session's processes are in another pid namespace: its slots stay out of use until the host tier is discarded or the machine restarts")
+func (f *previousSessions) find(previous blockmgr.PreviousSession) (procs []*process.Process, ok bool) {
+	log := f.log.With(zap.Uint64("session", uint64(previous.Session)))
+	if previous.Foreign {
+		log.Warn("a previous session's processes are in another pid namespace: its slots stay out of use until the host tier is discarded or the machine restarts")
 		return nil, false
 	}
-	for _, id := range former.Processes {
+	for _, id := range previous.Processes {
 		p, gone, err := f.processes.Find(id)
 		if err != nil {
-			log.Warn("a former session's process cannot be watched: its slots stay out of use until the host tier is discarded or the machine restarts", zap.Error(err))
+			log.Warn("a previous session's process cannot be watched: its slots stay out of use until the host tier is discarded or the machine restarts", zap.Error(err))
 			process.ReleaseAll(procs)
 			return nil, false
 		}
@@ -260,30 +260,30 @@ func (f *formerSessions) find(former blockmgr.PreviousSession) (procs []*process
 	return procs, true
 }
 
-// settle ends the former sessions that hold nothing in a pool that has just opened.
-func (f *formerSessions) settle(p *blockmgr.Pool) {
+// settle ends the previous sessions that hold nothing in a pool that has just opened.
+func (f *previousSessions) settle(p *blockmgr.Pool) {
 	for _, s := range f.manager.ForgetIdle(p) {
-		f.log.Info("a former session holds nothing", zap.Uint64("session", uint64(s)))
+		f.log.Info("a previous session holds nothing", zap.Uint64("session", uint64(s)))
 	}
 }
 
-// lookup returns a former session that has not been forgotten.
-func (f *formerSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSession, bool) {
-	for _, former := range f.manager.Previous() {
-		if former.Session == id {
-			return former, true
+// lookup returns a previous session that has not been forgotten.
+func (f *previousSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSession, bool) {
+	for _, previous := range f.manager.Previous() {
+		if previous.Session == id {
+			return previous, true
 		}
 	}
 	return blockmgr.PreviousSession{}, false
 }
 
-// stats counts the former sessions, and the stuck ones among them.
-func (f *formerSessions) stats() (waiting, stuck int) {
+// stats counts the previous sessions, and the stuck ones among them.
+func (f *previousSessions) stats() (waiting, stuck int) {
 	left := f.manager.Previous()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, former := range left {
-		if _, ok := f.stuck[former.Session]; ok {
+	for _, previous := range left {
+		if _, ok := f.stuck[previous.Session]; ok {
 			stuck++
 		}
 	}

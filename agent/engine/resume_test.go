@@ -41,9 +41,9 @@ func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
 	}
 }
 
-func TestFormerSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
+func TestPreviousSessionWhoseProcessesNobodyCanTellIsNotGone(t *testing.T) {
 	table := process.NewTable()
-	f := newFormerSessions(nil, table, 1, nil, zap.NewNop())
+	f := newPreviousSessions(nil, table, 1, nil, zap.NewNop())
 	self := table.Identify(int32(os.Getpid()))
 	for name, s := range map[string]blockmgr.PreviousSession{
 		"of another pid namespace":  {Foreign: true},

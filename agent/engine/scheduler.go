@@ -101,7 +101,7 @@ func (s *Server) makeSession(c *proto.Conn, peer proto.Peer, p *process.Process,
 		id: blockmgr.SessionID(kv.RandomID()), worker: w, namespace: h.Namespace.ID(), uid: peer.UID,
 		conn: c, engine: p, procs: []*process.Process{p}, enlisted: map[blockmgr.Process]struct{}{p.ID: {}},
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions, cfg: &s.cfg,
-		formers: s.formers, cache: s.cache, reports: s.reports.Reporter(w, h), files: s.hub.Descriptors(h),
+		previous: s.previous, cache: s.cache, reports: s.reports.Reporter(w, h), files: s.hub.Descriptors(h),
 		lists: newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) }),
 		chain: newChain(&h.Namespace, s.tokens), lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request), workers: make(map[*workerLink]struct{}),
@@ -161,7 +161,7 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 		}
 	}()
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
-		s.formers.settle(pool)
+		s.previous.settle(pool)
 		return pool.BeginSession(sess.id, sess.engine.ID)
 	})
 	if err != nil {

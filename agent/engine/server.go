@@ -80,7 +80,7 @@ type Server struct {
 
 	sessions  sessionCounters
 	processes *process.Table
-	formers   *formerSessions
+	previous  *previousSessions
 	cache     *cacheCounters
 	reports   *reports.Table
 
@@ -98,7 +98,7 @@ type Server struct {
 	waiting  map[process.Key]int // ended sessions whose grants wait for processes, by the scheduler's process
 }
 
-// New makes a server for the connections of l and begins to watch the processes of former
+// New makes a server for the connections of l and begins to watch the processes of previous
 // sessions. Run serves. Close must be called.
 func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
 	s := &Server{
@@ -115,8 +115,8 @@ func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *
 	s.sampled = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, sampleTime, maxSampled, 0)
 	}))
-	s.formers = newFormerSessions(p.Manager(), s.processes, s.nonce, s.stopping, log)
-	s.formers.watch()
+	s.previous = newPreviousSessions(p.Manager(), s.processes, s.nonce, s.stopping, log)
+	s.previous.watch()
 	return s
 }
 
@@ -182,7 +182,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.hub.KeepCheckpoints()
 	s.wg.Wait()
-	s.formers.wg.Wait()
+	s.previous.wg.Wait()
 }
 
 // serve serves one connection until it ends.

@@ -47,7 +47,7 @@ type session struct {
 	cfg       *Config
 	count     *sessionCounters
 	cache     *cacheCounters
-	formers   *formerSessions
+	previous  *previousSessions
 	reports   *reports.Reporter // of the scheduler's connection
 	lists     *cachedLists      // asks for the engine's cached hashes
 	last      lastGauges        // from STATS

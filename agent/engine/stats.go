@@ -42,10 +42,10 @@ type SessionStats struct {
 	// AwaitingExit is the number of ended sessions whose granted slots are in quarantine until
 	// their processes exit.
 	AwaitingExit int `json:"awaiting_exit"`
-	// Former is the number of former sessions: those of an earlier agent that have not
-	// resumed. FormerStuck are those with a process that cannot be watched.
-	Former      int `json:"former"`
-	FormerStuck int `json:"former_stuck"`
+	// Previous is the number of previous sessions: those of an earlier agent that have not
+	// resumed. PreviousStuck are those with a process that cannot be watched.
+	Previous      int `json:"former"`
+	PreviousStuck int `json:"former_stuck"`
 	// Resumed are sessions that came back with RESUME, ResumedGrants and ResumedPins the slots
 	// that they kept.
 	Resumed       uint64 `json:"resumed"`
@@ -87,12 +87,12 @@ func (s *Server) Stats() Stats {
 		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
 		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
 		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
-		Resumed: s.formers.resumed.Load(), ResumedGrants: s.formers.grants.Load(), ResumedPins: s.formers.pins.Load(),
+		Resumed: s.previous.resumed.Load(), ResumedGrants: s.previous.grants.Load(), ResumedPins: s.previous.pins.Load(),
 		Prefetched: c.prefetched.Load(), LowPriority: c.lowPriority.Load(),
 		Resets: c.resets.Load(), ListsDropped: c.listsDropped.Load(), Panics: c.panics.Load(),
 	}
 	out.Connectors, out.Engines.StatsIgnored, out.Engines.StatsForgotten = s.reports.Snapshot()
-	out.Engines.Former, out.Engines.FormerStuck = s.formers.stats()
+	out.Engines.Previous, out.Engines.PreviousStuck = s.previous.stats()
 	out.Cache = s.cache.snapshot()
 	return out
 }

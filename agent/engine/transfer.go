@@ -277,7 +277,7 @@ func (s *session) abort(m *proto.SlotList) error {
 // resetPatience bounds how long a RESET waits for sealing, writing and reading to end.
 const resetPatience = 2 * time.Second
 
-// reset answers RESET: it empties the namespace's pool, unless another session or a former one
+// reset answers RESET: it empties the namespace's pool, unless another session or a previous one
 // uses the pool too.
 func (s *session) reset(corr uint32) error {
 	if err := s.holdsNothing(); err != nil {

@@ -88,7 +88,7 @@ func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmg
 	defer cancel()
 	for retired := false; ; {
 		e, pool, err := s.tryOpen(ctx, ns, begin)
-		// Namespaces of a former agent's sessions take rows of the slot tables too. A pool
+		// Namespaces of a previous agent's sessions take rows of the slot tables too. A pool
 		// whose row cannot be freed is the last that Open retires.
 		full := errors.Is(err, blockmgr.ErrNamespaces)
 		switch {

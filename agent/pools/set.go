@@ -73,7 +73,7 @@ func newSet(node string, hub *events.Hub, from source, log *zap.Logger) *Set {
 	}
 }
 
-// logTakeover logs what the block manager took over of a former agent's host tier.
+// logTakeover logs what the block manager took over of a previous agent's host tier.
 func (s *Set) logTakeover() error {
 	extents, sessions := s.manager.HostExtents(), len(s.manager.Previous())
 	if !s.manager.Warm() || extents+sessions == 0 {

@@ -82,7 +82,7 @@ func (a *admission) checkStart() error {
 	return nil
 }
 
-// node is what the node has, and what the agent or a former one already holds of it.
+// node is what the node has, and what the agent or a previous one already holds of it.
 type node struct {
 	limits             resource.Limits
 	host, disk         resource.Space

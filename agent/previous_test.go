@@ -12,7 +12,7 @@ import (
 
 // An idle engine that lives on while its agent is killed again and again must not
 // use up the sessions of the node.
-func TestFormerSessionsThatHoldNothingDoNotPileUp(t *testing.T) {
+func TestPreviousSessionsThatHoldNothingDoNotPileUp(t *testing.T) {
 	cfg := testConfig(t)
 	for range 3 {
 		child := startAgentChild(t, cfg)
@@ -25,21 +25,21 @@ func TestFormerSessionsThatHoldNothingDoNotPileUp(t *testing.T) {
 		<-idle.Done()
 	}
 	a := startAgent(t, cfg)
-	if n := a.Stats().Engines.Former; n != 1 {
-		t.Errorf("%d former sessions before the pool is open, want the last one", n)
+	if n := a.Stats().Engines.Previous; n != 1 {
+		t.Errorf("%d previous sessions before the pool is open, want the last one", n)
 	}
 	a.Scheduler(t, 1)
-	if s := a.Stats(); s.Engines.Former != 0 || s.Pools[0].PreviousSessions != 0 {
-		t.Errorf("%d former sessions are left, %d in the pool", s.Engines.Former, s.Pools[0].PreviousSessions)
+	if s := a.Stats(); s.Engines.Previous != 0 || s.Pools[0].PreviousSessions != 0 {
+		t.Errorf("%d previous sessions are left, %d in the pool", s.Engines.Previous, s.Pools[0].PreviousSessions)
 	}
 }
 
-func TestFormerSessionThatHoldsSomethingStays(t *testing.T) {
+func TestPreviousSessionThatHoldsSomethingStays(t *testing.T) {
 	f := killedAgent(t)
 	a := startAgent(t, f.cfg)
 	a.Scheduler(t, 2)
-	if s := a.Stats(); s.Engines.Former != 1 || s.Pools[0].PreviousSessions != 1 {
-		t.Errorf("%d former sessions, %d in the pool, want 1", s.Engines.Former, s.Pools[0].PreviousSessions)
+	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].PreviousSessions != 1 {
+		t.Errorf("%d previous sessions, %d in the pool, want 1", s.Engines.Previous, s.Pools[0].PreviousSessions)
 	}
 }
 
