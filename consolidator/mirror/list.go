@@ -15,6 +15,10 @@ import (
 // may still be one that the list includes.
 const listGrace = time.Second
 
+// blocksPerHold is how many blocks change under one hold of the stream's lock, where a
+// change concerns all blocks: 1 ms or so.
+const blocksPerHold = 2048
+
 // hidden is what a rank knew before a loss for which there was no list. Any of it may
 // be gone, so it is out of the stream until the list comes. Only blocks on the device
 // count: a list says nothing about others.
@@ -71,51 +75,67 @@ func (c *Cache) announced(h kv.EngineHash) bool {
 // all others go. The list does not say how often a block was announced: to forget it
 // too early is a miss, and too late would be a wrong hit. Listed blocks that are
 // unknown leave the stream degraded until the engine announces or removes them.
+//
+// The stream's lock is released many times in between. What observers see then is
+// never worse than what they saw before: a block that was there and has not been
+// checked, or a part of the hidden and parked blocks on the list. The health changes
+// with the last step.
 func (c *Cache) Listed(list []kv.EngineHash) {
 	c.unannounced = make(map[kv.EngineHash]struct{}, len(list))
 	for _, h := range list {
 		c.unannounced[h] = struct{}{}
 	}
 	c.queuePredatesList, c.wantList = true, false
-	c.stream.Update(func(tx *residency.Tx) {
-		c.park.keepListed(c.unannounced)
-		c.keepListed(tx)
-		c.showListed(tx)
-		for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
-			c.parkOnce(k)
-			c.announced(k.hash)
-		}
-		c.storeParked(tx)
-		c.unannounced = maps.Collect(maps.All(c.unannounced)) // most of it is gone, and a map does not shrink
-		// The list says nothing about other tiers.
-		c.degraded, c.unconfirmed = c.lowerTiers, false
-		c.version++
-		c.updateHealth(tx)
-	})
+	c.park.keepListed(c.unannounced)
+	c.keepListed()
+	c.showListed()
+	for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
+		c.parkOnce(k)
+		c.announced(k.hash)
+	}
+	for len(c.parents) > 0 {
+		c.stream.Update(c.storeChildren)
+	}
+	c.unannounced = maps.Collect(maps.All(c.unannounced)) // most of it is gone, and a map does not shrink
+	// The list says nothing about other tiers.
+	c.degraded, c.unconfirmed = c.lowerTiers, false
+	c.version++
+	c.stream.Update(c.updateHealth)
 }
 
 // keepListed forgets the known blocks that are not listed, and all but one
 // announcement of the others.
-func (c *Cache) keepListed(tx *residency.Tx) {
-	for slot := range c.known.Slots() {
-		b := c.known.At(slot)
-		if b.refs == 0 {
-			continue // a free slot
-		}
-		keep := uint32(0)
-		if b.refs.Of(kv.TierDevice) > 0 && c.announced(kv.EngineHash(c.known.Key(slot))) {
-			keep = 1
-		}
-		refs := b.refs
-		for _, t := range kv.Tiers {
-			c.release(tx, slot, t, refs.Of(t)-keep)
-			keep = 0
-		}
+func (c *Cache) keepListed() {
+	end := c.known.Slots()
+	for from := uint32(0); from < end; from += blocksPerHold {
+		c.stream.Update(func(tx *residency.Tx) {
+			for slot := from; slot < min(from+blocksPerHold, end); slot++ {
+				c.keepIfListed(tx, slot)
+			}
+		})
+	}
+}
+
+// keepIfListed leaves the known block in a slot one announcement if it is listed, else
+// none.
+func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
+	b := c.known.At(slot)
+	if b.refs == 0 {
+		return // a free slot
+	}
+	keep := uint32(0)
+	if b.refs.Of(kv.TierDevice) > 0 && c.announced(kv.EngineHash(c.known.Key(slot))) {
+		keep = 1
+	}
+	refs := b.refs
+	for _, t := range kv.Tiers {
+		c.release(tx, slot, t, refs.Of(t)-keep)
+		keep = 0
 	}
 }
 
 // showListed stores the hidden blocks that are listed, and forgets the others.
-func (c *Cache) showListed(tx *residency.Tx) {
+func (c *Cache) showListed() {
 	if c.hidden == nil {
 		return
 	}
@@ -131,7 +151,7 @@ func (c *Cache) showListed(tx *residency.Tx) {
 		at.Refs.Add(kv.TierDevice)
 		listed = append(listed, placedBlock{hash: h, seq: kv.SequenceHash(c.hidden.blocks.Key(b.slot)), at: at, name: b.name})
 	}
-	c.storePlaced(tx, listed)
+	c.storePlaced(listed)
 	c.dropHidden()
 	for i := range listed {
 		b := &listed[i]
@@ -148,10 +168,13 @@ func (c *Cache) Hide() {
 	c.park.reset()
 	c.unannounced = nil
 	c.version++
+	var table dense.Table[residency.Block]
 	c.stream.Update(func(tx *residency.Tx) {
-		c.hideKnown(tx.Clear())
+		table = tx.Clear()
 		c.updateHealth(tx)
 	})
+	c.hideKnown(table)
+	c.stream.Update(c.updateHealth) // with the counters as they are now
 }
 
 // hideKnown moves the known blocks to those that are hidden already. The table was the

@@ -296,15 +296,21 @@ func (c *Cache) parkOnce(k parkedBlock) {
 // storeParked stores the parked runs whose parents have become known.
 func (c *Cache) storeParked(tx *residency.Tx) {
 	for len(c.parents) > 0 {
-		p := c.parents[len(c.parents)-1]
-		c.parents = c.parents[:len(c.parents)-1]
-		for _, r := range c.park.takeChildren(p.hash) {
-			c.count.Spliced.Add(uint64(r.left))
-			c.storeRun(tx, &run{
-				event: &r.event, tier: r.tier, name: p.name, parent: p.seq, position: p.position, hasParent: true, parked: r,
-				repeats: c.mayBeListed(r.tier),
-			})
-		}
+		c.storeChildren(tx)
+	}
+}
+
+// storeChildren stores the parked runs of the last of c.parents. Their blocks may be
+// parents too.
+func (c *Cache) storeChildren(tx *residency.Tx) {
+	p := c.parents[len(c.parents)-1]
+	c.parents = c.parents[:len(c.parents)-1]
+	for _, r := range c.park.takeChildren(p.hash) {
+		c.count.Spliced.Add(uint64(r.left))
+		c.storeRun(tx, &run{
+			event: &r.event, tier: r.tier, name: p.name, parent: p.seq, position: p.position, hasParent: true, parked: r,
+			repeats: c.mayBeListed(r.tier),
+		})
 	}
 }
 

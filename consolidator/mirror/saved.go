@@ -1,6 +1,8 @@
 package mirror
 
 import (
+	"slices"
+
 	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
@@ -47,6 +49,9 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 // Restore takes over the state in a checkpoint; the mirror and its stream must be
 // empty. The stream stores everything, and is degraded until Confirmed, or until a
 // batch comes. The result is the number of engine blocks.
+//
+// The stream's lock is released many times in between. What observers see then is a
+// part of the saved state in a degraded stream, as they see all of it at the end.
 func (c *Cache) Restore(s *checkpoint.Saved) int {
 	c.degraded, c.lowerTiers = s.Degraded, s.LowerTiers
 	for group, main := range s.Groups {
@@ -58,22 +63,22 @@ func (c *Cache) Restore(s *checkpoint.Saved) int {
 	}
 	c.unconfirmed = true
 	placed := c.placedBlocks(s, blocks)
+	c.stream.Update(c.updateHealth)
+	c.storePlaced(placed)
+	if len(s.Unlisted) > 0 {
+		c.unannounced = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
+		for _, h := range s.Unlisted {
+			c.unannounced[h] = struct{}{}
+		}
+	}
+	var dec engineevent.Decoder
+	var parked engineevent.Batch
+	if len(s.Parked) > 0 && dec.Decode(s.Parked, &parked) == nil {
+		for i := range parked.Events {
+			c.stream.Update(func(tx *residency.Tx) { c.applyEvent(tx, &parked.Events[i]) })
+		}
+	}
 	c.stream.Update(func(tx *residency.Tx) {
-		c.updateHealth(tx)
-		c.storePlaced(tx, placed)
-		if len(s.Unlisted) > 0 {
-			c.unannounced = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
-			for _, h := range s.Unlisted {
-				c.unannounced[h] = struct{}{}
-			}
-		}
-		var dec engineevent.Decoder
-		var parked engineevent.Batch
-		if len(s.Parked) > 0 && dec.Decode(s.Parked, &parked) == nil {
-			for i := range parked.Events {
-				c.applyEvent(tx, &parked.Events[i])
-			}
-		}
 		c.updateHealth(tx)
 		tx.Flush()
 	})
@@ -113,8 +118,11 @@ func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBloc
 // storePlaced makes blocks known. The stream stores each content once in each tier in
 // which the engine has it. The first engine block with a content has that reference;
 // the others add theirs.
-func (c *Cache) storePlaced(tx *residency.Tx, blocks []placedBlock) {
-	tx.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {
+//
+// The stream's lock is released in between. Nothing is removed until all references
+// are counted, because only this goroutine writes to the stream.
+func (c *Cache) storePlaced(blocks []placedBlock) {
+	c.stream.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {
 		for i := range blocks {
 			if !yield(blocks[i].seq, blocks[i].at) {
 				return
@@ -125,22 +133,31 @@ func (c *Cache) storePlaced(tx *residency.Tx, blocks []placedBlock) {
 	for t := range counted {
 		counted[t] = make(map[uint32]bool)
 	}
-	for i := range blocks {
-		b := &blocks[i]
-		slot, ok := tx.Find(b.seq)
-		if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
-			c.names.settle(b.name)
-			continue
-		}
-		for _, t := range kv.Tiers {
-			switch {
-			case b.at.Refs.Of(t) == 0:
-			case counted[t][slot]:
-				tx.AddRef(t, slot)
-			default:
-				counted[t][slot] = true
+	for some := range slices.Chunk(blocks, blocksPerHold) {
+		c.stream.Update(func(tx *residency.Tx) {
+			for i := range some {
+				c.learnPlaced(tx, &some[i], &counted)
 			}
-		}
-		c.learn(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
+		})
 	}
+}
+
+// learnPlaced makes a stored block known. counted has the slots whose reference by tier
+// belongs to a block that is known already.
+func (c *Cache) learnPlaced(tx *residency.Tx, b *placedBlock, counted *[kv.NumTiers]map[uint32]bool) {
+	slot, ok := tx.Find(b.seq)
+	if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
+		c.names.settle(b.name)
+		return
+	}
+	for _, t := range kv.Tiers {
+		switch {
+		case b.at.Refs.Of(t) == 0:
+		case counted[t][slot]:
+			tx.AddRef(t, slot)
+		default:
+			counted[t][slot] = true
+		}
+	}
+	c.learn(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
 }

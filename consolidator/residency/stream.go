@@ -1,6 +1,7 @@
 package residency
 
 import (
+	"iter"
 	"sync"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
@@ -60,6 +61,30 @@ func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tx.storeRun(t, parent, hasParent, start, blocks)
+}
+
+// StoreAll stores blocks in any order: each block once in each tier in which it has
+// references. Events leave with parents before their children. The lock is released
+// between two runs of blocks, so that observers see the stream grow.
+func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
+	var table dense.Table[Block]
+	for h, b := range blocks {
+		slot, found := table.Find(uint64(h))
+		if !found {
+			slot, _ = table.Insert(uint64(h))
+			*table.At(slot) = b
+			continue
+		}
+		table.At(slot).Refs |= b.Refs
+	}
+	view := table.View()
+	defer view.Close()
+	for i, e := range snapshotEvents(s.owner, view) {
+		s.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
+		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
+			s.Flush()
+		}
+	}
 }
 
 // Remove takes back one reference in tier t of each of hashes. A block without

@@ -1,8 +1,6 @@
 package residency
 
 import (
-	"iter"
-
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -78,29 +76,6 @@ func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool
 	}
 	tx.AddRef(t, slot)
 	return slot, true
-}
-
-// StoreAll stores blocks in any order: each block once in each tier in which it has
-// references. Events leave with parents before their children.
-func (tx *Tx) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
-	var table dense.Table[Block]
-	for h, b := range blocks {
-		slot, found := table.Find(uint64(h))
-		if !found {
-			slot, _ = table.Insert(uint64(h))
-			*table.At(slot) = b
-			continue
-		}
-		table.At(slot).Refs |= b.Refs
-	}
-	view := table.View()
-	defer view.Close()
-	for i, e := range snapshotEvents(tx.owner, view) {
-		tx.storeRun(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
-		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
-			tx.Flush()
-		}
-	}
 }
 
 // storeRun is Stream.Store.
