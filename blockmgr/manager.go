@@ -258,7 +258,7 @@ func (m *Manager) poolsLocked() []*Pool {
 
 // Close refuses new work, ends the sessions that are left, and closes the pools. The
 // callers of the sessions must not touch a slot any more. Close waits up to two seconds
-// for blocks on their way to disk, and up to Config.IODeadline for operations tentry.
+// for blocks on their way to disk, and up to Config.IODeadline for operations there.
 //
 // Both tiers stay for the next Open. Config.DiscardHost deletes the host files. When an
 // operation on the disk does not end, the error says so, and the arenas stay locked

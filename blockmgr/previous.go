@@ -20,7 +20,7 @@ type PreviousSession struct {
 	Namespace kv.NamespaceID
 	Processes []Process
 	// Foreign: the processes were recorded in another pid namespace, so that
-	// their pids mean nothing entry.
+	// their pids mean nothing here.
 	Foreign bool
 }
 

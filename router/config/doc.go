@@ -1,33 +1,32 @@
-// Package config is how the router is configured: every setting of NVIDIA
-// Dynamo's KV router, of three generations, and a few of ours, with one table
-// that says of each its names, default, range and what it does here.
+// Package config holds the settings of a router: every setting of NVIDIA
+// Dynamo's KV router in three generations, and a few of Blockyard's own.
 //
-// # The settings
+//	loaded, err := config.Resolve(config.Sources{Document: document, Environ: os.Environ(), Flags: flags})
+//	loaded.Config  // the settings
+//	loaded.Notices // what is deprecated or has no effect, for the log
+//	loaded.Given   // each value that is not a default, with its source
 //
-// Config has a field for each; Default is where to start, since zero means
-// something in most of them. Settings is the table: the name in JSON, the flags
-// and environment variables, the values that are taken, those that are known and
-// not there yet. docs/router-config.md is made from it.
+// Config has a field for each setting. Begin with Default, because zero is a
+// meaningful value of most settings. Settings is the table of all settings: names,
+// default, range and effect. docs/router-config.md is made from the table.
 //
-// # Where values come from
+// # Sources
 //
-// ParseJSON reads a document, FromEnviron an environment, and Resolve puts a
-// document, an environment and flags on top of one another: a flag wins over a
-// variable, a variable over the document, the document over the default. All
-// three read a value by the same rules, so what is wrong in one is wrong in all.
-// Override is what one request may change.
+// ParseJSON reads a document and FromEnviron an environment. Resolve combines a
+// document, an environment and flags. A flag wins over a variable, a variable over
+// the document, and the document over the default. All sources follow the same
+// rules. Override replaces settings for one request.
 //
-// # What cannot be done
+// # Failure
 //
-// An unknown field, a value out of range and two values that contradict each
-// other are errors that name field, value and what is allowed. A value that Dynamo
-// knows and Blockyard does not have yet is a NotYetError. What is taken and has
-// no effect is a Notice: nothing is passed over in silence. Validate reports
-// what no field can be blamed for alone.
+// An unknown field, a value out of range and two values that contradict each other
+// are errors. Each error names the field, the value and what is allowed. A value
+// that Dynamo knows and Blockyard does not have yet is a NotYetError. A setting
+// that is accepted and has no effect is a Notice.
 //
 // # Ownership and concurrency
 //
-// Everything here is a value and nothing keeps what it is given. No file is
-// opened and no variable read but those handed in. A Config that nobody changes
-// may be used by many goroutines.
+// Everything here is a value, and no function keeps its arguments. The package
+// opens no file and does not read the process's environment. Several goroutines
+// may use a Config that nobody changes.
 package config
