@@ -83,23 +83,25 @@ func TestPoolIsUsedWhileItsBlocksAreAnnounced(t *testing.T) {
 	const length = 4 * announceSlice
 	p, sink := warmPool(t, 2, length)
 	<-sink.arrived
-	began := make(chan SessionID)
+	began := make(chan SessionID, 1)
 	go func() { began <- p.begin() }()
-	// A mutex is handed to whoever has waited for a millisecond.
-	waitFor(t, func() bool { return goroutinesIn(".(*Pool).BeginSession(") == 1 })
+	const begins = ".(*Pool).BeginSession("
+	waitFor(t, func() bool { return goroutinesIn(begins) == 1 && allAsleep(begins) })
 	since := time.Now()
 	waitFor(t, func() bool { return time.Since(since) > 5*time.Millisecond })
-	for told := 1; ; told++ {
-		sink.open <- struct{}{}
-		select {
-		case <-sink.arrived:
-			if told == 4*length-1 {
-				t.Error("a caller waits for the whole announcement")
-			}
-			continue
-		case p.sid = <-began:
+	// Between two slices the lock is free, and whoever runs first has it. A waiter that
+	// was woken too late is handed the lock the next time, and those behind it too. The
+	// test lets it see that it was too late, however busy the machine is.
+	for slice := 1; len(began) == 0; slice++ {
+		for range announceSlice {
+			sink.open <- struct{}{}
+			<-sink.arrived
 		}
-		break
+		waitFor(t, func() bool { return allAsleep(begins) })
+		if slice == 4 && goroutinesIn(begins) == 1 {
+			t.Error("a caller waits for more than four slices")
+			break
+		}
 	}
 	sink.closed.Store(false)
 	go func() {
@@ -107,6 +109,7 @@ func TestPoolIsUsedWhileItsBlocksAreAnnounced(t *testing.T) {
 		}
 	}()
 	close(sink.open)
+	p.sid = <-began
 	old := chain(1, length+8) // 8 more than there are
 	if n := p.store(old); n != 8 {
 		t.Errorf("%d blocks granted", n)
@@ -163,7 +166,23 @@ func TestSealingFollowsTheProcessors(t *testing.T) {
 }
 
 // goroutinesIn is how many goroutines are in a function.
-func goroutinesIn(function string) int {
-	stacks := make([]byte, 1<<20)
-	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), function)
+func goroutinesIn(function string) int { return strings.Count(stacks(), function) }
+
+// allAsleep reports whether every goroutine that wants a mutex, or is in a function,
+// sleeps until the mutex is free: none was woken and has yet to look.
+func allAsleep(function string) bool {
+	for goroutine := range strings.SplitSeq(stacks(), "\n\n") {
+		state, calls, _ := strings.Cut(goroutine, "\n")
+		wants := strings.Contains(calls, "(*Mutex).lockSlow(") || strings.Contains(calls, function)
+		if wants && !strings.Contains(state, "[sync.Mutex.Lock") {
+			return false
+		}
+	}
+	return true
+}
+
+// stacks are the stacks of all goroutines.
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
 }
