@@ -16,8 +16,8 @@ import (
 const listGrace = time.Second
 
 // blocksPerHold is how many blocks change under one hold of the stream's lock, where a
-// change concerns all blocks: 1 ms or so.
-const blocksPerHold = 2048
+// change concerns all blocks: less than a millisecond.
+const blocksPerHold = 512
 
 // hidden is what a rank knew before a loss for which there was no list. Any of it may
 // be gone, so it is out of the stream until the list comes. Only blocks on the device
