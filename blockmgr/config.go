@@ -116,7 +116,7 @@ type Config struct {
 	OpenDirect bool
 	// ZeroFill writes zeros where the file system cannot reserve disk space.
 	ZeroFill bool
-	// Sink is told of every change of residency; nil for nobody.
+	// Sink gets every change of residency; nil: nobody needs them.
 	Sink EventSink `json:"-"`
 	// Reset brings requests to empty a tier; nil for none. See Manager.Reset.
 	Reset <-chan kv.Tier `json:"-"`
@@ -180,6 +180,7 @@ func (c *Config) validateLimits() error {
 	return c.DirectIO.Validate()
 }
 
+// enabled reports whether any tier has room for blocks.
 func (c *Config) enabled() bool {
 	return c.HostBytes != 0 || c.HostBlocks != 0 || c.hasDisk()
 }

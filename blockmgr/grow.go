@@ -33,7 +33,7 @@ type growth struct {
 	// being made; diskGrown wakes those that wait for it.
 	makingFirst, growingDisk bool
 	diskGrown                *sync.Cond
-	// watchers are told of each new host extent.
+	// watchers get each new host extent.
 	watchers map[chan ExtentInfo]struct{}
 }
 

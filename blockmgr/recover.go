@@ -107,13 +107,13 @@ func holdForLocked(pinners []*previousHolds, ref registry.Ref, s *tier.Slot) {
 }
 
 const (
-	// announceSlice is how many blocks are told to the sink under one lock, and
+	// announceSlice is how many blocks are announced to the sink under one lock, and
 	// announceScan how many slots are looked at.
 	announceSlice = 256
 	announceScan  = 8192
 )
 
-// startAnnouncing has the sink told of the blocks that were found.
+// startAnnouncing begins to announce the recovered blocks to the sink.
 func (p *Pool) startAnnouncing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -135,7 +135,7 @@ type Counters struct {
 	GrowErrors     uint64 `json:"grow_errors"`
 	GrowRefused    uint64 `json:"grow_refused"`
 	ExtentsYielded uint64 `json:"extents_yielded"`
-	// WatchDropped counts extents that a slow watcher was not told of.
+	// WatchDropped counts extents that a slow watcher did not get.
 	WatchDropped uint64 `json:"watch_dropped"`
 	// Resumed counts slots that sessions took over from the sessions that they resume.
 	// ResumeRefused counts slots that they named and did not get.

@@ -330,15 +330,15 @@ func (s *Server) Drain(patience time.Duration) {
 	s.listener.Close()
 	s.mu.Lock()
 	s.drainEnd = time.Now().Add(patience)
-	var open, told []*session
+	var open, welcomed []*session
 	for _, sess := range s.byOwner {
 		open = append(open, sess)
 		if sess.welcomed {
-			told = append(told, sess)
+			welcomed = append(welcomed, sess)
 		}
 	}
 	s.mu.Unlock()
-	for _, sess := range told {
+	for _, sess := range welcomed {
 		s.tellDrain(sess)
 	}
 	timeout := time.NewTimer(patience)

@@ -192,6 +192,7 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	return nil
 }
 
+// release answers RELEASE: it drops the pins of a range of a request's blocks.
 func (s *session) release(m *proto.Range) error {
 	r := s.resumedAs(m.Request, m.Generation)
 	if r == nil {
@@ -215,7 +216,9 @@ func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
 	return r.dropPinsLocked(first, end)
 }
 
-// close closes a request, an earlier generation that still holds grants, or resumed.
+// close answers CLOSE: it drops the request's pins and aborts its grants. The name may be that
+// of an open request, of an earlier generation that still holds grants, or of the request that
+// holds what RESUME kept.
 func (s *session) close(m *proto.Close) error {
 	if r := s.resumedAs(m.Request, m.Generation); r != nil {
 		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
@@ -225,7 +228,7 @@ func (s *session) close(m *proto.Close) error {
 	}
 	r := s.requests[m.Request]
 	if r == nil || r.generation != m.Generation {
-		_, err := s.find(m.Request, m.Generation)
+		_, err := s.find(m.Request, m.Generation) // says why there is none
 		return err
 	}
 	return errors.Join(s.retire(r), s.abortGrants(r))

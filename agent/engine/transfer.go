@@ -283,27 +283,28 @@ func (s *session) reset(corr uint32) error {
 	if err := s.holdsNothing(); err != nil {
 		return err
 	}
-	alone, err := s.pool.ResetExclusive(s.id)
+	emptied, err := s.pool.ResetExclusive(s.id)
 	if errors.Is(err, blockmgr.ErrActive) {
-		alone, err = s.resetQuiet()
+		emptied, err = s.resetQuiet()
 	}
 	switch {
 	case errors.Is(err, blockmgr.ErrActive):
 		return &refusal.Error{Code: proto.CodeState, Retryable: true, Err: err}
 	case err != nil:
 		return err
-	case alone:
+	case emptied:
 		s.count.resets.Add(1)
 		s.log.Info("a RESET emptied the namespace's pool", zap.Stringer("namespace", s.namespace))
 	}
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
 
-// resetQuiet waits for the agent's own use of blocks before it resets.
-func (s *session) resetQuiet() (alone bool, err error) {
+// resetQuiet waits until the agent itself seals, writes and reads no block, at most
+// resetPatience, and resets then. emptied is false when other sessions use the pool.
+func (s *session) resetQuiet() (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, resetPatience)
 	defer cancel()
-	_ = s.pool.Quiesce(ctx) // ResetExclusive says what is in use
+	_ = s.pool.Quiesce(ctx) // after a timeout ResetExclusive returns ErrActive
 	return s.pool.ResetExclusive(s.id)
 }
 

@@ -125,8 +125,8 @@ func (a *admission) forget(id kv.NamespaceID) {
 	delete(a.admitted, id)
 }
 
-// shareOf returns what a namespace takes. A shared tier that holds none of its blocks is a
-// refusal.
+// shareOf returns how many bytes a pool of the namespace takes. A shared tier that is too small
+// for one block of the namespace is a refusal.
 func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	c := a.cfg
 	slot := (ns.BlockBytes() + storage.PageSize - 1) / storage.PageSize * storage.PageSize

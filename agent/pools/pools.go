@@ -88,8 +88,9 @@ func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmg
 	defer cancel()
 	for retired := false; ; {
 		e, pool, err := s.tryOpen(ctx, ns, begin)
-		// Namespaces of a previous agent's sessions take rows of the slot tables too. A pool
-		// whose row cannot be freed is the last that Open retires.
+		// full: the slot tables have no free row for a namespace. Sessions of a previous agent
+		// keep the rows of their namespaces, so retiring a pool may free none. Then Open
+		// retires no further pool.
 		full := errors.Is(err, blockmgr.ErrNamespaces)
 		switch {
 		case err == nil:

@@ -77,9 +77,10 @@ func (f *faults) suspects() (n int) {
 	return n
 }
 
-// writeFailed takes back the disk slot of a write that failed. The slot is suspect, so
-// that the next write goes elsewhere. When triedSlots of them have failed while the
-// breaker for writes is open, their failures say nothing about single slots.
+// writeFailed quarantines the disk slot of a write that failed. The slot is suspect for
+// suspectTime, so that the next write goes to another slot. When triedSlots slots are suspect
+// while the breaker for writes is open, the disk is at fault and not its slots. Then all
+// suspect slots become free, to be used after the others.
 func (m *Mover) writeFailed(ref registry.Ref, err error) {
 	m.Health.WriteFailed(err)
 	m.slots.Drop(m.slots.Disk, ref, storage.StateQuarantined)

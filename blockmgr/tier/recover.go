@@ -15,7 +15,7 @@ const recoverGroup = 64
 
 // Recover takes an extent of an earlier agent into use. It calls slot for each of its
 // slots, which counts as free until slot has called Adopt, Quarantine, ReturnFree or
-// Reclaim for it. damaged means that the record says nothing.
+// Reclaim for it. damaged: r must not be used.
 func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool)) {
 	t.install(e)
 	var records [recoverGroup]storage.Record
@@ -37,7 +37,7 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 			} else {
 				set.Counters.DamagedRecords++
 			}
-			t.counts[storage.StateFree]++ // until slot knows better
+			t.counts[storage.StateFree]++ // until slot says otherwise
 			slot(registry.MakeRef(e.Number, uint32(first+i)), s, r, damaged[i])
 		}
 	}

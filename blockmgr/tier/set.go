@@ -40,7 +40,7 @@ type Set struct {
 	Host, Disk *Tier
 	// Unverified counts the slots with Slot.Unverified.
 	Unverified int
-	// Sink is told of every change of residency; nil for nobody.
+	// Sink gets every change of residency; nil: nobody needs them.
 	Sink Sink
 	// Counters are the set's own.
 	Counters Counters

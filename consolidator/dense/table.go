@@ -124,8 +124,8 @@ func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	}
 }
 
-// Insert adds a key with the zero value. The key must not be there. False means that
-// the table is full.
+// Insert adds a key with the zero value and returns its slot. The table must not have the
+// key. ok is false when the table is full.
 func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
@@ -141,8 +141,8 @@ func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 		t.grow(h>>56, slot+1)
 		return slot, true
 	}
-	if left, ok := putWord(s.words, h, slot+1); !ok {
-		t.grow(h>>56, left)
+	if word, ok := putWord(s.words, h, slot+1); !ok {
+		t.grow(h>>56, word) // adds the word that found no room
 	}
 	return slot, true
 }

@@ -126,7 +126,7 @@ func (f *follower) offer(b *eventBatch) bool {
 	}
 	select {
 	case f.wake <- struct{}{}:
-	default: // it was told already
+	default: // a wake is pending
 	}
 	return !full
 }
@@ -186,18 +186,18 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	return false
 }
 
-// adopt copies a chunk of the stream's table into the Merged. Events published before
-// the copy go first.
+// adopt copies the next chunk of the stream's table into the Merged, or ends the adoption
+// after the last one. Events that the stream published before the copy are applied first.
 func (f *follower) adopt() {
-	var some, lost bool
+	var copied, lost bool
 	var batches []*eventBatch
 	f.stream.Update(func(tx *Tx) {
-		some = f.at < f.end && tx.table.CopyChunk(&f.chunk, f.at)
+		copied = f.at < f.end && tx.table.CopyChunk(&f.chunk, f.at)
 		batches, lost = f.take()
 	})
 	switch {
-	case !f.apply(batches, lost):
-	case some:
+	case !f.apply(batches, lost): // a sweep begins instead
+	case copied:
 		f.grown = f.merged.adopt(&f.chunk) || f.grown
 		f.at += dense.ChunkSize
 	default:

@@ -123,7 +123,7 @@ func (enc *encoder) emitIn(in blockState, parent kv.SequenceHash, hasParent bool
 	enc.states[h] = blockState{announced: in.announced | in.pending}
 }
 
-// emit adds the scratch block, which is h, to the batch for tier t.
+// emit appends enc.block, the description of the block with hash h, to the batch for tier t.
 func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
 	e := enc.runFor(t, parent, hasParent)
 	if enc.block.Multimodal != nil || e.Multimodal != nil {
@@ -258,6 +258,8 @@ func (enc *encoder) makeRoom() {
 	}
 }
 
+// grew adds to the size of the batch. bytes is an upper bound of the encoded size: 9 for a hash
+// and 5 for a token.
 func (enc *encoder) grew(blocks, bytes int) {
 	enc.blocks += blocks
 	enc.bytes += bytes

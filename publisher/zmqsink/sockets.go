@@ -103,7 +103,8 @@ func (s *sockets) wait(until time.Time) (found, error) {
 	return s.poll(s.poller, timeout)
 }
 
-// waitForPeers waits for messages of peers, for timeout at most. It leaves alarms alone.
+// waitForPeers waits for messages of peers, for timeout at most. Calls of ring do not end the
+// wait.
 func (s *sockets) waitForPeers(timeout time.Duration) (found, error) { return s.poll(s.peers, timeout) }
 
 func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err error) {

@@ -142,7 +142,7 @@ func (f *feed) exact() bool {
 	return f.complete() && f.announcement.Health == kvevent.HealthExact
 }
 
-// complete reports whether the index holds all that the publisher told.
+// complete reports whether the index holds every block that the publisher announced.
 func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged && f.lost == 0 }
 
 // updateLost updates lost. Blocks of other owners may evict these at any time, so each
@@ -239,6 +239,7 @@ func (f *feed) cleared(e *kvevent.RouterEvent, now time.Time) {
 	}
 }
 
+// apply applies an event to the index and moves the cursor to it.
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
 	if err := f.blocks.Apply(e); err != nil {
@@ -250,6 +251,8 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.counters.Applied++
 }
 
+// park keeps a copy of an event until the recovery ends. An event beyond maxWaitingEvents or
+// maxWaitingBlocks is dropped and overflowed is set: the feed then asks the publisher for the event.
 func (f *feed) park(e *kvevent.RouterEvent) {
 	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
 		f.counters.Overflowed++

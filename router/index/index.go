@@ -338,8 +338,8 @@ func (x *Index) countBlocks(gone []bool) int {
 	return n
 }
 
-// Lost returns the number of (block, tier) pairs that an owner was told to hold and
-// that have no place here: evicted, refused, or in conflict with another block.
+// Lost returns the number of (block, tier) pairs that an owner holds according to its
+// events and that the index lacks: evicted, refused, or in conflict with another block.
 // While Lost is not 0, Match may report less than the owner holds.
 func (x *Index) Lost(who kv.Owner) uint64 {
 	x.mu.Lock()
@@ -350,8 +350,8 @@ func (x *Index) Lost(who kv.Owner) uint64 {
 	return 0
 }
 
-// Digest returns the sum of kv.Digest over everything that an owner was told to
-// hold, and the number of (block, tier) pairs in the sum. Lost pairs are included.
+// Digest returns the sum of kv.Digest over everything that an owner holds
+// according to its events, and the number of (block, tier) pairs in the sum. Lost pairs are included.
 // Both are 0 for an unknown owner.
 func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	x.mu.Lock()
@@ -363,7 +363,7 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	return 0, 0
 }
 
-// Held returns the number of (block, tier) pairs that a member was told to hold
+// Held returns the number of (block, tier) pairs that a member holds according to its events
 // itself, lost ones included. m may be a list of this index or of another index,
 // and at is the member's number in m. Held returns 0 for an unknown worker. Held
 // takes no lock.

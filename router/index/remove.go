@@ -69,9 +69,10 @@ type scattered struct {
 // removeScattered stops looking at neighbours, if the directory is dense.
 const maxScattered = 8
 
-// removeScattered removes blocks that an event names in no order. It finds all
-// blocks first, and then changes each run once. p is the first block. The result is
-// where the next event may continue.
+// removeScattered removes blocks of o that an event names in no order. It first sorts the
+// blocks by run, into x.batch, and then changes each run once. p is where the first block
+// is. The result is the block before the last removed ones: the next event often continues
+// there.
 func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
 	batch := x.batch[:0]
 	if x.dense {
@@ -95,13 +96,14 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			}
 			p = next
 		}
+		// Batch is the run's index in batch, or is left over from an earlier removal.
 		s := x.runs.Side(p.Run)
 		if int(s.Batch) >= len(batch) || batch[s.Batch].run != p.Run {
 			s.Batch = int32(len(batch))
 			batch = append(batch, scattered{run: p.Run})
 		}
 		if b := &batch[s.Batch]; b.set.Has(p.Pos) {
-			x.missing(o, t, h)
+			x.missing(o, t, h) // named twice
 		} else {
 			b.set.Set(p.Pos)
 		}

@@ -166,7 +166,7 @@ func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 }
 
 // countLost counts blocks without a place as held, so that the digest covers
-// everything that the owner was told to hold.
+// everything that the owner holds according to its events.
 func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	for i := range blocks {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)

@@ -28,6 +28,7 @@ type prefill struct {
 	lasts time.Duration
 }
 
+// add counts a request. A request without prompt work is ignored.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return

@@ -14,7 +14,7 @@ type lane struct {
 	key laneKey
 	// waiting is never empty.
 	waiting ranking[*Item]
-	// at is the position in Queue.awake, noPlace while the lane sleeps.
+	// at is the position in Queue.awake, notRanked while the lane sleeps.
 	at int
 	// may are the members that may serve the lane, as of alignment number aligned.
 	// The scheduler maintains both.
@@ -22,7 +22,7 @@ type lane struct {
 	aligned uint64
 }
 
-func (l *lane) place() *int         { return &l.at }
+func (l *lane) position() *int      { return &l.at }
 func (l *lane) before(m *lane) bool { return l.waiting[0].before(m.waiting[0]) }
 
 // laneKey is equal for requests that may go to the same workers.
@@ -72,7 +72,7 @@ func (q *Queue) laneFor(i *Item) *lane {
 	if l != nil {
 		return l
 	}
-	l = &lane{key: k, at: noPlace}
+	l = &lane{key: k, at: notRanked}
 	q.lanes[k] = l
 	switch {
 	case k.isPinned:
@@ -93,14 +93,14 @@ func (q *Queue) laneFor(i *Item) *lane {
 // rank restores the order of awake after a lane's requests have changed. A sleeping
 // lane sleeps on: it has no worker for a new first request either.
 func (q *Queue) rank(l *lane) {
-	if l.at != noPlace {
+	if l.at != notRanked {
 		heap.Fix(&q.awake, l.at)
 	}
 }
 
 // drop forgets an empty lane.
 func (q *Queue) drop(l *lane) {
-	if l.at != noPlace {
+	if l.at != notRanked {
 		heap.Remove(&q.awake, l.at)
 	}
 	delete(q.lanes, l.key)
@@ -153,21 +153,22 @@ func (q *Queue) WakeAll() {
 }
 
 func (q *Queue) wake(l *lane) {
-	if l != nil && l.at == noPlace {
+	if l != nil && l.at == notRanked {
 		heap.Push(&q.awake, l)
 	}
 }
 
-// ranked is a member of a ranking. The member knows its order and its position.
+// ranked is an element of a ranking. before is the order; position points to the element's
+// index in the ranking.
 type ranked[T any] interface {
 	before(T) bool
-	place() *int
+	position() *int
 }
 
-// noPlace is the position of what is in no ranking.
-const noPlace = -1
+// notRanked is the position of an element that is in no ranking.
+const notRanked = -1
 
-// ranking is a heap for container/heap whose members know their position.
+// ranking is a heap for container/heap whose elements know their position.
 type ranking[T ranked[T]] []T
 
 // Len implements heap.Interface.
@@ -179,12 +180,12 @@ func (h ranking[T]) Less(i, j int) bool { return h[i].before(h[j]) }
 // Swap implements heap.Interface.
 func (h ranking[T]) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	*h[i].place(), *h[j].place() = i, j
+	*h[i].position(), *h[j].position() = i, j
 }
 
 // Push implements heap.Interface.
 func (h *ranking[T]) Push(x any) {
-	*x.(T).place() = len(*h)
+	*x.(T).position() = len(*h)
 	*h = append(*h, x.(T))
 }
 
@@ -194,6 +195,6 @@ func (h *ranking[T]) Pop() any {
 	x := s[len(s)-1]
 	clear(s[len(s)-1:])
 	*h = s[:len(s)-1]
-	*x.place() = noPlace
+	*x.position() = notRanked
 	return x
 }

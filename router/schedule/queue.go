@@ -66,7 +66,7 @@ type Item struct {
 	at       int
 }
 
-func (i *Item) place() *int { return &i.at }
+func (i *Item) position() *int { return &i.at }
 
 // before orders items: strict priority, then score, then sequence.
 func (i *Item) before(j *Item) bool {

@@ -41,6 +41,7 @@ func Mix(h kv.SequenceHash) uint64 {
 	return (v ^ v>>32) * 0xd6e8feb86659fd93
 }
 
+// directorySlot packs the place of a block below the leading bits of its mixed hash.
 func directorySlot(h kv.SequenceHash, p Place) uint64 {
 	return Mix(h)&^directoryMask | uint64(p.Run)<<positionBits | uint64(p.Pos)
 }

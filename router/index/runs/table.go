@@ -78,7 +78,7 @@ type Side struct {
 	Marks Mask
 	// Held counts the entries in use.
 	Held int32
-	// Batch is the number of the run in the removal that is going on.
+	// Batch is scratch memory of the index: the number of the run in the current removal.
 	Batch int32
 	// Live is true between Take and Drop. StandIn is true for the stand-in of an
 	// unknown parent, Queued while the run waits to be checked for unused blocks,

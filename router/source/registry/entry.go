@@ -145,20 +145,21 @@ func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expir
 	e.Registration, e.source, e.expires, e.gone = *g, source, expires, false
 }
 
-// refusalReasonLocked says why a worker cannot be registered; source is where it comes from.
-func (r *Source) objectionLocked(g *Registration, source string) error {
-	more := len(r.entries)
+// checkRegistrationLocked returns an error if worker g cannot be registered. source is where the
+// registration comes from.
+func (r *Source) checkRegistrationLocked(g *Registration, source string) error {
+	others := len(r.entries) // ranks of other workers
 	for w, e := range r.entries {
 		if uint64(w.ID) != g.WorkerID {
 			continue
 		}
-		more--
+		others--
 		if e.source != source && !e.gone {
 			return fmt.Errorf("worker_id: %d is known from the %s already", g.WorkerID, e.source)
 		}
 	}
-	if more+int(g.ranks()) > maxRegistered {
-		return fmt.Errorf("ranks: there would be %d registered ranks, want at most %d", more+int(g.ranks()), maxRegistered)
+	if others+int(g.ranks()) > maxRegistered {
+		return fmt.Errorf("ranks: there would be %d registered ranks, want at most %d", others+int(g.ranks()), maxRegistered)
 	}
 	return nil
 }

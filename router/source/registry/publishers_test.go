@@ -191,7 +191,7 @@ func TestARefusedPublisherSpeaksForNobody(t *testing.T) {
 		if s := b.Router.Stats(); s.Feeds.Refused != 1 || s.Feeds.Fenced != 0 || s.Requests.Load.Abandoned != 0 {
 			t.Errorf("stats %+v", s)
 		}
-		if s := r.Counters(); s.Spoken != 0 {
+		if s := r.Counters(); s.Announced != 0 {
 			t.Errorf("%+v: a refused publisher speaks for a worker", s)
 		}
 	})

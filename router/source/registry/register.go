@@ -24,7 +24,7 @@ func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		if err = r.objectionLocked(g, source.FromHTTP); err != nil {
+		if err = r.checkRegistrationLocked(g, source.FromHTTP); err != nil {
 			err = fmt.Errorf("%w: %w", ErrConflict, err)
 		}
 	}

@@ -112,7 +112,7 @@ type ownerPublisher struct {
 type Counters struct {
 	FromFile      int    `metric:"registered_from_file" help:"Worker ranks that the workers file lists."`
 	FromHTTP      int    `metric:"registered_over_http" help:"Worker ranks that are registered over HTTP."`
-	Spoken        int    `metric:"registered_spoken" help:"Registered worker ranks whose publisher is announced."`
+	Announced     int    `metric:"registered_spoken" help:"Registered worker ranks whose publisher is announced."`
 	FileReads     uint64 `metric:"workers_file_reads" help:"Workers files read and applied."`
 	FileErrors    uint64 `metric:"workers_file_errors" help:"Workers files with an error."`
 	Registrations uint64 `metric:"registrations" help:"Registrations over HTTP, renewals included."`
@@ -209,7 +209,7 @@ func (r *Source) Counters() Counters {
 			s.FromHTTP++
 		}
 		if _, ok := r.owners[kv.WorkerOwner(w)]; ok {
-			s.Spoken++
+			s.Announced++
 		}
 	}
 	return s
@@ -305,14 +305,14 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 			e.gone = true
 			r.log.Warn("registration was not renewed", zap.Stringer("worker", w))
 		}
-		_, spoken := r.owners[kv.WorkerOwner(w)]
+		_, announced := r.owners[kv.WorkerOwner(w)]
 		switch {
 		case e.gone:
 			delete(r.entries, w)
-			if e.publisher != 0 && !spoken {
+			if e.publisher != 0 && !announced {
 				all = append(all, e.announcement(w, kvevent.HealthGone))
 			}
-		case !spoken:
+		case !announced:
 			if e.publisher == 0 {
 				e.publisher = kv.RandomID()
 			}
