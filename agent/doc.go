@@ -11,23 +11,25 @@
 //	      ── engine.Server   the engines' socket and its sessions
 //	      ── admin.Server    health, metrics, statistics; control of pools; KVBM's metrics
 //
-// Agent owns all of them, and nothing outlives Run. engine uses pools and events, pools uses
-// events, admin sees the pools alone. Prometheus is known in metrics*.go only. Each package's
-// doc.go has its guarantees and its locks; ARCHITECTURE.md has the lock order of the process.
+// Agent owns all of them, and nothing outlives Run. engine uses pools and events, pools
+// uses events, admin sees the pools alone. Only metrics*.go imports Prometheus. Each
+// package's doc.go has its guarantees and its locks; ARCHITECTURE.md has the lock order
+// of the process.
 //
 // # Start and stop
 //
-// New checks the whole configuration, then opens the outputs, the block manager, the engines'
-// socket and the HTTP listeners. It undoes these when one fails or its context ends. When Run's
-// context ends: /readyz says so, accepting stops, and schedulers are asked to drain. When
-// their sessions have ended, or after Config.DrainTimeout, connections close. Then ranks and
-// pools are announced as gone, the block manager writes what is queued for disk, and outputs
-// and HTTP servers close. Both tiers stay for the next start, unless the host tier is to be
-// discarded. A killed agent leaves the same, except for blocks that were not sealed.
+// New checks the whole configuration, then opens the outputs, the block manager, the
+// engines' socket and the HTTP listeners. When a step fails or the context ends, New
+// undoes the steps before. When Run's context ends: /readyz says so, accepting stops, and
+// schedulers are asked to drain. When their sessions have ended, or after
+// Config.DrainTimeout, connections close. Then ranks and pools are announced as gone, the
+// block manager writes what is queued for disk, and outputs and HTTP servers close. Both
+// tiers stay for the next start, unless the host tier is to be discarded. A killed agent
+// leaves the same, except for blocks that were not sealed.
 //
 // # Failure
 //
-// Without NATS events go over HTTP and ZMQ. A rank whose events cannot be followed costs its
-// worker the device residency in routers and nothing else. A panic of a session ends that
-// session.
+// Without NATS events go over HTTP and ZMQ. When the events of a rank cannot be followed,
+// routers do not see the device blocks of its worker. Nothing else is lost. A panic of a
+// session ends that session.
 package agent

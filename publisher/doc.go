@@ -1,16 +1,16 @@
-// Package publisher holds what every way out of an owner's event stream shares.
+// Package publisher has the parts that all publishers of an owner's event stream share.
 //
-// Two ways out publish a stream under its own numbers: publisher/nats and
-// publisher/httpfeed. Both embed a [Feed], which has the journal, the numbering of
-// messages, ranges, dumps, announcements and counters, and give it a [Transport]:
+// Two publishers keep the stream's event ids: publisher/nats and publisher/httpfeed. Both
+// embed a [Feed], which has the journal, the numbering of messages, ranges, dumps,
+// announcements and counters, and give it a [Transport]:
 //
 //	feed := publisher.NewFeed(publisher.FeedOptions{ID: id, Owner: owner, …, Transport: t})
 //	stream.AddSink(feed)     // Publish and HealthChanged
 //	err := feed.Attach(src)  // announcements begin
 //
-// Two ways out restate a stream in foreign numbering: publisher/zmqsink and
-// publisher/dynamo. Both take events from an [Inbox] and state everything again when
-// the inbox lost some.
+// Two publishers number the events anew, in the format of another project:
+// publisher/zmqsink and publisher/dynamo. Both take events from an [Inbox] and state
+// everything again when the inbox lost some.
 //
 // Guarantees of a feed:
 //

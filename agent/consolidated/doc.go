@@ -1,9 +1,10 @@
 // Package consolidated publishes what one worker rank can reach, its own blocks and its
 // pool's, over ZMQ in vLLM's event format.
 //
-// Output is the way out: a merged stream and the ZMQ sink that publishes the stream. The
-// agent opens one for each rank. Start adds the ways in for a program that embeds the
-// block manager: the engine's events over ZMQ, and the pool's from the manager.
+// An Output publishes: it has a merged stream and the ZMQ sink that sends the stream. The
+// agent opens one for each rank. Start is for a program that embeds the block manager.
+// Start opens an Output and feeds it with the engine's events over ZMQ and the manager's
+// own.
 //
 //	place := kvbm.Place{Consolidate: consolidated.Start, …}
 //	m, err := kvbm.New(ctx, cfg, place) // cfg.Consolidator names the endpoints
@@ -17,11 +18,11 @@
 //
 // # Tokens
 //
-// vLLM's format carries tokens. They come from the engine's events. A block that lies on
-// disk since an earlier process is published once the engine has stored it again.
+// vLLM's format carries tokens. They come from the engine's events. A block on disk from
+// an earlier process has no tokens. It is published once the engine has stored it again.
 //
 // # Ownership and failure
 //
-// Who opens an Output or starts a Consolidator closes it. An endpoint that cannot be
-// bound is an error. An engine that is not there is none: its events come when it does.
+// The caller of Open or Start closes the result. An endpoint that cannot be bound is an
+// error. An engine that has not started is no error: its events come once it has.
 package consolidated

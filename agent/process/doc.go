@@ -6,8 +6,9 @@
 //	p.Release()
 //	p, gone, err := t.Find(id)   // what an earlier agent recorded
 //
-// A watch is a pidfd: unlike a pid it never comes to mean another process. A process has one
-// watch however many connections it has. Its identity on record is pid and start time, which
-// no other process of this boot has together. A process that cannot be watched, or whose
-// identity is not unique, never counts as gone: who waits for it waits for ever, and shows so.
+// A watch is a pidfd. Unlike a pid, a pidfd never names another process later. All
+// connections of a process share one watch. The recorded identity is pid and start time:
+// no two processes of one boot have both in common. A process that cannot be watched, or
+// whose identity is not unique, never counts as gone. A caller that waits
+// for such a process waits without end.
 package process

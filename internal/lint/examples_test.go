@@ -148,6 +148,12 @@ func ruleExamples() map[string][]example {
 			bad("a/a.go", "package a\n\n// T is.\ntype T int\n\nfunc (t *T) M() {}\n"),
 			bad("a/a.go", "package a\n\nvar V = 1\n"),
 		},
+		exampleRule.name: {
+			good("internal/kv/a.go", "package kv\n"),
+			good("agent/agenttest/a.go", "package agenttest\n"),
+			good("layout/example_test.go", "package layout_test\n"),
+			bad("layout/a.go", "package layout\n"),
+		},
 		drawerRule.name: {
 			good("internal/workload/a.go", "package workload\n"),
 			bad("internal/util/a.go", "package util\n"),

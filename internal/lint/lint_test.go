@@ -15,7 +15,7 @@ func rules() []rule {
 		layerRule, testKitRule, pureRule, shelfRule, leakRule,
 		budgetRule, sizeRule, functionRule, packageDocRule, exportedDocRule, drawerRule,
 		sleepRule, initRule, unfinishedRule, exitRule, panicRule, doubleRule,
-		machineRule, lockedRule,
+		machineRule, lockedRule, exampleRule,
 	}
 }
 

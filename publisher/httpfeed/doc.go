@@ -1,4 +1,4 @@
-// Package httpfeed serves owners' events over HTTP, for routers without a NATS.
+// Package httpfeed serves owners' events over HTTP, for routers without NATS.
 //
 //	hub, err := httpfeed.New(httpfeed.Options{})
 //	hub.Register(mux) // GET /v1/events, GET /v1/events/feeds, POST /v1/events/query

@@ -12,9 +12,9 @@
 // the TTL when it is sent there again. Expiries are rounded up to tenths of a
 // second. The last blocks of a prompt expire first, so the rest is always a prefix.
 //
-// The predictions are an index of their own: what an event told never expires.
-// Options.MaxBlocks bounds them. Above the bound the blocks that expire soonest are
-// pruned.
+// The predictions are an index of their own, so that blocks from events never
+// expire. Options.MaxBlocks bounds them. Above the bound the blocks that expire
+// soonest are pruned.
 //
 // Every method may be called from any goroutine. Match never waits. After Close
 // every call returns ErrClosed.

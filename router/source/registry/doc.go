@@ -1,5 +1,5 @@
-// Package registry joins transports and makes workers known that no publisher speaks
-// for: those of a file and those that register.
+// Package registry joins transports, and announces workers that have no publisher:
+// the workers of a file, and workers that register over HTTP.
 //
 // New returns a Source over the transports. The Source announces each registered
 // worker once a second, for as long as nobody else announces the worker. A publisher
