@@ -1,7 +1,7 @@
-"""Blockyard's connector: keeps an inference engine's KV cache blocks in a node agent.
+"""Blockyard's connector: stores an inference engine's KV cache blocks in a node agent.
 
-The core (everything beside the engines' own packages) is engine-neutral and needs the standard
-library alone. The engines find their connectors in blockyard.vllm and blockyard.trtllm.
+blockyard.vllm and blockyard.trtllm have the engines' connectors. The other modules are the
+engine-neutral core. The core needs only the standard library.
 """
 
 __version__ = "0.1.0"

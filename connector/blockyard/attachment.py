@@ -1,8 +1,8 @@
-"""What ties the session to the agent: adopts connections, reads their frames, and leaves them.
+"""The session's current connection: adopts connections, reads their frames, and leaves them.
 
-A connection comes from the keeper and goes with an event from it. It may be left before: because
-the agent says DRAIN, or because the engine wants another namespace (reset). Then no new work
-begins on it, copies in flight are settled, and BYE ends it.
+The keeper's events deliver a connection and report its end. The session leaves a connection on
+DRAIN, on reset and on close. Then no new work begins, the copies in flight are settled, and BYE
+ends the connection.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 
 from . import frames
 from .connection import Connection, close, close_if_done
-from .former import FormerSlots
 from .jobs import STORE, Job, Jobs
 from .keeper import UP, Keeper
 from .lookups import Lookups
+from .orphans import OrphanedSlots
 from .packer import Packer
 from .stores import Stores
 from .transport import Frame
@@ -26,13 +26,13 @@ DRAIN = "the agent stops"
 RESET = "the engine resets its cache"
 CLOSED = "the engine stops"
 
-_LEAVE_SECONDS = 2.0  # how long an agent that does not read is waited for with BYE
+_LEAVE_SECONDS = 2.0  # limit for BYE to an agent that does not read its socket
 
 _now = time.monotonic
 
 
 class Attachment:
-    """The connection that the session uses now, if there is one. Of the engine's thread alone."""
+    """The session's current connection, if any. Only the engine's thread may use it."""
 
     def __init__(
         self,
@@ -40,23 +40,23 @@ class Attachment:
         jobs: Jobs,
         lookups: Lookups,
         stores: Stores,
-        former: FormerSlots,
+        orphans: OrphanedSlots,
         keeper: Keeper,
         packer: Packer,
     ) -> None:
         self.connection: Connection | None = None
-        self.weights: object = None  # of the namespace that the engine has now
+        self.weights: object = None  # in the engine's current namespace
         self._count = count
         self._jobs = jobs
         self._lookups = lookups
         self._stores = stores
-        self._former = former
+        self._orphans = orphans
         self._keeper = keeper
         self._packer = packer
 
     @property
     def busy(self) -> bool:
-        """Whether a connection waits to be left."""
+        """Whether BYE on the current connection is pending."""
         connection = self.connection
         if connection is None or not connection.leaving:
             return False
@@ -64,7 +64,7 @@ class Attachment:
 
     @property
     def idle(self) -> bool:
-        """Whether pump(True) would find nothing to do."""
+        """Whether pump(True) has nothing to do."""
         if self._keeper.events or self._packer.done:
             return False
         connection = self.connection
@@ -75,12 +75,10 @@ class Attachment:
         return connection.resumes is None or connection.resume_sent
 
     def pump(self, adopt: bool, receive: bool = False) -> None:
-        """Deals with all that has come; receive: with what is in the socket yet, too.
+        """Handles all arrived frames and results. receive: reads the socket too.
 
-        Connections come and go only if adopt is true.
-
-        Between hit() and load() none does: what was pinned when the engine asked can be loaded,
-        even when the connection has ended by then.
+        adopt: handles the keeper's events too. Between hit() and load() adopt must be false. Then
+        the pins of the hit can be loaded even if the connection has ended.
         """
         if adopt:
             while self._keeper.events:
@@ -97,7 +95,7 @@ class Attachment:
             elif connection.leaving:
                 self.leave_if_done()
             elif adopt and connection.resumes is not None:
-                self._former.resume(connection)
+                self._orphans.resume(connection)
 
     def _take_packed(self) -> None:
         while self._packer.done:
@@ -108,17 +106,16 @@ class Attachment:
     def _read(self, connection: Connection) -> None:
         while connection.inbox:
             frame = connection.inbox.popleft()
-            self._take_packed()  # this may answer what the packer has asked since
+            self._take_packed()  # the frame may answer a LOOKUP that the packer sent just now
             if frame.corr:
                 connection.answer(frame)
             elif frame.type == frames.ERROR:
                 self._refused(connection, frame)
 
     def _refused(self, connection: Connection, frame: Frame) -> None:
-        """The agent refused a frame that is not answered: its request is not what we think it is.
+        """Handles ERROR for an unanswered frame. Stores nothing more for its request.
 
-        What is pinned stays so, but nothing more is stored for it. A frame about something that
-        had ended already does no harm.
+        Pins of the request stay valid. NOT_FOUND is harmless: the request had already ended.
         """
         self._count["errors"] += 1
         r = connection.requests.get(frame.body["req"])
@@ -129,13 +126,13 @@ class Attachment:
     def _adopt(self, connection: Connection) -> None:
         self.connection = connection
         if connection.namespace["weights"] != self.weights:
-            self._leave(connection, RESET)  # it was made while the engine reset its cache
+            self._leave(connection, RESET)  # the connection was made during a reset
         else:
-            self._former.take_over(connection)
+            self._orphans.take_over(connection)
 
     def _lose(self, connection: Connection) -> None:
-        """The connection has ended: requests miss, offers are void, copies in flight go on."""
-        self._read(connection)  # a GRANT that had arrived is a grant
+        """Handles the end of a connection: requests miss, offers end, copies in flight continue."""
+        self._read(connection)  # a GRANT in the inbox still counts
         connection.usable = False
         connection.ended = True
         commits = connection.unsent(frames.COMMIT)
@@ -143,14 +140,14 @@ class Attachment:
         connection.give_up()
         connection.requests.clear()
         if not connection.farewell:
-            self._former.lose(connection)
+            self._orphans.lose(connection)
         for commit in commits:
             slots = commit.slots if isinstance(commit, Job) else commit
-            self._former.unsent(connection, slots)
+            self._orphans.unsent(connection, slots)
         self.connection = None
 
     def _detach(self, connection: Connection) -> None:
-        """No request uses the connection any more, and no job begins that workers do not know."""
+        """Detaches all requests from the connection. Ends the jobs that no worker knows."""
         self._stores.abandon_queued()
         self._stores.abandon_offers()
         for r in connection.requests.values():
@@ -163,24 +160,23 @@ class Attachment:
         self.leave_if_done()
 
     def leave_if_done(self) -> None:
-        """BYE of a connection that is being left, as soon as no copy is in flight. An agent that
-        does not read it is left without.
+        """Sends the pending BYE when no copy is in flight.
 
-        Before it, after a reset: CLOSE of all requests, and RESET, so that the agent forgets what
-        is stored.
+        A reset sends CLOSE for all requests and RESET first. RESET drops the stored blocks. The
+        link is closed without BYE if the agent does not read its socket in time.
         """
         connection = self.connection
         if connection is None or not connection.leaving or connection.farewell:
             return
         if connection.link.closed:
             return
-        if connection.flying or self._former.flying:
+        if connection.flying or self._orphans.flying:
             return
         if any(r.packing is not None for r in connection.requests.values()):
-            return  # its OPEN may be sent yet
+            return  # the packer may still send OPEN
         if connection.leaving == RESET and not connection.reset_sent:
             connection.reset_sent = True
-            self._former.give_back(connection)
+            self._orphans.give_back(connection)
             for number, generation in self._stores.superseded(connection):
                 connection.must(frames.CLOSE, frames.encode_close(number, generation))
             for r in connection.requests.values():
@@ -201,9 +197,9 @@ class Attachment:
             _log.warning("RESET was refused: %s", frame.body.get("text", ""))
 
     def reset(self, weights: str) -> None:
-        """Leaves the connection for one of a namespace with these weights.
+        """Moves the session to a namespace with these weights, on a new connection.
 
-        What is being copied is not stored: it may have been computed with the new weights.
+        Stores in flight are discarded: the new weights may have computed their blocks.
         """
         self.pump(True)
         self.weights = weights
@@ -211,14 +207,14 @@ class Attachment:
         for job in self._jobs.flying.values():
             if job.kind == STORE:
                 job.discard = True
-        self._former.forget_filled(self.connection)
+        self._orphans.forget_filled(self.connection)
         connection = self.connection
         if connection is not None and not connection.farewell:
             self._leave(connection, RESET)
 
     def close(self) -> None:
-        """Leaves for good. Copies in flight keep their slots until the engine has exited."""
-        self._packer.close()  # first: there is no BYE while it may send
+        """Ends the session. Copies in flight keep their slots until the engine has exited."""
+        self._packer.close()  # first: BYE must wait until the packer sends nothing
         self.pump(True)
         connection = self.connection
         if connection is not None and not connection.farewell:

@@ -1,9 +1,9 @@
 """Answers LIST_CACHED: the engine's own hashes of the blocks in its prefix cache.
 
-The agent asks when events of the engine were lost for good. The list is made by a thread of its
-own, a slice of the device's blocks at a time, so that the engine's thread pays for it only what
-one slice takes of the interpreter lock. Meanwhile blocks come and go; the engine's events tell of
-those, so that the list has to be right only about blocks that stay.
+The agent asks when engine events are lost and cannot be replayed. A helper thread makes the list
+in slices of device blocks. So the engine's thread waits for the interpreter lock at most as long as
+one slice takes. Blocks change meanwhile. The engine's events report those changes, so the list must
+be right only for unchanged blocks.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ from .transport import LinkClosed, LinkFull
 
 _log = logging.getLogger(__name__)
 
-# About 0.5 ms of the interpreter lock. Beside a thread that computes, getting the lock for a slice
-# takes 5 ms (sys.getswitchinterval), so that fewer slices end a list sooner.
+# A slice holds the interpreter lock for about 0.5 ms. While another thread computes, each slice
+# waits 5 ms for the lock (sys.getswitchinterval), so fewer slices finish a list sooner.
 SLICE_BLOCKS = 2048
 # Long enough for a thread that waits for the interpreter lock to get it.
 _PAUSE = 50e-6
 _FULL_PAUSE = 0.0005
-_LIST_SECONDS = 5.0  # then the agent does not wait any longer
+_LIST_SECONDS = 5.0  # the agent's own limit
 
 _now = time.monotonic
 
 
 class CachePool(Protocol):
-    """The engine's device blocks, as other threads than the engine's may look at them."""
+    """A view of the engine's device blocks. Any thread may call it."""
 
     def total(self) -> int:
-        """Blocks that requests can have."""
+        """How many blocks requests can use."""
 
     def used(self) -> int:
-        """Blocks that requests or copies hold."""
+        """How many blocks requests or copies hold."""
 
     def cached_hashes(self, first: int, count: int) -> bytes:
-        """Packed hashes of the blocks numbered `first` and on that are in the prefix cache.
+        """Packed hashes of the prefix-cached blocks among `count` blocks from number `first`.
 
-        Eight bytes each, little-endian, as the engine's events tell them. Raises when they cannot
-        be told.
+        Each hash has eight bytes, little-endian, as in the engine's events. Raises an exception
+        when the hashes are not available.
         """
 
     def __len__(self) -> int:
-        """Numbers that blocks may have."""
+        """How many block numbers there are."""
 
 
 class Lister:
-    """Makes lists, one at a time. pool may come later; without one the answer is that there is
-    none."""
+    """Answers LIST_CACHED, one list at a time. Without a pool the answer is "unavailable"."""
 
     def __init__(self) -> None:
         self.pool: CachePool | None = None
@@ -62,11 +61,11 @@ class Lister:
         self._busy = False
 
     def begin(self, connection: Connection, number: int) -> None:
-        """The agent asks on this connection for a list, and waits for no earlier one."""
+        """Makes and sends list `number` on this connection. Replaces a list not begun yet."""
         with self._lock:
             self._asked = connection, number
             if self._busy:
-                return  # the thread looks again when it is done
+                return  # the running thread takes the new list next
             self._busy = True
         threading.Thread(target=self._run, name="blockyard-lister", daemon=True).start()
 
@@ -79,10 +78,10 @@ class Lister:
                     return
             try:
                 self._answer(*asked)
-            except (LinkClosed, LinkFull) as err:  # the agent is gone, or reads nothing
+            except (LinkClosed, LinkFull) as err:
                 self.errors += 1
                 _log.debug("a list of cached hashes was not sent: %s", err)
-            except Exception:  # a bug must not end the thread: _busy would stay
+            except Exception:  # the thread must clear _busy even after a bug
                 self.errors += 1
                 _log.exception("listing cached hashes")
 
@@ -113,7 +112,7 @@ class Lister:
 
 
 def _send(connection: Connection, body: bytes, until: float) -> None:
-    """Sends a CACHED, behind what gives room at the agent."""
+    """Sends CACHED behind the outbox. LinkFull after the time `until`."""
     while True:
         if connection.farewell or connection.ended:
             raise LinkClosed("the session ends")

@@ -1,8 +1,8 @@
-"""One connection of the scheduler: its link, and what was asked and is open on it.
+"""One connection of the scheduler: its link, its open requests and its unanswered frames.
 
-The engine's thread owns all of it but the outbox and the inbox. It sends itself what it waits for
-the answer of; everything else it leaves to the link's keeper, because a send costs a hook more than
-all the rest. The keeper receives too. Sending never waits.
+The engine's thread owns all state except the outbox and the inbox. The engine's thread sends only
+the frames whose answers it waits for. The keeper sends the other frames, because a send is the most
+expensive part of a hook. Both threads receive. Sending never waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .jobs import Job
     from .request import Request
 
-#: Called with its argument and the answer: None when the connection ended before it came.
+#: Called with its argument and the answer. The answer is None when the connection ended first.
 Answer = Callable[[Any, "Frame | None"], None]
 
 _MAX_OUTBOX = 65536
-_MAX_LATER = 4096  # frames that can be done without are not put behind more than these
-_MAX_AHEAD = 4  # frames that a hook sends before its own, so that it takes 50 us
+_MAX_LATER = 4096  # a longer outbox takes no optional frame
+_MAX_AHEAD = 4  # queued frames that a hook sends before its own, to stay within 50 us
 _STALL_SECONDS = 10.0
-_TIERS = (1, 2)  # host and disk; a later minor version may have more
+_TIERS = (1, 2)  # host and disk; a newer minor version may add tiers
 
 _now = time.monotonic
 
@@ -36,10 +36,10 @@ _now = time.monotonic
 class Connection:
     """A welcomed connection.
 
-    usable: new work may begin on it; it is set once RESUMED has come, if that was asked for, and
-    cleared when the connection ends or one of both sides wants to leave. resumes: the earlier
-    connection whose slots must be named in RESUME first, None when there is none. wake ends a wait
-    of the keeper; asleep is set by the keeper while it may wait for long.
+    usable: new work may begin on the connection. It becomes true when RESUMED arrives, or at once
+    without RESUME. It becomes false when the connection ends or either side leaves. resumes: the
+    earlier connection whose slots RESUME must name first, or None. wake ends a wait of the keeper.
+    asleep: the keeper may be in a long wait.
     """
 
     def __init__(
@@ -55,89 +55,89 @@ class Connection:
         self.nonce: int = welcome["agent_nonce"]
         self.max_requests: int = welcome["max_requests"]
         self.host_enabled: bool = welcome["host_enabled"]
-        self.warning: str = welcome["warning"]  # what the agent cannot do for this engine
+        self.warning: str = welcome["warning"]  # a feature that the agent lacks for this engine
         self.namespace = namespace
         self.resumes: Connection | None = None
         self.resume_sent = False
-        self.resumed = False  # RESUMED has arrived, though nobody may have looked at it yet
+        self.resumed = False  # RESUMED has arrived; the engine's thread may not have read it
         self.usable = False
         self.ended = False  # the engine's thread knows that it has ended
-        self.draining = False  # DRAIN has come
-        self.leaving = ""  # why BYE is sent as soon as no job is in flight
+        self.draining = False  # DRAIN has arrived
+        self.leaving = ""  # the reason in BYE, which goes out when no job is in flight
         self.reset_sent = False
         self.farewell = False  # BYE was sent: no copy was in flight, and none may begin
-        self.leave_by = 0.0  # when BYE is not waited for any longer, 0 while a copy is in flight
-        self.requests: dict[int, Request] = {}  # those that the agent knows, by number
+        self.leave_by = 0.0  # deadline for sending BYE, 0 while a copy is in flight
+        self.requests: dict[int, Request] = {}  # requests that the agent knows, by number
         self.waiting: dict[int, tuple[Answer, Any]] = {}  # by correlation
         self.flying = 0  # jobs between slots of this connection and device blocks
-        self.filled: list[bytes] = []  # slots filled after its end, to be committed on the next one
-        self.former: dict[int, Job] = {}  # jobs of earlier connections that are in flight
-        self.inbox: deque[Frame] = deque()  # frames that the engine's thread has to see
+        self.filled: list[bytes] = []  # slots filled after the end; the next connection commits
+        self.orphans: dict[int, Job] = {}  # jobs in flight of ended connections
+        self.inbox: deque[Frame] = deque()  # frames for the engine's thread
         self.received = 0  # times that frames were received
-        self.evicted = 0  # blocks of which EVICTED told
-        self.list_asked = 0  # the list that LIST_CACHED asked for last
+        self.evicted = 0  # blocks named by EVICTED
+        self.list_asked = 0  # number of the last LIST_CACHED
         self._wake = wake
         self._outbox: deque[tuple[int, int, bytes]] = deque()  # type, correlation, body
-        self._sending = threading.Lock()  # of who takes frames from the outbox
-        self._full = False  # the first frame of the outbox has found no room
+        self._sending = threading.Lock()  # held by the thread that empties the outbox
+        self._full = False  # the socket had no room for the first frame of the outbox
         self._sent = 0  # frames that have left the outbox
         self._stalled_until = 0.0
 
     @property
     def stalled(self) -> bool:
-        """Whether an answer was overdue a moment ago, and no frame has come since.
+        """Whether an answer was overdue recently, and no frame has arrived since.
 
-        No request is begun then. It passes by itself: an agent that is asked nothing has nothing
-        to answer.
+        A stalled connection begins no request. The stall expires after a fixed time, because an
+        agent without requests has nothing to answer.
         """
         return self._stalled_until > 0.0 and _now() < self._stalled_until
 
     def stall(self) -> None:
-        """An answer is overdue, or there was no room in the socket for too long."""
+        """Marks the connection as stalled: an answer is overdue, or the socket stays full."""
         self._stalled_until = _now() + _STALL_SECONDS
 
     def quiet(self) -> bool:
-        """Whether nothing of it can be in flight or come to be.
+        """Whether no work of the connection is in flight or can begin.
 
-        True stays true once the link is closed: whatever begins work adds the request to
-        requests before it sends, and finds that it cannot send.
+        With a closed link, True stays true. New work adds its request to requests before it
+        sends, and the send fails.
         """
         mine = self.requests or self.flying or self.filled or self._outbox
-        return not (mine or self.former or self.resumes is not None)
+        return not (mine or self.orphans or self.resumes is not None)
 
     @property
     def resuming(self) -> bool:
-        """Whether it will be usable as soon as RESUMED comes."""
+        """Whether the connection becomes usable when RESUMED arrives."""
         waits = self.resumes is not None and self.resume_sent
         return waits and not (self.ended or self.leaving or self.link.closed)
 
     @property
     def owes(self) -> bool:
-        """Whether frames wait to be sent, received or looked at."""
+        """Whether frames wait for sending, for an answer or for the engine's thread."""
         return bool(self.waiting or self.inbox or self._outbox)
 
     @property
     def backlog(self) -> bool:
-        """Whether frames wait to be sent."""
+        """Whether frames wait in the outbox."""
         return bool(self._outbox)
 
     @property
     def full(self) -> bool:
-        """Whether frames wait to be sent because the last one that was tried found no room."""
+        """Whether frames wait in the outbox because the socket had no room."""
         return self._full and bool(self._outbox)
 
-    # Sending. Frames keep the order of these calls, but for those of overtake().
+    # Sending. Frames keep the order of these calls, except those of overtake().
 
     def call(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
-        """Sends a frame whose answer is waited for. False: it will not be sent."""
+        """Sends a frame and registers its answer. False: the frame will not be sent."""
         return self._now_or_later(frame_type, self.expect(answer, argument), body)
 
     def tell(self, frame_type: int, body: bytes) -> bool:
-        """Sends a frame that a waited for answer depends on. False: it will not be sent."""
+        """Sends an unanswered frame in order with call(). False: the frame will not be sent."""
         return self._now_or_later(frame_type, 0, body)
 
     def overtake(self, frame_type: int, body: bytes, answer: Answer, argument: Any) -> bool:
-        """Sends a frame at once, before all that wait. False: it will not be sent."""
+        """Sends a frame at once, before the outbox. False: the frame will not be sent."""
         corr = self.expect(answer, argument)
         try:
             self.link.send(frame_type, corr, body)
@@ -149,7 +149,7 @@ class Connection:
     def later(
         self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
     ) -> bool:
-        """Leaves a frame to the keeper. False: the agent does not read, it will not be sent."""
+        """Queues an optional frame for the keeper. False: the agent does not read its socket."""
         if self._full or not self._takes():
             return False
         self._leave(frame_type, self.expect(answer, argument), body)
@@ -158,27 +158,29 @@ class Connection:
     def must(
         self, frame_type: int, body: bytes, answer: Answer | None = None, argument: Any = None
     ) -> None:
-        """Leaves a frame to the keeper, which sends it as soon as there is room.
+        """Queues a required frame for the keeper, which sends it when the socket has room.
 
-        For frames that give something back. They are as many as what was given; should the agent
-        not read for so long that this does not hold, the connection ends.
+        For frames that return pins or slots. Their number is bounded by the pins and slots that
+        the agent gave. The connection ends when the outbox still exceeds its limit.
         """
         if self.farewell or self.ended:
-            return  # BYE has given back everything, and so has the end of the session
+            return  # BYE or the end of the session has returned all pins and slots
         self._leave(frame_type, self.expect(answer, argument), body)
         if len(self._outbox) > _MAX_OUTBOX:
             self.link.close()
 
     def ask(self, frame_type: int, asks: Sequence[tuple[int, bytes]]) -> None:
-        """Sends frames whose answers are expected already: correlation and body of each. By any
-        thread."""
+        """Sends frames whose answers are registered. asks: correlation and body of each frame.
+
+        Any thread may call it.
+        """
         self._outbox.extend((frame_type, corr, body) for corr, body in asks)
         self.flush()
         if self._outbox:
             self._wake()
 
     def expect(self, answer: Answer | None, argument: Any) -> int:
-        """The correlation of a frame that is answered, so that its answer finds who waits."""
+        """Registers an answer. Returns the frame's correlation, 0 without an answer."""
         if answer is None:
             return 0
         corr = self.link.correlation()
@@ -186,21 +188,24 @@ class Connection:
         return corr
 
     def _takes(self) -> bool:
-        """Whether a frame that can be done without may be put into the outbox."""
+        """Whether the outbox takes an optional frame."""
         gone = self.farewell or self.ended or self.link.closed
         return not gone and len(self._outbox) < _MAX_LATER
 
     def _leave(self, frame_type: int, corr: int, body: bytes) -> None:
-        """Into the outbox. The keeper looks there after it has said that it is asleep, and this
-        looks whether it is asleep after it has put the frame there: one of both sees the other."""
+        """Appends a frame to the outbox and wakes a sleeping keeper.
+
+        The keeper sets asleep before it checks the outbox. This call appends before it checks
+        asleep. So no frame stays unnoticed.
+        """
         self._outbox.append((frame_type, corr, body))
         if self.asleep:
             self.asleep = False
             self._wake()
 
     def _now_or_later(self, frame_type: int, corr: int, body: bytes) -> bool:
-        """Sends a frame behind what waits. Where that is much, or there is no room, the keeper
-        does."""
+        """Sends a frame behind the outbox. The keeper sends it when the outbox is long or the
+        socket is full. False: the frame will not be sent."""
         if self._full:
             self.flush()
         if self._full or not self._takes():
@@ -214,7 +219,7 @@ class Connection:
         return True
 
     def say_bye(self, reason: str) -> None:
-        """BYE: no copy is in flight to or from any slot of this connection, and none will be."""
+        """Sends BYE. No copy may use a slot of this connection, now or afterwards."""
         self.usable = False
         with self._sending:
             if self.farewell:
@@ -224,26 +229,26 @@ class Connection:
                 self.link.call(frames.BYE, frames.encode_bye(reason))
                 self.farewell = True
             except (LinkFull, LinkClosed):
-                pass  # full: asked again; closed: then it has ended anyway
+                pass  # a full link is tried again; a closed link needs no BYE
 
     def flush(self) -> bool:
-        """Sends what waits, as far as there is room; whether anything was sent.
+        """Sends the outbox until the socket is full. Returns whether a frame was sent.
 
-        By any thread. One that comes while another sends leaves its frames to that one, which
-        looks again after it has let go of the lock.
+        Any thread may call it. While one thread sends, the calls of others return at once. The
+        sending thread checks the outbox again after it has released the lock.
         """
         before = self._sent
         while self._outbox and self._sending.acquire(blocking=False):
             try:
                 self._send_all()
             except (LinkFull, LinkClosed):
-                break  # closed: unsent() tells what is left
+                break  # closed: unsent() returns the rest
             finally:
                 self._sending.release()
         return self._sent != before
 
     def _send_all(self) -> None:
-        """Empties the outbox. A frame stays there while it is sent, so that none overtakes it."""
+        """Empties the outbox. A frame stays in the outbox during its send, to keep the order."""
         outbox = self._outbox
         while outbox:
             if self.farewell:
@@ -261,9 +266,9 @@ class Connection:
     # Receiving.
 
     def receive(self) -> bool:
-        """Takes what has arrived into the inbox. False when the connection has ended.
+        """Moves arrived frames into the inbox. False when the connection has ended.
 
-        By any thread; a second one at a time finds nothing.
+        Any thread may call it. A second concurrent call receives nothing.
         """
         try:
             if self.link.drain_to(self.take):
@@ -274,14 +279,14 @@ class Connection:
         return True
 
     def take(self, frame: Frame) -> None:
-        """Absorbs a frame or puts it into the inbox. By one thread at a time."""
+        """Absorbs a frame or appends it to the inbox. One thread at a time."""
         if not self.absorb(frame):
             self.inbox.append(frame)
 
     def absorb(self, frame: Frame) -> bool:
-        """Deals with a frame that changes no state. Any thread may do that.
+        """Handles a frame that needs no engine thread. False: the frame needs the engine's thread.
 
-        The scheduler touches no slot, so it maps no extent.
+        Any thread may call it. The scheduler accesses no slot, so it closes every extent's file.
         """
         if frame.type == frames.EXTENT_READY:
             os.close(frame.fd)
@@ -292,7 +297,7 @@ class Connection:
             return True
         if frame.type == frames.LIST_CACHED:
             self.list_asked = frame.body["list"]
-            self._wake()  # the keeper sees to it, and another thread may have received this
+            self._wake()  # the keeper answers, and another thread may have received the frame
             return True
         if frame.type == frames.DRAIN:
             self.draining = True
@@ -302,28 +307,28 @@ class Connection:
         return False
 
     def answer(self, frame: Frame) -> None:
-        """Hands an answer to who waits for it; one that nobody waits for is dropped."""
+        """Calls the registered answer of a frame. A frame without one is dropped."""
         waiter = self.waiting.pop(frame.corr, None)
         if waiter is not None:
             waiter[0](waiter[1], frame)
 
     def unsent(self, frame_type: int) -> list[Any]:
-        """The arguments of frames of this type that were not sent; nobody is told that their
-        answers do not come. The connection has ended, and nothing is left to send."""
+        """Empties the outbox of an ended connection. Returns the arguments of the frames of this
+        type. Their answers are never called."""
         with self._sending:
             left = [corr for kind, corr, _ in self._outbox if kind == frame_type]
             self._outbox.clear()
         return [self.waiting.pop(corr)[1] for corr in left]
 
     def give_up(self) -> None:
-        """Tells all that wait for an answer that none will come."""
+        """Calls every registered answer with None."""
         while self.waiting:
             answer, argument = self.waiting.popitem()[1]
             answer(argument, None)
 
 
 def close_if_done(r: Request) -> None:
-    """CLOSE of a finished request, which drops its pins and grants: nothing may be in flight."""
+    """Sends CLOSE for a finished request without work in flight. CLOSE drops pins and grants."""
     if not r.finished or r.loads or r.unsettled or r.packing is not None:
         return
     connection = r.connection
@@ -333,6 +338,6 @@ def close_if_done(r: Request) -> None:
 
 
 def close(connection: Connection, r: Request) -> None:
-    """CLOSE, if OPEN was sent."""
+    """Sends CLOSE for a request whose OPEN was sent."""
     if r.opened >= 0:
         connection.must(frames.CLOSE, frames.encode_close(r.number, r.opened))

@@ -1,8 +1,8 @@
-"""Where the agent is to bind a rank's consolidated event stream, by KVBM's rules.
+"""The endpoint and mode of a rank's consolidated event stream, by KVBM's rules.
 
-KVBM's connector merged the engine's events with its block manager's and published them, in vLLM's
-format, on a port that Dynamo's worker follows instead of the engine. Here the agent does that; the
-connector tells it in HELLO where the worker expects the stream, and in which mode.
+The agent merges the engine's events with its own and publishes them in vLLM's format. Dynamo's
+worker subscribes to this stream instead of the engine's. KVBM's connector publishes the stream
+itself. Blockyard's connector sends the endpoint and the mode to the agent in HELLO.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEADER_PORT = "DYN_KVBM_LEADER_ZMQ_PUB_PORT"
 DEFAULT_LEADER_PORT = 56001
 OUTPUT_OFFSET = 1000  # the consolidated stream is this far above the leader's port
 MAX_PORT = 65535
-# tiered is not KVBM's: tiers as they are, instead of all as one.
+# KVBM has no "tiered" mode. It reports each tier; the other modes report one tier.
 MODES = ("tiered", "dedup", "passthrough")
 
 _YES = ("1", "true", "on", "yes")
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def switch(name: str, default: bool) -> bool:
-    """A yes-or-no variable. ValueError naming it when it is neither; blank is the default."""
+    """A yes-or-no variable; blank is the default. ValueError names the variable."""
     value = os.environ.get(name, "").strip()
     if not value:
         return default
@@ -40,7 +40,7 @@ def switch(name: str, default: bool) -> bool:
 
 
 def port(name: str, default: int) -> int:
-    """A port from a variable, 1..65535. ValueError naming it for anything else."""
+    """A port from a variable, 1..65535; blank is the default. ValueError names the variable."""
     value = os.environ.get(name, "").strip()
     if not value:
         return default
@@ -50,12 +50,12 @@ def port(name: str, default: int) -> int:
 
 
 def named(variable: str) -> bool:
-    """Whether a variable says anything."""
+    """Whether a variable is set and not blank."""
     return bool(os.environ.get(variable, "").strip())
 
 
 def mode(default: str) -> str:
-    """One of MODES. ValueError for another value; blank is the default."""
+    """The mode: one of MODES, or the default when blank. ValueError for another value."""
     value = os.environ.get(MODE, "").strip().lower() or default
     if value not in (*MODES, default):
         raise ValueError(f"{MODE}: {value!r} is none of {', '.join(MODES)}")
@@ -63,7 +63,7 @@ def mode(default: str) -> str:
 
 
 def output_port() -> int:
-    """The consolidated stream's port. ValueError where none is so far above the leader's."""
+    """The consolidated stream's port. ValueError when that port exceeds 65535."""
     leader = port(LEADER_PORT, DEFAULT_LEADER_PORT)
     if leader + OUTPUT_OFFSET > MAX_PORT:
         raise ValueError(
@@ -74,12 +74,11 @@ def output_port() -> int:
 
 
 def stream(bind: str | None, rank: int = 0) -> dict[str, str]:
-    """What HELLO says of the consolidated stream, as HelloFields names it.
+    """HelloFields for the consolidated stream; empty where KVBM's switch is off.
 
-    bind is where the engine's configuration says that the stream is; None takes KVBM's port, if its
-    variable names one, and leaves the place to the agent otherwise. rank is added to the port:
-    ranks of one engine on one node each have a stream. Nothing is said where KVBM's switch is off.
-    Of a value that cannot be used the log tells, and the agent decides.
+    bind is the endpoint in the engine's configuration. With None, KVBM's variable gives the port.
+    Without that variable the agent chooses the endpoint. rank is added to the port, because each
+    rank on a node has a stream. An unusable value is logged, and the agent chooses.
     """
     try:
         if not switch(ENABLE, True):
@@ -91,7 +90,7 @@ def stream(bind: str | None, rank: int = 0) -> dict[str, str]:
             found["consolidated_endpoint"] = _shifted(bind, rank)
         return found
     except ValueError as err:
-        _log.warning("the agent decides where it publishes consolidated events: %s", err)
+        _log.warning("the agent chooses the endpoint of consolidated events: %s", err)
         return {}
 
 

@@ -1,7 +1,6 @@
-"""Copy jobs: which is next, in what pieces, and whether what was copied may be used.
+"""Copy jobs of a worker: their order, their pieces and their generation checks.
 
-A Copier is used by one thread. Loads go before stores, also before the rest of a store that has
-begun.
+One thread uses a Copier. Loads go before stores, even before the rest of a store in progress.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from .packed import Slot, unpack_slots, unpack_u32
 
 _log = logging.getLogger(__name__)
 
-# Copies that a device makes by itself, at a time: enough to keep it busy.
+# Limit of concurrent device copies: enough to keep a device busy.
 MAX_FLYING = 16
-# How long a job waits for an extent that was not announced yet. The scheduler may hear of a slot
-# before this worker has joined its session, or before it has heard of a new extent.
+# How long a job waits for an extent to be announced. The scheduler may learn of a slot before this
+# worker has joined the session or has received EXTENT_READY.
 EXTENT_SECONDS = 2.0
 DEVICE_POLL_SECONDS = 0.25e-3
 
@@ -28,9 +27,9 @@ DEVICE_POLL_SECONDS = 0.25e-3
 class CopyJob:
     """One job: slots[i] and block blocks[group][i], for every group.
 
-    fence is the mover's. at: slots before it are copied or on their way. flying: copies of it that
-    a device is making. problem: why it has failed. waited: it has waited for an extent. ValueError
-    when the packed lists do not fit each other.
+    fence is the mover's. at: slots before this index are copied or in flight. flying: the job's
+    copies in flight on a device. problem: why the job failed, or empty. waited: the job has waited
+    for an extent. ValueError when the packed lists differ in length.
     """
 
     __slots__ = (
@@ -74,8 +73,8 @@ class CopyJob:
 class Copier:
     """Runs jobs piece by piece.
 
-    counters gets what was copied, under the names of STATS; copy_us is the time in which at least
-    one copy was being made, by this thread or by a device.
+    The copier adds to counters, under the names of STATS. copy_us is the time with at least one
+    copy in progress, in this thread or on a device.
     """
 
     def __init__(
@@ -88,9 +87,9 @@ class Copier:
         self._loads: deque[CopyJob] = deque()
         self._stores: deque[CopyJob] = deque()
         self._flying: list[tuple[Copy, CopyJob]] = []
-        self._counted = 0.0  # until when the device's time is in copy_us
-        self._held: list[tuple[float, CopyJob]] = []  # jobs without their extent, and until when
-        self._announced = 0  # Extents.announced when they were looked at last
+        self._counted = 0.0  # copy_us has the device's time up to this moment
+        self._held: list[tuple[float, CopyJob]] = []  # deadlines and jobs that lack an extent
+        self._announced = 0  # Extents.announced at the last check of _held
         self._ended: list[tuple[CopyJob, bool]] = []
         block = pages.share_bytes
         self._load_blocks = max(1, mover.load_bytes // block)
@@ -102,8 +101,7 @@ class Copier:
         return bool(self._loads or self._stores or self._flying or self._held)
 
     def pause(self) -> float | None:
-        """For how many seconds step() will have nothing to do, unless a job or an extent comes;
-        None: for ever."""
+        """Seconds until step() has work, unless a job or an extent arrives. None: no limit."""
         if (self._loads or self._stores) and len(self._flying) < MAX_FLYING:
             return 0.0
         if self._flying:
@@ -117,7 +115,7 @@ class Copier:
         (self._stores if job.is_store else self._loads).append(job)
 
     def drop(self, problem: str) -> list[tuple[CopyJob, bool]]:
-        """Fails all jobs that have no copy on its way, and returns them."""
+        """Fails all queued and held jobs. Returns those without a copy in flight."""
         queued = [*self._loads, *self._stores, *(job for _, job in self._held)]
         self._loads.clear()
         self._stores.clear()
@@ -129,10 +127,9 @@ class Copier:
         return self._take_ended()
 
     def step(self) -> list[tuple[CopyJob, bool]]:
-        """Copies one piece of the most urgent job. Returns the jobs that have ended, and whether
-        all their bytes are where they should be."""
-        self._look_at_device()
-        self._look_at_held()
+        """Copies one piece of the most urgent job. Returns each ended job and its success."""
+        self._poll_device()
+        self._queue_ready()
         queue = self._loads or self._stores
         if queue and len(self._flying) < MAX_FLYING:
             job = queue[0]
@@ -153,7 +150,7 @@ class Copier:
         return self._take_ended()
 
     def _hold(self, job: CopyJob) -> bool:
-        """Puts a job aside that has not begun and one of whose extents is not there."""
+        """Holds a new job that lacks an extent. Returns whether the job is held."""
         if job.at or job.waited or all(slot.extent in self._extents for slot in job.slots):
             return False
         job.waited = True
@@ -161,8 +158,8 @@ class Copier:
         self._held.append((time.monotonic() + EXTENT_SECONDS, job))
         return True
 
-    def _look_at_held(self) -> None:
-        """Queues again what need not or must not wait any more."""
+    def _queue_ready(self) -> None:
+        """Queues held jobs whose extents have arrived or whose deadline has passed."""
         if not self._held:
             return
         if self._announced != self._extents.announced:
@@ -204,7 +201,7 @@ class Copier:
         if right < len(job.slots) and not job.problem:
             job.problem = f"{job.slots[right]} has another generation {when} the copy, or no extent"
 
-    def _look_at_device(self) -> None:
+    def _poll_device(self) -> None:
         if not self._flying:
             return
         spent = int((time.perf_counter() - self._counted) * 1e6)

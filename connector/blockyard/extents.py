@@ -1,4 +1,4 @@
-"""The agent's memory as this process sees it: mapped extents and their generation words."""
+"""The agent's memory in this process: mapped extents and their generation words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .packed import Slot, pack_slots, unpack_slots
 
 __all__ = ["Extent", "ExtentError", "Extents", "Slot", "pack_slots", "unpack_slots"]
 
-# 1 TiB at the largest size, and below the kernel's usual limit of mappings per process.
+# 1 TiB at the largest extent size, and below the kernel's usual limit of mappings per process.
 MAX_EXTENTS = 16384
 
 
@@ -37,27 +37,27 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _map(fd: int, size: int) -> int:
-    """Address of a shared mapping of a file's first bytes.
+    """Maps a file's first `size` bytes as shared memory. Returns the address.
 
-    The standard library's mmap would keep a descriptor open for each of a thousand extents. A
-    child that the engine forks has no connection, so it must not have the memory either.
+    The standard library's mmap keeps a descriptor open for each mapping. A child process that the
+    engine forks has no connection, so the child must not have the memory either.
     """
     address = _libc.mmap(None, size, _PROT_READ_WRITE, _MAP_SHARED, fd, 0)
     if address == _MAP_FAILED:
         raise OSError(ctypes.get_errno(), f"mmap of {size} bytes")
-    _libc.madvise(address, size, _MADV_DONTFORK)  # advice: an old kernel may not take it
+    _libc.madvise(address, size, _MADV_DONTFORK)  # advice only: an old kernel may refuse
     return address
 
 
 class ExtentError(ValueError):
-    """An extent that cannot be mapped as announced, or a slot that no mapping has."""
+    """An extent that cannot be mapped as announced, or a slot without a mapping."""
 
 
 class Extent:
-    """One mapped file. address is where it begins, words its generation words.
+    """One mapped file. address: its first byte. words: its generation words.
 
-    populated: how much of it this process has touched, so that copies there meet no page fault.
-    file: device and inode, which nobody else has as long as it is mapped.
+    populated: bytes that this process has touched; copies there cause no page fault. file: device
+    and inode, unique while the file is mapped.
     """
 
     def __init__(self, ready: dict[str, Any], fd: int) -> None:
@@ -68,7 +68,7 @@ class Extent:
         self.data_offset: int = ready["data_offset"]
         self.file_bytes: int = ready["file_bytes"]
         stat = os.fstat(fd)
-        # Touching a page behind the end of a file kills the process.
+        # Access to a page beyond the end of the file kills the process.
         if stat.st_size < self.file_bytes:
             raise ExtentError(
                 f"extent {self.number} file_bytes: {self.file_bytes}, but the file has "
@@ -84,11 +84,11 @@ class Extent:
             )
         self.address = _map(fd, self.file_bytes)
         self.data = self.address + self.data_offset  # address of slot 0
-        # Little-endian in the file, as every platform is that the agent runs on.
+        # The file is little-endian, like every platform of the agent.
         self.words = (ctypes.c_uint64 * self.slots).from_address(self.address)
 
     def same(self, ready: dict[str, Any], fd: int) -> bool:
-        """Whether it is what is announced there already."""
+        """Whether this mapping has the announced file and geometry."""
         stat = os.fstat(fd)
         return (
             self.ready == ready
@@ -97,14 +97,14 @@ class Extent:
         )
 
     def populate(self, size: int) -> None:
-        """Touches the next size bytes, or up to the end. The agent has put memory there."""
+        """Touches the next size bytes, or up to the end. The agent has allocated this memory."""
         size = min(size, self.file_bytes - self.populated)
         if _libc.madvise(self.address + self.populated, size, _MADV_POPULATE_WRITE):
-            size = self.file_bytes  # an old kernel cannot: the copies will
+            size = self.file_bytes  # an old kernel refuses: the copies take the page faults
         self.populated += size
 
     def unmap(self) -> None:
-        """Ends the mapping. Nobody may use its memory any more, words included."""
+        """Unmaps the extent. Its memory and words must not be used any more."""
         address, self.address = self.address, 0
         if address and _libc.munmap(address, self.file_bytes):
             raise OSError(ctypes.get_errno(), f"extent {self.number}: munmap")
@@ -113,8 +113,9 @@ class Extent:
 class Extents:
     """Every extent of a session, by number. Thread-safe.
 
-    on_map is called with every extent that was mapped; an error of on_map is add()'s. on_unmap is
-    called with every extent that no copy uses any more, and calls its unmap(), at once or later.
+    add() calls on_map with every new mapping and raises the errors of on_map. release_old() and
+    close() call on_unmap with every extent to unmap. on_unmap calls Extent.unmap(), at once or
+    later.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Extents:
         on_map: Callable[[Extent], None] | None = None,
         on_unmap: Callable[[Extent], None] = Extent.unmap,
     ) -> None:
-        """slot_bytes is the session's (WELCOME); an extent that differs is refused. 0: any."""
+        """slot_bytes: from WELCOME; extents with other slots are refused. 0 allows any size."""
         self.slot_bytes = slot_bytes
         self._on_map = on_map
         self._on_unmap = on_unmap
@@ -132,8 +133,8 @@ class Extents:
         self._old: list[Extent] = []
         self._session: set[int] = set()  # numbers announced since begin_session()
         self._identity = (0, 0)
-        self.changes = 0  # how often what mapped() says has changed
-        self.announced = 0  # how many extents were announced ever: tells whether one has come
+        self.changes = 0  # changes of the answer of mapped()
+        self.announced = 0  # extents announced since the start
 
     def __len__(self) -> int:
         return len(self._current)
@@ -142,12 +143,11 @@ class Extents:
         return number in self._current
 
     def begin_session(self, slot_bytes: int, identity: tuple[int, int] = (0, 0)) -> None:
-        """A new connection: its slots are slot_bytes apart, and it announces its extents anew.
-        identity: nonce and session of its WELCOME.
+        """Begins a session, in which the agent announces its extents anew.
 
-        Extents that the session before it did not announce go with release_old(); those that it
-        did stay, because jobs of that session may still be on their way, until retire(). A session
-        that ended before it announced any changes nothing.
+        slot_bytes and identity (nonce and session) are from WELCOME. Extents of the last session
+        stay mapped until retire(), because its jobs may still arrive. Extents of older sessions go
+        with the next release_old(). A session without any announced extent changes nothing.
         """
         with self._lock:
             if self._session:
@@ -158,18 +158,18 @@ class Extents:
             self.slot_bytes = slot_bytes
 
     def mapped(self) -> tuple[tuple[int, int], list[int]]:
-        """The identity of the session, and the extents of it that are mapped, in order."""
+        """The session's identity and the sorted numbers of its mapped extents."""
         with self._lock:
             return self._identity, sorted(self._session)
 
     def retire(self) -> None:
-        """No job of an earlier session comes any more: extents of those go with release_old()."""
+        """Gives the extents of earlier sessions to release_old(): their jobs cannot arrive now."""
         with self._lock:
             self._retire()
 
     @property
     def stale(self) -> bool:
-        """Whether retire() would find any."""
+        """Whether extents of earlier sessions are mapped."""
         return len(self._current) > len(self._session)
 
     def _retire(self) -> None:
@@ -177,12 +177,11 @@ class Extents:
             self._old.append(self._current.pop(number))
 
     def add(self, ready: dict[str, Any], fd: int) -> None:
-        """Maps the extent of an EXTENT_READY and closes fd, also when it fails.
+        """Maps the extent of an EXTENT_READY. Closes fd, even on failure.
 
-        What is mapped already, file and geometry alike, stays as it is: an agent that was started
-        again announces all of its memory. A number that is known with another geometry gets the
-        new mapping; the old one stays until release_old(), because copies may use it. ExtentError
-        or OSError when the extent cannot be mapped.
+        A mapping of the same file and geometry is kept: a restarted agent announces all its memory
+        again. A known number with another geometry gets a new mapping. The old mapping stays until
+        release_old(), because copies may use it. ExtentError or OSError when mapping fails.
         """
         try:
             if self._keep(ready, fd):
@@ -206,7 +205,7 @@ class Extents:
             self.announced += 1
 
     def _keep(self, ready: dict[str, Any], fd: int) -> bool:
-        """Whether the extent is mapped already; then it is this session's."""
+        """Adds an extent that is mapped already to the session. False: the extent is new."""
         number = ready["extent"]
         with self._lock:
             extent = self._current.get(number)
@@ -234,8 +233,8 @@ class Extents:
             old = self._current.get(number)
             if old is None or old.file == extent.file:
                 return extent
-            # The agent's memory was thrown away as a whole and begins anew. Jobs that know the
-            # old file by this number may still come: none of both may be used for them.
+            # The agent has replaced all its memory. A job may still name a slot of the old file by
+            # this number, so neither the old nor the new mapping may serve it.
             self._old.append(self._current.pop(number))
             self._session.discard(number)
             self.changes += 1
@@ -243,8 +242,11 @@ class Extents:
         raise ExtentError(f"extent {number}: another file than before")
 
     def populate(self, size: int) -> bool:
-        """Touches up to size bytes of this session that were not touched yet. False when there are
-        none. What a session has left may have been taken out: touching would allocate it again."""
+        """Touches up to `size` untouched bytes of this session's extents. False when none is left.
+
+        Extents of earlier sessions are not touched: the agent may have freed them, and a touch
+        would allocate them again.
+        """
         for number in self._session:
             extent = self._current[number]
             if extent.populated < extent.file_bytes:
@@ -253,14 +255,14 @@ class Extents:
         return False
 
     def release_old(self) -> None:
-        """Lets go of the mappings that were replaced. No copy may use them."""
+        """Unmaps the replaced and retired extents. No copy may use them."""
         with self._lock:
             old, self._old = self._old, []
         for extent in old:
             self._on_unmap(extent)
 
     def find(self, slot_extent: int, slot_index: int) -> Extent:
-        """The mapping that has a slot; ExtentError when there is none."""
+        """The mapping of a slot. ExtentError without one."""
         extent = self._current.get(slot_extent)
         if extent is None:
             raise ExtentError(f"slot {slot_index} of extent {slot_extent}: not mapped")
@@ -271,12 +273,12 @@ class Extents:
         return extent
 
     def address(self, slot_extent: int, slot_index: int) -> int:
-        """Address of a slot's first byte, slot_bytes of which are the slot's."""
+        """Address of a slot's first byte. The slot has slot_bytes bytes."""
         extent = self.find(slot_extent, slot_index)
         return extent.data + slot_index * extent.slot_bytes
 
     def addresses(self, slots: Sequence[Slot], need: int) -> list[int]:
-        """address() of every slot. ExtentError when one has less than need bytes."""
+        """address() of every slot. ExtentError when a slot has less than `need` bytes."""
         out = []
         for number, index, _ in slots:
             extent = self.find(number, index)
@@ -288,9 +290,9 @@ class Extents:
         return out
 
     def generations_match(self, slots: Sequence[Slot]) -> int:
-        """How many leading slots have their generation in their word, so len(slots) if all.
+        """How many leading slots match their generation words; len(slots) when all match.
 
-        A slot that is not mapped has no generation.
+        A slot without a mapping does not match.
         """
         current = self._current
         for n, (number, index, generation) in enumerate(slots):
@@ -300,7 +302,7 @@ class Extents:
         return len(slots)
 
     def close(self) -> None:
-        """Lets go of all mappings. No copy may use them."""
+        """Unmaps all extents. No copy may use them."""
         with self._lock:
             gone = [*self._old, *self._current.values()]
             self._old, self._current, self._session = [], {}, set()

@@ -1,4 +1,4 @@
-"""Jobs: copies that workers make, from the moment that one may begin until all have reported."""
+"""Jobs: copies by all workers, from their start until every worker has reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ STORE = "store"
 class Job:
     """One copy by all workers, between slots and device blocks.
 
-    slots are packed: pinned ones of a load, granted ones of a store. held are the device blocks
-    on which a store holds references. connection is the one on which the slots were given, None
-    for a load that could not begin. taken: workers may know of it, so that a copy may be in flight.
-    discard: what a store copies is not wanted any more.
+    slots: packed; a load's slots are pinned, a store's slots are granted. held: device blocks that
+    a store references. connection: gave the slots; None for a load that could not begin. taken:
+    workers may know the job, so a copy may be in flight. discard: the store must not be committed.
     """
 
     __slots__ = (
@@ -62,12 +61,12 @@ class Job:
 
     @property
     def blocks(self) -> int:
-        """How many blocks it copies."""
+        """How many blocks the job copies."""
         return len(self.slots) // 16
 
 
 class Jobs:
-    """All jobs in flight, by number. Numbers are unique in the life of the process."""
+    """All jobs in flight, by number. A process never uses a number twice."""
 
     def __init__(self) -> None:
         self.flying: dict[int, Job] = {}
@@ -82,7 +81,7 @@ class Jobs:
         held: Sequence[int] = (),
         generation: int = 0,
     ) -> Job:
-        """Begins a job. It counts on its connection until it ends."""
+        """Begins a job. Its connection counts it until end()."""
         number = next(self._numbers)
         job = Job(number, kind, request, slots, connection, held, generation)
         self.flying[number] = job
@@ -91,15 +90,16 @@ class Jobs:
         return job
 
     def end(self, job: Job) -> None:
-        """Forgets a job: no copy of it is in flight and none will be."""
+        """Removes a job. No copy of the job may be in flight or begin."""
         del self.flying[job.number]
         if job.connection is not None:
             job.connection.flying -= 1
 
     def tally(self, number: int, ok: int, failed: int, workers: int) -> Job | None:
-        """Counts reports of a job; the job, ended, when they are those of all workers.
+        """Counts reports of a job. Returns the job, removed, when all workers have reported.
 
-        None for a job that is not known: it has ended, or is another engine's.
+        None while reports are missing, and for an unknown job: it has ended, or another engine
+        owns it.
         """
         job = self.flying.get(number)
         if job is None:

@@ -1,8 +1,8 @@
-"""The thread that keeps the scheduler connected to the agent.
+"""The keeper: the thread that keeps the scheduler connected to the agent.
 
-It connects, says HELLO, connects again when a connection has ended, sends what the engine's thread
-leaves to it and STATS once a second, and receives. It changes none of the engine's state: it hands
-connections over, and tells of their end, through a queue that the engine's thread empties.
+The keeper connects, sends HELLO, and connects again when a connection has ended. It sends the
+outbox, sends STATS once a second, and receives. The keeper changes none of the engine's state. Its
+event queue delivers connections and their ends to the engine's thread.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ LOST = "lost"  # a connection has ended
 
 _FIRST_BACKOFF = 0.05
 _MAX_BACKOFF = 2.0
-_REFUSED_BACKOFF = 30.0  # after an answer that will be the same next time
+_REFUSED_BACKOFF = 30.0  # after a refusal that is not retryable
 _ANSWER_SECONDS = 15.0
 _FAREWELL_SECONDS = 2.0
-# While frames come and go they are sent and received together, at these intervals: an engine's
-# thread that wakes this one each time pays as much for that as for sending by itself.
+# While frames flow, the keeper sends and receives at these intervals. A wake for each frame would
+# cost the engine's thread as much as a send.
 _TICK = 0.002
 _TICK_SECONDS = 0.05  # how long after the last frame
 _SLOW_TICK = 0.01
 _BUSY_SECONDS = 2.0  # how long after the last frame; longer than a step of the engine
-_FULL_TICK = 0.05  # how often it tries to send what has found no room
+_FULL_TICK = 0.05  # interval between sends to a full socket
 _STATS_SECONDS = 1.0
-_ALONE_SECONDS = 30.0  # without an agent, until somebody should look
+_ABSENT_SECONDS = 30.0  # without an agent until the warning
 
 
 class Refused(Exception):
-    """The agent refused HELLO. retryable: it may not, next time."""
+    """The agent refused HELLO. retryable: the next HELLO may be accepted."""
 
     def __init__(self, text: str, retryable: bool) -> None:
         super().__init__(text)
@@ -54,8 +54,8 @@ class Refused(Exception):
 
 
 class Keeper:
-    """Keeps one connection. counters gives what STATS tells, cumulative; gauges what it tells of
-    now, where that is known."""
+    """Keeps one connection. counters returns the cumulative values of STATS. gauges returns the
+    current values of STATS, or nothing."""
 
     def __init__(
         self,
@@ -67,36 +67,36 @@ class Keeper:
         self.events: deque[tuple[str, Connection]] = deque()
         self.connects = 0
         self.refusals = 0
-        self.errors = 0  # in the thread, and RESUMEs of its own that were refused
-        self.evicted = 0  # blocks of which EVICTED told, on connections that have ended
+        self.errors = 0  # exceptions in the thread, and the keeper's own RESUMEs that were refused
+        self.evicted = 0  # blocks named by EVICTED on ended connections
         self._path = path
         self._counters = counters
         self._gauges = gauges
         self._hello: HelloFields | None = None
-        self._last: Connection | None = None  # ended without BYE, and not resumed yet
+        self._last: Connection | None = None  # ended without BYE and not resumed
         self._closing = False
         self._thread: threading.Thread | None = None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._said = ""  # the last failure that was logged
-        self._alone_since: float | None = None  # infinity when that was warned of
+        self._absent_since: float | None = None  # infinity after the warning
 
     def __del__(self) -> None:
         os.close(self._wake_fd)
 
     def start(self, hello: HelloFields) -> None:
-        """Starts the thread, which says this HELLO."""
+        """Starts the thread, which sends this HELLO."""
         self._hello = hello
         self._thread = threading.Thread(target=self._run, name="blockyard-keeper", daemon=True)
         self._thread.start()
 
     def rename(self, weights: str) -> None:
-        """From the next connection on, HELLO carries these weights."""
+        """Sets the weights in HELLO, from the next connection on."""
         hello = self._hello
         assert hello is not None and hello.namespace is not None
         self._hello = replace(hello, namespace={**hello.namespace, "weights": weights})
 
     def wake(self) -> None:
-        """Makes the thread look around: a link was found closed, or BYE was sent."""
+        """Wakes the thread to check its link, its outbox and BYE."""
         lockheld.wake(self._wake_fd)
 
     def close(self, seconds: float = 1.0) -> None:
@@ -119,13 +119,13 @@ class Keeper:
                 wait = self._note_failure(err, backoff)
             else:
                 self._said = ""
-                self._alone_since = None
+                self._absent_since = None
                 for stage in (self._attend, self._part):
                     try:
                         stage(connection)
-                    except Exception:  # the engine must be told, and the next connection made
+                    except Exception:  # the LOST event and the next connection must follow
                         self.errors += 1
-                        _log.exception("the keeper goes on after an error")
+                        _log.exception("the keeper continues after an error")
                 if time.monotonic() - began > _MAX_BACKOFF:
                     backoff = _FIRST_BACKOFF
                 wait = backoff
@@ -133,7 +133,7 @@ class Keeper:
             backoff = min(2 * backoff, _MAX_BACKOFF)
 
     def _note_failure(self, err: Exception, backoff: float) -> float:
-        """Logs a new kind of failure, and says how long to wait."""
+        """Logs a new kind of failure. Returns the seconds to wait."""
         text = f"{type(err).__name__}: {err}"
         refused = isinstance(err, Refused)
         if refused:
@@ -145,19 +145,19 @@ class Keeper:
             if not isinstance(err, (Refused, OSError, LinkClosed, LinkFull, TimeoutError)):
                 _log.exception("connecting to the agent")
         now = time.monotonic()
-        self._alone_since = now if self._alone_since is None else self._alone_since
-        if now - self._alone_since >= _ALONE_SECONDS:
-            self._alone_since = math.inf
+        self._absent_since = now if self._absent_since is None else self._absent_since
+        if now - self._absent_since >= _ABSENT_SECONDS:
+            self._absent_since = math.inf
             _log.warning(
                 "still no agent at %s after %d s (%s); all requests run without it",
                 self._path,
-                _ALONE_SECONDS,
+                _ABSENT_SECONDS,
                 text,
             )
         return _REFUSED_BACKOFF if refused and not err.retryable else backoff
 
     def _connect(self) -> Connection:
-        """A welcomed connection, handed over to the engine's thread."""
+        """Makes a welcomed connection and queues it for the engine's thread."""
         link = Link(self._path)
         try:
             connection = self._welcome(link)
@@ -195,7 +195,7 @@ class Keeper:
         return connection
 
     def _answer(self, link: Link, corr: int, other: Callable[[Frame], Any]) -> Frame:
-        """Waits for the answer to a frame; the other frames go to `other`, the last ones too."""
+        """Waits for the answer to a frame. Gives all other frames to `other`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while True:
             found = None
@@ -212,10 +212,10 @@ class Keeper:
             self._wait(link, left)
 
     def _resume_nothing(self, connection: Connection) -> None:
-        """RESUME without slots, where the engine's thread cannot have any to name.
+        """Sends RESUME without slots for an ended connection without work in flight.
 
-        An idle engine would otherwise leave what its former session had out of use until its next
-        request. Where there may be slots in flight, the engine's thread says which.
+        So an idle engine frees the ended session's slots before its next request. With slots in
+        flight, the engine's thread sends RESUME.
         """
         last = self._last
         if last is not None and last.namespace != connection.namespace:
@@ -234,7 +234,7 @@ class Keeper:
         connection.usable = True
 
     def _attend(self, connection: Connection) -> None:
-        """Looks after a connection until it has ended."""
+        """Serves a connection until it ends."""
         base = self._counters() if self._counters else {}
         told: dict[str, int] = {}
         stats_at = time.monotonic() + _STATS_SECONDS
@@ -264,26 +264,26 @@ class Keeper:
                 self._sleep(connection, left)
 
     def _sleep(self, connection: Connection, seconds: float) -> None:
-        """Until there is something to receive or to send."""
+        """Waits for a frame to receive or to send, at most `seconds`."""
         connection.asleep = True
         if connection.full:
             self._wait(connection.link, min(seconds, _FULL_TICK))
-        elif connection.backlog:  # left here just now, or another thread is sending
+        elif connection.backlog:  # a new frame, or another thread is sending
             self._wait(None, min(seconds, _TICK))
         else:
             self._wait(connection.link, seconds)
         connection.asleep = False
 
     def _farewell(self, connection: Connection) -> bool:
-        """BYE of an idle engine, which calls nothing that could say it."""
-        connection.usable = False  # before quiet() is asked: a request that begins now sees it
+        """Sends BYE for an idle engine, whose thread makes no call. Returns whether BYE is sent."""
+        connection.usable = False  # before quiet(): a request that begins now sees the change
         if not connection.quiet():
             return False
         connection.say_bye("the agent stops")
         return connection.farewell
 
     def _part(self, connection: Connection) -> None:
-        """The end of a connection."""
+        """Ends a connection and queues LOST."""
         try:
             connection.flush()
             if connection.farewell:
@@ -295,7 +295,7 @@ class Keeper:
                 self._last = None
             elif connection.resumes is None or connection.resumed:
                 self._last = connection
-            # Else its RESUME was not answered: the slots may be those of the one before still.
+            # Otherwise RESUME was not answered: the earlier connection may still have the slots.
             connection.link.close()
             connection.usable = False
             self.evicted += connection.evicted
@@ -306,7 +306,7 @@ class Keeper:
     def _tell_stats(
         self, connection: Connection, base: Mapping[str, int], told: dict[str, int]
     ) -> dict[str, int]:
-        """STATS, if anything has changed; what was told last."""
+        """Sends STATS if a value has changed. Returns the values that were sent last."""
         assert self._counters is not None
         now = {name: value - base.get(name, 0) for name, value in self._counters().items()}
         now.update(self._gauges())
@@ -319,7 +319,7 @@ class Keeper:
         return now
 
     def _wait(self, link: Link | None, seconds: float) -> None:
-        """Until the link is readable, wake() was called, or the time is over."""
+        """Waits until the link is readable, wake() was called, or `seconds` have passed."""
         poll = select.poll()
         poll.register(self._wake_fd, select.POLLIN)
         if link is not None:

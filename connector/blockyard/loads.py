@@ -1,4 +1,4 @@
-"""Loads: pinned slots into device blocks, from the engine's decision to the last report."""
+"""Loads: copies of pinned slots into device blocks, from the engine's call to the last report."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ _SLOT = 16
 
 
 class Loads:
-    """The loads of all requests. Used by the engine's thread alone."""
+    """The loads of all requests. Only the engine's thread may use it."""
 
     def __init__(self, count: dict[str, int], jobs: Jobs, lookups: Lookups) -> None:
         self.queued: list[Load] = []  # for the next step
-        self.workers = 1  # that a job needs
+        self.workers = 1  # workers that report each job
         self._count = count
         self._jobs = jobs
         self._lookups = lookups
 
     def begin(self, r: Request, first: int, block_ids: Sequence[Sequence[int]]) -> bool:
-        """Loads known blocks from `first` on into these device blocks, a list for each KV group.
+        """Begins a load of known blocks from `first` on. block_ids: one list for each KV group.
 
-        False, and nothing begins, when they are not all known. CLAIM tells the workers at once,
-        where there is one KV group (a claim has one device block for each block); it may be refused
-        or stay unanswered, because the same job is in the next step's Work, and the slots are
-        pinned.
+        False, without a load, when a block is not known. With one KV group, CLAIM notifies the
+        workers at once. A CLAIM may fail or stay unanswered: the next step's Work has the same job,
+        and the slots are pinned.
         """
         n = len(block_ids[0]) if block_ids else 0
         connection = r.connection
@@ -54,7 +53,7 @@ class Loads:
     def _claim(
         self, r: Request, connection: Connection, first: int, n: int, at: int, packed: list[bytes]
     ) -> None:
-        """One job: n blocks, into the device blocks at `at` of each group."""
+        """Begins one job: n blocks into the device blocks from index `at` of each group."""
         slots = r.slots[_SLOT * first : _SLOT * (first + n)]
         blocks = [ids[4 * at : 4 * (at + n)] for ids in packed]
         job = self._jobs.add(LOAD, r, slots, connection, generation=r.generation)
@@ -69,12 +68,12 @@ class Loads:
         if frame is None:
             return
         refused = frame.type != frames.CLAIMED
-        self._count["errors"] += refused  # a worker was lost: it finds the job in its Work
+        self._count["errors"] += refused  # a lost worker finds the job in its Work
         if (refused or frame.body["workers"] < self.workers) and job.number in self._jobs.flying:
             self._lookups.judge(False, sure=True)
 
     def fail(self, rid: str, r: Request | None, block_ids: Sequence[Sequence[int]]) -> None:
-        """A load that the engine waits for and that cannot begin: workers report it as failed."""
+        """Reports a load that cannot begin as failed, through the workers."""
         try:
             blocks = b"".join([pack_u32(ids) for ids in block_ids])
         except (OverflowError, TypeError, struct.error):
@@ -92,9 +91,9 @@ class Loads:
         self.queued.append(Load(job.number, rid, b"", blocks or bytes(4)))
 
     def ended(self, job: Job) -> None:
-        """All workers have reported a load."""
+        """Ends a load that all workers have reported."""
         r = job.request
-        if job.slots:  # else it could not begin
+        if job.slots:  # a load without slots could not begin
             self._lookups.judge(not job.failed)
         if job.failed:
             self._count["failed_loads"] += 1
@@ -109,7 +108,7 @@ class Loads:
         self._lookups.release_all(r)
         if r.load_failed:
             r.state = MISSED
-            r.offered = 0  # what is there has not the right bytes, or is gone
+            r.offered = 0  # the stored blocks have wrong bytes, or are evicted
         else:
             r.state = LOADED
             r.offered = max(r.offered, r.known)

@@ -1,8 +1,8 @@
-"""What is resident: opens requests at the agent, asks, and keeps what it answers.
+"""Lookups: open requests at the agent, ask for resident blocks, and keep the pinned prefix.
 
-A request is opened inline, or by the packer when it is long. LOOKUPs of at most 1,024 blocks go
-out together; the answers are put together to one prefix. When blocks behind that prefix are on
-their way from disk, one more round of LOOKUPs waits for them.
+A short request is opened inline, a long one by the packer. A round sends LOOKUPs of at most 1,024
+blocks each. The answers are joined to one prefix. When a block behind the prefix is loading from
+disk, one more round waits for that block.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .transport import Frame
 _log = logging.getLogger(__name__)
 
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
-_MAX_PARTS = 4  # LOOKUPs of a request at a time: sending more takes a hook too long
-_ANSWER_SECONDS = 1.0  # an answer is not waited for any longer, beside the wait for the disk
-_MAPPING_SECONDS = 1.0  # nor are workers that have not mapped the memory of a hit
-_PACKING_SECONDS = 10.0  # a prompt is not waited for any longer, whatever the packer has to do
-_REFRESH_SECONDS = 0.25  # a request that still waits is looked up again after this time
-# While workers are in doubt nothing is promised for so long, at first and at most; see judge().
+_MAX_PARTS = 4  # LOOKUPs in a round: sending more takes a hook too long
+_ANSWER_SECONDS = 1.0  # limit for an answer, without the wait for the disk
+_MAPPING_SECONDS = 1.0  # limit for workers to map the memory of a hit
+_PACKING_SECONDS = 10.0  # limit for a prompt in the packer
+_REFRESH_SECONDS = 0.25  # a waiting request is looked up again after this time
+# How long hits are withheld after failed copies, at first and at most; see judge().
 _FIRST_DOUBT_SECONDS = 1.0
 _LAST_DOUBT_SECONDS = 64.0
 
@@ -35,7 +35,7 @@ _now = time.monotonic
 
 
 class Lookups:
-    """The lookups of all requests. Used by the engine's thread alone."""
+    """The lookups of all requests. Only the engine's thread may use it."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class Lookups:
         self._wait_ms = wait_ms
         self._packer = packer
         self._readable = readable
-        self._waited_in_vain = -1  # Readable.taken, then
+        self._mapping_timeout_at = -1  # Readable.taken when a wait for mappings timed out
         self._failures = 0  # copies that failed in a row
-        self._doubt = 0.0  # seconds that a doubt lasts; 0 when there is none
+        self._doubt = 0.0  # seconds for which hits are withheld; 0 when loads are trusted
         self._doubt_until = 0.0
 
     def begin(self, r: Request, connection: Connection | None) -> None:
-        """Opens the current generation of r, and asks. r is MISSED where that cannot be."""
+        """Opens the current generation of r and asks. r becomes MISSED when that fails."""
         count = self._count
-        # A connection that r has already knows an earlier generation alone.
+        # The agent knows only an earlier generation of r until OPEN is sent.
         r.broken = True
         if connection is not None and connection.resuming and r.lookup and not r.delayed:
-            # The first request after the agent's restart finds what it has kept.
+            # RESUMED is about to arrive: the request then finds the blocks of the restarted agent.
             r.delayed = True
             r.state = PACKING
             r.asked_at = _now()
@@ -96,7 +96,7 @@ class Lookups:
             self._ask(r, 0)
 
     def _asks(self, r: Request, connection: Connection, end: int) -> list[tuple[int, bytes]]:
-        """The first round of LOOKUPs for `end` tokens: correlation and body of each."""
+        """The first round of LOOKUPs for `end` tokens: correlation and body of each LOOKUP."""
         if not r.lookup:
             return []
         out = []
@@ -106,21 +106,21 @@ class Lookups:
         return out
 
     def _round(self, r: Request, total: int, wait_ms: int) -> Iterator[tuple[int, int, bytes]]:
-        """First block, number of blocks and body of the LOOKUPs that go out at a time."""
+        """First block, number of blocks and body of each LOOKUP in a round."""
         end = min(total, r.known + _MAX_PARTS * _BLOCKS)
         for first in range(r.known, end, _BLOCKS):
             n = min(_BLOCKS, end - first)
             yield first, n, frames.encode_lookup(r.number, r.generation, first, n, wait_ms)
 
     def begin_delayed(self, r: Request, connection: Connection | None) -> None:
-        """Opens a delayed request if the connection is usable, or gives it up if it will not be."""
+        """Opens a delayed request once the connection is usable or can no longer become so."""
         if connection is None or not connection.resuming:
             r.state = MISSED
             self.begin(r, connection)
             r.delayed = False
 
     def _open_inline(self, r: Request, end: int) -> bool:
-        """OPEN with all tokens. False when it was not sent; r is broken when it cannot be."""
+        """Sends OPEN with all tokens. False: not sent; r is broken if OPEN cannot be encoded."""
         assert r.connection is not None
         try:
             body = pack_open(r.number, r.generation, r.identity, list(r.tokens[:end]))
@@ -134,7 +134,7 @@ class Lookups:
         return True
 
     def _skip(self, r: Request, why: str) -> None:
-        """The agent gets nothing of r."""
+        """Keeps r from the agent: the protocol cannot carry it."""
         r.broken = True
         self._count["skipped"] += 1
         _log.debug("request %s: %s", r.rid, why)
@@ -143,7 +143,7 @@ class Lookups:
             r.connection = None
 
     def packed(self, pack: Pack) -> None:
-        """Takes over a request that the packer had, before any answer to its LOOKUPs is seen."""
+        """Takes a request back from the packer, before any answer to its LOOKUPs is read."""
         r = pack.request
         r.packing = None
         if pack.opened:
@@ -153,7 +153,7 @@ class Lookups:
             for corr, _ in pack.asks:
                 pack.connection.waiting.pop(corr, None)
         if r.connection is not pack.connection:
-            return  # it was lost meanwhile
+            return  # the connection ended meanwhile
         if not pack.asked:
             r.state = MISSED
             if pack.error:
@@ -169,7 +169,7 @@ class Lookups:
             r.state = ASKED if pack.asks else MISSED
 
     def _ask(self, r: Request, wait_ms: int) -> None:
-        """LOOKUPs for the blocks behind the known prefix, or as many as go out at a time."""
+        """Sends a round of LOOKUPs for the blocks behind the known prefix."""
         connection = r.connection
         assert connection is not None
         r.parts = []
@@ -181,43 +181,43 @@ class Lookups:
             if not connection.call(frames.LOOKUP, body, self._answered, asked):
                 break
             r.unanswered += 1
-        if r.state != KNOWN:  # a prefix that is known already stays so
+        if r.state != KNOWN:  # a known prefix stays known
             r.state = ASKED if r.unanswered else MISSED
 
     def _answered(self, asked: tuple[Request, int, int, int], frame: Frame | None) -> None:
-        """The answer to one LOOKUP; None when the connection ended."""
+        """Handles the answer to one LOOKUP. frame is None when the connection ended."""
         r, generation, first, count = asked
         if generation != r.generation or r.connection is None or frame is None:
-            return  # its pins dropped with the next OPEN, or are those of a former session
+            return  # the next OPEN drops its pins, or an ended session owns them
         r.unanswered -= 1
         body = frame.body
         if frame.type == frames.LOOKUP_HIT and body["first"] == first and body["ready"] <= count:
             part = Part(first, count, body["ready"], body["coming"], body["slots"], body["sources"])
             r.parts.append(part)
         else:
-            self._count["errors"] += not r.finished  # the packer's LOOKUP may come behind CLOSE
+            self._count["errors"] += not r.finished  # the packer's LOOKUP may follow CLOSE
         if r.state not in (ASKED, KNOWN):
-            self._drop_parts(r)  # too late
+            self._drop_parts(r)  # overdue
         elif not r.unanswered:
             self._put_together(r)
 
     def _drop_parts(self, r: Request) -> None:
-        """Gives back the pins of answers that are not used."""
+        """Releases the pins of unused answers."""
         for part in r.parts:
             if part.ready:
                 self.release(r, part.first, part.ready)
         r.parts = []
 
     def _put_together(self, r: Request) -> None:
-        """All LOOKUPs of a round are answered: the known prefix grows by what follows it."""
+        """Joins the answers of a round to the known prefix. All LOOKUPs must be answered."""
         r.parts.sort()
         known, coming = r.known, 0
         slots, sources = [r.slots], [r.sources]
-        strays = []
-        cut = not r.parts  # none was answered as it should be
+        beyond_gap = []
+        cut = not r.parts  # no LOOKUP had a valid answer
         for part in r.parts:
             if part.first != known:
-                strays.append(part)
+                beyond_gap.append(part)
                 continue
             known += part.ready
             slots.append(part.slots)
@@ -227,9 +227,9 @@ class Lookups:
                 cut = True
         self._count["hit_blocks"] += known - r.known
         r.known, r.slots, r.sources = known, b"".join(slots), b"".join(sources)
-        r.parts = strays
+        r.parts = beyond_gap
         if coming and not r.waits and self._wait_ms and r.state == ASKED:
-            r.parts = []  # what is pinned behind the gap stays so: it is asked for again
+            r.parts = []  # the next round asks again for the blocks pinned behind the gap
             self._ask(r, self._wait_ms)
             return
         self._drop_parts(r)
@@ -240,7 +240,10 @@ class Lookups:
         r.state = KNOWN
 
     def hit(self, r: Request, local_blocks: int, least: int) -> Hit | None:
-        """What can be loaded beyond local_blocks; None when that is not known yet."""
+        """The blocks that can be loaded beyond local_blocks. None: not known yet.
+
+        MISS for fewer than `least` blocks.
+        """
         if r.state == KNOWN:
             if r.known < r.total and not r.unanswered:
                 self._refresh(r)
@@ -264,7 +267,7 @@ class Lookups:
             return Hit(end - local_blocks, r.sources[local_blocks:end], slots)
         if r.state not in (PACKING, ASKED):
             return MISS
-        if not self._late(r):
+        if not self._overdue(r):
             return None
         self._count["late"] += 1
         if r.state == ASKED and r.connection is not None:
@@ -272,12 +275,14 @@ class Lookups:
         if not r.known:
             r.state = MISSED
             return MISS
-        r.state = KNOWN  # what the first round has found
+        r.state = KNOWN  # the prefix of the first round
         return self.hit(r, local_blocks, least)
 
     def _readable_end(self, r: Request, first: int) -> int:
-        """The end of the known blocks from `first` on that all workers can read. It only grows,
-        because the engine may have been told."""
+        """The end of the known blocks from `first` on that all workers can read.
+
+        The end only grows, because hit() may have promised it.
+        """
         if first not in r.readable:
             r.readable = range(first, first)
         end = r.readable.stop
@@ -287,35 +292,36 @@ class Lookups:
         return end
 
     def _may_be_mapped(self, r: Request) -> bool:
-        """Whether workers are waited for that have not mapped all of what r can load. When a
-        request has waited in vain, others do not wait before a worker has said something new."""
+        """Whether r waits for workers to map the memory of its blocks.
+
+        After one wait has timed out, no request waits until a worker sends a new report.
+        """
         now = _now()
         r.mapping_until = r.mapping_until or now + _MAPPING_SECONDS
         if now >= r.mapping_until:
-            self._waited_in_vain = self._readable.taken
-        return self._waited_in_vain != self._readable.taken
+            self._mapping_timeout_at = self._readable.taken
+        return self._mapping_timeout_at != self._readable.taken
 
-    def _late(self, r: Request) -> bool:
-        """Whether what is to be known of r is not waited for any longer.
+    def _overdue(self, r: Request) -> bool:
+        """Whether the answers for r are overdue.
 
-        A prompt waits as long as the packer gets on, with it or with those before it.
+        A prompt in the packer is not overdue while the packer makes progress with any prompt.
         """
         now = _now()
         if r.state != PACKING:
             return now >= r.deadline
-        got_on = max(r.asked_at, self._packer.progress)
-        return now >= got_on + _ANSWER_SECONDS or now >= r.asked_at + _PACKING_SECONDS
+        progress = max(r.asked_at, self._packer.progress)
+        return now >= progress + _ANSWER_SECONDS or now >= r.asked_at + _PACKING_SECONDS
 
     # Whether loads can be trusted.
 
     def judge(self, good: bool, sure: bool = False) -> None:
-        """All workers have made a copy, or not all of them can.
+        """Records whether a copy succeeded on all workers. Withholds hits while loads fail.
 
-        A worker that cannot join its session fails every load, and with it, as the engine may be
-        configured, a request. One copy that fails may be the fault of its slots, which have gone to
-        another block meanwhile; after two in a row, or when it is sure that not all workers can,
-        hits are kept back until a copy has succeeded on all workers. Stores try that at no risk;
-        where there are none, a single load does from time to time, at growing intervals.
+        A worker outside the session fails every load, and a failed load may fail its request. One
+        failed copy may only mean that its slots were evicted. After two failures in a row, or one
+        with sure=True, hits are withheld until a copy has succeeded on all workers. A store tests
+        this without risk. Without stores, a single load tests it, at growing intervals.
         """
         if good:
             self._failures = 0
@@ -325,10 +331,10 @@ class Lookups:
         if not self._doubt and (sure or self._failures > 1):
             self._doubt = _FIRST_DOUBT_SECONDS
             self._doubt_until = _now() + self._doubt
-            _log.warning("not all workers can load: no hits until a copy has succeeded on all")
+            _log.warning("not all workers can load: no hits until a copy succeeds on all workers")
 
     def try_load(self) -> None:
-        """A load begins. If it is to show whether loads work again, others wait for that."""
+        """Records the begin of a load. While hits are withheld, other loads wait for its result."""
         if self._doubt and _now() >= self._doubt_until:
             self._doubt = min(2 * self._doubt, _LAST_DOUBT_SECONDS)
             self._doubt_until = _now() + self._doubt
@@ -337,27 +343,27 @@ class Lookups:
         return self._doubt > 0.0 and _now() < self._doubt_until
 
     def _refresh(self, r: Request) -> None:
-        """Looks the rest up again for a request that waits: others may have stored it."""
+        """Looks up the missing blocks again: another request may have stored them."""
         connection = r.connection
         if connection is not None and connection.usable and not r.broken:
             if _now() - r.asked_at >= _REFRESH_SECONDS:
                 self._ask(r, 0)
 
     def pass_by(self, r: Request) -> None:
-        """The engine goes on without what was found or is asked for: pins drop."""
+        """Ends the lookup of r without a load and releases its pins."""
         if r.state in (PACKING, ASKED, KNOWN):
             r.state = PASSED
             self.release_all(r)
 
     def release_all(self, r: Request) -> None:
-        """Gives back every pin that r has now. No copy from them may be in flight."""
+        """Releases every pin of r. No copy from the pinned slots may be in flight."""
         if r.known or r.parts:
             self.release(r, 0, r.total)
         r.parts = []
         r.slots = r.sources = b""
 
     def release(self, r: Request, first: int, count: int) -> None:
-        """RELEASE, if the request is open on its connection."""
+        """Sends RELEASE, if the request is open on its connection."""
         connection = r.connection
         if connection is None or r.opened != r.generation or r.number not in connection.requests:
             return
@@ -365,7 +371,7 @@ class Lookups:
         connection.must(frames.RELEASE, body)
 
     def forget(self, r: Request) -> None:
-        """The connection of r has ended or takes no more work: what was pinned is not r's."""
+        """Detaches r from its connection, which has ended or takes no more work. r has no pins."""
         r.connection = None
         if r.packing is not None:
             r.packing.cancelled = True

@@ -1,7 +1,6 @@
-"""Where a worker's KV lies, and how its bytes get from there into slots and back.
+"""A worker's KV memory (Pages), and the copies between it and slots (CopyEngine).
 
-Pages describes the memory; a CopyEngine copies. CpuMover is the one for KV in plain memory, and
-what NumpyMover falls back on.
+CpuMover copies KV in plain memory. NumpyMover falls back on CpuMover.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ MAX_BLOCK_BYTES = 256 << 20
 
 
 class GeometryError(ValueError):
-    """Pages that do not fit their memory or their slot, or a block that the pool has not."""
+    """Pages that do not fit their memory or their slot, or a block id outside the pool."""
 
 
 class Page(NamedTuple):
-    """One run of bytes of each block: block b has `bytes` of them at address + b * stride.
+    """One run of bytes of each block. Block b has its `bytes` bytes at address + b * stride.
 
-    offset: where they lie in the worker's share of a slot. group: index of the KV group whose
-    block ids address it. limit: address behind the last byte of the memory that it is part of.
+    offset: the run's begin in the worker's share of a slot. group: index of the KV group whose
+    block ids address the run. limit: end address of the memory that has the run.
     """
 
     address: int
@@ -40,11 +39,11 @@ class Page(NamedTuple):
 
 
 class Pages:
-    """The KV of one worker, checked: no block has a byte outside of its memory or of the share.
+    """The checked KV memory of one worker. Every block lies inside its memory and its share.
 
-    pages: runs that lie one behind the other in memory and in the slot are one. blocks: in each
-    group. groups: their number. device: "cpu" or "cuda:N". share_offset: where the worker's share
-    begins in a slot; share_bytes: how long it is, the sum of the pages.
+    pages: runs that are adjacent in memory and in the slot are joined. blocks: number of blocks in
+    each group. groups: number of KV groups. device: "cpu" or "cuda:N". share_offset: begin of the
+    worker's share in a slot. share_bytes: length of the share, the sum of the pages.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Pages:
         device: str = "cpu",
         share_offset: int = 0,
     ) -> None:
-        """pages: Page, or tuples of the same fields. GeometryError names what does not fit."""
+        """pages: Page, or tuples of the same fields. GeometryError names the wrong field."""
         self.blocks = blocks
         self.device = device
         self.share_offset = share_offset
@@ -87,7 +86,7 @@ class Pages:
             raise GeometryError(f"{page}: block {self.blocks - 1} ends {end - limit} bytes beyond")
 
     def check_blocks(self, blocks: Sequence[Sequence[int]], count: int) -> None:
-        """GeometryError unless there are `count` ids for each group, all of the pool."""
+        """Raises GeometryError unless each group has `count` block ids of the pool."""
         if len(blocks) != self.groups:
             raise GeometryError(f"block ids for {len(blocks)} groups, want {self.groups}")
         for group, ids in enumerate(blocks):
@@ -101,8 +100,10 @@ class Pages:
     def runs(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], largest: int = MAX_BLOCK_BYTES
     ) -> tuple[list[int], list[int], list[int]]:
-        """What a copy between slots (their addresses) and blocks (ids for each group) consists
-        of: device addresses, slot addresses and sizes of its runs, none above `largest`."""
+        """The runs of a copy: device addresses, slot addresses and sizes of at most `largest`.
+
+        slots: addresses. blocks: one list of block ids for each group.
+        """
         self.check_blocks(blocks, len(slots))
         device: list[int] = []
         host: list[int] = []
@@ -117,7 +118,7 @@ class Pages:
 
 
 def _joined(pages: list[Page]) -> list[Page]:
-    """The pages, with neighbours in slot and memory made one."""
+    """The pages, with runs joined that are adjacent in slot and memory."""
     out = [pages[0]]
     for page in pages[1:]:
         last = out[-1]
@@ -135,20 +136,19 @@ def _joined(pages: list[Page]) -> list[Page]:
 
 
 class Copy(Protocol):
-    """A copy that a device makes by itself."""
+    """A copy in flight on a device."""
 
     def done(self) -> bool:
-        """Whether it has ended; an exception when it failed."""
+        """Whether the copy has ended. Raises an exception when the copy failed."""
 
 
 class CopyEngine(Protocol):
-    """What a WorkerSession copies with. One thread copies, the engine's calls fence(), and a third
-    one on_map() and on_unmap().
+    """Copies for a WorkerSession. The session's thread calls load() and store(), the engine's
+    thread fence(), and the pinner's thread on_map() and on_unmap().
 
-    load_bytes, store_bytes: how much a call should copy at most (a block is the least); between
-    calls the session looks for loads that are more urgent. needs_fence: the engine may have
-    launched work that has yet to touch the blocks of a load, so that no load may begin without
-    the fence of the step that names it.
+    load_bytes, store_bytes: limit for one call, at least one block. Between calls the session
+    checks for more urgent loads. needs_fence: a load must wait for the fence of the step that
+    names the load, because launched work of the engine may still access its blocks.
     """
 
     load_bytes: int
@@ -158,8 +158,10 @@ class CopyEngine(Protocol):
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
     ) -> Copy | None:
-        """Copies slots, given by their addresses, into device blocks, given by one list of ids
-        for each group, after what fence stands for. None when the bytes are there on return."""
+        """Copies slots (addresses) into device blocks (one list of ids for each group).
+
+        The copy begins after the fence. None: the copy has ended on return.
+        """
 
     def store(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
@@ -167,21 +169,20 @@ class CopyEngine(Protocol):
         """Copies device blocks into slots. Otherwise as load()."""
 
     def fence(self) -> object | None:
-        """Called by the engine's thread: everything that it has launched until now. None when
-        what was launched has ended."""
+        """A fence behind all work that the engine's thread has launched. None: that work has
+        ended. Only the engine's thread may call it."""
 
     def on_map(self, address: int, size: int) -> None:
-        """Pins a piece of an extent: whole slots, of which copies may be under way."""
+        """Pins a piece of an extent, which has whole slots. Copies may use the piece meanwhile."""
 
     def on_unmap(self, address: int, size: int) -> None:
-        """Ends what on_map() of the piece began. No copy uses the piece any more. An exception
-        when the device does not let go of it: then it must stay mapped."""
+        """Unpins a piece that no copy uses. After an exception the piece must stay mapped."""
 
 
 def mover_for(pages: Pages) -> CopyEngine:
-    """The copy engine for the device that the pages are on. GeometryError when there is none."""
+    """The copy engine for the device of the pages. GeometryError for an unknown device."""
     if pages.device == "cpu":
-        if sys.modules.get("numpy") is None:  # the engine does without it, and so does this
+        if sys.modules.get("numpy") is None:  # import numpy only if the engine has done so
             return CpuMover(pages)
         from .numpy_mover import NumpyMover
 
@@ -204,25 +205,24 @@ _process_vm_readv.argtypes = (
     ctypes.c_ulong,
     ctypes.c_ulong,
 )
-# Keeps the interpreter's lock, as no other way of calling it does.
+# PYFUNCTYPE keeps the interpreter lock during the call.
 _memmove = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(_libc.memmove, ctypes.c_void_p).value
 )
 
 _MAX_VECTOR = 1024  # pieces that the kernel takes in one call
-_PIECE = 2 << 20  # larger runs are cut, so that no piece keeps the lock for long
-_TURN = 1.25e-3  # seconds that a load copies before others get the lock: below 2 ms with a piece
-_PAUSE = 50e-6  # long enough for a thread that waits for the lock to wake up and take it
+_PIECE = 2 << 20  # larger runs are split, so that no piece keeps the lock for long
+_TURN = 1.25e-3  # seconds of copying before a pause; with one more piece below 2 ms
+_PAUSE = 50e-6  # a thread that waits for the lock wakes up and takes it in this time
 
 
 class CpuMover:
     """Copies between slots and KV in plain memory, in the calling thread.
 
-    A thread that lets go of the interpreter's lock for every page gets it back only after up to
-    5 ms each time while another thread computes in Python. So a load, for which a request waits,
-    keeps the lock and copies at the speed of memcpy, with a pause from time to time. A store, for
-    which nobody waits, has the kernel copy many pages in one call without the lock: at a third of
-    the speed, but the engine does not notice. bench/mover.py measures both.
+    A thread that releases the interpreter lock may wait 5 ms to get it back while another thread
+    computes in Python. A request waits for a load. So a load keeps the lock, copies at the speed of
+    memcpy, and pauses now and then. No request waits for a store. So a store has the kernel copy
+    many pages in one call without the lock, at a third of the speed. bench/mover.py measures both.
     """
 
     load_bytes = 64 << 20
@@ -259,29 +259,33 @@ class CpuMover:
                     _memmove(*piece)
 
     def fence(self) -> None:
-        """What a CPU was told to compute, it has computed."""
+        """None: work on a CPU has ended when its call returns."""
 
     def on_map(self, address: int, size: int) -> None:
         """Plain memory needs no pinning."""
 
     def on_unmap(self, address: int, size: int) -> None:
-        """Nor its end."""
+        """Plain memory needs no unpinning."""
 
     def _copy_vector(self, to: list[int], source: list[int], sizes: list[int]) -> bool:
-        """One call of the kernel's. False, from then on, where a sandbox forbids it."""
+        """Copies with one process_vm_readv. False, now and later, where a sandbox forbids it."""
         count = len(sizes)
         local, remote = _vector(to, sizes), _vector(source, sizes)
         moved = _process_vm_readv(
             self._pid, local.buffer_info()[0], count, remote.buffer_info()[0], count, 0
         )
         if moved != sum(sizes):
-            _log.info("process_vm_readv: %d bytes, errno %d: not used", moved, ctypes.get_errno())
+            _log.info(
+                "process_vm_readv returned %d, errno %d: stores use memmove",
+                moved,
+                ctypes.get_errno(),
+            )
             self._vectored = False
         return self._vectored
 
 
 def _vector(addresses: list[int], sizes: list[int]) -> array.array[int]:
-    """The kernel's list of pieces: address and size of each."""
+    """The pieces as the kernel's iovec array: address and size of each piece."""
     vector = array.array("Q", bytes(16 * len(sizes)))
     vector[0::2] = array.array("Q", addresses)
     vector[1::2] = array.array("Q", sizes)

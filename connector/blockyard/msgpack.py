@@ -1,8 +1,8 @@
 """The part of msgpack that the connector protocol uses.
 
-encode() writes every value in its shortest form, as the agent does. decode() reads any msgpack
-value, because unknown keys of a map must be skipped whatever they hold, with bounds: nothing is
-allocated for a length that the input does not back, and nesting ends at MAX_DEPTH.
+encode() writes every value in its shortest form, like the agent. decode() reads any msgpack value,
+because an unknown key of a map may have any value. decode() allocates no more than the input
+justifies, and refuses nesting deeper than MAX_DEPTH.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MAX_UINT = 2**64 - 1
 
 
 class MsgpackError(ValueError):
-    """The bytes are no complete msgpack value, or one beyond the bounds."""
+    """The bytes are not one complete msgpack value within the bounds."""
 
 
 class Ext(NamedTuple):
-    """A value of an application's own type. The protocol has none; decoded to be skipped."""
+    """A value of an application's own type. The protocol skips such values."""
 
     code: int
     data: bytes

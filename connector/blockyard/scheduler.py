@@ -19,13 +19,13 @@ from . import frames
 from .attachment import Attachment
 from .cached import CachePool
 from .connection import close_if_done
-from .former import FormerSlots
 from .frames import HelloFields
 from .jobs import LOAD, Job, Jobs
 from .keeper import Keeper
 from .loads import Loads
 from .lookups import Lookups
 from .namespace import BASE, Identity
+from .orphans import OrphanedSlots
 from .packer import Packer
 from .readable import Readable
 from .request import ASKED, KNOWN, MISS, PACKING, Hit, Request
@@ -84,13 +84,13 @@ class SchedulerSession:
         self._hello: HelloFields | None = None
         self._jobs = Jobs()
         self._packer = Packer()
-        self._former = FormerSlots(self._count, self._jobs)
+        self._orphans = OrphanedSlots(self._count, self._jobs)
         self._readable = Readable()
         self._lookups = Lookups(
             self._count, block_tokens, settings.lookup_wait_ms, self._packer, self._readable
         )
         self._loads = Loads(self._count, self._jobs, self._lookups)
-        self._stores = Stores(self._count, self._jobs, self._former, block_tokens)
+        self._stores = Stores(self._count, self._jobs, self._orphans, block_tokens)
         self._queues: Callable[[], tuple[int, int]] | None = None
         reported = self._reported if settings.stats else None
         self._keeper = Keeper(settings.socket, reported, self._gauges)
@@ -99,7 +99,7 @@ class SchedulerSession:
             self._jobs,
             self._lookups,
             self._stores,
-            self._former,
+            self._orphans,
             self._keeper,
             self._packer,
         )
@@ -301,7 +301,7 @@ class SchedulerSession:
         if job.kind == LOAD:
             self._loads.ended(job)
             if connection is not None and connection.ended:
-                self._former.loaded(job)
+                self._orphans.loaded(job)
         else:
             assert connection is not None
             self._lookups.judge(not job.failed)

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from . import frames
 from .connection import Connection, close_if_done
-from .former import FormerSlots
 from .jobs import STORE, Job, Jobs
+from .orphans import OrphanedSlots
 from .packed import pack_u32
 from .packer import PackError, pack_tokens
 from .request import Request
@@ -65,7 +65,7 @@ class Stores:
     """The stores of all requests. Used by the engine's thread alone."""
 
     def __init__(
-        self, count: dict[str, int], jobs: Jobs, former: FormerSlots, block_tokens: int
+        self, count: dict[str, int], jobs: Jobs, orphans: OrphanedSlots, block_tokens: int
     ) -> None:
         self.offers: deque[Offer] = deque()  # oldest first; those given up leave
         self.held = 0  # device blocks on which references are held
@@ -74,7 +74,7 @@ class Stores:
         self._queued: list[tuple[Job, Store]] = []
         self._count = count
         self._jobs = jobs
-        self._former = former
+        self._orphans = orphans
         self._block_tokens = block_tokens
 
     # Offering.
@@ -290,7 +290,7 @@ class Stores:
         if not good:
             self._count["dropped_stores"] += job.blocks
         if connection.ended or connection.link.closed:
-            self._former.filled(job, good)
+            self._orphans.filled(job, good)
         elif good:
             body = frames.encode_commit(r.number, job.generation, job.slots)
             connection.must(frames.COMMIT, body, self._committed, job)

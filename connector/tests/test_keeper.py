@@ -69,7 +69,7 @@ class Lines(unittest.TestCase):
 
     def test_an_agent_that_stays_away_is_warned_of_once(self) -> None:
         with (
-            mock.patch.object(keeper_module, "_ALONE_SECONDS", 0.2),
+            mock.patch.object(keeper_module, "_ABSENT_SECONDS", 0.2),
             mock.patch.object(keeper_module, "_MAX_BACKOFF", 0.05),
             self.assertLogs("blockyard.keeper", logging.INFO) as logs,
         ):

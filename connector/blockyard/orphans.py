@@ -1,8 +1,8 @@
-"""Slots of connections that have ended while copies were in flight, and how they are settled.
+"""Orphaned slots: slots of a connection that ended during copies.
 
-A copy that is in flight when the connection ends goes on. Its slots are named in RESUME on the next
-connection, and what RESUMED gives back is committed there when the copy has ended. Blocks that
-were filled between two connections are named as well, and committed as soon as RESUMED has come.
+A copy continues when its connection ends. RESUME on the next connection names the copy's slots.
+RESUMED returns the slots that the agent still has. A returned slot is committed when its copy has
+ended. A slot that was filled between two connections is committed when RESUMED arrives.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def _split(packed: bytes) -> list[bytes]:
     return [packed[at : at + _SLOT] for at in range(0, len(packed), _SLOT)]
 
 
-class FormerSlots:
-    """What is still held of former sessions. Used by the engine's thread alone."""
+class OrphanedSlots:
+    """The slots that ended sessions still hold. Only the engine's thread may use it."""
 
     def __init__(self, count: dict[str, int], jobs: Jobs) -> None:
         self.flying: dict[int, Job] = {}  # jobs of ended connections
         self._count = count
         self._jobs = jobs
-        self._holder: Connection | None = None  # whose session has their slots
-        self._kept: set[bytes] = set()  # granted slots that RESUMED gave back
-        self._owned = False  # RESUMED gave something back, and CLOSE has not been sent
+        self._holder: Connection | None = None  # the connection whose session has the slots
+        self._kept: set[bytes] = set()  # granted slots in RESUMED
+        self._owned = False  # RESUMED returned slots or pins, and CLOSE has not been sent
 
     def lose(self, connection: Connection) -> None:
-        """A connection has ended. Its jobs that workers know of go on."""
+        """Takes over the jobs in flight of a connection that has ended."""
         connection.ended = True
         for job in self._jobs.flying.values():
             if job.connection is connection:
@@ -45,18 +45,18 @@ class FormerSlots:
             self._holder = connection
             self._kept.clear()
             self._owned = False
-        # Else RESUMED has not come: the next connection names the holder before it.
+        # Otherwise RESUMED has not arrived, and the next connection names the earlier holder.
 
     def unsent(self, connection: Connection, packed: bytes) -> None:
-        """A COMMIT of these slots was not sent when its connection ended; lose() knows of that."""
+        """Keeps slots whose COMMIT was not sent. lose() of the connection must come first."""
         connection.filled.append(packed)
 
     def take_over(self, connection: Connection) -> None:
-        """A new connection is there. RESUME is sent on it, or there is none to send."""
-        connection.former = self.flying
+        """Begins with a new connection. Sends RESUME if the connection resumes an earlier one."""
+        connection.orphans = self.flying
         if connection.resumes is None:
             if self._holder is not None:
-                self._forget(self._holder)  # nobody names them any more
+                self._forget(self._holder)  # no RESUME names these slots any more
             self._holder = connection
             self._kept.clear()
             self._owned = False
@@ -64,9 +64,9 @@ class FormerSlots:
             self.resume(connection)
 
     def resume(self, connection: Connection) -> None:
-        """Sends RESUME. Where more slots are in flight than it can name, a later call does."""
-        former = connection.resumes
-        if former is None or connection.resume_sent:
+        """Sends RESUME. While RESUME cannot name all slots in flight, the call does nothing."""
+        previous = connection.resumes
+        if previous is None or connection.resume_sent:
             return
         granted: list[bytes] = []
         pinned: dict[bytes, None] = {}
@@ -78,28 +78,28 @@ class FormerSlots:
         room = frames.MAX_RESUME_SLOTS - len(granted) - len(pinned)
         if room < 0:
             return
-        filled = [slot for packed in former.filled for slot in _split(packed)]
+        filled = [slot for packed in previous.filled for slot in _split(packed)]
         if len(filled) > room:
             self._count["dropped_stores"] += len(filled) - room
             del filled[room:]
-            former.filled = [b"".join(filled)] if filled else []
+            previous.filled = [b"".join(filled)] if filled else []
         body = frames.encode_resume(
-            former.session, former.nonce, b"".join(granted + filled), b"".join(pinned)
+            previous.session, previous.nonce, b"".join(granted + filled), b"".join(pinned)
         )
         connection.resume_sent = connection.call(
             frames.RESUME, body, self._resumed, connection
         )
 
     def _resumed(self, connection: Connection, frame: Frame | None) -> None:
-        """The answer to RESUME; None when the connection ended."""
-        former = connection.resumes
-        if frame is None or former is None:
+        """Handles the answer to RESUME. frame is None when the connection ended."""
+        previous = connection.resumes
+        if frame is None or previous is None:
             return
         connection.resumes = None
         connection.usable = not connection.leaving and not connection.draining
         self._holder = connection
         self._kept.clear()
-        filled, former.filled = former.filled, []
+        filled, previous.filled = previous.filled, []
         if frame.type != frames.RESUMED:
             self._count["errors"] += 1
             self._count["dropped_stores"] += sum(len(packed) // _SLOT for packed in filled)
@@ -112,11 +112,11 @@ class FormerSlots:
         self._close_if_done(connection)
 
     def filled(self, job: Job, good: bool) -> None:
-        """A store into slots of an ended connection has ended; good: the bytes are right."""
+        """Ends a store into orphaned slots. good: the slots have the right bytes."""
         self.flying.pop(job.number, None)
         own = job.connection
         assert own is not None
-        # Until its end is known to more than the link, a connection's slots are its own.
+        # A connection keeps its slots until lose() has been called.
         holder = self._holder if own.ended and self._holder is not None else own
         if holder is own or holder.ended:
             if good:
@@ -127,25 +127,25 @@ class FormerSlots:
         self._close_if_done(holder)
 
     def loaded(self, job: Job) -> None:
-        """A load from slots of an ended connection has ended."""
+        """Ends a load from orphaned slots."""
         if self.flying.pop(job.number, None) is not None:
             holder = self._holder
             if holder is not None and not holder.ended:
                 self._close_if_done(holder)
 
     def forget_filled(self, connection: Connection | None) -> None:
-        """What was filled is not wanted any more. connection is the one that there is now."""
+        """Drops all filled slots without COMMIT. connection is the current one."""
         for holder in (self._holder, connection and connection.resumes):
             if holder is not None:
                 self._forget(holder)
 
     def _forget(self, holder: Connection) -> None:
-        """Drops what was filled for a holder and not committed."""
+        """Drops a holder's filled slots without COMMIT."""
         filled, holder.filled = holder.filled, []
         self._count["dropped_stores"] += sum(len(packed) // _SLOT for packed in filled)
 
     def _commit(self, connection: Connection, packed: bytes) -> None:
-        """COMMIT of those slots that were given back."""
+        """Commits the slots that RESUMED returned. The others count as dropped."""
         slots = [slot for slot in _split(packed) if slot in self._kept]
         self._kept.difference_update(slots)
         self._count["dropped_stores"] += len(packed) // _SLOT - len(slots)
@@ -163,13 +163,13 @@ class FormerSlots:
             self._count["dropped_stores"] += blocks
 
     def give_back(self, connection: Connection) -> None:
-        """Gives back what RESUMED gave, or is about to give. No copy may be in flight."""
+        """Returns all slots of RESUMED, also of a RESUMED to come. No copy may be in flight."""
         if connection.resume_sent and connection.resumes is not None:
             self._owned = True
         self._close_if_done(connection)
 
     def _close_if_done(self, connection: Connection) -> None:
-        """Gives back all that is left, once no copy of a former session is in flight."""
+        """Sends CLOSE for the resumed slots when no copy of an ended session is in flight."""
         if self._owned and not self.flying:
             self._owned = False
             self._kept.clear()
