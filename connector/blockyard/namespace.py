@@ -1,7 +1,7 @@
-"""Who may share blocks with whom: the namespace of an engine and the identity of a request.
+"""The namespace of an engine and the identity of a request: they decide which blocks are shared.
 
-Plain data. The agent computes every block's key from the namespace, the identity and the tokens;
-nothing here is a hash that names stored bytes.
+The agent computes every block's key from the namespace, the identity and the tokens. This module
+computes no key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAYOUT = "fully_contiguous"
 
 
 class NamespaceError(ValueError):
-    """A namespace that the protocol cannot express; the message names field, value and range."""
+    """A namespace outside the protocol's ranges. The message names field, value and range."""
 
 
 class Geometry(NamedTuple):
@@ -37,7 +37,7 @@ class Geometry(NamedTuple):
 
     @property
     def block_bytes(self) -> int:
-        """The product."""
+        """Size of one block in bytes: the product of the five numbers."""
         layers, outer, page, inner, width = self
         return layers * outer * page * inner * width
 
@@ -47,9 +47,9 @@ def geometry_of(
 ) -> Geometry:
     """The geometry of blocks of block_bytes bytes and block_tokens tokens.
 
-    The layer count, outer dimension (2 for K and V) and element width are used when the bytes
-    divide by them. Otherwise (inline scales, padded pages, layers of several shapes) the block is
-    described by its bytes per token alone, rounded up: then the block ends in a few unused bytes.
+    The geometry has the layer count, outer dimension (2 for K and V) and element width when the
+    bytes divide by them. Other blocks (inline scales, padded pages, mixed layer shapes) have the
+    bytes per token, rounded up, as their inner dimension. Such a block may end in unused bytes.
     NamespaceError when the block is outside the protocol's ranges.
     """
     if not 1 <= block_bytes <= MAX_BLOCK_BYTES:
@@ -73,7 +73,7 @@ def geometry_of(
 
 @dataclass(frozen=True)
 class Namespace:
-    """Everything that must be equal for bytes to be interchangeable, as HELLO carries it."""
+    """The properties that two engines must share to exchange blocks, as HELLO carries them."""
 
     model: str
     weights: str
@@ -129,16 +129,15 @@ class Namespace:
         return asdict(self)
 
     def with_weights(self, weights: str) -> Namespace:
-        """The same engine with other weights."""
+        """A copy of the namespace with other weights."""
         return replace(self, weights=weights)
 
 
 class Identity(NamedTuple):
-    """What a request's blocks depend on beside its tokens.
+    """The inputs of a request's blocks beside its tokens.
 
-    lora: fingerprint of the adapter's files, empty for the base model; part of the stored
-    blocks' identity. lora_name: the adapter's name; part of the event hashes. salt: cache salt,
-    part of both.
+    lora: fingerprint of the adapter's files, empty for the base model; part of the block key.
+    lora_name: the adapter's name; part of the event hashes. salt: cache salt, part of both.
     """
 
     lora: str = ""
@@ -150,9 +149,9 @@ BASE = Identity()
 
 
 def bounded(text: str) -> str:
-    """The text itself, or its hash when it is too long for the protocol.
+    """The text, or its hash when the text is too long for the protocol.
 
-    Equal texts stay equal and different ones different, which is all that a salt needs.
+    Equal texts give equal results, and different texts different results, as a salt needs.
     """
     try:
         if len(text.encode()) <= MAX_TEXT:

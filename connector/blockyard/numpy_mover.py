@@ -1,6 +1,7 @@
-"""Loads into KV in plain memory by numpy: many pages in one call, without Python's lock.
+"""Loads into KV in plain memory with numpy: one call copies many pages without the interpreter
+lock.
 
-Used where the engine has brought numpy along; CpuMover does what this one cannot.
+mover_for() chooses NumpyMover when the engine has imported numpy. CpuMover copies the rest.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import numpy as np
 
 from .mover import CpuMover, Page, Pages
 
-_SHORTEST = 4  # blocks in a row for which a call is cheaper than their memmoves
+_SHORTEST = 4  # adjacent blocks; fewer are cheaper with memmove
 _LEAST_ROW = 512  # bytes; gathering shorter rows is slower than memmove
 
 
 class NumpyMover(CpuMover):
-    """Gathers the slots of neighbouring device blocks with one call for each page.
+    """Copies the slots of adjacent device blocks with one call for each page.
 
-    A call writes a run of blocks that lie one behind the other, as they do in a layer of their own,
-    from slots anywhere: to numpy, slots are an array of rows as long as what divides all distances
-    there. Shorter runs, and pages that leave gaps between blocks, are copied by CpuMover.
+    A call writes a run of adjacent blocks from any slots. numpy sees the slots as rows of one
+    array. The row length is the greatest common divisor of all offsets and page sizes. CpuMover
+    copies shorter runs, and pages with gaps between blocks.
     """
 
     def load(
@@ -46,8 +47,7 @@ class NumpyMover(CpuMover):
         return None
 
     def _gather(self, pairs: list[tuple[int, int]]) -> bool:
-        """Copies slots into blocks of which each has the number behind the one before. False when
-        they cannot be seen as rows."""
+        """Copies slots into blocks with consecutive numbers. False when the slots are no rows."""
         base = min(slot for _, slot in pairs)
         offsets = [slot - base for _, slot in pairs]
         pages = self._pages.pages
@@ -63,7 +63,7 @@ class NumpyMover(CpuMover):
 
 
 def _gather_page(source: np.ndarray, firsts: np.ndarray, row: int, page: Page, block: int) -> None:
-    """Into the blocks from `block` on, from shares that begin at the rows `firsts`."""
+    """Copies one page into the blocks from `block` on. firsts: the first row of each share."""
     each = page.bytes // row
     rows = (firsts[:, None] + (page.offset // row + np.arange(each))).ravel()
     to = _rows(page.address + block * page.stride, len(rows), row)
@@ -72,6 +72,6 @@ def _gather_page(source: np.ndarray, firsts: np.ndarray, row: int, page: Page, b
 
 
 def _rows(address: int, rows: int, row: int) -> np.ndarray:
-    """Memory as an array of rows; it must outlive the array."""
+    """An array of rows over memory. The memory must outlive the array."""
     memory = (ctypes.c_char * (rows * row)).from_address(address)
     return np.frombuffer(memory, dtype=np.uint8).reshape(rows, row)

@@ -13,12 +13,12 @@ GRANT_BYTES = 24
 
 _slot = struct.Struct("<IIQ")
 _grant = struct.Struct("<IIIIQ")
-# An array packs fastest; it must have the protocol's form to be usable.
+# array.array packs fastest, where its items have the protocol's form.
 _U32 = "I" if array.array("I").itemsize == 4 and sys.byteorder == "little" else ""
 
 
 class Slot(NamedTuple):
-    """A slot of an extent at one generation. A slot that is granted again has a higher one."""
+    """A slot of an extent at one generation. Each new grant of a slot has a higher generation."""
 
     extent: int
     index: int
@@ -26,21 +26,21 @@ class Slot(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The slot that was granted for one block of a request."""
+    """The granted slot of one block of a request."""
 
     block: int
     slot: Slot
 
 
 def pack_u32(values: Sequence[int]) -> bytes:
-    """Tokens or device block ids. OverflowError or struct.error for one outside 0..2^32-1."""
+    """Packs tokens or device block ids. OverflowError or struct.error outside 0..2^32-1."""
     if _U32:
         return array.array(_U32, values).tobytes()
     return struct.pack(f"<{len(values)}I", *values)
 
 
 def unpack_u32(packed: bytes) -> list[int]:
-    """What pack_u32 packed. ValueError when the length is no multiple of 4."""
+    """The values of a packed u32 list. ValueError when the length is no multiple of 4."""
     _check("u32 list", packed, 4)
     if _U32:
         return array.array(_U32, packed).tolist()
@@ -48,13 +48,13 @@ def unpack_u32(packed: bytes) -> list[int]:
 
 
 def pack_slots(slots: Iterable[Slot]) -> bytes:
-    """16 bytes for each slot."""
+    """Packs slots, 16 bytes each."""
     pack = _slot.pack
     return b"".join([pack(*s) for s in slots])
 
 
 def unpack_slots(packed: bytes) -> list[Slot]:
-    """What pack_slots packed. ValueError when the length is no multiple of 16."""
+    """The slots of a packed list. ValueError when the length is no multiple of 16."""
     _check("slots", packed, SLOT_BYTES)
     return [Slot._make(s) for s in _slot.iter_unpack(packed)]
 
@@ -67,14 +67,14 @@ def extents_of(slots: bytes, first: int) -> list[int]:
 
 
 def pack_grants(grants: Iterable[Grant]) -> bytes:
-    """24 bytes for each grant."""
+    """Packs grants, 24 bytes each."""
     return b"".join(
         [_grant.pack(block, s.extent, s.index, 0, s.generation) for block, s in grants]
     )
 
 
 def unpack_grants(packed: bytes) -> list[Grant]:
-    """What pack_grants packed. ValueError when the length is no multiple of 24."""
+    """The grants of a packed list. ValueError when the length is no multiple of 24."""
     _check("grants", packed, GRANT_BYTES)
     return [
         Grant(block, Slot(extent, index, generation))

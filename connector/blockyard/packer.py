@@ -1,7 +1,7 @@
-"""A thread that sends long prompts to the agent in slices, and the question what is resident.
+"""The packer: a thread that sends a long prompt to the agent in slices, and then its LOOKUPs.
 
-Packing a prompt of 100,000 tokens takes longer than a hook of the engine may. The thread gives
-the interpreter lock back after every slice, so that the engine never waits for more than one.
+Packing 100,000 tokens takes longer than the limit of an engine's hook. The packer releases the
+interpreter lock after every slice, so the engine waits for one slice at most.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from .transport import LinkClosed, LinkFull
 
 _log = logging.getLogger(__name__)
 
-INLINE_TOKENS = 1024  # what a hook packs itself
-SLICE_TOKENS = 2048  # about 20 us
-_FULL_SECONDS = 1.0  # how long an agent that does not read is waited for
+INLINE_TOKENS = 1024  # a hook packs prompts up to this length
+SLICE_TOKENS = 2048  # packed in about 20 us
+_FULL_SECONDS = 1.0  # limit for an agent that does not read its socket
 _FULL_PAUSE = 0.0005
-# A call that returns at once gives the interpreter lock back and takes it again before a thread
-# that waits for it has woken up. So the pause must be a real one.
+# A pause of 0 would take the interpreter lock again before a waiting thread has woken up.
 _PAUSE = 50e-6
 _JOIN_SECONDS = 1.0
 
@@ -47,7 +46,7 @@ def pack_tokens(tokens: list[int]) -> bytes:
 
 
 def pack_open(number: int, generation: int, identity: Identity, tokens: list[int]) -> bytes:
-    """The body of OPEN; PackError for what it cannot carry."""
+    """The body of OPEN. PackError when the protocol cannot carry the request."""
     lora, lora_name, salt = identity
     for name, text in (("lora", lora), ("lora_name", lora_name), ("salt", salt)):
         if len(text) > 256 and len(text.encode(errors="replace")) > 1024:
@@ -60,11 +59,11 @@ def pack_open(number: int, generation: int, identity: Identity, tokens: list[int
 
 
 class Pack:
-    """One request's tokens on their way: `end` tokens of generation `generation`.
+    """A prompt in the packer: `end` tokens of a request's generation.
 
-    asks: correlation and body of the LOOKUPs that follow them. cancelled may be set by the engine's
-    thread. opened, sent, asked and error are the outcome, for the engine's thread once it finds
-    this in Packer.done; asked: the LOOKUPs go out, or have gone.
+    asks: correlation and body of the LOOKUPs that follow the tokens. The engine's thread may set
+    cancelled. opened, sent, asked and error are the outcome. The engine's thread reads them once
+    the Pack is in Packer.done. asked: the packer sends, or has sent, the LOOKUPs.
     """
 
     __slots__ = (
@@ -100,24 +99,24 @@ class Pack:
 
 
 class Packer:
-    """The thread, which starts with the first prompt that it gets."""
+    """The packer's thread. The first prompt starts it."""
 
     def __init__(self) -> None:
         self.done: deque[Pack] = deque()
-        self.progress = 0.0  # when it last got on, with whichever prompt
+        self.progress = 0.0  # when a slice of any prompt was last begun
         self._closing = False
         self._queue: queue.SimpleQueue[Pack | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, pack: Pack) -> None:
-        """Hands over a prompt. It comes back in done, whatever happens."""
+        """Queues a prompt. The prompt always appears in done, even after an error."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="blockyard-packer", daemon=True)
             self._thread.start()
         self._queue.put(pack)
 
     def close(self) -> None:
-        """Ends the thread. Prompts that were not sent yet come back as cancelled."""
+        """Ends the thread. Unsent prompts appear in done as cancelled."""
         self._closing = True
         if self._thread is not None:
             self._queue.put(None)
@@ -130,20 +129,22 @@ class Packer:
             self._ask(pack)
 
     def _pack(self, pack: Pack) -> None:
-        """Sends the tokens, and puts the outcome into done."""
+        """Sends the tokens and appends the pack with its outcome to done."""
         try:
             self._send_all(pack)
         except (PackError, LinkClosed, LinkFull) as err:
             pack.error = str(err) or type(err).__name__
-        except Exception as err:  # a bug must not leave a request without an answer
+        except Exception as err:  # the request must end even after a bug
             _log.exception("packing request %s", pack.request.rid)
             pack.error = str(err) or type(err).__name__
         pack.asked = not (pack.error or pack.cancelled)
         self.done.append(pack)
 
     def _ask(self, pack: Pack) -> None:
-        """Sends the LOOKUPs, after the prompt has come into done: whoever sees an answer finds it
-        there. From here, because the engine may look into done only milliseconds later."""
+        """Sends the LOOKUPs after the prompt is in done, so that no answer precedes the prompt.
+
+        The packer sends them, because the engine may read done only milliseconds later.
+        """
         if pack.asked and pack.asks:
             pack.connection.ask(frames.LOOKUP, pack.asks)
 
@@ -174,7 +175,7 @@ class Packer:
         connection = pack.connection
         while True:
             try:
-                connection.flush()  # what gives room at the agent goes first
+                connection.flush()  # the outbox goes first: RELEASE and ABORT free the agent's room
                 if connection.backlog:
                     raise LinkFull(f"{frames.name(kind)}: other frames wait to be sent")
                 connection.link.tell(kind, body)
@@ -183,6 +184,6 @@ class Packer:
                 if pack.cancelled or self._closing or connection.stalled:
                     raise
                 if _now() > give_up:
-                    connection.stall()  # so that the prompts behind it do not wait as long each
+                    connection.stall()  # the next prompts need not wait as long
                     raise
                 time.sleep(_FULL_PAUSE)

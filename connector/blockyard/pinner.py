@@ -1,7 +1,7 @@
-"""Pins mapped extents for a device, in small pieces and on a thread of its own.
+"""Pins mapped extents for a device, in small pieces and on its own thread.
 
-Pinning takes a tenth of a second for each gigabyte, and unpinning is no faster. Copies do not wait
-for either: an extent is used unpinned until its turn has come.
+Pinning takes a tenth of a second for each gigabyte, and unpinning takes as long. Copies wait for
+neither: they use an extent unpinned until it is pinned.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .extents import Extent
 
 _log = logging.getLogger(__name__)
 
-# The driver and the kernel hold locks while they pin a piece: 1.6 ms for this many bytes.
+# The driver and the kernel hold locks while they pin a piece. This size takes 1.6 ms.
 PIECE_BYTES = 16 << 20
-_REST_SECONDS = 0.2e-3  # between pieces, so that threads that wait for those locks get them
+_REST_SECONDS = 0.2e-3  # pause between pieces, in which other threads get those locks
 
 
 class _Area:
-    """An extent with its pieces, address and bytes of each: `left` are to be pinned, in reverse."""
+    """An extent with its pieces (address and bytes). left: unpinned pieces, the last one first."""
 
     __slots__ = ("extent", "left", "pinned", "released", "stuck")
 
@@ -36,10 +36,10 @@ class _Area:
 
 
 def pieces_of(extent: Extent) -> list[tuple[int, int]]:
-    """Address and bytes of the pieces in which an extent's slots are pinned.
+    """Address and bytes of the pieces of an extent.
 
-    A piece has whole slots, because no device copies one run of bytes from two pieces. It begins
-    and ends with a page, because a page is pinned once. Slots that share pages make one piece.
+    A piece has whole slots, because a device cannot copy one run of bytes from two pieces. A piece
+    has whole pages, because a page can be pinned only once. Slots that share pages make one piece.
     """
     data, slot, slots = extent.data, extent.slot_bytes, extent.slots
     if (data | slot) % mmap.PAGESIZE:
@@ -52,11 +52,10 @@ def pieces_of(extent: Extent) -> list[tuple[int, int]]:
 class Pinner:
     """Calls on_map for the pieces of each extent, and on_unmap before the extent is unmapped.
 
-    Both are called by a thread that exists only while there is something to pin or unpin. A piece
-    for which on_map raises ends the pinning of its extent, and on_unmap is not called for it. An
-    extent with a piece for which on_unmap raises stays mapped: for the device its addresses still
-    stand for the old memory, and another mapping there would be read and written wrongly. The
-    methods may be called by any thread and wait for no piece, close() excepted.
+    The pinner's thread makes both calls. The thread runs only while pieces are left to pin or
+    unpin. When on_map raises, the extent's other pieces stay unpinned. When on_unmap raises, the
+    extent stays mapped: the device still maps these addresses to the old memory, so a new mapping
+    there would be read and written wrongly. Any thread may call the methods. Only close() waits.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class Pinner:
         self._idle.set()
 
     def add(self, extent: Extent) -> None:
-        """Takes an extent to be pinned. start() begins, so that several are mapped first."""
+        """Queues an extent for pinning. start() begins the pinning."""
         area = _Area(extent)
         with self._lock:
             self._areas[extent.address] = area
             self._to_pin.append(area)
 
     def release(self, extent: Extent) -> None:
-        """Unpins what is pinned of an extent, and then unmaps it. No copy may use it any more."""
+        """Unpins the pieces of an extent, and then unmaps it. No copy may use the extent."""
         with self._lock:
             area = self._areas.pop(extent.address)
             area.released = True
@@ -89,7 +88,7 @@ class Pinner:
         self.start()
 
     def start(self) -> None:
-        """Sees to it that the thread works on what there is to do."""
+        """Starts the thread if an extent is queued and no thread runs."""
         if self._running or not (self._to_pin or self._to_free):
             return
         with self._lock:
@@ -99,15 +98,17 @@ class Pinner:
             self._idle.clear()
         try:
             threading.Thread(target=self._run, name="blockyard-pin", daemon=True).start()
-        except RuntimeError as err:  # no thread can be had now: the next call tries again
+        except RuntimeError as err:  # the process can start no thread now; the next call may
             _log.warning("extents are not pinned yet: %s", err)
             with self._lock:
                 self._running = False
                 self._idle.set()
 
     def close(self, timeout: float) -> bool:
-        """Pins nothing more, and waits until what was released is unmapped; False when that takes
-        longer than timeout seconds. It goes on then."""
+        """Ends pinning and waits until the released extents are unmapped.
+
+        False after timeout seconds; the thread then continues.
+        """
         with self._lock:
             self._to_pin.clear()
         self.start()
@@ -146,14 +147,16 @@ class Pinner:
             area.pinned.append(piece)
 
     def _unpin(self, area: _Area) -> bool:
-        """Unpins the last piece of an extent, or unmaps an extent that has none. Whether pieces
-        may be left."""
+        """Unpins one piece of an extent, or unmaps an extent without pinned pieces.
+
+        Returns whether pieces may be left.
+        """
         if area.pinned:
             try:
                 self._on_unmap(*area.pinned.pop())
             except Exception:
                 area.stuck = True
-                if not self._stuck:  # the others would fail for the same reason
+                if not self._stuck:  # log once: other extents fail for the same reason
                     self._stuck = True
                     _log.exception("extent %d stays mapped", area.extent.number)
             return True

@@ -1,4 +1,4 @@
-"""Which extents every worker can read: hits are promised for these alone."""
+"""The extents that every worker has mapped. Only blocks in them count as hits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def pack_runs(numbers: Sequence[int]) -> bytes:
-    """Ascending extent numbers as packed u32 pairs: the first of each run, and its length."""
+    """Packs ascending extent numbers as u32 pairs: the first number and the length of each run."""
     runs: list[int] = []
     for number in numbers:
         if runs and number == runs[-2] + runs[-1]:
@@ -24,10 +24,10 @@ def pack_runs(numbers: Sequence[int]) -> bytes:
 
 
 class Readable:
-    """What the workers have said. Used by the engine's thread alone.
+    """The workers' reports of mapped extents. Only the engine's thread may use it.
 
-    workers: how many there are. A report of one more takes the place of the oldest. taken: how
-    many reports there were.
+    workers: number of workers. The report of one more worker replaces the oldest report. taken:
+    number of reports so far.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Readable:
         self._runs: dict[int, list[range]] = {}  # of each worker
 
     def take(self, report: Mapped) -> None:
-        """What one worker has mapped now, instead of what it said before."""
+        """Replaces a worker's report."""
         self.taken += 1
         self._reports.pop(report.worker, None)
         self._reports[report.worker] = report
@@ -49,7 +49,7 @@ class Readable:
             del self._reports[oldest], self._runs[oldest]
 
     def leading(self, connection: Connection, slots: bytes, first: int) -> int:
-        """How many of the slots can be read by all workers from slot `first` on, without a gap."""
+        """How many consecutive slots from slot `first` on all workers can read."""
         numbers = extents_of(slots, first)
         missing = {number for number in set(numbers) if not self._all_have(connection, number)}
         if not missing:

@@ -1,7 +1,7 @@
-"""Decodes what the agent sends: bodies of frames as dicts, with every field in its range.
+"""Decodes the bodies of the agent's frames: dicts with every field in its range.
 
-A key that is absent is zero, one that is not known is left out. FrameError names the first field
-that is of the wrong type or outside its range.
+An absent key is zero. An unknown key is ignored. FrameError names the first field with a wrong
+type or a value outside its range.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TEXT_BYTES = 4096
 
 
 def decode_body(frame_type: int, body: bytes) -> Body | None:
-    """The body of a frame from the agent. None for a frame type that this version has not.
+    """The body of a frame from the agent. None for an unknown frame type.
 
     Raises FrameError for bytes that are no msgpack map, and for a field outside its range.
     """
     if frame_type == frames.OK:
-        return {}  # OK has no body; a later minor version may give it one
+        return {}  # OK has no body; a newer minor version may add one
     fields = _FIELDS.get(frame_type)
     if fields is None:
         return None
@@ -90,7 +90,7 @@ def _bool() -> tuple[bool, _Check]:
 
 _REQUEST = {"req": _uint(0, _U64), "gen": _uint(0, _U32)}
 
-# Frame type -> key -> (what an absent key means, check of the value).
+# Frame type -> key -> (value of an absent key, check of the value).
 _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
     frames.WELCOME: {
         "major": _uint(0, 0xFFFF),

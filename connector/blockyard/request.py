@@ -1,4 +1,4 @@
-"""State of one request of the engine on the scheduler side."""
+"""The state of one request of the engine on the scheduler side."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .packer import Pack
 
-# What is known of the blocks of one generation of a request. MISSED and PASSED are final for the
-# generation: nothing of it is loaded any more, while its blocks may still be stored.
-PACKING = 0  # its tokens are on their way to the agent
-ASKED = 1  # the agent was asked what is resident
+# The lookup state of one generation of a request. MISSED and PASSED are final: the generation loads
+# no more blocks. Its blocks may still be stored.
+PACKING = 0  # the packer sends its tokens to the agent
+ASKED = 1  # LOOKUPs are sent
 KNOWN = 2  # a prefix is resident and pinned
 LOADING = 3  # jobs copy that prefix, or a part of it
 LOADED = 4
-MISSED = 5  # nothing to load, or a load has failed
-PASSED = 6  # the engine went on without what was found
+MISSED = 5  # no block to load, or a load has failed
+PASSED = 6  # the engine computes the found blocks itself
 
 STATES = ("PACKING", "ASKED", "KNOWN", "LOADING", "LOADED", "MISSED", "PASSED")
 
@@ -28,10 +28,10 @@ _numbers = itertools.count(1)
 
 
 class Hit(NamedTuple):
-    """Blocks beyond the engine's own that can be loaded.
+    """Loadable blocks beyond the engine's own blocks.
 
-    sources has the tier of each (1 host, 2 disk), slots the packed slot of each, pinned until
-    load() has ended or the request lets them go.
+    sources: the tier of each block (1 host, 2 disk). slots: the packed slots, pinned until load()
+    has ended or the request releases them.
     """
 
     blocks: int
@@ -43,7 +43,7 @@ MISS = Hit(0, b"")
 
 
 class Part(NamedTuple):
-    """The answer to one LOOKUP: `ready` of the `count` blocks from `first` on are pinned."""
+    """The answer to one LOOKUP: the first `ready` of `count` blocks from `first` on are pinned."""
 
     first: int
     count: int
@@ -56,8 +56,8 @@ class Part(NamedTuple):
 class Request:
     """One request as the agent knows it: a number, and one generation at a time.
 
-    An engine that uses a request id again gets a new Request, and so does a preempted request of
-    which a copy may still read pinned slots: the next OPEN of a number drops its pins.
+    A reused request id gets a new Request. So does a preempted request with a load in flight,
+    because the next OPEN of its number would drop the pins of that load.
     """
 
     __slots__ = (
@@ -110,36 +110,36 @@ class Request:
         self.identity = identity
         self.lookup = lookup
         self.store = store
-        self.connection: Connection | None = None  # None: the agent does not know of it
+        self.connection: Connection | None = None  # None: the agent does not know the request
         self.opened = -1  # the generation that the agent has, -1 for none
-        self.unsettled = 0  # stores that are offered or being copied, of all generations
-        self.finished = False  # the engine has no more to say about it
+        self.unsettled = 0  # stores offered or in flight, of all generations
+        self.finished = False  # the engine has ended the request
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Forgets what was known of an earlier generation. Stores of it go on."""
+        """Begins a generation and clears the lookup state. Earlier stores continue."""
         self.generation = generation
         self.state = MISSED
         self.sent = 0  # tokens that the agent has
-        self.total = 0  # complete blocks in them when it was asked
+        self.total = 0  # complete blocks in the sent tokens at the time of LOOKUP
         self.known = 0  # leading blocks that are pinned
         self.slots = b""  # their slots, packed
         self.sources = b""  # their tiers
-        self.parts: list[Part] = []  # answers, until all LOOKUPs of a round are answered
-        self.unanswered = 0  # LOOKUPs
+        self.parts: list[Part] = []  # answers of the current round of LOOKUPs
+        self.unanswered = 0  # LOOKUPs without an answer
         self.waits = False  # this round of LOOKUPs may wait for the disk
-        self.asked_at = 0.0  # also: when the packer got it
-        self.deadline = 0.0  # when an answer is not waited for any longer
-        self.offered = 0  # leading blocks that are in the agent, offered, or not wanted there
+        self.asked_at = 0.0  # time of the LOOKUPs, or of the submission to the packer
+        self.deadline = 0.0  # time limit for the answers
+        self.offered = 0  # leading blocks that are stored, offered or refused
         self.loads = 0  # load jobs in flight
         self.load_failed = False
-        self.promised = -1  # end of the blocks that the engine was told of
+        self.promised = -1  # end of the blocks that hit() has returned
         self.readable = range(0)  # known blocks that all workers can read
-        self.mapping_until = 0.0  # when they are not waited for any longer, 0 before that
-        self.packing: Pack | None = None  # the packer sends its tokens: nobody else may
-        self.polled = False  # hit() has waited for an answer once
-        self.delayed = False  # it is opened when the connection is usable
-        self.broken = False  # the agent has refused a frame about it, or was not told of it
+        self.mapping_until = 0.0  # time limit for workers to map the blocks, 0 before a wait
+        self.packing: Pack | None = None  # set while only the packer may send its tokens
+        self.polled = False  # hit() has polled for an answer once
+        self.delayed = False  # OPEN waits for a usable connection
+        self.broken = False  # the agent has refused a frame of the request, or lacks its tokens
 
     def __repr__(self) -> str:
         return (

@@ -75,7 +75,7 @@ class CudaCopy:
         return bool(self._event.query())
 
 
-class LateCopy:
+class DeferredCopy:
     """A copy that is queued when its fence has been reached."""
 
     def __init__(self, fence: Any, begin: Callable[[], CudaCopy]) -> None:
@@ -112,14 +112,14 @@ class CudaMover:
 
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
-    ) -> CudaCopy | LateCopy:
+    ) -> CudaCopy | DeferredCopy:
         """See CopyEngine."""
         device, host, sizes = self._pages.runs(slots, blocks)
         return self._copy(self._loads, slots, fence, (device, host, sizes, True))
 
     def store(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
-    ) -> CudaCopy | LateCopy:
+    ) -> CudaCopy | DeferredCopy:
         """See CopyEngine."""
         device, host, sizes = self._pages.runs(slots, blocks)
         return self._copy(self._stores, slots, fence, (host, device, sizes, False))
@@ -130,14 +130,14 @@ class CudaMover:
         slots: Sequence[int],
         fence: Any,
         runs: tuple[list[int], list[int], list[int], bool],
-    ) -> CudaCopy | LateCopy:
+    ) -> CudaCopy | DeferredCopy:
         if self._all_pinned(slots):
             return CudaCopy(self._driver.copy(stream, fence, *runs))
 
         def begin() -> CudaCopy:
             return CudaCopy(self._driver.copy(stream, None, *runs, self._all_pinned(slots)))
 
-        return begin() if fence is None else LateCopy(fence, begin)
+        return begin() if fence is None else DeferredCopy(fence, begin)
 
     def _all_pinned(self, slots: Sequence[int]) -> bool:
         """Whether each slot lies in a pinned piece."""
