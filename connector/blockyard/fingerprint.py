@@ -1,11 +1,10 @@
-"""Fingerprints of weights and of LoRA adapters: what must be equal for KV to be interchangeable.
+"""Fingerprints of weights and of LoRA adapters. Engines share KV only with equal fingerprints.
 
-Names do not tell weights apart: a fine-tune saved over its base model keeps path and name, and
-equal tokens give equal engine hashes across models. So a fingerprint covers the files themselves:
-small ones whole, large ones by size, time of change, header and samples of their content, which
-takes milliseconds instead of reading a hundred gigabytes. A file that was changed in place
-between the samples, at equal size and with its time put back, is not noticed; the setting
-`weights` is there for whoever does that.
+Names do not identify weights: a fine-tune saved over its base model keeps path and name. Equal
+tokens have equal engine hashes in all models. So a fingerprint covers the files themselves: small
+files whole, large files by size, time of change, header and samples. That takes milliseconds, where
+a full read would read a hundred gigabytes. A fingerprint misses a change between the samples that
+keeps the size and restores the time. The setting `weights` covers this case.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_FILES = 10_000
 MAX_DEPTH = 2
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".json", ".py")
-# Files of a model directory that have no say in what the KV of given token ids is.
+# Files of a model directory that do not affect the KV of given token ids.
 UNRELATED = (
     "tokenizer",
     "vocab",
@@ -42,7 +41,7 @@ UNRELATED = (
     "preprocessor",
     "processor",
 )
-# Loaders that take their weights from files on this machine.
+# Loaders that read their weights from files on this machine.
 FILE_LOADERS = frozenset(
     "auto hf safetensors pt npcache mistral fastsafetensors instanttensor sharded_state gguf"
     " bitsandbytes runai_streamer runai_streamer_sharded".split()
@@ -50,8 +49,11 @@ FILE_LOADERS = frozenset(
 
 
 class Fingerprint(NamedTuple):
-    """text goes into the namespace. shared is False when text is unique to this engine start,
-    because the weights could not be told apart; reason says why, for people."""
+    """The fingerprint of weights. text: goes into the namespace.
+
+    shared: False when the weights could not be identified, so text is unique to this engine start.
+    reason: why, for people.
+    """
 
     text: str
     shared: bool
@@ -60,11 +62,11 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Where an engine takes its weights from.
+    """The source of an engine's weights.
 
     model: a directory, a file, or a Hugging Face id. revision, cache_dir: of that id. load_format:
-    the engine's loader. seed: of random weights. config: everything else that changes the KV of a
-    token: the effective model configuration, quantization, KV scales.
+    the engine's loader. seed: of random weights. config: all other inputs of a token's KV: the
+    effective model configuration, quantization, KV scales.
     """
 
     model: str
@@ -78,10 +80,10 @@ class Source:
 def weights_fingerprint(
     source: Source, given: str = "", read_after: float = math.inf
 ) -> Fingerprint:
-    """The fingerprint of an engine's weights; `given` is the user's own word on the files.
+    """The fingerprint of an engine's weights. given: the user's fingerprint, instead of the files.
 
-    read_after: when the engine began, in seconds of the epoch. Files that changed later may not be
-    those that it has read, so that what it computes with is not known.
+    read_after: start of the engine, in seconds of the epoch. The engine may not have read files
+    that changed later, so such weights are unknown.
     """
     digest = hashlib.sha256(VERSION.encode())
     _feed(digest, json.dumps(source.config, sort_keys=True, default=str).encode())
@@ -112,16 +114,16 @@ def _unique(reason: str) -> Fingerprint:
 
 
 def combined(first: Fingerprint, second: Fingerprint) -> Fingerprint:
-    """One fingerprint for a model and its draft model, whose layers lie in the same blocks."""
+    """One fingerprint for a model and its draft model. The blocks have the layers of both."""
     digest = hashlib.sha256(f"{first.text} {second.text}".encode()).hexdigest()[:32]
     reason = first.reason or second.reason
     return Fingerprint("pair-" + digest, first.shared and second.shared, reason)
 
 
 def locate(model: str, revision: str = "", cache_dir: str = "") -> Path | None:
-    """The directory or file that `model` names on this machine, Hugging Face's cache included.
+    """The directory or file of `model` on this machine, or None. Hugging Face's cache counts.
 
-    None when it is not here. Nothing is downloaded.
+    locate() downloads nothing.
     """
     if "://" in model or not model:
         return None
@@ -153,13 +155,13 @@ def _hub_cache(cache_dir: str) -> Path:
 
 
 class LoraFiles(NamedTuple):
-    """An adapter's fingerprint and what `stat` said of its files when it was taken."""
+    """An adapter's fingerprint, and the `stat` results of its files before the fingerprint."""
 
     text: str
     stats: tuple[tuple[str, int, int, int, int], ...]
 
     def unchanged(self) -> bool:
-        """Whether the files are still those; costs one stat each."""
+        """Whether the files are unchanged. Costs one stat for each file."""
         try:
             return all(_stat(path) == (path, *rest) for path, *rest in self.stats)
         except OSError:
@@ -169,14 +171,14 @@ class LoraFiles(NamedTuple):
 def lora_fingerprint(path: str, cache_dir: str = "") -> LoraFiles:
     """The fingerprint of the adapter at `path` (a directory or a Hugging Face id).
 
-    OSError when it cannot be read, ValueError when it is no adapter: then nothing of a request
-    that uses it may be shared.
+    OSError when the adapter cannot be read, ValueError when the path has no adapter. Then a request
+    with this adapter must not share blocks.
     """
     where = locate(path, "", cache_dir)
     if where is None:
         raise FileNotFoundError(f"LoRA adapter {path!r} is not on this machine")
     digest = hashlib.sha256(VERSION.encode() + b".lora")
-    # Taken before the content is read: a file that changes meanwhile then differs afterwards.
+    # Taken before the content is read: unchanged() then detects a change during the read.
     stats = tuple(_stat(str(file)) for _, file in _files(where))
     if not _feed_tree(digest, where):
         raise ValueError(f"LoRA adapter {where}: no weight files")
@@ -184,12 +186,12 @@ def lora_fingerprint(path: str, cache_dir: str = "") -> LoraFiles:
 
 
 def _stat(path: str) -> tuple[str, int, int, int, int]:
-    status = os.stat(path)  # the time of the last change of the inode cannot be put back
+    status = os.stat(path)  # nobody can restore st_ctime_ns
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _files(where: Path) -> Iterator[tuple[str, Path]]:
-    """Relative name and path of every file that matters, in order."""
+    """Relative name and path of every relevant file, sorted."""
     if where.is_file():
         yield where.name, where
         return
@@ -202,7 +204,7 @@ def _files(where: Path) -> Iterator[tuple[str, Path]]:
         directories[:] = [name for name in directories if not name.startswith(".")]
         for name in names:
             lower = name.lower()
-            # A prefix says what a text is for; a file of weights counts whatever it is called.
+            # The prefix excludes only text files. A file of weights counts under any name.
             unrelated = lower.endswith((".json", ".py")) and lower.startswith(UNRELATED)
             if lower.endswith(WEIGHT_SUFFIXES) and not unrelated:
                 full = Path(base) / name
@@ -213,10 +215,10 @@ def _files(where: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _feed_tree(digest: Any, where: Path) -> bool:
-    """Feeds every file that matters; False when none of them holds weights."""
+    """Feeds every relevant file to the digest. False without a file of weights."""
     weights = False
     for name, path in _files(where):
-        # The name of a single file (GGUF) is its owner's; inside a directory names have meaning.
+        # The user chooses the name of a single file (GGUF). Names in a directory have meaning.
         _feed(digest, b"" if path == where else name.encode("utf-8", "surrogateescape"))
         _feed_file(digest, path)
         weights = weights or not name.endswith((".json", ".py"))
@@ -241,12 +243,12 @@ def _feed_file(digest: Any, path: Path) -> None:
 
 
 def _version_of(path: Path, fd: int) -> bytes:
-    """The content's name where the store is content-addressed (Hugging Face), else its time."""
+    """The content's name in a content-addressed store (Hugging Face), otherwise the file's time."""
     return _blob_of(path).encode() or str(os.fstat(fd).st_mtime_ns).encode()
 
 
 def _blob_of(path: Path) -> str:
-    """The name of the content that `path` links to, empty where files have other names."""
+    """The content's name that `path` links to. Empty without a content-addressed store."""
     if path.is_symlink():
         target = Path(os.readlink(path))
         if target.parent.name == "blobs" and len(target.name) in (40, 64):
@@ -255,9 +257,9 @@ def _blob_of(path: Path) -> str:
 
 
 def _changed_since(where: Path, moment: float) -> str:
-    """A file that was changed, or put there, after `moment`; empty when there is none.
+    """A file that was changed or created after `moment`, or an empty string.
 
-    One that is named by its content has always been the same.
+    A file named by its content never changes.
     """
     if moment == math.inf:
         return ""
@@ -268,7 +270,7 @@ def _changed_since(where: Path, moment: float) -> str:
 
 
 def process_start() -> float:
-    """When this process began, in seconds of the epoch; infinity where that is not known."""
+    """The start of this process in seconds of the epoch, or infinity when unknown."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
         ticks = int(stat.rpartition(")")[2].split()[19])

@@ -1,8 +1,8 @@
 """Frames of the connector protocol: numbers, header, one encoder for each frame a connector sends.
 
-The encoders return bodies; transport.Link adds the header. Those on the hot path put their bytes
-together by hand. They check what cannot be encoded; what the agent alone can judge, it refuses.
-replies.py decodes what the agent sends.
+An encoder returns a body. transport.Link adds the header. Encoders on the hot path join their bytes
+by hand. An encoder raises an error for values that cannot be encoded. The agent checks the rest.
+replies.py decodes the agent's frames.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_EXTENT_BYTES = 1 << 30
 MAX_EXTENT_SLOTS = MAX_EXTENT_BYTES // 4096
 MAX_BLOCK_BYTES = 256 << 20
 PAGE_BYTES = 4096
-# The request that COMMIT, ABORT, RELEASE and CLOSE name for what RESUMED gave back, with gen 0.
+# COMMIT, ABORT, RELEASE and CLOSE name this request, with gen 0, for the slots of RESUMED.
 RESUMED_REQUEST = 2**64 - 1
 
 # Codes of ERROR.
@@ -83,11 +83,11 @@ _header = struct.Struct("<IHHII")
 
 
 class FrameError(ValueError):
-    """A message that is no frame of this version, or a body with a field outside its range."""
+    """A malformed frame, or a body with a field outside its range."""
 
 
 class Header(NamedTuple):
-    """The first 16 bytes of a frame, without what is the same in all of them."""
+    """The variable fields in the first 16 bytes of a frame."""
 
     type: int
     corr: int
@@ -95,7 +95,7 @@ class Header(NamedTuple):
 
 
 def pack_header(frame_type: int, corr: int, body_bytes: int) -> bytes:
-    """The header of a frame. ValueError when the body is too large for one."""
+    """The header of a frame. ValueError when the body is too large."""
     if body_bytes > MAX_BODY:
         raise ValueError(f"{name(frame_type)} body: {body_bytes} bytes, want at most {MAX_BODY}")
     return _header.pack(MAGIC, frame_type, 0, corr, body_bytes)
@@ -119,16 +119,16 @@ def parse_header(message: bytes | memoryview) -> Header:
 
 
 def name(frame_type: int) -> str:
-    """The frame's name in the protocol's document, such as "LOOKUP"."""
+    """The frame's name in docs/protocol.md, such as "LOOKUP"."""
     return NAMES.get(frame_type, f"TYPE({frame_type})")
 
 
 @dataclass(frozen=True)
 class HelloFields:
-    """What an engine says of itself in HELLO. See the protocol's document for the ranges.
+    """The engine's fields of HELLO. docs/protocol.md has the ranges.
 
-    namespace is the protocol's namespace map; None (workers only) means the session's. connector
-    is for people, as engine is.
+    namespace: the protocol's namespace map. None (workers only) means the session's namespace.
+    engine and connector are for people.
     """
 
     engine: str
@@ -152,10 +152,10 @@ class HelloFields:
 
 @dataclass(frozen=True)
 class RegisterFields:
-    """What a worker says of its KV in REGISTER.
+    """A worker's KV in REGISTER.
 
-    device_blocks: blocks in its pool. block_bytes: its share of one block, which begins at
-    offset in the block.
+    device_blocks: blocks in the worker's pool. block_bytes: the worker's share of one block.
+    offset: begin of the share in the block.
     """
 
     device_blocks: int
@@ -163,7 +163,7 @@ class RegisterFields:
     offset: int = 0
 
 
-# Of minor version 1, left out where they say nothing.
+# Keys of minor version 1. An empty value is left out.
 _LATER_KEYS = (
     "lists_cached",
     "consolidated_endpoint",
@@ -176,7 +176,7 @@ _LATER_KEYS = (
 
 
 def encode_hello(role: str, fields: HelloFields, session: int = 0) -> bytes:
-    """HELLO as "scheduler" or "worker". A worker's session 0 is that of its worker id and rank."""
+    """HELLO as "scheduler" or "worker". Session 0 of a worker names its worker id and rank."""
     body: dict[str, Any] = {
         "major": VERSION_MAJOR,
         "minor": VERSION_MINOR,
@@ -262,7 +262,7 @@ def _check_tokens(frame: str, tokens: bytes) -> None:
 
 
 def _range(fields: int, req: int, gen: int, first: int, count: int) -> bytes:
-    """The start of a body of `fields` keys: a run of blocks of a request."""
+    """The start of a body with `fields` keys: a run of blocks of a request."""
     return b"".join(
         (
             bytes((0x80 | fields,)),
@@ -315,7 +315,7 @@ def encode_slots(req: int, gen: int, slots: bytes) -> bytes:
     )
 
 
-# Two frames with one form of body.
+# COMMIT and ABORT have the same body.
 encode_commit = encode_slots
 encode_abort = encode_slots
 

@@ -1,9 +1,8 @@
-"""System calls that never wait, made without letting go of the interpreter's lock.
+"""System calls that never wait, made while holding the interpreter lock.
 
-Python lets go of its lock around every system call and takes it back afterwards, which takes up to
-the switch interval when another thread computes meanwhile. A hook of the engine, or the thread that
-is about to copy, would pay that for a call of a microsecond. So these keep the lock. Only for
-descriptors that do not block.
+Python releases its lock around every system call. To take the lock back may last one switch
+interval while another thread computes. That is too long for a hook of the engine or for a copying
+thread. So these calls keep the lock. They take only non-blocking descriptors.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import socket
 import struct
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # CDLL would let go of the lock
+_libc = ctypes.PyDLL(None, use_errno=True)  # CDLL would release the lock
 
 _CMSG = struct.Struct("@Nii")  # struct cmsghdr: length with this header, level, type
 _ALIGN = struct.calcsize("@N")
@@ -28,8 +27,8 @@ class _Iovec(ctypes.Structure):
 
 
 class _Msghdr(ctypes.Structure):
-    # The two lengths are size_t in glibc, and int with padding in musl: on the little-endian
-    # 64-bit machines that engines run on that is the same.
+    # The two lengths are size_t in glibc, and int with padding in musl. Both are the same on the
+    # little-endian 64-bit machines of the engines.
     _fields_ = [
         ("name", ctypes.c_void_p),
         ("name_length", ctypes.c_uint32),
@@ -52,28 +51,30 @@ _libc.write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 
 
 def _raise() -> None:
-    """The OSError for errno, of the class that Python's own calls raise."""
+    """Raises the OSError for errno, with the same class as Python's own calls."""
     number = ctypes.get_errno()
     raise OSError(number, os.strerror(number))
 
 
 def send(fd: int, message: bytes) -> None:
-    """Sends one message. BlockingIOError when there is no room, another OSError for the rest."""
+    """Sends one message. BlockingIOError for a full socket, another OSError for other failures."""
     while _libc.send(fd, message, len(message), _NOW) < 0:
         if ctypes.get_errno() != errno.EINTR:
             _raise()
 
 
 class Inbox:
-    """Room for one message and the descriptors that come with it. Of one thread at a time."""
+    """A buffer for one message and its descriptors. One thread at a time may use it."""
 
     def __init__(self, size: int, descriptors: int) -> None:
-        """size: bytes; descriptors: how many, at least. More of either is cut off, as flags of
-        receive() say."""
+        """size: bytes of a message. descriptors: at least this number of descriptors.
+
+        receive() cuts off the excess and sets flags.
+        """
         self.message = bytearray(size)
         room = _ALIGN * ((_CMSG.size + 4 * descriptors + _ALIGN - 1) // _ALIGN)
         self._control = bytearray(room)
-        # These keep the two from moving.
+        # These exports keep the two buffers at their addresses.
         self._message_at = (ctypes.c_char * size).from_buffer(self.message)
         self._control_at = (ctypes.c_char * room).from_buffer(self._control)
         self._iov = _Iovec(ctypes.addressof(self._message_at), size)
@@ -85,9 +86,11 @@ class Inbox:
         self._where = ctypes.byref(self._head)
 
     def receive(self, fd: int) -> tuple[int, list[int], int]:
-        """Receives into message: how many bytes, the descriptors, which the caller owns and which
-        are closed on exec, and recvmsg's flags. BlockingIOError when nothing has arrived, another
-        OSError for the rest; 0 bytes at the end of the connection."""
+        """Receives into message. Returns the number of bytes, the descriptors and recvmsg's flags.
+
+        The caller owns the descriptors, which are closed on exec. 0 bytes mean the end of the
+        connection. BlockingIOError without a message, another OSError for other failures.
+        """
         head = self._head
         head.control_length = len(self._control)
         while (count := _libc.recvmsg(fd, self._where, _RECEIVE)) < 0:
@@ -97,7 +100,7 @@ class Inbox:
         return count, self._descriptors(length) if length else [], head.flags
 
     def _descriptors(self, length: int) -> list[int]:
-        """What SCM_RIGHTS brought, in the first `length` bytes of the control messages."""
+        """The descriptors of SCM_RIGHTS in the first `length` bytes of the control messages."""
         out: list[int] = []
         at = 0
         while at + _CMSG.size <= length:
@@ -112,13 +115,13 @@ class Inbox:
 
 
 def wake(eventfd: int) -> None:
-    """Adds one to an eventfd; one that is full is as awake as it can be."""
+    """Adds one to an eventfd. A full eventfd stays as it is."""
     if _libc.write(eventfd, _ONE, 8) < 0 and ctypes.get_errno() != errno.EAGAIN:
         _raise()
 
 
 def take_wakes(eventfd: int) -> None:
-    """Sets an eventfd back to zero, whether it was that already or not."""
+    """Sets an eventfd to zero."""
     into = ctypes.c_uint64()
     if _libc.read(eventfd, ctypes.byref(into), 8) < 0 and ctypes.get_errno() != errno.EAGAIN:
         _raise()

@@ -58,12 +58,12 @@ def text(s: str) -> bytes:
 
 
 def binary(b: bytes) -> bytes:
-    """A run of bytes."""
+    """A byte string."""
     return _head(len(b), 0xC4) + b
 
 
 def _head(n: int, first: int) -> bytes:
-    """Type byte and length where the types for lengths of 8, 16 and 32 bits follow each other."""
+    """Type byte and length. first: the type for 8-bit lengths, before those for 16 and 32 bits."""
     if n <= 0xFF:
         return _pack_8(first, n)
     if n <= 0xFFFF:
@@ -74,7 +74,7 @@ def _head(n: int, first: int) -> bytes:
 def encode(value: Any) -> bytes:
     """One value: bool, int (0..2^64-1), str, bytes, list or tuple, or a mapping with str keys.
 
-    TypeError for any other type, ValueError for what is out of range or nested deeper than
+    TypeError for any other type. ValueError for a value out of range or nested deeper than
     MAX_DEPTH.
     """
     out: list[bytes] = []
@@ -120,8 +120,11 @@ def _head_16_32(n: int, first: int) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The one value that data holds. MsgpackError when it is cut off, followed by more bytes,
-    nested deeper than MAX_DEPTH, or has a map key that is no string."""
+    """The one value in data.
+
+    MsgpackError when the value is cut off, followed by more bytes, nested deeper than MAX_DEPTH, or
+    has a map key that is no string.
+    """
     try:
         value, at = _decode(data, 0, MAX_DEPTH)
     except IndexError:  # the type byte itself is missing
@@ -163,7 +166,7 @@ _SIZED = {
 
 
 def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value at `at`, and where the next one begins."""
+    """The value at `at`, and the begin of the next value."""
     first = data[at]
     at += 1
     if first < 0x80:
@@ -245,7 +248,7 @@ def _decode_map(data: bytes, at: int, n: int, depth: int) -> tuple[dict[str, Any
 
 
 def _check_room(data: bytes, at: int, n: int, depth: int) -> None:
-    """Every item takes a byte at least, so a count beyond the input is refused at once."""
+    """Raises MsgpackError for too deep nesting, or for more items than bytes are left."""
     if depth <= 0:
         raise MsgpackError(f"nested deeper than {MAX_DEPTH}")
     if n > len(data) - at:
