@@ -1,11 +1,13 @@
 """The scheduler side of a connector, for any engine.
 
-The engine's scheduler thread calls a SchedulerSession; no call waits for the agent, and without
-one every call returns at once. Requests are opened at the agent as the engine learns of them;
-hit() says what can be loaded, load() begins it, computed() offers what the engine has computed.
-take_work() gives what the workers have to copy, settle() takes what they report.
+The engine's scheduler thread calls a SchedulerSession. No call waits for the agent. Without an
+agent every call returns at once. The calls, in the order of a request's life:
 
-No other thread changes the state: the keeper and the packer hand over what they have done.
+open() opens a request at the agent. hit() returns its loadable blocks. load() begins their load.
+computed() offers computed blocks for storing. take_work() returns the workers' copies of a step.
+settle() takes the workers' reports. finished() ends the request.
+
+Only the engine's thread changes the state. The keeper and the packer deliver results in queues.
 """
 
 from __future__ import annotations
@@ -35,41 +37,41 @@ from .work import EMPTY_WORK, Done, Mapped, Work
 
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
-# Counters of the session. Those of STATS keep their names there.
+# Counters of the session. STATS has the first nine, under these names.
 _COUNTERS = (
     "lookups",  # requests that were looked up
     "hit_blocks",
-    "loads",  # requests for which a load began
+    "loads",  # requests with a load
     "loaded_blocks",
     "failed_loads",  # jobs
     "stores",  # offers
     "stored_blocks",
     "dropped_stores",  # blocks that were offered and not stored
     "errors",  # frames that the agent refused
-    "present_blocks",  # offered, and there already
-    "resumed_blocks",  # stored although the agent died while they were copied
-    "deferred",  # offers put off: the limit on held blocks was reached
-    "absent",  # requests for which there was no agent
+    "present_blocks",  # offered blocks that the agent had already
+    "resumed_blocks",  # blocks stored although the agent restarted during their copy
+    "deferred",  # offers deferred by the limit on held blocks
+    "absent",  # requests without an agent
     "too_many",  # requests beyond the agent's limit
     "skipped",  # requests that the protocol cannot carry
-    "unsent",  # requests that the agent did not read
-    "late",  # answers that were not waited for any longer
-    "doubted",  # hits that were kept back, because not all workers could load
-    "unmapped",  # hits that were cut short, because not all workers had mapped the memory
+    "unsent",  # requests that the packer could not send
+    "late",  # overdue answers
+    "doubted",  # hits withheld while loads fail
+    "unmapped",  # hits shortened because a worker had not mapped the memory
 )
 _REPORTED = _COUNTERS[:9]
 
-_SPIN = 40e-6  # leaves a hook of 50 us room for the rest
+_SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
 _MIN_LIMIT = 64
 _now = time.perf_counter
 
 
 class SchedulerSession:
-    """One engine's session with the agent, through restarts of the agent.
+    """One engine's session with the agent. The session survives restarts of the agent.
 
-    blocks may come later, by bind(); nothing is stored before. block_tokens is the number of tokens
-    in a block. Requests are named by the engine's ids; a generation counts how often the engine
-    has begun a request anew.
+    blocks: the engine's device blocks; without them, bind() must give them before any store.
+    block_tokens: tokens in a block. A request has the engine's id. Its generation counts the
+    request's preemptions.
     """
 
     def __init__(
@@ -108,9 +110,9 @@ class SchedulerSession:
             self.bind(blocks)
 
     def start(self, hello: HelloFields, workers: int | None = None) -> None:
-        """Connects, and stays connected, from a thread of its own.
+        """Starts the keeper, which connects and stays connected.
 
-        workers is how many report each job; by default tp times pp of the namespace.
+        workers: how many workers report each job. The default is tp times pp of the namespace.
         """
         if hello.namespace is None:
             raise ValueError("hello.namespace: None, want the engine's namespace")
@@ -127,15 +129,18 @@ class SchedulerSession:
             self._keeper.start(hello)
 
     def bind(self, blocks: DeviceBlocks) -> None:
-        """The engine's device blocks. Stores may hold a part of those that are free now."""
+        """Sets the engine's device blocks. Stores may hold a part of the blocks free now."""
         self._stores.blocks = blocks
         free = blocks.free_count()
         automatic = max(_MIN_LIMIT, free // 10, min(256, free // 2))
         self._stores.limit = self._settings.max_inflight_blocks or automatic
 
     def observe(self, pool: CachePool, queues: Callable[[], tuple[int, int]]) -> None:
-        """What other threads may look at, for STATS and LIST_CACHED: the engine's device blocks,
-        and how many requests run and wait. HELLO must say that hashes are listed."""
+        """Sets the sources of STATS and LIST_CACHED, which other threads call.
+
+        queues returns the numbers of running and waiting requests. HELLO must announce that the
+        scheduler lists hashes.
+        """
         self._queues = queues
         self._keeper.lister.pool = pool
 
@@ -150,10 +155,10 @@ class SchedulerSession:
         lookup: bool = True,
         store: bool = True,
     ) -> None:
-        """The engine has a request. tokens is read later too: give the list that grows.
+        """Opens a request at the agent. An open request begins its next, higher generation.
 
-        A request that is open already begins its next generation, if that is a higher one.
-        Every request that was opened must be finished().
+        tokens: the engine's own list; the session reads the tokens that the engine appends later.
+        The engine must call finished() for every opened request.
         """
         self._pump(True)
         r = self._requests.get(rid)
@@ -169,12 +174,12 @@ class SchedulerSession:
             self._lookups.begin(r, self._attachment.connection)
 
     def _reopen(self, r: Request, generation: int) -> Request:
-        """The next generation of a request. The engine has preempted it.
+        """Begins the next generation of a preempted request.
 
-        OPEN with a higher generation drops the pins of the earlier one, so no load of that may be
-        in flight. None is: an engine preempts what runs, and a request runs after its load has
-        ended. Should one be reported late all the same, or the packer be at work on it, the earlier
-        generation stays open under its number until that is over, and the new one gets another.
+        OPEN with a higher generation drops the pins of the earlier one, so the earlier one must
+        have no load in flight. Usually it has none: an engine preempts running requests, and a
+        request runs after its load. With a load in flight or a prompt in the packer, the earlier
+        generation keeps its number until both end, and the new generation gets a new number.
         """
         connection = self._attachment.connection
         entangled = r.packing is not None or r.loads
@@ -192,11 +197,11 @@ class SchedulerSession:
     def hit(
         self, rid: str, generation: int, local_blocks: int, spin: float = _SPIN
     ) -> Hit | None:
-        """What can be loaded beyond the engine's own local_blocks. None: ask again.
+        """The loadable blocks beyond the engine's own local_blocks. None: not known yet, ask again.
 
-        Asking changes nothing, and may be repeated; the answer may grow. Waits at most `spin`
-        seconds, and only for a request that was asked about a moment ago. A generation of which a
-        load has begun is a miss from then on, whatever became of the load.
+        The call may be repeated, and the answer may grow. The first call waits at most `spin`
+        seconds for the agent's answer. A generation with a load is a miss afterwards, even if the
+        load has failed.
         """
         r = self._requests.get(rid)
         if r is None or generation < r.generation:
@@ -221,8 +226,8 @@ class SchedulerSession:
     ) -> bool:
         """Loads blocks from `first` on into device blocks, one list of ids for each KV group.
 
-        hit() must have told of them. False when they cannot be loaded any more: then the workers
-        report the request's load as failed, so that an engine that waits for it goes on.
+        hit() must have returned these blocks. False when they cannot be loaded any more. Then the
+        workers report the load as failed, so that the engine stops waiting.
         """
         r = self._requests.get(rid)
         if r is not None and r.generation == generation and self._loads.begin(r, first, block_ids):
@@ -231,11 +236,11 @@ class SchedulerSession:
         return False
 
     def fail_load(self, rid: str) -> None:
-        """A load that the engine waits for cannot begin: the workers report it as failed."""
+        """Has the workers report a request's load as failed, without any copy."""
         self._loads.fail(rid, self._requests.get(rid), ())
 
     def release_hit(self, rid: str, generation: int) -> None:
-        """What hit() told of is not going to be loaded: its pins drop."""
+        """Releases the pins of a hit that the engine does not load."""
         r = self._requests.get(rid)
         if r is not None and r.generation == generation:
             self._lookups.pass_by(r)
@@ -243,27 +248,27 @@ class SchedulerSession:
     def computed(
         self, rid: str, generation: int, blocks: int, block_ids: Sequence[Sequence[int]]
     ) -> bool:
-        """The first `blocks` blocks hold the KV of known tokens: offers those that are new.
+        """Offers the new ones of a request's first `blocks` blocks to the agent.
 
-        They must have been computed in earlier steps; block_ids are all of the request's device
-        blocks, one list for each KV group. False when some could not be offered yet, so that
-        calling again in a later step makes sense.
+        Earlier steps must have computed the blocks. block_ids: all device blocks of the request,
+        one list for each KV group. False when some blocks were not offered: call again in a later
+        step.
         """
         r = self._requests.get(rid)
         if r is None or r.generation != generation:
             return True
         if r.state in (PACKING, ASKED, KNOWN):
-            self._lookups.pass_by(r)  # it runs, so it does not wait for a load
+            self._lookups.pass_by(r)  # a running request does not wait for a load
         return self._stores.offer(r, blocks, block_ids)
 
     def finished(self, rid: str) -> None:
-        """The engine's last word on a request. What is in flight goes on and is settled."""
+        """Ends a request. Its copies in flight continue and are settled."""
         r = self._requests.pop(rid, None)
         if r is not None:
             self._retire(r)
 
     def _retire(self, r: Request) -> None:
-        """Nothing more begins for r; it is closed when nothing of it is in flight."""
+        """Begins no more work for r, and closes r when no work is in flight."""
         r.finished = True
         if r.packing is not None:
             r.packing.cancelled = True
@@ -272,7 +277,7 @@ class SchedulerSession:
     # Steps.
 
     def take_work(self) -> Work:
-        """The copies that workers are to make with the next step."""
+        """The copies for the workers in the next step."""
         stores = self._stores
         if self._attachment.idle and not (self._loads.queued or stores.waits or stores.offers):
             return EMPTY_WORK
@@ -286,7 +291,7 @@ class SchedulerSession:
         return Work(loads, taken) if loads or taken else EMPTY_WORK
 
     def settle(self, done: Done | None) -> None:
-        """What workers report of jobs."""
+        """Takes the workers' reports of jobs."""
         if not done:
             return
         for number, (ok, failed) in done.jobs.items():
@@ -296,7 +301,7 @@ class SchedulerSession:
         self._attachment.leave_if_done()
 
     def _settle(self, job: Job) -> None:
-        """All workers have ended a job."""
+        """Settles a job that all workers have ended."""
         connection = job.connection
         if job.kind == LOAD:
             self._loads.ended(job)
@@ -308,21 +313,26 @@ class SchedulerSession:
             self._stores.ended(job)
 
     def mapped(self, report: Mapped) -> None:
-        """What one worker can read now. Hits are promised for memory that all workers can read; a
-        request waits a second at most for those that are about to map it."""
+        """Takes a worker's report of its mapped extents.
+
+        A hit has only memory that all workers have mapped. A request waits at most one second for
+        workers to map memory.
+        """
         self._readable.take(report)
 
     def busy(self) -> bool:
-        """Whether a copy, a reference on a device block or a BYE waits for a later step."""
+        """Whether a copy, an offer or BYE needs a later step."""
         return bool(self._jobs.flying or self._stores.offers or self._attachment.busy)
 
     def yield_blocks(self) -> None:
-        """Lets go of all device blocks now. What is being stored of them is thrown away: workers
-        may still copy, and the engine write, what nobody is going to read."""
+        """Releases all device blocks now and discards their stores.
+
+        Workers may still copy the blocks while the engine writes them. No copy is committed.
+        """
         self._stores.yield_blocks()
 
     def stats(self) -> dict[str, int]:
-        """Counters, cumulative; and what is there now: requests, jobs, held_blocks, connected."""
+        """Cumulative counters, and the current requests, jobs, held_blocks and connected."""
         connection = self._attachment.connection
         return {
             **self._count,
@@ -338,11 +348,11 @@ class SchedulerSession:
         }
 
     def reset(self) -> bool:
-        """The engine no longer stands behind what is stored: from now on none of it is hit.
+        """Invalidates all stored blocks: from now on none of them is hit. Returns True.
 
-        Its weights have changed, or its user wants an empty cache. The session moves to a namespace
-        of its own. Requests that the engine has now are neither loaded nor stored before their
-        next generation; what workers copy now is not stored. True: always possible.
+        The engine's weights have changed, or its user wants an empty cache. The session moves to a
+        new, unique namespace. Open requests load and store only from their next generation on.
+        Stores in flight are discarded.
         """
         hello = self._hello
         if hello is not None and hello.namespace is not None:
@@ -351,7 +361,7 @@ class SchedulerSession:
         return True
 
     def close(self) -> None:
-        """Ends the session, with BYE if no copy is in flight. May wait for two seconds."""
+        """Ends the session, with BYE if no copy is in flight. May wait two seconds."""
         self._attachment.close()
 
     def _gauges(self) -> Mapping[str, int]:

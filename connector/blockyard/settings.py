@@ -1,9 +1,8 @@
 """Settings of the connector, from the engine's JSON and from the environment.
 
-Every setting is optional. A key of kv_connector_extra_config comes before the environment
-variable BLOCKYARD_<KEY>, which comes before the default. An unknown key is an error, because a
-misspelt setting that is silently ignored costs more than an engine that does not start. An unknown
-variable is only warned of: it may be another program's.
+Every setting is optional. A key of kv_connector_extra_config overrides the environment variable
+BLOCKYARD_<KEY>. The variable overrides the default. An unknown key is an error: a misspelt setting
+must not be ignored silently. An unknown variable is a warning: another program may use it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TEXT = 1024
 MAX_U64 = 2**64 - 1
 
-# Variables that others read: the agent's own, those of the package `kvbm` and of tests, and what
-# Kubernetes sets in every container for a service whose name begins with "blockyard".
+# Variables of other programs: the agent, the package `kvbm` and tests. Kubernetes sets _FOREIGN
+# variables in every container for a service whose name begins with "blockyard".
 _OTHERS = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
@@ -44,28 +43,28 @@ _FALSE = ("0", "false", "no", "off")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message names key, value and what is allowed."""
+    """An invalid setting. The message names the key, the value and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a connector was told to do.
+    """The settings of one connector.
 
     socket: path of the agent's socket.
-    worker_id: the worker that a router sends requests to, unique in the cluster; 0 means that the
-        engine's adapter derives it.
-    enabled: False makes the connector answer "no cache" and connect to nothing.
+    worker_id: the engine's worker id for routers, unique in the cluster. With 0 the engine's
+        adapter derives the id.
+    enabled: False makes the connector answer "no cache" and never connect.
     load, store: whether blocks are loaded and stored.
     min_load_blocks: hits of fewer blocks beyond the engine's own are not loaded.
-    lookup_wait_ms: how long a lookup may wait for blocks on their way from disk, milliseconds.
-    max_inflight_blocks: device blocks that stores may hold at a time; 0 means a tenth of the
-        blocks that are free at the start.
-    weights: fingerprint of the weights, given by a user who knows better than the connector.
-    namespace_salt: engines with different salts share nothing.
-    want_evicted: whether the agent tells the scheduler what it evicts (for counters only).
+    lookup_wait_ms: how long a lookup may wait for blocks that load from disk, in milliseconds.
+    max_inflight_blocks: limit of device blocks that stores hold. 0 means a tenth of the blocks
+        that are free at the start.
+    weights: fingerprint of the weights, given by the user instead of the computed one.
+    namespace_salt: engines with different salts share no blocks.
+    want_evicted: whether the agent sends EVICTED to the scheduler (for counters only).
     stats: whether counters are sent to the agent, once a second.
-    serving_endpoint: URL at which the engine takes requests, for those who route them.
-    log_level: one of LOG_LEVELS, or empty for what the process's logging has.
+    serving_endpoint: URL at which the engine takes requests, for routers.
+    log_level: one of LOG_LEVELS. Empty keeps the process's level.
     """
 
     socket: str = DEFAULT_SOCKET
@@ -107,7 +106,7 @@ class Settings:
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """One line for each variable that looks like a setting and is none."""
+    """Logs a warning for each BLOCKYARD_ variable that is unknown."""
     for name in environ:
         key = name.removeprefix(ENVIRONMENT_PREFIX)
         if key == name or key.lower() in _CHECKS or name in _OTHERS or name in _warned:

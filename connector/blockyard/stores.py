@@ -1,7 +1,7 @@
-"""Stores: blocks that the engine has computed, from the offer to COMMIT.
+"""Stores: copies of computed blocks into granted slots, from the offer to COMMIT.
 
-An offered block is referenced until the agent has said that it does not want it, or until the
-workers have copied it, so that the engine cannot use it for something else meanwhile.
+A store references its device blocks until the agent refuses them or the workers have copied them.
+So the engine cannot reuse the blocks meanwhile.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _now = time.monotonic
 
 
 class DeviceBlocks(Protocol):
-    """The engine's device blocks, as its adapter gives them."""
+    """The engine's device blocks. The engine's adapter implements them."""
 
     def hold(self, block_ids: Sequence[int]) -> None:
         """Adds a reference to each block."""
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Takes a reference from each block, the last one first."""
+        """Drops a reference of each block, the last block first."""
 
     def free_count(self) -> int:
-        """How many blocks nobody references."""
+        """How many blocks have no reference."""
 
 
 class Offer:
-    """Blocks of a request that the agent was asked to keep. given_up: nobody waits for GRANT."""
+    """Blocks that a request has offered with STORE. given_up: the store does not need GRANT."""
 
     __slots__ = ("request", "generation", "connection", "first", "ids", "deadline", "given_up")
 
@@ -62,12 +62,12 @@ class Offer:
 
 
 class Stores:
-    """The stores of all requests. Used by the engine's thread alone."""
+    """The stores of all requests. Only the engine's thread may use it."""
 
     def __init__(
         self, count: dict[str, int], jobs: Jobs, orphans: OrphanedSlots, block_tokens: int
     ) -> None:
-        self.offers: deque[Offer] = deque()  # oldest first; those given up leave
+        self.offers: deque[Offer] = deque()  # pending offers, oldest first
         self.held = 0  # device blocks on which references are held
         self.limit = 0
         self.blocks: DeviceBlocks | None = None
@@ -80,10 +80,10 @@ class Stores:
     # Offering.
 
     def offer(self, r: Request, blocks: int, block_ids: Sequence[Sequence[int]]) -> bool:
-        """Offers blocks up to `blocks` that were not offered yet. False when some are left.
+        """Offers the unoffered ones of the first `blocks` blocks. False when some are left.
 
-        Those may be offered by a later call: the limit on held blocks is reached, the packer has
-        the request, or the agent does not read.
+        A later call may offer the rest. Reasons: the limit on held blocks is reached, the packer
+        has the request, or the agent does not read its socket.
         """
         connection = r.connection
         if connection is None or not connection.usable or r.broken or not r.store:
@@ -107,7 +107,7 @@ class Stores:
         return True
 
     def _append(self, r: Request, connection: Connection, blocks: int) -> bool:
-        """Sends the tokens of these leading blocks that the agent has not. False: not all went."""
+        """Sends the missing tokens of the leading blocks. False: some tokens were not sent."""
         end = blocks * self._block_tokens
         while r.sent < end:
             piece = list(r.tokens[r.sent : min(end, r.sent + _APPEND_TOKENS)])
@@ -125,7 +125,7 @@ class Stores:
     def _store(
         self, r: Request, connection: Connection, n: int, block_ids: Sequence[Sequence[int]]
     ) -> bool:
-        """STORE of the next n blocks, which are referenced first. False when it was not sent."""
+        """References the next n blocks and sends STORE. False when STORE was not sent."""
         assert self.blocks is not None
         first = r.offered
         offer = Offer(r, connection, first, [list(ids[first : first + n]) for ids in block_ids])
@@ -145,7 +145,7 @@ class Stores:
     # GRANT.
 
     def _granted(self, offer: Offer, frame: Frame | None) -> None:
-        """The answer to STORE; None when the connection ended."""
+        """Handles the answer to STORE. frame is None when the connection ended."""
         if frame is None or frame.type != frames.GRANT:
             if frame is not None:
                 self._count["errors"] += 1
@@ -160,7 +160,7 @@ class Stores:
         count = len(offer.ids[0])
         sane = len(set(wanted)) == len(wanted) and all(0 <= i < count for i in wanted)
         if offer.given_up or not sane or not offer.connection.usable:
-            # Too late, or not to be understood: no copy begins.
+            # GRANT is overdue or invalid: no copy begins.
             if not sane:
                 self._count["errors"] += 1
             self._end_offer(offer)
@@ -174,7 +174,7 @@ class Stores:
             self._end_offer(offer, dropped=0)
 
     def _begin(self, offer: Offer, wanted: list[int], slots: bytes) -> None:
-        """A job that fills the granted slots with these of the offer's blocks. The others go."""
+        """Begins a job that copies the wanted blocks of an offer. Releases the other blocks."""
         r = offer.request
         ids = [[group[i] for i in wanted] for group in offer.ids]
         if len(wanted) < len(offer.ids[0]):
@@ -183,12 +183,12 @@ class Stores:
             self._let_go(rest)
         held = [block for group in ids for block in group]
         job = self._jobs.add(STORE, r, slots, offer.connection, held, offer.generation)
-        self.offers.remove(offer)  # near the front: answers come in order
+        self.offers.remove(offer)  # near the front, because answers keep the order
         store = Store(job.number, slots, b"".join([pack_u32(group) for group in ids]))
         self._queued.append((job, store))
 
     def _give_back(self, offer: Offer, slots: bytes) -> None:
-        """ABORT of slots that are not going to be filled, unless CLOSE or BYE has done it."""
+        """Sends ABORT for unused slots, unless CLOSE or BYE has returned them."""
         r = offer.request
         connection = offer.connection
         if not slots:
@@ -198,7 +198,7 @@ class Stores:
             connection.must(frames.ABORT, body)
 
     def _end_offer(self, offer: Offer, dropped: int | None = None) -> None:
-        """Nothing of an offer is going to be copied; `dropped` of it count as lost, or all."""
+        """Ends an offer without a copy. dropped: blocks that count as lost; None means all."""
         if offer.given_up:
             return
         offer.given_up = True
@@ -209,7 +209,7 @@ class Stores:
         self._settled(offer.request)
 
     def _settled(self, r: Request) -> None:
-        """One store of r less."""
+        """Counts one store of r as settled."""
         r.unsettled -= 1
         close_if_done(r)
 
@@ -219,8 +219,9 @@ class Stores:
         self.blocks.release(ids)
 
     def superseded(self, connection: Connection) -> list[tuple[int, int]]:
-        """Earlier generations, by number, that may have slots still: GRANT has not come, or COMMIT
-        may yet be refused. CLOSE of the request does not give those back.
+        """Request number and generation of each earlier generation that may still have slots.
+
+        Its STORE or COMMIT is unanswered. CLOSE of the current generation keeps these slots.
         """
         found = {}
         for _, asked in connection.waiting.values():
@@ -239,12 +240,12 @@ class Stores:
             self._end_offer(offer)
 
     def abandon_offers(self) -> None:
-        """The connection takes no more work: no offer becomes a job."""
+        """Ends all offers, because the connection takes no more work."""
         while self.offers:
             self._end_offer(self.offers[0])
 
     def yield_blocks(self) -> None:
-        """No store holds device blocks any more, and nothing that is offered or copied is kept."""
+        """Releases the device blocks of all stores. Ends all offers and discards all jobs."""
         self.abandon_offers()
         for job in self._jobs.flying.values():
             if job.kind == STORE:
@@ -253,8 +254,10 @@ class Stores:
                 job.held = ()
 
     def abandon_queued(self) -> None:
-        """Jobs that no worker knows of never begin. CLOSE or BYE gives their slots back, but for
-        those of an earlier generation."""
+        """Ends the jobs that no worker knows.
+
+        CLOSE or BYE returns their slots. Slots of an earlier generation need ABORT.
+        """
         for job, _ in self._queued:
             self._jobs.end(job)
             assert job.request is not None and job.connection is not None
@@ -270,18 +273,18 @@ class Stores:
 
     @property
     def waits(self) -> bool:
-        """Whether take() has something to give."""
+        """Whether take() has a job."""
         return bool(self._queued)
 
     def take(self) -> list[Store]:
-        """Jobs for the workers: from now on copies of them may be in flight."""
+        """The queued jobs for the workers. Their copies may be in flight from now on."""
         taken, self._queued = self._queued, []
         for job, _ in taken:
             job.taken = True
         return [store for _, store in taken]
 
     def ended(self, job: Job) -> None:
-        """All workers have reported a store: its slots are committed or given back."""
+        """Ends a store that all workers have reported: commits or returns its slots."""
         r = job.request
         assert r is not None and job.connection is not None
         self._let_go(job.held)
@@ -306,7 +309,7 @@ class Stores:
         self._count["dropped_stores"] += job.blocks
         connection = job.connection
         if frame is not None and connection is not None and job.request is not None:
-            # It changed nothing. CLOSE of a later generation would not give them back either.
+            # A refused COMMIT keeps the slots granted. CLOSE of a later generation keeps them too.
             self._count["errors"] += 1
             body = frames.encode_abort(job.request.number, job.generation, job.slots)
             connection.must(frames.ABORT, body)

@@ -1,15 +1,14 @@
 """Copies between slots and KV in CUDA memory, on streams of their own.
 
-What ran and what did not: the planning (which bytes go where, in which order, when a copy counts
-as ended, what happens when the driver refuses) is tested against a stand-in for TorchDriver.
-TorchDriver itself has not run on a GPU yet; it is a few calls of documented interfaces.
+Tests cover CudaMover with a stand-in for TorchDriver. TorchDriver itself has not run on a GPU yet.
+TorchDriver makes a few calls of documented interfaces.
 
-Loads and stores have a stream each, so that a load does not stand behind a store that waits for
-the engine. Both wait for the engine's stream as it was when the engine handed the copy over.
+Loads and stores have separate streams, so a load never queues behind a store that waits for the
+engine. Both wait for the engine's stream at the time of the copy's fence.
 
-Memory is pinned while copies use it. The driver makes a copy of memory that is not pinned in the
-call, run by run. A store would keep the copying thread there until the engine's step has ended, so
-such copies are queued when their fence has been reached.
+The driver copies unpinned memory inside the call, run by run. A store of unpinned memory would
+block the copying thread until the engine's step ends. So such a copy is queued only when its fence
+has been reached.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from .mover import GeometryError, Pages
 _log = logging.getLogger(__name__)
 
 _HOST_REGISTER_PORTABLE = 1
-# Errors of the driver that a limit of locked memory causes: no memory, and the system's own.
+# Driver errors caused by a limit of locked memory: out of memory, and operating system.
 _LIMIT_ERRORS = (2, 304)
 
 
 class Driver(Protocol):
-    """What CudaMover needs of a device."""
+    """The device calls that CudaMover needs."""
 
     def stream(self) -> Any:
         """A new stream."""
 
     def fence(self) -> Any:
-        """An event behind all that the calling thread has launched."""
+        """An event behind all work that the calling thread has launched."""
 
     def copy(
         self,
@@ -50,22 +49,22 @@ class Driver(Protocol):
         load: bool,
         pinned: bool = True,
     ) -> Any:
-        """Queues copies on a stream, behind fence unless it is None; an event behind them, which
-        the caller keeps until it is reached.
+        """Queues copies on a stream, behind fence unless fence is None. Returns an event behind
+        the copies. The caller keeps the event until it is reached.
 
-        pinned: all of the host memory is. An exception when the copies cannot be queued; none of
-        them is under way then.
+        pinned: all host memory of the copies is pinned. Raises an exception when the copies cannot
+        be queued; then no copy is in flight.
         """
 
     def register(self, address: int, size: int) -> int:
-        """Pins host memory. 0, or the driver's error."""
+        """Pins host memory. Returns 0 or the driver's error."""
 
     def unregister(self, address: int) -> int:
-        """Ends that."""
+        """Unpins host memory. Returns 0 or the driver's error."""
 
 
 class CudaCopy:
-    """A queued copy: ended when its event has been reached."""
+    """A queued copy. The copy has ended when its event is reached."""
 
     def __init__(self, event: Any) -> None:
         self._event = event
@@ -76,7 +75,7 @@ class CudaCopy:
 
 
 class DeferredCopy:
-    """A copy that is queued when its fence has been reached."""
+    """A copy that is queued only when its fence has been reached."""
 
     def __init__(self, fence: Any, begin: Callable[[], CudaCopy]) -> None:
         self._fence = fence
@@ -84,7 +83,7 @@ class DeferredCopy:
         self._copy: CudaCopy | None = None
 
     def done(self) -> bool:
-        """See mover.Copy. Queues the copy when it can."""
+        """See mover.Copy. Queues the copy once the fence has been reached."""
         if self._copy is None:
             if not self._fence.query():
                 return False
@@ -93,7 +92,7 @@ class DeferredCopy:
 
 
 class CudaMover:
-    """The copy engine for pages on "cuda:N". Made by the engine's thread."""
+    """The copy engine for pages on "cuda:N". Only the engine's thread may construct it."""
 
     load_bytes = 64 << 20
     store_bytes = 16 << 20
@@ -106,8 +105,8 @@ class CudaMover:
         self._stores = self._driver.stream()
         self._share_end = pages.share_offset + pages.share_bytes
         self._lock = threading.Lock()
-        self._pinned: dict[int, int] = {}  # end of each pinned piece by its beginning
-        self._pieces: list[int] = []  # their beginnings, sorted
+        self._pinned: dict[int, int] = {}  # end address of each pinned piece, by start address
+        self._pieces: list[int] = []  # sorted start addresses
         self._warned = False
 
     def load(
@@ -140,7 +139,7 @@ class CudaMover:
         return begin() if fence is None else DeferredCopy(fence, begin)
 
     def _all_pinned(self, slots: Sequence[int]) -> bool:
-        """Whether each slot lies in a pinned piece."""
+        """Whether every slot lies in a pinned piece."""
         with self._lock:
             for slot in slots:
                 at = bisect.bisect_right(self._pieces, slot) - 1
@@ -153,7 +152,7 @@ class CudaMover:
         return self._driver.fence()
 
     def on_map(self, address: int, size: int) -> None:
-        """See CopyEngine. A piece that cannot be pinned stays as it is: its copies are slow."""
+        """See CopyEngine. A piece that cannot be pinned stays unpinned, and its copies are slow."""
         error = self._driver.register(address, size)
         if not error:
             with self._lock:
@@ -183,8 +182,8 @@ class CudaMover:
 
 
 class QueuedCopies:
-    """The event behind copies, with the lists of their addresses and sizes: the driver may read
-    these until the event is reached."""
+    """The event behind copies. Keeps the lists of addresses and sizes alive, because the driver
+    may read them until the event is reached."""
 
     def __init__(self, event: Any, lists: list[Any]) -> None:
         self._event = event
@@ -196,16 +195,18 @@ class QueuedCopies:
 
 
 class TorchDriver:
-    """torch for streams and events, the CUDA driver for pinning, and for copies where the engine
-    brings no operation that queues many at a time.
+    """A Driver with torch's streams and events, and the CUDA driver's pinning and copies.
 
-    The driver's interface and not the runtime's: a call that the runtime refuses leaves an error
-    behind that the engine's next call would report as its own.
+    vLLM's operation that queues many copies replaces the driver's copies where vLLM has it. The
+    CUDA runtime is not used: a failed runtime call leaves an error that the engine's next call
+    would report.
     """
 
     def __init__(self, device: str) -> None:
-        """Called by the engine's thread, whose context on the device every later call uses:
-        another thread has none of its own. GeometryError when there is no driver or no context.
+        """Takes the calling thread's context on the device. Every later call uses this context.
+
+        Only the engine's thread may construct it, because other threads have no context.
+        GeometryError without a driver or a context.
         """
         import torch
 
@@ -231,7 +232,7 @@ class TorchDriver:
         self._batch = _batch_operation(torch)
 
     def _enter(self) -> None:
-        """Makes the engine's context this thread's."""
+        """Sets the engine's context in the calling thread."""
         error = self._cuda.cuCtxSetCurrent(self._context)
         if error:
             raise RuntimeError(f"context of {self._device}: CUDA error {error}")
@@ -272,7 +273,7 @@ class TorchDriver:
                 event = torch.cuda.Event()
                 event.record(stream)
             except Exception:
-                # Some may be under way, and a job that has failed must not touch its slots.
+                # Some copies may be in flight. A failed job must not access its slots any more.
                 stream.synchronize()
                 raise
         return QueuedCopies(event, lists)
@@ -298,14 +299,16 @@ class TorchDriver:
 
 
 def _batch_operation(torch: Any) -> Any:
-    """vLLM's operation that queues many copies in one call (sources, destinations, sizes; on the
-    current stream); None in other engines and in builds without it."""
+    """vLLM's operation that queues many copies in one call, or None without it.
+
+    Its arguments are sources, destinations and sizes. It uses the current stream.
+    """
     if "vllm" not in sys.modules:
         return None
     try:
         from vllm import _custom_ops
 
-        torch.ops._C_cache_ops.swap_blocks_batch  # noqa: B018  (raises when there is none)
+        torch.ops._C_cache_ops.swap_blocks_batch  # noqa: B018  (raises without the operation)
         return _custom_ops.swap_blocks_batch
     except (ImportError, AttributeError, RuntimeError):
         return None

@@ -1,8 +1,7 @@
-"""One connection to the agent: a SEQPACKET socket that never blocks its user.
+"""One connection to the agent: a SEQPACKET socket that never blocks its caller.
 
-A Link may be used by several threads. Sends go out at once or not at all. Receiving is done by
-whichever thread gets the receive lock without waiting, so that an engine's hook never stands
-behind a helper thread.
+Several threads may use a Link. A send succeeds at once or fails. A thread receives only if it gets
+the receive lock at once, so an engine's hook never waits for a helper thread.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from .replies import decode_body
 
 _log = logging.getLogger(__name__)
 
-_MAX_FDS = 4  # one is allowed; room for more, so that a second one is seen and closed
+_MAX_FDS = 4  # a frame has one at most; extra room reveals further ones, which are closed
 _CORR_MASK = 0xFFFFFFFF
 
 
 class LinkClosed(Exception):
-    """The connection has ended: by either side, or because of a message that is no frame."""
+    """The connection has ended: either side closed it, or a message was malformed."""
 
 
 class LinkFull(Exception):
-    """The agent is behind with reading; the frame was not sent."""
+    """The frame was not sent, because the agent reads its socket too slowly."""
 
 
 class Frame(NamedTuple):
     """One frame from the agent. body has every field of its type, in range (see replies).
 
-    fd is the descriptor that came with EXTENT_READY, which the taker owns, and -1 otherwise.
+    fd is the descriptor of EXTENT_READY, which the receiver owns. Other frames have -1.
     """
 
     type: int
@@ -49,24 +48,24 @@ class Frame(NamedTuple):
 class Link:
     """A connection, made by the constructor. Thread-safe.
 
-    close() ends it for both sides at once. The descriptors themselves are given back when the
-    last reference to the Link goes, because another thread may be in a call with them, and a
-    number that is free can be another file by then.
+    close() ends the connection for both sides at once. The descriptors are closed only with the
+    last reference to the Link. Otherwise a concurrent call of another thread could use a reused
+    descriptor number.
     """
 
     _wake_fd = -1
 
     def __init__(self, path: str) -> None:
-        """Connects to the agent's socket at path; OSError when there is none to connect to."""
+        """Connects to the agent's socket at path. OSError when the connection fails."""
         self._sock = _connect(path)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._corr = itertools.count(1)
         self._receiving = threading.Lock()
-        self._inbox = lockheld.Inbox(frames.MAX_FRAME + 1, _MAX_FDS)  # a larger one is noticed
+        self._inbox = lockheld.Inbox(frames.MAX_FRAME + 1, _MAX_FDS)  # + 1 reveals larger frames
         self._buffer = memoryview(self._inbox.message)
-        self._unsendable: str | None = None  # why no frame can be sent any more
-        self._unreadable: str | None = None  # why none can be received
-        self.skipped = 0  # frames of types that this version does not know
+        self._unsendable: str | None = None  # reason that ended sending
+        self._unreadable: str | None = None  # reason that ended receiving
+        self.skipped = 0  # frames of unknown types
 
     def __del__(self) -> None:
         if self._wake_fd >= 0:  # -1: the constructor failed
@@ -74,31 +73,31 @@ class Link:
             self._sock.close()
 
     def fileno(self) -> int:
-        """The socket's descriptor, for polling beside others. Valid as long as the Link."""
+        """The socket's descriptor, for poll(). Valid as long as the Link."""
         return self._sock.fileno()
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is known to have ended. There may be frames to drain yet."""
+        """Whether the connection has ended. Received frames may still be drained."""
         return self._unsendable is not None
 
     def call(self, frame_type: int, body: bytes) -> int:
-        """Sends a frame that is answered, and returns the correlation of the answer.
+        """Sends a frame that needs an answer. Returns the correlation of the answer.
 
-        LinkFull when the agent does not read, LinkClosed when the connection has ended.
+        LinkFull when the socket is full. LinkClosed when the connection has ended.
         """
         corr = self.correlation()
         self.send(frame_type, corr, body)
         return corr
 
     def tell(self, frame_type: int, body: bytes) -> None:
-        """Sends a frame that is not answered. Raises as call() does."""
+        """Sends a frame without an answer. Raises as call() does."""
         self.send(frame_type, 0, body)
 
     def correlation(self) -> int:
-        """One for a frame that is answered and sent later, by send()."""
+        """A new correlation for send()."""
         corr = next(self._corr) & _CORR_MASK
-        return corr or next(self._corr) & _CORR_MASK  # 0 means that no answer is wanted
+        return corr or next(self._corr) & _CORR_MASK  # 0 means no answer
 
     def send(self, frame_type: int, corr: int, body: bytes) -> None:
         """Sends a frame with this correlation, 0 for none. Raises as call() does."""
@@ -110,25 +109,25 @@ class Link:
         except BlockingIOError:
             raise LinkFull(f"{frames.name(frame_type)}: the agent does not read") from None
         except OSError as err:
-            # What the agent had sent before can still be received.
+            # Frames that the agent sent before can still be received.
             self._shut(f"send {frames.name(frame_type)}: {err}")
             raise LinkClosed(self._unsendable) from None
 
     def drain(self, limit: int = 64) -> list[Frame]:
-        """The frames that have arrived, at most limit, without waiting.
+        """The arrived frames, at most limit, without waiting. Empty while another thread receives.
 
-        Empty also while another thread receives: that one gets them. LinkClosed at the end of
-        the connection and after a malformed frame, once all frames before it were returned.
+        LinkClosed at the end of the connection and after a malformed frame. All earlier frames are
+        returned first.
         """
         into: list[Frame] = []
         self.drain_to(into.append, limit)
         return into
 
     def drain_to(self, take: Callable[[Frame], object], limit: int = 64) -> int:
-        """drain() that calls take for each frame, and returns how many there were.
+        """Calls take for each arrived frame. Returns the number of frames. Otherwise as drain().
 
-        One thread at a time: whichever calls it, the frames are taken in the order of their
-        arrival. take must not use the link.
+        One thread at a time receives, so take gets the frames in their order. take must not use
+        the link.
         """
         if not self._receiving.acquire(blocking=False):
             return 0
@@ -148,7 +147,7 @@ class Link:
         return count
 
     def _receive(self) -> Frame | None:
-        """The next frame of a known type; None when there is none now."""
+        """The next frame of a known type. None when no frame has arrived."""
         while True:
             if self._unreadable is not None:
                 raise LinkClosed(self._unreadable)
@@ -164,14 +163,15 @@ class Link:
             self.skipped += 1
 
     def _receive_message(self) -> tuple[memoryview, list[int], int]:
-        """One message, which the next call overwrites, the descriptors that came with it, and
-        recvmsg's flags."""
+        """One message, its descriptors and recvmsg's flags. The next call reuses the buffer."""
         n, fds, flags = self._inbox.receive(self._sock.fileno())
         return self._buffer[:n], fds, flags
 
     def _parse(self, message: memoryview, fds: list[int], flags: int) -> Frame | None:
-        """The frame that a message is; None for one of an unknown type. Ends the connection at a
-        message that is none. Closes the descriptors that it does not return."""
+        """The frame in a message. None for an unknown type.
+
+        A malformed message ends the connection. Descriptors that are not returned are closed.
+        """
         unused = fds
         try:
             if not message:
@@ -201,7 +201,7 @@ class Link:
     def wait(self, timeout: float | None) -> bool:
         """Waits until frames may have arrived, the connection has ended or wake() was called.
 
-        False when timeout (seconds; None for ever) has passed without any of them.
+        False after timeout seconds. None is no timeout.
         """
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLIN)
@@ -212,16 +212,16 @@ class Link:
         return bool(ready)
 
     def wake(self) -> None:
-        """Ends a wait() of another thread, or the next one if none waits."""
+        """Ends the current wait() of another thread, or else the next wait()."""
         lockheld.wake(self._wake_fd)
 
     def close(self) -> None:
-        """Ends the connection and wakes who waits. May be called again."""
+        """Ends the connection and wakes a waiting thread. May be called again."""
         self._end("closed")
         self.wake()
 
     def _end(self, reason: str) -> LinkClosed:
-        """Ends both directions; the error to raise, with the reason that was first."""
+        """Ends both directions. Returns the error to raise, with the first reason."""
         if self._unreadable is None:
             self._unreadable = reason
         self._shut(reason)
@@ -233,11 +233,11 @@ class Link:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the agent was first
+            pass  # the agent has closed the connection already
 
 
 def _connect(path: str) -> socket.socket:
-    """A connected socket. One that cannot connect at once fails: the agent's queue is full."""
+    """A connected socket. OSError when the agent's queue of connections is full."""
     sock = socket.socket(
         socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     )

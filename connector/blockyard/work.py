@@ -1,6 +1,6 @@
-"""What travels from the scheduler to the workers and back, through the engine's own channels.
+"""The records between the scheduler and the workers, which the engine's own channels carry.
 
-Flat: ints, strings and packed bytes, because the engine pickles it in every step.
+The records have only ints, strings and packed bytes, because the engine pickles them in every step.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 class Load(NamedTuple):
     """Slots to copy into device blocks, for one request.
 
-    slots: packed slots. blocks: packed u32 device block ids, as many for each KV group as there
-    are slots, the groups one after the other. All jobs of a request's load are in one Work. A load
-    without slots could not begin: workers report it failed, so that the engine hears of it.
+    slots: packed slots. blocks: packed u32 device block ids, group after group; each KV group has
+    one id for each slot. One Work has all jobs of a request's load. Workers report a load without
+    slots as failed.
     """
 
     job: int
@@ -31,7 +31,7 @@ class Store(NamedTuple):
 
 
 class Work:
-    """The copies of one step. False when there are none."""
+    """The copies of one step. False without copies."""
 
     __slots__ = ("loads", "stores")
 
@@ -43,7 +43,7 @@ class Work:
         return bool(self.loads or self.stores)
 
     def __getstate__(self) -> tuple[list[tuple], list[tuple]]:
-        # Plain tuples: a class name for each record would be most of the bytes.
+        # Plain tuples: the class names of the records would be most of the bytes.
         return [tuple(load) for load in self.loads], [tuple(store) for store in self.stores]
 
     def __setstate__(self, state: tuple[list[tuple], list[tuple]]) -> None:
@@ -55,10 +55,10 @@ class Work:
 
 
 class Mapped(NamedTuple):
-    """The extents of an agent's session that one worker has mapped, and so can read and write.
+    """The extents of an agent's session that one worker has mapped.
 
-    worker: any number that tells the workers of an engine apart. nonce and session are those of
-    WELCOME. extents: packed u32 pairs, the first extent of each run and how many there are.
+    worker: a number unique among the workers of an engine. nonce and session: from WELCOME.
+    extents: packed u32 pairs, the first extent and the length of each run.
     """
 
     worker: int
@@ -67,12 +67,12 @@ class Mapped(NamedTuple):
     extents: bytes
 
 
-#: What a step without copies carries. Shared: nobody may add to it.
+#: The Work of a step without copies. It is shared and must not change.
 EMPTY_WORK = Work()
 
 
 class Done:
-    """Jobs that workers have ended: job -> [workers that succeeded, workers that failed]."""
+    """Reports of ended jobs: job -> [workers that succeeded, workers that failed]."""
 
     __slots__ = ("jobs",)
 
@@ -83,11 +83,11 @@ class Done:
         return bool(self.jobs)
 
     def add(self, job: int, ok: bool) -> None:
-        """One worker has ended its part of a job."""
+        """Adds one worker's report of a job."""
         self.jobs.setdefault(job, [0, 0])[0 if ok else 1] += 1
 
     def merge(self, other: Done) -> None:
-        """Adds what another worker reports. other stays as it is."""
+        """Adds the reports in other. other does not change."""
         for job, (ok, failed) in other.jobs.items():
             mine = self.jobs.setdefault(job, [0, 0])
             mine[0] += ok

@@ -1,11 +1,10 @@
-"""The worker's side: a thread that copies between the agent's slots and this worker's KV.
+"""The worker side of a connector: a thread that copies between the agent's slots and the KV.
 
-Jobs come on two ways, from the agent (LOAD), which is faster, and from the scheduler through the
-engine (Work), which also names the request; whichever is first begins the copy, and the other
-finds the job known. Results go back through the engine alone.
+A job arrives on two ways: LOAD from the agent, which is faster, and Work from the scheduler, which
+names the request. The first one begins the copy. Results go back only through the engine.
 
-A session is found by worker_id and rank, so an engine with another's worker_id gets that one's
-LOADs, whose blocks are not its own: a LOAD counts only if its job's number begins as those in Work.
+The agent finds a session by worker id and rank. Two engines with one worker id would get each
+other's LOADs. So a LOAD counts only if the upper half of its job number is the same as in Work.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from .workerlink import WorkerLink
 
 _log = logging.getLogger(__name__)
 
-# Ended jobs that are remembered, so that the later of LOAD and Work finds its job known. The
-# agent queues 256 LOADs for a worker and the socket some more; that many can come late.
+# Limit of remembered results, with which the second one of LOAD and Work finds its job ended. The
+# agent queues 256 LOADs for a worker, and the socket queues some more.
 _REMEMBERED = 4096
 _POPULATE_BYTES = 4 << 20
-_CLOSE_SECONDS = 10.0  # that close() waits for copies,
-_UNPIN_SECONDS = 10.0  # and then for the memory to be unpinned
-# How long the interpreter lets a thread compute while others wait: its default, 5 ms, is what the
-# copying thread would wait for when a load begins beside an engine that is busy in Python.
+_CLOSE_SECONDS = 10.0  # limit of close() for copies
+_UNPIN_SECONDS = 10.0  # limit of close() for unpinning
+# The interpreter's switch interval. With the default, 5 ms, a load would wait that long to begin
+# beside a busy engine.
 _SWITCH_SECONDS = 0.3e-3
-_ERROR_SECONDS = 0.05  # so that an error that comes again and again leaves the engine its time
+_ERROR_SECONDS = 0.05  # pause after an error, so that a repeated error does not slow the engine
 
 _COUNTERS = (
     "loads",
@@ -61,7 +60,7 @@ _COUNTERS = (
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Which scheduler this worker belongs to, and the engine's name and version for people."""
+    """The scheduler's worker id and rank, and the engine's name and version for people."""
 
     worker_id: int
     dp_rank: int
@@ -69,7 +68,7 @@ class WorkerIdentity:
 
 
 class _Request:
-    """A request that waits for its loads."""
+    """A request with unfinished loads."""
 
     __slots__ = ("jobs", "failed")
 
@@ -81,8 +80,8 @@ class _Request:
 class WorkerSession:
     """The worker side of one engine process.
 
-    The engine's thread calls the methods, and none of them waits for the agent or for a copy but
-    wait() and close(). The copies run in a thread of the session's own, which start() starts.
+    The engine's thread calls the methods. Only wait() and close() wait for copies. start() starts
+    the session's thread, which makes the copies.
     """
 
     def __init__(
@@ -93,11 +92,12 @@ class WorkerSession:
         early_loads: bool = True,
         on_mapped: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_mapped: called by the session's thread when mapped() may have something to say.
+        """on_mapped: the session's thread calls it when mapped() may have a new report.
 
-        early_loads: LOAD alone begins a copy. False for an engine whose steps overlap: an
-        earlier one, which the worker has not run yet, may have to clear the blocks of the load.
-        Then the copy begins with the record that comes in the engine's own order."""
+        early_loads: LOAD begins a copy before its Work. False for an engine with overlapping
+        steps: an earlier step that has not run may clear the blocks of the load. Then Work begins
+        the copy.
+        """
         self._settings = settings
         self._identity = identity
         self._mover_factory = mover_factory
@@ -108,36 +108,34 @@ class WorkerSession:
         self._link: WorkerLink | None = None
         self._pinner: Pinner | None = None
         self._extents: Extents | None = None
-        self._number = secrets.randbits(63)  # among the engine's workers
-        self._told = 0  # Extents.changes when mapped() was asked last
+        self._number = secrets.randbits(63)  # unique among the engine's workers
+        self._told = 0  # Extents.changes at the last report of mapped()
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._quiet = threading.Event()
         self._quiet.set()
         self._counters = dict.fromkeys(_COUNTERS, 0)
-        # Between the two threads; the engine's appends to the first and takes from the others.
+        # Queues between the two threads. The engine's thread appends to _inbox only.
         self._inbox: deque[tuple[Work, object | None]] = deque()
         self._done: deque[tuple[int, bool]] = deque()
         self._reports: deque[tuple[str, bool]] = deque()
-        # The session thread's own.
-        self._jobs: dict[int, CopyJob] = {}  # that have not ended
-        self._results: dict[int, bool] = {}  # of those that have
-        self._waiting: dict[int, str] = {}  # request of a load job that has not ended
+        # Only the session's thread uses these.
+        self._jobs: dict[int, CopyJob] = {}  # unfinished jobs
+        self._results: dict[int, bool] = {}  # success of ended jobs
+        self._waiting: dict[int, str] = {}  # request of each unfinished load job
         self._requests: dict[str, _Request] = {}
-        self._named: set[int] = set()  # jobs that the engine knows and that have not ended
-        self._scheduler: int | None = None  # the upper half of its jobs' numbers
+        self._named: set[int] = set()  # unfinished jobs that the engine knows
+        self._scheduler: int | None = None  # upper half of the scheduler's job numbers
 
     def start(self, register: RegisterFields, pages: Pages) -> None:
-        """Starts the thread, which connects as soon as there is an agent and a session.
+        """Starts the thread, which connects as soon as an agent and a session exist.
 
-        Threads of this process switch every 0.3 ms from then on where they compete for the
-        interpreter, so that a load begins soon.
-
-        ValueError when what is registered is not what pages has.
+        Sets the interpreter's switch interval to at most 0.3 ms, so that a load begins soon.
+        ValueError when register does not match pages.
         """
         own = RegisterFields(pages.blocks, pages.share_bytes, pages.share_offset)
         if register != own:
-            raise ValueError(f"{register} does not fit the pages, which are {own}")
+            raise ValueError(f"{register} does not match the pages: {own}")
         mover = self._mover = self._mover_factory(pages)
         pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap)
         extents = self._extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
@@ -160,30 +158,32 @@ class WorkerSession:
         )
         self._thread.start()
 
-    # What the engine's thread calls.
+    # Methods for the engine's thread.
 
     @property
     def joined(self) -> bool:
-        """Whether the agent sends this worker its loads now."""
+        """Whether the agent sends LOADs to this worker now."""
         return self._link is not None and self._link.joined
 
     def begin(self, work: Work, fence: object | None = None) -> None:
-        """The copies of a step. They come after what the engine has launched until now: fence, or
-        else what the mover's fence() says here. Never waits, and reports every job of the step,
-        also where the fence fails."""
+        """Queues the copies of a step, behind the work that the engine has launched until now.
+
+        fence: replaces the mover's own fence. Never waits. Every job of the step is reported, even
+        when the fence fails.
+        """
         if not work:
             return
         if fence is None and self._mover is not None:
             try:
                 fence = self._mover.fence()
             except Exception as err:
-                fence = err  # then none of these jobs may be copied
+                fence = err  # no job of this step may be copied
         self._inbox.append((work, fence))
         self._quiet.clear()
         self._wake_up()
 
     def finished_loads(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads have ended since the last call, and those of them that failed."""
+        """Requests whose loads have ended since the last call, and the failed ones among them."""
         finished: set[str] = set()
         failed: set[str] = set()
         while self._reports:
@@ -194,7 +194,7 @@ class WorkerSession:
         return finished, failed
 
     def done(self) -> Done | None:
-        """Jobs of the engine's that have ended since the last call; None when there are none."""
+        """The engine's jobs that have ended since the last call. None without any."""
         if not self._done:
             return None
         done = Done()
@@ -203,7 +203,7 @@ class WorkerSession:
         return done
 
     def mapped(self) -> Mapped | None:
-        """What this worker can read now; None when that is what it said at the last call."""
+        """The extents that this worker has mapped. None when unchanged since the last call."""
         extents = self._extents
         if extents is None or extents.changes == self._told:
             return None
@@ -212,7 +212,7 @@ class WorkerSession:
         return Mapped(self._number, nonce, session, pack_runs(numbers))
 
     def wait(self, timeout: float) -> bool:
-        """Waits until no copy is queued or under way; False when that took too long."""
+        """Waits until no copy is queued or in flight. False after timeout seconds."""
         return self._quiet.wait(timeout)
 
     def stats(self) -> dict[str, int]:
@@ -220,10 +220,9 @@ class WorkerSession:
         return dict(self._counters)
 
     def close(self) -> None:
-        """Ends the thread and the connection; jobs that have not begun fail. May be called again.
+        """Ends the thread and the connection. Queued jobs fail. May be called again.
 
-        Copies that a device is making end first. Memory whose unpinning takes too long is unpinned
-        after this returns.
+        Copies in flight on a device end first. Unpinning may continue after the return.
         """
         self._closing = True
         self._wake_up()
@@ -231,7 +230,7 @@ class WorkerSession:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
                 _log.error("copies did not end within %s s", _CLOSE_SECONDS)
-                return  # it may look at the descriptor yet
+                return  # the thread may still use the descriptor
         if self._pinner is not None and not self._pinner.close(_UNPIN_SECONDS):
             _log.info("the agent's memory is still being unpinned after %s s", _UNPIN_SECONDS)
         wake, self._wake = self._wake, -1
@@ -252,8 +251,8 @@ class WorkerSession:
             try:
                 self._turn(link, copier, extents, pages, pinner)
             except Exception:
-                # What a request waits for must be reported whatever happens here.
-                _log.exception("the worker's thread goes on after an error")
+                # Every job must be reported, even after a bug, because a request may wait for it.
+                _log.exception("the worker's thread continues after an error")
                 self._counters["errors"] += 1
                 self._settle(copier.drop("an error in the worker's thread"))
                 time.sleep(_ERROR_SECONDS)
@@ -268,7 +267,7 @@ class WorkerSession:
     def _turn(
         self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages, pinner: Pinner
     ) -> None:
-        """Takes what has come, copies one piece, and waits if nothing is left to do."""
+        """Takes new jobs and frames, copies one piece, and waits when no work is left."""
         announced = extents.announced
         while self._inbox:
             work, fence = self._inbox.popleft()
@@ -276,7 +275,7 @@ class WorkerSession:
         for body in link.service(time.monotonic()):
             if self._early and body["job"] >> 32 == self._scheduler:
                 self._add(body["job"], False, body["slots"], body["blocks"], 1, None, copier)
-        if extents.announced == announced:  # all that the agent has announced is mapped
+        if extents.announced == announced:  # all announced extents are mapped
             pinner.start()
         else:
             self._on_mapped()
@@ -287,7 +286,7 @@ class WorkerSession:
         else:
             extents.release_old()
             self._quiet.set()
-            if self._inbox:  # begin() came between
+            if self._inbox:  # begin() was called just now
                 self._quiet.clear()
                 return
         pause = copier.pause()
@@ -298,15 +297,15 @@ class WorkerSession:
             left = max(0.0, due - time.monotonic())
             pause = left if pause is None else min(pause, left)
         if link.joined and not copier.busy and extents.populate(_POPULATE_BYTES):
-            pause = 0.0  # there may be more of it
+            pause = 0.0  # more untouched memory may be left
         if extents.announced != announced:
-            pause = 0.0  # pinning begins with a turn that finds nothing new
+            pause = 0.0  # pinning begins in a turn without a new extent
         self._poll(link, pause)
 
     def _poll(self, link: WorkerLink, timeout: float | None) -> None:
-        """Waits for a frame, for begin() or close(), at most for timeout."""
+        """Waits for a frame, begin() or close(), at most timeout seconds."""
         if timeout is not None and 0 < timeout < 1e-3:
-            time.sleep(timeout)  # poll() would make a whole millisecond of it
+            time.sleep(timeout)  # poll() would round up to a millisecond
             timeout = 0
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -322,14 +321,14 @@ class WorkerSession:
         self._named.update(store.job for store in work.stores)
         for job in (*work.loads, *work.stores):
             self._scheduler = job.job >> 32
-        for load in work.loads:  # all jobs of a request are named by now, so none ends it early
+        for load in work.loads:  # _name() came first, so no single job ends its request early
             self._add(load.job, False, load.slots, load.blocks, groups, fence, copier)
             self._report_if_ended(load.rid)
         for store in work.stores:
             self._add(store.job, True, store.slots, store.blocks, groups, fence, copier)
 
     def _name(self, load: Load) -> None:
-        """Notes which request a job is for. LOAD may have brought it, and it may have ended."""
+        """Records a job's request. An earlier LOAD may have begun or ended the job."""
         request = self._requests.setdefault(load.rid, _Request())
         ok = self._results.get(load.job)
         if ok is None:
@@ -350,7 +349,7 @@ class WorkerSession:
         fence: object | None,
         copier: Copier,
     ) -> None:
-        """Queues a job unless it is known; one that cannot be queued fails."""
+        """Queues a job unless the job is known. An invalid job fails."""
         if number in self._jobs or number in self._results:
             return
         try:
@@ -372,7 +371,7 @@ class WorkerSession:
             self._finish(job.number, ok)
 
     def _finish(self, number: int, ok: bool) -> None:
-        """Remembers how a job ended and tells the engine, if it knows the job."""
+        """Records the result of a job, and reports the result if the engine knows the job."""
         self._results[number] = ok
         if len(self._results) > _REMEMBERED:
             del self._results[next(iter(self._results))]

@@ -1,7 +1,7 @@
-"""A worker's connection to the agent: made again whenever it ends, until the worker is closed.
+"""A worker's connection to the agent. The link reconnects until the worker is closed.
 
-Used by one thread, the worker's. Nothing here waits: service() does what can be done now and says
-by due() when it wants to be called again.
+Only the worker's thread uses it. No call waits, except close(). service() does the work that is
+possible now. due() returns the time of the next service().
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _log = logging.getLogger(__name__)
 
 _RETRY_FIRST = 0.02
 _RETRY_LAST = 0.5
-_RETRY_SESSION = 0.05  # while the agent is there and the scheduler has not come yet,
-_SESSION_TRIES = 100  # for so many tries
+_RETRY_SESSION = 0.05  # limit of the retry interval while the scheduler has no session yet
+_SESSION_TRIES = 100  # number of tries with that limit
 _ANSWER_SECONDS = 5.0
 _STATS_SECONDS = 1.0
 _FRAMES_AT_A_TIME = 64
-_IDLE_SECONDS = 10.0  # without a copy: then no job of a session that was left comes any more
+_IDLE_SECONDS = 10.0  # after this time without a copy no job of an earlier session can arrive
 
 _OFF = "off"
-_GREETING = "greeting"  # HELLO or REGISTER is not answered yet
+_GREETING = "greeting"  # HELLO or REGISTER is unanswered
 _JOINED = "joined"
 
 
 class WorkerLink:
-    """Joins the session that a worker's id and rank have, as often as it takes.
+    """Joins the session of a worker's id and rank, and joins again after every loss.
 
-    extents gets what the agent announces. counters are the worker's, sent in STATS when they
-    have changed and send_stats is set; `errors` among them counts connections that ended.
+    extents: gets the announced extents. counters: the worker's counters, sent in STATS after a
+    change if send_stats is set. The link counts lost connections in `errors`.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class WorkerLink:
         self._send_stats = send_stats
         self._link: Link | None = None
         self._state = _OFF
-        self._answer = 0  # correlation of the answer that is waited for
-        self._due = 0.0  # when off: next try; when greeting: give up
+        self._answer = 0  # correlation of the awaited answer
+        self._due = 0.0  # off: time of the next try; greeting: time limit for the answer
         self._retry = _RETRY_FIRST
-        self._tries = 0  # without success, to join a session that is not there
-        self._tried = 0.0  # when the last try was
-        self._said = ""  # the last reason that was logged, not to repeat it
+        self._tries = 0  # failed tries to join a missing session
+        self._tried = 0.0  # time of the last try
+        self._said = ""  # the last logged text, which is not repeated
         self._base: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._stats_due = 0.0
@@ -68,15 +68,15 @@ class WorkerLink:
 
     @property
     def joined(self) -> bool:
-        """Whether the agent sends this worker its loads."""
+        """Whether the agent sends LOADs to this worker."""
         return self._state == _JOINED
 
     def fileno(self) -> int:
-        """The connection's descriptor, to wait for; -1 while there is none."""
+        """The connection's descriptor for poll(), or -1 without a connection."""
         return -1 if self._link is None else self._link.fileno()
 
     def due(self) -> float | None:
-        """When service() has something to do though nothing has arrived; None: never."""
+        """When service() has work without an arrived frame. None: never."""
         if self._state != _JOINED:
             return self._due
         due = self._stats_due if self._stats_changed() else None
@@ -86,8 +86,11 @@ class WorkerLink:
         return due
 
     def work(self, busy: bool, now: float) -> None:
-        """Whether there is a copy to make. If so there is a session: tries to join it now, if not
-        just before. If not, extents of sessions that were left go after a while."""
+        """Takes whether the worker has copies to make.
+
+        With copies a session exists, so the link tries to join at once. Without copies for a while,
+        the link retires the extents of earlier sessions.
+        """
         if busy and self._state != _JOINED:
             self._tries = 0
             if self._link is None:
@@ -104,10 +107,10 @@ class WorkerLink:
         return self._send_stats and self._counters != self._sent
 
     def service(self, now: float) -> list[dict[str, Any]]:
-        """Connects, greets, maps, sends counters; returns the bodies of LOADs that have come.
+        """Connects, registers, maps extents and sends STATS. Returns the bodies of new LOADs.
 
-        The caller must see to it that no copy needs a mapping of a session before the last two
-        when it calls Extents.release_old().
+        Before Extents.release_old(), the caller must end all copies that use mappings of sessions
+        older than the last two.
         """
         if self._link is None:
             if now >= self._due:
@@ -121,10 +124,10 @@ class WorkerLink:
                 elif self._link is not None:
                     self._take(frame, now)
                 elif frame.fd >= 0:
-                    os.close(frame.fd)  # it came behind the frame that ended the connection
+                    os.close(frame.fd)  # an earlier frame has ended the connection
             if self._state == _GREETING and now >= self._due:
                 self._lose(f"no answer within {_ANSWER_SECONDS} s", now)
-            if not loads:  # their copies go first
+            if not loads:  # copies go before STATS
                 self._tell_stats(now)
         except LinkClosed as err:
             self._lose(str(err), now)
@@ -145,7 +148,7 @@ class WorkerLink:
             try:
                 self._extents.add(frame.body, frame.fd)
             except (ValueError, OSError, RuntimeError) as err:
-                # A worker that lacks an extent fails every load from there: better not to be one.
+                # A joined worker without this extent would fail every load from it.
                 self._lose(str(err), now)
         elif frame.type == frames.ERROR and frame.corr == self._answer:
             body = frame.body
@@ -173,8 +176,8 @@ class WorkerLink:
         own = self._register
         if own.offset + own.block_bytes > welcome["block_bytes"]:
             self._lose(
-                f"share: {own.block_bytes} bytes from {own.offset} on, but the session's blocks "
-                f"have {welcome['block_bytes']}",
+                f"share: {own.block_bytes} bytes from {own.offset} on exceed the session's blocks "
+                f"of {welcome['block_bytes']} bytes",
                 now,
             )
             return
@@ -213,7 +216,7 @@ class WorkerLink:
         try:
             self._link.tell(frames.STATS, frames.encode_stats(counters))
         except LinkFull:
-            pass  # the next ones say it too
+            pass  # counters are cumulative, so the next STATS has these values too
 
     def close(self) -> None:
         """Leaves the session. No copy may be in flight."""
@@ -223,7 +226,7 @@ class WorkerLink:
         try:
             if self._state == _JOINED:
                 link.call(frames.BYE, frames.encode_bye("worker ends"))
-                link.wait(_RETRY_LAST)  # the answer, so that it does not look like a death
+                link.wait(_RETRY_LAST)  # await the answer; a close before it looks like a crash
         except (LinkClosed, LinkFull):
             pass
         self._state = _OFF

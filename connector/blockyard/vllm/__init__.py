@@ -1,6 +1,6 @@
 """The connector for vLLM: `kv_connector_module_path` "blockyard.vllm", class BlockyardConnector.
 
-Importing this package imports no vLLM; the class does, when it is first asked for.
+Importing this package does not import vLLM. The first access to the class does.
 """
 
 from __future__ import annotations

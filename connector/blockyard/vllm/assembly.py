@@ -1,4 +1,4 @@
-"""Builds the connector's two roles from vLLM's configuration, and decides whether it stays off."""
+"""Makes the connector's two roles from vLLM's configuration, or turns the connector off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("blockyard.vllm")
 
 
 def show_log(settings: Settings) -> None:
-    """Lets the connector's log lines go where vLLM's go."""
+    """Sends the connector's log lines to vLLM's handlers."""
     ours, theirs = logging.getLogger("blockyard"), logging.getLogger("vllm")
     if not ours.handlers and theirs.handlers:
         for handler in theirs.handlers:
@@ -42,7 +42,7 @@ def _why_off(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> str:
 
 
 def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmScheduler:
-    """The scheduler role; its session starts when all workers have said what they keep."""
+    """The scheduler role. Its session starts after the handshakes of all workers."""
     groups = len(kv_cache_config.kv_cache_groups)
     reason = _why_off(vllm_config, kv_cache_config, settings)
     if reason:
@@ -50,8 +50,7 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
         return VllmScheduler(settings, None, 1, groups)
     transfer = vllm_config.kv_transfer_config
     if getattr(transfer, "kv_role", "kv_both") == "kv_producer" and settings.load:
-        # vLLM keeps blocks that a step in flight still writes away from loads only for roles that
-        # consume.
+        # Only for consumer roles does vLLM keep loads out of blocks that a step in flight writes.
         log.warning('kv_role is "kv_producer": blocks are stored and never loaded')
         settings = replace(settings, load=False)
     if getattr(transfer, "kv_load_failure_policy", "fail") != "recompute":
@@ -67,7 +66,7 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
 
 
 def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:
-    """The worker role; it connects when vLLM has allocated its KV tensors."""
+    """The worker role. It connects when vLLM has allocated its KV tensors."""
     return VllmWorker(
         settings,
         vllm_config,

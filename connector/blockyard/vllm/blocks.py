@@ -1,4 +1,4 @@
-"""References on vLLM's device blocks, so that a block keeps its bytes while a store reads it."""
+"""References on vLLM's device blocks, so that vLLM does not reuse a block during its store."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# How long vLLM is asked to wait for a store to end before it preempts a request instead. A
-# store takes milliseconds; longer than this the answer is no, whatever is in flight.
+# How long vLLM waits for a store to end before vLLM preempts a request. A store takes milliseconds.
 PREEMPTION_GRACE_S = 0.05
 
-GROUP = (0).to_bytes(4, "big")  # ends the hashes of the first KV group
+GROUP = (0).to_bytes(4, "big")  # the last bytes of the first KV group's hashes
 
 
 class PoolBlocks:
     """DeviceBlocks of a SchedulerSession on vLLM's BlockPool.
 
-    Used by the engine's thread alone, as the pool is.
+    Only the engine's thread may use it, like the pool.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -26,7 +25,7 @@ class PoolBlocks:
         self._waiting_since = 0.0
 
     def hold(self, block_ids: Sequence[int]) -> None:
-        """One reference more on each block, freed blocks that nobody has reused included."""
+        """Adds a reference to each block. A freed block counts while vLLM has not reused it."""
         blocks = self._pool.blocks
         self._pool.touch([blocks[number] for number in block_ids])
         held = self._held
@@ -34,7 +33,7 @@ class PoolBlocks:
             held[number] = held.get(number, 0) + 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """One reference less on each, last block first: prefixes are to be reused last."""
+        """Drops a reference of each block, the last first, so that vLLM reuses prefixes last."""
         held = self._held
         for number in block_ids:
             left = held.get(number, 0) - 1
@@ -49,14 +48,14 @@ class PoolBlocks:
         self._waiting_since = 0.0
 
     def free_count(self) -> int:
-        """Blocks that nobody references."""
+        """How many blocks have no reference."""
         return int(self._pool.get_num_free_blocks())
 
     def before_reset(self, let_go: Callable[[], None]) -> None:
-        """Has let_go() called when vLLM empties the pool and only stores are in its way.
+        """Calls let_go() when vLLM empties the pool and only stores reference blocks.
 
-        vLLM empties a pool only if no block is referenced, and does not ask connectors first. An
-        engine that is idle may not take the steps in which a store would end.
+        vLLM empties a pool only without any reference, and does not ask connectors first. An idle
+        engine may take no step in which a store could end.
         """
         reset = getattr(self._pool, "reset_prefix_cache", None)
         if reset is None:
@@ -75,10 +74,10 @@ class PoolBlocks:
         return len(blocks) - 1 - self.free_count() == own  # the null block is never free
 
     def frees_soon(self) -> bool:
-        """Whether blocks are in use only because a store reads them, for a short time yet.
+        """Whether only a store references some block, so that the block is free soon.
 
-        Asked when vLLM found no block and is about to preempt a request, which costs far more
-        than the milliseconds of a copy. True for PREEMPTION_GRACE_S at most without a release.
+        vLLM asks before it preempts a request, which costs far more than a copy of milliseconds.
+        True for PREEMPTION_GRACE_S at most without a release.
         """
         held = self._held
         if not held:
@@ -94,10 +93,10 @@ class PoolBlocks:
 
 
 class PoolView:
-    """What other threads than the engine's read of vLLM's BlockPool: CachePool of the session.
+    """The session's CachePool: a view of vLLM's BlockPool for any thread.
 
-    Nothing here changes the pool or iterates over what changes: the list of all blocks has one
-    length for ever, and each block's hash is one reference.
+    The view never changes the pool. The list of all blocks keeps its length, and a read of a
+    block's hash is atomic.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -108,19 +107,19 @@ class PoolView:
         return len(self._blocks)
 
     def total(self) -> int:
-        """Blocks that requests can have: all but vLLM's null block."""
+        """How many blocks requests can use: all blocks but vLLM's null block."""
         return len(self._blocks) - 1
 
     def used(self) -> int:
-        """Blocks that somebody references."""
+        """How many blocks have a reference."""
         return max(0, self.total() - int(self._pool.get_num_free_blocks()))
 
     def cached_hashes(self, first: int, count: int) -> bytes:
-        """Hashes of the blocks `first` and on that the prefix cache has, as vLLM's events say them.
+        """Packed event hashes of the prefix-cached blocks among `count` blocks from `first` on.
 
-        The pool's key of a block is the digest of its tokens and of what they follow, and the
-        number of the KV group in four bytes. Events carry the digest's last eight bytes. All
-        groups of a model that is supported keep the same tokens, so the first one's will do.
+        The pool's key of a block is a digest of its prefix and tokens, and the number of its KV
+        group in four bytes. Events carry the last eight bytes of the digest. All groups of a
+        supported model have the same tokens, so the hashes of the first group are enough.
         """
         found = []
         for block in self._blocks[first : first + count]:

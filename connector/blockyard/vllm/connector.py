@@ -1,8 +1,7 @@
-"""BlockyardConnector: the class that vLLM loads. It delegates; nothing is decided here.
+"""BlockyardConnector: the class that vLLM loads. Its methods only delegate.
 
-vLLM makes one instance in the process of its scheduler and one in every worker. Members that a
-release does not have are never called by it; members that it has and this class lacks keep their
-base class's answer.
+vLLM makes one instance in the scheduler's process and one in every worker. A vLLM release calls
+only the methods that it knows. A method missing here keeps the base class's answer.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from blockyard.vllm.handshakes import Assembly
 from blockyard.vllm.records import EMPTY, Handshake, StepMetadata, WorkerReport
 
 _RESULTS = getattr(base, "KVConnectorTransferResults", None)
-# vLLM reads results and keeps none of their sets, so that one object serves all empty steps.
+# vLLM only reads the results, so one object serves all empty steps.
 _NOTHING = None if _RESULTS is None else _RESULTS()
 
 
@@ -43,12 +42,12 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A cache may lose what it is given."""
+        """False: a cache may lose blocks."""
         return False
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
-        """Sleep ends all copies first, and wakes at the same addresses."""
+        """True: sleep ends all copies first, and the KV tensors return to their addresses."""
         return True
 
     # Scheduler.
@@ -114,17 +113,17 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     # Worker.
 
     def has_connector_metadata(self) -> bool:
-        """False: vLLM then leaves out two calls for each attention layer that would do nothing."""
+        """False: vLLM then skips two calls for each attention layer, which would have no effect."""
         return False
 
     def register_kv_caches(self, kv_caches: Mapping[str, Any]) -> None:
         self._worker.register_kv_caches(kv_caches)
 
     def get_handshake_metadata(self) -> Handshake | None:
-        """None when this connector is one of several.
+        """The handshake, or None inside a MultiConnector.
 
-        vLLM's MultiConnector passes on one connector's handshake and gives it to all of them, so
-        ours then goes with the report of the first step.
+        vLLM's MultiConnector gives one connector's handshake to all its connectors. So a nested
+        connector sends its handshake in the report of the first step.
         """
         return None if _is_nested(self) else self._worker.take_handshake()
 

@@ -12,13 +12,13 @@ KEY = "consolidator_endpoints"
 
 
 def stream_of(vllm_config: Any) -> dict[str, str]:
-    """What HELLO says of the consolidated stream of a rank that publishes events."""
+    """HelloFields for the consolidated stream of a rank that publishes events."""
     extra = getattr(vllm_config, "additional_config", None)
     endpoints = extra.get(KEY) if isinstance(extra, Mapping) else None
     bind = None
     if isinstance(endpoints, (list, tuple)) and len(endpoints) == 3:
         bind = str(endpoints[1])
-    # The number among the ranks that share a worker: one whose router sees its ranks one by one
-    # (external load balancing) has an environment, and so a port, of its own for each.
+    # The rank's number in its worker. With external load balancing each rank is a worker with its
+    # own environment and port.
     local = getattr(vllm_config.parallel_config, "data_parallel_rank_local", None)
     return consolidation.stream(bind, int(local or 0))

@@ -1,7 +1,7 @@
-"""What the connector reads from vLLM's configuration, as plain values.
+"""Values from vLLM's configuration.
 
-Every member is looked up by name and may be missing: vLLM's configuration changes from release to
-release. What must be known and is not makes the connector stay off, never guess.
+Every member is read by name and may be missing, because each vLLM release changes its
+configuration. The connector stays off when a required value is missing. It never guesses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from blockyard.namespace import Namespace, geometry_of
 from blockyard.settings import Settings
 from blockyard.vllm.geometry import group_specs
 
-# Keys of a model's configuration that say where it came from, not what it computes.
+# Keys of a model's configuration that name its origin and do not affect its KV.
 PROVENANCE = frozenset({"_name_or_path", "transformers_version", "_commit_hash"})
 
-# What the weights' fingerprint covers beside the files and the model's own configuration: each of
-# these changes the KV of the same tokens. What changes the bytes' places is in namespace_of.
+# Inputs of the weights' fingerprint beside the files and the model's own configuration. Each one
+# changes the KV of the same tokens. namespace_of has the inputs that change the layout of bytes.
 MODEL_KEYS = {
     "dtype": "the arithmetic, and the element type",
     "quantization": "the weights that are computed with are not those of the files",
@@ -45,7 +45,7 @@ CACHE_KEYS = {
     "cache_dtype": "KV is rounded to it, and the next layer computes with rounded KV",
     "kv_cache_dtype_skip_layers": "layers whose KV is not rounded",
 }
-# With LoRA switched on alone: an engine without it has no adapters to apply differently.
+# Only with LoRA enabled: an engine without LoRA has no adapters.
 LORA_KEYS = {
     "target_modules": "modules to which adapters are not applied",
     "lora_dtype": "adapters are rounded to it",
@@ -68,16 +68,17 @@ def dp_rank_of(vllm_config: Any) -> int:
 
 
 def batched_tokens_of(vllm_config: Any) -> int:
-    """How many tokens this rank computes in a step at most; 0 when that is not known."""
+    """The limit of tokens that this rank computes in a step; 0 when unknown."""
     scheduler = getattr(vllm_config, "scheduler_config", None)
     tokens = getattr(scheduler, "max_num_batched_tokens", None)
     return tokens if isinstance(tokens, int) and tokens > 0 else 0
 
 
 def worker_id_of(vllm_config: Any, settings: Settings) -> int:
-    """The id of this engine for routers: the setting, or a hash of vLLM's engine id.
+    """The worker id of this engine for routers: the setting, or a hash of vLLM's engine id.
 
-    All data-parallel ranks of one engine have the same id; vLLM tells them apart by a suffix.
+    All data-parallel ranks of one engine have the same worker id. vLLM's engine id has a suffix for
+    each rank, which is removed.
     """
     if settings.worker_id:
         return settings.worker_id
@@ -92,7 +93,7 @@ def worker_id_of(vllm_config: Any, settings: Settings) -> int:
 
 
 def why_off(vllm_config: Any, settings: Settings) -> str:
-    """Why the connector stays off for this configuration, for people; empty when it does not."""
+    """Why the connector stays off for this configuration, for people. Empty: it stays on."""
     if not settings.enabled:
         return "it is disabled by its settings"
     model = vllm_config.model_config
@@ -102,23 +103,23 @@ def why_off(vllm_config: Any, settings: Settings) -> str:
         return "prefill context parallelism is not supported"
     pooling = getattr(model, "runner_type", "generate") == "pooling"
     if pooling and not getattr(vllm_config.cache_config, "enable_prefix_caching", False):
-        # vLLM itself turns prefix caching off where a pooling model's KV of a prefix depends on
-        # what follows, or where it needs the hidden states of all tokens.
+        # vLLM turns prefix caching off for pooling models whose KV of a prefix depends on later
+        # tokens, and for models that need the hidden states of all tokens.
         return "this pooling model does without prefix caching"
     return ""
 
 
 def steps_overlap(vllm_config: Any) -> bool:
-    """Whether vLLM plans a step before the one before it has run.
+    """Whether vLLM plans a step before the earlier step has run. True when unknown.
 
-    A block that the scheduler gives to a load may then still be written, or be about to be zeroed,
-    by a step that the worker has not run yet. True where vLLM does not say.
+    With overlapping steps, an earlier step that has not run may still write or zero the blocks of a
+    load.
     """
     return int(getattr(vllm_config, "max_concurrent_batches", 2)) > 1
 
 
 def engine_version() -> str:
-    """vLLM's version, "unknown" when it does not say."""
+    """vLLM's version, or "unknown"."""
     try:
         from vllm.version import __version__
     except ImportError:
@@ -136,7 +137,7 @@ def _config_map(model: Any) -> dict[str, Any]:
     described = {k: v for k, v in described.items() if k not in PROVENANCE}
     ours = described["blockyard"] = {name: _text(model, name) for name in MODEL_KEYS}
     if "llama4" in str(described.get("model_type", "")):
-        # Switches attention's temperature tuning; vLLM reads it from where sampling defaults are.
+        # vLLM reads the switch of attention's temperature tuning from the sampling defaults.
         settings = dict(model.try_get_generation_config())
         settings.update(getattr(model, "override_generation_config", None) or {})
         ours["attn_temperature_tuning"] = str(settings.get("attn_temperature_tuning"))
@@ -144,7 +145,7 @@ def _config_map(model: Any) -> dict[str, Any]:
 
 
 def _text(section: Any, name: str) -> str:
-    """A member in words that are the same in every process: sets have no order of their own."""
+    """A member as text that is equal in every process. Sets are sorted."""
     value = getattr(section, name, None)
     return str(sorted(map(str, value)) if isinstance(value, (set, frozenset, list)) else value)
 
@@ -168,7 +169,7 @@ def _source(vllm_config: Any, model: Any, load_format: str) -> Source:
 
 
 def weights_of(vllm_config: Any, settings: Settings) -> Fingerprint:
-    """The fingerprint of the engine's weights, those of a draft model included."""
+    """The fingerprint of the engine's weights, including a draft model's weights."""
     load_format = str(getattr(vllm_config.load_config, "load_format", "auto"))
     model = vllm_config.model_config
     began = process_start()
@@ -189,7 +190,7 @@ def weights_of(vllm_config: Any, settings: Settings) -> Fingerprint:
 
 @dataclass(frozen=True)
 class Format:
-    """What one worker says of the bytes it keeps: see Handshake."""
+    """The byte format of one worker's KV, sent in its Handshake."""
 
     layout: str
     backend: str
@@ -198,7 +199,7 @@ class Format:
 
 
 def format_of(vllm_config: Any, kv_cache_config: Any, digest: str) -> Format:
-    """How this worker's attention backend lays KV out."""
+    """The byte format of this worker's KV, from its attention backend."""
     context = getattr(vllm_config.compilation_config, "static_forward_context", {}) or {}
     backends, isas = set(), set()
     for group in kv_cache_config.kv_cache_groups:
@@ -208,11 +209,11 @@ def format_of(vllm_config: Any, kv_cache_config: Any, digest: str) -> Format:
             if backend is not None and hasattr(backend, "get_name"):
                 backends.add(str(backend.get_name()))
             isas.add(str(getattr(layer, "isa", "") or ""))
-    # On CPU the backend packs KV for the instruction set; the name of the set is not enough to
-    # tell an old processor from a new one, but a node has processors of one kind.
+    # On CPU the backend packs KV for the instruction set. Its name does not identify the processor,
+    # but all processors of a node are of one kind.
     isa = "+".join(sorted(isas - {""})) or platform.machine()
     if os.environ.get("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "").lower() in ("true", "1"):
-        isa += "-shuffled"  # the order of elements in a page; shapes and strides do not show it
+        isa += "-shuffled"  # another order of elements in a page, with equal shapes and strides
     layout = getattr(kv_cache_config, "kv_cache_layout", None) or getattr(
         vllm_config.cache_config, "kv_cache_layout", None
     )
@@ -244,7 +245,7 @@ def namespace_of(
     digest = hashlib.sha256(" ".join(f.digest for f in formats).encode()).hexdigest()[:16]
     cache_dtype = str(getattr(vllm_config.cache_config, "cache_dtype", "auto"))
     dcp = parallel(vllm_config, "decode_context_parallel_size")
-    # Which rank has a token's KV, where ranks share a block's tokens among themselves.
+    # The interleave size decides which rank has a token's KV, where ranks split a block's tokens.
     turns = parallel(vllm_config, "cp_kv_cache_interleave_size") if dcp > 1 else 1
     return Namespace(
         model=_served_name(vllm_config.model_config),
@@ -269,7 +270,7 @@ def _served_name(model: Any) -> str:
 
 
 def events_of(vllm_config: Any) -> Mapping[str, str]:
-    """Where this rank publishes its KV events, as HelloFields names it; empty when nowhere."""
+    """HelloFields for this rank's KV events; empty when the rank publishes none."""
     config = getattr(vllm_config, "kv_events_config", None)
     if config is None or not getattr(config, "enable_kv_cache_events", False):
         return {}
@@ -287,10 +288,10 @@ def events_of(vllm_config: Any) -> Mapping[str, str]:
 
 
 def reachable(endpoint: str, rank: int, always_bound: bool = False) -> str:
-    """The address at which a neighbour finds what vLLM binds at `endpoint`; empty when nobody can.
+    """The address at which a process on this node reaches vLLM's `endpoint`. Empty: unreachable.
 
-    vLLM adds the data-parallel rank to the port. It binds endpoints with a wildcard and the
-    replay endpoint; to others it connects, and nothing listens there for us.
+    vLLM adds the data-parallel rank to the port. vLLM binds the replay endpoint and endpoints with
+    a wildcard. vLLM connects to other endpoints, so they have no listener for the agent.
     """
     if endpoint.startswith("ipc://"):
         return endpoint if rank == 0 else ""

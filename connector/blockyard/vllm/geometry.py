@@ -1,9 +1,8 @@
-"""Where the bytes of a block are: vLLM's KV tensors as pages, and each worker's share of a block.
+"""The bytes of a block: vLLM's KV tensors as pages, and each worker's share of a block.
 
-A manager block is the unit of everything here: vLLM's own block ids name it, the agent keeps it.
-Its bytes are scattered over one view per layer, and over the ranks of the engine. A slot holds
-them in one piece: the shares of the pipeline stages one after the other, in each the shares of
-its tensor-parallel ranks, in each the pages in the order of the KV groups and their layers.
+The unit is the manager block, which vLLM's block ids name and the agent stores. Its bytes are
+spread over one view per layer and over the engine's ranks. A slot holds them in one piece, ordered
+by pipeline stage, then by tensor-parallel rank, then by KV group and layer.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, NamedTuple
 
 from blockyard.mover import GeometryError, Page
 
-# A page of more pieces than this would be copied a few bytes at a time; no layout of vLLM's
-# comes near it.
+# Limit of pieces in a layer's block. More pieces would be a few bytes each. vLLM's layouts have
+# far fewer.
 MAX_SEGMENTS = 1024
-# Specs whose blocks hold the KV of their own tokens, at fixed places, for as long as the request
-# lives. The names are compared exactly: a subclass exists because something differs.
+# Specs whose blocks hold the KV of their own tokens at fixed offsets until the request ends. Names
+# are compared exactly, because a subclass may differ.
 FULL_ATTENTION = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
 HYBRID_HINT = "a part of a prompt's state cannot be restored"
 
@@ -35,7 +34,7 @@ def group_specs(kv_cache_config: Any) -> list[list[Any]]:
 
 
 def why_unsupported(kv_cache_config: Any) -> str:
-    """Why this model's blocks cannot be kept, for people; empty when they can."""
+    """Why this model's blocks cannot be stored, for people. Empty: they can."""
     groups = kv_cache_config.kv_cache_groups
     if not groups:
         return "the model has no KV cache"
@@ -106,7 +105,7 @@ def _segments(layer: str, tensor: Any, blocks: int) -> Iterator[tuple[int, int, 
     stride = strides[axis] * ratio
     inner = [(strides[i], shape[i]) for i in range(len(shape)) if i != axis]
     if ratio > 1:
-        # The attention backend's own blocks are smaller: a manager block is `ratio` of them.
+        # A manager block has `ratio` blocks of the attention backend.
         inner.append((strides[axis], ratio))
     run, outer = _contiguous(layer, inner, item)
     storage = tensor.untyped_storage()
@@ -159,10 +158,10 @@ def _starts(outer: list[tuple[int, int]]) -> list[int]:
 
 
 def digest_of(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> str:
-    """What must be equal for two workers' shares to have the same bytes at the same places.
+    """A digest that is equal for two workers whose shares have the same layout of bytes.
 
-    Layers, element types and the order of the axes in memory; neither addresses nor the number
-    of blocks, which differ between engines that may share.
+    The digest covers layers, element types and the order of the axes in memory. It omits addresses
+    and the number of blocks, which may differ between engines that share blocks.
     """
     blocks = kv_cache_config.num_blocks
     facts = []
@@ -181,7 +180,7 @@ def digest_of(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """A worker's place in its engine. replicas: neighbouring tensor-parallel ranks that hold
+    """A worker's ranks in its engine. replicas: number of adjacent tensor-parallel ranks with
     identical KV, such as MLA's."""
 
     tp_rank: int = 0
@@ -192,12 +191,12 @@ class Ranks:
 
     @property
     def stores(self) -> bool:
-        """Whether this rank copies stores: the first of the ranks that hold the same bytes."""
+        """Whether this rank copies stores. Only the first of the ranks with equal bytes does."""
         return self.tp_rank % self.replicas == 0
 
 
 class Share(NamedTuple):
-    """A worker's part of a block. total: bytes that all shares need."""
+    """A worker's part of a block. total: bytes of all shares."""
 
     offset: int
     bytes: int

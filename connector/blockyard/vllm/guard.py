@@ -1,7 +1,7 @@
-"""Keeps faults of the connector away from the engine.
+"""Guards the engine against exceptions of the connector.
 
-vLLM calls hooks from its main loop and does not expect them to raise: an exception there ends the
-engine. A cache that fails must cost a cache miss instead.
+vLLM calls hooks from its main loop. An exception there ends the engine. A guarded hook returns a
+cache miss instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("blockyard.vllm")
 
 
 class Faults:
-    """Counts what went wrong, and says it once for each kind."""
+    """Counts faults by kind, and logs the first fault of each kind."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -31,16 +31,16 @@ class Faults:
             log.error("%s (reported once for this kind)", kind, exc_info=err)
 
     def said(self, kind: str) -> bool:
-        """Counts an event; True when it is the first of its kind, which is worth a line."""
+        """Counts an event. True for the first event of its kind, which the caller logs."""
         self.counts[kind] += 1
         return self.counts[kind] == 1
 
 
 def guarded(answer: Callable[[], Any]) -> Callable[[_F], _F]:
-    """Decorates a hook: an exception is noted, the request is given up, answer() is returned.
+    """Decorates a hook. An exception is counted, the request given up, and answer() returned.
 
-    The object has `faults` (Faults) and `give_up(argument)`, which is called with the hook's
-    first argument and forgets the request that it names.
+    The object has `faults` (Faults) and `give_up(argument)`. give_up gets the hook's first argument
+    and removes the request in it.
     """
 
     def wrap(hook: _F) -> _F:

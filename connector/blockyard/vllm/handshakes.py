@@ -1,4 +1,4 @@
-"""The scheduler's picture of the whole engine, put together from what its workers say."""
+"""Collects the workers' handshakes and starts the scheduler's session."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from blockyard.vllm.records import Handshake
 
 log = logging.getLogger("blockyard.vllm")
 
-# How long an engine without requests is kept stepping for handshakes that vLLM has not carried.
+# How long an engine without requests keeps stepping to receive the missing handshakes.
 HANDSHAKE_SECONDS = 10.0
 
 
 class Assembly:
     """Collects one Handshake of every worker, then starts the scheduler's session.
 
-    vLLM carries them before the first step; where it does not, because the connector is one of
-    several, they come with the report of the first step.
+    vLLM delivers handshakes before the first step. Inside a MultiConnector, the report of the first
+    step delivers them.
     """
 
     def __init__(
@@ -45,10 +45,7 @@ class Assembly:
         self._until = 0.0
 
     def add(self, handshakes: Iterable[Any]) -> bool:
-        """Takes what arrived; handshakes of other connectors are none of ours.
-
-        True when these were the last ones that were missing.
-        """
+        """Takes handshakes and ignores those of other connectors. True when none is missing now."""
         if self._settled:
             return False
         for handshake in handshakes:
@@ -65,7 +62,7 @@ class Assembly:
         return True
 
     def waiting(self) -> bool:
-        """Whether the engine must step so that workers can report, for a bounded time."""
+        """Whether the engine must step so that workers can report. False after the time limit."""
         if self._settled:
             return False
         now = time.monotonic()
@@ -89,8 +86,8 @@ class Assembly:
         weights = facts.weights_of(self._config, self._settings)
         if not weights.shared:
             log.warning(
-                "weights cannot be told apart: %s; blocks are shared with nobody and lost at the"
-                " engine's end, unless the setting `weights` names them",
+                "the weights cannot be identified: %s; no other engine shares the blocks, and a"
+                " restarted engine cannot load them, unless the setting `weights` identifies them",
                 weights.reason,
             )
         dcp = facts.parallel(self._config, "decode_context_parallel_size")
@@ -123,7 +120,7 @@ class Assembly:
         self._scheduler.start(hello, len(shares))
 
     def _events(self) -> dict[str, Any]:
-        """What HELLO says of this rank's events; nothing where it publishes none."""
+        """HelloFields for this rank's events; empty when the rank publishes none."""
         events: dict[str, Any] = dict(facts.events_of(self._config))
         if events:
             events["lists_cached"] = True

@@ -1,4 +1,4 @@
-"""Which requests may share blocks, and under which identity."""
+"""The identity of a request's blocks, and the requests that must not share blocks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from blockyard.vllm.guard import Faults
 
 log = logging.getLogger("blockyard.vllm")
 
-# How many loadings of adapters one engine can tell apart; it caches no more of them after that.
-# None is forgotten, because its files may have changed since.
+# Limit of loaded adapters in one engine. Further adapters are not cached. No adapter is removed,
+# because its files may have changed meanwhile.
 MAX_ADAPTERS = 16384
-# How long requests wait for an adapter's files to be read, from when that was asked for.
+# How long requests wait for the fingerprint of an adapter's files.
 READ_SECONDS = 1.0
-# How often the files of an adapter are looked at for requests that only want to load.
+# Interval between checks of an adapter's files for lookups.
 CHECK_SECONDS = 1.0
 
 PENDING = Identity("pending")  # the answer while an adapter's files are being read
 
 
 class Adapter:
-    """One loading of a LoRA adapter: what vLLM's lora_int_id names.
+    """One loaded LoRA adapter, named by vLLM's lora_int_id.
 
-    The id says which adapter the engine holds, not which files: those may change after it was
-    loaded, and then it cannot be known which ones the engine computes with. From then on the
-    adapter is barred, for good: nothing of it is loaded or stored.
+    The id does not identify files. When the files change after the load, nobody knows which files
+    the engine computes with. Then the adapter is barred: its requests load and store no block.
     """
 
     __slots__ = ("_checked", "barred", "files", "name", "path", "reading", "since", "stacked")
@@ -42,33 +41,33 @@ class Adapter:
         self.barred = False
         self.reading = False
         self.since = time.monotonic()
-        self.files: LoraFiles | None = None  # None while they are read, or when they cannot be
+        self.files: LoraFiles | None = None  # None while reading and after a failed read
         self._checked = 0.0
 
     def read(self) -> None:
-        """Takes the fingerprint. For the reader's thread, which nothing waits for."""
+        """Takes the fingerprint. Only the reader's thread calls it."""
         try:
             self.files = lora_fingerprint(self.path)
             self._checked = time.monotonic()
-        except Exception as err:  # whatever is wrong with the files: they are not cached
+        except Exception as err:  # unreadable files are not cached
             log.warning("LoRA adapter %s is not cached: %s", self.name, err)
         self.reading = False
 
     def bar(self, why: str) -> None:
-        """Nothing more is cached under this id."""
+        """Ends caching for this id."""
         if not self.barred:
             log.warning(
-                "LoRA adapter %s: %s; it is cached no more until it is loaded under another id",
+                "LoRA adapter %s: %s; its blocks are not cached until another id loads it",
                 self.name,
                 why,
             )
         self.barred = True
 
     def intact(self) -> bool:
-        """Whether what the engine computes with are the files of the fingerprint.
+        """Whether the engine computes with the files of the fingerprint.
 
-        Asked for each offer: files that are still the same after a block was computed were so when
-        the engine loaded them. One stat for each file.
+        Every offer calls it. Files that are unchanged after a block's computation were unchanged
+        when the engine loaded them. Costs one stat for each file.
         """
         if self.barred or self.files is None:
             return False
@@ -84,13 +83,13 @@ class Adapter:
         self._checked = now
         return self.intact()
 
-    def late(self) -> bool:
-        """Whether reading takes longer than a request should wait."""
+    def overdue(self) -> bool:
+        """Whether the fingerprint takes longer than a request should wait."""
         return time.monotonic() - self.since > READ_SECONDS
 
 
 class Adapters:
-    """Identities of requests; remembers the fingerprints of LoRA adapters."""
+    """The identities of requests, with the fingerprints of their LoRA adapters."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -113,10 +112,11 @@ class Adapters:
         fingerprint = name = ""
         if lora is not None:
             adapter = self.adapter_of(lora)
-            if adapter is not None and adapter.reading and not (adapter.barred or adapter.late()):
-                return PENDING
+            if adapter is not None and adapter.reading and not adapter.barred:
+                if not adapter.overdue():
+                    return PENDING
             if adapter is None or not adapter.lately_intact():
-                self._skip("a LoRA adapter whose files cannot be told apart")
+                self._skip("a LoRA adapter whose files cannot be identified")
                 return None
             assert adapter.files is not None
             fingerprint = adapter.files.text + ("-3d" if adapter.stacked else "")
@@ -124,7 +124,7 @@ class Adapters:
         return Identity(fingerprint, name, bounded(salt) if salt else "")
 
     def adapter_of(self, lora: Any) -> Adapter | None:
-        """The adapter of a request; None for one that cannot be cached."""
+        """The adapter of a request. None when there are too many adapters."""
         number = lora.lora_int_id
         adapter = self._known.get(number)
         if adapter is None:
@@ -132,12 +132,12 @@ class Adapters:
                 return None
             adapter = self._known[number] = Adapter(lora)
             self._read_later(adapter)
-        # vLLM keeps what it has under an id that comes with another path, and loads anew in place
-        # at a time of its own: either way the id's KV is of the old files, the new ones, or both.
+        # For a known id with another path, vLLM keeps the loaded files. With load_inplace, vLLM
+        # reloads at an unknown time. Either way the id's KV may have the old or the new files.
         if getattr(lora, "load_inplace", False):
             adapter.bar("it is loaded in place")
         elif (adapter.path, adapter.stacked) != (lora.lora_path, _is_stacked(lora)):
-            adapter.bar(f"its id {number} was given to another one")
+            adapter.bar(f"another adapter has its id {number}")
         return adapter
 
     def _read_later(self, adapter: Adapter) -> None:

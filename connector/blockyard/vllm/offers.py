@@ -1,8 +1,8 @@
-"""Which computed blocks are offered to the agent, and when.
+"""Offers: which computed blocks are offered to the agent, and when.
 
-vLLM says in each step which requests got blocks; when a request gets one, the blocks before it
-fill up. A step costs a glance at each running request that got a block, and nothing for the
-others. Offered are blocks of confirmed tokens that earlier steps have computed.
+Each step of vLLM names the requests with new blocks. When a request gets a new block, its earlier
+blocks fill up. So a step checks only the requests with a new block. An offer has full blocks of
+confirmed tokens that earlier steps have computed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from blockyard.vllm.identity import Adapter
 if TYPE_CHECKING:
     from blockyard.scheduler import SchedulerSession
 
-# How many steps pass before blocks are offered again that there was no room to hold.
+# Steps before a deferred offer is repeated. An offer is deferred at the limit on held blocks.
 RETRY_STEPS = 16
-# A request that decodes offers so many blocks at a time, and the rest when it ends: its blocks are
-# in nobody's way meanwhile, and every offer costs the engine's thread three frames.
+# Size of an offer of decoded blocks. The end of the request offers the rest. Larger offers are
+# cheaper, because every offer costs the engine's thread three frames.
 DECODED_BLOCKS = 16
-# How many requests offer in one step, and how many of them what they have decoded, which nobody
-# waits for. The others wait: requests that began together would otherwise make one step in a
-# hundred slow.
+# Limits of offers in one step, in total and for decoded blocks. Without the limits, requests that
+# began together would make one step in a hundred slow.
 OFFERS_PER_STEP = 2
 DECODED_OFFERS_PER_STEP = 1
-# How many requests that are due are looked at in one step, each in its turn.
+# Limit of due requests that one step checks, in turn.
 VISITS_PER_STEP = 32
 NEVER = -1  # a generation that no request has
 
 
 class Tracked:
-    """A request whose blocks are shared.
+    """A request that loads and stores blocks.
 
-    groups: its device blocks by KV group, valid for `generation` (vLLM's num_preemptions) once it
-    was scheduled in it. prompt: full blocks of its prompt. offered: blocks already given to the
-    session. first: local hit, in blocks, when the session was last asked; hit, sources: what it
-    said. failed: the generation whose load failed. adapter: what its KV depends on, if anything.
+    groups: device blocks by KV group, complete for `generation` (vLLM's num_preemptions). prompt:
+    full blocks of the prompt. offered: blocks that the session has been offered. first: the local
+    hit in blocks at the last lookup. hit, sources: the result of that lookup. failed: the
+    generation with a failed load. adapter: the LoRA adapter, if any.
     """
 
     __slots__ = (
@@ -67,13 +66,13 @@ class Tracked:
         self.failed = NEVER
 
     def adopt(self, block_ids: Sequence[Sequence[int]]) -> None:
-        """A complete new list of blocks: first scheduling, or the return after a preemption."""
+        """Takes a complete list of blocks, at the first step or after a preemption."""
         self.groups = [list(ids) for ids in block_ids]
         self.generation = self.request.num_preemptions
         self.offered = 0
 
     def owes(self) -> bool:
-        """Whether it will soon have blocks worth an offer: all but the last fill up by then."""
+        """Whether an offer is due once all blocks but the last are full."""
         if not self.groups:
             return False
         return (
@@ -82,39 +81,42 @@ class Tracked:
 
 
 class Offers:
-    """The block tables of all tracked requests, and what is still to be offered of them."""
+    """The block tables of all tracked requests, and their pending offers."""
 
     def __init__(self, tracked: Mapping[str, Tracked], tokens: int, faults: Faults) -> None:
-        """tracked: the scheduler's requests by id. tokens: of one block."""
+        """tracked: the scheduler's requests by id. tokens: tokens in a block."""
         self._faults = faults
         self._tracked = tracked
         self._tokens = tokens
         self._due: dict[str, None] = {}  # in the order of their turns
-        self._begun: list[str] = []  # those of this step: nothing of them is computed yet
-        self._later: dict[str, None] = {}
+        self._begun: list[str] = []  # requests of this step, without computed blocks yet
+        self._later: dict[str, None] = {}  # requests with a deferred offer
         self._steps = 0
 
     def forget(self, rid: str) -> None:
-        """The request has ended."""
+        """Removes a request that has ended."""
         self._due.pop(rid, None)
         self._later.pop(rid, None)
 
     def clear(self) -> None:
-        """All requests have."""
+        """Removes all requests."""
         self._due.clear()
         self._later.clear()
         self._begun.clear()
 
     def distrust(self) -> None:
-        """A step was not followed to its end: vLLM names new blocks once, so that no table is known
-        to be complete. Requests offer nothing before their next complete list."""
+        """Drops all block tables after an error in follow().
+
+        vLLM names a new block only once, so any table may be incomplete. A request offers no block
+        before its next complete list.
+        """
         for tracked in self._tracked.values():
             tracked.generation = NEVER
             tracked.groups = []
         self.clear()
 
     def follow(self, session: SchedulerSession, output: Any) -> None:
-        """Takes over the block tables of a step (SchedulerOutput) and offers what is due."""
+        """Updates the block tables from a step (SchedulerOutput) and makes due offers."""
         for new in output.scheduled_new_reqs:
             self._adopt(new.req_id, new.block_ids)
         cached = output.scheduled_cached_reqs
@@ -161,7 +163,7 @@ class Offers:
             tracked = self._tracked.get(rid)
             if tracked is None or tracked.generation != tracked.request.num_preemptions:
                 continue
-            # Asynchronous scheduling counts tokens that have not come back yet.
+            # Asynchronous scheduling counts tokens that are not sampled yet.
             unsure = getattr(tracked.request, "num_output_placeholders", 0)
             full = self._full(tracked, unsure, tracked.groups)
             if full > tracked.offered and (
@@ -173,17 +175,17 @@ class Offers:
                     self._later[rid] = None
                     continue
             if tracked.owes():
-                self._due[rid] = None  # its next turn is behind the others'
+                self._due[rid] = None  # the request goes to the end of the turns
             if offers == OFFERS_PER_STEP or decoded == DECODED_OFFERS_PER_STEP:
                 return
 
     def last(
         self, session: SchedulerSession, tracked: Tracked, groups: Sequence[Sequence[int]]
     ) -> None:
-        """The request ends: offers all that it has, whatever was offered before.
+        """Offers all full blocks of a request that ends.
 
-        Nothing when it was not scheduled since it was preempted, or since its load began: then
-        its blocks hold nothing that is known to be right.
+        Offers none if no step has scheduled the request since its preemption or its load. Then the
+        contents of its blocks are unknown.
         """
         request = tracked.request
         if tracked.generation != request.num_preemptions:
@@ -199,7 +201,7 @@ class Offers:
     def _full(self, tracked: Tracked, unsure: int, groups: Sequence[Sequence[int]]) -> int:
         """Full blocks of confirmed tokens that earlier steps have computed."""
         request = tracked.request
-        # Rejected drafts may have been computed beyond the tokens that there really are.
+        # The computed tokens may include rejected drafts beyond the request's tokens.
         tokens = min(request.num_computed_tokens - unsure, request.num_tokens)
         return min(tokens // self._tokens, *map(len, groups)) if groups else 0
 
@@ -210,15 +212,15 @@ class Offers:
         full: int,
         groups: Sequence[Sequence[int]],
     ) -> bool:
-        """False when stores hold as many blocks as they may: worth another try later."""
+        """Offers the first `full` blocks. False at the limit on held blocks: try again later."""
         rid, generation = tracked.request.request_id, tracked.generation
         try:
             if tracked.adapter is not None and not tracked.adapter.intact():
-                tracked.generation = NEVER  # computed with one does not know which weights
+                tracked.generation = NEVER  # the blocks have KV of unknown weights
                 return True
             room = session.computed(rid, generation, full, groups)
         except Exception as err:
-            # Not this request's turn to stop the others: it offers nothing more.
+            # Only this request stops its offers. The others continue.
             self._faults.note("computed", err)
             tracked.generation = NEVER
             room = True

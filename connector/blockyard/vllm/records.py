@@ -1,7 +1,7 @@
-"""What the two roles of the connector say to each other through vLLM, once per step.
+"""The records between the two roles of the connector, which vLLM carries once per step.
 
-Small and flat: vLLM pickles these to and from every worker process. Most steps carry nothing, for
-which one shared EMPTY is used.
+The records are small and flat, because vLLM pickles them to and from every worker process. A step
+without copies carries the shared EMPTY.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StepMetadata(KVConnectorMetadata):
         self.work = work
 
     def __reduce__(self) -> Any:
-        # An empty one is EMPTY in every process, so that workers know it by identity.
+        # Empty metadata is EMPTY in every process, so that workers recognize it by identity.
         return (StepMetadata, (self.work,)) if self.work else "EMPTY"
 
 
@@ -39,8 +39,8 @@ EMPTY = StepMetadata()
 class Handshake(KVConnectorHandshakeMetadata):
     """Worker to scheduler, once: this worker's part of a block.
 
-    total_bytes: of a block, see geometry.Share. host: equal for workers that one agent can serve.
-    problem: why this worker cannot take part, for people; the connector then stays off.
+    total_bytes: bytes of a block, see geometry.Share. host: equal for workers on one node. problem:
+    why this worker cannot use the connector, for people; the connector then stays off.
     """
 
     pp_rank: int
@@ -52,8 +52,7 @@ class Handshake(KVConnectorHandshakeMetadata):
 
 
 class WorkerReport(KVConnectorWorkerMetadata):
-    """Workers to scheduler: jobs that ended, what can be read, and handshakes that vLLM did not
-    carry itself."""
+    """Workers to scheduler: ended jobs, mapped extents, and undelivered handshakes."""
 
     __slots__ = ("done", "handshakes", "mapped")
 
@@ -71,7 +70,7 @@ class WorkerReport(KVConnectorWorkerMetadata):
         return WorkerReport, (self.done, self.handshakes, self.mapped)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
-        """The sum of two workers' reports. `other` stays as it is."""
+        """The sum of two workers' reports. `other` does not change."""
         if not isinstance(other, WorkerReport):
             return self
         if self.done is None:

@@ -1,6 +1,6 @@
-"""The scheduler's side in vLLM: hooks of the engine's main loop turned into SchedulerSession calls.
+"""The scheduler role in vLLM: maps hooks of the engine's main loop to SchedulerSession calls.
 
-All of it runs in the engine's thread, between the steps of the model, so every hook is bounded
+The hooks run in the engine's thread, between the steps of the model. So every hook has a time limit
 and none waits.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger("blockyard.vllm")
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
-except ImportError:  # before 0.32 vLLM does not ask where hits came from
+except ImportError:  # vLLM before 0.32 has no hit sources
     CacheHitSource = None  # type: ignore[assignment,misc]
 
 SOURCE_DISK = 2
@@ -53,12 +53,12 @@ class VllmScheduler:
         self._adapters = Adapters(self.faults)
         self._tracked: dict[str, Tracked] = {}
         self._unread: set[str] = set()  # requests that wait for an adapter's fingerprint
-        self._alive: set[str] = set()  # requests that vLLM has
+        self._alive: set[str] = set()  # all unfinished requests of vLLM
         self._scheduled = 0  # requests in the last step
         self._offers = Offers(self._tracked, tokens, self.faults)
 
     def give_up(self, subject: Any) -> None:
-        """Forgets the request that a failed hook was about, so that it runs without a cache."""
+        """Removes the request of a failed hook. The request runs without a cache."""
         rid = getattr(subject, "request_id", None)
         self._unread.discard(rid)
         if self._tracked.pop(rid, None) is not None and self.session is not None:
@@ -66,7 +66,7 @@ class VllmScheduler:
             self.session.finished(rid)
 
     def bind(self, pool: Any) -> None:
-        """vLLM's block pool."""
+        """Takes vLLM's block pool."""
         if self.session is not None:
             self.blocks = PoolBlocks(pool)
             self.blocks.before_reset(self._yield_blocks)
@@ -78,9 +78,10 @@ class VllmScheduler:
         self.session.observe(PoolView(pool), self.queues)
 
     def queues(self) -> tuple[int, int]:
-        """How many requests run, and how many wait. Any thread may ask.
+        """The numbers of running and waiting requests. Any thread may call it.
 
-        vLLM shows a connector no queues: what was in the last step runs, the rest waits.
+        vLLM hides its queues from connectors. So requests in the last step count as running, and
+        all others as waiting.
         """
         alive = len(self._alive)
         running = min(self._scheduled, alive)
@@ -92,39 +93,39 @@ class VllmScheduler:
             self.session.yield_blocks()
 
     def start(self, hello: HelloFields, workers: int) -> None:
-        """All `workers` workers have said what they keep: connect."""
+        """Starts the session after the handshakes of all workers."""
         if self.session is not None:
             self.session.start(hello, workers)
 
     @guarded(lambda: None)
     def await_agent(self) -> None:
-        """Waits, while the engine starts, until the session is there, START_SECONDS at most.
+        """Waits until the session is connected, START_SECONDS at most, while the engine starts.
 
-        The engine's first request then finds what an earlier engine has stored. Without an agent's
-        socket there is nothing to wait for. For use outside of the engine's main loop alone.
+        The engine's first request then finds the blocks of an earlier engine. Without the agent's
+        socket the call returns at once. The engine's main loop must not call it.
         """
         deadline = time.monotonic() + START_SECONDS
         while not self.off and os.path.exists(self.settings.socket):
-            self.session.take_work()  # lets the session see its connection
+            self.session.take_work()  # the session adopts its connection
             if self.session.stats()["connected"] or time.monotonic() > deadline:
                 return
             time.sleep(START_POLL_SECONDS)
 
     def turn_off(self, reason: str) -> None:
-        """From here on every request runs without a cache. Copies in flight are still settled."""
+        """Turns the cache off for all requests. Copies in flight are still settled."""
         log.warning("Blockyard stays off, all requests run without it: %s", reason)
         self.off = True
         self._close(self.session)
 
     @guarded(lambda: None)
     def on_new_request(self, request: Any) -> None:
-        """Opens the request and asks for its blocks, or leaves it alone."""
+        """Opens a request and asks for its blocks, unless its blocks must not be shared."""
         self._alive.add(request.request_id)
         if not self.off and not self._begin(request):
             self._unread.add(request.request_id)
 
     def _begin(self, request: Any) -> bool:
-        """False while the files of the request's adapter are read: to be called again."""
+        """Opens a request. False while the files of its adapter are read: call again."""
         identity = self._adapters.identity_of(request)
         if identity is PENDING:
             return False
@@ -149,10 +150,10 @@ class VllmScheduler:
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that can be loaded beyond the local hit; None while that is not known yet.
+        """Loadable tokens beyond the local hit. None while the answer is pending.
 
-        Nothing where vLLM's own hit ends within a block. Others may reference that block, so it
-        must not be loaded over, and blocks behind it would count its other tokens too.
+        No hit when vLLM's own hit ends within a block. Other requests may reference that block, so
+        a load must not overwrite it.
         """
         if self._unread and request.request_id in self._unread:
             if not self._begin(request):
@@ -177,14 +178,14 @@ class VllmScheduler:
         return tracked.hit * self.tokens, True
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Starts the load for which vLLM has allocated blocks, or lets the pins go."""
+        """Begins the load into the allocated blocks, or releases the pins."""
         tracked = self._tracked.get(request.request_id)
         if num_external_tokens <= 0:
             if tracked is not None:
                 self._pass_by(request, tracked)
         elif tracked is None or not self._load(request, tracked, blocks, num_external_tokens):
-            # vLLM waits for this load now: the workers will report it as failed. Not tracked it
-            # is when the connector was turned off since it was promised.
+            # vLLM waits for this load, so the workers report it as failed. An untracked request
+            # has lost its cache since the hit, because the connector was turned off.
             self._fail(request)
 
     @guarded(lambda: None)
@@ -232,7 +233,7 @@ class VllmScheduler:
         return {source: count for source, count in split.items() if count}
 
     def build_connector_meta(self, output: Any) -> StepMetadata:
-        """The copies of this step: loads planned, and stores that the agent granted."""
+        """The copies of this step: begun loads and granted stores."""
         if self.session is None:
             return EMPTY
         self._scheduled = len(getattr(output, "num_scheduled_tokens", ()))
@@ -254,7 +255,7 @@ class VllmScheduler:
 
     @guarded(lambda: None)
     def request_finished(self, request: Any, block_ids: Sequence[Sequence[int]]) -> None:
-        """The engine's last word on a request: offers what is left, delays nothing."""
+        """Ends a request: offers its remaining blocks without delaying vLLM."""
         rid = request.request_id
         self._alive.discard(rid)
         tracked = self._tracked.get(rid)
@@ -267,7 +268,7 @@ class VllmScheduler:
         self.session.finished(rid)
 
     def update_connector_output(self, output: Any) -> None:
-        """What the workers report after a step: nothing, most of the time."""
+        """Takes the workers' report of a step. Most steps have none."""
         report = getattr(output, "kv_connector_worker_meta", None)
         failed = getattr(output, "failed_recving", None)
         if report is not None or failed:
@@ -293,18 +294,18 @@ class VllmScheduler:
 
     @guarded(lambda: False)
     def frees_soon(self) -> bool:
-        """Whether stores are about to release blocks that vLLM could use instead of preempting."""
+        """Whether a store releases blocks soon, so that vLLM need not preempt a request."""
         return self.blocks is not None and self.blocks.frees_soon()
 
     def reset_cache(self) -> bool:
-        """From here on nothing stored before is served; True when that is certain."""
+        """Invalidates all stored blocks. Returns True."""
         if self.session is None or self.off:
             return True
         try:
             return bool(self.session.reset())
         except Exception as err:
             self.faults.note("reset_cache", err)
-            self.turn_off("a reset failed, so what is stored may be of other weights")
+            self.turn_off("a reset failed, so the stored blocks may have other weights")
             return True
 
     def shutdown(self) -> None:
@@ -313,7 +314,7 @@ class VllmScheduler:
         self._close(session)
 
     def _close(self, session: SchedulerSession | None) -> None:
-        """Ends the session for requests; it can still settle what is in flight."""
+        """Ends the session for requests. The session can still settle copies in flight."""
         requests = list(self._tracked)
         self._tracked.clear()
         self._unread.clear()

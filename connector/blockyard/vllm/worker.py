@@ -1,7 +1,7 @@
-"""The worker's side in vLLM: KV tensors registered once, then copies handed to a WorkerSession.
+"""The worker role in vLLM: registers KV tensors once, then queues copies in a WorkerSession.
 
-The copies run in the session's thread. Hooks pass records on and return; a step in which nothing
-is to be copied costs a few attribute lookups.
+The session's thread makes the copies. Hooks queue records and return. A step without copies costs a
+few attribute lookups.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from blockyard.work import Done, Work
 log = logging.getLogger("blockyard.vllm")
 
 NO_FORMAT = Format("", "", "", "")
-# vLLM tells connectors of a coming sleep when requests have drained; what a store still reads
-# then has to end before the memory goes away.
+# Limit for copies to end before sleep. vLLM calls suspend() after the requests have drained, and
+# a store may still read the KV memory.
 DRAIN_SECONDS = 10.0
 
 
 class VllmWorker:
-    """The worker role. `reason` is why the connector stays off, empty when it does not.
+    """The worker role. reason: why the connector stays off, or empty.
 
-    open_session(device, pages, register, share) makes and starts a WorkerSession; gather(bytes)
+    open_session(device, pages, register, share) makes and starts a WorkerSession. gather(bytes)
     collects a number from every pipeline stage, in order.
     """
 
@@ -63,10 +63,10 @@ class VllmWorker:
         self._held: list[Work] = []
 
     def give_up(self, subject: Any) -> None:
-        """Nothing to forget: requests live in the scheduler's role."""
+        """Does nothing: only the scheduler role has requests."""
 
     def register_kv_caches(self, kv_caches: Mapping[str, Any]) -> None:
-        """vLLM has allocated its KV tensors: describe them and connect."""
+        """Describes vLLM's allocated KV tensors and connects."""
         if self._reason:
             self.handshake = self._refusal(self._reason)
             return
@@ -78,7 +78,7 @@ class VllmWorker:
             problem = str(err) or type(err).__name__
             if not isinstance(err, GeometryError):
                 self.faults.note("register_kv_caches", err)
-        # All stages take part even if one has failed: the others wait for its number.
+        # A failed stage calls gather too, because the other stages wait for its number.
         stages: Sequence[int] = ()
         try:
             stages = self._gather(0 if problem else sum(page.bytes for page in pages))
@@ -115,13 +115,13 @@ class VllmWorker:
         return Handshake(ranks.pp_rank, ranks.tp_rank, 0, _host(), NO_FORMAT, problem=problem)
 
     def take_handshake(self) -> Handshake | None:
-        """What vLLM carries to the scheduler. Not taken, it goes with the first step's report."""
+        """The handshake for vLLM to deliver. Otherwise the first step's report has it."""
         handshake, self.handshake = self.handshake, None
         return handshake
 
     @guarded(lambda: None)
     def begin(self, metadata: Any) -> None:
-        """The copies of a step, once: vLLM shows the same metadata to several hooks."""
+        """Begins the copies of a step, once. vLLM passes the same metadata to several hooks."""
         if metadata is self._begun or not isinstance(metadata, StepMetadata):
             return
         self._begun = metadata
@@ -134,11 +134,11 @@ class VllmWorker:
             self._report(work.stores, False)
             return
         if not self._stores and work.stores:
-            # A neighbour holds the same bytes and copies them; this rank has nothing to add.
+            # Another rank has the same bytes and copies them.
             self._report(work.stores, True)
             work = Work(work.loads, [])
         if self._asleep:
-            self._report(work.stores, False)  # what the blocks had is gone
+            self._report(work.stores, False)  # sleep has discarded the blocks
             if work.loads:
                 self._held.append(Work(work.loads, []))
         elif work:
@@ -152,7 +152,7 @@ class VllmWorker:
 
     @guarded(lambda: (set(), set()))
     def transfer_results(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads have ended, and those among them that failed; each once."""
+        """Requests whose loads have ended since the last call, and the failed ones among them."""
         if self.session is not None:
             return self.session.finished_loads()
         failed, self._failed = self._failed, set()
@@ -160,7 +160,7 @@ class VllmWorker:
 
     @guarded(lambda: None)
     def report(self) -> WorkerReport | None:
-        """What the scheduler's role must know of this step."""
+        """The report of this step for the scheduler role, or None."""
         done = mapped = None
         if self.session is not None:
             done, mapped = self.session.done(), self.session.mapped()
@@ -177,10 +177,10 @@ class VllmWorker:
         return WorkerReport(done, handshakes, () if mapped is None else (mapped,))
 
     def suspend(self) -> None:
-        """The KV tensors' memory is about to go away: returns when no copy uses it.
+        """Waits until no copy uses the KV tensors' memory, which vLLM is about to free.
 
-        Raises RuntimeError when copies do not end: vLLM must not take their memory then. This
-        worker stays awake.
+        Raises RuntimeError when copies do not end. Then vLLM must keep the memory, and this worker
+        stays awake.
         """
         self._asleep = True
         if self.session is not None and not self.session.wait(DRAIN_SECONDS):
@@ -192,27 +192,27 @@ class VllmWorker:
 
     @guarded(lambda: None)
     def resume(self) -> None:
-        """The KV tensors are back, at their old addresses."""
+        """Continues after sleep. The KV tensors have their old addresses."""
         self._asleep = False
         held, self._held = self._held, []
         for work in held:
             self._begin_work(work)
 
     def shutdown(self) -> None:
-        """Ends the session; copies in flight end first."""
+        """Ends the session after the copies in flight."""
         if self.session is not None:
             self.session.close()
             self.session = None
 
 
 def _device_of(kv_caches: Mapping[str, Any]) -> str:
-    """ "cpu", or "cuda:N" with the number that is this process's."""
+    """ "cpu", or "cuda:N" with this process's device number."""
     device = next(iter(kv_caches.values())).device
     return device.type if device.index is None else f"{device.type}:{device.index}"
 
 
 def _host() -> str:
-    """What two workers have in common exactly if one agent can serve both."""
+    """The node's identity: equal for two workers exactly if one agent can serve both."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -221,7 +221,7 @@ def _host() -> str:
 
 
 def worker_ranks(vllm_config: Any, replicas: int) -> Ranks:
-    """This process's place in the engine, from vLLM's process groups."""
+    """This process's ranks, from vLLM's process groups."""
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     tp, pp = get_tp_group(), get_pp_group()
@@ -231,7 +231,7 @@ def worker_ranks(vllm_config: Any, replicas: int) -> Ranks:
 
 
 def gather_stages(own: int) -> Sequence[int]:
-    """`own` of every pipeline stage, in their order. All stages call this at the same time."""
+    """The numbers of all pipeline stages, in order. All stages must call it at the same time."""
     from vllm.distributed.parallel_state import get_pp_group
 
     group = get_pp_group()
