@@ -13,7 +13,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // DirectIOMode says whether disk extents bypass the page cache.
@@ -118,8 +117,6 @@ type Config struct {
 	ZeroFill bool
 	// Sink gets every change of residency; nil: nobody needs them.
 	Sink EventSink `json:"-"`
-	// Reset brings requests to empty a tier; nil for none. See Manager.Reset.
-	Reset <-chan kv.Tier `json:"-"`
 	// WrapDisk wraps each disk file, such as in storagetest.Faulty; nil for nothing.
 	WrapDisk func(path string, f extent.File) extent.File `json:"-"`
 	// Log is where warnings go; nil for nowhere.

@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -250,43 +249,38 @@ func (p *Pool) planHostExtentLocked() growthPlan {
 // growHost makes a host extent. The caller has planned it.
 func (p *Pool) growHost(plan growthPlan) {
 	made, err := p.broker.growHost(p, plan.first, plan.maxSlots)
-	if !p.addHostExtent(plan, made, err) && err == nil {
+	if p.addHostExtent(plan, made, err) {
 		p.broker.host.Drop(made)
+		p.endHostGrowth() // now, that the extent's budget is free again
 	}
 }
 
-// addHostExtent ends the making of a host extent. It reports whether the pool has the
-// extent: somebody else may have grown the pool meanwhile.
-func (p *Pool) addHostExtent(plan growthPlan, made storage.HostPart, err error) bool {
+// addHostExtent ends the making of a host extent. surplus: somebody else has grown the
+// pool meanwhile, and the extent has no place. The caller drops it and calls
+// endHostGrowth.
+func (p *Pool) addHostExtent(plan growthPlan, made storage.HostPart, err error) (surplus bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Host
+	if err == nil && (t.Live >= p.growth.maxHostExtents || !t.Fits(made.Slots.Slots())) {
+		return true
+	}
 	defer func() { p.growth.end(maxAhead * t.Capacity) }()
 	if err != nil {
 		p.growFailedLocked(t, plan.turn, err)
-		return false
-	}
-	if t.Live >= p.growth.maxHostExtents || !t.Fits(made.Slots.Slots()) {
 		return false
 	}
 	p.growth.host.failed, p.growth.host.takes = false, plan.takes
 	added := &tier.Extent{ID: made.ID, Records: made.Slots, Host: made.Extent}
 	t.Add(added)
 	p.notifyWatchersLocked(extentInfo(added))
-	return true
+	return false
 }
 
-// notifyWatchersLocked tells the watchers of a new host extent.
-func (p *Pool) notifyWatchersLocked(info ExtentInfo) {
-	for ch := range p.growth.watchers {
-		select {
-		case ch <- info:
-		default:
-			// There is room for every extent that there can be at a time. A reader so
-			// slow that more have come and gone finds this one in Extents.
-			p.count.WatchDropped++
-		}
-	}
+func (p *Pool) endHostGrowth() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.growth.end(maxAhead * p.slots.Host.Capacity)
 }
 
 // growthFailedLocked reports whether trying to grow the tier is useless for now.
@@ -309,128 +303,4 @@ func (p *Pool) growFailedLocked(t *tier.Tier, turn uint64, err error) {
 	}
 	p.count.GrowErrors++
 	p.log.Warn("tier does not grow for now", zap.Stringer("tier", t.Kind), zap.Int("slots", t.Capacity), zap.Error(err))
-}
-
-// growDisk makes disk extents until want slots are free or the disk tier is at its
-// size. A disk that does not answer meanwhile is taken for stalled. The caller has
-// asked the breaker.
-func (p *Pool) growDisk(want int) {
-	for {
-		plan, ok := p.planDiskGrowth(want)
-		if !ok {
-			return
-		}
-		watch := time.AfterFunc(p.cfg.IODeadline, p.mover.WriteStalled)
-		made, err := p.broker.growDisk(p, plan.first, plan.maxSlots)
-		watch.Stop()
-		if added := p.addDiskExtent(plan, made, err); !added {
-			if err == nil {
-				p.broker.disk.Load().Drop(made)
-			}
-			return
-		}
-	}
-}
-
-// planDiskGrowth returns the next disk extent to make. ok is false when none is
-// wanted. One extent is made at a time: the budget that one has reserved would look
-// used up to the other, which would then evict blocks that there is room for.
-func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.growth.growingDisk {
-		p.growth.diskGrown.Wait()
-	}
-	t := p.slots.Disk
-	if t.Free() >= want || p.growthFailedLocked(t) || t.AtBound() {
-		return growthPlan{}, false
-	}
-	p.growth.growingDisk = true
-	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, maxSlots: t.Room()}, true
-}
-
-// addDiskExtent ends the making of a disk extent. It reports whether the pool has the
-// extent: somebody else may have grown the pool meanwhile.
-func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskPart, err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.growth.growingDisk = false
-	p.growth.diskGrown.Broadcast()
-	t := p.slots.Disk
-	if err != nil {
-		if diskio.IsDeviceError(err) {
-			p.broker.health.WriteFailed(err)
-		}
-		p.growFailedLocked(t, plan.turn, err)
-		return false
-	}
-	p.broker.health.All.Succeeded() // not for writes: blocks may still fail
-	if !t.Fits(made.Slots.Slots()) {
-		return false
-	}
-	t.Add(&tier.Extent{ID: made.ID, Records: made.Slots, Disk: made.Extent})
-	return true
-}
-
-// Extents are the host extents that exist, all of them populated and grantable.
-func (p *Pool) Extents() []ExtentInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.extentsLocked()
-}
-
-func (p *Pool) extentsLocked() []ExtentInfo {
-	if p.slots.Host == nil {
-		return nil
-	}
-	infos := make([]ExtentInfo, 0, p.slots.Host.Live)
-	for _, e := range p.slots.Host.Extents {
-		if e != nil {
-			infos = append(infos, extentInfo(e))
-		}
-	}
-	return infos
-}
-
-// WatchExtents delivers the host extents that exist and then each new one as it
-// becomes ready. A slow reader delays nobody: what the channel has no room for is
-// in Extents. It is closed by stop, which may be called more than once, or when the
-// manager closes.
-func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := make(chan ExtentInfo, p.growth.maxHostExtents) // never less than what exists
-	for _, info := range p.extentsLocked() {
-		c <- info
-	}
-	if p.life.closing {
-		close(c)
-		return c, func() {}
-	}
-	p.growth.watchers[c] = struct{}{}
-	return c, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.unwatchLocked(c)
-	}
-}
-
-func (p *Pool) unwatchLocked(c chan ExtentInfo) {
-	if _, ok := p.growth.watchers[c]; ok {
-		delete(p.growth.watchers, c)
-		close(c)
-		p.releasedLocked()
-	}
-}
-
-func extentInfo(e *tier.Extent) ExtentInfo {
-	g := e.Geometry()
-	info := ExtentInfo{
-		ID: e.ID, Slots: g.Slots, SlotBytes: g.SlotBytes,
-		DataOffset: g.DataOffset, FileBytes: g.FileBytes(), Path: e.Path(),
-	}
-	if e.Host != nil {
-		info.File = e.Host.File()
-	}
-	return info
 }

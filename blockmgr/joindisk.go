@@ -227,3 +227,75 @@ func (p *Pool) makeDiskRoom(ctx context.Context) {
 	defer p.mu.Unlock()
 	p.growth.makingFirst = false
 }
+
+// growDisk makes disk extents until want slots are free or the disk tier is at its
+// size. A disk that does not answer meanwhile is taken for stalled. The caller has
+// asked the breaker.
+func (p *Pool) growDisk(want int) {
+	for p.growDiskOnce(want) {
+	}
+}
+
+// growDiskOnce makes a disk extent, if one is wanted. It reports whether the pool has it.
+func (p *Pool) growDiskOnce(want int) (added bool) {
+	plan, ok := p.planDiskGrowth(want)
+	if !ok {
+		return false
+	}
+	defer p.endDiskGrowth()
+	watch := time.AfterFunc(p.cfg.IODeadline, p.mover.WriteStalled)
+	made, err := p.broker.growDisk(p, plan.first, plan.maxSlots)
+	watch.Stop()
+	added = p.addDiskExtent(plan, made, err)
+	if !added && err == nil {
+		p.broker.disk.Load().Drop(made)
+	}
+	return added
+}
+
+// planDiskGrowth returns the next disk extent to make. ok is false when none is
+// wanted. One extent is made at a time: the budget that one has reserved would look
+// used up to the other, which would then evict blocks that there is room for.
+func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.growth.growingDisk {
+		p.growth.diskGrown.Wait()
+	}
+	t := p.slots.Disk
+	if t.Free() >= want || p.growthFailedLocked(t) || t.AtBound() {
+		return growthPlan{}, false
+	}
+	p.growth.growingDisk = true
+	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, maxSlots: t.Room()}, true
+}
+
+// addDiskExtent takes a disk extent that was made into use. It reports whether the pool
+// has it: somebody else may have grown the pool meanwhile.
+func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskPart, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.slots.Disk
+	if err != nil {
+		if diskio.IsDeviceError(err) {
+			p.broker.health.WriteFailed(err)
+		}
+		p.growFailedLocked(t, plan.turn, err)
+		return false
+	}
+	p.broker.health.All.Succeeded() // not for writes: blocks may still fail
+	if !t.Fits(made.Slots.Slots()) {
+		return false
+	}
+	t.Add(&tier.Extent{ID: made.ID, Records: made.Slots, Disk: made.Extent})
+	return true
+}
+
+// endDiskGrowth lets others grow the disk tier. An extent that found no place is dropped
+// by then, so that its budget is free again.
+func (p *Pool) endDiskGrowth() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.growth.growingDisk = false
+	p.growth.diskGrown.Broadcast()
+}

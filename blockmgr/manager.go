@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,11 +23,10 @@ const drainTime = 2 * time.Second
 type Manager struct {
 	cfg    Config
 	broker *broker
-	// opening counts the calls of Pool that Close waits for. resets is the goroutine that
-	// serves Config.Reset. retireDone counts the pools in retiring.
-	opening, resets, retireDone sync.WaitGroup
-	once                        sync.Once
-	resetsRefused               atomic.Uint64
+	// opening counts the calls of Pool that Close waits for. retireDone counts the pools in
+	// retiring.
+	opening, retireDone sync.WaitGroup
+	once                sync.Once
 	// diskAnswered is closed when the disk tier was opened, or could not be.
 	diskAnswered chan struct{}
 
@@ -76,9 +74,6 @@ func Open(cfg Config) (*Manager, error) {
 		for _, r := range m.broker.host.Sessions().All() {
 			m.previous[SessionID(r.Session)] = &r
 		}
-	}
-	if m.cfg.Reset != nil {
-		m.resets.Go(m.serveResets)
 	}
 	return m, nil
 }
@@ -345,7 +340,6 @@ func (m *Manager) beginClose() []*Pool {
 	m.closed = true
 	m.mu.Unlock()
 	close(m.broker.closing)
-	m.resets.Wait()
 	m.opening.Wait()
 	pools := m.Pools()
 	for _, p := range pools {

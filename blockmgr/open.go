@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/layout"
@@ -22,8 +23,13 @@ import (
 // ErrNamespace: the namespace cannot be served. The text says which field is wrong.
 var ErrNamespace = errors.New("namespace is not served")
 
-// blockLayout is how the namespace's blocks lie in slots: the stride of blocks
-// that are aligned to pages is the size of a slot.
+// SlotBytes is the size of a slot for a block of a namespace: the block's bytes rounded
+// up to a page.
+func SlotBytes(ns *kv.Namespace) uint64 {
+	return extent.RoundUp(ns.BlockBytes(), storage.PageSize)
+}
+
+// blockLayout is how the namespace's blocks lie in slots.
 func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	if err := ns.Validate(); err != nil {
 		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
@@ -46,7 +52,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p := &Pool{
 		identity: identity{
 			cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker, retire: m.retire,
-			blockBytes: l.BlockBytes(), slotBytes: l.BlockStride(),
+			blockBytes: l.BlockBytes(), slotBytes: SlotBytes(&ns),
 		},
 	}
 	p.life.stop = make(chan struct{})

@@ -249,3 +249,79 @@ func (p *Pool) checkLocked(s SessionID) (*session, error) {
 	}
 	return sess, nil
 }
+
+// Extents are the host extents that exist, all of them populated and grantable.
+func (p *Pool) Extents() []ExtentInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.extentsLocked()
+}
+
+func (p *Pool) extentsLocked() []ExtentInfo {
+	if p.slots.Host == nil {
+		return nil
+	}
+	infos := make([]ExtentInfo, 0, p.slots.Host.Live)
+	for _, e := range p.slots.Host.Extents {
+		if e != nil {
+			infos = append(infos, extentInfo(e))
+		}
+	}
+	return infos
+}
+
+// WatchExtents delivers the host extents that exist and then each new one as it
+// becomes ready. A slow reader delays nobody: what the channel has no room for is
+// in Extents. It is closed by stop, which may be called more than once, or when the
+// manager closes.
+func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := make(chan ExtentInfo, p.growth.maxHostExtents) // never less than what exists
+	for _, info := range p.extentsLocked() {
+		c <- info
+	}
+	if p.life.closing {
+		close(c)
+		return c, func() {}
+	}
+	p.growth.watchers[c] = struct{}{}
+	return c, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.unwatchLocked(c)
+	}
+}
+
+// notifyWatchersLocked tells the watchers of a new host extent.
+func (p *Pool) notifyWatchersLocked(info ExtentInfo) {
+	for ch := range p.growth.watchers {
+		select {
+		case ch <- info:
+		default:
+			// There is room for every extent that there can be at a time. A reader so
+			// slow that more have come and gone finds this one in Extents.
+			p.count.WatchDropped++
+		}
+	}
+}
+
+func (p *Pool) unwatchLocked(c chan ExtentInfo) {
+	if _, ok := p.growth.watchers[c]; ok {
+		delete(p.growth.watchers, c)
+		close(c)
+		p.releasedLocked()
+	}
+}
+
+func extentInfo(e *tier.Extent) ExtentInfo {
+	g := e.Geometry()
+	info := ExtentInfo{
+		ID: e.ID, Slots: g.Slots, SlotBytes: g.SlotBytes,
+		DataOffset: g.DataOffset, FileBytes: g.FileBytes(), Path: e.Path(),
+	}
+	if e.Host != nil {
+		info.File = e.Host.File()
+	}
+	return info
+}

@@ -1,11 +1,8 @@
 package blockmgr
 
 import (
-	"context"
 	"errors"
 	"fmt"
-
-	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -246,46 +243,4 @@ func (m *Manager) Reset(kind kv.Tier) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// ResetsRefused counts the requests on Config.Reset that some pool refused or
-// that named no tier.
-func (m *Manager) ResetsRefused() uint64 { return m.resetsRefused.Load() }
-
-// serveResets serves Config.Reset until it or the manager is closed.
-func (m *Manager) serveResets() {
-	for {
-		select {
-		case <-m.broker.closing:
-			return
-		case kind, open := <-m.cfg.Reset:
-			if !open {
-				return
-			}
-			m.settlePools()
-			if err := m.Reset(kind); err != nil {
-				m.resetsRefused.Add(1)
-				m.cfg.Log.Warn("request to empty a tier is refused", zap.Stringer("tier", kind), zap.Error(err))
-			}
-		}
-	}
-}
-
-// settlePools waits up to drainTime until nothing is being sealed or written, so that a
-// request is not refused for that alone.
-func (m *Manager) settlePools() {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
-	defer cancel()
-	go func() { // ends with ctx
-		select {
-		case <-m.broker.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for _, p := range m.Pools() {
-		if p.Quiesce(ctx) != nil {
-			return // Reset says what is in use
-		}
-	}
 }

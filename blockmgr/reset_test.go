@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -217,56 +214,6 @@ func TestManagerResetsEveryPoolThatLetsIt(t *testing.T) {
 	}
 	p.quiesce()
 	other.quiesce()
-}
-
-func TestRequestsOnTheResetChannelAreServedInOrder(t *testing.T) {
-	requests := make(chan kv.Tier)
-	core, logs := observer.New(zap.WarnLevel)
-	p := diskPool(t, func(cfg *Config) { cfg.Reset, cfg.Log = requests, zap.New(core) })
-	blocks := chain(1, 4)
-	release(p.register(blocks))
-	// What is still on its way to the disk is no reason to refuse.
-	requests <- kv.TierHost
-	requests <- kv.TierDevice // taken up when the one before is done
-	if got := p.tiersOf(blocks); got != "DDDD" {
-		t.Errorf("resident %q", got)
-	}
-	handles := p.match(t, blocks)
-	p.quiesce()
-	requests <- kv.TierHost
-	waitFor(t, func() bool { return p.m.ResetsRefused() == 2 })
-	if got := p.tiersOf(blocks); got != "BBBB" || logs.FilterMessageSnippet("refused").Len() != 2 {
-		t.Errorf("resident %q, logs %v", got, logs.All())
-	}
-	release(handles)
-}
-
-func TestCloseEndsTheServiceOfResets(t *testing.T) {
-	requests := make(chan kv.Tier)
-	p := openTestPool(t, Config{HostDir: t.TempDir(), HostBytes: hostBytes(4), Reset: requests})
-	p.finish()
-	select {
-	case requests <- kv.TierHost:
-		t.Error("a request is taken after Close")
-	default:
-	}
-}
-
-func TestClosedResetChannelEmptiesNothing(t *testing.T) {
-	requests := make(chan kv.Tier)
-	p := diskPool(t, func(cfg *Config) { cfg.Reset = requests })
-	close(requests)
-	p.m.resets.Wait()
-	if p.m.ResetsRefused() != 0 {
-		t.Error("the end of the channel is a request")
-	}
-}
-
-func TestResetsAreServedWhileTheManagerIsOff(t *testing.T) {
-	requests := make(chan kv.Tier)
-	p := newTestPool(t, Config{Reset: requests})
-	requests <- kv.TierHost
-	waitFor(t, func() bool { return p.m.ResetsRefused() == 1 })
 }
 
 // A disk that does not answer keeps nobody from emptying the host tier.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/internal/resource"
@@ -129,7 +128,7 @@ func (a *admission) forget(id kv.NamespaceID) {
 // for one block of the namespace is a refusal.
 func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	c := a.cfg
-	slot := (ns.BlockBytes() + storage.PageSize - 1) / storage.PageSize * storage.PageSize
+	slot := blockmgr.SlotBytes(ns)
 	s := share{slotBytes: slot, host: saturate(c.Tiers.HostBlocks, slot), disk: saturate(c.Tiers.DiskBlocks, slot)}
 	if c.Tiers.BypassesHost() {
 		extent := cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))

@@ -101,10 +101,11 @@ func (p *Place) shape(cfg *config.Config) (shape, error) {
 	if err != nil {
 		return shape{}, fmt.Errorf("model, %d ranks together: %w", ranks, err)
 	}
-	sh := shape{namespace: p.namespace(slot.Config(), ranks), slotBytes: slot.BlockStride()}
+	sh := shape{namespace: p.namespace(slot.Config(), ranks)}
 	if err := sh.namespace.Validate(); err != nil {
 		return shape{}, fmt.Errorf("place and model, %d ranks together: %w", ranks, err)
 	}
+	sh.slotBytes = blockmgr.SlotBytes(&sh.namespace)
 	sh.sharding, err = layout.NewSharding(slot, ranks, mode)
 	return sh, err
 }
