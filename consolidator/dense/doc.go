@@ -17,8 +17,8 @@
 //		if t.At(slot).n != 0 { // not a free slot
 //
 // Views. View returns the entries of one moment. It copies pointers to chunks of
-// 512 entries, and no entries. While a view is open, Own copies the chunk of an
-// entry before the entry changes, once for each view. Insert and Remove call Own
+// 512 entries, and no entries. While a view is open, Unshare copies the chunk of an
+// entry before the entry changes, once for each view. Insert and Remove call Unshare
 // themselves; a caller that changes a value in place calls it first.
 //
 // Layout. Entries lie in chunks that never move. The index has 256 shards, each an

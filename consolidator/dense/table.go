@@ -23,7 +23,7 @@ const (
 	maxLoadPercent = 90
 )
 
-// seed keeps clients from choosing keys that collide.
+// seed is random, so that clients cannot choose keys that collide.
 var seed = rand.Uint64()
 
 // Entry is a key and its value. The key is in halves, for 4-byte alignment. In a free
@@ -45,11 +45,11 @@ type Chunk[V any] [ChunkSize]Entry[V]
 type Table[V any] struct {
 	shards [shards]shard
 	chunks []*Chunk[V]
-	used   uint32 // slots ever taken
-	free   uint32 // first free slot below used plus one; 0: none
-	n      int
-	// views counts the open views; nil: none. shared says which chunks a view may have; it
-	// means nothing without views.
+	used   uint32 // number of slots ever taken
+	free   uint32 // slot plus one at the head of the list of free slots; 0: no free slot
+	n      int    // number of entries
+	// views counts the open views; nil: none. shared[i] is true when an open view may read
+	// chunk i; without views shared has no meaning.
 	views  *atomic.Int32
 	shared []bool
 }
@@ -75,21 +75,22 @@ func homeOf(h uint64, n int) int {
 // Len returns the number of entries.
 func (t *Table[V]) Len() int { return t.n }
 
-// Slots returns the number of slots that were ever taken. Every entry has a lower one.
+// Slots returns the number of slots that were ever taken. The slot of every entry is lower.
 func (t *Table[V]) Slots() uint32 { return t.used }
 
 func (t *Table[V]) entry(slot uint32) *Entry[V] {
 	return &t.chunks[slot/ChunkSize][slot%ChunkSize]
 }
 
-// At returns the value in a slot, valid until Remove or Own. It may be changed after
-// Insert or Own.
+// At returns a pointer to the value in a slot, valid until Remove or Unshare of a slot in
+// the same chunk. The caller may change the value after Insert or Unshare of the slot.
 func (t *Table[V]) At(slot uint32) *V { return &t.entry(slot).Value }
 
-// Own makes the entry in a slot the table's alone: no view sees its changes.
-func (t *Table[V]) Own(slot uint32) {
+// Unshare prepares the entry in a slot for a change. It copies the entry's chunk if an open
+// view may read that chunk, so that the view does not see the change.
+func (t *Table[V]) Unshare(slot uint32) {
 	if t.views != nil {
-		t.unshare(slot / ChunkSize)
+		t.unshareChunk(slot / ChunkSize)
 	}
 }
 
@@ -98,7 +99,7 @@ func (t *Table[V]) Key(slot uint32) uint64 {
 	return t.entry(slot).Key()
 }
 
-// Find returns the slot of a key. False means that the key is not there.
+// Find returns the slot of a key. ok is false when the table does not have the key.
 func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	h := mixKey(key)
 	words := t.shards[h>>56].words
@@ -124,13 +125,13 @@ func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	}
 }
 
-// Insert adds a key with the zero value and returns its slot. The table must not have the
-// key. ok is false when the table is full.
+// Insert adds a key with the zero value and returns the key's slot. The table must not have
+// the key. ok is false when the table has MaxEntries entries.
 func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
 	}
-	t.Own(slot)
+	t.Unshare(slot)
 	e := t.entry(slot)
 	e.lo, e.hi = uint32(key), uint32(key>>32)
 	h := mixKey(key)
@@ -141,13 +142,13 @@ func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 		t.grow(h>>56, slot+1)
 		return slot, true
 	}
-	if word, ok := putWord(s.words, h, slot+1); !ok {
-		t.grow(h>>56, word) // adds the word that found no room
+	if left, ok := putWord(s.words, h, slot+1); !ok {
+		t.grow(h>>56, left)
 	}
 	return slot, true
 }
 
-// Remove deletes the entry in a slot.
+// Remove deletes the entry in a slot. The slot must not be free.
 func (t *Table[V]) Remove(slot uint32) {
 	h := mixKey(t.Key(slot))
 	s := &t.shards[h>>56]
@@ -168,7 +169,7 @@ func (t *Table[V]) Remove(slot uint32) {
 	words[i] = 0
 	s.n--
 	t.n--
-	t.Own(slot)
+	t.Unshare(slot)
 	*t.entry(slot) = Entry[V]{lo: t.free}
 	t.free = slot + 1
 }
@@ -192,7 +193,8 @@ func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 	return t.used - 1, true
 }
 
-// grow enlarges the index of a shard, and adds extra, a slot plus one, unless extra is 0.
+// grow enlarges the index of a shard and adds extra to the index. extra is a slot plus one;
+// 0 adds nothing.
 func (t *Table[V]) grow(shard uint64, extra uint32) {
 	s := &t.shards[shard]
 	old := s.words

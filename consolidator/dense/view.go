@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// View is the entries of a table at one moment. One goroutine may read it while others
-// change the table, until Close.
+// View holds the entries of a table at one moment. Until Close, one goroutine may read a
+// view without a lock while others change the table.
 type View[V any] struct {
 	chunks []*Chunk[V]
 	used   uint32
@@ -28,8 +28,8 @@ func (t *Table[V]) View() *View[V] {
 	return &View[V]{chunks: slices.Clone(t.chunks), used: t.used, n: t.n, open: t.views}
 }
 
-// unshare makes a chunk the table's alone.
-func (t *Table[V]) unshare(chunk uint32) {
+// unshareChunk replaces a chunk that an open view may read by a copy of the chunk.
+func (t *Table[V]) unshareChunk(chunk uint32) {
 	switch {
 	case t.views.Load() == 0:
 		t.views = nil
@@ -39,8 +39,8 @@ func (t *Table[V]) unshare(chunk uint32) {
 	}
 }
 
-// CopyChunk copies the chunk that begins at slot, a multiple of ChunkSize. False means
-// that there is none.
+// CopyChunk copies the chunk that begins at slot, a multiple of ChunkSize. It returns false
+// when no slot from there on was ever taken.
 func (t *Table[V]) CopyChunk(to *Chunk[V], slot uint32) bool {
 	if slot >= t.used {
 		return false

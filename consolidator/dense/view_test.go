@@ -49,7 +49,7 @@ func TestViewKeepsWhatTheTableHeld(t *testing.T) {
 				slot, _ = table.Insert(k)
 			}
 			value++
-			table.Own(slot)
+			table.Unshare(slot)
 			*table.At(slot) = testValue{slot: slot, number: value, refs: 1}
 			held[k] = *table.At(slot)
 		}
@@ -118,7 +118,7 @@ func TestViewCopiesOnlyWhatChanges(t *testing.T) {
 		t.Errorf("a view makes %v allocations, want its own, its chunk list and a counter", n)
 	}
 	edit := func(slot uint32) {
-		table.Own(slot)
+		table.Unshare(slot)
 		table.At(slot).number = 1
 	}
 	v := table.View()

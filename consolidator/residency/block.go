@@ -26,12 +26,12 @@ func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.
 // Position returns the block's position in its sequence, counted in blocks.
 func (b *Block) Position() uint32 { return b.Packed >> 1 }
 
-// HasParent reports whether Parent means anything.
+// HasParent reports whether the block has a parent. Without one, Parent has no meaning.
 func (b *Block) HasParent() bool { return b.Packed&1 != 0 }
 
-// Refs are packed counts of references per tier: up to 4095 in the device tier, 255 in
-// the host tier, 63 in the others. On the device each request that computes the same
-// content at once has a copy.
+// Refs are packed counts of references, one per tier. The limits are 4095 in the device
+// tier, 255 in the host tier and 63 in each other tier. The device has the highest limit:
+// requests that compute the same content at once each have a copy there.
 type Refs uint32
 
 var (
@@ -39,13 +39,14 @@ var (
 	refLimits = [kv.NumTiers]Refs{4095, 255, 63, 63}
 )
 
-// RefLimit returns the highest count in tier t.
+// RefLimit returns the highest count that Refs can hold in tier t.
 func RefLimit(t kv.Tier) uint32 { return uint32(refLimits[t]) }
 
 // Of returns the number of references in tier t.
 func (r Refs) Of(t kv.Tier) uint32 { return uint32(r >> refShifts[t] & refLimits[t]) }
 
-// Add adds one. False means that the count is at its limit, and stays.
+// Add adds one reference in tier t. It returns false, and changes nothing, when the count
+// is at its limit.
 func (r *Refs) Add(t kv.Tier) bool {
 	if *r>>refShifts[t]&refLimits[t] == refLimits[t] {
 		return false
@@ -54,26 +55,26 @@ func (r *Refs) Add(t kv.Tier) bool {
 	return true
 }
 
-// Drop takes one away. The count must not be 0.
+// Drop takes one reference in tier t away. The count must not be 0.
 func (r *Refs) Drop(t kv.Tier) { *r -= 1 << refShifts[t] }
 
-// Set makes the count n, at most RefLimit.
+// Set makes the count in tier t n. n must be at most RefLimit.
 func (r *Refs) Set(t kv.Tier, n uint32) {
 	*r = *r&^(refLimits[t]<<refShifts[t]) | Refs(n)<<refShifts[t]
 }
 
-// manyRefs holds the references beyond the limits of Refs, by slot and tier. An engine
-// whose hashes look ahead has a hash for each continuation of a block, and each hash is a
-// reference.
-type manyRefs map[refKey]uint64
+// excessRefs counts the references beyond the limits of Refs, by slot and tier. They
+// occur with engines whose block hashes cover tokens after the block: the block then has
+// one hash, and one reference, per continuation.
+type excessRefs map[refKey]uint64
 
 type refKey struct {
 	slot uint32
 	tier kv.Tier
 }
 
-// drop takes one away. False means that there is none.
-func (m manyRefs) drop(k refKey) bool {
+// drop takes one reference away. It returns false when there is none.
+func (m excessRefs) drop(k refKey) bool {
 	n := m[k]
 	switch n {
 	case 0:

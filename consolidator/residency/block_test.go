@@ -29,8 +29,8 @@ func TestReferencesNeitherWrapNorSkip(t *testing.T) {
 				s.Remove(tier, []kv.SequenceHash{5})
 			}
 			s.Remove(tier, []kv.SequenceHash{5}) // one too many
-			if st := s.Status(); st.Blocks != 0 || st.Digest != 0 || len(rec.Resident()) != 0 || len(s.tx.many) != 0 {
-				t.Errorf("after all removals: %+v, held %v, %d large counts", st, rec.Resident(), len(s.tx.many))
+			if st := s.Status(); st.Blocks != 0 || st.Digest != 0 || len(rec.Resident()) != 0 || len(s.tx.excess) != 0 {
+				t.Errorf("after all removals: %+v, held %v, %d large counts", st, rec.Resident(), len(s.tx.excess))
 			}
 			if got := s.Stats().UnknownRemoves; got != 1 {
 				t.Errorf("%d unknown removals, want 1", got)

@@ -13,29 +13,33 @@ import (
 // about 6 MiB. Followers of one stream share them.
 const maxFollowItems = 1 << 18
 
-// eventBatch is a copy of what a stream published at once. It never changes.
+// eventBatch is a copy of the events of one flush. items counts events and blocks. A batch
+// never changes, so followers share it.
 type eventBatch struct {
 	events []kvevent.RouterEvent
 	items  int
 }
 
-// follower brings a Merged the blocks of its pool's stream, and then every event, in a
-// goroutine of its own. The stream never waits for it: under the stream's lock the
-// follower copies one chunk of the table, or looks up as many blocks.
+// follower copies the blocks of a pool's stream into a Merged, and then applies every
+// later event, in its own goroutine. The stream never waits for the follower. Under the
+// stream's lock the follower copies one chunk of the table, or looks up as many blocks.
 //
-// A follower begins with an adoption. It copies the stream's table into the Merged,
-// chunk after chunk, each behind the events that precede the copy. Later changes come
-// as events. A follower whose queue is full loses the queue. It then sweeps: it removes
-// from the Merged the blocks that the stream holds no more. Then it adopts once more.
-// Until the end of that adoption the Merged is degraded.
+// A follower has three phases:
+//
+//   - adopt: it copies the stream's table into the Merged, chunk by chunk. Before each
+//     chunk it applies the events that precede the copy.
+//   - live: it applies the stream's events.
+//   - sweep: it removes from the Merged the blocks that the stream no longer holds. A
+//     sweep begins when the queue was full, because that drops the queue. Another adopt
+//     phase follows. From the overflow to the end of that phase the Merged is degraded.
 type follower struct {
 	merged *Merged
 	stream *Stream
 	wake   chan struct{} // room for one: something is queued
 	stop   chan struct{}
 	ended  chan struct{}
-	joined chan struct{} // closed when the first adoption is done
-	limit  int           // maxFollowItems
+	joined chan struct{} // closed when the first adopt phase is done
+	limit  int           // bounds items: maxFollowItems, less in tests
 
 	mu    sync.Mutex
 	queue []*eventBatch
@@ -44,8 +48,8 @@ type follower struct {
 
 	// The goroutine's state.
 	phase   followPhase
-	at, end uint32 // slots: of the Merged's table in a sweep, of the stream's in an adoption
-	grown   bool   // the adoption added blocks
+	at, end uint32 // next and last slot plus one: of the Merged's table in a sweep, else of the stream's
+	grown   bool   // the adopt phase has added blocks to the Merged
 	chunk   dense.Chunk[Block]
 	blocks  []pair
 }
@@ -65,12 +69,13 @@ func newFollower(m *Merged, s *Stream) *follower {
 	}
 }
 
-// follow begins to bring m what s holds.
+// follow starts a follower that copies the blocks and later events of s into m. The error
+// says that s has MaxSinks already.
 func (s *Stream) follow(m *Merged) (*follower, error) {
 	f := newFollower(m, s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.tx.sinkRoom(); err != nil {
+	if err := s.tx.checkSinkLimit(); err != nil {
 		return nil, err
 	}
 	s.tx.followers = append(s.tx.followers, f)
@@ -79,8 +84,8 @@ func (s *Stream) follow(m *Merged) (*follower, error) {
 	return f, nil
 }
 
-// leave ends the follower, and waits for its goroutine.
-func (f *follower) leave() {
+// detach ends the follower, and waits for its goroutine.
+func (f *follower) detach() {
 	f.stream.Update(func(tx *Tx) {
 		tx.followers = slices.DeleteFunc(tx.followers, func(other *follower) bool { return other == f })
 	})
@@ -88,8 +93,9 @@ func (f *follower) leave() {
 	<-f.ended
 }
 
-// tellFollowers queues one copy of the events that were just made, for all followers.
-func (tx *Tx) tellFollowers() {
+// queueForFollowers copies the events of the current flush once, and queues the copy for
+// every follower.
+func (tx *Tx) queueForFollowers() {
 	if len(tx.followers) == 0 {
 		return
 	}
@@ -110,7 +116,8 @@ func (tx *Tx) tellFollowers() {
 	}
 }
 
-// offer queues a batch. False means that the queue was full, and is lost.
+// offer queues a batch. It returns false when the queue was full: then it drops the queue
+// and the batch.
 func (f *follower) offer(b *eventBatch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,12 +133,13 @@ func (f *follower) offer(b *eventBatch) bool {
 	}
 	select {
 	case f.wake <- struct{}{}:
-	default: // a wake is pending
+	default: // a wake-up is pending already
 	}
 	return !full
 }
 
-// take empties the queue. lost means that batches are missing.
+// take empties the queue and returns its batches. lost reports that offer has dropped
+// others.
 func (f *follower) take() (batches []*eventBatch, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +167,7 @@ func (f *follower) run() {
 	}
 }
 
-// step does a bounded piece of work. False means that there is none.
+// step does a bounded piece of work. It returns false when there is nothing to do.
 func (f *follower) step() bool {
 	switch f.phase {
 	case phaseSweep:
@@ -174,7 +182,8 @@ func (f *follower) step() bool {
 	}
 }
 
-// apply brings the Merged batches. False means that others are missing; a sweep begins.
+// apply applies batches to the Merged. If batches are missing (lost), it starts a sweep
+// and returns false.
 func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	for _, b := range batches {
 		f.merged.pool.Publish(b.events)
@@ -186,8 +195,8 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	return false
 }
 
-// adopt copies the next chunk of the stream's table into the Merged, or ends the adoption
-// after the last one. Events that the stream published before the copy are applied first.
+// adopt copies a chunk of the stream's table into the Merged. Events published before
+// the copy go first.
 func (f *follower) adopt() {
 	var copied, lost bool
 	var batches []*eventBatch
@@ -196,7 +205,7 @@ func (f *follower) adopt() {
 		batches, lost = f.take()
 	})
 	switch {
-	case !f.apply(batches, lost): // a sweep begins instead
+	case !f.apply(batches, lost): // apply started a sweep; the chunk is dropped
 	case copied:
 		f.grown = f.merged.adopt(&f.chunk) || f.grown
 		f.at += dense.ChunkSize
@@ -205,12 +214,13 @@ func (f *follower) adopt() {
 	}
 }
 
-// adopted ends an adoption. The Merged then holds what the stream held at one moment.
+// adopted ends the adopt phase. The Merged now holds the blocks that the stream held at
+// one moment.
 func (f *follower) adopted() {
 	f.phase = phaseLive
 	f.merged.setStale(false)
 	if f.grown {
-		f.merged.grown()
+		f.merged.tellStateGrown()
 	}
 	f.grown = false
 	select {
@@ -220,10 +230,10 @@ func (f *follower) adopted() {
 	}
 }
 
-// sweep removes from a chunk of the Merged the blocks that the stream holds no more.
+// sweep removes from a chunk of the Merged the blocks that the stream no longer holds.
 func (f *follower) sweep() {
 	next := min(f.at+dense.ChunkSize, f.end)
-	f.blocks = f.merged.appendPooled(f.blocks[:0], f.at, next)
+	f.blocks = f.merged.appendPoolBlocks(f.blocks[:0], f.at, next)
 	var gone []pair
 	var batches []*eventBatch
 	var lost bool

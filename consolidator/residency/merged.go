@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// MergeMode says in which tiers a Merged shows its blocks.
+// MergeMode selects the tiers in which a Merged shows its blocks.
 type MergeMode uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	MergeDedup
 )
 
-// mergeSource is one of the two streams that a Merged is made of.
+// mergeSource is one of the two streams that a Merged merges.
 type mergeSource uint8
 
 const (
@@ -26,48 +26,51 @@ const (
 	poolSource
 )
 
-// Merged is what one worker rank can reach: its own blocks and those of its pool, as
-// one stream under the worker's name. It is for consumers that know no pools.
+// Merged is the stream of all blocks that one worker rank can reach: the rank's own
+// blocks and those of its pool, under the worker's name. It is for consumers that do not
+// know pools.
 //
-// A block is stored in a tier when the first of the two sources has it there, and
-// removed when neither has it there. In mode MergeDedup the same holds for all tiers
-// together. Each (source, tier) counts by itself. So a block that leaves the host
-// while it is on disk stays, and a clear of one source takes only what that source
-// alone had.
+// The two sources are the own stream and the pool's stream. A stored event tells that the
+// first source has a block in a tier. A removed event tells that neither source has the
+// block in that tier any more. In mode MergeDedup all tiers count as one. Each (source,
+// tier) is recorded separately. So a block that leaves the host while it is on disk
+// stays, and a clear of one source removes only the blocks that the other lacks.
 //
-// The events are those of a Stream, but without Cleared: clears of the sources leave
-// as removals. Blocks that the pool holds when the worker joins come in without
-// events, because there would be one for each block and worker. Snapshot has them. A
-// sink that needs to be told may implement StateObserver. When a source stores such a
-// block again, an event stores it. Only then may a sink see a block stored twice.
+// A Merged publishes no Cleared events: a clear of a source becomes removals. The blocks
+// that the pool holds at FollowPool come in without events, because each worker would
+// publish every block of the pool. Snapshot includes these blocks, and a StateObserver is
+// called for them. When a source stores such a block again, the Merged publishes a stored
+// event. So a sink that took a snapshot may see that block stored twice.
 //
-// The table holds what the two sources hold, and is bounded by them. Concurrency is
-// that of a Stream. The own stream's lock is taken before the Merged's, and that before
-// its sinks'. The pool's stream never waits for a Merged: see follower.
+// A Merged is safe for concurrent use. Lock order: own stream, Merged, sinks. The pool's
+// stream never waits for a Merged: see follower. The table is bounded by those of the
+// two sources.
 type Merged struct {
-	// out holds the table. Its references are bits: see Merged.bit.
+	// out publishes the merged events. The references in its table are not counts but a
+	// bit for each source: see sourceBit and unpublishedBit.
 	out    *Stream
 	mode   MergeMode
-	tokens *tokens.Table // nil: nobody needs them
+	tokens *tokens.Table // retains the tokens of the merged blocks; nil: no tokens
 	own    mergeInput
 	pool   mergeInput
-	// follower brings the pool's blocks; nil: there is no pool.
+	// follower copies the pool's blocks and events; nil without FollowPool.
 	follower *follower
-	// The lock of out guards ownHealth, the own stream's health, and stale: the Merged may
-	// hold blocks that the pool has no more.
+	// The lock of out guards ownHealth and stale. ownHealth is the own stream's health.
+	// stale is true while the Merged may hold blocks that the pool no longer has.
 	ownHealth kvevent.Health
 	stale     bool
 }
 
-// mergeInput is the sink through which one source enters a Merged.
+// mergeInput is the sink that applies the events of one source to a Merged.
 type mergeInput struct {
 	merged *Merged
 	source mergeSource
 }
 
-// StateObserver is implemented by sinks that want to know when the stream's state has
-// grown without events. The rules of Sink hold for it.
+// StateObserver is implemented by sinks that need to know when a Merged has got blocks
+// without events. The rules of Sink hold for its method.
 type StateObserver interface {
+	// StateJoined says that a new Snapshot has blocks for which there was no event.
 	StateJoined()
 }
 
@@ -83,22 +86,22 @@ func NewMerged(w kv.Worker, mode MergeMode, sink Sink) *Merged {
 // block, until Close. It must be called before the first event.
 func (m *Merged) KeepTokens(t *tokens.Table) { m.tokens = t }
 
-// Own returns the sink for the worker's own stream. It must be added before that stream
-// holds anything. The merged stream's health is the own stream's, and degraded while the
-// merged stream may hold blocks that the pool has no more.
+// Own returns the sink for the worker's own stream. The caller adds the sink to that
+// stream before the stream holds a block. The health of the Merged is the own stream's,
+// and degraded while the Merged may hold blocks that the pool no longer has.
 func (m *Merged) Own() Sink { return &m.own }
 
-// FollowPool begins to take in the pool's blocks and every later event, in the
-// background. The blocks that the pool holds now come in without events: see
-// StateObserver. It may be called once. The error says that the pool's stream has
-// MaxSinks already.
+// FollowPool starts to copy the pool's blocks and to apply every later event of the pool,
+// in the background. The blocks that the pool holds now come in without events: see
+// StateObserver. FollowPool may be called once. The error says that the pool's stream
+// has MaxSinks already.
 func (m *Merged) FollowPool(pool *Stream) (err error) {
 	m.follower, err = pool.follow(m)
 	return err
 }
 
-// Joined returns a channel that is closed once the blocks of the pool at the time of
-// FollowPool are in. Without FollowPool it returns nil.
+// Joined returns a channel that is closed once the Merged has the blocks that the pool
+// held at FollowPool. Without FollowPool it returns nil.
 func (m *Merged) Joined() <-chan struct{} {
 	if m.follower == nil {
 		return nil
@@ -106,23 +109,24 @@ func (m *Merged) Joined() <-chan struct{} {
 	return m.follower.joined
 }
 
-// AddSink is Stream.AddSink.
+// AddSink adds a sink to the merged stream: see Stream.AddSink.
 func (m *Merged) AddSink(sink Sink) error { return m.out.AddSink(sink) }
 
-// RemoveSink is Stream.RemoveSink.
+// RemoveSink removes a sink of the merged stream: see Stream.RemoveSink.
 func (m *Merged) RemoveSink(sink Sink) { m.out.RemoveSink(sink) }
 
-// Detach ends FollowPool. Once it has returned, no sink hears of the pool. The pool's
-// blocks stay. Without FollowPool it does nothing.
+// Detach stops following the pool. Once Detach has returned, the Merged applies no event
+// of the pool. The pool's blocks stay. Without FollowPool it does nothing.
 func (m *Merged) Detach() {
 	if m.follower != nil {
-		m.follower.leave()
+		m.follower.detach()
 		m.follower = nil
 	}
 }
 
-// Close forgets everything without events, releases the tokens and ends FollowPool. The
-// own stream must have removed its sink before. Further calls do nothing.
+// Close stops following the pool, forgets every block without events, and releases the
+// tokens. The caller must have removed the sink Own from its stream. Further calls do
+// nothing.
 func (m *Merged) Close() {
 	m.Detach()
 	m.out.Update(func(tx *Tx) {
@@ -136,22 +140,22 @@ func (m *Merged) Close() {
 	})
 }
 
-// Owner returns the worker.
+// Owner returns the worker as an owner.
 func (m *Merged) Owner() kv.Owner { return m.out.Owner() }
 
-// Status is Stream.Status.
+// Status returns the status of the merged stream: see Stream.Status.
 func (m *Merged) Status() Status { return m.out.Status() }
 
-// Snapshot is Stream.Snapshot.
+// Snapshot returns the merged blocks: see Stream.Snapshot.
 func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) {
 	return m.out.Snapshot()
 }
 
-// Stats returns the counters. UnknownRemoves are removals of blocks that the source did
-// not hold, or that had not come in yet.
+// Stats returns the counters of the merged stream. UnknownRemoves counts removals of
+// blocks that the Merged did not have from that source, or not yet.
 func (m *Merged) Stats() Stats { return m.out.Stats() }
 
-// Publish implements Sink.
+// Publish implements Sink: it applies the events of one source.
 func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 	m := in.merged
 	m.out.Update(func(tx *Tx) {
@@ -165,36 +169,38 @@ func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 					m.remove(tx, in.source, e.Tier, h)
 				}
 			case kvevent.Cleared:
-				m.forget(tx, in.source)
+				m.removeAll(tx, in.source)
 			}
 		}
 		tx.Flush()
 	})
 }
 
-// HealthChanged implements HealthObserver. A pool always knows its blocks.
+// HealthChanged implements HealthObserver. The health of a pool's stream is ignored: it
+// is always exact.
 func (in *mergeInput) HealthChanged(h kvevent.Health) {
 	if in.source != ownSource {
 		return
 	}
 	in.merged.out.Update(func(tx *Tx) {
 		in.merged.ownHealth = h
-		in.merged.settleHealth(tx)
+		in.merged.updateHealth(tx)
 	})
 }
 
-// setStale says whether the Merged may hold blocks that the pool has no more. It returns
-// the number of the table's slots.
+// setStale records whether the Merged may hold blocks that the pool no longer has. It
+// returns the number of slots in the table of the Merged.
 func (m *Merged) setStale(stale bool) (slots uint32) {
 	m.out.Update(func(tx *Tx) {
 		m.stale = stale
-		m.settleHealth(tx)
+		m.updateHealth(tx)
 		slots = tx.table.Slots()
 	})
 	return slots
 }
 
-func (m *Merged) settleHealth(tx *Tx) {
+// updateHealth sets the health of the Merged after a change of ownHealth or stale.
+func (m *Merged) updateHealth(tx *Tx) {
 	h := m.ownHealth
 	if m.stale && h == kvevent.HealthExact {
 		h = kvevent.HealthDegraded
@@ -202,8 +208,8 @@ func (m *Merged) settleHealth(tx *Tx) {
 	tx.SetHealth(h)
 }
 
-// adopt takes in a chunk of the pool's table, without events. It reports whether any
-// block is new.
+// adopt adds the blocks in a chunk of the pool's table, without events. It reports
+// whether any (block, tier) pair is new.
 func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
 	m.out.Update(func(tx *Tx) {
 		before := tx.pairs
@@ -217,26 +223,26 @@ func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
 	return grown
 }
 
-// adoptBlock takes in block h of the pool. The pool has it in the tiers of its
-// references.
+// adoptBlock adds block h of the pool. The pool has the block in each tier in which
+// b.Refs is not 0.
 func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
 	tiers := b.Refs
 	b.Refs = 0
-	slot, held := tx.Find(h)
-	if !held {
-		if slot, held = m.add(tx, h, b); !held {
+	slot, found := tx.Find(h)
+	if !found {
+		if slot, found = m.add(tx, h, b); !found {
 			return
 		}
 	}
 	for _, t := range kv.Tiers {
 		if tiers.Of(t) > 0 {
-			m.hold(tx, poolSource, t, slot, false)
+			m.addSource(tx, poolSource, t, slot, false)
 		}
 	}
 }
 
-// grown tells the sinks that the state is larger than the events said.
-func (m *Merged) grown() {
+// tellStateGrown calls every sink that is a StateObserver.
+func (m *Merged) tellStateGrown() {
 	m.out.Update(func(tx *Tx) {
 		tx.Flush()
 		for _, sink := range tx.sinks {
@@ -247,12 +253,13 @@ func (m *Merged) grown() {
 	})
 }
 
-// appendPooled appends the pool's blocks in slots first to end-1, by the pool's tiers.
-func (m *Merged) appendPooled(dst []pair, first, end uint32) []pair {
+// appendPoolBlocks appends the blocks in slots first to end-1 that the pool has, once for
+// each of the pool's tiers.
+func (m *Merged) appendPoolBlocks(dst []pair, first, end uint32) []pair {
 	m.out.Update(func(tx *Tx) {
 		for slot := first; slot < min(end, tx.table.Slots()); slot++ {
 			for _, t := range kv.Tiers {
-				if tx.Block(slot).Refs.Of(m.shown(t))&m.bit(poolSource, t) != 0 {
+				if tx.Block(slot).Refs.Of(m.shownTier(t))&m.sourceBit(poolSource, t) != 0 {
 					dst = append(dst, pair{t, tx.Hash(slot)})
 				}
 			}
@@ -261,56 +268,58 @@ func (m *Merged) appendPooled(dst []pair, first, end uint32) []pair {
 	return dst
 }
 
-// shown returns the tier under which the stream shows a source's tier t.
-func (m *Merged) shown(t kv.Tier) kv.Tier {
+// shownTier returns the tier in which the merged stream shows blocks that a source has in
+// tier t.
+func (m *Merged) shownTier(t kv.Tier) kv.Tier {
 	if m.mode == MergeDedup {
 		return kv.TierDevice
 	}
 	return t
 }
 
-// bit returns the bit of a source's tier t among a block's references. In mode tiered
-// each tier has one bit per source. In mode dedup the device has the bits of all tiers.
-func (m *Merged) bit(s mergeSource, t kv.Tier) uint32 {
+// sourceBit returns the bit that records that source s has a block in tier t. The bit is in
+// the block's Refs of tier shownTier(t). In mode tiered each tier has one bit per source.
+// In mode dedup the device tier has the bits of all tiers.
+func (m *Merged) sourceBit(s mergeSource, t kv.Tier) uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (uint(s)*kv.NumTiers + uint(t))
 	}
 	return 1 << s
 }
 
-// unannounced returns the bit that marks a block that no event has stored, among the
-// bits of a shown tier.
-func (m *Merged) unannounced() uint32 {
+// unpublishedBit returns the bit that marks a block for which no stored event was
+// published. It is in the same Refs as the sourceBits of the block.
+func (m *Merged) unpublishedBit() uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (2 * kv.NumTiers)
 	}
 	return 1 << 2
 }
 
-// bits returns the source's bits of a shown tier.
-func (m *Merged) bits(s mergeSource) uint32 {
+// sourceBits returns all bits that source s may have in one shown tier.
+func (m *Merged) sourceBits(s mergeSource) uint32 {
 	if m.mode == MergeDedup {
 		return (1<<kv.NumTiers - 1) << (uint(s) * kv.NumTiers)
 	}
 	return 1 << s
 }
 
-// store applies a stored event.
+// store applies a stored event of source s.
 func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
-		slot, held := tx.Find(b.Hash)
-		if !held {
-			if slot, held = m.add(tx, b.Hash, NewBlock(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !held {
+		slot, found := tx.Find(b.Hash)
+		if !found {
+			if slot, found = m.add(tx, b.Hash, NewBlock(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !found {
 				return
 			}
 		}
-		m.hold(tx, s, e.Tier, slot, true)
+		m.addSource(tx, s, e.Tier, slot, true)
 		parent, hasParent = b.Hash, true
 	}
 }
 
-// add adds block h without references. False means that the table is full.
+// add inserts block h, and retains its tokens. It returns false when the table is full.
 func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
 	if slot, ok = tx.table.Insert(uint64(h)); !ok {
 		tx.stats.TableFull++
@@ -323,62 +332,62 @@ func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// hold records that source s has the block in a slot in its tier. With announce, an
-// event stores the block unless one has done so.
-func (m *Merged) hold(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, announce bool) {
-	t := m.shown(tier)
-	tx.table.Own(slot)
+// addSource records that source s has the block in a slot in tier. If publish is true
+// and no stored event was published for the block in the shown tier, one becomes pending.
+func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, publish bool) {
+	t := m.shownTier(tier)
+	tx.table.Unshare(slot)
 	refs := &tx.table.At(slot).Refs
 	before := refs.Of(t)
-	now := before | m.bit(s, tier)
+	now := before | m.sourceBit(s, tier)
 	switch {
-	case before == 0 && !announce:
-		refs.Set(t, now|m.unannounced())
-		tx.show(t, slot, false)
+	case before == 0 && !publish:
+		refs.Set(t, now|m.unpublishedBit())
+		tx.addPair(t, slot, false)
 	case before == 0:
 		refs.Set(t, now)
-		tx.show(t, slot, true)
-	case announce && before&m.unannounced() != 0:
-		refs.Set(t, now&^m.unannounced())
+		tx.addPair(t, slot, true)
+	case publish && before&m.unpublishedBit() != 0:
+		refs.Set(t, now&^m.unpublishedBit())
 		tx.pendStored(t, tx.Hash(slot), tx.Block(slot))
 	default:
 		refs.Set(t, now)
 	}
 }
 
-// remove records that source s has block h in its tier t no more.
+// remove records that source s no longer has block h in tier t.
 func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
-	slot, held := tx.Find(h)
-	if !held || tx.Block(slot).Refs.Of(m.shown(t))&m.bit(s, t) == 0 {
+	slot, found := tx.Find(h)
+	if !found || tx.Block(slot).Refs.Of(m.shownTier(t))&m.sourceBit(s, t) == 0 {
 		tx.stats.UnknownRemoves++
 		return
 	}
-	m.reduce(tx, slot, m.shown(t), m.bit(s, t))
+	m.clearBits(tx, slot, m.shownTier(t), m.sourceBit(s, t))
 }
 
-// forget records that source s has nothing.
-func (m *Merged) forget(tx *Tx, s mergeSource) {
+// removeAll records that source s no longer has any block.
+func (m *Merged) removeAll(tx *Tx, s mergeSource) {
 	for slot := range tx.table.Slots() {
 		for _, t := range kv.Tiers {
-			if tx.Block(slot).Refs.Of(t)&m.bits(s) != 0 {
-				m.reduce(tx, slot, t, m.bits(s))
+			if tx.Block(slot).Refs.Of(t)&m.sourceBits(s) != 0 {
+				m.clearBits(tx, slot, t, m.sourceBits(s))
 			}
 		}
 	}
 }
 
-// reduce takes bits from the references of the block in a slot, in the shown tier t.
-// The block has some of them.
-func (m *Merged) reduce(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
+// clearBits clears bits in the Refs of the block in a slot, in the shown tier t. The block
+// must have at least one of them. Without a source's bit the block is removed from t.
+func (m *Merged) clearBits(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
 	h := tx.Hash(slot)
-	tx.table.Own(slot)
+	tx.table.Unshare(slot)
 	refs := &tx.table.At(slot).Refs
 	left := refs.Of(t) &^ bits
-	if left == m.unannounced() {
+	if left == m.unpublishedBit() { // no source has the block
 		left = 0
 	}
 	refs.Set(t, left)
-	if left == 0 && tx.hide(t, slot) && m.tokens != nil {
+	if left == 0 && tx.removePair(t, slot) && m.tokens != nil {
 		m.tokens.Release(h)
 	}
 }

@@ -23,10 +23,10 @@ type HealthObserver interface {
 	HealthChanged(h kvevent.Health)
 }
 
-// AddSink adds a sink behind the others. The sink sees every later event. The blocks
-// that the stream holds already are for Snapshot and Merged.FollowPool. A HealthObserver
-// is told the stream's health unless it is exact. The error says that the stream has
-// MaxSinks already; SinksRefused counts it.
+// AddSink adds a sink after the others. The sink sees every later event, and no event for
+// blocks that the stream holds already: see Snapshot and Merged.FollowPool. If the health
+// is not exact, AddSink calls the HealthObserver. The error says that the stream has
+// MaxSinks already; Stats.SinksRefused counts it.
 func (s *Stream) AddSink(sink Sink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +34,7 @@ func (s *Stream) AddSink(sink Sink) error {
 }
 
 func (tx *Tx) addSink(sink Sink) error {
-	if err := tx.sinkRoom(); err != nil {
+	if err := tx.checkSinkLimit(); err != nil {
 		return err
 	}
 	tx.Flush()
@@ -45,8 +45,8 @@ func (tx *Tx) addSink(sink Sink) error {
 	return nil
 }
 
-// sinkRoom returns an error when the stream has MaxSinks sinks and followers.
-func (tx *Tx) sinkRoom() error {
+// checkSinkLimit returns an error when the stream has MaxSinks sinks and followers.
+func (tx *Tx) checkSinkLimit() error {
 	n := len(tx.sinks) + len(tx.followers)
 	if n < MaxSinks {
 		return nil

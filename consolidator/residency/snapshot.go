@@ -9,12 +9,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Snapshot flushes, and returns everything the owner holds as stored events with ids
-// from 1. last is the id of the last event that they include, digest the stream's
-// digest after it. Across all tiers a parent precedes its children. The caller owns the
-// events. The lock is held while pointers to the table's chunks are copied. Until
-// Snapshot returns, a change of the stream copies the chunk that it changes, 18 KiB,
-// once.
+// Snapshot publishes the pending changes, and returns all resident blocks as stored
+// events. The ids of these events count from 1. last is the id of the last event that the
+// stream published before the snapshot, and digest is the stream's digest after that
+// event. Across all tiers a parent precedes its children. The caller owns the events.
+//
+// The lock is held only while pointers to the table's chunks are copied. Until Snapshot
+// returns, the first change of each chunk copies that chunk, 18 KiB.
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
 	s.tx.Flush()
@@ -24,20 +25,21 @@ func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest u
 	return snapshotEvents(s.owner, table), last, digest
 }
 
-// pair names a block in one tier.
+// pair is a block in one tier.
 type pair struct {
 	tier kv.Tier
 	hash kv.SequenceHash
 }
 
-// chainHead is the first block of an event of a snapshot.
+// chainHead is the first block of an event in a snapshot.
 type chainHead struct {
 	pair
 	position, slot uint32
 }
 
-// chains are the events of a snapshot before they are written. next has, for each block
-// in a tier, the slot plus one of the block that follows in its event; 0 is none.
+// chains assigns the blocks of a table to the events of a snapshot. An event is a chain:
+// a head, and then each block's child. next has, by tier and slot, the slot plus one of
+// the next block in the same event; 0: the event ends. pairs counts (block, tier) pairs.
 type chains struct {
 	table *dense.View[Block]
 	index dense.Index[Block]
@@ -46,8 +48,8 @@ type chains struct {
 	pairs int
 }
 
-// snapshotEvents returns stored events of every block in table. In an event each block
-// but the head follows its parent. A block is a head when its parent is not in its
+// snapshotEvents returns stored events for every block in table. In an event each block
+// except the head follows its parent. A block is a head when its parent is not in its
 // tier, when a sibling with a lower hash follows the parent, or when the event is full.
 // Heads are sorted by position. A parent lies one position lower than its child, so it
 // precedes its child.
@@ -69,33 +71,33 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 	events := make([]kvevent.RouterEvent, 0, len(c.heads))
 	blocks := make([]kvevent.StoredBlock, 0, c.pairs)
 	for _, head := range c.heads {
-		r := table.At(head.slot)
+		b := table.At(head.slot)
 		first := len(blocks)
-		for slot := head.slot + 1; slot != 0; slot = c.follower(head.tier, slot-1) {
+		for slot := head.slot + 1; slot != 0; slot = c.nextInEvent(head.tier, slot-1) {
 			blocks = append(blocks, kvevent.StoredBlock{
 				Hash: kv.SequenceHash(table.Key(slot - 1)), Local: table.At(slot - 1).Local,
 			})
 		}
 		events = append(events, kvevent.RouterEvent{
 			Owner: owner, Tier: head.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored,
-			Parent: r.Parent, HasParent: r.HasParent(), StartPosition: head.position, HasStart: true,
+			Parent: b.Parent, HasParent: b.HasParent(), StartPosition: head.position, HasStart: true,
 			Blocks: blocks[first:len(blocks):len(blocks)],
 		})
 	}
 	return events
 }
 
-// add makes the block in a slot a head, or the follower of its parent, in each of its
-// tiers.
+// add puts the block in a slot into an event for each of its tiers: after its parent, or
+// as a head. Among siblings the block with the lowest hash follows the parent.
 func (c *chains) add(slot uint32) {
-	r := c.table.At(slot)
-	parent, follows := uint32(0), r.HasParent() && r.Position()%maxEventBlocks != 0
+	b := c.table.At(slot)
+	parent, follows := uint32(0), b.HasParent() && b.Position()%maxEventBlocks != 0
 	if follows {
-		parent, follows = c.index.Find(uint64(r.Parent))
-		follows = follows && c.table.At(parent).Position()+1 == r.Position()
+		parent, follows = c.index.Find(uint64(b.Parent))
+		follows = follows && c.table.At(parent).Position()+1 == b.Position()
 	}
 	for _, t := range kv.Tiers {
-		if r.Refs.Of(t) == 0 {
+		if b.Refs.Of(t) == 0 {
 			continue
 		}
 		c.pairs++
@@ -123,8 +125,9 @@ func (c *chains) addHead(t kv.Tier, slot uint32) {
 	c.heads = append(c.heads, chainHead{pair{t, h}, c.table.At(slot).Position(), slot})
 }
 
-// follower returns the slot plus one of the block that follows in the event; 0: none.
-func (c *chains) follower(t kv.Tier, slot uint32) uint32 {
+// nextInEvent returns the slot plus one of the block after the block in slot; 0: the event
+// of tier t ends there.
+func (c *chains) nextInEvent(t kv.Tier, slot uint32) uint32 {
 	if c.next[t] == nil {
 		return 0
 	}

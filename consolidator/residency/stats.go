@@ -2,20 +2,20 @@ package residency
 
 import "github.com/blockyard-ai/blockyard/internal/metric"
 
-// Stats are a stream's counters since it was made.
+// Stats are the counters of a stream since NewStream.
 type Stats struct {
-	// Events and Blocks were handed to the sinks.
+	// Events counts published events, and Blocks the blocks in them.
 	Events uint64 `json:"events" metric:"-"`
 	Blocks uint64 `json:"blocks"`
-	// UnknownRemoves are removals of blocks that were not resident. They made no event.
+	// UnknownRemoves counts removals of blocks that were not resident. They change nothing.
 	UnknownRemoves uint64 `json:"unknown_removes"`
-	// RefOverflows are references beyond the packed counts of a block. They are counted
-	// beside the table.
+	// RefOverflows counts references beyond the limits of Refs. They are kept, outside the
+	// table.
 	RefOverflows uint64 `json:"ref_overflows"`
-	// InlineFlushes are flushes because too many changes were pending.
+	// InlineFlushes counts flushes that happened because too many changes were pending.
 	InlineFlushes uint64 `json:"inline_flushes"`
-	// TableFull are stores into a full table (64 Mi blocks). SinksRefused are sinks beyond
-	// MaxSinks.
+	// TableFull counts blocks that were not stored because the table was full (64 Mi
+	// blocks). SinksRefused counts sinks and followers beyond MaxSinks.
 	TableFull    uint64 `json:"table_full"`
 	SinksRefused uint64 `json:"sinks_refused"`
 	// FollowersCut counts followers that fell too far behind. Such a follower loses its

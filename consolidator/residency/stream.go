@@ -9,9 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Stream is the residency of one owner: which blocks it holds in which tiers, event
-// ids and digest. Changes wait, coalesced, until Flush. It is safe for concurrent
-// use. A block costs 37 to 39 bytes.
+// Stream holds the residency of one owner: which blocks the owner has in which tiers,
+// the event ids and the digest. Changes wait, coalesced, until Flush. A Stream is safe
+// for concurrent use. A block costs 37 to 39 bytes.
 type Stream struct {
 	owner kv.Owner
 
@@ -19,7 +19,7 @@ type Stream struct {
 	tx Tx // everything that mu guards
 }
 
-// Status is a stream at one moment.
+// Status describes a stream at one moment.
 type Status struct {
 	// LastEventID is the id of the last event made; 0 before the first.
 	LastEventID uint64
@@ -30,8 +30,8 @@ type Status struct {
 	Health kvevent.Health
 }
 
-// NewStream returns an empty stream of owner with health exact. Sink is its
-// first sink; nil is none.
+// NewStream returns an empty stream of owner with health exact. sink is the stream's
+// first sink; nil adds none.
 func NewStream(owner kv.Owner, sink Sink) *Stream {
 	s := &Stream{owner: owner, tx: Tx{owner: owner, health: kvevent.HealthExact}}
 	if sink != nil {
@@ -40,12 +40,12 @@ func NewStream(owner kv.Owner, sink Sink) *Stream {
 	return s
 }
 
-// Owner returns whose blocks the stream is about.
+// Owner returns the worker rank or the pool that holds the stream's blocks.
 func (s *Stream) Owner() kv.Owner { return s.owner }
 
-// Update calls change with the stream's state, under the stream's lock. No observer
-// sees the stream between two changes of one Update. The function must not keep the
-// Tx, and must not call the stream.
+// Update runs change as one transaction, under the stream's lock. No observer sees the
+// stream between two changes of one transaction. Changes that change does not flush stay
+// pending. change must not block, keep tx, or call the stream.
 func (s *Stream) Update(change func(tx *Tx)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,19 +53,22 @@ func (s *Stream) Update(change func(tx *Tx)) {
 }
 
 // Store adds one reference in tier t to each of blocks. The blocks are consecutive:
-// blocks[0] is the child of parent, or starts a sequence without hasParent. It lies at
-// position start, counted in blocks. A block without a reference in t becomes resident
-// there. A resident block keeps its parent, position and LocalHash: its hash covers the
-// whole prefix, so another opinion would be wrong.
+// blocks[0] is the child of parent, or the first of a sequence if hasParent is false. The
+// position of blocks[0] is start, counted in blocks. A block without a reference in t
+// becomes resident
+// there. A block that is in the table keeps its parent, position and LocalHash: its hash
+// covers the whole prefix, so the values are the same. A full table drops the other
+// blocks; Stats.TableFull counts them.
 func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tx.storeRun(t, parent, hasParent, start, blocks)
 }
 
-// StoreAll stores blocks in any order: each block once in each tier in which it has
-// references. Events leave with parents before their children. The lock is released
-// between two runs of blocks, so that observers see the stream grow.
+// StoreAll adds one reference to each block in each tier in which Block.Refs is not 0.
+// blocks may come in any order, and a block may come several times; the stream publishes
+// parents before children. The lock is released between two events, so that observers see
+// the stream grow.
 func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 	var table dense.Table[Block]
 	for h, b := range blocks {
@@ -87,9 +90,9 @@ func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 	}
 }
 
-// Remove takes back one reference in tier t of each of hashes. A block without
-// references in t is no longer resident there. Hashes that are not resident in t are
-// counted in UnknownRemoves.
+// Remove takes back one reference in tier t of each block in hashes. With its last
+// reference in t a block stops being resident there. Stats.UnknownRemoves counts hashes
+// that are not resident in t.
 func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,14 +105,14 @@ func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
 	}
 }
 
-// Clear forgets everything the owner held, in every tier, and emits one Cleared
-// event. Pending changes are void and never become events.
+// Clear forgets every block in every tier, and publishes one Cleared event. Pending
+// changes never become events.
 func (s *Stream) Clear() { s.Update(func(tx *Tx) { tx.Clear() }) }
 
-// Flush gives the pending changes their ids and hands them to the sinks.
+// Flush publishes the pending changes to the sinks, with the next event ids.
 func (s *Stream) Flush() { s.Update((*Tx).Flush) }
 
-// Status flushes, and returns the stream's status.
+// Status publishes the pending changes, and returns the status after them.
 func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,15 +120,15 @@ func (s *Stream) Status() Status {
 	return Status{LastEventID: s.tx.lastID, Digest: s.tx.digest, Blocks: s.tx.pairs, Health: s.tx.health}
 }
 
-// Stats returns the counters.
+// Stats returns the stream's counters.
 func (s *Stream) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tx.stats
 }
 
-// View returns the blocks as they are now, pending changes included. The caller closes
-// it. The lock is held while pointers to the table's chunks are copied.
+// View returns the blocks as they are now, pending changes included. The caller must
+// close the view. The lock is held only while pointers to the table's chunks are copied.
 func (s *Stream) View() *dense.View[Block] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,11 +15,12 @@ const (
 	maxPendingBlocks = kvevent.MaxBlocksPerMessage
 )
 
-// Tx is the state of a Stream while its lock is held: blocks, references, digest,
-// and the changes that wait for Flush. Stream.Update lends it.
+// Tx gives access to the state of a Stream: blocks, references, digest, and the changes
+// that wait for Flush. Stream.Update lends a Tx to its function and holds the stream's
+// lock for that time. The methods of a Tx take no lock.
 //
-// A slot stands for a block from the Store that added it until the last reference
-// in any tier is gone.
+// A slot is the number of a block's entry in the stream's table. A block keeps its slot
+// from the Store that added it until its last reference in any tier is gone.
 type Tx struct {
 	owner kv.Owner
 	sinks []Sink
@@ -27,22 +28,23 @@ type Tx struct {
 	followers []*follower
 
 	table  dense.Table[Block]
-	many   manyRefs // references beyond what the table's entries hold
+	excess excessRefs // references beyond the limits of Block.Refs
+	// digest is the sum of kv.Digest over the resident (block, tier) pairs; pairs is their
+	// number.
 	digest uint64
 	pairs  uint64
-	lastID uint64
+	lastID uint64 // of the last event made; 0 before the first
 	health kvevent.Health
 	stats  Stats
 
-	// Pending changes; the slices are reused from one flush to the next.
+	// Changes that wait for Flush. The slices are reused from one flush to the next.
 	pending []change
 	stored  []kvevent.StoredBlock
 	removed []kv.SequenceHash
 	events  []kvevent.RouterEvent
 }
 
-// change is a pending event. Its blocks are n elements of Tx.stored or Tx.removed, from
-// index from on.
+// change is a pending event. Its n blocks begin at index from of Tx.stored or Tx.removed.
 type change struct {
 	kind      kvevent.Kind
 	tier      kv.Tier
@@ -52,19 +54,22 @@ type change struct {
 	from, n   int
 }
 
-// Find returns the slot of the block with hash h.
+// Find returns the slot of the block with hash h. ok is false when the stream does not
+// hold the block.
 func (tx *Tx) Find(h kv.SequenceHash) (slot uint32, ok bool) { return tx.table.Find(uint64(h)) }
 
 // Hash returns the hash of the block in a slot.
 func (tx *Tx) Hash(slot uint32) kv.SequenceHash { return kv.SequenceHash(tx.table.Key(slot)) }
 
-// Block returns the block in a slot. It is lent until the next change.
+// Block returns the block in a slot. The pointer is valid until the next change; the
+// caller must not write through it.
 func (tx *Tx) Block(slot uint32) *Block { return tx.table.At(slot) }
 
 // Store adds one reference in tier t to the block with hash h and returns the block's slot.
-// A new block gets parent, position and LocalHash from b, and b.Refs must be zero. A known
-// block keeps its own: the hash covers the whole prefix, so they are the same. ok is false
-// when the table is full; then no reference was added.
+// A new block is inserted as b; b.Refs must be 0. A block that is in the table keeps its
+// parent, position and LocalHash, and Store ignores b: h covers the whole prefix, so the
+// values are the same. ok is false when the table is full. Then the stream is unchanged
+// and Stats.TableFull counts the block.
 func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
 	slot, found := tx.table.Find(uint64(h))
 	if !found {
@@ -78,7 +83,7 @@ func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool
 	return slot, true
 }
 
-// storeRun is Stream.Store.
+// storeRun is Stream.Store without the lock.
 func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
 	for i, b := range blocks {
 		tx.Store(t, b.Hash, NewBlock(parent, hasParent, start+uint32(i), b.Local))
@@ -86,69 +91,73 @@ func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 	}
 }
 
-// AddRef adds one reference in tier t to the block in a slot.
+// AddRef adds one reference in tier t to the block in a slot. With its first reference
+// in t the block becomes resident there.
 func (tx *Tx) AddRef(t kv.Tier, slot uint32) {
-	tx.table.Own(slot)
+	tx.table.Unshare(slot)
 	b := tx.table.At(slot)
 	if !b.Refs.Add(t) {
 		tx.stats.RefOverflows++
-		if tx.many == nil {
-			tx.many = make(manyRefs)
+		if tx.excess == nil {
+			tx.excess = make(excessRefs)
 		}
-		tx.many[refKey{slot, t}]++
+		tx.excess[refKey{slot, t}]++
 		return
 	}
 	if b.Refs.Of(t) == 1 {
-		tx.show(t, slot, true)
+		tx.addPair(t, slot, true)
 	}
 }
 
-// DropRef takes back one reference in tier t to the block in a slot. A block without
-// references in any tier is forgotten. A reference that is not there is counted in
-// UnknownRemoves.
+// DropRef takes back one reference in tier t to the block in a slot. With its last
+// reference in t the block stops being resident there; with the last one in any tier the
+// slot becomes free. If the block has no reference in t, nothing changes and
+// Stats.UnknownRemoves counts it.
 func (tx *Tx) DropRef(t kv.Tier, slot uint32) {
-	tx.table.Own(slot)
+	tx.table.Unshare(slot)
 	b := tx.table.At(slot)
 	switch n := b.Refs.Of(t); {
 	case n == 0:
 		tx.stats.UnknownRemoves++
-	case len(tx.many) > 0 && n == RefLimit(t) && tx.many.drop(refKey{slot, t}):
+	case len(tx.excess) > 0 && n == RefLimit(t) && tx.excess.drop(refKey{slot, t}):
+		// The packed count stays at its limit.
 	default:
 		b.Refs.Drop(t)
 		if n == 1 {
-			tx.hide(t, slot)
+			tx.removePair(t, slot)
 		}
 	}
 }
 
-// show accounts for a block that has its first reference in tier t. With tell, the
-// sinks hear of it.
-func (tx *Tx) show(t kv.Tier, slot uint32, tell bool) {
+// addPair adds a block to digest and pairs for tier t, after its first reference there.
+// If publish is true, a stored event for the block becomes pending.
+func (tx *Tx) addPair(t kv.Tier, slot uint32, publish bool) {
 	h := tx.Hash(slot)
 	tx.digest += kv.Digest(h, t)
 	tx.pairs++
-	if tell {
+	if publish {
 		tx.pendStored(t, h, tx.table.At(slot))
 	}
 }
 
-// hide accounts for a block whose last reference in tier t is gone. It forgets a
-// block without references in any tier, and reports that.
-func (tx *Tx) hide(t kv.Tier, slot uint32) (forgotten bool) {
+// removePair takes a block out of digest and pairs for tier t, after its last reference
+// there, and makes a removed event pending. It frees the slot of a block without
+// references in any tier, and reports whether it did.
+func (tx *Tx) removePair(t kv.Tier, slot uint32) (freed bool) {
 	h := tx.Hash(slot)
 	tx.digest -= kv.Digest(h, t)
 	tx.pairs--
-	if forgotten = tx.table.At(slot).Refs == 0; forgotten {
+	if freed = tx.table.At(slot).Refs == 0; freed {
 		tx.table.Remove(slot)
 	}
 	tx.pendRemoved(t, h)
-	return forgotten
+	return freed
 }
 
-// pendStored makes a stored block pending. The block joins the last change if that ends
-// with the block's parent.
+// pendStored makes a stored event for the block pending. The block joins the last pending
+// change if that change stores the block's parent last.
 func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
-	tx.boundPending()
+	tx.flushIfFull()
 	if c := tx.lastPending(kvevent.Stored, t); c != nil && b.HasParent() && tx.stored[len(tx.stored)-1].Hash == b.Parent {
 		c.n++
 	} else {
@@ -161,10 +170,10 @@ func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
 	tx.stored = append(tx.stored, kvevent.StoredBlock{Hash: h, Local: b.Local})
 }
 
-// pendRemoved makes a removal pending. It joins the last change if that is a removal
-// from the same tier.
+// pendRemoved makes a removed event for the block pending. The block joins the last
+// pending change if that change removes blocks from the same tier.
 func (tx *Tx) pendRemoved(t kv.Tier, h kv.SequenceHash) {
-	tx.boundPending()
+	tx.flushIfFull()
 	if c := tx.lastPending(kvevent.Removed, t); c != nil {
 		c.n++
 	} else {
@@ -186,8 +195,8 @@ func (tx *Tx) lastPending(k kvevent.Kind, t kv.Tier) *change {
 	return c
 }
 
-// boundPending makes room for one more pending block.
-func (tx *Tx) boundPending() {
+// flushIfFull flushes if the pending changes have no room for one more block.
+func (tx *Tx) flushIfFull() {
 	if len(tx.pending) < maxPendingEvents && len(tx.stored)+len(tx.removed) < maxPendingBlocks {
 		return
 	}
@@ -201,12 +210,13 @@ func (tx *Tx) resetPending() {
 	tx.removed = tx.removed[:0]
 }
 
-// Clear forgets every block in every tier, and emits one Cleared event. Pending
-// changes are void and never become events. The result is the table as it was.
+// Clear forgets every block in every tier, and publishes one Cleared event. Pending
+// changes never become events. Clear returns the table with the forgotten blocks, which
+// the caller then owns.
 func (tx *Tx) Clear() dense.Table[Block] {
 	table := tx.table
 	tx.table = dense.Table[Block]{}
-	tx.many = nil
+	tx.excess = nil
 	tx.digest, tx.pairs = 0, 0
 	tx.resetPending()
 	tx.pending = append(tx.pending, change{kind: kvevent.Cleared})
@@ -214,8 +224,8 @@ func (tx *Tx) Clear() dense.Table[Block] {
 	return table
 }
 
-// SetHealth says how far the stream can be trusted from now on. Sinks that are
-// HealthObservers hear of a change.
+// SetHealth sets the stream's health. If the health changes, Tx calls every sink that is
+// a HealthObserver.
 func (tx *Tx) SetHealth(h kvevent.Health) {
 	if tx.health == h {
 		return
@@ -228,7 +238,9 @@ func (tx *Tx) SetHealth(h kvevent.Health) {
 	}
 }
 
-// Flush gives the pending changes their ids and hands them to the sinks.
+// Flush publishes the pending changes: each becomes an event with the next event id. The
+// sinks see all events of one Flush in one call, and followers get a copy. Without
+// pending changes Flush does nothing.
 func (tx *Tx) Flush() {
 	if len(tx.pending) == 0 {
 		return
@@ -252,7 +264,7 @@ func (tx *Tx) Flush() {
 	for _, sink := range tx.sinks {
 		sink.Publish(tx.events)
 	}
-	tx.tellFollowers()
-	clear(tx.events)
+	tx.queueForFollowers()
+	clear(tx.events) // no references to stored and removed remain
 	tx.resetPending()
 }
