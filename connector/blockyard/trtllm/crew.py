@@ -1,13 +1,13 @@
 """The channel between the leader and the workers of one engine.
 
-TensorRT-LLM carries metadata from the leader to the workers, but only in steps that run
-something, and nothing the other way. So the workers connect to a Unix socket of the leader's,
-whose name they get with the first metadata: the leader sends them copies to make, they send back
-which have ended. The socket is in the abstract namespace, has a random name, and takes only
-processes of the same user. All ranks are on the agent's node, as they are for the agent itself.
+TensorRT-LLM carries metadata only from the leader to the workers, and only in steps with work. So
+the workers connect to a Unix socket of the leader. The first metadata has its name. The leader
+sends copies to make, and the workers send reports of ended copies. The socket is in the abstract
+namespace, has a random name, and accepts only processes of the same user. All ranks must be on the
+agent's node.
 
-Messages are msgpack maps behind a u32 length. Each side uses its end from one thread; wake() and
-the properties may be used from any.
+A message is a msgpack map behind a u32 length. One thread uses each end. Any thread may use wake()
+and the properties.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from blockyard import msgpack
 
 MAX_MESSAGE = 64 << 20
-SEND_SECONDS = 5.0  # a peer that takes nothing for so long is lost
+SEND_SECONDS = 5.0  # limit for a peer that reads no message; then the peer is lost
 JOIN_SECONDS = 10.0
 BYE = {"bye": True}  # the last message of a worker that ends
 _READ = 1 << 18
@@ -35,20 +35,19 @@ _here = ""  # name of the newest leader of this process
 
 
 class Metadata(NamedTuple):
-    """What the leader sends through the engine: its name, and the number of the step."""
+    """The leader's metadata in the engine's channel: the leader's name and the step's number."""
 
     crew: str
     step: int
 
 
 def here() -> str:
-    """Name of this process's leader; empty when it has none. The newest one, should an engine
-    have been started after another."""
+    """The name of this process's newest leader, or empty."""
     return _here
 
 
 class CrewError(Exception):
-    """The channel cannot be made, or its other end is gone or misbehaves."""
+    """The channel cannot be made, the peer has closed it, or the peer sent a malformed message."""
 
 
 class Channel:
@@ -64,7 +63,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Waits until the message is with the kernel; CrewError after SEND_SECONDS."""
+        """Waits until the kernel has the message. CrewError after SEND_SECONDS."""
         body = msgpack.encode(message)
         if len(body) > MAX_MESSAGE:
             raise CrewError(f"message of {len(body)} bytes, at most {MAX_MESSAGE}")
@@ -74,7 +73,7 @@ class Channel:
             raise CrewError(f"send: {err}") from err
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has arrived, after select() said that something has. CrewError at the end."""
+        """The arrived messages. CrewError at the end of the connection. May wait: poll first."""
         try:
             piece = self._socket.recv(_READ)
         except OSError as err:
@@ -124,25 +123,25 @@ class Waker:
             os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Takes back what wake() did."""
+        """Makes the descriptor unreadable again."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:
             pass
 
     def close(self) -> None:
-        """Frees the descriptor; wake() does nothing afterwards."""
+        """Closes the descriptor. A later wake() has no effect."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class Crew:
-    """The leader's end: takes one connection from each of `size` workers.
+    """The leader's end: accepts one connection from each of `size` workers.
 
     welcome(join) gets a worker's first message, which has its `rank`, and returns the answer. A
-    ValueError, TypeError or KeyError from it refuses the worker, with its text. lost says which
-    worker is gone without a word, and why; left that one has said BYE.
+    ValueError, TypeError or KeyError of welcome refuses the worker with its text. lost: rank and
+    reason of a worker that ended without BYE. left: a worker has sent BYE.
     """
 
     def __init__(self, size: int, welcome: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -162,12 +161,12 @@ class Crew:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker is there, and none has gone since it came."""
+        """Whether every worker has joined and none has ended."""
         return len(self._members) == self._size and not self.lost and not self.left
 
     @property
     def ranks(self) -> Collection[int]:
-        """The workers that are there."""
+        """The ranks of the joined workers."""
         return self._members.keys()
 
     def wake(self) -> None:
@@ -175,7 +174,10 @@ class Crew:
         self._waker.wake()
 
     def poll(self, timeout: float) -> list[tuple[int, dict[str, Any]]]:
-        """Waits up to `timeout` seconds; (rank, message) of what has arrived. Takes newcomers."""
+        """Waits up to `timeout` seconds. Returns rank and message of each arrived message.
+
+        Accepts new workers too.
+        """
         ranks = {channel.fileno(): rank for rank, channel in self._members.items()}
         newcomers = {channel.fileno(): channel for channel in self._joining}
         sources = [self._listener.fileno(), self._waker.fileno(), *ranks, *newcomers]
@@ -205,7 +207,7 @@ class Crew:
         return messages
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends to all workers; one that does not take it is lost."""
+        """Sends to all workers. A worker that does not read the message is lost."""
         for rank, channel in list(self._members.items()):
             try:
                 channel.send(message)
@@ -229,17 +231,17 @@ class Crew:
             channel.close()
             return
         if not messages:
-            return  # the rest of it is still to come
+            return  # the message is incomplete
         self._joining.remove(channel)
         try:
             rank = self._free_rank(messages[0].get("rank"))
             answer = self._welcome(messages[0])
-        except (ValueError, TypeError, KeyError) as err:  # the last two: another release's words
+        except (ValueError, TypeError, KeyError) as err:  # another release may send other fields
             rank, answer = -1, {"refused": f"{type(err).__name__}: {err}"}
         try:
             channel.send(answer)
         except CrewError:
-            rank = -1  # it went away
+            rank = -1  # the worker has ended
         if rank < 0:
             channel.close()
         else:
@@ -268,9 +270,9 @@ class Crew:
 
 
 def readable(fds: Iterable[int], timeout: float) -> list[int]:
-    """Descriptors that can be read, or have ended, within `timeout` seconds.
+    """The descriptors that are readable or closed within `timeout` seconds.
 
-    poll(), as engines have more descriptors than select() can name.
+    Uses poll(), because select() is limited to 1,024 descriptors and engines have more.
     """
     poller = select.poll()
     for fd in fds:
@@ -279,10 +281,10 @@ def readable(fds: Iterable[int], timeout: float) -> list[int]:
 
 
 def join(name: str, message: Mapping[str, Any]) -> tuple[Channel, list[dict[str, Any]]]:
-    """A worker's end: connects to the leader of that name and sends `message`.
+    """A worker's channel to the leader of that name, and the leader's messages so far.
 
-    Returns what the leader sent, its welcome first, after up to JOIN_SECONDS. CrewError when
-    there is no such leader on this machine, or when it refuses.
+    Connects and sends `message`. The first of the leader's messages is the welcome. CrewError after
+    JOIN_SECONDS, without such a leader on this machine, or when the leader refuses.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -307,10 +309,10 @@ def join(name: str, message: Mapping[str, Any]) -> tuple[Channel, list[dict[str,
 
 
 def pack_done(jobs: Mapping[int, tuple[int, int] | list[int]]) -> bytes:
-    """Jobs with the numbers of workers for which they succeeded and failed."""
+    """Packs jobs with their numbers of succeeded and failed workers."""
     return b"".join(_done.pack(job, ok, failed) for job, (ok, failed) in jobs.items())
 
 
 def unpack_done(packed: bytes) -> list[tuple[int, int, int]]:
-    """What pack_done packed. struct.error when the length does not fit."""
+    """The jobs of a packed report. struct.error for a wrong length."""
     return list(_done.iter_unpack(packed))

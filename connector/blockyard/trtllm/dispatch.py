@@ -1,6 +1,6 @@
-"""Orders to the workers and what becomes of them: the leader's side of the channel.
+"""The leader's orders to the workers, and the workers' answers.
 
-Used under the leader's lock.
+The caller must hold the leader's lock.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from blockyard.work import Done, Load, Store, Work
 
 
 class Session(Protocol):
-    """What is used of SchedulerSession."""
+    """The methods of SchedulerSession that Dispatch uses."""
 
     def take_work(self) -> Work:
-        """Loads and granted stores that workers are to copy."""
+        """The loads and granted stores for the workers."""
 
     def settle(self, done: Done) -> None:
-        """How copies ended."""
+        """Takes the results of copies."""
 
     def busy(self) -> bool:
-        """Whether grants or completions are due."""
+        """Whether grants or results are due."""
 
 
 class Dispatch:
-    """Turns the session's work into orders, and the workers' answers into its completions.
+    """Makes orders from the session's work, and settles the session's jobs from answers.
 
-    step is the number of the newest step of the engine. A store that is ordered now reads blocks
-    that steps up to this one write, so a worker waits with it until it has launched that step.
+    step: number of the engine's newest step. A store reads blocks that steps up to this one write.
+    So a worker begins the store only after it has launched that step.
     """
 
     def __init__(self, session: Session, held: HeldBlocks, workers: int) -> None:
@@ -42,7 +42,7 @@ class Dispatch:
         self._session = session
         self._held = held
         self._workers = workers
-        self._answers: dict[int, list[int]] = {}  # job -> workers that succeeded, failed
+        self._answers: dict[int, list[int]] = {}  # job -> succeeded and failed workers
         self._answered: dict[int, set[int]] = {}
         self._stores: set[int] = set()
         self._loads: dict[int, int] = {}  # job -> request
@@ -51,8 +51,8 @@ class Dispatch:
         self._finishing: dict[int, set[int]] = {}  # request -> its blocks
         self._empty: list[int] = []
         self._failed: list[int] = []
-        self._knowing: dict[int, int] = {}  # rank that knows of a failed load -> its last call
-        self._last: list[int] = []  # the last call of all ranks, until it is ordered
+        self._knowing: dict[int, int] = {}  # rank told of a failed load -> its last call
+        self._last: list[int] = []  # the last call of all ranks, until the next order
         self._agreed = False
         self._unclaimed: list[Load] = []
         self._numbers = itertools.count((secrets.randbits(31) << 32) + 1)
@@ -62,41 +62,45 @@ class Dispatch:
     # Requests.
 
     def begin_load(self, request: int) -> None:
-        """A load of the request will be among the next work."""
+        """Announces that the session's next work has a load of the request."""
         self._awaited.add(request)
 
     def load_unclaimed(self, request: int, slots: bytes, blocks: Sequence[Sequence[int]]) -> None:
-        """Loads slots that no session has pinned any more. The job is not the session's."""
+        """Loads slots whose session has ended. The session does not know the job."""
         job = next(self._numbers)
         packed = b"".join(pack_u32(group) for group in blocks)
         self._unclaimed.append(Load(job, str(request), slots, packed))
 
     def nothing_to_load(self, request: int) -> None:
-        """The engine waits for a load of which nothing is left."""
+        """Ends a load without any block left, for which the engine waits."""
         self._empty.append(request)
 
     def fail_load(self, request: int) -> None:
-        """What the engine was promised cannot be loaded."""
+        """Fails a load that hit() has promised to the engine."""
         self._awaited.discard(request)
         self._failed.append(request)
         self.counters["failed_promises"] += 1
 
     def knows(self, rank: int, call: int) -> None:
-        """A rank has been told of a failed load, and lets no call of get_finished() but its first
-        `call` ones return before agree() has come to a result."""
+        """Records that a rank knows of a failed load.
+
+        Only the rank's first `call` calls of get_finished() return before agree() has a result.
+        """
         self._knowing[rank] = call
 
     def agree(self, ranks: Collection[int]) -> None:
-        """When all ranks know of a failed load, they get the last call that returns on any of
-        them. It returns on all, and the next one raises on all: no rank is left in a collective
-        operation that another one never begins."""
+        """Orders one last call for all ranks, once all ranks know of a failed load.
+
+        The last call is the highest one that returns on any rank. It returns on all ranks, and the
+        next call raises on all ranks. So no rank waits in a collective operation that another rank
+        never begins.
+        """
         if self._knowing and not self._agreed and self._knowing.keys() >= set(ranks):
             self._agreed = True
             self._last = [max(self._knowing.values())]
 
     def finish(self, request: int, blocks: set[int]) -> bool:
-        """The request has ended. Whether a copy from or to its blocks is under way: then the
-        workers are told as soon as there is none."""
+        """Ends a request. True while a copy uses its blocks; the last copy notifies the workers."""
         if self.abandoned or not self._copying(request, blocks):
             return False
         self._finishing[request] = blocks
@@ -106,27 +110,31 @@ class Dispatch:
         return request in self._awaited or bool(self._loading[request]) or self._held.any(blocks)
 
     def blocks_are_gone(self) -> None:
-        """Blocks were taken from a request. Nothing that any store reads now can be trusted:
-        what has not ended yet counts as failed, and nothing new is offered before."""
+        """Fails all stores in flight, because the engine has taken blocks from a request.
+
+        No store is offered until they have ended.
+        """
         if len(self._held):
             self._gone = True
             self.counters["distrusted"] += 1
 
     def abandon(self) -> None:
-        """A worker is lost, so that no copy can end on all of them. What is under way stays
-        unsettled: its slots are out of use until the processes have ended. Blocks that stores
-        read may go, as nothing of these is going to be committed."""
+        """Ends all work after the loss of a worker, because no copy can end on all workers.
+
+        Copies in flight stay unsettled: their slots stay reserved until the processes have ended.
+        The blocks of stores may be reused, because no store is committed.
+        """
         self.abandoned = True
 
     @property
     def distrusts(self) -> bool:
-        """Whether stores from before blocks_are_gone() are still to end."""
+        """Whether stores from before blocks_are_gone() are in flight."""
         return self._gone
 
     # The channel.
 
     def active(self) -> bool:
-        """Whether grants, completions or reports are due."""
+        """Whether grants, results or reports are due."""
         if self.abandoned:
             return bool(self._finishing or self._failed)
         return bool(
@@ -141,7 +149,7 @@ class Dispatch:
         )
 
     def next_order(self) -> dict[str, Any] | None:
-        """The next message to all workers; None when there is nothing to say."""
+        """The next order to all workers, or None."""
         failed, self._failed = self._failed, []
         last, self._last = self._last, []
         if self.abandoned:
@@ -150,7 +158,7 @@ class Dispatch:
             told = saved or failed or last
             return self._order(saved=saved, failed=failed, last=last) if told else None
         work = self._session.take_work()
-        # A load without slots is the session's word for one that cannot begin.
+        # A load without slots cannot begin; see work.Load.
         for load in work.loads:
             if not load.slots:
                 self._settle(load.job, 0, self._workers)
@@ -174,7 +182,7 @@ class Dispatch:
         )
 
     def _order(self, **parts: list[Any]) -> dict[str, Any]:
-        """An order with these parts; the others are empty."""
+        """An order with these parts. The other parts are empty."""
         nothing: dict[str, list[Any]] = dict.fromkeys(
             ("loads", "stores", "saved", "empty", "failed", "last"), []
         )
@@ -189,7 +197,7 @@ class Dispatch:
         return {"job": load.job, "request": request, "slots": load.slots, "blocks": load.blocks}
 
     def _accept(self, store: Store) -> bool:
-        """Takes a store on, or settles it as failed when what it would read is not trusted."""
+        """Accepts a store, or settles the store as failed after blocks_are_gone()."""
         if self._gone:
             self._settle(store.job, 0, self._workers)
             return False
@@ -201,8 +209,10 @@ class Dispatch:
         return {"job": store.job, "slots": store.slots, "blocks": store.blocks}
 
     def ended(self, rank: int, jobs: Iterable[tuple[int, int, int]]) -> None:
-        """What one worker says of jobs; the session learns of a job when all have. A load that
-        failed is told to all workers at once."""
+        """Takes one worker's reports of jobs. A job is settled when all workers have reported.
+
+        All workers are told of a failed load at once.
+        """
         for job, ok, failed in jobs:
             if failed and job in self._loads:
                 self._failed.append(self._loads[job])
