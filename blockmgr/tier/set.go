@@ -173,7 +173,7 @@ func (set *Set) settleEntry(t *Tier, id registry.ID) {
 func (set *Set) Hold(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Holds++
-	set.Settle(t, ref, s)
+	t.settle(ref, s, false) // whether it is a leaf counts once nobody holds it
 }
 
 // Release ends one Hold.
