@@ -97,6 +97,12 @@ func (p *testPool) checkPins(t *tier.Tier, ref registry.Ref, s *tier.Slot) {
 // checkEvents compares what the sink was told with a dump.
 func (p *testPool) checkEvents() {
 	p.t.Helper()
+	p.mu.Lock()
+	closed := p.life.closed
+	p.mu.Unlock()
+	if closed { // Dump lists nothing
+		return
+	}
 	waitFor(p.t, func() bool { return p.Stats().Unannounced == 0 })
 	dump := p.Dump()
 	p.sink.mu.Lock()

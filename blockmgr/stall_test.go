@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // testDeadline is short for a test and long for an operation that does not stall.
@@ -323,3 +324,32 @@ func TestStalledWriteHoldsNoBlockButItsOwn(t *testing.T) {
 	armed.Store(false)
 	gate.Open()
 }
+
+// A write that ends after Close changes nothing: the sink hears no more of the pool, and
+// the next agent takes the block for lost.
+func TestWriteThatEndsAfterCloseChangesNothing(t *testing.T) {
+	p, gate, armed := stallingPool(t, storagetest.OpWrite, nil)
+	armed.Store(true)
+	blocks := chain(1, 1)
+	p.store(blocks)
+	waitFor(t, func() bool { return p.Stats().WritesStalled > 0 })
+	if err := p.m.Close(); !errors.Is(err, errStuck) {
+		t.Fatalf("Close: %v, want %v", err, errStuck)
+	}
+	told := &countingSink{}
+	p.mu.Lock()
+	p.slots.Sink = told
+	p.mu.Unlock()
+	armed.Store(false)
+	gate.Open()
+	p.life.transfers.Wait()
+	if n := told.calls.Load(); n != 0 || p.Stats().WriteBehind != 0 {
+		t.Errorf("%d events and %d written blocks after Close", n, p.Stats().WriteBehind)
+	}
+}
+
+// countingSink counts what it is told.
+type countingSink struct{ calls atomic.Int64 }
+
+func (s *countingSink) BlockStored(kv.NamespaceID, kv.Tier, Block)  { s.calls.Add(1) }
+func (s *countingSink) BlockRemoved(kv.NamespaceID, kv.Tier, Block) { s.calls.Add(1) }

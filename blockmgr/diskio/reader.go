@@ -206,7 +206,11 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 		return
 	}
 	m.reads.time.End(time.Now())
-	m.endFlight(r.ref, f, err == nil)
+	m.endFlight(r.ref, f, err == nil && !m.closed)
+	if m.closed {
+		close(f.Done)
+		return
+	}
 	m.slots.Release(m.slots.Disk, f.Disk)
 	if err == nil {
 		m.readWorked(f.Disk)
@@ -278,6 +282,9 @@ func (m *Mover) abandonRead(r *read) {
 // finishAbandoned ends an abandoned read. Nobody writes into the host slot now.
 func (m *Mover) finishAbandoned(r *read, err error) {
 	m.reads.stuck--
+	if m.closed {
+		return
+	}
 	m.slots.Free(m.slots.Host, r.ref)
 	m.slots.Release(m.slots.Disk, r.flight.Disk)
 	if err == nil {

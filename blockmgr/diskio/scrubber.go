@@ -201,6 +201,9 @@ func (m *Mover) finishDiskCheck(c *diskCheck, bad bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.endCheck()
+	if m.closed {
+		return
+	}
 	m.slots.Release(m.slots.Disk, c.ref)
 	s := m.slots.Disk.Slot(c.ref)
 	switch {

@@ -334,10 +334,14 @@ func (m *Mover) writeBytes(writes []write) {
 	wg.Wait()
 }
 
-// finishWrites makes the written blocks of a batch visible on disk.
+// finishWrites makes the written blocks of a batch visible on disk. A batch that ends
+// after Close leaves them as the next agent finds them: granted, which means free.
 func (m *Mover) finishWrites(b batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closed {
+		return
+	}
 	for i := range b.writes {
 		w := &b.writes[i]
 		m.slots.Host.Slot(w.host).Queued = false
