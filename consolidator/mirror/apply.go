@@ -8,13 +8,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Apply applies one batch, in one transaction of the stream. Events that cannot be
-// used are counted by reason.
+// Apply applies one batch in one transaction of the stream. Events that cannot be used are
+// counted by reason: see Counters.Dropped. b is lent.
 func (c *Cache) Apply(b *engineevent.Batch) {
 	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
 }
 
-// applyBatch is Apply within a transaction.
+// applyBatch applies the events of b in order, and then updates the stream's health.
 func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	c.count.Batches.Add(1)
 	c.count.UnknownKeys.Add(uint64(b.UnknownKeys))
@@ -62,25 +62,27 @@ func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 	}
 }
 
-// run is a stored event, and where its next block belongs.
+// run is a stored event while storeRun walks its blocks, with the place of the next block.
 type run struct {
 	event *engineevent.Event
 	tier  kv.Tier
-	name  uint32 // number of the adapter and salt
-	// parent and position are those of the next block, if hasParent. root: the run starts
-	// a sequence. Neither: the parent is unknown, and the first block is known.
+	name  uint32 // number of the adapter and salt in Cache.names
+	// hasParent: parent and position are those of the next block. root: the next block
+	// starts a sequence. If both are false, the parent is unknown but the first block is
+	// known, and so is the position.
 	parent    kv.SequenceHash
 	position  uint32
 	hasParent bool
 	root      bool
-	// repeats: the event may repeat earlier announcements. Blocks that are resident in the
-	// tier are not counted again.
+	// repeats: the event may repeat earlier announcements. Then a block that the engine has
+	// in the tier already does not count as another copy.
 	repeats bool
-	// parked is the run in which the event waited; nil: the event has just come.
+	// parked is the parked run that the event comes from; nil: the event has just come.
 	parked *parkedRun
 }
 
-// store applies a stored event that passed the filters.
+// store applies a stored event that passed the filters. It parks the event if neither its
+// parent nor its first block is known.
 func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
 	if n == 0 {
@@ -103,26 +105,26 @@ func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	c.storeRun(tx, &r)
 }
 
-// storeRun stores the blocks of a run. The first block that cannot be placed ends the
-// run, because the blocks after it hang on it.
+// storeRun stores the blocks of a run. The first block that cannot be stored ends the run,
+// because the blocks after it are its descendants.
 //
-// A sequence has one LoRA adapter and one salt, and vLLM names the salt at the first
-// block only. So the name of a known parent holds, and a salt that contradicts it is
-// refused.
+// All blocks of a sequence have one LoRA adapter and one salt, and vLLM gives the salt
+// with the first block only. So the run takes the name of a known parent. An event whose
+// salt differs from that name is dropped.
 func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 	e := r.event
 	if !r.hasParent || e.Salt != "" {
-		own, ok := c.names.number(name{e.LoRAName, e.Salt})
+		number, ok := c.names.number(name{e.LoRAName, e.Salt})
 		if !ok {
 			c.drop(dropNamesFull, len(e.BlockHashes))
 			return
 		}
-		defer c.names.settle(own)
-		if r.hasParent && own != r.name {
+		defer c.names.freeUnused(number)
+		if r.hasParent && number != r.name {
 			c.drop(dropSaltConflict, len(e.BlockHashes))
 			return
 		}
-		r.name = own
+		r.name = number
 	}
 	for i := range e.BlockHashes {
 		if reason, ok := c.storeBlock(tx, r, i); !ok {
@@ -132,9 +134,9 @@ func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 	}
 }
 
-// storeBlock stores block i of a run and moves the run on to the next block. False
-// means that the block was not stored, and why.
-func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
+// storeBlock stores block i of a run and advances the run to the next block. ok is false
+// when the block cannot be stored; reason says why.
+func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (reason dropReason, ok bool) {
 	h := r.event.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
 	var b engineBlock
@@ -152,23 +154,23 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	case r.hasParent:
 		seq, position = kv.Chain(r.parent, local), r.position
 	case known && !r.root:
-		// Only the parent is unknown. The block keeps its hash and position.
+		// The event's parent is unknown, the block is not: its hash and position stay.
 		seq, position = tx.Hash(b.slot), tx.Block(b.slot).Position()
 	}
 	if known && seq != tx.Hash(b.slot) {
 		return dropHashConflict, false
 	}
-	at := residency.NewBlock(r.parent, r.hasParent, position, local)
+	block := residency.NewBlock(r.parent, r.hasParent, position, local)
 	switch {
-	case r.parked != nil && r.parked.isGone(i):
+	case r.parked != nil && r.parked.isRemoved(i):
 		// The engine removed the block while it was parked.
 	case known && b.refs.Of(r.tier) > 0:
 		c.countCopy(slot, r)
 	case known:
 		c.known.At(slot).refs.Add(r.tier)
-		tx.Store(r.tier, seq, at)
+		tx.Store(r.tier, seq, block)
 	default:
-		if !c.add(tx, h, seq, at, r) {
+		if !c.storeNew(tx, h, seq, block, r) {
 			return dropTableFull, false
 		}
 		c.sendTokens(seq, blockTokens, r, i)
@@ -180,7 +182,7 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (dropReason, bool) {
 	return 0, true
 }
 
-// sendTokens tells the sink of tokens about block i of a run.
+// sendTokens passes the tokens of block i of a run to the token sink, if there is one.
 func (c *Cache) sendTokens(seq kv.SequenceHash, blockTokens []uint32, r *run, i int) {
 	if c.cfg.Tokens == nil {
 		return
@@ -192,44 +194,47 @@ func (c *Cache) sendTokens(seq kv.SequenceHash, blockTokens []uint32, r *run, i 
 }
 
 // countCopy counts one more copy of the known block in a slot. The engine has the block in
-// that tier already.
+// the run's tier already.
 func (c *Cache) countCopy(slot uint32, r *run) {
 	switch {
 	case r.repeats:
 		c.count.Reannounced.Add(1)
 	case !c.known.At(slot).refs.Add(r.tier):
-		// The block will be removed before its last copy: a miss. The list tells.
+		// The count is at its limit. The mirror will remove the block before the engine
+		// removes its last copy. The engine's list corrects that.
 		c.drop(dropTooManyCopies, 1)
 		c.wantList = c.wantList || c.cfg.CanList
 	}
 }
 
-// add makes a block of a run known. False means that a table is full.
-func (c *Cache) add(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, at residency.Block, r *run) bool {
+// storeNew stores a block of a run that is not known yet. It returns false when a table is
+// full; then nothing has changed.
+func (c *Cache) storeNew(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, block residency.Block, r *run) bool {
 	if c.known.Len() >= c.cfg.MaxBlocks {
 		return false
 	}
-	slot, ok := tx.Store(r.tier, seq, at)
+	slot, ok := tx.Store(r.tier, seq, block)
 	if !ok {
 		return false
 	}
 	b := engineBlock{slot: slot, name: r.name}
 	b.refs.Add(r.tier)
-	if !c.learn(h, b) {
+	if !c.addKnown(h, b) {
 		tx.DropRef(r.tier, slot)
 		return false
 	}
 	return true
 }
 
-// learn adds an engine block to the table. False means that the table is full.
-func (c *Cache) learn(h kv.EngineHash, b engineBlock) bool {
+// addKnown adds an engine block to the table of known blocks. It returns false when the
+// table is full.
+func (c *Cache) addKnown(h kv.EngineHash, b engineBlock) bool {
 	slot, ok := c.known.Insert(uint64(h))
 	if !ok {
 		return false
 	}
 	*c.known.At(slot) = b
-	c.names.hold(b.name)
+	c.names.retain(b.name)
 	return true
 }
 
@@ -240,16 +245,16 @@ func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 		switch {
 		case ok && c.known.At(slot).refs.Of(t) > 0:
 			c.release(tx, slot, t, 1)
-		case c.park.remove(h, t):
-		case t == kv.TierDevice && c.announced(h):
+		case c.park.remove(h, t): // a parked announcement is taken back
+		case t == kv.TierDevice && c.takeUnannounced(h): // only the engine's list had named h
 		default:
 			c.drop(dropUnknownBlock, 1)
 		}
 	}
 }
 
-// clearDevice applies the engine's AllBlocksCleared: its device cache is empty,
-// blocks in other tiers stay where they are.
+// clearDevice applies the engine's AllBlocksCleared: the device cache is empty. Blocks in
+// other tiers stay.
 func (c *Cache) clearDevice(tx *residency.Tx) {
 	for slot := range c.known.Slots() {
 		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
@@ -262,8 +267,8 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 	}
 }
 
-// release takes back n of the references in tier t of the known block in a slot, or all
-// if there are fewer. The block is forgotten with its last reference in any tier.
+// release takes back n references in tier t of the known block in a slot, or all of them
+// if there are fewer than n. With its last reference in any tier the block is forgotten.
 func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
 	left := b.refs.Of(t) - min(n, b.refs.Of(t))
@@ -276,7 +281,7 @@ func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	}
 	tx.DropRef(t, b.slot)
 	if b.refs == 0 {
-		c.names.leave(b.name)
+		c.names.release(b.name)
 		c.known.Remove(slot)
 	}
 }

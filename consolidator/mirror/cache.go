@@ -25,8 +25,8 @@ type Config struct {
 	FullReports bool
 	// CanList: the engine may be asked for the list of its blocks.
 	CanList bool
-	// Tokens is told the tokens of each block that an event stores, under the stream's
-	// lock; nil: nobody wants them.
+	// Tokens gets the tokens of each block that an event stores, under the stream's lock;
+	// nil: tokens are not passed on.
 	Tokens tokens.Sink
 	// Counters counts what is applied and dropped.
 	Counters *Counters
@@ -34,7 +34,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Cache is what one engine rank has cached.
+// Cache mirrors the blocks that one engine rank has cached. One goroutine owns it.
 type Cache struct {
 	cfg    Config
 	stream *residency.Stream
@@ -45,27 +45,27 @@ type Cache struct {
 	groups groupFilter
 	hasher kv.Hasher
 	park   park
-	// parents have become known while runs wait for them.
+	// parents are blocks that have just become known and for which runs are parked.
 	parents []parent
 
 	// lowerTiers: the engine has announced blocks outside its device.
 	lowerTiers bool
-	// degraded: blocks were lost.
+	// degraded: the mirror may lack blocks of the engine, or hold blocks that are gone.
 	degraded bool
 	// unconfirmed: the state comes from a checkpoint, and no frame or replay has shown
 	// yet that the engine is the same.
 	unconfirmed bool
-	// unreached: nobody has answered at the engine's endpoint yet.
+	// unreached: no process has answered at the engine's endpoint yet.
 	unreached bool
 
 	// wantList: the engine should be asked for its list.
 	wantList bool
-	// unannounced are blocks on the engine's last list of which nothing else is known.
+	// unannounced are the blocks on the engine's last list that no event has announced.
 	unannounced map[kv.EngineHash]struct{}
-	// hidden is what was known before a loss for which there was no list; nil: nothing.
+	// hidden holds the blocks known before a loss for which there was no list; nil: none.
 	hidden *hidden
-	// queuePredatesList: frames sent before the last list may still be queued. Stores
-	// of device blocks that come before listedUntil may be on the list already.
+	// queuePredatesList: frames sent before the last list may still be queued. Until
+	// listedUntil a stored event of device blocks may repeat blocks of that list.
 	queuePredatesList bool
 	listedUntil       time.Time
 
@@ -75,8 +75,8 @@ type Cache struct {
 // engineBlock is a block that the engine announced; its key is the engine's hash. A
 // known block has at least one reference.
 type engineBlock struct {
-	slot uint32 // of the block in the stream's table
-	name uint32
+	slot uint32         // of the block in the stream's table
+	name uint32         // number of the adapter and salt in Cache.names
 	refs residency.Refs // copies, by tier
 }
 
@@ -88,10 +88,10 @@ func New(cfg Config) *Cache {
 	return &Cache{cfg: cfg, stream: cfg.Stream, count: cfg.Counters, names: newNames(), park: newPark(defaultParkBytes)}
 }
 
-// Version changes with every change that a checkpoint should hold.
+// Version returns a number that grows with every change that a checkpoint should save.
 func (c *Cache) Version() uint64 { return c.version }
 
-// Confirmed says that the engine is still the one whose state this is.
+// Confirmed tells a restored mirror that the engine is the one of the checkpoint.
 func (c *Cache) Confirmed() {
 	if c.unconfirmed {
 		c.unconfirmed = false
@@ -99,14 +99,14 @@ func (c *Cache) Confirmed() {
 	}
 }
 
-// Unreached says that nobody has answered at the engine's endpoint yet. The stream is
-// degraded until Reached, or until a batch comes.
+// Unreached tells the mirror that no process has answered at the engine's endpoint yet. The
+// stream is degraded until Reached or the next batch.
 func (c *Cache) Unreached() {
 	c.unreached = true
 	c.stream.Update(c.updateHealth)
 }
 
-// Reached says that the engine is there, though it may have nothing to say.
+// Reached tells the mirror that the engine answers, even if it sends no batch.
 func (c *Cache) Reached() {
 	if c.unreached {
 		c.unreached = false
@@ -114,15 +114,14 @@ func (c *Cache) Reached() {
 	}
 }
 
-// Restarted forgets everything: another incarnation of the engine, which holds
-// nothing, has taken its place.
+// Restarted forgets everything: a new incarnation of the engine runs, with an empty cache.
 func (c *Cache) Restarted() {
 	c.groups.reset()
 	c.lowerTiers, c.degraded = false, false
 	c.forget()
 }
 
-// Lost forgets every block: events are missing that may have removed any of them.
+// Lost forgets every block: missing events may have removed any of them.
 func (c *Cache) Lost() {
 	c.degraded = true
 	c.forget()
@@ -141,14 +140,15 @@ func (c *Cache) forget() {
 	})
 }
 
-// Tick does what time alone makes due. Wake says when.
+// Tick updates the health after time has passed. The caller calls it at the time that Wake
+// returns.
 func (c *Cache) Tick() {
 	if !c.park.empty() {
 		c.stream.Update(c.updateHealth)
 	}
 }
 
-// Wake is when Tick must be called next; zero: not before the next change.
+// Wake returns when Tick must be called next; zero: not before the next change.
 func (c *Cache) Wake() time.Time {
 	if at := c.park.overdueAt(); c.cfg.Now().Before(at) {
 		return at
@@ -156,8 +156,8 @@ func (c *Cache) Wake() time.Time {
 	return time.Time{}
 }
 
-// updateHealth tells the stream how far it can be trusted, after a change and whenever
-// time alone may have changed that.
+// updateHealth sets the stream's health and the gauges. It runs after each change and when
+// a parked run becomes overdue.
 func (c *Cache) updateHealth(tx *residency.Tx) {
 	c.count.Known.Store(uint64(c.known.Len()))
 	c.count.ParkedBytes.Store(uint64(c.park.bytes))
@@ -170,7 +170,7 @@ func (c *Cache) updateHealth(tx *residency.Tx) {
 	tx.SetHealth(health)
 }
 
-// drop counts n blocks that are not applied.
+// drop counts n blocks that are not applied for reason r.
 func (c *Cache) drop(r dropReason, n int) {
 	c.count.dropped[r].Add(uint64(n))
 	c.degraded = c.degraded || dropReasons[r].losesState

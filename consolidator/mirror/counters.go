@@ -4,16 +4,16 @@ import "sync/atomic"
 
 // Counters count what a Cache applied and dropped. They may be read by any goroutine.
 type Counters struct {
-	// Batches, Events and Blocks are what came. UnknownKeys are extra keys of a kind
-	// that is not known.
+	// Batches, Events and Blocks count what the engine sent. UnknownKeys counts extra keys of
+	// blocks that have an unknown kind.
 	Batches, Events, Blocks, UnknownKeys atomic.Uint64
-	// Reannounced are stores of resident blocks that were not counted again.
+	// Reannounced counts blocks that an event repeated and that got no further copy.
 	Reannounced atomic.Uint64
-	// Parked are blocks that waited for their parent, Spliced those whose parent came,
-	// and ParkOverflow those that had to go for others.
+	// Parked counts blocks that were parked for an unknown parent, Spliced those stored when
+	// the parent came, and ParkOverflow those dropped to make room for others.
 	Parked, Spliced, ParkOverflow atomic.Uint64
-	// Known, ParkedBytes and Unlisted are about the present: engine blocks in the table,
-	// what is parked, and listed blocks of which nothing else is known.
+	// Known, ParkedBytes and Unlisted are gauges: the known engine blocks, the bytes of
+	// parked events, and the listed blocks that no event has announced.
 	Known, ParkedBytes, Unlisted atomic.Uint64
 
 	dropped [numDropReasons]atomic.Uint64
@@ -31,7 +31,7 @@ func (c *Counters) Dropped() map[string]uint64 {
 	return dropped
 }
 
-// Ended zeroes what is about the present only.
+// Ended sets the gauges to 0.
 func (c *Counters) Ended() {
 	c.Known.Store(0)
 	c.ParkedBytes.Store(0)

@@ -6,9 +6,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// filter returns the tier that a stored or removed event is about. False means that
-// the event must not be applied, and why: it is not about blocks of this rank's main
-// attention, or it has no sense.
+// filter returns the tier of a stored or removed event. The bool is false when the event
+// must not be applied; the reason says why: the event is not about blocks of this rank's
+// main attention, or it is malformed.
 func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	switch e.Locality {
 	case "", "LOCAL":
@@ -33,7 +33,7 @@ func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	return tier, 0, true
 }
 
-// malformed checks a stored event's shape.
+// malformed reports whether a stored event contradicts itself or the block size, and how.
 func (c *Cache) malformed(e *engineevent.Event) (dropReason, bool) {
 	n := len(e.BlockHashes)
 	want := n * c.cfg.BlockSize
@@ -54,6 +54,7 @@ func (c *Cache) malformed(e *engineevent.Event) (dropReason, bool) {
 	return 0, false
 }
 
+// blockObjects returns the hashes of the multimodal objects in block i of e; nil: none.
 func blockObjects(e *engineevent.Event, i int) []uint64 {
 	if e.Multimodal == nil {
 		return nil
@@ -66,10 +67,10 @@ const maxGroups = 256
 
 // groupFilter accepts the events of the main attention's KV cache group. Hybrid
 // models announce the same tokens once per group (sliding window, Mamba state), under
-// hashes of their own. Only the main group says how long a cached prefix is. Stored
-// events that name a kind teach which group is the main one.
+// different hashes. Only the main group says how long a cached prefix is. Stored events
+// with an attention kind tell which group is the main one.
 type groupFilter struct {
-	main map[int32]bool
+	main map[int32]bool // by group number; true: the main group
 }
 
 // accepts reports whether e is about the main group, and learns from it. Blocks

@@ -11,54 +11,53 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// listGrace is how long after the rank has caught up with the engine's list a store
-// may still be one that the list includes.
+// listGrace is how long after CaughtUp a stored event may still be about a block that the
+// engine's list includes.
 const listGrace = time.Second
 
 // blocksPerHold is how many blocks change under one hold of the stream's lock, where a
 // change concerns all blocks: less than a millisecond.
 const blocksPerHold = 512
 
-// hidden is what a rank knew before a loss for which there was no list. Any of it may
-// be gone, so it is out of the stream until the list comes. Only blocks on the device
-// count: a list says nothing about others.
+// hidden holds the blocks that were known before a loss for which there was no list. The
+// engine may have removed any of them, so they are not in the stream until the list comes.
+// Only device blocks can come back: a list has no others.
 type hidden struct {
-	known  dense.Table[engineBlock]     // their slots are those of blocks
-	blocks dense.Table[residency.Block] // their references mean nothing
+	known  dense.Table[engineBlock]     // engineBlock.slot is a slot of blocks
+	blocks dense.Table[residency.Block] // Block.Refs has no meaning here
 }
 
-// WantsList reports whether the engine should be asked for its list, and can be heard:
-// what the engine says after the list must not be missed.
+// WantsList reports whether the caller should ask the engine for its list. It returns false
+// while the engine's events are unreachable: the events after the list must not be missed.
 func (c *Cache) WantsList() bool { return c.wantList && !c.unreached }
 
-// mayBeListed reports whether a store in tier t that comes now may be one that the
-// engine's last list includes.
+// mayBeListed reports whether a stored event that arrives now for tier t may be about
+// blocks that the engine's last list includes.
 func (c *Cache) mayBeListed(t kv.Tier) bool {
 	return t == kv.TierDevice && (c.queuePredatesList || !c.listedUntil.IsZero() && c.cfg.Now().Before(c.listedUntil))
 }
 
-// storeMayBeListed takes the blocks of a stored event out of those that only the list
-// has told of, and reports what mayBeListed does.
+// storeMayBeListed removes the blocks of a stored event from c.unannounced, and returns
+// mayBeListed(t).
 func (c *Cache) storeMayBeListed(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDevice && c.unannounced != nil {
 		for _, h := range e.BlockHashes {
-			c.announced(h)
+			c.takeUnannounced(h)
 		}
 	}
 	return c.mayBeListed(t)
 }
 
-// CaughtUp says that the queue of frames was empty. Later frames were sent after the
-// list came, but for those under way.
+// CaughtUp tells the mirror that the queue of frames is empty. The engine sent later frames
+// after the list, except frames that are in flight: see listGrace.
 func (c *Cache) CaughtUp() {
 	if c.queuePredatesList {
 		c.queuePredatesList, c.listedUntil = false, c.cfg.Now().Add(listGrace)
 	}
 }
 
-// announced takes h out of the blocks of which only the engine's list has told; false
-// when h was not among them.
-func (c *Cache) announced(h kv.EngineHash) bool {
+// takeUnannounced removes h from c.unannounced, and reports whether h was there.
+func (c *Cache) takeUnannounced(h kv.EngineHash) bool {
 	if len(c.unannounced) == 0 {
 		return false
 	}
@@ -70,16 +69,16 @@ func (c *Cache) announced(h kv.EngineHash) bool {
 	return ok
 }
 
-// Listed makes up for a loss with the list of the blocks that the engine has on its
-// device. Known, hidden and parked blocks on the list stay, with one announcement each;
-// all others go. The list does not say how often a block was announced: to forget it
-// too early is a miss, and too late would be a wrong hit. Listed blocks that are
-// unknown leave the stream degraded until the engine announces or removes them.
+// Listed repairs a loss with the list of the blocks that the engine has on its device.
+// Known, hidden and parked blocks on the list stay, with one announcement each; all others
+// are forgotten. The list does not say how often a block was announced. One announcement is
+// the safe count: to forget a block too early costs a miss, too late a wrong hit. Listed
+// blocks that are unknown keep the stream degraded until the engine announces or removes
+// them.
 //
-// The stream's lock is released many times in between. What observers see then is
-// never worse than what they saw before: a block that was there and has not been
-// checked, or a part of the hidden and parked blocks on the list. The health changes
-// with the last step.
+// Listed releases the stream's lock many times. Meanwhile observers see blocks that are not
+// checked yet, and a part of the listed hidden and parked blocks. Both is no worse than
+// before Listed. The health changes with the last step.
 func (c *Cache) Listed(list []kv.EngineHash) {
 	c.unannounced = make(map[kv.EngineHash]struct{}, len(list))
 	for _, h := range list {
@@ -88,23 +87,23 @@ func (c *Cache) Listed(list []kv.EngineHash) {
 	c.queuePredatesList, c.wantList = true, false
 	c.park.keepListed(c.unannounced)
 	c.keepListed()
-	c.showListed()
+	c.restoreListed()
 	for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
-		c.parkOnce(k)
-		c.announced(k.hash)
+		c.keepOneAnnouncement(k)
+		c.takeUnannounced(k.hash)
 	}
 	for len(c.parents) > 0 {
 		c.stream.Update(c.storeChildren)
 	}
-	c.unannounced = maps.Collect(maps.All(c.unannounced)) // most of it is gone, and a map does not shrink
-	// The list says nothing about other tiers.
+	c.unannounced = maps.Collect(maps.All(c.unannounced)) // a smaller map: most keys are deleted, and a map does not shrink
+	// The list does not repair other tiers.
 	c.degraded, c.unconfirmed = c.lowerTiers, false
 	c.version++
 	c.stream.Update(c.updateHealth)
 }
 
-// keepListed forgets the known blocks that are not listed, and all but one
-// announcement of the others.
+// keepListed forgets the known blocks that are not on the list, and all but one
+// announcement of the listed ones.
 func (c *Cache) keepListed() {
 	end := c.known.Slots()
 	for from := uint32(0); from < end; from += blocksPerHold {
@@ -116,15 +115,15 @@ func (c *Cache) keepListed() {
 	}
 }
 
-// keepIfListed leaves the known block in a slot one announcement if it is listed, else
-// none.
+// keepIfListed keeps one announcement of the known block in a slot if the block is on the
+// list. Otherwise it forgets the block.
 func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	b := c.known.At(slot)
 	if b.refs == 0 {
 		return // a free slot
 	}
 	keep := uint32(0)
-	if b.refs.Of(kv.TierDevice) > 0 && c.announced(kv.EngineHash(c.known.Key(slot))) {
+	if b.refs.Of(kv.TierDevice) > 0 && c.takeUnannounced(kv.EngineHash(c.known.Key(slot))) {
 		keep = 1
 	}
 	refs := b.refs
@@ -134,8 +133,8 @@ func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	}
 }
 
-// showListed stores the hidden blocks that are listed, and forgets the others.
-func (c *Cache) showListed() {
+// restoreListed stores the hidden blocks that are on the list, and forgets the others.
+func (c *Cache) restoreListed() {
 	if c.hidden == nil {
 		return
 	}
@@ -143,7 +142,7 @@ func (c *Cache) showListed() {
 	for slot := range c.hidden.known.Slots() {
 		b := c.hidden.known.At(slot)
 		h := kv.EngineHash(c.hidden.known.Key(slot))
-		if b.refs.Of(kv.TierDevice) == 0 || !c.announced(h) {
+		if b.refs.Of(kv.TierDevice) == 0 || !c.takeUnannounced(h) {
 			continue
 		}
 		at := *c.hidden.blocks.At(b.slot)
@@ -161,8 +160,8 @@ func (c *Cache) showListed() {
 	}
 }
 
-// Hide takes every block out of the stream, because events are missing that may have
-// removed any of them. The blocks stay hidden until there is a list.
+// Hide removes every block from the stream: missing events may have removed any of them.
+// The blocks stay hidden, and come back with Listed if they are on the list.
 func (c *Cache) Hide() {
 	c.degraded, c.unconfirmed, c.wantList = true, false, true
 	c.park.reset()
@@ -174,11 +173,10 @@ func (c *Cache) Hide() {
 		c.updateHealth(tx)
 	})
 	c.hideKnown(table)
-	c.stream.Update(c.updateHealth) // with the counters as they are now
+	c.stream.Update(c.updateHealth) // hideKnown changed the counters and c.degraded
 }
 
-// hideKnown moves the known blocks to those that are hidden already. The table was the
-// stream's.
+// hideKnown moves the known blocks to c.hidden. table holds the blocks that the stream held.
 func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	if c.hidden == nil {
 		c.hidden = &hidden{known: c.known, blocks: table}
@@ -186,16 +184,16 @@ func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 		return
 	}
 	for slot := range c.known.Slots() {
-		if b := *c.known.At(slot); b.refs != 0 && !c.hideBlock(c.known.Key(slot), b, &table) {
-			c.names.leave(b.name)
+		if b := *c.known.At(slot); b.refs != 0 && !c.hideOne(c.known.Key(slot), b, &table) {
+			c.names.release(b.name)
 		}
 	}
 	c.known.Clear()
 }
 
-// hideBlock hides one block more; false when it is hidden already, or there is no
-// room.
-func (c *Cache) hideBlock(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
+// hideOne adds one block to c.hidden. It returns false when the block is hidden already, or
+// when a table is full.
+func (c *Cache) hideOne(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
 	if old, there := c.hidden.known.Find(h); there {
 		c.hidden.known.At(old).refs |= b.refs
 		return false
@@ -230,7 +228,7 @@ func (c *Cache) dropHidden() {
 	}
 	for slot := range c.hidden.known.Slots() {
 		if b := c.hidden.known.At(slot); b.refs != 0 {
-			c.names.leave(b.name)
+			c.names.release(b.name)
 		}
 	}
 	c.hidden = nil

@@ -4,7 +4,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// name is the LoRA adapter and the salt of some blocks.
+// name is a LoRA adapter and a salt. Blocks with different names never share a hash.
 type name struct{ lora, salt string }
 
 const (
@@ -16,8 +16,9 @@ const (
 
 func (n name) bytes() int { return nameBytes + len(n.lora) + len(n.salt) }
 
-// names numbers the names of a rank's blocks. Number 0 is neither adapter nor salt.
-// There are at most as many as there are blocks.
+// names gives each name of a rank's blocks a number. Number 0 is the empty name: no
+// adapter and no salt. A name without blocks is freed, so there are at most as many names
+// as blocks.
 type names struct {
 	numbers map[name]uint32
 	list    []namedBlocks
@@ -25,7 +26,7 @@ type names struct {
 	bytes   int // at most maxNameBytes
 }
 
-// namedBlocks are the blocks with one name.
+// namedBlocks is a name, its hash seed and the number of blocks with it.
 type namedBlocks struct {
 	name
 	seed   uint64
@@ -36,9 +37,9 @@ func newNames() names {
 	return names{numbers: make(map[name]uint32), list: []namedBlocks{{seed: kv.LocalSeed("", "")}}}
 }
 
-// number returns the number of n; false when there is no room for one more name. A
-// number that no block gets must be given to settle.
-func (t *names) number(n name) (uint32, bool) {
+// number returns the number of n. ok is false when maxNameBytes leave no room for another
+// name. The caller then calls retain for a block, or freeUnused if no block gets the name.
+func (t *names) number(n name) (i uint32, ok bool) {
 	if n == (name{}) {
 		return 0, true
 	}
@@ -50,7 +51,7 @@ func (t *names) number(n name) (uint32, bool) {
 	}
 	t.bytes += n.bytes()
 	named := namedBlocks{name: n, seed: kv.LocalSeed(n.lora, n.salt)}
-	i := uint32(len(t.list))
+	i = uint32(len(t.list))
 	if free := len(t.free); free > 0 {
 		i, t.free = t.free[free-1], t.free[:free-1]
 		t.list[i] = named
@@ -61,16 +62,17 @@ func (t *names) number(n name) (uint32, bool) {
 	return i, true
 }
 
-func (t *names) hold(i uint32) { t.list[i].blocks++ }
+// retain counts one more block with name i.
+func (t *names) retain(i uint32) { t.list[i].blocks++ }
 
-// leave says that a block with name i is gone.
-func (t *names) leave(i uint32) {
+// release counts one block less with name i, and frees the name after its last block.
+func (t *names) release(i uint32) {
 	t.list[i].blocks--
-	t.settle(i)
+	t.freeUnused(i)
 }
 
-// settle forgets name i if no block has it.
-func (t *names) settle(i uint32) {
+// freeUnused frees name i if no block has it.
+func (t *names) freeUnused(i uint32) {
 	named := &t.list[i]
 	if i == 0 || named.blocks > 0 {
 		return

@@ -31,12 +31,12 @@ type parkedBlock struct {
 type parkedRun struct {
 	event engineevent.Event // a copy
 	tier  kv.Tier
-	// gone marks the blocks that were removed since; nil: none. left counts the others.
-	gone  []bool
-	left  int
-	since time.Time
-	bytes int
-	out   bool // it waits no more
+	// removed marks the blocks that a later event removed; nil: none. left counts the others.
+	removed []bool
+	left    int
+	since   time.Time // when the event was parked
+	bytes   int       // estimated memory
+	done    bool      // the run is not parked any more
 }
 
 func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
@@ -54,20 +54,20 @@ func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
 	return r
 }
 
-// isGone reports whether block i was removed.
-func (r *parkedRun) isGone(i int) bool { return r.gone != nil && r.gone[i] }
+// isRemoved reports whether an event has removed block i since the run was parked.
+func (r *parkedRun) isRemoved(i int) bool { return r.removed != nil && r.removed[i] }
 
-// park holds the stored events whose parents are unknown, bounded in bytes. Usually it
-// is empty, and its lookups cost nothing then.
+// park holds the stored events whose parents are unknown, bounded in bytes. Lookups in an
+// empty park cost nothing; a park is usually empty.
 type park struct {
 	limit, bytes int
-	runs         int
+	runs         int // parked runs
 	byParent     map[kv.EngineHash][]*parkedRun
 	byBlock      map[parkedBlock][]*parkedRun
-	// emptied has the runs without blocks left, by each of their former blocks. They stay
-	// while other runs have them as parents.
+	// emptied has the runs whose blocks were all removed, by each of these blocks. Such a run
+	// stays while another run has one of its blocks as the parent.
 	emptied map[kv.EngineHash][]*parkedRun
-	// order has the runs, oldest first. Runs that wait no more are passed over.
+	// order has the runs, oldest first. Runs that are done are skipped.
 	order []*parkedRun
 }
 
@@ -89,7 +89,8 @@ func (p *park) empty() bool { return p.runs == 0 }
 // waitsFor reports whether a run has h as its parent.
 func (p *park) waitsFor(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
 
-// add parks r. It returns the runs that made room; r itself if r is too large.
+// add parks r. It returns the runs that it dropped to make room: the oldest ones, or r
+// itself when r is larger than the park.
 func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	if r.bytes > p.limit {
 		return []*parkedRun{r}
@@ -102,7 +103,7 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	p.bytes += r.bytes
 	p.runs++
 	if len(p.order) > 64+2*p.runs {
-		p.order = slices.DeleteFunc(p.order, func(r *parkedRun) bool { return r.out })
+		p.order = slices.DeleteFunc(p.order, func(r *parkedRun) bool { return r.done })
 	}
 	p.order = append(p.order, r)
 	p.byParent[r.event.Parent] = append(p.byParent[r.event.Parent], r)
@@ -115,7 +116,7 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 
 // oldest returns the run that has waited longest; nil when there is none.
 func (p *park) oldest() *parkedRun {
-	for len(p.order) > 0 && p.order[0].out {
+	for len(p.order) > 0 && p.order[0].done {
 		p.order[0] = nil
 		p.order = p.order[1:]
 	}
@@ -126,13 +127,14 @@ func (p *park) oldest() *parkedRun {
 	return p.order[0]
 }
 
-// discard takes r out, and with it emptied runs that no other run has as a parent.
+// discard removes r from the park, and then the emptied runs that are no other run's
+// parent.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
-		if gone[0].out {
+		if gone[0].done {
 			continue
 		}
-		p.takeOut(gone[0])
+		p.unlink(gone[0])
 		for _, above := range p.emptied[gone[0].event.Parent] {
 			if !p.hasChildren(above) {
 				gone = append(gone, above)
@@ -141,39 +143,40 @@ func (p *park) discard(r *parkedRun) {
 	}
 }
 
-func (p *park) takeOut(r *parkedRun) {
-	r.out = true
+// unlink removes r from the indexes and sums of the park, and marks r as done.
+func (p *park) unlink(r *parkedRun) {
+	r.done = true
 	p.runs--
 	p.bytes -= r.bytes
-	p.byParent[r.event.Parent] = without(p.byParent[r.event.Parent], r)
+	p.byParent[r.event.Parent] = removeRun(p.byParent[r.event.Parent], r)
 	if len(p.byParent[r.event.Parent]) == 0 {
 		delete(p.byParent, r.event.Parent)
 	}
 	for i, h := range r.event.BlockHashes {
 		if r.left == 0 {
-			if p.emptied[h] = without(p.emptied[h], r); len(p.emptied[h]) == 0 {
+			if p.emptied[h] = removeRun(p.emptied[h], r); len(p.emptied[h]) == 0 {
 				delete(p.emptied, h)
 			}
 		}
-		if r.isGone(i) {
+		if r.isRemoved(i) {
 			continue
 		}
 		k := parkedBlock{r.tier, h}
-		if p.byBlock[k] = without(p.byBlock[k], r); len(p.byBlock[k]) == 0 {
+		if p.byBlock[k] = removeRun(p.byBlock[k], r); len(p.byBlock[k]) == 0 {
 			delete(p.byBlock, k)
 		}
 	}
 }
 
-// without returns runs without one r.
-func without(runs []*parkedRun, r *parkedRun) []*parkedRun {
+// removeRun returns runs with one occurrence of r deleted.
+func removeRun(runs []*parkedRun, r *parkedRun) []*parkedRun {
 	if i := slices.Index(runs, r); i >= 0 {
 		return slices.Delete(runs, i, i+1)
 	}
 	return runs
 }
 
-// takeChildren takes out, and returns, the runs whose parent is h.
+// takeChildren removes the runs whose parent is h from the park, and returns them.
 func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	runs := slices.Clone(p.byParent[h])
 	for _, r := range runs {
@@ -182,9 +185,9 @@ func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	return runs
 }
 
-// remove takes back one announcement of h in tier t. False means that none is parked. A
-// run without blocks left goes, unless other runs have it as their parent: they need its
-// tokens.
+// remove takes back one announcement of h in tier t. It returns false when no parked run
+// announces h there. A run whose blocks are all removed is discarded, unless another run
+// has one of its blocks as the parent: that run's hashes depend on these tokens.
 func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	if p.empty() {
 		return false
@@ -195,16 +198,16 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 		return false
 	}
 	r := runs[0]
-	if r.gone == nil {
-		r.gone = make([]bool, len(r.event.BlockHashes))
+	if r.removed == nil {
+		r.removed = make([]bool, len(r.event.BlockHashes))
 	}
 	for i, b := range r.event.BlockHashes {
-		if b == h && !r.gone[i] {
-			r.gone[i] = true
+		if b == h && !r.removed[i] {
+			r.removed[i] = true
 			break
 		}
 	}
-	if p.byBlock[k] = without(runs, r); len(p.byBlock[k]) == 0 {
+	if p.byBlock[k] = removeRun(runs, r); len(p.byBlock[k]) == 0 {
 		delete(p.byBlock, k)
 	}
 	if r.left--; r.left > 0 {
@@ -219,8 +222,8 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	return true
 }
 
-// keepListed leaves each device block in list one announcement, and all other blocks
-// none.
+// keepListed keeps one announcement of each device block in list, and removes all other
+// announcements.
 func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 	if p.empty() {
 		return
@@ -230,31 +233,33 @@ func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 		if _, ok := list[k.hash]; ok && k.tier == kv.TierDevice {
 			keep = 1
 		}
-		p.reduce(k, keep)
+		p.keepAtMost(k, keep)
 	}
 }
 
-// reduce leaves k at most keep announcements.
-func (p *park) reduce(k parkedBlock, keep int) {
+// keepAtMost removes announcements of k until at most keep are parked.
+func (p *park) keepAtMost(k parkedBlock, keep int) {
 	for len(p.byBlock[k]) > keep {
 		p.remove(k.hash, k.tier)
 	}
 }
 
+// hasChildren reports whether a parked run has a block of r as its parent.
 func (p *park) hasChildren(r *parkedRun) bool {
 	return slices.ContainsFunc(r.event.BlockHashes, func(h kv.EngineHash) bool { return len(p.byParent[h]) > 0 })
 }
 
-// clearTier takes back every announcement in tier t.
+// clearTier discards every run in tier t.
 func (p *park) clearTier(t kv.Tier) {
 	for _, r := range p.order {
-		if !r.out && r.tier == t {
+		if !r.done && r.tier == t {
 			p.discard(r)
 		}
 	}
 }
 
-// overdueAt returns when the oldest run has waited too long; zero when nothing waits.
+// overdueAt returns when the oldest run will have been parked for parkPatience; zero when
+// the park is empty.
 func (p *park) overdueAt() time.Time {
 	if r := p.oldest(); r != nil {
 		return r.since.Add(parkPatience)
@@ -279,18 +284,19 @@ func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
 	}
 	if c.mayBeListed(t) {
 		for _, h := range e.BlockHashes {
-			c.parkOnce(parkedBlock{t, h})
+			c.keepOneAnnouncement(parkedBlock{t, h})
 		}
 	}
 }
 
-// parkOnce leaves k at most one announcement, parked or in the stream.
-func (c *Cache) parkOnce(k parkedBlock) {
+// keepOneAnnouncement removes parked announcements of k until at most one is left, with
+// the one of a known block in the stream counted.
+func (c *Cache) keepOneAnnouncement(k parkedBlock) {
 	keep := 1
 	if slot, ok := c.known.Find(uint64(k.hash)); ok && c.known.At(slot).refs.Of(k.tier) > 0 {
 		keep = 0
 	}
-	c.park.reduce(k, keep)
+	c.park.keepAtMost(k, keep)
 }
 
 // storeParked stores the parked runs whose parents have become known.
@@ -300,8 +306,8 @@ func (c *Cache) storeParked(tx *residency.Tx) {
 	}
 }
 
-// storeChildren stores the parked runs of the last of c.parents. Their blocks may be
-// parents too.
+// storeChildren removes the last element of c.parents and stores the runs parked for it.
+// The stored blocks may add elements to c.parents.
 func (c *Cache) storeChildren(tx *residency.Tx) {
 	p := c.parents[len(c.parents)-1]
 	c.parents = c.parents[:len(c.parents)-1]
@@ -314,26 +320,26 @@ func (c *Cache) storeChildren(tx *residency.Tx) {
 	}
 }
 
-// appendBatch appends the engine batch that would park the same runs again.
+// appendBatch appends an encoded engine batch that parks the same runs when it is applied.
 func (p *park) appendBatch(dst []byte) []byte {
 	if p.empty() {
 		return dst
 	}
 	var b engineevent.Batch
 	for _, r := range p.order {
-		if r.out {
+		if r.done {
 			continue
 		}
 		b.Events = append(b.Events, r.event)
-		var gone []kv.EngineHash
+		var removed []kv.EngineHash
 		for i, h := range r.event.BlockHashes {
-			if r.isGone(i) {
-				gone = append(gone, h)
+			if r.isRemoved(i) {
+				removed = append(removed, h)
 			}
 		}
-		if len(gone) > 0 {
+		if len(removed) > 0 {
 			b.Events = append(b.Events, engineevent.Event{
-				Kind: kvevent.Removed, BlockHashes: gone, Medium: r.event.Medium,
+				Kind: kvevent.Removed, BlockHashes: removed, Medium: r.event.Medium,
 				Group: r.event.Group, SpecKind: r.event.SpecKind,
 			})
 		}

@@ -24,9 +24,9 @@ const (
 	numDropReasons
 )
 
-// dropReasons has for each reason its name in Counters.Dropped, and whether the engine
-// holds the dropped blocks in a form that requests can hit: then the stream is not exact
-// any more. The other reasons are about blocks that no request can be served from, or
+// dropReasons has for each reason its name in Counters.Dropped and losesState. losesState
+// is true when requests can hit the dropped blocks in the engine: then the stream lacks
+// blocks and is degraded. The other reasons are about blocks that no request can hit, or
 // about removals of unknown blocks.
 var dropReasons = [numDropReasons]struct {
 	name       string

@@ -10,8 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// AppendCheckpoint appends the checkpoint file for the state of c and seq, but for
-// its checksum. Hidden blocks and tokens are not in it.
+// AppendCheckpoint appends the checkpoint of c and seq to dst, without the checksum of the
+// file. Hidden blocks and tokens are not saved.
 func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.State) []byte {
 	s := &checkpoint.State{
 		Sequence: seq, Degraded: c.degraded, LowerTiers: c.lowerTiers, Groups: c.groups.main, Parked: c.park.appendBatch(nil),
@@ -46,12 +46,12 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 	})
 }
 
-// Restore takes over the state in a checkpoint; the mirror and its stream must be
-// empty. The stream stores everything, and is degraded until Confirmed, or until a
-// batch comes. The result is the number of engine blocks.
+// Restore loads the state of a checkpoint into an empty mirror and its empty stream. It
+// returns the number of engine blocks. The stream is degraded until Confirmed or the next
+// batch.
 //
-// The stream's lock is released many times in between. What observers see then is a
-// part of the saved state in a degraded stream, as they see all of it at the end.
+// Restore releases the stream's lock many times. Meanwhile observers see a part of the saved
+// blocks in a degraded stream.
 func (c *Cache) Restore(s *checkpoint.Saved) int {
 	c.degraded, c.lowerTiers = s.Degraded, s.LowerTiers
 	for group, main := range s.Groups {
@@ -85,12 +85,12 @@ func (c *Cache) Restore(s *checkpoint.Saved) int {
 	return len(blocks)
 }
 
-// WantList asks for the engine's list: nothing else can tell whether the restored
-// state is still true.
+// WantList makes WantsList return true, if the engine can list. A restored mirror needs the
+// list to find out which of its blocks the engine still has.
 func (c *Cache) WantList() { c.wantList = c.cfg.CanList }
 
-// placedBlock is an engine block whose position in a sequence is known. Its references
-// are the engine's copies.
+// placedBlock is an engine block with its place in a sequence. at.Refs counts the engine's
+// copies by tier.
 type placedBlock struct {
 	hash kv.EngineHash
 	seq  kv.SequenceHash
@@ -98,7 +98,8 @@ type placedBlock struct {
 	name uint32
 }
 
-// placedBlocks are the engine's blocks in a checkpoint.
+// placedBlocks returns the engine blocks of a checkpoint with their places. A block whose
+// name has no room is dropped.
 func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBlock) []placedBlock {
 	placed := make([]placedBlock, 0, len(blocks))
 	for _, b := range blocks {
@@ -115,12 +116,12 @@ func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBloc
 	return placed
 }
 
-// storePlaced makes blocks known. The stream stores each content once in each tier in
-// which the engine has it. The first engine block with a content has that reference;
-// the others add theirs.
+// storePlaced stores blocks and adds them to the known blocks. Several engine blocks may
+// have the same SequenceHash. The stream gets one reference for each of them in each tier:
+// StoreAll adds the first, learnPlaced the others.
 //
-// The stream's lock is released in between. Nothing is removed until all references
-// are counted, because only this goroutine writes to the stream.
+// storePlaced releases the stream's lock in between. No reference is removed meanwhile,
+// because only this goroutine writes to the stream.
 func (c *Cache) storePlaced(blocks []placedBlock) {
 	c.stream.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {
 		for i := range blocks {
@@ -142,22 +143,22 @@ func (c *Cache) storePlaced(blocks []placedBlock) {
 	}
 }
 
-// learnPlaced makes a stored block known. counted has the slots whose reference by tier
-// belongs to a block that is known already.
+// learnPlaced adds a stored block to the known blocks. counted[t] has the slots whose
+// reference in tier t from StoreAll belongs to an engine block that is known already.
 func (c *Cache) learnPlaced(tx *residency.Tx, b *placedBlock, counted *[kv.NumTiers]map[uint32]bool) {
 	slot, ok := tx.Find(b.seq)
 	if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
-		c.names.settle(b.name)
+		c.names.freeUnused(b.name)
 		return
 	}
 	for _, t := range kv.Tiers {
 		switch {
-		case b.at.Refs.Of(t) == 0:
+		case b.at.Refs.Of(t) == 0: // the engine has no copy in t
 		case counted[t][slot]:
 			tx.AddRef(t, slot)
 		default:
 			counted[t][slot] = true
 		}
 	}
-	c.learn(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
+	c.addKnown(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
 }

@@ -2,7 +2,7 @@ package sequence
 
 import "github.com/zeebo/xxh3"
 
-// Applied is the memory of an applied batch.
+// Applied identifies an applied batch by its number and checksum.
 type Applied struct {
 	// After is the batch's number plus one, 0 for an empty entry. Sum is the checksum of
 	// its payload.
@@ -26,7 +26,7 @@ func (r *recent) add(seq uint64, payload []byte, request uint64) {
 	r.entries[seq%uint64(len(r.entries))] = Applied{seq + 1, xxh3.Hash(payload), request}
 }
 
-// find returns batch seq. False means that the batch is forgotten.
+// find returns batch seq. It returns false when the batch is forgotten.
 func (r *recent) find(seq uint64) (Applied, bool) {
 	e := r.entries[seq%uint64(len(r.entries))]
 	return e, e.After == seq+1

@@ -38,7 +38,7 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	return s.next, true
 }
 
-// Replayed takes one batch of the replay under way. The payload is lent.
+// Replayed takes batch seq of the replay under way. The payload is lent.
 func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if s.phase != replaying {
 		return
@@ -54,8 +54,8 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	}
 	s.verified = true
 	if seq > s.next && s.progress {
-		// A ROUTER drops what its peer does not take fast enough. Only a request that
-		// begins with the hole proves that the engine does not have it.
+		// A ZMQ ROUTER drops messages that its peer does not read fast enough. Only a replay
+		// that begins with the missing batch proves that the engine does not have it.
 		s.scheduleReplay(now)
 		return
 	}
@@ -66,7 +66,7 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 		s.foundTail(seq)
 	}
 	if !s.apply(payload, s.requests) {
-		// The engine's history holds the batch like this; asking again is no use.
+		// The engine's history has the same unreadable bytes; another replay would not help.
 		s.lose(seq + 1)
 		return
 	}
@@ -74,8 +74,8 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	s.progress = true
 }
 
-// verifyLast compares the engine's last applied batch with the replayed one. Other
-// bytes are another incarnation's.
+// verifyLast compares the replayed batch seq with the last applied batch. If the bytes
+// differ, the engine is another incarnation.
 func (s *Sequencer) verifyLast(now time.Time, seq uint64, payload []byte) {
 	if batch, _ := s.recent.find(seq); !batch.is(payload) {
 		s.restart()
@@ -111,9 +111,9 @@ func (s *Sequencer) ReplayFailed(now time.Time) {
 	s.phase = following
 	closed := s.closeGap(now)
 	switch {
-	case !closed:
+	case !closed: // replayOver tries again
 	case s.maybeReplaced && len(s.held.frames) > 0:
-		// Frames come, and nobody can tell whether the engine is the same. Their numbers
+		// No replay can tell whether the engine is the same. The numbers of the held frames
 		// decide.
 		s.maybeReplaced = false
 	default:
@@ -122,8 +122,8 @@ func (s *Sequencer) ReplayFailed(now time.Time) {
 	s.replayOver(now, closed)
 }
 
-// replayOver continues after a replay: with the next attempt at a gap that is still
-// open, or with the held frames.
+// replayOver continues after a replay. It schedules the next attempt if the gap is still
+// open, and else applies the held frames.
 func (s *Sequencer) replayOver(now time.Time, gapClosed bool) {
 	if !gapClosed {
 		s.retryOrLose(now)
@@ -154,8 +154,8 @@ func (s *Sequencer) closeGap(now time.Time) bool {
 	return true
 }
 
-// retryOrLose schedules the next attempt at the present gap, or gives the gap up after
-// too many attempts in a row that brought nothing.
+// retryOrLose schedules the next replay for the open gap. After Config.Attempts replays in
+// a row without a batch it gives the gap up.
 func (s *Sequencer) retryOrLose(now time.Time) {
 	if s.progress {
 		s.attempt = 0

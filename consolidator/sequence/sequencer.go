@@ -68,21 +68,23 @@ type frame struct {
 	request uint64
 }
 
-// Sequencer decides which batches of one engine are applied, replayed or lost. Its
-// owner passes in frames and the time. It asks Request for the replay to start, and
-// gives a replay up when Replaying turns false.
+// Sequencer decides which batches of one engine are applied, replayed or lost. Its owner
+// passes in frames and the time. The owner starts the replay that Request returns, and
+// abandons the replay when Replaying returns false.
 type Sequencer struct {
 	cfg   Config
 	out   Target
 	count *Counters
 
-	// next is the number of the next batch to apply; recent holds the batches before.
+	// next is the number of the next batch to apply. recent remembers the applied batches
+	// before next.
 	next   uint64
 	recent recent
 	// lastLive is the highest number of a live frame of this incarnation.
 	lastLive uint64
 	hasLive  bool
-	// requests counts the replays requested.
+	// requests counts the replays requested. A frame and an applied batch carry the count, so
+	// that recognise can tell which of the two is later.
 	requests uint64
 	// keepsHistory: this incarnation has answered a replay.
 	keepsHistory bool
@@ -100,10 +102,10 @@ type Sequencer struct {
 	deadline    time.Time // of the replay under way
 	lastRequest time.Time
 
-	// The replay under way. It starts with the last applied batch, to compare its
-	// bytes. verified: they were the same, or there is nothing to compare. answered: a
-	// batch came. progress: a batch was applied. gapCounted: the batches that come belong
-	// to a gap that is counted.
+	// The replay under way. It starts with the last applied batch, whose bytes are compared.
+	// verified: the bytes were equal, or there is nothing to compare. answered: a batch came.
+	// progress: a batch was applied. gapCounted: Counters.Gaps has the gap that the replayed
+	// batches belong to.
 	verified, answered, progress, gapCounted bool
 
 	held heldFrames
@@ -112,7 +114,7 @@ type Sequencer struct {
 	probes  backoff.Pauses
 }
 
-// New returns a Sequencer that expects batch 0 and drives out.
+// New returns a Sequencer that expects batch 0 and calls out with its decisions.
 func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
 	s := &Sequencer{
 		cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered),
@@ -123,7 +125,7 @@ func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
 	return s
 }
 
-// State is what a Sequencer needs to continue where another one was.
+// State is the saved state of a Sequencer, for Restore.
 type State struct {
 	// Next is the number of the next batch. LastLive is the highest number of a live
 	// frame, if HasLive.
@@ -144,8 +146,8 @@ func (s *Sequencer) State() State {
 	return st
 }
 
-// Restore continues where another Sequencer was. The engine may have been replaced
-// since. So a replay is due at once, and live frames wait for it.
+// Restore sets a new Sequencer to a saved state. The engine may have been replaced since
+// the state was saved. So a replay is due at once, and live frames are held until then.
 func (s *Sequencer) Restore(now time.Time, st State) {
 	s.next, s.lastLive, s.hasLive = st.Next, st.LastLive, st.HasLive
 	for _, e := range st.Remembered {
@@ -164,7 +166,7 @@ func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	if seq >= s.next {
 		s.restartProbes(now)
 		if s.phase != following && !s.gap && !s.maybeReplaced && !s.answered {
-			// The frame tells what the tail probe was to find out, and sooner.
+			// The frame answers the question of the tail probe: is there a later batch?
 			s.phase = following
 		}
 	}
@@ -183,7 +185,7 @@ func (s *Sequencer) Replaying() bool { return s.phase == replaying }
 // Following reports whether no replay is under way or due.
 func (s *Sequencer) Following() bool { return s.phase == following }
 
-// CaughtUp reports whether every frame that came is applied.
+// CaughtUp reports whether no replay is under way or due and no live frame is held.
 func (s *Sequencer) CaughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
 
 // Wake returns when Tick must be called next; zero: never.
@@ -234,28 +236,33 @@ func (s *Sequencer) applyHeld(now time.Time) {
 	}
 }
 
-// take applies one live frame. It returns false when the frame has to wait for a
-// repair. An unreadable frame counts as not received, so that garbage never moves the
-// sequence. If the frame was the engine's, the next one shows the gap.
+// take handles one live frame: it applies the frame, skips the frame, or schedules a
+// replay. It returns false when the frame must be held until that replay is over.
+//
+// An unreadable frame is skipped as if it had not been received, so that garbage never
+// moves the sequence. If it was a frame of the engine, the next frame shows the gap.
 func (s *Sequencer) take(now time.Time, f frame) bool {
 	if f.seq != s.next && !s.out.Readable(f.payload) {
 		return true
 	}
 	if f.seq < s.next {
-		r := s.recognise(f)
-		switch {
-		case r == isDuplicate, r == isForgotten && !s.maybeReplaced:
-			s.count.Duplicates.Add(1)
-			s.lastLive, s.hasLive = max(f.seq, s.lastLive), true
+		switch s.recognise(f) {
+		case isDuplicate:
+			s.skipDuplicate(f.seq)
 			return true
-		case r == isOutdated:
+		case isForgotten:
+			if !s.maybeReplaced {
+				s.skipDuplicate(f.seq)
+				return true
+			}
+			// The frame may be a duplicate or a new incarnation's. Only the replay that is
+			// scheduled below can tell.
+		case isOutdated:
 			s.count.Outdated.Add(1)
 			return true
-		case r == isNew:
-			s.restart()
+		case isNew:
+			s.restart() // expects batch 0; a higher f.seq shows a gap below
 		}
-		// The case left over, isForgotten from an engine that may be another one, needs
-		// the replay below: only that tells the two engines apart.
 	}
 	if s.maybeReplaced && s.cfg.Replay {
 		s.scheduleReplay(now)
@@ -273,13 +280,19 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 	return true
 }
 
+// skipDuplicate counts a live frame whose batch was applied before.
+func (s *Sequencer) skipDuplicate(seq uint64) {
+	s.count.Duplicates.Add(1)
+	s.lastLive, s.hasLive = max(seq, s.lastLive), true
+}
+
 // recognition says what a frame with an old number is.
 type recognition uint8
 
 const (
 	// isDuplicate: the batch was applied before.
 	isDuplicate recognition = iota
-	// isForgotten: the number says that the batch was applied before.
+	// isForgotten: the batch is not remembered; its number says that it was applied before.
 	isForgotten
 	// isOutdated: the frame is an earlier incarnation's.
 	isOutdated
@@ -287,7 +300,7 @@ const (
 	isNew
 )
 
-// recognise says what a frame with an old number is.
+// recognise classifies a frame whose number is lower than next.
 //
 // If the batch of that number is remembered, its bytes decide. When they differ, the
 // later of the two is the present engine's. A replay that was requested after the
@@ -324,7 +337,7 @@ func (s *Sequencer) foundGap(now time.Time, end uint64) {
 	s.scheduleReplay(now)
 }
 
-// lose gives up every batch before seq.
+// lose gives up the missing batches before seq, and reports the loss to the Target.
 func (s *Sequencer) lose(seq uint64) {
 	if !s.gap {
 		s.count.Gaps.Add(1)
@@ -336,7 +349,7 @@ func (s *Sequencer) lose(seq uint64) {
 	s.out.Lost()
 }
 
-// restart expects batch 0 of another incarnation.
+// restart expects batch 0 of another incarnation, and reports the restart to the Target.
 func (s *Sequencer) restart() {
 	s.count.Restarts.Add(1)
 	s.recent.reset()
@@ -356,6 +369,7 @@ func (s *Sequencer) apply(payload []byte, request uint64) bool {
 	return true
 }
 
+// setGap opens or closes the gap, and sets the gauge Repairing.
 func (s *Sequencer) setGap(open bool) {
 	s.gap = open
 	s.count.Repairing.Store(open)
