@@ -41,7 +41,7 @@ func (x *Index) HasRoom(pairs uint64) bool {
 	// free is idle but no room.
 	units := int64(x.arena.Idle()) - 2*int64(x.arena.Units())/spareShare
 	units += max(0, x.options.MaxBytes-x.total()) / (runs.FullUnitBytes + runs.RunBytes + runs.MaxChildBytes)
-	return !x.short() && uint64(max(0, units))*runs.UnitBlocks/2 >= pairs
+	return !x.memoryLow() && uint64(max(0, units))*runs.UnitBlocks/2 >= pairs
 }
 
 // chunkShift returns log2 of the number of things of a size in a chunk. A chunk has
@@ -64,15 +64,16 @@ const (
 // evict keeps a little memory free once memory cannot grow, so that the next change
 // need not wait for readers.
 func (x *Index) evict() {
-	for tries, evicted := evictTries, 0; tries > 0 && evicted < evictMost && x.short(); tries-- {
-		if x.tick() {
+	for tries, evicted := evictTries, 0; tries > 0 && evicted < evictMost && x.memoryLow(); tries-- {
+		if x.advanceClock() {
 			evicted++
 		}
 	}
 }
 
-// short reports whether less memory is free than should be.
-func (x *Index) short() bool {
+// memoryLow reports whether less memory is free than evict keeps free, or overflow entries
+// take too much of an index over its budget.
+func (x *Index) memoryLow() bool {
 	spare := x.options.MaxBytes - x.total()
 	if spare < 0 && x.runs.OverflowBytes > x.options.MaxBytes/4 {
 		return true
@@ -83,9 +84,9 @@ func (x *Index) short() bool {
 	return spare < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes) && x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
 }
 
-// tick moves the clock hand to the next run. tick evicts the run and returns true
-// if the run is a leaf that no reader has touched since the last visit.
-func (x *Index) tick() bool {
+// advanceClock moves the clock hand to the next run. A leaf that no reader has touched
+// since the last visit is evicted, and then advanceClock returns true.
+func (x *Index) advanceClock() bool {
 	if x.clockHand++; x.clockHand >= x.runs.Unused {
 		x.clockHand = runs.Root + 1
 	}
@@ -104,10 +105,10 @@ func (x *Index) tick() bool {
 	return true
 }
 
-// piece hands out memory for blocks and evicts leaves if necessary. The class is
-// smaller than asked for when the free memory is scattered. The class is 0 when
-// there is no leaf to evict, or readers still hold what was evicted.
-func (x *Index) piece(class int) (unit uint32, got int) {
+// takePiece returns memory for blocks, and evicts leaves if necessary. got is the class of
+// the piece. got is smaller than class when the free memory is scattered, and 0 when there
+// is no leaf to evict or readers may still reach the evicted memory.
+func (x *Index) takePiece(class int) (unit uint32, got int) {
 	unit, ok := x.arena.Take(class, x.mayGrow)
 	if !ok {
 		ok = x.makeRoom(func() (ok bool) {
@@ -124,8 +125,8 @@ func (x *Index) piece(class int) (unit uint32, got int) {
 	return unit, class
 }
 
-// newRun hands out a run and evicts leaves if necessary. newRun returns None where
-// piece returns class 0.
+// newRun returns an unused run, and evicts leaves if necessary. newRun returns None when
+// takePiece would return class 0.
 func (x *Index) newRun() runs.ID {
 	r := x.runs.Take(x.mayGrow)
 	if r == runs.None {
@@ -151,26 +152,26 @@ const (
 	readerWaitStep = 20 * time.Microsecond
 )
 
-// wait lets readers leave while more than most units of evicted memory wait for
-// them, and reports whether they left. A suspended reader must neither empty the
-// index nor stop it. So after one wait that timed out nobody waits until the reader
-// has left.
-func (x *Index) wait(most int) bool {
-	if x.limbo.units <= most {
+// waitForReaders waits until at most the given number of units of evicted memory is in
+// limbo, and reports whether that was reached. A suspended reader must neither empty the
+// index nor block the writer. So after one wait that timed out, no call waits until those
+// readers have left.
+func (x *Index) waitForReaders(units int) bool {
+	if x.limbo.units <= units {
 		x.readersStalled = false
 		return true
 	}
 	for until := time.Now().Add(maxReaderWait); !x.readersStalled; x.readersStalled = time.Now().After(until) {
 		time.Sleep(readerWaitStep)
-		if x.freeRetired(); x.limbo.units <= most {
+		if x.freeRetired(); x.limbo.units <= units {
 			return true
 		}
 	}
 	return false
 }
 
-// makeRoom evicts leaves until enough returns true. makeRoom gives up when too much
-// evicted memory waits for readers.
+// makeRoom evicts leaves until enough returns true. makeRoom returns false when too much
+// evicted memory is in limbo, or after maxEvictions evictions.
 func (x *Index) makeRoom(enough func() bool) bool {
 	x.freeRetired()
 	if enough() {
@@ -178,10 +179,10 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	}
 	most := int(x.arena.Units())/16 + 4*runs.Classes
 	for tries, evicted := 2*int(x.runs.Unused), 0; tries > 0 && evicted < maxEvictions; tries-- {
-		if !x.wait(most) {
+		if !x.waitForReaders(most) {
 			return false
 		}
-		if !x.tick() {
+		if !x.advanceClock() {
 			continue
 		}
 		evicted++
@@ -193,7 +194,7 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	return false
 }
 
-// evictRun takes a leaf run from all owners that hold it.
+// evictRun removes a leaf run from all owners that hold its blocks and frees the run.
 func (x *Index) evictRun(r runs.ID) {
 	for walk := x.runs.Slots(r); ; {
 		slot := walk.Next()
@@ -205,7 +206,7 @@ func (x *Index) evictRun(r runs.ID) {
 			continue
 		}
 		slot.Store(0)
-		x.runs.Side(r).Held--
+		x.runs.Side(r).EntryCount--
 		if o := x.owners[e.owner()]; !o.gone {
 			x.evictEntry(o, r, e.tier(), e.lo(), e.hi())
 			o.entries--
@@ -214,8 +215,8 @@ func (x *Index) evictRun(r runs.ID) {
 	x.prune(r)
 }
 
-// evictEntry moves blocks lo..hi-1 of a run from what an owner holds to what the
-// owner lost.
+// evictEntry counts blocks lo..hi-1 of a run as lost by an owner that held the blocks. The
+// caller changes the entry.
 func (x *Index) evictEntry(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
 	n := hi - lo
 	sum := x.digest(r, t, lo, hi)

@@ -13,12 +13,13 @@ type coverage struct {
 	view    *view
 	reading Reading
 
-	// The current run holds the blocks from..upTo-1 of the prompt. goesOn is true
-	// when an owner has the run's first block. moved says that the last pass over
-	// the entries extended an owner's device blocks. pending says that an entry may
-	// extend them in another pass.
-	from, upTo                int
-	firstHeld, moved, pending bool
+	// from and upTo bound the blocks of the prompt that the current run has:
+	// from..upTo-1.
+	from, upTo int
+	// firstBlockHeld is true when an owner has the block from. extended is true when the
+	// current pass over the run's entries extended an owner's device blocks. pending is
+	// true when another pass may extend them.
+	firstBlockHeld, extended, pending bool
 
 	// owners is indexed by ownerID. An entry with another stamp belongs to an
 	// earlier prompt.
@@ -34,10 +35,11 @@ type coverage struct {
 // ownerCoverage is what one owner has of the prompt.
 type ownerCoverage struct {
 	stamp uint32
-	// device is the number of leading blocks on the owner's device.
+	// device is the number of leading blocks of the prompt on the owner's device.
 	device uint32
-	// spans is the number of the first span of each tier once spans are sorted.
-	// Before, spans is the number of the latest span plus one.
+	// spans has one index into coverage.spans for each tier. Before sort the element is
+	// the index of the owner's latest span plus 1, and 0 means that there is none. After
+	// sort the element is the index of the owner's first span.
 	spans [kv.NumTiers]int32
 }
 
@@ -48,6 +50,7 @@ type span struct {
 	lo, hi uint32
 }
 
+// begin prepares c for a prompt that is counted as r says.
 func (c *coverage) begin(v *view, r Reading) {
 	c.view, c.reading = v, r
 	if n := len(v.owners) - len(c.owners); n > 0 {
@@ -73,7 +76,7 @@ func (c *coverage) add(e entry) {
 	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
 		return
 	}
-	c.firstHeld = c.firstHeld || lo == c.from
+	c.firstBlockHeld = c.firstBlockHeld || lo == c.from
 	o := &c.owners[id]
 	if o.stamp != c.stamp {
 		*o = ownerCoverage{stamp: c.stamp}
@@ -83,15 +86,17 @@ func (c *coverage) add(e entry) {
 		c.addSpan(o, id, t, uint32(lo), uint32(hi))
 		return
 	}
-	switch at := int(o.device); {
-	case lo > at:
-		c.pending = c.pending || at >= c.from
-	case hi > at:
+	switch deviceEnd := int(o.device); {
+	case lo > deviceEnd:
+		// A later entry may close the hole, but only if the hole is in this run.
+		c.pending = c.pending || deviceEnd >= c.from
+	case hi > deviceEnd:
 		o.device = uint32(hi)
-		c.moved = true
+		c.extended = true
 	}
 }
 
+// addSpan records that owner id, whose coverage is o, has blocks lo..hi-1 in tier t.
 func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint32) {
 	if n := o.spans[t]; n > 0 {
 		if last := &c.spans[n-1]; last.lo <= lo && lo <= last.hi {
@@ -103,7 +108,8 @@ func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint3
 	o.spans[t] = int32(len(c.spans))
 }
 
-// hits appends the hits of all members that have any.
+// hits appends to dst the hits of every member that has a block of the prompt, ordered by
+// member number.
 func (c *coverage) hits(dst []Hit) []Hit {
 	c.gather()
 	if len(c.spans) == 0 && c.reading == Continuation {
@@ -122,7 +128,7 @@ func (c *coverage) hits(dst []Hit) []Hit {
 	return dst
 }
 
-// deviceHits is hits for a prompt that only devices hold.
+// deviceHits does what hits does, for a prompt that no tier below the device has.
 func (c *coverage) deviceHits(dst []Hit) []Hit {
 	for w := c.lowest; w <= c.highest; w++ {
 		for left := c.members[w]; left != 0; left &= left - 1 {
@@ -137,7 +143,8 @@ func (c *coverage) deviceHits(dst []Hit) []Hit {
 	return dst
 }
 
-// gather makes members the set of members for whom a touched owner counts.
+// gather sets c.members to the members that may have a block of the prompt: the touched
+// workers and the members of the touched pools.
 func (c *coverage) gather() {
 	if n := (len(c.view.sources)+63)/64 - len(c.members); n > 0 {
 		c.members = append(c.members, make([]uint64, n)...)
@@ -145,9 +152,9 @@ func (c *coverage) gather() {
 	c.lowest, c.highest = len(c.members), -1
 	for _, id := range c.touched {
 		if o := c.view.owners[id]; o.kind == viewWorker {
-			c.addMember(o.at)
+			c.addMember(o.number)
 		} else {
-			for _, m := range c.view.pools[o.at] {
+			for _, m := range c.view.pools[o.number] {
 				c.addMember(m)
 			}
 		}
@@ -174,6 +181,7 @@ func (c *coverage) sort() {
 	}
 }
 
+// memberHits returns the blocks of the prompt that a member can reach, by tier.
 func (c *coverage) memberHits(s source) Hits {
 	if c.reading == Union {
 		return c.union(s)
@@ -185,23 +193,24 @@ func (c *coverage) memberHits(s source) Hits {
 	if len(c.spans) == 0 {
 		return h
 	}
-	at := h[kv.TierDevice]
+	end := h[kv.TierDevice] // of the blocks that are counted
 	for t := kv.TierHost; t < kv.NumTiers; t++ {
-		own, pool := c.of(s.own, t), c.of(s.pool, t)
-		start := at
-		for moved := true; moved; {
-			before := at
-			own, at = extendTo(own, at)
-			pool, at = extendTo(pool, at)
-			moved = at > before
+		own, pool := c.ownerSpans(s.own, t), c.ownerSpans(s.pool, t)
+		start := end
+		// The worker and its pool may hold parts of one tier by turns.
+		for extended := true; extended; {
+			before := end
+			own, end = extendTo(own, end)
+			pool, end = extendTo(pool, end)
+			extended = end > before
 		}
-		h[t] = at - start
+		h[t] = end - start
 	}
 	return h
 }
 
-// of returns the spans of an owner in a tier.
-func (c *coverage) of(id ownerID, t kv.Tier) []span {
+// ownerSpans returns the spans of an owner in a tier.
+func (c *coverage) ownerSpans(id ownerID, t kv.Tier) []span {
 	if id == noOwner || c.owners[id].stamp != c.stamp {
 		return nil
 	}
@@ -213,34 +222,35 @@ func (c *coverage) of(id ownerID, t kv.Tier) []span {
 	return c.spans[first:last]
 }
 
-// reach follows spans from block at until a hole, and returns the end and the
-// unused spans.
-func extendTo(spans []span, at uint32) ([]span, uint32) {
-	for len(spans) > 0 && spans[0].lo <= at {
-		at = max(at, spans[0].hi)
+// extendTo extends a row of blocks that ends before block end by the spans that continue
+// the row. extendTo returns the unused spans and the new end.
+func extendTo(spans []span, end uint32) ([]span, uint32) {
+	for len(spans) > 0 && spans[0].lo <= end {
+		end = max(end, spans[0].hi)
 		spans = spans[1:]
 	}
-	return spans, at
+	return spans, end
 }
 
-// union counts each leading block in the fastest tier that has it.
+// union returns the leading blocks of the prompt that a member can reach in any tier. Each
+// block counts once, in the fastest tier that has the block.
 func (c *coverage) union(s source) Hits {
 	var lists [2 * kv.NumTiers][]span
 	for t := range kv.Tier(kv.NumTiers) {
-		lists[2*t], lists[2*t+1] = c.of(s.own, t), c.of(s.pool, t)
+		lists[2*t], lists[2*t+1] = c.ownerSpans(s.own, t), c.ownerSpans(s.pool, t)
 	}
 	var h Hits
-	for at := uint32(0); ; {
-		upTo := ^uint32(0) // where a faster tier begins
-		best := -1
+	for block := uint32(0); ; {
+		upTo := ^uint32(0) // the first block that a faster tier has, or the end of the best span
+		best := -1         // the fastest list that has the block
 		for i := 0; i < len(lists) && best < 0; i++ {
-			for len(lists[i]) > 0 && lists[i][0].hi <= at {
+			for len(lists[i]) > 0 && lists[i][0].hi <= block {
 				lists[i] = lists[i][1:]
 			}
 			if len(lists[i]) == 0 {
 				continue
 			}
-			if lists[i][0].lo <= at {
+			if lists[i][0].lo <= block {
 				best = i
 				upTo = min(upTo, lists[i][0].hi)
 			} else {
@@ -250,7 +260,7 @@ func (c *coverage) union(s source) Hits {
 		if best < 0 {
 			return h
 		}
-		h[best/2] += upTo - at
-		at = upTo
+		h[best/2] += upTo - block
+		block = upTo
 	}
 }

@@ -103,7 +103,7 @@ func (x *Index) strip(r runs.ID, lo, hi int) strip {
 		s.blocks[i] = kvevent.StoredBlock{Hash: kv.SequenceHash(hashes[lo+i]), Local: locals[lo+i]}
 	}
 	if lo == 0 {
-		s.parent = runs.UnpackPlace(h.Place.Load())
+		s.parent = runs.UnpackPlace(h.Parent.Load())
 	}
 	if s.parent.Run != runs.Root {
 		s.parentHash, s.hasParent = x.hashAt(s.parent), true
@@ -123,6 +123,7 @@ type piece struct {
 	children []int
 }
 
+// newForest cuts strips into pieces and orders the pieces as trees.
 func newForest(strips []strip) *forest {
 	f := &forest{}
 	// cuts are the blocks that a strip follows.
@@ -196,8 +197,6 @@ func (f *forest) walk(e *kvevent.RouterEvent, visit func(e *kvevent.RouterEvent)
 	return true
 }
 
-// walkRuns and walkRows bound what Walk copies under one lock. One run may have
-// more rows. walkScan bounds the runs that Walk looks at under one lock.
 const (
 	// walkRuns and walkRows bound what Walk copies under one lock. One run may
 	// exceed walkRows. walkScan bounds the runs that Walk looks at under one lock.
@@ -293,10 +292,11 @@ func (w *walker) begin(r runs.ID) {
 			return
 		}
 		w.pending = append(w.pending, r)
-		r = runs.UnpackPlace(x.runs.Head(r).Place.Load()).Run
+		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run
 	}
 }
 
+// copyRun copies the blocks of run r and the entries of its owners.
 func (w *walker) copyRun(r runs.ID) {
 	x := w.x
 	if s := x.runs.Side(r); !s.Live || s.StandIn {
@@ -312,7 +312,7 @@ func (w *walker) copyRun(r runs.ID) {
 	for i := range st.Blocks() {
 		run.blocks = append(run.blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(hashes[i]), Local: locals[i]})
 	}
-	if p := runs.UnpackPlace(h.Place.Load()); p.Run != runs.Root {
+	if p := runs.UnpackPlace(h.Parent.Load()); p.Run != runs.Root {
 		run.parent, run.hasParent = x.hashAt(p), true
 	}
 	first := len(w.rows)

@@ -28,7 +28,7 @@ func (e entry) lo() int         { return int(e >> 8 & 0xff) }
 func (e entry) hi() int         { return int(e & 0xff) }
 func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
-// survey is what one owner holds of a run in one tier, and where.
+// survey is what one owner holds of a run in one tier, and which entries say so.
 type survey struct {
 	have runs.Mask
 	// left is the entry that ends where a span begins, right the entry that begins
@@ -70,8 +70,8 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover lets an owner hold the existing blocks lo..hi-1 of a run, and returns how
-// many of them the owner held already.
+// cover adds the blocks lo..hi-1 of a run to what an owner holds in tier t, and returns the
+// number of these blocks that the owner held already.
 func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
@@ -97,7 +97,7 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 		}
 		last.Store(whole)
 		first.Store(0)
-		x.runs.Side(r).Held--
+		x.runs.Side(r).EntryCount--
 		o.entries--
 	case s.left != nil:
 		s.left.Store(grown(entry(s.left.Load()).lo(), hi))
@@ -118,15 +118,15 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 // only one in this run.
 func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
-	x.runs.Side(r).Held++
+	x.runs.Side(r).EntryCount++
 	o.entries++
 	if first {
 		x.noteRun(o, r)
 	}
 }
 
-// uncover takes a set of blocks from an owner and returns the blocks that the owner
-// held.
+// uncover removes a set of blocks of a run from what an owner holds in tier t, and returns
+// the blocks of the set that the owner held.
 func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()
@@ -165,7 +165,7 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
-		x.runs.Side(r).Held--
+		x.runs.Side(r).EntryCount--
 		o.entries--
 		return
 	}
@@ -190,7 +190,7 @@ func (x *Index) digest(r runs.ID, t kv.Tier, lo, hi int) uint64 {
 	return digest(x.arena.Hashes(x.runs.Head(r).Storage())[lo:hi], t)
 }
 
-// digest returns the sum of kv.Digest over hashes.
+// digest returns the sum of kv.Digest over hashes in tier t.
 func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
 	// Four at a time, because the multiplications of one block need not wait for
 	// those of another.
@@ -218,6 +218,6 @@ func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 			n++
 		}
 	}
-	x.runs.Side(r).Held -= int32(n)
+	x.runs.Side(r).EntryCount -= int32(n)
 	return n
 }

@@ -5,30 +5,31 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// spill enters the block that a hint gave up into the directory. Without that the
-// block would be next to no hint when an event names it again.
-func (x *Index) spill(h hint) {
+// enterHint enters the block of a hint into the directory. An owner calls enterHint before
+// the owner gives the hint up, because no hint leads to the block afterwards.
+func (x *Index) enterHint(h hint) {
 	if x.runs.Holds(h.Place, h.hash) {
 		x.mark(h.Place, h.hash)
 	}
 }
 
-// find returns the block with hash h, most likely one of o's.
-func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
+// find returns the block with hash h. It looks first where o most likely has the block. ok
+// is false when the index does not have the block.
+func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
 	if x.runs.Holds(o.stored.Place, h) {
 		return o.stored.Place, true
 	}
 	if x.runs.Holds(o.removed.Place, h) {
 		return o.removed.Place, true
 	}
-	p, ok := x.directory.Lookup(x.runs, h)
+	p, ok = x.directory.Lookup(x.runs, h)
 	switch {
-	case x.dense && (ok || x.listing == runs.None):
+	case x.dense && (ok || x.nextUnlisted == runs.None):
 		x.countSavedSearch(o, p, ok)
 	case !ok:
 		if x.dense {
-			x.listShare()
-			// A scan leaves out the blocks that listShare has just entered.
+			x.listMany()
+			// A scan leaves out the blocks that listMany has just entered.
 			if p, ok = x.directory.Lookup(x.runs, h); ok {
 				return p, true
 			}
@@ -40,16 +41,17 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return p, ok
 }
 
-// listShare enters a share of all runs into a directory that becomes dense, so that
+// listMany enters a share of all runs into a directory that becomes dense, so that
 // one change with many unknown hashes makes a bounded number of scans.
-func (x *Index) listShare() {
+func (x *Index) listMany() {
 	const share = 32
 	for range 1 + int(x.runs.Unused)/share/listRuns {
-		x.list()
+		x.listNextRuns()
 	}
 }
 
-// scan looks for h in the runs of o, then in all runs.
+// scan looks for the block with hash h in the runs of o, then in all runs. The work is
+// linear in the blocks that it compares.
 func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
@@ -144,53 +146,53 @@ func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	*c = searchCost{applied: x.applied}
 }
 
-// makeDense lets the directory hold every block: new blocks from now on, existing
-// ones bit by bit.
+// makeDense makes the directory dense. New blocks are entered when they are stored.
+// listNextRuns enters the existing blocks, a few runs at each change.
 func (x *Index) makeDense() {
 	x.counts.DenseSwitches++
 	x.search = searchCost{applied: x.applied}
 	x.dense = true
-	x.listing = runs.Root + 1
-	x.fit(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
+	x.nextUnlisted = runs.Root + 1
+	x.growDirectory(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
 }
 
 // listRuns is the number of runs that each change enters into a directory that
 // becomes dense.
 const listRuns = 256
 
-// list enters the next runs into a directory that becomes dense.
-func (x *Index) list() {
-	if x.listing == runs.None {
+// listNextRuns enters the next runs into a directory that becomes dense.
+func (x *Index) listNextRuns() {
+	if x.nextUnlisted == runs.None {
 		return
 	}
-	for end := min(x.listing+listRuns, x.runs.Unused); x.listing < end; x.listing++ {
-		s := x.runs.Side(x.listing)
+	for end := min(x.nextUnlisted+listRuns, x.runs.Unused); x.nextUnlisted < end; x.nextUnlisted++ {
+		s := x.runs.Side(x.nextUnlisted)
 		if !s.Live || s.Listed {
 			continue
 		}
 		s.Listed = true
-		hashes := x.arena.Hashes(x.runs.Head(x.listing).Storage())
-		x.fit(len(hashes))
+		hashes := x.arena.Hashes(x.runs.Head(x.nextUnlisted).Storage())
+		x.growDirectory(len(hashes))
 		for left := runs.Span(0, len(hashes)).Without(s.Marks); !left.Empty(); {
 			i := left.Pop()
-			x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(x.listing, i))
+			x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(x.nextUnlisted, i))
 		}
 	}
-	if x.listing >= x.runs.Unused {
-		x.listing = runs.None
+	if x.nextUnlisted >= x.runs.Unused {
+		x.nextUnlisted = runs.None
 	}
 }
 
-// makeSparse leaves in the directory what a sparse directory holds.
+// makeSparse reduces the directory to the marked blocks.
 func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
-	x.dense, x.listing = false, runs.None
+	x.dense, x.nextUnlisted = false, runs.None
 	x.directory = runs.NewDirectory(0)
 	x.runs.All(func(r runs.ID, h *runs.Head, side *runs.Side) bool {
 		side.Listed = false
 		if s := h.Storage(); s.Blocks() > 0 {
 			hashes := x.arena.Hashes(s)
-			x.fit(side.Marks.Count())
+			x.growDirectory(side.Marks.Count())
 			for m := side.Marks; !m.Empty(); {
 				i := m.Pop()
 				x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))
@@ -200,8 +202,8 @@ func (x *Index) makeSparse() {
 	})
 }
 
-// mark enters a block that must be found again although its neighbours do not lead
-// to it.
+// mark enters the block at p with hash h into the directory, dense or sparse, because no
+// neighbour leads to the block.
 func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	s := x.runs.Side(p.Run)
 	if s.Marks.Has(p.Pos) {
@@ -209,19 +211,19 @@ func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	}
 	s.Marks.Set(p.Pos)
 	if !s.Listed {
-		x.fit(1)
+		x.growDirectory(1)
 		x.directory.Put(h, p)
 	}
 }
 
-// enlist enters the blocks of a run from position lo on, if the directory has the
-// earlier ones.
+// enlist enters the blocks of a run from position lo on into the directory, if the
+// directory has all earlier blocks of the run.
 func (x *Index) enlist(r runs.ID, lo int) {
 	if !x.runs.Side(r).Listed {
 		return
 	}
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
-	x.fit(len(hashes) - lo)
+	x.growDirectory(len(hashes) - lo)
 	for _, h := range hashes[lo:] {
 		x.directory.Prefetch(kv.SequenceHash(h))
 	}
@@ -248,8 +250,8 @@ func (x *Index) unmark(r runs.ID, lo int) {
 	s.Marks = s.Marks.And(runs.Span(0, lo))
 }
 
-// fit makes room for n more blocks in the directory.
-func (x *Index) fit(n int) {
+// growDirectory replaces a directory that has no room for n more blocks.
+func (x *Index) growDirectory(n int) {
 	if !x.directory.Fits(n) {
 		x.directory = x.directory.Grown(n, x.mayGrow)
 	}

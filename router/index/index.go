@@ -25,15 +25,16 @@ type Index struct {
 	// mu serializes changes. Readers never take it.
 	mu        sync.Mutex
 	directory *runs.Directory
-	// dense is true while the directory is to hold every block. listing is the next
-	// run whose blocks are to be entered, None when all are.
-	dense   bool
-	listing runs.ID
-	search  searchCost
-	orphans orphans
-	limbo   limbo
+	// dense is true while the directory is meant to have every block. A directory that
+	// becomes dense is filled run by run: nextUnlisted is the next run to enter, None when
+	// every run is entered.
+	dense        bool
+	nextUnlisted runs.ID
+	search       searchCost
+	orphans      orphans
+	limbo        limbo
 
-	// owners is indexed by ownerID. The first owner stands for nobody.
+	// owners is indexed by ownerID. Element 0 is nil, because ownerID 0 is noOwner.
 	owners     []*owner
 	freeOwners []ownerID
 	ids        map[kv.Owner]ownerID
@@ -43,13 +44,13 @@ type Index struct {
 	// entries. shrinking are runs to check for unused blocks.
 	sweeping  []ownerID
 	shrinking []runs.ID
-	// clockHand is the run that eviction looked at last. Eviction spares the run
-	// protected.
+	// clockHand is the run that eviction looked at last. Eviction skips the run
+	// protected, which the current change is about to extend.
 	clockHand, protected runs.ID
-	// batch is memory of removeScattered.
+	// batch is scratch memory of removeScattered.
 	batch []scattered
-	// readersStalled is true after a wait for readers has timed out, until the
-	// readers have left.
+	// readersStalled is true after a wait for readers has timed out, until those readers
+	// have left.
 	readersStalled bool
 	// replacing is true while a dump is applied. The blocks of a dump may come in
 	// any order.
@@ -84,11 +85,14 @@ func New(o Options) (*Index, error) {
 	return x, nil
 }
 
-// Apply applies one event, which is borrowed. Duplicate stores and unknown removals
-// are counted and change nothing. Over the budget Apply evicts blocks that no
-// prompt has touched lately. Evicted blocks stay in their owner's digest. The error
-// is ErrFull when there are too many owners, or names the invalid field. After an
-// error the event has no effect.
+// Apply applies one stored, removed or cleared event. The caller keeps e, and Apply
+// retains no part of e. Storing a held block and removing an unknown block change
+// nothing but a counter in Stats. An index over Options.MaxBytes evicts blocks that no
+// prompt has touched lately. An evicted block stays in its owner's digest.
+//
+// The error is ErrFull when the event's owner would be one owner too many, or names the
+// invalid field. After an error the event has no effect. Apply may be called from any
+// goroutine.
 func (x *Index) Apply(e *kvevent.RouterEvent) error {
 	if err := check(e); err != nil {
 		return err
@@ -105,30 +109,32 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		}
 		x.store(o, e)
 		o.publishHeld()
-		x.release(o)
+		x.forgetIfUnused(o)
 	case kvevent.Removed:
-		if _, ok := x.ids[e.Owner]; !ok {
+		// An unknown owner holds nothing. open would add that owner.
+		if _, known := x.ids[e.Owner]; !known {
 			x.counts.UnknownRemovals += uint64(len(e.Removed))
 			break
 		}
-		o, _ := x.open(e.Owner)
+		o, _ := x.open(e.Owner) // a known owner opens without error
 		x.remove(o, e.Tier, e.Removed)
 		o.publishHeld()
-		x.release(o)
+		x.forgetIfUnused(o)
 	}
 	x.maintain()
 	return nil
 }
 
-// limboBatch is how many retired pieces, runs and owners the writer gathers before it
-// checks whether readers are left.
+// limboBatch is the number of retired pieces, runs and owners from which maintain checks
+// whether readers still use them.
 const limboBatch = 16
 
-// maintain does a bounded part of the work that changes leave behind: it shrinks runs,
-// sweeps owners that left, frees retired memory and evicts.
+// maintain does a bounded part of the work that changes leave behind. It shrinks runs,
+// fills a directory that becomes dense, sweeps retired owners, frees retired memory and
+// evicts. The caller holds x.mu.
 func (x *Index) maintain() {
 	x.shrinkSome()
-	x.list()
+	x.listNextRuns()
 	if len(x.sweeping) > 0 {
 		x.sweep(sweepRuns)
 	}
@@ -138,6 +144,7 @@ func (x *Index) maintain() {
 	x.evict()
 }
 
+// check reports the first invalid field of an event.
 func check(e *kvevent.RouterEvent) error {
 	if e.Owner.Kind != kv.OwnerWorker && e.Owner.Kind != kv.OwnerPool {
 		return fmt.Errorf("event %d owner: kind %d is neither worker nor pool", e.ID, e.Owner.Kind)
@@ -152,8 +159,8 @@ func check(e *kvevent.RouterEvent) error {
 	return fmt.Errorf("event %d kind: %d is not stored, removed or cleared", e.ID, e.Kind)
 }
 
-// hashAt returns the sequence hash of an existing block. The hash of a stand-in is
-// that of the unknown parent. The root's is 0.
+// hashAt returns the sequence hash of the block at p. For a stand-in hashAt returns the
+// hash of the unknown parent, and for the root 0.
 func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 	if s := x.runs.Side(p.Run); s.StandIn {
 		return x.orphans.hashOf[p.Run]
@@ -296,51 +303,60 @@ func (x *Index) Stats() Stats {
 		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * runs.UnitBytes,
 		LostNow: x.lost, Dense: x.dense, Counts: x.counts,
 	}
-	gone := make([]bool, len(x.owners))
-	for i, o := range x.owners {
-		gone[i] = o == nil || o.gone
+	retired := make([]bool, len(x.owners))
+	for id, o := range x.owners {
+		retired[id] = o == nil || o.gone
 	}
 	x.mu.Unlock()
-	s.Blocks = x.countBlocks(gone)
+	s.Blocks = x.countBlocks(retired)
 	return s
 }
 
-// countBlocks returns how many blocks at least one owner holds. gone[n] says that owner
-// n has left, so that its entries do not count. An owner with a number beyond gone came
-// after gone was built and counts. countBlocks takes no lock: it registers as a reader,
-// and the writer reuses no memory that it may reach.
-func (x *Index) countBlocks(gone []bool) int {
-	reading := x.readers.enter(x.readers.shard())
-	defer reading.Add(-1)
-	n := 0
-	for _, c := range x.runs.Chunks() {
-		for i := range c.Heads {
-			var held runs.Mask
-			note := func(e entry) {
-				if e != 0 && (int(e.owner()) >= len(gone) || !gone[e.owner()]) {
-					held = held.Or(e.mask())
+// countBlocks returns the number of distinct blocks that at least one live owner holds.
+//
+// retired is indexed by ownerID. A true element says that the owner has left and that its
+// remaining entries do not count. An owner whose id is not in retired was added after the
+// caller made retired, so its entries count.
+//
+// countBlocks takes no lock. It registers as a reader, and the writer does not reuse the
+// memory of a registered reader's runs.
+func (x *Index) countBlocks(retired []bool) int {
+	activeReaders := x.readers.enter(x.readers.nextShard())
+	defer activeReaders.Add(-1)
+	blocks := 0
+	for _, chunk := range x.runs.Chunks() {
+		for i := range chunk.Heads {
+			var covered runs.Mask // the blocks of this run that a live owner holds
+			addEntry := func(e entry) {
+				if e == 0 {
+					return
+				}
+				id := int(e.owner())
+				if id >= len(retired) || !retired[id] {
+					covered = covered.Or(e.mask())
 				}
 			}
-			h := &c.Heads[i]
-			for j := range h.Entries {
-				note(entry(h.Entries[j].Load()))
+			head := &chunk.Heads[i]
+			for j := range head.Entries {
+				addEntry(entry(head.Entries[j].Load()))
 			}
-			if h.Flags.Load()&runs.FlagMore != 0 {
-				for o := c.Over[i].Load(); o != nil; o = o.Next.Load() {
-					for j := range o.Entries {
-						note(entry(o.Entries[j].Load()))
+			if head.Flags.Load()&runs.FlagMore != 0 {
+				for node := chunk.Over[i].Load(); node != nil; node = node.Next.Load() {
+					for j := range node.Entries {
+						addEntry(entry(node.Entries[j].Load()))
 					}
 				}
 			}
-			n += held.Count()
+			blocks += covered.Count()
 		}
 	}
-	return n
+	return blocks
 }
 
-// Lost returns the number of (block, tier) pairs that an owner holds according to its
-// events and that the index lacks: evicted, refused, or in conflict with another block.
-// While Lost is not 0, Match may report less than the owner holds.
+// Lost returns the number of (block, tier) pairs that events gave an owner and that the
+// index does not have. The index evicted or refused the pair, or the block conflicts with
+// another block. While Lost is not 0, Match may report fewer blocks than the owner has.
+// Lost returns 0 for an unknown owner.
 func (x *Index) Lost(who kv.Owner) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -350,9 +366,9 @@ func (x *Index) Lost(who kv.Owner) uint64 {
 	return 0
 }
 
-// Digest returns the sum of kv.Digest over everything that an owner holds
-// according to its events, and the number of (block, tier) pairs in the sum. Lost pairs are included.
-// Both are 0 for an unknown owner.
+// Digest returns the sum of kv.Digest over the (block, tier) pairs that events gave an
+// owner, and the number of these pairs. Lost pairs are included. Both results are 0 for an
+// unknown owner.
 func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -363,17 +379,18 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	return 0, 0
 }
 
-// Held returns the number of (block, tier) pairs that a member holds according to its events
-// itself, lost ones included. m may be a list of this index or of another index,
-// and at is the member's number in m. Held returns 0 for an unknown worker. Held
-// takes no lock.
-func (x *Index) Held(m *Members, at int) uint64 {
-	v, w := x.view.Load(), m.List[at].Worker
-	if at >= len(v.holders) || v.members.List[at].Worker != w {
+// Held returns the number of (block, tier) pairs that events gave a worker itself, lost
+// pairs included and the worker's pool excluded. The worker is member number n of list m.
+// m may be a list of this index or of another index. Held returns 0 for a worker that is
+// no member here. Held takes no lock.
+func (x *Index) Held(m *Members, n int) uint64 {
+	v, worker := x.view.Load(), m.List[n].Worker
+	// m may be another list than the current one, with other numbers.
+	if n >= len(v.holders) || v.members.List[n].Worker != worker {
 		var known bool
-		if at, known = v.members.Find(w); !known {
+		if n, known = v.members.Find(worker); !known {
 			return 0
 		}
 	}
-	return v.holders[at].held.Load()
+	return v.holders[n].held.Load()
 }

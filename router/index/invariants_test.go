@@ -248,15 +248,15 @@ func (x *Index) disagreement(honest bool) string {
 				problem = fmt.Sprintf("run %d of %d blocks: entry %d..%d", r, st.Blocks(), e.lo(), e.hi())
 			}
 		}
-		if held != s.Held {
-			problem = fmt.Sprintf("run %d: %d entries, counted %d", r, held, s.Held)
+		if held != s.EntryCount {
+			problem = fmt.Sprintf("run %d: %d entries, counted %d", r, held, s.EntryCount)
 		}
 		return problem == ""
 	})
 	if problem != "" {
 		return problem
 	}
-	if x.dense && x.listing == runs.None && marks != resident {
+	if x.dense && x.nextUnlisted == runs.None && marks != resident {
 		return fmt.Sprintf("dense, and %d of %d blocks are listed", marks, resident)
 	}
 	if !honest {
@@ -289,7 +289,7 @@ func (x *Index) disagreement(honest bool) string {
 // wrongRun checks how one run is linked and found.
 func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.Side, honest bool) string {
 	for c := s.FirstChild; c != runs.None; c = x.runs.Side(c).NextSibling {
-		if p := runs.UnpackPlace(x.runs.Head(c).Place.Load()); p.Run != r || !x.runs.Side(c).Live {
+		if p := runs.UnpackPlace(x.runs.Head(c).Parent.Load()); p.Run != r || !x.runs.Side(c).Live {
 			return fmt.Sprintf("run %d: child %d is at %v", r, c, p)
 		}
 	}
@@ -297,10 +297,10 @@ func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.Side, honest bool) str
 		return ""
 	}
 	st := h.Storage()
-	if st.Blocks() == 0 || s.Held == 0 && s.FirstChild == runs.None {
-		return fmt.Sprintf("run %d: %d blocks, %d entries, no child", r, st.Blocks(), s.Held)
+	if st.Blocks() == 0 || s.EntryCount == 0 && s.FirstChild == runs.None {
+		return fmt.Sprintf("run %d: %d blocks, %d entries, no child", r, st.Blocks(), s.EntryCount)
 	}
-	p := runs.UnpackPlace(h.Place.Load())
+	p := runs.UnpackPlace(h.Parent.Load())
 	if got := x.runs.Child(p, x.arena.Locals(st)[0]); got != r {
 		return fmt.Sprintf("run %d: %d is found in its place %v", r, got, p)
 	}

@@ -49,40 +49,45 @@ type Matches struct {
 	coverage coverage
 }
 
-// Match fills dst with what each member has of the prompt whose blocks are locals.
-// Below the device tier the blocks of a member's pool count as the member's own.
-// The answer for a member is made of what the member held at moments of the call.
-// Match never waits.
+// Match sets dst.Hits to the number of blocks of a prompt that each member has, by tier,
+// and dst.Members to the list of members. locals are the local hashes of the prompt's
+// blocks, first block first. r says how blocks are counted. Below the device tier a
+// member also has the blocks of its pool.
+//
+// Match takes no lock and never waits. Changes during the call may or may not be in the
+// answer. A dst that is reused makes Match allocate nothing.
 func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	if dst.shard == 0 {
-		// enter takes the shard modulo readerShards. The addend keeps it from being 0.
-		dst.shard = readerShards + x.readers.shard()
+		// enter takes the shard modulo readerShards. The addend keeps dst.shard from being 0,
+		// which means that no shard is chosen.
+		dst.shard = readerShards + x.readers.nextShard()
 	}
-	reading := x.readers.enter(dst.shard)
+	activeReaders := x.readers.enter(dst.shard)
 	v := x.view.Load()
 	c := &dst.coverage
+	// A run may lose blocks while the walk reads the run. Then the walk starts again. This
+	// is rare.
 	for c.begin(v, r); !x.walk(c, locals); c.begin(v, r) {
-		// A run has changed during the walk. This is rare, and the walk starts
-		// again.
 	}
 	dst.Members = v.members
 	dst.Hits = c.hits(dst.Hits[:0])
-	reading.Add(-1)
+	activeReaders.Add(-1)
 }
 
-// visit is a run on the way of a walk, as the walk first saw it.
+// visit is a run that a walk reads, with the storage that the walk first saw.
 type visit struct {
-	run    runs.ID
-	head   *runs.Head
-	more   *atomic.Pointer[runs.Overflow]
-	store  runs.Storage
-	locals []runs.Word
+	run  runs.ID
+	head *runs.Head
+	// overflow has the run's entries beyond those of head.
+	overflow *atomic.Pointer[runs.Overflow]
+	store    runs.Storage
+	locals   []runs.Word
 }
 
-// to makes v a visit of run r.
-func (v *visit) to(x *Index, r runs.ID) {
+// begin makes v a visit of run r.
+func (v *visit) begin(x *Index, r runs.ID) {
 	chunk, i := x.runs.Chunk(r)
-	v.run, v.head, v.more = r, &chunk.Heads[i], &chunk.Over[i]
+	v.run, v.head, v.overflow = r, &chunk.Heads[i], &chunk.Over[i]
 	v.store = v.head.Storage()
 	v.locals = x.arena.Locals(v.store)
 }
@@ -92,11 +97,12 @@ func (v *visit) changed() bool { return v.head.Storage().Version() != v.store.Ve
 
 // follows reports whether the run follows block p and begins with local.
 func (v *visit) follows(p runs.Place, local kv.LocalHash) bool {
-	return v.head.Place.Load() == p.Pack() && len(v.locals) > 0 && v.locals[0] == local
+	return v.head.Parent.Load() == p.Pack() && len(v.locals) > 0 && v.locals[0] == local
 }
 
-// walk follows the prompt from run to run and adds the entries of each run to c.
-// walk returns false when other blocks may have replaced those of a run meanwhile.
+// walk follows the prompt from run to run and adds the entries of each run to c. walk
+// returns false when a run lost blocks during the walk: other blocks may have taken the
+// positions that the walk compared. The caller begins again then.
 func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
@@ -105,35 +111,38 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if first == runs.None {
 		return true
 	}
-	var here, there visit
-	at, next := &here, &there
-	at.to(x, first)
-	for base, near := 0, 0; ; at, next = next, at {
+	var visits [2]visit
+	current, next := &visits[0], &visits[1]
+	current.begin(x, first)
+	// matched counts the blocks of the prompt before the current run. prefetched counts
+	// the blocks of the prompt that are loaded into the cache.
+	for matched, prefetched := 0, 0; ; current, next = next, current {
 		next.run = runs.None
-		if base > 0 {
-			x.lookAhead(at, next)
-			near = ahead(prompt, base, near)
+		if matched > 0 {
+			x.prefetchNext(current, next)
+			prefetched = prefetchPrompt(prompt, matched, prefetched)
 		}
-		n := common(at.locals, prompt[base:])
+		n := common(current.locals, prompt[matched:])
 		if n == 0 {
 			return true
 		}
-		c.from, c.upTo, c.firstHeld = base, base+n, false
-		c.note(at.head, at.more)
-		if at.head.Flags.Load()&runs.FlagSeen == 0 {
-			at.head.Flags.Or(runs.FlagSeen)
+		c.from, c.upTo, c.firstBlockHeld = matched, matched+n, false
+		c.addEntries(current.head, current.overflow)
+		if current.head.Flags.Load()&runs.FlagSeen == 0 {
+			current.head.Flags.Or(runs.FlagSeen)
 		}
-		if base += n; !c.firstHeld || base == len(prompt) {
-			return !at.changed()
+		if matched += n; !c.firstBlockHeld || matched == len(prompt) {
+			return !current.changed()
 		}
-		p := runs.At(at.run, n-1)
-		if next.run == runs.None || n < at.store.Blocks() || !next.follows(p, prompt[base]) {
-			next.run = x.runs.Child(p, prompt[base])
+		last := runs.At(current.run, n-1)
+		if next.run == runs.None || n < current.store.Blocks() || !next.follows(last, prompt[matched]) {
+			// The guess of prefetchNext was wrong, or there was none.
+			next.run = x.runs.Child(last, prompt[matched])
 			if next.run != runs.None {
-				next.to(x, next.run)
+				next.begin(x, next.run)
 			}
 		}
-		if at.changed() {
+		if current.changed() {
 			return false
 		}
 		if next.run == runs.None {
@@ -142,29 +151,32 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	}
 }
 
-// lookAhead visits the run that most likely comes next. It loads that run and the
-// head after it into the cache while the walk still compares.
-func (x *Index) lookAhead(at, next *visit) {
-	guess := runs.ID(at.head.Next.Load())
+// prefetchNext makes next a visit of the run that most likely follows current, or leaves
+// next without a run. prefetchNext loads that run, and the head of the run after it, into
+// the cache while the walk still compares current.
+func (x *Index) prefetchNext(current, next *visit) {
+	guess := runs.ID(current.head.Next.Load())
 	if guess == runs.None {
 		return
 	}
-	next.to(x, guess)
+	next.begin(x, guess)
 	runs.Prefetch(next.locals)
 	if after := runs.ID(next.head.Next.Load()); after != runs.None {
 		runs.PrefetchHead(x.runs.Head(after))
 	}
 }
 
-// lookAheadBlocks is how far ahead a prompt is loaded into the cache: far enough
-// for the latency of memory, near enough to lose little when the walk ends.
-const lookAheadBlocks = 5 * runs.MaxBlocks
+// prefetchBlocks is the number of blocks of a prompt that are loaded into the cache
+// before the walk compares them. More blocks hide more of the memory's latency. Fewer
+// blocks waste less when the walk ends.
+const prefetchBlocks = 5 * runs.MaxBlocks
 
-// ahead loads the next lookAheadBlocks of the prompt after base into the cache. The
-// blocks before near are loaded already.
-func ahead(prompt []runs.Word, base, near int) int {
-	upTo := min(base+lookAheadBlocks, len(prompt))
-	from := max(near, base+runs.MaxBlocks)
+// prefetchPrompt loads the next prefetchBlocks of the prompt after the first matched
+// blocks into the cache. The first prefetched blocks are there already. prefetchPrompt
+// returns the new number of prefetched blocks.
+func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
+	upTo := min(matched+prefetchBlocks, len(prompt))
+	from := max(prefetched, matched+runs.MaxBlocks)
 	if from < upTo {
 		runs.Prefetch(prompt[from:upTo])
 	}
@@ -191,25 +203,27 @@ func common(a, b []runs.Word) int {
 	return n
 }
 
-// note adds the entries of a run.
-func (c *coverage) note(h *runs.Head, more *atomic.Pointer[runs.Overflow]) {
+// addEntries adds the entries of the current run to c. Entries are in no order, and an
+// entry counts as device blocks only if it continues the owner's earlier blocks. So
+// addEntries repeats the pass while an entry may continue what a later entry added.
+func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Overflow]) {
 	for {
-		c.moved, c.pending = false, false
-		for i := range h.Entries {
-			if e := entry(h.Entries[i].Load()); e != 0 {
+		c.extended, c.pending = false, false
+		for i := range head.Entries {
+			if e := entry(head.Entries[i].Load()); e != 0 {
 				c.add(e)
 			}
 		}
-		if h.Flags.Load()&runs.FlagMore != 0 {
-			for o := more.Load(); o != nil; o = o.Next.Load() {
-				for i := range o.Entries {
-					if e := entry(o.Entries[i].Load()); e != 0 {
+		if head.Flags.Load()&runs.FlagMore != 0 {
+			for node := overflow.Load(); node != nil; node = node.Next.Load() {
+				for i := range node.Entries {
+					if e := entry(node.Entries[i].Load()); e != 0 {
 						c.add(e)
 					}
 				}
 			}
 		}
-		if !c.moved || !c.pending {
+		if !c.extended || !c.pending {
 			return
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// ownerID is a small number that stands for an owner in entries. A cleared or
-// replaced owner gets another id. noOwner stands for none.
+// ownerID is the number of an owner in entries. A cleared or replaced owner gets another
+// id, so that its old entries no longer count from then on. noOwner is no owner.
 type ownerID uint32
 
 const noOwner ownerID = 0
@@ -33,7 +33,7 @@ type owner struct {
 	// entries is the number of the owner's entries.
 	runs    []runs.ID
 	entries int
-	// gone is true when another id stands for the owner.
+	// gone is true once the id is retired: the owner has another id or has left.
 	gone bool
 	// stored is the last block of the last stored event. removed is the block
 	// before the last removed one. The next event most likely continues there.
@@ -55,7 +55,7 @@ func (o *owner) publishHeld() {
 
 func (o *owner) empty() bool { return o.pairs == 0 && o.lostPairs == 0 }
 
-// open returns the owner for who, a new one if there is none.
+// open returns the owner that who names and adds a missing owner. The error is ErrFull.
 func (x *Index) open(who kv.Owner) (*owner, error) {
 	if x.latest != nil && x.latest.who == who {
 		return x.latest, nil
@@ -87,8 +87,8 @@ func (x *Index) newOwner(who kv.Owner) *owner {
 	return o
 }
 
-// release forgets an owner that holds nothing and that nothing refers to.
-func (x *Index) release(o *owner) {
+// forgetIfUnused forgets an owner that holds nothing and that nothing refers to.
+func (x *Index) forgetIfUnused(o *owner) {
 	if !o.empty() || o.known || o.members > 0 {
 		return
 	}
@@ -108,7 +108,8 @@ func (x *Index) retireOwner(o *owner) {
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
-// replaceOwner lets a fresh id stand for an owner and retires the old id.
+// replaceOwner gives an owner a fresh id, with the blocks of fresh, and retires the old id
+// with its blocks.
 func (x *Index) replaceOwner(old, fresh *owner) {
 	fresh.known, fresh.members = old.known, old.members
 	old.known, old.members = false, 0
@@ -117,7 +118,7 @@ func (x *Index) replaceOwner(old, fresh *owner) {
 		x.renameInView(old, fresh)
 	}
 	x.retireOwner(old)
-	x.release(fresh)
+	x.forgetIfUnused(fresh)
 }
 
 // RemoveOwner drops everything that an owner holds. A worker that is a member stays
@@ -128,6 +129,7 @@ func (x *Index) RemoveOwner(who kv.Owner) {
 	x.clear(who)
 }
 
+// clear is RemoveOwner. The caller holds x.mu.
 func (x *Index) clear(who kv.Owner) {
 	if id, ok := x.ids[who]; ok && !x.owners[id].empty() {
 		x.replaceOwner(x.owners[id], x.newOwner(who))
@@ -153,6 +155,7 @@ func (x *Index) noteRun(o *owner, r runs.ID) {
 	x.listBytes += int64(cap(o.runs)-before) * 4
 }
 
+// hasEntry reports whether an owner has an entry in run r.
 func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
 	if !x.runs.Side(r).Live {
 		return false
@@ -190,8 +193,8 @@ func (x *Index) Members() *Members { return x.view.Load().members }
 // view says whose entries count for which members. It is immutable and for readers.
 type view struct {
 	members *Members
-	// sources has, for each member, the id of the worker and of its pool. holders
-	// has the workers' owners, of which readers use held only.
+	// sources has, for each member, the ids of the worker and of its pool. holders has,
+	// for each member, the worker's owner. Readers use no field of an owner but held.
 	sources []source
 	holders []*owner
 	// owners is indexed by ownerID. Ids beyond the end count for no member.
@@ -202,11 +205,12 @@ type view struct {
 
 type source struct{ own, pool ownerID }
 
-// ownerView says for whom the entries of an owner count: a member by number, or the
-// members of a pool by position in view.pools.
+// ownerView says for which members the entries of an owner count. With viewWorker number
+// is a member number. With viewPool number is an index into view.pools. With viewNobody
+// the entries count for no member.
 type ownerView struct {
-	kind viewKind
-	at   int32
+	kind   viewKind
+	number int32
 }
 
 type viewKind uint8
@@ -237,7 +241,7 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	var shared *owner
 	if known && pool != 0 {
 		if shared, err = x.open(kv.PoolOwner(pool)); err != nil {
-			x.release(own)
+			x.forgetIfUnused(own)
 			return err
 		}
 		shared.members++
@@ -262,31 +266,31 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	}
 	own.known = known
 	x.publishView()
-	x.release(own)
+	x.forgetIfUnused(own)
 	if old != nil {
-		x.release(old)
+		x.forgetIfUnused(old)
 	}
 	x.maintain()
 	return nil
 }
 
-// renameInView publishes that another id stands for an owner. The rest of the view
-// is shared with the previous view.
+// renameInView publishes that an owner has the id of fresh instead of the id of old. The
+// unchanged parts of the view are shared with the previous view.
 func (x *Index) renameInView(old, fresh *owner) {
 	v := *x.view.Load()
 	v.sources = slices.Clone(v.sources)
 	owners := make([]ownerView, max(len(v.owners), int(fresh.id)+1))
 	copy(owners, v.owners)
 	v.owners = owners
-	seen := owners[old.id]
-	owners[old.id], owners[fresh.id] = ownerView{}, seen
-	if seen.kind == viewWorker {
+	previous := owners[old.id]
+	owners[old.id], owners[fresh.id] = ownerView{}, previous
+	if previous.kind == viewWorker {
 		v.holders = slices.Clone(v.holders)
-		v.holders[seen.at] = fresh
-		v.sources[seen.at].own = fresh.id
-		x.members[seen.at].own = fresh.id
+		v.holders[previous.number] = fresh
+		v.sources[previous.number].own = fresh.id
+		x.members[previous.number].own = fresh.id
 	} else {
-		for _, m := range v.pools[seen.at] {
+		for _, m := range v.pools[previous.number] {
 			v.sources[m].pool = fresh.id
 			x.members[m].pool = fresh.id
 		}
@@ -315,7 +319,7 @@ func (x *Index) publishView() {
 			v.pools = append(v.pools, pooled[:0:n])
 			pooled = pooled[n:]
 		}
-		list := &v.pools[v.owners[m.pool].at]
+		list := &v.pools[v.owners[m.pool].number]
 		*list = append(*list, int32(i))
 	}
 	x.view.Store(v)

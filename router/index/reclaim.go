@@ -9,8 +9,8 @@ import (
 // sweepRuns is the number of runs of retired owners that each change sweeps.
 const sweepRuns = 4
 
-// Sweep frees what removed owners left. It looks at the given number of runs at
-// most, and reports whether there is more.
+// Sweep frees the entries and runs that removed owners left. Sweep looks at the given
+// number of runs at most, and reports whether there is more to free.
 func (x *Index) Sweep(runs int) (more bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -20,6 +20,7 @@ func (x *Index) Sweep(runs int) (more bool) {
 	return len(x.sweeping) > 0 || x.limbo.len() > 0
 }
 
+// sweep removes the entries of retired owners from at most the given number of runs.
 func (x *Index) sweep(runs int) {
 	for runs > 0 && len(x.sweeping) > 0 {
 		o := x.owners[x.sweeping[len(x.sweeping)-1]]
@@ -44,7 +45,7 @@ func (x *Index) sweep(runs int) {
 func (x *Index) prune(r runs.ID) {
 	for r != runs.Root {
 		s := x.runs.Side(r)
-		if s.Held > 0 || s.FirstChild != runs.None || r == x.protected {
+		if s.EntryCount > 0 || s.FirstChild != runs.None || r == x.protected {
 			return
 		}
 		if s.StandIn {
@@ -69,7 +70,7 @@ func (x *Index) discard(r runs.ID) {
 	st := h.Storage()
 	x.resident -= st.Blocks()
 	h.Store.Store(0)
-	h.Place.Store(0) // or a guess would find the run here in its next use
+	h.Parent.Store(0) // a stale Head.Next must not find this parent when the run is used again
 	x.retire(retiredPiece, st.Unit(), st.Class())
 	x.runs.DropOverflow(r)
 	x.giveRun(r)
@@ -125,7 +126,7 @@ func (x *Index) shrink(r runs.ID) {
 		used = max(used, entry(slot.Load()).hi())
 	}
 	for c := x.runs.Side(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.Side(c).NextSibling {
-		used = max(used, runs.UnpackPlace(x.runs.Head(c).Place.Load()).Pos+1)
+		used = max(used, runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos+1)
 	}
 	class := runs.ClassFor(used)
 	if used == 0 || class >= st.Class() {
@@ -144,7 +145,7 @@ func (x *Index) move(r runs.ID, class, n, version int) bool {
 	return ok
 }
 
-// moveTo is move to a piece that was taken already.
+// moveTo does what move does, with a piece that the caller has taken.
 func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	st := x.runs.Head(r).Storage()
 	if n < st.Blocks() {
@@ -158,50 +159,54 @@ func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	x.retire(retiredPiece, st.Unit(), st.Class())
 }
 
-// readers counts the readers, so that the writer knows when no reader can reach
-// what was unlinked. A reader increments the counter of the current side and
-// decrements the same counter at its end. Unlinked memory is free once both sides
-// have been seen empty, and the writer has switched sides in between.
+// readers counts the readers, so that the writer knows when no reader can reach unlinked
+// memory. Only the parity of epoch matters: a reader increments the counter of the current
+// epoch's parity when it enters, and decrements that counter when it leaves. The writer
+// frees unlinked memory once it has seen both parities without readers and has begun a
+// new epoch in between.
 type readers struct {
-	side   atomic.Uint32
-	count  [readerShards]readerCount
-	shards atomic.Uint32
+	epoch    atomic.Uint32
+	counters [readerShards]readerCounter
+	// lastShard spreads readers over counters.
+	lastShard atomic.Uint32
 }
 
 const readerShards = 16
 
-// readerCount fills two cache lines, so that readers on different cores do not
-// share one.
-type readerCount struct {
-	n [2]atomic.Int64
-	_ [112]byte
+// readerCounter counts the readers inside, by the parity of the epoch in which they
+// entered. It fills two cache lines, so that readers on different cores do not share one.
+type readerCounter struct {
+	inside [2]atomic.Int64
+	_      [112]byte
 }
 
-// shard returns a counter for a new reader.
-func (r *readers) shard() uint32 { return r.shards.Add(1) % readerShards }
+// nextShard returns the number of a counter for a new reader.
+func (r *readers) nextShard() uint32 { return r.lastShard.Add(1) % readerShards }
 
-// enter registers a reader. The reader subtracts one from the result at its end.
+// enter registers a reader and returns the counter of readers that includes the new
+// reader. The reader subtracts 1 from the counter when it leaves.
 func (r *readers) enter(shard uint32) *atomic.Int64 {
-	c := &r.count[shard%readerShards].n[r.side.Load()&1]
+	c := &r.counters[shard%readerShards].inside[r.epoch.Load()&1]
 	c.Add(1)
 	return c
 }
 
-func (r *readers) empty(side uint32) bool {
-	for i := range r.count {
-		if r.count[i].n[side&1].Load() != 0 {
+// empty reports whether no reader is inside that entered in an epoch of this parity.
+func (r *readers) empty(epoch uint32) bool {
+	for i := range r.counters {
+		if r.counters[i].inside[epoch&1].Load() != 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// retired is something unlinked that readers may still reach.
+// retired is an unlinked piece, run or owner that readers may still reach.
 type retired struct {
-	what retiredKind
+	kind retiredKind
 	// class is the class of a piece.
 	class uint8
-	// id is the first unit of a piece, a run, or an owner.
+	// id is the first unit of a piece, the ID of a run, or the ownerID of an owner.
 	id uint32
 }
 
@@ -213,40 +218,43 @@ const (
 	retiredOwner
 )
 
-// limbo keeps what was unlinked until no reader can reach it.
+// limbo keeps retired pieces, runs and owners until no reader can reach them. New ones
+// gather in young while those in waiting wait for a grace period.
 type limbo struct {
 	young, waiting []retired
-	// sideLeft is true once the writer has left the side that waiting waits for.
-	sideLeft bool
+	// epochEnded is true once the writer has begun a new epoch for waiting.
+	epochEnded bool
 	// units counts the units of the retired pieces, runs the retired runs.
 	units, runs int
 }
 
+// len returns the number of retired pieces, runs and owners.
 func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
 
-// retire puts something unlinked into limbo.
-func (x *Index) retire(what retiredKind, id uint32, class int) {
-	x.limbo.young = append(x.limbo.young, retired{what, uint8(class), id})
+// retire puts an unlinked piece, run or owner into limbo. class is 0 unless kind is
+// retiredPiece.
+func (x *Index) retire(kind retiredKind, id uint32, class int) {
+	x.limbo.young = append(x.limbo.young, retired{kind, uint8(class), id})
 	x.limbo.units += class
-	if what == retiredRun {
+	if kind == retiredRun {
 		x.limbo.runs++
 	}
 }
 
-// freeRetired frees what no reader can reach.
+// freeRetired frees the retired pieces, runs and owners that no reader can reach.
 func (x *Index) freeRetired() {
 	l := &x.limbo
 	for l.len() > 0 {
 		if len(l.waiting) == 0 {
-			l.waiting, l.young, l.sideLeft = l.young, l.waiting[:0], false
+			l.waiting, l.young, l.epochEnded = l.young, l.waiting[:0], false
 		}
-		side := x.readers.side.Load()
-		if !x.readers.empty(side + 1) {
+		epoch := x.readers.epoch.Load()
+		if !x.readers.empty(epoch - 1) {
 			return
 		}
-		if !l.sideLeft {
-			x.readers.side.Store(side + 1)
-			l.sideLeft = true
+		if !l.epochEnded {
+			x.readers.epoch.Store(epoch + 1)
+			l.epochEnded = true
 			continue
 		}
 		for _, r := range l.waiting {
@@ -256,8 +264,9 @@ func (x *Index) freeRetired() {
 	}
 }
 
+// free makes retired memory available again. No reader may be able to reach r.
 func (x *Index) free(r retired) {
-	switch r.what {
+	switch r.kind {
 	case retiredPiece:
 		x.limbo.units -= int(r.class)
 		x.arena.Give(r.id, int(r.class))

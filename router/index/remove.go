@@ -6,53 +6,54 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// shortRow is the length of a row of blocks below which an event counts as
-// unordered.
+// shortRow is the number of hashes in the order of a run, from last to first, below which
+// remove treats an event as unordered.
 const shortRow = 4
 
-// remove takes blocks from o in one tier. Events usually name children before
-// parents, so each block is looked for just before the previous one.
+// remove removes blocks from what o holds in one tier. Events usually name children
+// before parents, so remove first looks for each block just before the previous one.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
-	at := o.removed
+	next := o.removed // where the next block most likely is
 	for len(hashes) > 0 {
-		p := at.Place
+		p := next.Place
 		if !x.runs.Holds(p, hashes[0]) {
-			x.spill(at)
+			x.enterHint(next)
 			var ok bool
 			if p, ok = x.find(o, hashes[0]); !ok {
-				x.missing(o, t, hashes[0])
-				hashes, at = hashes[1:], hint{}
+				x.countMissing(o, t, hashes[0])
+				hashes, next = hashes[1:], hint{}
 				continue
 			}
 		}
-		n := x.backwards(p, hashes)
+		n := x.countBackwards(p, hashes)
 		if n < shortRow && n < len(hashes) {
-			at = x.removeScattered(o, t, hashes, p)
+			next = x.removeScattered(o, t, hashes, p)
 			break
 		}
 		lo := p.Pos + 1 - n
 		x.takeFrom(o, t, p.Run, runs.Span(lo, p.Pos+1))
-		at = x.before(runs.At(p.Run, lo))
-		x.checkRun(p.Run)
+		next = x.hintBefore(runs.At(p.Run, lo))
+		x.pruneOrShrink(p.Run)
 		hashes = hashes[n:]
 	}
-	o.removed = at
+	o.removed = next
 }
 
-// takeFrom takes a set of blocks of a run from o.
+// takeFrom removes a set of blocks of run r from what o holds in tier t. Blocks that o does
+// not hold are counted.
 func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 	x.applied += set.Count()
 	gone := x.uncover(o, r, t, set)
 	for left := set.Without(gone); !left.Empty(); {
-		x.missing(o, t, x.hashAt(runs.At(r, left.Pop())))
+		x.countMissing(o, t, x.hashAt(runs.At(r, left.Pop())))
 	}
 }
 
-// checkRun frees a run that is no longer used, or queues the run for a check.
-func (x *Index) checkRun(r runs.ID) {
+// pruneOrShrink frees an unused run, or queues a run in use for a check of its end.
+func (x *Index) pruneOrShrink(r runs.ID) {
 	if s := x.runs.Side(r); !s.Live {
 		return
-	} else if s.Held == 0 && s.FirstChild == runs.None {
+	} else if s.EntryCount == 0 && s.FirstChild == runs.None {
 		x.prune(r)
 	} else {
 		x.queueShrink(r)
@@ -80,18 +81,18 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			x.directory.Prefetch(h)
 		}
 	}
-	strays := 0 // how many of the last blocks were not neighbours
+	strays := 0 // consecutive blocks that were no neighbour of the block before
 	for i, h := range hashes {
 		if i > 0 {
 			var next runs.Place
 			ok := false
 			if strays < maxScattered || !x.dense {
-				next, ok = x.beside(p, h)
+				next, ok = x.neighbour(p, h)
 			}
 			if strays++; ok {
 				strays = 0
 			} else if next, ok = x.find(o, h); !ok {
-				x.missing(o, t, h)
+				x.countMissing(o, t, h)
 				continue
 			}
 			p = next
@@ -103,7 +104,7 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			batch = append(batch, scattered{run: p.Run})
 		}
 		if b := &batch[s.Batch]; b.set.Has(p.Pos) {
-			x.missing(o, t, h) // named twice
+			x.countMissing(o, t, h) // named twice
 		} else {
 			b.set.Set(p.Pos)
 		}
@@ -111,20 +112,20 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 	at := hint{}
 	for _, b := range batch {
 		x.takeFrom(o, t, b.run, b.set)
-		at = x.before(runs.At(b.run, b.set.First()))
+		at = x.hintBefore(runs.At(b.run, b.set.First()))
 	}
 	for _, b := range batch {
-		x.checkRun(b.run)
+		x.pruneOrShrink(b.run)
 	}
 	x.batch = batch
 	return at
 }
 
-// beside returns the block before or after p if that block has hash h.
-func (x *Index) beside(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
+// neighbour returns the block before or after p if that block has hash h.
+func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	before := runs.At(p.Run, p.Pos-1)
 	if p.Pos == 0 {
-		before = runs.UnpackPlace(x.runs.Head(p.Run).Place.Load())
+		before = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load())
 	}
 	if x.runs.Holds(before, h) {
 		return before, true
@@ -133,9 +134,9 @@ func (x *Index) beside(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	return after, x.runs.Holds(after, h)
 }
 
-// backwards returns how many of the hashes are the blocks of a run from p towards
-// the first block.
-func (x *Index) backwards(p runs.Place, hashes []kv.SequenceHash) int {
+// countBackwards returns the number of leading hashes that are the blocks of one run from
+// p backwards.
+func (x *Index) countBackwards(p runs.Place, hashes []kv.SequenceHash) int {
 	run := x.arena.Hashes(x.runs.Head(p.Run).Storage())[:p.Pos+1]
 	if len(hashes) > len(run) {
 		hashes = hashes[:len(run)]
@@ -149,20 +150,20 @@ func (x *Index) backwards(p runs.Place, hashes []kv.SequenceHash) int {
 	return len(hashes)
 }
 
-// before returns the block before p with its hash. The hint is zero when p is the
+// hintBefore returns the block before p with its hash. The hint is zero when p is the
 // first block of its sequence or follows a stand-in.
-func (x *Index) before(p runs.Place) hint {
+func (x *Index) hintBefore(p runs.Place) hint {
 	if p.Pos > 0 {
 		p.Pos--
-	} else if p = runs.UnpackPlace(x.runs.Head(p.Run).Place.Load()); p.Run == runs.Root || x.runs.Side(p.Run).StandIn {
+	} else if p = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load()); p.Run == runs.Root || x.runs.Side(p.Run).StandIn {
 		return hint{}
 	}
 	return hint{p, x.hashAt(p)}
 }
 
-// missing counts the removal of an unknown block: as one of the blocks that o lost,
-// or as an unknown removal.
-func (x *Index) missing(o *owner, t kv.Tier, h kv.SequenceHash) {
+// countMissing counts the removal of a block that o does not hold. While o has lost pairs,
+// the block counts as one of them. Otherwise the removal counts as unknown.
+func (x *Index) countMissing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	if o.lostPairs == 0 {
 		x.counts.UnknownRemovals++
 		return
@@ -172,11 +173,11 @@ func (x *Index) missing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	x.lost--
 }
 
-// resolveConflict decides between the block at a place, which follows p, and block
-// b with the same local and another sequence hash. Blocks are verified only here,
-// because verifying every block would cost more than storing it. If the existing
-// block is wrong, it leaves with its descendants, and resolveConflict returns true.
-func (x *Index) resolveConflict(p, at runs.Place, b kvevent.StoredBlock) bool {
+// resolveConflict decides between the existing block, which follows p, and new block b
+// with the same local hash and another sequence hash. resolveConflict returns true when
+// the existing block is wrong and has been evicted with its descendants. Blocks are
+// verified only here, because verifying every block would cost more than storing it.
+func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) bool {
 	x.counts.Conflicts++
 	right := kv.SequenceHash(b.Local)
 	if p.Run != runs.Root {
@@ -186,23 +187,23 @@ func (x *Index) resolveConflict(p, at runs.Place, b kvevent.StoredBlock) bool {
 		return false
 	}
 	x.protected = p.Run
-	r := at.Run
-	for c := x.childFrom(r, at.Pos); c != runs.None; c = x.childFrom(r, at.Pos) {
+	r := existing.Run
+	for c := x.childFrom(r, existing.Pos); c != runs.None; c = x.childFrom(r, existing.Pos) {
 		x.evictTree(c)
 	}
-	if at.Pos == 0 {
+	if existing.Pos == 0 {
 		if x.runs.Side(r).Live { // evicted with its last child if no owner held it
 			x.evictRun(r)
 		}
 		return true
 	}
-	return x.truncate(r, at.Pos)
+	return x.truncate(r, existing.Pos)
 }
 
 // childFrom returns a run that follows a block of r at position pos or later.
 func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	c := x.runs.Side(r).FirstChild
-	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Place.Load()).Pos < pos {
+	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos < pos {
 		c = x.runs.Side(c).NextSibling
 	}
 	return c
@@ -239,7 +240,7 @@ func (x *Index) truncate(r runs.ID, pos int) bool {
 		x.cut(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
 	}
 	class := runs.ClassFor(pos)
-	unit, got := x.piece(class)
+	unit, got := x.takePiece(class)
 	if got == class {
 		x.moveTo(r, unit, class, pos, x.runs.Head(r).Storage().Version()+1)
 		return true

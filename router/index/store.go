@@ -6,7 +6,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// store lets o hold the blocks of a stored event.
+// store adds the blocks of stored event e to what o holds. Blocks without room are counted
+// as lost.
 func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	blocks := e.Blocks
 	if len(blocks) == 0 {
@@ -21,11 +22,11 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 			return
 		}
 	} else {
-		x.spill(o.stored)
+		x.enterHint(o.stored)
 	}
 	for len(blocks) > 0 {
 		var n int
-		p, n = x.step(o, e.Tier, p, blocks)
+		p, n = x.storeInRun(o, e.Tier, p, blocks)
 		if n == 0 {
 			x.countLost(o, e.Tier, blocks)
 			break
@@ -37,13 +38,13 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	x.prune(p.Run)
 }
 
-// parent returns the block with hash h, or its stand-in when the block is unknown.
+// parent returns the block with hash h, or the stand-in of an unknown block.
 // ok is false when there is no room for a stand-in.
 func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	if o.stored.hash == h && x.runs.Holds(o.stored.Place, h) {
 		return o.stored.Place, true
 	}
-	x.spill(o.stored)
+	x.enterHint(o.stored)
 	if len(x.orphans.byHash) > 0 {
 		if r := x.orphans.awaited(h); r != runs.None {
 			return runs.At(r, 0), true
@@ -55,11 +56,11 @@ func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return x.standIn(h)
 }
 
-// step stores the leading blocks that belong into one run, behind block p. It
-// returns the place of the last block and the number of blocks. The number is 0
-// when there is no room, or when another block has the place and is not provably
-// wrong.
-func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredBlock) (runs.Place, int) {
+// storeInRun stores the leading blocks that belong into one run, after block p. It
+// returns the place of the last stored block and the number of stored blocks. The number
+// is 0 when there is no memory, or when another block follows p with the same local hash
+// and is not provably wrong.
+func (x *Index) storeInRun(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	s := x.runs.Head(p.Run).Storage()
 	next := runs.At(p.Run, p.Pos+1)
 	if s.Blocks() == 0 {
@@ -72,7 +73,7 @@ func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredB
 		}
 		s = x.runs.Head(next.Run).Storage()
 	}
-	n := same(x.arena.Locals(s)[next.Pos:], x.arena.Hashes(s)[next.Pos:], blocks)
+	n := equalPrefix(x.arena.Locals(s)[next.Pos:], x.arena.Hashes(s)[next.Pos:], blocks)
 	if n == 0 {
 		if x.resolveConflict(p, next, blocks[0]) {
 			return x.extend(o, t, p, x.runs.Head(p.Run).Storage(), blocks)
@@ -84,8 +85,8 @@ func (x *Index) step(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredB
 	return runs.At(next.Run, next.Pos+n-1), n
 }
 
-// same returns the number of leading blocks that equal those of a run.
-func same(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
+// equalPrefix returns the number of leading blocks whose hashes equal locals and hashes.
+func equalPrefix(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	n := min(len(locals), len(blocks))
 	locals, hashes, blocks = locals[:n], hashes[:n], blocks[:n]
 	for i := range blocks {
@@ -96,7 +97,8 @@ func same(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	return n
 }
 
-// extend stores new blocks behind p. They join the run of p if the run ends with p
+// extend stores new blocks after p, in tier t of o, and returns what storeInRun returns. s
+// is the storage of the run of p. The blocks join the run of p if the run ends with p
 // and the event fits. Otherwise they get a run of their own, so that later events
 // stay aligned with runs.
 func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks []kvevent.StoredBlock) (runs.Place, int) {
@@ -105,16 +107,16 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 		n = x.untilAwaited(n, func(i int) kv.SequenceHash { return blocks[i].Hash })
 	}
 	old := s.Blocks()
-	if old > 0 && p.Pos == old-1 && old+len(blocks) <= runs.MaxBlocks && x.room(p.Run, s, n) {
+	if old > 0 && p.Pos == old-1 && old+len(blocks) <= runs.MaxBlocks && x.growRun(p.Run, s, n) {
 		s = x.runs.Head(p.Run).Storage()
-		x.write(p.Run, s, blocks[:n])
+		x.appendBlocks(p.Run, s, blocks[:n])
 		x.cover(o, p.Run, t, old, old+n)
 		p.Pos += n
 		x.adopt(p, blocks[n-1].Hash)
 		return p, n
 	}
 	x.protected = p.Run
-	unit, class := x.piece(runs.ClassFor(n))
+	unit, class := x.takePiece(runs.ClassFor(n))
 	if class == 0 {
 		return p, 0
 	}
@@ -124,7 +126,7 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 		return p, 0
 	}
 	n = min(n, class*runs.UnitBlocks)
-	x.write(r, runs.PackStorage(0, class, 0, unit), blocks[:n])
+	x.appendBlocks(r, runs.PackStorage(0, class, 0, unit), blocks[:n])
 	x.cover(o, r, t, 0, n)
 	x.runs.Attach(r, p)
 	p = runs.At(r, n-1)
@@ -132,8 +134,9 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 	return p, n
 }
 
-// room makes room for n more blocks in a run.
-func (x *Index) room(r runs.ID, s runs.Storage, n int) bool {
+// growRun gives run r room for n more blocks and reports whether there is memory. s is the
+// run's storage.
+func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 	want := s.Blocks() + n
 	if want <= s.Capacity() {
 		return true
@@ -145,9 +148,9 @@ func (x *Index) room(r runs.ID, s runs.Storage, n int) bool {
 	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
 }
 
-// write appends blocks to a run that has room for them. s is the run's storage.
+// appendBlocks appends blocks to a run that has room for them. s is the run's storage.
 // Readers see the blocks once all are written.
-func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
+func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 	old := s.Blocks()
 	grown := s + runs.Storage(len(blocks))
 	locals, hashes := x.arena.Locals(grown)[old:], x.arena.Hashes(grown)[old:]
@@ -165,8 +168,8 @@ func (x *Index) write(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 	x.enlist(r, old)
 }
 
-// countLost counts blocks without a place as held, so that the digest covers
-// everything that the owner holds according to its events.
+// countLost counts blocks that the index cannot store, so that the digest of o still
+// covers every block that events gave the owner.
 func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	for i := range blocks {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)
@@ -193,13 +196,14 @@ type orphans struct {
 // is applied.
 const dumpParked = 1 << 20
 
-// orphanBytes is about the memory of an unknown parent without its run.
+// orphanBytes is the approximate memory of an unknown parent without its run, in bytes.
 const orphanBytes = 96
 
 func newOrphans() orphans {
 	return orphans{byHash: make(map[kv.SequenceHash]runs.ID), hashOf: make(map[runs.ID]kv.SequenceHash)}
 }
 
+// bit returns the word and the bit of filter for block h.
 func (o *orphans) bit(h kv.SequenceHash) (*uint64, uint64) {
 	v := runs.Mix(h) >> 48
 	return &o.filter[v>>6], 1 << (v & 63)
@@ -233,13 +237,13 @@ func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 	}
 	x.runs.Side(r).StandIn = true
 	x.orphans.byHash[h], x.orphans.hashOf[r] = r, h
-	x.orphans.note(h)
+	x.orphans.addToFilter(h)
 	return runs.At(r, 0), true
 }
 
-// note enters a parent into filter. When most parents of the filter are gone, the
-// filter is made anew.
-func (o *orphans) note(h kv.SequenceHash) {
+// addToFilter enters a parent into filter. When most parents in the filter no longer wait,
+// addToFilter rebuilds the filter.
+func (o *orphans) addToFilter(h kv.SequenceHash) {
 	w, bit := o.bit(h)
 	*w |= bit
 	if o.filtered++; o.filtered < 4*len(o.byHash)+len(o.filter) {
@@ -264,8 +268,8 @@ func (x *Index) dropStandIn(r runs.ID) {
 	x.giveRun(r)
 }
 
-// untilAwaited returns how many of n new blocks come before and with the first
-// block that others wait for.
+// untilAwaited returns the number of new blocks up to and including the first block that
+// other blocks wait for, at most n. hash returns the hash of new block i.
 func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
 	if len(x.orphans.byHash) == 0 {
 		return n
@@ -284,8 +288,8 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 		return
 	}
 	standIn := x.orphans.awaited(h)
-	if standIn == runs.None || x.top(p.Run) == standIn {
-		return // a block that follows itself is not a parent
+	if standIn == runs.None || x.treeRoot(p.Run) == standIn {
+		return // nobody waits, or the block would be its own ancestor
 	}
 	for c := x.runs.Side(standIn).FirstChild; c != runs.None; c = x.runs.Side(standIn).FirstChild {
 		x.runs.Detach(c)
@@ -301,18 +305,18 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 // runs would be moved again and again by blocks that come backwards.
 const absorbBlocks = 32
 
-// absorb moves the blocks of run c to the end of the run that ends with block p.
-// Run c is detached, and no reader could ever reach it. So blocks that come one by
-// one and backwards end up in long runs. absorb returns false when the blocks are
-// too many or do not fit.
+// absorb moves the blocks of run c to the end of the run that ends with block p. Run c is
+// detached, and no reader has ever reached run c. With absorb, blocks that come one by one
+// and backwards end up in long runs. absorb returns false and changes nothing when the
+// blocks are too many or do not fit.
 func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	from := x.runs.Head(c).Storage()
 	s := x.runs.Head(p.Run).Storage()
 	old := s.Blocks()
-	if from.Blocks() > absorbBlocks || p.Pos != old-1 || old+from.Blocks() > runs.MaxBlocks || !x.room(p.Run, s, from.Blocks()) {
+	if from.Blocks() > absorbBlocks || p.Pos != old-1 || old+from.Blocks() > runs.MaxBlocks || !x.growRun(p.Run, s, from.Blocks()) {
 		return false
 	}
-	// room may have moved the run.
+	// growRun may have moved the run.
 	s = x.runs.Head(p.Run).Storage() + runs.Storage(from.Blocks())
 	copy(x.arena.Locals(s)[old:], x.arena.Locals(from))
 	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
@@ -344,10 +348,10 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	return true
 }
 
-// transferEntry lets the owner of an entry of run c hold the same blocks in run r,
-// where they begin at position by.
-func (x *Index) transferEntry(e entry, c, r runs.ID, by int) {
-	x.runs.Side(c).Held--
+// transferEntry moves entry e of run c to run r, which has a copy of the blocks,
+// where these blocks begin at position offset.
+func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
+	x.runs.Side(c).EntryCount--
 	o := x.owners[e.owner()]
 	if o.gone {
 		return
@@ -357,7 +361,7 @@ func (x *Index) transferEntry(e entry, c, r runs.ID, by int) {
 	o.digest -= x.digest(c, e.tier(), e.lo(), e.hi())
 	o.pairs -= uint64(n)
 	x.pairs -= n
-	x.cover(o, r, e.tier(), by+e.lo(), by+e.hi())
+	x.cover(o, r, e.tier(), offset+e.lo(), offset+e.hi())
 }
 
 // dropParked evicts blocks that wait for unknown parents, until there are at most
@@ -373,10 +377,10 @@ func (x *Index) dropParked() {
 	}
 }
 
-// top returns the root or the stand-in above run r.
-func (x *Index) top(r runs.ID) runs.ID {
+// treeRoot returns the root, or the stand-in that is the first ancestor of run r.
+func (x *Index) treeRoot(r runs.ID) runs.ID {
 	for r != runs.Root && !x.runs.Side(r).StandIn {
-		r = runs.UnpackPlace(x.runs.Head(r).Place.Load()).Run
+		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run
 	}
 	return r
 }

@@ -18,8 +18,8 @@ const (
 // idBits is the number of bits that the tables leave for an ID.
 const idBits = 28
 
-// Place is a block: position Pos of a run. The root and the stand-ins for unknown
-// parents have no blocks; their place has position 0.
+// Place names a block by its run and its position Pos in the run. The root and the
+// stand-ins for unknown parents have no blocks. Their place has position 0.
 type Place struct {
 	Run ID
 	Pos int
@@ -37,8 +37,8 @@ func UnpackPlace(v uint64) Place { return Place{ID(v >> 8), int(v & 0xff)} }
 // Head is the part of a run that readers need, in one cache line. The zero value is
 // a run without blocks.
 type Head struct {
-	// Place is the packed place of the block that the run follows.
-	Place atomic.Uint64
+	// Parent is the packed Place of the block that the run follows.
+	Parent atomic.Uint64
 	// Store is the run's Storage.
 	Store atomic.Uint64
 	// Next is a child that once followed the run's last block. Readers verify this
@@ -54,7 +54,7 @@ const inlineEntries = 5
 
 // Flags of a run.
 const (
-	FlagSeen uint32 = 1 << iota // a reader came by since the eviction clock did
+	FlagSeen uint32 = 1 << iota // a reader or a store has touched the run since the eviction clock did
 	FlagMore                    // there are entries in overflow
 )
 
@@ -71,14 +71,14 @@ type Overflow struct {
 // overflowEntries makes a node four cache lines.
 const overflowEntries = 31
 
-// Side is the part of a run that only the writer needs.
+// Side is the part of a run that only the writer needs. No reader touches a Side.
 type Side struct {
 	FirstChild, NextSibling, PrevSibling ID
 	// Marks are the blocks that a sparse directory has.
 	Marks Mask
-	// Held counts the entries in use.
-	Held int32
-	// Batch is scratch memory of the index: the number of the run in the current removal.
+	// EntryCount is the number of entries in use.
+	EntryCount int32
+	// Batch is the index of the run in the removal that is under way.
 	Batch int32
 	// Live is true between Take and Drop. StandIn is true for the stand-in of an
 	// unknown parent, Queued while the run waits to be checked for unused blocks,
@@ -142,7 +142,7 @@ func (t *Table) Head(r ID) *Head {
 	return &c.Heads[i]
 }
 
-// Side returns the side of a run.
+// Side returns the writer's part of a run.
 func (t *Table) Side(r ID) *Side {
 	c, i := t.Chunk(r)
 	return &c.sides[i]

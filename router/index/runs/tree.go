@@ -94,7 +94,7 @@ func (t *Tree) Child(p Place, local kv.LocalHash) ID {
 // isChild reports whether run r follows block p and begins with local.
 func (t *Tree) isChild(r ID, p Place, local kv.LocalHash) bool {
 	h := t.Head(r)
-	if h.Place.Load() != p.Pack() {
+	if h.Parent.Load() != p.Pack() {
 		return false
 	}
 	s := h.Storage()
@@ -165,7 +165,7 @@ func (t *Tree) unlink(r ID, p Place, local kv.LocalHash) {
 // Attach makes a run that has blocks the child of block p.
 func (t *Tree) Attach(r ID, p Place) {
 	h, s := t.Head(r), t.Side(r)
-	h.Place.Store(p.Pack())
+	h.Parent.Store(p.Pack())
 	parent := t.Side(p.Run)
 	s.PrevSibling, s.NextSibling = None, parent.FirstChild
 	if parent.FirstChild != None {
@@ -179,14 +179,14 @@ func (t *Tree) Attach(r ID, p Place) {
 }
 
 func (t *Tree) isChildOf(r ID, p Place) bool {
-	return r != None && t.Side(r).Live && t.Head(r).Place.Load() == p.Pack()
+	return r != None && t.Side(r).Live && t.Head(r).Parent.Load() == p.Pack()
 }
 
 // Detach takes a run from its parent and returns the block that the run followed.
 // The run keeps its blocks.
 func (t *Tree) Detach(r ID) Place {
 	h, s := t.Head(r), t.Side(r)
-	p := UnpackPlace(h.Place.Load())
+	p := UnpackPlace(h.Parent.Load())
 	t.unlink(r, p, t.Arena.Locals(h.Storage())[0])
 	if s.PrevSibling != None {
 		t.Side(s.PrevSibling).NextSibling = s.NextSibling
