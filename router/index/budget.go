@@ -32,8 +32,7 @@ func (x *Index) total() int64 {
 // mayGrow reports whether the budget has room for more bytes.
 func (x *Index) mayGrow(bytes int64) bool { return x.total()+bytes <= x.options.MaxBytes }
 
-// HasRoom reports whether a number of (block, tier) pairs fits twice without
-// eviction.
+// HasRoom reports whether a number of (block, tier) pairs fits twice without eviction.
 func (x *Index) HasRoom(pairs uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -196,11 +195,8 @@ func (x *Index) makeRoom(enough func() bool) bool {
 
 // evictRun removes a leaf run from all owners that hold its blocks and frees the run.
 func (x *Index) evictRun(r runs.ID) {
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		e := entry(slot.Load())
 		if e == 0 {
 			continue

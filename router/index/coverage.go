@@ -13,16 +13,14 @@ type coverage struct {
 	view    *view
 	reading Reading
 
-	// from and upTo bound the blocks of the prompt that the current run has:
-	// from..upTo-1.
+	// from and upTo bound the blocks of the prompt that the current run has: from..upTo-1.
 	from, upTo int
 	// firstBlockHeld is true when an owner has the block from. extended is true when the
 	// current pass over the run's entries extended an owner's device blocks. pending is
 	// true when another pass may extend them.
 	firstBlockHeld, extended, pending bool
 
-	// owners is indexed by ownerID. An entry with another stamp belongs to an
-	// earlier prompt.
+	// owners is indexed by ownerID. An entry with another stamp belongs to an earlier prompt.
 	owners  []ownerCoverage
 	stamp   uint32
 	touched []ownerID
@@ -167,8 +165,7 @@ func (c *coverage) addMember(m int32) {
 	c.lowest, c.highest = min(c.lowest, w), max(c.highest, w)
 }
 
-// sort brings the spans of each owner and tier together, in the order of the
-// prompt.
+// sort brings the spans of each owner and tier together, in the order of the prompt.
 func (c *coverage) sort() {
 	if len(c.spans) == 0 {
 		return

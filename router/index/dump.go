@@ -76,11 +76,8 @@ func (x *Index) heldBy(who kv.Owner) (held [kv.NumTiers][]strip) {
 			continue
 		}
 		var masks [kv.NumTiers]runs.Mask
-		for walk := x.runs.Slots(r); ; {
-			slot := walk.Next()
-			if slot == nil {
-				break
-			}
+		walk := x.runs.Slots(r)
+		for slot := walk.Next(); slot != nil; slot = walk.Next() {
 			if e := entry(slot.Load()); e.owner() == id {
 				masks[e.tier()] = masks[e.tier()].Or(e.mask())
 			}
@@ -210,10 +207,9 @@ const (
 // in one tier of a run. The event is valid until visit returns. visit may use the
 // index, and ends the walk by returning false.
 //
-// Walk copies a few runs at a time and releases the lock in between, so that
-// writers do not wait and the copy stays small. Changes during the walk may be
-// missing. The events of an index at rest, applied to an empty index, make an equal
-// index.
+// Walk copies a few runs at a time and releases the lock in between, so that writers do
+// not wait and the copy stays small. Changes during the walk may be missing. The events
+// of an index at rest, applied to an empty index, make an equal index.
 func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 	w := walker{x: x, event: kvevent.RouterEvent{Kind: kvevent.Stored}}
 	for w.copySome() {
@@ -316,11 +312,8 @@ func (w *walker) copyRun(r runs.ID) {
 		run.parent, run.hasParent = x.hashAt(p), true
 	}
 	first := len(w.rows)
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		if e := entry(slot.Load()); e != 0 && !x.owners[e.owner()].gone {
 			w.rows = append(w.rows, walkedRow{at, e.lo(), e.hi(), x.owners[e.owner()].who, e.tier()})
 		}

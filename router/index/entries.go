@@ -11,9 +11,8 @@ import (
 // entry is one word, so that one atomic store changes it. An owner with several
 // tiers or holes in a run has several entries. Zero is a free slot.
 //
-// A reader looks at the slots of a run once, from first to last. The reader must
-// see every block that is held all the time. So a block only moves to an entry in a
-// later slot.
+// A reader looks at the slots of a run once, from first to last. The reader must see every
+// block that is held all the time. So a block only moves to an entry in a later slot.
 type entry uint64
 
 func newEntry(o ownerID, t kv.Tier, lo, hi int) entry { return key(o, t) | entry(lo)<<8 | entry(hi) }
@@ -40,8 +39,7 @@ type survey struct {
 	any bool
 }
 
-// survey looks at the entries of a run for the owner and tier of k, beside the span
-// lo..hi-1.
+// survey looks at the entries of a run for the owner and tier of k, beside the span lo..hi-1.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
@@ -131,11 +129,8 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()
 	var gone runs.Mask
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		e := entry(slot.Load())
 		if e.key() != k || e.hi() <= first || e.lo() > last {
 			continue
@@ -159,9 +154,8 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 	return gone
 }
 
-// cut reduces an entry to the blocks of left, which is a part of the entry. A
-// second span goes to a later slot before it leaves this entry. rest is the walk
-// behind slot.
+// cut reduces an entry to the blocks of left, which is a part of the entry. A second span
+// goes to a later slot before it leaves this entry. rest is the walk behind slot.
 func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
@@ -208,11 +202,8 @@ func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
 // clearEntries removes all entries of an owner from a run and returns their number.
 func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 	n := 0
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		if entry(slot.Load()).owner() == id {
 			slot.Store(0)
 			n++

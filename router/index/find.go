@@ -156,8 +156,7 @@ func (x *Index) makeDense() {
 	x.growDirectory(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
 }
 
-// listRuns is the number of runs that each change enters into a directory that
-// becomes dense.
+// listRuns is the number of runs that each change enters into a directory that becomes dense.
 const listRuns = 256
 
 // listNextRuns enters the next runs into a directory that becomes dense.

@@ -52,8 +52,7 @@ type Index struct {
 	// readersStalled is true after a wait for readers has timed out, until those readers
 	// have left.
 	readersStalled bool
-	// replacing is true while a dump is applied. The blocks of a dump may come in
-	// any order.
+	// replacing is true while a dump is applied. The blocks of a dump may come in any order.
 	replacing bool
 
 	// applied counts blocks stored and removed. resident counts the blocks in runs.
@@ -173,12 +172,11 @@ func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 
 // Options bound an Index. The zero value is ready for use.
 type Options struct {
-	// MaxBytes bounds the memory; 0 means 8 GiB. Over the bound the index evicts
-	// blocks that no prompt has touched lately, from the ends of sequences. About
-	// two fifths are kept free for a directory of every block, which is needed when
-	// events no longer come in runs. The overflow of entries is outside the plan:
-	// where very many owners hold the same blocks the index may exceed the bound by
-	// up to a quarter, otherwise by a few percent.
+	// MaxBytes bounds the memory; 0 means 8 GiB. Over the bound the index evicts blocks that
+	// no prompt has touched lately, from the ends of sequences. About two fifths are kept
+	// free for a directory of every block, which is needed when events no longer come in
+	// runs. The overflow of entries is outside the plan: where very many owners hold the same
+	// blocks the index may exceed the bound by up to a quarter, otherwise by a few percent.
 	MaxBytes int64
 	// MaxOwners bounds the workers and pools; 0 means 1<<16.
 	MaxOwners int
@@ -224,10 +222,9 @@ func (o Options) withDefaults() Options {
 // counts the refusals.
 var ErrFull = errors.New("index is full")
 
-// Replace makes events everything that an owner holds. All events are stores of
-// that owner, in any order. Readers see the old blocks until one moment and the new
-// blocks from then on. The error is ErrFull or names the invalid field, and then
-// nothing has changed.
+// Replace makes events everything that an owner holds. All events are stores of that owner,
+// in any order. Readers see the old blocks until one moment and the new blocks from then on.
+// The error is ErrFull or names the invalid field, and then nothing has changed.
 func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	for i := range events {
 		if err := check(&events[i]); err != nil {

@@ -33,9 +33,8 @@ const (
 	Union
 )
 
-// Matches is the answer of Match with its memory. A Matches that is reused makes
-// Match allocate nothing. A Matches is for one goroutine at a time. The zero value
-// is ready.
+// Matches is the answer of Match with its memory. A Matches that is reused makes Match
+// allocate nothing. A Matches is for one goroutine at a time. The zero value is ready.
 type Matches struct {
 	// Members is the list that Hits refers to.
 	Members *Members

@@ -19,8 +19,7 @@ const noOwner ownerID = 0
 type owner struct {
 	id  ownerID
 	who kv.Owner
-	// known is true while a worker is a member. members counts the members of a
-	// pool.
+	// known is true while a worker is a member. members counts the members of a pool.
 	known   bool
 	members int
 	// digest is the sum of kv.Digest over the held (block, tier) pairs, and pairs
@@ -221,8 +220,7 @@ const (
 	viewPool
 )
 
-// member is a known worker with the current ids of the worker and its pool, for the
-// writer.
+// member is a known worker with the current ids of the worker and its pool, for the writer.
 type member struct {
 	Member
 	source

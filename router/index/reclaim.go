@@ -118,11 +118,8 @@ func (x *Index) shrink(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
 	used := 0
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		used = max(used, entry(slot.Load()).hi())
 	}
 	for c := x.runs.Side(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.Side(c).NextSibling {

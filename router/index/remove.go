@@ -71,9 +71,8 @@ type scattered struct {
 const maxScattered = 8
 
 // removeScattered removes blocks of o that an event names in no order. It first sorts the
-// blocks by run, into x.batch, and then changes each run once. p is where the first block
-// is. The result is the block before the last removed ones: the next event often continues
-// there.
+// blocks by run, into x.batch, and then changes each run once. p is where the first block is.
+// The result is the block before the last removed ones: the next event often continues there.
 func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
 	batch := x.batch[:0]
 	if x.dense {
@@ -220,15 +219,11 @@ func (x *Index) evictTree(r runs.ID) {
 	}
 }
 
-// truncate evicts the blocks of a run from position pos on and removes them. No run
-// follows these blocks. truncate returns false when there is no memory for the
-// remaining blocks.
+// truncate evicts the blocks of a run from position pos on and removes them. No run follows
+// these blocks. truncate returns false when there is no memory for the remaining blocks.
 func (x *Index) truncate(r runs.ID, pos int) bool {
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(r)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		e := entry(slot.Load())
 		if e == 0 || e.hi() <= pos {
 			continue

@@ -179,14 +179,12 @@ func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	x.counts.Lost += uint64(len(blocks))
 }
 
-// orphans are the unknown parents that blocks wait for. Each has a run without
-// blocks as its stand-in. Readers cannot reach the blocks behind a stand-in until
-// the parent comes.
+// orphans are the unknown parents that blocks wait for. Each has a run without blocks as
+// its stand-in. Readers cannot reach the blocks behind a stand-in until the parent comes.
 type orphans struct {
 	byHash map[kv.SequenceHash]runs.ID
 	hashOf map[runs.ID]kv.SequenceHash
-	// filter has a bit for each parent, so that most new blocks need no lookup in
-	// byHash.
+	// filter has a bit for each parent, so that most new blocks need no lookup in byHash.
 	filter [1 << 10]uint64
 	// filtered counts the parents entered into filter since filter was made.
 	filtered int
@@ -330,11 +328,8 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 		at := runs.At(p.Run, old+marks.Pop())
 		x.mark(at, x.hashAt(at))
 	}
-	for walk := x.runs.Slots(c); ; {
-		slot := walk.Next()
-		if slot == nil {
-			break
-		}
+	walk := x.runs.Slots(c)
+	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		if e := entry(slot.Load()); e != 0 {
 			x.transferEntry(e, c, p.Run, old)
 			slot.Store(0)
