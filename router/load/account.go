@@ -20,11 +20,12 @@ type Account struct {
 	start                  time.Time
 
 	requests map[string]*request
-	// silent has the requests that are not provisional, unheard the provisional
-	// ones.
-	silent, unheard list
-	workers         map[kv.Worker]*workload
-	// slots has the worker of each slot in the trie, nil for a free slot.
+	// confirmed has the requests that are not provisional, and provisionals the others.
+	// Both are ordered by silence, the longest silence first.
+	confirmed, provisionals list
+	workers                 map[kv.Worker]*workload
+	// slots is indexed by workload.slot, the number of a worker in the trie. A free slot
+	// is nil.
 	slots     []*workload
 	freeSlots []int32
 	prompts   trie
@@ -38,10 +39,11 @@ type Account struct {
 	stats    Stats
 }
 
-// workload is what one worker has to do.
+// workload is the load of one worker that has at least one active request.
 type workload struct {
 	worker kv.Worker
-	slot   int32
+	// slot is the worker's index in Account.slots.
+	slot int32
 	// member is the worker's number in the aligned list, or notMember.
 	member int32
 	// decaying is the position in Account.decaying, or notDecaying.
@@ -49,7 +51,7 @@ type workload struct {
 	running  list
 	prefill  prefill
 	// blocks is the sum of the weights of the distinct prompt blocks and the output
-	// blocks.
+	// blocks; see one.
 	blocks int64
 	surplus
 }
@@ -82,7 +84,8 @@ func New(o Options) (*Account, error) {
 // clock returns the time since the account was made.
 func (a *Account) clock() time.Duration { return a.now().Sub(a.start) }
 
-// Add books a request on its worker. The error is ErrDuplicateRequest or
+// Add books a request on its worker and updates the worker's columns. Add copies what it
+// keeps of r. The error is ErrDuplicateRequest or
 // ErrTooManyRequests, or names the field that is out of range. After an error
 // nothing has changed.
 func (a *Account) Add(r *Request) error {
@@ -116,12 +119,12 @@ func (a *Account) Add(r *Request) error {
 	}
 	w.running.push(byArrival, b)
 	w.prefill.add(b, now)
-	a.silence(b).push(bySilence, b)
+	a.silenceList(b).push(bySilence, b)
 	a.requests[b.id] = b
 	a.stats.Blocks += len(r.Sequence)
 	a.stats.Added++
 	b.number = a.stats.Added
-	a.settle(w, now)
+	a.updateColumns(w, now)
 	return nil
 }
 
@@ -129,7 +132,7 @@ func (a *Account) Add(r *Request) error {
 // number, not even a later one of the same id.
 func (a *Account) LastBooking() uint64 { return a.stats.Added }
 
-// open returns the workload of a worker, a new one if there is none.
+// open returns the workload of a worker, and adds a missing one.
 func (a *Account) open(worker kv.Worker) *workload {
 	if w := a.workers[worker]; w != nil {
 		return w
@@ -142,38 +145,39 @@ func (a *Account) open(worker kv.Worker) *workload {
 		w.slot = int32(len(a.slots))
 		a.slots = append(a.slots, w)
 	}
-	if at, ok := a.members.Find(worker); ok {
-		w.member = int32(at)
+	if member, ok := a.members.Find(worker); ok {
+		w.member = int32(member)
 	}
 	a.workers[worker] = w
 	return w
 }
 
-// silence returns the list that orders a request by its silence.
-func (a *Account) silence(r *request) *list {
+// silenceList returns the list in which r is ordered by silence.
+func (a *Account) silenceList(r *request) *list {
 	if r.provisional {
-		return &a.unheard
+		return &a.provisionals
 	}
-	return &a.silent
+	return &a.confirmed
 }
 
-// heard returns an active request and notes that the request is alive.
-func (a *Account) heard(id string) (*request, time.Duration, error) {
+// noteAlive records that a request is alive now. noteAlive returns the request and the
+// time, as clock does. The error is ErrUnknownRequest.
+func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
 	if r == nil {
 		return nil, 0, fmt.Errorf("request %q: %w", id, ErrUnknownRequest)
 	}
 	now := a.clock()
-	a.silence(r).remove(bySilence, r)
-	r.on.acquit(r)
+	a.silenceList(r).remove(bySilence, r)
+	r.on.notPhantom(r)
 	r.heard, r.provisional = now, false
-	a.silent.push(bySilence, r)
+	a.confirmed.push(bySilence, r)
 	return r, now, nil
 }
 
 // Touch notes that a request is alive. The error is ErrUnknownRequest.
 func (a *Account) Touch(id string) error {
-	_, _, err := a.heard(id)
+	_, _, err := a.noteAlive(id)
 	return err
 }
 
@@ -181,25 +185,26 @@ func (a *Account) Touch(id string) error {
 // A second call only notes that the request is alive. The error is
 // ErrUnknownRequest.
 func (a *Account) MarkPrefillCompleted(id string) error {
-	r, now, err := a.heard(id)
+	r, now, err := a.noteAlive(id)
 	if err != nil {
 		return err
 	}
 	r.on.prefill.remove(r, now)
-	a.settle(r.on, now)
+	a.updateColumns(r.on, now)
 	return nil
 }
 
-// AddOutputBlock counts another generated block. decay, 0 to 1, is the new weight
-// of the request's output blocks and of the prompt blocks that only this request
-// uses. With nil the weight is the expected output that is left, from 1 at first to
-// 0 at the end. Without expected output nil changes no weight. The error is
-// ErrUnknownRequest or says that decay is not in 0..1.
+// AddOutputBlock counts one more generated block of a request. decay is the new weight,
+// 0 to 1, of the request's output blocks and of the prompt blocks that no other request of
+// the worker uses. A nil decay computes the weight from the expected output: the fraction
+// that is not generated yet. Without expected output a nil decay changes no weight. The
+// error is ErrUnknownRequest, or ErrTooManyRequests for too many blocks, or says that decay
+// is not in 0..1.
 func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return fmt.Errorf("request %q decay fraction: %v is not in 0..1", id, *decay)
 	}
-	r, now, err := a.heard(id)
+	r, now, err := a.noteAlive(id)
 	if err != nil {
 		return err
 	}
@@ -220,7 +225,7 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 		}
 	}
 	r.on.blocks += r.outputWeight - before
-	a.settle(r.on, now)
+	a.updateColumns(r.on, now)
 	return nil
 }
 
@@ -274,14 +279,15 @@ func (a *Account) RemoveWorker(worker kv.Worker) int {
 // their number.
 func (a *Account) Expire() int {
 	now := a.clock()
-	unheard := a.expire(&a.unheard, now, a.provisional)
-	n := unheard + a.expire(&a.silent, now, a.expiry)
+	unheard := a.expire(&a.provisionals, now, a.provisional)
+	n := unheard + a.expire(&a.confirmed, now, a.expiry)
 	a.stats.Unheard += uint64(unheard)
 	a.stats.Expired += uint64(n)
 	return n
 }
 
-// expire ends the requests of a list that were silent for longer than most.
+// expire ends the requests of a list that were silent for longer than most, and returns
+// their number.
 func (a *Account) expire(l *list, now, most time.Duration) (n int) {
 	for r := l.first; r != nil && now-r.heard > most; r = l.first {
 		a.end(r, now)
@@ -291,20 +297,20 @@ func (a *Account) expire(l *list, now, most time.Duration) (n int) {
 	return n
 }
 
-// end removes a request from the account.
+// end removes a request from the account, and a worker with its last request.
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.on
 	delete(a.requests, r.id)
-	a.silence(r).remove(bySilence, r)
+	a.silenceList(r).remove(bySilence, r)
 	a.stats.Blocks -= int(r.tracked)
 	w.prefill.remove(r, now)
-	w.acquit(r)
+	w.notPhantom(r)
 	w.running.remove(byArrival, r)
 	w.blocks -= r.outputWeight
 	if r.end != nil {
 		w.blocks -= a.prompts.free(r.end, w.slot)
 	}
-	a.settle(w, now)
+	a.updateColumns(w, now)
 	if w.running.n == 0 {
 		delete(a.workers, w.worker)
 		a.slots[w.slot] = nil
@@ -315,7 +321,7 @@ func (a *Account) end(r *request, now time.Duration) {
 // Stats returns the gauges and counters.
 func (a *Account) Stats() Stats {
 	s := a.stats
-	s.Requests, s.Provisional, s.Workers = len(a.requests), a.unheard.n, len(a.workers)
+	s.Requests, s.Provisional, s.Workers = len(a.requests), a.provisionals.n, len(a.workers)
 	s.DistinctBlocks, s.Nodes = a.prompts.blocks, a.prompts.nodes
 	return s
 }

@@ -96,7 +96,7 @@ func (f fixture) empty() {
 	f.Helper()
 	s := f.Stats()
 	if s.Requests+s.Workers+s.Blocks+s.DistinctBlocks+s.Nodes != 0 || len(f.prompts.root.children) != 0 ||
-		f.silent.n != 0 || len(f.decaying) != 0 || len(f.freeSlots) != len(f.slots) {
+		f.confirmed.n != 0 || len(f.decaying) != 0 || len(f.freeSlots) != len(f.slots) {
 		f.Errorf("something is left of no requests: %+v", s)
 	}
 	f.expect("empty", 0, 0)

@@ -37,7 +37,7 @@ func (a *Account) Align(m *index.Members) {
 	now := a.clock()
 	for _, w := range a.slots {
 		if w != nil {
-			a.settle(w, now)
+			a.updateColumns(w, now)
 		}
 	}
 }
@@ -81,8 +81,9 @@ func zeros[T int32 | int64](s []T, n int) []T {
 	return s
 }
 
-// settle updates the columns of a worker.
-func (a *Account) settle(w *workload, now time.Duration) {
+// updateColumns computes the columns of worker w for the time now. A worker outside the
+// list of members has no columns.
+func (a *Account) updateColumns(w *workload, now time.Duration) {
 	if decays := w.prefill.decays(); decays != (w.decaying != notDecaying) {
 		a.setDecaying(w, decays)
 	}
@@ -94,6 +95,7 @@ func (a *Account) settle(w *workload, now time.Duration) {
 	a.columns.Requests[w.member] = int32(w.running.n)
 }
 
+// setDecaying adds a worker to a.decaying or removes the worker.
 func (a *Account) setDecaying(w *workload, decays bool) {
 	if decays {
 		w.decaying = int32(len(a.decaying))
@@ -110,7 +112,8 @@ func (a *Account) setDecaying(w *workload, decays bool) {
 }
 
 // rounded returns the whole blocks in a sum of weights, halves rounded up. A
-// millionth of a block is added first, so that ten halves of 0.1 still round up.
+// millionth of a block is added first, because sums of inexact weights may be just below a
+// half.
 func rounded(weight int64) int32 {
 	return int32(min((weight+one/2+one>>20)/one, math.MaxInt32))
 }
@@ -137,33 +140,35 @@ type Shared struct {
 }
 
 // Shared appends to dst the aligned members that share active blocks with sequence,
-// each once, in no order. Its cost is that of its answer.
+// each once, in no order. The work is linear in the
+// members and in the blocks that they share.
 func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
-	at, depth := &a.prompts.root, 0
+	n, depth := &a.prompts.root, 0 // the deepest node on the way, and the blocks up to its end
 	for depth < len(sequence) {
-		child := at.children[sequence[depth]]
+		child := n.children[sequence[depth]]
 		if child == nil {
 			break
 		}
-		dst = a.appendShared(dst, at.held, child.held, depth)
-		n := common(child.hashes, sequence[depth:])
-		at, depth = child, depth+n
-		if n < len(child.hashes) {
+		dst = a.appendShared(dst, n.shares, child.shares, depth)
+		matched := common(child.hashes, sequence[depth:])
+		n, depth = child, depth+matched
+		if matched < len(child.hashes) {
 			break
 		}
 	}
-	return a.appendShared(dst, at.held, nil, depth)
+	return a.appendShared(dst, n.shares, nil, depth)
 }
 
-// appendShared appends the members among held that are not in deeper, which is
-// a part of held.
-func (a *Account) appendShared(dst []Shared, held, deeper []share, depth int) []Shared {
-	for i := range held {
-		if len(deeper) > 0 && deeper[0].slot == held[i].slot {
+// appendShared appends to dst the aligned members whose requests leave the sequence after
+// depth blocks. shares are those of a node that ends there, and deeper those of the next
+// node. Each worker of deeper is in shares too.
+func (a *Account) appendShared(dst []Shared, shares, deeper []share, depth int) []Shared {
+	for i := range shares {
+		if len(deeper) > 0 && deeper[0].slot == shares[i].slot {
 			deeper = deeper[1:]
 			continue
 		}
-		if m := a.slots[held[i].slot].member; m != notMember {
+		if m := a.slots[shares[i].slot].member; m != notMember {
 			dst = append(dst, Shared{Member: m, Blocks: int32(depth)})
 		}
 	}

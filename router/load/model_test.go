@@ -338,13 +338,13 @@ func (m *machine) Check(t *rapid.T) {
 func (n *node) check(t *rapid.T, nodes, blocks *int) {
 	below := make(map[int32]int32)
 	for first, child := range n.children {
-		if child.parent != n || child.hashes[0] != first || len(child.held) == 0 {
+		if child.parent != n || child.hashes[0] != first || len(child.shares) == 0 {
 			t.Fatalf("child %v of %v", child, n)
 		}
-		if !slices.IsSortedFunc(child.held, func(a, b share) int { return cmp.Compare(a.slot, b.slot) }) {
-			t.Fatalf("not in order: %v", child.held)
+		if !slices.IsSortedFunc(child.shares, func(a, b share) int { return cmp.Compare(a.slot, b.slot) }) {
+			t.Fatalf("not in order: %v", child.shares)
 		}
-		for _, h := range child.held {
+		for _, h := range child.shares {
 			below[h.slot] += h.requests
 		}
 		*nodes++
@@ -355,7 +355,7 @@ func (n *node) check(t *rapid.T, nodes, blocks *int) {
 		return
 	}
 	ending := n.ends
-	for _, h := range n.held {
+	for _, h := range n.shares {
 		ending -= h.requests - below[h.slot]
 		delete(below, h.slot)
 	}

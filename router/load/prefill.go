@@ -29,6 +29,7 @@ type prefill struct {
 }
 
 // add counts a request. A request without prompt work is ignored.
+// add counts a request that begins now.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -39,19 +40,20 @@ func (p *prefill) add(r *request, now time.Duration) {
 		p.unmodelled++
 	}
 	if p.anchor == nil {
-		p.anchorAt(r, now)
+		p.setAnchor(r, now)
 	}
 }
 
-// anchorAt makes r the anchor. r may be nil.
-func (p *prefill) anchorAt(r *request, now time.Duration) {
+// setAnchor makes r the anchor. r may be nil.
+func (p *prefill) setAnchor(r *request, now time.Duration) {
 	p.anchor, p.since, p.full, p.lasts = r, now, 0, 0
 	if r != nil {
 		p.full, p.lasts = r.prefill, r.duration
 	}
 }
 
-// remove removes a request that is still in its worker's list of active requests.
+// remove removes the prefill of r, if any is left. r must still be in its worker's list of
+// active requests, because the next anchor is the next request in that list.
 func (p *prefill) remove(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -62,9 +64,10 @@ func (p *prefill) remove(r *request, now time.Duration) {
 		for next != nil && next.prefill == 0 {
 			next = next.in[byArrival].next
 		}
-		p.anchorAt(next, now)
+		p.setAnchor(next, now)
 	case p.unmodelled == 0:
-		// The worker computed that request meanwhile, and not the anchor.
+		// The worker computed r meanwhile, and not the anchor. So the anchor's time begins
+		// later, by the duration of r.
 		p.since = min(now, p.since+r.duration)
 	}
 	p.requests--
@@ -78,12 +81,12 @@ func (p *prefill) remove(r *request, now time.Duration) {
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.lasts > 0 }
 
-// remaining returns the tokens that still have to be computed.
+// remaining returns the number of prompt tokens that still have to be computed at time now.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.since {
 		return p.tokens
 	}
-	limit := p.tokens
+	limit := p.tokens // the tokens that run down
 	if p.unmodelled > 0 {
 		limit = p.full
 	}

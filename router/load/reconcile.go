@@ -7,42 +7,45 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// phantomAfter is how long the account must have more requests of a worker than its
-// engine before the account believes the engine. Requests and the news of their end
-// travel for a while.
+// phantomAfter is how long the account must have more requests of a worker than the
+// worker's engine reports, before Reconcile takes the difference for phantoms. Requests,
+// reports and ends of requests travel for a while.
 const phantomAfter = 5 * time.Second
 
-// surplus is the number of requests that an account has beyond those of an engine.
+// surplus describes the requests of one worker that the account has and the engine does
+// not report.
 type surplus struct {
-	// least is the smallest surplus since then, 0 for none.
+	// least is the smallest surplus in the reports since the time since; 0 means that the
+	// last report showed no surplus.
 	least int
 	since time.Duration
 	// phantoms are the requests that the engine does not have.
 	phantoms int
 }
 
-// acquit says that r is no phantom after all.
-func (s *surplus) acquit(r *request) {
+// notPhantom clears the phantom mark of r, because r has ended or was heard of.
+func (s *surplus) notPhantom(r *request) {
 	if r.phantom {
 		r.phantom = false
 		s.phantoms--
 	}
 }
 
-// Reconcile compares the account with the number of requests that a worker's engine
-// reports, and returns the number of phantoms. A phantom is a request whose client
-// has vanished: the account has had more requests than the engine for a while, the
-// prefill was never marked complete, and nothing was heard of the request for that
-// while. The oldest such requests lose their prefill load and stay active
-// otherwise. Requests that wait in the engine are not computed yet, so as many
-// unmarked requests are real.
+// Reconcile compares the account with the numbers of requests that a worker's engine
+// reports, and returns the number of new phantoms. A phantom is a request whose client has
+// vanished. Three things must hold for phantomAfter: the account has more requests than the
+// engine, the request's prefill is not complete, and nothing was heard of the request.
+// Reconcile removes the prefill load of phantoms, oldest first, and keeps the requests
+// active. A request that waits in the engine is not computed yet, so as many requests with
+// prefill are real.
 func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms int) {
 	w := a.workers[worker]
 	if w == nil {
 		return 0
 	}
-	r, q := int(min(running, math.MaxInt32)), int(min(waiting, math.MaxInt32))
-	now, more := a.clock(), min(w.running.n-w.phantoms-r-q, w.prefill.requests-q)
+	inEngine, queued := int(min(running, math.MaxInt32)), int(min(waiting, math.MaxInt32))
+	now := a.clock()
+	more := min(w.running.n-w.phantoms-inEngine-queued, w.prefill.requests-queued)
 	switch {
 	case more <= 0:
 		w.least = 0
@@ -66,6 +69,6 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	w.phantoms += phantoms
 	w.least = 0
 	a.stats.Phantoms += uint64(phantoms)
-	a.settle(w, now)
+	a.updateColumns(w, now)
 	return phantoms
 }

@@ -58,20 +58,25 @@ func (r *Request) validate() error {
 // request is an active request.
 type request struct {
 	id string
+	// on is the workload of the request's worker.
 	on *workload
 	// end is the node where the tracked blocks end, nil without any.
 	end *node
 
+	// tracked counts the prompt blocks and outputs the generated blocks. expected is the
+	// expected output in tokens, and blockSize is in tokens.
 	tracked, expected  int32
 	outputs, blockSize int32
 	// number distinguishes this booking from others of the same id.
 	number uint64
 	// outputWeight is the sum of the weights of the output blocks.
 	outputWeight int64
-	// prefill is 0 once the prefill is complete.
+	// prefill is the number of prompt tokens to compute, 0 once the prefill is complete.
+	// duration is the expected time for them, 0 when unknown.
 	prefill  int64
 	duration time.Duration
 
+	// heard is when something was last heard of the request, as Account.clock tells it.
 	heard time.Duration
 	// provisional is true until something is heard of a provisional request.
 	provisional bool

@@ -22,14 +22,14 @@ type node struct {
 	parent   *node
 	hashes   []kv.SequenceHash
 	children map[kv.SequenceHash]*node // by the first hash of the child
-	// held has a share for each worker with a request through this node, ordered by slot.
+	// shares has an element for each worker with a request through this node, ordered by slot.
 	// A worker of a node is one of the parent too.
-	held []share
+	shares []share
 	// ends is the number of requests whose blocks end with the node.
 	ends int32
 }
 
-// share is the part of one worker in a node.
+// share says how one worker uses a node.
 type share struct {
 	// slot is the worker's index in Account.slots.
 	slot int32
@@ -38,8 +38,10 @@ type share struct {
 	requests, weight int32
 }
 
+// find returns the position of a worker's share in n.shares. ok is false when the worker
+// has none, and then the position is where the share belongs.
 func (n *node) find(slot int32) (int, bool) {
-	return slices.BinarySearchFunc(n.held, slot, func(h share, slot int32) int { return cmp.Compare(h.slot, slot) })
+	return slices.BinarySearchFunc(n.shares, slot, func(h share, slot int32) int { return cmp.Compare(h.slot, slot) })
 }
 
 // common returns the length of the longest common prefix.
@@ -61,10 +63,10 @@ func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int
 	for n := end; n != &t.root; n = n.parent {
 		i, ok := n.find(slot)
 		if ok {
-			n.held[i].requests++
+			n.shares[i].requests++
 			continue
 		}
-		n.held = slices.Insert(n.held, i, share{slot: slot, requests: 1, weight: one})
+		n.shares = slices.Insert(n.shares, i, share{slot: slot, requests: 1, weight: one})
 		added += int64(len(n.hashes)) * one
 	}
 	return end, added
@@ -91,6 +93,7 @@ func (t *trie) open(sequence []kv.SequenceHash) *node {
 	return at
 }
 
+// adopt makes child a child of n.
 func (n *node) adopt(child *node) {
 	if n.children == nil {
 		n.children = make(map[kv.SequenceHash]*node, 1)
@@ -99,13 +102,13 @@ func (n *node) adopt(child *node) {
 	child.parent = n
 }
 
-// split puts the first at blocks of lower into a node of their own and returns that
-// node. Each part gets an array of its own, because one array would keep the other
+// split moves the first n blocks of lower into a new parent of lower and returns that
+// parent. Each part gets an array of its own, because one array would keep the other
 // alive.
-func (t *trie) split(lower *node, at int) *node {
-	upper := &node{hashes: slices.Clone(lower.hashes[:at]), held: slices.Clone(lower.held)}
+func (t *trie) split(lower *node, n int) *node {
+	upper := &node{hashes: slices.Clone(lower.hashes[:n]), shares: slices.Clone(lower.shares)}
 	lower.parent.adopt(upper)
-	lower.hashes = slices.Clone(lower.hashes[at:])
+	lower.hashes = slices.Clone(lower.hashes[n:])
 	upper.adopt(lower)
 	t.nodes++
 	return upper
@@ -117,13 +120,13 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 	end.ends--
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)
-		if h := &n.held[i]; h.requests > 1 {
+		if h := &n.shares[i]; h.requests > 1 {
 			h.requests--
 		} else {
 			removed += int64(len(n.hashes)) * int64(h.weight)
 			n.release(i)
 		}
-		if len(n.held) > 0 {
+		if len(n.shares) > 0 {
 			n = t.merge(n).parent
 			continue
 		}
@@ -135,11 +138,11 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 	return removed
 }
 
-// release removes the share at i.
+// release removes the share at position i.
 func (n *node) release(i int) {
-	n.held = slices.Delete(n.held, i, i+1)
-	if cap(n.held) >= 16 && len(n.held) <= cap(n.held)/4 {
-		n.held = append(make([]share, 0, 2*len(n.held)), n.held...)
+	n.shares = slices.Delete(n.shares, i, i+1)
+	if cap(n.shares) >= 16 && len(n.shares) <= cap(n.shares)/4 {
+		n.shares = append(make([]share, 0, 2*len(n.shares)), n.shares...)
 	}
 }
 
@@ -150,7 +153,7 @@ func (t *trie) merge(n *node) *node {
 		return n
 	}
 	for _, child := range n.children {
-		if !slices.Equal(n.held, child.held) {
+		if !slices.Equal(n.shares, child.shares) {
 			return n
 		}
 		child.hashes = slices.Concat(n.hashes, child.hashes)
@@ -161,12 +164,12 @@ func (t *trie) merge(n *node) *node {
 	return n
 }
 
-// weigh gives a weight to the blocks that only one request of the worker uses. The
-// request ends at end. weigh returns the change of the sum of weights.
+// weigh sets the weight of the blocks that only one request of the worker uses. The request
+// ends at node end. weigh returns the change of the worker's sum of weights.
 func (t *trie) weigh(end *node, slot, weight int32) (change int64) {
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)
-		h := &n.held[i]
+		h := &n.shares[i]
 		if h.requests > 1 {
 			break
 		}

@@ -77,19 +77,19 @@ func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	return ok
 }
 
-// released lets requests try that wait for a worker whose load has dropped.
+// released lets waiting requests try again after the load of worker w has dropped. The
+// caller holds s.mu.
 func (s *Scheduler) released(w kv.Worker) {
 	if s.queue.Len() == 0 {
 		return
 	}
-	if at, ok := s.members.Find(w); ok {
-		s.queue.Released(w, s.workers[at].Taints)
+	if member, ok := s.members.Find(w); ok {
+		s.queue.Released(w, s.workers[member].Taints)
 		s.drain()
 	}
 }
 
-// RemoveWorker ends every request of a worker that has gone, and returns their
-// number.
+// RemoveWorker ends every request of a worker that has gone, and returns their number.
 func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +130,7 @@ func (s *Scheduler) Busy() BusyThresholds {
 	return s.busy.thresholds
 }
 
-// ReportUsedBlocks notes how many blocks of its device a worker reports to be in
-// use.
+// ReportUsedBlocks notes how many blocks of its device a worker reports to be in use.
 func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,9 +139,8 @@ func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	}
 }
 
-// ReportRequests notes how many requests a worker's engine has, running and
-// waiting. Requests that the engine does not have lose their prefill load: see
-// load.Account.Reconcile.
+// ReportRequests notes how many requests a worker's engine has, running and waiting. Requests
+// that the engine does not have lose their prefill load: see load.Account.Reconcile.
 func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +163,8 @@ func (s *Scheduler) Tick() {
 	s.drain()
 }
 
-// expire ends requests that have been silent for too long.
+// expire ends requests that have been silent for too long, and lets waiting requests try
+// at the next drain.
 func (s *Scheduler) expire() {
 	if s.account.Expire() > 0 {
 		s.queue.WakeAll()
@@ -238,8 +237,8 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	return dst, nil
 }
 
-// follow aligns everything with the current list of members, and returns r in terms
-// of that list.
+// follow aligns the scheduler with the current list of members, and returns r with member
+// numbers of that list. The caller holds s.mu.
 func (s *Scheduler) follow(r *Request) *Request {
 	if m := s.latest(r.Members); m != s.members {
 		s.align(m)
@@ -247,7 +246,8 @@ func (s *Scheduler) follow(r *Request) *Request {
 	return r.in(s.members)
 }
 
-// latest returns the current list of members, given the list m of a request.
+// latest returns the list of members to use for a request that came with list m:
+// Options.Members decides, then m. Without both latest returns s.members.
 func (s *Scheduler) latest(m *index.Members) *index.Members {
 	if s.options.Members != nil {
 		m = s.options.Members()
@@ -258,7 +258,8 @@ func (s *Scheduler) latest(m *index.Members) *index.Members {
 	return m
 }
 
-// in returns r in terms of m: r itself unless r came with another list.
+// in returns r with member numbers of list m. The result is r itself if r has that list or
+// names no members.
 func (r *Request) in(m *index.Members) *Request {
 	if r.Members == m || r.Members == nil {
 		return r
@@ -266,6 +267,8 @@ func (r *Request) in(m *index.Members) *Request {
 	return r.onto(m)
 }
 
+// align makes m the list of members. Every waiting request tries again at the next drain.
+// The caller holds s.mu.
 func (s *Scheduler) align(m *index.Members) {
 	s.members = m
 	s.alignments++
@@ -276,7 +279,7 @@ func (s *Scheduler) align(m *index.Members) {
 	s.queue.WakeAll()
 }
 
-// describe reads the workers' descriptions.
+// describe reads the description of every member into s.workers.
 func (s *Scheduler) describe() {
 	s.workers = slices.Grow(s.workers[:0], len(s.members.List))
 	for _, m := range s.members.List {
@@ -284,23 +287,23 @@ func (s *Scheduler) describe() {
 	}
 }
 
-// onto returns a copy of r in terms of another list of members, without what r has
-// of workers outside that list.
+// onto returns a copy of r with member numbers of list to. Hits and overlaps of workers
+// that to does not list are left out.
 func (r *Request) onto(to *index.Members) *Request {
 	moved, from := *r, r.Members
 	moved.Members, moved.Hits, moved.Overlaps = to, nil, nil
-	place := func(member int32) (int32, bool) {
-		at, ok := to.Find(from.List[member].Worker)
-		return int32(at), ok
+	renumber := func(member int32) (int32, bool) {
+		number, ok := to.Find(from.List[member].Worker)
+		return int32(number), ok
 	}
 	for _, h := range r.Hits {
-		if at, ok := place(h.Member); ok {
-			moved.Hits = append(moved.Hits, index.Hit{Member: at, Hits: h.Hits})
+		if member, ok := renumber(h.Member); ok {
+			moved.Hits = append(moved.Hits, index.Hit{Member: member, Hits: h.Hits})
 		}
 	}
 	for _, o := range r.Overlaps {
-		if at, ok := place(o.Member); ok {
-			moved.Overlaps = append(moved.Overlaps, Overlap{at, o.Blocks})
+		if member, ok := renumber(o.Member); ok {
+			moved.Overlaps = append(moved.Overlaps, Overlap{member, o.Blocks})
 		}
 	}
 	return &moved

@@ -19,9 +19,8 @@ const (
 	//
 	//	scale*max(0, prefill blocks - credit) + decode blocks + weight*requests
 	FormulaCredit Formula = iota
-	// FormulaOverlapWeight is the older formula. Cached tokens are not computed and
-	// give no other credit. Of equal workers the one that holds the fewest blocks
-	// wins.
+	// FormulaOverlapWeight is the older formula. Cached tokens are not computed and give no
+	// other credit. Of equal workers the one that holds the fewest blocks wins.
 	//
 	//	overlap weight*uncached prefill blocks + decode blocks
 	FormulaOverlapWeight
@@ -46,8 +45,7 @@ const (
 	TieRandom Tie = iota
 	// TieFirst takes the first one by worker id and rank.
 	TieFirst
-	// TieSmallestTree takes the one that holds the fewest blocks, and draws among
-	// equals.
+	// TieSmallestTree takes the one that holds the fewest blocks, and draws among equals.
 	TieSmallestTree
 )
 
@@ -81,12 +79,10 @@ type Config struct {
 	// ActiveRequestWeight is the cost of one active request besides its blocks, in
 	// blocks, 0..MaxWeight; 0 is the default.
 	ActiveRequestWeight float64
-	// HostWeight and DiskWeight are the worth of a block in host memory and on disk
-	// relative to a device block, 0..1; 0.75 and 0.25 are the defaults. A tier of
-	// weight 0 is ignored.
+	// HostWeight and DiskWeight are the worth of a block in host memory and on disk relative
+	// to a device block, 0..1; 0.75 and 0.25 are the defaults. A tier of weight 0 is ignored.
 	HostWeight, DiskWeight float64
-	// ExternalWeight is the same for an external block; nil, the default, means
-	// DiskWeight.
+	// ExternalWeight is the same for an external block; nil, the default, means DiskWeight.
 	ExternalWeight *float64
 	// SharedMultiplier is the credit for a block of the shared cache beyond the
 	// worker's device prefix, 0..1; 0 is the default.
@@ -102,8 +98,7 @@ type Config struct {
 	Temperature float64
 	// Seed makes the draws repeatable; 0 takes a random seed.
 	Seed uint64
-	// Tie decides between equals. FormulaOverlapWeight takes TieRandom for
-	// TieSmallestTree.
+	// Tie decides between equals. FormulaOverlapWeight takes TieRandom for TieSmallestTree.
 	Tie Tie
 	// Cost chooses by expected milliseconds to the first token, if
 	// Options.Estimator can tell them for every candidate.
@@ -197,8 +192,7 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
-// check reports the first field that has no effect under c. Cost mode has no
-// weights.
+// check reports the first field that has no effect under c. Cost mode has no weights.
 func (o *Override) check(c *Config) error {
 	if o == nil || !c.Cost {
 		return nil
@@ -255,9 +249,8 @@ type Options struct {
 	// Estimator and Held are for the CostSelector: see CostOptions.
 	Estimator Estimator
 	Held      func(m *index.Members, member int) uint64
-	// Members returns the current list of workers, which a decision uses instead of
-	// the request's older list. It is called for each decision. Nil uses the
-	// request's list.
+	// Members returns the current list of workers, which a decision uses instead of the
+	// request's older list. It is called for each decision. Nil uses the request's list.
 	Members func() *index.Members
 	// Worker describes a worker. It is called when the list of members changes and
 	// at WorkersChanged. Nil describes no worker.

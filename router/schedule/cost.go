@@ -16,8 +16,7 @@ type CostSelector struct {
 	held      func(m *index.Members, member int) uint64
 	random    *rand.Rand
 	costs     []float64
-	// active has the blocks of Selection.Active by member. It is all 0 between
-	// decisions.
+	// active has the blocks of Selection.Active by member. It is all 0 between decisions.
 	active []int32
 	stats  CostStats
 }
@@ -36,14 +35,12 @@ type CostOptions struct {
 	Seed uint64
 	// Estimator is asked when Config.Cost is set. Nil has no measures.
 	Estimator Estimator
-	// Held returns how many blocks a member holds, for TieSmallestTree. Nil makes
-	// all equal. Held is called under the scheduler's lock, for equally good
-	// workers only.
+	// Held returns how many blocks a member holds, for TieSmallestTree. Nil makes all equal.
+	// Held is called under the scheduler's lock, for equally good workers only.
 	Held func(m *index.Members, member int) uint64
 }
 
-// NewCostSelector returns a selector. The weights come from each Selection's
-// Config.
+// NewCostSelector returns a selector. The weights come from each Selection's Config.
 func NewCostSelector(o CostOptions) *CostSelector {
 	seed := o.Seed
 	if seed == 0 {
@@ -126,7 +123,7 @@ func (s *CostSelector) weigh(w *weighing) {
 			s.weighRest(w, from, k)
 		}
 		r := v.overlapOfHits(&h.Hits)
-		t := terms{own: v.tokens, credit: v.deviceCredit*r.device + r.lower}
+		t := terms{tokens: v.tokens, credit: v.deviceCredit*r.device + r.lower}
 		if !v.plain || r.effective*v.blockSize > float64(v.tokens) {
 			t = w.termsOf(m, r)
 		}
@@ -210,8 +207,7 @@ func (s *CostSelector) prefer(in *Selection) {
 	}
 }
 
-// taintFactor returns the factor on the cost of member m, below 1 for a preferred
-// member.
+// taintFactor returns the factor on the cost of member m, below 1 for a preferred member.
 func taintFactor(in *Selection, m int) float64 {
 	sum := 0.0
 	for _, p := range in.Request.PreferredTaints {

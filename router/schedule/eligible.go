@@ -31,13 +31,11 @@ type filter struct {
 
 func (r *Request) filter() filter { return filter{r.Pinned, r.Allowed, r.RequiredTaints} }
 
-// cluster is the workers as they are at the moment: one entry per member in each
-// slice.
+// cluster is the workers as they are at the moment: one entry per member in each slice.
 type cluster struct {
 	members *index.Members
 	workers []WorkerConfig
-	// overload says for each member whether its worker is overloaded. Nil means
-	// that none is.
+	// overload says for each member whether its worker is overloaded. Nil means that none is.
 	overload []bool
 }
 
@@ -72,6 +70,7 @@ func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	return dst, nil
 }
 
+// eligiblePin does what eligible does, for a request that is pinned to a worker.
 func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {
 	if !f.allows(f.pinned.ID) {
 		return nil, fmt.Errorf("worker %s: %w", f.pinned, ErrPinnedNotAllowed)
@@ -111,7 +110,8 @@ type BusyThresholds struct {
 	PrefillFraction *float64
 }
 
-// unknownBatch stands for the tokens of a step of a worker that does not say.
+// unknownBatch is the assumed number of tokens in one step of a worker whose
+// MaxBatchedTokens is unknown.
 const unknownBatch = 10_000_000
 
 // Validate reports the first threshold that is out of range.
@@ -155,49 +155,49 @@ func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	return limit
 }
 
-// overloads knows which members are beyond the thresholds. It follows a list of
-// members like a load.Account.
+// overloads tells which members are beyond the busy thresholds. Its calls must not overlap.
 type overloads struct {
 	thresholds BusyThresholds
 	members    *index.Members
 	workers    []WorkerConfig
 	now        func() time.Time
-	// used is the number of blocks that a member has reported, heard the time of
-	// the report, latched whether the member is beyond its decode threshold, over
-	// whether its worker is overloaded.
-	used    []uint64
-	heard   []time.Time
-	latched []bool
-	over    []bool
+	// These slices are indexed by member number. usedBlocks is the last report, and
+	// reportedAt its time. decodeBusy is true from the moment that a member exceeds its
+	// decode threshold until the load is below the threshold. overloaded is true when all
+	// ranks of the member's worker are beyond a threshold.
+	usedBlocks []uint64
+	reportedAt []time.Time
+	decodeBusy []bool
+	overloaded []bool
 }
 
-// usedTimeout is how long a report of used blocks counts. The worker may have
-// fallen silent.
+// usedTimeout is how long a report of used blocks counts. The worker may have fallen silent.
 const usedTimeout = time.Minute
 
 func newOverloads(t BusyThresholds, now func() time.Time) *overloads {
 	return &overloads{thresholds: t, members: &index.Members{}, now: now}
 }
 
-// align follows m. What is known of its workers stays known.
+// align makes m the list of members, which workers describes. Members of both lists keep
+// their reports.
 func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
-	old, used, heard, latched := o.members, o.used, o.heard, o.latched
+	old, usedBlocks, reportedAt, decodeBusy := o.members, o.usedBlocks, o.reportedAt, o.decodeBusy
 	o.members, o.workers = m, workers
-	o.used, o.heard = make([]uint64, len(m.List)), make([]time.Time, len(m.List))
-	o.latched, o.over = make([]bool, len(m.List)), make([]bool, len(m.List))
+	o.usedBlocks, o.reportedAt = make([]uint64, len(m.List)), make([]time.Time, len(m.List))
+	o.decodeBusy, o.overloaded = make([]bool, len(m.List)), make([]bool, len(m.List))
 	for i, w := range old.List {
-		if at, ok := m.Find(w.Worker); ok {
-			o.used[at], o.heard[at], o.latched[at] = used[i], heard[i], latched[i]
+		if number, ok := m.Find(w.Worker); ok {
+			o.usedBlocks[number], o.reportedAt[number], o.decodeBusy[number] = usedBlocks[i], reportedAt[i], decodeBusy[i]
 		}
 	}
 }
 
-// report notes how many blocks a worker uses, and reports whether the worker is a
-// member.
+// report records the number of device blocks that a worker uses. report returns false for
+// a worker that is no member.
 func (o *overloads) report(w kv.Worker, used uint64) bool {
-	at, ok := o.members.Find(w)
+	member, ok := o.members.Find(w)
 	if ok {
-		o.used[at], o.heard[at] = used, o.now()
+		o.usedBlocks[member], o.reportedAt[member] = used, o.now()
 	}
 	return ok
 }
@@ -213,11 +213,11 @@ func (o *overloads) current(loads *load.Columns) []bool {
 	for first := 0; first < len(list); {
 		end, all := first, true
 		for ; end < len(list) && list[end].Worker.ID == list[first].Worker.ID; end++ {
-			// Every rank is checked, because the check updates its latch.
-			all = o.rank(end, loads, now) && all
+			// rankOverloaded comes first, because every call updates decodeBusy.
+			all = o.rankOverloaded(end, loads, now) && all
 		}
 		for m := first; m < end; m++ {
-			o.over[m] = all
+			o.overloaded[m] = all
 		}
 		any = any || all
 		first = end
@@ -225,25 +225,26 @@ func (o *overloads) current(loads *load.Columns) []bool {
 	if !any {
 		return nil
 	}
-	return o.over
+	return o.overloaded
 }
 
-// rank reports whether one rank is beyond a threshold.
-func (o *overloads) rank(m int, loads *load.Columns, now time.Time) bool {
+// rankOverloaded updates decodeBusy of member m and reports whether the member is beyond a
+// threshold.
+func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bool {
 	t, w := &o.thresholds, &o.workers[m]
 	if t.DecodeBlocks != nil && w.TotalBlocks > 0 {
 		bound := *t.DecodeBlocks * float64(w.TotalBlocks)
-		if o.used[m] > 0 && now.Sub(o.heard[m]) > usedTimeout {
-			o.used[m] = 0
+		if o.usedBlocks[m] > 0 && now.Sub(o.reportedAt[m]) > usedTimeout {
+			o.usedBlocks[m] = 0
 		}
-		most := max(float64(loads.ActiveBlocks[m]), float64(o.used[m]))
+		most := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
 		if most > bound {
-			o.latched[m] = true
+			o.decodeBusy[m] = true
 		} else if most < bound || most == 0 {
-			o.latched[m] = false
+			o.decodeBusy[m] = false
 		}
 	} else {
-		o.latched[m] = false
+		o.decodeBusy[m] = false
 	}
-	return o.latched[m] || loads.PrefillTokens[m] > prefillLimit(t.PrefillTokens, t.PrefillFraction, w)
+	return o.decodeBusy[m] || loads.PrefillTokens[m] > prefillLimit(t.PrefillTokens, t.PrefillFraction, w)
 }

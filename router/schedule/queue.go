@@ -16,9 +16,8 @@ import (
 // strict, and a request never waits for one of another lane. Next returns the first
 // request, by order, among the heads of the lanes that have a worker.
 //
-// A lane without a worker sleeps until one of its workers is Released or all lanes
-// are woken. A sleeping lane costs nothing: the release of a worker touches that
-// worker's lanes only.
+// A lane without a worker sleeps until one of its workers is Released or all lanes are woken.
+// A sleeping lane costs nothing: the release of a worker touches that worker's lanes only.
 type Queue struct {
 	o     QueueOptions
 	lanes map[laneKey]*lane
@@ -126,9 +125,8 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	return busy(i)
 }
 
-// Push makes a request wait. The error is a *QueueRejection when a limit is
-// reached. An item is in one queue at most, and may be used again after it has
-// left.
+// Push makes a request wait. The error is a *QueueRejection when a limit is reached. An item
+// is in one queue at most, and may be used again after it has left.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		return r
@@ -151,8 +149,7 @@ func (q *Queue) Push(i *Item) error {
 	return nil
 }
 
-// rejection returns the limit that refuses a request and counts the refusal, or
-// returns nil.
+// rejection returns the limit that refuses a request and counts the refusal, or returns nil.
 func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
@@ -199,10 +196,9 @@ func (q *Queue) count(i *Item, sign int) {
 	q.stats.CachedTokens += sign * i.CachedTokens
 }
 
-// Next removes and returns the request that goes to a worker now, or nil. busy
-// reports whether all workers of an item are busy. Next asks once for each lane
-// that may have become free. An item that no worker may serve is not busy, because
-// it has to get its error.
+// Next removes and returns the request that goes to a worker now, or nil. busy reports
+// whether all workers of an item are busy. Next asks once for each lane that may have become
+// free. An item that no worker may serve is not busy, because it has to get its error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
 	for len(q.awake) > 0 {
 		l := q.awake[0]
@@ -218,8 +214,7 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 	return nil
 }
 
-// Remove removes a request that no longer waits, and reports whether it was
-// waiting.
+// Remove removes a request that no longer waits, and reports whether it was waiting.
 func (q *Queue) Remove(i *Item) bool {
 	if i.lane == nil {
 		return false
@@ -254,8 +249,7 @@ func (q *Queue) Stats() QueueStats {
 	return s
 }
 
-// QueueOptions say when requests wait and how many may. With the zero value no
-// request waits.
+// QueueOptions say when requests wait and how many may. With the zero value no request waits.
 type QueueOptions struct {
 	// Threshold makes a worker busy while its pending prefill tokens exceed this
 	// fraction of what the worker computes in a step. The fraction is above 0; nil
@@ -263,9 +257,8 @@ type QueueOptions struct {
 	// Either is enough. With neither no request waits.
 	Threshold       *float64
 	ThresholdTokens *int64
-	// MaxPending bounds the waiting requests; 0 means 16,384. MaxTokens bounds the
-	// sum of their prompts; 0 means 1<<28. A request is refused once a bound is
-	// reached.
+	// MaxPending bounds the waiting requests; 0 means 16,384. MaxTokens bounds the sum of
+	// their prompts; 0 means 1<<28. A request is refused once a bound is reached.
 	MaxPending, MaxTokens int
 	// MaxAllowed bounds the sum of the sizes of the sets of allowed workers; 0
 	// means 1<<20. Requests with one set count once.

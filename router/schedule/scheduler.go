@@ -12,8 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
-// Scheduler chooses workers and keeps the account of their requests. Make one with
-// New.
+// Scheduler chooses workers and keeps the account of their requests. Make one with New.
 type Scheduler struct {
 	options  Options
 	config   Config
@@ -25,7 +24,8 @@ type Scheduler struct {
 	account *load.Account
 	busy    *overloads
 	queue   *Queue
-	// members is the list that account, busy, queue and workers follow.
+	// members is the list to which the member numbers of account, busy, queue and workers
+	// refer. align replaces the list for all of them.
 	members *index.Members
 	workers []WorkerConfig
 	// alignments counts the changes of members and workers.
@@ -34,16 +34,16 @@ type Scheduler struct {
 	stats      Stats
 	started    time.Time
 
-	// Memory of one decision.
+	// Scratch memory of one decision, reused so that a decision allocates nothing.
 	selection  Selection
 	override   Config
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
-	// waited is true while a request that has waited gets its worker.
+	// waited is true while the scheduler decides for a request that has waited.
 	waited bool
-	// probe and probed are memory for questions to the queue. allBusy is the method
-	// itemBusy.
+	// probe and probed are scratch memory for questions to the queue. allBusy is the
+	// method value of itemBusy, made once because each method value allocates.
 	probe   Item
 	probed  []int32
 	allBusy func(*Item) bool
@@ -104,7 +104,7 @@ func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	return s.cost == nil || multiplier > 0
 }
 
-// validate reports the first field of a request that is out of range.
+// validate reports the first field of r that is out of range, overrides included.
 func (s *Scheduler) validate(r *Request) error {
 	if err := r.Override.check(&s.config); err != nil {
 		return fmt.Errorf("request %q: %w", r.ID, err)
@@ -139,14 +139,18 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// eligible appends to dst the members that pass a filter now. Nil means all.
+// eligible appends to dst the members that pass the filter and are not overloaded. A nil
+// result without an error means that all members are eligible. The error says why no
+// member is. The caller holds s.mu.
 func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 	c := cluster{s.members, s.workers, s.busy.current(s.account.Columns())}
 	return c.eligible(dst, f)
 }
 
-// decide chooses a worker for r and books r if r asks for a booking. r.Members must be
-// s.members.
+// decide returns the worker for r, chosen among the eligible members, and books r if
+// r.Book is set. The caller holds s.mu and has aligned r: r.Members is s.members. The
+// error says why no member is eligible, or is one of choose. A request without an eligible
+// worker is counted in s.stats.
 func (s *Scheduler) decide(r *Request) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
@@ -154,11 +158,12 @@ func (s *Scheduler) decide(r *Request) (Result, error) {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
 	if candidates != nil {
-		s.candidates = candidates
+		s.candidates = candidates // keeps the memory for the next decision
 	}
 	return s.choose(r, candidates)
 }
 
+// countRefusal counts a request that found no eligible worker, by the error of eligible.
 func (s *Scheduler) countRefusal(err error) {
 	switch {
 	case errors.Is(err, ErrNoEndpoints):
@@ -170,8 +175,12 @@ func (s *Scheduler) countRefusal(err error) {
 	}
 }
 
-// choose lets the selector pick among candidates, nil for all members, and books r if r
-// asks for a booking. r.Members must be s.members.
+// choose returns the member that the selector picks, and books r if r.Book is set.
+// candidates are member numbers, ascending; nil means all members. The caller holds s.mu
+// and has aligned r: r.Members is s.members.
+//
+// The error is the selector's, or ErrBadSelection, or a booking error. A request that the
+// account has no room for gets its worker without a booking and without an error.
 func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	s.active = s.active[:0]
 	if len(r.Sequence) > 0 {
@@ -188,27 +197,29 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 		r.Override.apply(&s.override)
 		in.Config = &s.override
 	}
-	m, err := s.selector.Select(in)
+	member, err := s.selector.Select(in)
 	if err != nil {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
-	if !in.has(m) {
-		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, m, len(s.members.List), ErrBadSelection)
+	if !in.has(member) {
+		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, member, len(s.members.List), ErrBadSelection)
 	}
-	result := s.result(in, m)
+	result := s.result(in, member)
 	if r.Book {
-		if err := s.book(r, result.Worker, s.bookedCached(r, &result)); err == nil {
+		err := s.book(r, result.Worker, s.bookedCached(r, &result))
+		switch {
+		case err == nil:
 			result.Booked, result.Booking = true, s.account.LastBooking()
-		} else if errors.Is(err, load.ErrTooManyRequests) {
+		case errors.Is(err, load.ErrTooManyRequests):
 			s.stats.Unbooked++
-		} else {
+		default:
 			return Result{}, err
 		}
 	}
 	return result, nil
 }
 
-// result describes the choice of member m.
+// result returns the Result for the choice of member m.
 func (s *Scheduler) result(in *Selection, m int) Result {
 	r := in.Request
 	out := Result{
@@ -222,7 +233,8 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 	return out
 }
 
-// effective returns the effective overlap of member m with r.
+// effective returns the blocks of r that member m has, weighted by tier. The blocks are
+// those of r.Hits, or of r.Overlaps when r has no hits.
 func (s *Scheduler) effective(r *Request, m int32) float64 {
 	if len(r.Hits) == 0 {
 		return r.overlapOf(m)
@@ -230,14 +242,15 @@ func (s *Scheduler) effective(r *Request, m int32) float64 {
 	return s.config.Effective(r.hitsOf(m))
 }
 
-// potentialBlocks returns the blocks that decode on a worker with r, of which
-// active decode already and shared are r's too. Blocks of r outside its Sequence,
-// such as a partial one, are never shared and count in full.
+// potentialBlocks returns the number of active blocks that a worker has once r runs there.
+// active counts the worker's active blocks without r. shared counts those of them that are
+// blocks of r too. A partial block of r is never shared and counts in full.
 func potentialBlocks(r *Request, active, shared int32) int {
 	return int(active) + r.Blocks() - int(shared)
 }
 
-// sharedOf returns how many blocks member m shares.
+// sharedOf returns the number of blocks that member m shares, 0 for a member that active
+// does not list.
 func sharedOf(active []load.Shared, m int32) int32 {
 	for _, a := range active {
 		if a.Member == m {
@@ -247,7 +260,8 @@ func sharedOf(active []load.Shared, m int32) int32 {
 	return 0
 }
 
-// book books r on w.
+// book books r on worker w. cached counts the tokens of the prompt that need no computing.
+// The error is one of package load.
 func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence,

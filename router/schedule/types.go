@@ -29,8 +29,7 @@ type Request struct {
 	// Waits is called before the request begins to wait. It must not call the
 	// scheduler. It may be nil.
 	Waits func()
-	// Locals are the prompt's blocks for Options.Refresh. The scheduler does not
-	// use them.
+	// Locals are the prompt's blocks for Options.Refresh. The scheduler does not use them.
 	Locals []kv.LocalHash
 	// Members are the workers to choose from. Hits are what they have of the
 	// prompt, ordered by member: see index.Matches.
@@ -63,10 +62,9 @@ type Request struct {
 	// attracts, a negative weight repels.
 	RequiredTaints  []string
 	PreferredTaints []TaintPreference
-	// Explain is called with every candidate that a CostSelector compares. It is
-	// called under the scheduler's lock, by whichever goroutine decides, and must
-	// not call the scheduler. The candidate is valid during the call. Explain may
-	// be nil.
+	// Explain is called with every candidate that a CostSelector compares. It is called under
+	// the scheduler's lock, by whichever goroutine decides, and must not call the scheduler.
+	// The candidate is valid during the call. Explain may be nil.
 	Explain func(c *Candidate)
 }
 
@@ -116,15 +114,13 @@ type Result struct {
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
-	// Cost is the worker's cost in blocks, or in milliseconds when Mode is
-	// ModeCost. Prefill and Decode are its parts in blocks. All are 0 from a
-	// selector that compares no costs.
+	// Cost is the worker's cost in blocks, or in milliseconds when Mode is ModeCost. Prefill
+	// and Decode are its parts in blocks. All are 0 from a selector that compares no costs.
 	Cost, Prefill, Decode float64
 	// PotentialBlocks are the blocks that decode on the worker with this request.
 	PotentialBlocks int
-	// Mode says how a CostSelector chose: ModeWeights, ModeCost, or ModeWeights
-	// with a colon and the measure that cost mode was missing. Other selectors may
-	// leave Mode empty.
+	// Mode says how a CostSelector chose: ModeWeights, ModeCost, or ModeWeights with a colon
+	// and the measure that cost mode was missing. Other selectors may leave Mode empty.
 	Mode string
 	// Booked says whether the request is booked on the worker. Booking is the
 	// number for FreeBooking.
@@ -274,8 +270,7 @@ func (s *RoundRobin) Select(in *Selection) (int, error) {
 
 // Errors of Schedule for errors.Is. Errors of package load are returned too.
 var (
-	// ErrNoEndpoints says that there is no worker, or none that the request may go
-	// to.
+	// ErrNoEndpoints says that there is no worker, or none that the request may go to.
 	ErrNoEndpoints = errors.New("no workers")
 	// ErrAllFiltered says that no worker has the required taints.
 	ErrAllFiltered = errors.New("no worker has the required taints")

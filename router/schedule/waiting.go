@@ -182,8 +182,7 @@ func (s *Scheduler) retract(w *waiter) {
 // bits is a set of members.
 type bits []uint64
 
-// cleared returns an empty set for n members, in the memory of b if it is large
-// enough.
+// cleared returns an empty set for n members, in the memory of b if it is large enough.
 func (b bits) cleared(n int) bits {
 	words := (n + 63) / 64
 	b = slices.Grow(b[:0], words)[:words]
@@ -237,8 +236,7 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 	return some != 0
 }
 
-// mayServe returns the members that may serve an item that waits, overloaded ones
-// included.
+// mayServe returns the members that may serve an item that waits, overloaded ones included.
 func (s *Scheduler) mayServe(i *Item) bits {
 	l := i.lane
 	if l.aligned == s.alignments {
@@ -286,6 +284,5 @@ func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	return dst
 }
 
-// compareID orders a member before an id when all ranks of the id come behind the
-// member.
+// compareID orders a member before an id when all ranks of the id come behind the member.
 func compareID(m index.Member, id kv.WorkerID) int { return cmp.Compare(m.Worker.ID, id) }

@@ -132,26 +132,29 @@ func (w *weighing) credit(m int, r overlap) float64 {
 	return w.deviceCredit*decay*r.device + r.lower + beyond
 }
 
-// terms are the parts of the formula that depend on the request and its hits and
-// not on the load: the tokens that the request adds, and the credits.
+// terms are the parts of the formula that depend on the request and its hits, and not on
+// the load.
 type terms struct {
-	own                  int64
+	// tokens is the number of tokens that the request adds to the worker's prefill.
+	tokens int64
+	// credit and decodeCredit are in blocks.
 	credit, decodeCredit float64
 }
 
 // termsOf returns the terms of member m, whose overlap is r.
 func (w *weighing) termsOf(m int, r overlap) terms {
-	t := terms{own: w.own(r), credit: w.credit(m, r)}
+	t := terms{tokens: w.addedTokens(r), credit: w.credit(m, r)}
 	if w.decodeOnly {
 		t.credit, t.decodeCredit = 0, t.credit
 	}
 	return t
 }
 
-// own is how many tokens the request adds to a worker's prefill. Cached tokens
-// are added back where the credit takes off what they are worth, which need not
-// be one block per block.
-func (w *weighing) own(r overlap) int64 {
+// addedTokens returns the number of tokens that the request adds to a worker's prefill
+// load. The formula subtracts the credit, which is the worth of the cached tokens. So the
+// cached tokens are part of the result, except in FormulaOverlapWeight, which has no credit
+// for them.
+func (w *weighing) addedTokens(r overlap) int64 {
 	switch {
 	case !w.track:
 		return 0
@@ -163,17 +166,17 @@ func (w *weighing) own(r overlap) int64 {
 	return w.cached(r)
 }
 
-// cached returns the tokens of the prompt that count as cached.
+// cached returns the number of prompt tokens that count as cached with overlap r.
 func (w *weighing) cached(r overlap) int64 {
 	return int64(CachedTokens(r.effective, w.in.Request.BlockSize))
 }
 
-// cost returns the cost of sending the request to a worker with pending prefill
-// tokens, with the active blocks including the request's, and with requests besides
-// this one. Unit: blocks.
+// cost returns the cost of sending the request to a worker. Unit: blocks. prefill is the
+// worker's pending prefill in tokens. blocks counts the worker's active blocks, those of
+// the request included. requests counts the worker's requests without this one.
 func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costParts {
 	var p costParts
-	if p.prefill = float64(prefill+t.own)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
+	if p.prefill = float64(prefill+t.tokens)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
 		p.prefill = 0
 	}
 	if p.decode = float64(blocks) - t.decodeCredit; p.decode < 0 {
@@ -240,8 +243,7 @@ func newSoftmax(costs []float64, temperature float64) softmax {
 	return softmax{costs, low / 2, high/2 - low/2, temperature}
 }
 
-// weight returns the probability of position i relative to that of a lowest cost,
-// 0..1.
+// weight returns the probability of position i relative to that of a lowest cost, 0..1.
 func (s *softmax) weight(i int) float64 {
 	return math.Exp(-(s.costs[i]/2 - s.low) / s.span / s.temperature)
 }
@@ -289,11 +291,10 @@ func (s *softmax) drawByTotal(random *rand.Rand) int {
 // called once per decision under the scheduler's lock: it must be quick, must not
 // block and must not call the scheduler.
 type Estimator interface {
-	// FirstTokens sets ms[k] to the expected milliseconds of candidate k, finite
-	// and not negative, for all in.Len() candidates. If a measure is missing, ok is
-	// false, why names the measure, such as "no prefill rate of worker 7/0 yet",
-	// and the decision falls back to weights. in and ms are valid during the call
-	// only.
+	// FirstTokens sets ms[k] to the expected milliseconds of candidate k, finite and not
+	// negative, for all in.Len() candidates. If a measure is missing, ok is false, why names
+	// the measure, such as "no prefill rate of worker 7/0 yet", and the decision falls back
+	// to weights. in and ms are valid during the call only.
 	//
 	// While an Estimator is in use, in.Loads counts, of each booked request, the
 	// tokens that LocalTokens leaves of its prompt.
