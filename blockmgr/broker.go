@@ -42,6 +42,8 @@ type broker struct {
 	turns atomic.Uint64
 }
 
+// growHost makes a host extent of at most maxSlots slots for pool p. When the arena is full it
+// takes extents from other pools, as reclaim allows, and tries again.
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
 	least := leastOf(p.growth.host.leastSlots, maxSlots)
 	for {
@@ -52,6 +54,7 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 	}
 }
 
+// growDisk is growHost for the disk. The disk has answered.
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
 	least := leastOf(p.growth.disk.leastSlots, maxSlots)
 	for {

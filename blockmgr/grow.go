@@ -137,7 +137,7 @@ func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
 		select {
 		case p.growth.wakeup <- struct{}{}:
-			p.pending.operations++
+			p.pending.operations++ // until the grower has tried
 		default:
 		}
 	}

@@ -22,7 +22,7 @@ type keeper struct {
 // Keep keeps blocks from being evicted for ttl, from each tier that a block is in
 // now. Keeping a block again makes its time the longer of the two. Keep returns how
 // many of the blocks are resident and kept. At most half of a tier's slots are kept. A
-// restart of the agent ends it.
+// restart of the agent ends every Keep.
 func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error) {
 	if ttl <= 0 || ttl > MaxKeep {
 		return 0, fmt.Errorf("time to keep %v: want more than 0, at most %v", ttl, MaxKeep)

@@ -271,9 +271,9 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 }
 
 // WatchExtents delivers the host extents that exist and then each new one as it
-// becomes ready. A slow reader delays nobody: what the channel has no room for is
-// in Extents. It is closed by stop, which may be called more than once, or when the
-// manager closes.
+// becomes ready. WatchExtents never blocks the pool: an extent for which the
+// channel has no room is only in Extents. stop closes the channel, and so does the end of
+// the manager. stop may be called more than once.
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -140,7 +140,7 @@ func (p *Pool) announce() {
 	}
 }
 
-// announceAll reports those of some blocks of a tier that the sink does not know yet,
+// announceAll reports the blocks of a tier that the sink does not know yet,
 // and reports whether it came to the end before the pool stopped.
 func (p *Pool) announceAll(lv registry.Level, refs []registry.Ref) bool {
 	for slice := range slices.Chunk(refs, announceSlice) {

@@ -226,6 +226,7 @@ func (l *loop) Apply(payload []byte) bool {
 	return true
 }
 
+// badEvents counts and logs events that could not be decoded.
 func (l *loop) badEvents(errs []error) {
 	l.count.bad(errs)
 	for _, err := range errs {

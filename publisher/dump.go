@@ -131,8 +131,8 @@ func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.Query
 	return kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, events, ok
 }
 
-// place is a block in a tier.
-type place struct {
+// tierBlock is a block in a tier.
+type tierBlock struct {
 	tier kv.Tier
 	hash kv.SequenceHash
 }
@@ -140,26 +140,26 @@ type place struct {
 // applyTail returns the events of a dump after the events of tail, parents still before
 // children. The result shares the blocks of both and has new ids.
 func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
-	// touched says of each block in tail whether it is resident in the end. A block that
-	// was written to out leaves it.
-	touched := make(map[place]bool)
+	// touched has each block that tail stores or removes: true if the block is resident at
+	// the end. A block is deleted from touched once it is in out.
+	touched := make(map[tierBlock]bool)
 	for i := range tail {
 		e := &tail[i]
 		for _, b := range e.Blocks {
-			touched[place{e.Tier, b.Hash}] = true
+			touched[tierBlock{e.Tier, b.Hash}] = true
 		}
 		for _, h := range e.Removed {
-			touched[place{e.Tier, h}] = false
+			touched[tierBlock{e.Tier, h}] = false
 		}
 	}
 	out := make([]kvevent.RouterEvent, 0, len(events)+len(tail))
 	for i := range events {
 		e := &events[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
-			at := place{e.Tier, h}
-			resident, known := touched[at]
+			key := tierBlock{e.Tier, h}
+			resident, known := touched[key]
 			if known && resident {
-				delete(touched, at)
+				delete(touched, key)
 			}
 			return !known || resident
 		})
@@ -167,9 +167,9 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	for i := range tail {
 		e := &tail[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
-			at := place{e.Tier, h}
-			resident := touched[at]
-			delete(touched, at)
+			key := tierBlock{e.Tier, h}
+			resident := touched[key]
+			delete(touched, key)
 			return resident
 		})
 	}

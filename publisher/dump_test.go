@@ -14,8 +14,8 @@ var testOwner = kv.WorkerOwner(kv.Worker{ID: 7})
 
 // heldPlaces is what stored events add up to; it fails on a block that is there
 // twice or that stands before its parent of the same dump.
-func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEvent) map[place]bool {
-	held := make(map[place]bool)
+func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEvent) map[tierBlock]bool {
+	held := make(map[tierBlock]bool)
 	tiers := make(map[kv.SequenceHash]bool)
 	for i := range events {
 		for _, b := range events[i].Blocks {
@@ -30,7 +30,7 @@ func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEv
 		}
 		parent, hasParent := e.Parent, e.HasParent
 		for at, b := range e.Blocks {
-			if held[place{e.Tier, b.Hash}] {
+			if held[tierBlock{e.Tier, b.Hash}] {
 				t.Fatalf("block %d is in %s twice", b.Hash, e.Tier)
 			}
 			if hasParent && tiers[parent] && !seen[parent] {
@@ -42,7 +42,7 @@ func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEv
 			if e.HasStart && e.StartPosition+uint32(at) != uint32(b.Hash%chainLength) {
 				t.Fatalf("block %d is at position %d", b.Hash, e.StartPosition+uint32(at))
 			}
-			held[place{e.Tier, b.Hash}], seen[b.Hash] = true, true
+			held[tierBlock{e.Tier, b.Hash}], seen[b.Hash] = true, true
 			parent, hasParent = b.Hash, true
 		}
 	}
@@ -64,7 +64,7 @@ func parentOf(h kv.SequenceHash) kv.SequenceHash {
 // stored, removed and stored again.
 func TestDumpsFollowTheTail(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		held := make(map[place]bool)
+		held := make(map[tierBlock]bool)
 		change := func(label string) (kvevent.RouterEvent, bool) {
 			tier := kv.Tier(rapid.IntRange(0, 1).Draw(rt, label+" tier"))
 			chain := kv.SequenceHash(rapid.IntRange(1, 3).Draw(rt, label+" chain") * chainLength)
@@ -76,7 +76,7 @@ func TestDumpsFollowTheTail(t *testing.T) {
 			}
 			for i := from; i < to; i++ {
 				h := chain + kv.SequenceHash(i)
-				at := place{tier, h}
+				at := tierBlock{tier, h}
 				switch {
 				case e.Kind == kvevent.Removed && held[at]:
 					delete(held, at)

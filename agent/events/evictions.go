@@ -42,6 +42,8 @@ func (e *evictions) add(ns kv.NamespaceID, tier kv.Tier, h kv.SequenceHash) {
 	}
 }
 
+// change replaces the map of queues with a copy that do has changed, so that add needs no lock.
+// do must not change a slice of the map in place.
 func (e *evictions) change(do func(map[kv.NamespaceID][]*EvictionQueue)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +100,7 @@ func (q *EvictionQueue) add(tier kv.Tier, h kv.SequenceHash) {
 	}
 }
 
-// take empties the queue.
+// take empties the queue. lost is the number of notices lost since the session began.
 func (q *EvictionQueue) take() (byTier [kv.NumTiers][]kv.SequenceHash, lost uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

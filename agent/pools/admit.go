@@ -98,8 +98,8 @@ func (a *admission) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unu
 	return nil
 }
 
-// fitsWithout reports whether namespace id fits beside the others of all without those of
-// gone.
+// fitsWithout reports whether the namespaces of all fit the node once those of gone are
+// removed, and there is one to remove. id, the namespace that asks, is never removed.
 func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
 	left := maps.Clone(all)
 	for _, other := range gone {

@@ -11,7 +11,7 @@ const (
 	// maxDepth keeps the bits that choose the segment apart from those that
 	// choose the home in it.
 	maxDepth = 32 - homeBits
-	// directoryRatio bounds the directory to so many places per segment. Evenly
+	// directoryRatio bounds the directory to so many entries per segment. Evenly
 	// spread fingerprints need one or two.
 	directoryRatio = 8
 	// chunkSegments are made at once: 64 KiB.
@@ -215,17 +215,17 @@ func (ix *index) split(s, fp uint32) bool {
 			ix.states[t].used++
 		}
 	}
-	// The segment's places in the directory are those that begin with the bits
-	// that its fingerprints share; the upper half of them is the new segment's.
-	places := len(ix.dir) >> depth
-	from := int(fp>>(32-depth)) * places
-	for i := from + places/2; i < from+places; i++ {
+	// The directory has an entry for the segment for each index that begins with the bits
+	// that the segment's fingerprints share. The upper half goes to the new segment.
+	entries := len(ix.dir) >> depth
+	from := int(fp>>(32-depth)) * entries
+	for i := from + entries/2; i < from+entries; i++ {
 		ix.dir[i] = t
 	}
 	return true
 }
 
-// double gives the directory two places for each that it has.
+// double doubles the directory: each entry becomes two equal ones.
 func (ix *index) double() {
 	dir := make([]uint32, 2*len(ix.dir))
 	for i, s := range ix.dir {

@@ -45,8 +45,8 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 	t.freeFrom = min(t.freeFrom, int(e.Number))
 }
 
-// prefetch has the registry look at the places where the blocks of some records, and
-// their parents, will be found. What it finds is of no interest.
+// prefetch looks the blocks of some records and their parents up in the registry, and ignores
+// the result. The later look-ups then find the registry's memory in the cache.
 func (set *Set) prefetch(records []storage.Record) {
 	var keys [2 * recoverGroup]kv.StoredKey
 	var ids [2 * recoverGroup]registry.ID

@@ -44,8 +44,8 @@ func (f *File) Due(version uint64) time.Time {
 	return f.next
 }
 
-// Save begins to write the state if its version has changed and it is time. State
-// appends the file but for its checksum.
+// Save begins to write the state in the background if version has changed and the pause since
+// the last write is over. state appends the file's content without its checksum to dst.
 func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte) {
 	if f.path == "" || version == f.version || now.Before(f.next) {
 		return

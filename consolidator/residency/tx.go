@@ -96,7 +96,7 @@ func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 func (tx *Tx) AddRef(t kv.Tier, slot uint32) {
 	tx.table.Unshare(slot)
 	b := tx.table.At(slot)
-	if !b.Refs.Add(t) {
+	if !b.Refs.Add(t) { // the count in the table is at RefLimit
 		tx.stats.RefOverflows++
 		if tx.excess == nil {
 			tx.excess = make(excessRefs)

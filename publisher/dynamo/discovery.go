@@ -112,15 +112,16 @@ func (d *directory) removeAll() {
 	}
 }
 
-// touch touches the records, and writes deleted ones again.
+// touch renews the modification time of every record and restores deleted records. Then it calls
+// the callbacks of the restored ones, without the lock.
 func (d *directory) touch() {
 	for _, deleted := range d.touchRecords() {
 		deleted()
 	}
 }
 
-// touchRecords does so and returns the callbacks of the deleted records.
-func (d *directory) touchRecords() (tell []func()) {
+// touchRecords is touch without the calls: it returns the callbacks.
+func (d *directory) touchRecords() (callbacks []func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -132,7 +133,7 @@ func (d *directory) touchRecords() (tell []func()) {
 				d.restored.Add(1)
 				d.log.Warn("a discovery record had been deleted and is back", zap.String("file", filepath.Base(file)))
 				if r.deleted != nil {
-					tell = append(tell, r.deleted)
+					callbacks = append(callbacks, r.deleted)
 				}
 			}
 		}
@@ -141,7 +142,7 @@ func (d *directory) touchRecords() (tell []func()) {
 			d.log.Warn("a discovery record cannot be kept alive", zap.Error(err))
 		}
 	}
-	return tell
+	return callbacks
 }
 
 // holds reports whether a file is a record of this process.

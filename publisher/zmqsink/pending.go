@@ -70,7 +70,8 @@ func (enc *encoder) postpone(t kv.Tier, parent kv.SequenceHash, hasParent bool, 
 	enc.states[h] = in
 }
 
-// unlist removes the block with blockState.at from the pending blocks; 0 is none.
+// unlist removes a block from the pending blocks. at is its blockState.at; at 0 the block is
+// not pending.
 func (enc *encoder) unlist(at uint32) {
 	if at == 0 {
 		return

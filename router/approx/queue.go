@@ -2,8 +2,8 @@ package approx
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// routedBlock is a block that a worker is expected to hold, and its place in the
-// queue.
+// routedBlock is a block that a worker is expected to hold. It is an element of the queue
+// of blocks that expire.
 type routedBlock struct {
 	worker kv.Worker
 	hash   kv.SequenceHash

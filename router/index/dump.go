@@ -292,7 +292,8 @@ func (w *walker) begin(r runs.ID) {
 	}
 }
 
-// copyRun copies the blocks of run r and the entries of its owners.
+// copyRun copies the blocks of run r to w.runs and its entries to w.rows, ordered by position.
+// The caller holds the index's lock.
 func (w *walker) copyRun(r runs.ID) {
 	x := w.x
 	if s := x.runs.Side(r); !s.Live || s.StandIn {
