@@ -18,9 +18,11 @@ type Gate int
 const (
 	// GateOpen: events are sent.
 	GateOpen Gate = iota
-	// GateHeld: events wait in the journal. Those that leave it meanwhile are skipped.
+	// GateHeld: events wait in the journal. Events that the journal drops meanwhile are
+	// counted as FeedStats.Skipped.
 	GateHeld
-	// GateDiscard: no consumer wants events. A later consumer asks for them.
+	// GateDiscard: no consumer is connected, so events are not sent. A later consumer
+	// queries for them.
 	GateDiscard
 )
 
@@ -30,13 +32,13 @@ type Transport interface {
 	Gate() Gate
 	// MaxMessage is the largest message in bytes.
 	MaxMessage() int
-	// SendEvents and SendAnnouncement report whether the message left. A message that
-	// did not leave is lost: the next announcement tells the consumers.
+	// SendEvents and SendAnnouncement report whether the message was sent. A message that
+	// was not sent is lost: consumers notice the gap with the next announcement.
 	SendEvents(*kvevent.Envelope) bool
 	SendAnnouncement(*kvevent.Announcement) bool
 }
 
-// FeedOptions are what a Feed is made of. All fields are required.
+// FeedOptions configure a Feed. All fields are required.
 type FeedOptions struct {
 	// ID is the publisher id, from 1 to 2^53-1 and new at every start.
 	ID    uint64
@@ -47,12 +49,13 @@ type FeedOptions struct {
 	Transport     Transport
 }
 
-// Feed publishes one owner's events: the part that does not depend on how messages
-// travel. publisher/nats and publisher/httpfeed embed it.
+// Feed publishes the events and announcements of one owner over a Transport. It keeps the
+// journal, batches events and counts. publisher/nats and publisher/httpfeed embed a Feed.
+// A Feed is safe for concurrent use.
 type Feed struct {
 	opt         FeedOptions
-	wake        Alarm // there are events to send
-	announceNow Alarm
+	wake        Alarm         // raised when there are events to send
+	announceNow Alarm         // raised when an announcement is due before AnnounceEvery
 	stop        chan struct{} // closed when Close begins
 	ended       chan struct{} // closed when Close is done
 	running     sync.WaitGroup
@@ -60,8 +63,8 @@ type Feed struct {
 
 	mu      sync.Mutex
 	journal *Journal[kvevent.RouterEvent]
-	copies  slab
-	unsent  uint64 // id of the first event that was not sent
+	copies  slab   // memory of the events in journal
+	unsent  uint64 // id of the first event that was not sent; 0 before the first batch
 	source  Source
 	closing bool
 	count   FeedStats
@@ -86,7 +89,7 @@ func (f *Feed) PublisherID() uint64 { return f.opt.ID }
 // Owner returns the owner whose events the feed publishes.
 func (f *Feed) Owner() kv.Owner { return f.opt.Owner }
 
-// Meta returns what the feed's announcements say besides the status.
+// Meta returns the part of the announcements that does not change.
 func (f *Feed) Meta() Meta { return f.opt.Meta }
 
 // Publish queues copies of events. It never blocks. Events after Close are counted and
@@ -114,8 +117,9 @@ func (f *Feed) Announce() { f.announceNow.Raise() }
 // answered. It may be called once.
 func (f *Feed) Attach(src Source) error { return f.AttachWith(src, nil) }
 
-// AttachWith does so and calls prepare, if not nil, before the first announcement. An
-// error of prepare leaves the feed without a source.
+// AttachWith is Attach, but calls prepare before the first announcement, unless prepare is
+// nil. An error of prepare leaves the feed without a source. prepare runs under the feed's
+// lock: it may call Go, but no method that takes the lock.
 func (f *Feed) AttachWith(src Source, prepare func() error) error {
 	if src.Owner() != f.opt.Owner {
 		return fmt.Errorf("feed of %s: the source is %s", f.opt.Owner, src.Owner())
@@ -163,8 +167,8 @@ func (f *Feed) Stopped() bool {
 	}
 }
 
-// Close sends what is queued, announces that the owner is gone, and ends the feed. It
-// is idempotent and waits for the feed's goroutines.
+// Close sends the queued events, announces that the owner is gone, and waits for the feed's
+// goroutines. Further calls wait for the first one.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	first := !f.closing
@@ -190,7 +194,7 @@ func (f *Feed) Close() {
 	_, f.unsent = f.journal.Held()
 }
 
-// send is the sending goroutine.
+// send sends events and announcements until Close. It runs in its own goroutine.
 func (f *Feed) send(src Source) {
 	tick := time.NewTicker(f.opt.AnnounceEvery)
 	defer tick.Stop()
@@ -208,14 +212,14 @@ func (f *Feed) send(src Source) {
 	}
 }
 
-// announce sends the source's events until now, and then its status.
+// announce sends the events up to the source's status, and then announces that status.
 func (f *Feed) announce(src Source) {
 	status := src.Status()
 	f.sendPending()
 	f.sendAnnouncement(status)
 }
 
-// sendPending sends the events that were not sent, as far as the gate is open.
+// sendPending sends the unsent events, one message at a time, while the gate is open.
 func (f *Feed) sendPending() {
 	for f.takeBatch(f.opt.Transport.Gate()) {
 		f.envelope = f.Envelope(f.batch)
@@ -226,8 +230,8 @@ func (f *Feed) sendPending() {
 	}
 }
 
-// takeBatch moves the next message's events to f.batch; false when there are none, or
-// the gate keeps them.
+// takeBatch copies the events of the next message to f.batch. It returns false when there
+// is no event to send or the gate is not open.
 func (f *Feed) takeBatch(gate Gate) bool {
 	if gate == GateHeld {
 		return false
@@ -257,7 +261,8 @@ func (f *Feed) takeBatch(gate Gate) bool {
 	return len(f.batch) > 0
 }
 
-// Envelope returns the next message with events, which fit into one.
+// Envelope returns the next message, with events. The caller has checked with a Budget that
+// the events fit into one message.
 func (f *Feed) Envelope(events []kvevent.RouterEvent) kvevent.Envelope {
 	return kvevent.Envelope{
 		PublisherID: f.opt.ID,
@@ -288,19 +293,18 @@ func (f *Feed) sendAnnouncement(s Status) {
 	}
 }
 
-// FeedStats are the counters that every feed has, since it was made.
+// FeedStats are the counters of a feed since NewFeed.
 type FeedStats struct {
-	// Events were sent. Skipped events left the journal before they could be sent, or
-	// waited in it at Close. AfterClose events came too late.
+	// Events counts sent events. Skipped counts events that the journal dropped before they
+	// were sent, or that were unsent at Close. AfterClose counts events published after Close.
 	Events     uint64 `json:"events"`
 	Skipped    uint64 `json:"skipped"`
 	AfterClose uint64 `json:"after_close"`
-	// Announcements were sent.
+	// Announcements counts sent announcements.
 	Announcements uint64 `json:"announcements"`
-	// Queries were accepted, and Dumps of them were answered by a dump. Snapshots counts
-	// how often the source was asked for everything. BadQueries could not be read,
-	// DroppedQueries came faster than they could be answered, VoidAnswers were not sent
-	// to the end.
+	// Queries counts accepted queries, and Dumps those answered by a dump. Snapshots counts
+	// snapshots of the source. BadQueries could not be decoded. DroppedQueries came faster
+	// than the feed answers. VoidAnswers were not sent to the end.
 	Queries        uint64 `json:"queries"`
 	Dumps          uint64 `json:"dumps"`
 	Snapshots      uint64 `json:"snapshots"`
@@ -312,7 +316,7 @@ type FeedStats struct {
 // Add adds the numbers of o to s.
 func (s *FeedStats) Add(o FeedStats) { metric.Add(s, &o) }
 
-// Count changes the feed's counters.
+// Count calls change with the feed's counters, under the feed's lock.
 func (f *Feed) Count(change func(*FeedStats)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,6 +330,8 @@ func (f *Feed) Stats() (s FeedStats, unsent uint64) {
 	return f.count, f.unsentLocked()
 }
 
+// unsentLocked returns the number of events in the journal that were not sent. The caller
+// holds f.mu.
 func (f *Feed) unsentLocked() uint64 {
 	first, next := f.journal.Held()
 	return next - max(f.unsent, first)

@@ -20,7 +20,7 @@ type Output struct {
 	Sink *zmqsink.Sink
 
 	tokens *tokens.Table
-	own    *residency.Stream // the rank's stream between Follow and Unfollow; else nil
+	own    *residency.Stream // the stream given to Follow, until Unfollow; else nil
 }
 
 // Open binds the endpoints of opt and publishes there. The mode is one of the
@@ -71,8 +71,8 @@ func (o *Output) FollowPool(pool *residency.Stream) error {
 	return o.Merged.FollowPool(pool)
 }
 
-// Tokens returns the sink for the tokens of the rank's blocks; nil: nobody needs them. A
-// nil Output needs none.
+// Tokens returns the sink for the tokens of the rank's blocks. It returns nil in mode
+// passthrough and for a nil Output: tokens are not needed.
 func (o *Output) Tokens() tokens.Sink {
 	if o == nil || o.tokens == nil {
 		return nil
@@ -80,8 +80,8 @@ func (o *Output) Tokens() tokens.Sink {
 	return o.tokens
 }
 
-// Raw returns the function that gets the engine's own batches; nil: nobody needs them. A
-// nil Output needs none.
+// Raw returns the function that publishes a copy of one raw engine batch. It returns nil
+// except in mode passthrough, and for a nil Output.
 func (o *Output) Raw() func(payload []byte) {
 	if o == nil || o.Sink == nil || o.Merged != nil {
 		return nil
@@ -112,7 +112,7 @@ func (o *Output) Close() {
 	}
 }
 
-// Source lets a stream answer the questions of a publisher.
+// Source makes a Stream a publisher.Source.
 type Source struct{ Stream }
 
 // Stream is a residency.Stream or a residency.Merged.

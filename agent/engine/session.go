@@ -50,14 +50,14 @@ type session struct {
 	previous  *previousSessions
 	reports   *reports.Reporter // of the scheduler's connection
 	lists     *cachedLists      // asks for the engine's cached hashes
-	last      lastGauges        // from STATS
+	last      lastGauges        // of the last STATS with gauges
 	files     int               // descriptors reserved for its event streams
 	done      chan struct{}     // closed when the session has ended and its worker rank is free
 	answered  chan struct{}     // closed after done, when a BYE has its OK
 
 	// openParts sets these.
 	pool  *blockmgr.Pool
-	sched *link // of conn
+	sched *link // sends on conn, extents first
 	rank  *events.Rank
 
 	// Only the goroutine that reads the connection uses these.
@@ -80,7 +80,7 @@ type session struct {
 	grants     int // of all requests, superseded ones included
 	workers    map[*workerLink]struct{}
 	links      sync.WaitGroup     // workers that joined and still use the pool
-	workerLost bool               // a worker is gone and the scheduler does not know yet
+	workerLost bool               // a worker is lost; the next CLAIM is refused once
 	procs      []*process.Process // every process that connected and may still live
 	// enlisted are all processes that ever connected. Their number is bounded.
 	enlisted map[blockmgr.Process]struct{}
@@ -125,6 +125,8 @@ func (s *session) holder(id uint64, generation uint32) (*request, error) {
 	return s.find(id, generation)
 }
 
+// open answers OPEN: it adds a request. A request with the same id and a lower generation
+// is superseded.
 func (s *session) open(m *proto.Open) error {
 	if m.Request == proto.ResumedRequest {
 		return refusal.New(proto.CodeRange, "OPEN req: %d names the slots that RESUME kept, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
@@ -150,6 +152,7 @@ func (s *session) open(m *proto.Open) error {
 	return s.addTokens(r, m.Tokens)
 }
 
+// append answers APPEND: it adds tokens to a request. A wrong offset breaks the request.
 func (s *session) append(m *proto.Append) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -193,6 +196,7 @@ func (s *session) addTokens(r *request, packed []byte) error {
 }
 
 // release answers RELEASE: it drops the pins of a range of a request's blocks.
+// release answers RELEASE: it drops the pins of a range of blocks.
 func (s *session) release(m *proto.Range) error {
 	r := s.resumedAs(m.Request, m.Generation)
 	if r == nil {
@@ -281,6 +285,7 @@ func (s *session) abortGrants(r *request) error {
 	return nil
 }
 
+// unpin releases pins of slots in the pool.
 func (s *session) unpin(slots []blockmgr.Slot) error {
 	if len(slots) == 0 {
 		return nil

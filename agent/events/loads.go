@@ -47,12 +47,12 @@ func reportLoads(ctx context.Context, list func() []loadSource, send func(*kveve
 			if report {
 				due = now.Add(loadEvery)
 			}
-			lookAtLoads(meters, list(), now, report, send)
+			sampleLoads(meters, list(), now, report, send)
 		}
 	}
 }
 
-// loadMeters keep the state of each owner between two samples.
+// loadMeters have each owner's state between two samples.
 type loadMeters map[kv.Owner]*loadMeter
 
 type loadMeter struct {
@@ -60,8 +60,9 @@ type loadMeter struct {
 	copies copyMeter
 }
 
-// lookAtLoads samples the pools, and reports every owner if report is set.
-func lookAtLoads(meters loadMeters, sources []loadSource, now time.Time, report bool, send func(*kvevent.LoadReport)) {
+// sampleLoads samples the pools. If report is true, it also sends a report for each owner
+// with a known load.
+func sampleLoads(meters loadMeters, sources []loadSource, now time.Time, report bool, send func(*kvevent.LoadReport)) {
 	live := make(map[kv.Owner]bool, len(sources))
 	for i := range sources {
 		s := &sources[i]
@@ -114,7 +115,8 @@ type copyMeter struct {
 	seen bool
 }
 
-// report returns the load of an engine, false when nothing is known.
+// report returns the load of an engine. It returns false when the engine has reported
+// neither gauges nor copies.
 func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 	g, known := s.gauges()
 	l := kvevent.WorkerLoad{DeviceBlocksTotal: g.DeviceBlocks, DeviceBlocksUsed: g.DeviceUsed, Running: g.Running, Waiting: g.Waiting}
@@ -122,8 +124,8 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 		return l, known
 	}
 	now := s.copies()
-	// A smaller sum has begun anew: the next difference counts from it. The workers copy at
-	// the same time, so that the time of a copy is their mean.
+	// A smaller sum means that the counters were reset: the next report takes the difference
+	// from this sum. Workers copy in parallel, so the time of a copy is their mean.
 	if m.seen && now.Bytes >= m.last.Bytes && now.Micros >= m.last.Micros {
 		if d := (now.Micros - m.last.Micros) / uint64(max(now.Workers, 1)); d > 0 {
 			l.CopyBytes, l.CopyMicros = now.Bytes-m.last.Bytes, d
@@ -135,15 +137,16 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 
 // poolMeter turns samples of a pool's counters into rates.
 type poolMeter struct {
-	// since is the time of the last report, with the counters of then.
+	// since is the time of the last report; the counters in the next line are those at since.
 	since                               time.Time
 	read, written, promoted, readMicros uint64
 	sampled                             time.Time
 	reading                             int           // blocks that were being read from disk at the last sample
-	underWay                            time.Duration // block-seconds of reads since the last report
+	underWay                            time.Duration // sum over blocks of their time in disk reads, since the last report
 }
 
-// sample adds up how long blocks have been waiting for the disk.
+// sample adds the time that blocks spent in disk reads since the last sample: the mean of
+// both queue lengths times the time between the samples.
 func (m *poolMeter) sample(st *blockmgr.Stats, now time.Time) {
 	if m.since.IsZero() {
 		m.since = now
@@ -179,7 +182,7 @@ func (m *poolMeter) report(st *blockmgr.Stats, s *loadSource, now time.Time) kve
 	return l
 }
 
-// restart makes the counters of now the base of the next report.
+// restart stores the counters as the base of the next report.
 func (m *poolMeter) restart(st *blockmgr.Stats) {
 	m.read, m.written, m.promoted, m.readMicros = st.BytesRead, st.BytesWritten, st.Promotions, st.ReadMicros
 }

@@ -88,11 +88,11 @@ func TestAMeterEndsWithItsPool(t *testing.T) {
 	meters := make(loadMeters)
 	pool := []loadSource{{owner: kv.PoolOwner(1), pool: func() blockmgr.Stats { return blockmgr.Stats{} }}}
 	send := func(*kvevent.LoadReport) {}
-	lookAtLoads(meters, pool, time.Now(), true, send)
+	sampleLoads(meters, pool, time.Now(), true, send)
 	if len(meters) != 1 {
 		t.Fatalf("%d meters", len(meters))
 	}
-	if lookAtLoads(meters, nil, time.Now(), true, send); len(meters) != 0 {
+	if sampleLoads(meters, nil, time.Now(), true, send); len(meters) != 0 {
 		t.Errorf("%d meters of pools that are gone", len(meters))
 	}
 }
@@ -109,7 +109,7 @@ func TestCopiesAreOfTheTimeThatWorkersCopied(t *testing.T) {
 	}}
 	meters := make(loadMeters)
 	report := func() (got []kvevent.WorkerLoad) {
-		lookAtLoads(meters, sources, time.Now(), true, func(r *kvevent.LoadReport) { got = append(got, r.Worker) })
+		sampleLoads(meters, sources, time.Now(), true, func(r *kvevent.LoadReport) { got = append(got, r.Worker) })
 		return got
 	}
 	sum = CopySum{Bytes: 1 << 30, Micros: 1, Workers: 2} // of before

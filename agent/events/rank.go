@@ -21,15 +21,16 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// Rank publishes one engine rank and follows its events, for as long as its session lives.
+// Rank publishes the blocks of one engine rank and follows the engine's events, from
+// StartRank to Stop.
 type Rank struct {
 	*ownerStream
 	hub     *Hub
 	engine  Engine
 	rank    *consolidator.Rank // nil: the engine publishes no events
 	outputs []*rankOutput
-	file    *checkpoint // nil: none
-	warning string
+	file    *checkpoint // nil: no checkpoint
+	warning string      // names the outputs that could not be opened
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	once    sync.Once
@@ -132,7 +133,8 @@ func (r *Rank) openOutputs(w kv.Worker, hello *proto.Hello, pool *residency.Stre
 	return toZMQ.Output
 }
 
-// follow makes the rank that reads the engine's events. zmq may be nil.
+// follow sets r.rank to a consolidator.Rank that reads the engine's events, with the last
+// checkpoint. StartRank runs it. zmq may be nil.
 func (r *Rank) follow(w kv.Worker, hello *proto.Hello, zmq *consolidated.Output) (err error) {
 	r.file = r.hub.files.begin(w)
 	r.rank, err = consolidator.NewRank(consolidator.RankConfig{
@@ -167,7 +169,8 @@ func (r *Rank) stats() consolidator.RankStats {
 // Warning names the outputs that could not be opened; empty for none.
 func (r *Rank) Warning() string { return r.warning }
 
-// Forget says that the engine is gone for good: its checkpoint is removed.
+// Forget removes the checkpoint of the rank. The caller knows that the engine will not
+// come back.
 func (r *Rank) Forget() { r.file.forget() }
 
 // ForgetAfter calls Forget when every channel of exited is closed. It returns earlier when
@@ -187,6 +190,7 @@ func (r *Rank) Stop() {
 	})
 }
 
+// closeOutputs ends the checkpoint file, the outputs and the owner's stream.
 func (r *Rank) closeOutputs() {
 	r.file.end()
 	for _, one := range r.outputs {
