@@ -52,8 +52,9 @@ func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	s.fenced[a.PublisherID] = fence{owner: a.Owner, since: now, seen: now, gone: gone}
 }
 
-// fencedLocked applies an announcement of a fenced publisher. It returns false when the
-// publisher is not fenced, or no longer.
+// fencedLocked takes in an announcement if its publisher is fenced, and reports whether the
+// announcement is handled. False means that the caller treats the publisher like any other:
+// it was never fenced, or it takes the owner over now.
 func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
 	p, ok := s.fenced[a.PublisherID]
 	if !ok {
@@ -84,7 +85,7 @@ func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
-	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.timeout/3
+	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.silenceTimeout/3
 }
 
 // contestLocked notes that a fenced publisher of the feed's owner is alive.
@@ -112,13 +113,13 @@ func (s *Set) endContestLocked(f *feed) {
 // publishers that have been silent for long.
 func (s *Set) sweepFencedLocked(now time.Time) {
 	for _, f := range s.feeds {
-		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.timeout {
+		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.silenceTimeout {
 			s.endContestLocked(f)
 		}
 	}
 	maps.DeleteFunc(s.fenced, func(_ uint64, p fence) bool {
 		silent := now.Sub(p.seen)
-		return silent > keepFenced || p.gone && silent > 2*s.timeout
+		return silent > keepFenced || p.gone && silent > 2*s.silenceTimeout
 	})
 }
 
@@ -126,6 +127,7 @@ func (s *Set) sweepFencedLocked(now time.Time) {
 // each announcement and not logged.
 const maxRefused = 1024
 
+// refusal is a refused publisher.
 type refusal struct {
 	seen   time.Time
 	reason string
@@ -150,12 +152,14 @@ func (s *Set) refusalReasonLocked(f *feed, a *kvevent.Announcement) string {
 	if previous != nil && previous != f && source.IsRegistered(a) && !source.IsRegistered(&previous.announcement) {
 		return "a publisher announces its owner"
 	}
-	if f == nil && previous == nil && len(s.feeds) >= s.limit {
+	if f == nil && previous == nil && len(s.feeds) >= s.maxFeeds {
 		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
 	}
 	return ""
 }
 
+// refuseLocked ends the feed of a refused publisher, if there is one, and logs each new
+// reason once.
 func (s *Set) refuseLocked(a *kvevent.Announcement, now time.Time, reason string) {
 	if f := s.feeds[a.PublisherID]; f != nil {
 		s.endLocked(f, reason)

@@ -9,7 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// nextQuery returns the query to send now and its number; due is false without one.
+// nextQuery returns the query to send now and its number, and marks that query as in
+// flight. due is false when the feed has no query to send.
 func (f *feed) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
 	if !f.due(now) {
 		return q, 0, false
@@ -40,9 +41,13 @@ func (f *feed) due(now time.Time) bool {
 // query asks for a dump.
 var errUnusable = errors.New("answer is unusable")
 
-// answered takes in the answer to query number, or its error. It returns that error,
-// or why the answer was unusable. It ignores answers to earlier queries.
-func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Time) error {
+// handleAnswer takes in the answer to query number, or the error of the query. The result
+// is that error, or says why the answer was unusable; then the feed asks again after a
+// pause. An answer that closes only a part of the gap makes the next query due at once.
+// Answers to earlier queries are ignored.
+//
+// a with err is the beginning of a dump that broke off. The next query asks for the rest.
+func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time.Time) error {
 	if number != f.query || !f.recovering {
 		return nil
 	}
@@ -71,12 +76,13 @@ func (f *feed) answered(number uint64, a *source.Answer, err error, now time.Tim
 		f.failures = 0 // The answer closed a part of the gap.
 		return nil
 	}
-	f.recovered(now)
+	f.endRecovery(now)
 	f.updateLost()
 	return nil
 }
 
-// cutShort keeps the beginning of a dump. The next query asks for the rest.
+// cutShort keeps a, the beginning of a dump, so that the next query asks for the rest only.
+// A beginning above source.MaxAnswerBlocks is dropped.
 func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
 	f.failures = 0
@@ -87,7 +93,8 @@ func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
 	}
 }
 
-// lastMissing returns the id of the last missing event before the first one that waits.
+// lastMissing returns the id of the last event of the first gap: the event before the first
+// waiting event, or the last announced event.
 func (f *feed) lastMissing() uint64 {
 	last := f.announcement.LastEventID
 	if len(f.waiting) > 0 {
@@ -118,5 +125,5 @@ func (s *Set) refillLocked(f *feed, now time.Time) {
 	s.refilling = f
 	f.refills++
 	f.refillAt = now.Add(backoff.Nth(backoff.Doubling(firstRefill, lastRefill), f.refills))
-	f.recover(causeLost, now)
+	f.beginRecovery(causeLost, now)
 }

@@ -55,8 +55,10 @@ const (
 // announced digest shows whether the blocks differ.
 type feed struct {
 	announcement kvevent.Announcement
-	seen         time.Time // when the last announcement was sent, as far as known
-	source       int       // the source of the last announcement; see source.Frame
+	// seen is when the last announcement was sent: the time of its arrival minus the age
+	// that the stream reports. seen moves on while the router or the source pauses.
+	seen   time.Time
+	source int // the source of the last announcement; see source.Frame
 	// rival is the last fenced publisher of the same owner that announced itself, 0 for
 	// none. rivalSeen is when it did.
 	rival     uint64
@@ -89,15 +91,15 @@ type feed struct {
 	// repairAt.
 	repairs  int
 	repairAt time.Time
-	// behind counts announcements in a row that end before the cursor. The first came
-	// at behindAt.
+	// behind counts the latest announcements in a row whose last event id is below the
+	// cursor. The first of them came at behindAt.
 	behind   int
 	behindAt time.Time
 
 	recovery
-	// refused is true while the feed waits for room in the queryGate.
-	refused  bool
-	counters Counters
+	// waitsForRoom is true while the feed waits for room in the queryGate.
+	waitsForRoom bool
+	counters     Counters
 	// contribution is what the tally of the model counts for this feed.
 	contribution contribution
 }
@@ -149,31 +151,34 @@ func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged
 // message of the publisher calls updateLost.
 func (f *feed) updateLost() { f.lost = f.blocks.Lost(f.owner()) }
 
-// announced takes in an announcement of the feed's publisher.
-func (f *feed) announced(a *kvevent.Announcement, now time.Time) {
+// handleAnnouncement compares the feed with an announcement of its publisher: the last
+// event id with the cursor, and the digest with that of the index. A difference begins a
+// recovery.
+func (f *feed) handleAnnouncement(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seen = now
 	f.updateLost()
 	switch {
 	case f.recovering:
-		// The digest covers other events than the blocks.
+		// The index lacks events that the announced digest covers.
 	case a.LastEventID < f.cursor:
-		f.endsBehind(now)
+		f.announcedBehind(now)
 		return
 	case a.LastEventID > f.cursor && !f.synced:
-		f.recover(causeFirst, now)
+		f.beginRecovery(causeFirst, now)
 	case a.LastEventID > f.cursor:
-		f.recover(causeGap, now)
+		f.beginRecovery(causeGap, now)
 	default:
 		f.synced = true
-		f.compare(a, now)
+		f.compareDigest(a, now)
 	}
 	f.behind = 0
 }
 
-// endsBehind counts an announcement that ends before the cursor. One such announcement
-// may be older than the last event. Several in a row mean that the cursor is wrong.
-func (f *feed) endsBehind(now time.Time) {
+// announcedBehind counts an announcement whose last event id is below the cursor. One such
+// announcement may have been overtaken by an event. maxBehind of them in a row mean that
+// the cursor is wrong, and then announcedBehind begins a repair.
+func (f *feed) announcedBehind(now time.Time) {
 	if f.behind == 0 {
 		f.behindAt = now
 	}
@@ -185,19 +190,22 @@ func (f *feed) endsBehind(now time.Time) {
 	f.repair(now)
 }
 
-// repair asks for a dump, with growing pauses.
+// repair begins a recovery with a dump, unless the last repair was too recent. The pause
+// between repairs grows until the digests agree.
 func (f *feed) repair(now time.Time) {
 	if now.Before(f.repairAt) {
 		return
 	}
 	f.repairs++
 	f.repairAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRepair), f.repairs))
-	f.recover(causeDivergence, now)
+	f.beginRecovery(causeDivergence, now)
 }
 
-// compare checks the digest of an announcement that ends at the cursor. Digests
-// prove nothing while pairs are lost: they may be counted twice or not at all.
-func (f *feed) compare(a *kvevent.Announcement, now time.Time) {
+// compareDigest compares the digest of the owner in the index with that of announcement a,
+// whose last event id is the cursor. Different digests begin a repair. While pairs are
+// lost, compareDigest never finds a difference: the digest may count a lost pair twice or
+// not at all.
+func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
 	sum, pairs := f.blocks.Digest(a.Owner)
 	f.diverged = f.lost == 0 && (sum != a.Digest || pairs != a.Blocks)
 	if !f.diverged {
@@ -207,43 +215,49 @@ func (f *feed) compare(a *kvevent.Announcement, now time.Time) {
 	f.repair(now)
 }
 
-// event takes in a live event. The feed only borrows e.
-func (f *feed) event(e *kvevent.RouterEvent, now time.Time) {
+// handleEvent takes in one live event of the publisher's stream. The feed copies what it
+// keeps of e. A foreign event and an event at or below the cursor are only counted. A
+// cleared event needs no earlier event. The event after the cursor is applied. Any other
+// event shows a gap, and waits with all later events until the recovery ends.
+func (f *feed) handleEvent(e *kvevent.RouterEvent, now time.Time) {
 	switch {
 	case e.Owner != f.owner():
 		f.counters.Foreign++
 	case e.ID <= f.cursor:
 		f.counters.Stale++
 	case e.Kind == kvevent.Cleared:
-		f.cleared(e, now)
+		f.handleCleared(e, now)
 	case f.recovering:
 		f.park(e)
 	case e.ID == f.cursor+1:
 		f.apply(e)
 	default:
-		f.recover(causeGap, now)
+		f.beginRecovery(causeGap, now)
 		f.park(e)
 	}
 }
 
-// cleared applies an event that empties the owner. It needs no earlier event.
-func (f *feed) cleared(e *kvevent.RouterEvent, now time.Time) {
+// handleCleared applies an event that removes all blocks of the owner. The missing events
+// before e no longer matter, so a recovery ends here.
+func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 	if e.ID != f.cursor+1 && !f.recovering {
-		f.recover(causeGap, now)
+		f.beginRecovery(causeGap, now)
 	}
 	f.apply(e)
 	f.synced, f.diverged = true, false
 	if f.recovering {
 		f.waiting = nil
-		f.recovered(now)
+		f.endRecovery(now)
 	}
 }
 
 // apply applies an event to the index and moves the cursor to it.
+// apply applies e to the index and moves the cursor to e. An event that the index refuses
+// leaves the feed diverged.
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
 	if err := f.blocks.Apply(e); err != nil {
-		// The blocks lack something; the next digest shows it as well.
+		// The next digest differs too and begins a repair.
 		f.counters.Unstored++
 		f.diverged = true
 		return
@@ -253,6 +267,8 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 
 // park keeps a copy of an event until the recovery ends. An event beyond maxWaitingEvents or
 // maxWaitingBlocks is dropped and overflowed is set: the feed then asks the publisher for the event.
+// park keeps a copy of e until the recovery ends. An event beyond the bounds is dropped and
+// counted; the feed asks for the event again.
 func (f *feed) park(e *kvevent.RouterEvent) {
 	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
 		f.counters.Overflowed++
@@ -266,10 +282,11 @@ func (f *feed) park(e *kvevent.RouterEvent) {
 	f.waitingBlocks += e.NumBlocks()
 }
 
-// recover begins a recovery. Only a gap can be closed with events; other causes need
-// a dump.
-func (f *feed) recover(c cause, now time.Time) {
-	// A feed from a snapshot lacks only the events after it.
+// beginRecovery begins a recovery for cause c. The next query is due now. A gap is closed
+// by the missing events. A divergence, lost pairs and a first feed without a cursor need a
+// dump.
+func (f *feed) beginRecovery(c cause, now time.Time) {
+	// A first feed with a cursor is from a snapshot and lacks only later events.
 	dump := c == causeDivergence || c == causeLost || c == causeFirst && f.cursor == 0
 	f.recovery = recovery{recovering: true, cause: c, dump: dump, queries: f.queries, retryAt: now}
 	switch c {
@@ -280,7 +297,8 @@ func (f *feed) recover(c cause, now time.Time) {
 	}
 }
 
-// applyAnswer applies the events or the dump of an answer.
+// applyAnswer applies the events of an answer, or replaces the owner's blocks by a dump. An
+// error wraps errUnusable. Events before the error stay applied.
 func (f *feed) applyAnswer(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
@@ -312,8 +330,9 @@ func (f *feed) applyAnswer(a *source.Answer) error {
 	return fmt.Errorf("%w: %s: %s", errUnusable, a.Kind, a.Message)
 }
 
-// recovered ends a recovery and applies the events that waited.
-func (f *feed) recovered(now time.Time) {
+// endRecovery ends a recovery and takes in the events that waited. They may show the next
+// gap, which begins another recovery.
+func (f *feed) endRecovery(now time.Time) {
 	switch f.cause {
 	case causeGap:
 		f.counters.GapsRepaired++
@@ -325,6 +344,6 @@ func (f *feed) recovered(now time.Time) {
 	waiting := f.waiting
 	f.recovery = recovery{queries: f.queries}
 	for i := range waiting {
-		f.event(&waiting[i], now)
+		f.handleEvent(&waiting[i], now)
 	}
 }

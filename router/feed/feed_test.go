@@ -119,7 +119,7 @@ func (s *feedScript) run(d *datadriven.TestData) string {
 			if d.HasArg("foreign") {
 				e.Owner = kv.PoolOwner(1)
 			}
-			s.feed.event(&e, s.now)
+			s.feed.handleEvent(&e, s.now)
 			// The event was borrowed: what becomes of it must not matter.
 			clear(e.Blocks)
 			clear(e.Removed)
@@ -185,7 +185,7 @@ func (s *feedScript) announce(d *datadriven.TestData) {
 	if d.HasArg("degraded") {
 		a.Health = kvevent.HealthDegraded
 	}
-	s.feed.announced(&a, s.now)
+	s.feed.handleAnnouncement(&a, s.now)
 }
 
 func (s *feedScript) number(text string) uint64 {
@@ -230,7 +230,7 @@ func (s *feedScript) answer(d *datadriven.TestData) error {
 	a := &source.Answer{Kind: kvevent.QueryEvents}
 	d.MaybeScanArgs(s.t, "last", &a.LastEventID)
 	if d.HasArg("timeout") {
-		return s.feed.answered(number, nil, errors.New("timeout"), s.now)
+		return s.feed.handleAnswer(number, nil, errors.New("timeout"), s.now)
 	}
 	for _, kind := range []kvevent.QueryKind{kvevent.QueryError, kvevent.QueryTooNew} {
 		if d.HasArg(string(kind)) {
@@ -248,14 +248,14 @@ func (s *feedScript) answer(d *datadriven.TestData) error {
 	d.MaybeScanArgs(s.t, "id", &a.DumpID)
 	d.MaybeScanArgs(s.t, "chunks", &a.FirstChunk, &a.NextChunk)
 	if d.HasArg("cut") {
-		return s.feed.answered(number, a, errors.New("cut"), s.now)
+		return s.feed.handleAnswer(number, a, errors.New("cut"), s.now)
 	}
 	if arg, ok := d.Arg("events"); ok {
 		for v := range strings.SplitSeq(arg.Vals[0], ",") {
 			a.Events = append(a.Events, s.event(v))
 		}
 	}
-	return s.feed.answered(number, a, nil, s.now)
+	return s.feed.handleAnswer(number, a, nil, s.now)
 }
 
 // TestWaitingEventsAreBounded: a publisher that never answers cannot fill the
@@ -264,29 +264,29 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 	blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
 	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}
 	now := time.Unix(0, 0)
-	f.announced(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Health: kvevent.HealthExact}, now)
+	f.handleAnnouncement(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Health: kvevent.HealthExact}, now)
 	_, number, _ := f.nextQuery(now)
 	const n = maxWaitingEvents + 100
 	for id := uint64(2); id <= n; id++ {
-		f.event(&kvevent.RouterEvent{Owner: scriptOwner, ID: id, Kind: kvevent.Removed}, now)
+		f.handleEvent(&kvevent.RouterEvent{Owner: scriptOwner, ID: id, Kind: kvevent.Removed}, now)
 	}
 	if len(f.waiting) != maxWaitingEvents || f.counters.Overflowed != n-1-maxWaitingEvents {
 		t.Errorf("%d events wait and %d overflowed, want %d and %d",
 			len(f.waiting), f.counters.Overflowed, maxWaitingEvents, n-1-maxWaitingEvents)
 	}
-	if err := f.answered(number, &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: 1}, nil, now); err != nil {
+	if err := f.handleAnswer(number, &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: 1}, nil, now); err != nil {
 		t.Fatal(err)
 	}
 	if f.recovering || f.cursor != maxWaitingEvents+1 {
 		t.Errorf("cursor %d, recovering %v; want %d without holes", f.cursor, f.recovering, maxWaitingEvents+1)
 	}
-	f.event(&kvevent.RouterEvent{Owner: scriptOwner, ID: n + 1, Kind: kvevent.Removed}, now)
+	f.handleEvent(&kvevent.RouterEvent{Owner: scriptOwner, ID: n + 1, Kind: kvevent.Removed}, now)
 	if q, _, due := f.nextQuery(now); !due || q.StartID != maxWaitingEvents+2 {
 		t.Errorf("next query %+v (due: %v), want what did not fit", q, due)
 	}
 	big := kvevent.RouterEvent{Owner: scriptOwner, ID: n + 2, Kind: kvevent.Removed,
 		Removed: make([]kv.SequenceHash, maxWaitingBlocks+1)}
-	if f.event(&big, now); len(f.waiting) != 1 {
+	if f.handleEvent(&big, now); len(f.waiting) != 1 {
 		t.Errorf("%d events wait, want none beyond %d blocks", len(f.waiting), maxWaitingBlocks)
 	}
 }

@@ -37,53 +37,54 @@ type ticket struct {
 type queryGate struct {
 	// inFlight is the number of queries in flight, at most slots.
 	inFlight, slots int
-	held            map[ticket]*room
-	small           int // bytes of the small answers in held
-	large           int // number of large answers in held
+	reserved        map[ticket]*reservation
+	smallBytes      int // of the small answers in reserved
+	largeAnswers    int // number of large answers in reserved
 	// waiting are the feeds without room, in order. Each feed is in it once.
 	waiting []*feed
 }
 
-// room is reserved for one answer. cut is true when the answer broke off and its feed
+// reservation is the room for one answer in the gate. cut is true when the answer broke off and its feed
 // keeps the beginning.
-type room struct {
+type reservation struct {
 	bytes int
 	cut   bool
 }
 
 func newQueryGate(slots int) queryGate {
-	return queryGate{slots: slots, held: make(map[ticket]*room)}
+	return queryGate{slots: slots, reserved: make(map[ticket]*reservation)}
 }
 
-// admit reserves room for an answer; false when there is none. A small answer alone
-// always has room.
+// admit reserves room for the answer of ticket t, which has at most the given number of
+// bytes. Without room admit returns false and the feed of t waits. A small answer always
+// has room when no other small answer is in flight.
 func (g *queryGate) admit(t ticket, bytes int) bool {
 	switch {
-	case bytes > largeBytes && g.large == maxLarge,
-		bytes <= largeBytes && g.small > 0 && g.small+bytes > maxSmallBytes:
-		if !t.feed.refused {
-			t.feed.refused = true
+	case bytes > largeBytes && g.largeAnswers == maxLarge,
+		bytes <= largeBytes && g.smallBytes > 0 && g.smallBytes+bytes > maxSmallBytes:
+		if !t.feed.waitsForRoom {
+			t.feed.waitsForRoom = true
 			g.waiting = append(g.waiting, t.feed)
 		}
 		return false
 	}
-	g.count(bytes, 1)
-	g.held[t] = &room{bytes: bytes}
+	g.countAnswer(bytes, 1)
+	g.reserved[t] = &reservation{bytes: bytes}
 	return true
 }
 
 // resume moves the room of a broken answer to the query for its rest.
 func (g *queryGate) resume(from, to ticket) {
-	if r := g.held[from]; r != nil {
-		delete(g.held, from)
+	if r := g.reserved[from]; r != nil {
+		delete(g.reserved, from)
 		r.cut = false
-		g.held[to] = r
+		g.reserved[to] = r
 	}
 }
 
 // settle releases the room of an answer that came, unless the feed keeps a part of it.
 func (g *queryGate) settle(t ticket) {
-	r := g.held[t]
+	r := g.reserved[t]
 	if r == nil {
 		return
 	}
@@ -92,23 +93,26 @@ func (g *queryGate) settle(t ticket) {
 	}
 }
 
-func (g *queryGate) release(t ticket, r *room) {
-	delete(g.held, t)
-	g.count(r.bytes, -1)
+// release gives back the room of ticket t.
+func (g *queryGate) release(t ticket, r *reservation) {
+	delete(g.reserved, t)
+	g.countAnswer(r.bytes, -1)
 }
 
-func (g *queryGate) count(bytes, n int) {
+// countAnswer adds n answers of a size, in bytes, to the sums; n is negative to take them
+// out.
+func (g *queryGate) countAnswer(bytes, n int) {
 	if bytes > largeBytes {
-		g.large += n
+		g.largeAnswers += n
 	} else {
-		g.small += n * bytes
+		g.smallBytes += n * bytes
 	}
 }
 
 // sweep drops the beginnings of answers whose rest nobody asked for in time, and
 // releases the room of answers that feeds dropped.
 func (g *queryGate) sweep(now time.Time) {
-	for t, r := range g.held {
+	for t, r := range g.reserved {
 		if !r.cut {
 			continue
 		}
@@ -120,7 +124,7 @@ func (g *queryGate) sweep(now time.Time) {
 		}
 	}
 	g.waiting = slices.DeleteFunc(g.waiting, func(f *feed) bool {
-		f.refused = f.recovering
+		f.waitsForRoom = f.recovering
 		return !f.recovering
 	})
 }
@@ -136,7 +140,7 @@ func (g *queryGate) next() *feed {
 	f := g.waiting[0]
 	g.waiting[0] = nil
 	g.waiting = g.waiting[1:]
-	f.refused = false
+	f.waitsForRoom = false
 	return f
 }
 

@@ -55,15 +55,15 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			"next": func(*rapid.T) { g.next() },
 			"": func(rt *rapid.T) {
 				small, large := 0, 0
-				for _, r := range g.held {
+				for _, r := range g.reserved {
 					if r.bytes > largeBytes {
 						large++
 					} else {
 						small += r.bytes
 					}
 				}
-				if large != g.large || small != g.small || large > maxLarge || small > maxSmallBytes || len(g.waiting) > len(feeds) {
-					rt.Fatalf("%d large and %d bytes, counted %d and %d; %d wait", large, small, g.large, g.small, len(g.waiting))
+				if large != g.largeAnswers || small != g.smallBytes || large > maxLarge || small > maxSmallBytes || len(g.waiting) > len(feeds) {
+					rt.Fatalf("%d large and %d bytes, counted %d and %d; %d wait", large, small, g.largeAnswers, g.smallBytes, len(g.waiting))
 				}
 			},
 		})
@@ -71,8 +71,8 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			g.settle(at)
 		}
 		g.sweep(now.Add(keepPartial + 1))
-		if len(g.held) > 0 || g.small != 0 || g.large != 0 {
-			rt.Fatalf("room is lost: %d answers, %d bytes, %d large", len(g.held), g.small, g.large)
+		if len(g.reserved) > 0 || g.smallBytes != 0 || g.largeAnswers != 0 {
+			rt.Fatalf("room is lost: %d answers, %d bytes, %d large", len(g.reserved), g.smallBytes, g.largeAnswers)
 		}
 	})
 }
@@ -91,10 +91,10 @@ func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	live := func(from, to uint64) {
 		for id := from; id <= to; id++ {
 			e := store(id)
-			f.event(&e, now)
+			f.handleEvent(&e, now)
 		}
 	}
-	f.announced(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Blocks: 1}, now)
+	f.handleAnnouncement(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Blocks: 1}, now)
 	const asked = 2*maxWaitingEvents + 1
 	live(2, asked)
 	q, number, due := f.nextQuery(now)
@@ -107,7 +107,7 @@ func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	for id := range uint64(asked) {
 		a.Events = append(a.Events, store(id+1))
 	}
-	if err := f.answered(number, a, nil, now); err != nil {
+	if err := f.handleAnswer(number, a, nil, now); err != nil {
 		t.Fatal(err)
 	}
 	if f.cursor != last || f.recovering || len(blocks.held) != last {

@@ -31,7 +31,7 @@ func TestWhatIsLostAgainIsAskedForLessAndLess(t *testing.T) {
 		}
 		if _, number, due := f.nextQuery(now); due {
 			tries++
-			if err := f.answered(number, &source.Answer{Kind: kvevent.QueryTreeDump}, nil, now); err != nil {
+			if err := f.handleAnswer(number, &source.Answer{Kind: kvevent.QueryTreeDump}, nil, now); err != nil {
 				t.Fatal(err)
 			}
 		}

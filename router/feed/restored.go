@@ -23,7 +23,7 @@ func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &f.announcement
-	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.limit || !utf8.ValidString(a.Model) {
+	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.maxFeeds || !utf8.ValidString(a.Model) {
 		return false, nil // an earlier version accepted names that are not text
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
@@ -40,7 +40,7 @@ func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 		return false, err
 	}
 	feed := newFeed(a, m)
-	feed.cursor, feed.seen, feed.source = f.cursor, now, s.stored
+	feed.cursor, feed.seen, feed.source = f.cursor, now, s.snapshotSource
 	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
 	return true, nil
 }

@@ -17,12 +17,12 @@ import (
 // Set is the feeds of all publishers. Announcements add owners; silence and HealthGone
 // remove them. All methods may be called from any goroutine.
 type Set struct {
-	directory  Models
-	log        *zap.Logger
-	timeout    time.Duration
-	keepAbsent time.Duration
-	limit      int
-	loads      *loadTable
+	directory      Models
+	log            *zap.Logger
+	silenceTimeout time.Duration
+	keepAbsent     time.Duration
+	maxFeeds       int
+	loads          *loadTable
 
 	mu      sync.Mutex
 	feeds   map[uint64]*feed // by publisher id
@@ -43,15 +43,16 @@ type Set struct {
 	fenced map[uint64]fence
 	// refused are publishers that the router does not accept, by id.
 	refused map[uint64]refusal
-	// offline are the disconnected sources. stored is the source of the restored feeds.
-	offline map[int]bool
-	stored  int
+	// offline are the disconnected sources. snapshotSource is the source of the restored feeds.
+	offline        map[int]bool
+	snapshotSource int
 	listening
 	// withoutEvents is Options.WithoutEvents.
 	withoutEvents bool
 	// blockSize is Options.BlockSize.
 	blockSize uint32
-	// notify is the Joiner's; nil for none. It is called with mu held.
+	// notify is Announced of Options.Joiner, nil without one. notify is called with mu
+	// held.
 	notify   func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
@@ -80,26 +81,26 @@ type Options struct {
 // New returns a Set without feeds.
 func New(o Options) *Set {
 	s := &Set{
-		directory:     o.Models,
-		log:           o.Log,
-		timeout:       o.Timeout,
-		keepAbsent:    o.KeepAbsent,
-		limit:         o.MaxFeeds,
-		loads:         newLoadTable(),
-		feeds:         make(map[uint64]*feed),
-		byOwner:       make(map[kv.Owner]*feed),
-		models:        make(map[ModelKey]*modelFeeds),
-		restored:      make(map[uint64]*feed),
-		restoredOf:    make(map[kv.Owner]*feed),
-		gate:          newQueryGate(o.MaxQueries),
-		fenced:        make(map[uint64]fence),
-		refused:       make(map[uint64]refusal),
-		offline:       make(map[int]bool),
-		withoutEvents: o.WithoutEvents,
-		blockSize:     o.BlockSize,
+		directory:      o.Models,
+		log:            o.Log,
+		silenceTimeout: o.Timeout,
+		keepAbsent:     o.KeepAbsent,
+		maxFeeds:       o.MaxFeeds,
+		loads:          newLoadTable(),
+		feeds:          make(map[uint64]*feed),
+		byOwner:        make(map[kv.Owner]*feed),
+		models:         make(map[ModelKey]*modelFeeds),
+		restored:       make(map[uint64]*feed),
+		restoredOf:     make(map[kv.Owner]*feed),
+		gate:           newQueryGate(o.MaxQueries),
+		fenced:         make(map[uint64]fence),
+		refused:        make(map[uint64]refusal),
+		offline:        make(map[int]bool),
+		withoutEvents:  o.WithoutEvents,
+		blockSize:      o.BlockSize,
 	}
 	if o.Joiner != nil {
-		s.notify, s.stored = o.Joiner.Announced, o.Joiner.SnapshotSource()
+		s.notify, s.snapshotSource = o.Joiner.Announced, o.Joiner.SnapshotSource()
 	}
 	return s
 }
@@ -133,7 +134,7 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 		if s.withoutEvents && !withoutBlocks(&a) {
 			return nil
 		}
-		if fr.Age > s.timeout && a.Health != kvevent.HealthGone {
+		if fr.Age > s.silenceTimeout && a.Health != kvevent.HealthGone {
 			// An old announcement proves nothing about now. The snapshot, or a query, tells
 			// what the publisher was.
 			s.counters.Outdated++
@@ -183,12 +184,15 @@ func (s *Set) connectedLocked(source int, connected bool, now time.Time) {
 	s.refreshLocked()
 }
 
+// undecodableLocked counts a message that cannot be decoded, and logs the first one.
 func (s *Set) undecodableLocked(err error) {
 	if s.counters.Undecodable++; s.counters.Undecodable == 1 {
 		s.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
 	}
 }
 
+// eventsLocked takes in the events of s.envelope. It returns the feed of their publisher,
+// or nil for a publisher that was not announced.
 func (s *Set) eventsLocked(now time.Time) *feed {
 	s.events.Add(uint64(len(s.envelope.Events)))
 	f := s.feeds[s.envelope.PublisherID]
@@ -201,7 +205,7 @@ func (s *Set) eventsLocked(now time.Time) *feed {
 		return nil
 	}
 	for i := range s.envelope.Events {
-		f.event(&s.envelope.Events[i], now)
+		f.handleEvent(&s.envelope.Events[i], now)
 	}
 	f.updateLost()
 	s.recountLocked(f)
@@ -234,7 +238,7 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 		// An old announcement does not show that the cursor is wrong.
 		f.behind = 0
 	}
-	f.announced(a, now)
+	f.handleAnnouncement(a, now)
 	f.replayed = s.offline[source]
 	if isNew || pool != a.Pool || card != a.Card {
 		s.joinLocked(f)
@@ -306,7 +310,7 @@ func (s *Set) Tick(now time.Time) []Query {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
 			s.fenceLocked(&f.announcement, f.seen, false)
-			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.timeout))
+			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.silenceTimeout))
 		}
 	}
 	for _, f := range s.restored {
@@ -316,7 +320,7 @@ func (s *Set) Tick(now time.Time) []Query {
 	}
 	s.gate.sweep(now)
 	s.sweepFencedLocked(now)
-	long := func(t time.Time) bool { return now.Sub(t) > 2*s.timeout }
+	long := func(t time.Time) bool { return now.Sub(t) > 2*s.silenceTimeout }
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
 	s.refreshLocked()
 	s.retireModelsLocked(now)
@@ -346,7 +350,7 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	if a != nil {
 		s.events.Add(uint64(len(a.Events)))
 	}
-	if err := q.feed.answered(q.number, a, err, now); err != nil {
+	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
 			zap.Int("failures", q.feed.failures), zap.Error(err))
 	}
@@ -414,8 +418,8 @@ func (s *Set) NoteDrops(dropped uint64, now time.Time) {
 // silentLocked reports whether a feed has been silent for too long. Silence does not
 // count while the source is disconnected.
 func (s *Set) silentLocked(f *feed, now time.Time) bool {
-	limit := s.timeout
-	if now.Sub(s.droppedAt) < s.timeout {
+	limit := s.silenceTimeout
+	if now.Sub(s.droppedAt) < s.silenceTimeout {
 		limit *= lossyFactor
 	}
 	return !s.offline[f.source] && now.Sub(f.seen) > limit

@@ -150,7 +150,7 @@ func BenchmarkAnnouncementsThatChangeTheView(b *testing.B) {
 	for _, workers := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			set := freshFeeds(b)
-			set.limit = workers
+			set.maxFeeds = workers
 			now := time.Unix(1000, 0)
 			var a kvevent.Announcement
 			for i := range workers {

@@ -94,7 +94,7 @@ func (g *Registration) namespace() (kv.NamespaceID, error) {
 // ranks returns the number of ranks, at least 1.
 func (g *Registration) ranks() uint32 { return max(1, g.Ranks) }
 
-// workers are the ranks of the worker.
+// workers returns the ranks of the worker, in order.
 func (g *Registration) workers() []kv.Worker {
 	all := make([]kv.Worker, g.ranks())
 	for i := range all {
@@ -106,15 +106,18 @@ func (g *Registration) workers() []kv.Worker {
 // registered is one rank of a registered worker.
 type registered struct {
 	Registration
+	// source is source.FromFile or source.FromHTTP.
 	source string
-	// expires is when the registration ends, zero for never. gone says that it has.
+	// expires is when the registration ends; the zero time means never. ended is true once
+	// the registration has ended and the rank has not said goodbye yet.
 	expires time.Time
-	gone    bool
+	ended   bool
 	// publisher is the id under which the rank is announced; 0 while it is not.
 	publisher uint64
 }
 
-// announcement is what a publisher would say that has nothing to say.
+// announcement returns the announcement of rank w: that of a publisher without events and
+// blocks.
 func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.Announcement {
 	ns, err := e.namespace()
 	taints, taintsErr := kvevent.NewTaints(e.Taints)
@@ -131,8 +134,9 @@ func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.An
 	}
 }
 
-// updateLocked gives a rank what was registered now. Another model or block size
-// makes another publisher of it, as a restart would.
+// updateLocked registers rank w with g until expires, or renews the registration. A rank
+// with another model or block size than before gets another publisher id, because the
+// router takes one publisher for one model. The caller holds r.mu.
 func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expires time.Time) {
 	e := r.entries[w]
 	if e == nil {
@@ -142,7 +146,7 @@ func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expir
 	if e.Model != g.Model || e.BlockSize != g.BlockSize {
 		e.publisher = 0
 	}
-	e.Registration, e.source, e.expires, e.gone = *g, source, expires, false
+	e.Registration, e.source, e.expires, e.ended = *g, source, expires, false
 }
 
 // checkRegistrationLocked returns an error if worker g cannot be registered. source is where the
@@ -154,7 +158,7 @@ func (r *Source) checkRegistrationLocked(g *Registration, source string) error {
 			continue
 		}
 		others--
-		if e.source != source && !e.gone {
+		if e.source != source && !e.ended {
 			return fmt.Errorf("worker_id: %d is known from the %s already", g.WorkerID, e.source)
 		}
 	}

@@ -166,7 +166,7 @@ func (r *Source) replaceWorkers(workers []Registration) {
 	}
 	for w, e := range r.entries {
 		if e.source == source.FromFile && !listed[w] {
-			e.gone = true
+			e.ended = true
 		}
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// The router tells the registry which announcements it accepted. A publisher that the
-// router refuses has no owner here.
+// The router tells the registry which announcements it accepted. So Source.owners and
+// Source.publishers have no publisher that the router refused.
 
 // connectionChanged notes that a source is connected (up) or disconnected.
 func (r *Source) connectionChanged(source int, up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !up {
-		r.away[source] = true
+		r.disconnected[source] = true
 		return
 	}
-	delete(r.away, source)
-	// The source was away, not its publishers.
+	delete(r.disconnected, source)
+	// The silence was that of the source, not of its publishers.
 	for o, s := range r.owners {
 		if s.source == source {
 			s.seen = time.Now()
@@ -29,9 +29,10 @@ func (r *Source) connectionChanged(source int, up bool) {
 	}
 }
 
-// SnapshotSource implements source.Joiner.
+// SnapshotSource implements source.Joiner. It returns the number of the first transport that
+// keeps messages.
 func (r *Source) SnapshotSource() int {
-	for i, t := range r.inner {
+	for i, t := range r.transports {
 		if _, ok := t.(source.Resumer); ok {
 			return i + 1
 		}
@@ -46,24 +47,25 @@ func (r *Source) Announced(source int, a *kvevent.Announcement, taken bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	have, known := r.owners[a.Owner]
+	current, known := r.owners[a.Owner]
 	if !taken {
 		delete(r.publishers, a.PublisherID)
-		if known && have.publisher == a.PublisherID {
+		if known && current.publisher == a.PublisherID {
 			delete(r.owners, a.Owner)
 		}
 		return
 	}
 	switch {
-	case known && have.publisher != a.PublisherID:
-		delete(r.publishers, have.publisher)
+	case known && current.publisher != a.PublisherID:
+		delete(r.publishers, current.publisher)
 	case !known && len(r.owners) >= maxOwners:
 		return // more owners than a router accepts
 	}
 	r.publishers[a.PublisherID] = source
 	r.owners[a.Owner] = ownerPublisher{publisher: a.PublisherID, source: source, seen: time.Now()}
 	if e := r.entries[a.Owner.Worker()]; e != nil && a.Owner.Kind == kv.OwnerWorker {
-		// The publisher ended the registered one. A later registration gets a new id.
+		// The router follows this publisher now and fences the registered one. So the rank
+		// needs a new publisher id before the registry may announce it again.
 		e.publisher = 0
 	}
 }

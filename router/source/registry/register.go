@@ -38,7 +38,7 @@ func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	}
 	for w, e := range r.entries {
 		if uint64(w.ID) == g.WorkerID && uint32(w.Rank) >= g.ranks() {
-			e.gone = true
+			e.ended = true
 		}
 	}
 	return nil
@@ -51,12 +51,12 @@ func (r *Source) Unregister(worker uint64) bool {
 	defer r.mu.Unlock()
 	found := false
 	for w, e := range r.entries {
-		if uint64(w.ID) == worker && e.source == source.FromHTTP && !e.gone {
-			e.gone, found = true, true
+		if uint64(w.ID) == worker && e.source == source.FromHTTP && !e.ended {
+			e.ended, found = true, true
 		}
 	}
 	return found
 }
 
 // Announce announces one worker now, after Register or Unregister.
-func (r *Source) Announce(worker uint64) { r.announce(worker, time.Now()) }
+func (r *Source) Announce(worker uint64) { r.sendAnnouncements(worker, time.Now()) }

@@ -75,20 +75,22 @@ func (o Options) withDefaults() Options {
 // connected or not by itself: frames name their source, and the router forgets no
 // publisher of a disconnected source. Stats report connected when all transports are.
 type Source struct {
-	opt    Options
-	log    *zap.Logger
-	inner  []source.Transport
-	frames chan source.Frame
+	opt        Options
+	log        *zap.Logger
+	transports []source.Transport
+	frames     chan source.Frame
 
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// announcing is held while announcements are made and sent.
+	// announcing is locked while announcements are made and sent, so that they keep their
+	// order. announcing is locked before mu.
 	announcing sync.Mutex
 
-	mu   sync.Mutex
-	away map[int]bool // disconnected sources
+	// mu guards the fields below except file.
+	mu           sync.Mutex
+	disconnected map[int]bool // by source number
 	// publishers has the source of each publisher that the router accepted. owners has the
 	// publisher of each owner.
 	publishers map[uint64]int
@@ -127,12 +129,12 @@ var (
 
 // New joins the transports, which may be none. The caller closes them after the Source. A
 // file that is set must exist and be valid. Close must be called.
-func New(o Options, inner ...source.Transport) (*Source, error) {
+func New(o Options, transports ...source.Transport) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	r := &Source{
-		opt: o.withDefaults(), inner: inner, frames: make(chan source.Frame), away: make(map[int]bool),
+		opt: o.withDefaults(), transports: transports, frames: make(chan source.Frame), disconnected: make(map[int]bool),
 		publishers: make(map[uint64]int), owners: make(map[kv.Owner]ownerPublisher), entries: make(map[kv.Worker]*registered),
 	}
 	r.log = r.opt.Log
@@ -144,7 +146,7 @@ func New(o Options, inner ...source.Transport) (*Source, error) {
 		return nil, err
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	for i, t := range inner {
+	for i, t := range transports {
 		r.running.Go(func() { r.pump(i+1, t) })
 	}
 	r.running.Go(r.run)
@@ -164,7 +166,7 @@ func (r *Source) Frames() <-chan source.Frame { return r.frames }
 // Stats implements source.Transport: the sum over the transports, connected if all are.
 func (r *Source) Stats() source.Stats {
 	s := source.Stats{Connected: true}
-	for _, t := range r.inner {
+	for _, t := range r.transports {
 		i := t.Stats()
 		s.Connected = s.Connected && i.Connected
 		s.Dropped += i.Dropped
@@ -175,26 +177,26 @@ func (r *Source) Stats() source.Stats {
 	return s
 }
 
-// Resume implements source.Resumer: it calls Resume of the transports that have it. Of the
-// transports in use only NATS with JetStream keeps messages, so position is a sequence number
-// of that stream.
+// Resume implements source.Resumer. It passes position to the transport that keeps
+// messages. Among the transports of a router only NATS with JetStream does, so position is
+// a sequence number of that stream.
 func (r *Source) Resume(position uint64) {
-	for _, t := range r.inner {
+	for _, t := range r.transports {
 		if resumer, ok := t.(source.Resumer); ok {
 			resumer.Resume(position)
 		}
 	}
 }
 
-// Query implements source.Transport.
+// Query implements source.Transport. It asks the transport that announced the publisher.
 func (r *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	r.mu.Lock()
-	i, ok := r.publishers[publisher]
+	number, ok := r.publishers[publisher]
 	r.mu.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("query publisher %016x: nobody has announced it", publisher)
 	}
-	return r.inner[i-1].Query(ctx, publisher, q)
+	return r.transports[number-1].Query(ctx, publisher, q)
 }
 
 // Counters returns the gauges and counters.
@@ -223,22 +225,24 @@ func (r *Source) Agents() []source.Agent {
 	return r.opt.HTTP.Agents()
 }
 
-// pump passes on the frames of the transport with number id.
-func (r *Source) pump(id int, t source.Transport) {
+// pump passes the frames of one transport on until Close. number is the transport's number
+// from 1, which becomes the frames' Source.
+func (r *Source) pump(number int, t source.Transport) {
 	for {
 		select {
 		case <-r.ctx.Done():
 			return
 		case f := <-t.Frames():
-			f.Source = id
+			f.Source = number
 			if f.Kind == source.FrameDisconnected || f.Kind == source.FrameConnected {
-				r.connectionChanged(id, f.Kind == source.FrameConnected)
+				r.connectionChanged(number, f.Kind == source.FrameConnected)
 			}
 			r.send(f)
 		}
 	}
 }
 
+// send passes one frame to the router, and returns false once Close was called.
 func (r *Source) send(f source.Frame) bool {
 	select {
 	case r.frames <- f:
@@ -267,13 +271,13 @@ func (r *Source) run() {
 				r.log.Error("workers file is not applied; the previous content is in force", zap.Error(err))
 			}
 		}
-		r.announce(0, time.Now())
+		r.sendAnnouncements(0, time.Now())
 	}
 }
 
-// announce announces the registered ranks of one worker, or of all for 0. Ranks whose
+// sendAnnouncements announces the registered ranks of one worker, or of all for 0. Ranks whose
 // registration ended say goodbye.
-func (r *Source) announce(worker uint64, now time.Time) {
+func (r *Source) sendAnnouncements(worker uint64, now time.Time) {
 	r.announcing.Lock()
 	defer r.announcing.Unlock()
 	for _, a := range r.dueAnnouncements(worker, now) {
@@ -283,14 +287,15 @@ func (r *Source) announce(worker uint64, now time.Time) {
 	}
 }
 
-// dueAnnouncements returns the announcements to send now, for one worker or for all with 0. An owner
-// whose publisher has been silent for longer than the router waits is announced again.
-// The caller holds announcing.
+// dueAnnouncements returns the announcements of registered ranks to send now, for one
+// worker or for all workers with 0. A rank whose owner has a live publisher is not
+// announced: the publisher wins. A publisher that was silent for longer than the router
+// waits is forgotten first. The caller holds announcing.
 func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o, s := range r.owners {
-		if !r.away[s.source] && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
+		if !r.disconnected[s.source] && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
 			delete(r.owners, o)
 			delete(r.publishers, s.publisher)
 		}
@@ -302,12 +307,12 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 		}
 		if !e.expires.IsZero() && now.After(e.expires) {
 			r.stats.Expired++
-			e.gone = true
+			e.ended = true
 			r.log.Warn("registration was not renewed", zap.Stringer("worker", w))
 		}
 		_, announced := r.owners[kv.WorkerOwner(w)]
 		switch {
-		case e.gone:
+		case e.ended:
 			delete(r.entries, w)
 			if e.publisher != 0 && !announced {
 				all = append(all, e.announcement(w, kvevent.HealthGone))
@@ -326,7 +331,7 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 // Transports of one name are summed up.
 func (r *Source) Metrics() []source.Metrics {
 	var all []source.Metrics
-	for _, t := range r.inner {
+	for _, t := range r.transports {
 		counting, ok := t.(source.Measured)
 		if !ok {
 			continue
