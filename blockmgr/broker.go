@@ -44,7 +44,7 @@ type broker struct {
 
 // growHost makes a host extent of at most maxSlots slots for pool p. When the arena is full it
 // takes extents from other pools, as reclaim allows, and tries again.
-func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPart, error) {
+func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostExtent, error) {
 	least := leastOf(p.growth.host.leastSlots, maxSlots)
 	for {
 		made, err := b.host.Grow(p.slots.Host.Namespace, p.slotBytes, least, maxSlots)
@@ -55,7 +55,7 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostPar
 }
 
 // growDisk is growHost for the disk. The disk has answered.
-func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskPart, error) {
+func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskExtent, error) {
 	least := leastOf(p.growth.disk.leastSlots, maxSlots)
 	for {
 		made, err := b.disk.Load().Grow(p.slots.Disk.Namespace, p.slotBytes, least, maxSlots)
@@ -77,9 +77,9 @@ func leastOf(least, maxSlots uint64) uint64 {
 // drop gives an extent back to its arena. The pool has taken it out.
 func (b *broker) drop(gone *tier.Extent) {
 	if gone.Host != nil {
-		b.host.Drop(gone.HostPart())
+		b.host.Drop(gone.HostExtent())
 	} else {
-		b.disk.Load().Drop(gone.DiskPart())
+		b.disk.Load().Drop(gone.DiskExtent())
 	}
 }
 

@@ -258,7 +258,7 @@ func (p *Pool) growHost(plan growthPlan) {
 // addHostExtent ends the making of a host extent. surplus: somebody else has grown the
 // pool meanwhile, and the extent has no place. The caller drops it and calls
 // endHostGrowth.
-func (p *Pool) addHostExtent(plan growthPlan, made storage.HostPart, err error) (surplus bool) {
+func (p *Pool) addHostExtent(plan growthPlan, made storage.HostExtent, err error) (surplus bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Host

@@ -17,19 +17,19 @@ import (
 // the disk for Config.IODeadline, so that a disk that fails or stalls does not keep
 // engines from host memory. The extents that come later are for joinDisk; nil when all
 // have come.
-func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
+func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 	if !p.cfg.hasDisk() {
 		return nil
 	}
 	p.mover.Joining = true
 	// The records of the next extent are read while those of one are recovered.
-	parts, failing := make(chan storage.DiskPart), make(chan struct{})
-	p.life.transfers.Go(func() { p.readDisk(parts, failing) })
+	extents, failing := make(chan storage.DiskExtent), make(chan struct{})
+	p.life.transfers.Go(func() { p.readDisk(extents, failing) })
 	deadline := time.NewTimer(p.cfg.IODeadline)
 	defer deadline.Stop()
 	for {
 		select {
-		case found, ok := <-parts:
+		case found, ok := <-extents:
 			if !ok {
 				p.endJoining()
 				return nil
@@ -41,14 +41,14 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskPart) {
 		case <-p.broker.closing:
 		}
 		p.log.Warn("the pool opens without its disk tier, which joins when the disk answers")
-		return parts
+		return extents
 	}
 }
 
 // readDisk enters the namespace in the disk's slot table, which makes the tier, and sends
 // its extents. When that fails it closes failing and tries again now and then.
-func (p *Pool) readDisk(parts chan<- storage.DiskPart, failing chan<- struct{}) {
-	defer close(parts)
+func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct{}) {
+	defer close(extents)
 	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
 	defer watch.Stop()
 	again := time.NewTimer(0)
@@ -70,7 +70,7 @@ func (p *Pool) readDisk(parts chan<- storage.DiskPart, failing chan<- struct{}) 
 	}
 	for found := range p.broker.disk.Load().Claim(p.slots.Disk.Namespace) {
 		watch.Stop()
-		parts <- found
+		extents <- found
 		if p.stopped() {
 			return
 		}
@@ -128,7 +128,7 @@ func (p *Pool) enterDisk() bool {
 }
 
 // joinDisk takes the rest of the disk tier into use while the pool is in use.
-func (p *Pool) joinDisk(rest <-chan storage.DiskPart) {
+func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	for found := range rest {
 		if p.announceAll(registry.Disk, p.joinExtent(found)) {
 			p.announceLater()
@@ -162,7 +162,7 @@ func (p *Pool) endJoining() {
 
 // joinExtent takes an extent of the disk into use while the pool is in use. It returns the
 // slots with blocks in the order in which they are announced.
-func (p *Pool) joinExtent(found storage.DiskPart) []registry.Ref {
+func (p *Pool) joinExtent(found storage.DiskExtent) []registry.Ref {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life.closed { // Close gave the disk up, and its extents stay as they are
@@ -175,13 +175,13 @@ func (p *Pool) joinExtent(found storage.DiskPart) []registry.Ref {
 }
 
 // recoverDisk takes an extent of the disk into use while the pool is being opened.
-func (p *Pool) recoverDisk(found storage.DiskPart) {
+func (p *Pool) recoverDisk(found storage.DiskExtent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recoverDiskLocked(diskExtent(found))
 }
 
-func diskExtent(found storage.DiskPart) *tier.Extent {
+func diskExtent(found storage.DiskExtent) *tier.Extent {
 	return &tier.Extent{ID: found.ID, Records: found.Slots, Disk: found.Extent}
 }
 
@@ -272,7 +272,7 @@ func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
 
 // addDiskExtent takes a disk extent that was made into use. It reports whether the pool
 // has it: somebody else may have grown the pool meanwhile.
-func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskPart, err error) bool {
+func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Disk

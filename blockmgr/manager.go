@@ -307,7 +307,7 @@ func (m *Manager) diskEnded() bool {
 
 // finishClose closes all pools at once, within Config.IODeadline, and returns their
 // extents.
-func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
+func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostExtent, disk []storage.DiskExtent, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
 	defer cancel()
 	var wg sync.WaitGroup

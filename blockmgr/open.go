@@ -279,7 +279,7 @@ var errStuck = errors.New("the disk does not answer")
 // returns the extents, to be closed. With flush it writes the records that changed first.
 // errStuck: operations did not return before ctx ended. The kernel may still write into
 // the extents then, which stay as they are until the process ends.
-func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostPart, disk []storage.DiskPart, err error) {
+func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostExtent, disk []storage.DiskExtent, err error) {
 	ages := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
 	p.life.workers.Wait()
@@ -304,9 +304,9 @@ func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.Host
 			switch {
 			case e == nil:
 			case e.Host != nil:
-				host = append(host, e.HostPart())
+				host = append(host, e.HostExtent())
 			default:
-				disk = append(disk, e.DiskPart())
+				disk = append(disk, e.DiskExtent())
 			}
 		}
 	}

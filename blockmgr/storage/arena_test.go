@@ -42,7 +42,7 @@ func indexOf(t *testing.T, a *arena, id kv.NamespaceID) uint32 {
 }
 
 // growDisk opens a namespace and makes one extent for it.
-func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskPart {
+func growDisk(t *testing.T, d *DiskArena, id kv.NamespaceID) DiskExtent {
 	t.Helper()
 	ns := indexOf(t, d.arena, id)
 	part, err := d.Grow(ns, testSlot, 1, 0)
@@ -70,7 +70,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	if again := part.Slots.TakeDirty(nil); len(again) != 0 {
 		t.Errorf("%d pages are still dirty", len(again))
 	}
-	if err := d.Close([]DiskPart{part}); err != nil {
+	if err := d.Close([]DiskExtent{part}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -39,7 +39,7 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 		if err := WritePages(part.Slots.TakeDirty(nil)); err != nil {
 			t.Fatal(err)
 		}
-		d.Abandon([]DiskPart{part, next})
+		d.Abandon([]DiskExtent{part, next})
 		if _, err := loss.Lose(rng); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestPowerLossWhileAnExtentIsMade(t *testing.T) {
 		}
 		d.Drop(gone)
 		part := growDisk(t, d, nsA)
-		d.Abandon([]DiskPart{part})
+		d.Abandon([]DiskExtent{part})
 		if _, err := loss.Lose(rand.New(rand.NewPCG(seed, 2))); err != nil {
 			t.Fatal(err)
 		}

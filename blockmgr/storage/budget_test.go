@@ -80,7 +80,7 @@ func TestGrowRefusesWhatNoBudgetCanGive(t *testing.T) {
 func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
 	dir := t.TempDir()
 	h := openHost(t, hostConfig(dir))
-	parts := []HostPart{growHost(t, h, nsA), growHost(t, h, nsB)}
+	parts := []HostExtent{growHost(t, h, nsA), growHost(t, h, nsB)}
 	if _, err := h.Sessions().Begin(1, nsA); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
 
 	h = openHost(t, hostConfig(dir))
 	third := kv.NamespaceID{3}
-	mine := []HostPart{growHost(t, h, third)}
+	mine := []HostExtent{growHost(t, h, third)}
 	if len(h.Claim(indexOf(t, h.arena, nsB))) != 0 {
 		t.Error("the extent without sessions did not yield")
 	}
@@ -108,7 +108,7 @@ func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
 func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
 	dir := t.TempDir()
 	h := openHost(t, hostConfig(dir))
-	parts := []HostPart{growHost(t, h, nsA), growHost(t, h, nsB)}
+	parts := []HostExtent{growHost(t, h, nsA), growHost(t, h, nsB)}
 	if _, err := h.Sessions().Begin(1, nsB); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 	if _, err := d.Grow(0, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Errorf("third extent: %v", err)
 	}
-	parts := []DiskPart{one, two}
+	parts := []DiskExtent{one, two}
 	for _, p := range parts {
 		if err := WritePages(p.Slots.TakeDirty(nil)); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	c := growDisk(t, d, nsB)
 	// As in a crash, nothing more is written: the new extent must not come back
 	// with the old one's records.
-	if err := d.Close([]DiskPart{a, c}); err != nil {
+	if err := d.Close([]DiskExtent{a, c}); err != nil {
 		t.Fatal(err)
 	}
 	d = openDisk(t, diskConfig(dir))

@@ -17,8 +17,8 @@ import (
 // asks for another extent size.
 type DiskArena struct{ *arena }
 
-// DiskPart is one extent of a disk arena with its records.
-type DiskPart struct {
+// DiskExtent is one extent of a disk arena with its records.
+type DiskExtent struct {
 	// ID names the extent. No other extent of the arena ever has it.
 	ID     uint32
 	Extent *extent.Disk
@@ -38,12 +38,12 @@ func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 // other, and yields them, oldest first. An extent that cannot be opened is dropped,
 // with a log line. An extent that the disk fails to read stays unclaimed, for the
 // next start.
-func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
-	return func(yield func(DiskPart) bool) {
+func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskExtent] {
+	return func(yield func(DiskExtent) bool) {
 		sections := d.takeUnclaimed(ns)
 		for i, section := range sections {
-			part, ok := d.claimOne(section)
-			if !ok || yield(part) {
+			opened, ok := d.claimOne(section)
+			if !ok || yield(opened) {
 				continue
 			}
 			for _, left := range sections[i+1:] {
@@ -55,64 +55,64 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskPart] {
 }
 
 // claimOne opens an extent that takeUnclaimed returned.
-func (d *DiskArena) claimOne(section uint32) (part DiskPart, ok bool) {
+func (d *DiskArena) claimOne(section uint32) (opened DiskExtent, ok bool) {
 	e := d.entry(section)
-	part, err := d.reopen(section, &e.sectionHead)
+	opened, err := d.reopen(section, &e.sectionHead)
 	if err == nil {
-		return part, true
+		return opened, true
 	}
 	path := zap.String("path", d.path(section, e.extent))
 	if errors.Is(err, unix.EIO) || errors.Is(err, os.ErrClosed) {
 		d.cfg.Log.Warn("disk extent is left for the next start", path, zap.Error(err))
 		d.unclaim(section)
-		return DiskPart{}, false
+		return DiskExtent{}, false
 	}
 	d.cfg.Log.Warn("disk extent is dropped", path, zap.Error(err))
 	d.removed.Add(1)
 	d.discard(section, e)
-	return DiskPart{}, false
+	return DiskExtent{}, false
 }
 
-func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskPart, error) {
+func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskExtent, error) {
 	ext, err := extent.OpenDisk(d.path(section, head.extent), d.geometry(head), d.cfg.Disk)
 	if err != nil {
-		return DiskPart{}, err
+		return DiskExtent{}, err
 	}
 	slots, err := d.table.openSection(section, *head)
 	if err != nil {
-		return DiskPart{}, errors.Join(err, ext.Close())
+		return DiskExtent{}, errors.Join(err, ext.Close())
 	}
-	return DiskPart{head.extent, ext, slots}, nil
+	return DiskExtent{head.extent, ext, slots}, nil
 }
 
 // Grow makes one extent for namespace ns. The extent has ExtentBytes of slots of
 // slotBytes each, or what is left of the budget, but at least minSlots and, unless
 // maxSlots is zero, at most maxSlots. When the budget is used up, the oldest
 // unclaimed extent is dropped for it; ErrFull means that there is none.
-func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskPart, error) {
+func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskExtent, error) {
 	section, head, err := d.reserve(need{ns, slotBytes, minSlots, maxSlots})
 	if err != nil {
-		return DiskPart{}, err
+		return DiskExtent{}, err
 	}
-	part, err := d.build(section, head)
+	opened, err := d.build(section, head)
 	if err != nil {
 		d.release(section)
-		return DiskPart{}, err
+		return DiskExtent{}, err
 	}
-	return part, nil
+	return opened, nil
 }
 
 // build makes the section before the file: a file with the extent's id vouches for
 // the section. The file needs no temporary name. An unfinished file has another size
 // than the section says, and bytes that never were in a file pass no checksum.
-func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
+func (d *DiskArena) build(section uint32, head sectionHead) (DiskExtent, error) {
 	slots, err := d.table.createSection(section, head)
 	if err != nil {
-		return DiskPart{}, err
+		return DiskExtent{}, err
 	}
 	ext, err := extent.CreateDisk(d.path(section, head.extent), d.geometry(&head), d.cfg.Disk)
 	if err != nil {
-		return DiskPart{}, errors.Join(err, slots.close())
+		return DiskExtent{}, errors.Join(err, slots.close())
 	}
 	if why := ext.DirectRefusal(); why != "" {
 		d.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.Path()), zap.String("why", why))
@@ -120,13 +120,13 @@ func (d *DiskArena) build(section uint32, head sectionHead) (DiskPart, error) {
 	if ext.Sparse() {
 		d.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.Path()))
 	}
-	return DiskPart{head.extent, ext, slots}, nil
+	return DiskExtent{head.extent, ext, slots}, nil
 }
 
-func (p DiskPart) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
+func (p DiskExtent) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
 
 // Drop closes and removes one extent, whose bytes return to the budget.
-func (d *DiskArena) Drop(p DiskPart) {
+func (d *DiskArena) Drop(p DiskExtent) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
 		d.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.Path()), zap.Error(err))
@@ -143,19 +143,19 @@ func (d *DiskArena) Sync() error {
 	return nil
 }
 
-// Close closes the given parts and unlocks the directory. Everything stays on disk.
+// Close closes the given extents and unlocks the directory. Everything stays on disk.
 // Close writes nothing: the caller writes dirty pages before.
-func (d *DiskArena) Close(parts []DiskPart) error {
+func (d *DiskArena) Close(extents []DiskExtent) error {
 	var errs []error
-	for _, p := range parts {
+	for _, p := range extents {
 		errs = append(errs, p.close())
 	}
 	return errors.Join(append(errs, d.table.close())...)
 }
 
 // Abandon leaves everything as if the agent had been killed now.
-func (d *DiskArena) Abandon(parts []DiskPart) {
-	if err := d.Close(parts); err != nil {
+func (d *DiskArena) Abandon(extents []DiskExtent) {
+	if err := d.Close(extents); err != nil {
 		d.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))
 	}
 }

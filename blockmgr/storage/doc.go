@@ -3,12 +3,12 @@
 //
 //	arena, err := storage.OpenDiskArena(storage.ArenaConfig{Dir: dir, Bytes: 1 << 40, Log: log})
 //	ns, err := arena.Namespace(id, slotBytes)
-//	for part := range arena.Claim(ns) { // what an earlier agent stored
-//		r, err := part.Slots.Get(0)
+//	for opened := range arena.Claim(ns) { // what an earlier agent stored
+//		r, err := opened.Slots.Get(0)
 //	}
-//	part, err := arena.Grow(ns, slotBytes, 1, 0)
-//	part.Slots.Put(0, &storage.Record{Namespace: ns, State: storage.StateGranted, Generation: 2})
-//	err = storage.WritePages(part.Slots.TakeDirty(nil))
+//	opened, err := arena.Grow(ns, slotBytes, 1, 0)
+//	opened.Slots.Put(0, &storage.Record{Namespace: ns, State: storage.StateGranted, Generation: 2})
+//	err = storage.WritePages(opened.Slots.TakeDirty(nil))
 //
 // An arena is a directory with the file slots.table and a file for each extent.
 // docs/formats.md describes both, and what outlives an agent, a boot and a power loss.
@@ -26,7 +26,7 @@
 //
 // # Ownership and concurrency
 //
-// The caller that opened an arena closes it, after the last use of its parts. Arenas and
+// The caller that opened an arena closes it, after the last use of its extents. Arenas and
 // session tables are safe for concurrent use. A Section is guarded by its pool, but for
 // its pin words, which are atomic. Lock order: arena.mu, then table.mu or
 // SessionTable.mu.

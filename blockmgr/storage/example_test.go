@@ -24,29 +24,29 @@ func Example() {
 	check(err)
 	ns, err := arena.Namespace(kv.NamespaceID{1}, slotBytes)
 	check(err)
-	part, err := arena.Grow(ns, slotBytes, 1, 0)
+	opened, err := arena.Grow(ns, slotBytes, 1, 0)
 	check(err)
 	slot := extent.AlignedBytes(slotBytes)
 	copy(slot, "keys and values")
-	check(part.Extent.WriteSlot(3, slot))
-	part.Slots.Put(3, &storage.Record{
+	check(opened.Extent.WriteSlot(3, slot))
+	opened.Slots.Put(3, &storage.Record{
 		Key: key, Namespace: ns, Length: slotBytes, State: storage.StateSealed, Generation: 1,
 		Checksum: storage.Bind(extent.ContentSum(key, slot), key, 1),
 	})
-	check(storage.WritePages(part.Slots.TakeDirty(nil)))
-	check(arena.Close([]storage.DiskPart{part}))
+	check(storage.WritePages(opened.Slots.TakeDirty(nil)))
+	check(arena.Close([]storage.DiskExtent{opened}))
 
 	arena, err = storage.OpenDiskArena(cfg)
 	check(err)
 	ns, err = arena.Namespace(kv.NamespaceID{1}, slotBytes)
 	check(err)
-	for part := range arena.Claim(ns) {
-		r, err := part.Slots.Get(3)
+	for opened := range arena.Claim(ns) {
+		r, err := opened.Slots.Get(3)
 		check(err)
-		check(part.Extent.ReadSlot(3, slot))
+		check(opened.Extent.ReadSlot(3, slot))
 		whole := storage.Bind(extent.ContentSum(r.Key, slot), r.Key, r.Generation) == r.Checksum
 		fmt.Printf("%s %q whole=%v\n", r.State, slot[:15], whole)
-		check(arena.Close([]storage.DiskPart{part}))
+		check(arena.Close([]storage.DiskExtent{opened}))
 	}
 	// Output: sealed "keys and values" whole=true
 }

@@ -22,7 +22,7 @@ func TestTableIsTakenOverWhateverExtentsItWasMadeForUnlessOneSizeIsAskedFor(t *t
 	dir := t.TempDir()
 	cfg := diskConfig(dir)
 	d := openDisk(t, cfg)
-	parts := []DiskPart{growDisk(t, d, nsA)}
+	parts := []DiskExtent{growDisk(t, d, nsA)}
 	for _, size := range []uint64{300 << 30, 16 << 40, 64 << 20} {
 		if err := d.Close(parts); err != nil {
 			t.Fatal(err)

@@ -20,8 +20,8 @@ type HostArena struct {
 	small sync.Once
 }
 
-// HostPart is one extent of a host arena with its records.
-type HostPart struct {
+// HostExtent is one extent of a host arena with its records.
+type HostExtent struct {
 	// ID names the extent to clients. No other extent of the arena ever has it.
 	ID     uint32
 	Extent *extent.Host
@@ -52,57 +52,57 @@ func (h *HostArena) Sessions() *SessionTable { return h.table.sessions }
 
 // Claim maps the extents that namespace ns had before the restart and returns them,
 // oldest first. An extent that cannot be mapped is dropped, with a log line.
-func (h *HostArena) Claim(ns uint32) []HostPart {
-	var parts []HostPart
+func (h *HostArena) Claim(ns uint32) []HostExtent {
+	var extents []HostExtent
 	for _, section := range h.takeUnclaimed(ns) {
 		e := h.entry(section)
-		part, err := h.reopen(section, &e.sectionHead)
+		opened, err := h.reopen(section, &e.sectionHead)
 		if err != nil {
 			h.cfg.Log.Warn("host extent is dropped", zap.String("path", h.path(section, e.extent)), zap.Error(err))
 			h.removed.Add(1)
 			h.discard(section, e)
 			continue
 		}
-		parts = append(parts, part)
+		extents = append(extents, opened)
 	}
-	return parts
+	return extents
 }
 
-func (h *HostArena) reopen(section uint32, head *sectionHead) (HostPart, error) {
+func (h *HostArena) reopen(section uint32, head *sectionHead) (HostExtent, error) {
 	ext, err := extent.OpenHost(h.path(section, head.extent), h.geometry(head))
 	if err != nil {
-		return HostPart{}, err
+		return HostExtent{}, err
 	}
 	slots, err := h.table.openSection(section, *head)
 	if err != nil {
-		return HostPart{}, errors.Join(err, ext.Close())
+		return HostExtent{}, errors.Join(err, ext.Close())
 	}
-	return HostPart{head.extent, ext, slots}, nil
+	return HostExtent{head.extent, ext, slots}, nil
 }
 
 // Grow makes one extent for namespace ns, as DiskArena.Grow does. The memory of the
 // extent is reserved and faulted in. Unclaimed extents of a namespace with a session
 // in the session table are not dropped for it; ErrFull means that dropping extents
 // would help.
-func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostPart, error) {
+func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostExtent, error) {
 	section, head, err := h.reserve(need{ns, slotBytes, minSlots, maxSlots})
 	if err != nil {
-		return HostPart{}, err
+		return HostExtent{}, err
 	}
-	part, err := h.build(section, head)
+	opened, err := h.build(section, head)
 	if err != nil {
 		h.release(section)
-		return HostPart{}, err
+		return HostExtent{}, err
 	}
-	return part, nil
+	return opened, nil
 }
 
 // build makes the file under a temporary name and publishes the file when
 // generation words and section are complete.
-func (h *HostArena) build(section uint32, head sectionHead) (part HostPart, err error) {
+func (h *HostArena) build(section uint32, head sectionHead) (opened HostExtent, err error) {
 	ext, err := extent.CreateHost(h.path(section, head.extent), h.geometry(&head))
 	if err != nil {
-		return HostPart{}, err
+		return HostExtent{}, err
 	}
 	for i := uint32(0); i < head.slots && err == nil; i++ {
 		err = ext.SetGeneration(i, 1)
@@ -119,20 +119,20 @@ func (h *HostArena) build(section uint32, head sectionHead) (part HostPart, err 
 		if slots != nil {
 			err = errors.Join(err, slots.close())
 		}
-		return HostPart{}, err
+		return HostExtent{}, err
 	}
 	if why := ext.SmallPages(); why != nil && h.fs.InMemory {
 		h.small.Do(func() { h.cfg.Log.Info("host extents have small pages", zap.NamedError("reason", why)) })
 	}
-	return HostPart{head.extent, ext, slots}, nil
+	return HostExtent{head.extent, ext, slots}, nil
 }
 
-func (p HostPart) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
+func (p HostExtent) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }
 
 // Drop unmaps and removes one extent, whose bytes return to the budget. A client may
 // map the file for as long as it likes; from now on it reads zeros, generation words
 // included. That tells a late loader that its load has failed.
-func (h *HostArena) Drop(p HostPart) {
+func (h *HostArena) Drop(p HostExtent) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
 		h.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.Path()), zap.Error(err))
@@ -140,13 +140,13 @@ func (h *HostArena) Drop(p HostPart) {
 	h.discard(section, h.entry(section))
 }
 
-// Close unmaps the given parts and unlocks the directory. With keep all files stay
+// Close unmaps the given extents and unlocks the directory. With keep all files stay
 // for the next agent, the session table too. Without keep Close unlinks everything
 // that the arena made, unclaimed extents included. It removes the directory if the
 // arena made the directory and nothing else is in it.
-func (h *HostArena) Close(parts []HostPart, keep bool) error {
+func (h *HostArena) Close(extents []HostExtent, keep bool) error {
 	var errs []error
-	for _, p := range parts {
+	for _, p := range extents {
 		errs = append(errs, p.close())
 	}
 	if keep {
@@ -167,8 +167,8 @@ func (h *HostArena) Close(parts []HostPart, keep bool) error {
 }
 
 // Abandon leaves everything as if the agent had been killed now.
-func (h *HostArena) Abandon(parts []HostPart) {
-	if err := h.Close(parts, true); err != nil {
+func (h *HostArena) Abandon(extents []HostExtent) {
+	if err := h.Close(extents, true); err != nil {
 		h.cfg.Log.Warn("abandoning the host arena", zap.Error(err))
 	}
 }

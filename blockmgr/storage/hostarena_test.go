@@ -33,7 +33,7 @@ func openHost(t *testing.T, cfg ArenaConfig) *HostArena {
 	return h
 }
 
-func growHost(t *testing.T, h *HostArena, id kv.NamespaceID) HostPart {
+func growHost(t *testing.T, h *HostArena, id kv.NamespaceID) HostExtent {
 	t.Helper()
 	part, err := h.Grow(indexOf(t, h.arena, id), testSlot, 1, 0)
 	if err != nil {
@@ -115,7 +115,7 @@ func testWarmRestart(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(client)
-	h.Abandon([]HostPart{other, part})
+	h.Abandon([]HostExtent{other, part})
 
 	h = openHost(t, hostConfig(dir))
 	if !h.Warm() {
@@ -171,7 +171,7 @@ func TestSectionOfANewExtentHasNothingOfTheOneBefore(t *testing.T) {
 	if r, err := part.Slots.Get(1); err != nil || r.State != StateFree || r.Namespace != indexOf(t, h.arena, nsB) || part.Slots.Pins(1) != 0 {
 		t.Errorf("record %+v, pins %#x, %v", r, part.Slots.Pins(1), err)
 	}
-	if err := h.Close([]HostPart{part}, false); err != nil {
+	if err := h.Close([]HostExtent{part}, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -190,13 +190,13 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 		if err != nil || section != gone.Slots.index {
 			t.Fatalf("place %d, %v", section, err)
 		}
-		parts := []HostPart{kept}
+		parts := []HostExtent{kept}
 		var ext *extent.Host
 		if steps > 0 {
 			if ext, err = extent.CreateHost(h.path(section, head.extent), h.geometry(&head)); err != nil {
 				t.Fatal(err)
 			}
-			parts = append(parts, HostPart{head.extent, ext, &Section{}})
+			parts = append(parts, HostExtent{head.extent, ext, &Section{}})
 		}
 		if steps > 1 {
 			slots, err := h.table.createSection(section, head)
@@ -265,7 +265,7 @@ func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
 			if c.change == nil {
 				h.Sessions().words[3*entryWords] = 0xff
 			}
-			if err := h.Close([]HostPart{part}, true); err != nil {
+			if err := h.Close([]HostExtent{part}, true); err != nil {
 				t.Fatal(err)
 			}
 			if c.change != nil {
@@ -292,7 +292,7 @@ func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
 			if next.ID <= part.ID {
 				t.Errorf("extent %d comes after %d", next.ID, part.ID)
 			}
-			if err := h.Close([]HostPart{next}, false); err != nil {
+			if err := h.Close([]HostExtent{next}, false); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -351,7 +351,7 @@ func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
 		}
 		part := growHost(t, h, nsA)
 		note(part.ID)
-		h.Abandon([]HostPart{part})
+		h.Abandon([]HostExtent{part})
 		h = openHost(t, hostConfig(filepath.Join(dir, "host")))
 		h.Drop(h.Claim(indexOf(t, h.arena, nsA))[0])
 		if err := h.Close(nil, true); err != nil {
@@ -408,7 +408,7 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 	if _, err := part.Extent.Generation(4); err == nil {
 		t.Error("a generation beyond the extent was read")
 	}
-	if err := h.Close([]HostPart{part}, false); err != nil {
+	if err := h.Close([]HostExtent{part}, false); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {

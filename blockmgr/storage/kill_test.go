@@ -21,7 +21,7 @@ func killConfig(dir string) ArenaConfig {
 }
 
 // sealSlot gives a slot a new block, in the order that an agent does.
-func sealSlot(t *testing.T, p *HostPart, i uint32, fill byte) Record {
+func sealSlot(t *testing.T, p *HostExtent, i uint32, fill byte) Record {
 	t.Helper()
 	r, err := p.Slots.Get(i)
 	if err != nil {
@@ -167,7 +167,7 @@ func runAndKill(t *testing.T, dir string, lines int, did func(what string, id, s
 
 // checkSealed verifies every sealed block that is there, and that those that
 // must be there are. It returns their number and that of damaged records.
-func checkSealed(t *testing.T, parts []HostPart, sealed map[[2]uint32]uint64) (found, damaged int) {
+func checkSealed(t *testing.T, parts []HostExtent, sealed map[[2]uint32]uint64) (found, damaged int) {
 	t.Helper()
 	for _, p := range parts {
 		for i := range p.Slots.Slots() {

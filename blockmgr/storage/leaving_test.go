@@ -49,7 +49,7 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 		if _, err := os.Stat(dropped.Extent.Path()); !errors.Is(err, os.ErrNotExist) || h.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", h.Leaving(), err)
 		}
-		if err := h.Close([]HostPart{kept, next}, false); err != nil {
+		if err := h.Close([]HostExtent{kept, next}, false); err != nil {
 			t.Error(err)
 		}
 	})
@@ -66,7 +66,7 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 		if _, err := os.Stat(dropped.Extent.Path()); !errors.Is(err, os.ErrNotExist) || d.Leaving() != 0 {
 			t.Errorf("%d extents leave, the dropped file: %v", d.Leaving(), err)
 		}
-		if err := d.Close([]DiskPart{kept, next}); err != nil {
+		if err := d.Close([]DiskExtent{kept, next}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -76,7 +76,7 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 func TestExtentThatTheDiskFailsToReadStaysForTheNextStart(t *testing.T) {
 	cfg := diskConfig(t.TempDir())
 	d := openDisk(t, cfg)
-	if err := d.Close([]DiskPart{growDisk(t, d, nsA)}); err != nil {
+	if err := d.Close([]DiskExtent{growDisk(t, d, nsA)}); err != nil {
 		t.Fatal(err)
 	}
 	sick := cfg

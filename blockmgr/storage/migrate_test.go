@@ -194,7 +194,7 @@ func TestNewerHostTableIsSetAside(t *testing.T) {
 	dir := t.TempDir()
 	h := openHost(t, hostConfig(dir))
 	part := growHost(t, h, nsA)
-	h.Abandon([]HostPart{part})
+	h.Abandon([]HostExtent{part})
 	rewriteHeader(t, filepath.Join(dir, tableName), func(b []byte) { b[8] = 3 })
 	h = openHost(t, hostConfig(dir))
 	if h.Warm() || h.Extents() != 0 {
@@ -210,7 +210,7 @@ func TestNewerHostTableIsSetAside(t *testing.T) {
 	if _, err := OpenHostArena(hostConfig(dir)); !errors.Is(err, ErrLocked) {
 		t.Errorf("the new table is not locked: %v", err)
 	}
-	h.Abandon([]HostPart{next})
+	h.Abandon([]HostExtent{next})
 	h = openHost(t, hostConfig(dir))
 	if !h.Warm() || h.Extents() != 1 {
 		t.Errorf("after another restart: warm %v, %d extents", h.Warm(), h.Extents())
@@ -223,7 +223,7 @@ func TestFlippedVersionOfOneCopyIsDamage(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, diskConfig(dir))
 	part := growDisk(t, d, nsA)
-	d.Abandon([]DiskPart{part})
+	d.Abandon([]DiskExtent{part})
 	path := filepath.Join(dir, tableName)
 	b, err := os.ReadFile(path)
 	if err != nil {

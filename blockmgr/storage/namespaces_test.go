@@ -16,7 +16,7 @@ func crowd(t *testing.T) (h *HostArena, ids []kv.NamespaceID) {
 	for i := range MaxNamespaces {
 		ids = append(ids, kv.NamespaceID{7, byte(i)})
 	}
-	var parts []HostPart
+	var parts []HostExtent
 	for i := range ids {
 		parts = append(parts, growHost(t, h, ids[(i+MaxNamespaces-1)%MaxNamespaces]))
 	}
@@ -79,7 +79,7 @@ func TestDirectoryIsFullWhenEveryNamespaceIsNeeded(t *testing.T) {
 func TestClaimThatIsBrokenOffLosesNothing(t *testing.T) {
 	cfg := diskConfig(t.TempDir())
 	d := openDisk(t, cfg)
-	parts := []DiskPart{growDisk(t, d, nsA), growDisk(t, d, nsA)}
+	parts := []DiskExtent{growDisk(t, d, nsA), growDisk(t, d, nsA)}
 	if err := d.Close(parts); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func BenchmarkReopen(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		var parts []DiskPart
+		var parts []DiskExtent
 		for range extents {
 			part, err := d.Grow(ns, PageSize, 1, 0)
 			if err != nil {
@@ -57,7 +57,7 @@ func BenchmarkReopen(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		var parts []HostPart
+		var parts []HostExtent
 		for range extents {
 			part, err := h.Grow(ns, PageSize, 1, 0)
 			if err != nil {

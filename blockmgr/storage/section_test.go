@@ -44,7 +44,7 @@ func openLogged(t *testing.T) (*DiskArena, *writeLog) {
 func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
 	d, log := openLogged(t)
 	part := growDisk(t, d, nsA)
-	defer d.Close([]DiskPart{part})
+	defer d.Close([]DiskExtent{part})
 	const perPage = PageSize / RecordSize
 	rapid.Check(t, func(t *rapid.T) {
 		pages := rapid.SliceOfDistinct(rapid.IntRange(0, int(part.Slots.Slots())/perPage-1), rapid.ID).Draw(t, "pages")
@@ -89,7 +89,7 @@ func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
 func TestPagesThatCouldNotBeWrittenBecomeDirtyAgain(t *testing.T) {
 	d, log := openLogged(t)
 	part := growDisk(t, d, nsA)
-	defer d.Close([]DiskPart{part})
+	defer d.Close([]DiskExtent{part})
 	for i := range part.Slots.Slots() {
 		part.Slots.Put(i, &Record{Generation: 2})
 	}
@@ -143,7 +143,7 @@ func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
 	if part.Slots.Slots() != 1<<23/testSlot {
 		t.Errorf("%d slots: the failed extent kept its part of the budget", part.Slots.Slots())
 	}
-	if err := d.Close([]DiskPart{part}); err != nil {
+	if err := d.Close([]DiskExtent{part}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -54,7 +54,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 			dir := t.TempDir()
 			d := openDisk(t, diskConfig(dir))
 			part := growDisk(t, d, nsA)
-			if err := errors.Join(WritePages(part.Slots.TakeDirty(nil)), d.Close([]DiskPart{part})); err != nil {
+			if err := errors.Join(WritePages(part.Slots.TakeDirty(nil)), d.Close([]DiskExtent{part})); err != nil {
 				t.Fatal(err)
 			}
 			table := filepath.Join(dir, tableName)
@@ -121,7 +121,7 @@ func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 	if _, err := d.Namespace(nsA, 2*testSlot); err == nil {
 		t.Error("a namespace with another slot size was accepted")
 	}
-	if err := d.Close([]DiskPart{part}); err != nil {
+	if err := d.Close([]DiskExtent{part}); err != nil {
 		t.Fatal(err)
 	}
 	d = openDisk(t, diskConfig(dir))
@@ -169,7 +169,7 @@ func TestTableWithoutAWholeHeaderIsMadeAnew(t *testing.T) {
 			dir := t.TempDir()
 			d := openDisk(t, diskConfig(dir))
 			part := growDisk(t, d, nsA)
-			if err := d.Close([]DiskPart{part}); err != nil {
+			if err := d.Close([]DiskExtent{part}); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join(dir, tableName)
@@ -189,7 +189,7 @@ func TestTableWithoutAWholeHeaderIsMadeAnew(t *testing.T) {
 			if next.ID <= part.ID {
 				t.Errorf("extent %d comes after %d", next.ID, part.ID)
 			}
-			d.Abandon([]DiskPart{next})
+			d.Abandon([]DiskExtent{next})
 		})
 	}
 }

@@ -139,14 +139,14 @@ func (e *Extent) Path() string {
 	return e.Disk.Path()
 }
 
-// HostPart is a host extent as its arena knows it.
-func (e *Extent) HostPart() storage.HostPart {
-	return storage.HostPart{ID: e.ID, Extent: e.Host, Slots: e.Records}
+// HostExtent is a host extent as its arena knows it.
+func (e *Extent) HostExtent() storage.HostExtent {
+	return storage.HostExtent{ID: e.ID, Extent: e.Host, Slots: e.Records}
 }
 
-// DiskPart is a disk extent as its arena knows it.
-func (e *Extent) DiskPart() storage.DiskPart {
-	return storage.DiskPart{ID: e.ID, Extent: e.Disk, Slots: e.Records}
+// DiskExtent is a disk extent as its arena knows it.
+func (e *Extent) DiskExtent() storage.DiskExtent {
+	return storage.DiskExtent{ID: e.ID, Extent: e.Disk, Slots: e.Records}
 }
 
 // Empty reports whether all slots are free.

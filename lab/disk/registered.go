@@ -71,7 +71,7 @@ func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks i
 	if err != nil {
 		return err
 	}
-	var parts []storage.DiskPart
+	var parts []storage.DiskExtent
 	defer func() { err = errors.Join(err, arena.Close(parts)) }()
 	index, err := arena.Namespace(ns, tinySlot)
 	if err != nil {

@@ -36,7 +36,7 @@ func makeHost(t *testing.T) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var parts []storage.HostPart
+	var parts []storage.HostExtent
 	for range 2 {
 		p, err := h.Grow(index, blockBytes, 1, 0)
 		if err != nil {
