@@ -56,8 +56,8 @@ func (s *Stream) Update(change func(tx *Tx)) {
 // blocks[0] is the child of parent, or the first of a sequence if hasParent is false. The
 // position of blocks[0] is start, counted in blocks. A block without a reference in t
 // becomes resident there. A block that is in the table keeps its parent, position and
-// LocalHash: its hash // covers the whole prefix, so the values are the same. A full table drops the other
-// blocks; Stats.TableFull counts them.
+// LocalHash: its hash covers the whole prefix, so the values are the same. A full table
+// drops the other blocks; Stats.TableFull counts them.
 func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
