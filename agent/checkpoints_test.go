@@ -15,10 +15,7 @@ func heldFile(t *testing.T, a *testAgent, worker uint64) (*proto.SchedulerClient
 	engine, events := newFakePublisher(t)
 	hello := agenttest.Hello(worker)
 	hello.EventsEndpoint = events
-	c, err := a.DialWith(t, hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, hello)
 	file := fmt.Sprintf("%s.ranks/%016x-0", a.Socket, worker)
 	agenttest.Eventually(t, "there is a checkpoint", func() bool {
 		engine.stored(77, agenttest.Prompt(1, 1))
@@ -31,9 +28,7 @@ func heldFile(t *testing.T, a *testAgent, worker uint64) (*proto.SchedulerClient
 func TestEngineThatSaysByeLeavesNoCheckpoint(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c, file := heldFile(t, a, 1)
-	if err := c.Bye(t.Context(), "end"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	if agenttest.Exists(file) {
 		t.Error("it is still there")
 	}

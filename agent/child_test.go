@@ -80,9 +80,7 @@ func startChild(t *testing.T, variable, value string) *child {
 	if _, err := cmd.StdinPipe(); err != nil { // it ends with us
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, cmd.Start())
 	c := &child{cmd: cmd}
 	t.Cleanup(c.kill)
 	scan := bufio.NewScanner(stdout)

@@ -48,7 +48,7 @@ type Config struct {
 	// Control is where operators reset, keep and list blocks: the absolute path of a Unix
 	// socket for the agent's own user, or HOST:PORT. Default: Socket plus ".control".
 	Control string
-	// NATSURL is where events are published: nats:// or tls:// URLs, separated by commas.
+	// NATSURL names the NATS servers for events: nats:// or tls:// URLs, separated by commas.
 	// Empty: no NATS.
 	NATSURL string
 	// Cluster separates deployments on one NATS, default "default".
@@ -56,23 +56,23 @@ type Config struct {
 	// Tiers is the host and the disk tier of the node. Engines bring the models. New
 	// sets Sink, Filter, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
 	Tiers blockmgr.Config
-	// DiskFilter writes only blocks to disk that were stored or hit often enough of
-	// late, by the settings of Frequency. Without it every block is written.
+	// DiskFilter writes a block to disk only after it was stored or hit often enough
+	// recently; Frequency has the thresholds. Without DiskFilter every block is written.
 	DiskFilter bool
 	Frequency  policy.FrequencyOptions
 	// AllowUIDs are the users whose processes may connect; default the agent's own user and
-	// root. With other users in it everybody may open the socket, and a directory that the
-	// agent makes for it. The agent then refuses all others by the kernel's credentials of the
-	// peer.
+	// root. With any other user the mode of the socket, and of a directory that the agent
+	// makes for it, admits everybody. The agent then refuses connections by the kernel's
+	// credentials of the peer.
 	AllowUIDs []uint32
 	// MaxRequests bounds the open requests of a session, default 4096. MaxPins bounds its
 	// pinned blocks, default 65536.
 	MaxRequests int
 	MaxPins     int
-	// SendTimeout is how long a client may leave a frame unread before its connection closes,
+	// SendTimeout is the time after which an unread frame closes a client's connection,
 	// default 2 s.
 	SendTimeout time.Duration
-	// DrainTimeout is how long a stopping agent lets engines finish their copies and say BYE
+	// DrainTimeout is the time that a stopping agent gives engines to finish copies and say BYE
 	// before it closes their connections; 0 closes them at once.
 	DrainTimeout time.Duration
 	// MinPriority is the least retention priority of blocks that are stored. A block below it
@@ -127,7 +127,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultControl is the default of Control.
+// defaultControl returns the default of Control.
 func (c *Config) defaultControl() string { return c.Socket + ".control" }
 
 // tiers returns the block manager's configuration, without sink, filter and log.

@@ -153,12 +153,8 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 		t.Fatalf("status %+v", before)
 	}
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
+	agenttest.Open(t, c, r, 1, 3)
+	agenttest.Pin(t, c, r, 1)
 	for _, body := range []string{`{"tier":"host"}`, `{"tier":"all"}`, `{"tier":"host","namespace":"` + testNamespaceID() + `"}`} {
 		if status, got := post(t, a, "/v1/reset", body); status != http.StatusConflict || !strings.Contains(got, "in use") {
 			t.Errorf("%s: status %d, %s", body, status, got)
@@ -167,9 +163,7 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 	if got := a.status(t); got["host"].Active != 1 || got["disk"].Inactive != 3 {
 		t.Errorf("after refusals: %+v", got)
 	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, r)
 	agenttest.Eventually(t, "nothing is in use", func() bool { return a.status(t)["host"].Active == 0 })
 	want := fmt.Sprintf(`{"reset":["%s"]}`, testNamespaceID())
 	if status, got := post(t, a, "/v1/reset", `{"tier":"disk"}`); status != http.StatusOK || strings.TrimSpace(got) != want {
@@ -190,12 +184,8 @@ func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
 func TestResetBlocksSaysWhatBecameOfEach(t *testing.T) {
 	a, c := filledAgent(t, 2)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-		t.Fatal(err)
-	}
-	if hit, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil || hit.Ready != 1 {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
+	agenttest.Open(t, c, r, 1, 2)
+	agenttest.Pin(t, c, r, 1)
 	ns := agenttest.Namespace()
 	id, tokens := blockmgr.NewIdentifier(), agenttest.Prompt(1, 2)
 	first := id.First(id.Root(ns.ID(), "", "", ""), tokens[:agenttest.BlockSize])
@@ -231,20 +221,8 @@ func TestBlocksOfALongSaltAreKept(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	salt := strings.Repeat("tenant", 1000)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", kv.BoundedName(salt), agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Store(t.Context(), r, 0, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var slots []proto.Slot
-	for _, g := range got.Grants {
-		slots = append(slots, g.Slot)
-	}
-	if err := c.Commit(t.Context(), r, slots); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Open(r, "", "", kv.BoundedName(salt), agenttest.Prompt(1, 3)))
+	agenttest.NoError(t, c.Commit(t.Context(), r, agenttest.Grant(t, c, r, 0, 3)))
 	if kept := a.keep(t, testNamespaceID(), agenttest.Prompt(1, 3), salt); kept != `{"kept":3,"blocks":3}` {
 		t.Errorf("got %s; want all three blocks kept", kept)
 	}
@@ -261,6 +239,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 		{"/v1/reset", `{"tier":"device"}`, 400, `tier \"device\": want host, disk or all`},
 		{"/v1/reset", `{"tier":"host","namespace":"xyz"}`, 400, `namespace \"xyz\": want 32 hexadecimal digits`},
 		{"/v1/reset", `{"tier":"host","namespace":"` + absent + `"}`, 404, `no such pool is open`},
+		{"/v1/reset", `{"tier":"all","namespace":""}`, 400, `namespace`},
 		{"/v1/reset", `{"tier":"host","force":true}`, 400, `unknown field \"force\"`},
 		{"/v1/reset", `{"tier":"host"} {}`, 400, `more than one JSON value`},
 		{"/v1/reset", ``, 400, `body: EOF`},
@@ -269,6 +248,7 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 		{"/v1/reset-blocks", `{"namespace":"` + ns + `","tier":"host","sequence_hashes":["12"]}`, 400, `want 16 hexadecimal digits in quotes, or a whole number`},
 		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2],"ttl_seconds":5}`, 400, `tokens: 2 items, want 16 (one block) to 4194304`},
 		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":0}`, 400, `ttl_seconds 0: want 0.001 to 2592000`},
+		{"/v1/keep", `{"namespace":"` + ns + `","tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":1e-12}`, 400, `ttl_seconds 1e-12: want 0.001 to`},
 	} {
 		status, body := post(t, a, c.path, c.body)
 		var got struct{ Error string }
@@ -281,24 +261,6 @@ func TestControlNamesWhatIsWrong(t *testing.T) {
 	}
 	if d := cmp.Diff(map[string]blockmgr.TierStatus{"host": {Inactive: 1, Empty: a.status(t)["host"].Empty}}["host"], a.status(t)["host"]); d != "" {
 		t.Errorf("a refused request changed something:\n%s", d)
-	}
-}
-
-func TestControlRefusesWhatIsProbablyNotMeant(t *testing.T) {
-	a, _ := filledAgent(t, 1)
-	for _, c := range []struct {
-		path, body string
-		want       string
-	}{
-		{"/v1/reset", `{"tier":"all","namespace":""}`, "namespace"},
-		{"/v1/keep", fmt.Sprintf(`{"namespace":%q,"tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"ttl_seconds":1e-12}`, testNamespaceID()), "ttl_seconds 1e-12: want 0.001 to"},
-	} {
-		if status, got := post(t, a, c.path, c.body); status != http.StatusBadRequest || !strings.Contains(got, c.want) {
-			t.Errorf("%s %s: status %d, %s", c.path, c.body, status, got)
-		}
-	}
-	if got := a.status(t); got["host"].Inactive != 1 {
-		t.Errorf("something was reset: %+v", got)
 	}
 	if status, got := post(t, a, "/v1/reset", `{"tier":"host_pinned"}`); status != http.StatusOK {
 		t.Errorf("the host tier by its name in events: status %d, %s", status, got)
@@ -337,10 +299,7 @@ func TestDumpOfSeveralPoolsIsOneListOfJSON(t *testing.T) {
 		}
 		h := agenttest.Hello(uint64(n + 1))
 		h.Namespace.Weights = fmt.Sprint(n)
-		c, err := a.DialWith(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := a.Connect(t, h)
 		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 		agenttest.Eventually(t, "the agent is quiet", func() bool { return a.Stats().Quiet })
 	}

@@ -18,9 +18,7 @@ func TestWholeCycleOfABlock(t *testing.T) {
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 3, n)
 
 	r := proto.RequestID{ID: 2, Generation: 1}
-	if err := c.Open(r, "", "", "", append(agenttest.Prompt(3, n), 1, 2, 3)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Open(r, "", "", "", append(agenttest.Prompt(3, n), 1, 2, 3)))
 	hit, err := c.Lookup(t.Context(), r, 0, 20, 0)
 	if err != nil || hit.Ready != n || slices.ContainsFunc(hit.Sources, func(s kv.Tier) bool { return s != kv.TierHost }) {
 		t.Fatalf("lookup: %+v, error %v: want %d blocks in host memory", hit, err, n)
@@ -42,32 +40,11 @@ func TestWholeCycleOfABlock(t *testing.T) {
 		t.Error(err)
 	}
 	agenttest.Eventually(t, "released pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
-	if err := c.CloseRequest(r); err != nil {
-		t.Error(err)
-	}
-	if err := w.Bye(t.Context(), "done"); err != nil {
-		t.Error(err)
-	}
-	if err := c.Bye(t.Context(), "done"); err != nil {
-		t.Error(err)
-	}
+	agenttest.CloseRequest(t, c, r)
+	agenttest.Bye(t, w)
+	agenttest.Bye(t, c)
 	if s := a.Stats(); s.Sessions != 0 || s.Pools[0].Host.Granted != 0 || s.Engines.Refused != 0 || s.Engines.WorkersLost != 0 {
 		t.Errorf("after BYE: %+v", s)
-	}
-}
-
-func TestStoredBlocksAreNotGrantedAgain(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.Scheduler(t, 1)
-	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 4)
-	other := a.Scheduler(t, 2)
-	r := proto.RequestID{ID: 1}
-	if err := other.Open(r, "", "", "", agenttest.Prompt(1, 6)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := other.Store(t.Context(), r, 0, 6)
-	if err != nil || got.Present != 4 || len(got.Grants) != 2 || got.Grants[0].Block != 4 {
-		t.Errorf("got %+v, error %v: want 4 present and blocks 4 and 5 granted", got, err)
 	}
 }
 
@@ -77,9 +54,7 @@ func TestLoRAAndSaltKeepBlocksApart(t *testing.T) {
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 	for i, s := range []struct{ lora, salt string }{{"adapter", ""}, {"", "tenant"}} {
 		r := proto.RequestID{ID: uint64(10 + i)}
-		if err := c.Open(r, s.lora, s.lora, s.salt, agenttest.Prompt(1, 2)); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, c.Open(r, s.lora, s.lora, s.salt, agenttest.Prompt(1, 2)))
 		if hit, err := c.Lookup(t.Context(), r, 0, 2, 0); err != nil || hit.Ready != 0 {
 			t.Errorf("lora %q salt %q: got %+v, error %v: want nothing", s.lora, s.salt, hit, err)
 		}
@@ -91,9 +66,7 @@ func TestCloseDropsPinsAndGrants(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 8)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 8)
 	if _, err := c.Lookup(t.Context(), r, 0, 8, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -103,42 +76,13 @@ func TestCloseDropsPinsAndGrants(t *testing.T) {
 	if s := a.Stats().Pools[0]; s.Pins != 3 || s.Host.Granted != 5 {
 		t.Fatalf("%d pins and %d granted slots, want 3 and 5", s.Pins, s.Host.Granted)
 	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, r)
 	agenttest.Eventually(t, "pins and grants drop", func() bool {
 		s := a.Stats().Pools[0]
 		return s.Pins == 0 && s.Host.Granted == 0
 	})
 	_, err := c.Store(t.Context(), r, 0, 1)
 	agenttest.WantRefused(t, err, proto.CodeNotFound)
-}
-
-func TestAbortedSlotsComeBackWithAHigherGeneration(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.Scheduler(t, 1)
-	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 1)); err != nil {
-		t.Fatal(err)
-	}
-	highest := map[[2]uint32]uint64{}
-	for range 3 {
-		got, err := c.Store(t.Context(), r, 0, 1)
-		if err != nil || len(got.Grants) != 1 {
-			t.Fatalf("got %+v, error %v", got, err)
-		}
-		s := got.Grants[0].Slot
-		at := [2]uint32{s.Extent, s.Index}
-		if g := highest[at]; s.Generation <= g {
-			t.Errorf("slot %v was granted at generation %d after %d", at, s.Generation, g)
-		}
-		highest[at] = s.Generation
-		if err := c.Abort(r, []proto.Slot{s}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	err := c.Commit(t.Context(), r, []proto.Slot{{Generation: 1}})
-	agenttest.WantRefused(t, err, proto.CodeState)
 }
 
 func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
@@ -152,9 +96,7 @@ func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 		agenttest.Eventually(t, "blocks reach the disk", func() bool { return a.Stats().Quiet })
 	}
 	r := proto.RequestID{ID: 100}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(0, n)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 0, n)
 	hit, err := c.Lookup(t.Context(), r, 0, n, 10*time.Second)
 	if err != nil || hit.Ready != n || !slices.Contains(hit.Sources, kv.TierDisk) {
 		t.Fatalf("got %+v, error %v: want %d blocks, some from disk", hit, err, n)
@@ -163,25 +105,5 @@ func TestDiskBlocksAreReportedWithTheirSource(t *testing.T) {
 		if err := agenttest.CheckSlot(c, s, 0, i); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func TestAgentWithoutTiersFindsAndGrantsNothing(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes = 0, 0
-	a := startAgent(t, cfg)
-	c := a.Scheduler(t, 1)
-	if c.Welcome().HostEnabled {
-		t.Error("WELCOME says that there is a host tier")
-	}
-	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Store(t.Context(), r, 0, 3); err != nil || got.Refused != 3 {
-		t.Errorf("store: got %+v, error %v", got, err)
-	}
-	if got, err := c.Lookup(t.Context(), r, 0, 3, time.Second); err != nil || got.Ready != 0 {
-		t.Errorf("lookup: got %+v, error %v", got, err)
 	}
 }

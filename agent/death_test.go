@@ -47,9 +47,7 @@ func (a *testAgent) runEngine(t *testing.T) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, child.Start())
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "disconnected: <nil>" {
 		t.Errorf("the engine says %q, error %v", line, err)
@@ -96,32 +94,10 @@ func TestPinsOfALostSessionDropAtOnce(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if hit, err := c.Lookup(t.Context(), r, 0, 3, 0); err != nil || hit.Ready != 3 {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
+	agenttest.Open(t, c, r, 1, 3)
+	agenttest.Pin(t, c, r, 3)
 	c.Close()
 	agenttest.Eventually(t, "pins drop", func() bool { return a.Stats().Pools[0].Pins == 0 })
-}
-
-func TestByeFreesGrantsAtOnce(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.Scheduler(t, 1)
-	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Store(t.Context(), r, 0, 4); err != nil || len(got.Grants) != 4 {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
-	if s := a.Stats().Pools[0].Host; s.Granted != 0 || s.Quarantined != 0 {
-		t.Errorf("after BYE %d slots are granted and %d in quarantine", s.Granted, s.Quarantined)
-	}
 }
 
 func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
@@ -129,9 +105,7 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 1)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 1)
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -148,9 +122,7 @@ func TestLostWorkerIsToldAtTheNextClaim(t *testing.T) {
 	if job := <-second.Loads(); job.Job != 3 {
 		t.Errorf("the worker got job %d, want 3", job.Job)
 	}
-	if err := second.Bye(t.Context(), "test"); err != nil {
-		t.Error(err)
-	}
+	agenttest.Bye(t, second)
 	_, err = c.Claim(t.Context(), r, 4, 0, []uint32{0})
 	agenttest.WantRefused(t, err, proto.CodeState)
 	if n := a.Stats().Engines.WorkersLost; n != 1 {
@@ -171,9 +143,7 @@ func TestWorkersOfASessionAreCutOffWithIt(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c := a.Scheduler(t, 1)
 	w := a.Worker(t, c, 1)
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	<-w.Done()
 	h := agenttest.Hello(1)
 	h.Session = c.Welcome().Session
@@ -189,12 +159,8 @@ func (a *testAgent) lose(t *testing.T, n int, stores bool) {
 		c := a.Scheduler(t, 1)
 		if stores {
 			r := proto.RequestID{ID: 1}
-			if err := c.Open(r, "", "", "", agenttest.Prompt(i, 1)); err != nil {
-				t.Fatal(err)
-			}
-			if got, err := c.Store(t.Context(), r, 0, 1); err != nil || len(got.Grants) != 1 {
-				t.Fatalf("session %d: got %+v, error %v", i, got, err)
-			}
+			agenttest.Open(t, c, r, i, 1)
+			agenttest.Grant(t, c, r, 0, 1)
 		}
 		c.Close()
 	}

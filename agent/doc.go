@@ -23,7 +23,7 @@
 // undoes the steps before. When Run's context ends: /readyz says so, accepting stops, and
 // schedulers are asked to drain. When their sessions have ended, or after
 // Config.DrainTimeout, connections close. Then ranks and pools are announced as gone, the
-// block manager writes what is queued for disk, and outputs and HTTP servers close. Both
+// block manager writes the blocks queued for disk, and outputs and HTTP servers close. Both
 // tiers stay for the next start, unless the host tier is to be discarded. A killed agent
 // leaves the same, except for blocks that were not sealed.
 //

@@ -28,13 +28,8 @@ func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
 	a := startAgent(t, cfg)
 	c, other := a.Scheduler(t, 1), a.Scheduler(t, 2)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Store(t.Context(), r, 0, 3)
-	if err != nil || len(got.Grants) != 3 {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
+	agenttest.Open(t, c, r, 1, 3)
+	slots := agenttest.Grant(t, c, r, 0, 3)
 	stopped := a.stopping()
 	for _, s := range []*proto.SchedulerClient{c, other} {
 		d := <-s.Draining()
@@ -42,29 +37,17 @@ func TestAgentThatStopsLetsEnginesSettleFirst(t *testing.T) {
 			t.Errorf("got %+v, want a reason and at most a minute", d)
 		}
 	}
-	if err := other.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
+	agenttest.Bye(t, other)
+	for i, s := range slots {
+		agenttest.Fill(t, c, s, 1, i)
 	}
-	var slots []proto.Slot
-	for _, g := range got.Grants {
-		b, err := c.SlotBytes(g.Slot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(b, agenttest.Content(1, int(g.Block)))
-		slots = append(slots, g.Slot)
-	}
-	if err := c.Commit(t.Context(), r, slots); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Commit(t.Context(), r, slots))
 	select {
 	case <-stopped:
 		t.Fatal("the agent did not wait for its engine")
 	default:
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	<-stopped
 	b := startAgent(t, cfg)
 	b.WantFound(t, b.Scheduler(t, 1), 1, 3)
@@ -112,9 +95,7 @@ func TestNoSessionBeginsWhileTheAgentDrains(t *testing.T) {
 	if _, err := proto.Dial(ctx, cfg.Socket); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got error %v, want a connection refused", err)
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	<-stopped
 }
 
@@ -127,9 +108,7 @@ func TestByeThatEndsTheDrainIsAnswered(t *testing.T) {
 		c := a.Scheduler(t, 1)
 		stopped := a.stopping()
 		<-c.Draining()
-		if err := c.Bye(t.Context(), "test"); err != nil {
-			t.Error(err)
-		}
+		agenttest.Bye(t, c)
 		<-stopped
 	}
 }

@@ -51,8 +51,6 @@ func TestEvictionsRightAfterWelcomeAreQueued(t *testing.T) {
 	agenttest.StorePrompt(t, a.Scheduler(t, 2), proto.RequestID{ID: 1}, 1, 3)
 	agenttest.Eventually(t, "blocks are sealed", func() bool { return a.Stats().Quiet })
 	_, got := a.Listener(t, agenttest.Hello(1))
-	if err := a.Manager().Pools()[0].Reset(kv.TierHost); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, a.Manager().Pools()[0].Reset(kv.TierHost))
 	agenttest.Eventually(t, "all three are told", func() bool { return len(got.Of(kv.TierHost)) == 3 })
 }

@@ -12,19 +12,9 @@ import (
 func superseded(t *testing.T, c *proto.SchedulerClient, n int) (old, current proto.RequestID, grants []proto.Slot) {
 	t.Helper()
 	old, current = proto.RequestID{ID: 1}, proto.RequestID{ID: 1, Generation: 1}
-	if err := c.Open(old, "", "", "", agenttest.Prompt(1, n)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Store(t.Context(), old, 0, n)
-	if err != nil || len(got.Grants) != n {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
-	if err := c.Open(current, "", "", "", agenttest.Prompt(2, n)); err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range got.Grants {
-		grants = append(grants, g.Slot)
-	}
+	agenttest.Open(t, c, old, 1, n)
+	grants = agenttest.Grant(t, c, old, 0, n)
+	agenttest.Open(t, c, current, 2, n)
 	return old, current, grants
 }
 
@@ -36,36 +26,24 @@ func TestGrantsOutliveTheNextGeneration(t *testing.T) {
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	old, current, grants := superseded(t, c, 4)
-	other, err := c.Store(t.Context(), current, 0, 4)
-	if err != nil || len(other.Grants) != 4 {
-		t.Fatalf("got %+v, error %v", other, err)
-	}
-	for _, g := range other.Grants {
+	for _, g := range agenttest.Grant(t, c, current, 0, 4) {
 		for _, s := range grants {
-			if g.Slot.Extent == s.Extent && g.Slot.Index == s.Index {
+			if g.Extent == s.Extent && g.Index == s.Index {
 				t.Errorf("slot %+v was granted again while the earlier generation holds it", s)
 			}
 		}
 	}
 	for i, s := range grants[:2] {
-		b, err := c.SlotBytes(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(b, agenttest.Content(1, i))
+		agenttest.Fill(t, c, s, 1, i)
 	}
 	if err := c.Commit(t.Context(), old, grants[:2]); err != nil {
 		t.Errorf("commit of the earlier generation: %v", err)
 	}
 	agenttest.WantRefused(t, c.Commit(t.Context(), current, grants[2:]), proto.CodeState) // not this generation's
-	if err := c.Abort(old, grants[2:]); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Abort(old, grants[2:]))
 	agenttest.WantRefused(t, c.Commit(t.Context(), old, grants[2:]), proto.CodeNotFound) // nothing is left of it
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 4)
 	if hit, err := c.Lookup(t.Context(), r, 0, 4, 0); err != nil || hit.Ready != 2 {
 		t.Errorf("got %+v, error %v: want the 2 blocks that were committed", hit, err)
 	}
@@ -78,9 +56,7 @@ func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c := a.Scheduler(t, 1)
 	old, current, _ := superseded(t, c, 4)
-	if err := c.CloseRequest(current); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, current)
 	if err := c.Open(old, "", "", "", nil); err != nil { // refused, which only the log says
 		t.Fatal(err)
 	}
@@ -89,13 +65,9 @@ func TestCloseOfAnEarlierGenerationAbortsItsGrants(t *testing.T) {
 	if n := a.Stats().Pools[0].Host.Granted; n != 4 {
 		t.Errorf("%d slots are granted, want 4", n)
 	}
-	if err := c.CloseRequest(old); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, old)
 	agenttest.Eventually(t, "the grants are aborted", func() bool { return a.Stats().Pools[0].Host.Granted == 0 })
-	if err := c.Open(old, "", "", "", agenttest.Prompt(1, 1)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, old, 1, 1)
 	if _, err := c.Lookup(t.Context(), old, 0, 1, 0); err != nil {
 		t.Errorf("the name is free again: %v", err)
 	}

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"net"
 	"os"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -97,6 +97,7 @@ func TestHandshakeErrorsAreNamed(t *testing.T) {
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Role = "x" }), proto.CodeRange},
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.WorkerID = 0 }), proto.CodeRange},
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Namespace.Layers = 0 }), proto.CodeRange},
+		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Namespace = kv.Namespace{} }), proto.CodeRange},
 		{proto.TypeHello, 4, hello(func(h *proto.Hello) { h.Role, h.Session = "worker", 77 }), proto.CodeNotFound},
 	} {
 		c := a.Raw(t)
@@ -152,39 +153,6 @@ func TestClientThatSendsAFileIsCutOff(t *testing.T) {
 	agenttest.WantClosed(t, c)
 }
 
-// A client that sends and never reads is cut off when its socket is full;
-// meanwhile and afterwards the others are served.
-func TestFloodingClientHurtsOnlyItself(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.SendTimeout = 50 * time.Millisecond
-	a := startAgent(t, cfg)
-	good := a.Scheduler(t, 1)
-	bad := a.RawScheduler(t, 2)
-	b, err := proto.AppendFrame(nil, proto.TypeLookup, 1, &proto.Lookup{Request: 1, Count: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	flooded := make(chan error, 1)
-	go func() {
-		for {
-			if _, err := bad.Socket().Write(b); err != nil {
-				flooded <- err
-				return
-			}
-		}
-	}()
-	for i := range 20 {
-		agenttest.StorePrompt(t, good, proto.RequestID{ID: uint64(i)}, 100+i, 1)
-	}
-	if err := <-flooded; err == nil {
-		t.Error("the flood did not end")
-	} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
-		t.Errorf("the flood ended with %v, want a closed connection", err)
-	}
-	agenttest.Eventually(t, "the session ends", func() bool { return a.Stats().Sessions == 1 })
-	agenttest.StorePrompt(t, good, proto.RequestID{ID: 99}, 99, 1)
-}
-
 // Workers that do not read lose their connections, and only they: nobody waits
 // for them, however long a send may take.
 func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
@@ -205,12 +173,8 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 	}
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, blocks)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, blocks)); err != nil {
-		t.Fatal(err)
-	}
-	if hit, err := c.Lookup(t.Context(), r, 0, blocks, 0); err != nil || hit.Ready != blocks {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
+	agenttest.Open(t, c, r, 1, blocks)
+	agenttest.Pin(t, c, r, blocks)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	claimed := uint64(0)
@@ -259,15 +223,11 @@ func TestPinsAreCapped(t *testing.T) {
 	}
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 6)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 6)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 6)
 	if hit, err := c.Lookup(t.Context(), r, 0, 6, 0); err != nil || hit.Ready != 3 {
 		t.Errorf("got %+v, error %v: want 3 blocks", hit, err)
 	}
-	if err := c.Release(r, 0, 6); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Release(r, 0, 6))
 	if hit, err := c.Lookup(t.Context(), r, 3, 3, 0); err != nil || hit.Ready != 3 {
 		t.Errorf("after RELEASE: got %+v, error %v: want 3 blocks", hit, err)
 	}
@@ -313,9 +273,7 @@ func TestOnlyPinnedBlocksCanBeClaimed(t *testing.T) {
 	a.Worker(t, c, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 2)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 2)
 	if _, err := c.Lookup(t.Context(), r, 0, 1, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,7 @@ func TestLookupNamesTheSlotsOfAllBlocksThatItReports(t *testing.T) {
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 4)
 	fresh := a.Scheduler(t, 2) // no GRANT has told it of the extent
 	r := proto.RequestID{ID: 2}
-	if err := fresh.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, fresh, r, 1, 4)
 	first, err := fresh.Lookup(t.Context(), r, 0, 2, 0)
 	if err != nil || len(first.Slots) != 2 {
 		t.Fatalf("got %+v, error %v: want 2 slots", first, err)
@@ -74,19 +72,9 @@ func TestWorkerJoinsTheSessionThatItsRankHasNow(t *testing.T) {
 	if err == nil {
 		t.Error("half a namespace was taken")
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	_, err = dial(func(*proto.Hello) {})
 	agenttest.WantRefused(t, err, proto.CodeNotFound)
-}
-
-func TestSchedulerMustGiveItsNamespace(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.Raw(t)
-	agenttest.Send(t, c, proto.TypeHello, 1, &proto.Hello{Major: proto.VersionMajor, Role: string(proto.RoleScheduler), WorkerID: 1})
-	agenttest.WantError(t, c, 1, proto.CodeRange)
-	agenttest.WantClosed(t, c)
 }
 
 // Shares may lie anywhere in the block, and several workers may have the same.

@@ -23,9 +23,7 @@ func TestAllowedUserReachesTheSocketAndAnotherIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, os.Chmod(dir, 0o755))
 	cfg.Socket = filepath.Join(dir, "run", "agent.sock")
 	cfg.AllowUIDs = []uint32{uint32(os.Getuid()), nobody}
 	a := startAgent(t, cfg)

@@ -32,9 +32,7 @@ func TestKVBMMetricsAreTheFrozenText(t *testing.T) {
 		w := httptest.NewRecorder()
 		agent.KVBMHandler(func() agent.Stats { return stats }, bypass).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		if *rewrite {
-			if err := os.WriteFile(file, w.Body.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			agenttest.NoError(t, os.WriteFile(file, w.Body.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(file)
 		if err != nil {
@@ -54,9 +52,7 @@ func TestKVBMMetricsAreServedOnTheirOwnAddress(t *testing.T) {
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
 	a.Worker(t, c, 1)
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 4)
 	for range 2 { // a retry is no new promise
 		if hit, err := c.Lookup(t.Context(), r, 0, 4, 0); err != nil || hit.Ready != 3 {
 			t.Fatalf("got %+v, error %v", hit, err)
@@ -65,9 +61,7 @@ func TestKVBMMetricsAreServedOnTheirOwnAddress(t *testing.T) {
 	if _, err := c.Claim(t.Context(), r, 1, 0, make([]uint32, 3)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, r)
 	agenttest.Eventually(t, "the request has ended", func() bool { return a.Stats().Cache.Requests == 1 })
 	status, body := getFrom(t, a.KVBMAddr(), "/metrics")
 	for _, want := range []string{

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -70,9 +69,7 @@ func TestNamespacesComeAndGo(t *testing.T) {
 			t.Fatalf("namespace %d: %v", i, err)
 		}
 		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, i, 3)
-		if err := c.Bye(t.Context(), "new weights"); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Bye(t, c)
 		c.Close()
 	}
 	var before footprint
@@ -99,43 +96,8 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	agenttest.WantReady(t, first, 3)
 	last := agenttest.Hello(2)
 	last.Namespace = agenttest.NamespaceNumber(0) // it went long ago
-	c, err := a.DialWith(t, last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, last)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 0, 3)
-}
-
-// A kept block holds its pool, which is not closed for others.
-func TestPoolWithAKeptBlockDoesNotMakeRoom(t *testing.T) {
-	a := startAgent(t, testConfig(t))
-	c := a.Scheduler(t, 1)
-	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
-	ns := agenttest.Namespace()
-	if kept := a.keep(t, ns.ID().String(), agenttest.Prompt(1, 3), ""); kept != `{"kept":3,"blocks":3}` {
-		t.Fatal(kept)
-	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range pools.MaxPools + 2 {
-		h := agenttest.Hello(2)
-		h.Namespace = agenttest.NamespaceNumber(i)
-		c, err := a.DialWith(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Bye(t.Context(), "test"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var open []string
-	for _, p := range a.Stats().Pools {
-		open = append(open, p.Namespace)
-	}
-	if !slices.Contains(open, ns.ID().String()) {
-		t.Errorf("the pool with kept blocks is not among %s", strings.Join(open, " "))
-	}
 }
 
 func TestRefusedNamespaceLeavesNothing(t *testing.T) {
@@ -175,25 +137,19 @@ func TestNamespaceFindsRoomOnceTheOthersHaveLeft(t *testing.T) {
 	}
 	granted := func(c *proto.SchedulerClient, id uint64) int {
 		r := proto.RequestID{ID: id}
-		if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Open(t, c, r, 1, 2)
 		got, err := c.Store(t.Context(), r, 0, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.CloseRequest(r); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.CloseRequest(t, c, r)
 		return len(got.Grants)
 	}
 	first, second := dial(1, agenttest.NamespaceNumber(1)), dial(2, agenttest.NamespaceNumber(2))
 	if one, two := granted(first, 1), granted(second, 1); one != 2 || two != 0 {
 		t.Errorf("grants: %d and %d, want 2 for the first alone", one, two)
 	}
-	if err := first.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, first)
 	next := uint64(1)
 	agenttest.Eventually(t, "the connected second namespace finds room when the first has left", func() bool {
 		next++
@@ -230,9 +186,7 @@ func TestEngineThatChangesWeightsFindsItsOwnPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Bye(t.Context(), "new weights"); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Bye(t, c)
 	}
 }
 
@@ -242,22 +196,13 @@ func TestEmptyPoolsMakeRoomFirst(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
-	if err := c.Bye(t.Context(), "restart"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	for i := range pools.MaxPools + 2 {
 		h := agenttest.Hello(2)
 		h.Namespace = agenttest.NamespaceNumber(i)
-		c, err := a.DialWith(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Reset(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Bye(t.Context(), "new weights"); err != nil {
-			t.Fatal(err)
-		}
+		c := a.Connect(t, h)
+		agenttest.NoError(t, c.Reset(t.Context()))
+		agenttest.Bye(t, c)
 	}
 	agenttest.WantReady(t, a.Scheduler(t, 1), 3)
 }
@@ -291,14 +236,9 @@ func TestTotalsDoNotFallWhilePoolsMakeRoom(t *testing.T) {
 	for i := range rounds {
 		h := agenttest.Hello(2)
 		h.Namespace = agenttest.NamespaceNumber(i)
-		c, err := a.DialWith(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := a.Connect(t, h)
 		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, i, 3)
-		if err := c.Bye(t.Context(), "new weights"); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Bye(t, c)
 	}
 	close(stop)
 	if falls := <-watched; falls > 0 {

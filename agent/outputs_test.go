@@ -39,9 +39,7 @@ func newFakePublisher(t *testing.T) (*fakePublisher, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sock.Close() })
-	if err := sock.Bind("tcp://127.0.0.1:*"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, sock.Bind("tcp://127.0.0.1:*"))
 	endpoint, err := sock.GetLastEndpoint()
 	if err != nil {
 		t.Fatal(err)
@@ -124,10 +122,7 @@ func TestEventsInTheEnginesFormatHoldTheEnginesBlocksAndThePools(t *testing.T) {
 	hello.EventsEndpoint = events
 	hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://127.0.0.1:%d", agenttest.FreePort(t))
 	a := startAgent(t, testConfig(t))
-	c, err := a.DialWith(t, hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, hello)
 	tokens := agenttest.Prompt(1, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	var hasher kv.Hasher
@@ -152,10 +147,7 @@ func TestConsolidatedEndpointThatIsTakenIsCounted(t *testing.T) {
 	hello := agenttest.Hello(1)
 	hello.ConsolidatedEndpoint = "tcp://" + l.Addr().String()
 	a := startAgent(t, testConfig(t))
-	c, err := a.DialWith(t, hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, hello)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	if s := a.Stats().Outputs; s.ZMQFailed != 1 || len(s.Ranks) != 0 {
 		t.Errorf("outputs %+v, want one that failed", s)
@@ -174,10 +166,7 @@ func TestSecondEngineAtOnePortIsWarnedOfTheFirst(t *testing.T) {
 	for worker := range uint64(2) {
 		hello := agenttest.Hello(1 + worker)
 		hello.ConsolidatedEndpoint = fmt.Sprintf("tcp://0.0.0.0:%d", port)
-		c, err := a.DialWith(t, hello)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := a.Connect(t, hello)
 		agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1+int(worker), 1)
 		warnings = append(warnings, c.Welcome().Warning)
 	}
@@ -198,13 +187,8 @@ func TestEngineHasItsCacheWithoutDynamosDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kv")
 	cfg.Events.Dynamo = &dynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: dir}
 	a := startAgent(t, cfg)
-	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := a.DialWith(t, agenttest.Hello(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)))
+	c := a.Connect(t, agenttest.Hello(1))
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 1)
 	if s := a.Stats().Outputs; s.DynamoFailed != 1 || !strings.Contains(c.Welcome().Warning, "Dynamo") {
 		t.Errorf("%d counted, WELCOME warns %q", s.DynamoFailed, c.Welcome().Warning)
@@ -219,9 +203,7 @@ func TestEngineHasItsCacheWithoutDynamosDirectory(t *testing.T) {
 func TestEmbeddedServerIsFoundAgainByItsFile(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Events.Embedded = &nats.EmbeddedOptions{}
-	if err := os.WriteFile(cfg.Socket+".nats.new", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, os.WriteFile(cfg.Socket+".nats.new", nil, 0o644))
 	var urls []string
 	for range 2 {
 		a := startAgent(t, cfg)
@@ -274,10 +256,7 @@ func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 		engine.stored(77, system)
 	}
 	a := startAgent(t, cfg)
-	c, err := a.DialWith(t, hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, hello)
 	heldByMedium(t, hello.ConsolidatedEndpoint, func(held map[string]map[kv.EngineHash]bool) bool {
 		tellOfSystem()
 		return len(held["GPU"]) == 1
@@ -286,9 +265,7 @@ func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 	a.stop()
 
 	a = startAgent(t, cfg)
-	if c, err = a.DialWith(t, hello); err != nil {
-		t.Fatal(err)
-	}
+	c = a.Connect(t, hello)
 	agenttest.Eventually(t, "the system prompt is left out", func() bool {
 		tellOfSystem()
 		s := a.Stats()
@@ -317,9 +294,7 @@ func TestHotPrefixIsSaidInTheEnginesFormatAfterARestart(t *testing.T) {
 // returns.
 func openBehind(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, first, second []uint32) {
 	t.Helper()
-	if err := c.Open(r, "", "", "", append(slices.Clone(first), second...)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Open(r, "", "", "", append(slices.Clone(first), second...)))
 	if _, err := c.Lookup(t.Context(), r, 0, 2, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -333,17 +308,6 @@ func embeddedConfig(t *testing.T) agent.Config {
 	cfg.Socket = filepath.Join(t.TempDir(), "run", "agent.sock")
 	cfg.Events.Embedded = &nats.EmbeddedOptions{}
 	return cfg
-}
-
-// TestAgentWithAServerInsideStartsOnAFreshMachine: the directory of the URL file is
-// that of the socket, and the agent makes it.
-func TestAgentWithAServerInsideStartsOnAFreshMachine(t *testing.T) {
-	cfg := embeddedConfig(t)
-	startAgent(t, cfg)
-	b, err := os.ReadFile(cfg.Socket + ".nats")
-	if err != nil || !strings.HasPrefix(string(b), "nats://") {
-		t.Errorf("URL file: %q, error %v", b, err)
-	}
 }
 
 // TestRefusedAgentLeavesTheURLFile: an agent that finds its socket in use does not

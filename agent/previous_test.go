@@ -34,15 +34,6 @@ func TestPreviousSessionsThatHoldNothingDoNotPileUp(t *testing.T) {
 	}
 }
 
-func TestPreviousSessionThatHoldsSomethingStays(t *testing.T) {
-	f := killedAgent(t)
-	a := startAgent(t, f.cfg)
-	a.Scheduler(t, 2)
-	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].PreviousSessions != 1 {
-		t.Errorf("%d previous sessions, %d in the pool, want 1", s.Engines.Previous, s.Pools[0].PreviousSessions)
-	}
-}
-
 func TestTakeoverIsLoggedAsItIs(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Tiers.DiskBytes = 0
@@ -78,12 +69,8 @@ func TestOrderlyStopIsLoggedAsOne(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	a.Worker(t, c, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Store(t.Context(), r, 0, 1); err != nil || len(got.Grants) != 1 {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
+	agenttest.Open(t, c, r, 1, 1)
+	agenttest.Grant(t, c, r, 0, 1)
 	a.stop()
 	if n := a.Stats().Engines.WorkersLost; n != 0 {
 		t.Errorf("%d workers count as lost", n)

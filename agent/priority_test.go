@@ -15,9 +15,7 @@ func TestBlocksOfTooLowAPriorityAreRefusedWithAllAfterThem(t *testing.T) {
 	a := startAgent(t, cfg)
 	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 8)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 8)
 	for _, s := range []struct {
 		first, count    int
 		priority        uint32
@@ -37,9 +35,7 @@ func TestBlocksOfTooLowAPriorityAreRefusedWithAllAfterThem(t *testing.T) {
 		t.Errorf("%d blocks count as of low priority, want 6", n)
 	}
 	other := proto.RequestID{ID: 2} // the rule is for the request
-	if err := c.Open(other, "", "", "", agenttest.Prompt(2, 1)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, other, 2, 1)
 	if got, err := c.StorePriority(t.Context(), other, 0, 1, 10); err != nil || len(got.Grants) != 1 {
 		t.Errorf("another request: got %+v, error %v", got, err)
 	}
@@ -57,12 +53,8 @@ func TestOpenBeginsToFetchBlocksFromDisk(t *testing.T) {
 		a := startAgent(t, cfg)
 		c := a.Scheduler(t, 1)
 		r := proto.RequestID{ID: 1}
-		if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Append(r, 2*agenttest.BlockSize, agenttest.Prompt(1, 4)[2*agenttest.BlockSize:]); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Open(t, c, r, 1, 2)
+		agenttest.NoError(t, c.Append(r, 2*agenttest.BlockSize, agenttest.Prompt(1, 4)[2*agenttest.BlockSize:]))
 		if !off {
 			agenttest.Eventually(t, "the blocks are in host memory", func() bool { return a.Stats().Pools[0].Promotions == 4 })
 		}

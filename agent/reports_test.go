@@ -18,12 +18,8 @@ func TestConnectorsCountersAreShownByWorker(t *testing.T) {
 	for connection := range uint64(2) {
 		c := a.Scheduler(t, 7)
 		w := a.Worker(t, c, 7)
-		if err := c.Report(proto.Stats{Lookups: 3 + connection, HitBlocks: 10}); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Report(proto.Stats{CopiedBytes: 1 << 20, CopyMicros: 50}); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, c.Report(proto.Stats{Lookups: 3 + connection, HitBlocks: 10}))
+		agenttest.NoError(t, w.Report(proto.Stats{CopiedBytes: 1 << 20, CopyMicros: 50}))
 		for _, bye := range []error{w.Bye(t.Context(), "test"), c.Bye(t.Context(), "test")} {
 			if bye != nil {
 				t.Fatal(bye)
@@ -57,18 +53,13 @@ func TestEachRolesConnectorIsShownAndTheSchedulersLogged(t *testing.T) {
 	a := startLoggedAgent(t, testConfig(t), log)
 	h := agenttest.Hello(7)
 	h.Connector = "blockyard 1.2.3"
-	c, err := a.DialWith(t, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := a.Connect(t, h)
 	h.Connector = "blockyard 1.2.2"
 	w, err := a.DialWorker(t, h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmp.Or(c.Report(proto.Stats{Lookups: 1}), w.Report(proto.Stats{CopiedBytes: 1}), w.Bye(t.Context(), "test"), c.Bye(t.Context(), "test")); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, cmp.Or(c.Report(proto.Stats{Lookups: 1}), w.Report(proto.Stats{CopiedBytes: 1}), w.Bye(t.Context(), "test"), c.Bye(t.Context(), "test")))
 	got := a.Stats().Connectors
 	if len(got) != 2 || got[0].Connector != "blockyard 1.2.3" || got[1].Connector != "blockyard 1.2.2" {
 		t.Errorf("got %+v, want the scheduler's connector and the worker's", got)

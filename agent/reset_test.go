@@ -12,17 +12,13 @@ func TestResetEmptiesTheNamespaceOfItsOnlySession(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c, got := a.Listener(t, agenttest.Hello(1))
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 5) // sealed and written to disk meanwhile
-	if err := c.Reset(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Reset(t.Context()))
 	if s := a.Stats(); s.Pools[0].Blocks != 0 || s.Engines.Resets != 1 {
 		t.Errorf("%d blocks after %d resets, want none after 1", s.Pools[0].Blocks, s.Engines.Resets)
 	}
 	agenttest.Eventually(t, "the engine is told", func() bool { return len(got.Of(1)) == 5 })
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 5)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 5)
 	if hit, err := c.Lookup(t.Context(), r, 0, 5, 0); err != nil || hit.Ready+hit.Coming != 0 {
 		t.Errorf("got %+v, error %v: want nothing", hit, err)
 	}
@@ -34,15 +30,11 @@ func TestResetLeavesAloneWhatAnotherSessionHasOpen(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	other := a.Scheduler(t, 2)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 5)
-	if err := c.Reset(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Reset(t.Context()))
 	if s := a.Stats(); s.Pools[0].Blocks != 5 || s.Engines.Resets != 0 {
 		t.Errorf("%d blocks after %d resets, want all 5 after none", s.Pools[0].Blocks, s.Engines.Resets)
 	}
-	if err := other.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, other)
 	if err := c.Reset(t.Context()); err != nil || a.Stats().Pools[0].Blocks != 0 {
 		t.Errorf("error %v, %d blocks: want none once the other one has left", err, a.Stats().Pools[0].Blocks)
 	}
@@ -52,25 +44,16 @@ func TestResetIsRefusedWhileTheSessionHoldsAnything(t *testing.T) {
 	a := startAgent(t, testConfig(t))
 	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 2)
 	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
-	got, err := c.Store(t.Context(), r, 0, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	granted := agenttest.Grant(t, c, r, 0, 2)
 	next := proto.RequestID{ID: 1, Generation: 1}
 	if err := c.Open(next, "", "", "", nil); err != nil { // the grants stay with the one before
 		t.Fatal(err)
 	}
-	if err := c.CloseRequest(next); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, next)
 	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
-	if err := c.Abort(r, []proto.Slot{got.Grants[0].Slot, got.Grants[1].Slot}); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Abort(r, granted))
 	if err := c.Reset(t.Context()); err != nil {
 		t.Errorf("got error %v once nothing is held", err)
 	}
@@ -86,9 +69,7 @@ func TestResetIsRefusedWhileResumedPinsAreHeld(t *testing.T) {
 		t.Fatalf("kept %+v, error %v", kept, err)
 	}
 	agenttest.WantRefused(t, c.Reset(t.Context()), proto.CodeState)
-	if err := c.CloseRequest(proto.RequestID{ID: proto.ResumedRequest}); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, proto.RequestID{ID: proto.ResumedRequest})
 	if err := c.Reset(t.Context()); err != nil || a.Stats().Pools[0].Blocks != 0 {
 		t.Errorf("error %v, %d blocks: want none", err, a.Stats().Pools[0].Blocks)
 	}

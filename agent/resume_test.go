@@ -41,25 +41,11 @@ func killedAgentOf(t *testing.T, cfg agent.Config) *previous {
 	a.client.Worker(t, c, 1)
 	f := &previous{cfg: cfg, client: c, welcome: c.Welcome()}
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, storedBlocks)); err != nil {
-		t.Fatal(err)
-	}
-	hit, err := c.Lookup(t.Context(), r, 0, storedBlocks, 0)
-	if err != nil || hit.Ready != storedBlocks {
-		t.Fatalf("got %+v, error %v", hit, err)
-	}
-	f.held.Pinned = hit.Slots
+	agenttest.Open(t, c, r, 1, storedBlocks)
+	f.held.Pinned = agenttest.Pin(t, c, r, storedBlocks)
 	r = proto.RequestID{ID: 3}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(2, grantedBlocks)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Store(t.Context(), r, 0, grantedBlocks)
-	if err != nil || len(got.Grants) != grantedBlocks {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
-	for _, g := range got.Grants {
-		f.held.Granted = append(f.held.Granted, g.Slot)
-	}
+	agenttest.Open(t, c, r, 2, grantedBlocks)
+	f.held.Granted = agenttest.Grant(t, c, r, 0, grantedBlocks)
 	a.kill()
 	<-c.Done()
 	return f
@@ -69,11 +55,7 @@ func killedAgentOf(t *testing.T, cfg agent.Config) *previous {
 func (f *previous) finish(t *testing.T) {
 	t.Helper()
 	for i, s := range f.held.Granted {
-		b, err := f.client.SlotBytes(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(b, agenttest.Content(2, i))
+		agenttest.Fill(t, f.client, s, 2, i)
 	}
 }
 
@@ -98,15 +80,9 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 		}
 	}
 	id := proto.RequestID{ID: proto.ResumedRequest}
-	if err := c.Commit(t.Context(), id, kept.Granted[:3]); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Abort(id, kept.Granted[3:]); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Release(id, 0, storedBlocks-1); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Commit(t.Context(), id, kept.Granted[:3]))
+	agenttest.NoError(t, c.Abort(id, kept.Granted[3:]))
+	agenttest.NoError(t, c.Release(id, 0, storedBlocks-1))
 	a.WantFound(t, c, 2, 3)
 	agenttest.Eventually(t, "one pin is left", func() bool { return a.Stats().Pools[0].Pins == 1 })
 	s := a.Stats()
@@ -116,40 +92,8 @@ func TestEngineThatResumesGoesOnAsIfTheAgentHadNotDied(t *testing.T) {
 	if e := s.Engines; e.Previous != 0 || e.Resumed != 1 || e.ResumedGrants != grantedBlocks || e.ResumedPins != storedBlocks {
 		t.Errorf("counted %+v", e)
 	}
-	if err := c.CloseRequest(id); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.CloseRequest(t, c, id)
 	agenttest.Eventually(t, "the last pin drops", func() bool { return a.Stats().Pools[0].Pins == 0 })
-}
-
-func TestWhatResumeDoesNotNameIsFree(t *testing.T) {
-	f := killedAgent(t)
-	a := startAgent(t, f.cfg)
-	c := a.Scheduler(t, 1)
-	some := proto.Held{Granted: f.held.Granted[:1]}
-	kept, err := c.Resume(t.Context(), f.welcome, some)
-	if d := cmp.Diff(some, kept); err != nil || d != "" {
-		t.Fatalf("error %v (-named +kept):\n%s", err, d)
-	}
-	if s := a.Stats().Pools[0]; s.Host.Granted != 1 || s.Host.Quarantined != 0 || s.Host.Active != 0 {
-		t.Errorf("after RESUME: %+v", s.Host)
-	}
-}
-
-func TestSlotsThatAreNotThePreviousSessionsAreNotGiven(t *testing.T) {
-	f := killedAgent(t)
-	a := startAgent(t, f.cfg)
-	c := a.Scheduler(t, 1)
-	stale := f.held.Granted[0]
-	stale.Generation--
-	kept, err := c.Resume(t.Context(), f.welcome, proto.Held{
-		Granted: []proto.Slot{stale, {Extent: 77}, f.held.Pinned[0], f.held.Granted[1]},
-		Pinned:  []proto.Slot{f.held.Granted[2], {Index: 1 << 30}, f.held.Pinned[1]},
-	})
-	want := proto.Held{Granted: f.held.Granted[1:2], Pinned: f.held.Pinned[1:2]}
-	if d := cmp.Diff(want, kept); err != nil || d != "" {
-		t.Errorf("error %v (-want +kept):\n%s", err, d)
-	}
 }
 
 // The scheduler comes back first. When it goes again its workers, which have not
@@ -186,9 +130,7 @@ func TestResumeOfNothingKeepsNothing(t *testing.T) {
 		} else {
 			agenttest.WantRefused(t, err, proto.CodeState)
 		}
-		if err := c.Bye(t.Context(), "test"); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Bye(t, c)
 	}
 	if n := a.Stats().Engines.Previous; n != 1 {
 		t.Errorf("%d previous sessions are left, want the one that was not named", n)
@@ -266,13 +208,8 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	first := startAgent(t, cfg)
 	c := first.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 2)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Store(t.Context(), r, 0, 2)
-	if err != nil || len(got.Grants) != 2 {
-		t.Fatalf("got %+v, error %v", got, err)
-	}
+	agenttest.Open(t, c, r, 1, 2)
+	held := proto.Held{Granted: agenttest.Grant(t, c, r, 0, 2)}
 	first.stop()
 	<-c.Done()
 	a := startAgent(t, cfg)
@@ -280,37 +217,15 @@ func TestGrantsOutliveAnAgentThatIsStopped(t *testing.T) {
 	if s := a.Stats(); s.Engines.Previous != 1 || s.Pools[0].Host.Quarantined != 2 {
 		t.Errorf("%d previous sessions, %d slots in quarantine", s.Engines.Previous, s.Pools[0].Host.Quarantined)
 	}
-	var held proto.Held
-	for _, g := range got.Grants {
-		held.Granted = append(held.Granted, g.Slot)
-		b, err := c.SlotBytes(g.Slot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(b, agenttest.Content(1, int(g.Block)))
+	for i, s := range held.Granted {
+		agenttest.Fill(t, c, s, 1, i)
 	}
 	kept, err := again.Resume(t.Context(), c.Welcome(), held)
 	if d := cmp.Diff(held, kept); err != nil || d != "" {
 		t.Fatalf("error %v (-held +kept):\n%s", err, d)
 	}
-	if err := again.Commit(t.Context(), proto.RequestID{ID: proto.ResumedRequest}, kept.Granted); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, again.Commit(t.Context(), proto.RequestID{ID: proto.ResumedRequest}, kept.Granted))
 	a.WantFound(t, again, 1, 2)
-}
-
-func TestStoppedAgentLeavesItsHostTierToTheNext(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.Tiers.DiskBytes = 0
-	a := startAgent(t, cfg)
-	c := a.Scheduler(t, 1)
-	agenttest.StorePrompt(t, c, proto.RequestID{ID: 1}, 1, 3)
-	agenttest.Eventually(t, "all is sealed", func() bool { return a.Stats().Quiet })
-	a.stop()
-	<-c.Done()
-	b := startAgent(t, cfg)
-	again := b.Scheduler(t, 1)
-	b.WantFound(t, again, 1, 3)
 }
 
 // Another engine may store the same blocks before the first one resumes. Its
@@ -327,9 +242,7 @@ func TestResumedSlotsWhoseBlocksSomebodyStoredMeanwhileAreGivenToNobody(t *testi
 	}
 	f.finish(t) // the copies end
 	r := proto.RequestID{ID: 9}
-	if err := other.Open(r, "", "", "", agenttest.Prompt(3, 80)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, other, r, 3, 80)
 	got, err := other.Store(t.Context(), r, 0, 80)
 	if err != nil {
 		t.Fatal(err)
@@ -348,9 +261,7 @@ func TestResumedSlotsWhoseBlocksSomebodyStoredMeanwhileAreGivenToNobody(t *testi
 	if slices.ContainsFunc(kept.Granted, func(s proto.Slot) bool { return !slices.Contains(f.held.Granted, s) }) {
 		t.Errorf("kept %+v of %+v", kept.Granted, f.held.Granted)
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	a.WantFound(t, a.Scheduler(t, 1), 2, grantedBlocks)
 }
 
@@ -368,9 +279,7 @@ func TestResumeAtTheGrantLimitRefusesStores(t *testing.T) {
 	total := 0
 	for seed := 10; total < maxGrants; seed++ {
 		last = proto.RequestID{ID: uint64(seed)}
-		if err := c.Open(last, "", "", "", agenttest.Prompt(seed, 256)); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Open(t, c, last, seed, 256)
 		for first := 0; first < 256 && total < maxGrants; {
 			got, err := c.Store(t.Context(), last, first, 256-first)
 			if err != nil {
@@ -389,16 +298,12 @@ func TestResumeAtTheGrantLimitRefusesStores(t *testing.T) {
 		t.Fatalf("got %+v, error %v", kept, err)
 	}
 	r := proto.RequestID{ID: 1 << 40}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(9, 2)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 9, 2)
 	got, err := c.Store(t.Context(), r, 0, 2)
 	if err != nil || len(got.Grants) != 0 || got.Refused != 2 {
 		t.Errorf("past the limit: %+v, error %v; want 2 refused", got, err)
 	}
-	if err := c.Commit(t.Context(), last, lastSlots); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, c.Commit(t.Context(), last, lastSlots))
 	got, err = c.Store(t.Context(), r, 0, 2)
 	if err != nil || len(got.Grants) != 2 {
 		t.Errorf("below the limit again: %+v, error %v; want 2 grants", got, err)

@@ -118,9 +118,12 @@ func TestAgentWithoutTiersSaysSoLoudly(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes = 0, 0
 	log, logs := logged(zap.WarnLevel)
-	startLoggedAgent(t, cfg, log)
+	a := startLoggedAgent(t, cfg, log)
 	if logs.FilterMessageSnippet("NO TIER IS ON").Len() != 1 {
 		t.Errorf("the log says %+v", logs.All())
+	}
+	if a.Scheduler(t, 1).Welcome().HostEnabled {
+		t.Error("WELCOME says that there is a host tier")
 	}
 }
 

@@ -15,30 +15,28 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// broker makes the extents that pools ask for. When a tier's size is used up, another
-// pool gives a whole extent, as policy.Giver decides: a pool that nobody uses, the one
-// unused longest first, then the pool most over its share. The last extent of a pool in a
-// tier goes only to a pool that has none, so that an engine that restarts finds something
-// of its own.
+// broker makes the extents that pools ask for. When a tier's size is used up, another pool
+// gives a whole extent. policy.Giver chooses the pool: an unused one, longest unused first,
+// then the one most over its share. The last extent of a pool in a tier goes only to a pool
+// without extents, so that a restarted engine finds blocks of its own.
 //
-// An extent is given only when nobody uses a slot of it: one block that is pinned or kept
-// for long holds all of it. Where namespaces have slots of different sizes, an extent
-// made of what was left is short until it is given: all pools together stay within the
-// size, in more and smaller files. Pools call the broker without their lock.
+// A pool gives an extent only if all of its slots are idle: one pinned or kept block holds the
+// whole extent. With slots of different sizes an extent may be shorter than extentBytes, made
+// of the bytes that were left. Pools call the broker without their lock.
 type broker struct {
 	host *storage.HostArena
-	// disk is nil without a disk tier, and until the disk has answered. It never changes
-	// after that.
+	// disk is nil without a disk tier, and until the disk has answered. Then it never
+	// changes.
 	disk atomic.Pointer[storage.DiskArena]
 	// diskAnswered is the manager's. There is no disk tier when it is closed and disk is nil.
 	diskAnswered <-chan struct{}
 	// health says whether the disk may be used.
 	health diskio.Health
 	pools  func() []*Pool
-	// closing is closed when the manager closes. Nobody waits for room then.
+	// closing is closed when the manager closes. It ends the waits for room.
 	closing chan struct{}
-	// turns counts the moments at which a pool may have become able to give an extent. It
-	// orders pools by their last use, and tells a tier that could not grow to try again.
+	// turns counts the events after which a pool may be able to give an extent. It orders
+	// pools by their last use, and tells a tier that could not grow when to try again.
 	turns atomic.Uint64
 }
 
@@ -65,8 +63,8 @@ func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskExt
 	}
 }
 
-// leastOf is the fewest slots that a new extent may have. The last extent of a namespace
-// has what is left of its number of blocks, maxSlots; 0 is no bound.
+// leastOf returns the fewest slots that a new extent may have: least, or maxSlots if that is
+// lower. maxSlots is the number of slots that the namespace may still have; 0 for no bound.
 func leastOf(least, maxSlots uint64) uint64 {
 	if maxSlots == 0 {
 		return least
@@ -74,7 +72,7 @@ func leastOf(least, maxSlots uint64) uint64 {
 	return min(least, maxSlots)
 }
 
-// drop gives an extent back to its arena. The pool has taken it out.
+// drop gives an extent back to its arena. The pool has removed it from its tier.
 func (b *broker) drop(gone *tier.Extent) {
 	if gone.Host != nil {
 		b.host.Drop(gone.HostExtent())
@@ -83,7 +81,7 @@ func (b *broker) drop(gone *tier.Extent) {
 	}
 }
 
-// extentBytes is the size of an extent of a tier in bytes.
+// extentBytes returns the size of an extent of a tier in bytes.
 func (b *broker) extentBytes(lv registry.Level) uint64 {
 	if lv == registry.Host {
 		return b.host.ExtentBytes()
@@ -91,7 +89,7 @@ func (b *broker) extentBytes(lv registry.Level) uint64 {
 	return b.disk.Load().ExtentBytes()
 }
 
-// room is how many bytes of a tier's size no pool has.
+// room returns the bytes of a tier's size that no pool uses.
 func (b *broker) room(lv registry.Level) uint64 {
 	if lv == registry.Host {
 		return b.host.Room()
@@ -121,10 +119,9 @@ func (b *broker) removed() (n uint64) {
 	return n
 }
 
-// reclaim makes another pool give an extent, and reports whether one did. first: p wants
-// its first extent in the tier. A pool that has none to spare is left out, and the next
-// one is asked. No pool gives in vain: the pools that would give must together make room
-// for the least that p needs.
+// reclaim makes another pool give an extent, and reports whether one did. first says that p has
+// no extent in the tier. When a pool has no idle extent, reclaim asks the next one. No pool
+// gives in vain: the pools that would give must together make room for an extent of p.
 func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 	pools := b.pools()
 	taker := slices.Index(pools, p)
@@ -149,7 +146,7 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 	}
 }
 
-// giver is the first of the pools that must give an extent so that p gets one. ok is
+// giver returns the first of the pools that must give an extent so that p gets one. ok is
 // false when all of them would not suffice.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
 	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.host.leastSlots
@@ -166,7 +163,7 @@ func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, firs
 		if giver < 0 {
 			giver = i
 		}
-		// What a pool gives may be its smallest extent; a slot is the least.
+		// The pool may give its smallest extent, which has at least one slot.
 		taken := min(plan[i].Extent, plan[i].Bytes)
 		plan[i].Bytes -= taken
 		given += max(taken, 1)
@@ -189,8 +186,8 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	return h
 }
 
-// drain waits for a pool without sessions that still works on its last blocks. It
-// reports whether one has finished, which may give an extent now.
+// drain waits for a pool without sessions to finish its operations. It reports whether one has
+// finished: that pool may be able to give an extent now.
 func (b *broker) drain(ctx context.Context, p *Pool) bool {
 	for _, other := range b.pools() {
 		if other != p && other.draining() && other.Quiesce(ctx) == nil {
@@ -200,8 +197,8 @@ func (b *broker) drain(ctx context.Context, p *Pool) bool {
 	return false
 }
 
-// unusedLocked reports whether nobody uses the pool and no operation is under way in it,
-// so that its extents may go.
+// unusedLocked reports whether the pool has no user and no operation, so that its extents may
+// go to other pools.
 func (p *Pool) unusedLocked() bool {
 	return len(p.members.sessions)+len(p.members.previous) == 0 && len(p.growth.watchers) == 0 && p.pending.operations == 0 && !p.life.closing
 }
@@ -212,20 +209,19 @@ func (p *Pool) draining() bool {
 	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing
 }
 
-// releasedLocked notes when the pool has become unused.
+// releasedLocked records the turn at which the pool became unused.
 func (p *Pool) releasedLocked() {
 	if p.unusedLocked() {
 		p.life.unusedSince = p.broker.turns.Add(1)
 	}
 }
 
-// yield gives one extent of a tier back to the budget, and reports whether it did: of the
-// extents that nobody uses, the one whose blocks were used least recently. Its blocks are
-// evicted.
+// yield gives the coldest idle extent of a tier back to the budget, and reports whether it did.
+// Its blocks are evicted.
 func (p *Pool) yield(lv registry.Level) bool {
 	if lv == registry.Disk {
-		// Records that are being written must not overwrite those of the pool that gets
-		// the extent's rows of the table.
+		// Records that are being written must not overwrite the records of the pool that
+		// gets the extent's rows of the table.
 		if !p.mover.TryLockRecords() {
 			return false
 		}
@@ -245,13 +241,13 @@ func (p *Pool) yield(lv registry.Level) bool {
 	return false
 }
 
-// yieldTries is how often yield looks for an extent when the one that it found is
-// used again before it can take it.
+// yieldTries bounds the tries of yield: the extent that it finds may be used again before yield
+// takes it.
 const yieldTries = 3
 
-// coldest is the idle extent of a tier whose blocks were used least recently, nil when
-// there is none. It takes the lock once for each extent, so that others wait for one
-// extent at most.
+// coldest returns the idle extent of a tier whose blocks were used least recently, nil when
+// there is none. It takes the lock once for each extent, so that callers of the pool wait for
+// one extent at most.
 func (p *Pool) coldest(lv registry.Level) (coldest *tier.Extent) {
 	var oldest uint64
 	for n, more := 0, true; more; n++ {
@@ -264,8 +260,8 @@ func (p *Pool) coldest(lv registry.Level) (coldest *tier.Extent) {
 	return coldest
 }
 
-// idleExtent is extent n of a tier if nobody uses it, and when one of its blocks was last
-// used. more is false behind the last extent.
+// idleExtent returns extent n of a tier if it is idle, and the tick at which one of its blocks
+// was last used. more is false behind the last extent.
 func (p *Pool) idleExtent(lv registry.Level, n int) (e *tier.Extent, lastUse uint64, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,7 +278,8 @@ func (p *Pool) idleExtent(lv registry.Level, n int) (e *tier.Extent, lastUse uin
 	return nil, 0, true
 }
 
-// takeOut empties an extent and takes it out, if it is still there and idle.
+// takeOut evicts the blocks of an extent and removes it, if the pool still has it and it is
+// idle.
 func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,7 +295,7 @@ func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 	return true
 }
 
-// emptyLocked evicts the blocks of an extent and takes it out.
+// emptyLocked evicts the blocks of an extent and removes it from its tier.
 func (p *Pool) emptyLocked(t *tier.Tier, gone *tier.Extent) {
 	p.slots.TakeOut(t, gone)
 	p.mover.ForgetExtent(t.Level, gone.Number)

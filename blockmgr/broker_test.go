@@ -120,9 +120,7 @@ func TestYieldedExtentLeavesNoMemoryBehind(t *testing.T) {
 		t.Fatalf("newcomer: %+v", other.Stats())
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(kept.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Fstat(int(kept.Fd()), &st))
 	word := make([]byte, 8)
 	if _, err := kept.ReadAt(word, 0); err != nil {
 		t.Fatal(err)
@@ -130,44 +128,6 @@ func TestYieldedExtentLeavesNoMemoryBehind(t *testing.T) {
 	if st.Blocks != 0 || string(word) != string(make([]byte, 8)) {
 		t.Errorf("the file still has %d blocks, its first generation word is %x", st.Blocks, word)
 	}
-}
-
-func TestNamespaceWithoutRoomOpensDisabled(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
-	p.store(chain(1, 8))
-	p.quiesce()
-	other := p.openOther("other")
-	if other.Enabled() || len(other.Extents()) != 0 || other.Stats().GrowRefused != 1 || p.Stats().ExtentsYielded != 0 {
-		t.Errorf("%+v", other.Stats())
-	}
-	if res, err := other.Grant(other.sid, chain(1, 2), 0); err != nil || res.Refused != 2 {
-		t.Errorf("%+v, %v", res, err)
-	}
-	ch, stop := other.WatchExtents()
-	defer stop()
-	p.EndSession(1, nil)
-	other.store(chain(1, 2))
-	if e := <-ch; e.Slots != 8 {
-		t.Errorf("extent %+v", e)
-	}
-	other.quiesce()
-	other.check()
-}
-
-func TestFullDiskDoesNotRefuseAPoolThatHostMemoryHasRoomFor(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: 4 * hostBytes(8), DiskBytes: 8 * testSlotBytes, ExtentBytes: hostBytes(8)})
-	other := p.openOther("other")
-	blocks := chain(1, 4)
-	other.store(blocks)
-	other.quiesce()
-	if st := other.Stats(); !other.Enabled() || st.Disk.Extents != 0 || st.WriteBehindRefused != 4 {
-		t.Errorf("%+v", st)
-	}
-	if got := sources(other.find(blocks)); got != "HHHH" {
-		t.Errorf("found %q", got)
-	}
-	other.quiesce()
-	other.check()
 }
 
 func TestBlockLargerThanATierOpensDisabledAndTakesNothing(t *testing.T) {
@@ -181,19 +141,6 @@ func TestBlockLargerThanATierOpensDisabledAndTakesNothing(t *testing.T) {
 	}
 	if n := p.Stats().ExtentsYielded; n != 0 {
 		t.Errorf("%d extents were given up for nothing", n)
-	}
-}
-
-func TestTheColdestPoolYieldsFirst(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: 2 * hostBytes(8), ExtentBytes: hostBytes(8)})
-	warm := p.openOther("warm")
-	warm.EndSession(warm.sid, nil)
-	p.EndSession(p.sid, nil)
-	// Used once more, so that it is the warmer one although it left first.
-	warm.EndSession(warm.begin(), nil)
-	p.openOther("third")
-	if p.Stats().ExtentsYielded != 1 || warm.Stats().ExtentsYielded != 0 {
-		t.Errorf("yielded %d by the coldest, %d by the other", p.Stats().ExtentsYielded, warm.Stats().ExtentsYielded)
 	}
 }
 

@@ -75,3 +75,11 @@ func (p *testPool) read(s Slot) []byte {
 	}
 	return data
 }
+
+func keysOf(blocks []Block) []kv.StoredKey {
+	keys := make([]kv.StoredKey, len(blocks))
+	for i := range blocks {
+		keys[i] = blocks[i].Key
+	}
+	return keys
+}

@@ -45,12 +45,8 @@ func TestCensusCountsAPoolOnceWhileItIsRetired(t *testing.T) {
 	for _, g := range got.Grants {
 		slots = append(slots, g.Slot)
 	}
-	if err := p.Commit(1, slots); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Quiesce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Commit(1, slots))
+	noError(t, p.Quiesce(t.Context()))
 	p.EndSession(1, nil)
 	check := func(when string, wantPools int, wantRetired uint64) {
 		pools, retired := m.Census()

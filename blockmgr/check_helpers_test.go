@@ -15,6 +15,14 @@ type fataler interface {
 	Errorf(format string, args ...any)
 }
 
+// noError ends the test at an error.
+func noError(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
 // orderSink checks that stores and removals alternate for every block and tier.
 type orderSink struct {
 	t fataler

@@ -39,8 +39,8 @@ const (
 	// MaxExtents bounds the extents of a tier: each is an open file. One namespace has at
 	// most registry.MaxExtents, one less.
 	MaxExtents = 1 << 14
-	// MaxBlocks bounds Config.HostBlocks and DiskBlocks: a registry.Ref can name that many
-	// slots.
+	// MaxBlocks bounds Config.HostBlocks and DiskBlocks. It is the number of slots that a
+	// registry.Ref can name.
 	MaxBlocks = registry.MaxExtents * registry.MaxExtentSlots
 	// fewExtents is the most extents of a namespace that is bounded in blocks, as long as
 	// its extents can be made larger instead.
@@ -57,9 +57,9 @@ const (
 	stagingSlots = 64
 )
 
-// Config says where blocks live and how many. The zero value is a manager that
-// is off: lookups find nothing and nothing is granted. The fields without a JSON name are
-// hooks of the program that opens the manager.
+// Config sets the directories and the sizes of the tiers. With the zero value the manager is
+// off: lookups find nothing and grants are refused. Fields that JSON leaves out are hooks of
+// the program that opens the manager.
 type Config struct {
 	// HostDir is the directory of the host extents, best on tmpfs or hugetlbfs. It is made
 	// when absent. Needed when a tier is configured.
@@ -75,39 +75,39 @@ type Config struct {
 	DiskBytes uint64
 	// ExtentBytes is the size of an extent, at most 1 GiB and at least one slot. A tier
 	// smaller than one extent has one extent of its own size. A tier has at most MaxExtents
-	// extents. The default is ExtentBytesFor of each tier, and then extents of another size
-	// that an earlier agent left stay. With a size that is set they are deleted.
+	// extents. The default is ExtentBytesFor of each tier. With the default, extents of
+	// another size that an earlier agent left stay; with a set size they are deleted.
 	ExtentBytes uint64
-	// HostBlocks and DiskBlocks, when set, are the number of blocks of each namespace in a
-	// tier, instead of a size that all namespaces share. At most MaxBlocks, and no more than
-	// fit into MaxExtents files. Extents of an earlier agent beyond it are deleted, except
-	// those that its sessions still use.
+	// HostBlocks and DiskBlocks, when set, bound the blocks of each namespace in a tier,
+	// instead of a size that all namespaces share. They are at most MaxBlocks, in at most
+	// MaxExtents files. Extents of an earlier agent beyond them are deleted, except those
+	// that its sessions still use.
 	HostBlocks, DiskBlocks uint64
 	// DiscardHost deletes the host files at Close, so that the next agent starts cold.
 	DiscardHost bool
 	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup does not
 	// report blocks beyond the bound.
 	MaxPinsPerSession int
-	// SharePins lets one session pin by Lookup at most three quarters of the slots that no
-	// other session has pinned. It is for sessions that are processes of their own and may
-	// hang. Lookup does not report blocks beyond the bound.
+	// SharePins lets Lookup pin for one session at most three quarters of the slots that no
+	// other session has pinned. It is for sessions of other processes, which may hang. Lookup
+	// does not report blocks beyond the bound.
 	SharePins bool
-	// Filter chooses which blocks are worth writing to disk; nil for all. See
-	// policy.FrequencyFilter. A filter with a method Expect(blocks uint64) is told how many
-	// blocks the tiers can hold.
+	// Filter chooses the blocks to write to disk; nil for all. See policy.FrequencyFilter. A
+	// filter with a method Expect(blocks uint64) gets the number of blocks that the tiers can
+	// hold.
 	Filter OffloadFilter `json:"-"`
 	// Weights are the shares, by model, in a tier that several namespaces want; default 1.
 	// See policy.Giver.
 	Weights map[string]uint64
-	// Transfers is how many blocks a pool reads from disk at once, and how many it writes.
-	// The default follows the device; see extent.QueueDepth. TransferBatch is how many
-	// blocks share the two writes of their slot records, default 64.
+	// Transfers bounds the blocks that a pool reads from disk at once, and those that it
+	// writes at once. The default follows the device; see extent.QueueDepth. TransferBatch is
+	// the number of blocks that share the two writes of their slot records, default 64.
 	Transfers, TransferBatch int
-	// IODeadline is how long one read or write of a block may take before the disk counts
-	// as stalled and a read is given up, default 5 s.
+	// IODeadline is the time after which a read or write of a block means that the disk
+	// stalls, and after which a read is abandoned. Default 5 s.
 	IODeadline time.Duration
-	// ScrubBytesPerSecond is the rate at which all pools together compare stored blocks
-	// with their checksums, default 16 MiB/s. Negative turns the scrubber off.
+	// ScrubBytesPerSecond is the rate at which the scrubbers of all pools together read
+	// blocks, default 16 MiB/s. A negative rate turns them off.
 	ScrubBytesPerSecond int64
 	// DirectIO says whether disk extents use O_DIRECT. OpenDirect gives the flag to open
 	// instead of setting it afterwards.
@@ -115,15 +115,15 @@ type Config struct {
 	OpenDirect bool
 	// ZeroFill writes zeros where the file system cannot reserve disk space.
 	ZeroFill bool
-	// Sink gets every change of residency; nil: nobody needs them.
+	// Sink gets every change of residency; may be nil.
 	Sink EventSink `json:"-"`
 	// WrapDisk wraps each disk file, such as in storagetest.Faulty; nil for nothing.
 	WrapDisk func(path string, f extent.File) extent.File `json:"-"`
-	// Log is where warnings go; nil for nowhere.
+	// Log gets warnings and errors; may be nil.
 	Log *zap.Logger `json:"-"`
 }
 
-// OffloadFilter chooses the blocks that are worth a place on disk; see diskio.Filter.
+// OffloadFilter chooses the blocks to write to disk; see diskio.Filter.
 type OffloadFilter = diskio.Filter
 
 // Validate checks every field's range; the error names the first bad one.
@@ -182,7 +182,7 @@ func (c *Config) enabled() bool {
 	return c.HostBytes != 0 || c.HostBlocks != 0 || c.hasDisk()
 }
 
-// blocksOf is how many blocks in slots of that size both tiers can hold.
+// blocksOf returns how many blocks in slots of that size both tiers can hold.
 func (c *Config) blocksOf(slotBytes uint64) uint64 {
 	return cmp.Or(c.HostBlocks, c.HostBytes/slotBytes) + cmp.Or(c.DiskBlocks, c.DiskBytes/slotBytes)
 }
@@ -193,13 +193,13 @@ func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
 // disk tier and no host tier.
 func (c *Config) BypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
 
-// leastSlots is the fewest slots of an extent, for a namespace of a number of blocks and
-// extents of at most so many slots: with fewer slots it would need too many extents.
+// leastSlots returns the fewest slots that an extent may have, for a namespace of so many
+// blocks. Smaller extents would be too many. most is the most slots that an extent may have.
 func leastSlots(blocks, most uint64) uint64 {
 	return max(min((blocks+fewExtents-1)/fewExtents, most), 1)
 }
 
-// maxHostExtents is the most host extents that a pool can have, when it makes each as
+// maxHostExtents returns the most host extents that a pool can have, when it makes each as
 // large as extentBytes and leastSlots say.
 func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 	perExtent := max(extentBytes/slotBytes, leastSlots)
@@ -207,16 +207,16 @@ func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 	if c.HostBlocks != 0 {
 		slots = c.HostBlocks
 	}
-	// An extent may be cut short where the size ends, once for each tier's end.
+	// The last extent of each tier may be shorter.
 	return int(min(slots/perExtent+2, registry.MaxExtents))
 }
 
-// ExtentBytesFor is the default of Config.ExtentBytes for a new tier of that many bytes,
+// ExtentBytesFor returns the default of Config.ExtentBytes for a new tier of that many bytes,
 // 0 for a tier that is bounded in blocks. It is 64 MiB. From 256 GiB on it is larger, up
 // to 1 GiB, to keep the number of extents small.
 func ExtentBytesFor(tierBytes uint64) uint64 { return storage.ExtentBytesFor(tierBytes) }
 
-// weight is a model's share.
+// weight returns a model's share.
 func (c *Config) weight(model string) uint64 {
 	if w, ok := c.Weights[model]; ok {
 		return w
@@ -224,7 +224,7 @@ func (c *Config) weight(model string) uint64 {
 	return 1
 }
 
-// withDefaults is c with zero fields replaced by their defaults.
+// withDefaults returns c with the defaults of its zero fields.
 func (c Config) withDefaults() Config {
 	if c.MaxPinsPerSession == 0 {
 		c.MaxPinsPerSession = DefaultMaxPinsPerSession

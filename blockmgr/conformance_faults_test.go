@@ -4,91 +4,12 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 )
 
 // What must not go wrong when copies, disks and requests do, one by one.
-
-func TestCopyThatFailsRegistersNothing(t *testing.T) {
-	p := diskPool(t, nil)
-	blocks := chain(1, 2)
-	granted, err := p.Grant(p.sid, blocks[:1], 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.write(granted.Grants[0].Slot, p.content(&blocks[0], 0)[:100])
-	if err := p.Abort(p.sid, []Slot{granted.Grants[0].Slot}); err != nil {
-		t.Fatal(err)
-	}
-	b := p.allocate(1)
-	p.prepare(b, blocks[1:])
-	clear(b[0].Data()[100:])
-	b[0].Release()
-	p.quiesce()
-	if got := p.sink.told(); got != (told{}) || p.Stats().Blocks != 0 || p.matched(t, blocks) != 0 {
-		t.Errorf("told %+v, %+v", got, p.Stats())
-	}
-}
-
-func TestDiskThatFailsMidRunIsLeftAloneAndServiceContinues(t *testing.T) {
-	for name, fault := range map[string]storagetest.Fault{"EIO": storagetest.FaultEIO, "ENOSPC": storagetest.FaultENOSPC} {
-		t.Run(name, func(t *testing.T) {
-			var armed atomic.Bool
-			p := diskPool(t, func(cfg *Config) {
-				// Blocks that are being tried again are in use: there is room beside them.
-				cfg.HostBytes = hostBytes(64)
-				cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
-					if armed.Load() {
-						return fault
-					}
-					return storagetest.FaultNone
-				}, isExtent)
-			})
-			release(p.register(chain(1, 2)))
-			p.quiesce()
-			armed.Store(true)
-			for seed := range uint64(10) {
-				blocks := chain(10+seed, 4)
-				release(p.register(blocks))
-				p.quiesce()
-				if n := p.matched(t, blocks); n != 4 {
-					t.Errorf("%d of 4 blocks found while the disk fails", n)
-				}
-			}
-			st := p.Stats()
-			if st.Host.Quarantined != 0 || st.WriteErrors == 0 || st.WriteBehind != 2 {
-				t.Errorf("%+v", st)
-			}
-			// A full disk is no broken one: it is asked again for each block.
-			if broken := fault == storagetest.FaultEIO; st.DiskOpen != broken {
-				t.Errorf("the disk is left alone: %v", st.DiskOpen)
-			}
-		})
-	}
-}
-
-func TestTruncatedDiskBlockIsAMiss(t *testing.T) {
-	p := diskPool(t, nil)
-	blocks := chain(1, 3)
-	for i := range blocks { // one after the other, so that the last one lies last
-		release(p.register(blocks[:i+1]))
-		p.quiesce()
-	}
-	p.evictHost(blocks)
-	where := p.diskLocation(blocks[2].Key)
-	if err := os.Truncate(where.Path, where.Offset+100); err != nil {
-		t.Fatal(err)
-	}
-	if n := p.matched(t, blocks); n != 2 {
-		t.Errorf("%d blocks found, want the two that are whole", n)
-	}
-	if st := p.Stats(); st.ReadErrors+st.CorruptReads == 0 {
-		t.Errorf("%+v", st)
-	}
-}
 
 func TestBlocksOfAnotherFingerprintAreNotServedAfterARestart(t *testing.T) {
 	cfg := Config{HostDir: t.TempDir(), HostBytes: hostBytes(8), DiskDir: t.TempDir(), DiskBytes: 64 * testSlotBytes}
@@ -133,9 +54,7 @@ func TestTenThousandAbortedRequestsLeaveNothingBehind(t *testing.T) {
 		for _, g := range granted.Grants {
 			slots = append(slots, g.Slot)
 		}
-		if err := p.Abort(p.sid, slots); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.Abort(p.sid, slots))
 		release(b)
 		release(handles)
 	}

@@ -36,53 +36,6 @@ func (p *testPool) resetHost(blocks []Block) {
 	p.quiesce()
 }
 
-// A prompt that is asked for again and again stays on disk, through an orderly
-// restart, longer than one that nobody asked for and that was stored later.
-func TestAgesOfDiskBlocksSurviveAnOrderlyClose(t *testing.T) {
-	const blocks = 32
-	for name, ask := range map[string]func(*testPool, []Block){
-		"asked for in host memory": func(p *testPool, hot []Block) { p.find(hot) },
-		"read from disk": func(p *testPool, hot []Block) {
-			p.resetHost(hot)
-			p.find(hot)
-		},
-		"in host memory until it was evicted there": func(p *testPool, hot []Block) {
-			p.find(hot)
-			p.resetHost(hot)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := Config{
-				HostDir: t.TempDir(), DiskDir: t.TempDir(), DiscardHost: true,
-				HostBytes: hostBytes(4 * blocks), DiskBytes: 2 * blocks * testSlotBytes,
-			}
-			p := openTestPool(t, cfg)
-			hot, cold := chain(1, blocks), chain(2, blocks)
-			p.store(hot)
-			p.quiesce()
-			p.ageing()
-			p.store(cold)
-			p.quiesce()
-			p.ageing()
-			ask(p, hot)
-			p.finish()
-
-			p = openTestPool(t, cfg)
-			defer p.finish()
-			p.store(chain(3, blocks))
-			p.quiesce()
-			for _, left := range p.tiersOf(hot) {
-				if left != 'D' && left != 'B' {
-					t.Fatalf("after %d more blocks the prompt in demand is %q, the other %q", blocks, p.tiersOf(hot), p.tiersOf(cold))
-				}
-			}
-			if got := p.tiersOf(cold); got[blocks-1] != '-' {
-				t.Errorf("the prompt that nobody asked for is %q", got)
-			}
-		})
-	}
-}
-
 // Ages alone are written in bounded pieces.
 func TestAgesAreWrittenPieceByPiece(t *testing.T) {
 	p := newTestPool(t, Config{HostBytes: hostBytes(64), DiskBytes: 64 * testSlotBytes})

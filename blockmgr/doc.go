@@ -1,5 +1,5 @@
-// Package blockmgr keeps the KV blocks of one node in host memory and on disk: it decides
-// what is stored, where, for how long, and who may touch which slot.
+// Package blockmgr keeps the KV blocks of one node in host memory and on disk. It decides which
+// blocks are stored, in which tier and for how long, and which session may use which slot.
 //
 // A Manager owns the tiers and gives each namespace a Pool. A session stores and loads:
 //
@@ -18,8 +18,8 @@
 //
 //   - A block is visible only after Commit or Register, or after its bytes were read
 //     from disk and matched key and checksum. A copy that fails never registers.
-//   - A pinned or granted slot is given to nobody else, by this agent or the next:
-//     grants, pins and sessions are on record before the call that makes them returns.
+//   - A pinned or granted slot goes to no other session, in this agent or the next: grants,
+//     pins and sessions are on record before the call that makes them returns.
 //   - Residency changes reach the EventSink in the order in which they happen. A removal
 //     precedes any later store of its key and any later grant of its slot.
 //   - In each tier free + granted + staging + receiving + quarantined + active + inactive =
@@ -35,9 +35,9 @@
 //
 // # Failure
 //
-// A bad read is tried once more and is then a miss. A failed write is tried in two other
-// slots; after that the block is in host memory only. A full tier refuses a grant. A
-// disk that fails or stalls is not used for a while; see package diskio.
+// A failed read is repeated once; then the block is a miss. A failed write is repeated in two
+// other slots; then the block is in host memory only. A full tier refuses a grant. A disk that
+// fails or stalls is not used for a while; see package diskio.
 //
 // docs/block-manager.md tells the rest: restart, eviction, growth, several namespaces.
 package blockmgr

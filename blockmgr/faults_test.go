@@ -13,7 +13,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
@@ -223,81 +222,6 @@ func TestTransientWriteErrorCostsNoSlot(t *testing.T) {
 		}
 		p.check()
 	})
-}
-
-// An EIO that passes does not cost a good block. One that stays does, once other
-// blocks have been read.
-func TestTransientReadErrorDropsNoBlock(t *testing.T) {
-	var armed atomic.Bool
-	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
-			if op == storagetest.OpRead && armed.Load() {
-				return storagetest.FaultEIO
-			}
-			return storagetest.FaultNone
-		}, isExtent)
-	})
-	bad, good := chain(1, 1), chain(2, 1)
-	p.store(bad)
-	p.store(good)
-	p.quiesce()
-	p.resetHost(bad)
-	p.resetHost(good)
-	missBad := func() {
-		t.Helper()
-		armed.Store(true)
-		defer armed.Store(false)
-		if got := p.find(bad); len(got) != 0 {
-			t.Fatalf("found %q", sources(got))
-		}
-	}
-	missBad()
-	if got := p.tiersOf(bad); got != "D" {
-		t.Errorf("resident %q after an error", got)
-	}
-	if got := sources(p.find(bad)); got != "D" {
-		t.Errorf("found %q after the error has passed", got)
-	}
-	p.resetHost(bad)
-	for range badReads {
-		missBad() // no other block was read: the disk may be at fault
-	}
-	if got := p.tiersOf(bad); got != "D" {
-		t.Errorf("resident %q while the whole disk fails", got)
-	}
-	if got := sources(p.find(good)); got != "D" {
-		t.Errorf("found %q", got)
-	}
-	missBad()
-	if got := p.tiersOf(bad); got != "-" {
-		t.Errorf("resident %q after %d failed lookups", got, badReads+1)
-	}
-	if st, n := p.Stats(), p.queues().ReadFaults; st.Disk.Quarantined != 1 || n != 0 {
-		t.Errorf("%d slots in quarantine, %d blocks in doubt", st.Disk.Quarantined, n)
-	}
-}
-
-// A block that cannot be read from disk is taken into host memory again.
-func TestBlockThatCannotBeReadMayBeStoredAgain(t *testing.T) {
-	var armed atomic.Bool
-	p := diskPool(t, func(cfg *Config) {
-		cfg.WrapDisk = faults(func(op storagetest.Op, _ int) storagetest.Fault {
-			if op == storagetest.OpRead && armed.Load() {
-				return storagetest.FaultEIO
-			}
-			return storagetest.FaultNone
-		}, isExtent)
-	})
-	blocks := chain(1, 2)
-	p.store(blocks)
-	p.quiesce()
-	p.resetHost(blocks)
-	armed.Store(true)
-	p.find(blocks[1:])
-	p.quiesce()
-	if n := p.store(blocks); n != 1 {
-		t.Errorf("%d blocks granted, want the one that could not be read", n)
-	}
 }
 
 // Slots with a bad medium do not keep an extent with its namespace.

@@ -22,9 +22,7 @@ func TestOneReadServesAllLookupsAndADeadlineLeavesTheRestComing(t *testing.T) {
 			return storagetest.FaultNone
 		}, isExtent)
 	})
-	if err := p.BeginSession(2); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.BeginSession(2))
 	blocks := chain(1, 4)
 	p.store(blocks)
 	p.quiesce()
@@ -38,9 +36,7 @@ func TestOneReadServesAllLookupsAndADeadlineLeavesTheRestComing(t *testing.T) {
 	if err != nil || len(res.Slots) != 1 || res.Coming != 3 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if err := p.Unpin(1, res.Slots); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Unpin(1, res.Slots))
 	var wg sync.WaitGroup
 	for _, s := range []SessionID{1, 2} {
 		wg.Go(func() {
@@ -63,32 +59,6 @@ func TestOneReadServesAllLookupsAndADeadlineLeavesTheRestComing(t *testing.T) {
 	}
 }
 
-// A block that was promoted for a lookup that could not wait says disk when it
-// is reported at last.
-func TestPromotedBlockIsReportedAsADiskHitOnce(t *testing.T) {
-	p := diskPool(t, nil)
-	blocks := chain(1, 3)
-	p.store(blocks)
-	p.quiesce()
-	p.evictHost(blocks)
-	hurried, cancel := context.WithCancel(t.Context())
-	cancel()
-	first, err := p.Lookup(hurried, 1, blocks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.quiesce()
-	if err := p.Unpin(1, first.Slots); err != nil {
-		t.Fatal(err)
-	}
-	if got := sources(first.Sources) + sources(p.find(blocks)[len(first.Slots):]); got != "DDD" {
-		t.Errorf("reported %q", got)
-	}
-	if got := sources(p.find(blocks)); got != "HHH" {
-		t.Errorf("reported %q the second time", got)
-	}
-}
-
 func TestSessionThatEndsDuringALookupLeavesNothingPinned(t *testing.T) {
 	release := make(chan struct{})
 	p := diskPool(t, func(cfg *Config) {
@@ -99,9 +69,7 @@ func TestSessionThatEndsDuringALookupLeavesNothingPinned(t *testing.T) {
 			return storagetest.FaultNone
 		}, isExtent)
 	})
-	if err := p.BeginSession(2); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.BeginSession(2))
 	blocks := chain(1, 2)
 	p.store(blocks)
 	p.quiesce()
@@ -121,43 +89,6 @@ func TestSessionThatEndsDuringALookupLeavesNothingPinned(t *testing.T) {
 	if st := p.Stats(); st.Host.Active != 0 || st.Pins != 0 {
 		t.Errorf("%+v", st)
 	}
-}
-
-func TestPrefixMixesTiersAndEndsWhereNoSlotIsFree(t *testing.T) {
-	p := diskPool(t, nil)
-	blocks := chain(1, 6)
-	p.store(blocks)
-	p.quiesce()
-	p.evictHost(blocks)
-	p.find(blocks[:2])
-	if got := sources(p.find(blocks)); got != "HHDDDD" {
-		t.Errorf("found %q", got)
-	}
-	p.evictHost(blocks)
-	// Six of the eight slots are granted: two are left for six blocks.
-	if res, err := p.Grant(1, chain(7, 6), 0); err != nil || len(res.Grants) != 6 {
-		t.Fatalf("%+v, %v", res, err)
-	}
-	res, err := p.Lookup(t.Context(), 1, blocks)
-	if err != nil || sources(res.Sources) != "DD" || res.Coming != 0 {
-		t.Errorf("found %q and %d coming, %v", sources(res.Sources), res.Coming, err)
-	}
-	p.check()
-	if err := p.Unpin(1, res.Slots); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestBlockOnDiskThatIsAskedForTwiceInOneCallIsReadOnce(t *testing.T) {
-	p := diskPool(t, nil)
-	block := p.onDisk(1, 1)[0]
-	if got := sources(p.find([]Block{block, block})); got != "DD" {
-		t.Errorf("found %q", got)
-	}
-	if st := p.Stats(); st.Promotions != 1 {
-		t.Errorf("%d reads", st.Promotions)
-	}
-	p.check()
 }
 
 func TestBlockWhoseMemoryIsFoundDamagedBeforeALookupAnswersIsAMiss(t *testing.T) {

@@ -9,15 +9,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Grant reserves host slots for the blocks that are not stored yet. Resident blocks and
-// blocks that somebody is filling count as present. A block whose slot was granted and
-// not filled for grantTimeout does not. A full tier evicts its coldest blocks, but never
-// an ancestor of the new block. A host tier that can still grow evicts nothing. Blocks
-// without a slot are refused.
+// Grant reserves host slots for the blocks that are not stored yet. Resident and in-flight
+// blocks count as present, except a block whose granted slot was not filled for grantTimeout.
+// A full tier evicts its coldest blocks of the lowest priority, but never an ancestor of the
+// new block. A host tier that can still grow evicts nothing. Blocks without a slot are refused.
 //
-// priority is given to the new blocks, and to present blocks whose priority is lower. The
-// slots are the session's until Commit, Abort or EndSession, and their records say so
-// before Grant returns.
+// The new blocks get priority, and so do present blocks of a lower priority. The slots are the
+// session's until Commit, Abort or EndSession. Their records name the session before Grant
+// returns.
 func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,8 +31,8 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 		return GrantResult{Refused: len(blocks)}, nil
 	}
 	res := GrantResult{Grants: make([]Grant, 0, len(blocks))}
-	// Present blocks are held until the call ends, so that none of them is evicted for a
-	// later block of the call.
+	// Present blocks are held until Grant returns, so that a later block of the call evicts
+	// none of them.
 	held := p.heldBuf[:0]
 	for i := range blocks {
 		b := &blocks[i]
@@ -67,8 +66,8 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	return res, nil
 }
 
-// presentLocked reports whether a block needs no slot, and its host slot if the block
-// is resident there.
+// presentLocked reports whether a block needs no slot. It also returns the block's host slot, or
+// NoRef if the block is not resident in host memory.
 func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, registry.Ref) {
 	id := p.slots.Find(&b.Key)
 	if id == registry.None {
@@ -79,7 +78,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 	if disk != registry.NoRef && p.slots.Disk.Slot(disk).Resident() {
 		p.slots.Prefer(p.slots.Disk, disk, priority)
 		if host == registry.NoRef {
-			// A block that could not be read is worth another copy.
+			// A block on disk that could not be read needs a copy in host memory.
 			return !p.broker.health.All.IsOpen() && !p.mover.ReadFailed(disk), registry.NoRef
 		}
 	}
@@ -93,9 +92,11 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 	return true, host
 }
 
-// Commit makes the blocks of granted slots visible. The caller has filled the slots.
-// Checksums and the copies to disk follow in the background. ErrBadSlot: one of the slots
-// is not granted to the session, and nothing has happened.
+// Commit makes the blocks of granted slots visible. The caller has filled the slots. The pool
+// computes checksums and copies the blocks to disk in the background. If another session took
+// over a block after grantTimeout, the first Commit stores the block, and the slot of the
+// other is freed. Commit changes nothing when it fails. ErrBadSlot: one of the slots is not
+// granted to the session. ErrNoSession and ErrClosed: no such session, or the pool is closed.
 func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +110,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	}
 	p.tickLocked()
 	for _, ref := range refs {
-		if sess.settle(ref) {
+		if superseded := sess.settle(ref); superseded {
 			p.commitSupersededLocked(s, ref)
 			continue
 		}
@@ -126,8 +127,8 @@ func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
 	p.mover.Seal(ref)
 }
 
-// Abort gives granted slots back. Nobody writes into them any more. ErrBadSlot: one of
-// the slots is not granted to the session, and nothing has happened.
+// Abort frees granted slots. The engine must have stopped writing into them. ErrBadSlot: one of
+// the slots is not granted to the session, and Abort has changed nothing.
 func (p *Pool) Abort(s SessionID, slots []Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,14 +148,13 @@ func (p *Pool) Abort(s SessionID, slots []Slot) error {
 	return nil
 }
 
-// grantTimeout is how long a granted slot keeps its block from everybody else. After
-// that another slot is granted for the block to whoever offers it, and the first slot
-// is superseded.
+// grantTimeout is the time for which a granted slot reserves its block. Then the next session
+// that offers the block is granted another slot, and the first slot is superseded.
 const grantTimeout = 5 * time.Second
 
-// supersedeLocked takes the block away from a slot that was granted and not filled
-// for grantTimeout, and reports whether it did. The session keeps the slot, because
-// its engine may still copy into it; see commitSupersededLocked.
+// supersedeLocked takes the block from a slot that was granted grantTimeout ago and is not
+// filled, and reports whether it did. The session keeps the slot, because its engine may still
+// copy into it; see commitSupersededLocked.
 func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 	sl := p.slots.Host.Slot(ref)
 	owner := p.members.sessions[sl.Session]
@@ -166,16 +166,15 @@ func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 	return true
 }
 
-// takeBlockLocked takes its block away from a granted slot of a session.
+// takeBlockLocked takes the block from a granted slot of a session.
 func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *tier.Slot) {
 	owner.superseded[ref] = struct{}{}
 	p.slots.Vacate(sl)
 }
 
-// commitSupersededLocked commits a slot whose block was granted to somebody else. The
-// session that commits first has the block: otherwise engines that all take longer
-// than grantTimeout would never store it. A slot whose block is in host memory already
-// is freed.
+// commitSupersededLocked commits a superseded slot. The session that commits first stores the
+// block: otherwise engines that all take longer than grantTimeout would never store it. If
+// another session has stored the block, the slot is freed.
 func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
 	r := p.slots.Host.Record(ref)
 	if r.Length != 0 && p.unfilledLocked(&r.Key) {
@@ -188,8 +187,8 @@ func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
 	p.count.Deduplicated++
 }
 
-// unfilledLocked reports whether no host slot has the block. It takes the block away
-// from a slot that is granted and not filled.
+// unfilledLocked reports whether no host slot has the block's bytes. It takes the block from a
+// slot that is granted and not filled.
 func (p *Pool) unfilledLocked(key *kv.StoredKey) bool {
 	ref := p.slots.HostSlot(key)
 	if ref == registry.NoRef {

@@ -12,45 +12,43 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// growth is how the tiers get extents, and the demand for host slots, which decides
+// growth is the state of growing the tiers, and the demand for host slots. The demand decides
 // how far the host tier grows ahead.
 type growth struct {
 	host, disk tierGrowth
-	// asked counts the host slots asked for since the newest extent was begun, refused
-	// those refused since the last try to make one ended.
+	// asked counts the host slots asked for since the newest extent was begun. refused
+	// counts the refused ones since the last try to make an extent ended.
 	asked, refused int
-	// ahead is how many slots the grower keeps free, as long as the tier has room that
-	// no pool uses.
+	// ahead is the number of slots that the grower keeps free while the tier has unused room.
 	ahead int
-	// ended is what wait returned; nil when nobody waits.
+	// ended is the channel that wait returned; nil without a waiter.
 	ended chan struct{}
 	// wakeup wakes the grower. It needs no lock.
 	wakeup chan struct{}
 	// maxHostExtents is the most host extents that the pool may have.
 	maxHostExtents int
-	// makingFirst: the first disk extent is being made. growingDisk: a disk extent is
-	// being made; diskGrown wakes those that wait for it.
+	// makingFirst: the first disk extent is being made. growingDisk: a disk extent is being
+	// made; diskGrown wakes the goroutines that wait for it.
 	makingFirst, growingDisk bool
 	diskGrown                *sync.Cond
 	// watchers get each new host extent.
 	watchers map[chan ExtentInfo]struct{}
 }
 
-// tierGrowth is how one tier gets extents.
+// tierGrowth is the state of growing one tier.
 type tierGrowth struct {
-	// leastSlots is how many slots an extent has at least.
+	// leastSlots is the fewest slots of an extent.
 	leastSlots uint64
-	// failed: no extent could be had at the broker's turn failedAt. Another try is
-	// worth it at another turn, or at tryAgain: a pool in use may give then what it
-	// could not give before.
+	// failed: no extent could be made at the broker's turn failedAt. The next try is at
+	// another turn or at the time tryAgain: a pool in use may have become able to give.
 	failed   bool
 	failedAt uint64
 	tryAgain time.Time
-	// takes: another pool gave room for the newest extent, and may give more.
+	// takes: another pool gave room for the newest extent, and may give more room.
 	takes bool
 }
 
-// of is the growth of a tier.
+// of returns the growth of a tier.
 func (g *growth) of(lv registry.Level) *tierGrowth {
 	if lv == registry.Host {
 		return &g.host
@@ -58,18 +56,18 @@ func (g *growth) of(lv registry.Level) *tierGrowth {
 	return &g.disk
 }
 
-// begin starts to count what is asked for while an extent is made.
+// begin starts to count the slots that are asked for while an extent is made.
 func (g *growth) begin() { g.asked = 0 }
 
-// end sets ahead to what was asked for while an extent was made and what was refused
-// before. Without demand ahead falls by a quarter each time. At most limit slots.
+// end sets ahead to the slots asked for while an extent was made, plus those refused before, at
+// most limit. Without demand ahead falls by a quarter.
 func (g *growth) end(limit int) {
 	g.ahead = min(max(g.asked+g.refused, g.ahead-g.ahead/4), limit)
 	g.refused = 0
 	g.wake()
 }
 
-// wake ends the wait of everybody in wait.
+// wake closes the channel that wait has returned.
 func (g *growth) wake() {
 	if g.ended != nil {
 		close(g.ended)
@@ -77,8 +75,8 @@ func (g *growth) wake() {
 	}
 }
 
-// wait returns a channel that is closed when the next try to make an extent ends, or
-// when none is needed any more.
+// wait returns a channel that is closed when the next try to make an extent ends, or when no
+// extent is needed any more.
 func (g *growth) wait() <-chan struct{} {
 	if g.ended == nil {
 		g.ended = make(chan struct{})
@@ -86,9 +84,8 @@ func (g *growth) wait() <-chan struct{} {
 	return g.ended
 }
 
-// tickLocked begins an operation: the slots' clock goes on. A level of priority is
-// worth one turnover: the ticks in which as many blocks come in as the tier may have
-// slots.
+// tickLocked begins an operation: it advances the slots' clock. It also sets the weight of
+// priorities: a level counts as much as the ticks in which the tier's size in blocks comes in.
 func (p *Pool) tickLocked() {
 	p.slots.Tick()
 	for _, t := range p.slots.Tiers() {
@@ -96,8 +93,8 @@ func (p *Pool) tickLocked() {
 	}
 }
 
-// allocLocked takes a slot of a tier, and evicts a block when none is free. A host
-// tier that can grow refuses instead. NoRef: it refuses, or every slot is in use.
+// allocLocked takes a slot of a tier, and evicts a block when none is free. It returns NoRef
+// when every slot is in use, or when the host tier has no free slot and can grow.
 func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
 	if t.Level == registry.Host {
 		p.growth.asked++
@@ -108,7 +105,7 @@ func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
 	return p.slots.Alloc(t)
 }
 
-// allocForLocked is allocLocked for block b, of which no ancestor is evicted.
+// allocForLocked is allocLocked for block b. It evicts no ancestor of b.
 func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.Free() > 0 {
 		return p.allocLocked(t)
@@ -122,8 +119,8 @@ func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
 	return p.slots.AllocFor(t, b)
 }
 
-// refusesLocked reports whether a tier without a free slot refuses a block, because
-// the tier can grow, and counts the demand.
+// refusesLocked reports whether a tier refuses a block because it has no free slot and can
+// grow. It counts the demand.
 func (p *Pool) refusesLocked(t *tier.Tier) bool {
 	if t.Level != registry.Host || !p.hostGrowsLocked() {
 		return false
@@ -137,24 +134,24 @@ func (p *Pool) wakeGrowerLocked() {
 	if p.hostWantsLocked() {
 		select {
 		case p.growth.wakeup <- struct{}{}:
-			p.pending.operations++ // until the grower has tried
+			p.pending.operations++ // planHostGrowth ends it
 		default:
 		}
 	}
 }
 
 const (
-	// maxAhead bounds what the grower keeps free, in multiples of the slots that there
-	// are: blocks that are refused and offered again count each time.
+	// maxAhead bounds growth.ahead, in multiples of the tier's slots. The demand may be
+	// higher, because blocks that are refused and offered again count each time.
 	maxAhead = 4
-	// headroomShare is the part of the host tier, one in so many, that the grower keeps
-	// free without any demand, for the first prompts of an engine that starts.
+	// One in headroomShare slots of the host tier stays free without any demand, for the
+	// first prompts of a starting engine.
 	headroomShare = 32
 )
 
-// hostWantsLocked reports whether the host tier should have another extent: less than
-// half an extent is free; or a block was refused because the tier grows; or less is free
-// than an extent, the headroom or the demand, while the tier has room that no pool uses.
+// hostWantsLocked reports whether the host tier should have another extent. It should when less
+// than half an extent is free, or a block was refused because the tier can grow. While the tier
+// has unused room it should also when less than an extent, the headroom or the demand is free.
 func (p *Pool) hostWantsLocked() bool {
 	t := p.slots.Host
 	if p.life.closing || p.growthFailedLocked(t) || t.AtBound() || t.Live >= p.growth.maxHostExtents {
@@ -171,8 +168,7 @@ func (p *Pool) hostWantsLocked() bool {
 	return t.Free() < ahead && p.hostRoomLocked()
 }
 
-// sizeLocked is how many slots a tier would have with all the room that no other pool
-// uses.
+// sizeLocked returns the slots that the tier has and the slots that fit into its unused room.
 func (p *Pool) sizeLocked(t *tier.Tier) int {
 	size := uint64(t.Capacity) + p.broker.room(t.Level)/p.slotBytes
 	if t.MaxSlots != 0 {
@@ -187,9 +183,9 @@ func (p *Pool) hostRoomLocked() bool {
 	return p.broker.host.Room() >= leastOf(p.growth.host.leastSlots, p.slots.Host.Room())*p.slotBytes
 }
 
-// hostGrowsLocked reports whether the host tier is about to get another extent. Until
-// then a block without a free slot is refused, and no block is evicted for it. A tier
-// that could not grow the last time does not count, although the grower tries again.
+// hostGrowsLocked reports whether the host tier is about to get another extent. Until then a
+// block without a free slot is refused, and evicts no block. hostGrowsLocked is false after a
+// failed try, although the grower tries again.
 func (p *Pool) hostGrowsLocked() bool {
 	t, g := p.slots.Host, &p.growth.host
 	if p.life.closing || g.failed || t.AtBound() || t.Live >= p.growth.maxHostExtents {
@@ -219,16 +215,16 @@ func (p *Pool) growLoop() {
 
 // growthPlan says which extent to make.
 type growthPlan struct {
-	// turn is the broker's at which the plan was made.
+	// turn is the broker's turn when the plan was made.
 	turn uint64
 	// first: the tier has no extent yet. takes: another pool must give room.
 	first, takes bool
-	// maxSlots is the most slots that the extent may have; 0 is no bound.
+	// maxSlots bounds the slots of the extent; 0 for no bound.
 	maxSlots uint64
 }
 
-// planHostGrowth returns the next host extent to make. ok is false when none is
-// wanted: then the grower's operation is over.
+// planHostGrowth returns the plan of the next host extent. ok is false when none is wanted: then
+// it ends the grower's operation.
 func (p *Pool) planHostGrowth() (plan growthPlan, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,12 +247,12 @@ func (p *Pool) growHost(plan growthPlan) {
 	made, err := p.broker.growHost(p, plan.first, plan.maxSlots)
 	if p.addHostExtent(plan, made, err) {
 		p.broker.host.Drop(made)
-		p.endHostGrowth() // now, that the extent's budget is free again
+		p.endHostGrowth() // after Drop, which frees the extent's budget
 	}
 }
 
-// addHostExtent ends the making of a host extent. surplus: somebody else has grown the
-// pool meanwhile, and the extent has no place. The caller drops it and calls
+// addHostExtent adds the extent that growHost has made. surplus says that the pool cannot have
+// it, because it has grown in the meantime. Then the caller drops the extent and calls
 // endHostGrowth.
 func (p *Pool) addHostExtent(plan growthPlan, made storage.HostExtent, err error) (surplus bool) {
 	p.mu.Lock()
@@ -283,17 +279,18 @@ func (p *Pool) endHostGrowth() {
 	p.growth.end(maxAhead * p.slots.Host.Capacity)
 }
 
-// growthFailedLocked reports whether trying to grow the tier is useless for now.
+// growthFailedLocked reports whether another try to grow the tier must wait; see
+// tierGrowth.failed.
 func (p *Pool) growthFailedLocked(t *tier.Tier) bool {
 	g := p.growth.of(t.Level)
 	return g.failed && g.failedAt == p.broker.turns.Load() && time.Now().Before(g.tryAgain)
 }
 
-// growRetry is how long a tier that could not grow does not try again.
+// growRetry is the pause after a failed try to grow a tier.
 const growRetry = time.Second
 
-// growFailedLocked stops a tier from growing until another pool may have become
-// able to give something. A tier that is at its size has not failed.
+// growFailedLocked records a failed try to grow a tier; see tierGrowth.failed. A full tier is
+// counted, any other error is counted and logged.
 func (p *Pool) growFailedLocked(t *tier.Tier, turn uint64, err error) {
 	g := p.growth.of(t.Level)
 	g.failed, g.takes, g.failedAt, g.tryAgain = true, false, turn, time.Now().Add(growRetry)

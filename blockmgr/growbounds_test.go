@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func TestTerabytesAreAcceptedByDefaultAndMoreExtentsThanCanBeNamedAreNot(t *testing.T) {
@@ -118,19 +119,27 @@ func TestWatchersAreToldOfExtentsBeyondTheSize(t *testing.T) {
 	}
 }
 
-// The size of a tier may change: what is in it stays, whatever extents another
-// size would have been given.
-func TestBlocksStayWhenTheDefaultExtentSizeChanges(t *testing.T) {
-	cfg := restartConfig(t, true)
-	blocks := chain(1, 6)
-	p := openTestPool(t, cfg)
-	p.store(blocks)
-	p.quiesce()
-	p.finish()
-	cfg.DiskBytes = 4 << 40
-	q := openTestPool(t, cfg)
-	defer q.finish()
-	if got := q.tiersOf(blocks); got != "BBBBBB" {
-		t.Errorf("resident %q", got)
+// Another block size, another slot size: the bound counts blocks, not bytes.
+func TestNumbersOfBlocksDoNotDependOnTheirSize(t *testing.T) {
+	p := newTestPool(t, Config{HostBlocks: 6, ExtentBytes: hostBytes(4)})
+	ns := testNamespace("wide")
+	ns.InnerDim = 300
+	wide := p.openNamespace(ns)
+	for seed := range uint64(9) {
+		wide.store(chain(seed, 1))
+		wide.quiesce()
+	}
+	if st := wide.Stats(); wide.SlotBytes() == testSlotBytes || st.Host.Capacity != 6 {
+		t.Errorf("slots of %d bytes, %+v", wide.SlotBytes(), st)
+	}
+	// A disk of so many blocks and no host tier is bypassed like one of bytes.
+	bypass := newTestPool(t, Config{DiskBlocks: 4, ExtentBytes: hostBytes(4)})
+	bypass.store(chain(1, 3))
+	bypass.quiesce()
+	if st := bypass.Stats(); st.Disk.Capacity != 4 || st.Host.Capacity != stagingSlots || bypass.tiersOf(chain(1, 3)) != "BBB" {
+		t.Errorf("%+v", st)
+	}
+	if got := bypass.find(chain(1, 3)); len(got) != 3 || got[0] != kv.TierHost {
+		t.Errorf("found %q", sources(got))
 	}
 }

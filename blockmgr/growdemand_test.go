@@ -14,73 +14,15 @@ func growingConfig() Config {
 	return Config{HostBytes: hostBytes(1024), ExtentBytes: 64 * testSlotBytes}
 }
 
-// storeAll offers blocks again and again, as engines do, while the tier grows.
-func (p *testPool) storeAll(blocks []Block) {
-	p.t.Helper()
-	for range 16 { // each round at least doubles the tier
-		p.store(blocks)
-		p.quiesce()
-		if len(p.find(blocks)) == len(blocks) {
-			return
-		}
-	}
-	p.t.Fatalf("%d of %d blocks are stored", len(p.find(blocks)), len(blocks))
-}
-
-func TestNothingIsEvictedWhileTheHostTierCanGrow(t *testing.T) {
-	p := newTestPool(t, growingConfig())
-	first := chain(1, 64)
-	p.storeAll(first)
-	res, err := p.Grant(p.sid, chain(2, 512), 0)
-	if err != nil || res.Refused == 0 {
-		t.Fatalf("%d granted, %d refused, %v; want some refused: the tier has %d slots", len(res.Grants), res.Refused, err, p.Stats().Host.Capacity)
-	}
-	var slots []Slot
-	for _, g := range res.Grants {
-		slots = append(slots, g.Slot)
-	}
-	if err := p.Abort(p.sid, slots); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(p.find(first)); n != 64 {
-		t.Errorf("%d of the first 64 blocks are left", n)
-	}
-	for seed := uint64(2); seed <= 16; seed++ {
-		p.storeAll(chain(seed, 64))
-	}
-	st := p.Stats()
-	if st.HostEvictions != 0 || st.Host.Capacity != 1024 || st.Blocks != 1024 {
-		t.Errorf("%d evictions, %d blocks in %d slots; want 0, 1024 in 1024", st.HostEvictions, st.Blocks, st.Host.Capacity)
-	}
-	if n := p.store(chain(17, 64)); n != 64 {
-		t.Errorf("%d of 64 blocks are stored in a tier that is at its size", n)
-	}
-	if st := p.Stats(); st.HostEvictions != 64 {
-		t.Errorf("%d evictions, want 64", st.HostEvictions)
-	}
-}
-
-// What one prompt was refused is free for the next one of its length.
-func TestHostTierGrowsByDemand(t *testing.T) {
-	p := newTestPool(t, growingConfig())
-	p.quiesce()
-	p.store(chain(1, 256))
-	p.quiesce()
-	if n := p.store(chain(2, 192)); n != 192 {
-		t.Errorf("%d of 192 blocks are stored after a demand of 256, %d free", n, p.Stats().Host.Free)
-	}
-}
-
 func TestHostTierThatCannotGrowEvicts(t *testing.T) {
 	cfg := growingConfig()
 	cfg.HostDir = filepath.Join(t.TempDir(), "host")
 	p := openTestPool(t, cfg)
 	p.quiesce()
-	p.storeAll(chain(1, 64))
+	p.store(chain(1, 64))
+	p.quiesce()
 	moved := cfg.HostDir + "-away"
-	if err := os.Rename(cfg.HostDir, moved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Rename(cfg.HostDir, moved))
 	p.store(chain(2, 256)) // finds out that the directory is gone
 	p.quiesce()
 	if st := p.Stats(); st.GrowErrors == 0 || st.HostEvictions != 0 {
@@ -90,9 +32,7 @@ func TestHostTierThatCannotGrowEvicts(t *testing.T) {
 		t.Errorf("%d of 64 blocks are stored, want all: the tier evicts", n)
 	}
 	p.quiesce()
-	if err := os.Rename(moved, cfg.HostDir); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Rename(moved, cfg.HostDir))
 	p.finish()
 }
 
@@ -156,25 +96,6 @@ func TestRefusedPrefetchMakesTheTierGrow(t *testing.T) {
 	p.quiesce()
 	if n != 0 || p.Stats().Host.Capacity <= free {
 		t.Errorf("%d reads, %d slots after a refusal; want 0 and more than %d", n, p.Stats().Host.Capacity, free)
-	}
-}
-
-// A lookup waits for the extents that the blocks on disk need.
-func TestLookupWaitsForTheHostTierToGrow(t *testing.T) {
-	cfg := growingConfig()
-	cfg.HostDir, cfg.DiskDir, cfg.DiskBytes, cfg.DiscardHost = t.TempDir(), t.TempDir(), 1024*testSlotBytes, true
-	blocks := chain(1, 512)
-	first := openTestPool(t, cfg)
-	first.storeAll(blocks)
-	first.finish()
-
-	p := openTestPool(t, cfg)
-	defer p.finish()
-	if got := len(p.find(blocks)); got != 512 {
-		t.Errorf("%d of 512 blocks are found on disk", got)
-	}
-	if st := p.Stats(); st.HostEvictions != 0 || st.Promotions != 512 || st.Misses != 0 {
-		t.Errorf("%d evictions, %d promotions, %d misses; want 0, 512, 0", st.HostEvictions, st.Promotions, st.Misses)
 	}
 }
 

@@ -33,7 +33,7 @@ const (
 	numBlockStates = iota
 )
 
-// String is the state's name in errors.
+// String returns the state's name in errors.
 func (s BlockState) String() string {
 	names := [numBlockStates]string{"reset", "partial", "complete", "registered"}
 	if s >= numBlockStates {
@@ -47,17 +47,16 @@ var (
 	// ErrBlockState: the block is in a state in which the operation is not allowed. The
 	// text names the state and the allowed ones.
 	ErrBlockState = errors.New("block is in the wrong state")
-	// ErrTokens: the operation takes another number of tokens. The text says how many.
+	// ErrTokens: the operation needs another number of tokens. The text has the number.
 	ErrTokens = errors.New("wrong number of tokens")
-	// ErrNotEnoughBlocks: fewer slots can be had than were asked for. The text says how
-	// many.
+	// ErrNotEnoughBlocks: fewer slots are available than were asked for. The text has both
+	// numbers.
 	ErrNotEnoughBlocks = errors.New("not enough blocks")
 	// ErrNoBlocks: the call needs at least one block and was given none.
 	ErrNoBlocks = errors.New("no blocks given")
-	// ErrFilling: another caller fills a block of the same key, by Grant or from disk.
-	// Another try succeeds when that is done or aborted, or when a granted slot was not
-	// filled for 5 s.
-	ErrFilling = errors.New("block is being filled by somebody else")
+	// ErrFilling: another session fills a block of the same key, or the pool reads it from
+	// disk. A later try succeeds: a granted slot loses its block after 5 s.
+	ErrFilling = errors.New("block is being filled by another session")
 	// ErrPins: the session would have more pins than Config.MaxPinsPerSession.
 	ErrPins = errors.New("too many pins")
 )
@@ -70,10 +69,10 @@ type TokenBlock struct {
 	Tokens []uint32
 }
 
-// MutableBlock is a host slot that belongs to one session and becomes a block: its owner
-// fills Data, gives it an identity and registers it. Nobody else sees it before. The slot
-// is the owner's until Release, Register or the end of the session. Every method of a
-// handle whose slot is gone is harmless.
+// MutableBlock is a host slot that belongs to one session and becomes a block: its owner fills
+// Data, gives it an identity and registers it. No other session sees it before. The slot is the
+// owner's until Release, Register or the end of the session. After that the methods change
+// nothing.
 //
 // A MutableBlock is not safe for concurrent use.
 type MutableBlock struct {
@@ -84,19 +83,19 @@ type MutableBlock struct {
 
 	state    BlockState
 	released bool
-	// block is the identity. In a partial block it lacks what depends on the tokens.
+	// block is the identity. In a partial block it lacks the key and the hashes.
 	block    Block
 	tokens   []uint32
 	priority uint32
 }
 
-// State is the block's state.
+// State returns the block's state.
 func (b *MutableBlock) State() BlockState { return b.state }
 
 // Slot names the block's slot, for clients that write to the extent's file.
 func (b *MutableBlock) Slot() Slot { return b.slot }
 
-// Block is the block's identity; ok is false before it is complete.
+// Block returns the block's identity; ok is false before it is complete.
 func (b *MutableBlock) Block() (identity Block, ok bool) {
 	if b.state < BlockComplete {
 		return Block{}, false
@@ -104,11 +103,11 @@ func (b *MutableBlock) Block() (identity Block, ok bool) {
 	return b.block, true
 }
 
-// Tokens are the tokens so far, none once the block is reset or registered. The slice is
+// Tokens returns the tokens so far, none once the block is reset or registered. The slice is
 // the block's.
 func (b *MutableBlock) Tokens() []uint32 { return b.tokens }
 
-// Remaining is how many tokens a partial block lacks, 0 in every other state.
+// Remaining returns how many tokens a partial block lacks, 0 in every other state.
 func (b *MutableBlock) Remaining() int {
 	if b.state != BlockPartial {
 		return 0
@@ -149,8 +148,8 @@ func (b *MutableBlock) AddTokens(tokens []uint32) (left []uint32, err error) {
 	return tokens[n:], nil
 }
 
-// PopTokens takes the last n tokens off a partial block. ErrTokens: there are fewer, and
-// nothing has happened.
+// PopTokens removes the last n tokens of a partial block. ErrTokens: the block has fewer tokens
+// and keeps them.
 func (b *MutableBlock) PopTokens(n int) error {
 	if err := b.check("take tokens off", BlockPartial); err != nil {
 		return err
@@ -189,7 +188,7 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 }
 
 // Reset clears the tokens, identity and priority of a block that is not registered. The
-// slot and its bytes stay.
+// slot and its bytes stay. ErrBlockState: the block is registered. ErrBadSlot: it is released.
 func (b *MutableBlock) Reset() error {
 	if b.state == BlockRegistered || b.released {
 		return b.check("reset", BlockReset, BlockPartial, BlockComplete)
@@ -199,7 +198,7 @@ func (b *MutableBlock) Reset() error {
 	return nil
 }
 
-// Data is the slot's memory, BlockBytes long, with what was there before. It is nil when
+// Data returns the slot's memory, BlockBytes long, with what was there before. It is nil when
 // the slot is not the block's any more. The slice must not be touched after Release,
 // Register, the end of the session or Manager.Close.
 func (b *MutableBlock) Data() []byte {
@@ -212,8 +211,7 @@ func (b *MutableBlock) Data() []byte {
 	return b.pool.dataLocked(ref)
 }
 
-// Release gives the slot back without a block. A second call does nothing, and neither
-// does a call for a registered block.
+// Release frees the slot. It does nothing for a released or registered block.
 func (b *MutableBlock) Release() {
 	p := b.pool
 	p.mu.Lock()
@@ -245,7 +243,7 @@ func (b *MutableBlock) check(what string, want ...BlockState) error {
 	return nil
 }
 
-// heldLocked is the slot, while it is granted to the session.
+// heldLocked returns the slot, while it is granted to the session.
 func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 	p := b.pool
 	if p.life.closed || p.members.sessions[b.session] != b.sess {
@@ -258,7 +256,7 @@ func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
 	return ref, ok
 }
 
-// dataLocked is the memory of a host slot's block.
+// dataLocked returns the memory of a host slot's block.
 func (p *Pool) dataLocked(ref registry.Ref) []byte {
 	e, i := p.slots.Host.At(ref)
 	return e.Host.Slot(i)[:p.blockBytes:p.blockBytes]
@@ -277,19 +275,19 @@ type ImmutableBlock struct {
 	released bool
 }
 
-// Key is the block's key.
+// Key returns the block's key.
 func (b *ImmutableBlock) Key() kv.StoredKey { return b.block.Key }
 
-// Block is the block's identity, to name it to Lookup or to put another block
+// Block returns the block's identity, to name it to Lookup or to put another block
 // after it.
 func (b *ImmutableBlock) Block() Block { return b.block }
 
 // Slot names the slot that the block is in.
 func (b *ImmutableBlock) Slot() Slot { return b.slot }
 
-// Data is the block's bytes, in the slot. Nobody may change them. It is nil when the
-// handle is not Valid. The slice must not be touched after Release, the end of the
-// session or Manager.Close.
+// Data returns the block's bytes in the slot, which nobody may change. It returns nil when the
+// handle is not Valid. The slice must not be used after Release, the end of the session or
+// Manager.Close.
 func (b *ImmutableBlock) Data() []byte {
 	b.pool.mu.Lock()
 	defer b.pool.mu.Unlock()
@@ -322,7 +320,7 @@ func (b *ImmutableBlock) Release() {
 	b.released = true
 }
 
-// pinnedLocked is the block's slot while the handle has its pin.
+// pinnedLocked returns the block's slot while the handle has its pin.
 func (b *ImmutableBlock) pinnedLocked() (registry.Ref, bool) {
 	p := b.pool
 	if b.released || p.life.closed || p.members.sessions[b.session] != b.sess {

@@ -106,3 +106,11 @@ func stallReads(gate *storagetest.Gate) func(string, extent.File) extent.File {
 		}}
 	}
 }
+
+// matched is how many blocks a match finds, which it lets go again.
+func (p *testPool) matched(t *testing.T, blocks []Block) int {
+	t.Helper()
+	handles := p.match(t, blocks)
+	release(handles)
+	return len(handles)
+}

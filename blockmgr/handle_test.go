@@ -68,9 +68,7 @@ func TestBlockTakesAsManyTokensAsItHasRoomFor(t *testing.T) {
 	if b.Remaining() != 0 || b.Tokens() != nil {
 		t.Errorf("an empty block lacks %d tokens and has %v", b.Remaining(), b.Tokens())
 	}
-	if err := b.InitSequence(Root{}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, b.InitSequence(Root{}))
 	tokens := blockTokens(1)
 	if left, err := b.AddTokens(tokens[:10]); err != nil || len(left) != 0 || b.Remaining() != 6 {
 		t.Errorf("left %v, %v, lacks %d", left, err, b.Remaining())
@@ -115,15 +113,11 @@ func TestCommittedIdentityIsTheChainOfKeysAndHashes(t *testing.T) {
 		func() error { return blocks[0].InitSequence(root) },
 		func() error { parent, _ := blocks[0].Block(); return blocks[1].InitAfter(parent) },
 	} {
-		if err := init(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, init())
 		if _, err := blocks[i].AddTokens([][]uint32{first, second}[i]); err != nil {
 			t.Fatal(err)
 		}
-		if err := blocks[i].Commit(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, blocks[i].Commit())
 	}
 	a, _ := blocks[0].Block()
 	b, _ := blocks[1].Block()
@@ -147,125 +141,6 @@ func TestCommittedIdentityIsTheChainOfKeysAndHashes(t *testing.T) {
 		t.Fatalf("registered: %v", err)
 	}
 	release(handles)
-	p.quiesce()
-}
-
-func TestSecondReleaseIsHarmless(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(2)})
-	old := p.allocate(1)[0]
-	slot := old.Slot()
-	old.Release()
-	if old.Data() != nil || old.InitSequence(Root{}) == nil || !errors.Is(old.Reset(), ErrBadSlot) {
-		t.Error("a released block can be used")
-	}
-	again := p.allocate(1)[0]
-	if again.Slot().Index != slot.Index || again.Slot().Generation == slot.Generation {
-		t.Fatalf("slot %+v after %+v", again.Slot(), slot)
-	}
-	old.Release()
-	if st := p.Stats(); st.Host.Granted != 1 || st.Aborted != 1 || again.Data() == nil {
-		t.Errorf("a second release took somebody else's slot: %+v", st.Host)
-	}
-	again.Release()
-
-	handle := p.register(chain(1, 1))[0]
-	other := p.match(t, chain(1, 1))[0]
-	handle.Release()
-	handle.Release()
-	if st := p.Stats(); st.Pins != 1 || handle.Valid() || handle.Data() != nil || !other.Valid() {
-		t.Errorf("%d pins after two releases of one of two handles", st.Pins)
-	}
-	other.Release()
-	p.quiesce()
-}
-
-func TestHandlesEndWithTheirSession(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
-	blocks := chain(1, 2)
-	handle := p.register(blocks)[0]
-	complete, empty := p.allocate(1)[0], p.allocate(1)[0]
-	p.prepare([]*MutableBlock{complete}, chain(2, 1))
-	p.EndSession(p.sid, nil)
-	if handle.Valid() || handle.Data() != nil || complete.Data() != nil || empty.Data() != nil {
-		t.Error("a handle outlives its session")
-	}
-	other := p.begin()
-	if _, err := p.Register(p.sid, []*MutableBlock{complete}); !errors.Is(err, ErrNoSession) {
-		t.Errorf("registered for a session that has ended: %v", err)
-	}
-	if _, err := p.Register(other, []*MutableBlock{complete}); !errors.Is(err, ErrBadSlot) {
-		t.Errorf("registered for another session: %v", err)
-	}
-	for _, h := range []interface{ Release() }{handle, complete, empty} {
-		h.Release()
-	}
-	if st := p.Stats(); st.Host.Granted != 0 || st.Pins != 0 {
-		t.Errorf("%+v", st)
-	}
-	p.quiesce()
-}
-
-func TestSlotOfAHandleWaitsForTheWriterOfADyingSession(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(2)})
-	p.allocate(1)
-	gone := make(chan struct{})
-	p.EndSession(p.sid, gone)
-	if st := p.Stats(); st.Host.Quarantined != 1 || st.Host.Free != 1 {
-		t.Errorf("%+v", st.Host)
-	}
-	p.check()
-	close(gone)
-	waitFor(t, func() bool { return p.Stats().Host.Free == 2 })
-}
-
-// A slot granted without a block says so in its record, and the next agent keeps
-// it out of use like any other.
-func TestSlotsOfHandlesOutliveTheAgentUntilTheirProcessesAreGone(t *testing.T) {
-	cfg := Config{HostDir: t.TempDir(), HostBytes: hostBytes(4), DiskDir: t.TempDir()}
-	first := openTestPool(t, cfg)
-	slot := first.allocate(1)[0].Slot()
-	first.m.Abandon()
-	second, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer second.Close()
-	p, err := second.Pool(testNamespace("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st := p.Stats(); st.Host.Quarantined != 1 || st.PreviousSessions != 1 {
-		t.Errorf("%+v", st.Host)
-	}
-	if err := p.BeginSession(2); err != nil {
-		t.Fatal(err)
-	}
-	granted, _, err := p.Resume(2, first.sid, []Slot{slot}, nil)
-	if err != nil || !slices.Equal(granted, []Slot{slot}) || p.Stats().Host.Free != 3 {
-		t.Errorf("what somebody says to be writing is free: %v, %v", granted, err)
-	}
-	if err := p.Commit(2, granted); err != nil {
-		t.Error(err)
-	}
-	if st := p.Stats(); st.Host.Free != 4 || st.Blocks != 0 {
-		t.Errorf("%+v", st.Host)
-	}
-}
-
-func TestTouchStopsAtTheFirstBlockThatIsNotThere(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(8)})
-	blocks := chain(1, 4)
-	release(p.register(append(blocks[:2:2], blocks[3])))
-	var keys []kv.StoredKey
-	for _, b := range blocks {
-		keys = append(keys, b.Key)
-	}
-	if n := p.Touch(keys); n != 2 {
-		t.Errorf("%d blocks touched, want the two before the hole", n)
-	}
-	if n := p.Touch(keys[3:]); n != 1 {
-		t.Errorf("%d blocks touched, want 1", n)
-	}
 	p.quiesce()
 }
 
@@ -296,3 +171,37 @@ func TestHandlesOfAPoolThatIsOffOrClosed(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func TestPriorityIsZeroAfterAllocationAndAfterReset(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(2)})
+	high := p.allocate(1)[0]
+	high.SetPriority(9)
+	noError(t, high.Reset())
+	other := p.allocate(1)[0]
+	other.SetPriority(4) // it ages with every two blocks
+	p.prepare([]*MutableBlock{high, other}, []Block{chain(1, 1)[0], chain(2, 1)[0]})
+	// The one that was reset is registered later and yet goes first.
+	for _, b := range []*MutableBlock{other, high} {
+		handles, err := p.Register(p.sid, []*MutableBlock{b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(handles)
+	}
+	p.quiesce()
+	again := p.allocate(1)[0]
+	if got := p.tiersOf([]Block{chain(1, 1)[0], chain(2, 1)[0]}); got != "-H" {
+		t.Errorf("resident %q", got)
+	}
+	p.prepare([]*MutableBlock{again}, chain(3, 1))
+	handles, err := p.Register(p.sid, []*MutableBlock{again})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(handles)
+	p.quiesce()
+	p.allocate(1)
+	if got := p.tiersOf([]Block{chain(3, 1)[0], chain(2, 1)[0]}); got != "-H" {
+		t.Errorf("a slot passes its priority on: resident %q", got)
+	}
+}

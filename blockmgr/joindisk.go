@@ -13,16 +13,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
-// openDisk takes the namespace's disk extents of an earlier agent into use. It waits for
-// the disk for Config.IODeadline, so that a disk that fails or stalls does not keep
-// engines from host memory. The extents that come later are for joinDisk; nil when all
-// have come.
+// openDisk recovers the namespace's disk extents of an earlier agent. It waits for the disk for
+// Config.IODeadline at most: a failing disk must not keep engines from host memory. rest
+// delivers the extents that come later, for joinDisk; it is nil when all have come.
 func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 	if !p.cfg.hasDisk() {
 		return nil
 	}
 	p.mover.Joining = true
-	// The records of the next extent are read while those of one are recovered.
+	// readDisk reads the records of the next extent while this function recovers one.
 	extents, failing := make(chan storage.DiskExtent), make(chan struct{})
 	p.life.transfers.Go(func() { p.readDisk(extents, failing) })
 	deadline := time.NewTimer(p.cfg.IODeadline)
@@ -45,8 +44,8 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 	}
 }
 
-// readDisk enters the namespace in the disk's slot table, which makes the tier, and sends
-// its extents. When that fails it closes failing and tries again now and then.
+// readDisk enters the namespace in the disk's slot table, which makes the tier, and sends its
+// extents. After a failure it closes failing and tries again now and then.
 func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct{}) {
 	defer close(extents)
 	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
@@ -79,8 +78,8 @@ func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct
 	p.broker.health.All.Succeeded()
 }
 
-// restFromDisk waits for d. It returns false when the pool stops, and when there will be
-// no disk tier because it could not be opened.
+// restFromDisk waits for d. It returns false when the pool stops, and when the disk tier could
+// not be opened.
 func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	select {
 	case <-p.broker.diskAnswered:
@@ -105,7 +104,7 @@ func (p *Pool) enterDisk() bool {
 	if arena == nil || !p.broker.health.All.Allow() {
 		return false
 	}
-	// These calls wait for the disk, so that they come before the lock.
+	// These calls wait for the disk: the lock must not be held.
 	index, err := arena.Namespace(p.id, p.slotBytes)
 	expected := p.broker.host.Unclaimed(p.slots.Host.Namespace)
 	if err == nil {
@@ -127,17 +126,17 @@ func (p *Pool) enterDisk() bool {
 	return true
 }
 
-// joinDisk takes the rest of the disk tier into use while the pool is in use.
+// joinDisk recovers the rest of the disk tier while the pool is in use.
 func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	for found := range rest {
 		if p.announceAll(registry.Disk, p.joinExtent(found)) {
-			p.announceLater()
+			p.announceWaiting()
 		}
 	}
 	if p.stopped() {
 		return
 	}
-	if p.slots.Disk == nil { // whose maker has closed rest
+	if p.slots.Disk == nil { // readDisk has ended without making the tier
 		p.endJoining()
 		p.log.Warn("the pool goes on without a disk tier until the next start")
 		return
@@ -153,19 +152,19 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	p.mover.OfferAll()
 }
 
-// endJoining notes that no further extents of an earlier agent come from the disk.
+// endJoining records that all extents of an earlier agent have come from the disk.
 func (p *Pool) endJoining() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mover.Joining = false
 }
 
-// joinExtent takes an extent of the disk into use while the pool is in use. It returns the
-// slots with blocks in the order in which they are announced.
+// joinExtent recovers a disk extent while the pool is in use. It returns the slots with blocks,
+// in the order of their announcement.
 func (p *Pool) joinExtent(found storage.DiskExtent) []registry.Ref {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.life.closed { // Close gave the disk up, and its extents stay as they are
+	if p.life.closed { // the extent stays as it is for the next agent
 		return nil
 	}
 	added, t := diskExtent(found), p.slots.Disk
@@ -174,7 +173,7 @@ func (p *Pool) joinExtent(found storage.DiskExtent) []registry.Ref {
 	return p.slots.SettleJoined(t, added)
 }
 
-// recoverDisk takes an extent of the disk into use while the pool is being opened.
+// recoverDisk recovers a disk extent while the pool is being opened.
 func (p *Pool) recoverDisk(found storage.DiskExtent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +207,7 @@ func (p *Pool) awaitDiskRoom(ctx context.Context) {
 	}
 }
 
-// lacksDiskLocked reports whether the disk tier has no extent and nobody makes one.
+// lacksDiskLocked reports whether the disk tier has no extent and none is being made.
 func (p *Pool) lacksDiskLocked() bool {
 	return p.slots.Disk != nil && !p.mover.Joining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
@@ -228,9 +227,8 @@ func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.growth.makingFirst = false
 }
 
-// growDisk makes disk extents until want slots are free or the disk tier is at its
-// size. A disk that does not answer meanwhile is taken for stalled. The caller has
-// asked the breaker.
+// growDisk makes disk extents until want slots are free or the disk tier is at its size. A disk
+// that does not answer within the deadline counts as stalled. The caller has asked the breaker.
 func (p *Pool) growDisk(want int) {
 	for p.growDiskOnce(want) {
 	}
@@ -270,8 +268,8 @@ func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
 	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, maxSlots: t.Room()}, true
 }
 
-// addDiskExtent takes a disk extent that was made into use. It reports whether the pool
-// has it: somebody else may have grown the pool meanwhile.
+// addDiskExtent adds a new disk extent. It returns false when the pool cannot have the extent,
+// because it has grown in the meantime.
 func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,7 +281,7 @@ func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error
 		p.growFailedLocked(t, plan.turn, err)
 		return false
 	}
-	p.broker.health.All.Succeeded() // not for writes: blocks may still fail
+	p.broker.health.All.Succeeded() // not Writes: writes of blocks may still fail
 	if !t.Fits(made.Slots.Slots()) {
 		return false
 	}
@@ -291,8 +289,8 @@ func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error
 	return true
 }
 
-// endDiskGrowth lets others grow the disk tier. An extent that found no place is dropped
-// by then, so that its budget is free again.
+// endDiskGrowth allows the next growth of the disk tier. A surplus extent must have been dropped
+// before, so that its budget is free.
 func (p *Pool) endDiskGrowth() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,16 +13,14 @@ const MaxKeep = 30 * 24 * time.Hour
 
 // keeper ends the retention pins of a pool in time.
 type keeper struct {
-	// timer goes off at timerAt, when the first pin may end. It is nil when there is
-	// no pin.
+	// timer fires at timerAt, when the first pin may end. It is nil without a pin.
 	timer   *time.Timer
 	timerAt time.Time
 }
 
-// Keep keeps blocks from being evicted for ttl, from each tier that a block is in
-// now. Keeping a block again makes its time the longer of the two. Keep returns how
-// many of the blocks are resident and kept. At most half of a tier's slots are kept. A
-// restart of the agent ends every Keep.
+// Keep protects blocks from eviction for ttl, in each tier that has them now. A second Keep
+// extends the time, never shortens it. Keep returns how many of the blocks are resident and
+// kept. At most half of a tier's slots are kept. A restart of the agent ends every Keep.
 func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error) {
 	if ttl <= 0 || ttl > MaxKeep {
 		return 0, fmt.Errorf("time to keep %v: want more than 0, at most %v", ttl, MaxKeep)
@@ -55,7 +53,7 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 	return kept, nil
 }
 
-// armKeeperLocked sets the timer to the moment at which the first retention pin ends.
+// armKeeperLocked sets the timer to first, the end of the first retention pin.
 func (p *Pool) armKeeperLocked(first time.Time) {
 	p.disarmKeeperLocked()
 	p.keeper.timerAt = first
@@ -69,7 +67,7 @@ func (p *Pool) disarmKeeperLocked() {
 	}
 }
 
-// expireKept ends the retention pins whose time has come.
+// expireKept ends the retention pins that have expired.
 func (p *Pool) expireKept() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,17 +81,15 @@ func (p *Pool) expireKept() {
 	p.releasedLocked()
 }
 
-// prefetchShare is the part of the host slots, one in so many, that reads begun
-// by Prefetch may take at a time.
+// Reads of Prefetch take at most one in prefetchShare host slots at a time.
 const prefetchShare = 4
 
-// Prefetch starts to read blocks into host memory: those of the longest resident prefix
-// of blocks that are on disk only. It returns how many reads it started. It waits for
-// nothing, pins nothing and counts no hit. A lookup later finds the blocks in host memory,
-// joins the reads that are still under way, or finds the blocks evicted again.
+// Prefetch starts to read blocks into host memory. It takes the longest resident prefix of
+// blocks and reads those that are on disk only. It returns how many reads it started. It does
+// not wait, pins no slot and counts no hit. A later lookup joins the unfinished reads.
 //
-// At most a quarter of the host slots are being filled by prefetches at a time.
-// Stats.PrefetchRefused counts the reads that were not started.
+// Prefetches fill at most a quarter of the host slots at a time. Stats.PrefetchRefused counts
+// the reads that were not started.
 func (p *Pool) Prefetch(blocks []Block) (started int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +99,7 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 	p.tickLocked()
 	here, coming := p.prefetchableLocked(blocks)
 	for _, b := range coming {
-		if p.slots.HostSlot(&b.Key) == registry.NoRef { // else it was given twice
+		if p.slots.HostSlot(&b.Key) == registry.NoRef { // else the caller named the block twice
 			if p.prefetchOneLocked(b) {
 				started++
 				continue
@@ -168,8 +164,8 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 	return here, coming
 }
 
-// Touch makes blocks the most recently used ones of their tiers, up to the first block
-// that is in no tier. It returns how many blocks are before that one.
+// Touch makes blocks the most recently used ones of their tiers. It stops at the first block
+// that is in no tier, and returns the number of blocks before that block.
 func (p *Pool) Touch(keys []kv.StoredKey) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

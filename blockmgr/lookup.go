@@ -14,10 +14,10 @@ import (
 // candidate is one block of a running lookup. Its host slot is held.
 type candidate struct {
 	ref registry.Ref
-	// flight is the read or the check that the slot waits for. It is nil when the block
-	// is in host memory and good.
+	// flight is the read or the check of the slot. It is nil when the block is in host memory
+	// and good.
 	flight *diskio.Flight
-	// reserved: counted in session.reserved.
+	// reserved: session.reserved counts the candidate.
 	reserved bool
 }
 
@@ -25,10 +25,10 @@ type candidate struct {
 // host memory. Blocks that are on disk only are read into host memory first. Lookup waits
 // for the reads, and for a host tier that grows for them, until ctx is done.
 //
-// The result has the blocks that are ready, up to the first that is not. Each is pinned
-// once for the session until Unpin or EndSession, and the pins are on record before
-// Lookup returns. A block that cannot be read, or whose bytes are not what was stored, is
-// a miss. Neither a miss nor the end of ctx is an error.
+// The result has the ready blocks before the first block that is not ready. Each is pinned once
+// for the session until Unpin or EndSession. The pins are on record before Lookup returns. A
+// block that cannot be read, or whose bytes do not match their checksum, is a miss. A miss is no
+// error, nor is the end of ctx.
 func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupResult, error) {
 	l := lookup{session: s, blocks: blocks}
 	if err := p.beginLookup(&l); err != nil {
@@ -48,8 +48,8 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 	return p.finishLookup(&l)
 }
 
-// awaitFlight waits for the end of a read or a check. It returns false when ctx is done
-// or the pool stops before.
+// awaitFlight waits for the end of a read or a check. It returns false when ctx ends or the pool
+// stops first.
 func (p *Pool) awaitFlight(ctx context.Context, f *diskio.Flight) bool {
 	select {
 	case <-f.Done:
@@ -65,7 +65,7 @@ type lookup struct {
 	session SessionID
 	sess    *session
 	blocks  []Block
-	// found are the first of blocks, up to one that is not resident or has no host slot.
+	// found are the blocks before the first that is not resident or has no host slot.
 	found []candidate
 	// short counts the blocks after found that are on disk and have no host slot because
 	// the host tier grows. grown is closed when the try to make an extent ends; it is nil
@@ -100,7 +100,7 @@ func (p *Pool) extendLookup(l *lookup) {
 	p.count.Misses -= uint64(len(l.found) - before)
 }
 
-// matchMoreLocked appends to the blocks that a lookup has found.
+// matchMoreLocked extends the prefix that a lookup has found.
 func (p *Pool) matchMoreLocked(l *lookup) {
 	if p.slots.Host == nil {
 		return
@@ -134,8 +134,8 @@ func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
 	return false
 }
 
-// matchGroup is how many keys are looked for at a time, so that the waits for
-// memory overlap.
+// matchGroup is the number of keys that are looked up together, so that their cache misses
+// overlap.
 const matchGroup = 64
 
 // matchLocked finds the longest prefix over both tiers and holds it: the host slot of a
@@ -166,9 +166,9 @@ func (p *Pool) matchLocked(blocks []Block) []candidate {
 	return found
 }
 
-// matchOneLocked holds one block of a prefix. It does not touch the disk copy of a block
-// that is in host memory too, which saves a memory access for each block: the disk copy
-// takes over the age of the host copy when it is about to be evicted.
+// matchOneLocked holds one block of a prefix. It does not touch the disk copy of a block in host
+// memory, which saves a memory access: before its eviction the disk copy takes over the age of
+// the host copy.
 func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 	if id == registry.None {
 		return candidate{}, false
@@ -196,7 +196,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 		p.slots.Touch(p.slots.Host, host, s)
 		p.slots.Settle(p.slots.Host, host, s)
 		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
-			s.WriteAttempts = 0 // a block in demand is worth another try
+			s.WriteAttempts = 0 // a block in demand may be written again
 			p.mover.Offer(host, s)
 		}
 	}
@@ -217,8 +217,8 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 	return candidate{ref: registry.NoRef}, true
 }
 
-// promoteLocked gives every candidate without a host slot one and starts to read its
-// block. The prefix ends at the first candidate that gets no slot.
+// promoteLocked allocates a host slot for every candidate without one and starts to read its
+// block. The prefix ends at the first candidate without a slot.
 func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	promoted, wanted := false, len(found)
 	for i := range found {
@@ -266,15 +266,16 @@ func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	}
 }
 
-// candidateState is what a lookup found out about a candidate.
+// candidateState says whether the block of a candidate is ready.
 type candidateState uint8
 
 const (
 	// candidateReady: the block can be served.
 	candidateReady candidateState = iota
-	// candidateComing: the read or the check is still under way.
+	// candidateComing: the read or the check has not ended.
 	candidateComing
-	// candidateMissed: the block was dropped meanwhile, because its memory is damaged.
+	// candidateMissed: the block was dropped during the lookup, because its memory is
+	// damaged.
 	candidateMissed
 	// candidateFailed: the read or the check failed, and has released the slot.
 	candidateFailed
@@ -292,8 +293,8 @@ func (p *Pool) stateLocked(c *candidate) candidateState {
 	return candidateReady
 }
 
-// finishLookup turns the holds of the ready prefix into pins of the session and drops
-// the other holds. It drops all of them when the session has ended meanwhile.
+// finishLookup turns the holds of the ready prefix into pins of the session and drops the other
+// holds. It drops all holds when the session has ended during the lookup.
 func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,7 +305,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	sess.unreserve(found)
 	alive := p.members.sessions[l.session] == sess
 	res := LookupResult{Slots: make([]Slot, 0, len(found)), Sources: make([]kv.Tier, 0, len(found))}
-	// ready: every candidate so far is. missed: one of them is a miss.
+	// ready: every candidate so far is ready. missed: one of them is a miss.
 	ready, missed := alive, false
 	for i := range found {
 		c := &found[i]
@@ -348,7 +349,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	return res, nil
 }
 
-// sourceLocked is the tier that a block was found in, and counts the hit. A block that
+// sourceLocked returns the tier that a block was found in, and counts the hit. A block that
 // was promoted is a hit of the disk the first time that a lookup reports it.
 func (p *Pool) sourceLocked(sl *tier.Slot, f *diskio.Flight) kv.Tier {
 	if f != nil && f.Disk != registry.NoRef || sl.FromDisk {

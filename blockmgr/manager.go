@@ -23,11 +23,11 @@ const drainTime = 2 * time.Second
 type Manager struct {
 	cfg    Config
 	broker *broker
-	// opening counts the calls of Pool that Close waits for. retireDone counts the pools in
+	// opening counts the calls of Pool, for Close to wait. retireDone counts the pools in
 	// retiring.
 	opening, retireDone sync.WaitGroup
 	once                sync.Once
-	// diskAnswered is closed when the disk tier was opened, or could not be.
+	// diskAnswered is closed when opening the disk tier has succeeded or failed.
 	diskAnswered chan struct{}
 
 	// mu is never held during I/O.
@@ -53,10 +53,9 @@ type poolEntry struct {
 	callers int
 }
 
-// Open takes the directories into use and finds what an earlier agent left in them. It
-// fails when a field of cfg is out of range, when a directory cannot be used, and when
-// another agent uses it. It does not wait longer than Config.IODeadline for the disk: a
-// disk that answers later joins the pools then.
+// Open locks the directories and finds the extents of an earlier agent. It fails when a field
+// of cfg is out of range, when a directory cannot be used, and when another agent uses it. Open
+// waits for the disk for Config.IODeadline at most. A disk that answers later joins the pools.
 func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -134,8 +133,7 @@ func (m *Manager) openDiskArena() error {
 	}
 }
 
-// takeDisk takes the disk's arena into use, or closes it when the manager has closed
-// meanwhile.
+// takeDisk adds the disk's arena, or closes it when the manager has closed first.
 func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 	m.mu.Lock()
 	closed := m.closed
@@ -153,8 +151,8 @@ func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 // Warm reports whether host extents of an earlier agent were found.
 func (m *Manager) Warm() bool { return m.broker.host != nil && m.broker.host.Warm() }
 
-// HostExtents is how many host extents there are, with the extents of an earlier agent
-// that no pool has claimed yet.
+// HostExtents returns the number of host extents, unclaimed extents of an earlier agent
+// included.
 func (m *Manager) HostExtents() int {
 	if m.broker.host == nil {
 		return 0
@@ -165,10 +163,10 @@ func (m *Manager) HostExtents() int {
 // Pool returns the namespace's pool and opens it when there is none yet. A new pool has
 // an extent of each tier, and its host extent is populated.
 //
-// A tier whose size is used up takes an extent from another pool. When no pool can give
-// one the tier stays empty (see Enabled and Stats.GrowRefused), and the next call tries
-// again. Pool waits for the disk for Config.IODeadline at most. A disk that answers later
-// joins the pool then (see Stats.DiskJoining).
+// A tier whose size is used up takes an extent from another pool. When no pool can give an
+// extent the tier stays empty (see Enabled and Stats.GrowRefused), and the next call tries
+// again. Pool waits for the disk for Config.IODeadline at most. A disk that answers later joins
+// the pool (see Stats.DiskJoining).
 //
 // The blocks that an earlier agent left are announced to the sink in the background, and
 // Quiesce waits for that. The sink must know the namespace when Pool is called.
@@ -202,7 +200,8 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	return p, nil
 }
 
-// enterEntry finds or makes the namespace's entry and keeps it until leaveEntry.
+// enterEntry returns the namespace's entry and counts the caller until leaveEntry. It makes a
+// missing entry.
 func (m *Manager) enterEntry(id kv.NamespaceID) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,7 +218,7 @@ func (m *Manager) enterEntry(id kv.NamespaceID) (*poolEntry, error) {
 	return entry, nil
 }
 
-// leaveEntry forgets an entry without a pool that nobody else uses.
+// leaveEntry ends enterEntry. It removes an entry without a pool and without other callers.
 func (m *Manager) leaveEntry(id kv.NamespaceID, entry *poolEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -233,7 +232,7 @@ func (m *Manager) leaveEntryLocked(id kv.NamespaceID, entry *poolEntry) {
 	}
 }
 
-// Pools are the pools that are open, in order of their namespaces' ids.
+// Pools returns the pools that are open, in order of their namespaces' ids.
 func (m *Manager) Pools() []*Pool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,9 +250,9 @@ func (m *Manager) poolsLocked() []*Pool {
 	return pools
 }
 
-// Close refuses new work, ends the sessions that are left, and closes the pools. The
-// callers of the sessions must not touch a slot any more. Close waits up to two seconds
-// for blocks on their way to disk, and up to Config.IODeadline for operations there.
+// Close refuses new work, ends the remaining sessions and closes the pools. Callers must not
+// use a slot any more. Close waits up to two seconds for blocks on their way to disk, and up to
+// Config.IODeadline for operations of the disk.
 //
 // Both tiers stay for the next Open. Config.DiscardHost deletes the host files. When an
 // operation on the disk does not end, the error says so, and the arenas stay locked
@@ -277,8 +276,8 @@ func (m *Manager) close() error {
 	host, disk, err := m.finishClose(pools, true)
 	err = errors.Join(err, m.awaitRetiring())
 	if errors.Is(err, errStuck) {
-		// The locks stay: the next agent must not use memory that a read of this one
-		// may still change.
+		// The locks stay: a read of this agent may still change memory that the next agent
+		// would use.
 		return err
 	}
 	if arena := m.broker.disk.Load(); arena != nil {
@@ -292,7 +291,7 @@ func (m *Manager) close() error {
 	return err
 }
 
-// diskEnded reports whether nobody is opening the disk any more.
+// diskEnded reports whether opening the disk has ended.
 func (m *Manager) diskEnded() bool {
 	if !m.cfg.hasDisk() {
 		return true
@@ -348,9 +347,8 @@ func (m *Manager) beginClose() []*Pool {
 	return pools
 }
 
-// Abandon ends the manager as kill -9 would: nothing that is under way is
-// finished, nothing is flushed, and files stay as they are. It is for fault
-// tests; use Close.
+// Abandon ends the manager as kill -9 would: it finishes no operation, flushes nothing and
+// leaves the files as they are. It is for fault tests; use Close.
 func (m *Manager) Abandon() {
 	m.once.Do(func() {
 		host, disk, _ := m.finishClose(m.beginClose(), false) // flushes nothing, so that nothing fails

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -43,9 +44,7 @@ func TestClosedManagerRefusesAndLeavesNoHostFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch, stop := p.WatchExtents()
-	if err := errors.Join(p.m.Close(), p.m.Close()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(p.m.Close(), p.m.Close()))
 	<-ch
 	if _, open := <-ch; open {
 		t.Error("the watcher's channel is open")
@@ -57,7 +56,8 @@ func TestClosedManagerRefusesAndLeavesNoHostFiles(t *testing.T) {
 	_, lookupErr := p.Lookup(context.Background(), 1, blocks)
 	_, grantErr := p.Grant(1, blocks, 0)
 	_, poolErr := p.m.Pool(testNamespace("test"))
-	for _, err := range []error{lookupErr, grantErr, poolErr, p.Unpin(1, res.Slots), p.Commit(1, nil), p.Abort(1, nil), p.BeginSession(9)} {
+	_, keepErr := p.Keep(nil, time.Hour)
+	for _, err := range []error{lookupErr, grantErr, poolErr, keepErr, p.Unpin(1, res.Slots), p.Commit(1, nil), p.Abort(1, nil), p.BeginSession(9)} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("after close: %v", err)
 		}
@@ -72,9 +72,7 @@ func TestClosedManagerRefusesAndLeavesNoHostFiles(t *testing.T) {
 
 func TestErrorsNameFieldAndValue(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a-file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, nil, 0o600))
 	dir := t.TempDir()
 	for _, c := range []struct {
 		cfg  Config

@@ -17,12 +17,8 @@ func TestMemoryThatAClientTruncatedCostsItsBlocksOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Extents()[0].File.Truncate(testSlotBytes); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Commit(1, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Extents()[0].File.Truncate(testSlotBytes))
+	noError(t, p.Commit(1, []Slot{res.Grants[0].Slot, res.Grants[1].Slot}))
 	p.quiesce()
 	if st := p.Stats(); st.MemoryErrors != 2 || st.Host.Quarantined != 2 || st.Blocks != 0 {
 		t.Errorf("%+v", st)
@@ -41,9 +37,7 @@ func TestDamagedHostMemoryCostsNoDiskBlock(t *testing.T) {
 	p.quiesce()
 	p.evictHost(blocks)
 	e := p.Extents()[0]
-	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(e.Path, int64(e.DataOffset)))
 	if got := p.find(blocks[:1]); len(got) != 0 {
 		t.Errorf("found %q in memory that is gone", sources(got))
 	}
@@ -55,9 +49,7 @@ func TestDamagedHostMemoryCostsNoDiskBlock(t *testing.T) {
 		t.Errorf("resident %q", got)
 	}
 	p.check()
-	if err := os.Truncate(e.Path, int64(e.FileBytes)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(e.Path, int64(e.FileBytes)))
 	if got := sources(p.find(blocks)); got != "DDD" {
 		t.Errorf("found %q", got)
 	}
@@ -79,9 +71,7 @@ func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
 	p.store(blocks)
 	<-entered
 	e := p.Extents()[0]
-	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(e.Path, int64(e.DataOffset)))
 	close(release)
 	p.quiesce()
 	st := p.Stats()
@@ -95,9 +85,7 @@ func TestDamagedHostMemoryIsNotWrittenAndCostsNoDiskSlot(t *testing.T) {
 func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
 	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
 	e := p.Extents()[0]
-	if err := os.Truncate(e.Path, int64(e.DataOffset)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(e.Path, int64(e.DataOffset)))
 	// As an agent finds a slot that the one before it took out of use.
 	quarantined := func(pinned bool) Slot {
 		ref := p.slots.Alloc(p.slots.Host)
@@ -121,9 +109,7 @@ func TestDamagedHostMemoryIsNotFreedByTheNextAgent(t *testing.T) {
 	if st := p.Stats(); st.Host.Quarantined != 2 || st.Host.Free != 2 || st.MemoryErrors != 2 {
 		t.Errorf("%+v", st)
 	}
-	if err := os.Truncate(e.Path, int64(e.FileBytes)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(e.Path, int64(e.FileBytes)))
 	p.mu.Lock()
 	quarantined(false)
 	p.mu.Unlock()

@@ -20,16 +20,16 @@ import (
 	"github.com/blockyard-ai/blockyard/layout"
 )
 
-// ErrNamespace: the namespace cannot be served. The text says which field is wrong.
+// ErrNamespace: the namespace cannot be served. The text names the wrong field.
 var ErrNamespace = errors.New("namespace is not served")
 
-// SlotBytes is the size of a slot for a block of a namespace: the block's bytes rounded
+// SlotBytes returns the size of a slot for a block of a namespace: the block's bytes rounded
 // up to a page.
 func SlotBytes(ns *kv.Namespace) uint64 {
 	return extent.RoundUp(ns.BlockBytes(), storage.PageSize)
 }
 
-// blockLayout is how the namespace's blocks lie in slots.
+// blockLayout returns how the namespace's blocks lie in slots.
 func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	if err := ns.Validate(); err != nil {
 		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
@@ -47,7 +47,9 @@ func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	return l, nil
 }
 
-// newPool opens a pool and starts its goroutines. It opens a tier without room empty.
+// newPool opens a pool and starts its goroutines. A tier for which there is no room opens
+// without slots. Blocks of the host tier are usable at once; extents of the disk tier that
+// take long to recover join in the background (joinDisk).
 func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, error) {
 	p := &Pool{
 		identity: identity{
@@ -80,6 +82,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	if err := p.openHost(); err != nil {
 		return nil, err
 	}
+	// rest are the extents that the disk has not given yet; nil when it has given all.
 	rest := p.openDisk()
 	p.claimHost()
 	p.settleRecovered()
@@ -106,7 +109,7 @@ func (p *Pool) openHost() error {
 	defer p.mu.Unlock()
 	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
 	if p.cfg.BypassesHost() {
-		// There is only one staging extent, so that it is made big enough at once.
+		// The pool has a single staging extent.
 		p.growth.host.leastSlots = min(stagingSlots, most)
 		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.host.leastSlots)
 	} else {
@@ -125,12 +128,12 @@ func (p *Pool) claimHost() {
 	for _, found := range p.broker.host.Claim(p.slots.Host.Namespace) {
 		p.recoverHostLocked(&tier.Extent{ID: found.ID, Records: found.Slots, Host: found.Extent})
 	}
-	// The extents that were found may be of any size. The bound is for new ones.
+	// Recovered extents may be of any size: they do not count against the bound.
 	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, registry.MaxExtents)
 }
 
-// settleRecovered enters what was found into the eviction order, once it is known
-// which blocks have children.
+// settleRecovered adds the recovered blocks to the eviction order; see
+// tier.Set.SettleRecovered.
 func (p *Pool) settleRecovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +143,8 @@ func (p *Pool) settleRecovered() {
 	p.slots.SettleRecovered()
 }
 
-// trim gives up extents of an earlier agent that are more than the namespace may have
-// now, the newest first. Extents that somebody may still touch stay.
+// trim deletes the newest extents of an earlier agent, if the namespace has more than its
+// bound. Extents that are in use stay.
 func (p *Pool) trim(lv registry.Level) {
 	if lv == registry.Disk { // as in yield
 		p.mover.LockRecords()
@@ -164,7 +167,7 @@ func (p *Pool) trim(lv registry.Level) {
 	}
 	p.mu.Unlock()
 	if len(gone) > 0 {
-		p.log.Warn("extents of an earlier agent are more than the namespace may have now; they go with their blocks",
+		p.log.Warn("the namespace has more extents of an earlier agent than its bound: the newest are deleted with their blocks",
 			zap.Stringer("tier", t.Kind), zap.Int("extents", len(gone)), zap.Uint64("blocks_wanted", t.MaxSlots))
 	}
 	for _, e := range gone {
@@ -172,9 +175,9 @@ func (p *Pool) trim(lv registry.Level) {
 	}
 }
 
-// findRoom makes an extent in each tier that has none. It counts and logs when there is no
-// room. It waits up to drainTime for pools that are about to be unused, and up to
-// Config.IODeadline for the disk.
+// findRoom makes an extent in each tier without one. It counts and logs a tier without room. It
+// waits up to drainTime for pools without sessions to finish, and up to Config.IODeadline for
+// the disk.
 func (p *Pool) findRoom() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -207,7 +210,7 @@ func (p *Pool) findRoomIn(ctx context.Context, lv registry.Level) {
 			return
 		}
 		if !p.broker.drain(ctx, p) {
-			p.log.Warn("no room for the namespace; its blocks are not kept in this tier for now", zap.Stringer("tier", p.slots.Tier(lv).Kind))
+			p.log.Warn("no room for the namespace: the tier keeps none of its blocks for now", zap.Stringer("tier", p.slots.Tier(lv).Kind))
 			return
 		}
 	}
@@ -220,7 +223,7 @@ func (p *Pool) lacksExtent(lv registry.Level) bool {
 	return p.slots.Tier(lv).Live == 0 && !p.life.closing
 }
 
-// growFirstHost makes a host extent, whether or not a try has just failed.
+// growFirstHost makes a host extent, even right after a failed try.
 func (p *Pool) growFirstHost() {
 	p.mu.Lock()
 	plan := p.planHostExtentLocked()
@@ -272,13 +275,13 @@ func (p *Pool) beginClose() {
 	}
 }
 
-// errStuck: operations on the disk do not return.
+// errStuck: operations of the disk do not return.
 var errStuck = errors.New("the disk does not answer")
 
-// finishClose ends the pool's goroutines, after the operation that each is in, and
-// returns the extents, to be closed. With flush it writes the records that changed first.
-// errStuck: operations did not return before ctx ended. The kernel may still write into
-// the extents then, which stay as they are until the process ends.
+// finishClose ends the pool's goroutines, each after its current operation. It returns the
+// extents, for the caller to close. With flush it writes the changed records first. errStuck:
+// operations did not return before ctx ended. The kernel may still write into the extents, so
+// that they stay open until the process ends.
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostExtent, disk []storage.DiskExtent, err error) {
 	ages := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
@@ -322,8 +325,8 @@ func (p *Pool) stopWorkers() {
 	p.growth.diskGrown.Broadcast()
 }
 
-// endsBefore calls run, which a disk may hold up, and reports whether it returned before
-// ctx ended. Otherwise run goes on in its goroutine.
+// endsBefore calls run, which may wait for a disk, and reports whether run returned before ctx
+// ended. Otherwise run goes on in its goroutine.
 func endsBefore(ctx context.Context, run func()) bool {
 	ended := make(chan struct{})
 	go func() { // ends with the last operation

@@ -14,23 +14,23 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Pool is the host and disk blocks of one namespace, shared by all its
-// sessions. Its methods are safe for concurrent use.
+// Pool has the host and disk blocks of one namespace. All sessions of the namespace share it.
+// Its methods are safe for concurrent use.
 type Pool struct {
 	identity
 
-	// resets is held by the one reset that is under way. It is taken before mu.
+	// resets is held during a reset. It comes before mu.
 	resets sync.Mutex
 
 	// mu guards everything below.
 	mu sync.Mutex
-	// slots are the slots of the pool's tiers, and where its blocks are.
+	// slots has the slots of the pool's tiers and the registry of its blocks.
 	slots *tier.Set
 	// mover moves blocks between the tiers and computes checksums.
 	mover *diskio.Mover
-	// announcing: a goroutine tells the sink of the recovered blocks.
+	// announcing: a goroutine announces the recovered blocks to the sink.
 	announcing bool
-	// heldBuf is room for Grant.
+	// heldBuf is a buffer of Grant.
 	heldBuf []registry.Ref
 
 	life    lifecycle
@@ -41,7 +41,7 @@ type Pool struct {
 	count   Counters
 }
 
-// identity says which pool this is. It never changes.
+// identity has the fields of a pool that never change.
 type identity struct {
 	cfg        *Config
 	ns         kv.Namespace
@@ -57,60 +57,59 @@ type identity struct {
 // lifecycle says whether the pool serves callers, and ends its goroutines.
 type lifecycle struct {
 	// closing: callers are refused, the goroutines still run. closed: the memory is
-	// gone. retired: both because of Retire, not because the manager closes.
+	// unmapped. retired: Retire has closed the pool, not the manager.
 	closing, closed, retired bool
-	// unusedSince is the broker's turn at which the pool was used last.
+	// unusedSince is the broker's turn at the last use of the pool.
 	unusedSince uint64
 
-	// stop ends all goroutines. transfers are those that may be stuck in an operation
-	// on the disk, workers the others. They need no lock.
+	// stop ends all goroutines. transfers are the goroutines that may be stuck in an
+	// operation of the disk, workers all other ones. They need no lock.
 	stop               chan struct{}
 	workers, transfers sync.WaitGroup
 }
 
-// pending counts what Quiesce waits for.
+// pending counts the operations that Quiesce waits for.
 type pending struct {
-	// operations counts everything that is queued or in work.
+	// operations counts queued and running operations.
 	operations int
-	// waiting are the channels of the calls of Quiesce that wait.
+	// waiting has a channel for each waiting call of Quiesce.
 	waiting map[chan struct{}]struct{}
 }
 
-// members are those who hold slots of the pool: sessions of this agent and of the
-// previous one.
+// members are the sessions that hold slots of the pool, of this agent and of the previous one.
 type members struct {
 	sessions map[SessionID]*session
-	// exiting counts the sessions that have ended and whose processes may still copy.
+	// exiting counts the ended sessions whose processes may still copy.
 	exiting int
 	// previous are the sessions of the previous agent that still hold slots here. forget
 	// is Manager.Forget.
 	previous map[SessionID]*previousHolds
 	forget   func(SessionID)
-	// torn are slots whose records were damaged by the death of the previous agent: any
-	// of its sessions may use one. They are free when there are neither previous
-	// sessions nor torn holders: sessions that resumed one while there were torn slots.
+	// torn are slots whose records were damaged by the death of the previous agent. Any of
+	// its sessions may use one. They become free when there are neither previous sessions nor
+	// torn holders. A torn holder is a session that resumed a previous session while there
+	// were torn slots.
 	torn        []registry.Ref
 	tornHolders map[SessionID]struct{}
 }
 
-// Namespace is what the pool's blocks have in common.
+// Namespace returns the pool's namespace.
 func (p *Pool) Namespace() kv.Namespace { return p.ns }
 
-// NamespaceID is the namespace's fingerprint.
+// NamespaceID returns the namespace's fingerprint.
 func (p *Pool) NamespaceID() kv.NamespaceID { return p.id }
 
-// BlockBytes is the size of one block's bytes.
+// BlockBytes returns the size of one block's bytes.
 func (p *Pool) BlockBytes() uint64 { return p.blockBytes }
 
-// SlotBytes is the distance between two slots: BlockBytes rounded up to a page.
+// SlotBytes returns the distance between two slots: BlockBytes rounded up to a page.
 func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 
-// Configured reports whether the manager has a tier. Without one the pool never holds
-// anything.
+// Configured reports whether the manager has a tier. Without a tier the pool never has a block.
 func (p *Pool) Configured() bool { return p.slots.Host != nil }
 
-// Enabled reports whether the pool can hold anything now. It cannot when the manager has
-// no tier, and when other pools in use have all of the room.
+// Enabled reports whether the pool can hold blocks now. It cannot when the manager has no tier,
+// and when other pools in use have all of the room.
 func (p *Pool) Enabled() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,8 +144,8 @@ func (p *Pool) Stats() Stats {
 	return st
 }
 
-// Quiesce waits until nothing is being sealed, written to disk, promoted, grown or
-// announced. When that is so it returns nil at once, even if ctx is done.
+// Quiesce waits until the pool has no operation: no seal, write to disk, promotion, growth or
+// announcement. Without an operation it returns nil at once, even if ctx has ended.
 func (p *Pool) Quiesce(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -169,20 +168,20 @@ func (p *Pool) Quiesce(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether Quiesce would return at once. It waits for nothing.
+// Idle reports whether Quiesce would return at once. It does not wait.
 func (p *Pool) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.quietLocked() || p.life.closed
 }
 
-// quietLocked reports whether Quiesce has nothing to wait for. A pool that closes does
-// not wait for its announcement: the next agent announces all of its blocks.
+// quietLocked reports whether the pool has no operation. The announcement does not count in a
+// closing pool: the next agent announces all of its blocks.
 func (p *Pool) quietLocked() bool {
 	return p.pending.operations == 0 && (p.life.closing || !p.announcing)
 }
 
-// done is doneLocked for callers that do not have the lock.
+// done is doneLocked for callers without the lock.
 func (p *Pool) done(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +207,7 @@ func (p *Pool) wakeQuietLocked() {
 	clear(p.pending.waiting)
 }
 
-// countersLocked are the pool's counters, with those of its parts, and the lengths of
+// countersLocked returns the pool's counters, with those of its parts, and the lengths of
 // its queues.
 func (p *Pool) countersLocked() (Counters, diskio.Queues) {
 	c := p.count
@@ -218,7 +217,7 @@ func (p *Pool) countersLocked() (Counters, diskio.Queues) {
 	return c, queues
 }
 
-// operations lets the mover count what it does in the pool; see diskio.Pool.
+// operations counts the mover's operations in the pool. It implements diskio.Pool.
 type operations struct{ pool *Pool }
 
 // Begin implements diskio.Pool.
@@ -230,7 +229,7 @@ func (o operations) Done(n int) { o.pool.doneLocked(n) }
 // GrowDisk implements diskio.Pool.
 func (o operations) GrowDisk(n int) { o.pool.growDisk(n) }
 
-// closedLocked is the error of every call once the pool is closing.
+// closedLocked returns the error of every call once the pool is closing.
 func (p *Pool) closedLocked() error {
 	if p.life.retired {
 		return ErrRetired
@@ -238,7 +237,8 @@ func (p *Pool) closedLocked() error {
 	return ErrClosed
 }
 
-// checkLocked finds a session of a pool that is open.
+// checkLocked returns a session of the pool. An error says that the pool is closed or has no
+// such session.
 func (p *Pool) checkLocked(s SessionID) (*session, error) {
 	if p.life.closing {
 		return nil, p.closedLocked()
@@ -250,7 +250,7 @@ func (p *Pool) checkLocked(s SessionID) (*session, error) {
 	return sess, nil
 }
 
-// Extents are the host extents that exist, all of them populated and grantable.
+// Extents returns the host extents that exist, all of them populated and grantable.
 func (p *Pool) Extents() []ExtentInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,14 +270,13 @@ func (p *Pool) extentsLocked() []ExtentInfo {
 	return infos
 }
 
-// WatchExtents delivers the host extents that exist and then each new one as it
-// becomes ready. WatchExtents never blocks the pool: an extent for which the
-// channel has no room is only in Extents. stop closes the channel, and so does the end of
-// the manager. stop may be called more than once.
+// WatchExtents delivers the host extents, and then each new one as it becomes ready. A slow
+// reader never blocks the pool: an extent for which the channel has no room is in Extents only.
+// stop closes the channel, and so does the end of the manager. stop may be called again.
 func (p *Pool) WatchExtents() (ch <-chan ExtentInfo, stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := make(chan ExtentInfo, p.growth.maxHostExtents) // never less than what exists
+	c := make(chan ExtentInfo, p.growth.maxHostExtents) // has room for all extents
 	for _, info := range p.extentsLocked() {
 		c <- info
 	}
@@ -299,8 +298,8 @@ func (p *Pool) notifyWatchersLocked(info ExtentInfo) {
 		select {
 		case ch <- info:
 		default:
-			// There is room for every extent that there can be at a time. A reader so
-			// slow that more have come and gone finds this one in Extents.
+			// The channel has room for maxHostExtents. It overflows only when extents come
+			// and go faster than the reader reads.
 			p.count.WatchDropped++
 		}
 	}

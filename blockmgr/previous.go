@@ -12,22 +12,21 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// PreviousSession is a session of an earlier agent of this node. What it was granted and
-// had pinned stays out of use until Forget or Pool.Resume, because its processes may
-// still be copying.
+// PreviousSession is a session of an earlier agent of this node. Its granted and pinned slots
+// stay out of use until Forget or Pool.Resume, because its processes may still be copying.
 type PreviousSession struct {
 	Session   SessionID
 	Namespace kv.NamespaceID
 	Processes []Process
-	// Foreign: the processes were recorded in another pid namespace, so that
-	// their pids mean nothing here.
+	// Foreign: the processes were recorded in another pid namespace. Their pids cannot be
+	// found here.
 	Foreign bool
 }
 
-// previousHolds is what a previous session holds in a pool.
+// previousHolds are the slots that a previous session holds in a pool.
 type previousHolds struct {
 	bit uint64
-	// granted slots are quarantined, and their records say for whom. pinned slots have
+	// granted slots are quarantined, and their records name the session. pinned slots have
 	// one hold each.
 	granted map[registry.Ref]struct{}
 	pinned  map[registry.Ref]struct{}
@@ -46,8 +45,8 @@ func (m *Manager) Previous() []PreviousSession {
 	return list
 }
 
-// Forget frees what a previous session holds. The caller knows that all of its processes
-// are gone. A session that is not known is ignored.
+// Forget frees the slots of a previous session. The caller knows that all of its processes are
+// gone. Forget ignores an unknown session.
 func (m *Manager) Forget(s SessionID) {
 	r, pool := m.takePrevious(s)
 	if r == nil {
@@ -59,9 +58,9 @@ func (m *Manager) Forget(s SessionID) {
 	m.broker.host.Sessions().End(uint64(s))
 }
 
-// ForgetIdle forgets the previous sessions of the pool's namespace that hold nothing in
-// it, and returns them: none of their processes can touch a slot. It forgets none while
-// the pool has torn slots, which may belong to any previous session.
+// ForgetIdle forgets the previous sessions of the pool's namespace that hold no slot, and
+// returns them. It forgets none while the pool has torn slots, which may belong to any previous
+// session.
 func (m *Manager) ForgetIdle(p *Pool) []SessionID {
 	idle := p.idlePrevious()
 	for _, s := range idle {
@@ -84,8 +83,8 @@ func (p *Pool) idlePrevious() (idle []SessionID) {
 	return idle
 }
 
-// takePrevious takes a previous session off the list. pool is that of its namespace, nil
-// when it is not open.
+// takePrevious removes a previous session from the list. pool is the pool of its namespace, nil
+// if that is not open.
 func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Pool) {
 	m.mu.Lock()
 	r = m.previous[s]
@@ -106,7 +105,7 @@ func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Poo
 	return r, entry.pool
 }
 
-// previousOf are the previous sessions of a namespace.
+// previousOf returns the previous sessions of a namespace.
 func (m *Manager) previousOf(ns kv.NamespaceID) map[SessionID]*previousHolds {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +123,7 @@ func (m *Manager) previousOf(ns kv.NamespaceID) map[SessionID]*previousHolds {
 	return found
 }
 
-// forget frees what a previous session still holds in the pool.
+// forget frees the slots that a previous session holds in the pool.
 func (p *Pool) forget(s SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +149,7 @@ func (p *Pool) forgetLocked(s SessionID) {
 	p.releasedLocked()
 }
 
-// freeTornLocked frees the torn slots once no session is left that may touch one.
+// freeTornLocked frees the torn slots if no session is left that may use one.
 func (p *Pool) freeTornLocked() {
 	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
@@ -165,11 +164,11 @@ func (p *Pool) freeTornLocked() {
 // the granted and pinned slots that the caller names, the returned ones are granted to s
 // and pinned by s. The cap of pins does not apply.
 //
-// The caller must name every slot that a copy may still touch. The call frees none of
-// them. A slot that cannot be returned stays out of use until s ends: a slot named as
-// granted that was pinned, or the other way round, and a pinned slot whose block did not
-// outlive the agent. A torn slot stays out of use until all sessions of that time have
-// ended, and s counts as one of them. All else that the previous session held is freed.
+// The caller must name every slot that a copy may still touch. Resume frees none of them. Some
+// named slots cannot be returned: a granted slot on the list of pinned ones or the reverse, and
+// a pinned slot without its block. They stay out of use until s ends. A torn slot stays out of
+// use until all sessions that may use it have ended, s included. Resume frees all other slots
+// of the previous session.
 //
 // ErrNoSession: the pool has no such previous session, or no session s.
 func (p *Pool) Resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
@@ -205,7 +204,7 @@ func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Sl
 			pn = append(pn, name)
 		}
 	}
-	// A slot that is named on the wrong list is the session's too, but not returned.
+	// The session gets a slot on the wrong list too, but it is not returned.
 	for _, name := range granted {
 		if ref, ok := p.findLocked(name); ok && sess.pins.of(ref) == 0 {
 			p.repinLocked(sess, f, ref)
@@ -221,10 +220,9 @@ func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Sl
 	return g, pn, nil
 }
 
-// regrantLocked grants session s a slot that the previous session f was granted, and
-// reports whether it was. When somebody else has stored the block meanwhile the slot is
-// superseded: the copy into it goes on, and Commit frees it. A slot whose record names no
-// block is superseded too.
+// regrantLocked grants session s a slot, if the previous session f was granted it, and reports
+// whether it did. If another session has stored the block the slot is superseded: the copy into
+// it goes on, and Commit frees it. A slot whose record names no block is superseded too.
 func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousHolds, ref registry.Ref) bool {
 	if _, held := f.granted[ref]; !held {
 		return false
@@ -244,10 +242,10 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousHolds, ref r
 	return true
 }
 
-// repinLocked pins a slot for session sess that the previous session f had pinned, and
-// reports whether the block can be read. The hold of f stays until f is forgotten, so
-// that its mark in the pin word goes after the mark of sess is there. One pin of a slot
-// is beyond the cap: without it the slot would be freed.
+// repinLocked pins a slot for session sess, if the previous session f had it pinned. It reports
+// whether the block can be read. The hold of f stays until f is forgotten: the pin word gets the
+// mark of sess before it loses the mark of f. The pin may exceed the session's bound, because
+// the slot would be freed without it.
 func (p *Pool) repinLocked(sess *session, f *previousHolds, ref registry.Ref) bool {
 	if _, held := f.pinned[ref]; !held {
 		return false

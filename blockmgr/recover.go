@@ -8,17 +8,16 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// recoverHostLocked takes a host extent of an earlier agent into use. Sealed blocks
-// are registered, and verified when they are first read. What an engine may still touch
-// stays out of use: slots that a previous session was granted, blocks that it had
-// pinned. Everything else is free. The table in ARCHITECTURE.md, "Slot states and
-// deaths", says which state becomes what.
+// recoverHostLocked recovers a host extent of an earlier agent. Sealed blocks are registered,
+// and verified when they are first read. Slots that a previous session was granted or had
+// pinned stay out of use, because its engine may still copy. All other slots become free. The
+// table in ARCHITECTURE.md, "Slot states and deaths", has each state.
 func (p *Pool) recoverHostLocked(e *tier.Extent) {
 	p.slots.Recover(p.slots.Host, e, p.recoverHostSlotLocked)
 }
 
-// recoverDiskLocked takes a disk extent of an earlier agent into use. Nobody but that
-// agent ever wrote to a disk slot.
+// recoverDiskLocked recovers a disk extent of an earlier agent. Engines never write to disk
+// slots, so that none stays out of use.
 func (p *Pool) recoverDiskLocked(e *tier.Extent) {
 	t := p.slots.Disk
 	p.slots.Recover(t, e, func(ref registry.Ref, s *tier.Slot, r *storage.Record, damaged bool) {
@@ -43,7 +42,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	pinners := p.pinnersLocked(ref)
 	outOfUse := r.State == storage.StateGranted || r.State == storage.StateQuarantined
 	if prev := p.members.previous[SessionID(r.Session)]; !damaged && prev != nil && outOfUse {
-		// The record stays as it is: it says for whom, should this agent die too.
+		// The record stays as it is: if this agent dies too, it names the session.
 		s.Session, s.Holds = SessionID(r.Session), 1
 		prev.granted[ref] = struct{}{}
 		t.SetState(s, storage.StateQuarantined)
@@ -57,8 +56,8 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	s.Generation = max(s.Generation, word)
 	switch {
 	case damaged && len(p.members.previous) > 0:
-		// Torn by the death of the agent: any of them may have been granted it, or
-		// have it pinned. All of them hold it, so that their marks are not needed.
+		// Torn by the death of the agent: any previous session may have been granted the
+		// slot or have it pinned. All of them hold it; the pin word is not needed.
 		e.Records.SetPins(i, 0)
 		t.SetState(s, storage.StateQuarantined)
 		s.Holds = 1
@@ -77,7 +76,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	}
 }
 
-// pinnersLocked are the previous sessions that had the slot pinned. The marks of other
+// pinnersLocked returns the previous sessions that had the slot pinned. The marks of other
 // sessions are taken out of the pin word.
 func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*previousHolds) {
 	e, i := p.slots.Host.At(ref)
@@ -107,8 +106,8 @@ func holdForLocked(pinners []*previousHolds, ref registry.Ref, s *tier.Slot) {
 }
 
 const (
-	// announceSlice is how many blocks are announced to the sink under one lock, and
-	// announceScan how many slots are looked at.
+	// announceSlice bounds the blocks that are announced, announceScan the slots that are
+	// looked at, while the lock is held.
 	announceSlice = 256
 	announceScan  = 8192
 )
@@ -123,15 +122,15 @@ func (p *Pool) startAnnouncing() {
 	}
 }
 
-// announce reports the blocks that were found when the pool opened, parents before
-// children as far as those are there, a few at a time: nobody waits for the sink.
+// announce reports the recovered blocks to the sink, resident parents before their children, a
+// few at a time, so that callers of the pool do not wait for the sink.
 func (p *Pool) announce() {
 	for _, lv := range []registry.Level{registry.Host, registry.Disk} {
 		if !p.announceAll(lv, p.recoveredByPosition(lv)) {
 			break
 		}
 	}
-	p.announceLater()
+	p.announceWaiting()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.announcing = false
@@ -140,8 +139,8 @@ func (p *Pool) announce() {
 	}
 }
 
-// announceAll reports the blocks of a tier that the sink does not know yet,
-// and reports whether it came to the end before the pool stopped.
+// announceAll reports the blocks of a tier that the sink does not know yet. It returns false
+// when the pool stops first.
 func (p *Pool) announceAll(lv registry.Level, refs []registry.Ref) bool {
 	for slice := range slices.Chunk(refs, announceSlice) {
 		if p.stopped() {
@@ -158,19 +157,20 @@ func (p *Pool) announceSlice(lv registry.Level, refs []registry.Ref) {
 	p.slots.Announce(lv, refs)
 }
 
-// announceLater reports the blocks that wait for others, which have been reported.
-func (p *Pool) announceLater() {
-	for !p.stopped() && p.announceSomeLater() {
+// announceWaiting reports the blocks that wait for their parents. All recovered blocks have
+// been reported before.
+func (p *Pool) announceWaiting() {
+	for !p.stopped() && p.announceSomeWaiting() {
 	}
 }
 
-func (p *Pool) announceSomeLater() (more bool) {
+func (p *Pool) announceSomeWaiting() (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.slots.AnnounceLater(announceSlice)
+	return p.slots.AnnounceWaiting(announceSlice)
 }
 
-// recoveredByPosition are the slots of a tier whose recovered blocks the sink does not
+// recoveredByPosition returns the slots of a tier whose recovered blocks the sink does not
 // know, in order of the blocks' positions, and some NoRef. It lets others have the pool
 // now and then.
 func (p *Pool) recoveredByPosition(lv registry.Level) []registry.Ref {
@@ -198,7 +198,7 @@ func (p *Pool) recoveredByPosition(lv registry.Level) []registry.Ref {
 			refs[at[n]] = ref
 			at[n]++
 		} else {
-			refs = append(refs, ref) // of an extent that has joined meanwhile
+			refs = append(refs, ref) // its extent has joined since the first pass
 		}
 	})
 	return refs

@@ -10,12 +10,12 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// Allocate gives session s n empty blocks, whose slots are granted to the session on
-// record before Allocate returns. A host tier that cannot grow evicts its coldest blocks.
-// ErrNotEnoughBlocks: fewer than n slots can be had, perhaps because the tier has yet to
-// grow, and nothing has happened.
+// Allocate gives session s n empty blocks. The grants of their slots are on record before
+// Allocate returns. A host tier that cannot grow evicts its coldest blocks.
+// ErrNotEnoughBlocks: fewer than n slots are available, perhaps because the tier has yet to
+// grow. Then Allocate grants none.
 //
-// A call for more slots than there are free slots and blocks without children looks at
+// Cost: when the free slots and the blocks without children are fewer than n, Allocate looks at
 // every slot of the host tier.
 func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 	if n < 0 {
@@ -38,7 +38,7 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 	for range n {
 		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
-			// The memory of an evicted block's slot is damaged.
+			// The slot of an evicted block has damaged memory.
 			for _, b := range blocks {
 				ref, _ := b.heldLocked()
 				delete(sess.granted, ref)
@@ -57,14 +57,14 @@ func notEnough(requested, available int) error {
 	return fmt.Errorf("%d blocks requested, %d available: %w", requested, available, ErrNotEnoughBlocks)
 }
 
-// grantBlankLocked grants a free slot without saying for which block.
+// grantBlankLocked grants a free slot without a block.
 func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
 	p.slots.Grant(ref, s, storage.Record{})
 	sess.grant(ref, time.Now())
 }
 
-// obtainableLocked is how many host slots can be had. A tier that can grow evicts
-// nothing, so that only its free slots count. It is exact where it is less than want.
+// obtainableLocked returns how many host slots Allocate could take. A tier that can grow evicts
+// nothing: only its free slots count. A result below want is exact, any other a lower bound.
 func (p *Pool) obtainableLocked(want int) int {
 	t := p.slots.Host
 	if t == nil {
@@ -78,9 +78,9 @@ func (p *Pool) obtainableLocked(want int) int {
 }
 
 // Register makes complete blocks of session s visible and returns a handle to each, in
-// the order given. The caller has filled them. Checksums and copies to disk follow in the
-// background. A block that host memory has already is not stored twice: its handle is for
-// the block that is there, and the new slot is freed.
+// the order given. The caller has filled them. The pool computes checksums and copies the
+// blocks to disk in the background. For a block that host memory has already, Register frees
+// the new slot and returns a handle to the existing block.
 //
 // All blocks are registered, or none: ErrNoBlocks; ErrBadSlot when a block is not the
 // session's or is given twice; ErrBlockState when a block is not complete; ErrPins;
@@ -206,8 +206,8 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 	return sess, refs, nil
 }
 
-// registerOneLocked makes a complete block in slot ref visible and returns the slot of
-// the block, which may be another one.
+// registerOneLocked makes a complete block in slot ref visible. It returns ref, or the slot that
+// has the block already.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
 	sess.settle(ref)
 	b.state, b.tokens = BlockRegistered, nil

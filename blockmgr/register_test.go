@@ -3,7 +3,6 @@ package blockmgr
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 
@@ -17,9 +16,7 @@ func TestRegisterIsAllOrNothing(t *testing.T) {
 	good := p.allocate(2)
 	p.prepare(good, chain(1, 2))
 	partial := p.allocate(1)[0]
-	if err := partial.InitSequence(Root{}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, partial.InitSequence(Root{}))
 	released := p.allocate(1)[0]
 	released.Release()
 	third := p.allocate(1)
@@ -54,66 +51,13 @@ func TestRegisterIsAllOrNothing(t *testing.T) {
 	if st := p.Stats(); st.Blocks != 1 || st.Pins != 0 || st.Committed != 0 || good[0].State() != BlockComplete {
 		t.Errorf("a refused call has left something: %+v", st)
 	}
-	if err := p.Abort(others, []Slot{filling.Grants[0].Slot}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Abort(others, []Slot{filling.Grants[0].Slot}))
 	handles, err := p.Register(p.sid, []*MutableBlock{good[0], taken[0]})
 	if err != nil {
 		t.Errorf("after the other grant was given up: %v", err)
 	}
 	release(handles)
 	p.quiesce()
-}
-
-func TestSlotsOfHandlesAreNotCommittedByName(t *testing.T) {
-	p := newTestPool(t, Config{HostBytes: hostBytes(4)})
-	b := p.allocate(1)[0]
-	if err := p.Commit(p.sid, []Slot{b.Slot()}); !errors.Is(err, ErrBadSlot) {
-		t.Errorf("commit of a slot without a block: %v", err)
-	}
-	if b.Data() == nil {
-		t.Error("the handle is gone")
-	}
-	b.Release()
-}
-
-// A recovered block that nobody has looked at yet is no primary: its bytes may
-// have been damaged while no agent ran.
-func TestRegisterVerifiesARecoveredBlockBeforeItTrustsIt(t *testing.T) {
-	for _, damaged := range []bool{false, true} {
-		t.Run(fmt.Sprintf("damaged %v", damaged), func(t *testing.T) {
-			cfg := Config{HostDir: t.TempDir(), HostBytes: hostBytes(8), DiskDir: t.TempDir()}
-			first := openTestPool(t, cfg)
-			blocks := chain(1, 2)
-			first.store(blocks)
-			first.quiesce()
-			where := first.Dump()
-			first.EndSession(first.sid, nil)
-			first.m.Abandon()
-			for _, info := range where {
-				if damaged && info.Block.Key == blocks[1].Key {
-					flip(t, info.Host.Path, info.Host.Offset)
-				}
-			}
-			second := openTestPool(t, cfg)
-			defer second.finish()
-			handles := second.register(blocks)
-			for i, h := range handles {
-				if !bytes.Equal(h.Data(), second.content(&blocks[i], 0)) {
-					t.Errorf("block %d has wrong bytes", i)
-				}
-			}
-			want := uint64(2)
-			if damaged {
-				want = 1
-			}
-			if st := second.Stats(); st.Deduplicated != want || st.Verified != want {
-				t.Errorf("%d deduplicated, %d verified, want %d", st.Deduplicated, st.Verified, want)
-			}
-			release(handles)
-			second.quiesce()
-		})
-	}
 }
 
 func TestRegisterWaitsForTheReadOfTheSameBlock(t *testing.T) {

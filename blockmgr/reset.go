@@ -21,19 +21,19 @@ type TierStatus struct {
 	// Active slots hold a block that is pinned, kept, held for a session of an
 	// earlier agent, or being sealed, copied or read; or they are granted.
 	Active int
-	// Inactive slots hold a block that nobody uses now.
+	// Inactive slots hold a block that is not in use.
 	Inactive int
 	// Empty slots are free.
 	Empty int
 }
 
-// ResetResult is what ResetBlocks did with each hash, in the order given and each once.
+// ResetResult has each hash of ResetBlocks once, in the order given.
 type ResetResult struct {
 	// Reset are the hashes whose blocks have left the tier.
 	Reset []kv.SequenceHash
 	// NotFound are the hashes without a block in the tier.
 	NotFound []kv.SequenceHash
-	// NotReset are the hashes with a block in use. Nothing has happened to them.
+	// NotReset are the hashes with a block in use. Their blocks stay.
 	NotReset []kv.SequenceHash
 }
 
@@ -54,17 +54,17 @@ func statusOf(t *tier.Tier) TierStatus {
 	return TierStatus{Active: t.InUse(), Inactive: st.Inactive, Empty: st.Free}
 }
 
-// Reset takes every block out of a tier. ErrActive: a slot of the tier is in use, and
-// nothing has happened. A block that is being sealed or written is in use: call Quiesce
-// first. Reset waits for the scrubber and for another reset. Removals are reported,
-// children before parents while nothing is stored meanwhile.
+// Reset removes every block from a tier. ErrActive: a slot of the tier is in use, and no block
+// was removed. A block that is being sealed or written is in use: call Quiesce first. Reset
+// waits for the scrubber and for another reset. It reports removals to the sink, children before
+// parents unless blocks are stored during the reset.
 //
-// Reset takes about a microsecond a block, and others have the pool every few hundred
-// blocks. Nobody finds a block that was stored before Reset began. Blocks that are stored
-// meanwhile stay. ErrClosed: the pool closes, and some blocks are left.
+// Reset takes about a microsecond a block, and releases the lock every few hundred blocks.
+// Lookups find no block that was stored before Reset began. Blocks that are stored during the
+// reset stay. ErrClosed: the pool closes, and some blocks are left.
 //
-// The records on disk are written in the background, and Quiesce waits for them. A crash
-// before that may bring some of the blocks back; their bytes are right.
+// The records on disk are written in the background; Quiesce waits for them. A crash before
+// that may bring some of the blocks back, with the right bytes.
 func (p *Pool) Reset(kind kv.Tier) error {
 	return p.reset(func() ([]*tier.Tier, error) {
 		t, err := p.resettableLocked(kind)
@@ -82,7 +82,8 @@ func (p *Pool) ResetAll() error {
 	})
 }
 
-// resettableLocked is the tier of that kind of a pool that is open.
+// resettableLocked returns a tier of the pool, or an error if the pool is closed or lacks the
+// tier.
 func (p *Pool) resettableLocked(kind kv.Tier) (*tier.Tier, error) {
 	if p.life.closing {
 		return nil, p.closedLocked()
@@ -95,8 +96,8 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier.Tier, error) {
 	return nil, fmt.Errorf("tier %s of pool %s: %w", kind, p.id, ErrNoTier)
 }
 
-// reset empties the tiers that which chooses, if none of their slots is in use. Others
-// have the pool between its slices. A pool that closes meanwhile keeps the rest.
+// reset empties the tiers that which chooses, if none of their slots is in use. The lock is free
+// between its slices. A pool that closes during the reset keeps the other blocks.
 func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	p.resets.Lock()
 	defer p.resets.Unlock()
@@ -120,8 +121,8 @@ func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	return nil
 }
 
-// beginReset begins to reset the tiers that which chooses. It counts as an operation of
-// the pool, so that nobody retires the pool meanwhile.
+// beginReset begins to reset the tiers that which chooses. The reset is an operation of the
+// pool, so that the pool is not retired during it.
 func (p *Pool) beginReset(which func() ([]*tier.Tier, error)) (*tier.Reset, []*tier.Tier, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +151,7 @@ func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
 func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	for _, t := range tiers {
 		if t.Level == registry.Disk && p.mover.Joining {
-			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered, not all of its %w", t.Kind, p.id, ErrActive)
+			return fmt.Errorf("reset tier %s of pool %s: the disk has not answered yet: %w", t.Kind, p.id, ErrActive)
 		}
 		if active := t.InUse(); active > 0 {
 			return fmt.Errorf("reset tier %s of pool %s: %d %w", t.Kind, p.id, active, ErrActive)
@@ -159,7 +160,7 @@ func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	return nil
 }
 
-// flushResetLocked has the records of a disk tier written. Host records are in mapped
+// flushResetLocked requests a flush of a disk tier's records. Host records are in mapped
 // memory.
 func (p *Pool) flushResetLocked(t *tier.Tier) {
 	if t.Level == registry.Disk {
@@ -167,10 +168,10 @@ func (p *Pool) flushResetLocked(t *tier.Tier) {
 	}
 }
 
-// ResetBlocks takes blocks that are not in use out of a tier. A hash may have several
-// blocks, of different KV cache groups: all of them go, or none. The descendants of a
-// block stay, and are found again once the block is back. Each call looks at every slot
-// of the tier.
+// ResetBlocks removes blocks that are not in use from a tier. A hash may have several blocks, of
+// different KV cache groups: all of them are removed, or none. The descendants of a block stay;
+// lookups find them again when the block is stored again. Each call looks at every slot of the
+// tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
 	p.mover.PauseScrub()
 	defer p.mover.ResumeScrub()
@@ -221,9 +222,9 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 	return res, nil
 }
 
-// Reset is Pool.Reset of one tier of every open pool that has it. The error joins the
-// refusals of the pools. A pool that is retired meanwhile has nothing to reset.
-// Namespaces without an open pool keep what an earlier agent left.
+// Reset calls Pool.Reset for one tier of every open pool that has it. The error joins the errors
+// of the pools. A pool that is retired during the call is no error. Namespaces without an open
+// pool keep the blocks of an earlier agent.
 func (m *Manager) Reset(kind kv.Tier) error {
 	if !(kind == kv.TierHost && m.cfg.enabled() || kind == kv.TierDisk && m.cfg.hasDisk()) {
 		return fmt.Errorf("reset tier %s: %w", kind, ErrNoTier)

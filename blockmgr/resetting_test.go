@@ -115,9 +115,7 @@ func TestStoresDuringAResetStay(t *testing.T) {
 		again := blocks[:10]
 		p.store(again)
 		p.store(chain(100+round, 10))
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-done)
 		if n := len(p.find(blocks)); n != 10 {
 			t.Errorf("%d blocks are found after the reset, want the 10 that were stored again", n)
 		}
@@ -153,9 +151,7 @@ func TestFlushAfterAResetCopiesFewRecordsAtATime(t *testing.T) {
 		t.Fatalf("%d blocks are on disk", n)
 	}
 	armed.Store(true)
-	if err := p.ResetAll(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.ResetAll())
 	waitFor(t, func() bool { return gate.Waiting() > 0 })
 	p.mu.Lock()
 	var waiting []storage.Page

@@ -39,7 +39,7 @@ func (m *survivor) sealed() map[Slot]sealedBlock {
 func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
 	what := rapid.SampledFrom([]string{"nothing", "flip", "tear", "tear a grant"}).Draw(t, "damage")
 	if what == "tear a grant" {
-		f := m.formers[draw(t, m.formers)]
+		f := m.earlier[draw(t, m.earlier)]
 		if len(f.granted) > 0 {
 			tearRecord(m.t, m.cfg.HostDir, f.granted[0].slot)
 			f.torn = append(f.torn, f.granted[0])
@@ -51,7 +51,7 @@ func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
 	for s := range sealed {
 		targets = append(targets, s)
 	}
-	for _, f := range m.formers {
+	for _, f := range m.earlier {
 		targets = slices.DeleteFunc(targets, func(s Slot) bool { return slices.Contains(slotsOfPins(f.pinned), s) })
 	}
 	if len(targets) == 0 || what == "nothing" {
@@ -72,12 +72,12 @@ func (m *survivor) damage(t *rapid.T, sealed map[Slot]sealedBlock) {
 
 // checkRecovered compares what a new agent found with what there was.
 func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
-	var formers []SessionID
+	var earlier []SessionID
 	for _, f := range m.m.Previous() {
-		formers = append(formers, f.Session)
+		earlier = append(earlier, f.Session)
 	}
-	if want := slices.Sorted(maps.Keys(m.formers)); !slices.Equal(formers, want) {
-		m.t.Errorf("former sessions %v, want %v", formers, want)
+	if want := slices.Sorted(maps.Keys(m.earlier)); !slices.Equal(earlier, want) {
+		m.t.Errorf("earlier sessions %v, want %v", earlier, want)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *survivor) checkRecovered(sealed map[Slot]sealedBlock) {
 func (m *survivor) check(*rapid.T) {
 	m.testPool.check()
 	for state, all := range map[storage.State][]map[SessionID]*sessionSlots{
-		storage.StateGranted: {m.live}, storage.StateQuarantined: {m.ended, m.formers},
+		storage.StateGranted: {m.live}, storage.StateQuarantined: {m.ended, m.earlier},
 	} {
 		for _, sessions := range all {
 			for s, has := range sessions {

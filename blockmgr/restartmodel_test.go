@@ -33,11 +33,11 @@ type survivor struct {
 	cfg           Config
 	reads, writes atomic.Uint32 // the storagetest.Fault of every third operation
 	live          map[SessionID]*sessionSlots
-	// dying sessions have ended and their processes have not; formers are those of
+	// dying sessions have ended and their processes have not; earlier are those of
 	// earlier agents.
 	dying   map[SessionID]chan struct{}
 	ended   map[SessionID]*sessionSlots
-	formers map[SessionID]*sessionSlots
+	earlier map[SessionID]*sessionSlots
 	// flipped slots hold a block that is bad, which the first lookup finds out.
 	flipped map[Slot]bool
 }
@@ -63,7 +63,7 @@ func newSurvivor(t *rapid.T, dir string, disk bool) *survivor {
 		return storagetest.FaultNone
 	}, isExtent)
 	m.dying, m.ended = map[SessionID]chan struct{}{}, map[SessionID]*sessionSlots{}
-	m.formers = map[SessionID]*sessionSlots{}
+	m.earlier = map[SessionID]*sessionSlots{}
 	m.flipped = map[Slot]bool{}
 	m.start(t)
 	return m
@@ -201,17 +201,17 @@ func (m *survivor) Exit(t *rapid.T) {
 // LateWrite is a copy that goes on although its session has ended or its agent
 // has died.
 func (m *survivor) LateWrite(t *rapid.T) {
-	late := maps.Clone(m.formers)
+	late := maps.Clone(m.earlier)
 	maps.Copy(late, m.ended)
 	for _, f := range late[draw(t, late)].writing() {
 		m.write(f.slot, m.content(&f.block, garbage+1))
 	}
 }
 
-// Rival stores the blocks that a former session was granted.
+// Rival stores the blocks that a earlier session was granted.
 func (m *survivor) Rival(t *rapid.T) {
 	s := draw(t, m.live)
-	for _, f := range m.formers[draw(t, m.formers)].granted {
+	for _, f := range m.earlier[draw(t, m.earlier)].granted {
 		res, err := m.Pool.Grant(s, []Block{f.block}, 0)
 		if err != nil {
 			t.Fatalf("grant: %v", err)
@@ -243,7 +243,7 @@ func (m *survivor) Die(t *rapid.T) {
 	}
 	sealed := m.sealed()
 	m.m.Abandon()
-	maps.Copy(m.formers, m.live)
+	maps.Copy(m.earlier, m.live)
 	m.orphan()
 	m.damage(t, sealed)
 	m.start(t)
@@ -261,25 +261,25 @@ func (m *survivor) Close(t *rapid.T) {
 	m.checkRecovered(sealed)
 }
 
-// orphan makes dying sessions former ones.
+// orphan makes dying sessions earlier ones.
 func (m *survivor) orphan() {
-	maps.Copy(m.formers, m.ended)
+	maps.Copy(m.earlier, m.ended)
 	clear(m.dying)
 	clear(m.ended)
 }
 
-// Forget ends the processes of a former session.
+// Forget ends the processes of a earlier session.
 func (m *survivor) Forget(t *rapid.T) {
-	s := draw(t, m.formers)
+	s := draw(t, m.earlier)
 	m.m.Forget(s)
-	delete(m.formers, s)
+	delete(m.earlier, s)
 }
 
-// Resume brings a former session back as a live one, which remembers some of
+// Resume brings a earlier session back as a live one, which remembers some of
 // what it had.
 func (m *survivor) Resume(t *rapid.T) {
-	was, s := draw(t, m.formers), draw(t, m.live)
-	f := m.formers[was]
+	was, s := draw(t, m.earlier), draw(t, m.live)
+	f := m.earlier[was]
 	granted, pins := split(t, &f.granted), split(t, &f.pinned)
 	named := slices.Concat(slotsOfGrants(granted), slotsOfGrants(f.torn))
 	var wantPinned []pinned
@@ -298,7 +298,7 @@ func (m *survivor) Resume(t *rapid.T) {
 	m.live[s].granted = append(m.live[s].granted, granted...)
 	m.live[s].torn = append(m.live[s].torn, f.torn...)
 	m.live[s].pinned = append(m.live[s].pinned, wantPinned...)
-	delete(m.formers, was)
+	delete(m.earlier, was)
 }
 
 func TestNothingIsLostOrServedWrongWhenAgentsDieUnderLiveEngines(t *testing.T) {

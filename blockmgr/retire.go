@@ -16,17 +16,16 @@ import (
 // ErrNamespaces: the tiers have as many namespaces as their slot tables hold.
 var ErrNamespaces = storage.ErrNamespaces
 
-// Retired is the sum of the numbers of the pools that Retire has closed or begun to
-// close.
+// Retired has the sums over the pools that Retire has closed or begun to close.
 type Retired struct {
-	// Pools is how many are closed.
+	// Pools counts the closed pools.
 	Pools uint64 `json:"pools"`
 	// Counters are the sums of the pools' Stats.
 	Counters
 }
 
-// Census lists the open pools and counts the others as of one moment. The sum of both
-// never falls, whatever is retired meanwhile.
+// Census returns the open pools and the sums of the retired ones, of one moment. The totals of
+// both never fall.
 func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	m.mu.Lock()
 	pools, retired = m.poolsLocked(), m.retired
@@ -39,12 +38,12 @@ func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	return pools, retired
 }
 
-// Unused reports whether Retire would close the pool now (ok). A pool with a smaller
-// since has been unused for longer. A pool that is empty has no block to lose.
+// Unused reports whether Retire would close the pool now (ok). A pool with a smaller since has
+// been unused for longer. empty says that the pool has no block.
 //
 // A pool is in use as long as it has a session, an ended session whose processes may
 // still copy, a session of an earlier agent, a watcher of its extents, a block that is
-// kept, or an operation under way.
+// kept, or an operation.
 func (p *Pool) Unused() (since uint64, empty, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,18 +54,17 @@ func (p *Pool) retirableLocked() bool {
 	return p.unusedLocked() && p.members.exiting == 0 && p.mover.Stuck() == 0 && p.slots.Kept() == 0
 }
 
-// Draining reports whether the pool has no session and still does something that
-// Quiesce waits for.
+// Draining reports whether the pool has no session but still has operations; see Quiesce.
 func (p *Pool) Draining() bool { return p.draining() }
 
-// Retire closes a pool that nobody uses. It gives back the extents of both tiers with
-// their blocks, and the namespace's row in the slot tables. The removal of each block is
-// reported. gone is closed when all of that is done; a disk that does not answer delays
-// it. Manager.Pool of the namespace waits for gone and opens a new pool. Extents of an
-// earlier agent that could not be read stay on the disk until somebody needs their room.
+// Retire closes an unused pool. It gives back the extents of both tiers with their blocks, and
+// the namespace's row in the slot tables. It reports the removal of each block to the sink. gone
+// is closed at the end; a disk that does not answer delays it. Manager.Pool of the namespace
+// waits for gone and opens a new pool. Unreadable extents of an earlier agent stay on disk until
+// a pool needs their room.
 //
-// ErrActive: the pool is in use, or somebody asks for it; nothing has happened.
-// ErrRetired: the pool is closed or closing. ErrClosed: the manager is closed.
+// ErrActive: the pool is in use or is being opened, and stays. ErrRetired: the pool is closed or
+// closing. ErrClosed: the manager is closed.
 func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	if gone, err = p.retire(p); err != nil {
 		return nil, fmt.Errorf("retire pool %s: %w", p.id, err)
@@ -74,7 +72,7 @@ func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	return gone, nil
 }
 
-// retire is Pool.Retire of one of the manager's pools.
+// retire implements Pool.Retire.
 func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 	entry, err := m.enterOpenPool(p)
 	if err != nil {
@@ -101,7 +99,7 @@ func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 	return gone, nil
 }
 
-// enterOpenPool keeps the entry of an open pool until leaveRetired.
+// enterOpenPool returns the entry of an open pool and counts the caller until leaveRetired.
 func (m *Manager) enterOpenPool(p *Pool) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,15 +114,14 @@ func (m *Manager) enterOpenPool(p *Pool) (*poolEntry, error) {
 	return entry, nil
 }
 
-// leaveRetired forgets an entry without a pool that nobody else uses.
+// leaveRetired ends enterOpenPool. It removes an entry without a pool and without other callers.
 func (m *Manager) leaveRetired(id kv.NamespaceID, entry *poolEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leaveEntryLocked(id, entry)
 }
 
-// beginRetire takes the pool out of the manager, if nobody uses it. The caller has
-// entry.transition.
+// beginRetire removes an unused pool from the manager. The caller holds entry.transition.
 func (m *Manager) beginRetire(entry *poolEntry, p *Pool) error {
 	if !p.beginRetire() {
 		return ErrActive
@@ -150,7 +147,7 @@ func (m *Manager) countRetired(p *Pool) {
 	m.retired.Add(&st.Counters)
 }
 
-// beginRetire makes the pool refuse callers, if nobody uses it.
+// beginRetire makes an unused pool refuse callers, and reports whether the pool was unused.
 func (p *Pool) beginRetire() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,15 +174,15 @@ func (p *Pool) giveBack() {
 	if p.slots.Disk != nil {
 		p.broker.disk.Load().Forget(p.slots.Disk.Namespace)
 	}
-	p.broker.turns.Add(1) // somebody may find room now
+	p.broker.turns.Add(1) // another pool may find room now
 	p.log.Info("pool is closed, its room is free", zap.Int("extents", len(extents)))
 }
 
-// removeChunk is how many removals are reported under one lock.
+// removeChunk bounds the removals that are reported while the lock is held.
 const removeChunk = 4096
 
-// takeAll reports the removal of every block, children before parents, and returns the
-// extents. The pool's goroutines have ended: the lock is for callers that only read.
+// takeAll reports the removal of every block, children before parents, and returns the extents.
+// The pool's goroutines have ended; the lock is for callers that read.
 func (p *Pool) takeAll() (extents []*tier.Extent) {
 	for _, t := range p.slots.Tiers() {
 		if p.cfg.Sink == nil {
@@ -214,18 +211,17 @@ func (p *Pool) takeAll() (extents []*tier.Extent) {
 	return extents
 }
 
-// reportRemoved tells the sink that some blocks of a tier are gone.
+// reportRemoved reports the removal of some blocks of a tier to the sink.
 func (p *Pool) reportRemoved(t *tier.Tier, refs []registry.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.AnnounceRemoved(t, refs)
 }
 
-// ResetExclusive is ResetAll for session s, if s is the pool's only session: exclusive
-// says so. Otherwise nothing happens. Ended sessions whose processes may still copy count,
-// and so do sessions of an earlier agent. ErrActive: s is the only session, but blocks are
-// in use, and nothing has happened. A block that is being sealed or written is in use: call Quiesce
-// first.
+// ResetExclusive calls ResetAll if s is the pool's only session; exclusive says whether it is.
+// Ended sessions whose processes may still copy count, and so do sessions of an earlier agent.
+// ErrActive: s is the only session, but blocks are in use, and no block was removed. A block that
+// is being sealed or written is in use: call Quiesce first.
 func (p *Pool) ResetExclusive(s SessionID) (exclusive bool, err error) {
 	err = p.reset(func() ([]*tier.Tier, error) {
 		if _, err := p.checkLocked(s); err != nil {

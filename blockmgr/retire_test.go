@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -138,20 +137,6 @@ func TestPoolThatIsInUseIsNotRetired(t *testing.T) {
 	}
 }
 
-// What a session of an earlier agent holds stays, and so does its pool.
-func TestPoolOfAFormerSessionIsNotRetired(t *testing.T) {
-	d := die(t)
-	p := openTestPool(t, d.cfg)
-	defer p.finish()
-	p.EndSession(p.sid, nil)
-	if _, err := p.Retire(); !errors.Is(err, ErrActive) {
-		t.Errorf("retire: %v", err)
-	}
-	p.m.Forget(d.session)
-	p.sid = p.begin()
-	p.retires()
-}
-
 // More namespaces than a slot table has room for come one after the other, beside
 // one that stays.
 func TestNamespacesMayComeAndGoForEver(t *testing.T) {
@@ -182,27 +167,6 @@ func TestNamespacesMayComeAndGoForEver(t *testing.T) {
 	if got := p.tiersOf(blocks); got != "BB" {
 		t.Errorf("the namespace that stayed has %q", got)
 	}
-}
-
-// A restart finds what was open, and nothing of what has gone.
-func TestRestartAfterARetiredPool(t *testing.T) {
-	cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(16), ExtentBytes: hostBytes(8), DiskBytes: 16 * testSlotBytes}
-	p := openTestPool(t, cfg)
-	q := p.openOther("other")
-	p.store(chain(1, 3))
-	q.store(chain(2, 3))
-	q.quiesce()
-	p.retires()
-	q.m.Abandon()
-	q = openTestManager(t, cfg).openOther("other")
-	if got := sources(q.find(chain(2, 3))); got != "HHH" {
-		t.Errorf("found %q", got)
-	}
-	p = q.openOther("test")
-	if got := sources(p.find(chain(1, 3))); got != "" {
-		t.Errorf("a pool that had gone came back with %q", got)
-	}
-	q.finish()
 }
 
 // Opening, using and retiring one namespace from everywhere leaves no trace.
@@ -337,59 +301,5 @@ func TestDiskThatFailsInTheEndIsNotWaitedFor(t *testing.T) {
 	})
 	if names, err := os.ReadDir(cfg.DiskDir); err != nil || len(names) > 1 {
 		t.Errorf("%v, %v", names, err)
-	}
-}
-
-func TestResetExclusiveSparesWhatOthersUse(t *testing.T) {
-	blocks := chain(1, 4)
-	for name, c := range map[string]struct {
-		other func(p *testPool) (end func())
-		want  string
-	}{
-		"alone": {func(*testPool) func() { return func() {} }, "----"},
-		"another session": {func(p *testPool) func() {
-			s := p.begin()
-			return func() { p.EndSession(s, nil) }
-		}, "BBBB"},
-		"one whose processes live": {func(p *testPool) func() {
-			s, gone := p.begin(), make(chan struct{})
-			p.grant(s, chain(9, 1))
-			p.EndSession(s, gone)
-			return func() { close(gone) }
-		}, "BBBB"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := diskPool(t, nil)
-			p.store(blocks)
-			p.quiesce()
-			end := c.other(p)
-			alone, err := p.ResetExclusive(p.sid)
-			if got := p.tiersOf(blocks); err != nil || alone != (c.want == "----") || got != c.want {
-				t.Errorf("alone %v, %v, resident %q, want %q", alone, err, got, c.want)
-			}
-			end()
-			waitFor(t, func() bool { alone, err := p.ResetExclusive(p.sid); return err == nil && alone })
-			if got := p.tiersOf(blocks); got != "----" {
-				t.Errorf("after the other has ended: %q", got)
-			}
-			p.quiesce()
-		})
-	}
-}
-
-func TestResetExclusiveRefusesWhatItCannotDo(t *testing.T) {
-	p := diskPool(t, nil)
-	p.store(chain(1, 2))
-	p.quiesce()
-	if _, err := p.ResetExclusive(p.sid + 77); !errors.Is(err, ErrNoSession) {
-		t.Errorf("a session that there is not: %v", err)
-	}
-	slots := p.pin(p.sid, chain(1, 2))
-	alone, err := p.ResetExclusive(p.sid)
-	if !alone || !errors.Is(err, ErrActive) || !strings.Contains(err.Error(), "2 blocks are in use") {
-		t.Errorf("alone %v, %v", alone, err)
-	}
-	if err := p.Unpin(p.sid, slots); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -28,44 +28,6 @@ func (p *testPool) scrubSlot(lv registry.Level, s Slot) bool {
 	return p.mover.ScrubSlot(lv, ref, buf)
 }
 
-// A bit that flips where nobody looks is found before the block is asked for.
-func TestScrubberFindsFlippedBits(t *testing.T) {
-	p := diskPool(t, func(cfg *Config) { cfg.ScrubBytesPerSecond = 4 << 20 })
-	blocks := chain(1, 4)
-	p.store(blocks)
-	p.quiesce()
-	onHost, onDisk := p.hostLocation(blocks[1].Key), p.diskLocation(blocks[3].Key)
-	flip(t, onHost.Path, onHost.Offset+7)
-	flip(t, onDisk.Path, onDisk.Offset+7)
-	waitFor(t, func() bool { st := p.Stats(); return st.CorruptHost == 1 && st.CorruptReads == 1 })
-	p.quiesce()
-	if got := p.tiersOf(blocks); got != "BDBH" {
-		t.Errorf("resident %q", got)
-	}
-	if st := p.Stats(); st.Host.Free != 5 || st.Host.Quarantined != 0 || st.Disk.Quarantined != 1 {
-		t.Errorf("%+v", st)
-	}
-	if got := sources(p.find(blocks)); got != "HDHH" {
-		t.Errorf("found %q", got)
-	}
-	p.quiesce()
-}
-
-func TestScrubberVerifiesWhatARestartLeft(t *testing.T) {
-	cfg := restartConfig(t, false)
-	first := openTestPool(t, cfg)
-	first.store(chain(1, 4))
-	first.quiesce()
-	first.m.Abandon()
-	cfg.ScrubBytesPerSecond = 4 << 20
-	p := openTestPool(t, cfg)
-	defer p.finish()
-	waitFor(t, func() bool { return p.Stats().Verified == 4 })
-	if got := sources(p.find(chain(1, 4))); got != "HHHH" || p.Stats().Verified != 4 {
-		t.Errorf("found %q, %d verified", got, p.Stats().Verified)
-	}
-}
-
 func TestScrubberLeavesBusySlotsAlone(t *testing.T) {
 	p := diskPool(t, nil)
 	blocks := chain(1, 2)

@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// ErrNoSession: the session is not known to the pool, or has ended.
+// ErrNoSession: the pool does not know the session, or the session has ended.
 var ErrNoSession = errors.New("no such session in this pool")
 
 // ErrSessions: the node has as many sessions as its session table holds.
@@ -20,27 +20,27 @@ var ErrSessions = storage.ErrSessions
 // Process names a process so that the next agent can tell whether it still runs.
 type Process = storage.Process
 
-// session is what one session holds in the pool.
+// session has the pins and grants of one session in the pool.
 type session struct {
-	// pins counts how often the session has pinned each host slot. bit marks those
-	// slots in the pin words, which outlive the agent.
+	// pins counts how often the session has pinned each host slot. bit marks those slots in
+	// the pin words, which outlive the agent.
 	pins pinCounts
 	bit  uint64
-	// pinned is the sum of pins and of what running lookups may yet pin.
+	// pinned counts the pins of the session, and those that running lookups may add.
 	pinned int
-	// slots counts the slots in pins, reserved those that running lookups may yet add.
+	// slots counts the pinned slots, reserved the slots that running lookups may add.
 	slots, reserved int
-	// granted slots, and when each was granted.
+	// granted has the granted slots and the times of their grants.
 	granted map[registry.Ref]time.Time
-	// superseded are those of the granted slots whose block somebody else has stored, or
-	// was granted another slot for; see supersedeLocked.
+	// superseded are the granted slots whose block another session has stored, or was
+	// granted another slot for; see supersedeLocked.
 	superseded map[registry.Ref]struct{}
-	// lastSettled is when the session last settled a granted slot, or was granted the
-	// first of those that it has.
+	// lastSettled is the time at which the session last committed or aborted a granted slot,
+	// or at which it got the first of its current grants.
 	lastSettled time.Time
 }
 
-// grant notes that the session was granted a slot at a moment.
+// grant records that the session was granted a slot.
 func (s *session) grant(ref registry.Ref, now time.Time) {
 	if len(s.granted) == 0 {
 		s.lastSettled = now
@@ -48,8 +48,8 @@ func (s *session) grant(ref registry.Ref, now time.Time) {
 	s.granted[ref] = now
 }
 
-// settle notes that a granted slot is committed, aborted or given back. superseded is
-// true when somebody else got a slot for its block.
+// settle removes a granted slot, which is committed, aborted or released. superseded says that
+// another session got a slot for its block.
 func (s *session) settle(ref registry.Ref) (superseded bool) {
 	_, superseded = s.superseded[ref]
 	delete(s.granted, ref)
@@ -58,8 +58,8 @@ func (s *session) settle(ref registry.Ref) (superseded bool) {
 	return superseded
 }
 
-// overdue is how many granted slots a session has that has settled none for
-// grantTimeout.
+// overdue returns the number of granted slots of a session that has settled none for
+// grantTimeout, else 0.
 func (s *session) overdue(now time.Time) int {
 	if now.Sub(s.lastSettled) < grantTimeout {
 		return 0
@@ -67,7 +67,7 @@ func (s *session) overdue(now time.Time) int {
 	return len(s.granted)
 }
 
-// unreserve gives back what the candidates of a lookup have reserved.
+// unreserve releases the reservations of a lookup's candidates.
 func (s *session) unreserve(found []candidate) {
 	for i := range found {
 		if found[i].reserved {
@@ -76,10 +76,9 @@ func (s *session) unreserve(found []candidate) {
 	}
 }
 
-// BeginSession makes the session known to the pool, so that it can pin slots and be
-// granted some. The session and its processes are on record before BeginSession returns,
-// so that the next agent waits for them. Session ids must be unique over the lives of all
-// agents of the node. ErrSessions means that the node has too many sessions.
+// BeginSession adds a session to the pool. The session and its processes are on record before
+// BeginSession returns, so that the next agent waits for them. Session ids must be unique over
+// the lives of all agents of the node. ErrSessions: the node has too many sessions.
 func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +107,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 	return nil
 }
 
-// AddProcess puts one more process of a session on record.
+// AddProcess records another process of a session.
 func (p *Pool) AddProcess(s SessionID, proc Process) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,17 +127,16 @@ func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 	return nil
 }
 
-// EndSession drops the session's pins. It frees the granted slots when gone is nil.
-// Otherwise they are out of use until gone is closed, because a dying worker may still be
-// copying into them, and waits reports whether there are any. A session that is not known
-// is ignored.
+// EndSession ends a session and drops its pins. With gone nil it frees the granted slots.
+// Otherwise they stay out of use until gone is closed, because a dying worker may still be
+// copying into them; waits reports whether there are any. EndSession ignores an unknown session.
 func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life.closed {
 		return false
 	}
-	waits, _ = p.endLocked(s, gone) // a session that is not known has nothing to end
+	waits, _ = p.endLocked(s, gone) // an unknown session has nothing to end
 	return waits
 }
 
@@ -162,8 +160,8 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 			continue
 		}
 		p.slots.DropGrant(ref, storage.StateQuarantined)
-		// A granted slot has no other hold. This one keeps the extent, whose memory the
-		// writer has mapped.
+		// This hold keeps the extent, which the writer has mapped. A granted slot has no
+		// other hold.
 		p.slots.Host.Slot(ref).Holds++
 		waiting = append(waiting, ref)
 	}
@@ -182,7 +180,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	return true, nil
 }
 
-// goneLocked notes that no process of an ended session can touch a slot any more.
+// goneLocked records that all processes of an ended session have exited.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
 	p.freeTornLocked()
@@ -198,8 +196,8 @@ func (p *Pool) endSessions() {
 	}
 }
 
-// freeWhenGone frees quarantined slots when gone is closed. A pool that closes first
-// leaves the slots to the next agent: the session table still names the processes.
+// freeWhenGone frees quarantined slots when gone is closed. If the pool closes first, the slots
+// stay quarantined for the next agent: the session table still names the processes.
 func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct{}) {
 	select {
 	case <-gone:
@@ -216,8 +214,8 @@ func (p *Pool) freeWhenGone(s SessionID, refs []registry.Ref, gone <-chan struct
 	p.releasedLocked()
 }
 
-// Unpin gives back one pin of each of the slots. Slots that the session does
-// not have pinned are skipped; the error, ErrBadSlot, names the first one.
+// Unpin drops one pin of each of the slots. It skips slots that the session has not pinned;
+// ErrBadSlot names the first of them.
 func (p *Pool) Unpin(s SessionID, slots []Slot) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,8 +246,8 @@ func (p *Pool) findLocked(name Slot) (registry.Ref, bool) {
 	return p.slots.Host.Lookup(name)
 }
 
-// grantedLocked checks that the session was granted every one of the slots and
-// names none twice, and returns them.
+// grantedLocked returns the slots that a caller named. The error says that a slot is not granted
+// to the session or is named twice.
 func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error) {
 	refs := make([]registry.Ref, 0, len(slots))
 	seen := make(map[registry.Ref]struct{}, len(slots))
@@ -271,11 +269,11 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 	return refs, nil
 }
 
-// pinCounts counts the pins of one session, for each host slot. It takes four bytes for
-// every slot of an extent in which the session ever pinned one.
+// pinCounts counts the pins of one session for each host slot. It takes four bytes for every
+// slot of an extent in which the session has ever pinned a slot.
 type pinCounts struct{ extents [][]uint32 }
 
-// add counts one pin and returns how many there were. slots is the number of slots of
+// add counts one pin and returns the number of pins before it. slots is the number of slots of
 // the extent.
 func (c *pinCounts) add(ref registry.Ref, slots int) (before uint32) {
 	n := int(ref.Extent())
@@ -290,7 +288,7 @@ func (c *pinCounts) add(ref registry.Ref, slots int) (before uint32) {
 	return before
 }
 
-// of is the number of pins of a slot.
+// of returns the number of pins of a slot.
 func (c *pinCounts) of(ref registry.Ref) uint32 {
 	n := ref.Extent()
 	if int(n) >= len(c.extents) || c.extents[n] == nil {
@@ -299,7 +297,7 @@ func (c *pinCounts) of(ref registry.Ref) uint32 {
 	return c.extents[n][ref.Slot()]
 }
 
-// sub takes one pin off a slot that has some, and returns how many are left.
+// sub removes one pin of a pinned slot, and returns how many are left.
 func (c *pinCounts) sub(ref registry.Ref) (left uint32) {
 	at := &c.extents[ref.Extent()][ref.Slot()]
 	*at--
@@ -317,15 +315,15 @@ func (c *pinCounts) each(do func(ref registry.Ref, n uint32)) {
 	}
 }
 
-// forget drops an extent that goes. None of its slots is pinned.
+// forget drops an extent that leaves the tier. None of its slots is pinned.
 func (c *pinCounts) forget(extent uint32) {
 	if int(extent) < len(c.extents) {
 		c.extents[extent] = nil
 	}
 }
 
-// pinLocked pins a slot once more for a session. The first pin is marked in the
-// slot's pin word, where the next agent finds it.
+// pinLocked adds a pin of a session to a slot. The session's first pin marks the slot's pin
+// word, where the next agent finds it.
 func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 	if s.Pins++; s.Pins == 1 {
 		p.slots.Host.Pinned++
@@ -337,7 +335,7 @@ func (p *Pool) pinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 	}
 }
 
-// unpinLocked takes one pin of a session off a slot that it has pinned.
+// unpinLocked removes one pin of a session from a slot that it has pinned.
 func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 	if sess.pins.sub(ref) == 0 {
 		sess.slots--
@@ -347,7 +345,7 @@ func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 	p.slots.LetGo(p.slots.Host, ref, s)
 }
 
-// dropPinsLocked takes n pins off a slot.
+// dropPinsLocked removes n pins from a slot.
 func (p *Pool) dropPinsLocked(s *tier.Slot, n uint32) {
 	if s.Pins -= n; s.Pins == 0 {
 		p.slots.Host.Pinned--
@@ -356,7 +354,7 @@ func (p *Pool) dropPinsLocked(s *tier.Slot, n uint32) {
 
 // pinRoomLocked returns how many more slots a session may pin. With Config.SharePins a
 // session may pin three quarters of the slots that no other session has pinned, counted
-// for the host tier at its full size. A hung session then leaves room for the others.
+// for the host tier at its full size. A hung session then leaves room for other sessions.
 func (p *Pool) pinRoomLocked(sess *session) int {
 	if !p.cfg.SharePins {
 		return math.MaxInt
@@ -366,8 +364,8 @@ func (p *Pool) pinRoomLocked(sess *session) int {
 	return max(spare-spare/4-sess.slots-sess.reserved, 0)
 }
 
-// reserveLocked returns the candidates of a lookup up to the first that the session may
-// not pin, and reserves those of them that the session has not pinned yet.
+// reserveLocked returns the candidates of a lookup before the first that the session may not
+// pin. It reserves those that the session has not pinned yet.
 func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	room := p.pinRoomLocked(sess)
 	for i := range found {
@@ -387,7 +385,7 @@ func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) [
 	return found
 }
 
-// clearPinLocked takes the mark of a session out of a slot's pin word.
+// clearPinLocked clears the mark of a session in a slot's pin word.
 func (p *Pool) clearPinLocked(ref registry.Ref, bit uint64) {
 	e, i := p.slots.Host.At(ref)
 	e.Records.SetPins(i, e.Records.Pins(i)&^bit)

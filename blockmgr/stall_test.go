@@ -128,33 +128,6 @@ func TestAbandonedReadThatFailsInTheEndLosesNoBlock(t *testing.T) {
 	}
 }
 
-func TestReadIsTriedOnceMore(t *testing.T) {
-	for name, fault := range map[string]storagetest.Fault{
-		"EIO": storagetest.FaultEIO, "short": storagetest.FaultShort, "flipped": storagetest.FaultFlip,
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := diskPool(t, func(cfg *Config) {
-				cfg.WrapDisk = faults(func(op storagetest.Op, n int) storagetest.Fault {
-					if op == storagetest.OpRead && n == 1 {
-						return fault
-					}
-					return storagetest.FaultNone
-				}, isExtent)
-			})
-			blocks := chain(1, 1)
-			p.store(blocks)
-			p.quiesce()
-			p.evictHost(blocks)
-			if got := sources(p.find(blocks)); got != "D" {
-				t.Errorf("found %q", got)
-			}
-			if st := p.Stats(); st.ReadRetries == 0 && name != "flipped" || st.ReadErrors+st.CorruptReads != 0 || st.Disk.Quarantined != 0 {
-				t.Errorf("%+v", st)
-			}
-		})
-	}
-}
-
 func TestQueuedReadThatNobodyWantsIsNotMade(t *testing.T) {
 	p, gate, armed := stallingPool(t, storagetest.OpRead, func(cfg *Config) { cfg.IODeadline = time.Minute })
 	wanted, unwanted := chain(1, 2), chain(2, 2)

@@ -22,15 +22,14 @@ type ExtentInfo struct {
 	SlotBytes, DataOffset, FileBytes uint64
 	// Path is the extent's file.
 	Path string
-	// File is open for reading and writing; nil for disk. It is borrowed: the caller must
-	// not close it. It is closed when the extent goes, which may be at any time: an extent
-	// of which nobody has a slot may be given to another namespace. A caller that needs the
-	// file later duplicates it at once, through SyscallConn. os.ErrClosed says that the
-	// extent has gone.
+	// File is open for reading and writing; nil for disk. The caller must not close it. The
+	// pool closes it when the extent goes to another namespace, which may happen whenever no
+	// slot of the extent is in use. A caller that needs the file later duplicates it at once,
+	// through SyscallConn. os.ErrClosed says that the extent is gone.
 	File *os.File
 }
 
-// Location is where one copy of a block lies.
+// Location names the file, the offset and the slot of one copy of a block.
 type Location struct {
 	// Path and Offset find the block's first byte.
 	Path   string
@@ -42,7 +41,7 @@ type Location struct {
 // BlockInfo is one resident block in a Dump.
 type BlockInfo struct {
 	Block Block
-	// Tiers is where the block is; Host and Disk are meaningful for its members.
+	// Tiers has the tiers that have the block. Host and Disk are set for those tiers.
 	Tiers kv.TierMask
 	Host  Location
 	Disk  Location
@@ -59,43 +58,42 @@ type Stats struct {
 	// gauges.
 	Sessions int `json:"sessions"`
 	Blocks   int `json:"blocks"`
-	// FormerSessions are sessions of an earlier agent whose processes may still
-	// touch slots of the pool.
+	// PreviousSessions counts the sessions of an earlier agent whose processes may still use
+	// slots of the pool.
 	PreviousSessions int `json:"former_sessions"`
 	Pins             int `json:"pins"`
-	// PinnedSlots is how many host slots have pins. PinnedSlotsMost is the most slots that
-	// one session has pinned.
+	// PinnedSlots counts the pinned host slots, PinnedSlotsMost those of the session that
+	// has pinned the most.
 	PinnedSlots     int `json:"pinned_slots"`
 	PinnedSlotsMost int `json:"pinned_slots_most"`
 	// GrantsOverdue counts the granted slots of sessions that have committed and aborted
-	// none for 5 s. GrantsLate counts the superseded slots: somebody else has stored the
+	// none for 5 s. GrantsLate counts the superseded slots: another session has stored the
 	// block, or was granted another slot for it. Gauges.
 	GrantsOverdue int `json:"grants_overdue"`
 	GrantsLate    int `json:"grants_late"`
 	SealQueue     int `json:"seal_queue"`
 	WriteQueue    int `json:"write_queue"`
 	PromoteQueue  int `json:"promote_queue"`
-	// Unverified counts the blocks found in host memory when the pool was opened that have
-	// not been compared with their checksums yet. A lookup and the scrubber compare them. A
-	// gauge.
+	// Unverified counts the recovered host blocks that were not yet compared with their
+	// checksums. Lookups and the scrubber compare them. A gauge.
 	Unverified int `json:"unverified"`
-	// Unannounced counts the blocks that were found when the pool opened, or are children
-	// of such a block, and have not been reported to the sink yet. A gauge.
+	// Unannounced counts the recovered blocks, and children of recovered blocks, that were
+	// not yet reported to the sink. A gauge.
 	Unannounced int `json:"unannounced"`
-	// DiskOpen is true while a breaker of the disk is open, because the disk fails. DiskReadOnly is true while only the breaker for writes is open, and blocks
-	// are read. DiskTrips counts how often a breaker opened, for all pools together.
+	// DiskOpen is true while a breaker of the disk is open. DiskReadOnly is true while only
+	// the breaker for writes is open. DiskTrips counts how often a breaker has opened, for
+	// all pools together.
 	DiskOpen     bool   `json:"disk_breaker_open"`
 	DiskReadOnly bool   `json:"disk_read_only"`
 	DiskTrips    uint64 `json:"disk_trips"`
-	// DiskJoining is true while the pool lacks some of its disk tier because the disk has
+	// DiskJoining is true while the pool lacks extents of its disk tier because the disk has
 	// not answered yet.
 	DiskJoining bool `json:"disk_joining"`
-	// ExtentsLeaving counts the extents of all pools that have gone and whose files could
-	// not be removed yet. Their room is not free. A gauge.
+	// ExtentsLeaving counts the dropped extents of all pools whose files could not be
+	// removed yet. Their room is not free. A gauge.
 	ExtentsLeaving int `json:"extents_leaving"`
-	// ExtentsRemoved counts the extents of earlier agents, in all namespaces
-	// together, that could not be taken over: damaged, never finished, made with
-	// other settings, or beyond a tier's size.
+	// ExtentsRemoved counts the extents of earlier agents, of all namespaces, that were
+	// deleted: damaged, unfinished, made with other settings, or beyond a tier's size.
 	ExtentsRemoved uint64 `json:"extents_removed"`
 	Counters
 }
@@ -106,7 +104,7 @@ type SlotCounters = tier.Counters
 // DiskCounters are the Counters of the traffic between host memory and disk.
 type DiskCounters = diskio.Counters
 
-// Counters are what only grows in a pool's Stats.
+// Counters count the events of a pool since it opened.
 type Counters struct {
 	SlotCounters
 	DiskCounters
@@ -126,28 +124,27 @@ type Counters struct {
 	// Deduplicated counts committed and registered blocks that host memory had already.
 	Deduplicated uint64 `json:"deduplicated"`
 	// Prefetched counts the reads that Prefetch started. PrefetchRefused counts the reads
-	// that it did not start: too many were under way, or no host slot could be had.
+	// that it did not start: too many were running, or no host slot was available.
 	Prefetched      uint64 `json:"prefetched"`
 	PrefetchRefused uint64 `json:"prefetch_refused"`
 	// GrowErrors counts extents that could not be made. GrowRefused counts extents for
-	// which there was no room, and no pool gave any. ExtentsYielded counts extents that
-	// this pool gave to others.
+	// which there was no room, in the tier or from another pool. ExtentsYielded counts
+	// extents that this pool gave to other pools.
 	GrowErrors     uint64 `json:"grow_errors"`
 	GrowRefused    uint64 `json:"grow_refused"`
 	ExtentsYielded uint64 `json:"extents_yielded"`
 	// WatchDropped counts extents that a slow watcher did not get.
 	WatchDropped uint64 `json:"watch_dropped"`
-	// Resumed counts slots that sessions took over from the sessions that they resume.
-	// ResumeRefused counts slots that they named and did not get.
+	// Resumed counts slots that sessions took over with Resume. ResumeRefused counts slots
+	// that they named and did not get.
 	Resumed       uint64 `json:"resumed"`
 	ResumeRefused uint64 `json:"resume_refused"`
 }
 
-// Add adds all of what o has counted.
+// Add adds the counters of o.
 func (c *Counters) Add(o *Counters) { metric.Add(c, o) }
 
-// dumpChunk is how many entries of the registry DumpChunks looks at while it holds
-// the pool's mutex.
+// dumpChunk bounds the registry entries that DumpChunks looks at while it holds the lock.
 const dumpChunk = 4096
 
 // Dump lists every resident block, in no particular order. It agrees with the events
@@ -168,9 +165,9 @@ func (p *Pool) Dump() []BlockInfo {
 	return infos
 }
 
-// DumpChunks yields the blocks of Dump in chunks and lets others have the pool in
-// between. Each chunk is as of one moment. A block that comes or goes meanwhile may be
-// left out. A chunk is valid until the next one.
+// DumpChunks yields the blocks of Dump in chunks. The lock is free between chunks. Each chunk is
+// of one moment. A block that comes or goes during the dump may be left out. A chunk is valid
+// until the next one.
 func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {
 	var chunk []BlockInfo
 	for next := registry.ID(0); ; {
@@ -201,7 +198,8 @@ func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []Bl
 	return chunk, from, false
 }
 
-// describeLocked says where an entry's block is. ok is false when it is in no tier.
+// describeLocked returns the tiers and locations of an entry's block. ok is false when the block
+// is in no tier.
 func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
 	if loc, b, ok := locate(p.slots.Host, e); ok {
 		info.Tiers, info.Host, info.Block = info.Tiers.With(p.slots.Host.Kind), loc, b
@@ -212,7 +210,7 @@ func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
 	return info, info.Tiers != 0
 }
 
-// locate finds the entry's resident copy in the tier.
+// locate returns the entry's resident copy in the tier.
 func locate(t *tier.Tier, e *registry.Entry) (Location, Block, bool) {
 	if t == nil || e.Slots[t.Level] == registry.NoRef {
 		return Location{}, Block{}, false

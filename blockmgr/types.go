@@ -8,11 +8,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// SessionID names an engine session; it is the agent's, unique in its life.
+// SessionID names an engine session. The agent chooses it; it is unique in an agent's life.
 type SessionID = tier.SessionID
 
-// Block describes one block of a request: its identity, and what its events
-// and its slot record say about it.
+// Block describes one block of a request: its identity, and the fields that its events and its
+// slot record carry.
 type Block = tier.Block
 
 // Slot names one slot of a host extent at one generation.
@@ -30,8 +30,8 @@ type LookupResult struct {
 	// Sources are the tiers that those blocks were found in: kv.TierHost, or
 	// kv.TierDisk for a block that was promoted.
 	Sources []kv.Tier
-	// Coming is how many of the next blocks are being promoted, or will be when the host
-	// tier has grown.
+	// Coming counts the next blocks that are being promoted, or will be when the host tier
+	// has grown.
 	Coming int
 }
 
@@ -49,20 +49,20 @@ type GrantResult struct {
 	Refused int
 }
 
-// Errors that callers tell apart with errors.Is.
+// Errors for errors.Is.
 var (
 	// ErrClosed: the manager is closed or closing.
 	ErrClosed = errors.New("block manager is closed")
 	// ErrRetired: the pool was closed by Retire; Manager.Pool opens another one.
 	ErrRetired = errors.New("pool is closed")
 	// ErrBadSlot: the slot is not the caller's. Extent, index or generation are wrong, or
-	// the slot is not granted to the session or pinned by it.
+	// the session has neither a grant nor a pin of the slot.
 	ErrBadSlot = errors.New("slot is not held by this session")
 	// ErrCorrupt: stored bytes do not match their checksum or identity.
 	ErrCorrupt = diskio.ErrCorrupt
 )
 
-// Root is where a sequence of blocks starts. The first block has it instead of a parent.
+// Root is the start of a sequence of blocks. The first block has it instead of a parent.
 type Root struct {
 	// Key is the key of the root; see kv.BlockKey.
 	Key kv.BlockKey
@@ -88,19 +88,19 @@ func (id *Identifier) Root(ns kv.NamespaceID, loraFingerprint, loraName, salt st
 	return Root{Key: id.keyer.Root(ns, loraFingerprint, salt), Seed: kv.LocalSeed(loraName, salt)}
 }
 
-// First is the first block of a sequence. The number of tokens must be the
+// First returns the first block of a sequence. The number of tokens must be the
 // namespace's block size.
 func (id *Identifier) First(root Root, tokens []uint32) Block {
 	return id.complete(firstBlock(root), tokens)
 }
 
-// Next is the block that follows parent. The number of tokens must be the
+// Next returns the block that follows parent. The number of tokens must be the
 // namespace's block size.
 func (id *Identifier) Next(parent *Block, tokens []uint32) Block {
 	return id.complete(nextBlock(parent), tokens)
 }
 
-// firstBlock and nextBlock return a block without what depends on its tokens.
+// firstBlock and nextBlock return a block without key and hashes; see complete.
 func firstBlock(root Root) Block { return Block{Parent: root.Key, Seed: root.Seed} }
 
 func nextBlock(parent *Block) Block {
@@ -109,7 +109,7 @@ func nextBlock(parent *Block) Block {
 	}
 }
 
-// complete fills in what depends on the tokens.
+// complete returns b with the key and the hashes, which depend on the tokens.
 func (id *Identifier) complete(b Block, tokens []uint32) Block {
 	b.Key = id.keyer.Next(b.Parent, tokens, nil).InGroup(0)
 	b.Local = id.hasher.Local(tokens, b.Seed, nil)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/consolidator/checkpoint"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -30,7 +31,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 			}
 			r := startRank(t, cfg)
 			e.awaitSubscriber()
-			batches := [][]engineevent.Event{{storedEvent(0, 1, 3)}, {storedEvent(3, 4, 2), removedEvent(5)}}
+			batches := [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 3)}, {residencytest.StoredEvent(3, 4, 2), residencytest.RemovedEvent(5)}}
 			for _, b := range batches {
 				e.publish(false, b...)
 			}
@@ -43,7 +44,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if replay {
-				batches = append(batches, []engineevent.Event{storedEvent(4, 6, 1), removedEvent(1)})
+				batches = append(batches, []engineevent.Event{residencytest.StoredEvent(4, 6, 1), residencytest.RemovedEvent(1)})
 				e.publish(true, batches[2]...)
 			}
 			r = startRank(t, cfg)
@@ -54,7 +55,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 					t.Errorf("health %s before the engine has said anything", h)
 				}
 			}
-			batches = append(batches, []engineevent.Event{storedEvent(4, 9, 1)})
+			batches = append(batches, []engineevent.Event{residencytest.StoredEvent(4, 9, 1)})
 			e.publish(false, batches[len(batches)-1]...)
 			r.await(t, truth(t, batches))
 			waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
@@ -88,7 +89,7 @@ func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
 	r := startRank(t, cfg)
 	old.awaitSubscriber()
 	for i := range 3 {
-		old.publish(false, storedEvent(0, 1+i, 1))
+		old.publish(false, residencytest.StoredEvent(0, 1+i, 1))
 	}
 	waitFor(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 3 })
 	r.stop(t)
@@ -98,7 +99,7 @@ func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
 	e := startEngine(t, old.events, old.replay)
 	var batches [][]engineevent.Event
 	for i := range 5 {
-		batches = append(batches, []engineevent.Event{storedEvent(0, 100+i, 1)})
+		batches = append(batches, []engineevent.Event{residencytest.StoredEvent(0, 100+i, 1)})
 		e.publish(true, batches[i]...)
 	}
 	r = startRank(t, cfg)
@@ -125,7 +126,7 @@ func TestRankCountsBadCheckpoints(t *testing.T) {
 	if err := os.MkdirAll(path+".new/x", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	batch := []engineevent.Event{storedEvent(0, 1, 3)}
+	batch := []engineevent.Event{residencytest.StoredEvent(0, 1, 3)}
 	e.publish(false, batch...)
 	r.await(t, truth(t, [][]engineevent.Event{batch}))
 	waitFor(t, "the failure to be counted", func() bool {
@@ -150,20 +151,20 @@ func TestRankAsksForTheList(t *testing.T) {
 	tokens := tokens.New(0)
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, Cached: cached, Tokens: tokens, Raw: func([]byte) { raw++ }})
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 3))
+	e.publish(false, residencytest.StoredEvent(0, 1, 3))
 	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 3 })
-	e.publish(true, removedEvent(3))
-	e.publish(false, storedEvent(0, 20, 2))
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(0, 20, 2)}}))
+	e.publish(true, residencytest.RemovedEvent(3))
+	e.publish(false, residencytest.StoredEvent(0, 20, 2))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 2)}, {residencytest.StoredEvent(0, 20, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Lost != 1 || s.Listed != 1 || s.Unlisted != 0 {
 		t.Errorf("stats %+v", s)
 	}
 	fail.Store(true)
 	for i := range 2 {
-		e.publish(true, removedEvent(1))
-		e.publish(false, storedEvent(0, 40+10*i, 1))
-		r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 40+10*i, 1)}}))
+		e.publish(true, residencytest.RemovedEvent(1))
+		e.publish(false, residencytest.StoredEvent(0, 40+10*i, 1))
+		r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 40+10*i, 1)}}))
 	}
 	if s, h := r.Stats(), r.stream.Status().Health; s.Lost != 3 || s.Listed != 1 || s.ListFailures == 0 || h != kvevent.HealthDegraded {
 		t.Errorf("health %s, stats %+v", h, s)

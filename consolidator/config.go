@@ -39,14 +39,14 @@ type RankConfig struct {
 	// MaxBlocks bounds the rank's table of engine blocks (25 bytes each, and 38 in the
 	// stream); default 8 Mi.
 	MaxBlocks int
-	// ReceiveHWM is how many live messages libzmq may queue; default 100,000.
+	// ReceiveHWM bounds the live messages that libzmq queues; default 100,000.
 	ReceiveHWM int
-	// IdleProbe is how long the stream must be silent before the rank asks
+	// IdleProbe is the time of silence after which the rank asks
 	// whether its last frames were lost; default 200 ms.
 	IdleProbe time.Duration
-	// ReplayTimeout is how long to wait for each reply of a replay; default 2 s.
+	// ReplayTimeout bounds the wait for each reply of a replay; default 2 s.
 	ReplayTimeout time.Duration
-	// ListTimeout is how long Cached may take; default 6 s.
+	// ListTimeout bounds a call of Cached; default 6 s.
 	ListTimeout time.Duration
 	// Checkpoint is the path of the file that keeps the rank's state, best on a tmpfs.
 	// Empty means no file. The file is written after changes, at most every
@@ -67,10 +67,10 @@ type RankConfig struct {
 	// called again after a pause that grows from 2 s to 30 s.
 	Cached func(ctx context.Context) ([]kv.EngineHash, error)
 	// Tokens receives the tokens of each block that an event stores, under the stream's
-	// lock. Nil means that nobody wants them. Blocks from a checkpoint have no tokens.
+	// lock; may be nil. Blocks from a checkpoint have no tokens.
 	Tokens tokens.Sink
 	// Raw receives the payload of each applied batch of this rank, in order, in Run's
-	// goroutine. The payload is lent. Nil means that nobody wants them.
+	// goroutine; may be nil. The payload is lent.
 	Raw func(payload []byte)
 	// Log receives at most one warning a second. Nil means no log.
 	Log *zap.Logger
@@ -84,12 +84,13 @@ const (
 	defaultTimeout         = 2 * time.Second
 	defaultListTime        = 6 * time.Second
 	defaultCheckpointEvery = 500 * time.Millisecond
-	// replayAttempts is how many replays may bring nothing before a gap is lost.
+	// replayAttempts is the number of replays without a result after which a gap is lost.
 	replayAttempts = 4
 	// maxHeldFrames and maxHeldBytes bound the live frames that wait for a replay.
 	maxHeldFrames = 4096
 	maxHeldBytes  = 64 << 20
-	// rememberedBatches is how many applied batches a rank recognises by their bytes.
+	// rememberedBatches is the number of applied batches that a rank recognises by their
+	// bytes.
 	rememberedBatches = 1024
 )
 

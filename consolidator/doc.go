@@ -13,8 +13,8 @@
 //
 // The parts are packages:
 //
-//	sequence    which frames are applied, and what is replayed or lost
-//	mirror      what the engine has cached, by its own hashes
+//	sequence    which frames are applied, replayed or lost
+//	mirror      the blocks that the engine has cached, by its own hashes
 //	residency   streams, and merged streams of a worker and its pool
 //	checkpoint  the file that lets a rank's state survive its agent
 //	tokens      the tokens of blocks, for formats that carry them

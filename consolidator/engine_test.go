@@ -8,12 +8,11 @@ import (
 
 	"github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
-	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-const testBlockSize = 4
+const testBlockSize = residencytest.BlockSize
 
 // testEngine publishes KV events as vLLM does: a PUB socket (an XPUB, so that a
 // test can wait for its subscriber) and a ROUTER that replays a bounded history.
@@ -211,29 +210,6 @@ func (e *testEngine) answer(identity []byte, start uint64) {
 }
 
 func seqFrame(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
-
-// storedEvent is a chain of n blocks named from first on, after parent (0: none).
-func storedEvent(parent, first, n int) engineevent.Event {
-	e := engineevent.Event{Kind: kvevent.Stored, BlockSize: testBlockSize, Medium: "GPU", Group: engineevent.NoGroup}
-	if parent > 0 {
-		e.Parent, e.HasParent = kv.EngineHash(parent), true
-	}
-	for i := range n {
-		e.BlockHashes = append(e.BlockHashes, kv.EngineHash(first+i))
-		for j := range testBlockSize {
-			e.Tokens = append(e.Tokens, uint32((first+i)*testBlockSize+j))
-		}
-	}
-	return e
-}
-
-func removedEvent(hashes ...int) engineevent.Event {
-	e := engineevent.Event{Kind: kvevent.Removed, Medium: "GPU", Group: engineevent.NoGroup}
-	for _, h := range hashes {
-		e.BlockHashes = append(e.BlockHashes, kv.EngineHash(h))
-	}
-	return e
-}
 
 // waitFor polls until cond holds, and fails the test if it does not in time.
 func waitFor(t testing.TB, what string, cond func() bool) {

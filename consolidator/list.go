@@ -11,9 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Lost implements sequence.Target. The engine's list tells what is still there.
-// Without a list the blocks are hidden until there is one, or forgotten when the
-// engine has none.
+// Lost implements sequence.Target. It asks the engine for the list of its blocks. Until the list
+// comes the blocks are hidden. They are forgotten when the engine cannot list.
 func (l *loop) Lost() {
 	if list, ok := l.list(); ok {
 		l.log.warn("engine events lost beyond replay: its list of cached blocks is used", zap.Int("cached", len(list)))
@@ -48,7 +47,7 @@ func (l *loop) listAgain(now time.Time) {
 	}
 }
 
-// list returns the engine's list of cached blocks. False means that there is none now.
+// list returns the engine's list of cached blocks. It returns false after a failure.
 func (l *loop) list() ([]kv.EngineHash, bool) {
 	if l.cfg.Cached == nil || time.Now().Before(l.lists.failedUntil) {
 		return nil, false

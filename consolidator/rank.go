@@ -17,7 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// framesPerTurn bounds how much is received between two flushes.
+// framesPerTurn bounds the frames that are received between two flushes.
 const framesPerTurn = 256
 
 // Rank follows the KV events of one worker rank and keeps its stream.
@@ -27,7 +27,7 @@ type Rank struct {
 	log    *limitedLog
 	count  counters
 
-	// What follows belongs to Run's goroutine.
+	// The fields below belong to Run's goroutine.
 	cache   *mirror.Cache
 	decoder engineevent.Decoder
 	batch   engineevent.Batch
@@ -67,7 +67,7 @@ func (r *Rank) Stats() RankStats { return r.count.snapshot() }
 func (r *Rank) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
-			r.cache.Lost() // nobody follows the engine
+			r.cache.Lost() // the engine is not followed any more
 		}
 	}()
 	r.cache.Unreached()
@@ -137,7 +137,7 @@ func (l *loop) wake() time.Time {
 	return wake
 }
 
-// advance acts on what the time has made due: timeouts, lists and replay requests.
+// advance handles timeouts, lists and replay requests that are due.
 func (l *loop) advance() {
 	now := time.Now()
 	l.seq.Tick(now)
@@ -249,12 +249,12 @@ func (r *Rank) checkpointID() checkpoint.ID {
 	return checkpoint.ID{Worker: r.cfg.Worker, BlockSize: r.cfg.BlockSize, Engine: r.cfg.Identity}
 }
 
-// checkpoint appends the rank's checkpoint, but for its checksum.
+// checkpoint appends the rank's checkpoint without its checksum.
 func (l *loop) checkpoint(dst []byte) []byte {
 	return l.cache.AppendCheckpoint(dst, l.checkpointID(), l.seq.State())
 }
 
-// restore takes over the state of the checkpoint, if there is one.
+// restore loads the checkpoint, if there is one.
 func (l *loop) restore() {
 	if l.cfg.Checkpoint == "" {
 		return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
+	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -26,15 +27,15 @@ func TestRankAsksForTheListUntilItComes(t *testing.T) {
 		return []kv.EngineHash{1, 2, 3, 100, 101}, nil
 	}})
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 4))
+	e.publish(false, residencytest.StoredEvent(0, 1, 4))
 	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 4 })
-	e.publish(true, removedEvent(4))
-	e.publish(false, storedEvent(3, 100, 2))
+	e.publish(true, residencytest.RemovedEvent(4))
+	e.publish(false, residencytest.StoredEvent(3, 100, 2))
 	waitFor(t, "the loss", func() bool { return r.Stats().ListFailures == 1 })
 	if st := r.stream.Status(); st.Blocks != 0 || st.Health != kvevent.HealthDegraded {
 		t.Errorf("without a list the stream says %+v", st)
 	}
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 3), storedEvent(3, 100, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 3), residencytest.StoredEvent(3, 100, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Listed != 1 || s.Unlisted != 0 || s.Lost != 1 {
 		t.Errorf("stats %+v", s)
@@ -49,12 +50,12 @@ func TestRankSettlesBadEventsByTheList(t *testing.T) {
 		return []kv.EngineHash{1}, nil
 	}})
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 2))
+	e.publish(false, residencytest.StoredEvent(0, 1, 2))
 	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
 	// ["BlockRemoved", 5]: hashes that are no list.
 	bad := append([]byte{0x92, 0xcb, 0x41, 0xd9, 0x54, 0xfc, 0x40, 0, 0, 0, 0x91, 0x92, 0xac}, "BlockRemoved\x05"...)
 	e.publishPayload(false, bad)
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 1)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 1)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	e.publishPayload(false, bad)
 	waitFor(t, "health degraded", func() bool { return r.stream.Status().Health == kvevent.HealthDegraded })
@@ -71,11 +72,11 @@ func TestRankSettlesItsCheckpointByTheList(t *testing.T) {
 		Cached: func(context.Context) ([]kv.EngineHash, error) { return []kv.EngineHash{1, 2}, nil }}
 	r := startRank(t, cfg)
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 100))
+	e.publish(false, residencytest.StoredEvent(0, 1, 100))
 	waitFor(t, "the blocks", func() bool { return r.stream.Status().Blocks == 100 })
 	r.stop(t)
 	r = startRank(t, cfg)
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 2)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 2)}}))
 	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Restored != 100 || s.Listed != 1 {
 		t.Errorf("stats %+v", s)
@@ -89,7 +90,7 @@ func TestRankRejectsTheCheckpointOfAnotherIncarnation(t *testing.T) {
 	cfg := RankConfig{EventsEndpoint: e.events, Checkpoint: filepath.Join(t.TempDir(), "rank"), Identity: 5}
 	r := startRank(t, cfg)
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 10))
+	e.publish(false, residencytest.StoredEvent(0, 1, 10))
 	waitFor(t, "the blocks", func() bool { return r.stream.Status().Blocks == 10 })
 	r.stop(t)
 	cfg.Identity = 6
@@ -144,7 +145,7 @@ func TestRawHasOnlyBatchesOfItsRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rank, want := range []int{1, 1} {
-		b := engineevent.Batch{Rank: kv.DPRank(rank), HasRank: true, Events: []engineevent.Event{storedEvent(0, 1, 1)}}
+		b := engineevent.Batch{Rank: kv.DPRank(rank), HasRank: true, Events: []engineevent.Event{residencytest.StoredEvent(0, 1, 1)}}
 		if !(&loop{Rank: r}).Apply(engineevent.AppendBatch(nil, &b)) || raw != want {
 			t.Errorf("after a batch of rank %d: %d payloads, want %d", rank, raw, want)
 		}

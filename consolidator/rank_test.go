@@ -95,9 +95,9 @@ func TestRankRepairsDroppedFrames(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			var batches [][]engineevent.Event
 			for i := range 300 {
-				events := []engineevent.Event{storedEvent(0, i*10+1, 3), storedEvent(i*10+2, i*10+5, 2)}
+				events := []engineevent.Event{residencytest.StoredEvent(0, i*10+1, 3), residencytest.StoredEvent(i*10+2, i*10+5, 2)}
 				if i > 5 {
-					events = append(events, removedEvent((i-5)*10+6, (i-5)*10+3))
+					events = append(events, residencytest.RemovedEvent((i-5)*10+6, (i-5)*10+3))
 				}
 				batches = append(batches, events)
 				e.publish(rng.IntN(5) == 0 && i < 299, events...)
@@ -116,30 +116,6 @@ func TestRankRepairsDroppedFrames(t *testing.T) {
 	}
 }
 
-func TestRankRepairsTheLostTail(t *testing.T) {
-	e := startEngine(t, "", "")
-	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
-	e.awaitSubscriber()
-	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}, {removedEvent(3)}, {storedEvent(2, 4, 1)}}
-	for i, b := range batches {
-		e.publish(i >= 2, b...)
-	}
-	r.await(t, truth(t, batches))
-	if s := r.Stats(); s.Gaps != 1 || s.Repaired != 1 || s.Lost != 0 {
-		t.Errorf("stats %+v", s)
-	}
-}
-
-func TestRankLearnsTheHistoryOfAnIdleEngine(t *testing.T) {
-	e := startEngine(t, "", "")
-	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
-	for _, b := range batches {
-		e.publish(false, b...)
-	}
-	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
-	r.await(t, truth(t, batches))
-}
-
 // TestRankRepairsMoreThanTheEngineQueues: a ROUTER drops replies beyond its
 // high-water mark, and may drop the end mark too; the rank asks again from where
 // the hole begins, as long as that brings something.
@@ -155,7 +131,7 @@ func TestRankRepairsMoreThanTheEngineQueues(t *testing.T) {
 			e.awaitSubscriber()
 			var batches [][]engineevent.Event
 			for i := range 4000 {
-				batches = append(batches, []engineevent.Event{storedEvent(0, i*20+1, 20)})
+				batches = append(batches, []engineevent.Event{residencytest.StoredEvent(0, i*20+1, 20)})
 				e.publish(!live || i < 3999, batches[i]...)
 			}
 			r.await(t, truth(t, batches))
@@ -174,16 +150,16 @@ func TestRankClearsWhatTheHistoryNoLongerHolds(t *testing.T) {
 	e.steps = 3
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 2))
+	e.publish(false, residencytest.StoredEvent(0, 1, 2))
 	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
 	for i := range 6 {
-		e.publish(true, storedEvent(0, 100+10*i, 1))
+		e.publish(true, residencytest.StoredEvent(0, 100+10*i, 1))
 	}
-	last := []engineevent.Event{storedEvent(2, 3, 1), storedEvent(0, 500, 4)}
+	last := []engineevent.Event{residencytest.StoredEvent(2, 3, 1), residencytest.StoredEvent(0, 500, 4)}
 	e.publish(false, last...)
 	// The history holds two of the lost batches and the last one, whose first
 	// event hangs on a block from before the loss.
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 140, 1)}, {storedEvent(0, 150, 1)}, {storedEvent(0, 500, 4)}}))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 140, 1)}, {residencytest.StoredEvent(0, 150, 1)}, {residencytest.StoredEvent(0, 500, 4)}}))
 	s := r.Stats()
 	if s.Lost != 1 || s.Gaps != 1 || s.Parked != 1 {
 		t.Errorf("stats %+v", s)
@@ -200,10 +176,10 @@ func TestRankWithoutReplayLosesAGap(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events})
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 2))
-	e.publish(true, storedEvent(0, 10, 2))
-	e.publish(false, storedEvent(0, 20, 2))
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 20, 2)}}))
+	e.publish(false, residencytest.StoredEvent(0, 1, 2))
+	e.publish(true, residencytest.StoredEvent(0, 10, 2))
+	e.publish(false, residencytest.StoredEvent(0, 20, 2))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 20, 2)}}))
 	if s, h := r.Stats(), r.stream.Status().Health; s.Lost != 1 || h != kvevent.HealthDegraded {
 		t.Errorf("health %s, stats %+v", h, s)
 	}
@@ -214,7 +190,7 @@ func TestRankForgetsTheEngineBeforeARestart(t *testing.T) {
 	r := startRank(t, RankConfig{EventsEndpoint: old.events, ReplayEndpoint: old.replay, ReplayTimeout: 200 * time.Millisecond})
 	old.awaitSubscriber()
 	for i := range 5 {
-		old.publish(false, storedEvent(0, 1+i, 1))
+		old.publish(false, residencytest.StoredEvent(0, 1+i, 1))
 	}
 	waitFor(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 5 })
 	old.stopEngine()
@@ -224,7 +200,7 @@ func TestRankForgetsTheEngineBeforeARestart(t *testing.T) {
 	e := startEngine(t, old.events, old.replay)
 	var batches [][]engineevent.Event
 	for i := range 8 {
-		batches = append(batches, []engineevent.Event{storedEvent(0, 100+i, 1)})
+		batches = append(batches, []engineevent.Event{residencytest.StoredEvent(0, 100+i, 1)})
 		e.publish(true, batches[i]...)
 	}
 	r.await(t, truth(t, batches))
@@ -241,7 +217,7 @@ func TestRankSurvivesMalformedFrames(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, Log: zap.New(core)})
 	e.awaitSubscriber()
-	batches := [][]engineevent.Event{{storedEvent(0, 1, 2)}, {storedEvent(2, 3, 1)}}
+	batches := [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 2)}, {residencytest.StoredEvent(2, 3, 1)}}
 	good := e.publish(false, batches[0]...)
 	kvTopic := []byte("kv")
 	e.send(kvTopic)
@@ -267,7 +243,7 @@ func TestRankDropsBatchesOfAnotherRank(t *testing.T) {
 	e := startEngine(t, "", "")
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
-	e.publishPayload(false, engineevent.AppendBatch(nil, &engineevent.Batch{Rank: 3, HasRank: true, Events: []engineevent.Event{storedEvent(0, 1, 2)}}))
+	e.publishPayload(false, engineevent.AppendBatch(nil, &engineevent.Batch{Rank: 3, HasRank: true, Events: []engineevent.Event{residencytest.StoredEvent(0, 1, 2)}}))
 	waitFor(t, "the batch", func() bool { return r.Stats().Batches == 1 })
 	if s := r.Stats(); s.Dropped["foreign_rank"] != 2 || r.stream.Status().Blocks != 0 {
 		t.Errorf("stats %+v", s)
@@ -301,8 +277,8 @@ func TestRankBindsForEnginesThatConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.awaitSubscriber()
-	e.publish(false, storedEvent(0, 1, 3))
-	r.await(t, truth(t, [][]engineevent.Event{{storedEvent(0, 1, 3)}}))
+	e.publish(false, residencytest.StoredEvent(0, 1, 3))
+	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 3)}}))
 }
 
 func TestRankEndsPromptly(t *testing.T) {

@@ -32,8 +32,8 @@ type sockets struct {
 	wakeSend *zmq4.Socket
 	// monitor tells when the SUB socket has a peer.
 	monitor *zmq4.Socket
-	// dealer exists during a replay. Each replay gets a new one, so that no late
-	// reply to an abandoned request is taken for an answer.
+	// dealer exists during a replay. Each replay gets a new socket, so that a late reply to
+	// an abandoned request cannot be mistaken for an answer.
 	dealer *zmq4.Socket
 	poller *zmq4.Poller
 
@@ -121,8 +121,8 @@ func (s *sockets) wakeWhenDone(ctx context.Context) {
 	})
 }
 
-// ready says what wait found: the end of the rank's context, messages, or a first
-// handshake with the engine.
+// ready is the result of wait: the rank's context has ended, messages are there, or the first
+// handshake with the engine was made.
 type ready struct{ done, live, replay, connected bool }
 
 // wait blocks until something arrives or the rank's context ends, at most until the
@@ -180,7 +180,7 @@ func (s *sockets) ask(start uint64) error {
 	return err
 }
 
-// hangUp ends the replay under way, if there is one.
+// hangUp ends the current replay, if there is one.
 func (s *sockets) hangUp() {
 	if s.dealer == nil {
 		return

@@ -50,15 +50,15 @@ type RankStats struct {
 	// Reannounced are stores of resident blocks that were not counted again.
 	Reannounced uint64 `json:"reannounced"`
 	// Parked are blocks that waited for their parent, Spliced those whose parent came.
-	// ParkOverflow are parked blocks that made room for others; they are also in Dropped.
-	// ParkedBytes is the size of what is parked now.
+	// ParkOverflow are parked blocks that were dropped to make room; Dropped has them too.
+	// ParkedBytes is the size of the parked events now.
 	Parked       uint64 `json:"parked"`
 	Spliced      uint64 `json:"spliced"`
 	ParkOverflow uint64 `json:"park_overflow"`
 	ParkedBytes  uint64 `json:"parked_bytes" metric:",gauge"`
 	// Listed are the engine's lists of cached blocks that were used, ListFailures the
-	// failed attempts to get one. Unlisted is the number of listed blocks of which no
-	// event has told yet.
+	// failed attempts to get one. Unlisted is the number of listed blocks that no event has
+	// announced yet.
 	Listed       uint64 `json:"listed"`
 	ListFailures uint64 `json:"list_failures"`
 	Unlisted     uint64 `json:"unlisted" metric:",gauge"`
@@ -90,7 +90,7 @@ func (s *RankStats) Add(o RankStats) {
 	metric.Add(s, &o)
 }
 
-// maxRecentBad is how many events that could not be decoded are remembered.
+// maxRecentBad is the number of undecodable events that are remembered.
 const maxRecentBad = 16
 
 // BadEvent is an engine event that could not be decoded.

@@ -85,7 +85,8 @@ func (s Sharding) Stores(rank uint64) bool {
 	return rank < s.ranks && (s.mode != Replicated || rank == 0)
 }
 
-// Shard returns the part of the slot that a rank loads and, if it Stores, stores.
+// Shard returns the part of the slot that a rank loads. A rank of which Stores is true also
+// writes this part.
 func (s Sharding) Shard(rank uint64) (Region, error) {
 	if rank >= s.ranks {
 		return Region{}, fmt.Errorf("layout rank %d: want 0 to %d", rank, s.ranks-1)

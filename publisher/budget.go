@@ -15,8 +15,8 @@ const (
 	removedBytes  = 9
 )
 
-// Budget is the room that is left in one message. A message that was filled within its
-// budget is within the limits of kvevent and within maxBytes when it is encoded.
+// Budget is the unused room of one message. A message that is filled within its budget is, when
+// encoded, within the limits of kvevent and within maxBytes.
 type Budget struct {
 	events, blocks, bytes int
 	used                  bool
@@ -31,7 +31,7 @@ func NewBudget(maxBytes int) Budget {
 	}
 }
 
-// Take makes e part of the message; false when e does not fit. The first event always
+// Take adds e to the message. It returns false when e does not fit. The first event always
 // fits.
 func (b *Budget) Take(e *kvevent.RouterEvent) bool {
 	size := eventBytes + storedBytes*len(e.Blocks) + removedBytes*len(e.Removed)
@@ -45,7 +45,7 @@ func (b *Budget) Take(e *kvevent.RouterEvent) bool {
 	return true
 }
 
-// MessageLen returns how many of events fit into one message of at most maxBytes.
+// MessageLen returns how many of the first events fit into one message of at most maxBytes.
 func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
 	left := NewBudget(maxBytes)
 	for i := range events {
@@ -56,8 +56,8 @@ func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
 	return len(events)
 }
 
-// Chunks yields an answer in messages of at most maxBytes. Each of them is r itself
-// with the next events, the number of the chunk, and whether it is the final one.
+// Chunks yields an answer in messages of at most maxBytes. Each message is r with the next
+// events, the number of the chunk, and Final for the last one.
 func Chunks(r *kvevent.QueryReply, events []kvevent.RouterEvent, maxBytes int) iter.Seq[*kvevent.QueryReply] {
 	return func(yield func(*kvevent.QueryReply) bool) {
 		for !r.Final {
@@ -89,10 +89,10 @@ type Pace struct {
 // NewPace returns the pace of a state whose sending begins now.
 func NewPace(now time.Time) Pace { return Pace{began: now} }
 
-// Sent notes that bytes were sent.
+// Sent counts sent bytes.
 func (p *Pace) Sent(bytes int) { p.sent += bytes }
 
-// Pause returns how long to wait before more is sent; 0 or less is not at all.
+// Pause returns the time to wait before the next message; 0 or less for none.
 func (p *Pace) Pause(now time.Time) time.Duration {
 	return time.Duration(float64(p.sent-paceBurst)/paceRate*float64(time.Second)) - now.Sub(p.began)
 }

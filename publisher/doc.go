@@ -9,8 +9,8 @@
 //	err := feed.Attach(src)  // announcements begin
 //
 // Two publishers number the events anew, in the format of another project:
-// publisher/zmqsink and publisher/dynamo. Both take events from an [Inbox] and state
-// everything again when the inbox lost some.
+// publisher/zmqsink and publisher/dynamo. Both take events from an [Inbox], and restate their
+// whole state when the inbox lost events.
 //
 // Guarantees of a feed:
 //
@@ -19,7 +19,7 @@
 //     sends them from there. Events that leave the journal unsent are counted.
 //   - Event ids are contiguous. An announcement follows the events that it counts, once a
 //     second, at every change of health, and when a consumer may have missed one. So a
-//     consumer always finds out what it lost, and asks. Nothing is sent twice.
+//     consumer finds every loss, and queries for the events. No event is sent twice.
 //   - A query is answered with events of the journal, or with a dump of the whole state.
 //   - Close announces that the owner is gone.
 //

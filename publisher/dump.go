@@ -9,15 +9,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// maxTail bounds the events by which a dump is brought up to date. A new snapshot
-// costs less than more of them.
+// maxTail bounds the events that Extend applies to a dump. With more events a new snapshot is
+// cheaper.
 const maxTail = 512
 
-// Dump is everything that an owner holds after an event, as stored events, parents
-// before children. A Dump belongs to one goroutine; its events are never changed.
+// Dump is the state of an owner after an event, as stored events, parents before children. A
+// Dump belongs to one goroutine; its events are never changed.
 type Dump struct {
 	Events []kvevent.RouterEvent
-	// Last is the id of the last event that the dump includes, Digest the digest then.
+	// Last is the id of the last event that the dump includes, Digest the digest after it.
 	Last, Digest uint64
 	// A chunk fits into one message of maxBytes: chunk i has the events from
 	// starts[i] to before starts[i+1]. starts is nil until a chunk is read.
@@ -100,8 +100,8 @@ func (f *Feed) Range(first, last uint64) ([]kvevent.RouterEvent, bool) {
 	return f.journal.Range(first, last)
 }
 
-// Held returns the ids of the journal's events, from first to next-1; both are 0 before
-// the first event.
+// Held returns the range of the journal's event ids, first to next-1; both are 0 before the
+// first event.
 func (f *Feed) Held() (first, next uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func (f *Feed) Held() (first, next uint64) {
 // a dump can answer, because the journal lacks some of the events. events are the events
 // of the reply: see Chunks.
 func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.QueryReply, events []kvevent.RouterEvent, ok bool) {
-	// Ids begin at 1; a consumer that has nothing may ask from 0.
+	// Ids begin at 1; a consumer without events may ask from 0.
 	start := max(q.StartID, 1)
 	last := src.Status().LastEventID
 	switch {
@@ -182,8 +182,9 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return out
 }
 
-// appendRuns appends the kept blocks of a stored event to dst, as one event for each run
-// of neighbours. Other events have no blocks.
+// appendRuns appends the kept blocks of a stored event to dst, as one event for each run of
+// neighbours. The parent of a run is the block before it, kept or not. Of an event without
+// blocks it appends nothing.
 func appendRuns(dst []kvevent.RouterEvent, e *kvevent.RouterEvent, keep func(kv.SequenceHash) bool) []kvevent.RouterEvent {
 	from := 0
 	flush := func(to int) {

@@ -18,7 +18,7 @@ type Gate int
 const (
 	// GateOpen: events are sent.
 	GateOpen Gate = iota
-	// GateHeld: events wait in the journal. Events that the journal drops meanwhile are
+	// GateHeld: events wait in the journal. Events that the journal drops are
 	// counted as FeedStats.Skipped.
 	GateHeld
 	// GateDiscard: no consumer is connected, so events are not sent. A later consumer
@@ -107,7 +107,8 @@ func (f *Feed) Publish(events []kvevent.RouterEvent) {
 	f.wake.Raise()
 }
 
-// HealthChanged makes the feed announce its source at once. It never blocks.
+// HealthChanged implements residency.HealthObserver: the feed announces its source at once. It
+// never blocks.
 func (f *Feed) HealthChanged(kvevent.Health) { f.Announce() }
 
 // Announce makes the feed announce its source at once. It never blocks.

@@ -10,10 +10,10 @@ import (
 // whatever its size is.
 const inboxBlocks = 256 << 10
 
-// Inbox takes events from under a stream's lock to the goroutine that restates them in
-// other words. It is bounded. Events that find no room, or a gap in the stream, make
-// the inbox lossy: the goroutine then states everything again from a snapshot and calls
-// Resync. The inbox's mutex is the last lock of all.
+// Inbox is a bounded queue of events between a stream and the goroutine that publishes them in
+// another numbering. Add runs under the stream's lock. Events without room, or a gap in the
+// stream, make the inbox lossy: then the goroutine restates the whole state from a snapshot and
+// calls Resync. The inbox's mutex is a leaf.
 type Inbox struct {
 	maxEvents int
 	wake      func()
@@ -21,7 +21,7 @@ type Inbox struct {
 	mu     sync.Mutex
 	events []kvevent.RouterEvent // follow one another
 	blocks int
-	next   uint64 // id that the next event should have; 0: any
+	next   uint64 // expected id of the next event; 0: any
 	lost   bool   // events before events[0] are missing
 	dirty  bool
 	woken  bool // wake was called since Begin
@@ -29,8 +29,8 @@ type Inbox struct {
 	count  InboxStats
 	copies slab
 
-	// lends: the blocks of the events in the inbox are in copies, and those of the events
-	// that TakeAll returned last are in lent. The two change places at every TakeAll.
+	// lends: copies has the blocks of the queued events, lent the blocks of the events that
+	// TakeAll returned last. TakeAll swaps the two.
 	lends bool
 	lent  slab
 }
@@ -39,20 +39,20 @@ type Inbox struct {
 type InboxStats struct {
 	// Waiting events are in the inbox now.
 	Waiting int
-	// Overflows counts how often the inbox became lossy because it was full, and Gaps
-	// how often because events were missing in the stream. Dropped events were given up
-	// then. AfterClose events came after Close.
+	// Overflows counts how often the inbox became lossy because it was full, Gaps how often
+	// because the stream had a gap. Dropped counts the events that were dropped, AfterClose
+	// those that came after Close.
 	Overflows, Gaps, Dropped, AfterClose uint64
 }
 
-// NewInbox returns an empty inbox of at most maxEvents. It calls wake once when there
-// is something to do after Begin; wake must not block and must not call the inbox.
+// NewInbox returns an empty inbox of at most maxEvents. After each Begin the inbox calls wake
+// once, for the first event or mark. wake must not block and must not call the inbox.
 func NewInbox(maxEvents int, wake func()) *Inbox {
 	return &Inbox{maxEvents: maxEvents, wake: wake}
 }
 
-// NewLendingInbox returns an inbox that is read with TakeAll and not with Take. It uses
-// the memory of its events again.
+// NewLendingInbox returns an inbox that is read with TakeAll and not with Take. It reuses the
+// memory of its events.
 func NewLendingInbox(maxEvents int, wake func()) *Inbox {
 	b := NewInbox(maxEvents, wake)
 	b.lends, b.copies.grows, b.lent.grows = true, true, true
@@ -101,14 +101,14 @@ func (b *Inbox) dropLocked() {
 	b.reuseLocked()
 }
 
-// reuseLocked uses the memory of the copies again. No event may wait.
+// reuseLocked makes the memory of the copies free for new events. The inbox must be empty.
 func (b *Inbox) reuseLocked() {
 	if b.lends {
 		b.copies.reset()
 	}
 }
 
-// Wake wakes the goroutine for a reason that the inbox does not know.
+// Wake wakes the goroutine for a reason outside the inbox.
 func (b *Inbox) Wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,8 +122,8 @@ func (b *Inbox) wakeLocked() {
 	}
 }
 
-// MarkDirty says that everything must be stated again although no event is missing:
-// the state grew without events, or its readers forgot it.
+// MarkDirty asks for a restatement although no event is missing: the state grew without events,
+// or its readers dropped it.
 func (b *Inbox) MarkDirty() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +131,7 @@ func (b *Inbox) MarkDirty() {
 	b.wakeLocked()
 }
 
-// Begin begins a turn of the goroutine. It reports and clears the mark of MarkDirty.
+// Begin begins a turn of the goroutine. It returns and clears the mark of MarkDirty.
 func (b *Inbox) Begin() (dirty bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,8 +147,8 @@ func (b *Inbox) Lost() bool {
 	return b.lost
 }
 
-// Take moves the events with ids up to last to dst, in order; none while events before
-// them are missing. The events share memory with nothing that changes.
+// Take moves the events with ids up to last to dst, in order. It moves none while events before
+// them are missing. The inbox does not reuse their memory.
 func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,9 +161,9 @@ func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEve
 	return dst
 }
 
-// TakeAll exchanges the events of a lending inbox for those that the last TakeAll
-// returned, which must be cleared. It returns none while events before them are missing.
-// The blocks of the events are lent until the next TakeAll.
+// TakeAll returns the events of a lending inbox and takes back cleared, the cleared slice of the
+// last TakeAll. It returns no events while events before them are missing. The blocks of the
+// events are lent until the next TakeAll.
 func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,9 +177,8 @@ func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return events
 }
 
-// Resync gives up the events up to last, because a snapshot has them. It reports
-// whether the events that are left follow the snapshot. If they do, nothing is lost any
-// more.
+// Resync drops the events up to last, which a snapshot includes. It reports whether the other
+// events follow the snapshot without a gap; then the inbox is no longer lossy.
 func (b *Inbox) Resync(last uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,8 +220,8 @@ func (b *Inbox) removeLocked(n int) {
 	}
 }
 
-// Close refuses further events, and drops and counts those that wait. wake is not
-// called any more.
+// Close drops and counts the queued events, and refuses later ones. After Close the inbox does
+// not call wake.
 func (b *Inbox) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

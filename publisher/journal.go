@@ -8,16 +8,15 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// JournalEvents is how many events the journal of a Feed holds at most, and
-// journalBlocks how many blocks they have at most.
+// JournalEvents bounds the events in the journal of a Feed, journalBlocks the blocks in them.
 const (
 	JournalEvents = 4096
 	journalBlocks = 256 << 10
 )
 
-// Journal holds the newest entries of a numbered sequence, within a number of entries
-// and a total weight. Entries are never changed once they are appended, so copies of
-// them may be read without the lock that guards the journal.
+// Journal holds the newest entries of a numbered sequence, up to a number of entries and a total
+// weight. Appended entries never change, so that copies of them may be read without the lock
+// that guards the journal.
 type Journal[T any] struct {
 	entries   int
 	maxWeight int
@@ -29,8 +28,8 @@ type Journal[T any] struct {
 	weight      int
 }
 
-// NewJournal returns an empty journal of at most that many entries, whose weights are
-// at most maxWeight together. One entry is held whatever its weight is.
+// NewJournal returns an empty journal of at most that many entries, whose weights add up to at
+// most maxWeight. A single entry may have any weight.
 func NewJournal[T any](entries, maxWeight int, weigh func(*T) int) *Journal[T] {
 	return &Journal[T]{entries: entries, maxWeight: maxWeight, weigh: weigh}
 }
@@ -70,8 +69,8 @@ func (j *Journal[T]) dropOldest() {
 	j.first++
 }
 
-// Skip leaves a number out: the journal is empty, and every reader of the sequence
-// finds a hole behind the last entry.
+// Skip skips one number and empties the journal: readers of the sequence find a gap behind the
+// last entry.
 func (j *Journal[T]) Skip() {
 	clear(j.ring)
 	j.next++
@@ -87,8 +86,7 @@ func (j *Journal[T]) Held() (first, next uint64) { return j.first, j.next }
 // Holds reports whether the journal has entry n.
 func (j *Journal[T]) Holds(n uint64) bool { return j.first <= n && n < j.next }
 
-// From yields the entries from number n on. It begins with the oldest entry when that
-// is newer.
+// From yields the entries from number n on, or from the oldest entry if that is newer.
 func (j *Journal[T]) From(n uint64) iter.Seq2[uint64, *T] {
 	return func(yield func(uint64, *T) bool) {
 		for n := max(n, j.first); n < j.next && yield(n, j.at(n)); n++ {
@@ -109,8 +107,8 @@ func (j *Journal[T]) Range(first, last uint64) ([]T, bool) {
 	return entries, true
 }
 
-// FromLastCleared returns the events that still count: a cleared event makes all
-// before it void.
+// FromLastCleared returns the events from the last cleared event on. A cleared event voids all
+// events before it.
 func FromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
 	for i := len(events) - 1; i > 0; i-- {
 		if events[i].Kind == kvevent.Cleared {
@@ -120,15 +118,15 @@ func FromLastCleared(events []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return events
 }
 
-// slabBlocks is how many blocks a slab allocates at a time.
+// slabBlocks is the number of blocks that a slab allocates at a time.
 const slabBlocks = 1024
 
 // slab copies events without an allocation for each.
 type slab struct {
 	stored  []kvevent.StoredBlock
 	removed []kv.SequenceHash
-	// grows: the slab keeps all memory until reset, and then uses it again. Other slabs
-	// leave a full part to the copies in it.
+	// grows: the slab keeps all memory until reset, and then reuses it. Other slabs drop
+	// their memory when it is full; the copies in it keep it alive.
 	grows bool
 }
 
@@ -139,11 +137,11 @@ func (s *slab) clone(e *kvevent.RouterEvent) kvevent.RouterEvent {
 	return c
 }
 
-// reset takes back the memory of all copies.
+// reset makes the memory of all copies free for new ones.
 func (s *slab) reset() { s.stored, s.removed = s.stored[:0], s.removed[:0] }
 
-// carve returns a copy of list in memory that it takes from free. Free grows when it is
-// full if it may; older copies stay in the memory that it had before.
+// carve returns a copy of list in memory of *free. When *free is full carve replaces it by new
+// memory, larger if grows is set. Older copies stay in the old memory.
 func carve[T any](free *[]T, list []T, grows bool) []T {
 	n := len(*free)
 	switch {

@@ -10,30 +10,22 @@ import (
 // ErrClosed is the error of using a publisher or a feed after its Close.
 var ErrClosed = errors.New("publisher is closed")
 
-// Status is a source at one moment; see residency.Status, to which it
-// converts.
-type Status struct {
-	// LastEventID is the id of the newest event; 0 before the first.
-	LastEventID uint64
-	// Digest is the sum of kv.Digest over all resident (block, tier) pairs. Blocks is
-	// the number of these pairs.
-	Digest uint64
-	Blocks uint64
-	Health kvevent.Health
-}
+// Status is a source at one moment.
+type Status = kvevent.Status
 
-// Source is a stream as its publishers see it. A publisher calls its methods without a
+// Source is the interface of publishers to a stream. A publisher calls its methods without a
 // lock of its own. Status and Snapshot give pending events to Publish before they
-// return.
+// return. *residency.Stream and *residency.Merged of package consolidator/residency are
+// Sources.
 type Source interface {
 	Owner() kv.Owner
 	Status() Status
-	// Snapshot returns everything the owner holds as stored events, parents before
-	// children, with the id of the last event in it and the digest.
+	// Snapshot returns the owner's state as stored events, parents before children, with
+	// the id of the last event in it and the digest.
 	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
 }
 
-// Meta is what announcements say besides the status; see kvevent.Announcement.
+// Meta has the constant fields of announcements; see kvevent.Announcement.
 type Meta struct {
 	Pool      uint64
 	Namespace kv.NamespaceID
@@ -42,8 +34,8 @@ type Meta struct {
 	Card      kvevent.ModelCard
 }
 
-// Alarm wakes one goroutine. Alarms that are raised before the goroutine looks count
-// as one.
+// Alarm wakes one goroutine. Several calls of Raise wake it once if it has not received in
+// between.
 type Alarm chan struct{}
 
 // NewAlarm returns an alarm that was not raised.

@@ -12,42 +12,56 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// cardTable holds the workers' cards for the scheduler. Its lock is a leaf: the scheduler
-// reads cards with its own lock held.
+// cardTable has the workers' cards for the scheduler. Its lock is a leaf: the scheduler reads
+// cards under its own lock.
 type cardTable struct {
 	mu    sync.Mutex
 	cards map[kv.Worker]card
-	// measured is true when a reported capacity is new to the scheduler.
-	measured bool
+	// capacityChanged is true when the scheduler has not read a reported capacity yet.
+	capacityChanged bool
 }
 
-// card is what is known of a worker: its announced card, the capacity of its device in
-// blocks as last reported (0 for none), and config, the same for the scheduler. The
-// reported capacity is used when the card has none.
+// card is a worker's announced card with the last reported capacity of its device, in blocks,
+// 0 for none. config uses the reported capacity when the announced card has none.
 type card struct {
-	said   kvevent.ModelCard
-	blocks uint64
-	config schedule.WorkerConfig
+	announced      kvevent.ModelCard
+	reportedBlocks uint64
+	config         schedule.WorkerConfig
 }
 
 func newCardTable() *cardTable { return &cardTable{cards: make(map[kv.Worker]card)} }
 
-// of returns the configuration of a worker; a zero value for an unknown one.
+// of returns the configuration of a worker, a zero value for an unknown worker.
 func (t *cardTable) of(w kv.Worker) schedule.WorkerConfig {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cards[w].config
 }
 
-// set stores a worker's card. It reports whether the worker was known with another card.
+// silent reports whether a worker is known to publish no events.
+func (t *cardTable) silent(w kv.Worker) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cards[w].announced.Silent
+}
+
+// place returns the endpoint and the number of ranks that a worker announces.
+func (t *cardTable) place(w kv.Worker) (endpoint string, ranks int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.cards[w].announced
+	return c.Endpoint, max(1, int(c.Ranks))
+}
+
+// set stores a worker's announced card. It reports whether the worker had another card.
 func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, known := t.cards[w]
-	if known && before.said == *c {
+	if known && before.announced == *c {
 		return false
 	}
-	t.cards[w] = newCard(c, before.blocks)
+	t.cards[w] = newCard(c, before.reportedBlocks)
 	return known
 }
 
@@ -57,24 +71,24 @@ func newCard(c *kvevent.ModelCard, blocks uint64) card {
 	}}
 }
 
-// reported stores the capacity of a load report; 0 is ignored.
-func (t *cardTable) reported(w kv.Worker, blocks uint64) {
+// setReported stores the capacity of a load report, in blocks. It ignores 0.
+func (t *cardTable) setReported(w kv.Worker, blocks uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, known := t.cards[w]
-	if !known || blocks == 0 || c.blocks == blocks {
+	if !known || blocks == 0 || c.reportedBlocks == blocks {
 		return
 	}
-	t.measured = t.measured || c.said.DeviceBlocks == 0
-	t.cards[w] = newCard(&c.said, blocks)
+	t.capacityChanged = t.capacityChanged || c.announced.DeviceBlocks == 0
+	t.cards[w] = newCard(&c.announced, blocks)
 }
 
-// takeMeasured reports once whether the scheduler must read the cards again.
-func (t *cardTable) takeMeasured() bool {
+// takeCapacityChanged returns and clears capacityChanged.
+func (t *cardTable) takeCapacityChanged() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	measured := t.measured
-	t.measured = false
+	measured := t.capacityChanged
+	t.capacityChanged = false
 	return measured
 }
 

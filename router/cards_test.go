@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -11,28 +10,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
-
-// The scheduler is told when a worker that it knows describes itself in another way, and
-// only then.
-func TestCardTableTellsChanges(t *testing.T) {
-	cards, w := newCardTable(), sourcetest.WorkerOwner(1).Worker()
-	first := kvevent.ModelCard{DeviceBlocks: 3, MaxBatchedTokens: 4, Taints: "a,b"}
-	if cards.set(w, &first) || cards.set(w, &first) {
-		t.Error("a new worker, or the same card again, is a change")
-	}
-	if c := cards.of(w); c.TotalBlocks != 3 || c.MaxBatchedTokens != 4 || fmt.Sprint(c.Taints) != "[a b]" {
-		t.Errorf("%+v", c)
-	}
-	second := first
-	second.Taints = "a"
-	if !cards.set(w, &second) {
-		t.Error("other taints are no change")
-	}
-	cards.remove(w)
-	if c := cards.of(w); c.TotalBlocks != 0 || c.Taints != nil {
-		t.Errorf("of a worker that is gone: %+v", c)
-	}
-}
 
 // A worker's card is there before the worker is a member, so that no decision finds the
 // worker without it.

@@ -12,19 +12,18 @@
 // and estimator of one model; Models finds the model of a request. Package decide makes
 // the decision. Package api serves a Router over HTTP and NATS.
 //
-// Guarantees: a Match says how much the decision knew; see feed.Quality. While a source is
-// disconnected, the router forgets none of its workers. A router may start before its
-// transport: it knows no workers until the transport connects. With Options.Snapshots it
-// begins with the stored snapshot.
+// Guarantees: a Match has the feed.Quality of the decision. The router keeps the workers of a
+// disconnected source. A router may start before its transport: it has no workers until the
+// transport connects. With Options.Snapshots it begins with the stored snapshot.
 //
-// A caller that chooses a worker itself books the request with Model.Decide's AddRequest,
-// so that later decisions see its load.
+// A caller that chooses a worker itself books the request with Model.Decide's AddRequest, so
+// that later decisions count its load.
 //
-// Concurrency: Run applies messages in one goroutine; a bounded number of others ask
-// publishers. Decisions run on the caller's goroutine. They read the index without a lock
-// and take a short lock to book. Lock order: feeds, Models, scheduler, then the index's
-// writer, the cards and the estimator.
+// Concurrency: Run applies messages in one goroutine. A bounded number of goroutines query
+// publishers. Decisions run on the caller's goroutine. They read the index without a lock and
+// take a short lock to book. Lock order: feeds, Models, scheduler, then the index's writer,
+// the cards and the estimator.
 //
-// Failure: a decision fails when there is no worker, when its request id is in use, or when
-// its input is bad. Every other trouble lowers the quality and is counted.
+// Failure: a decision fails without a worker, with a request id in use, or with invalid
+// input. Every other failure lowers the quality and is counted.
 package router

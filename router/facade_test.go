@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,28 +57,6 @@ func TestFacadeWorkersAreRoutedTo(t *testing.T) {
 		}
 		if m := b.Best(sourcetest.Tokens(1)); m.Worker.ID != 7 || b.Router.Ready() != nil {
 			t.Errorf("%+v; ready: %v", m.Worker, b.Router.Ready())
-		}
-	})
-}
-
-// What somebody else sent to a worker is measured like what was sent from here.
-func TestAddedRequestsAreMeasured(t *testing.T) {
-	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *routertest.Bench) {
-		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
-		for i := range 12 {
-			b.Send(p.Announce())
-			q := &router.Request{ID: fmt.Sprint(i), Tokens: make([]uint32, 4000)}
-			if err := b.AddRequest(q, kv.Worker{ID: 1}, 0); err != nil {
-				t.Fatal(err)
-			}
-			b.Pass(time.Second)
-			if err := b.Router.MarkPrefillCompleted("", q.ID); err != nil {
-				t.Fatal(err)
-			}
-			b.Router.Free("", q.ID)
-		}
-		if got := routertest.Text(t, routertest.Call(t, api.New(b.Router, api.Options{}).Handler(), "GET", "/v1/workers", "", "")); !strings.Contains(got, `"source":"measured","samples":12`) {
-			t.Errorf("workers %s", got)
 		}
 	})
 }

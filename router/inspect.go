@@ -19,10 +19,10 @@ func (r *Router) Workers() []feed.Worker { return r.feeds.Workers() }
 // Feeds returns the state of each publisher's feed, ordered by owner.
 func (r *Router) Feeds() []feed.State { return r.feeds.States() }
 
-// Loads returns the last load reports of workers and pools, of at most a minute ago.
+// Loads returns the last load report of each worker and pool, at most a minute old.
 func (r *Router) Loads() map[kv.Owner]feed.Load { return r.feeds.Loads(time.Now()) }
 
-// Measures returns what the estimators learned of each worker; nil without cost mode.
+// Measures returns the measures of each worker; nil without cost mode.
 func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 	for _, m := range r.models.all() {
 		if m.estimate != nil {
@@ -35,10 +35,10 @@ func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 // Quality returns the worst quality of all models with workers.
 func (r *Router) Quality() feed.Quality { return r.models.quality() }
 
-// Stats are the gauges and counters of all parts. Index and Requests are sums over the
-// models, retired ones included.
+// Stats are the gauges and counters of all parts. Index and Requests are sums over all
+// models, including retired ones.
 type Stats struct {
-	Workers   int `metric:"workers" help:"Workers that requests may be sent to."`
+	Workers   int `metric:"workers" help:"Workers that may get requests."`
 	Index     index.Stats
 	Requests  schedule.Stats
 	Models    []ModelStats
@@ -67,10 +67,10 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 	}
 }
 
-// Ready returns why the router cannot route a request; nil when it can. A disconnected
-// source does not matter: answers say feed.Degraded then.
+// Ready returns nil if the router can route a request, else the reason. A router with a
+// disconnected source is ready: its answers are feed.Degraded.
 func (r *Router) Ready() error {
-	// Workers of decide.Router.RegisterWorkers count, which nobody announces.
+	// Workers of decide.Router.RegisterWorkers count too.
 	if slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
 		return r.Started()
 	}
@@ -82,8 +82,8 @@ func (r *Router) Ready() error {
 
 // Sources returns the transports' own metrics, if there are any.
 func (r *Router) Sources() []source.Metrics {
-	if counting, ok := r.transport.(source.Measured); ok {
-		return counting.Metrics()
+	if measured, ok := r.transport.(source.Measured); ok {
+		return measured.Metrics()
 	}
 	return nil
 }

@@ -28,8 +28,9 @@ type Metrics struct {
 	hits     *prometheus.CounterVec
 	tokens   prometheus.Counter
 	overhead *overheadMetrics
-	// API has the counters of package api.
-	API APICounters
+	// API has the counters of package api, Door the metrics of package frontend.
+	API  APICounters
+	Door *DoorMetrics
 }
 
 // APICounters count requests that were not served. Package api adds to the counters.
@@ -40,11 +41,11 @@ type APICounters struct {
 
 // apiStats is a snapshot of APICounters. The metric names follow "blockyard_router_".
 type apiStats struct {
-	BodiesRefused   uint64 `metric:"bodies_refused" help:"Requests refused because other requests' bodies left no room for theirs."`
-	BodiesSlow      uint64 `metric:"bodies_slow" help:"Slow uploads that were ended because others needed their room."`
-	NATSBusy        uint64 `metric:"nats_requests_busy" help:"Requests over NATS that found too many others."`
-	NATSDropped     uint64 `metric:"nats_requests_dropped" help:"Requests over NATS that found no room in the queue."`
-	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS that found no connection."`
+	BodiesRefused   uint64 `metric:"bodies_refused" help:"Requests refused because the bodies of other requests filled the memory."`
+	BodiesSlow      uint64 `metric:"bodies_slow" help:"Slow uploads ended because other requests needed the memory."`
+	NATSBusy        uint64 `metric:"nats_requests_busy" help:"Requests over NATS refused because too many were in progress."`
+	NATSDropped     uint64 `metric:"nats_requests_dropped" help:"Requests over NATS dropped from the full queue."`
+	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS lost without a connection."`
 }
 
 func (c *APICounters) stats() apiStats {
@@ -67,37 +68,55 @@ func newMetrics(r *Router) *Metrics {
 		}, []string{"status"}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "blockyard_router_decision_seconds",
-			Help: "Time to choose a worker: hashing, index, scheduling; without the wait for one.",
+			Help: "Time to choose a worker: hashing, index and scheduling, without the wait in the queue.",
 			// 10 µs to 160 ms.
 			Buckets: prometheus.ExponentialBuckets(10e-6, 2, 15),
 		}),
 		hitRate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "blockyard_router_kv_hit_rate",
-			Help:    "Cached share of the prompt on the chosen worker, tiers weighted.",
+			Help:    "Cached share of the prompt on the chosen worker, weighted by tier.",
 			Buckets: prometheus.LinearBuckets(0, 0.05, 21),
 		}),
 		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "blockyard_router_hit_blocks_total",
-			Help: "Prompt blocks that the chosen workers had, by tier.",
+			Help: "Prompt blocks cached on the chosen workers, by tier.",
 		}, []string{"tier"}),
 		tokens: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "blockyard_router_input_tokens_total",
 			Help: "Prompt tokens of routed requests.",
 		}),
 	}
-	m.overhead = newOverheadMetrics(m.registry)
+	m.overhead, m.Door = newOverheadMetrics(m.registry), newDoorMetrics(m.registry)
 	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens,
 		&statsCollector{router: r}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
+// AddStats adds the numbers of a snapshot struct, which package internal/metric describes.
+// read returns a new snapshot at each scrape. A prefix is added once.
+func AddStats[T any](m *Metrics, prefix string, read func() T) {
+	m.registry.MustRegister(collector(func(out chan<- prometheus.Metric) {
+		s := read()
+		prom.Families(out, prefix, &s)
+	}))
+}
+
+// collector is an unchecked collector: its metrics are what the function sends.
+type collector func(out chan<- prometheus.Metric)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) { c(out) }
+
 // Handler serves the metrics over HTTP.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Decided counts a decision that took d for a prompt of so many tokens.
+// Decided counts a decision that took d. tokens is the length of the prompt.
 func (m *Metrics) Decided(d time.Duration, match *Match, tokens int) {
 	m.Served("new", match.Quality)
 	m.latency.Observe(d.Seconds())
@@ -124,8 +143,7 @@ type statsCollector struct{ router *Router }
 
 var _ prometheus.Collector = (*statsCollector)(nil)
 
-// Describe sends nothing, which makes this an unchecked collector: its metrics
-// are what Collect sends.
+// Describe sends nothing. The registry then does not check the metrics of Collect.
 func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends one metric for each field of Stats.
@@ -145,7 +163,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		collectEstimates(c.router.Measures(), &sum.Estimate, out)
 	}
 
-	if c.router.config.Guesses() {
+	if c.router.config.Guesses() || sum.Guess.Recorded > 0 {
 		prom.Families(out, prefix, &sum.Guess)
 		desc := prometheus.NewDesc(prefix+"guesses_unrecorded_total", "Routing decisions that could not be recorded as predictions.", nil, nil)
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(sum.Unremembered))
@@ -156,10 +174,9 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectBackpressure sends the requests that the queue turned away, by the limit that
-// was reached.
+// collectBackpressure sends the requests that the queue refused, by the reached limit.
 func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
-	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests that a full queue turned away.", []string{"reason"}, nil)
+	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests refused by the full queue.", []string{"reason"}, nil)
 	for reason, n := range map[string]uint64{
 		"request_limit": s.RejectedRequests, "raw_isl_token_limit": s.RejectedTokens, "cached_token_limit": s.RejectedCachedTokens,
 		"allowed_worker_limit": s.RejectedAllowed,

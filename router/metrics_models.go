@@ -24,9 +24,9 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 		}
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	send("workers", "Workers of a model that requests may be sent to.", gauge, func(s *ModelStats) float64 { return float64(s.Workers) })
+	send("workers", "Workers of a model that may get requests.", gauge, func(s *ModelStats) float64 { return float64(s.Workers) })
 	send("active_requests", "Requests booked on a model's workers.", gauge, func(s *ModelStats) float64 { return float64(s.Requests.Load.Requests) })
-	send("queue_pending_requests", "Requests that wait for a worker of a model.", gauge, func(s *ModelStats) float64 { return float64(s.Requests.Queue.Pending) })
+	send("queue_pending_requests", "Requests waiting for a worker of a model.", gauge, func(s *ModelStats) float64 { return float64(s.Requests.Queue.Pending) })
 	send("index_blocks", "Distinct blocks in a model's index.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Blocks) })
 	send("index_bytes", "Memory of a model's index, in bytes.", gauge, func(s *ModelStats) float64 { return float64(s.Index.Bytes) })
 	send("requests_booked_total", "Requests booked on a model's workers, since the model was opened.", counter, func(s *ModelStats) float64 { return float64(s.Requests.Load.Added) })
@@ -36,8 +36,8 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 // and with the labels of Dynamo's frontend.
 func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
 	labels := []string{"worker_id", "dp_rank", "worker_type"}
-	blocks := prometheus.NewDesc("dynamo_frontend_worker_active_decode_blocks", "Prompt blocks of the requests booked on a worker, shared prefixes counted once.", labels, nil)
-	tokens := prometheus.NewDesc("dynamo_frontend_worker_active_prefill_tokens", "Prompt tokens of the requests booked on a worker that are not computed yet.", labels, nil)
+	blocks := prometheus.NewDesc("dynamo_frontend_worker_active_decode_blocks", "Prompt blocks of the requests booked on a worker. Shared prefixes count once.", labels, nil)
+	tokens := prometheus.NewDesc("dynamo_frontend_worker_active_prefill_tokens", "Prompt tokens not computed yet of the requests booked on a worker.", labels, nil)
 	sums := make(map[kv.Worker]schedule.PotentialLoad)
 	for _, m := range c.router.models.all() {
 		for _, l := range m.scheduler.Loads(nil) {
@@ -54,18 +54,17 @@ func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectEstimates sends what was learned of each worker, with where it comes from, and
-// what the estimators count.
+// collectEstimates sends the measures of each worker and the estimators' gauges and counters.
 func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out chan<- prometheus.Metric) {
 	rate := prometheus.NewDesc("blockyard_router_measured_rate",
-		"What a worker or its pool was measured to do in a second of busy time: prefill_tokens, copy_bytes, disk_bytes. Of source model: the median of the others stands in.",
+		"Measured rate of a worker or its pool per second of busy time: prefill_tokens, copy_bytes, disk_bytes. Source model is the median of the model's workers.",
 		[]string{"worker", "measure", "source"}, nil)
 	age := prometheus.NewDesc("blockyard_router_measured_age_seconds", "Age of the last sample of a worker's measured rate.", []string{"worker", "measure"}, nil)
-	each := prometheus.NewDesc("blockyard_router_measured_request_seconds", "What every request of a worker was measured to cost besides its tokens.", []string{"worker"}, nil)
+	fixedCost := prometheus.NewDesc("blockyard_router_measured_request_seconds", "Measured fixed cost of a request on a worker, in seconds.", []string{"worker"}, nil)
 	for _, w := range measures {
 		name := w.Worker.String()
 		if w.RequestSeconds > 0 {
-			out <- prometheus.MustNewConstMetric(each, prometheus.GaugeValue, w.RequestSeconds, name)
+			out <- prometheus.MustNewConstMetric(fixedCost, prometheus.GaugeValue, w.RequestSeconds, name)
 		}
 		for _, m := range []struct {
 			name string
@@ -80,15 +79,15 @@ func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out
 			}
 		}
 	}
-	total := prometheus.NewDesc("blockyard_router_estimate_total", "What the estimator of times to first tokens counts.", []string{"counter"}, nil)
-	now := prometheus.NewDesc("blockyard_router_estimate", "What the estimator of times to first tokens knows of now.", []string{"gauge"}, nil)
+	total := prometheus.NewDesc("blockyard_router_estimate_total", "Counters of the estimator of times to first tokens.", []string{"counter"}, nil)
+	now := prometheus.NewDesc("blockyard_router_estimate", "Gauges of the estimator of times to first tokens.", []string{"gauge"}, nil)
 	prom.Kinds(out, total, now, s)
 }
 
 // collectLoads sends a gauge for each number of the last load reports, and the reports' ages.
 func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	now := time.Now()
-	load := prometheus.NewDesc("blockyard_router_load", "Last load report of a worker or pool, by kind of number.", []string{"owner", "kind"}, nil)
+	load := prometheus.NewDesc("blockyard_router_load", "Numbers of the last load report of a worker or pool, by kind.", []string{"owner", "kind"}, nil)
 	age := prometheus.NewDesc("blockyard_router_load_age_seconds", "Age of the last load report of a worker or pool.", []string{"owner"}, nil)
 	for o, l := range c.router.Loads() {
 		out <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, now.Sub(l.At).Seconds(), o.String())
@@ -98,10 +97,10 @@ func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectSources sends the transports' own metrics.
+// collectSources sends the metrics of the transports.
 func (c *statsCollector) collectSources(out chan<- prometheus.Metric) {
-	total := prometheus.NewDesc("blockyard_router_source_total", "What a source of events counts itself, such as Dynamo's.", []string{"source", "counter"}, nil)
-	now := prometheus.NewDesc("blockyard_router_source", "What a source of events measures itself, such as Dynamo's.", []string{"source", "gauge"}, nil)
+	total := prometheus.NewDesc("blockyard_router_source_total", "Counters of a source of events, such as Dynamo's.", []string{"source", "counter"}, nil)
+	now := prometheus.NewDesc("blockyard_router_source", "Gauges of a source of events, such as Dynamo's.", []string{"source", "gauge"}, nil)
 	for _, s := range c.router.Sources() {
 		for name, v := range s.Counters {
 			out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(v), s.Name, name)

@@ -10,7 +10,7 @@ import (
 )
 
 // overheadMetrics are the durations of a decision's parts and the hits of the shared cache.
-// Each has two names, ours and Dynamo's, for dashboards that exist for Dynamo.
+// Each has two names, Blockyard's and Dynamo's. Dynamo's dashboards need the second.
 type overheadMetrics struct {
 	blockHashing, sequenceHashing, findMatches, sharedCache, scheduling, total histograms
 	sharedRate, sharedBeyond                                                   histograms
@@ -47,23 +47,23 @@ func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 	short, long := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.01, 3, 17)
 	m := &overheadMetrics{
 		blockHashing:    overhead("block_hashing_ms", "Time to hash a prompt's blocks, in ms.", short),
-		sequenceHashing: overhead("seq_hashing_ms", "Time to name the blocks that count as active, in ms.", short),
-		findMatches:     overhead("indexer_find_matches_ms", "Time to ask the index, in ms.", long),
-		sharedCache:     overhead("shared_cache_query_ms", "Time to ask the shared cache, in ms.", long),
-		scheduling:      overhead("scheduling_ms", "Time to choose a worker, waiting for one included, in ms.", long),
+		sequenceHashing: overhead("seq_hashing_ms", "Time to hash the blocks that count as active, in ms.", short),
+		findMatches:     overhead("indexer_find_matches_ms", "Time to query the index, in ms.", long),
+		sharedCache:     overhead("shared_cache_query_ms", "Time to query the shared cache, in ms.", long),
+		scheduling:      overhead("scheduling_ms", "Time to choose a worker, including the wait in the queue, in ms.", long),
 		total:           overhead("total_ms", "Time of the whole decision, in ms.", long),
 		sharedRate: component("shared_cache_hit_rate", "Share of a prompt's blocks that the shared cache has.",
 			prometheus.LinearBuckets(0, 0.05, 21)),
-		sharedBeyond: component("shared_cache_beyond_blocks", "Blocks of a prompt in the shared cache beyond what the chosen worker has.",
+		sharedBeyond: component("shared_cache_beyond_blocks", "Blocks of a prompt in the shared cache beyond the chosen worker's prefix.",
 			slices.Insert(prometheus.ExponentialBuckets(1, 2, 15), 0, 0)),
 		modes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "blockyard_router_decisions_total",
-			Help: "Decisions by how workers were scored: weights, cost, fallback (cost without a measure) or none.",
+			Help: "Decisions by score: weights, cost, fallback (cost without a measure) or none.",
 		}, []string{"score"}),
 	}
 	for _, prefix := range []string{"blockyard_router_overhead_", "dynamo_router_overhead_"} {
 		m.sharedErrors = append(m.sharedErrors, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "shared_cache_errors_total", Help: "Questions to the shared cache without a usable answer."}))
+			Name: prefix + "shared_cache_errors_total", Help: "Queries to the shared cache without a usable answer."}))
 		to.MustRegister(m.sharedErrors[len(m.sharedErrors)-1])
 	}
 	to.MustRegister(m.modes)
@@ -100,7 +100,7 @@ func (m *overheadMetrics) sharedCacheFailed() {
 	}
 }
 
-// scoreKind returns Match.Mode as one word.
+// scoreKind returns the label of a Match.Mode.
 func scoreKind(mode string) string {
 	switch {
 	case mode == "":

@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
@@ -34,9 +35,9 @@ type Model struct {
 	cards     *cardTable
 	metrics   *Metrics
 	log       *zap.Logger
-	// unbookedOnce logs once, for all models, that requests are routed without being booked.
+	// unbookedOnce logs the first unbooked request of all models.
 	unbookedOnce *sync.Once
-	// current is the view that package feed published last.
+	// current is the last view of package feed.
 	current atomic.Pointer[feed.View]
 }
 
@@ -62,7 +63,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metr
 	}
 	out.decide, err = decide.New(decide.Options{
 		Config: o.Config, Index: out.index, Scheduler: out.scheduler,
-		BlockSize: func() int { return int(key.BlockSize) }, IsEagle: out.IsEagle,
+		BlockSize: func() int { return int(key.BlockSize) }, IsEagle: out.IsEagle, Silent: out.cards.silent,
 		SharedCache: cache, PrefillLoadEstimator: o.PrefillLoadEstimator,
 		Observer: &decisionObserver{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
 	})
@@ -77,12 +78,13 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 		Members: m.index.Members, Worker: m.cards.of,
 		Held: func(l *index.Members, at int) uint64 { return m.index.Held(l, at) + m.decide.Guessed(l, at) },
 	}
-	if s.Selector == nil && c.RouterMode == config.ModeRoundRobin {
-		s.Selector = &schedule.RoundRobin{}
+	if s.Selector == nil {
+		s.Selector = selectorOf(c)
 	}
 	if m.estimate != nil {
 		s.Estimator = m.estimate
-		// Nobody frees a request that expired, or whose worker left.
+		// The estimator must also learn of requests that end without Free: expired requests,
+		// and requests of a worker that left.
 		s.Load.Ended = m.estimate.Dropped
 	}
 	if c.RouterPrefillLoadModel == config.LoadModelAIC {
@@ -96,20 +98,37 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 	return s
 }
 
-// IsEagle reports whether the workers hash pairs of tokens: the configuration says so, or
-// most workers' cards do.
+// selectorOf returns the selector of the configured mode; nil for the mode kv.
+func selectorOf(c *config.Config) schedule.Selector {
+	switch c.RouterMode {
+	case config.ModeRoundRobin:
+		return &schedule.RoundRobin{}
+	case config.ModeRandom:
+		return modes.NewRandom(c.Seed)
+	case config.ModePowerOfTwo:
+		return modes.NewPowerOfTwo(c.Seed)
+	case config.ModeLeastLoaded:
+		return modes.NewLeastLoaded(c.Seed)
+	case config.ModeDirect:
+		return modes.Direct{}
+	}
+	return nil
+}
+
+// IsEagle reports whether the workers hash pairs of tokens, by the configuration or by most
+// workers' cards.
 func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().Pairs }
 
 // Quality returns the quality of a decision made now.
 func (m *Model) Quality() feed.Quality {
-	if m.config.RouterMode == config.ModeRoundRobin {
+	if m.config.RouterMode != config.ModeKV {
 		return feed.Fallback
 	}
 	return m.current.Load().Quality
 }
 
-// hasWorkers reports whether there is a worker. Workers of decide.Router.RegisterWorkers
-// count.
+// hasWorkers reports whether the model has a worker: an announced one, or one that the
+// caller registered with decide.Router.RegisterWorkers.
 func (m *Model) hasWorkers() bool { return len(m.index.Members().List) > 0 }
 
 // Idle implements feed.Model.
@@ -121,10 +140,15 @@ func (m *Model) Index() *index.Index { return m.index }
 // SetView implements feed.Model.
 func (m *Model) SetView(v feed.View) { m.current.Store(&v) }
 
-// Decide returns the decision of the model.
+// Key returns the model's name and block size.
+func (m *Model) Key() feed.ModelKey { return m.key }
+
+// Decide returns the model's decide.Router.
 func (m *Model) Decide() *decide.Router { return m.decide }
 
-// FindBestMatch chooses the worker for a request; see Router.FindBestMatch.
+// FindBestMatch chooses the worker for a request and waits while the request is queued. The
+// match carries a quality, which says how far its hits can be trusted. Errors are those of
+// Router.FindBestMatch.
 func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	quality := m.Quality()
 	found, err := m.decide.FindBestMatchDetails(ctx, q)
@@ -132,35 +156,64 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 		return Match{}, err
 	}
 	if found.Waited > 0 {
-		// The request was hashed before the wait and its worker chosen after it.
+		// The hits may be from before the wait or from its end.
 		quality = worse(quality, m.Quality())
+	}
+	if quality != feed.Fallback && m.guessed(found.Worker) {
+		// The worker's hits are predictions.
+		quality = feed.Fallback
 	}
 	if q.UpdateStates && !found.Booked {
 		m.unbookedOnce.Do(func() {
-			m.log.Warn("too many active requests: further ones are routed without being booked, so their load is not counted; raise router_max_active_requests",
+			m.log.Warn("too many active requests: further requests are routed without a booking, and their load is not counted; raise router_max_active_requests",
 				zap.Uint64("router_max_active_requests", m.config.MaxActiveRequests))
 		})
 	}
 	return Match{found, quality}, nil
 }
 
+// Place is where a worker takes requests.
+type Place struct {
+	// Endpoint is the URL of the worker's server, empty when the worker told none.
+	Endpoint string
+	// Ranks is the number of the worker's data-parallel ranks, at least 1.
+	Ranks int
+}
+
+// Place returns where a worker takes requests.
+func (m *Model) Place(w kv.Worker) Place {
+	endpoint, ranks := m.cards.place(w)
+	return Place{endpoint, max(ranks, m.decide.Ranks(w.ID))}
+}
+
+// guessed reports whether nobody tells what a worker holds: it publishes no events and has
+// no pool.
+func (m *Model) guessed(w kv.Worker) bool {
+	members := m.index.Members()
+	at, ok := members.Find(w)
+	return ok && members.List[at].Pool == 0 && m.cards.silent(w)
+}
+
 // tick does the timed work of the model.
 func (m *Model) tick() {
-	if m.cards.takeMeasured() {
-		m.scheduler.WorkersChanged() // once for all workers, because the call looks at each worker
+	if m.cards.takeCapacityChanged() {
+		m.scheduler.WorkersChanged() // once for all changes, because the call reads every card
 	}
 	m.decide.Tick()
 	m.index.Sweep(sweepRuns)
 }
 
-// close ends what runs for the model.
+// close closes the model's predictions.
 func (m *Model) close() error { return m.decide.Close() }
 
 // SetCard implements feed.Model.
 func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
-	// The scheduler notices a new worker by the list of members.
+	// The scheduler reads the card of a new worker when the list of members changes.
 	if m.cards.set(w, &a.Card) {
 		m.scheduler.WorkersChanged()
+	}
+	if !a.Card.Silent {
+		m.decide.EventsBegin(w)
 	}
 	if m.estimate != nil {
 		m.estimate.SetWorker(w, a.Pool, a.Model)
@@ -182,7 +235,7 @@ func (m *Model) Forget(w kv.Worker) {
 // ApplyLoad implements feed.Model.
 func (m *Model) ApplyLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
-		m.cards.reported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
+		m.cards.setReported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
 		m.scheduler.ReportUsedBlocks(l.Owner.Worker(), l.Worker.DeviceBlocksUsed)
 		// An engine that does not report its blocks does not report its requests.
 		if l.Worker.DeviceBlocksTotal > 0 {
@@ -202,12 +255,11 @@ type ModelStats struct {
 	Workers  int
 	Index    index.Stats
 	Requests schedule.Stats
-	// Guess is 0 unless decisions are remembered, Estimate unless workers are scored by
-	// cost.
+	// Guess is zero without predictions. Estimate is zero without cost mode.
 	Guess    approx.Stats
 	Estimate estimate.Stats
-	// Unbooked counts requests that found no room on the account, Unremembered decisions
-	// that were not remembered.
+	// Unbooked counts requests that AddRequest could not book. Unremembered counts decisions
+	// that could not be recorded as predictions.
 	Unbooked, Unremembered uint64
 }
 
@@ -225,7 +277,7 @@ func (m *Model) stats() ModelStats {
 	return s
 }
 
-// stats returns the stats of the open models and their sum, with the counters of retired
+// stats returns the stats of each open model, and their sum with the counters of retired
 // models.
 func (d *Models) stats() (all []ModelStats, sum ModelStats) {
 	d.mu.Lock()

@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/routertest"
-	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
@@ -35,24 +33,6 @@ func TestQueueGoesByTheAnnouncedStep(t *testing.T) {
 		p.Meta.Card.MaxBatchedTokens = 8 * sourcetest.BlockSize
 		b.Send(p.Announce())
 		if got := <-waits; got != "waits 200" {
-			t.Error(got)
-		}
-	})
-}
-
-// The same for a worker that registers.
-func TestQueueGoesByTheRegisteredStep(t *testing.T) {
-	routertest.OnRegistryWith(t, router.Options{Config: routertest.HalfAStep()}, registry.Options{}, func(b *routertest.Bench, r *registry.Source) {
-		h := api.New(b.Router, api.Options{}).Handler()
-		routertest.Call(t, api.New(b.Router, api.Options{}).ControlHandler(), "POST", "/v1/workers", "", fmt.Sprintf(`{"worker_id":5,"model":"m","block_size":%d,"max_num_batched_tokens":%d}`, sourcetest.BlockSize, sourcetest.BlockSize))
-		b.Pass(time.Second)
-		b.Route(h, "r1", routertest.NewBody("", 1))
-		waits := b.Later(h, "r2", routertest.NewBody("", 2))
-		if n := b.Router.Stats().Requests.Queue.Pending; n != 1 {
-			t.Errorf("%d wait", n)
-		}
-		b.Route(h, "r1", `{"method":"mark_prefill"}`)
-		if got := <-waits; got != "r2 200" {
 			t.Error(got)
 		}
 	})

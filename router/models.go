@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	// ErrUnknownModel: no worker serves the model that a request names.
+	// ErrUnknownModel says that no worker serves the model of a request.
 	ErrUnknownModel = errors.New("no worker serves the model")
-	// ErrModelRequired: a request names no model, and workers serve several.
+	// ErrModelRequired says that a request names no model, but workers serve several.
 	ErrModelRequired = errors.New("model: is required")
 )
 
@@ -28,16 +28,16 @@ var (
 // their model by name.
 type Models struct {
 	options      *Options
-	shared       *sharedcache.Client // nil when Options has one, or none is configured
+	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	metrics      *Metrics
 	unbookedOnce sync.Once
 
-	// routes is what requests read, without a lock.
+	// routes is read by requests without a lock.
 	routes atomic.Pointer[routes]
 
 	mu    sync.Mutex
 	byKey map[feed.ModelKey]*Model
-	// busy are the thresholds of models to come; nil means the configuration's.
+	// busy are the thresholds of models opened later; nil means those of the configuration.
 	busy *schedule.BusyThresholds
 	// retired has the counters of retired models.
 	retired ModelStats
@@ -49,11 +49,11 @@ type Models struct {
 type routes struct {
 	// all are the open models, ordered by key.
 	all []*Model
-	// byName has the models with workers. Of several block sizes of one name it has the
-	// one with publishers, then the one with most workers.
+	// byName has the models with workers. For several block sizes of one name see
+	// preferredOver.
 	byName map[string]*Model
-	// unnamed is the model of requests without a name; nil when several models rank
-	// equally.
+	// unnamed is the model of requests without a name: the only one of the highest rank. It
+	// is nil without one.
 	unnamed *Model
 }
 
@@ -64,10 +64,10 @@ func newModels(o *Options, shared *sharedcache.Client) *Models {
 }
 
 // Open implements feed.Models.
-func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
+func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.byKey) >= most {
+	if len(d.byKey) >= limit {
 		return nil, feed.ErrTooManyModels
 	}
 	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce)
@@ -75,7 +75,7 @@ func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 		return nil, err
 	}
 	if d.busy != nil {
-		// The thresholds were valid for every model so far.
+		// setBusy has validated the thresholds.
 		_ = m.scheduler.SetBusy(*d.busy)
 	}
 	d.byKey[key] = m
@@ -86,7 +86,7 @@ func (d *Models) Open(key feed.ModelKey, most int) (feed.Model, error) {
 
 // Retire implements feed.Models.
 func (d *Models) Retire(followed feed.Model) error {
-	m := followed.(*Model) // Open made it.
+	m := followed.(*Model) // every feed.Model comes from Open
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.byKey, m.key)
@@ -104,19 +104,20 @@ func (d *Models) Changed() {
 	d.routeLocked()
 }
 
+// routeLocked publishes new routes.
 func (d *Models) routeLocked() {
 	r := &routes{byName: make(map[string]*Model)}
 	r.all = slices.SortedFunc(maps.Values(d.byKey), func(a, b *Model) int {
 		return cmp.Or(strings.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.BlockSize, b.key.BlockSize))
 	})
 	for _, m := range r.all {
-		if have := r.byName[m.key.Name]; m.claim() > 0 && (have == nil || m.outweighs(have)) {
+		if have := r.byName[m.key.Name]; m.rank() > 0 && (have == nil || m.preferredOver(have)) {
 			r.byName[m.key.Name] = m
 		}
 	}
 	best, rivals := 1, 0
 	for _, m := range r.byName {
-		switch c := m.claim(); {
+		switch c := m.rank(); {
 		case c > best || c == best && rivals == 0:
 			best, rivals, r.unnamed = c, 1, m
 		case c == best:
@@ -127,10 +128,10 @@ func (d *Models) routeLocked() {
 	d.routes.Store(r)
 }
 
-// claim ranks models for requests: 2 with a published worker, 1 with registered workers, 0
-// without workers. A registration may be a mistake, so it must not take requests without
-// a model name from a published model.
-func (m *Model) claim() int {
+// rank ranks models for requests: 2 with a published worker, 1 with registered workers, 0
+// without workers. A mistaken registration must not take requests without a model name from
+// a published model.
+func (m *Model) rank() int {
 	v := m.current.Load()
 	switch {
 	case v.Published > 0:
@@ -141,10 +142,10 @@ func (m *Model) claim() int {
 	return 0
 }
 
-// outweighs reports whether requests of the models' common name go to m. Of equals the
-// larger block size wins.
-func (m *Model) outweighs(o *Model) bool {
-	return cmp.Or(cmp.Compare(m.claim(), o.claim()), cmp.Compare(m.current.Load().Workers, o.current.Load().Workers),
+// preferredOver reports whether requests of the models' common name go to m instead of o. The
+// higher rank wins, then more workers, then the larger block size.
+func (m *Model) preferredOver(o *Model) bool {
+	return cmp.Or(cmp.Compare(m.rank(), o.rank()), cmp.Compare(m.current.Load().Workers, o.current.Load().Workers),
 		cmp.Compare(m.key.BlockSize, o.key.BlockSize)) > 0
 }
 
@@ -183,13 +184,13 @@ func (r *routes) named(name string) []*Model {
 	return out
 }
 
-// names returns the names of the models with workers, as errors show them.
+// names lists the models with workers, for errors.
 func (r *routes) names() string {
-	const most = 8
+	const limit = 8
 	names := slices.Sorted(maps.Keys(r.byName))
 	more := ""
-	if len(names) > most {
-		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	if len(names) > limit {
+		names, more = names[:limit], fmt.Sprintf(" and %d more", len(names)-limit)
 	}
 	return fmt.Sprintf("%q%s", names, more)
 }
@@ -254,10 +255,10 @@ func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
 	return d.options.Config.Busy(), nil
 }
 
-// balanceEvery is the period of dividing memory among the models' indexes.
+// balanceEvery is the period of balance.
 const balanceEvery = time.Second
 
-// balance divides the memory of the indexes again, when it is due.
+// balance divides the memory among the models' indexes once per balanceEvery.
 func (d *Models) balance(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -267,9 +268,9 @@ func (d *Models) balance(now time.Time) {
 	}
 }
 
-// balanceLocked limits each index to what the others leave of the memory, but never to less
-// than an equal share. An index never gives memory back, so the sum may exceed the whole
-// when a new model joins a large one.
+// balanceLocked limits each index to the memory that the other indexes do not use, but at
+// least to an equal share. An index never frees memory, so the sum may exceed the limit when
+// a model joins a large one.
 func (d *Models) balanceLocked() {
 	if len(d.byKey) == 0 {
 		return

@@ -15,31 +15,30 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// NoSnapshots is a SnapshotThreshold that saves no snapshot. A stored one is restored.
+// NoSnapshots is a SnapshotThreshold that saves no snapshot. A stored snapshot is restored.
 const NoSnapshots = -1
 
 // Options configure a Router. The zero value is ready for use.
 type Options struct {
-	// Config says how to score and choose workers, when requests wait, and what to
-	// remember; nil means config.Default. Its snapshot settings are not used: see
-	// Snapshots below.
+	// Config has the router's settings; nil means config.Default. Snapshots and
+	// SnapshotThreshold replace its settings of snapshots.
 	Config *config.Config
 	// Selector chooses workers instead of Config; nil for none.
 	Selector schedule.Selector
 	// PrefillLoadEstimator predicts prefill times. Only the prefill load model "aic" of
 	// Config uses it, and needs it.
 	PrefillLoadEstimator decide.PrefillLoadEstimator
-	// SharedCache is asked beside the index; nil means the one that Config names, if any.
+	// SharedCache is queried with the index; nil means the cache of Config, if any.
 	SharedCache sharedcache.Cache
 	// FeedTimeout is the silence after which an owner is forgotten; 0 means 15 s.
 	FeedTimeout time.Duration
-	// QueryTimeout bounds one question to a publisher; 0 means 30 s.
+	// QueryTimeout bounds one query to a publisher; 0 means 30 s.
 	QueryTimeout time.Duration
-	// MaxFeeds bounds the publishers; 0 means 16,384. MaxQueries bounds the questions in
+	// MaxFeeds bounds the publishers; 0 means 16,384. MaxQueries bounds the queries in
 	// flight; 0 means 16.
 	MaxFeeds, MaxQueries int
-	// Snapshots stores what the router knows for its next start; nil stores nothing. A
-	// snapshot is saved every SnapshotThreshold events and when Run ends; 0 means
+	// Snapshots stores the index and the feeds for the next start; nil stores nothing. The
+	// router saves a snapshot every SnapshotThreshold events and when Run ends; 0 means
 	// 1,000,000, NoSnapshots never. ResetStates discards the stored snapshot at the start.
 	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
@@ -52,9 +51,9 @@ type Options struct {
 func (o *Options) Validate() error {
 	switch {
 	case o.FeedTimeout < 0 || o.QueryTimeout < 0:
-		return fmt.Errorf("feed timeout %v, query timeout %v: one is negative", o.FeedTimeout, o.QueryTimeout)
+		return fmt.Errorf("feed timeout %v, query timeout %v: must not be negative", o.FeedTimeout, o.QueryTimeout)
 	case o.MaxFeeds < 0 || o.MaxQueries < 0:
-		return fmt.Errorf("max feeds %d, max queries %d: one is negative", o.MaxFeeds, o.MaxQueries)
+		return fmt.Errorf("max feeds %d, max queries %d: must not be negative", o.MaxFeeds, o.MaxQueries)
 	case o.SnapshotThreshold < NoSnapshots || o.SnapshotThreshold > math.MaxUint32:
 		return fmt.Errorf("router snapshot threshold: %d is not in 1..%d", o.SnapshotThreshold, uint32(math.MaxUint32))
 	case o.Config == nil:

@@ -19,14 +19,13 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
-// Errors that callers tell apart with errors.Is. Errors of packages decide, schedule and
-// load are returned too.
+// Errors for errors.Is. Errors of packages decide, schedule and load are returned too.
 var (
-	// ErrNoWorkers: the router knows no worker.
+	// ErrNoWorkers says that the router has no worker.
 	ErrNoWorkers = decide.ErrNoWorkers
-	// ErrNoRequestID: a request that is to be booked has no id.
+	// ErrNoRequestID says that a request to book has no id.
 	ErrNoRequestID = decide.ErrNoContextID
-	// ErrStarting: some of the initial workers are still missing.
+	// ErrStarting says that initial workers are still missing.
 	ErrStarting = errors.New("initial workers are missing")
 )
 
@@ -38,11 +37,11 @@ type Router struct {
 	feeds     *feed.Set
 	snapshots *feed.Keeper
 	transport source.Transport
-	shared    *sharedcache.Client // nil when Options has one, or none is configured
+	shared    *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	timeout   time.Duration
 	results   chan *queryResult
 	metrics   *Metrics
-	// started is true once all initial workers were known.
+	// started is true once all initial workers have joined.
 	started atomic.Bool
 }
 
@@ -73,7 +72,7 @@ func New(o Options, t source.Transport) (*Router, error) {
 		MaxFeeds: o.MaxFeeds, MaxQueries: o.MaxQueries, WithoutEvents: !r.config.ShouldSubscribeToKVEvents(),
 	}
 	if feeds.WithoutEvents {
-		// The text is Dynamo's, for operators who search for it.
+		// Operators search for this text of Dynamo's.
 		r.log.Info(fmt.Sprintf("Skipping KV event subscription (use_kv_events=%t, overlap_score_credit=%v)",
 			r.config.UseKVEvents, r.config.OverlapScoreCredit))
 	}
@@ -96,9 +95,9 @@ type Match struct {
 	Quality feed.Quality
 }
 
-// FindBestMatch chooses the worker for a request. It waits while the request is queued,
-// until ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, ErrUnknownModel,
-// ErrModelRequired, the one of ctx, a *decide.QueryError, or one of packages schedule and
+// FindBestMatch chooses the worker for a request. It waits while the request is queued, until
+// ctx ends. The error is ErrNoWorkers, ErrNoRequestID, ErrStarting, ErrUnknownModel,
+// ErrModelRequired, the error of ctx, a *decide.QueryError, or one of packages schedule and
 // load.
 func (r *Router) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	if err := r.Started(); err != nil {
@@ -121,25 +120,26 @@ func (r *Router) Models(name string) []*Model { return r.models.routes.Load().na
 // Config returns the router's configuration. Callers must not change it.
 func (r *Router) Config() *config.Config { return &r.config }
 
-// Metrics returns what GET /metrics shows.
+// Metrics returns the metrics of GET /metrics.
 func (r *Router) Metrics() *Metrics { return r.metrics }
 
-// Registry returns the router's transport if it is a registry; nil otherwise.
+// Registry returns the router's transport if it is a registry, else nil.
 func (r *Router) Registry() *registry.Source {
 	g, _ := r.transport.(*registry.Source)
 	return g
 }
 
-// Busy returns the busy thresholds of a model. An empty name means models to come.
+// Busy returns the busy thresholds of a model. An empty name means models opened later.
 func (r *Router) Busy(model string) (schedule.BusyThresholds, error) { return r.models.busyOf(model) }
 
 // SetBusy replaces the busy thresholds of the models of a name. An empty name means all
-// models and models to come. The error names the threshold that is out of range; nothing
-// changes then.
+// models and models opened later. After an error, which names the threshold that is out of
+// range, nothing has changed.
 func (r *Router) SetBusy(model string, b schedule.BusyThresholds) error {
 	return r.models.setBusy(model, b)
 }
 
+// worse returns the worse of two qualities.
 func worse(a, b feed.Quality) feed.Quality {
 	for _, q := range []feed.Quality{feed.Fallback, feed.Degraded} {
 		if a == q || b == q {
@@ -149,22 +149,22 @@ func worse(a, b feed.Quality) feed.Quality {
 	return feed.Exact
 }
 
-// Started returns ErrStarting until all initial workers were known once.
+// Started returns ErrStarting until all initial workers have joined once.
 func (r *Router) Started() error {
 	if r.started.Load() {
 		return nil
 	}
 	if have, want := r.models.workers(), r.config.InitialWorkers(); have < want {
-		return fmt.Errorf("%w: %d of %d are known", ErrStarting, have, want)
+		return fmt.Errorf("%w: %d of %d have joined", ErrStarting, have, want)
 	}
 	r.started.Store(true)
 	return nil
 }
 
-// Facade returns the decision of one model, for embedding programs. An empty name means
-// the only model. When kv_cache_block_size is set, Facade makes a model that no worker
-// serves yet, for workers of decide.Router.RegisterWorkers. The decision belongs to the
-// router and works while Run does. Errors are the ones of FindBestMatch.
+// Facade returns the decide.Router of one model, for embedding programs. An empty name means
+// the only model. With kv_cache_block_size Facade opens a model that no worker serves yet,
+// for workers of decide.Router.RegisterWorkers. The result is valid while Run runs. The errors
+// are those of FindBestMatch.
 func (r *Router) Facade(model string) (*decide.Router, error) {
 	m, err := r.models.find(model)
 	if err == nil || r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
@@ -187,7 +187,7 @@ func (r *Router) MarkPrefillCompleted(model, id string) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.MarkPrefillCompleted(id) })
 }
 
-// AddOutputBlock counts one more output block of a request, as MarkPrefillCompleted.
+// AddOutputBlock counts one more output block of a request. An empty model means any model.
 func (r *Router) AddOutputBlock(model, id string, decay *float64) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.AddOutputBlock(id, decay) })
 }
@@ -205,7 +205,8 @@ func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	return err
 }
 
-// Free ends a request; false when no model of the name has it. An empty model means any.
+// Free ends a request. It returns false when no model of the name has the request. An empty
+// model means any model.
 func (r *Router) Free(model, id string) bool {
 	return r.models.withRequest(model, func(m *Model) bool { return m.decide.Free(id) })
 }

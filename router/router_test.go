@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -15,9 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/feed"
-	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/routertest"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -286,66 +284,55 @@ func TestRoundRobinTakesTurnsAndSaysFallback(t *testing.T) {
 	})
 }
 
-func TestRequestLifecycle(t *testing.T) {
-	routertest.OnBench(t, router.Options{Config: routertest.FirstOfEqual()}, func(b *routertest.Bench) {
-		b.Send(b.Publisher(11, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(12, sourcetest.WorkerOwner(2), 0).Announce())
-		r := &router.Request{ID: "a", Tokens: sourcetest.Tokens(1, 2, 3), UpdateStates: true}
-		if m, err := b.Router.FindBestMatch(t.Context(), r); err != nil || m.Worker.ID != 1 {
-			t.Fatalf("first request: %+v, %v", m, err)
-		}
-		if _, err := b.Router.FindBestMatch(t.Context(), r); !errors.Is(err, load.ErrDuplicateRequest) {
-			t.Errorf("the same request again: %v", err)
-		}
-		b.Expect("the loaded worker is avoided", sourcetest.Tokens(9), 2, 0, feed.Exact)
-		if err := b.AddRequest(&router.Request{ID: "b", Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); err != nil {
-			t.Error(err)
-		}
-		if err := b.AddRequest(&router.Request{Tokens: sourcetest.Tokens(1)}, kv.Worker{ID: 2}, 0); !errors.Is(err, router.ErrNoRequestID) {
-			t.Errorf("a request without id: %v", err)
-		}
-		loads, err := b.PotentialLoads(&router.Request{Tokens: append(sourcetest.Tokens(1), 5)})
-		want := []schedule.PotentialLoad{
-			{Worker: kv.Worker{ID: 1}, PrefillTokens: 17, DecodeBlocks: 4},
-			{Worker: kv.Worker{ID: 2}, PrefillTokens: 9, DecodeBlocks: 2},
-		}
-		if err != nil || len(loads) != 2 || loads[0] != want[0] || loads[1] != want[1] {
-			t.Errorf("potential loads %+v, %v; want %+v", loads, err, want)
-		}
-		if err := b.Router.MarkPrefillCompleted("", "a"); err != nil {
-			t.Error(err)
-		}
-		if err := b.Router.MarkPrefillCompleted("", "x"); !errors.Is(err, load.ErrUnknownRequest) {
-			t.Errorf("an unknown request: %v", err)
-		}
-		if !b.Router.Free("", "a") || b.Router.Free("", "a") {
-			t.Error("a request is freed once")
-		}
-		// Nobody frees b: it expires though nothing else happens to its worker.
-		for range 310 {
-			b.Pass(time.Second)
-			b.Send(b.Transport.Known(11).Announce(), b.Transport.Known(12).Announce())
-		}
-		if got := b.Router.Stats().Requests.Load; got.Expired != 1 || got.Requests != 0 {
-			t.Errorf("requests %+v, want b expired", got)
-		}
-	})
+// TestModesWithoutCache: in every mode but kv the answer is a fallback without a score, the
+// booking counts, and workers that are not allowed are left out.
+func TestModesWithoutCache(t *testing.T) {
+	for mode, want := range map[string]int{ // how many workers get a request of three
+		config.ModeRandom: 0, config.ModePowerOfTwo: 2, config.ModeLeastLoaded: 3, config.ModeRoundRobin: 3,
+	} {
+		o := router.Options{Config: routertest.Configured(func(c *config.Config) { c.RouterMode, c.Seed = mode, 5 })}
+		routertest.OnBench(t, o, func(b *routertest.Bench) {
+			for id := range uint64(3) {
+				p := b.Publisher(10+id, sourcetest.WorkerOwner(id+1), 0)
+				b.Send(p.Announce())
+				b.Send(p.Store(kv.TierDevice, sourcetest.Tokens(1)))
+			}
+			got := make(map[kv.WorkerID]bool)
+			for _, id := range []string{"a", "b", "c"} {
+				m, err := b.Router.FindBestMatch(t.Context(), &router.Request{ID: id, Tokens: sourcetest.Tokens(1), UpdateStates: true})
+				if err != nil || m.Quality != feed.Fallback || m.Mode != "" || !m.Booked {
+					t.Fatalf("%s: %+v, %v", mode, m, err)
+				}
+				got[m.Worker.ID] = true
+			}
+			if len(got) < want {
+				t.Errorf("%s: %d workers get three requests, want %d", mode, len(got), want)
+			}
+			for range 20 {
+				m, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1), Allowed: map[kv.WorkerID]struct{}{2: {}}})
+				if err != nil || m.Worker.ID != 2 {
+					t.Fatalf("%s: worker %s, %v; want the allowed one", mode, m.Worker, err)
+				}
+			}
+		})
+	}
 }
 
-// TestFormulaLine: the line that explains a cost reads as documented, and is
-// not made unless debug lines are wanted.
-func TestFormulaLine(t *testing.T) {
-	for _, level := range []zapcore.Level{zap.DebugLevel, zap.InfoLevel} {
-		core, logs := observer.New(level)
-		routertest.OnBench(t, router.Options{Log: zap.New(core)}, func(b *routertest.Bench) {
-			p := b.Publisher(11, sourcetest.WorkerOwner(1), 0)
-			b.Send(p.Announce(), p.Store(kv.TierDevice, sourcetest.Tokens(1, 2)))
-			b.Best(append(sourcetest.Tokens(1, 2, 3), 1, 2))
-		})
-		found := logs.FilterMessage("Formula for worker_1: 4.5 = 1.0 * 1.5 + 3.0 (cached_blocks: 2)").Len()
-		if (level == zap.DebugLevel) != (found == 1) {
-			t.Errorf("level %s: %d such lines among %v", level, found, logs.All())
+// TestDirectModeNeedsAWorker: a request without one is refused, a pinned one is booked.
+func TestDirectModeNeedsAWorker(t *testing.T) {
+	o := router.Options{Config: routertest.Configured(func(c *config.Config) { c.RouterMode = config.ModeDirect })}
+	routertest.OnBench(t, o, func(b *routertest.Bench) {
+		b.Send(b.Publisher(10, sourcetest.WorkerOwner(1), 0).Announce(), b.Publisher(11, sourcetest.WorkerOwner(2), 0).Announce())
+		if _, err := b.Router.FindBestMatch(t.Context(), &router.Request{Tokens: sourcetest.Tokens(1)}); !errors.Is(err, modes.ErrNotPinned) {
+			t.Errorf("without a worker: %v", err)
 		}
-	}
+		m, err := b.Router.FindBestMatch(t.Context(), &router.Request{
+			ID: "a", Tokens: sourcetest.Tokens(1), UpdateStates: true, Pinned: &kv.Worker{ID: 2},
+		})
+		if err != nil || m.Worker.ID != 2 || !m.Booked || m.Quality != feed.Fallback {
+			t.Errorf("pinned: %+v, %v", m, err)
+		}
+	})
 }
 
 func TestOptionsOutOfRangeAreNamed(t *testing.T) {

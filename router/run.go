@@ -19,8 +19,8 @@ type queryResult struct {
 // tickInterval is the period of the router's timed work.
 const tickInterval = 100 * time.Millisecond
 
-// sweepRuns is how many runs of each index one tick looks at, to remove blocks of owners
-// that left: a million blocks in a second or two.
+// sweepRuns is how many runs of each index one tick checks for blocks of owners that left.
+// At this rate a million blocks take a second or two.
 const sweepRuns = 4096
 
 // Run restores the stored snapshot and applies the transport's messages until ctx ends. Then
@@ -54,7 +54,7 @@ func (r *Router) Run(ctx context.Context) error {
 		case a := <-r.results:
 			ask(r.feeds.Answered(&a.query, a.answer, a.err, time.Now()))
 		case <-ticker.C:
-			now := time.Now() // The tick may be old: the process may have been stopped.
+			now := time.Now() // the time of the tick is old after a pause of the process
 			for _, m := range r.models.all() {
 				m.tick()
 			}
@@ -66,12 +66,12 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 }
 
-// query asks a publisher and passes the result to Run.
+// query sends a query to its publisher and passes the result to Run.
 func (r *Router) query(ctx context.Context, q feed.Query) {
-	asking, cancel := context.WithTimeout(ctx, r.timeout)
+	queryCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	result := &queryResult{query: q}
-	result.answer, result.err = r.transport.Query(asking, q.Publisher, q.Request)
+	result.answer, result.err = r.transport.Query(queryCtx, q.Publisher, q.Request)
 	select {
 	case r.results <- result:
 	case <-ctx.Done():

@@ -1,11 +1,10 @@
 #!/bin/bash
 # bench-compare.sh REF PACKAGE...
 #
-# Compares the benchmarks of the packages (./router/index) in the working tree
-# with those of commit REF, which is built in a temporary worktree. Both sides
-# run in turn, and every second round in reverse order, so that a machine that
-# slows down slows both. benchstat prints the comparison. Its "~" means no
-# significant difference.
+# Compares the benchmarks of the packages (./router/index) in the working tree and
+# at commit REF, in a temporary worktree. The two sides run in turn, and every
+# second round in reverse order, so that a slower machine slows both. benchstat
+# prints the comparison. Its "~" means no significant difference.
 #
 # BENCH      regular expression of the benchmarks   (. for all)
 # COUNT      rounds; benchstat wants at least 6     (6)
@@ -35,8 +34,8 @@ clean() {
 }
 trap clean EXIT
 
-# binary SIDE PACKAGE prints the path of the package's test binary, built when
-# it is first asked for.
+# binary SIDE PACKAGE prints the path of the package's test binary. The first call
+# builds it.
 binary() {
 	local tree=${!1} path
 	path=$scratch/$1/${2//\//_}.test

@@ -1,8 +1,9 @@
 #!/bin/sh
+# bench-connector.sh [--quick] [--only PART...] [--dir DIR] [--keep]
+#
 # Measures the connector in a real vLLM on CPU: hooks, load start, time to the
 # first token; see connector/bench. The first run installs vLLM
-# (scripts/vllm-env.sh). Arguments go to the benchmark: --quick, --only PART...,
-# --dir DIR, --keep.
+# (scripts/vllm-env.sh).
 set -eu
 
 cd "$(dirname "$0")/.."

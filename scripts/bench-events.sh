@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# bench-events.sh [FLAG...]: measures the path of events; see "bin/blockyard bench
-# events --help". Builds the nats-server of go.mod beside bin/blockyard, which must
-# be there.
+# bench-events.sh [FLAG...]: measures the event path; see "bin/blockyard bench
+# events --help". Needs bin/blockyard, and builds bin/nats-server from go.mod.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # bench-index.sh [FLAG...]: measures the router's index and its decisions; see
-# "bin/blockyard bench index --help". OPLOG names op logs to replay, separated by
-# spaces; without it, logs are made. bin/blockyard must be there.
+# "bin/blockyard bench index --help". OPLOG names the operation logs to replay,
+# separated by spaces. Without OPLOG the benchmark generates logs. Needs
+# bin/blockyard.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

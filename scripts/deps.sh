@@ -1,10 +1,9 @@
 #!/bin/sh
 # deps.sh [PACKAGE...]
 #
-# Checks what a build needs and installs what is missing and can be installed:
-# Go, a C compiler, pkg-config, and libzmq with its headers; and the Debian
-# packages that are named. Silent when there is nothing to install. Every failure
-# is one line that says what to do.
+# Checks Go, a C compiler, pkg-config, and libzmq with its headers. Installs the
+# missing Debian packages, and the named packages. Silent when nothing is missing.
+# Every failure is one line that says what to do.
 set -eu
 
 go_minor=26 # Go 1.x that go.mod asks for
@@ -32,8 +31,8 @@ can_be_root() {
 
 check_go() {
 	command -v go >/dev/null 2>&1 || fail "Go is missing: install Go 1.$go_minor or later from https://go.dev/dl/"
-	# Inside the module this is the toolchain that go would switch to; when it
-	# may not switch, it fails, and the second command names what is there.
+	# Inside the module, go prints the toolchain that it switches to. Where a switch
+	# is forbidden, go fails, and the second command prints the installed version.
 	found=$(go env GOVERSION 2>/dev/null) || found=$(cd / && go env GOVERSION)
 	minor=${found#go1.}
 	minor=${minor%%[!0-9]*}
@@ -51,7 +50,7 @@ have_pkg_config() { command -v "${PKG_CONFIG:-pkg-config}" >/dev/null 2>&1; }
 
 have_libzmq() { have_pkg_config && "${PKG_CONFIG:-pkg-config}" --exists "libzmq >= $libzmq_min"; }
 
-# missing_packages names the Debian packages of what is missing.
+# missing_packages prints the Debian packages of the missing tools.
 missing_packages() {
 	have_compiler || printf '%s ' gcc libc6-dev
 	have_pkg_config || printf '%s ' pkg-config
@@ -67,8 +66,8 @@ install_packages() {
 	echo "blockyard: installing $*" >&2
 	log=$(mktemp)
 	trap 'rm -f "$log"' EXIT
-	# The package lists of a fresh machine are empty or old: refresh them only
-	# when the first attempt fails.
+	# A new machine has empty or old package lists. An update takes time, so it runs
+	# only after a failure.
 	if apt_install "$@" >"$log" 2>&1; then
 		return
 	fi

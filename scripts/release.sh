@@ -1,11 +1,16 @@
 #!/bin/bash
 # release.sh VERSION
 #
-# Makes the files of a release in dist/VERSION: for each platform the binaries
-# with licence and changelog in an archive, and the list of what is in each binary
-# (SBOM, CycloneDX 1.6); the connector's wheels; SHA256SUMS of all. A platform other than
-# this machine's needs a C compiler and libzmq for it (Debian: gcc-aarch64-linux-gnu
-# and libzmq3-dev:arm64) and is left out, with a message, where one is missing.
+# Makes the files of a release in dist/VERSION:
+#
+#   - for each platform, an archive of the binaries, licence and changelog
+#   - for each binary, a list of its modules (SBOM, CycloneDX 1.6)
+#   - the connector's wheels
+#   - SHA256SUMS of all files
+#
+# A foreign platform needs a C compiler and libzmq for it (Debian:
+# gcc-aarch64-linux-gnu and libzmq3-dev:arm64). Without them, the script skips the
+# platform and says so.
 #
 # The same commit, toolchain and libzmq give the same archives.
 set -euo pipefail
@@ -17,8 +22,8 @@ out=dist/$version
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH CGO_ENABLED=1
 
-# toolchain ARCH sets CC and PKG_CONFIG_LIBDIR for linux/ARCH. Its failure is one
-# line that says what is missing.
+# toolchain ARCH sets CC and PKG_CONFIG_LIBDIR for linux/ARCH. On failure it prints
+# the missing tool.
 toolchain() {
 	local triple
 	unset PKG_CONFIG_LIBDIR CC

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# soak-events.sh [FLAG...]: breaks the path of events and compares what is left;
-# see "bin/blockyard bench soak-events --help". Builds the nats-server of go.mod
-# beside bin/blockyard, which must be there.
+# soak-events.sh [FLAG...]: injects faults into the event path, and compares the
+# router's index with the engines; see "bin/blockyard bench soak-events --help".
+# Needs bin/blockyard, and builds bin/nats-server from go.mod.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # soak-index.sh [FLAG...]: runs the router's index and scheduler for a long time and
-# watches their memory; see "bin/blockyard bench soak-index --help". bin/blockyard
-# must be there.
+# measures their memory; see "bin/blockyard bench soak-index --help". Needs
+# bin/blockyard.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,10 +1,10 @@
 #!/bin/bash
 # test-changed.sh [REF]
 #
-# Tests the packages in which a file differs from the commit where this branch
-# left REF (main, else origin/main): committed, uncommitted and new files count.
-# The tests run with -short and without the race detector. Packages that import
-# a changed package are not tested; "make test" tests all.
+# Tests the packages with a file that has changed since this branch left REF (main,
+# else origin/main). Committed, uncommitted and new files count. The tests run with
+# -short and without the race detector. The script does not test packages that
+# import a changed package; "make test" does.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -32,9 +32,9 @@ changed_files() {
 	git -c core.quotePath=false ls-files --others --exclude-standard
 }
 
-# affected_dirs reads names of files and prints the directory of the package that
-# each belongs to. Files under testdata belong to the package above. A document
-# belongs to the packages whose tests read docs/.
+# affected_dirs reads file names and prints the directory of each file's package.
+# Files under testdata belong to the package above. A document belongs to the
+# packages whose tests read docs/.
 affected_dirs() {
 	local file dir
 	while read -r file; do
@@ -62,5 +62,5 @@ else
 	echo "no package differs from $ref"
 fi
 if grep -q '^connector/' <<<"$files"; then
-	echo 'connector/ differs too: run "make test-connector"'
+	echo 'connector/ has changes too: run "make test-connector"'
 fi

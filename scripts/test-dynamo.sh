@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs Blockyard beside an unmodified NVIDIA Dynamo; see docs/dynamo.md. The
-# first run installs Dynamo (scripts/dynamo-env.sh). Arguments go to the test:
-# --list, --only NAME..., --keep.
+# test-dynamo.sh [--list] [--only NAME...] [--keep]
+#
+# Runs Blockyard beside an unmodified NVIDIA Dynamo; see docs/dynamo.md. The first
+# run installs Dynamo (scripts/dynamo-env.sh).
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ BLOCKYARD_BIN=${BLOCKYARD_BIN:-$PWD/bin/blockyard}
 	exit 1
 }
 export BLOCKYARD_BIN
-# The server that the events travel over; a dependency already.
+# The events need a NATS server.
 go build -o "$(dirname "$BLOCKYARD_BIN")/nats-server" github.com/nats-io/nats-server/v2
 python=$(scripts/dynamo-env.sh)
 exec "$python" interop/dynamo "$@"

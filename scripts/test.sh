@@ -1,24 +1,23 @@
 #!/bin/bash
-# Runs every check of the repository once: format, vet, all tests (under the
-# race detector where a package has goroutines), the connector's tests, a short
-# demonstration and the demonstration's test of itself. Ends with "N passed, N failed"; exit status 1
-# when anything failed. A passing check is one line, a failing one is shown in
-# full.
+# Runs every check of the repository once: format, vet, all Go tests, the
+# connector's tests, a short demo, and the demo's self-test. Packages with
+# goroutines run under the race detector. A passed check prints one line, a failed
+# check its whole output. The last line is "N passed, N failed". The exit status is
+# 1 when anything failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-# The packages whose tests run under the race detector; the others have no
-# concurrency of their own, and no package is tested twice.
-racy='^github.com/blockyard-ai/blockyard/(agent|examples|blockmgr|consolidator|publisher|router|internal/proto|lab)(/|$)'
+# Packages whose tests run under the race detector. The others have no goroutines.
+concurrent='^github.com/blockyard-ai/blockyard/(agent|examples|blockmgr|consolidator|publisher|router|internal/proto|lab)(/|$)'
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 tally=$scratch/tally
 : >"$tally"
 
-# check NAME COMMAND... runs a command that counts as one test. Its output is
-# shown when it fails.
+# check NAME COMMAND... runs a command that counts as one test, and prints the
+# output of a failed command.
 check() {
 	local name=$1 start=$SECONDS
 	shift
@@ -32,8 +31,8 @@ check() {
 	fi
 }
 
-# tests FLAG... runs go test; its counts go to the tally. When no counts come
-# (the report program itself failed), that is a failure.
+# tests FLAG... runs go test and adds its counts to the tally. Missing counts are a
+# failure, because then the report program itself has failed.
 tests() {
 	local before after
 	before=$(wc -l <"$tally")
@@ -54,11 +53,11 @@ unformatted() {
 	}
 }
 
-# connector runs the connector's own tests, which need Python and nothing else.
-# Without Python that is said and is no failure: the agent needs none.
+# connector runs the connector's own tests, which need only Python. A machine
+# without Python skips them, because the agent does not need Python.
 connector() {
 	if ! command -v python3 >/dev/null || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-		echo 'skip  the connector: no Python 3.10 or later here'
+		echo 'skip  the connector: no Python 3.10 or later'
 		return
 	fi
 	local before after
@@ -69,7 +68,7 @@ connector() {
 		printf 'FAIL  no counts from: python3 connector/tests\n'
 		echo '0 1' >>"$tally"
 	fi
-	echo 'skip  the connector in a real vLLM: that is "make test-vllm"'
+	echo 'skip  the connector in a real vLLM: run "make test-vllm"'
 }
 
 summary() {
@@ -82,9 +81,9 @@ packages=$(go list ./...)
 check gofmt unformatted
 check 'go vet' go vet ./...
 # shellcheck disable=SC2046 # lists of words
-tests $(grep -Ev "$racy" <<<"$packages")
+tests $(grep -Ev "$concurrent" <<<"$packages")
 # shellcheck disable=SC2046
-tests -race $(grep -E "$racy" <<<"$packages")
+tests -race $(grep -E "$concurrent" <<<"$packages")
 connector
 if [ -x bin/blockyard ]; then
 	check 'blockyard demo' timeout 300 bin/blockyard demo --only ours

@@ -1,5 +1,5 @@
-// Package admin is the HTTP API of an agent: what everybody may see, and what operators may
-// do.
+// Package admin is the HTTP API of an agent: public requests that read, and operators'
+// requests that change pools.
 //
 //	s := admin.NewServer(listener, admin.Public{Pools: set, ...}.Handler())
 //	c := admin.NewServer(socket, admin.Control(set))

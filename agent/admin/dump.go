@@ -40,18 +40,19 @@ func (c *control) servePools(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	response := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
-	piece := func() error {
+	flush := func() error {
 		// A writer without deadlines has the server's.
 		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
 		return out.Flush()
 	}
 	// The client may have gone.
-	_ = writePools(out, c.pools, piece)
+	_ = writePools(out, c.pools, flush)
 }
 
-// writePools writes the list of pools, each with a list "blocks". It calls piece after each
-// chunk of blocks and at the end.
-func writePools(w io.Writer, pools Pools, piece func() error) error {
+// writePools writes the pools to w as a JSON array; the blocks of a pool are its list "blocks".
+// flush sends to the client what w has buffered. writePools calls flush after each chunk of
+// blocks and at the end, and returns its error.
+func writePools(w io.Writer, pools Pools, flush func() error) error {
 	if _, err := io.WriteString(w, "["); err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func writePools(w io.Writer, pools Pools, piece func() error) error {
 		if _, err := io.WriteString(w, separator+string(head[:len(head)-1])+`,"blocks":[`); err != nil {
 			return err
 		}
-		if err := writeBlocks(w, p, piece); err != nil {
+		if err := writeBlocks(w, p, flush); err != nil {
 			return err
 		}
 		if _, err := io.WriteString(w, "]}"); err != nil {
@@ -80,10 +81,12 @@ func writePools(w io.Writer, pools Pools, piece func() error) error {
 	if _, err := io.WriteString(w, "]\n"); err != nil {
 		return err
 	}
-	return piece()
+	return flush()
 }
 
-func writeBlocks(w io.Writer, p *blockmgr.Pool, piece func() error) error {
+// writeBlocks writes the blocks of p as the elements of a JSON array, without its brackets. It
+// calls flush after each chunk of blocks, and returns its error.
+func writeBlocks(w io.Writer, p *blockmgr.Pool, flush func() error) error {
 	separator := ""
 	for chunk := range p.DumpChunks {
 		for _, b := range chunk {
@@ -96,7 +99,7 @@ func writeBlocks(w io.Writer, p *blockmgr.Pool, piece func() error) error {
 			}
 			separator = ","
 		}
-		if err := piece(); err != nil {
+		if err := flush(); err != nil {
 			return err
 		}
 	}

@@ -20,8 +20,8 @@ const (
 	drainTimeout = 500 * time.Millisecond
 )
 
-// Public is what everybody may see who reaches the agent: health, metrics, statistics and
-// events.
+// Public serves the requests that every client of the agent may send: health, metrics,
+// statistics and events.
 type Public struct {
 	Pools Pools
 	// Ready reports whether the agent serves engines.
@@ -69,7 +69,7 @@ type Server struct {
 	listener net.Listener
 }
 
-// NewServer serves l with h, once Serve is called. It takes l over.
+// NewServer makes a server for the connections of l with handler h. The server closes l.
 func NewServer(l net.Listener, h http.Handler) *Server {
 	return &Server{listener: l, http: &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout}}
 }

@@ -17,7 +17,13 @@ type Socket string
 // Scheduler connects a worker's scheduler.
 func (s Socket) Scheduler(t *testing.T, worker uint64) *proto.SchedulerClient {
 	t.Helper()
-	c, err := s.Dial(t, worker)
+	return s.Connect(t, Hello(worker))
+}
+
+// Connect is Scheduler with a HELLO.
+func (s Socket) Connect(t *testing.T, h proto.Hello) *proto.SchedulerClient {
+	t.Helper()
+	c, err := s.DialWith(t, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +73,7 @@ func (s Socket) DialWorker(t *testing.T, h proto.Hello) (*proto.WorkerClient, er
 func (s Socket) WantFound(t *testing.T, c *proto.SchedulerClient, seed, n int) {
 	t.Helper()
 	r := proto.RequestID{ID: 1000 + uint64(seed)}
-	if err := c.Open(r, "", "", "", Prompt(seed, n+1)); err != nil {
-		t.Fatal(err)
-	}
+	Open(t, c, r, seed, n+1)
 	w := s.Worker(t, c, 1)
 	if hit, err := c.Lookup(t.Context(), r, 0, n+1, 10*time.Second); err != nil || hit.Ready != n {
 		t.Fatalf("got %+v, error %v: want %d blocks", hit, err, n)
@@ -83,12 +87,8 @@ func (s Socket) WantFound(t *testing.T, c *proto.SchedulerClient, seed, n int) {
 			t.Error(err)
 		}
 	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	CloseRequest(t, c, r)
+	Bye(t, w)
 }
 
 // Evicted gathers the EVICTED that a scheduler gets.
@@ -115,7 +115,7 @@ func (e *Evicted) Of(t kv.Tier) []kv.SequenceHash {
 	return slices.Sorted(slices.Values(e.byTier[t]))
 }
 
-// Lost is how many notices the agent had no room for.
+// Lost returns how many notices the agent had no room for.
 func (e *Evicted) Lost() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,7 +166,7 @@ func Send(t *testing.T, c *proto.Conn, typ proto.Type, corr uint32, m proto.Mess
 	}
 }
 
-// Receive is the next frame that is not EXTENT_READY.
+// Receive returns the next frame that is not EXTENT_READY.
 func Receive(t *testing.T, c *proto.Conn) proto.Frame {
 	t.Helper()
 	for {

@@ -33,7 +33,7 @@ func NamespaceNumber(i int) kv.Namespace {
 	return ns
 }
 
-// Hello is the HELLO of a worker's rank 0 with Namespace.
+// Hello returns the HELLO of a worker's rank 0 with Namespace.
 func Hello(worker uint64) proto.Hello {
 	return proto.Hello{Engine: "test", Incarnation: 1, WorkerID: worker, Namespace: Namespace()}
 }
@@ -57,49 +57,89 @@ func Content(seed, i int) []byte {
 // StorePrompt stores n blocks of a prompt under request r and closes it.
 func StorePrompt(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, seed, n int) {
 	t.Helper()
-	if err := c.Open(r, "", "", "", Prompt(seed, n)); err != nil {
-		t.Fatal(err)
+	Open(t, c, r, seed, n)
+	slots := Grant(t, c, r, 0, n)
+	for i, s := range slots {
+		Fill(t, c, s, seed, i)
 	}
-	got, err := c.Store(t.Context(), r, 0, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Grants) != n {
-		t.Fatalf("%d of %d blocks were granted (present %d, refused %d)", len(got.Grants), n, got.Present, got.Refused)
+	NoError(t, c.Commit(t.Context(), r, slots))
+	CloseRequest(t, c, r)
+}
+
+// Open opens request r with n blocks of the prompt of seed.
+func Open(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, seed, n int) {
+	t.Helper()
+	NoError(t, c.Open(r, "", "", "", Prompt(seed, n)))
+}
+
+// CloseRequest closes request r.
+func CloseRequest(t *testing.T, c *proto.SchedulerClient, r proto.RequestID) {
+	t.Helper()
+	NoError(t, c.CloseRequest(r))
+}
+
+// Grant stores n blocks of request r, each of which must be granted a slot.
+func Grant(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, first, n int) []proto.Slot {
+	t.Helper()
+	got, err := c.Store(t.Context(), r, first, n)
+	if err != nil || len(got.Grants) != n {
+		t.Fatalf("%d of %d blocks were granted (present %d, refused %d), error %v", len(got.Grants), n, got.Present, got.Refused, err)
 	}
 	var slots []proto.Slot
 	for _, g := range got.Grants {
-		b, err := c.SlotBytes(g.Slot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(b, Content(seed, int(g.Block)))
 		slots = append(slots, g.Slot)
 	}
-	if err := c.Commit(t.Context(), r, slots); err != nil {
+	return slots
+}
+
+// Pin looks n blocks of request r up, all of which must be ready, and leaves them pinned.
+func Pin(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, n int) []proto.Slot {
+	t.Helper()
+	hit, err := c.Lookup(t.Context(), r, 0, n, 0)
+	if err != nil || hit.Ready != n {
+		t.Fatalf("got %+v, error %v: want %d blocks", hit, err, n)
+	}
+	return hit.Slots
+}
+
+// Fill writes block i of the prompt of seed into a slot.
+func Fill(t *testing.T, c *proto.SchedulerClient, s proto.Slot, seed, i int) {
+	t.Helper()
+	b, err := c.SlotBytes(s)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CloseRequest(r); err != nil {
+	copy(b, Content(seed, i))
+}
+
+// NoError ends the test at an error.
+func NoError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Bye ends the session of a scheduler, or the connection of a worker.
+func Bye(t *testing.T, c interface {
+	Bye(ctx context.Context, reason string) error
+}) {
+	t.Helper()
+	NoError(t, c.Bye(t.Context(), "test"))
 }
 
 // WantReady checks that LOOKUP finds n blocks of the prompt of seed 1.
 func WantReady(t *testing.T, c *proto.SchedulerClient, n int) {
 	t.Helper()
 	r := proto.RequestID{ID: 2}
-	if err := c.Open(r, "", "", "", Prompt(1, n)); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, c.Open(r, "", "", "", Prompt(1, n)))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	hit, err := c.Lookup(ctx, r, 0, n, 5*time.Second)
 	if err != nil || int(hit.Ready) != n {
 		t.Errorf("found %+v, %v, want %d blocks", hit, err, n)
 	}
-	if err := c.CloseRequest(r); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, c.CloseRequest(r))
 }
 
 // CheckSlot checks that a slot holds block i of the prompt of seed.
@@ -145,7 +185,7 @@ func WantRefused(t *testing.T, err error, code string) {
 	}
 }
 
-// FreePort is a TCP port that nobody uses now.
+// FreePort returns a TCP port that nobody uses now.
 func FreePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// flushDelay is how long changes wait for others, so that the blocks of one COMMIT or
-// eviction travel in one event.
+// flushDelay is the time for which changes wait for further ones, so that the blocks of one
+// COMMIT or eviction travel in one event.
 const flushDelay = 2 * time.Millisecond
 
 // Flusher flushes streams shortly after they change.

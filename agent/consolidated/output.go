@@ -5,10 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
-	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
@@ -16,7 +13,7 @@ import (
 type Output struct {
 	// Merged holds these blocks; nil in mode passthrough.
 	Merged *residency.Merged
-	// Sink publishes them; nil when somebody else publishes Merged.
+	// Sink publishes them; nil when another output publishes Merged.
 	Sink *zmqsink.Sink
 
 	tokens *tokens.Table
@@ -38,7 +35,7 @@ func Open(opt zmqsink.Options, mode string, table *tokens.Table) (o *Output, err
 	}
 	o.Merged, o.tokens = residency.NewMerged(opt.Worker, merge, nil), table
 	o.Merged.KeepTokens(table)
-	if o.Sink, err = zmqsink.New(opt, Source{o.Merged}, table); err != nil {
+	if o.Sink, err = zmqsink.New(opt, o.Merged, table); err != nil {
 		return nil, err
 	}
 	if err := o.Merged.AddSink(o.Sink); err != nil {
@@ -48,7 +45,7 @@ func Open(opt zmqsink.Options, mode string, table *tokens.Table) (o *Output, err
 	return o, nil
 }
 
-// Follow takes in the rank's own blocks from the stream own, which must be empty. In
+// Follow adds the rank's own blocks from the stream own, which must be empty. In
 // mode passthrough it does nothing. The error says that the stream has no room for
 // another sink.
 func (o *Output) Follow(own *residency.Stream) error {
@@ -101,7 +98,7 @@ func (o *Output) Unfollow() {
 	}
 }
 
-// Close calls Unfollow, sends what is queued and unbinds the endpoints.
+// Close calls Unfollow, sends the queued batches and unbinds the endpoints.
 func (o *Output) Close() {
 	o.Unfollow()
 	if o.Sink != nil {
@@ -111,16 +108,3 @@ func (o *Output) Close() {
 		o.Merged.Close()
 	}
 }
-
-// Source makes a Stream a publisher.Source.
-type Source struct{ Stream }
-
-// Stream is a residency.Stream or a residency.Merged.
-type Stream interface {
-	Owner() kv.Owner
-	Status() residency.Status
-	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
-}
-
-// Status implements publisher.Source.
-func (s Source) Status() publisher.Status { return publisher.Status(s.Stream.Status()) }

@@ -18,7 +18,7 @@ import (
 const (
 	// maxConnections bounds the connections of all engines of a node.
 	maxConnections = 4096
-	// connectionDescriptors are what a connection takes: its socket and the watch of its
+	// connectionDescriptors are the descriptors of a connection: its socket and the watch of its
 	// process.
 	connectionDescriptors = 2
 	// spareDescriptors are for files that are open for a moment, for reconnects to NATS and
@@ -30,7 +30,7 @@ const (
 	maxNATSConnections = 65536
 )
 
-// Needs says what the agent needs descriptors for.
+// Needs lists the uses of descriptors by an agent.
 type Needs struct {
 	// Listeners is the number of HTTP listeners.
 	Listeners int
@@ -48,8 +48,8 @@ type Needs struct {
 // methods; mu is a leaf.
 type Budget struct {
 	limit int
-	rank  int // what the event streams of one engine take at most
-	// own is what the agent needs itself.
+	rank  int // the most descriptors of the event streams of one engine
+	// own is the number of descriptors of the agent itself.
 	own int
 	// without is the number of extents of full tiers without a descriptor in own.
 	without int
@@ -141,7 +141,7 @@ func (b *Budget) Connections() int {
 }
 
 // Reserve takes n descriptors for the event streams of a session, until Release. The refusal
-// says that too few are left, by reservation or by what is open now.
+// says that too few are left, by reservation or by the open ones.
 func (b *Budget) Reserve(n int) error {
 	if n == 0 {
 		return nil

@@ -21,16 +21,16 @@ var (
 )
 
 // cachedLists asks a scheduler for the hashes in the prefix cache of its device, one list at a
-// time, and joins the parts of the answer. The zero value asks nobody.
+// time, and joins the parts of the answer. The zero value has no scheduler to ask.
 type cachedLists struct {
 	ask     func(list uint64) error // nil: the connector cannot list
 	opened  chan struct{}           // closed when WELCOME has left; no list is asked for before
 	turn    chan struct{}           // holds one token: the list that is being made
-	dropped func()                  // counts a part of a list that nobody waits for
+	dropped func()                  // counts a part of an abandoned list
 
-	mu     sync.Mutex
-	last   uint64 // the number of the list asked for last
-	flight *listFlight
+	mu       sync.Mutex
+	lastList uint64 // the number of the last list that was asked for
+	flight   *listFlight
 }
 
 // listFlight is a list whose parts are arriving.
@@ -38,7 +38,7 @@ type listFlight struct {
 	list   uint64
 	hashes []kv.EngineHash
 	err    error
-	done   chan struct{} // closed when hashes and err do not change any more
+	done   chan struct{} // closed when hashes and err are final
 }
 
 func newCachedLists(ask func(list uint64) error, dropped func()) *cachedLists {
@@ -54,11 +54,11 @@ func askList(c *proto.Conn, h *proto.Hello) func(list uint64) error {
 	return func(list uint64) error { return c.Send(proto.TypeListCached, 0, &proto.ListCached{List: list}, nil) }
 }
 
-// cachedHashes returns the hashes in the engine's prefix cache. It has every hash that was
-// cached during the whole call, and may have others; a hash may come twice.
-// Concurrent calls wait for one another, so that each gets a list of its own. The error says
-// why there is no list: the connector cannot list, took longer than listTimeout or lists more
-// than proto.MaxListed, or the session or ctx ended.
+// cachedHashes returns the hashes in the engine's prefix cache: every hash that was cached
+// during the whole call, and perhaps others. A hash may come twice. Concurrent calls wait for
+// one another, so that each gets a list of its own.
+// The error says why there is no list: the connector cannot list, took longer than listTimeout
+// or lists more than proto.MaxListed, or the session or ctx ended.
 func (s *session) cachedHashes(ctx context.Context) ([]kv.EngineHash, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,8 +102,8 @@ func (l *cachedLists) open() { close(l.opened) }
 func (l *cachedLists) begin() *listFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last++
-	l.flight = &listFlight{list: l.last, done: make(chan struct{})}
+	l.lastList++
+	l.flight = &listFlight{list: l.lastList, done: make(chan struct{})}
 	return l.flight
 }
 
@@ -125,15 +125,15 @@ func (l *cachedLists) endLocked(f *listFlight, err error) {
 	close(f.done)
 }
 
-// take adds a part to the current list. It drops a part of an abandoned list and refuses a
-// part of a list that was never asked for.
+// take adds the hashes of a CACHED frame to the current list. It drops a frame of an abandoned
+// list and refuses a frame of a list that was never asked for.
 func (l *cachedLists) take(m *proto.Cached) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.flight
 	switch {
-	case m.List > l.last:
-		return refusal.New(proto.CodeState, "CACHED list: %d was not asked for, the last one is %d", m.List, l.last)
+	case m.List > l.lastList:
+		return refusal.New(proto.CodeState, "CACHED list: %d was not asked for, the last one is %d", m.List, l.lastList)
 	case f == nil || f.list != m.List:
 		l.dropped()
 		return nil

@@ -146,9 +146,7 @@ func TestListsAreBoundedInTimeAndSize(t *testing.T) {
 		list := <-asked
 		part := proto.Cached{List: list, Hashes: make([]byte, 8*proto.MaxListedPerFrame)}
 		for n := 0; n <= proto.MaxListed; n += proto.MaxListedPerFrame {
-			if err := l.take(&part); err != nil {
-				t.Fatal(err)
-			}
+			agenttest.NoError(t, l.take(&part))
 		}
 		if err := <-result; err == nil || !strings.Contains(err.Error(), "more than 16777216") {
 			t.Errorf("got error %v", err)
@@ -183,7 +181,7 @@ func TestListsAreMadeOneAtATime(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if l.last != 0 {
+		if l.lastList != 0 {
 			t.Error("a list was asked for before WELCOME")
 		}
 		l.open()
@@ -192,8 +190,8 @@ func TestListsAreMadeOneAtATime(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if most != 1 || l.last != 3 {
-			t.Errorf("%d lists at a time, %d in all: want 1 and 3", most, l.last)
+		if most != 1 || l.lastList != 3 {
+			t.Errorf("%d lists at a time, %d in all: want 1 and 3", most, l.lastList)
 		}
 	})
 }
@@ -210,9 +208,7 @@ func TestGaugesAreWhatTheSchedulerSaidLast(t *testing.T) {
 		{Lookups: 1, DeviceBlocksTotal: 100, DeviceBlocksUsed: 60, RunningRequests: 3, WaitingRequests: 2},
 		{Lookups: 1, DeviceBlocksTotal: 100, DeviceBlocksUsed: 10}, // too soon to count, and a gauge goes back
 	} {
-		if err := c.Report(m); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, c.Report(m))
 	}
 	want := events.EngineGauges{DeviceBlocks: 100, DeviceUsed: 10}
 	agenttest.Eventually(t, "the last gauges arrive", func() bool {

@@ -18,9 +18,9 @@ type body[M any] interface {
 	proto.Message
 }
 
-// decoded decodes a frame's body and calls do with it. It returns the request that the frame
-// names, as far as that could be read.
-func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P) error) (uint64, error) {
+// decodeThen decodes a frame's body and calls do with it. It returns the request that the frame
+// names, also with an error, if the body could be read that far.
+func decodeThen[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P) error) (uint64, error) {
 	m := P(new(M))
 	if err := decodeFrame(f, m); err != nil {
 		return request(m), err
@@ -28,8 +28,9 @@ func decoded[M any, P body[M]](f proto.Frame, request func(P) uint64, do func(P)
 	return request(m), do(m)
 }
 
-// decodeFrame decodes the body of a frame. A frame has a correlation if and only if its type
-// has an answer.
+// decodeFrame decodes the body of a frame and checks its correlation number, which a frame
+// has if and only if its type has an answer. The error is one of proto.IsMalformed, which
+// ends the connection, or a refusal.Error, which the engine is told.
 func decodeFrame(f proto.Frame, m proto.Message) error {
 	err := proto.Decode(f.Type, f.Body, m)
 	switch wants := f.Type.WantsAnswer(); {
@@ -38,7 +39,7 @@ func decodeFrame(f proto.Frame, m proto.Message) error {
 	case err != nil:
 		return &refusal.Error{Code: proto.CodeRange, Err: err}
 	case wants && f.Corr == 0:
-		return refusal.New(proto.CodeRange, "%s correlation: 0, want another because it has an answer", f.Type)
+		return refusal.New(proto.CodeRange, "%s correlation: 0, want a number because it has an answer", f.Type)
 	case !wants && f.Corr != 0:
 		return refusal.New(proto.CodeRange, "%s correlation: %d, want 0 because it has no answer", f.Type, f.Corr)
 	}
@@ -72,19 +73,19 @@ func (f *bye) text() string {
 func (s *session) handle(f proto.Frame) (request uint64, err error) {
 	switch f.Type {
 	case proto.TypeOpen:
-		return decoded(f, func(m *proto.Open) uint64 { return m.Request }, s.open)
+		return decodeThen(f, func(m *proto.Open) uint64 { return m.Request }, s.open)
 	case proto.TypeAppend:
-		return decoded(f, func(m *proto.Append) uint64 { return m.Request }, s.append)
+		return decodeThen(f, func(m *proto.Append) uint64 { return m.Request }, s.append)
 	case proto.TypeRelease:
-		return decoded(f, func(m *proto.Range) uint64 { return m.Request }, s.release)
+		return decodeThen(f, func(m *proto.Range) uint64 { return m.Request }, s.release)
 	case proto.TypeAbort:
-		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, s.abort)
+		return decodeThen(f, func(m *proto.SlotList) uint64 { return m.Request }, s.abort)
 	case proto.TypeClose:
-		return decoded(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
+		return decodeThen(f, func(m *proto.Close) uint64 { return m.Request }, s.close)
 	case proto.TypeStats:
-		return decoded(f, noRequest[*proto.Stats], s.takeStats)
+		return decodeThen(f, noRequest[*proto.Stats], s.takeStats)
 	case proto.TypeCached:
-		return decoded(f, noRequest[*proto.Cached], s.lists.take)
+		return decodeThen(f, noRequest[*proto.Cached], s.lists.take)
 	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume, proto.TypeReset:
 		return s.handleCall(f)
 	}
@@ -95,21 +96,21 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 	switch f.Type {
 	case proto.TypeLookup:
-		return decoded(f, func(m *proto.Lookup) uint64 { return m.Request }, func(m *proto.Lookup) error { return s.lookup(f.Corr, m) })
+		return decodeThen(f, func(m *proto.Lookup) uint64 { return m.Request }, func(m *proto.Lookup) error { return s.lookup(f.Corr, m) })
 	case proto.TypeClaim:
-		return decoded(f, func(m *proto.Claim) uint64 { return m.Request }, func(m *proto.Claim) error { return s.claim(f.Corr, m) })
+		return decodeThen(f, func(m *proto.Claim) uint64 { return m.Request }, func(m *proto.Claim) error { return s.claim(f.Corr, m) })
 	case proto.TypeStore:
-		return decoded(f, func(m *proto.Store) uint64 { return m.Request }, func(m *proto.Store) error { return s.store(f.Corr, m) })
+		return decodeThen(f, func(m *proto.Store) uint64 { return m.Request }, func(m *proto.Store) error { return s.store(f.Corr, m) })
 	case proto.TypeCommit:
-		return decoded(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
+		return decodeThen(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
 	case proto.TypeResume:
-		return decoded(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
+		return decodeThen(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
 	default:
-		return decoded(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
+		return decodeThen(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
 	}
 }
 
-// noRequest is the request of frames about none.
+// noRequest returns the request function of frames that name no request.
 func noRequest[M any](M) uint64 { return 0 }
 
 // unexpected refuses a type that clients of this role never send.

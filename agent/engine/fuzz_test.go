@@ -122,9 +122,7 @@ func (a *fuzzAgent) serveGood(t *testing.T) {
 	}
 	defer c.Close()
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(99, 1)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 99, 1)
 	var got proto.StoreAnswer
 	agenttest.Eventually(t, "a good client gets a slot", func() bool {
 		got, err = c.Store(t.Context(), r, 0, 1)
@@ -137,16 +135,12 @@ func (a *fuzzAgent) serveGood(t *testing.T) {
 		return
 	}
 	for _, g := range got.Grants {
-		if err := c.Commit(t.Context(), r, []proto.Slot{g.Slot}); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, c.Commit(t.Context(), r, []proto.Slot{g.Slot}))
 	}
 	if hit, err := c.Lookup(t.Context(), r, 0, 1, 5*time.Second); err != nil || hit.Ready != 1 {
 		t.Fatalf("a good client found %+v, error %v", hit, err)
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 }
 
 // close stops the agent, which may outlive the test that started it.

@@ -87,7 +87,7 @@ func newServer(t *testing.T, dir string, cfg Config, tiers blockmgr.Config, log 
 func (a *testServer) session(worker kv.WorkerID) *session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.byOwner[kv.Worker{ID: worker}]
+	return a.byWorker[kv.Worker{ID: worker}]
 }
 
 // pool is what the only pool counts.

@@ -31,9 +31,7 @@ func TestWorkersOfOneProcessShareItsWatch(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	for range 20 {
 		w := a.Worker(t, c, 1)
-		if err := w.Bye(t.Context(), "test"); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.Bye(t, w)
 	}
 	s := a.session(1)
 	s.mu.Lock()
@@ -74,9 +72,7 @@ func TestSessionOfADeadProcessMakesWay(t *testing.T) {
 	a := startServer(t, nil)
 	c := a.Scheduler(t, 1)
 	child := exec.Command("sleep", "3600")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, child.Start())
 	dead, _, err := a.processes.Find(a.processes.Identify(int32(child.Process.Pid)))
 	if err != nil {
 		t.Skip(err)
@@ -86,7 +82,7 @@ func TestSessionOfADeadProcessMakesWay(t *testing.T) {
 	_ = child.Wait()
 	<-dead.Exited()
 	a.mu.Lock()
-	a.byOwner[kv.Worker{ID: 1}].engine = dead
+	a.byWorker[kv.Worker{ID: 1}].engine = dead
 	a.mu.Unlock()
 	a.Scheduler(t, 1)
 	<-c.Done()
@@ -123,7 +119,7 @@ func TestSessionThatBeginsAsTheAgentStopsIsToldToDrain(t *testing.T) {
 	sess.welcomed = false
 	s.drainEnd = time.Now().Add(time.Minute)
 	s.mu.Unlock()
-	s.noteWelcomed(sess)
+	s.markWelcomed(sess)
 	if d := <-c.Draining(); d.DeadlineMillis == 0 {
 		t.Errorf("got %+v", d)
 	}
@@ -133,15 +129,11 @@ func TestPinsDropWithTheNextGeneration(t *testing.T) {
 	a := startServer(t, nil)
 	c := a.Scheduler(t, 1)
 	agenttest.StorePrompt(t, c, proto.RequestID{ID: 9}, 1, 3)
-	if err := c.Open(proto.RequestID{ID: 1}, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, proto.RequestID{ID: 1}, 1, 3)
 	if hit, err := c.Lookup(t.Context(), proto.RequestID{ID: 1}, 0, 3, 0); err != nil || hit.Ready != 3 {
 		t.Fatalf("got %+v, error %v", hit, err)
 	}
-	if err := c.Open(proto.RequestID{ID: 1, Generation: 5}, "", "", "", agenttest.Prompt(1, 3)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, proto.RequestID{ID: 1, Generation: 5}, 1, 3)
 	agenttest.Eventually(t, "the pins drop", func() bool { return a.pool().Pins == 0 })
 	s := a.session(1)
 	s.mu.Lock()
@@ -210,12 +202,10 @@ func TestWorkerThatMeetsAnEndingSessionMayTryAgain(t *testing.T) {
 			t.Errorf("%s: retryable %v, want %v (%s)", w.what, e.Retryable, w.again, e.Text)
 		}
 	}
-	if err := c.Bye(t.Context(), "test"); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Bye(t, c)
 	h := &proto.Hello{WorkerID: 1}
 	for _, err := range []error{sess.admit(new(process.Process)), blockmgr.ErrRetired} {
-		if r := refusalOf(endedIsNone(h, err)); r.Code != proto.CodeNotFound || !r.Retryable {
+		if r := refusalOf(retryWithoutSession(h, err)); r.Code != proto.CodeNotFound || !r.Retryable {
 			t.Errorf("after its end: %v", r)
 		}
 	}

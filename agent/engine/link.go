@@ -33,8 +33,9 @@ func (l *link) announce(extents ...blockmgr.ExtentInfo) error {
 	return l.announceLocked(extents)
 }
 
-// announceLocked skips extents that the pool has given up since it listed them. That closes
-// their file, and nobody holds a slot there.
+// announceLocked sends EXTENT_READY, with the extent's file, for each of extents that the client
+// does not know yet. It skips extents that the pool has removed since it listed them. Their
+// files are closed, and no session holds a slot of them.
 func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 	for _, e := range extents {
 		if l.sent[e.ID] {
@@ -54,7 +55,7 @@ func (l *link) announceLocked(extents []blockmgr.ExtentInfo) error {
 	return nil
 }
 
-// gone reports whether the pool has given an extent up.
+// gone reports whether the pool has removed an extent.
 func (l *link) gone(id uint32) bool {
 	return !slices.ContainsFunc(l.pool.Extents(), func(e blockmgr.ExtentInfo) bool { return e.ID == id })
 }
@@ -73,7 +74,7 @@ func (l *link) ready(slots []blockmgr.Slot) error {
 }
 
 // watch announces extents to a scheduler as they become ready, until stop is closed or the
-// connection ends. workerLink.send does so for workers.
+// connection ends. For workers workerLink.send announces them.
 func (l *link) watch(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()

@@ -38,9 +38,7 @@ func TestPanicOfASessionEndsThatSessionOnly(t *testing.T) {
 	other := a.Scheduler(t, 2)
 	c := a.Scheduler(t, 1)
 	r := proto.RequestID{ID: 1}
-	if err := c.Open(r, "", "", "", agenttest.Prompt(1, 4)); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.Open(t, c, r, 1, 4)
 	got, err := c.Store(t.Context(), r, 0, 4)
 	if err != nil || len(got.Grants) != 4 {
 		t.Fatalf("got %+v, error %v", got, err)

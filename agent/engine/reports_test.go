@@ -13,9 +13,7 @@ import (
 func TestCopiesOfWorkersAreSummed(t *testing.T) {
 	a := startServer(t, nil)
 	c := a.Scheduler(t, 7)
-	if err := a.Worker(t, c, 7).Report(proto.Stats{CopiedBytes: 1 << 20, CopyMicros: 50}); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, a.Worker(t, c, 7).Report(proto.Stats{CopiedBytes: 1 << 20, CopyMicros: 50}))
 	want := reports.Copies{Bytes: 1 << 20, Micros: 50, Workers: 1}
 	agenttest.Eventually(t, "the worker's copies are known", func() bool { return a.reports.Copies(kv.Worker{ID: 7}) == want })
 }

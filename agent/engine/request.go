@@ -36,13 +36,13 @@ type request struct {
 	blocks []blockmgr.Block
 	tail   []uint32
 	tokens int
-	// broken is set when a piece of the tokens was lost or refused. Every later frame about
-	// the request is refused with it.
+	// broken is the refusal of a piece of the tokens. It also answers every later frame about
+	// the request.
 	broken error
 
-	// storable is the first block that was offered with too low a priority. No block from
-	// there on is stored.
-	storable uint32
+	// storableEnd is the first block that was offered below Config.MinPriority. Only blocks
+	// before it are stored.
+	storableEnd uint32
 
 	// session.mu guards the fields below.
 	closed bool
@@ -111,7 +111,7 @@ func (c *chain) open(m *proto.Open) *request {
 		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
 		identity:    tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
-		storable:    math.MaxUint32,
+		storableEnd: math.MaxUint32,
 		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),
 	}
 }
@@ -142,13 +142,13 @@ func (c *chain) complete(r *request) {
 	r.tail = r.tail[:0]
 }
 
-// completeBlocks returns blocks first … first+count-1, as far as they are complete.
+// completeBlocks returns the complete blocks among blocks first … first+count-1.
 func (r *request) completeBlocks(first, count uint32) []blockmgr.Block {
 	n := uint64(len(r.blocks))
 	return r.blocks[min(uint64(first), n):min(uint64(first)+uint64(count), n)]
 }
 
-// wholeRun is completeBlocks where all of them must be complete.
+// wholeRun is completeBlocks, with an error unless all of the blocks are complete.
 func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
 	if b := r.completeBlocks(first, count); len(b) == int(count) {
 		return b, nil

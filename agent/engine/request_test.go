@@ -64,9 +64,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 func TestTokensAreBounded(t *testing.T) {
 	ns := agenttest.Namespace()
 	s := &session{chain: newChain(&ns, noTokens), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, cfg: &Config{MaxRequests: 10, NoPrefetch: true}}
-	if err := s.open(&proto.Open{Request: 1}); err != nil {
-		t.Fatal(err)
-	}
+	agenttest.NoError(t, s.open(&proto.Open{Request: 1}))
 	piece := make([]byte, 4*4096)
 	var err error
 	var n int

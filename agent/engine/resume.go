@@ -16,7 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// resumedAs returns the request that holds what RESUME kept, if the frame names it; else nil.
+// resumedAs returns session.resumed if the frame names it, else nil.
 func (s *session) resumedAs(id uint64, generation uint32) *request {
 	if s.resumed == nil || s.resumed.requestName != (requestName{id, generation}) {
 		return nil
@@ -25,8 +25,8 @@ func (s *session) resumedAs(id uint64, generation uint32) *request {
 }
 
 // resume answers RESUME. Slots of the previous session that the engine names become this
-// session's, the others are freed. The answer names no slot when the previous session was
-// forgotten, or was one of this agent's own life.
+// session's, its other slots are freed. The answer names no slot when this agent does not know
+// the previous session, or served it itself.
 func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if s.resumed != nil {
 		return refusal.New(proto.CodeState, "RESUME came twice in a session")
@@ -42,13 +42,13 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	if granted, pinned, err = s.takePrevious(m, granted, pinned); err != nil {
 		return err
 	}
-	s.keep(granted, pinned)
+	s.recordResumed(granted, pinned)
 	answer := proto.Resumed{Granted: packSlots(granted), Pinned: packSlots(pinned)}
 	return s.sched.send(proto.TypeResumed, corr, &answer, slices.Concat(granted, pinned))
 }
 
-// takePrevious makes slots of the previous session of m this session's, and returns those that it
-// got.
+// takePrevious moves slots of the previous session that m names to this session. It returns
+// the slots that this session got.
 func (s *session) takePrevious(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
 	previous, ok := s.previous.lookup(blockmgr.SessionID(m.Session))
 	if !ok || m.AgentNonce == s.previous.nonce {
@@ -62,16 +62,16 @@ func (s *session) takePrevious(m *proto.Resume, granted, pinned []blockmgr.Slot)
 	}
 	gotGranted, gotPinned, err = s.pool.Resume(s.id, previous.Session, granted, pinned)
 	switch {
-	case errors.Is(err, blockmgr.ErrNoSession): // the session was forgotten just now
+	case errors.Is(err, blockmgr.ErrNoSession): // all its processes have exited since lookup
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
 	}
-	s.previous.took(s, gotGranted, gotPinned)
+	s.previous.countResumed(s, gotGranted, gotPinned)
 	return gotGranted, gotPinned, nil
 }
 
-// resumedSlots decodes a list of RESUME, in which every slot comes once.
+// resumedSlots decodes a list of slots of RESUME. A slot that comes twice is an error.
 func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 	slots, err := unpackSlots(packed)
 	if err != nil {
@@ -100,9 +100,9 @@ func (s *session) mayResume(f *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// inherit makes the living processes of the previous session this session's: its workers may
-// still be copying, and have not connected yet. It takes all of them or, when there are too
-// many, none.
+// inherit adds the living processes of the previous session to this one: its workers may still
+// be copying, and have not connected yet. When there are too many it returns an error and adds
+// none.
 func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	var alive []*process.Process
 	for _, id := range f.Processes {
@@ -128,8 +128,8 @@ func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// keep records the slots that RESUME kept.
-func (s *session) keep(granted, pinned []blockmgr.Slot) {
+// recordResumed records the slots that RESUME kept.
+func (s *session) recordResumed(granted, pinned []blockmgr.Slot) {
 	r := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,16 +143,16 @@ func (s *session) keep(granted, pinned []blockmgr.Slot) {
 	s.resumed = r
 }
 
-// took counts a resumed session.
-func (f *previousSessions) took(s *session, granted, pinned []blockmgr.Slot) {
+// countResumed counts a resumed session.
+func (f *previousSessions) countResumed(s *session, granted, pinned []blockmgr.Slot) {
 	f.resumed.Add(1)
 	f.grants.Add(uint64(len(granted)))
 	f.pins.Add(uint64(len(pinned)))
 	s.log.Info("session resumed", zap.Int("granted", len(granted)), zap.Int("pinned", len(pinned)))
 }
 
-// admit makes a process one of the session's, here and in the record for the next agent, which
-// waits for every process on record. It takes p over unless it fails.
+// admit adds a process to the session and to the session's record. The next agent waits for
+// every process on record. An error leaves p to the caller.
 func (s *session) admit(p *process.Process) error {
 	if err := s.enlist(p); err != nil {
 		return err
@@ -160,8 +160,8 @@ func (s *session) admit(p *process.Process) error {
 	return s.record(p)
 }
 
-// enlist counts the processes that a session ever had. It takes all of procs or, when there
-// are too many, none.
+// enlist adds procs to the processes that the session ever had. When there are too many it
+// returns an error and adds none.
 func (s *session) enlist(procs ...*process.Process) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,24 +178,24 @@ func (s *session) enlist(procs ...*process.Process) error {
 	return nil
 }
 
-// record writes an enlisted process to the session's record. It takes p over unless it fails.
+// record writes an enlisted process to the session's record. An error leaves p to the caller.
 func (s *session) record(p *process.Process) error {
 	if err := s.pool.AddProcess(s.id, p.ID); err != nil {
 		return err
 	}
-	if !s.watch(p) {
+	if !s.addProcess(p) {
 		return errEnded
 	}
 	return nil
 }
 
-// previousSessions are the previous sessions: those of an earlier agent of this node that have not
-// resumed. Their slots stay out of use until all their processes have exited, or until their
-// engine says with RESUME which slots it still uses.
+// previousSessions are the sessions of an earlier agent of this node that have not resumed.
+// Their slots stay out of use until all their processes have exited, or until their engine
+// names with RESUME the slots that it still uses.
 type previousSessions struct {
 	manager   *blockmgr.Manager
 	processes *process.Table
-	nonce     uint64 // this agent's, which tells its own sessions from previous ones
+	nonce     uint64 // this agent's; RESUME of a session with this nonce keeps nothing
 	log       *zap.Logger
 	stopping  <-chan struct{}
 	wg        sync.WaitGroup // goroutines that wait for processes
@@ -239,7 +239,7 @@ func (f *previousSessions) watch() {
 }
 
 // find watches the living processes of a previous session. It returns false, and watches none,
-// when one process cannot be told alive from gone.
+// when it cannot tell whether one of the processes lives.
 func (f *previousSessions) find(previous blockmgr.PreviousSession) (procs []*process.Process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(previous.Session)))
 	if previous.Foreign {
@@ -260,14 +260,14 @@ func (f *previousSessions) find(previous blockmgr.PreviousSession) (procs []*pro
 	return procs, true
 }
 
-// settle ends the previous sessions that hold nothing in a pool that has just opened.
-func (f *previousSessions) settle(p *blockmgr.Pool) {
+// forgetIdle ends the previous sessions that hold no slot of a pool that has just opened.
+func (f *previousSessions) forgetIdle(p *blockmgr.Pool) {
 	for _, s := range f.manager.ForgetIdle(p) {
 		f.log.Info("a previous session holds nothing", zap.Uint64("session", uint64(s)))
 	}
 }
 
-// lookup returns a previous session that has not been forgotten.
+// lookup returns a previous session; false after it has resumed or ended.
 func (f *previousSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSession, bool) {
 	for _, previous := range f.manager.Previous() {
 		if previous.Session == id {

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/agent/process"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
@@ -20,9 +21,7 @@ func TestResumeWithTooManyProcessesTakesNone(t *testing.T) {
 	s := a.session(1)
 	table := a.processes
 	for n := range storage.MaxSessionProcesses - 2 {
-		if err := s.admit(table.Unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, s.admit(table.Unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})))
 	}
 	alive := []blockmgr.Process{table.Identify(int32(os.Getppid())), table.Identify(1)}
 	if !process.Identified(alive[0]) || alive[0] == alive[1] {
@@ -64,9 +63,7 @@ func TestWorkerFromOneProcessTooManyIsRefused(t *testing.T) {
 	a.Scheduler(t, 1)
 	s := a.session(1)
 	for n := range storage.MaxSessionProcesses - 1 {
-		if err := s.admit(a.processes.Unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})); err != nil {
-			t.Fatal(err)
-		}
+		agenttest.NoError(t, s.admit(a.processes.Unwatched(blockmgr.Process{PID: 1 << 20, Start: uint64(n + 1)})))
 	}
 	err := s.admit(a.processes.Unwatched(blockmgr.Process{PID: 1 << 20, Start: 1 << 20}))
 	if r := refusalOf(err); err == nil || r.Code != proto.CodeLimit {

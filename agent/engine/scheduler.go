@@ -19,8 +19,8 @@ import (
 )
 
 // serveScheduler makes a session for a scheduler that said HELLO, and serves it until its
-// connection ends or BYE comes. It takes p over. The error says why there was no session; how
-// a session ended is in the log.
+// connection ends or BYE comes. It releases p. The error says why no session began; the log
+// says how a session ended.
 func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, pool, err := s.newSession(c, peer, p, h)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 		zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
 	defer close(sess.answered)
 	var evicted *events.EvictionQueue
-	if h.WantEvicted { // before WELCOME, from which on the engine relies on notices
+	if h.WantEvicted { // before WELCOME: after it the engine relies on notices
 		evicted = s.hub.ListenEvictions(sess.namespace)
 		defer evicted.Close()
 	}
@@ -41,7 +41,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 		s.end(sess, nil, err)
 		return nil
 	}
-	s.noteWelcomed(sess)
+	s.markWelcomed(sess)
 	sess.lists.open()
 	stop := make(chan struct{})
 	var senders sync.WaitGroup
@@ -72,8 +72,8 @@ func (s *Server) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welc
 }
 
 // newSession makes a session and returns it with the id of its pool. It reserves the worker
-// rank first, so that two engines that claim one rank do not both open its parts. It takes p
-// over unless it fails.
+// rank first, so that two engines that claim one rank do not both open its parts. The session
+// releases p; an error leaves p to the caller.
 func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) (*session, uint64, error) {
 	sess := s.makeSession(c, peer, p, h)
 	if err := s.reserve(sess); err != nil {
@@ -133,18 +133,19 @@ func (s *Server) reserve(sess *session) error {
 }
 
 // tryReserve makes sess the session of its worker rank, or returns the session that has the
-// rank.
+// rank. It refuses sess when the agent stops, or when maxAwaitingExit ended sessions of the
+// process wait for its exit.
 func (s *Server) tryReserve(sess *session) (old *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.drainEnd.IsZero() {
 		return nil, refusal.Retry(proto.CodeState, "the agent is stopping")
 	}
-	if n := s.waiting[sess.engine.Key]; n >= maxAwaitingExit {
+	if n := s.awaitingExit[sess.engine.Key]; n >= maxAwaitingExit {
 		return nil, refusal.Retry(proto.CodeLimit, "this process ended %d sessions without BYE and with granted slots, limit %d: the slots wait for it to exit", n, maxAwaitingExit)
 	}
-	if old = s.byOwner[sess.worker]; old == nil {
-		s.byOwner[sess.worker] = sess
+	if old = s.byWorker[sess.worker]; old == nil {
+		s.byWorker[sess.worker] = sess
 	}
 	return old, nil
 }
@@ -161,7 +162,7 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 		}
 	}()
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
-		s.previous.settle(pool)
+		s.previous.forgetIdle(pool)
 		return pool.BeginSession(sess.id, sess.engine.ID)
 	})
 	if err != nil {
@@ -191,14 +192,14 @@ func (s *Server) remove(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, sess.id)
-	delete(s.byOwner, sess.worker)
+	delete(s.byWorker, sess.worker)
 	close(sess.done)
 }
 
-// end ends a session whose connection is not read any more. In order: lookups return, pins
-// drop, grants are freed after BYE and else quarantined until every process has exited, the
-// rank's stream ends, and the worker rank is free. bye is nil without BYE; cause is the error
-// that ended the connection, for the log.
+// end ends a session after its reader has returned. In order: lookups return, pins drop, grants
+// are freed or quarantined, the rank's stream ends, and the worker rank is free. BYE frees the
+// grants. Without BYE (bye is nil) they are quarantined until every process has exited. cause
+// is the error that ended the connection, for the log.
 func (s *Server) end(sess *session, bye *bye, cause error) {
 	defer s.remove(sess) // also after a panic of the pool or of a stream
 	defer s.files.Release(sess.files)
@@ -206,12 +207,12 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 	defer sess.rank.Stop()
 	left := sess.finish()
 	sess.log.Info("session ended", zap.Bool("bye", bye != nil), zap.String("reason", bye.text()),
-		zap.Int("granted", left.grants), zap.NamedError("cause", endOf(cause)))
+		zap.Int("granted", left.grants), zap.NamedError("cause", abnormalEnd(cause)))
 	sess.cancel()
 	for _, w := range left.workers {
 		w.conn.Close()
 	}
-	sess.links.Wait() // until then they use the pool
+	sess.links.Wait() // the workers use the pool until they have left
 	sess.lookups.Wait()
 	var gone chan struct{} // nil after BYE: no copy is in flight
 	if bye == nil {
@@ -222,37 +223,37 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 		s.awaitExit(sess, left.procs, gone)
 	case bye == nil:
 		s.wg.Go(func() {
-			sess.rank.ForgetAfter(exits(left.procs))
+			sess.rank.RemoveCheckpointAfter(exits(left.procs))
 			process.ReleaseAll(left.procs)
 		})
 	default:
 		process.ReleaseAll(left.procs)
 	}
-	if bye != nil && !s.leaving() { // an engine that says BYE to a stopping agent comes back
-		sess.rank.Forget()
+	if bye != nil && !s.draining() { // an engine that says BYE to a stopping agent comes back
+		sess.rank.RemoveCheckpoint()
 	}
 }
 
-// leaving reports whether the agent has begun to stop.
-func (s *Server) leaving() bool {
+// draining reports whether the agent has begun to stop.
+func (s *Server) draining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed || !s.drainEnd.IsZero()
 }
 
-// awaitExit closes gone when all of procs have exited. It leaves gone open when the agent
-// stops first: the next agent waits.
+// awaitExit closes gone when all of procs have exited. When the agent stops first, gone stays
+// open and the next agent waits for procs.
 func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- struct{}) {
 	key := sess.engine.Key
 	s.mu.Lock()
-	s.waiting[key]++
+	s.awaitingExit[key]++
 	s.mu.Unlock()
 	s.wg.Go(func() {
 		defer func() {
 			process.ReleaseAll(procs)
 			s.mu.Lock()
-			if s.waiting[key]--; s.waiting[key] == 0 {
-				delete(s.waiting, key)
+			if s.awaitingExit[key]--; s.awaitingExit[key] == 0 {
+				delete(s.awaitingExit, key)
 			}
 			s.mu.Unlock()
 		}()
@@ -260,7 +261,7 @@ func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- 
 			return
 		}
 		close(gone)
-		sess.rank.Forget()
+		sess.rank.RemoveCheckpoint()
 		sess.log.Info("all processes of the session are gone")
 	})
 }
@@ -281,8 +282,8 @@ type leftovers struct {
 	grants  int
 }
 
-// finish marks the session as ended and returns what is left of it. The caller does not read
-// the connection any more, so that grants do not change.
+// finish marks the session as ended and returns its leftovers. The reader has returned, so that
+// the grants do not change.
 func (s *session) finish() leftovers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,7 +314,7 @@ func (s *Server) readScheduler(sess *session) (bye *bye, err error) {
 			request, err = sess.handle(f)
 		}
 		if err != nil {
-			if err := s.report(c, f, request, err); err != nil {
+			if err := s.refuse(c, f, request, err); err != nil {
 				return nil, err
 			}
 		}
@@ -331,7 +332,7 @@ func (s *Server) Drain(patience time.Duration) {
 	s.mu.Lock()
 	s.drainEnd = time.Now().Add(patience)
 	var open, welcomed []*session
-	for _, sess := range s.byOwner {
+	for _, sess := range s.byWorker {
 		open = append(open, sess)
 		if sess.welcomed {
 			welcomed = append(welcomed, sess)
@@ -348,7 +349,7 @@ func (s *Server) Drain(patience time.Duration) {
 		case <-sess.answered:
 		case <-timeout.C:
 			s.mu.Lock()
-			left := len(s.byOwner)
+			left := len(s.byWorker)
 			s.mu.Unlock()
 			s.log.Warn("engines did not say BYE in time: their granted slots wait for their processes or for RESUME",
 				zap.Int("sessions", left), zap.Duration("drain_timeout", patience))
@@ -357,8 +358,8 @@ func (s *Server) Drain(patience time.Duration) {
 	}
 }
 
-// noteWelcomed records that WELCOME has left, and sends DRAIN if the agent is stopping.
-func (s *Server) noteWelcomed(sess *session) {
+// markWelcomed records that WELCOME has left, and sends DRAIN if the agent is stopping.
+func (s *Server) markWelcomed(sess *session) {
 	s.mu.Lock()
 	sess.welcomed = true
 	draining := !s.drainEnd.IsZero()
@@ -368,8 +369,8 @@ func (s *Server) noteWelcomed(sess *session) {
 	}
 }
 
-// tellDrain sends DRAIN from its own goroutine, so that an engine that does not read delays no
-// other.
+// tellDrain sends DRAIN from a goroutine of its own, so that an engine that does not read
+// delays no other engine.
 func (s *Server) tellDrain(sess *session) {
 	s.wg.Go(func() {
 		left := max(time.Until(s.drainEnd), 0)

@@ -34,7 +34,7 @@ const (
 	// helloTimeout bounds the time from connect to HELLO, and from a worker's HELLO to
 	// REGISTER.
 	helloTimeout = 5 * time.Second
-	// replaceTimeout is how long a new session waits for the end of an earlier session of the
+	// replaceTimeout bounds the wait of a new session for the end of an earlier session of the
 	// same worker rank.
 	replaceTimeout = 500 * time.Millisecond
 	// maxAwaitingExit bounds the ended sessions of one process whose granted slots wait for
@@ -57,7 +57,7 @@ type Config struct {
 	MinPriority uint32
 	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them.
 	NoPrefetch bool
-	// SendTimeout is how long a client may leave a frame unread before its connection closes,
+	// SendTimeout is the time after which an unread frame closes a client's connection,
 	// default 2 s.
 	SendTimeout time.Duration
 	// HitRateRequests is the number of requests that hit rates span, 0 for
@@ -89,13 +89,16 @@ type Server struct {
 
 	mu     sync.Mutex
 	closed bool
-	// drainEnd is when a stopping agent closes its connections; zero before it stops. No
+	// drainEnd is the time at which a stopping agent closes its connections; zero before. No
 	// session begins once it is set.
 	drainEnd time.Time
 	conns    map[*proto.Conn]struct{}
 	byID     map[blockmgr.SessionID]*session
-	byOwner  map[kv.Worker]*session
-	waiting  map[process.Key]int // ended sessions whose grants wait for processes, by the scheduler's process
+	// byWorker has the session of each worker rank.
+	byWorker map[kv.Worker]*session
+	// awaitingExit counts the ended sessions whose granted slots wait for processes to exit,
+	// by the scheduler's process.
+	awaitingExit map[process.Key]int
 }
 
 // New makes a server for the connections of l and begins to watch the processes of previous
@@ -103,14 +106,14 @@ type Server struct {
 func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
 	s := &Server{
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
-		processes: process.NewTable(),
-		cache:     newCacheCounters(cfg.HitRateRequests),
-		reports:   reports.New(),
-		stopping:  make(chan struct{}),
-		conns:     make(map[*proto.Conn]struct{}),
-		byID:      make(map[blockmgr.SessionID]*session),
-		byOwner:   make(map[kv.Worker]*session),
-		waiting:   make(map[process.Key]int),
+		processes:    process.NewTable(),
+		cache:        newCacheCounters(cfg.HitRateRequests),
+		reports:      reports.New(),
+		stopping:     make(chan struct{}),
+		conns:        make(map[*proto.Conn]struct{}),
+		byID:         make(map[blockmgr.SessionID]*session),
+		byWorker:     make(map[kv.Worker]*session),
+		awaitingExit: make(map[process.Key]int),
 	}
 	s.sampled = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, sampleTime, maxSampled, 0)
@@ -130,7 +133,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case err != nil:
-			// most likely no descriptor is free: open connections go on
+			// most likely no file descriptor is free: open connections go on
 			s.log.Error("accept", zap.Error(err))
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -167,8 +170,8 @@ func (s *Server) accept(c *proto.Conn) {
 	})
 }
 
-// Close closes every connection and waits until the sessions have ended. Further calls do
-// nothing.
+// Close closes every connection and waits until the sessions have ended. Further calls only
+// wait.
 func (s *Server) Close() {
 	s.listener.Close()
 	s.mu.Lock()
@@ -180,6 +183,7 @@ func (s *Server) Close() {
 		c.Close()
 	}
 	s.mu.Unlock()
+	// Sessions that end now must leave their ranks' checkpoints for the next agent.
 	s.hub.KeepCheckpoints()
 	s.wg.Wait()
 	s.previous.wg.Wait()
@@ -212,7 +216,7 @@ func (s *Server) serve(c *proto.Conn) {
 	} else {
 		p.Release()
 	}
-	s.logEnd(peer, hello, endOf(err))
+	s.logEnd(peer, hello, abnormalEnd(err))
 }
 
 // logEnd logs why a connection ended, unless the client or this agent closed it. Workers that
@@ -229,9 +233,10 @@ func (s *Server) logEnd(peer proto.Peer, hello *proto.Hello, err error) {
 	}
 }
 
-// receiveHello reads the first frame. It tells the client why it returns an error, which ends
+// receiveHello reads the first frame, which must be HELLO, and returns it with its correlation
+// number. A frame that is refused is answered with the error. After an error the caller closes
 // the connection.
-func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
+func (s *Server) receiveHello(c *proto.Conn) (hello *proto.Hello, corr uint32, err error) {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
 	if err != nil {
@@ -246,7 +251,8 @@ func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
 		err = decodeFrame(f, &h)
 	}
 	if f.Type == proto.TypeHello && !proto.IsMalformed(err) && h.Major != proto.VersionMajor {
-		// another major version may give the fields another meaning
+		// The fields of another major version may mean something else. So this error comes
+		// before an error about their values.
 		err = refusal.New(proto.CodeUnsupported, "HELLO major: %d, want %d", h.Major, proto.VersionMajor)
 	}
 	if err != nil {
@@ -257,8 +263,8 @@ func (s *Server) receiveHello(c *proto.Conn) (*proto.Hello, uint32, error) {
 	return &h, f.Corr, nil
 }
 
-// receive reads one frame. It answers a message that is no frame with ERROR before it returns
-// the error, which ends the connection.
+// receive reads one frame. It answers a malformed message with ERROR and then returns the
+// error, which ends the connection.
 func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
 	f, err := c.Receive()
 	if err != nil {
@@ -278,9 +284,9 @@ func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
 	return f, nil
 }
 
-// report sends the client the refusal of its frame. It returns an error when the connection
-// must end: the frame was malformed, or the client does not read.
-func (s *Server) report(c *proto.Conn, f proto.Frame, request uint64, err error) error {
+// refuse answers a frame with the refusal err. It returns an error when the connection must
+// end: the frame was malformed, or the client does not read.
+func (s *Server) refuse(c *proto.Conn, f proto.Frame, request uint64, err error) error {
 	s.sessions.refused.Add(1)
 	r := refusalOf(err)
 	if r.Code == proto.CodeMalformed {
@@ -305,8 +311,9 @@ func (s *Server) isStopping() bool {
 	}
 }
 
-// endOf is nil for a connection that the client or this agent closed, else err.
-func endOf(err error) error {
+// abnormalEnd returns err, or nil when err says that the client or this agent closed the
+// connection.
+func abnormalEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -322,11 +329,12 @@ const (
 	openSocketDirMode = 0o755
 )
 
-// Listen makes the agent's socket at path. It replaces a socket that nobody answers on, which
-// a killed agent left behind. It refuses a socket in use and any other file. Closing the
-// listener removes the file.
-// others lets every user open the socket and a directory that Listen makes. The mode of an
-// existing directory stays; log is warned when it keeps others out.
+// Listen makes the agent's socket at path. It replaces the socket of a killed agent, on which
+// no process answers. It refuses a socket in use and any other file. Closing the listener
+// removes the file.
+//
+// others lets every user open the socket and a directory that Listen makes. An existing
+// directory keeps its mode; Listen logs a warning if that mode keeps other users out.
 func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error) {
 	dir := filepath.Dir(path)
 	mode, dirMode := fs.FileMode(socketMode), fs.FileMode(socketDirMode)

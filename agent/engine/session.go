@@ -50,10 +50,10 @@ type session struct {
 	previous  *previousSessions
 	reports   *reports.Reporter // of the scheduler's connection
 	lists     *cachedLists      // asks for the engine's cached hashes
-	last      lastGauges        // of the last STATS with gauges
-	files     int               // descriptors reserved for its event streams
-	done      chan struct{}     // closed when the session has ended and its worker rank is free
-	answered  chan struct{}     // closed after done, when a BYE has its OK
+	latest    latestGauges
+	files     int           // descriptors reserved for its event streams
+	done      chan struct{} // closed when the session has ended and its worker rank is free
+	answered  chan struct{} // closed after done, when a BYE has its OK
 
 	// openParts sets these.
 	pool  *blockmgr.Pool
@@ -64,10 +64,10 @@ type session struct {
 	chain          *chain
 	tokens, blocks int // of all open requests
 	tokenBuf       []uint32
-	// resumed has the slots that RESUME kept, which belong to no request; nil before RESUME.
+	// resumed is a pseudo-request that holds the slots that RESUME kept; nil before RESUME.
 	resumed *request
 	// superseded are requests whose id was opened again while they held grants. They stay
-	// until the grants are settled, so that maxGrants bounds them.
+	// until the grants are committed or aborted, so that maxGrants bounds them.
 	superseded map[requestName]*request
 
 	ctx         context.Context // ends with the session
@@ -113,9 +113,9 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 	return r, nil
 }
 
-// holder returns the request whose grants a frame names: an open request, an earlier
-// generation that still holds grants, or resumed.
-func (s *session) holder(id uint64, generation uint32) (*request, error) {
+// grantHolder returns the request whose grants a frame names: an open request, an earlier
+// generation that still holds grants, or the resumed request.
+func (s *session) grantHolder(id uint64, generation uint32) (*request, error) {
 	if r := s.resumedAs(id, generation); r != nil {
 		return r, nil
 	}
@@ -152,7 +152,8 @@ func (s *session) open(m *proto.Open) error {
 	return s.addTokens(r, m.Tokens)
 }
 
-// append answers APPEND: it adds tokens to a request. A wrong offset breaks the request.
+// append answers APPEND: it adds tokens to a request. A wrong offset breaks the request; see
+// request.broken.
 func (s *session) append(m *proto.Append) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -165,8 +166,8 @@ func (s *session) append(m *proto.Append) error {
 	return s.addTokens(r, m.Tokens)
 }
 
-// addTokens appends tokens to r within the session's bounds. A refusal breaks the request: its
-// tokens are not those of the engine any more.
+// addTokens appends tokens to r within the session's bounds. A refusal breaks the request,
+// because its tokens now differ from the engine's.
 func (s *session) addTokens(r *request, packed []byte) error {
 	tokens, err := proto.ParseTokens(s.tokenBuf[:0], packed)
 	if err != nil {
@@ -196,7 +197,6 @@ func (s *session) addTokens(r *request, packed []byte) error {
 }
 
 // release answers RELEASE: it drops the pins of a range of a request's blocks.
-// release answers RELEASE: it drops the pins of a range of blocks.
 func (s *session) release(m *proto.Range) error {
 	r := s.resumedAs(m.Request, m.Generation)
 	if r == nil {
@@ -220,9 +220,8 @@ func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
 	return r.dropPinsLocked(first, end)
 }
 
-// close answers CLOSE: it drops the request's pins and aborts its grants. The name may be that
-// of an open request, of an earlier generation that still holds grants, or of the request that
-// holds what RESUME kept.
+// close answers CLOSE: it drops the request's pins and aborts its grants. The frame may name
+// an open request, an earlier generation that still holds grants, or the resumed request.
 func (s *session) close(m *proto.Close) error {
 	if r := s.resumedAs(m.Request, m.Generation); r != nil {
 		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
@@ -235,11 +234,11 @@ func (s *session) close(m *proto.Close) error {
 		_, err := s.find(m.Request, m.Generation) // says why there is none
 		return err
 	}
-	return errors.Join(s.retire(r), s.abortGrants(r))
+	return errors.Join(s.closeRequest(r), s.abortGrants(r))
 }
 
-// supersede ends a request whose id is opened again. Its grants stay: the engine may still be
-// copying, and commits or aborts them later.
+// supersede closes a request whose id is opened again. Its grants stay until the engine, which
+// may still be copying, commits or aborts them.
 func (s *session) supersede(r *request) error {
 	s.mu.Lock()
 	held := len(r.grants)
@@ -247,13 +246,13 @@ func (s *session) supersede(r *request) error {
 	if held > 0 {
 		s.superseded[r.requestName] = r
 	}
-	return s.retire(r)
+	return s.closeRequest(r)
 }
 
-// retire removes a request from the open ones. Its pins drop, its grants stay.
-func (s *session) retire(r *request) error {
-	hits := s.shut(r)
-	pins := s.takePins(r, 0, math.MaxUint64) // no lookup adds a pin to a closed request
+// closeRequest removes a request from the open requests and drops its pins. Its grants stay.
+func (s *session) closeRequest(r *request) error {
+	hits := s.markClosed(r)
+	pins := s.takePins(r, 0, math.MaxUint64) // lookups add no pin to a closed request
 	s.cache.finish(hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
@@ -261,8 +260,8 @@ func (s *session) retire(r *request) error {
 	return s.unpin(pins)
 }
 
-// shut marks a request as closed and returns its hits.
-func (s *session) shut(r *request) requestHits {
+// markClosed marks a request as closed and returns its hits.
+func (s *session) markClosed(r *request) requestHits {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.closed = true
@@ -281,7 +280,7 @@ func (s *session) abortGrants(r *request) error {
 	if err := s.pool.Abort(s.id, slots); err != nil {
 		return err
 	}
-	s.settle(r, slots)
+	s.removeGrants(r, slots)
 	return nil
 }
 
@@ -325,9 +324,10 @@ func (s *session) leave(l *workerLink, lost bool) {
 	}
 }
 
-// watch keeps p until the session has ended, and takes it over. It releases processes that
-// have exited and a second use of p, so that the list has living processes only.
-func (s *session) watch(p *process.Process) bool {
+// addProcess adds p to the processes of the session, which releases p when it ends. It releases
+// processes that have exited, and an earlier reference to p. It returns false, and leaves p to
+// the caller, when the session has ended.
+func (s *session) addProcess(p *process.Process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {

@@ -37,7 +37,8 @@ type SessionStats struct {
 	Stores      uint64 `json:"stores"`
 	Commits     uint64 `json:"commits"`
 	WorkersLost uint64 `json:"workers_lost"`
-	// LoadsDropped are LOADs that found a worker's queue full. The worker is cut off.
+	// LoadsDropped are LOADs that found a worker's queue full. The agent closes the worker's
+	// connection.
 	LoadsDropped uint64 `json:"loads_dropped"`
 	// AwaitingExit is the number of ended sessions whose granted slots are in quarantine until
 	// their processes exit.
@@ -61,11 +62,11 @@ type SessionStats struct {
 	// full.
 	Evicted     uint64 `json:"evicted"`
 	EvictedLost uint64 `json:"evicted_lost"`
-	// StatsIgnored are STATS that came too soon after the one before. StatsForgotten are the
-	// worker ranks whose sums made room for others.
+	// StatsIgnored are STATS that came too soon after the previous one. StatsForgotten are
+	// worker ranks whose sums were dropped to make room for other ranks.
 	StatsIgnored   uint64 `json:"stats_ignored"`
 	StatsForgotten uint64 `json:"stats_forgotten"`
-	// ListsDropped are parts of lists of cached hashes that nobody waited for.
+	// ListsDropped are CACHED frames of abandoned lists.
 	ListsDropped uint64 `json:"lists_dropped"`
 	// Panics are the sessions and connections that a panic ended. The log has the stacks.
 	Panics uint64 `json:"panics"`
@@ -77,7 +78,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	out.Sessions = len(s.byID)
 	waiting := 0
-	for _, n := range s.waiting {
+	for _, n := range s.awaitingExit {
 		waiting += n
 	}
 	s.mu.Unlock()
@@ -100,12 +101,13 @@ func (s *Server) Stats() Stats {
 // DefaultHitRateRequests is Config.HitRateRequests when it is zero.
 const DefaultHitRateRequests = 1000
 
-// requestHits is what one request asked for and found. session.mu guards it.
+// requestHits counts the blocks that one request asked for and found. session.mu guards it.
 type requestHits struct {
-	// asked and matched are the ends of the blocks that were ever asked for and found, so that
-	// a repeated lookup counts nothing twice.
+	// asked and matched are the ends of the ranges of blocks that lookups have asked for and
+	// found. A repeated lookup counts only blocks behind them.
 	asked, matched uint32
-	// blocks were asked for, host and disk of them found first in host memory and on disk.
+	// blocks counts the blocks asked for, host and disk those found, by the tier of the first
+	// find.
 	blocks, host, disk uint64
 }
 
@@ -130,9 +132,9 @@ func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched i
 	return matched
 }
 
-// CacheStats say what the cache saved its engines.
+// CacheStats count the work that the cache saved its engines.
 type CacheStats struct {
-	// MatchedTokens are the tokens whose KV lookups found, once for each request.
+	// MatchedTokens counts the tokens whose KV lookups found. A request counts a token once.
 	MatchedTokens uint64 `json:"matched_tokens"`
 	// OnboardedHost and OnboardedDisk are blocks that went to a device, by the tier that had
 	// them.
@@ -148,7 +150,7 @@ type CacheStats struct {
 // cacheCounters count over all sessions. mu is a leaf.
 type cacheCounters struct {
 	matchedTokens, host, disk atomic.Uint64
-	// changed has room for one: a request that asked for blocks has ended.
+	// changed holds one token: a request that asked for blocks has ended.
 	changed chan struct{}
 
 	mu     sync.Mutex
@@ -241,13 +243,13 @@ func (c *cacheCounters) snapshot() CacheStats {
 	return s
 }
 
-// lastGauges keeps the last gauges of a session.
-type lastGauges struct {
-	latest atomic.Pointer[events.EngineGauges]
+// latestGauges keeps the last gauges of a session.
+type latestGauges struct {
+	value atomic.Pointer[events.EngineGauges]
 }
 
 // take keeps the gauges of STATS, if there are any.
-func (b *lastGauges) take(m *proto.Stats) {
+func (b *latestGauges) take(m *proto.Stats) {
 	if m.DeviceBlocksTotal == 0 {
 		return
 	}
@@ -255,15 +257,15 @@ func (b *lastGauges) take(m *proto.Stats) {
 		DeviceBlocks: m.DeviceBlocksTotal, DeviceUsed: m.DeviceBlocksUsed,
 		Running: m.RunningRequests, Waiting: m.WaitingRequests,
 	}
-	if old := b.latest.Load(); old == nil || *old != g {
-		b.latest.Store(&g)
+	if old := b.value.Load(); old == nil || *old != g {
+		b.value.Store(&g)
 	}
 }
 
 // gauges returns the gauges of the scheduler's last STATS; false before the first. An engine
 // may leave out gauges that have not changed. Any goroutine may call gauges.
 func (s *session) gauges() (events.EngineGauges, bool) {
-	g := s.last.latest.Load()
+	g := s.latest.value.Load()
 	if g == nil {
 		return events.EngineGauges{}, false
 	}
@@ -276,6 +278,6 @@ func (s *session) takeStats(m *proto.Stats) error {
 	if err := s.reports.Take(m, time.Now()); err != nil {
 		return err
 	}
-	s.last.take(m)
+	s.latest.take(m)
 	return nil
 }

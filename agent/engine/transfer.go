@@ -14,8 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// lookup answers a LOOKUP. One that waits for the disk has its own goroutine, so that the
-// connection is read on.
+// lookup answers a LOOKUP. A LOOKUP that may wait for the disk gets its own goroutine, so that
+// the reader of the connection goes on.
 func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 }
 
 // answerLookup finds and pins blocks, and answers. The request records the pins before the
-// answer leaves. The pins drop if the request was closed meanwhile.
+// answer leaves. The pins drop if the request was closed during the lookup.
 func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
 	var found blockmgr.LookupResult
 	if len(blocks) > 0 {
@@ -72,8 +72,9 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	return s.sched.send(proto.TypeLookupHit, corr, &hit, found.Slots)
 }
 
-// recordPins adds the pins of a lookup of asked blocks to its request. A request pins each
-// slot once: spare are second pins of a slot, or all pins of a closed request.
+// recordPins adds the pins of a lookup of asked blocks to its request. The caller releases
+// spare: the second pins of slots that the request pins already, or all pins of a closed
+// request. open says that the request is open.
 func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,9 +99,9 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 	return spare, true
 }
 
-// claim answers a CLAIM: it queues a LOAD for every worker. The pins stay until RELEASE. The
-// first CLAIM after a worker was lost is refused, so that the scheduler knows before it relies
-// on a load.
+// claim answers a CLAIM: it queues a LOAD for every worker. The pins stay until RELEASE. claim
+// refuses the first CLAIM after a worker was lost, so that the scheduler learns of the loss
+// before it relies on a load.
 func (s *session) claim(corr uint32, m *proto.Claim) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -156,8 +157,9 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	return pins, slices.Collect(maps.Keys(s.workers)), nil
 }
 
-// store answers a STORE. It refuses blocks beyond maxGrants, and a block of too low a priority
-// with all later blocks of the request: without their parent nobody would find them.
+// store answers a STORE. It refuses blocks beyond maxGrants. It also refuses a block below
+// Config.MinPriority and all later blocks of the request: lookups find a block only behind its
+// parent.
 func (s *session) store(corr uint32, m *proto.Store) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -169,12 +171,12 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	}
 	s.count.stores.Add(1)
 	if m.Priority < s.cfg.MinPriority {
-		r.storable = min(r.storable, m.First)
+		r.storableEnd = min(r.storableEnd, m.First)
 	}
-	worth := int(min(max(r.storable, m.First)-m.First, m.Count))
-	s.count.lowPriority.Add(uint64(len(blocks) - worth))
+	storable := int(min(max(r.storableEnd, m.First)-m.First, m.Count))
+	s.count.lowPriority.Add(uint64(len(blocks) - storable))
 	var got blockmgr.GrantResult
-	offered := blocks[:min(worth, s.grantRoom())]
+	offered := blocks[:min(storable, s.grantRoom())]
 	if len(offered) > 0 {
 		if got, err = s.pool.Grant(s.id, offered, m.Priority); err != nil {
 			return err
@@ -213,10 +215,10 @@ func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
 	s.grants += len(slots)
 }
 
-// granted returns the request and the slots of a list, all of which must be granted to the
-// request.
+// granted decodes a list of slots and returns its request and its slots. All of them must be
+// granted to the request.
 func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
-	r, err := s.holder(m.Request, m.Generation)
+	r, err := s.grantHolder(m.Request, m.Generation)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -235,8 +237,8 @@ func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) 
 	return r, slots, nil
 }
 
-// settle removes committed or aborted grants.
-func (s *session) settle(r *request, slots []blockmgr.Slot) {
+// removeGrants removes committed or aborted grants.
+func (s *session) removeGrants(r *request, slots []blockmgr.Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(r.grants)
@@ -249,6 +251,7 @@ func (s *session) settle(r *request, slots []blockmgr.Slot) {
 	}
 }
 
+// commit answers COMMIT: the blocks in the slots become visible.
 func (s *session) commit(corr uint32, m *proto.SlotList) error {
 	r, slots, err := s.granted(m)
 	if err != nil {
@@ -258,10 +261,11 @@ func (s *session) commit(corr uint32, m *proto.SlotList) error {
 		return err
 	}
 	s.count.commits.Add(1)
-	s.settle(r, slots)
+	s.removeGrants(r, slots)
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
 
+// abort answers ABORT: it frees granted slots.
 func (s *session) abort(m *proto.SlotList) error {
 	r, slots, err := s.granted(m)
 	if err != nil {
@@ -270,22 +274,23 @@ func (s *session) abort(m *proto.SlotList) error {
 	if err := s.pool.Abort(s.id, slots); err != nil {
 		return err
 	}
-	s.settle(r, slots)
+	s.removeGrants(r, slots)
 	return nil
 }
 
-// resetPatience bounds how long a RESET waits for sealing, writing and reading to end.
+// resetPatience bounds how long a RESET waits for the pool to finish sealing, writing and
+// reading blocks.
 const resetPatience = 2 * time.Second
 
-// reset answers RESET: it empties the namespace's pool, unless another session or a previous one
-// uses the pool too.
+// reset answers RESET: it empties the namespace's pool, unless another session uses the pool,
+// previous sessions included.
 func (s *session) reset(corr uint32) error {
-	if err := s.holdsNothing(); err != nil {
+	if err := s.checkHoldsNothing(); err != nil {
 		return err
 	}
 	emptied, err := s.pool.ResetExclusive(s.id)
 	if errors.Is(err, blockmgr.ErrActive) {
-		emptied, err = s.resetQuiet()
+		emptied, err = s.resetAfterQuiesce()
 	}
 	switch {
 	case errors.Is(err, blockmgr.ErrActive):
@@ -299,17 +304,17 @@ func (s *session) reset(corr uint32) error {
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
 
-// resetQuiet waits until the agent itself seals, writes and reads no block, at most
-// resetPatience, and resets then. emptied is false when other sessions use the pool.
-func (s *session) resetQuiet() (emptied bool, err error) {
+// resetAfterQuiesce waits at most resetPatience until the pool seals, writes and reads no
+// block, and then resets it. emptied is false when other sessions use the pool.
+func (s *session) resetAfterQuiesce() (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, resetPatience)
 	defer cancel()
 	_ = s.pool.Quiesce(ctx) // after a timeout ResetExclusive returns ErrActive
 	return s.pool.ResetExclusive(s.id)
 }
 
-// holdsNothing refuses while the session has a request, a pin or a grant.
-func (s *session) holdsNothing() error {
+// checkHoldsNothing returns a refusal while the session has an open request, a pin or a grant.
+func (s *session) checkHoldsNothing() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pins := 0

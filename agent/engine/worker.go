@@ -12,11 +12,11 @@ import (
 )
 
 // serveWorker lets a worker that said HELLO join its session, and serves it until its
-// connection ends or BYE comes. It takes p over.
+// connection ends or BYE comes. It releases p, or leaves p to the session.
 func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, err := s.findSession(peer, h)
 	if err == nil {
-		err = endedIsNone(h, sess.admit(p))
+		err = retryWithoutSession(h, sess.admit(p))
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)
@@ -35,11 +35,12 @@ func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process,
 	return err
 }
 
-// runWorker registers a worker and serves it until its connection ends or BYE comes, which it
-// returns. The worker has left the session by then.
+// runWorker registers a worker and serves it until its connection ends or BYE comes. It returns
+// the BYE; nil when the connection ended without one. The worker has left the session when
+// runWorker returns.
 func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *bye, err error) {
 	defer func() {
-		if l.joined {
+		if l.joined { // register has joined it
 			sess.links.Done()
 		}
 	}()
@@ -55,7 +56,8 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // guard has logged the error
 	}()
 	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reporter); return err })
-	sess.leave(l, bye == nil && !s.isStopping())
+	lost := bye == nil && !s.isStopping()
+	sess.leave(l, lost)
 	close(stop)
 	<-sent
 	return bye, err
@@ -67,7 +69,7 @@ func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) 
 	sess := s.lookup(blockmgr.SessionID(h.Session), w)
 	switch {
 	case sess == nil && h.Session == 0:
-		return nil, endedIsNone(h, errEnded)
+		return nil, retryWithoutSession(h, errEnded)
 	case sess == nil:
 		return nil, refusal.New(proto.CodeNotFound, "HELLO session: %d is not a session of this agent", h.Session)
 	case sess.uid != peer.UID:
@@ -80,9 +82,9 @@ func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) 
 	return sess, nil
 }
 
-// endedIsNone makes the refusal of a worker that named no session retryable: its rank has no
-// session now, and another may begin at any time.
-func endedIsNone(h *proto.Hello, err error) error {
+// retryWithoutSession makes a not-found refusal retryable if the worker named no session: a
+// session of its rank may begin at any time.
+func retryWithoutSession(h *proto.Hello, err error) error {
 	if err == nil || h.Session != 0 || refusalOf(err).Code != proto.CodeNotFound {
 		return err
 	}
@@ -90,21 +92,21 @@ func endedIsNone(h *proto.Hello, err error) error {
 	return refusal.Retry(proto.CodeNotFound, "HELLO session: worker %s has none now", w)
 }
 
-// lookup returns the session with an id or, for id 0, the session of a worker rank; nil if
-// there is none that has begun.
+// lookup returns the session with an id or, for id 0, the session of a worker rank. It returns
+// nil when no such session has begun.
 func (s *Server) lookup(id blockmgr.SessionID, w kv.Worker) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id == 0 {
-		if held := s.byOwner[w]; held != nil {
+		if held := s.byWorker[w]; held != nil {
 			id = held.id // byID has no session that is still being made
 		}
 	}
 	return s.byID[id]
 }
 
-// register reads REGISTER and lets the worker join. It tells the client why it returns an
-// error, which ends the connection.
+// register reads REGISTER and lets the worker join. It sends the client the error that it
+// returns, which ends the connection.
 func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
@@ -122,7 +124,7 @@ func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.
 		}
 	}
 	if err == nil {
-		err = endedIsNone(h, sess.join(l))
+		err = retryWithoutSession(h, sess.join(l))
 	}
 	if err != nil {
 		s.sessions.refused.Add(1)
@@ -132,8 +134,8 @@ func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.
 	return c.Send(proto.TypeOK, f.Corr, nil, nil)
 }
 
-// readWorker reads until the connection ends or BYE comes, which it returns. A worker sends
-// nothing else but STATS.
+// readWorker reads until the connection ends or BYE comes. It returns the BYE. Besides BYE a
+// worker sends STATS only.
 func (s *Server) readWorker(c *proto.Conn, reporter *reports.Reporter) (bye *bye, err error) {
 	for {
 		f, err := s.receive(c)
@@ -146,12 +148,12 @@ func (s *Server) readWorker(c *proto.Conn, reporter *reports.Reporter) (bye *bye
 				return bye, nil
 			}
 		case proto.TypeStats:
-			_, err = decoded(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reporter.Take(m, time.Now()) })
+			_, err = decodeThen(f, noRequest[*proto.Stats], func(m *proto.Stats) error { return reporter.Take(m, time.Now()) })
 		default:
 			err = unexpected(f.Type, proto.RoleWorker)
 		}
 		if err != nil {
-			if err := s.report(c, f, 0, err); err != nil {
+			if err := s.refuse(c, f, 0, err); err != nil {
 				return nil, err
 			}
 		}
@@ -180,8 +182,8 @@ func newWorkerLink(c *proto.Conn, pool *blockmgr.Pool) *workerLink {
 	return &workerLink{link: newLink(c, pool), loads: make(chan queuedLoad, maxQueuedLoads)}
 }
 
-// offer queues a LOAD. A full queue says that the worker has stopped reading: offer closes its
-// connection and returns false.
+// offer queues a LOAD. The worker has stopped reading when the queue is full: offer then closes
+// its connection and returns false.
 func (l *workerLink) offer(q queuedLoad) bool {
 	select {
 	case l.loads <- q:

@@ -20,9 +20,9 @@ import (
 // maxCheckpoints bounds the files of ranks without a session.
 const maxCheckpoints = 256
 
-// checkpoints are the files that tell the next agent what each rank's engine has cached. The
-// zero value has none. mu is a leaf; it is held while the directory is read, which delays only
-// the begin and the end of sessions.
+// checkpoints are the files that tell the next agent which blocks each rank's engine has
+// cached. mu is a leaf. It is held while the directory is read, which delays only sessions that
+// begin or end.
 type checkpoints struct {
 	dir string // empty: none
 	log *zap.Logger
@@ -31,10 +31,9 @@ type checkpoints struct {
 	warned sync.Once // has warned that ranks have no files
 	slow   sync.Once // has warned that the directory is on a disk
 
-	mu   sync.Mutex
-	last map[string]*checkpoint // by path: files in use, and files of ended ranks whose engines may live
-	// stopped: files stay for the next agent from now on.
-	stopped bool
+	mu      sync.Mutex
+	latest  map[string]*checkpoint // by path: files in use, and files of ended ranks whose engines may live
+	stopped bool                   // all files stay for the next agent
 }
 
 // checkpoint is the file of one rank's session.
@@ -42,13 +41,13 @@ type checkpoint struct {
 	set  *checkpoints
 	path string
 	// set.mu guards the fields below.
-	ended bool          // the rank does not write the file any more
-	over  bool          // the engine is gone for good
-	left  chan struct{} // closed when nobody has to wait for the engine's end
+	ended    bool          // the rank has stopped writing the file
+	unwanted bool          // the engine is gone for good
+	waitOver chan struct{} // closed when removeAfter need not wait for the engine
 }
 
 func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
-	s := &checkpoints{log: log, last: make(map[string]*checkpoint)}
+	s := &checkpoints{log: log, latest: make(map[string]*checkpoint)}
 	if !c.NoCheckpoints {
 		s.dir = c.CheckpointDir
 	}
@@ -75,17 +74,17 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 				zap.String("dir", s.dir))
 		})
 	}
-	c := &checkpoint{set: s, left: make(chan struct{}), path: filepath.Join(s.dir, fmt.Sprintf("%016x-%d", uint64(w.ID), w.Rank))}
+	c := &checkpoint{set: s, waitOver: make(chan struct{}), path: filepath.Join(s.dir, fmt.Sprintf("%016x-%d", uint64(w.ID), w.Rank))}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		close(c.left)
+		close(c.waitOver)
 		return c
 	}
-	if old := s.last[c.path]; old != nil {
-		close(old.left)
+	if old := s.latest[c.path]; old != nil {
+		close(old.waitOver)
 	}
-	s.last[c.path] = c
+	s.latest[c.path] = c
 	s.pruneLocked(maxCheckpoints)
 	return c
 }
@@ -104,7 +103,7 @@ func (s *checkpoints) pruneLocked(keep int) {
 	files := make([]aged, 0, len(entries))
 	for _, e := range entries {
 		path := filepath.Join(s.dir, e.Name())
-		if c := s.last[path]; c != nil && !c.ended {
+		if c := s.latest[path]; c != nil && !c.ended {
 			continue
 		}
 		if info, err := e.Info(); err == nil {
@@ -125,10 +124,10 @@ func (s *checkpoints) stop() {
 		return
 	}
 	s.stopped = true
-	for _, c := range s.last {
-		close(c.left)
+	for _, c := range s.latest {
+		close(c.waitOver)
 	}
-	clear(s.last)
+	clear(s.latest)
 }
 
 // file returns the path, empty for none.
@@ -139,8 +138,8 @@ func (c *checkpoint) file() string {
 	return c.path
 }
 
-// end says that the rank has stopped writing its file. When too many have ended, nobody waits
-// for the engine of this one: pruning removes the file.
+// end says that the rank has stopped writing its file. When more than maxCheckpoints ranks have
+// ended, end gives this file up: pruning removes it.
 func (c *checkpoint) end() {
 	if c == nil {
 		return
@@ -149,55 +148,56 @@ func (c *checkpoint) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.ended = true
-	c.removeLocked()
+	c.removeUnusedLocked()
 	ended := 0
-	for _, other := range s.last {
+	for _, other := range s.latest {
 		if other.ended {
 			ended++
 		}
 	}
-	if s.last[c.path] == c && ended > maxCheckpoints {
-		close(c.left)
-		delete(s.last, c.path)
+	if s.latest[c.path] == c && ended > maxCheckpoints {
+		close(c.waitOver)
+		delete(s.latest, c.path)
 	}
 }
 
-// forget says that the engine is gone for good. The file goes once the rank has ended, unless
-// another session of the rank has begun.
-func (c *checkpoint) forget() {
+// remove says that the engine is gone for good. It removes the file now or when the rank ends.
+// The file stays when another session of the rank has begun.
+func (c *checkpoint) remove() {
 	if c == nil {
 		return
 	}
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
-	c.over = true
-	c.removeLocked()
+	c.unwanted = true
+	c.removeUnusedLocked()
 }
 
-func (c *checkpoint) removeLocked() {
+// removeUnusedLocked removes the file if the rank has ended and the engine is gone.
+func (c *checkpoint) removeUnusedLocked() {
 	s := c.set
-	if !c.ended || !c.over || s.last[c.path] != c {
+	if !c.ended || !c.unwanted || s.latest[c.path] != c {
 		return
 	}
-	close(c.left)
-	delete(s.last, c.path)
+	close(c.waitOver)
+	delete(s.latest, c.path)
 	if err := os.Remove(c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("a checkpoint cannot be removed", zap.String("file", c.path), zap.Error(err))
 	}
 }
 
-// forgetAfter calls forget when every channel of exited is closed. It returns earlier when
+// removeAfter calls remove when every channel of exited is closed. It returns earlier when
 // another session of the rank begins or the agent stops.
-func (c *checkpoint) forgetAfter(exited []<-chan struct{}) {
+func (c *checkpoint) removeAfter(exited []<-chan struct{}) {
 	if c == nil {
 		return
 	}
 	for _, e := range exited {
 		select {
 		case <-e:
-		case <-c.left:
+		case <-c.waitOver:
 			return
 		}
 	}
-	c.forget()
+	c.remove()
 }

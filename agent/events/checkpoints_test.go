@@ -73,7 +73,7 @@ func TestCheckpointGoesWithItsEngine(t *testing.T) {
 				case 'e':
 					file.end()
 				case 'g':
-					file.forget()
+					file.remove()
 				case 'n':
 					s.begin(kv.Worker{ID: 1})
 				case 's':
@@ -95,17 +95,17 @@ func TestWaitsForEnginesEndAreBounded(t *testing.T) {
 	replaced := beginFile(t, s, 1)
 	replaced.end()
 	s.begin(kv.Worker{ID: 1})
-	replaced.forgetAfter(alive)
+	replaced.removeAfter(alive)
 	var last *checkpoint
 	for i := range maxCheckpoints + 1 {
 		last = beginFile(t, s, kv.WorkerID(2+i))
 		last.end()
 	}
-	last.forgetAfter(alive)
+	last.removeAfter(alive)
 	stopped := beginFile(t, s, 5000)
 	s.stop()
-	stopped.forgetAfter(alive)
-	s.begin(kv.Worker{ID: 6000}).forgetAfter(alive)
+	stopped.removeAfter(alive)
+	s.begin(kv.Worker{ID: 6000}).removeAfter(alive)
 	if !agenttest.Exists(replaced.file()) || !agenttest.Exists(stopped.file()) {
 		t.Error("a file is gone whose engine may live")
 	}
@@ -116,7 +116,7 @@ func TestCheckpointGoesWhenAllProcessesHaveExited(t *testing.T) {
 	file := beginFile(t, testCheckpoints(t), 1)
 	exited := make(chan struct{})
 	close(exited)
-	file.forgetAfter([]<-chan struct{}{exited, exited})
+	file.removeAfter([]<-chan struct{}{exited, exited})
 	if !agenttest.Exists(file.file()) {
 		t.Error("it went before its rank had ended")
 	}

@@ -1,4 +1,4 @@
-// Package events publishes what a node holds: one stream for each pool and one for each
+// Package events publishes the blocks of a node: one stream for each pool and one for each
 // worker rank.
 //
 //	hub, err := events.Open(ctx, cfg, log)
@@ -10,7 +10,7 @@
 // # Guarantees
 //
 // A pool's stream has the order of the block manager's commits: Hub is its EventSink. A rank's
-// stream follows its engine's events; what it loses is replayed or listed, else the rank is
+// stream follows its engine's events; lost events are replayed or listed, else the rank is
 // degraded. Totals never fall: ended streams and outputs stay in the hub's sums. An output
 // that cannot be opened costs the engine that output, and WELCOME names it.
 //

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// evictedDelay is how long a notice may wait for others to share its frame.
+	// evictedDelay bounds the wait of a notice for other notices in its frame.
 	evictedDelay = 10 * time.Millisecond
 	// maxQueuedEvicted bounds the notices that wait for one session, 8 bytes each. More are
 	// lost and counted.
@@ -52,7 +52,7 @@ func (e *evictions) change(do func(map[kv.NamespaceID][]*EvictionQueue)) {
 	e.queues.Store(&all)
 }
 
-// EvictionQueue has the notices that wait for one session.
+// EvictionQueue holds the notices of evicted blocks for one session.
 type EvictionQueue struct {
 	from *evictions
 	ns   kv.NamespaceID

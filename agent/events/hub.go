@@ -17,8 +17,8 @@ import (
 )
 
 // Hub holds the event streams of a node, one for each pool and one for each worker rank, and
-// the outputs that publish them. It is the block manager's EventSink. mu is let go before a
-// stream is called.
+// the outputs that publish them. It is the block manager's EventSink. No stream is called under
+// mu.
 type Hub struct {
 	out       *outputs
 	log       *zap.Logger
@@ -71,7 +71,7 @@ func (h *Hub) RegisterHTTP(mux *http.ServeMux) { h.out.http.Register(mux) }
 func (h *Hub) TokenSink() tokens.Sink { return h.out.tokenSink() }
 
 // KeepCheckpoints leaves the ranks' files for the next agent from now on, and ends every
-// ForgetAfter.
+// RemoveCheckpointAfter.
 func (h *Hub) KeepCheckpoints() { h.files.stop() }
 
 // BlockStored implements blockmgr.EventSink. The block manager holds its lock.
@@ -109,9 +109,8 @@ func (h *Hub) closeStream(o *ownerStream) {
 	}
 }
 
-// bound returns the rank whose ZMQ stream, or the replays of it, has a TCP port that endpoint
-// needs.
-func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
+// portHolder returns the rank whose ZMQ stream or replays use a TCP port that endpoint needs.
+func (h *Hub) portHolder(endpoint string) (kv.Owner, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for r := range h.ranks {
@@ -124,9 +123,9 @@ func (h *Hub) bound(endpoint string) (kv.Owner, bool) {
 	return kv.Owner{}, false
 }
 
-// live returns the ranks and pools that have not ended, and adds the totals of the ended ones
-// to sum, as of one moment.
-func (h *Hub) live(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
+// liveStreams returns the ranks and pools that have not ended, and adds the totals of the ended
+// ones to sum. Both are of one moment.
+func (h *Hub) liveStreams(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sum.add(&h.ended)

@@ -52,7 +52,7 @@ func reportLoads(ctx context.Context, list func() []loadSource, send func(*kveve
 	}
 }
 
-// loadMeters have each owner's state between two samples.
+// loadMeters has each owner's state between two samples.
 type loadMeters map[kv.Owner]*loadMeter
 
 type loadMeter struct {
@@ -101,9 +101,9 @@ type EngineGauges struct {
 	Running, Waiting         uint64
 }
 
-// CopySum is what the workers of a rank have copied between host memory and the device since
-// the agent's start, both ways. Each worker copies its share of a block. Micros is the sum of
-// their times, Workers the number of connected ones.
+// CopySum sums the copies of a rank's workers between host memory and the device since the
+// agent's start, both ways. Each worker copies its share of a block. Micros is the sum of their
+// times. Workers is the number of connected workers.
 type CopySum struct {
 	Bytes, Micros uint64
 	Workers       int
@@ -142,7 +142,7 @@ type poolMeter struct {
 	read, written, promoted, readMicros uint64
 	sampled                             time.Time
 	reading                             int           // blocks that were being read from disk at the last sample
-	underWay                            time.Duration // sum over blocks of their time in disk reads, since the last report
+	readTime                            time.Duration // sum over blocks of their time in disk reads, since the last report
 }
 
 // sample adds the time that blocks spent in disk reads since the last sample: the mean of
@@ -152,7 +152,7 @@ func (m *poolMeter) sample(st *blockmgr.Stats, now time.Time) {
 		m.since = now
 		m.restart(st)
 	} else {
-		m.underWay += time.Duration(m.reading+st.PromoteQueue) * now.Sub(m.sampled) / 2
+		m.readTime += time.Duration(m.reading+st.PromoteQueue) * now.Sub(m.sampled) / 2
 	}
 	m.sampled, m.reading = now, st.PromoteQueue
 }
@@ -175,9 +175,9 @@ func (m *poolMeter) report(st *blockmgr.Stats, s *loadSource, now time.Time) kve
 		l.WriteBytesPerSecond = uint64(float64(st.BytesWritten-m.written) / d)
 	}
 	if n := st.Promotions - m.promoted; n > 0 {
-		l.PromoteMicros = uint64(m.underWay.Microseconds()) / n
+		l.PromoteMicros = uint64(m.readTime.Microseconds()) / n
 	}
-	m.since, m.underWay = now, 0
+	m.since, m.readTime = now, 0
 	m.restart(st)
 	return l
 }

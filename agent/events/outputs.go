@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -100,13 +99,13 @@ func (o *outputs) close() error {
 const (
 	// rankDescriptors follow an engine's events, replays included.
 	rankDescriptors = 20
-	// zmqDescriptors publish a ZMQ stream to some peers.
+	// zmqDescriptors publish a ZMQ stream to a few subscribers.
 	zmqDescriptors = 20
-	// MaxRankDescriptors are the most that the streams of one rank take.
+	// MaxRankDescriptors bounds the descriptors of the streams of one rank.
 	MaxRankDescriptors = rankDescriptors + zmqDescriptors
 )
 
-// descriptors returns what the event streams of an engine take.
+// descriptors returns how many file descriptors the event streams of an engine take.
 func (o *outputs) descriptors(h *proto.Hello) (n int) {
 	if h.EventsEndpoint != "" {
 		n += rankDescriptors
@@ -165,9 +164,8 @@ func newOwnerStream(owner kv.Owner) *ownerStream {
 }
 
 // attach publishes the stream. The first announcements let consumers ask for earlier events.
-// close undoes what an error leaves.
+// After an error the caller calls close.
 func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
-	src := consolidated.Source{Stream: s.stream}
 	var id uint64
 	if o.nats != nil {
 		f, err := o.nats.NewFeed(s.stream.Owner(), meta)
@@ -176,7 +174,7 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 		}
 		s.nats.Store(f)
 		id = f.PublisherID()
-		if err := s.join(f, f.Attach, src); err != nil {
+		if err := s.addFeed(f, f.Attach, s.stream); err != nil {
 			return err
 		}
 	}
@@ -188,10 +186,11 @@ func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 		return err
 	}
 	s.http.Store(f)
-	return s.join(f, f.Attach, src)
+	return s.addFeed(f, f.Attach, s.stream)
 }
 
-func (s *ownerStream) join(feed residency.Sink, attach func(publisher.Source) error, src publisher.Source) error {
+// addFeed sends the stream's events to feed, and attaches the feed to the stream's state.
+func (s *ownerStream) addFeed(feed residency.Sink, attach func(publisher.Source) error, src publisher.Source) error {
 	if err := s.stream.AddSink(feed); err != nil {
 		return fmt.Errorf("feed of %s: %w", s.stream.Owner(), err)
 	}

@@ -36,8 +36,8 @@ type Rank struct {
 	once    sync.Once
 }
 
-// Engine is what a rank asks the session of its engine. Any goroutine may call the
-// functions, until Stop has returned.
+// Engine has the functions with which a rank asks the session of its engine. Any goroutine may
+// call them, until Stop has returned.
 type Engine struct {
 	// Guard calls do. It returns a panic of do as an error, after it has closed the engine's
 	// connection.
@@ -48,7 +48,7 @@ type Engine struct {
 	ListTimeout time.Duration
 	// Gauges returns the last gauges that the engine reported, false before the first.
 	Gauges func() (EngineGauges, bool)
-	// Copies returns what the workers have copied; nil: they do not report it.
+	// Copies returns the sums of the workers' copies; nil when the workers report none.
 	Copies func() CopySum
 }
 
@@ -89,7 +89,7 @@ func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engin
 // rank.
 func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
 	out := r.hub.out
-	zmq := r.openOutputs(w, hello, pool)
+	zmq := r.openWorkerOutputs(w, hello, pool)
 	if hello.EventsEndpoint != "" {
 		if err := r.follow(w, hello, zmq); err != nil {
 			return err
@@ -106,14 +106,14 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 	})
 }
 
-// openOutputs opens the outputs that know workers only, and returns the ZMQ stream; nil for
+// openWorkerOutputs opens the outputs that know workers only, and returns the ZMQ stream; nil for
 // none. An output that cannot be opened becomes the rank's warning.
-func (r *Rank) openOutputs(w kv.Worker, hello *proto.Hello, pool *residency.Stream) *consolidated.Output {
+func (r *Rank) openWorkerOutputs(w kv.Worker, hello *proto.Hello, pool *residency.Stream) *consolidated.Output {
 	out := r.hub.out
 	toDynamo, dynamoErr := out.openDynamo(w, r.stream, pool)
-	toZMQ, zmqErr := out.openZMQ(w, hello, r.hub.bound)
+	toZMQ, zmqErr := out.openZMQ(w, hello, r.hub.portHolder)
 	if toZMQ != nil {
-		if err := toZMQ.join(out, r.stream, pool); err != nil {
+		if err := toZMQ.follow(out, r.stream, pool); err != nil {
 			toZMQ.close()
 			toZMQ, zmqErr = nil, err
 		}
@@ -169,13 +169,13 @@ func (r *Rank) stats() consolidator.RankStats {
 // Warning names the outputs that could not be opened; empty for none.
 func (r *Rank) Warning() string { return r.warning }
 
-// Forget removes the checkpoint of the rank. The caller knows that the engine will not
-// come back.
-func (r *Rank) Forget() { r.file.forget() }
+// RemoveCheckpoint removes the checkpoint of the rank. The caller knows that the engine will
+// not come back.
+func (r *Rank) RemoveCheckpoint() { r.file.remove() }
 
-// ForgetAfter calls Forget when every channel of exited is closed. It returns earlier when
-// another session of the rank begins, and after KeepCheckpoints.
-func (r *Rank) ForgetAfter(exited []<-chan struct{}) { r.file.forgetAfter(exited) }
+// RemoveCheckpointAfter calls RemoveCheckpoint when every channel of exited is closed. It
+// returns earlier when another session of the rank begins, and after KeepCheckpoints.
+func (r *Rank) RemoveCheckpointAfter(exited []<-chan struct{}) { r.file.removeAfter(exited) }
 
 // Stop stops following the engine, removes all its blocks from the stream and announces that
 // the rank is gone. Further calls do nothing.
@@ -186,7 +186,7 @@ func (r *Rank) Stop() {
 		r.stream.Clear()
 		r.stream.Flush()
 		r.closeOutputs()
-		r.hub.forget(r)
+		r.hub.addEnded(r)
 	})
 }
 
@@ -199,8 +199,8 @@ func (r *Rank) closeOutputs() {
 	r.hub.closeStream(r.ownerStream)
 }
 
-// forget adds the totals of an ended rank to the hub's.
-func (h *Hub) forget(r *Rank) {
+// addEnded adds the totals of an ended rank to the hub's.
+func (h *Hub) addEnded(r *Rank) {
 	t := Totals{Ranks: r.stats()}
 	t.addStream(r.ownerStream)
 	t.addOutputs(r.outputs)

@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
-	"github.com/blockyard-ai/blockyard/agent/consolidated"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
@@ -168,7 +167,7 @@ func TestFeedOfAPoolThatEndsIsClosed(t *testing.T) {
 	}
 	h.BlockStored(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	p.End()
-	if err := p.nats.Load().Attach(consolidated.Source{Stream: p.stream}); !errors.Is(err, publisher.ErrClosed) {
+	if err := p.nats.Load().Attach(p.stream); !errors.Is(err, publisher.ErrClosed) {
 		t.Errorf("its feed: %v, want %v", err, publisher.ErrClosed)
 	}
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})

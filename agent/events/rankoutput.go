@@ -23,9 +23,9 @@ import (
 // here, as in KVBM's consolidator.
 const sinkPortOffset = 1000
 
-// poolJoinTimeout bounds how long a rank waits for its pool's blocks before Dynamo's routers
-// hear of it. Millions of blocks take a second or two. Later blocks come with a repeated
-// announcement.
+// poolJoinTimeout bounds how long a rank waits for its pool's blocks before it announces itself
+// to Dynamo's routers. Millions of blocks take a second or two. Blocks that arrive later come
+// with a repeated announcement.
 const poolJoinTimeout = 5 * time.Second
 
 // rankOutput publishes one rank's blocks and its pool's together, to an output that knows
@@ -44,10 +44,10 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 	}
 	r := &rankOutput{Output: &consolidated.Output{Merged: residency.NewMerged(w, residency.MergeTiered, nil)}}
 	joined := false
-	err := r.join(o, own, pool)
+	err := r.follow(o, own, pool)
 	if err == nil {
 		joined = r.awaitPool()
-		r.dynamo, err = o.dynamo.NewSource(w, consolidated.Source{Stream: r.Merged})
+		r.dynamo, err = o.dynamo.NewSource(w, r.Merged)
 	}
 	if err == nil {
 		err = r.Merged.AddSink(r.dynamo) // an event between the two calls is missed; the restatement has it
@@ -65,8 +65,8 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 }
 
 // openZMQ publishes a rank in vLLM's event format; nil without that output. An endpoint that
-// cannot be bound costs this output alone; the error is for the engine, whose Dynamo worker
-// then follows another publisher there. holder returns the rank that has the port.
+// cannot be bound costs this output alone. The error is for the engine: its Dynamo worker would
+// follow another publisher there. holder returns the rank that uses the port.
 func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint string) (kv.Owner, bool)) (*rankOutput, error) {
 	bind, err := o.sinkEndpoint(h)
 	if bind == "" && err == nil {
@@ -81,7 +81,7 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 	if err != nil {
 		o.zmqFailed.Add(1)
 		if other, ok := holder(bind); ok {
-			err = fmt.Errorf("%s of this agent has the port or that of the replays, and subscribers there get its blocks instead: "+
+			err = fmt.Errorf("%s of this agent uses the port or the port of the replays, and subscribers there get its blocks instead: "+
 				"give each engine of a node a DYN_KVBM_LEADER_ZMQ_PUB_PORT of its own (%w)", other, err)
 		}
 		err = fmt.Errorf("no ZMQ stream of worker %s at %q: %w", w, bind, err)
@@ -151,9 +151,9 @@ func (o *outputs) tokensFor(mode string) *tokens.Table {
 	return o.tokenTable()
 }
 
-// join follows the rank's stream and its pool's. A pool with too many followers is left out
-// and counted.
-func (r *rankOutput) join(o *outputs, own, pool *residency.Stream) error {
+// follow adds the rank's blocks and its pool's to the output. A pool with too many followers is
+// left out, and counted.
+func (r *rankOutput) follow(o *outputs, own, pool *residency.Stream) error {
 	if err := r.Follow(own); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ type StreamStats struct {
 	Rank *consolidator.RankStats `json:"rank,omitempty"`
 }
 
-// Snapshot is what a hub has counted, and the state of its streams.
+// Snapshot has the counters of a hub and the state of its streams.
 type Snapshot struct {
 	Events  Stats
 	Streams []StreamStats // by owner
@@ -59,10 +59,11 @@ type Snapshot struct {
 	Repairing bool
 }
 
-// Snapshot flushes the streams first, so that ids and digests are those of now.
+// Snapshot returns the hub's counters and the state of its streams. It flushes the streams, so
+// that ids and digests include every event.
 func (h *Hub) Snapshot() *Snapshot {
 	s := &Snapshot{Streams: []StreamStats{}, Evicted: h.evictions.sent.Load(), EvictedLost: h.evictions.lost.Load()}
-	ranks, pools := h.live(&s.Totals)
+	ranks, pools := h.liveStreams(&s.Totals)
 	for _, p := range pools {
 		s.Totals.addStream(p.ownerStream)
 		s.Streams = append(s.Streams, p.describe(nil))

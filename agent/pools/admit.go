@@ -21,10 +21,10 @@ import (
 // where the host tier is bypassed.
 const stagingSlots = 64
 
-// errNoRoom says that the namespace would fit if an unused pool went.
+// errNoRoom says that the namespace would fit if an unused pool were retired.
 var errNoRoom = errors.New("idle namespaces have the room")
 
-// share is what one namespace takes of the node.
+// share is the part of the node's tiers that one namespace takes.
 type share struct {
 	slotBytes uint64
 	// host and disk are the namespace's own bytes. They are 0 where all namespaces share the
@@ -50,7 +50,7 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	a.mu.Lock()
 	all := maps.Clone(a.admitted)
 	a.mu.Unlock()
-	err := a.tryAdmit(ns, all, unused)
+	err := a.addIfFits(ns, all, unused)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil {
@@ -71,19 +71,19 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	return err
 }
 
-// tryAdmit adds the namespace to all if the node has room for all of them.
-func (a *admission) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
+// addIfFits adds the namespace to all if the node has room for it and for those in all.
+func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
 	s, err := a.shareOf(ns)
 	if err != nil {
 		return err
 	}
 	all[ns.ID()] = s
 	want := a.want(all)
-	// The start checked the tiers that all namespaces share. A second look would make engines
-	// wait for a disk that does not answer.
+	// The start has checked the tiers that all namespaces share. To measure them again would
+	// make engines wait for a disk that does not answer.
 	n := a.atStart
 	if s.host != 0 || s.disk != 0 {
-		if n, err = a.lookAtNode(); err != nil {
+		if n, err = a.measureNode(); err != nil {
 			return err
 		}
 		if err := a.check(&n, want); err != nil {
@@ -98,8 +98,8 @@ func (a *admission) tryAdmit(ns *kv.Namespace, all map[kv.NamespaceID]share, unu
 	return nil
 }
 
-// fitsWithout reports whether the namespaces of all fit the node once those of gone are
-// removed, and there is one to remove. id, the namespace that asks, is never removed.
+// fitsWithout reports whether all fits the node after the removal of gone, and whether the
+// removal changes all. id, the namespace that asks, is never removed.
 func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
 	left := maps.Clone(all)
 	for _, other := range gone {
@@ -117,8 +117,8 @@ func (a *admission) knows(id kv.NamespaceID) bool {
 	return ok
 }
 
-// forget releases the admission of a namespace without a pool.
-func (a *admission) forget(id kv.NamespaceID) {
+// release releases the admission of a namespace without a pool.
+func (a *admission) release(id kv.NamespaceID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.admitted, id)
@@ -129,7 +129,7 @@ func (a *admission) forget(id kv.NamespaceID) {
 func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	c := a.cfg
 	slot := blockmgr.SlotBytes(ns)
-	s := share{slotBytes: slot, host: saturate(c.Tiers.HostBlocks, slot), disk: saturate(c.Tiers.DiskBlocks, slot)}
+	s := share{slotBytes: slot, host: mulSaturating(c.Tiers.HostBlocks, slot), disk: mulSaturating(c.Tiers.DiskBlocks, slot)}
 	if c.Tiers.BypassesHost() {
 		extent := cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))
 		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
@@ -143,7 +143,7 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	return s, nil
 }
 
-// want returns what the tiers ask of the node with these namespaces.
+// want returns the memory and disk space that the tiers need with these namespaces.
 func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	c := a.cfg
 	w := resource.Want{
@@ -153,7 +153,7 @@ func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	var host, disk uint64
 	smallest := uint64(math.MaxUint64)
 	for _, s := range all {
-		host, disk = add(host, s.host), add(disk, s.disk)
+		host, disk = addSaturating(host, s.host), addSaturating(disk, s.disk)
 		smallest = min(smallest, s.slotBytes)
 	}
 	if c.Tiers.HostBlocks != 0 {
@@ -168,8 +168,8 @@ func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	return w
 }
 
-// saturate is the product of a and b, add the sum, each at most the largest number.
-func saturate(a, b uint64) uint64 {
+// mulSaturating returns a*b, addSaturating a+b, at most math.MaxUint64.
+func mulSaturating(a, b uint64) uint64 {
 	high, low := bits.Mul64(a, b)
 	if high != 0 {
 		return math.MaxUint64
@@ -177,7 +177,7 @@ func saturate(a, b uint64) uint64 {
 	return low
 }
 
-func add(a, b uint64) uint64 {
+func addSaturating(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	if carry != 0 {
 		return math.MaxUint64

@@ -24,11 +24,11 @@ const (
 
 // source opens pools.
 type source interface {
-	// open opens the pool of a namespace, or returns the open one after it has tried to give
-	// that more room. first says that the node has no pool of the namespace. errNoRoom and
-	// blockmgr.ErrNamespaces say that an unused pool is in the way.
+	// open opens the pool of a namespace, or returns the open pool after it has tried to give
+	// the pool more room. first says that the node has no pool of the namespace. errNoRoom and
+	// blockmgr.ErrNamespaces say that retiring an unused pool may help.
 	open(ns kv.Namespace, first bool) (*blockmgr.Pool, error)
-	// closed says that a namespace has no pool any more, or got none.
+	// closed says that the pool of a namespace was retired or could not be opened.
 	closed(ns kv.NamespaceID)
 }
 
@@ -57,7 +57,7 @@ func (p nodePools) unused() (ids []kv.NamespaceID) {
 	return ids
 }
 
-func (p nodePools) closed(ns kv.NamespaceID) { p.admission.forget(ns) }
+func (p nodePools) closed(ns kv.NamespaceID) { p.admission.release(ns) }
 
 // entry is the pool of one namespace and its stream.
 type entry struct {
@@ -70,10 +70,10 @@ type entry struct {
 	err    error
 
 	// Set.mu guards the fields below.
-	// callers counts the calls of Open that use the entry. going is nil unless the pool is
-	// being retired; it is closed when the entry is gone, or when the pool stays after all.
-	callers int
-	going   chan struct{}
+	// callers counts the calls of Open that use the entry. retiring is nil unless the pool is
+	// being retired; it is closed when the entry is removed, or when the pool cannot be retired.
+	callers  int
+	retiring chan struct{}
 }
 
 // Open returns the pool of ns and its event stream, after begin has begun a session in the
@@ -81,8 +81,8 @@ type entry struct {
 // The first call opens the pool and publishes its stream, so that routers see blocks as they
 // are recovered from disk. A pool that cannot be opened leaves nothing behind. Later calls try
 // to give the pool more room.
-// Where the node has no room for another pool, Open retires one that nobody uses. A refusal
-// that may be retried says that all pools are in use.
+// When the node has no room for another pool, Open retires an unused one. A retryable refusal
+// says that all pools are in use.
 func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmgr.Pool, *residency.Stream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), retireTimeout)
 	defer cancel()
@@ -109,11 +109,11 @@ func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmg
 
 // tryOpen tries once to open the pool. It retires another pool only if there is no free entry.
 func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Pool) error) (e *entry, pool *blockmgr.Pool, err error) {
-	e, made, err := s.takeEntry(ctx, ns.ID())
+	e, made, err := s.acquireEntry(ctx, ns.ID())
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.leaveEntry(e)
+	defer s.releaseEntry(e)
 	if made {
 		pool, err = s.fill(e, ns)
 	} else {
@@ -128,9 +128,9 @@ func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmg
 	return e, pool, err
 }
 
-// takeEntry returns the entry of a namespace and keeps it until leaveEntry. made says that the
+// acquireEntry returns the entry of a namespace and keeps it until releaseEntry. made says that the
 // caller must fill the entry.
-func (s *Set) takeEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made bool, err error) {
+func (s *Set) acquireEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made bool, err error) {
 	for {
 		e, made, gone := s.entry(ns)
 		switch {
@@ -147,14 +147,14 @@ func (s *Set) takeEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made 
 	}
 }
 
-// entry returns the entry of a namespace and makes it if there is none; nil when there are
-// MaxPools of them. gone is set for an entry that is being retired.
+// entry returns the entry of a namespace, and makes it if there is none. It returns a nil entry
+// when there are MaxPools entries, and gone when the entry is being retired.
 func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, gone <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e = s.entries[ns]; {
-	case e != nil && e.going != nil:
-		return nil, false, e.going
+	case e != nil && e.retiring != nil:
+		return nil, false, e.retiring
 	case e == nil && len(s.entries) >= MaxPools:
 		return nil, false, nil
 	case e == nil:
@@ -165,13 +165,13 @@ func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, gone <-chan struct{
 	return e, made, nil
 }
 
-func (s *Set) leaveEntry(e *entry) {
+func (s *Set) releaseEntry(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.callers--
 }
 
-// fill opens the pool of a new entry. A failure drops the entry and closes its feed first: the
+// fill opens the pool of a new entry. An error drops the entry, after its feed is closed: the
 // namespace's next feed has the same id.
 func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
@@ -214,7 +214,7 @@ func (s *Set) drop(e *entry) {
 func (s *Set) closeStreams() {
 	timeout := time.NewTimer(retireTimeout)
 	defer timeout.Stop()
-	for _, gone := range s.leaving() {
+	for _, gone := range s.retiringPools() {
 		select {
 		case <-gone:
 			continue
@@ -225,13 +225,13 @@ func (s *Set) closeStreams() {
 	s.hub.ClosePools()
 }
 
-// leaving lists the pools that are being retired.
-func (s *Set) leaving() (gone []<-chan struct{}) {
+// retiringPools lists the pools that are being retired.
+func (s *Set) retiringPools() (gone []<-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
-		if e.going != nil {
-			gone = append(gone, e.going)
+		if e.retiring != nil {
+			gone = append(gone, e.retiring)
 		}
 	}
 	return gone

@@ -12,27 +12,27 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// retireIdle retires an unused pool for namespace ns, or waits for the call that does it for
-// the same namespace: first a pool without blocks, else the one unused for longest. It waits
+// retireIdle retires an unused pool to make room for namespace ns: one without blocks first,
+// else the one unused for longest. A second call for ns waits for the first. retireIdle waits
 // for pools whose last session has just ended. The error is a refusal: every pool is in use.
 func (s *Set) retireIdle(ctx context.Context, ns kv.NamespaceID) error {
 	s.mu.Lock()
-	if other := s.retiring[ns]; other != nil {
+	if other := s.makingRoom[ns]; other != nil {
 		s.mu.Unlock()
 		return awaitRoom(ctx, other)
 	}
 	done := make(chan struct{})
-	s.retiring[ns] = done
+	s.makingRoom[ns] = done
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.retiring, ns)
+		delete(s.makingRoom, ns)
 		close(done)
 	}()
 	for {
-		idle, going := s.idlePools()
-		if gone := cmp.Or(s.retireOne(idle), going); gone != nil {
+		idle, retiring := s.idlePools()
+		if gone := cmp.Or(s.retireOne(idle), retiring); gone != nil {
 			return awaitRoom(ctx, gone)
 		}
 		if !awaitQuiet(ctx, idle) {
@@ -41,8 +41,8 @@ func (s *Set) retireIdle(ctx context.Context, ns kv.NamespaceID) error {
 	}
 }
 
-// awaitQuiet waits until one of the pools without a session has no operation under way. It
-// returns false when there is no such pool.
+// awaitQuiet waits until one of the pools in idle has finished its operations. It returns false
+// when none of them has operations, or when ctx ends.
 func awaitQuiet(ctx context.Context, idle []*entry) bool {
 	draining := slices.DeleteFunc(slices.Clone(idle), func(e *entry) bool { return !e.pool.Draining() })
 	ctx, cancel := context.WithCancel(ctx)
@@ -59,7 +59,7 @@ func awaitQuiet(ctx context.Context, idle []*entry) bool {
 	return false
 }
 
-// awaitRoom waits until a pool that is being retired is gone.
+// awaitRoom waits until gone is closed: a pool is retired.
 func awaitRoom(ctx context.Context, gone <-chan struct{}) error {
 	select {
 	case <-gone:
@@ -69,20 +69,20 @@ func awaitRoom(ctx context.Context, gone <-chan struct{}) error {
 	}
 }
 
-// idlePools returns the entries that no call of Open uses. going is set when a pool is being
-// retired, and is closed when that is gone.
-func (s *Set) idlePools() (idle []*entry, going <-chan struct{}) {
+// idlePools returns the entries that no call of Open uses. retiring is the channel of a pool
+// that is being retired, nil when none is.
+func (s *Set) idlePools() (idle []*entry, retiring <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
 		switch {
-		case e.going != nil:
-			going = e.going
+		case e.retiring != nil:
+			retiring = e.retiring
 		case e.callers == 0:
 			idle = append(idle, e)
 		}
 	}
-	return idle, going
+	return idle, retiring
 }
 
 // retireOne begins to retire one pool of idle: one without blocks, else the one unused for
@@ -117,33 +117,33 @@ func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 }
 
 // retire begins to retire the pool of an entry. It returns nil when a call of Open uses the
-// entry or the pool is in use. The entry goes after the stream has published the removal of
-// the pool's last block.
+// entry or the pool is in use. The entry is removed after the stream has published the removal
+// of the pool's last block; then the channel is closed.
 func (s *Set) retire(e *entry) <-chan struct{} {
 	s.mu.Lock()
-	if e.callers > 0 || e.going != nil || s.entries[e.ns] != e {
+	if e.callers > 0 || e.retiring != nil || s.entries[e.ns] != e {
 		s.mu.Unlock()
 		return nil
 	}
-	going := make(chan struct{})
-	e.going = going
+	retiring := make(chan struct{})
+	e.retiring = retiring
 	s.mu.Unlock()
 	retired, err := e.pool.Retire()
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		e.going = nil
-		close(going)
+		e.retiring = nil
+		close(retiring)
 		return nil
 	}
 	s.log.Info("a pool makes room for another namespace", zap.Stringer("namespace", e.ns))
 	go func() { // closeStreams waits for it
-		defer close(going)
+		defer close(retiring)
 		<-retired
 		s.from.closed(e.ns)
 		s.drop(e)
 	}()
-	return going
+	return retiring
 }
 
 // count returns the number of pools, those that are being retired included.

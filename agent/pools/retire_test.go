@@ -77,8 +77,8 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 	if r := refused(err); err == nil || r.Code != proto.CodeLimit || !r.Retryable {
 		t.Errorf("one namespace too many: %v, want it refused with %s for now", err, proto.CodeLimit)
 	}
-	if s.streams() != MaxPools || len(s.retiring) != 0 {
-		t.Errorf("%d streams, %d waits", s.streams(), len(s.retiring))
+	if s.streams() != MaxPools || len(s.makingRoom) != 0 {
+		t.Errorf("%d streams, %d waits", s.streams(), len(s.makingRoom))
 	}
 	gone := []int{7, 3, 9}
 	for _, i := range gone {
@@ -175,7 +175,7 @@ func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 			openNumber(t, s, i)
 		}
 		stuck := agenttest.NamespaceNumber(0)
-		s.entries[stuck.ID()].going = make(chan struct{})
+		s.entries[stuck.ID()].retiring = make(chan struct{})
 		for _, i := range []int{0, MaxPools} {
 			ns, began := agenttest.NamespaceNumber(i), time.Now()
 			_, _, err := s.Open(&ns, noSession)

@@ -29,16 +29,17 @@ type Set struct {
 
 	mu      sync.Mutex
 	entries map[kv.NamespaceID]*entry
-	// retiring has an entry for each namespace for which retireIdle is at work. The channel is
-	// closed when that is done.
-	retiring map[kv.NamespaceID]chan struct{}
+	// makingRoom has the namespaces for which retireIdle runs. retireIdle closes the channel
+	// when it returns.
+	makingRoom map[kv.NamespaceID]chan struct{}
 }
 
-// Open compares the tiers with what the node has and opens the block manager, which locks
-// their directories. Changes of the pools go to hub. Close must be called.
+// Open checks the sizes of the tiers against the node's memory and disk space. It then opens
+// the block manager, which locks the tiers' directories. Changes of the pools go to hub. Close
+// must be called.
 func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
 	if !cfg.hostOn() && !cfg.diskOn() {
-		log.Warn("NO TIER IS ON: nothing is stored and nothing is found; set the size of a host tier or of a disk tier")
+		log.Warn("NO TIER IS ON: the agent stores and finds no block; set the size of a host tier or of a disk tier")
 	}
 	r := newAdmission(&cfg, log)
 	if err := r.checkStart(); err != nil {
@@ -68,12 +69,12 @@ func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
 func newSet(node string, hub *events.Hub, from source, log *zap.Logger) *Set {
 	return &Set{
 		node: node, hub: hub, from: from, log: log,
-		entries:  make(map[kv.NamespaceID]*entry),
-		retiring: make(map[kv.NamespaceID]chan struct{}),
+		entries:    make(map[kv.NamespaceID]*entry),
+		makingRoom: make(map[kv.NamespaceID]chan struct{}),
 	}
 }
 
-// logTakeover logs what the block manager took over of a previous agent's host tier.
+// logTakeover logs the bytes, extents and sessions that a previous agent left in the host tier.
 func (s *Set) logTakeover() error {
 	extents, sessions := s.manager.HostExtents(), len(s.manager.Previous())
 	if !s.manager.Warm() || extents+sessions == 0 {

@@ -19,8 +19,8 @@ import (
 
 // SpaceStats are the sizes of the tiers' file systems and the limit of the heap, in bytes.
 type SpaceStats struct {
-	// A tier that is off has size 0. Blocks on their way to disk pass through the host tier's
-	// file system, so that it has a size with any tier.
+	// A tier that is off has size 0. The host tier's file system has a size if any tier is on,
+	// because blocks pass through it on their way to disk.
 	HostFree  uint64 `json:"host_free"`
 	HostTotal uint64 `json:"host_total"`
 	DiskFree  uint64 `json:"disk_free"`
@@ -30,15 +30,15 @@ type SpaceStats struct {
 }
 
 const (
-	// spaceInterval is the time between two measurements. A scrape never measures: a file
-	// system that hangs must not hang the metrics.
+	// spaceInterval is the time between two measurements. A scrape never measures: a hanging
+	// file system must not block the metrics.
 	spaceInterval = 10 * time.Second
-	// spaceEndTimeout bounds how long the end waits for a file system that hangs.
+	// spaceEndTimeout bounds how long run waits at its end for a hanging file system.
 	spaceEndTimeout = time.Second
 )
 
-// admission compares the tiers with what the node has: at the start the sizes that do not
-// depend on a block size, later what each namespace adds.
+// admission checks the tiers against the node's memory and disk space: at the start the sizes
+// that do not depend on a block size, later the share of each namespace.
 // Lock order: checking, then mu. checking is held while file systems are measured, which
 // delays only the first sessions of other namespaces.
 type admission struct {
@@ -65,10 +65,10 @@ func newAdmission(cfg *Config, log *zap.Logger) *admission {
 	return a
 }
 
-// checkStart compares the sizes that are known without a block size. The error says what was
-// asked for, what there is and which setting to change.
+// checkStart checks the sizes that are known without a block size. The error has the size
+// asked for, the size available and the setting to change.
 func (a *admission) checkStart() error {
-	n, err := a.lookAtNode()
+	n, err := a.measureNode()
 	if err != nil {
 		return err
 	}
@@ -77,19 +77,20 @@ func (a *admission) checkStart() error {
 		return err
 	}
 	a.limitHeap(&n, want)
-	a.look()
+	a.measureSpaces()
 	a.atStart = n
 	return nil
 }
 
-// node is what the node has, and what the agent or a previous one already holds of it.
+// node is a measurement of the node: limits, file systems, and the bytes that this or a
+// previous agent holds there.
 type node struct {
 	limits             resource.Limits
 	host, disk         resource.Space
 	hostHeld, diskHeld uint64
 }
 
-func (a *admission) lookAtNode() (n node, err error) {
+func (a *admission) measureNode() (n node, err error) {
 	if n.host, n.disk, err = tierSpaces(a.cfg); err != nil {
 		return n, err
 	}
@@ -105,8 +106,8 @@ func (a *admission) lookAtNode() (n node, err error) {
 	return n, nil
 }
 
-// check compares what the tiers ask for with what the node has. Warnings are logged only
-// without an error.
+// check checks the needs of the tiers against the node. It logs warnings only when it returns
+// no error.
 func (a *admission) check(n *node, want resource.Want) error {
 	want.HostHeld, want.DiskHeld = n.hostHeld, n.diskHeld
 	warnings, err := resource.Check(n.limits, n.host, n.disk, want)
@@ -146,8 +147,8 @@ func tierSpaces(cfg *Config) (host, disk resource.Space, err error) {
 	return host, disk, nil
 }
 
-// look measures SpaceStats. A size that cannot be read is 0.
-func (a *admission) look() {
+// measureSpaces measures SpaceStats. A size that cannot be read is 0.
+func (a *admission) measureSpaces() {
 	host, disk, _ := tierSpaces(a.cfg)
 	s := SpaceStats{HostFree: host.Free, HostTotal: host.Total, DiskFree: disk.Free, DiskTotal: disk.Total}
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 { // -1 changes nothing
@@ -172,7 +173,7 @@ func (a *admission) run(ctx context.Context) {
 			looking = make(chan struct{})
 			go func(done chan<- struct{}) { // the loop waits for it, unless it hangs
 				defer close(done)
-				a.look()
+				a.measureSpaces()
 			}(looking)
 		case <-looking:
 			looking = nil

@@ -21,7 +21,7 @@ import (
 // too, but only if that gives it enough.
 func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 	cfg := testConfig(t)
-	n, err := newAdmission(&cfg, zap.NewNop()).lookAtNode()
+	n, err := newAdmission(&cfg, zap.NewNop()).measureNode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 	if err := admit(last); !errors.Is(err, errNoRoom) {
 		t.Errorf("with one that could go: %v", err)
 	}
-	r.forget(ns.ID())
+	r.release(ns.ID())
 	if err := admit(last); err != nil {
 		t.Errorf("when it has gone: %v", err)
 	}
@@ -57,7 +57,7 @@ func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
 	cfg := testConfig(t)
 	r := newAdmission(&cfg, zap.NewNop())
-	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 0 {
+	if n, err := r.measureNode(); err != nil || n.hostHeld != 0 {
 		t.Errorf("before: %d bytes held, error %v", n.hostHeld, err)
 	}
 	if err := os.MkdirAll(cfg.Tiers.HostDir, 0o755); err != nil {
@@ -68,7 +68,7 @@ func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := r.lookAtNode(); err != nil || n.hostHeld != 128<<10 {
+	if n, err := r.measureNode(); err != nil || n.hostHeld != 128<<10 {
 		t.Errorf("%d bytes held, error %v, want %d", n.hostHeld, err, 128<<10)
 	}
 }
@@ -112,7 +112,7 @@ func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
 		time.Sleep(spaceInterval + 1) // two looks
 		synctest.Wait()
 		if s := *r.stats.Load(); s.HostTotal == 0 || s.DiskTotal == 0 {
-			t.Errorf("after a look: %+v", s)
+			t.Errorf("after a measureSpaces: %+v", s)
 		}
 	})
 }

@@ -4,7 +4,7 @@
 //	p, err := t.Watch(conn, pid) // p is never nil
 //	<-p.Exited()
 //	p.Release()
-//	p, gone, err := t.Find(id)   // what an earlier agent recorded
+//	p, gone, err := t.Find(id)   // id is of an earlier agent's record
 //
 // A watch is a pidfd. Unlike a pid, a pidfd never names another process later. All
 // connections of a process share one watch. The recorded identity is pid and start time:

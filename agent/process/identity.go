@@ -76,7 +76,7 @@ var (
 )
 
 // Find watches the process with an identity that an earlier agent recorded. p is nil when gone
-// says that the process has exited. An error says that nobody can tell; the process counts as
+// says that the process has exited. An error says that this is unknown; the process counts as
 // alive.
 //
 // Only the kernel's answer for the pid itself shows that a process is gone. An absent /proc
@@ -94,7 +94,7 @@ func (t *Table) Find(id blockmgr.Process) (p *Process, gone bool, err error) {
 			switch {
 			case p.ID == id:
 				return p, false, nil
-			case p.ID.Start != 0 || !p.alive(): // the pid is another process's by now, or nobody's
+			case p.ID.Start != 0 || !p.alive(): // another process, or none, has the pid by now
 				p.Release()
 				return nil, true, nil
 			}

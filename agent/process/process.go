@@ -64,13 +64,13 @@ func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
 	return p, nil
 }
 
-// adopt returns the watch of the process of a pidfd. It takes fd over.
+// adopt returns the watch of the process of pidfd fd. The watch closes fd.
 func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 	key := keyOf(fd, pid)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// A pid is its process's until that is reaped. alive asks the kernel, so that the pid
-	// cannot have come to mean another process.
+	// A pid names its process until that process is reaped. alive asks the kernel, so that the pid
+	// cannot name another process.
 	if p := t.byKey[key]; p != nil && p.alive() {
 		unix.Close(fd)
 		p.refs++
@@ -98,7 +98,7 @@ func (t *Table) Unwatched(id blockmgr.Process) *Process {
 	return &Process{Key: key, ID: id, table: t, refs: 1, exited: make(chan struct{})}
 }
 
-// newProcess starts a watch. It takes the pidfd over.
+// newProcess starts a watch of the process of pidfd fd. It closes fd at the end of the watch.
 func newProcess(t *Table, key Key, fd int) (*Process, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)

@@ -45,7 +45,7 @@ type key struct {
 	role   proto.Role
 }
 
-// sum is what the connections of one key have reported.
+// sum is the total of the reports of one key's connections.
 type sum struct {
 	stats     proto.Stats
 	connector string
@@ -84,8 +84,8 @@ func (c *Table) Reporter(w kv.Worker, h *proto.Hello) *Reporter {
 	return &Reporter{reports: c, key: key{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
 }
 
-// Take adds the difference to the last report. A counter that went back refuses the whole
-// report.
+// Take adds the difference to the last report. It refuses the whole report if a
+// counter has fallen.
 func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 	fields, seen := Fields(m), Fields(&r.seen)
 	for i, f := range fields {
@@ -158,7 +158,7 @@ func (c *Table) enterLocked(k key) *sum {
 	return s
 }
 
-// Copies returns what the workers of a rank have copied.
+// Copies returns the sums of the copies of a rank's workers.
 func (c *Table) Copies(w kv.Worker) Copies {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +207,7 @@ func Fields(s *proto.Stats) []Field {
 	}
 }
 
-// Copies is what the workers of a rank have copied. Micros is the sum of their times, Workers
+// Copies sums the copies of a rank's workers. Micros is the sum of their times, Workers
 // the number of connected ones.
 type Copies struct {
 	Bytes, Micros uint64

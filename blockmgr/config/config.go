@@ -109,7 +109,7 @@ type Allocator interface {
 	Allocate(size uint64) (Storage, error)
 }
 
-// OffloadFilter chooses the blocks that go on to the next lower tier. Several goroutines ask
+// OffloadFilter chooses the blocks that move to the next lower tier. Several goroutines ask
 // at once, before a block is copied. An answer must not wait for anything.
 type OffloadFilter interface {
 	ShouldOffload(hash kv.SequenceHash) bool

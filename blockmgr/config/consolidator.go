@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ConsolidatorMode says what the consolidator does with equal blocks.
+// ConsolidatorMode says how the consolidator merges equal blocks.
 type ConsolidatorMode uint8
 
 const (

@@ -63,9 +63,9 @@ type Memory struct {
 	DisableWriteCombined, DisableNUMA bool
 }
 
-// Leader is how leader and workers of an engine meet.
+// Leader has the addresses at which leader and workers of an engine meet.
 type Leader struct {
-	// InitTimeout is how long the leader waits for all workers.
+	// InitTimeout bounds the leader's wait for all workers.
 	InitTimeout time.Duration
 	// ZMQHost is the host that the leader binds and the workers connect to.
 	ZMQHost string
@@ -73,7 +73,7 @@ type Leader struct {
 	PubPort, AckPort uint16
 }
 
-// CacheStats says what to measure and to show.
+// CacheStats configures metrics, hit rates and recordings.
 type CacheStats struct {
 	// Metrics serves metrics on MetricsPort; port 0 is any free one.
 	Metrics     bool
@@ -86,7 +86,7 @@ type CacheStats struct {
 	Record bool
 }
 
-// Events says what the consolidator does.
+// Events configures the consolidator.
 type Events struct {
 	// Consolidate merges the engine's events with the block manager's in the given Mode.
 	Consolidate bool

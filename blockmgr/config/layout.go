@@ -108,7 +108,7 @@ type Layout struct {
 	Allocator Allocator
 	// Logical leaves open where the bytes lie; see LeaderWorkerSharded.
 	Logical BlockParallelism
-	// OffloadFilter chooses which blocks go on to the next lower tier; nil for all. The disk
+	// OffloadFilter chooses the blocks that move to the next lower tier; nil for all. The disk
 	// tier is the lowest and takes no filter.
 	OffloadFilter OffloadFilter
 }
@@ -163,8 +163,8 @@ func (l *Layout) validateSource(t kv.Tier) error {
 	return nil
 }
 
-// validateStorage checks that there are as many storages as wanted, each with room for its
-// bytes.
+// validateStorage checks that a layout has either no storage, which the manager then makes,
+// or as many as wanted, each with room for its bytes.
 func (l *Layout) validateStorage(t kv.Tier, want int, bytes uint64) error {
 	if len(l.Storage) == 0 {
 		return nil

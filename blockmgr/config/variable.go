@@ -18,7 +18,7 @@ const (
 	Read Status = iota
 	// Deprecated variables once had an effect.
 	Deprecated
-	// Ignored variables are documented or declared by KVBM and read by nobody.
+	// Ignored variables are documented or declared by KVBM, and no code reads them.
 	Ignored
 )
 
@@ -142,7 +142,7 @@ func gigabytes() syntax[uint64] {
 	}
 }
 
-// number is a whole number from lo to hi.
+// number returns a whole number from lo to hi.
 func number[T ~int | ~int32 | ~uint16 | ~uint32 | ~uint64](lo, hi uint64) syntax[T] {
 	return syntax[T]{
 		accepts: fmt.Sprintf("a whole number, %d to %d", lo, hi),
@@ -153,14 +153,14 @@ func number[T ~int | ~int32 | ~uint16 | ~uint32 | ~uint64](lo, hi uint64) syntax
 	}
 }
 
-// port is a TCP port.
+// port returns a TCP port.
 func port(lo uint64) syntax[uint16] {
 	s := number[uint16](lo, math.MaxUint16)
 	s.accepts = fmt.Sprintf("a port, %d to %d", lo, math.MaxUint16)
 	return s
 }
 
-// seconds is a duration in whole seconds. A time.Duration holds 9.2e9 of them.
+// seconds returns a duration in whole seconds. A time.Duration holds 9.2e9 of them.
 func seconds(lo uint64) syntax[time.Duration] {
 	n := number[uint64](lo, 1e9)
 	return syntax[time.Duration]{
@@ -208,7 +208,7 @@ func boolean() syntax[bool] {
 	}
 }
 
-// presence is a switch that is on for KVBM when the variable exists. Here every value is on,
+// presence returns a switch that is on for KVBM when the variable exists. Here every value is on,
 // none included, but for the words that say off.
 func presence() syntax[bool] {
 	return syntax[bool]{

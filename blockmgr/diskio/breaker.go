@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// BreakerFailures is how many operations must fail in a row before a breaker opens.
+	// BreakerFailures is the number of failures in a row that opens a breaker.
 	BreakerFailures = 5
-	// The disk is tried again after BreakerPause, and after each try that fails
-	// twice as long as before, up to BreakerPauseMax.
+	// The first try of an open breaker comes after BreakerPause. Each failed try doubles the
+	// pause, up to BreakerPauseMax.
 	BreakerPause    = time.Second
 	BreakerPauseMax = time.Minute
 )
 
-// Breaker keeps everybody from a disk that fails or stalls. While it is open nobody uses
-// the disk, except for one try now and then. A try that succeeds closes it. A Breaker is
-// safe for concurrent use; see Health for the two that a disk has.
+// Breaker stops the use of a disk that fails or stalls. While it is open it allows one try in
+// each pause and no other operation. A successful try closes it. A Breaker is safe for
+// concurrent use. A disk has two; see Health.
 type Breaker struct {
 	Log *zap.Logger
 	// Uses names the operations in logs.
@@ -29,7 +29,7 @@ type Breaker struct {
 	mu       sync.Mutex
 	open     bool
 	failures int
-	// trying: somebody was let through while it was open, and has not failed yet.
+	// trying: the breaker is open and has allowed a try, which has not failed yet.
 	trying bool
 	pauses backoff.Pauses
 	pause  time.Duration // the last of pauses
@@ -37,8 +37,8 @@ type Breaker struct {
 	trips  uint64
 }
 
-// Allow reports whether the disk may be used now. While the breaker is open it returns
-// true once in each pause: that caller is the one that tries.
+// Allow reports whether the disk may be used now. While the breaker is open Allow returns true
+// once in each pause: the caller makes the try.
 func (b *Breaker) Allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +56,7 @@ func (b *Breaker) Allow() bool {
 // Ready reports whether Allow would return true. It does not spend the try.
 func (b *Breaker) Ready() bool { return b.UntilTry() == 0 }
 
-// UntilTry is how long it takes until Allow returns true.
+// UntilTry returns the time until Allow returns true.
 func (b *Breaker) UntilTry() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *Breaker) UntilTry() time.Duration {
 	return max(time.Until(b.tryAt), 0)
 }
 
-// Succeeded reports an operation that went through. It closes the breaker.
+// Succeeded reports a successful operation. It closes the breaker.
 func (b *Breaker) Succeeded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,7 +77,7 @@ func (b *Breaker) Succeeded() {
 	}
 }
 
-// Failed reports an operation that ended with an error of the device.
+// Failed reports an operation that failed with a device error.
 func (b *Breaker) Failed(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,8 +94,8 @@ func (b *Breaker) Stalled() {
 	b.tripLocked("an operation does not end")
 }
 
-// tripLocked opens the breaker, or ends a try. Other failures while it is open belong to
-// operations that began before, or to the same try.
+// tripLocked opens the breaker, or ends a try. It ignores other failures of an open breaker:
+// their operations began before it opened, or belong to the ended try.
 func (b *Breaker) tripLocked(why string) {
 	if b.open && !b.trying {
 		return
@@ -109,12 +109,12 @@ func (b *Breaker) tripLocked(why string) {
 	if !b.open {
 		b.open = true
 		b.trips++
-		b.Log.Error("the disk fails: going on without it for now",
+		b.Log.Error("the disk fails: the agent goes on without it for now",
 			zap.String("for", b.Uses), zap.String("why", why), zap.Duration("pause", b.pause))
 	}
 }
 
-// TryAt moves the next try of an open breaker to a moment. It is for tests.
+// TryAt sets the time of the next try of an open breaker. It is for tests.
 func (b *Breaker) TryAt(at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,7 +135,7 @@ func (b *Breaker) Doubtful() bool {
 	return b.open || b.failures > 0
 }
 
-// State is whether the breaker is open, and how often it opened.
+// State returns whether the breaker is open, and how often it has opened.
 func (b *Breaker) State() (open bool, trips uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

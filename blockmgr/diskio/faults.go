@@ -8,52 +8,51 @@ import (
 )
 
 const (
-	// badWrites is how many writes to a disk slot must fail, with a write elsewhere
-	// succeeding after each, before the slot stays in quarantine. Between two of them
-	// the slot is out of use for suspectTime, because errors that pass come in bursts.
+	// badWrites is the number of failed writes after which a disk slot stays in quarantine.
+	// A failure counts when a write to another slot succeeds after it. After each failure
+	// the slot is out of use for suspectTime, because transient errors come in bursts.
 	badWrites   = 2
 	suspectTime = 30 * time.Second
-	// badReads is how many lookups must fail to read a block, with another block read
-	// since the first of them, before the block is dropped.
+	// badReads is the number of failed reads after which a block is dropped, if another
+	// block was read since the first of them.
 	badReads = 3
-	// triedSlots bounds the slots that are suspect while the breaker for writes is open. Each
-	// try goes to another slot, because all that failed may lie in one bad region. A
-	// full tier evicts a block for each of them.
+	// triedSlots bounds the suspect slots while the breaker for writes is open. Each try goes
+	// to another slot, because the failed ones may all lie in one bad region. A full tier
+	// evicts a block for each try.
 	triedSlots = 16
 )
 
-// faults are the disk slots of a pool that failed. They tell whether the slot or the
-// whole disk is to blame. The number of disk slots bounds both maps.
+// faults records the disk slots of a pool that failed, to tell a bad slot from a bad disk. The
+// number of disk slots bounds both maps.
 type faults struct {
-	// writes are the slots that could not be written, reads the blocks that could not be
-	// read.
+	// writes has the slots with failed writes, reads the slots with failed reads.
 	writes map[registry.Ref]*writeFault
 	reads  map[registry.Ref]*readFault
-	// readsWorked counts the reads that went through.
+	// readsWorked counts the successful reads.
 	readsWorked uint64
-	// lookAgain is when suspect slots are looked at again.
+	// lookAgain is the time of the next check of suspect slots.
 	lookAgain time.Time
 }
 
 type writeFault struct {
-	// failed counts failed writes since the last one that went through.
+	// failed counts failed writes since the last successful one.
 	failed int
-	// suspect: the slot is in quarantine, at least until the moment until, and then
-	// until a write elsewhere goes through. It leaves earlier when the
-	// breaker for writes closes, or when triedSlots are suspect while it is open.
+	// suspect: the slot is in quarantine until a write to another slot succeeds after the
+	// time until. It leaves earlier when the breaker for writes closes, or when triedSlots
+	// slots are suspect while the breaker is open.
 	suspect bool
 	until   time.Time
 }
 
 type readFault struct {
-	// generation is that of the slot: another block has another one.
+	// generation is the slot's: it changes with the block.
 	generation uint64
 	failed     int
 	// since is faults.readsWorked at the first failure.
 	since uint64
 }
 
-// forget drops what is known of the slots of an extent that goes.
+// forget drops the faults of an extent that leaves the tier.
 func (f *faults) forget(extent uint32) {
 	for ref := range f.writes {
 		if ref.Extent() == extent {
@@ -67,7 +66,7 @@ func (f *faults) forget(extent uint32) {
 	}
 }
 
-// suspects is how many slots are suspect.
+// suspects counts the suspect slots.
 func (f *faults) suspects() (n int) {
 	for _, w := range f.writes {
 		if w.suspect {
@@ -101,9 +100,9 @@ func (m *Mover) writeFailed(ref registry.Ref, err error) {
 	}
 }
 
-// writeWorked notes that a write to a disk slot went through, so that the disk works.
-// Slots that have been suspect for long enough get another chance, and all of them do
-// when the breaker for writes closes. Slots with badWrites failures stay in quarantine.
+// writeWorked records a successful write to a disk slot. It frees the slots that have been
+// suspect for suspectTime, or all suspect slots when the breaker for writes closes. Slots with
+// badWrites failures are never freed.
 func (m *Mover) writeWorked(ref registry.Ref) {
 	recovered := m.Health.Writes.IsOpen()
 	m.Health.Wrote()
@@ -112,29 +111,32 @@ func (m *Mover) writeWorked(ref registry.Ref) {
 	if !recovered && now.Before(m.faults.lookAgain) {
 		return
 	}
+	// Each successful write would look at all suspect slots. Ten looks in suspectTime are enough.
 	m.faults.lookAgain = now.Add(suspectTime / 10)
 	for other, f := range m.faults.writes {
 		if !f.suspect || !recovered && now.Before(f.until) {
 			continue
 		}
 		if f.failed >= badWrites {
+			// Without FreeLast the slot stays in quarantine. No write fails there again, so
+			// its record is of no more use.
 			delete(m.faults.writes, other)
 			continue
 		}
-		f.suspect = false
+		f.suspect = false // f stays: it counts the failures
 		m.slots.FreeLast(m.slots.Disk, other)
 	}
 }
 
-// readWorked notes that a disk slot was read.
+// readWorked records a successful read of a disk slot.
 func (m *Mover) readWorked(ref registry.Ref) {
 	m.faults.readsWorked++
 	delete(m.faults.reads, ref)
 	m.Health.All.Succeeded()
 }
 
-// readFailed counts a failed read of a block on disk. It reports whether the block must
-// be given up: other blocks can be read and this one cannot.
+// readFailed counts a failed read of a block on disk. lost says that the block must be dropped:
+// other blocks can be read and this one cannot.
 func (m *Mover) readFailed(ref registry.Ref) (lost bool) {
 	f, generation := m.faults.reads[ref], m.slots.Disk.Slot(ref).Generation
 	if f == nil || f.generation != generation {
@@ -151,8 +153,8 @@ func (m *Mover) ReadFailed(ref registry.Ref) bool {
 	return f != nil && f.generation == m.slots.Disk.Slot(ref).Generation
 }
 
-// loseDiskBlock forgets a disk block that could not be read back. Its slot stays out of
-// use until a restart: the medium under it is suspect.
+// loseDiskBlock drops a disk block that cannot be read. Its slot stays out of use until a
+// restart, because its medium is suspect.
 func (m *Mover) loseDiskBlock(ref registry.Ref) {
 	delete(m.faults.reads, ref)
 	m.slots.Drop(m.slots.Disk, ref, storage.StateQuarantined)

@@ -12,33 +12,31 @@ import (
 )
 
 const (
-	// flushPages is about how many pages of records are copied and written at a time,
-	// agedPages how many in which only ages changed.
+	// About flushPages pages of records are copied and written at a time, and agedPages
+	// pages in which only ages changed.
 	flushPages = 64
 	agedPages  = 1024
 )
 
-// LockRecords keeps everybody from writing records to disk until UnlockRecords. The
-// caller does not have the pool's lock.
+// LockRecords stops the writing of records to disk until UnlockRecords. The caller must not
+// hold the pool's lock.
 func (m *Mover) LockRecords() { m.writes.flushing.Lock() }
 
-// TryLockRecords is LockRecords if nobody writes records now.
+// TryLockRecords is LockRecords unless records are being written. It reports whether it locked.
 func (m *Mover) TryLockRecords() bool { return m.writes.flushing.TryLock() }
 
 // UnlockRecords ends LockRecords.
 func (m *Mover) UnlockRecords() { m.writes.flushing.Unlock() }
 
-// flushCursor is how far a flush has come.
+// flushCursor is the progress of a flush.
 type flushCursor struct {
 	extent int
 	page   uint32
 }
 
-// flush writes the changed pages of the disk tier's records, flushPages at a time. It
-// takes the locks itself. When it returns, everything is written that had changed when
-// it was called, by whomever: two flushes at a time could write an older page over a
-// newer one. Pages that fail stay changed, and so does the rest once a breaker
-// is open.
+// flush writes the changed pages of the disk tier's records, flushPages at a time. It takes the
+// locks itself, one flush at a time: two could write an older page over a newer one. Pages that
+// fail stay changed, and so do the other pages once a breaker is open.
 func (m *Mover) flush() error {
 	m.writes.flushing.Lock()
 	defer m.writes.flushing.Unlock()
@@ -90,9 +88,9 @@ func (m *Mover) redirty(pages []storage.Page, err error) {
 	m.Log.Warn("slot table of the disk tier", zap.Error(err))
 }
 
-// FlushAll writes the records of the disk tier that changed. After that it writes the
-// ages of the blocks until a moment; an age that is not written costs order in the next
-// agent's eviction and nothing else. It takes the locks itself.
+// FlushAll writes the changed records of the disk tier. Then it writes the blocks' ages, but
+// stops at until. Without them the next agent evicts in a less exact order. FlushAll takes the
+// locks itself.
 func (m *Mover) FlushAll(until time.Time) error {
 	if !m.ageDiskCopies() {
 		return nil
@@ -105,15 +103,15 @@ func (m *Mover) FlushAll(until time.Time) error {
 			return err
 		}
 		if time.Now().After(until) {
-			m.Log.Warn("closing before the ages of all blocks are on disk: the next agent evicts by older ones")
+			m.Log.Warn("the agent stops before the ages of all blocks are on disk: the next agent evicts by older ages")
 			return nil
 		}
 	}
 	return nil
 }
 
-// ageDiskCopies makes disk blocks as recently used as their copies in host memory. It
-// reports whether there is a disk tier.
+// ageDiskCopies gives disk blocks the ages of their copies in host memory. It returns false
+// without a disk tier.
 func (m *Mover) ageDiskCopies() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +126,8 @@ func (m *Mover) ageDiskCopies() bool {
 	return true
 }
 
-// agesChanged reports whether there are pages in which nothing but ages changed, and
-// marks up to agedPages of them as changed.
+// agesChanged marks up to agedPages pages in which only ages changed as changed. It reports
+// whether there were any.
 func (m *Mover) agesChanged() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,20 +11,20 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Pool is what a Mover needs of its pool.
+// Pool has the functions of a pool that its Mover calls.
 type Pool interface {
-	// Begin counts one operation that Done will end. The caller has the pool's lock.
+	// Begin counts one operation, which Done ends. The caller holds the pool's lock.
 	Begin()
-	// Done ends n operations. The caller has the pool's lock.
+	// Done ends n operations. The caller holds the pool's lock.
 	Done(n int)
 	// GrowDisk makes disk extents until n slots are free or the tier is at its size. The
-	// caller does not have the pool's lock.
+	// caller does not hold the pool's lock.
 	GrowDisk(n int)
 }
 
-// Filter chooses the blocks that are worth a place on disk. It is asked when a block
-// is stored and each time that a lookup finds it in host memory only, from several
-// goroutines at once, and must not wait for anything.
+// Filter chooses the blocks to write to disk. The Mover asks when a block is stored, and each
+// time a lookup finds the block in host memory only. Several goroutines ask at once. Filter
+// must not block.
 type Filter interface {
 	ShouldOffload(h kv.SequenceHash) bool
 }
@@ -33,10 +33,10 @@ type Filter interface {
 type Options struct {
 	// BlockBytes is the size of a block, SlotBytes that of its slot.
 	BlockBytes, SlotBytes uint64
-	// Transfers is how many blocks are read at once, and how many are written. Batch is
-	// how many blocks share the two writes of their records.
+	// Transfers bounds the blocks that are read at once, and those that are written at once.
+	// Batch is the number of blocks that share the two writes of their records.
 	Transfers, Batch int
-	// Deadline is how long one operation may take before the disk counts as stalled.
+	// Deadline is the time after which an unfinished operation means that the disk stalls.
 	Deadline time.Duration
 	// ScrubBytesPerSecond is the rate of all scrubbers that share a Health.
 	ScrubBytesPerSecond int64
@@ -52,23 +52,23 @@ type Options struct {
 // Mover moves the blocks of one pool between host memory and disk, and computes and
 // compares their checksums. NewMover makes one.
 //
-// The caller of a method has the pool's lock, unless the method's comment says otherwise.
+// The caller of a method holds the pool's lock, unless the method's comment says otherwise.
 // The Run methods lock by themselves: they take work under the lock (take…), do it without
-// the lock, and lock again to finish it (finish…). Then they look at the slot's state
-// again, because others had the lock.
+// the lock, and lock again to finish it (finish…). A slot in work is held. A finish function
+// looks at its slot's state again, unless its comment says why the state cannot have changed.
 type Mover struct {
 	Options
 
-	// Joining: extents of an earlier agent may still come from the disk, and no block is
-	// offered to it before they have.
+	// Joining: extents of an earlier agent may still come from the disk. No block is offered
+	// to the disk until all have come.
 	Joining bool
-	// Counters are the mover's own, but for ReadMicros, which Stats fills in.
+	// Counters has all counters but ReadMicros, which Snapshot computes.
 	Counters Counters
 
 	pool  Pool
 	mu    *sync.Mutex
 	slots *tier.Set
-	// closed: the memory is gone. Operations that end now change nothing.
+	// closed: the memory is unmapped. Operations that end now change nothing.
 	closed bool
 
 	reads  reads
@@ -78,14 +78,14 @@ type Mover struct {
 	faults faults
 }
 
-// Counters are what only grows in a Mover.
+// Counters count the operations of a Mover since its pool opened.
 type Counters struct {
 	// Promotions counts blocks read from disk into the host tier. PromotionsShared counts
 	// lookups that joined a read or a check under way.
 	Promotions       uint64 `json:"promotions"`
 	PromotionsShared uint64 `json:"promotions_shared"`
 	// WriteBehind counts blocks written to disk. WriteBehindDropped counts offers that found
-	// the queue full or the disk failing; they are made again. WriteBehindRefused counts
+	// the queue full or the disk failing and are repeated later. WriteBehindRefused counts
 	// blocks that found no disk slot.
 	WriteBehind        uint64 `json:"write_behind"`
 	WriteBehindDropped uint64 `json:"write_behind_dropped"`
@@ -102,21 +102,21 @@ type Counters struct {
 	WriteRetries        uint64 `json:"write_retries"`
 	WritesStalled       uint64 `json:"writes_stalled"`
 	// ReadRetries counts second reads of a block. ReadsAbandoned counts reads that did not
-	// end in time. ReadsCancelled counts reads that had not begun: nobody wanted them any
-	// more, or they waited behind an abandoned read.
+	// end in time. ReadsCancelled counts queued reads that were dropped: no lookup waited for
+	// them any more, or they were behind an abandoned read.
 	ReadRetries    uint64 `json:"read_retries"`
 	ReadsAbandoned uint64 `json:"reads_abandoned"`
 	ReadsCancelled uint64 `json:"reads_cancelled"`
-	// CorruptReads counts blocks whose bytes or record did not match when they were read.
-	// They were dropped and not served.
+	// CorruptReads counts blocks on disk that were dropped because their bytes or record did
+	// not match.
 	CorruptReads uint64 `json:"corrupt_reads"`
 	// ReadErrors, WriteErrors and TableErrors count failed disk operations.
 	ReadErrors  uint64 `json:"read_errors"`
 	WriteErrors uint64 `json:"write_errors"`
 	TableErrors uint64 `json:"table_errors"`
-	// Verified counts blocks found in host memory when the pool was opened whose bytes
-	// were compared with their checksums since. CorruptHost counts blocks in host memory
-	// that did not match and were dropped.
+	// Verified counts blocks recovered in host memory whose bytes have matched their
+	// checksums since. CorruptHost counts blocks in host memory that were dropped because
+	// their bytes did not match.
 	Verified    uint64 `json:"verified"`
 	CorruptHost uint64 `json:"corrupt_host"`
 	// Scrubbed counts blocks that the scrubber compared with their checksums.
@@ -125,11 +125,10 @@ type Counters struct {
 
 // Queues are gauges of a Mover.
 type Queues struct {
-	// Seal, Write and Read are the blocks that wait or are in work. Deferred are the
-	// blocks that are offered to the disk again later.
+	// Seal, Write and Read count the queued blocks and those in work. Deferred counts the
+	// blocks that will be offered to the disk again.
 	Seal, Write, Read, Deferred int
-	// ReadFaults and WriteFaults are the disk slots that could not be read or written the
-	// last time.
+	// ReadFaults and WriteFaults count the disk slots whose last read or write failed.
 	ReadFaults, WriteFaults int
 }
 
@@ -143,22 +142,22 @@ func NewMover(o Options, pool Pool, mu *sync.Mutex, slots *tier.Set) *Mover {
 	return m
 }
 
-// ReadLoops is how many goroutines should run RunReader. Transfers of them read at a time.
-// The others verify what they have read, so that the disk does not wait for checksums.
+// ReadLoops returns the number of goroutines that should run RunReader. Transfers of them read
+// at a time. The others verify blocks, so that the disk does not wait for checksums.
 func (o *Options) ReadLoops() int { return o.Transfers + o.Transfers/2 }
 
-// WriteLoops is how many goroutines should run RunWriter: while one waits for its records
-// the other keeps the disk busy.
+// WriteLoops returns the number of goroutines that should run RunWriter. While one writes its
+// records, the other keeps the disk busy.
 func (o *Options) WriteLoops() int { return min(2, o.Transfers) }
 
-// Wake wakes all Run methods, to see that Stop is closed or that there is work.
+// Wake wakes all Run methods, so that they see that Stop is closed or that there is work.
 func (m *Mover) Wake() {
 	m.seals.work.Broadcast()
 	m.writes.work.Broadcast()
 	m.reads.work.Broadcast()
 }
 
-// Close makes operations that end late change nothing.
+// Close says that the memory is about to be unmapped. Operations that end later change nothing.
 func (m *Mover) Close() { m.closed = true }
 
 // Snapshot returns the counters and the lengths of the queues.
@@ -171,10 +170,10 @@ func (m *Mover) Snapshot() (Counters, Queues) {
 	}
 }
 
-// Stuck counts the reads that were given up and have not returned.
+// Stuck counts the abandoned reads that have not returned.
 func (m *Mover) Stuck() int { return m.reads.stuck }
 
-// ForgetExtent drops what is known of the slots of an extent that goes.
+// ForgetExtent drops the faults and the deferred slots of an extent that leaves its tier.
 func (m *Mover) ForgetExtent(lv registry.Level, extent uint32) {
 	if lv == registry.Disk {
 		m.faults.forget(extent)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Pacer limits the rate of the work of several goroutines. The zero value begins now. It
-// is safe for concurrent use.
+// Pacer limits the rate of work of several goroutines. The zero value is ready. Pacer is safe
+// for concurrent use.
 type Pacer struct {
 	mu   sync.Mutex
 	next time.Time
 }
 
-// Take books work that costs a time, and returns how long the caller must wait before it
-// books more.
+// Take books work with a cost in time. It returns how long the caller must wait before the next
+// Take.
 func (p *Pacer) Take(cost time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -25,12 +25,12 @@ func (p *Pacer) Take(cost time.Duration) time.Duration {
 	return p.next.Sub(now)
 }
 
-// BusyTime adds up the time during which at least one of several overlapping operations
-// is under way: the bytes moved, divided by it, are the device's bandwidth. The zero value
-// is ready. The caller serializes the calls.
+// BusyTime adds up the time during which at least one operation runs. The bytes moved, divided
+// by the busy time, are the device's bandwidth. The zero value is ready. The caller serializes
+// the calls.
 type BusyTime struct {
 	running int
-	since   time.Time // when the first of those that run began
+	since   time.Time // when the number of running operations became 1
 	sum     time.Duration
 }
 
@@ -49,7 +49,7 @@ func (b *BusyTime) End(now time.Time) {
 	}
 }
 
-// Micros is the time in µs until now, with the operations that still run.
+// Micros returns the busy time until now in µs, running operations included.
 func (b *BusyTime) Micros(now time.Time) uint64 {
 	sum := b.sum
 	if b.running > 0 {

@@ -14,7 +14,7 @@ type RefQueue struct {
 	head int
 }
 
-// Len is the number of slots in the queue.
+// Len returns the number of slots in the queue.
 func (q *RefQueue) Len() int { return len(q.buf) - q.head }
 
 // Push appends a slot that is not in the queue.
@@ -39,16 +39,15 @@ func (q *RefQueue) Forget(extent uint32) {
 	q.head = 0
 }
 
-// WriteQueue hands out the slot with the highest priority, and of those with equal
-// priority the one that has waited longest. A slot may be in it once. The zero value is
-// empty.
+// WriteQueue is a queue of slots by priority, highest first, and then by age, oldest first. A
+// slot may be in it once. The zero value is empty.
 type WriteQueue struct {
 	items writeHeap
 	// pushed counts the pushes: it orders slots of equal priority.
 	pushed uint64
 }
 
-// Len is the number of slots in the queue.
+// Len returns the number of slots in the queue.
 func (q *WriteQueue) Len() int { return len(q.items) }
 
 // Push adds a slot that is not in the queue.

@@ -18,21 +18,21 @@ import (
 // ErrCorrupt: stored bytes do not match their checksum or identity.
 var ErrCorrupt = errors.New("stored block is corrupt")
 
-// readAttempts is how often a block is read from disk before it is given up.
+// readAttempts is the number of times that a read from disk is tried.
 const readAttempts = 2
 
-// Flight is the one read that fills a host slot from disk, or the one check of a block
-// in host memory, whoever waits for it. The pool's lock guards its fields.
+// Flight is a read that fills a host slot from disk, or a check of a block in host memory. All
+// lookups of the block share it. The pool's lock guards its fields.
 type Flight struct {
 	// Disk is the disk slot that is read; NoRef for a check.
 	Disk registry.Ref
 	// Done is closed after Finished is set.
 	Done chan struct{}
-	// Waiters are the lookups that hold the host slot for the flight. Wanted: somebody
-	// counts on the block although nobody waits.
+	// Waiters counts the lookups that hold the host slot for the flight. Wanted: the read
+	// must run even without waiters.
 	Waiters uint32
 	Wanted  bool
-	// Prefetch: counted in Mover.Prefetching.
+	// Prefetch: Mover.Prefetching counts the flight.
 	Prefetch bool
 	// Finished: the flight has ended. OK: the block is in host memory and good.
 	Finished, OK bool
@@ -40,27 +40,26 @@ type Flight struct {
 	key kv.StoredKey
 }
 
-// reads are the blocks on their way from disk to host memory, and the checks of blocks
-// that were found in host memory.
+// reads are the reads from disk to host memory, and the checks of recovered host blocks.
 type reads struct {
-	// flights are the reads and checks, by the host slot.
+	// flights are the reads and checks, by host slot.
 	flights map[registry.Ref]*Flight
 	// queue are the reads that have not begun; work wakes a reader.
 	queue RefQueue
 	work  *sync.Cond
-	// limit has room for each block that may be read at a time. It needs no lock.
+	// limit is a semaphore of Options.Transfers reads. It needs no lock.
 	limit chan struct{}
-	// time is how long blocks were being read.
+	// time is the time in which blocks were being read.
 	time BusyTime
-	// stuck counts the reads that were given up and have not returned, prefetching those
-	// with Flight.Prefetch.
+	// stuck counts the abandoned reads that have not returned, prefetching the flights with
+	// Flight.Prefetch.
 	stuck, prefetching int
 }
 
-// Flight is the read or the check that host slot ref waits for; nil when there is none.
+// Flight returns the read or the check of host slot ref; nil when there is none.
 func (m *Mover) Flight(ref registry.Ref) *Flight { return m.reads.flights[ref] }
 
-// Readable reports whether it makes sense to queue reads now.
+// Readable reports whether reads may be queued now.
 func (m *Mover) Readable() bool {
 	return m.reads.stuck < m.Transfers && m.Health.All.Ready()
 }
@@ -80,14 +79,14 @@ func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
 	return f
 }
 
-// Prefetch is Read for a block that nobody waits for.
+// Prefetch is Read for a block that no lookup has asked for.
 func (m *Mover) Prefetch(key *kv.StoredKey, ref registry.Ref) {
 	f := m.Read(key, ref)
 	f.Wanted, f.Prefetch = true, true
 	m.reads.prefetching++
 }
 
-// Prefetching is how many reads are under way that Prefetch began.
+// Prefetching returns the number of unfinished reads of Prefetch.
 func (m *Mover) Prefetching() int { return m.reads.prefetching }
 
 // endFlight ends a flight; the caller closes Done.
@@ -102,16 +101,16 @@ func (m *Mover) endFlight(ref registry.Ref, f *Flight, ok bool) {
 // read is one block that a reader works on.
 type read struct {
 	flight *Flight
-	// ref is the host slot. record is that of the disk slot and vouches for the bytes.
+	// ref is the host slot. record is the disk slot's and has the checksum.
 	ref    registry.Ref
 	record storage.Record
 	from   *extent.Disk
 	to     *extent.Host
 }
 
-// RunReader reads blocks until Stop is closed. What is queued then stays unread; nobody
-// waits for it any more. A read that takes longer than the deadline is given up
-// meanwhile. RunReader takes the pool's lock itself.
+// RunReader reads blocks until Stop is closed. Queued reads then stay unread: their lookups
+// have ended. A read that exceeds the deadline is abandoned, and RunReader waits for it.
+// RunReader takes the pool's lock itself.
 func (m *Mover) RunReader() {
 	for {
 		r, ok := m.takeRead()
@@ -125,8 +124,8 @@ func (m *Mover) RunReader() {
 	}
 }
 
-// takeRead waits for a block to read. It cancels reads that nobody wants, or that the
-// disk is not used for. ok is false when the reader must end.
+// takeRead waits for a block to read. It cancels queued reads without waiters, and all of them
+// while the breaker is open. ok is false when the reader must end.
 func (m *Mover) takeRead() (r *read, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,9 +160,9 @@ func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 	m.pool.Done(1)
 }
 
-// readBlock fills the host slot from the disk slot and verifies it, in a few attempts:
-// what the device or the way to it spoiled once may come whole the next time. It needs
-// no lock.
+// readBlock fills the host slot from the disk slot and verifies the block. It tries
+// readAttempts times, because an error on the way from the device may be transient. It needs no
+// lock.
 func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
 		m.reads.limit <- struct{}{}
@@ -178,8 +177,8 @@ func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	}
 }
 
-// compare compares a host slot's bytes with the record that vouches for them, and
-// returns their content sum. It needs no lock.
+// compare compares a host slot's bytes with the checksum in record r, and returns their content
+// sum. want is the key that r must have. compare needs no lock.
 func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
 	if r.Key != want || uint64(r.Length) != m.BlockBytes {
 		return 0, fmt.Errorf("record of %s, want %s: %w", r.Key, want, ErrCorrupt)
@@ -194,7 +193,7 @@ func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.
 	return sum, nil
 }
 
-// finishRead makes a block that was read visible, or ends the try.
+// finishRead makes a block that was read visible, or ends a failed read.
 func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,9 +226,9 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	close(f.Done)
 }
 
-// finishFailed ends a read that gave no block. When the host memory is to blame, the
-// host slot goes out of use and the block stays on disk. The block also stays when the
-// device gave an error, until it has given enough of them. Otherwise the block is lost.
+// finishFailed ends a failed read. After an error of host memory the host slot goes out of use
+// and the block stays on disk. After a device error the block stays on disk too, until
+// readFailed says that it is lost. Wrong bytes lose the block.
 func (m *Mover) finishFailed(r *read, err error) {
 	f := r.flight
 	m.slots.Host.Slot(r.ref).Holds -= f.Waiters
@@ -252,9 +251,10 @@ func (m *Mover) finishFailed(r *read, err error) {
 	m.loseDiskBlock(f.Disk)
 }
 
-// abandonRead gives up a read that does not end: those who wait for it have a miss. The
-// kernel may still write into the host slot, which is out of use until the read
-// returns. Reads that have not begun are given up with it.
+// abandonRead abandons a read that exceeds the deadline: the block is a miss for its lookups.
+// The kernel may still write into the host slot, which stays out of use until the read returns.
+// abandonRead also cancels all queued reads: the disk hangs, and their lookups must not wait
+// for it too.
 func (m *Mover) abandonRead(r *read) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -264,13 +264,14 @@ func (m *Mover) abandonRead(r *read) {
 	}
 	m.Health.All.Stalled()
 	m.Counters.ReadsAbandoned++
-	m.Log.Warn("a read from disk does not end; its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", m.Deadline))
+	m.Log.Warn("a read from disk exceeds the deadline: its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", m.Deadline))
 	m.reads.time.End(time.Now())
 	m.endFlight(r.ref, f, false)
 	s := m.slots.Host.Slot(r.ref)
 	s.Holds -= f.Waiters
 	m.slots.Drop(m.slots.Host, r.ref, storage.StateQuarantined)
-	s.Holds++ // the read's; it also keeps the extent
+	// The hold keeps the slot's extent, into which the kernel may write, until finishAbandoned.
+	s.Holds++
 	m.reads.stuck++
 	close(f.Done)
 	for m.reads.queue.Len() > 0 {
@@ -279,7 +280,7 @@ func (m *Mover) abandonRead(r *read) {
 	}
 }
 
-// finishAbandoned ends an abandoned read. Nobody writes into the host slot now.
+// finishAbandoned ends an abandoned read, which has returned: its host slot becomes free.
 func (m *Mover) finishAbandoned(r *read, err error) {
 	m.reads.stuck--
 	if m.closed {

@@ -11,25 +11,24 @@ import (
 )
 
 const (
-	// ScrubIdle is how long the scrubber rests when it found nothing to do.
+	// ScrubIdle is the pause of the scrubber after a round without a check.
 	ScrubIdle = 5 * time.Second
-	// scrubScan is how many slots are looked at under one lock.
+	// scrubScan bounds the slots that the scrubber looks at while it holds the lock.
 	scrubScan = 8192
 )
 
-// scrub is what the scrubber does now.
+// scrub is the state of the scrubber.
 type scrub struct {
-	// checking is closed when the check that is under way ends; nil when there is none.
+	// checking is closed when the current check ends; nil without a check.
 	checking chan struct{}
-	// paused: no check begins while it is not 0.
+	// paused counts the calls of PauseScrub. No check begins unless it is 0.
 	paused int
 }
 
-// RunScrubber compares what the pool stores with its checksums, slot by slot and round
-// after round, host first, until Stop is closed. All pools that share a Health are
-// together no faster than ScrubBytesPerSecond. So a bit that flips is found before
-// somebody asks for the block, and recovered blocks are verified when the first lookup
-// comes. RunScrubber takes the pool's lock itself.
+// RunScrubber compares the pool's blocks with their checksums, slot by slot and round after
+// round, host first, until Stop is closed. It finds flipped bits before a lookup does, and
+// verifies recovered blocks. The pools that share a Health scrub no more than
+// ScrubBytesPerSecond together. RunScrubber takes the pool's lock itself.
 func (m *Mover) RunScrubber() {
 	buf, free, err := extent.NewBuffer(m.SlotBytes)
 	if err != nil {
@@ -59,8 +58,8 @@ func (m *Mover) RunScrubber() {
 	}
 }
 
-// Rest waits for d on a timer that the caller owns. It returns false when Stop is
-// closed. It needs no lock.
+// Rest waits for d on the caller's timer. It returns false when Stop is closed. It needs no
+// lock.
 func (m *Mover) Rest(timer *time.Timer, d time.Duration) bool {
 	timer.Reset(d)
 	select {
@@ -71,8 +70,8 @@ func (m *Mover) Rest(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// nextSealed is the first slot of a tier from one on that holds a block, or a later one
-// that the search got to. ok is false behind the last slot.
+// nextSealed returns the first sealed slot of a tier at or after from. After scrubScan slots it
+// returns the slot that it has reached. ok is false behind the last slot.
 func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.Ref, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,9 +96,10 @@ func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.R
 	return registry.NoRef, false
 }
 
-// ScrubSlot checks one slot and reports whether there was something to check. A slot
-// that is being read, written or filled is left for the next round. buf has room for a
-// slot. ScrubSlot takes the pool's lock itself.
+// ScrubSlot compares the bytes of one slot with the checksum in its record, and drops a
+// block that differs. The result is false for a slot that it skips: one without a sealed
+// block, or one that something holds. buf has room for a slot. ScrubSlot takes the pool's
+// lock itself.
 func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool {
 	if lv == registry.Host {
 		s, ok := m.takeHostCheck(ref)
@@ -114,6 +114,7 @@ func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool 
 	if !ok {
 		return false
 	}
+	// A disk that hangs opens the breaker while the read is still waiting.
 	watch := time.AfterFunc(m.Deadline, m.Health.All.Stalled)
 	err := c.from.ReadSlot(ref.Slot(), buf)
 	var bad bool
@@ -126,10 +127,10 @@ func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool 
 	return true
 }
 
-// beginCheck begins the check of a sealed slot that nobody holds, if there is one.
+// beginCheck begins the check of a slot, if it is sealed and not held.
 func (m *Mover) beginCheck(lv registry.Level, ref registry.Ref) bool {
 	t := m.slots.Tier(lv)
-	if t == nil || !t.Has(ref) { // its extent has gone
+	if t == nil || !t.Has(ref) { // its extent has left the tier
 		return false
 	}
 	s := t.Slot(ref)
@@ -161,8 +162,8 @@ func (m *Mover) takeHostCheck(ref registry.Ref) (*sum, bool) {
 	return m.sumOf(ref), true
 }
 
-// finishHostCheck ends the check of a host block. A lookup that found a recovered block
-// meanwhile checks it for itself, and may have dropped it already.
+// finishHostCheck ends the check of a host block. A lookup may have checked a recovered block
+// in the same time, and may have dropped the block.
 func (m *Mover) finishHostCheck(s *sum, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,9 +221,8 @@ func (m *Mover) finishDiskCheck(c *diskCheck, bad bool, err error) {
 	}
 }
 
-// PauseScrub keeps the scrubber from holding slots until ResumeScrub. It waits for the
-// check that is under way, which may take as long as any other operation. It takes the
-// pool's lock itself.
+// PauseScrub keeps the scrubber from holding slots until ResumeScrub. It waits for the current
+// check, at most for the deadline. It takes the pool's lock itself.
 func (m *Mover) PauseScrub() {
 	m.mu.Lock()
 	m.scrub.paused++

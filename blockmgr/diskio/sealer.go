@@ -11,14 +11,14 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// seals are the host slots whose checksums are to be computed or compared.
+// seals are the host slots that wait for a sealer to compute or compare their checksums.
 type seals struct {
 	queue RefQueue
 	// work wakes a sealer.
 	work *sync.Cond
 }
 
-// Seal queues the checksum of a filled host slot, which is held for it.
+// Seal queues a filled host slot for its checksum. The caller has held the slot for it.
 func (m *Mover) Seal(ref registry.Ref) {
 	m.seals.queue.Push(ref)
 	m.pool.Begin()
@@ -44,15 +44,15 @@ type sum struct {
 	flight *Flight
 }
 
-// sumOf describes the checksum of a host slot.
+// sumOf returns the work of computing the checksum of a host slot.
 func (m *Mover) sumOf(ref registry.Ref) *sum {
 	e, _ := m.slots.Host.At(ref)
 	return &sum{ref: ref, record: m.slots.Host.Record(ref), host: e.Host}
 }
 
-// RunSealer computes the checksums of committed blocks, and compares those of
-// recovered ones, until Stop is closed. What is not sealed then is lost, as in a
-// restart. RunSealer takes the pool's lock itself.
+// RunSealer computes the checksums of committed blocks and compares those of recovered blocks,
+// until Stop is closed. The next agent drops a block that is not sealed by then. RunSealer takes
+// the pool's lock itself.
 func (m *Mover) RunSealer() {
 	for {
 		s, ok := m.takeSeal()
@@ -69,8 +69,7 @@ func (m *Mover) RunSealer() {
 	}
 }
 
-// takeSeal waits for a slot whose checksum is wanted. ok is false when the sealer must
-// end.
+// takeSeal waits for a queued slot. ok is false when the sealer must end.
 func (m *Mover) takeSeal() (s *sum, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +84,9 @@ func (m *Mover) takeSeal() (s *sum, ok bool) {
 	return s, true
 }
 
-// finishSeal seals a filled slot, or drops its block when its memory is damaged.
+// finishSeal seals a filled slot, or drops its block when its memory is damaged. The slot is
+// still filled, at the same generation: it was held, and eviction, resets and damage drop only
+// sealed blocks.
 func (m *Mover) finishSeal(s *sum, content uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +112,7 @@ func (m *Mover) finishVerify(s *sum, err error) {
 	defer m.mu.Unlock()
 	m.compared(s.ref, err)
 	slot, f := m.slots.Host.Slot(s.ref), s.flight
-	there := slot.State == storage.StateSealed // it may have been dropped meanwhile
+	there := slot.State == storage.StateSealed // the scrubber may have dropped the block
 	m.endFlight(s.ref, f, there && err == nil)
 	slot.Holds--
 	if !f.OK {
@@ -126,8 +127,8 @@ func (m *Mover) finishVerify(s *sum, err error) {
 	m.pool.Done(1)
 }
 
-// compared notes that a host block's bytes were compared with its checksum. A recovered
-// block that is good is verified.
+// compared records the result of comparing a host block with its checksum. A good recovered
+// block becomes verified.
 func (m *Mover) compared(ref registry.Ref, err error) {
 	s := m.slots.Host.Slot(ref)
 	if err != nil || !s.Unverified || s.State != storage.StateSealed {
@@ -139,7 +140,7 @@ func (m *Mover) compared(ref registry.Ref, err error) {
 	m.Offer(ref, s)
 }
 
-// loseHostBlock forgets a host block whose bytes are wrong.
+// loseHostBlock drops a host block with wrong bytes.
 func (m *Mover) loseHostBlock(ref registry.Ref, err error) {
 	m.Counters.CorruptHost++
 	key := m.slots.Registry.At(m.slots.Host.Slot(ref).Entry).Key

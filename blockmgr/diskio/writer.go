@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// writeQueueMax bounds the blocks that wait for the disk. They cannot be evicted, so
-	// that at most half of the host slots wait.
+	// writeQueueMax bounds the blocks that wait for the disk; see also writeRoom. Waiting
+	// blocks cannot be evicted.
 	writeQueueMax = 4096
-	// writeAttempts is how often a block is tried to be written, each time to another
-	// slot, before it stays in host memory only.
+	// writeAttempts is the number of writes that are tried for a block, each to another slot,
+	// before the block stays in host memory only.
 	writeAttempts = 3
 )
 
@@ -26,14 +26,14 @@ const (
 type writes struct {
 	// queue are the host slots that wait for the disk, each of them held.
 	queue WriteQueue
-	// deferred are host slots that found the queue full or the disk failing. They are
-	// not held: what is evicted meanwhile is not offered again.
+	// deferred are host slots that found the queue full or the disk failing. They are not
+	// held: their blocks may be evicted.
 	deferred RefQueue
 	// work wakes a writer.
 	work *sync.Cond
-	// limit has room for each block that may be written at a time. It needs no lock.
+	// limit is a semaphore of Options.Transfers writes. It needs no lock.
 	limit chan struct{}
-	// flushWanted has a writer write the disk tier's records. It counts as an operation.
+	// flushWanted asks a writer to write the disk tier's records. It counts as an operation.
 	flushWanted bool
 	// flushing is held while records are written. It is taken before the pool's lock.
 	flushing sync.Mutex
@@ -46,14 +46,14 @@ var (
 	errBreakerOpen = errors.New("the breaker for writes is open")
 )
 
-// Offer queues a sealed host slot for the disk, unless its block is there already, or
-// waits already, or the filter does not want it there. When the queue is full or the
-// disk fails the block is offered again later.
+// Offer queues a sealed host slot for the disk. It does nothing while there is no disk tier
+// or the tier is not complete, for a block that is on disk, queued, deferred or has failed
+// writeAttempts times, and for a block that the filter refuses. When the queue is full or a
+// breaker stops writes, the block is deferred and offered again later.
 func (m *Mover) Offer(ref registry.Ref, s *tier.Slot) {
-	if m.slots.Disk == nil || m.Joining || s.Queued || s.Deferred && s.WantsDisk || s.WriteAttempts >= writeAttempts {
-		return
-	}
-	if m.onDisk(s) {
+	noTier := m.slots.Disk == nil || m.Joining
+	scheduled := s.Queued || s.Deferred && s.WantsDisk
+	if noTier || scheduled || s.WriteAttempts >= writeAttempts || m.onDisk(s) {
 		return
 	}
 	if m.Filter != nil {
@@ -64,7 +64,7 @@ func (m *Mover) Offer(ref registry.Ref, s *tier.Slot) {
 		}
 	}
 	s.WantsDisk = true
-	if m.Health.WritesOpen() {
+	if m.Health.WritesStopped() {
 		m.Counters.WriteBehindDropped++
 		m.deferWrite(ref, s)
 		return
@@ -86,6 +86,9 @@ func (m *Mover) onDisk(s *tier.Slot) bool {
 	return m.slots.Registry.At(s.Entry).Slots[registry.Disk] != registry.NoRef
 }
 
+// enqueueWrite queues the write of a host slot to disk. It holds the slot and begins an
+// operation of the pool; the end of the write ends both. With a full queue it defers the write,
+// which WriteBehindDropped counts, and does not hold the slot.
 func (m *Mover) enqueueWrite(ref registry.Ref, s *tier.Slot) {
 	if m.writes.queue.Len() >= m.writeRoom() {
 		m.Counters.WriteBehindDropped++
@@ -99,17 +102,17 @@ func (m *Mover) enqueueWrite(ref registry.Ref, s *tier.Slot) {
 	m.writes.work.Signal()
 }
 
-// deferWrite has a block offered again later. Its slot is not held meanwhile; if
-// another block has the slot by then, that one is looked at instead.
+// deferWrite adds a slot to the deferred ones. The slot is not held: offerDeferred offers the
+// block that the slot has then.
 func (m *Mover) deferWrite(ref registry.Ref, s *tier.Slot) {
 	if !s.Deferred {
 		s.Deferred = true
 		m.writes.deferred.Push(ref)
-		m.writes.work.Signal() // somebody must try the disk again
+		m.writes.work.Signal() // a writer must try the disk again
 	}
 }
 
-// writeRoom is how many blocks may wait for the disk.
+// writeRoom returns how many blocks may wait for the disk: at most half of the host slots.
 func (m *Mover) writeRoom() int { return min(max(m.slots.Host.Capacity/2, 1), writeQueueMax) }
 
 // offerDeferred fills the queue with deferred blocks.
@@ -137,7 +140,7 @@ func (m *Mover) deferQueue() {
 	}
 }
 
-// RequestFlush has the records of the disk tier written in the background.
+// RequestFlush asks a writer to write the records of the disk tier in the background.
 func (m *Mover) RequestFlush() {
 	if !m.writes.flushWanted {
 		m.writes.flushWanted = true
@@ -154,9 +157,8 @@ func (m *Mover) WakeWriter() {
 	m.writes.work.Broadcast()
 }
 
-// WriteStalled reports that an operation of a writer has not ended in time. Its block
-// stays held and readable; the blocks behind it are released. WriteStalled takes the
-// pool's lock itself.
+// WriteStalled reports that a write has exceeded the deadline. Its block stays held and
+// readable. The queued blocks are deferred. WriteStalled takes the pool's lock itself.
 func (m *Mover) WriteStalled() {
 	m.Health.All.Stalled()
 	m.mu.Lock()
@@ -176,8 +178,8 @@ type write struct {
 	err        error
 }
 
-// batch is what a writer writes at a time. taken is how many queued blocks it ends,
-// those included that needed no write.
+// batch is the blocks that a writer writes together. taken counts the blocks that it took from
+// the queue, with those that needed no write.
 type batch struct {
 	writes []write
 	taken  int
@@ -192,7 +194,7 @@ func (m *Mover) RunWriter() {
 		case !ok:
 			return
 		case flush:
-			// What cannot be written stays changed: the next batch or Close writes it.
+			// Pages that cannot be written stay changed: the next batch or Close writes them.
 			_ = m.flush()
 			m.done(1)
 		default:
@@ -201,13 +203,13 @@ func (m *Mover) RunWriter() {
 	}
 }
 
-// awaitWrites waits until there is something to write. wanted is how many blocks to
-// write; flush says to write the records instead. ok is false when the writer must end.
+// awaitWrites waits for work. wanted is the number of blocks to write; flush says to write the
+// records instead. ok is false when the writer must end.
 //
-// wanted is at most the number of blocks in the queue now. Blocks that are queued while
-// the tier grows belong to the next batch: the tier has not grown for them, and they
-// would evict others. When the last write failed one block is wanted: each block of a
-// batch may evict another, which is lost for nothing when the write fails.
+// wanted is at most the length of the queue. Blocks that are queued while the tier grows belong
+// to the next batch: the tier has not grown for them, and they would evict other blocks. After
+// a failed write wanted is 1: each block of a batch may evict another block, in vain when the
+// write fails.
 func (m *Mover) awaitWrites() (wanted int, flush, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,10 +239,10 @@ func (m *Mover) awaitWrites() (wanted int, flush, ok bool) {
 	return 0, false, false
 }
 
-// writeBatch takes up to wanted blocks through three steps: records that say granted,
-// bytes, records that say sealed. Each step is written before the next begins. There is
-// no sync: after a power loss any of it may be missing, which the checksum shows when
-// the block is read.
+// writeBatch writes up to wanted blocks in three steps: records that say granted, bytes, records
+// that say sealed. A step begins after the write of the previous one. So an agent that dies between
+// two steps leaves slots that say granted, which the next agent frees. writeBatch does not sync.
+// After a power loss any part may be missing; the checksum shows it when the block is read.
 func (m *Mover) writeBatch(wanted int) {
 	m.pool.GrowDisk(wanted)
 	b := m.takeWrites(wanted)
@@ -257,18 +259,18 @@ func (m *Mover) writeBatch(wanted int) {
 		// has counted it.
 		_ = m.flush()
 	}
-	m.done(b.taken)
+	m.done(b.taken) // one operation of enqueueWrite for each block
 }
 
-// done ends operations for callers without the pool's lock.
+// done ends n operations. The caller does not hold the pool's lock.
 func (m *Mover) done(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pool.Done(n)
 }
 
-// takeWrites finds disk slots for up to wanted queued blocks. Another writer may have
-// taken some of them. takeWrites takes the pool's lock itself.
+// takeWrites finds disk slots for up to wanted queued blocks. There may be fewer, because
+// another writer has taken some. takeWrites takes the pool's lock itself.
 func (m *Mover) takeWrites(wanted int) batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -281,8 +283,8 @@ func (m *Mover) takeWrites(wanted int) batch {
 	return b
 }
 
-// takeWrite finds a disk slot for a queued host slot. It releases the host slot when there
-// is nothing to write.
+// takeWrite finds a disk slot for a queued host slot. It releases the host slot when the block
+// needs no write or gets no disk slot.
 func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	host, disk := m.slots.Host, m.slots.Disk
 	r, s := host.Record(ref), host.Slot(ref)
@@ -334,8 +336,8 @@ func (m *Mover) writeBytes(writes []write) {
 	wg.Wait()
 }
 
-// finishWrites makes the written blocks of a batch visible on disk. A batch that ends
-// after Close leaves them as the next agent finds them: granted, which means free.
+// finishWrites makes the written blocks of a batch visible on disk. After Close it does nothing:
+// the next agent finds the slots granted and frees them.
 func (m *Mover) finishWrites(b batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -354,6 +356,8 @@ func (m *Mover) finishWrites(b batch) {
 	}
 }
 
+// finishWrite makes a written block resident on disk. The disk slot is still granted, at the
+// same generation: takeWrite occupied it, and only finishWrites changes a granted disk slot.
 func (m *Mover) finishWrite(w *write) {
 	m.writeWorked(w.disk)
 	m.Counters.WriteBehind++
@@ -361,8 +365,8 @@ func (m *Mover) finishWrite(w *write) {
 	m.slots.Store(m.slots.Disk, w.disk, m.slots.Disk.Record(w.disk))
 }
 
-// finishFailedWrite forgets a write that failed. The block is offered again, a few
-// times. A block whose memory could not be read is dropped.
+// finishFailedWrite ends a failed write. It defers the block for another try, up to
+// writeAttempts. It drops a block whose memory could not be read.
 func (m *Mover) finishFailedWrite(w *write) {
 	s := m.slots.Host.Slot(w.host)
 	sealed := func() bool { return s.State == storage.StateSealed }

@@ -37,7 +37,7 @@ func (m *Manager) reset(ctx context.Context, level config.CacheLevel) error {
 	}
 	settle, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	_ = m.pool.Quiesce(settle) // Pool.Reset reports what is still in use
+	_ = m.pool.Quiesce(settle) // Pool.Reset reports blocks that are still in use
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}

@@ -216,7 +216,7 @@ func TestWhatADeadProgramHeldIsFreeOnceItsProcessesAreGone(t *testing.T) {
 
 	m := open(t, cfg, place)
 	if st := m.Pool().Stats(); st.PreviousSessions != 1 || st.Host.Quarantined != 2 {
-		t.Errorf("%d former sessions hold %d slots, want 1 with 2", st.PreviousSessions, st.Host.Quarantined)
+		t.Errorf("%d earlier sessions hold %d slots, want 1 with 2", st.PreviousSessions, st.Host.Quarantined)
 	}
 	if err := errors.Join(stdin.Close(), child.Wait()); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,8 @@ type Manager struct {
 	err  error
 }
 
-// New opens a manager. The manager lives until Close, or until ctx or
+// New opens a manager for one model. place says where the bytes lie and which model it is.
+// The manager lives until Close, or until ctx or
 // cfg.Runtime.Cancellation ends. The error names the first bad field, its value and what is
 // allowed, or says why a tier cannot be opened.
 func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) {

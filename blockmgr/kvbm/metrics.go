@@ -27,7 +27,7 @@ type metricsFeed struct {
 	next int
 }
 
-// hitSample counts what was asked for between two samples, in blocks.
+// hitSample counts the blocks that were asked for between two samples.
 type hitSample struct{ host, disk, asked uint64 }
 
 // newMetricsFeed returns the feed of a configuration, nil when the configuration has no metrics.

@@ -21,7 +21,7 @@ type tiers struct {
 	made []io.Closer
 }
 
-// room is where the slots of a tier lie. A tier that is off has no bytes.
+// room is the memory or directory for the slots of a tier. A tier that is off has no bytes.
 type room struct {
 	bytes uint64
 	dir   string
@@ -89,7 +89,7 @@ func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint
 	return r, nil
 }
 
-// take checks that a storage has room for the slots, and takes over its directory if it has
+// take checks that a storage has room for the slots, and records its directory if it has
 // one.
 func (r *room) take(s config.Storage, tier kv.Tier, blocks, slotBytes uint64) error {
 	if s == nil {

@@ -104,23 +104,6 @@ func TestRoomThatAnEarlierManagerTookIsNotAskedForTwice(t *testing.T) {
 	}
 }
 
-func TestBlocksBeyondTheHostTierComeBackFromDisk(t *testing.T) {
-	cfg, place := both(t, 4)
-	cfg.DiskLayout = sources(kv.TierDisk, 16)["storage"]
-	c := open(t, cfg, place)
-	for seed := range uint32(4) {
-		c.add(seed, c.sequence(seed, 4))
-	}
-	for seed := range uint32(4) {
-		if n := c.find(c.sequence(seed, 4)); n != 4 {
-			t.Errorf("sequence %d: %d of 4 blocks are found", seed, n)
-		}
-	}
-	if st := c.Pool().Stats(); st.DiskHits == 0 || st.Host.Capacity != 4 || st.Disk.Capacity != 16 {
-		t.Errorf("%d disk hits in %d and %d blocks", st.DiskHits, st.Host.Capacity, st.Disk.Capacity)
-	}
-}
-
 func TestDirectoryOfAStorageWinsOverThePlace(t *testing.T) {
 	cfg, place := both(t, 4)
 	place.HostDir, place.Disk.Dir = filepath.Join(t.TempDir(), "host"), filepath.Join(t.TempDir(), "disk")
@@ -195,38 +178,6 @@ func TestDeviceFilterDecidesWhatIsStored(t *testing.T) {
 	cfg.DeviceLayout.OffloadFilter = filter{2}
 	if c := open(t, cfg, place); c.ShouldStore(1) || !c.ShouldStore(2) {
 		t.Error("the filter is not asked")
-	}
-}
-
-func TestBlocksOfAnotherModelGiveTheirRoomUp(t *testing.T) {
-	cfg, place := both(t, 8)
-	for _, weights := range []string{"w0", "w1", "w2"} {
-		place.Weights = weights
-		m, err := New(t.Context(), cfg, place)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &client{Manager: m, t: t}
-		if c.s, err = m.Begin(); err != nil {
-			t.Fatal(err)
-		}
-		blocks := c.sequence(1, 8)
-		if n := c.find(blocks); n != 0 {
-			t.Errorf("%d blocks of other weights are found", n)
-		}
-		c.add(1, blocks)
-		if st := m.Pool().Stats(); st.Host.Capacity != 8 || st.Disk.Capacity != 8 || c.find(blocks) != 8 {
-			t.Errorf("weights %s have %d and %d blocks, want 8", weights, st.Host.Capacity, st.Disk.Capacity)
-		}
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, dir := range []string{place.HostDir, place.Disk.Dir} {
-		extents, err := filepath.Glob(filepath.Join(dir, "extent-*"))
-		if err != nil || len(extents) != 1 {
-			t.Errorf("%d extents are left in %s, want one: %v", len(extents), dir, err)
-		}
 	}
 }
 

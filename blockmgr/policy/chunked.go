@@ -13,8 +13,8 @@ type chunked[T any] struct {
 
 func (c *chunked[T]) at(i uint32) *T { return &c.chunks[i/chunkLen][i%chunkLen] }
 
-// reach makes sure that element i is there.
-func (c *chunked[T]) reach(i uint32) {
+// growTo grows the array until it has element i.
+func (c *chunked[T]) growTo(i uint32) {
 	for uint32(len(c.chunks)) <= i/chunkLen {
 		c.chunks = append(c.chunks, new([chunkLen]T))
 	}

@@ -1,4 +1,4 @@
-// Package policy decides what the tiers of a pool keep. It moves no bytes and
+// Package policy decides which blocks the tiers of a pool keep. It moves no bytes and
 // knows no files: the block manager asks, and acts on the answer.
 //
 //	Evictor          which block is evicted when a slot is needed
@@ -15,7 +15,7 @@
 //   - FrequencyFilter counts the stores and the hits of a block. The count is 1 at
 //     first and doubles each time. Every count loses 1 in each decay interval, and
 //     whenever the filter knows more blocks than its bound.
-//   - Giver takes from unused pools first. From a pool in use it takes only what is
+//   - Giver takes from unused pools first. From a pool in use it takes only extents
 //     beyond the pool's share. Pools in use never take from each other in turn.
 //
 // # Cost

@@ -11,8 +11,8 @@ import (
 
 // FrequencyOptions say which blocks a FrequencyFilter lets pass.
 type FrequencyOptions struct {
-	// Min is the count from which on a block passes; 0 means 2: the second time
-	// that it is asked for.
+	// Min is the least count of a block that passes; 0 means 2, the second request for the
+	// block.
 	Min uint32
 	// Decay is the time in which every count loses 1; 0 means 10 minutes.
 	Decay time.Duration
@@ -55,42 +55,40 @@ func (o FrequencyOptions) withDefaults() FrequencyOptions {
 type FrequencyStats struct {
 	// Entries is the number of blocks that have a count now.
 	Entries int
-	// Pruned is how many blocks lost their count because there were more than
-	// MaxEntries; those that time made forget are not in it.
+	// Pruned counts the blocks that lost their count because there were more than
+	// MaxEntries. Blocks whose count has decayed are not included.
 	Pruned uint64
 	// Accepted and Rejected are the answers of ShouldOffload.
 	Accepted, Rejected uint64
 }
 
-// FrequencyFilter lets those blocks pass to the next tier that are wanted again,
-// so that what is computed once and never asked for does not wear the disk. It is
-// safe for concurrent use and has no goroutine: what time has taken from the
-// counts is taken when somebody asks.
+// FrequencyFilter passes the blocks to the next tier that were asked for at least Min times,
+// so that blocks that are used once do not wear the disk. It is safe for concurrent use and has
+// no goroutine: the calls apply the decay of the counts.
 //
-// Every count that loses 1 would be a walk over all blocks. Instead a block has a
-// level, its count plus the decrements there have been when it got it; the count
-// is what the level is above today's decrements, and a decrement is one addition.
-// A block whose level has been reached is forgotten, and its entry is cleared
-// away later.
+// To lower each count would take a walk over all blocks. Instead the filter counts the
+// decrements since it was made, and each block has a level: its count plus the decrements at
+// the time of the count. The count now is the level minus the decrements now. A block whose
+// level the decrements have reached is forgotten, and its entry is cleared later.
 type FrequencyFilter struct {
-	// sized: MaxEntries was given.
+	// sized: the caller has set MaxEntries.
 	sized bool
 
 	mu sync.Mutex
-	// options.MaxEntries changes with Expect, nothing else does.
+	// options does not change, except that Expect changes options.MaxEntries.
 	options FrequencyOptions
-	// index is where in entries a block is. Neither it nor entries hold pointers.
+	// index has the position of each block in entries. Neither holds pointers.
 	index   map[kv.SequenceHash]uint32
 	entries chunked[tally]
-	// filled is the number of entries, with those of forgotten blocks.
+	// filled is the number of entries, including forgotten blocks.
 	filled uint32
 	// next is the entry that clearSomeLocked looks at next.
 	next uint32
-	// decrements is what every count has lost since the filter was made.
+	// decrements is the sum that every count has lost since the filter was made.
 	decrements uint64
-	// lowered is when the counts last lost 1.
+	// lowered is the time of the last decrement.
 	lowered time.Time
-	// known is the number of blocks that have a count, atLevel that by level.
+	// known is the number of blocks with a count, atLevel the number by level.
 	known   int
 	atLevel map[uint64]uint32
 	stats   FrequencyStats
@@ -103,15 +101,14 @@ type tally struct {
 }
 
 const (
-	// countLimit is where counts stop doubling.
+	// countLimit bounds the counts.
 	countLimit = math.MaxInt64
-	// clearedPerInsertion is how many entries an insertion looks at to clear away those of
-	// forgotten blocks. All entries are looked at within as many insertions as a third of
-	// them, so that they are at most MaxEntries plus a third of themselves.
+	// clearedPerInsertion is the number of entries that an insertion looks at, to clear the
+	// entries of forgotten blocks. There are then at most 1.5 times MaxEntries entries.
 	clearedPerInsertion = 4
 )
 
-// NewFrequencyFilter is a filter that knows no block. The error names the option
+// NewFrequencyFilter returns a filter that knows no block. The error names the option
 // that is out of range.
 func NewFrequencyFilter(o FrequencyOptions) (*FrequencyFilter, error) {
 	if err := o.Validate(); err != nil {
@@ -126,9 +123,9 @@ func NewFrequencyFilter(o FrequencyOptions) (*FrequencyFilter, error) {
 	}, nil
 }
 
-// Expect says how many blocks the tiers can hold. The filter then counts twice as
-// many, so that a block that was evicted once is still known when it comes back,
-// unless MaxEntries was given. A smaller number changes nothing.
+// Expect says how many blocks the tiers can hold. Unless MaxEntries is set, the filter then
+// counts twice as many, so that it still knows an evicted block that comes back. A number below
+// that of an earlier call changes nothing.
 func (f *FrequencyFilter) Expect(blocks uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +134,8 @@ func (f *FrequencyFilter) Expect(blocks uint64) {
 	}
 }
 
-// ShouldOffload counts that block h was stored, or that a lookup found it, and
-// reports whether it is worth a place in the next tier.
+// ShouldOffload counts a store or a hit of block h, and reports whether the block should go to
+// the next tier.
 func (f *FrequencyFilter) ShouldOffload(h kv.SequenceHash) bool {
 	now := time.Now()
 	f.mu.Lock()
@@ -151,7 +148,7 @@ func (f *FrequencyFilter) ShouldOffload(h kv.SequenceHash) bool {
 	return true
 }
 
-// Stats are the counters now.
+// Stats returns the counters now.
 func (f *FrequencyFilter) Stats() FrequencyStats {
 	now := time.Now()
 	f.mu.Lock()
@@ -162,14 +159,14 @@ func (f *FrequencyFilter) Stats() FrequencyStats {
 	return stats
 }
 
-// countLocked gives h the count 1, or twice the one it has, and returns it. The
-// count may be gone again by then, if it was one block too many.
+// countLocked sets the count of h to 1, or doubles it, and returns the new count. If h is one
+// block too many, its count is pruned before countLocked returns.
 func (f *FrequencyFilter) countLocked(h kv.SequenceHash, now time.Time) uint64 {
 	f.decayLocked(now)
 	i, ok := f.index[h]
 	if !ok {
 		i = f.filled
-		f.entries.reach(i)
+		f.entries.growTo(i)
 		*f.entries.at(i) = tally{hash: h}
 		f.index[h] = i
 		f.filled++
@@ -198,7 +195,7 @@ func (f *FrequencyFilter) leaveLevelLocked(level uint64) {
 	}
 }
 
-// decayLocked takes from the counts what time has taken since it was last done.
+// decayLocked lowers the counts by 1 for each decay interval since the last decrement.
 func (f *FrequencyFilter) decayLocked(now time.Time) {
 	if n := now.Sub(f.lowered) / f.options.Decay; n > 0 {
 		f.lowered = f.lowered.Add(n * f.options.Decay)
@@ -206,8 +203,8 @@ func (f *FrequencyFilter) decayLocked(now time.Time) {
 	}
 }
 
-// pruneLocked lowers the counts until no more blocks are known than may be. The
-// next decay then is a whole interval away.
+// pruneLocked lowers the counts until at most MaxEntries blocks are known. It restarts the decay
+// interval.
 func (f *FrequencyFilter) pruneLocked(now time.Time) {
 	before := f.known
 	for f.known > f.options.MaxEntries {
@@ -217,7 +214,7 @@ func (f *FrequencyFilter) pruneLocked(now time.Time) {
 	f.stats.Pruned += uint64(before - f.known)
 }
 
-// lowerLocked takes n from every count. Blocks that have none left are forgotten.
+// lowerLocked subtracts n from every count, and forgets the blocks whose count becomes 0.
 func (f *FrequencyFilter) lowerLocked(n uint64) {
 	f.decrements += n
 	if n == 1 {
@@ -237,8 +234,8 @@ func (f *FrequencyFilter) forgetLocked(level uint64) {
 	delete(f.atLevel, level)
 }
 
-// clearSomeLocked looks at the next few entries and fills those of forgotten
-// blocks with the last one.
+// clearSomeLocked looks at the next few entries. It replaces the entry of a forgotten block by
+// the last entry.
 func (f *FrequencyFilter) clearSomeLocked() {
 	for range clearedPerInsertion {
 		if f.next >= f.filled {

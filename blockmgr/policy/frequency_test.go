@@ -38,20 +38,6 @@ func attempts(f *FrequencyFilter, h kv.SequenceHash, n int) string {
 	return s.String()
 }
 
-func TestABlockPassesTheSecondTime(t *testing.T) {
-	f := newFilter(t, FrequencyOptions{})
-	if got := attempts(f, 1, 4); got != "nyyy" {
-		t.Errorf("answers %s", got)
-	}
-	if got := attempts(f, 2, 1); got != "n" {
-		t.Errorf("another block: %s", got)
-	}
-	want := FrequencyStats{Entries: 2, Accepted: 3, Rejected: 2}
-	if got := f.Stats(); got != want {
-		t.Errorf("stats %+v, want %+v", got, want)
-	}
-}
-
 func TestCountsDecay(t *testing.T) {
 	for _, tc := range []struct {
 		attempts, ticks int
@@ -86,78 +72,6 @@ func TestCountsDecay(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestDecayComesWithTheIntervalNotBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFilter(t, FrequencyOptions{Decay: time.Minute})
-		f.ShouldOffload(1)
-		advance(time.Minute - 1)
-		if f.Stats().Entries != 1 {
-			t.Error("the count is gone before the interval is over")
-		}
-		advance(1)
-		if f.Stats().Entries != 0 {
-			t.Error("the count is there after the interval")
-		}
-	})
-}
-
-func TestOneBlockTooManyForgetsAllThatWereSeenOnce(t *testing.T) {
-	f := newFilter(t, FrequencyOptions{MaxEntries: 4})
-	for h := range kv.SequenceHash(4) {
-		f.ShouldOffload(h)
-	}
-	if got := f.Stats(); got.Entries != 4 || got.Pruned != 0 {
-		t.Fatalf("at the limit: %+v", got)
-	}
-	f.ShouldOffload(3) // has 2 now
-	f.ShouldOffload(4) // one too many
-	if got := f.Stats(); got.Entries != 1 || got.Pruned != 4 {
-		t.Errorf("beyond the limit: %+v", got)
-	}
-	if got := attempts(f, 4, 1); got != "n" {
-		t.Error("the newest was spared")
-	}
-	if got := attempts(f, 3, 1); got != "y" {
-		t.Error("the one seen twice lost more than 1")
-	}
-}
-
-func TestANewBlockGivesWayToThoseThatAreWantedMore(t *testing.T) {
-	f := newFilter(t, FrequencyOptions{MaxEntries: 2})
-	for range 3 {
-		f.ShouldOffload(1)
-		f.ShouldOffload(2)
-	}
-	for h := range kv.SequenceHash(3) { // 4 each; after three prunes 1 each
-		f.ShouldOffload(10 + h)
-		if got := f.Stats().Entries; got != 2 {
-			t.Fatalf("after %d new blocks %d entries", h+1, got)
-		}
-	}
-	f.ShouldOffload(20)
-	if got := f.Stats(); got.Entries != 0 || got.Pruned != 3+3 {
-		t.Errorf("stats %+v", got)
-	}
-}
-
-func TestPruningStartsTheIntervalAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFilter(t, FrequencyOptions{MaxEntries: 1, Decay: time.Minute})
-		f.ShouldOffload(1)
-		f.ShouldOffload(1)
-		advance(59 * time.Second)
-		f.ShouldOffload(2) // prunes: 1 has 1 left
-		advance(59 * time.Second)
-		if f.Stats().Entries != 1 {
-			t.Error("a decay came less than an interval after the pruning")
-		}
-		advance(time.Second)
-		if f.Stats().Entries != 0 {
-			t.Error("no decay came an interval after the pruning")
-		}
-	})
 }
 
 func TestCountsStopDoublingAtTheLimit(t *testing.T) {

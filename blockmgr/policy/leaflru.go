@@ -7,29 +7,29 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// LeafLRU is the Evictor that names the lowest rank first, then the lowest reference.
-// The rank of a slot is its tick and so many levels more as its priority says: priority
-// ages, because the ticks of other slots rise. It is a heap that knows the position of
-// each of its slots, so that any of them can be moved or taken out.
+// LeafLRU is the Evictor that names the lowest rank first, then the lowest reference. The rank
+// of a slot is its tick plus a level for each point of its priority. Priority ages, because the
+// ticks of other slots rise. LeafLRU is a heap with the position of each slot, so that any slot
+// can be moved or removed.
 //
 // The heap has four children to a parent, which halves its depth against a
 // binary one, and its root is element 3, so that the four children of a parent
 // are elements 4k to 4k+3: they share a cache line and a chunk.
 type LeafLRU struct {
-	// extents by their number; an extent that is not there has no positions.
+	// extents by their number; a missing extent has no positions.
 	extents []lruExtent
 	heap    chunked[leaf]
 	// end is the element after the heap's last one.
 	end uint32
-	// level is what a level of priority adds to a rank.
+	// level is the number of ticks that a level of priority adds to a rank.
 	level uint64
 }
 
-// lruExtent says where in the heap the slots of one extent are.
+// lruExtent has the heap positions of the slots of one extent.
 type lruExtent struct {
-	// position by slot; 0 for one that is not in the heap.
+	// position by slot; 0 for a slot that is not in the heap.
 	position []uint32
-	// placed is the number of those that are.
+	// placed is the number of slots in the heap.
 	placed uint32
 }
 
@@ -42,7 +42,7 @@ type leaf struct {
 // heapRoot is the first element of the heap.
 const heapRoot = 3
 
-// NewLeafLRU is an order without extents.
+// NewLeafLRU returns an order without extents.
 func NewLeafLRU() *LeafLRU { return &LeafLRU{end: heapRoot} }
 
 // AddExtent implements Evictor.
@@ -71,14 +71,13 @@ func (l *LeafLRU) RemoveExtent(extent uint32) {
 	l.heap.trim(left)
 }
 
-// maxBonus bounds what a priority adds to a rank, which stays below 2^64 for all ticks
-// that there can be.
+// maxBonus bounds the ticks that a priority adds to a rank, so that a rank stays below 2^64.
 const maxBonus = 1 << 62
 
 // SetLevel implements Evictor.
 func (l *LeafLRU) SetLevel(ticks uint64) { l.level = ticks }
 
-// rank is that of a slot with a priority that was last used at tick.
+// rank returns the rank of a slot with a priority that was last used at tick.
 func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
 	over, bonus := bits.Mul64(uint64(priority), l.level)
 	if over != 0 || bonus > maxBonus {
@@ -87,7 +86,8 @@ func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
 	return tick + bonus
 }
 
-// Place implements Evictor.
+// Place implements Evictor. A placed slot may be evicted; Place of a slot that is in the heap
+// moves it to its new rank. Place panics when no AddExtent has added the slot.
 func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
 		panic(fmt.Sprintf("BUG: policy: slot %d of extent %d is placed, which was not added", ref.Slot(), ref.Extent()))
@@ -95,13 +95,13 @@ func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	n := leaf{rank: l.rank(priority, tick), ref: ref}
 	p := &l.extents[ref.Extent()]
 	i := p.position[ref.Slot()]
-	if i == 0 {
+	if i == 0 { // not in the heap yet
 		p.placed++
 		i = l.end
-		l.heap.reach(i)
+		l.heap.growTo(i)
 		l.end++
 	}
-	l.settle(i, n)
+	l.placeAt(i, n)
 }
 
 // Remove implements Evictor.
@@ -118,7 +118,7 @@ func (l *LeafLRU) Remove(ref registry.Ref) {
 	p.placed--
 	l.end--
 	if i < l.end {
-		l.settle(i, *l.heap.at(l.end))
+		l.placeAt(i, *l.heap.at(l.end))
 	}
 }
 
@@ -138,9 +138,9 @@ func (l *LeafLRU) knows(ref registry.Ref) bool {
 	return ref.Extent() < uint32(len(l.extents)) && ref.Slot() < uint32(len(l.extents[ref.Extent()].position))
 }
 
-// settle puts n where it belongs, given that element i is free for it and that
-// the others are in order.
-func (l *LeafLRU) settle(i uint32, n leaf) {
+// placeAt puts n into the heap, at element i or above or below it, where the order wants it.
+// Element i is free, and the other elements are in order.
+func (l *LeafLRU) placeAt(i uint32, n leaf) {
 	if i > heapRoot && n.before(l.heap.at(parentOf(i))) {
 		l.up(i, n)
 	} else {
@@ -148,6 +148,7 @@ func (l *LeafLRU) settle(i uint32, n leaf) {
 	}
 }
 
+// up puts n at element i, or at an element above whose leaves it moves down.
 func (l *LeafLRU) up(i uint32, n leaf) {
 	for i > heapRoot {
 		above := l.heap.at(parentOf(i))
@@ -160,6 +161,7 @@ func (l *LeafLRU) up(i uint32, n leaf) {
 	l.put(i, n)
 }
 
+// down puts n at element i, or at an element below whose leaves it moves up.
 func (l *LeafLRU) down(i uint32, n leaf) {
 	for last := l.end - 1; i <= parentOf(last); {
 		child := childOf(i)
@@ -191,8 +193,8 @@ func (n *leaf) before(m *leaf) bool {
 	return n.ref < m.ref
 }
 
-// parentOf is the element above i; for the root it is one before the root.
+// parentOf returns the element above i; for the root it is one before the root.
 func parentOf(i uint32) uint32 { return i/4 + 2 }
 
-// childOf is the first of the four elements below i.
+// childOf returns the first of the four elements below i.
 func childOf(i uint32) uint32 { return 4*i - 8 }

@@ -2,21 +2,21 @@ package policy
 
 import "math/bits"
 
-// Holder is what Giver knows of a pool in one tier.
+// Holder describes a pool in one tier to Giver.
 type Holder struct {
-	// Bytes is what the pool has of the tier. A pool that cannot give an extent
-	// now, because somebody holds a slot of it, is left out with Bytes 0.
+	// Bytes is the size of the pool's extents in the tier. It is 0 for a pool that cannot
+	// give an extent now, because every extent has a slot in use.
 	Bytes uint64
-	// Extent is what one more extent of the pool takes at most, in bytes. It is
-	// read for the taker only; one that leaves it 0 gets nothing from pools in use.
+	// Extent is the largest size of a new extent of the pool, in bytes. Only the taker's is
+	// read. A taker with Extent 0 gets nothing from pools in use.
 	Extent uint64
-	// Weight is the pool's part of the tier in proportion to the others'.
+	// Weight is the pool's share of the tier, relative to other pools.
 	Weight uint64
-	// InUse is true for a pool with sessions, watchers or work under way.
+	// InUse is true for a pool with sessions, watchers or operations.
 	InUse bool
-	// Since is the turn at which the pool was used last.
+	// Since is the broker's turn at the last use of the pool.
 	Since uint64
-	// Empty is true for a pool without blocks, with whose extents nothing is lost.
+	// Empty is true for a pool without blocks.
 	Empty bool
 	// Last is true when the pool has a single extent in the tier.
 	Last bool
@@ -29,15 +29,13 @@ type Holder struct {
 // longest. The only extent of an unused pool goes only to a taker that has none.
 //
 // Then comes the pool in use that is most over its share. A share is the budget times the
-// pool's weight, divided by the weights of the pools in use and the taker. The pool gives
-// only if the taker, with the new extent, is less over its share than the giver is now.
-// It never gives its only extent. So both end below what the giver was over, and pools in
-// use do not take from each other for ever.
+// pool's weight, divided by the weights of the pools in use and the taker. The pool gives only
+// if the taker, with the new extent, is less over its share than the giver is now. It never
+// gives its only extent. So pools in use do not take from each other for ever.
 //
-// A caller that needs several extents for one asks again with what the givers have left,
-// before it takes any. It takes none when they do not suffice: an extent given in vain
-// would come back and be given in vain again. A pool that asks must count as in use when
-// other pools ask.
+// A caller that needs several extents for one calls Giver again with the remaining bytes of
+// the givers, before it takes any. It takes none if they do not suffice, else it would take in
+// vain each time. A pool that asks must count as in use when other pools ask.
 func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, ok bool) {
 	if giver, ok = coldest(holders, taker, first); ok {
 		return giver, true
@@ -60,7 +58,7 @@ func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, o
 	return giver, ok
 }
 
-// coldest is the unused pool with the least to lose that may give something.
+// coldest returns the unused pool that may give and is first by colder.
 func coldest(holders []Holder, taker int, first bool) (giver int, ok bool) {
 	for i, h := range holders {
 		if i == taker || h.InUse || h.Bytes == 0 || h.Last && !first {
@@ -81,7 +79,7 @@ func (h *Holder) colder(other *Holder) bool {
 	return h.Since < other.Since
 }
 
-// totalWeight is the weight of the pools in use and the taker, at most 2^64-1.
+// totalWeight returns the weight of the pools in use and the taker, at most 2^64-1.
 func totalWeight(holders []Holder, taker int) uint64 {
 	var sum uint64
 	for i, h := range holders {
@@ -97,8 +95,8 @@ func totalWeight(holders []Holder, taker int) uint64 {
 	return sum
 }
 
-// over is by how many bytes a pool with held bytes is over its share, negative when it is
-// under. Pools without weight have no share.
+// over returns how many bytes a pool with held bytes is above its share, negative when below.
+// Pools without weight have a share of 0.
 func over(held, weight, weights, budget uint64) int64 {
 	if weights == 0 {
 		return int64(held)

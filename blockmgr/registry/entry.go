@@ -7,19 +7,19 @@ import "github.com/blockyard-ai/blockyard/internal/kv"
 type Ref uint32
 
 const (
-	// RefSlotBits is how many bits of a Ref are the index in the extent.
+	// RefSlotBits is the number of bits of a Ref for the index in the extent.
 	RefSlotBits = 18
-	// MaxExtents is how many extents can be named. The last number is left out, so that
-	// no slot is NoRef.
+	// MaxExtents is the number of extents that a Ref can name. The last number is unused, so
+	// that no slot is NoRef.
 	MaxExtents = 1<<(32-RefSlotBits) - 1
-	// MaxExtentSlots is how many slots of an extent can be named.
+	// MaxExtentSlots is the number of slots of an extent that a Ref can name.
 	MaxExtentSlots = 1 << RefSlotBits
 	// NoRef is no slot.
 	NoRef = ^Ref(0)
 )
 
-// MakeRef names a slot of an extent. It panics unless extent < MaxExtents and slot <
-// 1<<RefSlotBits: the name would be that of another slot.
+// MakeRef returns the name of a slot of an extent. It panics unless extent < MaxExtents and
+// slot < MaxExtentSlots, because another slot would have the name.
 func MakeRef(extent, slot uint32) Ref {
 	if extent >= MaxExtents || slot >= 1<<RefSlotBits {
 		panic("BUG: extent or slot is out of the range of a Ref")
@@ -27,19 +27,19 @@ func MakeRef(extent, slot uint32) Ref {
 	return Ref(extent<<RefSlotBits | slot)
 }
 
-// Extent is the number of the extent.
+// Extent returns the number of the extent.
 func (r Ref) Extent() uint32 { return uint32(r) >> RefSlotBits }
 
-// Slot is the index in the extent.
+// Slot returns the index in the extent.
 func (r Ref) Slot() uint32 { return uint32(r) & (1<<RefSlotBits - 1) }
 
-// ID names an entry for as long as it exists; afterwards it may name another.
+// ID names an entry while the entry exists. Later it may name another entry.
 type ID uint32
 
 // None is no entry.
 const None = ^ID(0)
 
-// Level indexes what a block has once per tier that a pool manages.
+// Level numbers the tiers that a pool manages.
 type Level uint8
 
 const (
@@ -47,24 +47,24 @@ const (
 	Host Level = 0
 	// Disk is the level of the disk.
 	Disk Level = 1
-	// NumLevels is how many levels there are.
+	// NumLevels is the number of levels.
 	NumLevels = 2
 )
 
-// Entry is what a registry knows of one key. It exists while its block has a
-// slot in some tier, or as a ghost while a block that has one names it as its
-// parent. Callers read it; Occupy and Vacate change it.
+// Entry has the slots and the parent of one block. It exists while its block has a slot in a
+// tier. A ghost is an entry without slots: it exists while a block with a slot names it as its
+// parent. Callers read entries; Occupy and Vacate change them.
 type Entry struct {
 	// Key is the key of the block.
 	Key kv.StoredKey
-	// Parent is the entry of the block before it, None for the first block of a
-	// sequence and for a ghost. It is set when the block gets its first slot, from
-	// what the block says of itself, and stays until it has lost the last.
+	// Parent is the entry of the previous block, None for the first block of a sequence and
+	// for a ghost. It is set when the block gets its first slot, and stays until the block
+	// has lost its last slot.
 	Parent ID
-	// Slots are the block's slots, in whatever state, NoRef where it has none.
+	// Slots are the block's slots in any state, NoRef for a tier without one.
 	Slots [NumLevels]Ref
-	// Kids counts the entries with this parent that have a slot in the level: a
-	// block leaves a tier after its children.
+	// Kids counts the entries with this parent that have a slot in the level. A block is
+	// evicted from a tier after its children.
 	Kids [NumLevels]uint32
 	// Refs counts the entries with this parent.
 	Refs uint32
@@ -73,18 +73,18 @@ type Entry struct {
 // Occupied reports whether the block has a slot.
 func (e *Entry) Occupied() bool { return e.Slots[Host] != NoRef || e.Slots[Disk] != NoRef }
 
-// exists tells an entry from a free one.
+// exists reports whether the entry is in use, not free.
 func (e *Entry) exists() bool { return e.Refs > 0 || e.Occupied() }
 
-// chunkEntries is small enough that making a chunk takes microseconds, and
-// divides into pages without a rest.
+// chunkEntries is the number of entries of a chunk. It takes microseconds to make a chunk, and a
+// chunk has a whole number of pages.
 const chunkEntries = 2048
 
-// slab holds entries where they never move. Free ones are linked through their
-// Parent: a list on the side would take memory and grow by copying.
+// slab holds entries, which never move. Parent links the free entries, so that the list of
+// free entries takes no memory.
 type slab struct {
 	chunks []*[chunkEntries]Entry
-	// made counts the ids that were ever given out: all below exist or are free.
+	// made counts the ids that were ever taken. Lower ids exist or are free.
 	made ID
 	// free is the entry freed last, None when there is none.
 	free ID

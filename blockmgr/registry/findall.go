@@ -2,14 +2,13 @@ package registry
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// batchKeys is how many keys are looked up side by side: more than a core can
-// wait for at a time, few enough that nothing fetched is evicted before its use.
+// batchKeys is the number of keys that are looked up together. It exceeds the number of cache
+// misses that a core has in flight, and fetched lines are still in the cache when they are used.
 const batchKeys = 64
 
-// FindAll sets ids[i] to Find(&keys[i]) for every key; ids must be as long as
-// keys. In a large registry nearly every look-up misses the caches, more than
-// once. Here each step is taken for a group of keys before the next one, so that
-// the processor waits for many of them at a time.
+// FindAll sets ids[i] to Find(&keys[i]) for every key. ids must be as long as keys. In a large
+// registry a lookup has several cache misses. FindAll takes each step for a group of keys before
+// the next step, so that the misses overlap.
 func (r *Registry) FindAll(keys []kv.StoredKey, ids []ID) {
 	ids = ids[:len(keys)]
 	for len(keys) > 0 {

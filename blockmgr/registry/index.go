@@ -11,10 +11,10 @@ const (
 	// maxDepth keeps the bits that choose the segment apart from those that
 	// choose the home in it.
 	maxDepth = 32 - homeBits
-	// directoryRatio bounds the directory to so many entries per segment. Evenly
-	// spread fingerprints need one or two.
+	// directoryRatio bounds the directory's entries per segment. Evenly spread fingerprints
+	// need one or two.
 	directoryRatio = 8
-	// chunkSegments are made at once: 64 KiB.
+	// chunkSegments is the number of segments that are allocated at once: 64 KiB.
 	chunkSegments = 8
 )
 
@@ -30,7 +30,7 @@ func (w word) id() ID              { return ID(w) - 1 }
 // words are in use.
 type segment [segmentWords]word
 
-// home is where the probe for a fingerprint begins, follow where it goes next.
+// home returns the first position of the probe for a fingerprint, follow the next position.
 func home(fp uint32) uint32   { return fp % segmentWords }
 func follow(at uint32) uint32 { return (at + 1) % segmentWords }
 
@@ -42,7 +42,7 @@ func (s *segment) insert(w word) {
 	s[at] = w
 }
 
-// candidate is the first id with the fingerprint, None when there is none. first
+// candidate returns the first id with the fingerprint, None when there is none. first
 // is the word at the fingerprint's home.
 func (s *segment) candidate(fp uint32, first word) ID {
 	at := home(fp)
@@ -55,8 +55,8 @@ func (s *segment) candidate(fp uint32, first word) ID {
 	return None
 }
 
-// remove takes a word out, moves those back that had to yield to it, and reports
-// whether the segment had it.
+// remove removes a word and shifts back the words that were displaced by it. It returns false
+// when the segment does not have the word.
 func (s *segment) remove(w word) bool {
 	hole := home(w.fingerprint())
 	for s[hole] != w {
@@ -66,8 +66,8 @@ func (s *segment) remove(w word) bool {
 		hole = follow(hole)
 	}
 	for at := follow(hole); s[at] != 0; at = follow(at) {
-		// How far the word is from its home, and from the hole: one whose home is
-		// behind the hole would not be found in it.
+		// Compares the word's distances from its home and from the hole. A word whose home
+		// is behind the hole must not move into the hole: no probe would find it there.
 		if (at-home(s[at].fingerprint()))%segmentWords >= (at-hole)%segmentWords {
 			s[hole] = s[at]
 			hole = at
@@ -77,25 +77,24 @@ func (s *segment) remove(w word) bool {
 	return true
 }
 
-// segmentState is what the index knows of a segment.
+// segmentState describes a segment.
 type segmentState struct {
 	// next is the segment that continues this one, 0 when there is none: segment 0
 	// continues nothing.
 	next uint32
 	used uint16
-	// depth is how many bits all fingerprints of the segment share.
+	// depth is the number of leading bits that all fingerprints of the segment share.
 	depth uint8
 }
 
-// index finds ids by the fingerprints of their keys, of which several may be
-// equal.
+// index finds ids by the fingerprints of their keys. Different keys may have one fingerprint.
 type index struct {
 	// dir is indexed by the top depth bits of a fingerprint and names segments.
 	dir    []uint32
 	depth  uint8
 	chunks []*[chunkSegments]segment
 	states []segmentState
-	// continued counts the segments that continue another.
+	// continued counts the segments that continue another segment.
 	continued int
 }
 
@@ -105,8 +104,8 @@ func newIndex() index {
 	return ix
 }
 
-// expectedWords is how full a segment is to be on average when the number of
-// entries is known: chance keeps it below segmentLimit then.
+// expectedWords is the average number of words of a segment for expect. It is so far below
+// segmentLimit that segments hardly ever exceed segmentLimit.
 const expectedWords = segmentLimit * 5 / 6
 
 // expect gives an index without entries as many segments as it will need.
@@ -136,10 +135,10 @@ func (ix *index) grow(depth uint8) uint32 {
 
 func (ix *index) segment(s uint32) *segment { return &ix.chunks[s/chunkSegments][s%chunkSegments] }
 
-// root is the segment in which the search for a fingerprint begins.
+// root returns the segment in which the search for a fingerprint begins.
 func (ix *index) root(fp uint32) uint32 { return ix.dir[fp>>(32-ix.depth)] }
 
-// find is the id of key, whose fingerprint is fp, None when there is none.
+// find returns the id of key, whose fingerprint is fp, None when there is none.
 func (ix *index) find(fp uint32, key *kv.StoredKey, entries *slab) ID {
 	s := ix.root(fp)
 	for {
@@ -185,9 +184,8 @@ func (ix *index) remove(fp uint32, id ID) {
 	ix.states[s].used--
 }
 
-// split moves the words of segment s with the next bit of the fingerprint set
-// into a new segment, and reports false where the segment may not be split. fp
-// is a fingerprint that belongs in s.
+// split moves the words of segment s with the next bit of the fingerprint set into a new
+// segment. It returns false when the segment may not be split. fp is a fingerprint of s.
 func (ix *index) split(s, fp uint32) bool {
 	depth := ix.states[s].depth
 	if depth == maxDepth || ix.states[s].next != 0 {

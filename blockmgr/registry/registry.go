@@ -8,8 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Registry maps keys to entries. New makes one; see the package for what it
-// guarantees and who guards it.
+// Registry maps keys to entries. New makes one. The package comment has the guarantees and the
+// locking.
 type Registry struct {
 	seed    maphash.Seed
 	index   index
@@ -25,7 +25,7 @@ func New() *Registry {
 // Blocks counts the entries that have a slot.
 func (r *Registry) Blocks() int { return r.blocks }
 
-// Bytes is the memory that the registry takes, in bytes.
+// Bytes returns the memory that the registry takes, in bytes.
 func (r *Registry) Bytes() uint64 {
 	const pointer = unsafe.Sizeof(uintptr(0))
 	return uint64(unsafe.Sizeof(*r) +
@@ -36,10 +36,10 @@ func (r *Registry) Bytes() uint64 {
 		uintptr(cap(r.index.states))*unsafe.Sizeof(segmentState{}))
 }
 
-// At is entry id, which exists. The pointer is valid as long as it does.
+// At returns entry id, which must exist. The pointer is valid while the entry exists.
 func (r *Registry) At(id ID) *Entry { return r.entries.at(id) }
 
-// Find is the entry of key, None when there is none.
+// Find returns the entry of key, None when there is none.
 func (r *Registry) Find(key *kv.StoredKey) ID {
 	return r.index.find(r.fingerprint(key), key, &r.entries)
 }
@@ -48,18 +48,16 @@ func (r *Registry) fingerprint(key *kv.StoredKey) uint32 {
 	return uint32(maphash.Bytes(r.seed, key[:]))
 }
 
-// Expect makes room in an empty registry for so many blocks at once, which saves
-// making it little by little. It may hold more later.
+// Expect makes room in an empty registry for a number of blocks at once. It may hold more later.
 func (r *Registry) Expect(blocks int) {
 	if r.entries.made == 0 {
 		r.index.expect(blocks)
 	}
 }
 
-// Occupy gives the block of key a slot in a level where it has none, and returns
-// its entry and that of its parent, None if it has no parent. hasParent and
-// parent are what the block says of itself; they are not looked at where the
-// block has a slot already. It panics when the block has a slot in the level.
+// Occupy gives the block of key a slot in a level. It returns the block's entry and its
+// parent's entry, None without a parent. hasParent and parent are read only if the block has no
+// slot in any level. Occupy panics when the block has a slot in the level.
 func (r *Registry) Occupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey, lv Level, slot Ref) (id, parentID ID) {
 	id, ok := r.TryOccupy(key, hasParent, parent, lv, slot)
 	if !ok {
@@ -68,8 +66,8 @@ func (r *Registry) Occupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey,
 	return id, r.At(id).Parent
 }
 
-// TryOccupy is Occupy for a block that may have a slot in the level: then ok is
-// false and nothing happens.
+// TryOccupy is Occupy for a block that may have a slot in the level. Then TryOccupy changes
+// nothing and ok is false.
 func (r *Registry) TryOccupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey, lv Level, slot Ref) (id ID, ok bool) {
 	if slot == NoRef {
 		panic("BUG: block " + key.String() + " is given no slot")
@@ -93,9 +91,9 @@ func (r *Registry) TryOccupy(key kv.StoredKey, hasParent bool, parent kv.StoredK
 	return id, true
 }
 
-// Vacate takes the slot of entry id in a level away and returns the entry of its
-// parent, None if it has none or if that has gone with it. The entry goes when
-// nothing refers to it any more. It panics when it has no slot in the level.
+// Vacate removes the slot of entry id in a level. It returns the parent's entry, None without a
+// parent or when that entry is freed too. Vacate frees an entry without slots and children. It
+// panics when the entry has no slot in the level.
 func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 	e := r.At(id)
 	if e.Slots[lv] == NoRef {
@@ -122,12 +120,11 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 	return parent
 }
 
-// All yields every entry that exists, ghosts included, by rising id. What the
-// loop vacates is not yielded later; what it occupies may or may not be.
+// All yields every entry, ghosts included, by ascending id. An entry that the loop frees is not
+// yielded later; a new entry may be.
 func (r *Registry) All(yield func(ID, *Entry) bool) { r.From(0)(yield) }
 
-// From is All for the entries whose id is first or more. It lets a long walk be
-// made in parts.
+// From is All for the entries with ids from first on. It allows a long walk in parts.
 func (r *Registry) From(first ID) iter.Seq2[ID, *Entry] {
 	return func(yield func(ID, *Entry) bool) {
 		for id := first; id < r.entries.made; id++ {
@@ -138,7 +135,7 @@ func (r *Registry) From(first ID) iter.Seq2[ID, *Entry] {
 	}
 }
 
-// ensure is the entry of key, made when there is none.
+// ensure returns the entry of key. It makes a missing entry.
 func (r *Registry) ensure(key *kv.StoredKey) ID {
 	fp := r.fingerprint(key)
 	id := r.index.find(fp, key, &r.entries)
@@ -149,7 +146,7 @@ func (r *Registry) ensure(key *kv.StoredKey) ID {
 	return id
 }
 
-// collect frees an entry that nothing refers to.
+// collect frees an entry without slots and children, and reports whether it did.
 func (r *Registry) collect(id ID) bool {
 	e := r.At(id)
 	if e.exists() {

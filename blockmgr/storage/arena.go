@@ -49,9 +49,9 @@ func ExtentBytesFor(tierBytes uint64) uint64 {
 type ArenaConfig struct {
 	// Dir is made when absent.
 	Dir string
-	// Bytes is the budget: how much the slots of all extents take together. The
-	// generation words of host extents, rounding to huge pages and the slot table
-	// come on top. Zero is no budget: the caller of Grow bounds the extents.
+	// Bytes is the budget: the bytes of the slots of all extents. Generation words, rounding
+	// to huge pages and the slot table are not included. Zero is no budget: the caller of
+	// Grow bounds the extents.
 	Bytes uint64
 	// ExtentBytes is the size of the slots of one extent; the last extent may be
 	// smaller. Zero is ExtentBytesFor(Bytes), and accepts an existing table with
@@ -62,8 +62,8 @@ type ArenaConfig struct {
 	Log  *zap.Logger
 }
 
-// arena is what HostArena and DiskArena share: the directory, the locked table,
-// the budget and the extents. Its methods are safe for concurrent use.
+// arena is the common part of HostArena and DiskArena: the directory, the locked table, the
+// budget and the extents. Its methods are safe for concurrent use.
 type arena struct {
 	cfg     ArenaConfig
 	kind    arenaKind
@@ -74,13 +74,13 @@ type arena struct {
 	remove func(path string) error
 
 	mu sync.Mutex
-	// extents are those that exist or are being made, by the number of their section.
+	// extents has the existing extents and those that are being made, by section number.
 	extents map[uint32]extentEntry
-	// named are the directory indices that namespace handed out and Forget has not
-	// taken back. An index stays its namespace's while the namespace has no extent.
+	// named has the directory indices that Namespace has returned, until Forget. An index
+	// stays its namespace's even if the namespace has no extent.
 	named map[uint32]struct{}
 
-	// used is how many bytes of the budget the slots of all extents take.
+	// used is the number of bytes of the budget that the slots of all extents take.
 	used atomic.Uint64
 	// leaving counts the extents that are leaving; see extentEntry.
 	leaving atomic.Int64
@@ -91,7 +91,7 @@ type arena struct {
 // extentEntry is one extent of an arena.
 type extentEntry struct {
 	sectionHead
-	// unclaimed is true for an extent of an earlier agent that nobody has asked for.
+	// unclaimed is true for an extent of an earlier agent that no pool has claimed.
 	unclaimed bool
 	// leaving is true for an extent without users whose file could not be removed.
 	leaving bool
@@ -130,8 +130,8 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	return a, nil
 }
 
-// recoverExtents takes over the extents that an earlier agent left, as far as their
-// sections are good and the budget goes, and unlinks the others.
+// recoverExtents takes over the extents of an earlier agent whose sections are good, up to the
+// budget. It unlinks the other extents.
 func (a *arena) recoverExtents() error {
 	files, err := extentFiles(a.cfg.Dir)
 	if err != nil {
@@ -142,8 +142,8 @@ func (a *arena) recoverExtents() error {
 		next = max(next, uint64(f.id)+1)
 	}
 	if next == 0 {
-		// Clients of an arena that was removed may still know its ids. A random start
-		// hardly ever meets them.
+		// Clients of a removed arena may still know its ids. A random start makes equal ids
+		// unlikely.
 		next = 1 + rand.Uint64N(1<<30)
 	}
 	if a.table.warm {
@@ -166,9 +166,8 @@ func (a *arena) recoverExtents() error {
 	return a.unlinkFiles(files)
 }
 
-// adopt enters the extents of a warm table, oldest first, until the budget is
-// used. Extents that processes of a session may still touch come first and count
-// even beyond the budget.
+// adopt enters the extents of a warm table, oldest first, until the budget is used up. Extents
+// that processes of a session may still touch come first, even beyond the budget.
 func (a *arena) adopt(files []extentFile) error {
 	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
 	var bad, beyond []extentFile
@@ -236,13 +235,13 @@ func (a *arena) geometry(h *sectionHead) extent.Geometry {
 	return extent.DiskGeometry(h.slots, h.slotBytes)
 }
 
-// path is the file of an extent.
+// path returns the file of an extent.
 func (a *arena) path(section, id uint32) string {
 	return filepath.Join(a.cfg.Dir, extentFile{section: section, id: id, whole: true}.name())
 }
 
-// removeFiles logs and unlinks extent files of an earlier agent. why is true of the
-// first file at least. A client that still maps a file keeps its memory.
+// removeFiles logs and unlinks extent files of an earlier agent. why is the reason for the
+// first file. A client that still maps a file keeps its memory.
 func (a *arena) removeFiles(files []extentFile, why error) error {
 	if len(files) == 0 {
 		return nil
@@ -269,30 +268,30 @@ func (a *arena) hasSessions(ns uint32) bool {
 	return ok && a.table.sessions != nil && a.table.sessions.serves(item.id)
 }
 
-// entry is the extent of a section.
+// entry returns the extent of a section.
 func (a *arena) entry(section uint32) extentEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.extents[section]
 }
 
-// Room is how many bytes of the budget no extent takes; unclaimed extents take
-// theirs. Room waits for nothing.
+// Room returns the unused bytes of the budget. Unclaimed extents count as used. Room does not
+// wait.
 func (a *arena) Room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.Bytes) }
 
 // Leaving counts the dropped extents whose files could not be removed yet. Their
-// bytes stay in the budget, and each Grow tries again. Leaving waits for nothing.
+// bytes stay in the budget, and each Grow tries again. Leaving does not wait.
 func (a *arena) Leaving() int { return int(a.leaving.Load()) }
 
 // Removed counts the extents of an earlier agent that could not be taken over:
 // damaged, never finished, of another layout, or beyond the budget.
 func (a *arena) Removed() uint64 { return a.removed.Load() }
 
-// ExtentBytes is the size of the slots of one extent; see ArenaConfig.
+// ExtentBytes returns the size of the slots of one extent; see ArenaConfig.
 func (a *arena) ExtentBytes() uint64 { return a.cfg.ExtentBytes }
 
-// MostSlots is how many slots of slotBytes the largest extent has: what a file and
-// a section can hold.
+// MostSlots returns how many slots of slotBytes the largest extent has, bounded by its file and
+// its section.
 func (a *arena) MostSlots(slotBytes uint64) uint64 {
 	slots := uint64(MaxExtentBytes / slotBytes)
 	if a.kind == kindHost {

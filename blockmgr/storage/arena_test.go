@@ -59,9 +59,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	want := Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed, Checksum: 77}
 	data := extent.AlignedBytes(testSlot)
 	copy(data, "the bytes of a block")
-	if err := part.Extent.WriteSlot(2, data); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, part.Extent.WriteSlot(2, data))
 	part.Slots.Put(2, &want)
 	pages := part.Slots.TakeDirty(nil)
 	if err := WritePages(pages); err != nil || len(pages) == 0 {
@@ -70,9 +68,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	if again := part.Slots.TakeDirty(nil); len(again) != 0 {
 		t.Errorf("%d pages are still dirty", len(again))
 	}
-	if err := d.Close([]DiskExtent{part}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close([]DiskExtent{part}))
 
 	d = openDisk(t, diskConfig(dir))
 	ns := indexOf(t, d.arena, nsA)
@@ -90,9 +86,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	if err := parts[0].Extent.ReadSlot(2, read); err != nil || !bytes.Equal(read, data) {
 		t.Errorf("bytes differ, %v", err)
 	}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 }
 
 func TestSecondAgentOnAnArenaIsRefused(t *testing.T) {
@@ -101,16 +95,12 @@ func TestSecondAgentOnAnArenaIsRefused(t *testing.T) {
 	if _, err := OpenDiskArena(diskConfig(dir)); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("second open: %v", err)
 	}
-	if err := d.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(nil))
 	host := t.TempDir()
 	cfg := ArenaConfig{Dir: host, Bytes: 1 << 20, ExtentBytes: 1 << 16, Log: zap.NewNop()}
 	h := openHost(t, cfg)
 	if _, err := OpenHostArena(cfg); !errors.Is(err, ErrLocked) {
 		t.Errorf("second open: %v", err)
 	}
-	if err := h.Close(nil, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(nil, false))
 }

@@ -20,25 +20,17 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 		d := openDisk(t, cfg)
 		gone, part := growDisk(t, d, nsB), growDisk(t, d, nsA)
 		gone.Slots.Put(0, &Record{Generation: 9, State: StateSealed})
-		if err := WritePages(gone.Slots.TakeDirty(nil)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(gone.Slots.TakeDirty(nil)))
 		d.Drop(gone)
 		next := growDisk(t, d, nsA)
 		for i := range part.Slots.Slots() {
 			part.Slots.Put(i, &Record{Generation: 2, State: StateSealed})
 			next.Slots.Put(i, &Record{Generation: 2, State: StateGranted})
 		}
-		if err := WritePages(next.Slots.TakeDirty(part.Slots.TakeDirty(nil))); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(next.Slots.TakeDirty(part.Slots.TakeDirty(nil))))
+		noError(t, d.Sync())
 		part.Slots.Put(1, &Record{Generation: 3, State: StateSealed})
-		if err := WritePages(part.Slots.TakeDirty(nil)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(part.Slots.TakeDirty(nil)))
 		d.Abandon([]DiskExtent{part, next})
 		if _, err := loss.Lose(rng); err != nil {
 			t.Fatal(err)
@@ -59,9 +51,7 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 				t.Errorf("seed %d, slot %d of the later extent: %+v, %v", seed, i, r, err)
 			}
 		}
-		if err := d.Close(parts); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.Close(parts))
 	}
 }
 
@@ -77,9 +67,7 @@ func TestPowerLossWhileAnExtentIsMade(t *testing.T) {
 		for i := range gone.Slots.Slots() {
 			gone.Slots.Put(i, &Record{Generation: 9, State: StateSealed})
 		}
-		if err := WritePages(gone.Slots.TakeDirty(nil)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(gone.Slots.TakeDirty(nil)))
 		d.Drop(gone)
 		part := growDisk(t, d, nsA)
 		d.Abandon([]DiskExtent{part})
@@ -96,8 +84,6 @@ func TestPowerLossWhileAnExtentIsMade(t *testing.T) {
 				}
 			}
 		}
-		if err := d.Close(parts); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.Close(parts))
 	}
 }

@@ -94,13 +94,13 @@ func (a *arena) release(section uint32) {
 	delete(a.extents, section)
 }
 
-// discard removes the file of an extent that nobody has open, and then releases the
-// extent. While the file cannot be removed, the extent is leaving: it keeps its bytes
-// and its section, and reserve tries again. discard reports whether the file is gone.
+// discard removes the file of a closed extent, and then releases the extent. While the file
+// cannot be removed, the extent is leaving: it keeps its bytes and its section, and reserve
+// tries again. discard reports whether the file is gone.
 func (a *arena) discard(section uint32, e extentEntry) bool {
 	path := a.path(section, e.extent)
 	if err := a.remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		a.cfg.Log.Warn("extent cannot be removed for now; its room stays taken",
+		a.cfg.Log.Warn("extent cannot be removed for now: its room stays in use",
 			zap.Stringer("tier", a.kind), zap.String("path", path), zap.Error(err))
 		e.leaving = true
 		a.mu.Lock()
@@ -122,7 +122,7 @@ func (a *arena) discardAll(gone map[uint32]extentEntry) bool {
 	return removed
 }
 
-// takeLeaving takes the leaving extents, by section. Only the caller discards them.
+// takeLeaving returns the leaving extents, by section. Only the caller may discard them.
 func (a *arena) takeLeaving() map[uint32]extentEntry {
 	if a.leaving.Load() == 0 {
 		return nil
@@ -160,7 +160,7 @@ func (a *arena) unclaim(section uint32) {
 	a.setUnclaimedLocked(section, true)
 }
 
-// takeYielding takes the oldest unclaimed extent that no process can touch.
+// takeYielding claims the oldest unclaimed extent that no process can touch.
 func (a *arena) takeYielding() (section uint32, e extentEntry, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,7 +191,7 @@ func (a *arena) unclaimedLocked(suits func(*extentEntry) bool) []uint32 {
 	return sections
 }
 
-// Unclaimed is how many slots Claim would find.
+// Unclaimed returns how many slots Claim would find.
 func (a *arena) Unclaimed(ns uint32) (slots int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -210,7 +210,7 @@ func (a *arena) Unclaimed(ns uint32) (slots int) {
 func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	for removed := true; ; {
 		index, err := a.tryNamespace(id, slotBytes)
-		// Where one file cannot be removed, the next most likely cannot be removed either.
+		// If one file cannot be removed, the next one most likely cannot either.
 		if !errors.Is(err, ErrNamespaces) || !removed {
 			return index, err
 		}
@@ -219,7 +219,7 @@ func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 			if gone = a.takeNamespace(); len(gone) == 0 {
 				return 0, err
 			}
-			a.cfg.Log.Info("a namespace that nobody has asked for makes room in the directory",
+			a.cfg.Log.Info("an unclaimed namespace makes room in the directory",
 				zap.Stringer("tier", a.kind), zap.Int("extents", len(gone)), zap.Stringer("for", id))
 		}
 		removed = a.discardAll(gone)
@@ -247,9 +247,9 @@ func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error
 	return index, err
 }
 
-// takeNamespace takes all extents of the namespace that loses its entry in the
-// directory: of the unclaimed namespaces without sessions, the one whose youngest
-// extent is the oldest. The result is empty when every entry is needed.
+// takeNamespace claims all extents of the namespace that loses its entry in the directory. It
+// chooses among the unclaimed namespaces without sessions, by the age of the youngest extent.
+// The result is empty when every entry is needed.
 func (a *arena) takeNamespace() map[uint32]extentEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -278,9 +278,9 @@ func (a *arena) takeNamespace() map[uint32]extentEntry {
 	return gone
 }
 
-// Forget takes the index of a namespace back, whose extents have been dropped:
-// another namespace may get the index. While an extent of the namespace is leaving,
-// the index stays its own.
+// Forget releases the index of a namespace whose extents have been dropped: another namespace
+// may get the index. While an extent of the namespace is leaving, the index stays the
+// namespace's.
 func (a *arena) Forget(ns uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -100,9 +100,7 @@ func TestUnclaimedExtentsYieldUnlessTheirNamespaceHasSessions(t *testing.T) {
 	if len(h.Claim(indexOf(t, h.arena, nsA))) != 0 {
 		t.Error("the extent did not yield when its session had ended")
 	}
-	if err := h.Close(mine, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(mine, false))
 }
 
 func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
@@ -121,9 +119,7 @@ func TestSmallerHostBudgetKeepsWhatSessionsUse(t *testing.T) {
 	} else {
 		h.Drop(b[0])
 	}
-	if err := h.Close(nil, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(nil, false))
 }
 
 func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
@@ -135,13 +131,9 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 	}
 	parts := []DiskExtent{one, two}
 	for _, p := range parts {
-		if err := WritePages(p.Slots.TakeDirty(nil)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(p.Slots.TakeDirty(nil)))
 	}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 
 	d = openDisk(t, diskConfig(dir))
 	b := growDisk(t, d, nsB)
@@ -154,9 +146,7 @@ func TestBudgetIsKeptAndUnclaimedExtentsYield(t *testing.T) {
 	if len(left) != 1 {
 		t.Errorf("%d extents of the first namespace are left, want 1", len(left))
 	}
-	if err := d.Close(append(left, b)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(append(left, b)))
 
 	small := diskConfig(dir)
 	small.Bytes = 4 * testSlot
@@ -172,9 +162,7 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	d := openDisk(t, diskConfig(dir))
 	a, b := growDisk(t, d, nsA), growDisk(t, d, nsA)
 	b.Slots.Put(0, &Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed})
-	if err := WritePages(b.Slots.TakeDirty(nil)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, WritePages(b.Slots.TakeDirty(nil)))
 	ns := indexOf(t, d.arena, nsB)
 	if _, err := d.Grow(ns, testSlot, 1, 0); !errors.Is(err, ErrFull) {
 		t.Fatalf("a third extent: %v", err)
@@ -186,9 +174,7 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	c := growDisk(t, d, nsB)
 	// As in a crash, nothing more is written: the new extent must not come back
 	// with the old one's records.
-	if err := d.Close([]DiskExtent{a, c}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close([]DiskExtent{a, c}))
 	d = openDisk(t, diskConfig(dir))
 	ns = indexOf(t, d.arena, nsB)
 	parts := slices.Collect(d.Claim(ns))
@@ -198,7 +184,5 @@ func TestDroppedDiskExtentReturnsToTheBudget(t *testing.T) {
 	if r, err := parts[0].Slots.Get(0); err != nil || r.State != StateFree {
 		t.Errorf("record %+v, %v", r, err)
 	}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 }

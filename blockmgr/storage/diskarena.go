@@ -25,7 +25,7 @@ type DiskExtent struct {
 	Slots  *Section
 }
 
-// OpenDiskArena locks the directory and takes over what an earlier agent left.
+// OpenDiskArena locks the directory and takes over the extents of an earlier agent.
 func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 	a, err := openArena(cfg, kindDisk, unlink)
 	if err != nil {
@@ -85,10 +85,10 @@ func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskExtent, error
 	return DiskExtent{head.extent, ext, slots}, nil
 }
 
-// Grow makes one extent for namespace ns. The extent has ExtentBytes of slots of
-// slotBytes each, or what is left of the budget, but at least minSlots and, unless
-// maxSlots is zero, at most maxSlots. When the budget is used up, the oldest
-// unclaimed extent is dropped for it; ErrFull means that there is none.
+// Grow makes one extent for namespace ns. The extent has ExtentBytes of slots of slotBytes
+// each, or the rest of the budget, but at least minSlots and, unless maxSlots is zero, at most
+// maxSlots. When the budget is used up, Grow drops the oldest unclaimed extent. ErrFull means
+// that there is no unclaimed extent.
 func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskExtent, error) {
 	section, head, err := d.reserve(need{ns, slotBytes, minSlots, maxSlots})
 	if err != nil {
@@ -102,9 +102,9 @@ func (d *DiskArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (DiskE
 	return opened, nil
 }
 
-// build makes the section before the file: a file with the extent's id vouches for
-// the section. The file needs no temporary name. An unfinished file has another size
-// than the section says, and bytes that never were in a file pass no checksum.
+// build makes the section before the file, so that a file with the extent's id proves that the
+// section is complete. The file needs no temporary name: an unfinished file differs in size
+// from its section, and a block that was not written fails its checksum.
 func (d *DiskArena) build(section uint32, head sectionHead) (DiskExtent, error) {
 	slots, err := d.table.createSection(section, head)
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *DiskArena) build(section uint32, head sectionHead) (DiskExtent, error) 
 		d.cfg.Log.Info("disk extent goes through the page cache", zap.String("path", ext.Path()), zap.String("why", why))
 	}
 	if ext.Sparse() {
-		d.cfg.Log.Info("space for a disk extent is not reserved: a full disk will show as failed writes", zap.String("path", ext.Path()))
+		d.cfg.Log.Info("space for a disk extent is not reserved: writes will fail when the disk is full", zap.String("path", ext.Path()))
 	}
 	return DiskExtent{head.extent, ext, slots}, nil
 }
@@ -153,7 +153,7 @@ func (d *DiskArena) Close(extents []DiskExtent) error {
 	return errors.Join(append(errs, d.table.close())...)
 }
 
-// Abandon leaves everything as if the agent had been killed now.
+// Abandon leaves the files as a kill of the agent would.
 func (d *DiskArena) Abandon(extents []DiskExtent) {
 	if err := d.Close(extents); err != nil {
 		d.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))

@@ -1,9 +1,9 @@
-// Package storage keeps what is in each slot: arenas of extents, and the slot table
-// that describes their slots. The bytes themselves are in package extent.
+// Package storage has the arenas of extents, and the slot tables that describe the slots'
+// contents. Package extent has the bytes.
 //
 //	arena, err := storage.OpenDiskArena(storage.ArenaConfig{Dir: dir, Bytes: 1 << 40, Log: log})
 //	ns, err := arena.Namespace(id, slotBytes)
-//	for opened := range arena.Claim(ns) { // what an earlier agent stored
+//	for opened := range arena.Claim(ns) { // extents of an earlier agent
 //		r, err := opened.Slots.Get(0)
 //	}
 //	opened, err := arena.Grow(ns, slotBytes, 1, 0)
@@ -19,7 +19,7 @@
 //     fails with ErrLocked.
 //   - A record is either whole or recognised as damaged (CRC32C).
 //   - A kill of the agent at any instant leaves header, sections and sessions as before
-//     or as after the change under way. Only a record may be damaged.
+//     or as after the interrupted change. Only a record may be damaged.
 //   - A host record, pin word or session is in shared memory when its method returns. A
 //     disk record is on disk after WritePages and DiskArena.Sync.
 //   - The bytes of a dropped extent return to the budget when its file is gone.
@@ -33,7 +33,7 @@
 //
 // # Failure
 //
-// Errors name the file. A directory that holds somebody else's slots.table is refused
-// with ErrForeign. A table of another version or a damaged one is migrated or renamed,
-// and files that are not taken over are removed, each with a log line.
+// Errors name the file. A directory with the slots.table of another program is refused with
+// ErrForeign. A table of another version or a damaged one is migrated or renamed, and files
+// that are not taken over are removed, each with a log line.
 package storage

@@ -24,9 +24,7 @@ func TestTableIsTakenOverWhateverExtentsItWasMadeForUnlessOneSizeIsAskedFor(t *t
 	d := openDisk(t, cfg)
 	parts := []DiskExtent{growDisk(t, d, nsA)}
 	for _, size := range []uint64{300 << 30, 16 << 40, 64 << 20} {
-		if err := d.Close(parts); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.Close(parts))
 		cfg.Bytes, cfg.ExtentBytes = size, 0
 		d = openDisk(t, cfg)
 		if parts = slices.Collect(d.Claim(0)); len(parts) != 1 {
@@ -40,9 +38,7 @@ func TestTableIsTakenOverWhateverExtentsItWasMadeForUnlessOneSizeIsAskedFor(t *t
 			t.Errorf("at most %d slots in an extent", got)
 		}
 	}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 	cfg.ExtentBytes = 8 * testSlot
 	d = openDisk(t, cfg)
 	defer d.Close(nil)

@@ -15,21 +15,15 @@ func TestHeldBytesCountsWhatTheArenasOwnFilesTake(t *testing.T) {
 		"somebody's file":                                 1 << 20,
 		"extent-notes":                                    1 << 20,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600))
 	}
 	hole, err := os.Create(filepath.Join(dir, extentFile{section: 3, id: 9, whole: true}.name()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer hole.Close()
-	if err := hole.Truncate(1 << 30); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, extentFile{section: 4, id: 10, whole: true}.name()), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, hole.Truncate(1<<30))
+	noError(t, os.Mkdir(filepath.Join(dir, extentFile{section: 4, id: 10, whole: true}.name()), 0o700))
 	if held, err := HeldBytes(dir); err != nil || held < 112<<10 || held > 512<<10 {
 		t.Errorf("%d bytes are held, %v; want 112 KiB and a little", held, err)
 	}

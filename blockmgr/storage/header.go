@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// arenaKind says what an arena's extents are.
+// arenaKind says whether an arena is host memory or disk.
 type arenaKind uint32
 
 const (
@@ -119,8 +119,9 @@ func (h *header) encode() []byte {
 	return b
 }
 
-// decodeHeader decodes a header page. A header of version 1 comes with errOlder.
-// ErrForeign means that the file is not ours to change.
+// decodeHeader decodes a header page. For a header of version 1 it returns both the header
+// and errOlder. The other errors are errStale (never written), errNewer, errUnreadable, and
+// ErrForeign for a file that is not ours to change.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) >= headerSize && [8]byte(b) == [8]byte{} {
 		return header{}, fmt.Errorf("%w: its header was never written", errStale)
@@ -233,7 +234,7 @@ const (
 	sectionHeadBytes = 36
 )
 
-// bytes is what the extent's slots take.
+// bytes returns the size of the extent's slots.
 func (h *sectionHead) bytes() uint64 { return uint64(h.slots) * h.slotBytes }
 
 func (h *sectionHead) encode() []byte {

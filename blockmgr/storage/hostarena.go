@@ -28,7 +28,7 @@ type HostExtent struct {
 	Slots  *Section
 }
 
-// OpenHostArena locks the directory and takes over what an earlier agent left.
+// OpenHostArena locks the directory and takes over the extents of an earlier agent.
 func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
 	a, err := openArena(cfg, kindHost, extent.DiscardHost)
 	if err != nil {
@@ -37,7 +37,7 @@ func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
 	return &HostArena{arena: a}, nil
 }
 
-// Warm reports whether the arena came back as an earlier agent left it.
+// Warm reports whether the arena was taken over from an earlier agent.
 func (h *HostArena) Warm() bool { return h.table.warm }
 
 // Extents counts the extents, unclaimed ones included.
@@ -47,7 +47,7 @@ func (h *HostArena) Extents() int {
 	return len(h.extents)
 }
 
-// Sessions is the arena's session table.
+// Sessions returns the arena's session table.
 func (h *HostArena) Sessions() *SessionTable { return h.table.sessions }
 
 // Claim maps the extents that namespace ns had before the restart and returns them,

@@ -64,9 +64,7 @@ func hugeDir(t *testing.T, pages uint64) string {
 		}
 	})
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unix.Statfs(dir, &st))
 	free, err := os.ReadFile(fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB/free_hugepages", st.Bsize>>10))
 	var n uint64
 	if err == nil {
@@ -98,17 +96,13 @@ func testWarmRestart(t *testing.T, dir string) {
 	copy(part.Extent.Slot(2), "the bytes of a block")
 	part.Slots.Put(2, &want)
 	part.Slots.SetPins(2, 1<<63|1)
-	if err := part.Extent.SetGeneration(2, 5); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, part.Extent.SetGeneration(2, 5))
 	bit, err := h.Sessions().Begin(42, nsA)
 	if err != nil {
 		t.Fatal(err)
 	}
 	session := SessionRecord{Session: 42, Namespace: nsA, PinBit: bit, Processes: []Process{{PID: 7, Start: 8}}}
-	if err := h.Sessions().AddProcess(42, session.Processes[0]); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Sessions().AddProcess(42, session.Processes[0]))
 	geo := part.Extent.Geometry()
 	client, err := unix.Mmap(int(part.Extent.File().Fd()), 0, int(geo.FileBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -150,9 +144,7 @@ func testWarmRestart(t *testing.T, dir string) {
 	if !strings.HasPrefix(string(again.Extent.Slot(1)), "still here") {
 		t.Error("what a client that survived writes is not there")
 	}
-	if err := h.Close(parts, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(parts, false))
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("%d files are left, unclaimed extents among them", len(left))
 	}
@@ -171,9 +163,7 @@ func TestSectionOfANewExtentHasNothingOfTheOneBefore(t *testing.T) {
 	if r, err := part.Slots.Get(1); err != nil || r.State != StateFree || r.Namespace != indexOf(t, h.arena, nsB) || part.Slots.Pins(1) != 0 {
 		t.Errorf("record %+v, pins %#x, %v", r, part.Slots.Pins(1), err)
 	}
-	if err := h.Close([]HostExtent{part}, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close([]HostExtent{part}, false))
 }
 
 // A kill after any step of Grow leaves the extents that were there, whole, and
@@ -210,9 +200,7 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 		}
 		whole := 1
 		if steps == 4 {
-			if err := ext.Publish(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, ext.Publish())
 			whole = 2
 		}
 		h.Abandon(parts)
@@ -235,9 +223,7 @@ func TestKillDuringGrowLeavesNothingBehind(t *testing.T) {
 				t.Errorf("id %d was used again or given to a later extent: %d", head.extent, found[1].ID)
 			}
 		}
-		if err := h.Close(found, false); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, h.Close(found, false))
 	}
 }
 
@@ -265,9 +251,7 @@ func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
 			if c.change == nil {
 				h.Sessions().words[3*entryWords] = 0xff
 			}
-			if err := h.Close([]HostExtent{part}, true); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, h.Close([]HostExtent{part}, true))
 			if c.change != nil {
 				rewriteHeader(t, filepath.Join(dir, tableName), c.change)
 			}
@@ -292,24 +276,18 @@ func TestHostArenaThatDoesNotFitStartsCold(t *testing.T) {
 			if next.ID <= part.ID {
 				t.Errorf("extent %d comes after %d", next.ID, part.ID)
 			}
-			if err := h.Close([]HostExtent{next}, false); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, h.Close([]HostExtent{next}, false))
 		})
 	}
 }
 
 func TestRubbishInAHostDirectoryIsUnlinkedAndForeignFilesStay(t *testing.T) {
 	dir := t.TempDir()
-	if err := openHost(t, hostConfig(dir)).Close(nil, true); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, openHost(t, hostConfig(dir)).Close(nil, true))
 	rubbish := []string{"extent-0000000a", "extent-00000001-00000002", "extent-00000001-00000003.new"}
 	foreign := []string{"extent-notes.txt", "extent-0000000a.new", "extent-00000001-00000002.old", "notes"}
 	for _, name := range slices.Concat(rubbish, foreign) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("old"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(dir, name), []byte("old"), 0o600))
 	}
 	h := openHost(t, hostConfig(dir))
 	defer h.Close(nil, true)
@@ -354,9 +332,7 @@ func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
 		h.Abandon([]HostExtent{part})
 		h = openHost(t, hostConfig(filepath.Join(dir, "host")))
 		h.Drop(h.Claim(indexOf(t, h.arena, nsA))[0])
-		if err := h.Close(nil, true); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, h.Close(nil, true))
 		a := growDisk(t, d, nsA)
 		d.Drop(a)
 		b := growDisk(t, d, nsA)
@@ -364,9 +340,7 @@ func TestExtentIDsAreUsedOnceAcrossDropsAndRestarts(t *testing.T) {
 		if a.ID == b.ID {
 			t.Errorf("disk id %d is used again", a.ID)
 		}
-		if err := d.Close(nil); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.Close(nil))
 	}
 }
 
@@ -392,9 +366,7 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 	if got := part.Extent.Slot(3)[:5]; string(got) != "hello" {
 		t.Errorf("slot holds %q", got)
 	}
-	if err := part.Extent.SetGeneration(3, 0x0102030405060708); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, part.Extent.SetGeneration(3, 0x0102030405060708))
 	word := make([]byte, 8)
 	if _, err := part.Extent.File().ReadAt(word, 3*8); err != nil || binary.LittleEndian.Uint64(word) != 0x0102030405060708 {
 		t.Errorf("generation word %x, %v", word, err)
@@ -408,9 +380,7 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 	if _, err := part.Extent.Generation(4); err == nil {
 		t.Error("a generation beyond the extent was read")
 	}
-	if err := h.Close([]HostExtent{part}, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close([]HostExtent{part}, false))
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("%d files are left", len(left))
 	}

@@ -28,9 +28,7 @@ func sealSlot(t *testing.T, p *HostExtent, i uint32, fill byte) Record {
 		r = Record{} // a kill cut its last write short
 	}
 	r = Record{Key: kv.BlockKey{fill, byte(i)}.InGroup(0), Generation: r.Generation + 1, State: StateGranted, Length: testSlot}
-	if err := p.Extent.SetGeneration(i, r.Generation); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Extent.SetGeneration(i, r.Generation))
 	p.Slots.Put(i, &r)
 	for j := range p.Extent.Slot(i) {
 		p.Extent.Slot(i)[j] = fill
@@ -71,9 +69,7 @@ func TestAgentToBeKilled(t *testing.T) {
 		if _, err := h.Sessions().Begin(session, nsA); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Sessions().AddProcess(session, Process{PID: int32(os.Getpid()), Start: 1}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, h.Sessions().AddProcess(session, Process{PID: int32(os.Getpid()), Start: 1}))
 		for n := range uint32(12) {
 			p := &parts[n%uint32(len(parts))]
 			i := n % p.Slots.Slots()
@@ -123,9 +119,7 @@ func TestKilledAgentLosesNothing(t *testing.T) {
 		if next := h.table.header.nextExtent; next <= uint64(lastID) {
 			t.Errorf("the next extent would be %d, and %d was used", next, lastID)
 		}
-		if err := h.Close(parts, true); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, h.Close(parts, true))
 	}
 	t.Logf("%d blocks came back", checked)
 	if checked == 0 {
@@ -142,14 +136,10 @@ func runAndKill(t *testing.T, dir string, lines int, did func(what string, id, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	for in := bufio.NewScanner(out); in.Scan(); lines-- {
 		if lines == 0 {
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, cmd.Process.Kill())
 		}
 		var what string
 		var id, slot uint32

@@ -20,9 +20,7 @@ func obstruct(t *testing.T, path string) (undo func()) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
 	return func() {
 		err := os.RemoveAll(path)
 		if there {
@@ -76,9 +74,7 @@ func TestExtentThatCannotBeRemovedKeepsItsRoomUntilItIsGone(t *testing.T) {
 func TestExtentThatTheDiskFailsToReadStaysForTheNextStart(t *testing.T) {
 	cfg := diskConfig(t.TempDir())
 	d := openDisk(t, cfg)
-	if err := d.Close([]DiskExtent{growDisk(t, d, nsA)}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close([]DiskExtent{growDisk(t, d, nsA)}))
 	sick := cfg
 	sick.Disk.Wrap = func(_ string, f extent.File) extent.File {
 		return &storagetest.Faulty{File: f, Plan: func(op storagetest.Op, n int) storagetest.Fault {
@@ -92,15 +88,11 @@ func TestExtentThatTheDiskFailsToReadStaysForTheNextStart(t *testing.T) {
 	if parts := slices.Collect(d.Claim(0)); len(parts) != 0 {
 		t.Errorf("%d extents claimed", len(parts))
 	}
-	if err := d.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(nil))
 	d = openDisk(t, cfg)
 	parts := slices.Collect(d.Claim(0))
 	if len(parts) != 1 {
 		t.Errorf("%d extents are left", len(parts))
 	}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 }

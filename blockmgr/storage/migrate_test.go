@@ -85,14 +85,10 @@ func writeTable1(t *testing.T, dir string, kind arenaKind, slots int) (records [
 	}
 	table := append(page, make([]byte, int(h.stride)*RecordSize)...) // of extent 0
 	table = append(table, section...)
-	if err := os.WriteFile(filepath.Join(dir, tableName), table, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(filepath.Join(dir, tableName), table, 0o600))
 	for id := range 2 {
 		content := bytes.Repeat([]byte{byte(id)}, slots*testSlot)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("extent-%08x", id)), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("extent-%08x", id)), content, 0o600))
 	}
 	return records
 }
@@ -129,12 +125,8 @@ func TestTableOfVersion1IsMigrated(t *testing.T) {
 		if next.ID != 2 && next.ID != 3 {
 			t.Errorf("the next extent is %d", next.ID)
 		}
-		if err := d.Close(append(parts, next)); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(next.Extent.Path()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.Close(append(parts, next)))
+		noError(t, os.Remove(next.Extent.Path()))
 	}
 	if _, err := os.Stat(filepath.Join(dir, migratingName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the new table is still under its first name: %v", err)
@@ -235,9 +227,7 @@ func TestFlippedVersionOfOneCopyIsDamage(t *testing.T) {
 		older = 1
 	}
 	b[older*headerSize+8] ^= 1 << 4
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, b, 0o600))
 	d = openDisk(t, diskConfig(dir))
 	if got := len(slices.Collect(d.Claim(0))); got != 1 {
 		t.Errorf("%d extents", got)

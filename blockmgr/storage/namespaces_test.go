@@ -20,9 +20,7 @@ func crowd(t *testing.T) (h *HostArena, ids []kv.NamespaceID) {
 	for i := range ids {
 		parts = append(parts, growHost(t, h, ids[(i+MaxNamespaces-1)%MaxNamespaces]))
 	}
-	if err := h.Close(parts, true); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(parts, true))
 	return openHost(t, cfg), ids
 }
 
@@ -80,9 +78,7 @@ func TestClaimThatIsBrokenOffLosesNothing(t *testing.T) {
 	cfg := diskConfig(t.TempDir())
 	d := openDisk(t, cfg)
 	parts := []DiskExtent{growDisk(t, d, nsA), growDisk(t, d, nsA)}
-	if err := d.Close(parts); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close(parts))
 	d = openDisk(t, cfg)
 	defer d.Close(nil)
 	ns := indexOf(t, d.arena, nsA)

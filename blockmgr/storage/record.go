@@ -38,7 +38,7 @@ const (
 	NumStates = 8
 )
 
-// String is the state's name in logs and dumps.
+// String returns the state's name in logs and dumps.
 func (s State) String() string {
 	names := [NumStates]string{"free", "granted", "staging", "receiving", "sealed", "evicting", "quarantined", "filled"}
 	if int(s) < len(names) {
@@ -161,13 +161,13 @@ func DecodeRecord(b []byte) (Record, error) {
 	}, nil
 }
 
-// recordCRC is the CRC that belongs at the end of an encoded record.
+// recordCRC returns the CRC that belongs at the end of an encoded record.
 func recordCRC(b []byte) uint32 {
 	table := castagnoli()
 	return crc32.Update(crc32.Checksum(b[:recencyOffset], table), table, b[recencyOffset+4:124])
 }
 
-// castagnoli is the CRC32C table; the standard library builds it once.
+// castagnoli returns the CRC32C table; the standard library builds it once.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 // Bind returns the checksum of a record: extent.ContentSum tied to one life of one

@@ -49,13 +49,13 @@ func recordBytes(slots uint32) uint64 { return extent.RoundUp(uint64(slots)*Reco
 // perSlot is what one value of size bytes for each of a number of slots takes.
 func perSlot(slots uint32, size uint64) uint64 { return extent.RoundUp(uint64(slots)*size, PageSize) }
 
-// strideOf is how many records an extent of extentBytes has room for in the table: as
+// strideOf returns how many records an extent of extentBytes has room for in the table: as
 // many as the extent has pages.
 func strideOf(extentBytes uint64) uint32 {
 	return uint32(extent.RoundUp(max(extentBytes/PageSize, 64), PageSize/RecordSize))
 }
 
-// sectionBytes is the size of a section of a number of slots.
+// sectionBytes returns the size of a section of a number of slots.
 func (t *table) sectionBytes(slots uint32) uint64 {
 	size := PageSize + recordBytes(slots)
 	if t.kind == kindHost {
@@ -64,7 +64,7 @@ func (t *table) sectionBytes(slots uint32) uint64 {
 	return extent.RoundUp(size, t.unit)
 }
 
-// sectionOffset is where a section starts in the file.
+// sectionOffset returns where a section starts in the file.
 func (t *table) sectionOffset(index uint32) int64 {
 	return int64(t.headBytes() + uint64(index)*t.sectionBytes(t.stride))
 }
@@ -170,7 +170,7 @@ func (s *Section) bytes(i uint32) []byte {
 	return s.image[off : off+RecordSize : off+RecordSize]
 }
 
-// Slots is the number of records.
+// Slots returns the number of records.
 func (s *Section) Slots() uint32 { return s.head.slots }
 
 // Put stores the record of slot i. In a host table the record is in the file at once;
@@ -193,12 +193,12 @@ func (s *Section) Get(i uint32) (Record, error) {
 	return r, err
 }
 
-// Position is the position in the record of slot i. The record must be good.
+// Position returns the position in the record of slot i. The record must be good.
 func (s *Section) Position(i uint32) uint32 {
 	return binary.LittleEndian.Uint32(s.bytes(i)[positionOffset:])
 }
 
-// Seq is the SequenceHash in the record of slot i. The record must be good.
+// Seq returns the SequenceHash in the record of slot i. The record must be good.
 func (s *Section) Seq(i uint32) kv.SequenceHash {
 	return kv.SequenceHash(binary.LittleEndian.Uint64(s.bytes(i)[seqOffset:]))
 }
@@ -217,7 +217,7 @@ func (s *Section) SetRecency(i, recency uint32) {
 	s.aged[page/64] |= 1 << (page % 64)
 }
 
-// Pins is the pin word of slot i: a bit for each pinned session, as
+// Pins returns the pin word of slot i: a bit for each pinned session, as
 // SessionTable.Begin assigned it. Only host sections have pin words.
 func (s *Section) Pins(i uint32) uint64 { return atomic.LoadUint64(&s.pins[i]) }
 
@@ -246,12 +246,12 @@ type Page struct {
 // follows reports whether p lies right behind q in the table.
 func (p *Page) follows(q *Page) bool { return p.section == q.section && p.index == q.index+1 }
 
-// offset is where the page lies in the table's file.
+// offset returns where the page lies in the table's file.
 func (p *Page) offset() int64 {
 	return p.section.table.sectionOffset(p.section.index) + int64(p.index)*PageSize
 }
 
-// recordPage is the page of a section in which record i lies.
+// recordPage returns the page of a section in which record i lies.
 func recordPage(i uint32) uint32 { return 1 + i*RecordSize/PageSize }
 
 // markDirty notes that a page of a disk section changed. A host section is mapped.

@@ -67,9 +67,7 @@ func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
 			t.Fatalf("taken %v, want %v", got, pages)
 		}
 		log.writes = nil
-		if err := WritePages(taken); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, WritePages(taken))
 		if len(log.writes) != runs {
 			t.Fatalf("%v: writes of %v pages", pages, log.writes)
 		}
@@ -80,9 +78,7 @@ func TestNeighbouringPagesAreWrittenTogether(t *testing.T) {
 		if !slices.Equal(again.image, part.Slots.image) {
 			t.Fatal("the file has other records")
 		}
-		if err := again.close(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, again.close())
 	})
 }
 
@@ -143,7 +139,5 @@ func TestNewDiskSectionThatCannotBeWrittenMakesNoExtent(t *testing.T) {
 	if part.Slots.Slots() != 1<<23/testSlot {
 		t.Errorf("%d slots: the failed extent kept its part of the budget", part.Slots.Slots())
 	}
-	if err := d.Close([]DiskExtent{part}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close([]DiskExtent{part}))
 }

@@ -238,7 +238,7 @@ const (
 	sessionTableBytes = MaxSessions * sessionEntryBytes
 	entryWords        = sessionEntryBytes / 8
 
-	// The words of an entry. The control word makes the others count.
+	// The words of an entry. The control word makes the other words valid.
 	wordControl   = 0
 	wordSession   = 1
 	wordNamespace = 2
@@ -275,7 +275,7 @@ func (e sessionEntry) apply(stores []store) {
 	}
 }
 
-// control is the control word of an entry in use.
+// control returns the control word of an entry in use.
 func control(pinBit uint8, processes int) uint64 {
 	return controlUsed | uint64(pinBit)<<controlPin | uint64(processes)<<controlCount
 }
@@ -308,7 +308,7 @@ func (e sessionEntry) used() bool     { return e[wordControl] != 0 }
 func (e sessionEntry) pinBit() uint8  { return uint8(e[wordControl] >> controlPin) }
 func (e sessionEntry) processes() int { return int(uint8(e[wordControl] >> controlCount)) }
 
-// process is the i-th process and the inode of the pid namespace that its pid
+// process returns the i-th process and the inode of the pid namespace that its pid
 // belongs to.
 func (e sessionEntry) process(i int) (p Process, pidns uint32) {
 	word := e[wordProcesses+2*i]
@@ -325,7 +325,7 @@ func (e sessionEntry) check() error {
 	return nil
 }
 
-// record is what the entry says to an agent in pid namespace pidns.
+// record returns the record of the entry for an agent in pid namespace pidns.
 func (e sessionEntry) record(pidns uint32) SessionRecord {
 	r := SessionRecord{Session: e[wordSession], PinBit: e.pinBit()}
 	binary.LittleEndian.PutUint64(r.Namespace[:8], e[wordNamespace])

@@ -167,17 +167,13 @@ func TestProcessesOfAnotherPidNamespaceAreForeign(t *testing.T) {
 	if _, err := table.Begin(1, nsA); err != nil {
 		t.Fatal(err)
 	}
-	if err := table.AddProcess(1, Process{5, 6}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, table.AddProcess(1, Process{5, 6}))
 	later := reopened(table, 2000)
 	if r := later.All()[0]; !r.Foreign || len(r.Processes) != 0 {
 		t.Errorf("%+v", r)
 	}
 	// The same pid is another process here.
-	if err := later.AddProcess(1, Process{5, 6}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, later.AddProcess(1, Process{5, 6}))
 	if r := later.All()[0]; !r.Foreign || len(r.Processes) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -210,9 +206,7 @@ func TestDamagedSessionTableIsNoticed(t *testing.T) {
 func TestClosedSessionTableIsNotTouched(t *testing.T) {
 	h := openHost(t, hostConfig(t.TempDir()))
 	table := h.Sessions()
-	if err := h.Close(nil, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, h.Close(nil, false))
 	if _, err := table.Begin(1, nsA); err == nil {
 		t.Error("a session began in a closed table")
 	}

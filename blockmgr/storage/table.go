@@ -33,12 +33,12 @@ type table struct {
 	kind   arenaKind
 	stride uint32
 	// warm means that the sections of an earlier agent hold. When it is false,
-	// coldReason says what was wrong with the table that was there, nil if none was.
+	// coldReason says why an existing table was not used, nil without one.
 	warm       bool
 	coldReason error
 	// oldPath is the new name of a table that could not be read.
 	oldPath string
-	// migrated counts what was taken over from a table of an older version.
+	// migrated counts the records taken over from a table of an older version.
 	migrated migrated
 	// head is the part of a host table before its first section, mapped; nil in a disk
 	// table. sessions lies in it.
@@ -107,7 +107,7 @@ func (t *table) read(want *header, anySize bool) error {
 	case err != nil:
 		return err
 	}
-	// Ids go on, whatever becomes of the sections.
+	// The next id stays valid even if the sections are dropped.
 	t.header.nextExtent = old.nextExtent
 	if anySize && old.extentBytes <= MaxExtentBytes && old.stride == strideOf(old.extentBytes) {
 		resized := *want
@@ -129,7 +129,7 @@ func (t *table) read(want *header, anySize bool) error {
 	return nil
 }
 
-// wrapped is an open file behind what wrap puts in front of it; nil for nothing.
+// wrapped returns an open file behind what wrap puts in front of it; nil for nothing.
 func wrapped(path string, f *os.File, wrap func(string, extent.File) extent.File) extent.File {
 	if wrap == nil {
 		return extent.NewFile(f)
@@ -204,7 +204,7 @@ func (t *table) rename(suffix string) error {
 	return err
 }
 
-// headBytes is the size of the part before the first section.
+// headBytes returns the size of the part before the first section.
 func (t *table) headBytes() uint64 {
 	size := uint64(headerCopies * headerSize)
 	if t.kind == kindHost {

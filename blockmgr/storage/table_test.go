@@ -29,9 +29,7 @@ func rewriteHeader(t *testing.T, path string, change func(page []byte)) {
 		change(page)
 		binary.LittleEndian.PutUint32(page[4092:], crc32.Checksum(page[:4092], castagnoli()))
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, b, 0o600))
 }
 
 func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
@@ -54,9 +52,7 @@ func TestTableThatDoesNotFitIsMadeAnewOrRefused(t *testing.T) {
 			dir := t.TempDir()
 			d := openDisk(t, diskConfig(dir))
 			part := growDisk(t, d, nsA)
-			if err := errors.Join(WritePages(part.Slots.TakeDirty(nil)), d.Close([]DiskExtent{part})); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, errors.Join(WritePages(part.Slots.TakeDirty(nil)), d.Close([]DiskExtent{part})))
 			table := filepath.Join(dir, tableName)
 			rewriteHeader(t, table, c.change)
 			before, _ := os.ReadFile(table)
@@ -121,9 +117,7 @@ func TestNamespaceDirectoryIsBoundedAndReusesUnusedEntries(t *testing.T) {
 	if _, err := d.Namespace(nsA, 2*testSlot); err == nil {
 		t.Error("a namespace with another slot size was accepted")
 	}
-	if err := d.Close([]DiskExtent{part}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Close([]DiskExtent{part}))
 	d = openDisk(t, diskConfig(dir))
 	defer d.Close(nil)
 	if ns, err := d.Namespace(nsA, testSlot); err != nil || ns != 0 {
@@ -169,18 +163,14 @@ func TestTableWithoutAWholeHeaderIsMadeAnew(t *testing.T) {
 			dir := t.TempDir()
 			d := openDisk(t, diskConfig(dir))
 			part := growDisk(t, d, nsA)
-			if err := d.Close([]DiskExtent{part}); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, d.Close([]DiskExtent{part}))
 			path := filepath.Join(dir, tableName)
 			b, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			damage(b[:headerCopies*headerSize])
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, b, 0o600))
 			d = openDisk(t, diskConfig(dir))
 			if files, _ := extentFiles(dir); len(files) != 0 {
 				t.Errorf("extents %v are still there", files)

@@ -11,27 +11,54 @@ import (
 type announced uint8
 
 const (
-	// known: the sink knows the block, or there is none.
+	// known: the sink knows the block, or the slot has none.
 	known announced = iota
-	// notAnnounced: the block was found when the pool opened and is announced in its
-	// turn.
+	// notAnnounced: the block was recovered. Announce reports it.
 	notAnnounced
-	// waitsForParent: the block was stored since then, and its parent is not announced yet.
+	// waitsForParent: the block was stored while its parent was unannounced.
+	// AnnounceWaiting reports it.
 	waitsForParent
 )
 
-// announcement is what the sink has yet to be told.
+// announcement is the list of blocks that the sink does not know yet.
 type announcement struct {
 	// blocks counts the slots whose blocks the sink does not know.
 	blocks int
-	// later are the slots of each tier with waitsForParent, parents before children. A
-	// slot is in it at most once.
-	later [registry.NumLevels][]registry.Ref
+	// waiting has every slot with waitsForParent, parents before children. A slot that has
+	// lost its block since stays in the list, so that its next block cannot take its turn.
+	waiting []waitingSlot
 }
 
-// forget drops the slots of an extent that goes.
+// waitingSlot is a slot at the generation at which its block was stored.
+type waitingSlot struct {
+	slotName
+	generation uint64
+}
+
+// minWaiting is the length below which the list of waiting slots is not compacted.
+const minWaiting = 64
+
+// forget drops the slots of an extent that leaves its tier.
 func (a *announcement) forget(lv registry.Level, extent uint32) {
-	a.later[lv] = slices.DeleteFunc(a.later[lv], func(r registry.Ref) bool { return r.Extent() == extent })
+	a.waiting = slices.DeleteFunc(a.waiting, func(w waitingSlot) bool { return w.level == lv && w.ref.Extent() == extent })
+}
+
+// wait adds a slot whose block waits for its parent. At most half of a long list are slots
+// that have lost their blocks.
+func (set *Set) wait(t *Tier, ref registry.Ref, s *Slot) {
+	a := &set.announcing
+	s.announced = waitsForParent
+	a.blocks++
+	if len(a.waiting) >= max(minWaiting, 2*a.blocks) {
+		a.waiting = slices.DeleteFunc(a.waiting, func(w waitingSlot) bool { return !set.stillWaits(w) })
+	}
+	a.waiting = append(a.waiting, waitingSlot{slotName{t.Level, ref}, s.Generation})
+}
+
+// stillWaits reports whether a waiting slot still has its block.
+func (set *Set) stillWaits(w waitingSlot) bool {
+	s := set.Tier(w.level).Slot(w.ref)
+	return s.Generation == w.generation && s.announced == waitsForParent
 }
 
 // Unannounced counts the resident blocks that the sink does not know.
@@ -48,7 +75,7 @@ func (set *Set) announce(t *Tier, ref registry.Ref, s *Slot) {
 	set.Sink.BlockStored(set.ns, t.Kind, BlockOf(&r))
 }
 
-// announceCopies reports the copies from which a block came into tier t.
+// announceCopies reports the copies that a block has in tiers other than t.
 func (set *Set) announceCopies(t *Tier, s *Slot) {
 	for _, other := range set.Tiers() {
 		if ref := set.Registry.At(s.Entry).Slots[other.Level]; other != t && ref != registry.NoRef {
@@ -57,32 +84,27 @@ func (set *Set) announceCopies(t *Tier, s *Slot) {
 	}
 }
 
-// stored reports a block that became resident. A block whose parent is not announced
-// yet waits behind it.
+// stored reports a block that became resident. A block with an unannounced parent waits for
+// the parent.
 func (set *Set) stored(t *Tier, ref registry.Ref, r *storage.Record) {
 	if set.Sink == nil {
 		return
 	}
 	s := t.Slot(ref)
-	if set.announcing.blocks == 0 || !set.waits(set.Registry.At(s.Entry).Parent) {
-		set.announceCopies(t, s)
-		set.Sink.BlockStored(set.ns, t.Kind, BlockOf(r))
+	if set.announcing.blocks > 0 && set.unannounced(set.Registry.At(s.Entry).Parent) {
+		set.wait(t, ref, s)
 		return
 	}
-	s.announced = waitsForParent
-	set.announcing.blocks++
-	if !s.inLater {
-		s.inLater = true
-		set.announcing.later[t.Level] = append(set.announcing.later[t.Level], ref)
-	}
+	set.announceCopies(t, s)
+	set.Sink.BlockStored(set.ns, t.Kind, BlockOf(r))
 }
 
-// waits reports whether a block is resident and the sink knows none of its copies.
-func (set *Set) waits(id registry.ID) bool {
+// unannounced reports whether a block is resident and the sink knows none of its copies.
+func (set *Set) unannounced(id registry.ID) bool {
 	if id == registry.None {
 		return false
 	}
-	waits := false
+	resident := false
 	for _, t := range set.Tiers() {
 		ref := set.Registry.At(id).Slots[t.Level]
 		if ref == registry.NoRef || !t.Slot(ref).Resident() {
@@ -91,14 +113,13 @@ func (set *Set) waits(id registry.ID) bool {
 		if t.Slot(ref).announced == known {
 			return false
 		}
-		waits = true
+		resident = true
 	}
-	return waits
+	return resident
 }
 
-// announceLater marks the block of a slot as one that was recovered and is to be
-// announced.
-func (set *Set) announceLater(s *Slot) {
+// markRecovered marks the recovered block of a slot for Announce.
+func (set *Set) markRecovered(s *Slot) {
 	if set.Sink != nil {
 		s.announced = notAnnounced
 		set.announcing.blocks++
@@ -106,40 +127,38 @@ func (set *Set) announceLater(s *Slot) {
 }
 
 // Announce reports recovered blocks of a tier to the sink, except those that the sink
-// knows already. NoRef is skipped, and so is a slot whose extent has gone.
+// knows already. It skips NoRef and slots whose extent has left the tier.
 func (set *Set) Announce(lv registry.Level, refs []registry.Ref) {
 	t := set.Tier(lv)
 	for _, ref := range refs {
 		if ref == registry.NoRef || !t.Has(ref) {
 			continue
 		}
-		// The slot may belong to a newer extent with the number of one that is gone. It is
-		// announced only if it waits for that.
+		// A newer extent may have the number of one that has left. Its slots are announced
+		// only if they were recovered too.
 		if s := t.Slot(ref); s.announced == notAnnounced {
 			set.announce(t, ref, s)
 		}
 	}
 }
 
-// AnnounceLater reports up to n blocks of each tier that wait for their parents, which
-// have been reported. It reports whether there may be more.
-func (set *Set) AnnounceLater(n int) (more bool) {
-	for _, t := range set.Tiers() {
-		later := set.announcing.later[t.Level]
-		now := later[:min(n, len(later))]
-		set.announcing.later[t.Level] = later[len(now):]
-		for _, ref := range now {
-			s := t.Slot(ref)
-			s.inLater = false
-			set.announce(t, ref, s)
+// AnnounceWaiting reports up to n blocks that wait for their parents. All recovered blocks
+// must have been reported before. more means that other blocks may be waiting.
+func (set *Set) AnnounceWaiting(n int) (more bool) {
+	a := &set.announcing
+	now := a.waiting[:min(n, len(a.waiting))]
+	a.waiting = a.waiting[len(now):]
+	for _, w := range now {
+		if set.stillWaits(w) {
+			t := set.Tier(w.level)
+			set.announce(t, w.ref, t.Slot(w.ref))
 		}
-		more = more || len(later) > len(now)
 	}
-	return more
+	return len(a.waiting) > 0
 }
 
-// AnnounceRemoved reports that some resident blocks of a tier are gone. Nothing else
-// about them changes.
+// AnnounceRemoved reports to the sink that resident blocks of a tier are gone. The blocks
+// stay in their slots.
 func (set *Set) AnnounceRemoved(t *Tier, refs []registry.Ref) {
 	for _, ref := range refs {
 		set.announce(t, ref, t.Slot(ref))
@@ -148,8 +167,8 @@ func (set *Set) AnnounceRemoved(t *Tier, refs []registry.Ref) {
 	}
 }
 
-// EachUnannounced calls do for those of n slots of an extent, from one on, whose
-// recovered blocks are to be announced.
+// EachUnannounced calls do for the slots from … from+n-1 of an extent whose recovered blocks
+// Announce has not reported.
 func (t *Tier) EachUnannounced(e *Extent, from, n int, do func(registry.Ref)) {
 	for i := from; i < min(from+n, len(e.Slots)); i++ {
 		if e.Slots[i].announced == notAnnounced {
@@ -158,19 +177,19 @@ func (t *Tier) EachUnannounced(e *Extent, from, n int, do func(registry.Ref)) {
 	}
 }
 
-// maxSortedPosition is the last position that the sorts below tell apart: sequences
-// are shorter.
+// maxSortedPosition is the last position that the sorts below tell apart. Longer sequences
+// do not occur.
 const maxSortedPosition = 1 << 22
 
-// Position is the position of a slot's block in its sequence, for sorting by
-// counting: there may be millions of blocks, and most positions occur often.
+// Position returns the position of a slot's block in its sequence, at most
+// maxSortedPosition. Counting sorts use it: millions of blocks share few positions.
 func (t *Tier) Position(ref registry.Ref) int {
 	e, i := t.At(ref)
 	return int(min(e.Records.Position(i), maxSortedPosition))
 }
 
-// ByPosition are the resident slots of a tier in order of their blocks' position in
-// their sequences.
+// ByPosition returns the resident slots of a tier by their blocks' positions in their
+// sequences, ascending.
 func (t *Tier) ByPosition() []registry.Ref {
 	var starts []int
 	t.Each(func(ref registry.Ref, s *Slot) {

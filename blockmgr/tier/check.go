@@ -55,14 +55,14 @@ func (set *Set) checkTier(t *Tier) (bad []error) {
 
 func (set *Set) checkSlot(t *Tier, ref registry.Ref, s *Slot) error {
 	if s.ordered && (s.State != storage.StateSealed || s.InUse() || set.Registry.At(s.Entry).Kids[t.Level] > 0) {
-		return errors.New("may be evicted")
+		return errors.New("is in the eviction order and may not be evicted")
 	}
 	if s.Entry != registry.None && set.Registry.At(s.Entry).Slots[t.Level] != ref {
 		return fmt.Errorf("its entry names slot %d", set.Registry.At(s.Entry).Slots[t.Level])
 	}
 	e, i := t.At(ref)
 	r, err := e.Records.Get(i)
-	// A slot of a previous session keeps the record that it had.
+	// A quarantined slot that a previous session holds keeps the previous agent's record.
 	previous := s.State == storage.StateQuarantined && s.Holds > 0
 	if !previous && (err != nil || r.State != s.State || r.Generation != s.Generation) {
 		return fmt.Errorf("generation %d, its record %s/%d: %v", s.Generation, r.State, r.Generation, err) //nolint:errorlint // may be nil

@@ -15,10 +15,11 @@
 //     inactive = capacity after every call. Check compares all counters with the slots.
 //   - A slot's generation changes when the slot is freed, before it can be taken again,
 //     and the generation word of a host slot is written first.
-//   - Every change of residency reaches the Sink in order. A block that was recovered is
-//     announced before its children.
-//   - A slot that is pinned or held is never evicted, and neither is a block with
-//     children in the tier.
+//   - Every change of residency reaches the Sink in order. A block is announced before its
+//     children, and a block that is dropped before its turn is announced and removed at once.
+//   - A slot that is pinned or held is never evicted, nor is a block with children in the
+//     tier. A filled slot that is held keeps its block: eviction, resets and damage drop
+//     sealed blocks only.
 //
 // # Ownership and concurrency
 //
@@ -28,6 +29,6 @@
 //
 // # Failure
 //
-// A host slot whose memory is damaged is quarantined and counted. Misuse that would lose
-// track of a slot panics.
+// A host slot whose memory is damaged is quarantined and counted. A caller that breaks an
+// invariant of a slot causes a panic.
 package tier

@@ -6,26 +6,27 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// keeper is the retention pins of a set.
+// keeper holds the retention pins of a set.
 type keeper struct {
-	until map[keptSlot]time.Time
-	// count is how many retention pins each tier has.
+	until map[slotName]time.Time
+	// count counts the retention pins of each tier.
 	count [registry.NumLevels]int
 }
 
-// keptSlot names a slot that is held for a retention pin.
-type keptSlot struct {
+// slotName names a slot of any tier of a set.
+type slotName struct {
 	level registry.Level
 	ref   registry.Ref
 }
 
-// Kept is how many slots are held for retention pins.
+// Kept returns how many slots have a retention pin.
 func (set *Set) Kept() int { return len(set.kept.until) }
 
-// Keep holds a resident slot until a moment, or the later one of two, and reports
-// whether it does. At most half of a tier's slots are kept.
+// Keep gives a resident slot a retention pin that holds it until the given time. A second
+// Keep extends the pin, never shortens it. Keep returns false for a slot that is not resident,
+// and when half of the tier's slots are kept already.
 func (set *Set) Keep(t *Tier, ref registry.Ref, until time.Time) bool {
-	s, name := t.Slot(ref), keptSlot{t.Level, ref}
+	s, name := t.Slot(ref), slotName{t.Level, ref}
 	if !s.Resident() {
 		return false
 	}
@@ -54,12 +55,12 @@ func (set *Set) unkeep(t *Tier, ref registry.Ref, s *Slot) {
 	}
 	s.kept = false
 	s.Holds--
-	delete(set.kept.until, keptSlot{t.Level, ref})
+	delete(set.kept.until, slotName{t.Level, ref})
 	set.kept.count[t.Level]--
 }
 
-// ExpireKept ends the retention pins whose time has come. next is when the first of
-// the others ends, zero when there are none.
+// ExpireKept ends the retention pins that end at or before now. next is the end of the next
+// one, zero without one.
 func (set *Set) ExpireKept(now time.Time) (next time.Time) {
 	for name, until := range set.kept.until {
 		if until.After(now) {

@@ -9,13 +9,13 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// recoverGroup is how many records are recovered at a time, so that the waits for
-// the registry's memory overlap.
+// recoverGroup is the number of records that prefetch looks up together, so that their cache
+// misses overlap.
 const recoverGroup = 64
 
-// Recover takes an extent of an earlier agent into use. It calls slot for each of its
-// slots, which counts as free until slot has called Adopt, Quarantine, ReturnFree or
-// Reclaim for it. damaged: r must not be used.
+// Recover adds an extent of an earlier agent. It calls slot for each of its slots. slot calls
+// Adopt, Quarantine, ReturnFree or Reclaim; until then the slot counts as free. damaged says
+// that the record could not be read: r is not valid.
 func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool)) {
 	t.install(e)
 	var records [recoverGroup]storage.Record
@@ -45,8 +45,8 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 	t.freeFrom = min(t.freeFrom, int(e.Number))
 }
 
-// prefetch looks the blocks of some records and their parents up in the registry, and ignores
-// the result. The later look-ups then find the registry's memory in the cache.
+// prefetch looks up the blocks of some records and their parents, and ignores the result. The
+// lookups that follow find the registry's memory in the CPU's cache.
 func (set *Set) prefetch(records []storage.Record) {
 	var keys [2 * recoverGroup]kv.StoredKey
 	var ids [2 * recoverGroup]registry.ID
@@ -66,9 +66,9 @@ func (set *Set) prefetch(records []storage.Record) {
 	set.Registry.FindAll(keys[:n], ids[:n])
 }
 
-// Adopt registers the sealed block of a recovered slot. It refuses and counts records
-// that cannot be of this pool, and all but the first of equal blocks. The caller
-// settles the slot with SettleRecovered once all blocks are registered.
+// Adopt registers the sealed block of a recovered slot. It refuses and counts a record of
+// another namespace or size, and a block that is registered already. The caller settles the
+// slots with SettleRecovered after all blocks are registered.
 func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) bool {
 	if r.Namespace != t.Namespace || uint64(r.Length) != set.blockBytes {
 		set.Counters.RecoveryForeign++
@@ -80,7 +80,7 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) boo
 		return false
 	}
 	s.Entry, s.Priority, s.epoch = id, r.Priority, t.epoch
-	set.announceLater(s)
+	set.markRecovered(s)
 	t.SetState(s, storage.StateSealed)
 	if t.Level == registry.Disk {
 		set.Counters.Recovered++
@@ -92,10 +92,9 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) boo
 	return true
 }
 
-// Recoverable reports whether a host record vouches for the bytes in its slot, and
-// counts a block that is lost because it does not. When a slot is freed its generation
-// word is written before its record: a word that is ahead means that the block is
-// gone.
+// Recoverable reports whether a host slot still has the sealed block of its record. It counts
+// a filled or freed block, which is lost. Free writes the generation word before the record:
+// a word that differs from the record's generation means that the block is gone.
 func (set *Set) Recoverable(r *storage.Record, word uint64) bool {
 	switch {
 	case r.State == storage.StateFilled:
@@ -106,8 +105,8 @@ func (set *Set) Recoverable(r *storage.Record, word uint64) bool {
 	return r.State == storage.StateSealed && word == r.Generation
 }
 
-// Readable reads a whole host slot that was taken out of use for no session: most
-// likely its memory was damaged. It reports whether the memory can be read now.
+// Readable reads a whole quarantined host slot and reports whether its memory can be read
+// now. An earlier agent quarantined the slot, most likely because its memory was damaged.
 func (set *Set) Readable(e *Extent, i uint32) bool {
 	if _, err := e.Host.ContentSum(i, kv.StoredKey{}, e.Geometry().SlotBytes); err != nil {
 		set.MemoryError(e, err)
@@ -116,11 +115,10 @@ func (set *Set) Readable(e *Extent, i uint32) bool {
 	return true
 }
 
-// ReturnFree makes a recovered slot grantable that was free before.
+// ReturnFree makes a recovered slot grantable. Its record says that it was free.
 func (set *Set) ReturnFree(t *Tier, ref registry.Ref) { t.pushFree(ref) }
 
-// Reclaim makes a recovered slot grantable that was in no good state, at its next
-// generation.
+// Reclaim makes a recovered slot without a usable block grantable, at its next generation.
 func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 	s.Generation++
 	s.Session = 0
@@ -131,8 +129,8 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 	t.pushFree(ref)
 }
 
-// SettleRecovered enters what was found into the eviction order, once it is known
-// which blocks have children.
+// SettleRecovered adds the recovered blocks to the eviction order. It is called after Adopt of
+// every block, because a block with children is not in the order.
 func (set *Set) SettleRecovered() {
 	for _, t := range set.Tiers() {
 		t.Each(func(ref registry.Ref, s *Slot) {
@@ -143,8 +141,8 @@ func (set *Set) SettleRecovered() {
 	}
 }
 
-// SettleJoined is SettleRecovered for one extent that joined a pool in use. It returns
-// the slots with blocks in order of their blocks' positions.
+// SettleJoined is SettleRecovered for one extent that joined a pool in use. It returns the
+// slots with blocks by their blocks' positions, ascending.
 func (set *Set) SettleJoined(t *Tier, e *Extent) (refs []registry.Ref) {
 	for i := range e.Slots {
 		if s := &e.Slots[i]; s.State == storage.StateSealed {

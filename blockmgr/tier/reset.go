@@ -7,29 +7,28 @@ import (
 )
 
 const (
-	// resetScan is how many slots one slice of a reset looks at, resetDrops how many
-	// blocks it drops at most: well under a millisecond's work.
+	// One slice of a reset looks at no more than resetScan slots and drops no more than
+	// resetDrops blocks, in less than a millisecond.
 	resetScan  = 16384
 	resetDrops = 512
 )
 
-// Reset is a reset under way. It goes through the slots of its tiers slice by slice,
-// and others have the pool's lock in between. What was stored before it began is
-// stale. Find and Current drop a stale block, so that nobody finds one and nobody can
-// hold one. Blocks that are stored meanwhile stay.
+// Reset is the progress of a reset, which goes through the slots of its tiers slice by slice.
+// The pool's lock is free between slices. Blocks that were stored before the reset are stale.
+// Find and Current drop a stale block that they meet, so that no caller gets one. Blocks that
+// are stored during the reset stay.
 //
-// As long as the block to evict first is stale it is the next one to go, so that
-// children go before their parents. Blocks stored meanwhile may come before stale ones
-// in the eviction order, or after them in their sequence: the rest goes in the order
-// of the slots.
+// A slice drops stale blocks from the head of the eviction order first, so that children go
+// before their parents. A new block at the head, or a new child of a stale block, ends that:
+// the other stale blocks go in the order of their slots.
 type Reset struct {
 	tiers []*Tier
 	// tier, extent and slot are where the next slice begins.
 	tier, extent, slot int
 }
 
-// Stale reports whether the slot's block was stored before the reset that is under
-// way. Between resets no block is stale.
+// Stale reports whether the slot's block was stored before the current reset. Without a
+// current reset no block is stale.
 func (t *Tier) Stale(s *Slot) bool { return s.Entry != registry.None && s.epoch != t.epoch }
 
 // BeginReset makes every block of the tiers stale. None of their slots may be in use.
@@ -41,7 +40,7 @@ func (set *Set) BeginReset(tiers []*Tier) *Reset {
 	return &Reset{tiers: tiers}
 }
 
-// ResetSlice drops some of the stale blocks and reports whether there may be more.
+// ResetSlice drops some of the stale blocks. more says that others may be left.
 func (set *Set) ResetSlice(r *Reset) (more bool) {
 	drops := 0
 	for scanned := 0; scanned < resetScan && drops < resetDrops; scanned++ {
@@ -71,14 +70,14 @@ func (set *Set) ResetSlice(r *Reset) (more bool) {
 	return true
 }
 
-// Discard drops a block because of a reset.
+// Discard drops the block of a slot for a reset.
 func (set *Set) Discard(t *Tier, ref registry.Ref) {
 	set.Counters.BlocksReset++
 	set.Drop(t, ref, storage.StateFree)
 }
 
-// Current drops the stale copies of an entry's block and returns the entry, None
-// when no copy is left.
+// Current drops the stale copies of an entry's block. It returns the entry, or None when no
+// copy is left.
 func (set *Set) Current(id registry.ID) registry.ID {
 	if id == registry.None || !set.resetting {
 		return id
@@ -104,12 +103,12 @@ func (set *Set) Current(id registry.ID) registry.ID {
 	return id
 }
 
-// Find is the entry of a key, without stale copies; None when there is none.
+// Find returns the entry of a key, None when there is none. It drops stale copies.
 func (set *Set) Find(key *kv.StoredKey) registry.ID {
 	return set.Current(set.Registry.Find(key))
 }
 
-// HostSlot is the host slot of a key, in whatever state; NoRef when there is none.
+// HostSlot returns the host slot of a key, in any state; NoRef when there is none.
 func (set *Set) HostSlot(key *kv.StoredKey) registry.Ref {
 	id := set.Find(key)
 	if id == registry.None {
@@ -118,7 +117,7 @@ func (set *Set) HostSlot(key *kv.StoredKey) registry.Ref {
 	return set.Registry.At(id).Slots[registry.Host]
 }
 
-// DiskSlot is the disk slot of a key that has an entry; NoRef when there is none.
+// DiskSlot returns the disk slot of a key, which must have an entry; NoRef when there is none.
 func (set *Set) DiskSlot(key *kv.StoredKey) registry.Ref {
 	return set.Registry.At(set.Registry.Find(key)).Slots[registry.Disk]
 }

@@ -7,15 +7,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// SessionID names an engine session; it is the agent's, unique in its life.
+// SessionID names an engine session. The agent chooses it; it is unique in an agent's life.
 type SessionID uint64
 
-// Block describes one block of a request: its identity, and what its events
-// and its slot record say about it.
+// Block describes one block of a request: its identity, and the fields that its events and
+// its slot record carry.
 type Block struct {
 	Key kv.StoredKey
-	// Parent is the key of the block before it; the request's root key for the
-	// first block.
+	// Parent is the key of the previous block. The first block has the request's root key.
 	Parent kv.BlockKey
 	Local  kv.LocalHash
 	Seq    kv.SequenceHash
@@ -23,14 +22,14 @@ type Block struct {
 	ParentSeq kv.SequenceHash
 	// Position counts blocks from the start of the sequence.
 	Position uint32
-	// Seed is the kv.LocalSeed of the request: which LoRA and salt.
+	// Seed is the kv.LocalSeed of the request; LoRA and salt determine it.
 	Seed uint64
 }
 
-// ParentKey is the stored key of the block before b in the same group.
+// ParentKey returns the stored key of the block before b in the same group.
 func (b *Block) ParentKey() kv.StoredKey { return b.Parent.InGroup(b.Key.Group()) }
 
-// RecordOf is the record of a block of length bytes that is about to occupy a slot.
+// RecordOf returns the record of a block of length bytes for a slot that it will occupy.
 func RecordOf(b *Block, length uint64) storage.Record {
 	return storage.Record{
 		Key: b.Key, Parent: b.Parent, Seed: b.Seed, Position: b.Position, Length: uint32(length),
@@ -38,7 +37,7 @@ func RecordOf(b *Block, length uint64) storage.Record {
 	}
 }
 
-// BlockOf is the block that a record describes.
+// BlockOf returns the block that a record describes.
 func BlockOf(r *storage.Record) Block {
 	return Block{
 		Key: r.Key, Parent: r.Parent, Local: r.Local, Seq: r.Seq,
@@ -53,50 +52,46 @@ type Name struct {
 	Generation uint64
 }
 
-// Slot is what changes often about a slot. The slot's record describes its block.
-// A slot holds no pointers, because there may be millions.
+// Slot is the state of a slot. The slot's record describes its block. Slot has no pointers:
+// a pool may have millions, and the garbage collector skips them.
 type Slot struct {
 	Generation uint64
 	// Tick is when the slot was last used, on the set's clock.
 	Tick uint64
-	// Session is whom a granted slot belongs to, or who may still write into a
+	// Session is the owner of a granted slot, or the session that may still write into a
 	// quarantined one.
 	Session SessionID
 	// Entry is the registry's entry of the slot's block, None without a block.
 	Entry registry.ID
-	// Pins are held by sessions, Holds by the manager's own work: sealing, the
-	// write-behind, reads, lookups that have not answered yet, sessions of an
-	// earlier agent.
+	// Pins counts the sessions that pin the slot. Holds counts the pool's own uses:
+	// sealing, the write-behind, reads, unanswered lookups, sessions of an earlier agent.
 	Pins, Holds uint32
 	// Priority is the block's; see policy.Evictor.
 	Priority uint32
 	State    storage.State
 	// WriteAttempts counts failed writes of the block to disk.
 	WriteAttempts uint8
-	// Queued: the slot waits for the write-behind or is in it. Deferred: the slot is in
-	// the list of slots that are offered again. WantsDisk: the filter wants the block on
-	// disk.
+	// Queued: the block waits for the write-behind or is being written. Deferred: the slot
+	// is in the list of blocks to offer again. WantsDisk: the filter wants the block on disk.
 	Queued, Deferred, WantsDisk bool
 	// FromDisk: the block was promoted, and no lookup has reported it since.
 	FromDisk bool
-	// Unverified: the block was found in host memory after a restart, and was not
-	// compared with its checksum since.
+	// Unverified: the block was recovered in host memory and not yet compared with its
+	// checksum.
 	Unverified bool
-	// Lost: the block was dropped while somebody used the slot. The slot is free when
-	// nobody uses it any more.
+	// Lost: the block was dropped while the slot was pinned or held. The slot becomes free
+	// after the last pin and hold.
 	Lost bool
 
-	// active: counted in Tier.active.
+	// active: Tier.active counts the slot.
 	active bool
-	// ordered: known to the eviction order.
+	// ordered: the slot is in the eviction order.
 	ordered bool
-	// kept: held for a retention pin; see Set.Keep.
+	// kept: a retention pin holds the slot; see Set.Keep.
 	kept bool
-	// announced says whether the sink knows the block. inLater: the slot is in
-	// announcement.later.
+	// announced says whether the sink knows the block.
 	announced announced
-	inLater   bool
-	// epoch is that of the tier when the block came in; see Stale.
+	// epoch is the tier's when the block came in; see Tier.Stale.
 	epoch bool
 }
 
@@ -105,25 +100,25 @@ func (s *Slot) Resident() bool {
 	return s.State == storage.StateSealed || s.State == storage.StateFilled
 }
 
-// InUse reports whether somebody pins or holds the slot.
+// InUse reports whether the slot is pinned or held.
 func (s *Slot) InUse() bool { return s.Pins+s.Holds > 0 }
 
-// Active reports whether the slot has a resident block that somebody uses.
+// Active reports whether the slot has a resident block and is pinned or held.
 func (s *Slot) Active() bool { return s.active }
 
 // Extent is one extent of a tier. Exactly one of Host and Disk is set.
 type Extent struct {
-	// Number is the extent's number in a registry.Ref, ID the one that callers know.
+	// Number is the extent's number in a registry.Ref, ID the number for callers of the pool.
 	Number, ID uint32
 	Records    *storage.Section
 	Host       *extent.Host
 	Disk       *extent.Disk
 	Slots      []Slot
-	// free are the indices of the free slots, a stack.
+	// free is a stack of the indices of the free slots.
 	free []uint32
 }
 
-// Geometry says how the slots lie in the extent's file.
+// Geometry returns the layout of the slots in the extent's file.
 func (e *Extent) Geometry() extent.Geometry {
 	if e.Host != nil {
 		return e.Host.Geometry()
@@ -131,7 +126,7 @@ func (e *Extent) Geometry() extent.Geometry {
 	return e.Disk.Geometry()
 }
 
-// Path is the extent's file.
+// Path returns the path of the extent's file.
 func (e *Extent) Path() string {
 	if e.Host != nil {
 		return e.Host.Path()
@@ -139,12 +134,12 @@ func (e *Extent) Path() string {
 	return e.Disk.Path()
 }
 
-// HostExtent is a host extent as its arena knows it.
+// HostExtent returns a host extent in its arena's form.
 func (e *Extent) HostExtent() storage.HostExtent {
 	return storage.HostExtent{ID: e.ID, Extent: e.Host, Slots: e.Records}
 }
 
-// DiskExtent is a disk extent as its arena knows it.
+// DiskExtent returns a disk extent in its arena's form.
 func (e *Extent) DiskExtent() storage.DiskExtent {
 	return storage.DiskExtent{ID: e.ID, Extent: e.Disk, Slots: e.Records}
 }
@@ -152,9 +147,9 @@ func (e *Extent) DiskExtent() storage.DiskExtent {
 // Empty reports whether all slots are free.
 func (e *Extent) Empty() bool { return len(e.free) == len(e.Slots) }
 
-// Idle reports whether nobody uses or waits for any slot of the extent, and if so the
-// latest moment at which one of its blocks was used. A slot in quarantine that
-// nobody holds has a bad medium; it goes with its extent.
+// Idle reports whether every slot of the extent is free, sealed or quarantined, and neither
+// pinned nor held. lastUse is the latest tick of its blocks. A quarantined slot that is not
+// held has a bad medium and goes with its extent.
 func (e *Extent) Idle() (lastUse uint64, ok bool) {
 	for i := range e.Slots {
 		s := &e.Slots[i]

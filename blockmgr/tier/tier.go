@@ -9,24 +9,24 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Tier is the slots of one pool in one tier.
+// Tier holds the slots of one pool in one tier.
 type Tier struct {
 	Level registry.Level
 	Kind  kv.Tier
 	// Namespace is the namespace's index in the tier's slot table.
 	Namespace uint32
-	// Extents are indexed by their number in a registry.Ref; nil where one has gone.
-	// There are at most registry.MaxParts.
+	// Extents has the extent of each number in a registry.Ref; nil where one was removed.
+	// There are at most registry.MaxExtents.
 	Extents []*Extent
-	// Live is how many extents there are, Capacity how many slots they have.
+	// Live counts the extents, Capacity their slots.
 	Live, Capacity int
-	// MaxSlots bounds Capacity; 0 is no bound but the tier's size.
+	// MaxSlots bounds Capacity; 0 for no bound.
 	MaxSlots uint64
-	// Pinned counts the slots that any session has pinned.
+	// Pinned counts the slots that sessions have pinned.
 	Pinned int
 
 	byID map[uint32]*Extent
-	// freeFrom: no extent of a lower number has a free slot.
+	// freeFrom is a lower bound of the numbers of extents with a free slot.
 	freeFrom int
 	order    policy.Evictor
 	counts   [storage.NumStates]int
@@ -35,8 +35,8 @@ type Tier struct {
 	epoch bool
 }
 
-// New makes a tier without extents. ns is the namespace's index in the tier's slot
-// table, maxSlots the bound of its capacity, 0 for none.
+// New makes a tier without extents. ns is the namespace's index in the tier's slot table.
+// maxSlots bounds the capacity, 0 for no bound.
 func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
 	kind := kv.TierHost
 	if lv == registry.Disk {
@@ -86,12 +86,12 @@ func (t *Tier) install(e *Extent) {
 	t.order.AddExtent(e.Number, n)
 }
 
-// remove takes an extent without blocks out.
+// remove removes an extent without blocks.
 func (t *Tier) remove(e *Extent) {
 	for i := range e.Slots {
 		s := &e.Slots[i]
 		if s.Entry != registry.None || s.ordered {
-			panic(fmt.Sprintf("BUG: %s slot %d of an extent that goes has a block", t.Kind, i))
+			panic(fmt.Sprintf("BUG: %s slot %d of a removed extent has a block", t.Kind, i))
 		}
 		t.counts[s.State]--
 	}
@@ -102,13 +102,13 @@ func (t *Tier) remove(e *Extent) {
 	delete(t.byID, e.ID)
 }
 
-// Slot is the state of slot ref.
+// Slot returns the state of slot ref.
 func (t *Tier) Slot(ref registry.Ref) *Slot { return &t.Extents[ref.Extent()].Slots[ref.Slot()] }
 
 // At returns the extent of a slot and the slot's index in it.
 func (t *Tier) At(ref registry.Ref) (*Extent, uint32) { return t.Extents[ref.Extent()], ref.Slot() }
 
-// Has reports whether the tier has a slot ref: its extent may have gone.
+// Has reports whether the tier still has the extent of slot ref.
 func (t *Tier) Has(ref registry.Ref) bool {
 	return int(ref.Extent()) < len(t.Extents) && t.Extents[ref.Extent()] != nil && ref.Slot() < uint32(len(t.Extents[ref.Extent()].Slots))
 }
@@ -125,7 +125,7 @@ func (t *Tier) Each(do func(registry.Ref, *Slot)) {
 	}
 }
 
-// Name names a slot for callers of the pool.
+// Name returns the name of a slot for callers of the pool.
 func (t *Tier) Name(ref registry.Ref) Name {
 	e, i := t.At(ref)
 	return Name{Extent: e.ID, Index: i, Generation: e.Slots[i].Generation}
@@ -141,8 +141,8 @@ func (t *Tier) Lookup(n Name) (ref registry.Ref, ok bool) {
 	return registry.MakeRef(e.Number, n.Index), e.Slots[n.Index].Generation == n.Generation
 }
 
-// Record is the slot's record. Nobody else writes the records in memory, so that a
-// damaged one is a broken invariant.
+// Record returns the slot's record. Only the set writes records in memory: Record panics on a
+// damaged one.
 func (t *Tier) Record(ref registry.Ref) storage.Record {
 	e, i := t.At(ref)
 	r, err := e.Records.Get(i)
@@ -152,7 +152,8 @@ func (t *Tier) Record(ref registry.Ref) storage.Record {
 	return r
 }
 
-// PutRecord stores r as the slot's record, with what the slot itself knows.
+// PutRecord stores r as the slot's record. The namespace, generation, state, priority, session
+// and recency come from the slot.
 func (t *Tier) PutRecord(ref registry.Ref, r storage.Record) {
 	e, i := t.At(ref)
 	s := &e.Slots[i]
@@ -168,12 +169,12 @@ func (t *Tier) SetState(s *Slot, to storage.State) {
 	t.counts[to]++
 }
 
-// SetTurnover says that a level of priority is worth as many ticks as slots blocks
-// take that come into host memory.
+// SetTurnover sets how much a level of priority counts in the eviction order: as much as the
+// age of a block after slots other blocks have come into host memory.
 func (t *Tier) SetTurnover(slots int) { t.order.SetLevel(blockTicks * uint64(slots)) }
 
-// settle brings the active count and the eviction order up to date after a change of
-// the slot's state, pins, holds, tick, priority or children.
+// settle updates the active count and the eviction order after a change of the slot's state,
+// pins, holds, tick, priority or children. leaf says that the block has no child in the tier.
 func (t *Tier) settle(ref registry.Ref, s *Slot, leaf bool) {
 	active := s.Resident() && s.InUse()
 	if active != s.active {
@@ -194,11 +195,11 @@ func (t *Tier) settle(ref registry.Ref, s *Slot, leaf bool) {
 	}
 }
 
-// Free is the number of free slots.
+// Free returns the number of free slots.
 func (t *Tier) Free() int { return t.counts[storage.StateFree] }
 
-// popFree takes a free slot of the first extent that has one, so that later extents
-// stay empty where they can. NoRef when no slot is free.
+// popFree takes a free slot of the first extent that has one, so that later extents become
+// empty. It returns NoRef when no slot is free.
 func (t *Tier) popFree() registry.Ref {
 	for ; t.freeFrom < len(t.Extents); t.freeFrom++ {
 		e := t.Extents[t.freeFrom]
@@ -230,8 +231,7 @@ func (t *Tier) useLast(ref registry.Ref) {
 	}
 }
 
-// AtBound reports whether the tier has as many slots or extents as one namespace may
-// have.
+// AtBound reports whether the tier has the most slots or extents that a namespace may have.
 func (t *Tier) AtBound() bool {
 	return t.MaxSlots != 0 && uint64(t.Capacity) >= t.MaxSlots || t.Live >= registry.MaxExtents
 }
@@ -241,7 +241,7 @@ func (t *Tier) Fits(n uint32) bool {
 	return t.Live < registry.MaxExtents && (t.MaxSlots == 0 || uint64(t.Capacity)+uint64(n) <= t.MaxSlots)
 }
 
-// Room is how many more slots the namespace may have; 0 is no bound.
+// Room returns how many more slots the namespace may have; 0 for no bound.
 func (t *Tier) Room() uint64 {
 	if t.MaxSlots == 0 {
 		return 0
@@ -261,7 +261,7 @@ type Stats struct {
 	Quarantined int `json:"quarantined"`
 	// Active slots hold a block that is pinned, being sealed or being copied.
 	Active int `json:"active"`
-	// Inactive slots hold a block that nobody uses now.
+	// Inactive slots hold a block that is neither pinned nor held.
 	Inactive int `json:"inactive"`
 	Extents  int `json:"extents" metric:"-"`
 	// Bytes is the size of the extents' files.
@@ -292,8 +292,7 @@ func (t *Tier) Stats() Stats {
 	return st
 }
 
-// InUse counts the slots that a reset would take from somebody: active, granted or
-// being filled.
+// InUse counts the slots that keep a reset from beginning: active, granted or being filled.
 func (t *Tier) InUse() int {
 	return t.active + t.counts[storage.StateGranted] + t.counts[storage.StateStaging] + t.counts[storage.StateReceiving]
 }

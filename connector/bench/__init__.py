@@ -1,1 +1,1 @@
-"""What the connector costs and gains in a real vLLM on CPU: `make bench-connector`."""
+"""Measures the connector's cost and gain in a real vLLM on CPU: `make bench-connector`."""

@@ -2,10 +2,10 @@
 
     python -m bench [--quick] [--only PART...] [--dir DIR] [--keep]
 
-Parts: `hooks` (what every step costs), `load-start` (how soon a load begins beside a neighbour's
-prefill) and `tokens` (time to the first token). Ends with one line for scripts. The exit status
-is 1 when a reload gave another token than the computed one or a part could not run; a missed
-target is only printed, because figures depend on the machine.
+Parts: `hooks` (the cost of every step), `load-start` (the delay of a load during another request's
+prefill) and `tokens` (time to the first token). The last line is for scripts. The exit status is 1
+when a part could not run, or a reloaded token differs from the computed token. A missed target is
+only printed, because figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STEP_US, HOOK_US, LOAD_START_MS = 20.0, 50.0, 1.0
 
 
 def main() -> int:
-    """Runs the parts that are asked for and prints what they gave."""
+    """Runs the chosen parts and prints their figures."""
     parser = argparse.ArgumentParser(prog="bench-connector", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a smoke test")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
-    parser.add_argument("--dir", help="where models and the disk tier lie; a disk, not tmpfs")
-    parser.add_argument("--keep", action="store_true", help="leave the engines' logs behind")
+    parser.add_argument("--dir", help="directory of models and disk tier; on a disk, not tmpfs")
+    parser.add_argument("--keep", action="store_true", help="keep the engines' logs")
     options = parser.parse_args()
-    # Agents and children make their temporary directories below this one.
+    # Agents and children make their temporary directories in this directory.
     work = pathlib.Path(tempfile.mkdtemp(prefix="bench-connector-", dir=options.dir))
     os.environ["TMPDIR"] = tempfile.tempdir = str(work)
     failed = True

@@ -1,8 +1,8 @@
-"""A child process that is asked by lines of JSON, and its parent's side of it.
+"""A child process that answers requests in lines of JSON, and the parent's side of it.
 
-Engines run in processes of their own: one engine a process is all that vLLM allows in-process,
-and a measurement must not share the parent's interpreter lock. The child answers on what was its
-standard output; what vLLM prints goes to the log.
+Every engine has its own process. vLLM allows one in-process engine for each process, and a
+measurement must not share the parent's interpreter lock. The child answers on its original standard
+output. vLLM's output goes to the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _LOG_TAIL = 3000
 
 
 class ChildFailed(Exception):
-    """A child answered with an error, or ended, or did not answer in time. Names its log."""
+    """A child answered with an error, ended, or did not answer in time. The text ends with its log.
+    """
 
 
 class Child:
@@ -44,14 +45,14 @@ class Child:
         self._answer("start", seconds)
 
     def ask(self, op: str, seconds: float = 900.0, **fields: Any) -> Any:
-        """Runs one operation in the child and returns what it returned."""
+        """Runs an operation in the child and returns its result. ChildFailed after `seconds`."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
             stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
-            raise ChildFailed(self._failure(op, "it has ended")) from None
+            raise ChildFailed(self._failure(op, "the child has ended")) from None
         return self._answer(op, seconds)
 
     def _answer(self, op: str, seconds: float) -> Any:
@@ -64,7 +65,8 @@ class Child:
                 raise ChildFailed(self._failure(op, f"no answer in {seconds:.0f} s"))
             piece = os.read(stdout.fileno(), 1 << 16)
             if not piece:
-                raise ChildFailed(self._failure(op, f"it ended, status {self._process.wait()}"))
+                status = self._process.wait()
+                raise ChildFailed(self._failure(op, f"the child ended with status {status}"))
             self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         answer = json.loads(line)
@@ -77,7 +79,7 @@ class Child:
         return f"{self.name}, {op}: {why}\n{tail}"
 
     def close(self) -> None:
-        """Ends the child: by the end of its input, or after a while by force."""
+        """Ends the child's input, and kills the child if it has not ended after 30 s."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -90,8 +92,10 @@ class Child:
 
 
 def serve(start: Callable[[dict[str, Any]], Any]) -> None:
-    """The child's side: builds an object from the options and calls its `op_NAME` methods until
-    the input ends. Standard output is pointed at standard error first."""
+    """The child's side: calls `op_NAME` methods of an object until the input ends.
+
+    start(options) makes the object. Standard output is redirected to standard error first.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -106,5 +110,5 @@ def serve(start: Callable[[dict[str, Any]], Any]) -> None:
         operation = getattr(target, "op_" + request.pop("op"))
         try:
             answer(result=operation(**request))
-        except Exception as err:  # the parent decides what an error means
+        except Exception as err:  # the parent gets the error
             answer(error=f"{type(err).__name__}: {err}")

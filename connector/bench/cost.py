@@ -1,4 +1,4 @@
-"""What the hooks cost in every step, and how soon a load begins."""
+"""The cost of the hooks in every step, and the delay of loads."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from . import engine, model, report
 from .child import Child
 
 RUNNING = (1, 64, 256)
-LONG_PROMPT = 100_000  # tokens of the prompts whose first lookup is timed
+LONG_PROMPT = 100_000  # tokens of the prompts for the first lookup
 
-_ROUNDS = 2  # of each connector, in turn
+_ROUNDS = 2  # rounds of each connector, in turn
 _MAX_TOKENS = 1024
 
 
 class HookFigures(NamedTuple):
-    """Microseconds at the 99th percentile, and what was printed about them."""
+    """99th percentiles in microseconds, and the text of the report."""
 
-    step: float  # of a worker's step without work, all hooks
-    hook: float  # of the scheduler's slowest hook
+    step: float  # all hooks of a worker's step without work
+    hook: float  # the scheduler's slowest hook
     text: str
 
 
 class LoadFigures(NamedTuple):
-    """Milliseconds from decision to first copy, and what was printed about them."""
+    """Milliseconds from the decision to the first copy, and the text of the report."""
 
     p50: float
     p99: float
-    hook: float  # microseconds of the scheduler's slowest hook meanwhile, 99th percentile
+    hook: float  # the scheduler's slowest hook in the meantime: 99th percentile in microseconds
     text: str
 
 
 class _Decode:
-    """What the rounds of one connector with one number of running requests gave."""
+    """The measurements of one connector with one number of running requests."""
 
     def __init__(self) -> None:
         self.scheduler: list[int] = []
@@ -58,8 +58,11 @@ _Results = dict[tuple[str, int, bool], _Decode]
 
 
 def hooks(work: pathlib.Path, steps: int, prompts: int) -> HookFigures:
-    """Hooks of our connector and of the plain one, `steps` steps of each in each round, and the
-    first lookup of `prompts` long prompts."""
+    """Measures the hooks of Blockyard's and of the plain connector.
+
+    A round has `steps` steps of each connector. Also measures the first lookup of `prompts` long
+    prompts.
+    """
     directory = work / "small"
     directory.mkdir()
     model.write(directory, model.SMALL, _MAX_TOKENS)
@@ -121,16 +124,16 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
         if name == "blockyard" and ours.quiet
     )
     text = report.table(
-        "Hooks of one step in µs, ours and the plain connector's. Requests complete their blocks "
-        "at different steps (spread) or all at the same.",
+        "Hooks of one step in µs, of Blockyard and of the plain connector. Requests complete their "
+        "blocks in different steps (spread) or in the same step (same).",
         ["running", "scheduler p50", "p99", "plain p50", "p99", "p50 ratio"]
         + ["worker p50", "p99", "plain p50", "p99", "p50 ratio", "both", "empty p99"],
         rows,
     )
     text += report.table(
-        f"The scheduler's hooks in µs; the lookups of {prompts} long prompts were asked for "
-        f"{again} times more",
-        ["hook", "calls", "p50", "p99", "most"],
+        f"The scheduler's hooks in µs. vLLM repeated the lookups of {prompts} long prompts {again} "
+        "times.",
+        ["hook", "calls", "p50", "p99", "max"],
         hook_rows,
     )
     return HookFigures(step, slowest, text)
@@ -154,7 +157,7 @@ def _hook_row(name: str, calls: list[int]) -> list[str]:
 
 
 def load_start(work: pathlib.Path, loads: int) -> LoadFigures:
-    """How soon loads begin while a neighbour's prompt of 8,192 tokens is computed."""
+    """Measures the delay of loads while the engine computes a neighbour prompt of 8,192 tokens."""
     directory = work / "medium-loads"
     directory.mkdir()
     neighbour, chunk, tokens = 8192, 512, 4 * model.BLOCK_TOKENS
@@ -162,7 +165,7 @@ def load_start(work: pathlib.Path, loads: int) -> LoadFigures:
     arguments = {
         "max_model_len": neighbour + 64,
         "max_num_seqs": 4,
-        # The neighbour gets half of a step, so that the step has room for who loads.
+        # The neighbour gets half of a step. The other half is for the loading requests.
         "max_num_batched_tokens": 2 * chunk,
         "long_prefill_token_threshold": chunk,
         "num_gpu_blocks_override": 2 * neighbour // model.BLOCK_TOKENS,
@@ -182,14 +185,14 @@ def load_start(work: pathlib.Path, loads: int) -> LoadFigures:
     delays = [d / 1e6 for d in answer["delays"]]
     p50, p99, most = (report.quantile(delays, share) for share in (0.5, 0.99, 1.0))
     text = report.table(
-        f"From the decision to load until the first copy, in ms, beside a prompt of {neighbour} "
+        f"From the decision to load to the first copy in ms, during a prompt of {neighbour} "
         f"tokens in chunks of {chunk}; {answer['steps']} steps",
-        ["loads", "p50", "p99", "most"],
+        ["loads", "p50", "p99", "max"],
         [[str(len(delays)), report.number(p50), report.number(p99), report.number(most)]],
     )
     text += report.table(
-        "The scheduler's hooks meanwhile, in µs",
-        ["hook", "calls", "p50", "p99", "most"],
+        "The scheduler's hooks in the meantime, in µs",
+        ["hook", "calls", "p50", "p99", "max"],
         [_hook_row(name, calls) for name, calls in answer["hooks"].items()],
     )
     hook = max(report.microseconds(calls, 0.99) for calls in answer["hooks"].values())

@@ -1,7 +1,7 @@
-"""vLLM engines to measure: how they are configured, and one that runs in this process.
+"""vLLM engines to measure: their configurations, and an engine in this process.
 
-The engine in this process is stepped by hand. That gives every hook of both roles to a stopwatch,
-and lets a request arrive at a chosen moment of a step.
+The benchmark calls every step of the engine in this process. So a stopwatch can time every hook of
+both roles, and a request can arrive at a chosen step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from . import model
 
-# What vLLM runs with here: no network, no warm-up that the measurements do not need, one compute
-# thread so that the agent and the copier have a core on small machines.
+# vLLM runs without network and warm-up, and with one compute thread. On small machines that leaves
+# a core for the agent and the copier.
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "HF_HUB_OFFLINE": "1",
@@ -32,7 +32,7 @@ _DRAIN_SECONDS = 60.0
 
 
 def ours(socket: str, **extra: Any) -> dict[str, Any]:
-    """The transfer configuration of the connector that is measured."""
+    """The transfer configuration of Blockyard's connector."""
     return {
         "kv_connector": "BlockyardConnector",
         "kv_connector_module_path": "blockyard.vllm",
@@ -43,7 +43,7 @@ def ours(socket: str, **extra: Any) -> dict[str, Any]:
 
 
 def plain(directory: str) -> dict[str, Any]:
-    """The transfer configuration of the yardstick of plain.py; files go to the directory."""
+    """The transfer configuration of plain.py's connector, with files in the directory."""
     return {
         "kv_connector": "PlainConnector",
         "kv_connector_module_path": "bench.plain",
@@ -54,7 +54,7 @@ def plain(directory: str) -> dict[str, Any]:
 
 
 def native(spec: str, host_bytes: int, tiers: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """The transfer configuration of vLLM's own tiers, by a class of native_tiers.py."""
+    """The transfer configuration of vLLM's own tiers. spec: a class of native_tiers.py."""
     extra: dict[str, Any] = {
         "spec_name": spec,
         "spec_module_path": "bench.native_tiers",
@@ -71,8 +71,7 @@ def native(spec: str, host_bytes: int, tiers: list[dict[str, Any]] | None = None
 
 
 def start(directory: str, connector: dict[str, Any] | None, **arguments: Any) -> Any:
-    """A vllm.LLM on the model of the directory. `arguments` are LLM's; those that all engines
-    here share are filled in."""
+    """A vllm.LLM with the model of the directory. arguments: of LLM, beside the common ones."""
     os.environ.update(ENVIRONMENT)
     from vllm import LLM
     from vllm.config import KVTransferConfig
@@ -95,15 +94,15 @@ def start(directory: str, connector: dict[str, Any] | None, **arguments: Any) ->
 
 
 def prompt(draw: random.Random, tokens: int) -> list[int]:
-    """Token ids of a prompt that no other shares a block with."""
+    """Random token ids of a prompt, which shares no block with other prompts."""
     return [draw.randrange(model.FIRST_TOKEN, model.LAST_TOKEN) for _ in range(tokens)]
 
 
 class SteppedEngine:
-    """An engine in this process that does a step when it is told to."""
+    """An engine in this process that runs a step at each call of step()."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        """options: shape, model (directory), connector (None for none) and the arguments."""
+        """options: `model` (directory), `connector` (or None) and `arguments` of vllm.LLM."""
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         directory = pathlib.Path(options["model"])
         self.llm = start(str(directory), options["connector"], **options["arguments"])
@@ -115,17 +114,17 @@ class SteppedEngine:
 
     @property
     def worker(self) -> Any:
-        """The connector object of the worker's role."""
+        """The connector object of the worker role."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         return get_kv_transfer_group()
 
     def prompt(self, tokens: int) -> list[int]:
-        """A prompt that this engine has not seen."""
+        """A new random prompt."""
         return prompt(self._draw, tokens)
 
     def add(self, tokens: list[int], max_tokens: int) -> str:
-        """Adds a request; it begins with the next step. Returns its id."""
+        """Adds a request, which begins with the next step. Returns its id."""
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
@@ -138,11 +137,11 @@ class SteppedEngine:
         return name
 
     def step(self) -> list[Any]:
-        """One step of the engine, and what it gave out."""
+        """Runs one step and returns its outputs."""
         return self.engine.step()
 
     def run(self, tokens: list[int]) -> int:
-        """Runs one request to its first token alone; tokens of it that were not computed."""
+        """Runs one request to its first token. Returns its number of cached tokens."""
         name, cached = self.add(tokens, 1), None
         deadline = time.monotonic() + _DRAIN_SECONDS
         while cached is None:
@@ -151,12 +150,11 @@ class SteppedEngine:
             for output in self.step():
                 if output.request_id == name and output.finished:
                     cached = output.num_cached_tokens or 0
-            time.sleep(0.0005)  # as the engine's own loop, leaves the copier the lock
+            time.sleep(0.0005)  # releases the interpreter's lock, like the engine's own loop
         return cached
 
-    def forget(self) -> None:
-        """Steps until the connector has stored what it was going to, then empties the engine's
-        own prefix cache."""
+    def reset_cache(self) -> None:
+        """Steps until the stores have ended, then resets the engine's own prefix cache."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         self.step()
         while self.scheduler.has_pending_push_work() or not self.engine.reset_prefix_cache():
@@ -166,14 +164,14 @@ class SteppedEngine:
             self.step()
 
     def wait_for_hits(self) -> None:
-        """Returns when a stored prompt is found again, so that the connector is at work."""
+        """Runs prompts until a stored prompt is a hit: then the connector works."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while True:
             tokens = self.prompt(4 * model.BLOCK_TOKENS)
             self.run(tokens)
-            self.forget()
+            self.reset_cache()
             if self.run(tokens) > 0:
-                self.forget()
+                self.reset_cache()
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nothing that was stored is hit in {_DRAIN_SECONDS:.0f} s")
+                raise RuntimeError(f"no hit of a stored prompt in {_DRAIN_SECONDS:.0f} s")

@@ -1,6 +1,6 @@
-"""Child process: one engine, stepped by hand, whose connector's hooks are timed.
+"""Child process: an engine with timed connector hooks.
 
-    python -m bench.hooks OPTIONS     (see engine.SteppedEngine; asked by child.Child)
+    python -m bench.hooks OPTIONS     (see engine.SteppedEngine and child.Child)
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from .engine import SteppedEngine
 from .stopwatch import Stopwatch, hooks
 
 _PROMPT_TOKENS = 2 * model.BLOCK_TOKENS
-_SETTLE_STEPS = 2 * model.BLOCK_TOKENS  # and one for each request: their stores have ended then
-_VOCABULARY = 128_000  # of the long prompts, which no model sees
+# Steps until the stores of new requests have ended, beside one step for each request.
+_SETTLE_STEPS = 2 * model.BLOCK_TOKENS
+_VOCABULARY = 128_000  # of the long prompts, which no model computes
 
 
 class HookBench:
@@ -33,18 +34,18 @@ class HookBench:
         self._empty = self._empty_plan()
 
     def op_decode(self, running: int, steps: int, spread: bool) -> dict[str, Any]:
-        """Nanoseconds in the hooks of both roles in each of `steps` steps in which `running`
-        requests decode one token.
+        """Nanoseconds of both roles' hooks in each of `steps` steps of `running` requests.
 
-        With `spread` the requests are at all positions of a block, so that each step completes
-        about running/32 blocks; without, all complete their blocks in the same steps.
+        In each step every request decodes one token. With `spread` the requests are at different
+        positions of their blocks, and a step completes about running/32 blocks. Otherwise all
+        requests complete their blocks in the same steps.
         """
         engine = self._engine
         settle = _SETTLE_STEPS + running
         names = [
             engine.add(
                 engine.prompt(_PROMPT_TOKENS + (i % model.BLOCK_TOKENS if spread else 0)),
-                # All have begun before the first ends: a few more steps than are wanted.
+                # Extra tokens, so that no request ends before the last step.
                 max_tokens=settle + steps + 2 * model.BLOCK_TOKENS,
             )
             for i in range(running)
@@ -60,13 +61,13 @@ class HookBench:
             outputs = engine.step()
             took = time.perf_counter_ns() - began
             if len(outputs) != running:
-                raise RuntimeError(f"a step of {len(outputs)} requests, not {running}")
+                raise RuntimeError(f"a step of {len(outputs)} requests, want {running}")
             scheduler.append(self._scheduler.take())
             worker.append(self._worker.take())
             quiet.append(self._idle())
         calls = self._calls()
         engine.engine.abort_request(names)
-        engine.forget()
+        engine.reset_cache()
         return {"scheduler": scheduler, "worker": worker, "quiet": quiet, "step": took, **calls}
 
     def _begin(self, waiting: set[str]) -> None:
@@ -75,22 +76,22 @@ class HookBench:
             waiting -= {output.request_id for output in self._engine.step()}
 
     def _idle(self) -> bool:
-        """Whether the last step gave its worker nothing to do and none was reported."""
+        """Whether the last step had no copies and no worker report."""
         report = self._worker.results["build_connector_worker_meta"]
         return report is None and self._plan_bytes() <= self._empty
 
     def _plan_bytes(self) -> int:
-        """Length of what the scheduler's side gave to the last step, as it travels."""
+        """Pickled bytes of the last step's connector metadata."""
         return len(pickle.dumps(self._scheduler.results["build_connector_meta"]))
 
     def _empty_plan(self) -> int:
-        """Length of a plan without copies: the least while one request decodes a few tokens."""
+        """Pickled bytes of metadata without copies: the minimum while a request decodes."""
         engine, sizes = self._engine, []
         engine.add(engine.prompt(_PROMPT_TOKENS), max_tokens=model.BLOCK_TOKENS // 2)
         while engine.engine.has_unfinished_requests():
             engine.step()
             sizes.append(self._plan_bytes())
-        engine.forget()
+        engine.reset_cache()
         return min(sizes)
 
     def _calls(self) -> dict[str, dict[str, list[int]]]:
@@ -100,9 +101,11 @@ class HookBench:
         return {"scheduler_hooks": called(self._scheduler), "worker_hooks": called(self._worker)}
 
     def op_first_lookup(self, tokens: int, count: int) -> dict[str, list[int]]:
-        """Nanoseconds of every hook of the scheduler's role that the arrival of a prompt of
-        `tokens` tokens calls, until its lookup is answered, for `count` prompts. The engine
-        computes nothing meanwhile: the connector gets real requests that it never sees run."""
+        """Nanoseconds of the scheduler's hooks from a prompt's arrival to the lookup's answer.
+
+        Measures `count` prompts of `tokens` tokens. The engine computes no step meanwhile, and the
+        requests never run.
+        """
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
@@ -119,7 +122,7 @@ class HookBench:
             connector.on_new_request(request)
             while connector.get_num_new_matched_tokens(request, 0)[0] is None:
                 asked += 1
-                time.sleep(0.001)  # what the engine leaves between two questions
+                time.sleep(0.001)  # about the time between two steps of the engine
             connector.request_finished_all_groups(request, ([],))
         return {"again": [asked], **self._calls()["scheduler_hooks"]}
 

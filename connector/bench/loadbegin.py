@@ -1,11 +1,11 @@
-"""How soon a worker begins a load: from the scheduler's CLAIM, through the agent, to the mover.
+"""The delay of a worker's load: from the scheduler's CLAIM, through the agent, to the mover.
 
     python -m bench.loadbegin [--loads N]      (from connector/; needs bin/blockyard)
 
-One block each time, one at a time. Prints median and 99th percentile in microseconds, alone,
-beside a thread that works as an engine does (a little Python between calls that let go of the
-interpreter's lock), and beside one that computes in Python all the time, which keeps the lock for
-its switch interval (5 ms) whenever it has it.
+Every load has one block, and no loads overlap. Prints median and 99th percentile in microseconds
+for three cases. `alone`: no other thread runs. `engine-like`: another thread mostly runs without
+the interpreter's lock, as an engine does. `busy Python`: another thread computes in Python, and
+keeps the lock for its switch interval (5 ms).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .mover import Neighbour
 
 
 class StampingMover(GatedMover):
-    """Notes when a load's copy begins."""
+    """Records the start of every load's copy."""
 
     def __init__(self, pages: Pages) -> None:
         super().__init__(pages)

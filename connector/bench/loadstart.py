@@ -1,10 +1,9 @@
-"""Child process: how soon a load begins while the engine computes another request's prompt.
+"""Child process: the delay of loads while the engine computes another request's prompt.
 
-    python -m bench.loadstart OPTIONS     (see engine.SteppedEngine; asked by child.Child)
+    python -m bench.loadstart OPTIONS     (see engine.SteppedEngine and child.Child)
 
-The clock runs from the scheduler's call of update_state_after_alloc, which is its decision to
-load, to the first copy by the connector's mover. A long prompt is computed in the same steps all
-the time, and its blocks are stored.
+The delay begins with vLLM's call of update_state_after_alloc, the decision to load. It ends with
+the first copy of the connector's mover. All steps also compute and store a long prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _STORE_SECONDS = 20.0
 
 
 class LoadStartBench:
-    """Operations of the child. `count` short prompts are stored and then loaded, one a step."""
+    """Operations of the child: stores short prompts, then loads one in each step."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._copies: list[int] = []
@@ -35,7 +34,7 @@ class LoadStartBench:
         self._prompts: list[list[int]] = []
 
     def _stamp_copies(self) -> None:
-        """Makes the worker's mover note when it begins to copy into the engine's memory."""
+        """Makes the worker's mover record the start of every load."""
         from blockyard.copying import Copier
 
         build, copies = Copier.__init__, self._copies
@@ -68,8 +67,10 @@ class LoadStartBench:
         connector.update_state_after_alloc = decided
 
     def op_store(self, count: int, tokens: int) -> None:
-        """Computes the prompts that are loaded later, each until all of it is found stored: a
-        pool that has just begun to grow may refuse some."""
+        """Computes `count` prompts of `tokens` tokens, each until all its blocks are stored.
+
+        A growing pool may refuse some blocks at first.
+        """
         least = tokens - model.BLOCK_TOKENS
         for _ in range(count):
             prompt = self._engine.prompt(tokens)
@@ -77,14 +78,16 @@ class LoadStartBench:
             while self._engine.run(prompt) < least:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"a prompt is not stored after {_STORE_SECONDS:.0f} s")
-                self._engine.forget()
-            self._engine.forget()
+                self._engine.reset_cache()
+            self._engine.reset_cache()
             self._prompts.append(prompt)
 
     def op_load(self, neighbour_tokens: int) -> dict[str, Any]:
-        """Loads every stored prompt, one a step, beside a prompt of `neighbour_tokens` tokens
-        that is always being computed. Nanoseconds from each decision to its first copy, steps
-        that this took, and nanoseconds of the scheduler's hooks by name."""
+        """Loads the stored prompts, one in each step.
+
+        Every step also computes a prompt of `neighbour_tokens` tokens. Returns the delays in
+        nanoseconds, the number of steps, and the nanoseconds of the scheduler's hooks by name.
+        """
         engine = self._engine
         neighbour, steps = "", 0
         waiting = list(self._prompts)
@@ -93,7 +96,7 @@ class LoadStartBench:
         while waiting or len(self._decisions) < len(self._prompts):
             if not neighbour:
                 neighbour = engine.add(engine.prompt(neighbour_tokens), 1)
-                engine.step()  # the long prompt runs before a short one asks
+                engine.step()  # the long prompt runs before a short prompt arrives
             if waiting:
                 engine.add(waiting.pop(), 1)
             steps += 1
@@ -107,12 +110,11 @@ class LoadStartBench:
         if neighbour:
             engine.engine.abort_request([neighbour])
         calls = {name: list(calls) for name, calls in self._hooks.calls.items() if calls}
-        engine.forget()
+        engine.reset_cache()
         return {"delays": self._delays(), "steps": steps, "hooks": calls}
 
     def _delays(self) -> list[int]:
-        """From every decision to the first copy after it: loads come one at a time, and each
-        has ended long before the next is decided."""
+        """Nanoseconds from every decision to the first copy after it. No loads overlap."""
         starts = [bisect.bisect_left(self._copies, decided) for decided in self._decisions]
         return [
             self._copies[first] - decided

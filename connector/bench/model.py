@@ -1,7 +1,7 @@
-"""Models to measure with: small Llamas of a chosen shape, with weights in which attention matters.
+"""Models for the benchmarks: small Llamas of a chosen shape.
 
-Every reload's first token is compared with the computed one. That comparison is worth nothing
-with weights so small that attention hardly changes the output, so they are drawn here.
+The benchmarks compare every reload's first token with the computed token. With these weights
+attention decides the output. Small random weights would hide damaged KV.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-BLOCK_TOKENS = 32  # the least that vLLM's CPU backend takes
+BLOCK_TOKENS = 32  # the smallest block of vLLM's CPU backend
 VOCABULARY = 1024
 
-# Token ids that prompts are drawn from: no special ones.
+# Range of the prompts' token ids, without special tokens.
 FIRST_TOKEN, LAST_TOKEN = 3, 1000
 
 
 class Shape(NamedTuple):
-    """Dimensions of a model; all weights and the KV cache are float32."""
+    """Dimensions of a model. Weights and KV cache are float32."""
 
     layers: int
     hidden: int
@@ -31,15 +31,14 @@ class Shape(NamedTuple):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of KV that one token takes over all layers."""
+        """Bytes of one token's KV in all layers."""
         return self.layers * 2 * self.kv_heads * self.head_dim * 4
 
 
-# Steps of this one are short, so that hooks are a visible part of them.
+# Short steps, in which the cost of hooks is visible.
 SMALL = Shape(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, mlp=256)
 
-# 16 KiB of KV a token. Prompts of it take seconds to compute and moving their KV takes
-# milliseconds.
+# 16 KiB of KV per token. Prompts take seconds to compute, and copies of their KV milliseconds.
 MEDIUM = Shape(layers=8, hidden=512, heads=8, kv_heads=4, head_dim=64, mlp=1408)
 
 
@@ -81,13 +80,13 @@ def _weights(shape: Shape, draw: np.random.Generator) -> dict[str, np.ndarray]:
     tensors = {
         "model.embed_tokens.weight": matrix(VOCABULARY, hidden, gain=hidden**0.5),
         "model.norm.weight": np.ones(hidden, np.float32),
-        # Spreads the logits, so that rounding does not choose the token.
+        # A large gain spreads the logits, so that rounding does not change the token.
         "lm_head.weight": matrix(VOCABULARY, hidden, gain=4.0),
     }
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}."
         attention, feed = prefix + "self_attn.", prefix + "mlp."
-        # Sharp queries and large values: what attention picks outweighs the token itself.
+        # These gains make attention select few positions, whose values outweigh the token itself.
         tensors[attention + "q_proj.weight"] = matrix(queries, hidden, gain=3.0)
         tensors[attention + "k_proj.weight"] = matrix(keys, hidden)
         tensors[attention + "v_proj.weight"] = matrix(keys, hidden, gain=2.0)

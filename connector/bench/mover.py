@@ -1,12 +1,12 @@
-"""How fast the CPU mover copies, beside other ways of copying, and what it costs the engine.
+"""The speed of the CPU mover and of other copy methods, and their cost for the engine.
 
     python -m bench.mover [--mib N] [--rounds N]      (from connector/)
 
-KV of 8 layers in 64 KiB pages, layer outermost, blocks in random order; slots one behind the
-other. Prints, for each way, its speed as a share of one memcpy's: alone, beside a thread that
-computes in Python all the time, and beside one that works as an engine does, a little Python
-between calls that let go of the interpreter's lock. For the last also the slowest percent of
-that thread's rounds, as a multiple of its usual one, and how much of its speed it kept.
+The KV has 8 layers of 64 KiB pages, with blocks in random order. The slots are contiguous. Prints
+each method's speed relative to one memcpy, in three cases. `alone`: no other thread runs. `busy
+Python`: another thread computes in Python. `engine-like`: another thread mostly runs without the
+interpreter's lock. For the last case also prints the 99th percentile of the thread's rounds
+relative to its median, and the share of its speed that the thread keeps.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LAYERS = 8
 PAGE = 64 << 10
 BLOCK = LAYERS * PAGE
 
-Way = Callable[[], None]
+Method = Callable[[], None]
 
 
 class Bench:
-    """Memory, and the ways to copy it."""
+    """The memory of the benchmark, and the copy methods."""
 
     def __init__(self, mib: int) -> None:
         rng = random.Random(1)
@@ -57,13 +57,13 @@ class Bench:
         self._buffers.append(buffer)
         return ctypes.addressof(buffer)
 
-    def ways(self) -> dict[str, Way]:
-        """Every way by name; the first is the yardstick."""
-        ways = {
+    def methods(self) -> dict[str, Method]:
+        """The methods by name. The first one is the baseline."""
+        methods = {
             "one memcpy": lambda: ctypes.memmove(self.kv, self.host, self.count * BLOCK) and None,
             "mover, load": lambda: self.engine.load(self.slots, [self.ids]),
             "mover, store": self._store,
-            "memmove, lock let go": lambda: self._each(ctypes.memmove),
+            "memmove, no lock": lambda: self._each(ctypes.memmove),
             "memmove, lock kept": lambda: self._each(mover._memmove),
             "one system call": self._vector,
         }
@@ -72,9 +72,9 @@ class Bench:
 
             engine = NumpyMover(self.pages)
             row = list(range(self.count))
-            ways["numpy mover, a run"] = lambda: engine.load(self.slots, [row])
-            ways["numpy, scattered"] = self._numpy()
-        return ways
+            methods["numpy mover, a run"] = lambda: engine.load(self.slots, [row])
+            methods["numpy, scattered"] = self._numpy()
+        return methods
 
     def _store(self) -> None:
         step = max(1, CpuMover.store_bytes // BLOCK)
@@ -90,9 +90,9 @@ class Bench:
         for at in range(0, len(sizes), 1024):
             part = slice(at, at + 1024)
             if not self.engine._copy_vector(to[part], source[part], sizes[part]):
-                raise RuntimeError("the kernel forbids process_vm_readv here")
+                raise RuntimeError("the kernel forbids process_vm_readv")
 
-    def _numpy(self) -> Way:
+    def _numpy(self) -> Method:
         import numpy
 
         def view(address: int, size: int, shape: tuple[int, ...]) -> numpy.ndarray:
@@ -111,7 +111,7 @@ class Bench:
 
 
 class Neighbour(threading.Thread):
-    """A thread beside the copies. pause: bytes that it copies without the lock in each round."""
+    """A thread that runs during the copies. pause: bytes copied without the lock in each round."""
 
     def __init__(self, pause: int) -> None:
         super().__init__(daemon=True)
@@ -135,33 +135,38 @@ class Neighbour(threading.Thread):
         self.join()
 
 
-def measure(way: Way, rounds: int) -> float:
-    """The median time of a call."""
+def measure(method: Method, rounds: int) -> float:
+    """The median time of a call in seconds."""
     times = []
     for _ in range(rounds):
         started = time.perf_counter()
-        way()
+        method()
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
-def alone(way: Way, memcpy: Way, rounds: int) -> float:
-    """The speed of a way as a share of memcpy's; they take turns, so that what else the machine
-    does meets both."""
-    pairs = [(measure(memcpy, 1), measure(way, 1)) for _ in range(rounds)]
+def relative_speed(method: Method, memcpy: Method, rounds: int) -> float:
+    """The speed of a method relative to memcpy.
+
+    The two run in turn, so that other load on the machine affects both.
+    """
+    pairs = [(measure(memcpy, 1), measure(method, 1)) for _ in range(rounds)]
     return statistics.median(m for m, _ in pairs) / statistics.median(w for _, w in pairs)
 
 
-def beside(way: Way, rounds: int, pause: int) -> tuple[float, float, float]:
-    """The median time beside a neighbour; the neighbour's slowest percent as a multiple of its
-    median alone; its share of the rounds that it makes alone."""
+def with_neighbour(method: Method, rounds: int, pause: int) -> tuple[float, float, float]:
+    """Measures a method during a neighbour's rounds.
+
+    Returns the median time in seconds, the 99th percentile of the neighbour's rounds relative to
+    its median without copies, and the share of its speed that the neighbour keeps.
+    """
     neighbour = Neighbour(pause)
     neighbour.start()
     time.sleep(0.3)
     usual = statistics.median(neighbour.rounds)
     neighbour.rounds.clear()
     started = time.perf_counter()
-    took = measure(way, rounds)
+    took = measure(method, rounds)
     elapsed = time.perf_counter() - started
     made = sorted(neighbour.rounds)
     neighbour.stop()
@@ -175,17 +180,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="copies of each kind")
     args = parser.parse_args()
     bench = Bench(args.mib)
-    ways = bench.ways()
-    memcpy = next(iter(ways.values()))
-    for way in ways.values():
-        way()  # touches all memory
+    methods = bench.methods()
+    memcpy = next(iter(methods.values()))
+    for method in methods.values():
+        method()  # touches all memory
     unit = measure(memcpy, args.rounds)
     print(f"{args.mib} MiB in {bench.count} blocks, {LAYERS} layers, {PAGE >> 10} KiB pages")
-    print("way                    alone   busy Python   engine-like: speed  p99 round  kept")
-    for name, way in ways.items():
-        quiet = alone(way, memcpy, args.rounds)
-        busy, _, _ = beside(way, args.rounds, 0)
-        like, slowest, kept = beside(way, args.rounds, 2 << 20)
+    print("method                 alone   busy Python   engine-like: speed  p99 round  kept")
+    for name, method in methods.items():
+        quiet = relative_speed(method, memcpy, args.rounds)
+        busy, _, _ = with_neighbour(method, args.rounds, 0)
+        like, slowest, kept = with_neighbour(method, args.rounds, 2 << 20)
         print(
             f"{name:<21} {quiet:>5.2f}x {unit / busy:>11.2f}x {unit / like:>18.2f}x"
             f" {slowest:>9.1f}x {kept:>5.0%}",

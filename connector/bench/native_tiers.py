@@ -1,8 +1,8 @@
-"""vLLM's own host tier and file tier, made to run on CPU, as rivals.
+"""vLLM's own host tier and file tier on CPU, for comparison.
 
-vLLM's managers, its file tier and its connector are used as they are. Its copier between the KV
-cache and host memory wants a GPU, so this one takes its place: the C library's memcpy, page by
-page, which is about what a native copier would do on this platform.
+The benchmark uses vLLM's managers, file tier and connector unchanged. vLLM's copier between KV
+cache and host memory needs a GPU, so MemcpyWorker replaces it. It calls the C library's memcpy for
+each page, as a native copier would.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class Rows:
-    """Address of the first row, distance of rows and bytes of a row of one 2-D byte tensor."""
+    """The rows of a 2-D byte tensor: address of the first row, stride and bytes of a row."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor  # keeps the memory alive
@@ -34,7 +34,7 @@ class Rows:
 
 
 class MemcpyWorker(OffloadingWorker):
-    """Copies when it is told, in the engine's thread, and reports with the next question."""
+    """Copies in the engine's thread, inside the submit calls."""
 
     def __init__(self, device: list[Rows], host: list[Rows], region: Any = None) -> None:
         self._pairs = list(zip(device, host, strict=True))
@@ -76,14 +76,14 @@ class MemcpyWorker(OffloadingWorker):
 def _device_rows(kv_caches: CanonicalKVCaches, blocks_per_chunk: int) -> list[Rows]:
     if blocks_per_chunk != 1 or len(kv_caches.group_data_refs) != 1:
         raise ValueError(
-            f"one KV group and chunks of one block are supported, not "
-            f"{len(kv_caches.group_data_refs)} groups and {blocks_per_chunk} blocks"
+            f"{len(kv_caches.group_data_refs)} KV groups and chunks of {blocks_per_chunk} blocks, "
+            "want one group and chunks of one block"
         )
     return [Rows(t.tensor) for t in kv_caches.tensors]
 
 
 class HostTier(CPUOffloadingSpec):
-    """vLLM's host tier in the memory of this process."""
+    """vLLM's host tier, in this process's memory."""
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._worker is None:
@@ -97,7 +97,7 @@ class HostTier(CPUOffloadingSpec):
 
 
 class FileTier(TieringOffloadingSpec):
-    """vLLM's host tier in shared memory, with its file tier behind it."""
+    """vLLM's host tier in shared memory, and its file tier."""
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._worker is None:

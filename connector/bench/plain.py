@@ -1,9 +1,8 @@
-"""The yardstick for hooks: about the plainest connector that is right.
+"""The baseline for the cost of hooks: a minimal correct connector.
 
-One file a block in shared memory, named after vLLM's own block hash. Prompts hit up to their
-last full block, loads and stores are copied by the worker in its hooks, and the blocks that a
-store still has to read are referenced in the engine's block pool. No agent, no other process, no
-limit, no check of what is read; blocks that decoding completes are stored like those of prompts.
+Every block is a file in shared memory, named by vLLM's own block hash. A prompt hits up to its last
+full block. The worker's hooks make the copies. A store references its blocks in the engine's block
+pool. Prompts and decoded tokens are stored. The connector has no agent, no limits and no checks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 @dataclass
 class Plan(KVConnectorMetadata):
-    """What a step's worker copies: (block hash, block) pairs by request and by job."""
+    """The copies of a step: (block hash, block) pairs by request for loads, by job for stores."""
 
     loads: list[tuple[str, list[tuple[bytes, int]]]] = field(default_factory=list)
     stores: list[tuple[int, list[tuple[bytes, int]]]] = field(default_factory=list)
@@ -32,7 +31,7 @@ class Plan(KVConnectorMetadata):
 
 @dataclass
 class Stored(KVConnectorWorkerMetadata):
-    """Jobs whose blocks have been written."""
+    """The jobs whose blocks are in their files."""
 
     jobs: list[int]
 
@@ -42,7 +41,7 @@ class Stored(KVConnectorWorkerMetadata):
 
 @dataclass
 class State:
-    """A running request: its blocks in the engine and how many of them were looked at."""
+    """A running request: its device blocks, and how many of them have been offered."""
 
     request: Any
     blocks: list[int] = field(default_factory=list)
@@ -51,7 +50,7 @@ class State:
 
 
 class PlainConnector(KVConnectorBase_V1, SupportsHMA):
-    """Both roles, as vLLM wants it. `directory` in the extra configuration is where files go."""
+    """Both roles. `directory` in the extra configuration is the directory of the files."""
 
     requires_kv_delivery = False
 
@@ -109,7 +108,7 @@ class PlainConnector(KVConnectorBase_V1, SupportsHMA):
         running = scheduler_output.scheduled_cached_reqs
         for i, fresh in enumerate(running.new_block_ids):
             if fresh is None:
-                continue  # what an earlier block lacks is looked at when the next one begins
+                continue  # full blocks are offered when the request's next block begins
             name = running.req_ids[i]
             state = self.states[name]
             if name in running.resumed_req_ids:
@@ -197,7 +196,7 @@ class PlainConnector(KVConnectorBase_V1, SupportsHMA):
         return report
 
     def has_connector_metadata(self) -> bool:
-        return False  # spares the two callbacks of every layer
+        return False  # vLLM then skips the two callbacks of every layer
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return

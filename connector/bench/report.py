@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The least value that at least `share` of all do not exceed; nan of none."""
+    """The smallest value that at least `share` of the values do not exceed; nan without values."""
     ordered = sorted(values)
     if not ordered:
         return math.nan
@@ -21,7 +21,7 @@ def microseconds(nanoseconds: Iterable[float], share: float) -> float:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median over the rounds of what ours takes as a multiple of theirs."""
+    """The median ratio of ours to theirs over the rounds."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
@@ -35,7 +35,7 @@ def number(value: float) -> str:
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns of text: the first is aligned left, the others right."""
+    """A text table: the first column is aligned left, the others right."""
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     out = [title]
@@ -47,6 +47,6 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def verdict(what: str, value: float, limit: float, unit: str = "") -> str:
-    """One line that compares a figure with the most that it should be."""
+    """A line that compares a figure with its limit."""
     word = "ok  " if value <= limit else "MISS"
-    return f"  {word}  {what}: {number(value)}{unit}, at most {number(limit)}{unit}"
+    return f"  {word}  {what}: {number(value)}{unit}, limit {number(limit)}{unit}"

@@ -1,4 +1,4 @@
-"""Times the hooks of a connector object from outside, whatever it is made of."""
+"""Times the hooks of any connector object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def hooks(base: type) -> list[str]:
-    """Names of the methods that an engine may call on an object of the base class."""
+    """The names of the base class's public methods, which an engine may call."""
     return [
         name
         for name, member in inspect.getmembers(base, inspect.isfunction)
@@ -18,11 +18,11 @@ def hooks(base: type) -> list[str]:
 
 
 class Stopwatch:
-    """Replaces the hooks of one object by timed ones.
+    """Replaces the hooks of one object by timed hooks.
 
-    `calls` has the nanoseconds of every call by hook, and `results` what each returned last. A
-    hook that another one calls counts as a part of that. Not thread-safe: an engine calls the
-    hooks of one role from one thread.
+    calls: nanoseconds of every call, by hook. results: the last result of each hook. A hook that
+    another hook calls counts as part of the other one. Not thread-safe: an engine calls the hooks
+    of one role from one thread.
     """
 
     def __init__(self, target: Any, names: list[str]) -> None:
@@ -58,7 +58,7 @@ class Stopwatch:
         return total
 
     def clear(self) -> None:
-        """Forgets what was measured."""
+        """Discards the measurements."""
         self.take()
         for calls in self.calls.values():
             calls.clear()

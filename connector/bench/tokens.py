@@ -1,4 +1,4 @@
-"""Time to the first token: computed, hit in the engine's own cache, and loaded again."""
+"""Time to the first token: computed, cached by the engine itself, and reloaded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .child import Child
 LENGTHS = (2048, 8192)
 BATCH_TOKENS = 2048
 
-# The engines that are compared. Ours are those with an agent.
+# The compared engines. Those of Blockyard have an agent.
 NONE = "no connector"
 HOST, NATIVE_HOST = "blockyard, host", "vLLM's host tier"
 DISK, NATIVE_DISK = "blockyard, disk", "vLLM's fs tier, same disk"
 SHM, NATIVE_SHM = "blockyard, disk tier in memory", "vLLM's fs tier in memory"
 
-# Who is compared with whom, in what, and what the ratio should be at most.
+# Comparisons: the time, Blockyard's engine, the other engine, and the limit of the ratio.
 _COMPARED = (
     ("reload", HOST, NATIVE_HOST, 1.1),
     ("reload", DISK, NATIVE_DISK, 1.0),
@@ -33,23 +33,23 @@ _COMPARED = (
     ("local", HOST, NONE, 1.0),
 )
 
-_HOST_BYTES = 2 << 30  # holds all prompts
-_SETTLE_SECONDS = 0.7  # for the stores of engines that cannot be asked whether they have ended
+_HOST_BYTES = 2 << 30  # fits all prompts
+_SETTLE_SECONDS = 0.7  # time for stores of engines that do not report the end of stores
 _QUIET_SECONDS = 60.0
 _WARM_TOKENS = 8 * model.BLOCK_TOKENS
 
 
 class TokenFigures(NamedTuple):
-    """Reloads of 8,192 tokens as multiples of recompute, and what was printed."""
+    """Speed of reloads of 8,192 tokens relative to computing, and the text of the report."""
 
     reload_host: float
     reload_disk: float
-    equal: bool  # every token was the computed one
+    equal: bool  # every reloaded token equals the computed token
     text: str
 
 
 class Engine:
-    """One engine, the agent behind it if it has one, and its times in ms by prompt length."""
+    """One engine, its agent if any, and its times in ms by prompt length."""
 
     def __init__(self, name: str, child: Child, agent: AgentProcess | None) -> None:
         self.name, self.stores = name, name != NONE
@@ -60,21 +60,21 @@ class Engine:
         self._tokens: dict[tuple[int, ...], int] = {}
 
     def warm(self, draw: random.Random) -> None:
-        """Runs prompts until one that was stored is hit, so that everything is connected."""
+        """Runs prompts until a stored prompt is a hit: then the connector works."""
         deadline = time.monotonic() + _QUIET_SECONDS
         while True:
             tokens = engine.prompt(draw, _WARM_TOKENS)
             self._generate(tokens)
             self._settle()
-            self._child.ask("forget")
+            self._child.ask("reset_cache")
             if not self.stores or self._generate(tokens)["cached"] > 0:
                 break
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name}: nothing that was stored is hit")
-        self._child.ask("forget")
+                raise RuntimeError(f"{self.name}: no hit of a stored prompt")
+        self._child.ask("reset_cache")
 
     def compute(self, tokens: list[int]) -> None:
-        """Times a prompt that is new, and once more while the engine still has it."""
+        """Times a new prompt, then the same prompt as a hit of the engine's own cache."""
         cold = self._generate(tokens)
         if cold["cached"]:
             raise RuntimeError(f"{self.name}: {cold['cached']} tokens of a new prompt were cached")
@@ -85,10 +85,10 @@ class Engine:
         self._note("local", tokens, local)
         self._tokens[tuple(tokens)] = cold["token"]
         self.unequal += local["token"] != cold["token"]
-        self._child.ask("forget")
+        self._child.ask("reset_cache")
 
     def reload(self, tokens: list[int]) -> None:
-        """Times a prompt that the engine has forgotten and what lies behind it has not."""
+        """Times a prompt that only the connector still has."""
         before = self._promotions()
         again = self._generate(tokens)
         self._expect_hit(tokens, again)
@@ -97,7 +97,7 @@ class Engine:
         self.promoted += self._promotions() - before
         self.loaded += len(tokens) // model.BLOCK_TOKENS
         self._settle()
-        self._child.ask("forget")
+        self._child.ask("reset_cache")
 
     def _generate(self, tokens: list[int]) -> Any:
         return self._child.ask("generate", tokens=tokens)
@@ -105,7 +105,7 @@ class Engine:
     def _expect_hit(self, tokens: list[int], answer: dict[str, Any]) -> None:
         if answer["cached"] < len(tokens) - model.BLOCK_TOKENS:
             raise RuntimeError(
-                f"{self.name}: {answer['cached']} of {len(tokens)} tokens came from the cache"
+                f"{self.name}: {answer['cached']} of {len(tokens)} tokens were cached"
             )
 
     def _note(self, what: str, tokens: list[int], answer: dict[str, Any]) -> None:
@@ -118,14 +118,14 @@ class Engine:
             wait_until("the agent is quiet", lambda: agent.stats()["quiet"], _QUIET_SECONDS)
 
     def _promotions(self) -> int:
-        """Blocks that the agent has read from its disk tier so far."""
+        """The number of blocks that the agent has read from its disk tier."""
         if self._agent is None:
             return 0
         return sum(pool["promotions"] for pool in self._agent.stats()["pools"])
 
 
 def first_tokens(work: pathlib.Path, repeats: int) -> TokenFigures:
-    """Runs every engine in turn with the same prompts: first all are computed, then loaded."""
+    """Runs the same prompts on all engines in turn: first computes all, then reloads all."""
     directory = work / "medium"
     directory.mkdir()
     model.write(directory, model.MEDIUM, max(LENGTHS) + 64)
@@ -155,9 +155,11 @@ def _rotated(engines: list[Engine], turn: int) -> list[Engine]:
 def _engines(
     stack: contextlib.ExitStack, directory: pathlib.Path, work: pathlib.Path
 ) -> list[Engine]:
-    """Starts one engine without a connector and one for each way to keep KV: a host tier that
-    holds all prompts, and a host tier that holds little more than one, with files behind it. The
-    files of both, ours and vLLM's, lie on the same disk, and once more in shared memory."""
+    """Starts one engine without a connector, and one for each tier of Blockyard and of vLLM.
+
+    The tiers are host memory for all prompts, and files behind host memory for about one prompt.
+    The files of both are on the same disk, and in another pair of engines in shared memory.
+    """
     small = max(LENGTHS) * model.MEDIUM.token_bytes * 3 // 2
     memory = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
     agents = {HOST: stack.enter_context(AgentProcess(host_size=str(_HOST_BYTES)))}
@@ -203,16 +205,16 @@ def _figures(engines: dict[str, Engine]) -> TokenFigures:
     for n in LENGTHS:
         header += [f"{n}: cold", "local", "x", "reload", "x"]
     text = report.table(
-        "Time to the first token in ms, medians, and how many times faster than computing without "
-        "a connector (x, median of the rounds)",
+        "Median time to the first token in ms, and speed relative to computing without a connector "
+        "(x, median of the rounds)",
         header,
         rows,
     )
     for name in (DISK, SHM):
         e = engines[name]
-        text += f"  {name}: {e.promoted} of {e.loaded} blocks were read from the disk tier\n"
+        text += f"  {name}: the agent read {e.promoted} of {e.loaded} blocks from its disk tier\n"
     unequal = sum(e.unequal for e in engines.values())
-    text += f"  tokens that differ from the computed ones: {unequal}\n"
+    text += f"  tokens that differ from the computed tokens: {unequal}\n"
     longest = max(LENGTHS)
     return TokenFigures(
         report.paired(cold[longest], engines[HOST].times["reload", longest]),

@@ -1,8 +1,8 @@
-"""Child process: one engine in its usual shape, asked for first tokens.
+"""Child process: an engine that computes first tokens.
 
-    python -m bench.ttft OPTIONS     (model, connector and arguments; asked by child.Child)
+    python -m bench.ttft OPTIONS     (model, connector and arguments; see child.Child)
 
-The engine runs in a process of its own, as it does when it serves.
+vLLM runs the engine core in a process of its own, as in serving.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FirstTokens:
         self._llm = engine.start(options["model"], options["connector"], **options["arguments"])
 
     def op_generate(self, tokens: list[int]) -> dict[str, Any]:
-        """Time to the first token in ms, how many prompt tokens were not computed, the token."""
+        """The time to the first token in ms, the number of cached prompt tokens, and the token."""
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
@@ -37,8 +37,8 @@ class FirstTokens:
             "token": output.outputs[0].token_ids[0],
         }
 
-    def op_forget(self) -> None:
-        """Empties the engine's own prefix cache, once no store holds its blocks any more."""
+    def op_reset_cache(self) -> None:
+        """Waits until no store holds blocks, then resets the engine's own prefix cache."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while not self._llm.reset_prefix_cache():
             if time.monotonic() > deadline:

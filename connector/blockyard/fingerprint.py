@@ -186,7 +186,7 @@ def lora_fingerprint(path: str, cache_dir: str = "") -> LoraFiles:
 
 
 def _stat(path: str) -> tuple[str, int, int, int, int]:
-    status = os.stat(path)  # nobody can restore st_ctime_ns
+    status = os.stat(path)  # no program can restore st_ctime_ns
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 

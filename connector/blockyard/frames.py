@@ -68,16 +68,10 @@ PAGE_BYTES = 4096
 # COMMIT, ABORT, RELEASE and CLOSE name this request, with gen 0, for the slots of RESUMED.
 RESUMED_REQUEST = 2**64 - 1
 
-# Codes of ERROR.
-MALFORMED = "malformed"
-UNSUPPORTED = "unsupported"
-OUT_OF_RANGE = "out_of_range"
+# Codes of ERROR that this code or its tests use; docs/protocol.md has all.
 BAD_STATE = "bad_state"
 NOT_FOUND = "not_found"
 LIMIT = "limit"
-NAMESPACE = "namespace"
-DENIED = "denied"
-INTERNAL = "internal"
 
 _header = struct.Struct("<IHHII")
 

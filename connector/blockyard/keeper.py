@@ -236,7 +236,7 @@ class Keeper:
     def _attend(self, connection: Connection) -> None:
         """Serves a connection until it ends."""
         base = self._counters() if self._counters else {}
-        told: dict[str, int] = {}
+        reported: dict[str, int] = {}
         stats_at = time.monotonic() + _STATS_SECONDS
         received, last_frame = 0, -math.inf
         listed = 0
@@ -251,7 +251,7 @@ class Keeper:
                 break
             now = time.monotonic()
             if self._counters and now >= stats_at:
-                told = self._tell_stats(connection, base, told)
+                reported = self._send_stats(connection, base, reported)
                 stats_at = now + _STATS_SECONDS
             left = max(0.0, stats_at - now) if self._counters else _MAX_BACKOFF
             if sent or received != connection.received:
@@ -303,19 +303,19 @@ class Keeper:
         if not connection.farewell and not self._closing:
             _log.warning("the connection to the agent has ended; serving without it")
 
-    def _tell_stats(
-        self, connection: Connection, base: Mapping[str, int], told: dict[str, int]
+    def _send_stats(
+        self, connection: Connection, base: Mapping[str, int], reported: dict[str, int]
     ) -> dict[str, int]:
         """Sends STATS if a value has changed. Returns the values that were sent last."""
         assert self._counters is not None
         now = {name: value - base.get(name, 0) for name, value in self._counters().items()}
         now.update(self._gauges())
-        if now == told:
-            return told
+        if now == reported:
+            return reported
         try:
             connection.link.tell(frames.STATS, frames.encode_stats(now))
         except (LinkFull, LinkClosed):
-            return told
+            return reported
         return now
 
     def _wait(self, link: Link | None, seconds: float) -> None:

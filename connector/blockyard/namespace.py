@@ -7,7 +7,7 @@ computes no key.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 # Ranges of docs/protocol.md, "HELLO".
@@ -127,10 +127,6 @@ class Namespace:
     def as_map(self) -> dict[str, str | int]:
         """The map that HELLO carries."""
         return asdict(self)
-
-    def with_weights(self, weights: str) -> Namespace:
-        """A copy of the namespace with other weights."""
-        return replace(self, weights=weights)
 
 
 class Identity(NamedTuple):

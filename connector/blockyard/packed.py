@@ -1,4 +1,4 @@
-"""Packed lists of the protocol: tokens and device blocks, slots, grants. Little-endian."""
+"""Packed lists of the protocol: tokens, device blocks and slots. Little-endian."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 SLOT_BYTES = 16
-GRANT_BYTES = 24
+GRANT_BYTES = 24  # u32 block, u32 extent, u32 index, 4 zero bytes, u64 generation
 
 _slot = struct.Struct("<IIQ")
-_grant = struct.Struct("<IIIIQ")
 # array.array packs fastest, where its items have the protocol's form.
 _U32 = "I" if array.array("I").itemsize == 4 and sys.byteorder == "little" else ""
 
@@ -23,13 +22,6 @@ class Slot(NamedTuple):
     extent: int
     index: int
     generation: int
-
-
-class Grant(NamedTuple):
-    """The granted slot of one block of a request."""
-
-    block: int
-    slot: Slot
 
 
 def pack_u32(values: Sequence[int]) -> bytes:
@@ -64,22 +56,6 @@ def extents_of(slots: bytes, first: int) -> list[int]:
     if _U32:
         return array.array(_U32, slots[SLOT_BYTES * first :])[::4].tolist()
     return [slot.extent for slot in unpack_slots(slots[SLOT_BYTES * first :])]
-
-
-def pack_grants(grants: Iterable[Grant]) -> bytes:
-    """Packs grants, 24 bytes each."""
-    return b"".join(
-        [_grant.pack(block, s.extent, s.index, 0, s.generation) for block, s in grants]
-    )
-
-
-def unpack_grants(packed: bytes) -> list[Grant]:
-    """The grants of a packed list. ValueError when the length is no multiple of 24."""
-    _check("grants", packed, GRANT_BYTES)
-    return [
-        Grant(block, Slot(extent, index, generation))
-        for block, extent, index, _, generation in _grant.iter_unpack(packed)
-    ]
 
 
 def _check(name: str, packed: bytes, size: int) -> None:

@@ -16,7 +16,7 @@ from . import frames
 from .connection import Connection, close_if_done
 from .jobs import STORE, Job, Jobs
 from .orphans import OrphanedSlots
-from .packed import pack_u32
+from .packed import GRANT_BYTES, pack_u32
 from .packer import PackError, pack_tokens
 from .request import Request
 from .transport import Frame
@@ -25,7 +25,6 @@ from .work import Store
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _GRANT_SECONDS = 1.0
 _APPEND_TOKENS = 4096
-_GRANT = 24
 _block_of = struct.Struct("<I").unpack_from  # a grant begins with its block
 
 _now = time.monotonic
@@ -152,10 +151,10 @@ class Stores:
             self._end_offer(offer)
             return
         packed = frame.body["grants"]
-        starts = range(0, len(packed), _GRANT)
+        starts = range(0, len(packed), GRANT_BYTES)
         wanted = [_block_of(packed, at)[0] - offer.first for at in starts]
         slots = b"".join(
-            [packed[at + 4 : at + 12] + packed[at + 16 : at + _GRANT] for at in starts]
+            [packed[at + 4 : at + 12] + packed[at + 16 : at + GRANT_BYTES] for at in starts]
         )
         count = len(offer.ids[0])
         sane = len(set(wanted)) == len(wanted) and all(0 <= i < count for i in wanted)

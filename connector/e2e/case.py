@@ -1,4 +1,4 @@
-"""What a case is, and the agents and engines that cases share."""
+"""Cases, and the agents and engines that they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from e2e.bed import Bed
+from e2e.testbed import TestBed
 from e2e.engineproc import EngineProcess
 from e2e.services import NatsServer
 from tests.agentproc import AgentProcess
@@ -17,9 +17,8 @@ from tests.agentproc import AgentProcess
 LORA = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 
 
-class Yard(Bed):
-    """The bed with the agents and engines that several cases share, each started when it is
-    first asked for."""
+class SharedTestBed(TestBed):
+    """A test bed with shared agents and engines. The first access to one starts it."""
 
     @cached_property
     def nats(self) -> str:
@@ -35,7 +34,7 @@ class Yard(Bed):
 
     @cached_property
     def first(self) -> EngineProcess:
-        """The engine of most cases: takes LoRA adapters, publishes its KV events."""
+        """The engine of most cases. Takes LoRA adapters and publishes its KV events."""
         port, replay = free_ports(2)
         events = {
             "enable_kv_cache_events": True,
@@ -48,18 +47,18 @@ class Yard(Bed):
 
     @cached_property
     def second(self) -> EngineProcess:
-        """Another engine of the same model on the same agent. Who ends it deletes the attribute."""
+        """Another engine of the same model and agent. A case that ends it deletes the attribute."""
         return self.engine("second", self.main, **LORA)
 
     @cached_property
     def slow_agent(self) -> AgentProcess:
-        """The agent of the engine whose copies the test can hold."""
+        """The agent of the engine `slow`."""
         return self.agent(disk=False)
 
     @cached_property
     def slow(self) -> EngineProcess:
-        """An engine whose copies begin when the test lets them. Its stores may hold fewer device
-        blocks than it has, so that others are left for requests."""
+        """An engine whose copies wait for `throttle`. Stores cannot hold all of its blocks, so that
+        requests can run."""
         return self.engine(
             "slow",
             self.slow_agent,
@@ -68,31 +67,35 @@ class Yard(Bed):
         )
 
     def clear(self) -> None:
-        """Ends all engines and agents; the next case gets new ones."""
+        """Ends all engines and agents. The next case gets new ones."""
         super().clear()
         for shared in ("main", "first", "second", "slow_agent", "slow"):
             self.__dict__.pop(shared, None)
 
 
 class Skipped(Exception):
-    """A case cannot be run here; the text says why."""
+    """The case cannot run on this machine. The text is the reason."""
 
 
 class Case(NamedTuple):
-    """One behaviour that the product promises."""
+    """A test of one promise of the product.
+
+    reason: the promise, for people. run: returns a remark for the printed line, and raises on
+    failure.
+    """
 
     name: str
     reason: str
-    run: Callable[[Yard], str]  # returns a remark for the result's line; raises when it fails
+    run: Callable[[SharedTestBed], str]
 
 
-def case(name: str, reason: str) -> Callable[[Callable[[Yard], str]], Case]:
-    """Decorator: makes a case of a function."""
+def case(name: str, reason: str) -> Callable[[Callable[[SharedTestBed], str]], Case]:
+    """A decorator that makes a Case of a function."""
     return lambda run: Case(name, reason, run)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
+    """Unused TCP ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:

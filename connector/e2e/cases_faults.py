@@ -1,135 +1,134 @@
-"""Cases: bytes change and processes die, and the tokens stay right all the same."""
+"""Cases of faults: bytes change and processes die, and the tokens stay right."""
 
 from __future__ import annotations
 
 import os
 
 from e2e import faults, model
-from e2e.case import Yard, case
+from e2e.case import SharedTestBed, case
 from e2e.cases_reload import hit, resident, same
 from e2e.engineproc import EngineProcess
 from tests.agentproc import AgentProcess
 
-# The block of a prompt that is damaged: what lies before it is still good.
+# The index of the damaged block in a prompt. The blocks before it are good.
 _BAD = 3
 _GOOD_TOKENS = _BAD * model.BLOCK_TOKENS
 
 
-def control(yard: Yard) -> str:
-    """A block zeroed, or exchanged for that of another prompt, in live host memory changes the
-    tokens. Live memory is trusted, so that the connector must load what is there: when the tokens
-    stay the same, they tell nothing about the KV, and none of the cases means anything.
+def control(bed: SharedTestBed) -> str:
+    """Checks that damaged blocks in live host memory change the tokens.
 
-    Two blocks of one prompt exchanged would change nothing: their keys carry their positions, and
-    attention does not care where they lie.
+    The connector trusts live memory and loads the damaged blocks. If the tokens do not change,
+    equal tokens prove nothing in any case. The exchanged blocks are of two prompts. An exchange
+    within one prompt changes nothing, because a key carries its position.
     """
-    agent, engine = yard.main, yard.first
+    agent, engine = bed.main, bed.first
     for damage in (_zero, _exchange):
-        one, other = yard.prompt(330), yard.prompt(330)
-        tokens = [yard.stored(agent, engine, prompt).tokens for prompt in (one, other)]
-        damage(*(faults.host_place(resident(agent, prompt)[_BAD]) for prompt in (one, other)))
+        one, other = bed.prompt(330), bed.prompt(330)
+        tokens = [bed.stored(agent, engine, prompt).tokens for prompt in (one, other)]
+        damage(*(faults.host_location(resident(agent, prompt)[_BAD]) for prompt in (one, other)))
         for prompt, right in zip((one, other), tokens, strict=True):
             out = engine.generate(prompt)
-            yard.forget(agent, engine)
+            bed.reset_cache(agent, engine)
             assert out.cached == hit(len(prompt)), f"{out.cached} tokens were cached"
-            assert out.tokens != right, f"blind: tokens are the same after {damage.__name__}"
+            assert out.tokens != right, f"blind: the tokens are equal after {damage.__name__}"
         agent.post("/v1/reset", {"tier": "all"})
     return "a zeroed and an exchanged block change the tokens"
 
 
-def _zero(one: faults.Place, other: faults.Place) -> None:
+def _zero(one: faults.Location, other: faults.Location) -> None:
     faults.write(one, bytes(model.BLOCK_BYTES))
     faults.write(other, bytes(model.BLOCK_BYTES))
 
 
-def _exchange(one: faults.Place, other: faults.Place) -> None:
+def _exchange(one: faults.Location, other: faults.Location) -> None:
     kept = faults.read(one), faults.read(other)
     faults.write(one, kept[1])
     faults.write(other, kept[0])
 
 
-@case("flipped-byte-disk", "a block whose bytes changed on disk is a miss")
-def flipped_byte_disk(yard: Yard) -> str:
-    agent, engine = yard.main, yard.first
-    prompt = yard.prompt(330)
-    tokens = yard.stored(agent, engine, prompt).tokens
-    faults.flip(faults.disk_place(resident(agent, prompt)[_BAD]))
+@case("flipped-byte-disk", "a block with changed bytes on disk is a miss")
+def flipped_byte_disk(bed: SharedTestBed) -> str:
+    agent, engine = bed.main, bed.first
+    prompt = bed.prompt(330)
+    tokens = bed.stored(agent, engine, prompt).tokens
+    faults.flip(faults.disk_location(resident(agent, prompt)[_BAD]))
     agent.post("/v1/reset", {"tier": "host"})
-    before = yard.count(agent, "corrupt_reads")
+    before = bed.count(agent, "corrupt_reads")
     same(engine.generate(prompt), tokens, _GOOD_TOKENS)
-    found = yard.count(agent, "corrupt_reads") - before
+    found = bed.count(agent, "corrupt_reads") - before
     assert found == 1, f"{found} corrupt blocks were found"
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     return f"{_GOOD_TOKENS} of {hit(len(prompt))} tokens loaded"
 
 
-@case("flipped-byte-host-while-agent-down", "a change nobody watched is found by the next agent")
-def flipped_byte_host(yard: Yard) -> str:
-    agent, engine = yard.main, yard.first
-    prompt = yard.prompt(330)
-    tokens = yard.stored(agent, engine, prompt).tokens
+@case("flipped-byte-host-while-agent-down", "the next agent finds bytes that changed meanwhile")
+def flipped_byte_host(bed: SharedTestBed) -> str:
+    agent, engine = bed.main, bed.first
+    prompt = bed.prompt(330)
+    tokens = bed.stored(agent, engine, prompt).tokens
     bad = resident(agent, prompt)[_BAD]
-    faults.drop(agent, "disk", [bad])  # else it would be read from there, rightly
-    yard.kill(agent)
-    faults.flip(faults.host_place(bad))
-    _restart(yard, agent, engine)
+    faults.drop(agent, "disk", [bad])  # otherwise the agent reads the good copy
+    bed.kill(agent)
+    faults.flip(faults.host_location(bad))
+    _restart(bed, agent, engine)
     same(engine.generate(prompt), tokens, _GOOD_TOKENS)
-    found = yard.count(agent, "corrupt_host")
+    found = bed.count(agent, "corrupt_host")
     assert found == 1, f"{found} corrupt blocks were found in host memory"
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     return f"{_GOOD_TOKENS} of {hit(len(prompt))} tokens loaded"
 
 
-@case("agent-kill-restart", "engines outlive the agent, and the next one has what it had")
-def agent_kill_restart(yard: Yard) -> str:
-    agent, engine = yard.main, yard.first
-    prompt, running = yard.prompt(500), yard.prompt(100)
-    reference = yard.computed(engine, running, 400)
-    tokens = yard.stored(agent, engine, prompt).tokens
+@case("agent-kill-restart", "engines outlive the agent, and the next agent has the same blocks")
+def agent_kill_restart(bed: SharedTestBed) -> str:
+    agent, engine = bed.main, bed.first
+    prompt, running = bed.prompt(500), bed.prompt(100)
+    reference = bed.computed(engine, running, 400)
+    tokens = bed.stored(agent, engine, prompt).tokens
     arena = _files(resident(agent, prompt))
     request = engine.begin(running, 400)
     request.started()
-    yard.kill(agent)
+    bed.kill(agent)
     out = request.output()
-    assert out.tokens == reference, "the request that ran when the agent died went wrong"
-    engine.forget()
-    same(engine.generate(prompt), tokens, 0)  # nobody there: computed again
-    _restart(yard, agent, engine)
+    assert out.tokens == reference, "the agent's death changed the tokens of a running request"
+    engine.reset_cache()
+    same(engine.generate(prompt), tokens, 0)  # without an agent the engine computes
+    _restart(bed, agent, engine)
     same(engine.generate(prompt), tokens, hit(len(prompt)))
-    granted = yard.count(agent, "granted")
+    granted = bed.count(agent, "granted")
     assert granted == 0, f"{granted} slots were granted before the first hit"
-    assert _files(resident(agent, prompt)) == arena, "the blocks lie in other files than before"
-    yard.forget(agent, engine)
-    yard.settled(agent)
+    assert _files(resident(agent, prompt)) == arena, "the blocks are not in the same files"
+    bed.reset_cache(agent, engine)
+    bed.settled(agent)
     return f"{hit(len(prompt))} tokens from the files of the dead agent"
 
 
 def _files(blocks: list[faults.Block]) -> set[tuple[str, int]]:
-    """Path and inode of the host files in which blocks lie."""
-    paths = {faults.host_place(b).path for b in blocks}
+    """Path and inode of the host files of blocks."""
+    paths = {faults.host_location(b).path for b in blocks}
     return {(path, os.stat(path).st_ino) for path in paths}
 
 
-def _restart(yard: Yard, agent: AgentProcess, engine: EngineProcess) -> None:
-    """Starts a killed agent, waits for its engines and empties the engine's own cache."""
+def _restart(bed: SharedTestBed, agent: AgentProcess, engine: EngineProcess) -> None:
+    """Starts a killed agent, waits for its engines, and resets the engine's own cache."""
     agent.start()
-    yard.connected(agent)
-    engine.forget()
+    bed.connected(agent)
+    engine.reset_cache()
 
 
-@case("first-block-fails", "a load that fails at its first block is computed, not tried for ever")
-def first_block_fails(yard: Yard) -> str:
-    agent, engine = yard.main, yard.first
-    prompt = yard.prompt(330)
-    tokens = yard.stored(agent, engine, prompt).tokens
+@case("first-block-fails", "the engine computes a load that fails at its first block")
+def first_block_fails(bed: SharedTestBed) -> str:
+    agent, engine = bed.main, bed.first
+    prompt = bed.prompt(330)
+    tokens = bed.stored(agent, engine, prompt).tokens
     claims = agent.stats()["engines"]["claims"]
-    # As if the slot had been given to another block between the answer and the copy.
-    with faults.given_away(faults.host_place(resident(agent, prompt)[0])):
+    # Between the answer and the copy, the slot gets another block.
+    with faults.reassigned(faults.host_location(resident(agent, prompt)[0])):
         out = engine.generate(prompt)
     same(out, tokens, 0)
     tried = agent.stats()["engines"]["claims"] - claims
     assert tried == 1, f"the load was tried {tried} times"
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     same(engine.generate(prompt), tokens, hit(len(prompt)))
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     return "one try, then computed"

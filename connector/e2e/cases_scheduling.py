@@ -1,95 +1,95 @@
-"""Cases: what the engine's scheduler does to requests whose blocks are being copied."""
+"""Cases of scheduling: preemption, reuse and aborts during copies, and data-parallel ranks."""
 
 from __future__ import annotations
 
-from e2e.bed import MODEL_LEN
-from e2e.case import LORA, Skipped, Yard, case
+from e2e.testbed import MODEL_LEN
+from e2e.case import LORA, Skipped, SharedTestBed, case
 from e2e.cases_reload import hit, same
 from e2e.engineproc import EngineError
 from tests.agentproc import wait_until
 
 
-@case("preemption", "requests that lose their blocks halfway begin again and end as if alone")
-def preemption(yard: Yard) -> str:
-    agent, engine = yard.main, yard.first
-    # Together they need more blocks than there are.
-    prompts = [yard.prompt(256) for _ in range(6)]
-    references = [yard.computed(engine, p, 300) for p in prompts]
+@case("preemption", "a preempted request gives the same tokens as without preemption")
+def preemption(bed: SharedTestBed) -> str:
+    agent, engine = bed.main, bed.first
+    # The prompts together need more blocks than the device has.
+    prompts = [bed.prompt(256) for _ in range(6)]
+    references = [bed.computed(engine, p, 300) for p in prompts]
     before = engine.counts()[0].preempted
-    loads = yard.loaded(agent)
+    loads = bed.loaded(agent)
     requests = [engine.begin(p, 300) for p in prompts]
     for number, (request, tokens) in enumerate(zip(requests, references, strict=True)):
         out = request.output()
-        assert out.tokens == tokens, f"request {number} went wrong: {out.tokens}, want {tokens}"
+        assert out.tokens == tokens, f"request {number}: tokens {out.tokens}, want {tokens}"
     preempted = engine.counts()[0].preempted - before
-    assert preempted > 0, "nobody was preempted: the case shows nothing"
-    yard.forget(agent, engine)
+    assert preempted > 0, "blind: no request was preempted"
+    bed.reset_cache(agent, engine)
     for prompt, tokens in zip(prompts, references, strict=True):
         same(engine.generate(prompt, 300), tokens, hit(len(prompt)))
-        yard.forget(agent, engine)
-    yard.settled(agent)
-    return f"{preempted} preempted, {yard.loaded(agent) - loads} blocks loaded"
+        bed.reset_cache(agent, engine)
+    bed.settled(agent)
+    return f"{preempted} preempted, {bed.loaded(agent) - loads} blocks loaded"
 
 
-@case("store-races-reuse", "device blocks whose copy has not begun are not used for others")
-def store_races_reuse(yard: Yard) -> str:
-    agent, engine = yard.slow_agent, yard.slow
-    prompt = yard.prompt(330)
-    before, kept = yard.throttle.arrived("store"), yard.kept(agent)
-    yard.throttle.hold(stores=True)
+@case("store-races-reuse", "the engine does not reuse device blocks before their copy")
+def store_races_reuse(bed: SharedTestBed) -> str:
+    agent, engine = bed.slow_agent, bed.slow
+    prompt = bed.prompt(330)
+    before, kept = bed.throttle.arrived("store"), bed.blocks_stored(agent)
+    bed.throttle.hold(stores=True)
     tokens = engine.generate(prompt).tokens
-    wait_until("a store is held", lambda: yard.throttle.arrived("store") > before)
-    # The request has ended, so its blocks are free but for the store. These need all others.
+    wait_until("a store is held", lambda: bed.throttle.arrived("store") > before)
+    # The request has ended, so only the store holds its blocks. These prompts need all others.
     for _ in range(3):
-        engine.generate(yard.prompt(MODEL_LEN - 100))
-    assert yard.kept(agent) == kept, "blocks were stored while stores were held"
-    yard.throttle.hold()
-    wait_until("the blocks are stored", lambda: yard.kept(agent) > kept, 20.0)
-    yard.forget(agent, engine)
+        engine.generate(bed.prompt(MODEL_LEN - 100))
+    assert bed.blocks_stored(agent) == kept, "blocks were stored while stores were held"
+    bed.throttle.hold()
+    wait_until("the blocks are stored", lambda: bed.blocks_stored(agent) > kept, 20.0)
+    bed.reset_cache(agent, engine)
     same(engine.generate(prompt), tokens, hit(len(prompt)))
-    yard.forget(agent, engine)
-    yard.settled(agent)
-    return f"{yard.kept(agent) - kept} blocks stored late"
+    bed.reset_cache(agent, engine)
+    bed.settled(agent)
+    return f"{bed.blocks_stored(agent) - kept} blocks stored late"
 
 
-@case("abort-mid-load", "a request that is aborted while its blocks are loaded leaves nothing held")
-def abort_mid_load(yard: Yard) -> str:
-    agent, engine = yard.slow_agent, yard.slow
-    prompt = yard.prompt(330)
-    tokens = yard.stored(agent, engine, prompt).tokens
-    before = yard.throttle.arrived("load")
-    yard.throttle.hold(loads=True)
+@case("abort-mid-load", "an abort during a load leaves no block and no slot held")
+def abort_mid_load(bed: SharedTestBed) -> str:
+    agent, engine = bed.slow_agent, bed.slow
+    prompt = bed.prompt(330)
+    tokens = bed.stored(agent, engine, prompt).tokens
+    before = bed.throttle.arrived("load")
+    bed.throttle.hold(loads=True)
     request = engine.begin(prompt)
-    wait_until("a load is held", lambda: yard.throttle.arrived("load") > before)
+    wait_until("a load is held", lambda: bed.throttle.arrived("load") > before)
     engine.ask("abort", request=request.number).wait()
     out = request.output()
     assert out.finish == "abort" and not out.tokens, f"the request ended with {out}"
-    engine.generate(yard.prompt(300))  # the engine goes on meanwhile
-    yard.throttle.hold()
-    yard.forget(agent, engine)  # refused while a block is held
-    yard.settled(agent)
+    engine.generate(bed.prompt(300))  # other requests run meanwhile
+    bed.throttle.hold()
+    bed.reset_cache(agent, engine)  # vLLM refuses a reset while a block is held
+    bed.settled(agent)
     same(engine.generate(prompt), tokens, hit(len(prompt)))
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     return "nothing held afterwards"
 
 
 @case("two-dp-ranks", "the ranks of a data-parallel engine share one pool")
-def two_dp_ranks(yard: Yard) -> str:
-    agent = yard.main
+def two_dp_ranks(bed: SharedTestBed) -> str:
+    agent = bed.main
     try:
-        engine = yard.engine("ranks", agent, data_parallel_size=2, **LORA)
+        engine = bed.engine("ranks", agent, data_parallel_size=2, **LORA)
     except EngineError:
-        if any(e.logged(r"not in available memory nodes \[\]") for e in yard.running()):
-            raise Skipped("this vLLM wants a memory node for each rank") from None
+        if any(e.logged(r"not in available memory nodes \[\]") for e in bed.running()):
+            raise Skipped("this vLLM needs a memory node for each rank") from None
         raise
-    prompt = yard.prompt(500)
-    tokens = yard.stored(agent, engine, prompt, rank=0).tokens
+    prompt = bed.prompt(500)
+    tokens = bed.stored(agent, engine, prompt, rank=0).tokens
     same(engine.generate(prompt, rank=1), tokens, hit(len(prompt)))
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     same(engine.generate(prompt, rank=0), tokens, hit(len(prompt)))
-    yard.forget(agent, engine)
+    bed.reset_cache(agent, engine)
     steps = [c.steps for c in engine.counts()]
     assert len(steps) == 2 and all(steps), f"steps of the ranks: {steps}"
-    yard.settled(agent)
-    yard.stop(engine)
+    bed.settled(agent)
+    bed.stop(engine)
     return f"{hit(len(prompt))} tokens of rank 0 at rank 1"

@@ -36,6 +36,6 @@ CASES: tuple[Case, ...] = (
     two_dp_ranks,
     store_races_reuse,
     abort_mid_load,
-    # Looks at every engine that still runs.
+    # Measures every running engine.
     idle_engine,
 )

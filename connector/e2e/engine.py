@@ -1,11 +1,11 @@
-"""One vLLM engine as a child process, driven by lines of JSON.
+"""One vLLM engine as a child process that speaks lines of JSON.
 
     python -m e2e.engine OPTIONS    (one JSON object: arguments of AsyncEngineArgs)
 
-Requests come on standard input, one object a line with `id` and `op`; answers leave on what was
-standard output when the process began, one object a line with the same `id`, in the order in
-which they are ready. Standard output itself is pointed at standard error, because vLLM and its
-libraries log there. `shutdown` and the end of standard input end the engine.
+A request is a line on standard input with `id` and `op`. An answer is a line on the original
+standard output with the same `id`. Answers leave when they are ready, in any order. vLLM logs to
+standard output, so the process redirects it to standard error. The operation `shutdown` and the
+end of standard input end the engine.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-# Longest request line: a prompt of some thousand tokens.
+# Limit of a request line in bytes, enough for a prompt of some thousand tokens.
 _LINE_LIMIT = 1 << 22
 
 
 class Engine:
-    """Runs the operations; every public coroutine `op_NAME` is one."""
+    """Runs the operations. The coroutine `op_NAME` is the operation NAME."""
 
     def __init__(self, options: dict[str, Any], answers: TextIO) -> None:
         self._answers = answers
@@ -49,7 +49,7 @@ class Engine:
         self._answers.flush()
 
     async def run(self, requests: AsyncIterator[dict[str, Any]]) -> None:
-        """Serves until the requests end or one of them says shutdown."""
+        """Serves until the requests end or `shutdown` arrives."""
         self.answer(0, ready=True)
         async for request in requests:
             if request["op"] == "shutdown":
@@ -63,7 +63,7 @@ class Engine:
         number, op = request.pop("id"), request.pop("op")
         try:
             fields = await getattr(self, "op_" + op)(number, **request)
-        except Exception as err:  # the test decides what an error means
+        except Exception as err:  # the test process gets the error
             self.answer(number, error=f"{type(err).__name__}: {err}")
         else:
             self.answer(number, **fields)
@@ -78,8 +78,10 @@ class Engine:
         priority: int = 0,
         rank: int | None = None,
     ) -> dict[str, Any]:
-        """Greedy tokens. Says `started` when the first one is out. `cached` counts the prompt's
-        tokens that were not computed."""
+        """Greedy tokens of a prompt. Sends `started` after the first token.
+
+        cached: number of the prompt's tokens that were not computed.
+        """
         prompt = TokensPrompt(prompt_token_ids=tokens)
         if salt is not None:
             prompt["cache_salt"] = salt
@@ -110,13 +112,15 @@ class Engine:
         }
 
     async def op_abort(self, number: int, request: int) -> dict[str, Any]:
-        """Aborts the generate with that id; its own answer says how it ended."""
+        """Aborts the `generate` with the id `request`, which answers with its finish reason."""
         await self._llm.abort(f"r{request}")
         return {}
 
     async def op_reset(self, number: int, connector: bool = False) -> dict[str, Any]:
-        """Empties the engine's own prefix cache, and with `connector` what lies behind it.
-        `done` is false while a block is referenced."""
+        """Resets the engine's prefix cache, and with `connector` the connector's too.
+
+        done: false while a block is referenced.
+        """
         return {"done": await self._llm.reset_prefix_cache(reset_connector=connector)}
 
     async def op_load_adapter(self, number: int, lora: list[Any]) -> dict[str, Any]:

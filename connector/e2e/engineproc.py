@@ -1,12 +1,10 @@
-"""The test's end of one engine: starts e2e.engine, asks it, ends it and what belongs to it."""
+"""The test's side of one engine: starts e2e.engine, sends requests, ends all its processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -14,20 +12,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from e2e import probe_file
+from e2e.session import Session
 from tests.agentproc import wait_until
 
-_START_SECONDS = 240.0  # a cold file system reads gigabytes of libraries
+_START_SECONDS = 240.0  # the first start reads gigabytes of libraries
 _ANSWER_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _LOG_TAIL = 60  # lines
 
 
 class EngineError(AssertionError):
-    """The engine refused, failed or died; the text says which, and ends with its log."""
+    """The engine refused, failed or died. The text ends with the engine's log."""
 
 
 class Output(NamedTuple):
-    """What a request came to."""
+    """The result of a request."""
 
     tokens: list[int]
     cached: int  # tokens of the prompt that were not computed
@@ -35,7 +34,7 @@ class Output(NamedTuple):
 
 
 class Pending:
-    """One question on its way. Filled in by the engine's reader thread."""
+    """An operation without an answer yet. The engine's reader thread sets the answer."""
 
     def __init__(self, engine: EngineProcess, number: int) -> None:
         self._engine = engine
@@ -54,16 +53,16 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the answer has arrived."""
         return self._done.is_set()
 
     def started(self, seconds: float = _ANSWER_SECONDS) -> None:
-        """Waits for a request's first token."""
+        """Waits for a request's first token. EngineError after `seconds`."""
         if not self._started.wait(seconds):
             raise EngineError(f"no first token in {seconds} s\n{self._engine.log()}")
 
     def wait(self, seconds: float = _ANSWER_SECONDS) -> dict[str, Any]:
-        """The answer. EngineError for one that says error, and when there is none in time."""
+        """Waits for the answer. EngineError for an answer with an error, or after `seconds`."""
         if not self._done.wait(seconds):
             raise EngineError(f"no answer in {seconds} s\n{self._engine.log()}")
         if "error" in self._fields:
@@ -71,16 +70,15 @@ class Pending:
         return self._fields
 
     def output(self, seconds: float = _ANSWER_SECONDS) -> Output:
-        """The answer of a generate."""
+        """Waits for the answer of a `generate`."""
         fields = self.wait(seconds)
         return Output(fields["tokens"], fields["cached"], fields["finish"])
 
 
 class EngineProcess:
-    """One engine: the process that asks, its engine cores and their workers.
+    """One engine: the process of e2e.engine, its engine cores and their workers.
 
-    The constructor returns at once; ready() waits. All processes are in a session of their own,
-    by which they are found again, whoever of them has died.
+    The constructor does not wait; ready() does.
     """
 
     def __init__(
@@ -107,6 +105,7 @@ class EngineProcess:
                 start_new_session=True,
                 text=True,
             )
+        self._session = Session(self._process)
         self._reader = threading.Thread(target=self._read, name=f"{name} answers", daemon=True)
         self._reader.start()
 
@@ -126,12 +125,12 @@ class EngineProcess:
             pending._take({"error": "the engine's process ended"})
 
     def ready(self) -> EngineProcess:
-        """Waits until the engine serves."""
+        """Waits until the engine serves. Returns the engine."""
         self._ready.wait(_START_SECONDS)
         return self
 
     def ask(self, op: str, **fields: Any) -> Pending:
-        """Sends one operation of e2e.engine."""
+        """Sends an operation of e2e.engine."""
         with self._lock:
             pending = Pending(self, self._next)
             self._next += 1
@@ -145,16 +144,19 @@ class EngineProcess:
         return pending
 
     def begin(self, tokens: list[int], max_tokens: int = 8, **fields: Any) -> Pending:
-        """Starts a request; see op_generate for the fields."""
+        """Begins a request. fields: arguments of op_generate."""
         return self.ask("generate", tokens=tokens, max_tokens=max_tokens, **fields)
 
     def generate(self, tokens: list[int], max_tokens: int = 8, **fields: Any) -> Output:
         """Runs a request to its end."""
         return self.begin(tokens, max_tokens, **fields).output()
 
-    def forget(self) -> None:
-        """Empties the engine's own prefix cache. It is refused while a block is referenced, so
-        that it also shows that the connector lets go of what it held."""
+    def reset_cache(self) -> None:
+        """Resets the engine's own prefix cache.
+
+        vLLM refuses while a block is referenced. So a reset also shows that the connector holds no
+        block.
+        """
         wait_until(
             f"engine {self.name} resets its prefix cache: no block is referenced",
             lambda: self.ask("reset").wait()["done"],
@@ -162,26 +164,15 @@ class EngineProcess:
         )
 
     def counts(self) -> list[probe_file.Counts]:
-        """What e2e.probe counted, by rank."""
+        """The counters of e2e.probe, by rank."""
         return probe_file.read(self._probe)
 
     def pids(self) -> list[int]:
         """Every living process of the engine."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                text = (entry / "stat").read_text()
-            except OSError:
-                continue  # it has just ended
-            state, _, _, session = text.rpartition(")")[2].split()[:4]
-            if int(session) == self._process.pid and state != "Z":
-                found.append(int(entry.name))
-        return found
+        return self._session.pids()
 
     def log(self) -> str:
-        """The end of the engine's log, for messages of failed cases."""
+        """The end of the engine's log, for error messages."""
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:
@@ -189,40 +180,27 @@ class EngineProcess:
         return "\n".join(f"  {self.name}: {line[:400]}" for line in lines[-_LOG_TAIL:])
 
     def logged(self, pattern: str) -> list[str]:
-        """Lines of the log that contain a match."""
+        """The lines of the log that match a regular expression."""
         lines = self._log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(pattern, line)]
 
     def kill9(self) -> None:
-        """Ends every process of the engine at once, and cleans up the shared memory that they
-        had no time to unlink. Python's own helper, which does the same for semaphores, is left
-        alone: it ends when the others have."""
-        self._note_shared_memory()
-        for pid in self.pids():
-            try:
-                if b"resource_tracker" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue  # it has just ended
-        self._process.wait()
-        wait_until(
-            f"every process of engine {self.name} is gone", lambda: not self.pids(), _STOP_SECONDS
-        )
+        """Kills every process of the engine and unlinks their shared memory."""
+        self._session.kill9(_STOP_SECONDS)
         self._reader.join(_STOP_SECONDS)
-        self._unlink_shared_memory()
 
     def leave(self) -> None:
-        """Asks for an orderly end, which takes seconds; close() waits for it."""
+        """Asks the engine to shut down, which takes seconds. close() waits for the end."""
         if self._process.poll() is None and self._ready.done and not self._leaving:
             self._leaving = True
-            self._note_shared_memory()
+            self._session.note_shared_memory()
             try:
                 self.ask("shutdown")
             except (EngineError, OSError):
-                pass  # it has ended by itself
+                pass  # the engine has ended already
 
     def close(self) -> None:
-        """An orderly end; what does not end in time is killed. May be called again."""
+        """Shuts the engine down, and kills the rest after a time limit. May be called again."""
         self.leave()
         if self._leaving:
             try:
@@ -230,17 +208,3 @@ class EngineProcess:
             except subprocess.TimeoutExpired:
                 pass  # killed below
         self.kill9()
-
-    def _note_shared_memory(self) -> None:
-        """Remembers the shared memory files that vLLM's processes have mapped: ours and, by the
-        names that Python and vLLM give theirs, nobody else's."""
-        for pid in self.pids():
-            try:
-                maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
-            except OSError:
-                continue
-            self._shared.update(re.findall(r"/dev/shm/(?:psm_|sem\.|vllm|nccl|torch_)\S+", maps))
-
-    def _unlink_shared_memory(self) -> None:
-        for path in self._shared:
-            pathlib.Path(path).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Faults from outside the product: bytes that change in the files of an agent's tiers."""
+"""Faults from outside the product: changed bytes in the files of an agent's tiers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from e2e import model
 from tests.agentproc import AgentProcess
 
-# Where the first slot of a host file begins: behind one page of generation words, which is
-# enough for the slots of the small files that the tests use. Slots have no gaps, because a
-# block here is a multiple of a page.
+# Offset of the first slot in a host file. The generation words of the small test files fit in one
+# page. A block is a multiple of a page, so slots have no gaps.
 _DATA_OFFSET = 4096
 
 
-class Place(NamedTuple):
-    """Where a block lies."""
+class Location(NamedTuple):
+    """File and offset of a block."""
 
     path: str
     offset: int
@@ -29,57 +28,57 @@ class Block(NamedTuple):
 
     namespace: str
     hash: str
-    host: Place | None
-    disk: Place | None
+    host: Location | None
+    disk: Location | None
 
 
 def blocks(agent: AgentProcess) -> list[Block]:
-    """Every block that the agent keeps, in the order in which it lists them."""
+    """All blocks of the agent, in the order of its list."""
 
-    def place(block: dict[str, Any], tier: str) -> Place | None:
+    def location(block: dict[str, Any], tier: str) -> Location | None:
         found = block.get(tier)
-        return Place(found["path"], found["offset"]) if found else None
+        return Location(found["path"], found["offset"]) if found else None
 
     return [
-        Block(pool["namespace"], b["hash"], place(b, "host"), place(b, "disk"))
+        Block(pool["namespace"], b["hash"], location(b, "host"), location(b, "disk"))
         for pool in agent.get("/v1/pools")
         for b in pool["blocks"]
     ]
 
 
-def host_place(block: Block) -> Place:
-    """Where it lies in host memory; it must."""
+def host_location(block: Block) -> Location:
+    """The block's location in host memory. AssertionError without one."""
     assert block.host is not None, f"block {block.hash} is not in host memory"
     return block.host
 
 
-def disk_place(block: Block) -> Place:
-    """Where it lies on disk; it must."""
+def disk_location(block: Block) -> Location:
+    """The block's location on disk. AssertionError without one."""
     assert block.disk is not None, f"block {block.hash} is not on disk"
     return block.disk
 
 
-def read(place: Place) -> bytes:
+def read(location: Location) -> bytes:
     """The bytes of a block."""
-    with open(place.path, "rb") as f:
-        return os.pread(f.fileno(), model.BLOCK_BYTES, place.offset)
+    with open(location.path, "rb") as f:
+        return os.pread(f.fileno(), model.BLOCK_BYTES, location.offset)
 
 
-def write(place: Place, data: bytes) -> None:
-    """Overwrites the beginning of a block."""
-    with open(place.path, "r+b") as f:
-        os.pwrite(f.fileno(), data, place.offset)
+def write(location: Location, data: bytes) -> None:
+    """Overwrites the first bytes of a block."""
+    with open(location.path, "r+b") as f:
+        os.pwrite(f.fileno(), data, location.offset)
         os.fsync(f.fileno())
 
 
-def flip(place: Place, at: int = model.BLOCK_BYTES // 2) -> None:
-    """Flips one bit of a block."""
-    spot = Place(place.path, place.offset + at)
+def flip(location: Location, at: int = model.BLOCK_BYTES // 2) -> None:
+    """Flips one bit in byte `at` of a block."""
+    spot = Location(location.path, location.offset + at)
     write(spot, bytes([read(spot)[0] ^ 0x10]))
 
 
 def drop(agent: AgentProcess, tier: str, wanted: list[Block]) -> None:
-    """Has the agent forget blocks in one tier ("host" or "disk")."""
+    """Removes blocks from one tier of the agent ("host" or "disk")."""
     by_namespace: dict[str, list[str]] = {}
     for block in wanted:
         by_namespace.setdefault(block.namespace, []).append(block.hash)
@@ -90,19 +89,21 @@ def drop(agent: AgentProcess, tier: str, wanted: list[Block]) -> None:
 
 
 @contextmanager
-def given_away(place: Place) -> Iterator[None]:
-    """A slot in host memory has another generation and other bytes for a while, as when it was
-    given to another block under the reader's eyes."""
-    index, rest = divmod(place.offset - _DATA_OFFSET, model.BLOCK_BYTES)
-    assert rest == 0, f"{place}: no slot of {model.BLOCK_BYTES} bytes begins there"
+def reassigned(location: Location) -> Iterator[None]:
+    """A context in which a host slot has another generation and other bytes.
+
+    A reader sees the same when the agent gives the slot to another block.
+    """
+    index, rest = divmod(location.offset - _DATA_OFFSET, model.BLOCK_BYTES)
+    assert rest == 0, f"{location}: no slot of {model.BLOCK_BYTES} bytes begins there"
     word = struct.Struct("<Q")
-    data = read(place)
-    with open(place.path, "r+b") as f:
+    data = read(location)
+    with open(location.path, "r+b") as f:
         (generation,) = word.unpack(os.pread(f.fileno(), word.size, index * word.size))
         os.pwrite(f.fileno(), word.pack(generation + 2), index * word.size)
-        write(place, data[::-1])
+        write(location, data[::-1])
         try:
             yield
         finally:
-            write(place, data)
+            write(location, data)
             os.pwrite(f.fileno(), word.pack(generation), index * word.size)

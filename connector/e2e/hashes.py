@@ -1,7 +1,7 @@
-"""Block hashes computed from tokens, independently of the agent: docs/events.md, section 2.
+"""Block hashes from tokens, without code of the agent: docs/events.md, section 2.
 
-XXH3-64 for inputs of 9 to 128 bytes, which is what blocks of 32 tokens, pairs of hashes and the
-names of the tests need.
+XXH3-64 takes inputs of 9 to 128 bytes here. Blocks of 32 tokens, pairs of hashes and the names of
+the tests have these sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECRET = bytes.fromhex(
 
 
 def chain(tokens: list[int], *, lora_name: str = "", salt: str = "") -> list[str]:
-    """SequenceHash of every complete block of a prompt, 16 hexadecimal digits each."""
+    """The SequenceHashes of a prompt's complete blocks, 16 hexadecimal digits each."""
     seed = _SEED
     if lora_name:
         seed += xxh3(lora_name.encode(), 0)
@@ -39,7 +39,7 @@ def chain(tokens: list[int], *, lora_name: str = "", salt: str = "") -> list[str
 
 
 def xxh3(data: bytes, seed: int) -> int:
-    """XXH3-64. ValueError for a length that is not 9..128."""
+    """The XXH3-64 of data. ValueError for a length outside 9..128."""
     size = len(data)
     if not 9 <= size <= 128:
         raise ValueError(f"{size} bytes, want 9..128")

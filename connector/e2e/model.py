@@ -1,9 +1,8 @@
-"""The model of the tests: a tiny Llama and two LoRA adapters, made from seeds.
+"""The model of the tests: a tiny Llama and LoRA adapters, from random seeds.
 
-The weights are drawn so that attention decides the output: a block of KV that is zero, stale or
-another's changes the next tokens. (Weights as small as those that vLLM's own dummy
-loader draws would hide all of that.) Files are written as safetensors, without torch, so that
-the process that runs the cases stays light.
+With these weights attention decides the output, so a zeroed, stale or exchanged block of KV changes
+the next tokens. The small weights of vLLM's dummy loader would hide such damage. The module writes
+safetensors without torch, so that the test process starts fast.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-BLOCK_TOKENS = 32  # the least that vLLM's CPU backend takes
+BLOCK_TOKENS = 32  # the smallest block of vLLM's CPU backend
 LAYERS = 3
 HIDDEN = 128
 HEADS = 4
@@ -25,15 +24,17 @@ MLP = 256
 VOCABULARY = 1024
 MAX_TOKENS = 2048
 
-# Bytes of one block: key and value of every token, layer and head, in float32.
+# Bytes of a block: key and value of every token, layer and head, in float32.
 BLOCK_BYTES = LAYERS * 2 * BLOCK_TOKENS * KV_HEADS * HEAD_DIM * 4
 
 _LORA_RANK = 8
 
 
 def write_model(directory: pathlib.Path, seed: int) -> None:
-    """Writes config.json and model.safetensors. Another seed gives other weights under the same
-    names and in files of the same size."""
+    """Writes config.json and model.safetensors.
+
+    Another seed gives other weights, with the same names and file sizes.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -59,8 +60,7 @@ def write_model(directory: pathlib.Path, seed: int) -> None:
 
 
 def write_adapter(directory: pathlib.Path, seed: int) -> None:
-    """Writes a LoRA adapter in peft's format. It changes the values that attention gathers, and
-    so the KV cache itself: blocks of two adapters must never be mixed."""
+    """Writes a LoRA adapter in peft's format. The adapter changes the KV of a prompt."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
@@ -86,11 +86,11 @@ def _weights(seed: int) -> Iterator[tuple[str, np.ndarray]]:
 
     yield "model.embed_tokens.weight", draw.standard_normal((VOCABULARY, HIDDEN), dtype=np.float32)
     yield "model.norm.weight", np.ones(HIDDEN, np.float32)
-    # A large gain here spreads the logits, so that rounding does not choose the token.
+    # A large gain spreads the logits, so that rounding does not change the token.
     yield "lm_head.weight", matrix(VOCABULARY, HIDDEN, 5.0)
     shapes = (
-        # The gain of the queries makes attention pick few positions, those of values and
-        # output make what it picks outweigh the token itself.
+        # The gain of q_proj makes attention select few positions. The gains of v_proj and o_proj
+        # make the selected values outweigh the token itself.
         ("self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN, 2.5),
         ("self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN, 1.0),
         ("self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN, 2.0),
@@ -119,8 +119,11 @@ def _adapter_weights(seed: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
-    """Length of the header as u64, the header as JSON padded with spaces to eight bytes, then
-    the tensors, all little-endian and without gaps."""
+    """Writes a safetensors file.
+
+    The file has the header's length as u64, the JSON header padded with spaces to eight bytes, and
+    the tensors without gaps. All numbers are little-endian.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, tensor in tensors.items():

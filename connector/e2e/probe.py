@@ -1,8 +1,7 @@
-"""What the tests count inside an engine core, from outside the connector.
+"""Counters inside an engine core, independent of the connector.
 
-vLLM loads the scheduler class that it is told to by name. This one is vLLM's own plus two
-counters in a file that the test process reads: neither vLLM nor the connector is changed, and
-a step is counted even if nothing is reported to anybody.
+vLLM loads a scheduler class by name. This class is vLLM's own with two counters in a file that the
+test process reads. It counts every step, even one without any output.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from e2e.probe_file import ENV, LAYOUT, Counts
 
 
 class CountingScheduler(AsyncScheduler):
-    """vLLM's scheduler, counted."""
+    """vLLM's scheduler with counters of steps and preemptions."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        # The rank is 0 in every rank of a model whose ranks do not compute together.
+        # data_parallel_rank is 0 in all ranks if the ranks do not compute together.
         rank = vllm_config.parallel_config.data_parallel_index
         path = os.path.join(os.environ[ENV], f"rank-{rank}")
         fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)

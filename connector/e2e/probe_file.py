@@ -1,4 +1,4 @@
-"""The counters that e2e.probe keeps in a file and the test process reads. Imports no vLLM."""
+"""The file of e2e.probe's counters, which the test process reads. Imports no vLLM."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LAYOUT = struct.Struct("<QQQ")
 
 
 class Counts(NamedTuple):
-    """Cumulative since the engine core started."""
+    """Counters since the engine core started."""
 
     steps: int  # calls of schedule()
-    preempted: int  # requests that lost their blocks and begin again
+    preempted: int  # preempted requests
     pid: int  # of the engine core
 
 
 def read(directory: pathlib.Path) -> list[Counts]:
-    """The counters of every engine core that was given `directory`, in the order of ranks."""
+    """The counters of every engine core that writes to `directory`, in the order of ranks."""
     return [Counts(*LAYOUT.unpack(p.read_bytes())) for p in sorted(directory.glob("rank-*"))]

@@ -1,7 +1,8 @@
-"""The other processes of the product that a run needs: a NATS server and the router."""
+"""Other processes of a run: a NATS server and the router."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,16 +18,27 @@ _STOP_SECONDS = 10.0
 
 
 class Service:
-    """`blockyard ARGUMENTS` as a child process, started when it has printed its ready line."""
+    """`blockyard ARGUMENTS` as a child process. The constructor waits for its ready line.
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    log: file for the process's log; without it errors go to this process's stderr.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        log: pathlib.Path | None = None,
+    ) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("BLOCKYARD_", "DYN_"))}
-        self._process = subprocess.Popen(
-            [str(binary()), *arguments],
-            env={**kept, "BLOCKYARD_LOG_LEVEL": "error", **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
+        level = "info" if log else "error"
+        with open(log, "ab") if log else contextlib.nullcontext() as stderr:
+            self._process = subprocess.Popen(
+                [str(binary()), *arguments],
+                env={**kept, "BLOCKYARD_LOG_LEVEL": level, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         assert self._process.stdout is not None
         name = " ".join(["blockyard", *arguments])
         if not select.select([self._process.stdout], [], [], _START_SECONDS)[0]:
@@ -38,13 +50,18 @@ class Service:
             raise AssertionError(f"{name}: ended with status {self._process.returncode}")
         self.ready: dict[str, Any] = json.loads(line)
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def get(self, path: str, key: str = "http") -> Any:
-        """Parsed JSON from the HTTP server that the ready line names under key."""
+        """The parsed JSON at `path`. key: field of the ready line with the server's address."""
         with urllib.request.urlopen(f"http://{self.ready[key]}{path}", timeout=10) as answer:
             return json.loads(answer.read())
 
     def close(self) -> None:
-        """Ends it. May be called again."""
+        """Ends the process. May be called again."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -56,7 +73,7 @@ class Service:
 
 
 class NatsServer:
-    """A NATS server on a port that the kernel picks."""
+    """A NATS server on an unused port."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         path = binary().with_name("nats-server")
@@ -74,7 +91,7 @@ class NatsServer:
         self.url: str = json.loads(file.read_text())["nats"][0]
 
     def close(self) -> None:
-        """Ends it. May be called again."""
+        """Ends the server. May be called again."""
         self._process.kill()
         self._process.wait()
 

@@ -1,7 +1,7 @@
-"""The connector under test with a gate in front of its copies, for cases that need slow ones.
+"""The connector under test with a gate before its copies, for cases with delayed copies.
 
-vLLM loads SlowConnector by name. It is BlockyardConnector; only the mover of its worker is
-another: it copies as a device does, later than it is told to, and not before the test says so.
+vLLM loads SlowConnector by name. Only the worker's mover differs from BlockyardConnector: a copy
+begins when the test opens the gate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from e2e.slow_file import ENV, Throttle
 
 
 class _Gated:
-    """A copy that is made when it is looked at and the gate is open."""
+    """A copy that done() makes if the gate is open."""
 
     def __init__(self, kind: str, throttle: Throttle, copy: Callable[[], object]) -> None:
         self._kind = kind
@@ -34,7 +34,7 @@ class _Gated:
 
 
 class GatedMover(numpy_mover.NumpyMover):
-    """The mover that a vLLM on CPU gets, behind a gate."""
+    """The mover of vLLM on CPU, behind a gate."""
 
     def __init__(self, pages: mover.Pages) -> None:
         super().__init__(pages)
@@ -48,7 +48,7 @@ class GatedMover(numpy_mover.NumpyMover):
 
 
 class SlowConnector(BlockyardConnector):
-    """Loaded by vLLM through kv_connector_module_path."""
+    """BlockyardConnector with a GatedMover. vLLM loads it by kv_connector_module_path."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         numpy_mover.NumpyMover = GatedMover  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""How slow the copies of e2e.slow's connector are: set by the test, read by the workers."""
+"""The gate of e2e.slow's copies, in a file that the test and the workers share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import struct
 
 ENV = "BLOCKYARD_E2E_THROTTLE"
 _FLAGS = struct.Struct("<QQ")  # hold loads, hold stores
-_COUNTS = struct.Struct("<QQ")  # loads and stores that have come to the gate
+_COUNTS = struct.Struct("<QQ")  # loads and stores that have reached the gate
 
 
 class Throttle:
-    """A gate in a shared file. While it is shut for a kind of copy, none of that kind begins."""
+    """A gate in a shared file. No copy of a kind begins while the gate is shut for the kind."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class Throttle:
         os.close(fd)
 
     def hold(self, *, loads: bool = False, stores: bool = False) -> None:
-        """Shuts the gate for what is true and opens it for the rest."""
+        """Shuts the gate for the kinds that are true, and opens it for the others."""
         _FLAGS.pack_into(self._map, 0, loads, stores)
 
     def held(self, kind: str) -> bool:
@@ -31,7 +31,7 @@ class Throttle:
         return bool(_FLAGS.unpack_from(self._map, 0)[kind == "store"])
 
     def arrive(self, kind: str) -> None:
-        """A worker counts a copy that has come to the gate. Only one process may do so."""
+        """Counts a copy that has reached the gate. Only one process may call it."""
         loads, stores = _COUNTS.unpack_from(self._map, _FLAGS.size)
         if kind == "store":
             stores += 1
@@ -40,7 +40,7 @@ class Throttle:
         _COUNTS.pack_into(self._map, _FLAGS.size, loads, stores)
 
     def arrived(self, kind: str) -> int:
-        """Copies of a kind that have come to the gate so far."""
+        """The number of copies of a kind that have reached the gate."""
         return _COUNTS.unpack_from(self._map, _FLAGS.size)[kind == "store"]
 
     def close(self) -> None:

@@ -2,10 +2,10 @@
 
     python3 connector/tests [--tally FILE] [PATTERN...]
 
-Prints one line for each test module, every failure in full and every reason for which tests
-were skipped, then "N passed, N failed". With --tally the counts are also appended to FILE as
-"PASSED FAILED", the form that scripts/test.sh adds up. A module that cannot be imported is a
-failure. The exit status is 1 when anything failed or nothing ran.
+Prints one line for each test module, every failure in full, and every reason for skipped tests.
+The last line is "N passed, N failed". --tally appends the counts to FILE as "PASSED FAILED", for
+scripts/test.sh. A module that cannot be imported is a failure. The exit status is 1 when a test
+failed or none ran.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class ModuleResult(unittest.TestResult):
-    """Counts what one module's tests did."""
+    """Counts the results of one module's tests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def run_module(name: str) -> ModuleResult:
 
 
 def modules(patterns: list[str]) -> list[str]:
-    """Names of the test modules that match a pattern; all of them without one."""
+    """The names of the test modules that match a pattern. Without patterns: all modules."""
     names = sorted(path.stem for path in HERE.glob("test_*.py"))
     if not patterns:
         return names
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--tally", metavar="FILE", help="append the counts to FILE")
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="part of a module's name")
     args = parser.parse_args()
-    logging.lastResort = None  # warnings belong to what the tests provoke
+    logging.lastResort = None  # the tests provoke warnings
     sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kvbm")]
     passed = failed = 0
     skipped: collections.Counter[str] = collections.Counter()

@@ -1,8 +1,8 @@
-"""A real agent as a child process: started, killed, restarted and asked by tests.
+"""A real agent as a child process, which tests start, kill, restart and query.
 
-Every agent has a socket, a host tier and, when asked for, a disk tier of its own in temporary
-directories, and serves its administration on a port that the kernel picks. close() ends the
-process and removes all of it; a process that is still alive when the interpreter exits is killed.
+Every agent has its own socket, host tier and optional disk tier in temporary directories. Its HTTP
+servers listen on unused ports. close() ends the process and removes the directories. The exit of
+the interpreter closes all agents.
 """
 
 from __future__ import annotations
@@ -29,20 +29,25 @@ _LOG_TAIL = 4000
 
 
 def binary() -> pathlib.Path:
-    """Where the agent's binary is looked for: $BLOCKYARD_BIN, else bin/blockyard."""
+    """The path of the agent's binary: $BLOCKYARD_BIN, else bin/blockyard."""
     return pathlib.Path(os.environ.get("BLOCKYARD_BIN") or _REPOSITORY / "bin" / "blockyard")
 
 
 def needs_agent(test: Any) -> Any:
-    """Decorator of a test case or test: skipped, with the reason, where no agent was built."""
+    """A decorator that skips a test case or test without the agent's binary."""
     path = binary()
     return unittest.skipUnless(
         os.access(path, os.X_OK), f"no agent: {path} is missing (make build, or BLOCKYARD_BIN)"
     )(test)
 
 
-def wait_until(what: str, condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """The first true value of condition; AssertionError naming `what` after `seconds`."""
+def wait_until(
+    what: str, condition: Callable[[], Any], seconds: float = 10.0, pause: float = 0.001
+) -> Any:
+    """Waits for the first true value of condition() and returns it.
+
+    AssertionError with the text `what` after `seconds`. pause: seconds between two calls.
+    """
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -50,14 +55,14 @@ def wait_until(what: str, condition: Callable[[], Any], seconds: float = 10.0) -
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.001)
+        time.sleep(pause)
 
 
 class AgentProcess:
-    """One agent. Started by the constructor, which returns when it serves.
+    """One agent. The constructor starts the agent and waits until it serves.
 
-    flags are passed on as they are; the sizes are those of the agent's command line. The
-    environment's BLOCKYARD_* and DYN_KVBM_* variables do not reach it; those in env do.
+    host_size, disk_size, flags: arguments of the agent's command line. env: variables for the
+    agent, which does not get BLOCKYARD_* and DYN_KVBM_* variables of this process.
     """
 
     def __init__(
@@ -103,7 +108,7 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """The agent's process id, 0 while none runs."""
+        """The agent's process id. 0: no agent runs."""
         return self.process.pid if self.process is not None else 0
 
     def start(self) -> None:
@@ -137,20 +142,20 @@ class AgentProcess:
         return line
 
     def kill9(self) -> None:
-        """Ends the agent as a crash would, and returns when it is gone."""
+        """Kills the agent with SIGKILL and waits for its end."""
         self._end(signal.SIGKILL)
 
     def terminate(self, seconds: float = 30.0) -> int:
-        """Asks the agent to stop (SIGTERM) and returns its exit status when it has."""
+        """Stops the agent with SIGTERM. Returns its exit status."""
         return self._end(signal.SIGTERM, seconds)
 
     def signal(self, number: int) -> None:
-        """Sends a signal, such as SIGTERM without waiting, SIGSTOP or SIGCONT."""
+        """Sends a signal, such as SIGSTOP or SIGCONT. Does not wait."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def wait_gone(self, seconds: float = 30.0) -> int:
-        """Waits until a process that was told to stop has, and returns its exit status."""
+        """Waits for the end of a process after a signal. Returns its exit status."""
         process = self.process
         assert process is not None
         status = process.wait(seconds)
@@ -158,7 +163,7 @@ class AgentProcess:
         return status
 
     def restart(self) -> None:
-        """Kills the agent if it runs (kill -9) and starts one on the same directories."""
+        """Kills a running agent with SIGKILL, and starts an agent with the same directories."""
         if self.process is not None:
             self.kill9()
         self.start()
@@ -168,7 +173,7 @@ class AgentProcess:
         if process is None:
             return 0
         process.send_signal(number)
-        process.send_signal(signal.SIGCONT)  # one that a test has stopped must see it too
+        process.send_signal(signal.SIGCONT)  # a process stopped by SIGSTOP must get the signal too
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -185,11 +190,11 @@ class AgentProcess:
         self.process = None
 
     def get(self, path: str) -> Any:
-        """GET from the agent: parsed JSON, or text where it is none."""
+        """The answer of a GET: parsed JSON, or the text of another format."""
         return self._ask(path, None)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """POST to operators' listener of a JSON body (an empty one by default)."""
+        """The answer of a POST with a JSON body to the operators' listener."""
         return self._ask(path, json.dumps(body or {}).encode())
 
     def _ask(self, path: str, body: bytes | None) -> Any:
@@ -209,11 +214,11 @@ class AgentProcess:
             return text
 
     def stats(self) -> dict[str, Any]:
-        """What GET /v1/stats says now."""
+        """The answer of GET /v1/stats."""
         return self.get("/v1/stats")
 
     def log(self) -> str:
-        """The end of what the agent has logged, for messages of failed tests."""
+        """The end of the agent's log, for error messages."""
         try:
             return self.log_path.read_text(errors="replace")[-_LOG_TAIL:]
         except OSError:

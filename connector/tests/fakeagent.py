@@ -1,8 +1,8 @@
-"""A naive agent without sockets, for tests that choose when each frame is handled.
+"""A simple model of an agent without sockets. A test chooses when the agent handles each frame.
 
-It answers by the rules of docs/protocol.md and raises Violation where a connector breaks one that
-the real agent cannot see or would only answer with ERROR. Blocks are strings of tokens, slots
-hold whatever a test's workers wrote.
+The model answers by the rules of docs/protocol.md. It raises Violation when a connector breaks a
+rule that the real agent cannot check, or would answer with ERROR. A slot's content is the object
+that the test's workers wrote.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from tests.fakelink import PAGE, FakeLink, Memory, Open, Session, Violation
 
 
 class FakeAgent:
-    """Slots, sessions and former sessions. in_use tells whether a copy of a slot is in flight."""
+    """Slots, sessions, and the sessions of earlier agents.
+
+    in_use(slot): whether a copy of the slot is in flight. orphaned: sessions of agents that died,
+    by number. faults, fullness: probabilities of a refused frame, and of a full socket.
+    """
 
     def __init__(self, rng: random.Random, slots: int, in_use: Callable[[int], bool]) -> None:
         self.rng = rng
         self.slots = [Memory() for _ in range(slots)]
         self.in_use = in_use
         self.links: list[FakeLink] = []
-        self.formers: dict[int, Session] = {}
+        self.orphaned: dict[int, Session] = {}
         self.alive = True
         self.nonce = 1
-        self.faults = 0.0  # how often a frame is refused for no reason
-        self.fullness = 0.0  # how often a frame finds no room
+        self.faults = 0.0
+        self.fullness = 0.0
         self.max_requests = 6
-        self.workers = 1  # that CLAIMED tells of
+        self.workers = 1  # the number in CLAIMED
         self.claims: list[tuple[int, bytes, bytes]] = []  # LOADs: job, slots, device blocks
         self.seen: dict[int, set[int]] = collections.defaultdict(set)
         self.commits = 0
@@ -47,16 +51,16 @@ class FakeAgent:
         return link
 
     def die(self) -> None:
-        """kill -9: what was sealed stays, what was granted or pinned is kept for its session."""
+        """kill -9: sealed blocks remain, and so do granted and pinned slots for their sessions."""
         self.alive = False
         for link in self.links:
             link.closed = True
             if link.session is not None and not link.session.bye:
-                self.formers[link.session.number] = link.session
+                self.orphaned[link.session.number] = link.session
         self.links.clear()
         for memory in self.slots:
-            if memory.state == "resident" and self.rng.random() < 0.3:  # was not sealed
-                memory.state = "away" if memory.pins else "free"
+            if memory.state == "resident" and self.rng.random() < 0.3:  # not sealed yet
+                memory.state = "quarantined" if memory.pins else "free"
                 memory.key = None
 
     def start(self) -> None:
@@ -64,12 +68,12 @@ class FakeAgent:
         self.nonce += 1
 
     def cut(self, link: FakeLink) -> None:
-        """A connection ends while both live: pins drop at once, grants stay out of use."""
+        """Ends a connection of living processes: unpins at once and quarantines granted slots."""
         link.closed = True
         session = link.session
         for r in session.all() if session is not None and not session.bye else ():
             for slot in r.grants:
-                self.slots[slot].state = "away"
+                self.slots[slot].state = "quarantined"
             self._unpin(r, r.pins, checked=False)
         if link in self.links:
             self.links.remove(link)
@@ -81,7 +85,7 @@ class FakeAgent:
 
     def _free(self, slot: int) -> None:
         if self.in_use(slot):
-            raise Violation(f"slot {slot} is given back while a copy is in flight")
+            raise Violation(f"slot {slot} is freed while a copy is in flight")
         memory = self.slots[slot]
         memory.state, memory.key = "free", None
 
@@ -93,7 +97,7 @@ class FakeAgent:
             memory = self.slots[slot]
             memory.pins[id(r)] -= 1
             memory.pins += collections.Counter()
-            if checked and not memory.pins and memory.state != "away" and self.in_use(slot):
+            if checked and not memory.pins and memory.state != "quarantined" and self.in_use(slot):
                 raise Violation(f"slot {slot} is unpinned while a copy is in flight")
 
     def _drop_grants(self, r: Open) -> None:
@@ -116,7 +120,7 @@ class FakeAgent:
     # Frames.
 
     def handle(self, link: FakeLink) -> None:
-        """Handles the oldest frame that was sent."""
+        """Handles the oldest sent frame."""
         frame_type, corr, body = link.sent.popleft()
         if frame_type == frames.HELLO:
             self._hello(link, corr, body)
@@ -128,7 +132,7 @@ class FakeAgent:
             return
         give_back = (frames.ABORT, frames.RELEASE, frames.CLOSE, frames.BYE, frames.RESET)
         if frame_type not in give_back and self.rng.random() < self.faults:
-            if frame_type == frames.OPEN:  # it ends the earlier generation all the same
+            if frame_type == frames.OPEN:  # even a refused OPEN ends the earlier generation
                 self.on_open(link, session, corr, body)
                 if self.rng.random() < 0.5:
                     del session.requests[body["req"]]
@@ -167,7 +171,7 @@ class FakeAgent:
 
     def _holder(self, session: Session, body: dict) -> Open | None:
         if (body["req"], body["gen"]) == (frames.RESUMED_REQUEST, 0):
-            return session.held
+            return session.inherited
         r = session.requests.get(body["req"])
         if r is not None and r.generation == body["gen"]:
             return r
@@ -195,7 +199,7 @@ class FakeAgent:
         if r is None:
             return
         if body["offset"] != len(r.tokens):
-            raise Violation(f"APPEND at {body['offset']}, but there are {len(r.tokens)} tokens")
+            raise Violation(f"APPEND at {body['offset']}, want {len(r.tokens)}")
         r.tokens.extend(unpack_u32(body["tokens"]))
 
     def on_lookup(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
@@ -209,7 +213,7 @@ class FakeAgent:
             if slot is None or (slot not in r.pins.values() and self.rng.random() < 0.02):
                 break
             if not body["wait_ms"] and self.rng.random() < 0.1:
-                coming = 1  # say that it is on disk still
+                coming = 1  # report that the block is on disk
                 break
             if r.pins.get(block) != slot:
                 self._unpin(r, [block], checked=False)
@@ -288,7 +292,7 @@ class FakeAgent:
     def on_commit(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         found = self._granted(session, body)
         if found is None:
-            raise Violation("COMMIT for a request that holds nothing")
+            raise Violation("COMMIT for a request without grants")
         r, slots = found
         for slot in slots:
             if self.in_use(slot):
@@ -297,7 +301,7 @@ class FakeAgent:
             if memory.content != key:
                 raise Violation(f"slot {slot} has {memory.content}, want {key}")
             if self.find(key) is not None:
-                self._free(slot)  # somebody else was faster
+                self._free(slot)  # another request has committed the block first
             else:
                 memory.state, memory.key = "resident", key
             self.commits += 1
@@ -326,8 +330,8 @@ class FakeAgent:
             return
         self._unpin(r, r.pins)
         self._drop_grants(r)
-        if r is session.held:
-            session.held = Open(0, (), [])
+        if r is session.inherited:
+            session.inherited = Open(0, (), [])
         else:
             session.requests.pop(body["req"], None)
 
@@ -340,9 +344,10 @@ class FakeAgent:
 
     def on_reset(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         superseded = [r for r in session.superseded.values() if r.grants]
-        held = session.held is not None and (session.held.pins or session.held.grants)
-        if session.requests or superseded or held:
-            raise Violation("RESET while something is open")
+        inherited = session.inherited
+        holds = inherited is not None and (inherited.pins or inherited.grants)
+        if session.requests or superseded or holds:
+            raise Violation("RESET with open requests, grants or pins")
         for memory in self.slots:
             if memory.state == "resident" and memory.key[0] == session.weights and not memory.pins:
                 memory.state, memory.key = "free", None
@@ -352,13 +357,13 @@ class FakeAgent:
         if session.resumed:
             raise Violation("RESUME twice")
         session.resumed = True
-        held = session.held = Open(0, (), [])
-        former = self.formers.get(body["session"])
+        held = session.inherited = Open(0, (), [])
+        former = self.orphaned.get(body["session"])
         granted, pinned = [], []
         if former is not None and former.nonce != self.nonce and former.weights != session.weights:
             raise Violation("RESUME of another namespace")
         if former is not None and former.nonce != self.nonce:
-            del self.formers[body["session"]]
+            del self.orphaned[body["session"]]
             granted, pinned = self._inherit(held, former, body)
         link.answer(frames.RESUMED, corr, granted=pack_slots(granted), pinned=pack_slots(pinned))
 

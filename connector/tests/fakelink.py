@@ -1,5 +1,4 @@
-"""Parts of fakeagent: memory, sessions, and a link, a packer, requests and copies that a test moves
-on."""
+"""Parts of the model with fakeagent: slots, sessions, a link, a packer, requests and copies."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ PAGE = 2  # tokens per block
 
 
 class Violation(AssertionError):
-    """The connector has done what it must not."""
+    """The connector has broken a rule of the protocol."""
 
 
 @dataclasses.dataclass
 class Memory:
-    """What a slot holds. state: free, granted, resident, or away: out of use for good."""
+    """A slot. state: free, granted, resident, or quarantined forever."""
 
     generation: int = 0
     state: str = "free"
@@ -37,7 +36,7 @@ class Memory:
 
 
 class Open:
-    """An open request of a session, or an earlier generation that holds grants."""
+    """An open request of a session, or an earlier generation with grants."""
 
     def __init__(self, generation: int, identity: tuple, tokens: list[int]) -> None:
         self.generation = generation
@@ -52,29 +51,31 @@ class Open:
 
 
 class Session:
+    """A scheduler's session. inherited: the grants and pins that RESUME has taken over."""
+
     def __init__(self, number: int, nonce: int, weights: str) -> None:
         self.number = number
         self.nonce = nonce
         self.weights = weights
         self.requests: dict[int, Open] = {}
         self.superseded: dict[tuple[int, int], Open] = {}
-        self.held: Open | None = None
+        self.inherited: Open | None = None
         self.resumed = False
         self.bye = False
 
     def all(self) -> list[Open]:
-        extra = [self.held] if self.held is not None else []
+        extra = [self.inherited] if self.inherited is not None else []
         return [*self.requests.values(), *self.superseded.values(), *extra]
 
 
 class FakeLink:
-    """What transport.Link is to a connection, with queues that the test moves on."""
+    """A transport.Link with queues. The test chooses when a frame leaves a queue."""
 
     def __init__(self, agent: FakeAgent) -> None:
         self.agent = agent
         self.session: Session | None = None
         self.sent: deque[tuple[int, int, dict]] = deque()
-        self.answers: deque[Frame] = deque()  # made, and not arrived yet
+        self.answers: deque[Frame] = deque()  # sent by the agent, not arrived yet
         self.arrived: deque[Frame] = deque()
         self.closed = False
         self._corr = 0
@@ -108,7 +109,7 @@ class FakeLink:
         return n
 
     def drain(self, limit: int = 64) -> list[Frame]:
-        """The keeper's way to receive: everything is handled and arrives at once."""
+        """Lets the agent handle all sent frames, and returns the answers, as the keeper needs."""
         while self.sent and not self.closed:
             self.agent.handle(self)
         self.arrived.extend(self.answers)
@@ -129,21 +130,21 @@ class FakeLink:
 
 
 class EngineRequest:
-    """A request as the engine sees it."""
+    """A request of the modelled engine."""
 
     def __init__(self, rid: str, tokens: list[int], identity: Identity, weights: str) -> None:
         self.rid = rid
         self.tokens = tokens
         self.identity = identity
-        self.weights = weights  # with which its KV was computed
+        self.weights = weights  # the weights of its KV
         self.generation = 0
         self.blocks: list[int] = []
         self.loaded = 0
-        self.jobs: set[int] = set()  # of the last load
-        self.loading: set[int] = set()  # those that have not ended
+        self.jobs: set[int] = set()  # jobs of the last load
+        self.loading: set[int] = set()  # jobs that have not ended
         self.running = False
         self.aborted = False
-        self.asked: set[int] = set()  # generations of which a load has begun
+        self.asked: set[int] = set()  # generations with a begun load
 
     def key(self, block: int) -> tuple:
         tokens = self.tokens[: (block + 1) * PAGE]
@@ -160,13 +161,13 @@ class Copy:
         self.blocks = unpack_u32(blocks)
 
 
-class HandPacker(Packer):
+class SteppedPacker(Packer):
     """The packer without its thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue: deque[Pack] = deque()
-        self.packed: Pack | None = None  # in done, and its LOOKUPs are not sent yet
+        self.packed: Pack | None = None  # packed, but its LOOKUPs are not sent yet
 
     def submit(self, pack: Pack) -> None:
         self.queue.append(pack)
@@ -176,7 +177,7 @@ class HandPacker(Packer):
         return bool(self.queue or self.packed or self.done)
 
     def pack_one(self) -> None:
-        """Sends the tokens of a prompt, or, the next time, its LOOKUPs."""
+        """Sends the tokens of the next prompt, or the LOOKUPs of the last one."""
         packed, self.packed = self.packed, None
         if packed is not None:
             self._ask(packed)

@@ -1,7 +1,7 @@
-"""A scheduler session with everything around it that an engine would bring, for tests.
+"""A test rig of a scheduler session with a real agent, and the engine's parts around it.
 
-Blocks counts references. HandWorker copies between a dict of device blocks and the agent's memory
-when a test tells it to. Rig ties them to a session with a real agent.
+Blocks counts references. ScriptedWorker copies between a dict of device blocks and the agent's
+memory when a test calls it. Rig connects them to the session.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMESPACE: dict[str, str | int] = {
 
 
 class Blocks:
-    """Device blocks that count references, and fail on one too few."""
+    """Device blocks with reference counts. A release without a reference fails."""
 
     def __init__(self, free: int = 1 << 20) -> None:
         self.refs: collections.Counter[int] = collections.Counter()
@@ -56,7 +56,7 @@ class Blocks:
     def release(self, block_ids: Sequence[int]) -> None:
         for block in reversed(block_ids):
             if self.refs[block] <= 0:
-                raise AssertionError(f"block {block} released once too often")
+                raise AssertionError(f"block {block} released more often than held")
             self.refs[block] -= 1
             if not self.refs[block]:
                 del self.refs[block]
@@ -66,7 +66,7 @@ class Blocks:
 
 
 def contents(tokens: Sequence[int], identity: Identity = Identity()) -> list[bytes]:
-    """The bytes of each block of these tokens: a function of all tokens up to its end."""
+    """The bytes of each block: a function of identity and of all tokens up to the block's end."""
     chain = repr(identity).encode()
     out = []
     for at in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
@@ -76,8 +76,8 @@ def contents(tokens: Sequence[int], identity: Identity = Identity()) -> list[byt
     return out
 
 
-class HandWorker:
-    """A worker of a session that copies when it is told to, in the caller's thread."""
+class ScriptedWorker:
+    """A worker whose copies run in the caller's thread, inside copy()."""
 
     def __init__(self, agent: AgentProcess, hello: HelloFields) -> None:
         self.device: dict[int, bytes] = {}
@@ -89,7 +89,7 @@ class HandWorker:
         self._welcome: dict[str, Any] = {}
 
     def connect(self) -> None:
-        """Joins the session of its worker id; waits until there is one."""
+        """Waits for the session of its worker id and joins it."""
 
         def attempt() -> bool:
             try:
@@ -134,7 +134,7 @@ class HandWorker:
             self.loads[frame.body["job"]] = frame.body
 
     def poll(self) -> None:
-        """Takes what the agent has sent."""
+        """Takes the arrived frames."""
         try:
             for frame in self._link.drain(1024) if self._link else ():
                 self._take(frame)
@@ -147,7 +147,7 @@ class HandWorker:
         return self._link is not None
 
     def mapped(self) -> Mapped:
-        """What a worker says of its extents."""
+        """The worker's report of mapped extents."""
         welcome = self._welcome
         runs = pack_runs(self.extents.mapped()[1])
         return Mapped(1, welcome.get("agent_nonce", 0), welcome.get("session", 0), runs)
@@ -192,7 +192,7 @@ class Rig:
         self.session = SchedulerSession(self.settings, self.blocks, BLOCK_TOKENS)
         hello = HelloFields(engine="test", worker_id=worker_id, namespace=NAMESPACE)
         worker_hello = HelloFields(engine="test", worker_id=worker_id)
-        self.worker = HandWorker(agent, worker_hello)
+        self.worker = ScriptedWorker(agent, worker_hello)
         self.session.start(hello)
         self._next_block = 1
 
@@ -206,26 +206,26 @@ class Rig:
         def usable() -> bool:
             self.session.take_work()
             connection = self.session._attachment.connection
-            # A connection may have ended and nobody noticed yet.
+            # receive() notices the end of a connection.
             return connection is not None and connection.receive() and connection.usable
 
         wait_until("the session is connected", usable, 20)
 
     def device_blocks(self, n: int) -> list[int]:
-        """Ids of n device blocks that nobody used yet."""
+        """The ids of n unused device blocks."""
         ids = list(range(self._next_block, self._next_block + n))
         self._next_block += n
         return ids
 
     def fill(self, tokens: Sequence[int], identity: Identity = Identity()) -> list[int]:
-        """Device blocks with the content that belongs to these tokens."""
+        """New device blocks with the contents of these tokens."""
         data = contents(tokens, identity)
         ids = self.device_blocks(len(data))
         self.worker.device.update(zip(ids, data, strict=True))
         return ids
 
     def hit(self, rid: str, generation: int = 0, local: int = 0) -> int:
-        """The answer of hit(), asked until there is one."""
+        """The blocks of a hit. Calls hit() until the answer has arrived."""
         answers: list[int] = []
 
         def ask() -> bool:
@@ -240,14 +240,14 @@ class Rig:
         return answers[0]
 
     def step(self) -> Work:
-        """One step of the engine: its copies are made and reported."""
+        """Makes and reports the copies of one engine step."""
         work = self.session.take_work()
         if work:
             self.session.settle(self.worker.copy(work))
         return work
 
     def drain(self) -> None:
-        """Steps until nothing is in flight and the agent has answered all it was told."""
+        """Steps until no copy is in flight and the agent has answered every frame."""
 
         def quiet() -> bool:
             self.step()
@@ -257,7 +257,7 @@ class Rig:
         wait_until("nothing is in flight", quiet)
 
     def store(self, rid: str, tokens: Sequence[int], identity: Identity = Identity()) -> None:
-        """A request that computes and stores all of its blocks."""
+        """Runs a request that computes and stores all its blocks."""
         self.session.open(rid, 0, list(tokens), identity)
         self.hit(rid)
         ids = self.fill(tokens, identity)
@@ -270,7 +270,7 @@ class Rig:
         return self.session.computed(rid, generation, len(ids), [ids])
 
     def load(self, rid: str, tokens: Sequence[int], identity: Identity = Identity()) -> int:
-        """A request that loads what there is, checked byte for byte; how many blocks."""
+        """Runs a request that loads its hit, and checks every byte. Returns the blocks."""
         self.session.open(rid, 0, list(tokens), identity)
         n = self.hit(rid)
         if n:

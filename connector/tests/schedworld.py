@@ -1,6 +1,6 @@
-"""An engine, its workers and an agent around a scheduler session, all moved at random.
+"""A random model of an engine, its workers and an agent around a real scheduler session.
 
-The engine has a block table of its own and checks every byte that it gets.
+The engine has its own block table and checks every loaded block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blockyard.settings import Settings
 from blockyard.transport import LinkClosed, LinkFull
 from blockyard.work import Done, Mapped
 from tests.fakeagent import FakeAgent
-from tests.fakelink import PAGE, Copy, EngineRequest, HandPacker, Violation
+from tests.fakelink import PAGE, Copy, EngineRequest, SteppedPacker, Violation
 from tests.schedrig import NAMESPACE, Blocks
 
 SLOTS = 64
@@ -39,20 +39,20 @@ class World:
         self.device: dict[int, object] = {}
         self.requests: dict[str, EngineRequest] = {}
         self.copies: list[Copy] = []
-        self.parts: Counter[int] = Counter()  # worker parts of a job that are not reported
+        self.parts: Counter[int] = Counter()  # job -> workers that have not reported
         self.slots_of: dict[int, list[int]] = {}
         self.loads: dict[int, EngineRequest] = {}
         self.failed: set[int] = set()
         self.done = Done()
         self.weights = str(NAMESPACE["weights"])
-        self.mapped: dict[int, int] = {}  # worker -> session whose memory it has mapped
+        self.mapped: dict[int, int] = {}  # worker -> session whose memory the worker has mapped
         self.seen: Counter[str] = Counter()
         self._rids = 0
         settings = Settings(socket="/fake", stats=False, lookup_wait_ms=100, max_inflight_blocks=12)
-        with mock.patch("blockyard.scheduler.Packer", HandPacker):
+        with mock.patch("blockyard.scheduler.Packer", SteppedPacker):
             self.session = SchedulerSession(settings, self.blocks, PAGE)
         self.keeper = self.session._keeper
-        self.packer: HandPacker = self.session._packer  # type: ignore[assignment]
+        self.packer: SteppedPacker = self.session._packer  # type: ignore[assignment]
         self.connection = None
         hello = HelloFields(engine="model", worker_id=1, namespace=NAMESPACE)
         with mock.patch.object(self.keeper, "start", lambda h: setattr(self.keeper, "_hello", h)):
@@ -67,7 +67,7 @@ class World:
         if len(self.requests) >= 8:
             return
         self._rids += 1
-        rid = f"r{self.rng.randrange(12)}"  # ids come again
+        rid = f"r{self.rng.randrange(12)}"  # few ids, so that they repeat
         if rid in self.requests:
             return
         stem = [self.rng.randrange(2)] * PAGE * self.rng.randrange(1, 6)
@@ -87,18 +87,18 @@ class World:
             return None
         taken = self.rng.sample(free, n)
         for block in taken:
-            self.device[block] = None  # whatever was there is overwritten
+            self.device[block] = None  # overwrites the old content
         return taken
 
     def schedule(self) -> None:
-        """A waiting request is scheduled: it asks for a hit, and loads or runs."""
+        """Schedules a waiting request, which asks for a hit, and loads or runs."""
         r = self.pick()
         if r is None or r.running or r.loading or r.aborted:
             return
         hit = self.session.hit(r.rid, r.generation, 0, spin=0)
         again = self.session.hit(r.rid, r.generation, 0, spin=0)
         if hit is not None and again is not None and again.blocks < hit.blocks:
-            raise Violation("a hit shrank between two questions")
+            raise Violation("the second answer has a smaller hit")
         if hit is None:
             return
         if hit.blocks and not self.readable():
@@ -117,12 +117,12 @@ class World:
         self.run(r, need)
 
     def readable(self) -> bool:
-        """Whether all workers have said that they have mapped the session's memory."""
+        """Whether all workers have reported the session's memory as mapped."""
         c = self.session._attachment.connection
         return c is not None and all(self.mapped.get(w) == c.session for w in range(WORKERS))
 
     def map(self) -> None:
-        """A worker joins the session that there is and says what it has mapped."""
+        """Lets a worker join the current session and report its mapped memory."""
         c = self.connection
         if c is not None:
             worker = self.rng.randrange(WORKERS)
@@ -187,7 +187,7 @@ class World:
             self.end(r)
 
     def end(self, r: EngineRequest) -> None:
-        """The engine's last word. After an abort its blocks stay until the load is reported."""
+        """Ends a request. After an abort its blocks stay until the load is reported."""
         self.session.finished(r.rid)
         del self.requests[r.rid]
         if r.loading:
@@ -199,7 +199,7 @@ class World:
     # Workers.
 
     def step(self) -> None:
-        """One step: work goes out, reports come in."""
+        """Runs one step: takes the session's work and delivers the workers' reports."""
         work = self.session.take_work()
         for load in work.loads:
             for _ in range(WORKERS):
@@ -212,7 +212,8 @@ class World:
                 self.copies.append(Copy(store.job, "store", store.slots, store.blocks))
             for slot in unpack_slots(store.slots):
                 memory = self.agent.slots[slot.index]
-                held = memory.state in ("granted", "away")  # away: for this engine to exit
+                # A slot of a lost session is quarantined until this engine exits.
+                held = memory.state in ("granted", "quarantined")
                 if not held or memory.generation != slot.generation:
                     raise Violation(f"{slot} is copied into, but it is {memory}")
         self.report()
@@ -223,7 +224,7 @@ class World:
         self.session.settle(None)
 
     def work(self) -> None:
-        """A worker ends its part of some job."""
+        """Lets a worker end its part of a random job."""
         if not self.copies:
             return
         copy = self.copies.pop(self.rng.randrange(len(self.copies)))
@@ -252,7 +253,7 @@ class World:
         return True
 
     def ended(self, copy: Copy) -> None:
-        """All workers have copied: the slots are not in use any more."""
+        """Ends a job after all workers have copied."""
         self.in_use.subtract(self.slots_of.pop(copy.job))
         r = self.loads.pop(copy.job, None)
         if r is None:
@@ -264,7 +265,7 @@ class World:
             del self.requests[r.rid]
             return
         if r.jobs & self.failed:
-            r.blocks, r.loaded = [], 0  # it is scheduled again
+            r.blocks, r.loaded = [], 0  # the engine schedules the request again
             return
         self.seen["loaded"] += 1
         for position in range(r.loaded):
@@ -295,14 +296,14 @@ class World:
                 pass
 
     def keep(self) -> None:
-        """The keeper sends what was left to it, and receives."""
+        """Lets the keeper send the outbox and receive."""
         if self.connection is not None:
             self.connection.flush()
             if self.rng.random() < 0.7:
                 self.connection.receive()
 
     def notice(self) -> None:
-        """The keeper sees that its connection has ended."""
+        """Lets the keeper notice the end of its connection."""
         c = self.connection
         if c is None:
             return
@@ -376,7 +377,7 @@ class World:
         getattr(self, self.rng.choices(names, weights)[0])()
 
     def settle_down(self) -> None:
-        """The engine ends all it has; nothing may be left in flight, held or pinned."""
+        """Ends all requests. Afterwards nothing may be in flight, held or pinned."""
         self.agent.faults = self.agent.fullness = 0.0
         for r in list(self.requests.values()):
             if not r.aborted:

@@ -1,4 +1,4 @@
-"""LIST_CACHED and the gauges of STATS, between a SchedulerSession and an agent made by hand."""
+"""LIST_CACHED and the gauges of STATS, between a SchedulerSession and a scripted agent."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ WELCOME = {
 }
 
 
-class HandAgent:
-    """Accepts one scheduler and welcomes it; the test does the rest."""
+class ScriptedAgent:
+    """Accepts and welcomes one scheduler. The test sends and receives all other frames."""
 
     def __init__(self, path: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,14 +65,14 @@ class HandAgent:
         return header.type, header.corr, msgpack.decode(message[frames.HEADER_BYTES :])
 
     def next(self, kind: int) -> dict[str, Any]:
-        """The next frame of this kind; others are dropped."""
+        """Waits for the next frame of this kind, and drops others."""
         while True:
             got, _, body = self.receive()
             if got == kind:
                 return body
 
     def list(self, number: int) -> tuple[bytes, int, bool]:
-        """The hashes of a list that was asked for, in how many frames, and whether it is void."""
+        """Asks for a list. Returns hashes, number of frames, and whether it is unavailable."""
         hashes, count = b"", 0
         while True:
             body = self.next(frames.CACHED)
@@ -88,7 +88,7 @@ class HandAgent:
 
 
 class Pool:
-    """Device blocks with hashes that are their numbers, but for every third one."""
+    """Device blocks. The hash of a block is its number; every third block has no hash."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
@@ -117,7 +117,7 @@ class Case(unittest.TestCase):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
         path = str(pathlib.Path(root) / "agent.sock")
-        self.agent = HandAgent(path)
+        self.agent = ScriptedAgent(path)
         self.session = SchedulerSession(Settings(socket=path), None, 16)
         hello = HelloFields("e", 1, namespace=dict(NAMESPACE), lists_cached=True)
         self.session.start(hello, 1)
@@ -132,7 +132,7 @@ class Case(unittest.TestCase):
 
 class Lists(Case):
     def test_hashes_come_in_pieces_from_a_thread_that_nobody_calls(self) -> None:
-        """Though the engine is idle: nothing of the session is called."""
+        """The engine is idle: no call of the session is made."""
         self.assertTrue(self.agent.hello["lists_cached"])
         for number, blocks in enumerate((1, 2, 5999, 6001, 30_000), 1):
             pool = self.observe(Pool(blocks))
@@ -160,7 +160,7 @@ class Lists(Case):
         self.assertEqual(self.session.stats()["lists_failed"], 2)
 
     def test_of_lists_asked_for_meanwhile_the_last_one_is_made(self) -> None:
-        """The agent waits for no other, and nobody is asked twice at a time."""
+        """The agent waits only for the last list, and the pool has one list at a time."""
         pool = self.observe(Pool(300))
         going, may = threading.Event(), threading.Event()
 
@@ -200,10 +200,10 @@ class Lists(Case):
 
 class Warned(unittest.TestCase):
     def test_what_the_agent_cannot_do_is_an_error_in_the_engines_log(self) -> None:
-        """Such as a consolidated stream at a port that another engine's has."""
+        """For example: another engine's consolidated stream has the port."""
         with tempfile.TemporaryDirectory() as root:
             path = str(pathlib.Path(root) / "agent.sock")
-            agent = HandAgent(path)
+            agent = ScriptedAgent(path)
             session = SchedulerSession(Settings(socket=path), None, 16)
             self.addCleanup(session.close)
             with self.assertLogs("blockyard.keeper", "ERROR") as logs:
@@ -243,10 +243,10 @@ class Cost(unittest.TestCase):
         for number, block in enumerate(view._blocks):
             block.block_hash = number.to_bytes(32, "big") + bytes(4)
         best = min(self._time(view, SLICE_BLOCKS) for _ in range(200))
-        self.assertLess(best, 1e-3)  # 0.35 ms where nothing else runs
+        self.assertLess(best, 1e-3)  # 0.35 ms on an idle machine
 
     def test_a_list_waits_for_a_busy_engine_less_than_a_second(self) -> None:
-        """A thread that computes gives the interpreter lock away once every switch interval."""
+        """A computing thread releases the interpreter lock once every switch interval."""
         from blockyard.cached import SLICE_BLOCKS
 
         slices = -(-60_000 // SLICE_BLOCKS)

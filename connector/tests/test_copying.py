@@ -1,4 +1,4 @@
-"""Copier: what is copied in which order, and when what was copied may be used."""
+"""Copier: the order of copies, and the end of jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA = 4096
 
 
 class FakeCopy:
-    """A copy that a device makes until a test says that it has ended."""
+    """A copy of a device. The test ends it."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -36,7 +36,7 @@ class FakeCopy:
 
 
 class FakeMover:
-    """Notes what it should copy. asynchronous: a device does it."""
+    """A mover that records its calls. asynchronous: the copies are a device's."""
 
     load_bytes = 4 * 64
     store_bytes = 2 * 64
@@ -183,7 +183,7 @@ class Failures(CopierCase):
             self.assertEqual(self.run_all(), {1: False})
 
     def elsewhere(self, number: int) -> CopyJob:
-        """A job with a slot of an extent that is not mapped."""
+        """A job with a slot in an unmapped extent."""
         return CopyJob(number, False, pack_slots([Slot(5, 0, 7)]), pack_u32([1]), 1)
 
     def test_an_extent_that_never_comes_fails_the_job(self) -> None:
@@ -272,7 +272,7 @@ class Devices(CopierCase):
             self.copier.add(self.job(1, False, range(8)))
             self.copier.step()
             clock.return_value = 10.5
-            self.copier.step()  # a second copy beside the first
+            self.copier.step()  # the second copy starts during the first
             clock.return_value = 12.0
             for copy in self.mover.copies:
                 copy.ended = True

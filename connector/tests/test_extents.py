@@ -1,4 +1,4 @@
-"""Extents: what is mapped where, what is refused, generation words, replaced mappings."""
+"""Extents: mappings, refusals, generation words, replaced mappings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Mapping(ExtentsCase):
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
 
     def test_what_is_announced_again_stays_as_it_is(self) -> None:
-        """An agent that was started again announces all it has: nothing to map or to pin."""
+        """A restarted agent announces all its extents again. None needs a new mapping or pin."""
         mapped: list[int] = []
         extents = Extents(on_map=lambda extent: mapped.append(extent.file_bytes))
         self.addCleanup(extents.close)
@@ -171,7 +171,7 @@ class Sessions(ExtentsCase):
         self.extents.address(1, 0)
 
     def test_memory_that_a_session_has_left_is_not_touched(self) -> None:
-        """The agent may have taken it out; touching would allocate it again."""
+        """The agent may have freed the memory. A touch would allocate it again."""
         self.extents.begin_session(SLOT)
         self.extents.add(ready(), self.fd())
         self.extents.begin_session(SLOT)
@@ -199,7 +199,7 @@ class Sessions(ExtentsCase):
                 self.extents.add(ready(), os.dup(other.fileno()))
             with self.assertRaises(ExtentError):
                 self.extents.address(0, 0)
-            self.extents.add(ready(), os.dup(other.fileno()))  # the next connection's
+            self.extents.add(ready(), os.dup(other.fileno()))  # announced by the next connection
 
     def test_all_of_an_extent_is_touched_once_in_pieces(self) -> None:
         self.assertFalse(self.extents.populate(4096))

@@ -1,4 +1,4 @@
-"""Fingerprints: what tells weights apart, what does not, and what must never be shared."""
+"""Fingerprints: differences that count, differences that do not, and weights never shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders against the protocol's golden frames, and the checks of what the agent sends."""
+"""Encoders against the protocol's golden frames, and checks of the agent's frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from blockyard import __version__, frames, msgpack, packed, replies
 from blockyard.frames import FrameError, HelloFields, RegisterFields
-from blockyard.packed import Grant, Slot
+from blockyard.packed import Slot
 from tests import vectors
 
 _FROM_AGENT = {
@@ -28,7 +28,7 @@ _FROM_AGENT = {
 
 
 def reencode(name: str, b: dict[str, Any]) -> bytes:
-    """The body of a client's frame, made by its encoder from the fields of a golden one."""
+    """The body of a client's frame, encoded from the fields of a golden frame."""
     run = [b.get(k, 0) for k in ("req", "gen", "first", "count")]
     owner = run[:2]
     if name == "HELLO":
@@ -92,9 +92,9 @@ class Golden(unittest.TestCase):
             golden = msgpack.decode(frame[16:])
             ours = reencode(name, golden)
             with self.subTest(name):
-                if name in ("HELLO", "REGISTER"):  # absent keys are zero, in any order
+                if name in ("HELLO", "REGISTER"):  # absent keys mean zero, and the order is free
                     mine = msgpack.decode(ours)
-                    mine["minor"] = golden.get("minor", 0)  # ours is the version of today
+                    mine["minor"] = golden.get("minor", 0)  # the encoder writes the current version
                     for key in mine.keys() | golden.keys():
                         zero = type(mine.get(key) or golden.get(key) or 0)()
                         if mine.get("role") == "worker" and key.startswith("events"):
@@ -234,14 +234,12 @@ class Packed(unittest.TestCase):
     def test_lists_come_back(self) -> None:
         slots = [Slot(1, 2, 3), Slot(2**32 - 1, 0, 2**64 - 1)]
         self.assertEqual(packed.unpack_slots(packed.pack_slots(slots)), slots)
-        grants = [Grant(5, slots[0]), Grant(6, slots[1])]
-        self.assertEqual(packed.unpack_grants(packed.pack_grants(grants)), grants)
         ids = [0, 1, 2**32 - 1]
         self.assertEqual(packed.pack_u32(ids), bytes.fromhex("00000000 01000000 ffffffff"))
         self.assertEqual(packed.unpack_u32(packed.pack_u32(ids)), ids)
 
     def test_a_cut_list_is_an_error(self) -> None:
-        for unpack in (packed.unpack_u32, packed.unpack_slots, packed.unpack_grants):
+        for unpack in (packed.unpack_u32, packed.unpack_slots):
             with self.assertRaises(ValueError):
                 unpack(b"12345")
 

@@ -1,4 +1,4 @@
-"""Rules that every Python file of the connector keeps."""
+"""Rules for every Python file of the connector."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_LINE = 100
 
-# Modules that may import the engines and what they bring; all others run on the
-# standard library, so that they can be tested and used anywhere.
+# Modules that may import the engines and their dependencies. The others need only
+# the standard library, so that they run anywhere.
 ENGINE_SIDE = (
     "blockyard/vllm/",
     "blockyard/trtllm/",

@@ -1,4 +1,4 @@
-"""What an operator reads in the log when the engine has no agent."""
+"""The log lines of an engine without an agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lines(unittest.TestCase):
         self.path = str(pathlib.Path(root) / "agent.sock")
 
     def deny(self, times: int) -> threading.Thread:
-        """An agent that closes connections of a user it does not serve, at once or after HELLO."""
+        """An agent that refuses a user: it closes connections at once or after HELLO."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(self.path)
         listener.listen(times)
@@ -42,7 +42,7 @@ class Lines(unittest.TestCase):
                 for i in range(times):
                     connection, _ = listener.accept()
                     if i % 2:
-                        connection.recv(1 << 16)  # the peer then sees another error
+                        connection.recv(1 << 16)  # the peer then gets another error
                     connection.close()
 
         thread = threading.Thread(target=serve, daemon=True)

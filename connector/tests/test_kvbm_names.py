@@ -1,4 +1,4 @@
-"""The distribution kvbm-blockyard: KVBM's names, and its refusal to share a directory with KVBM."""
+"""The distribution kvbm-blockyard: KVBM's names, and the conflict with KVBM."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ logging.getLogger("kvbm").addHandler(logging.NullHandler())
 
 
 def environment(**variables: str) -> Any:
-    """The process's environment with these and without any other of KVBM's variables."""
+    """The process's environment with only these variables of KVBM."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "BLOCKYARD_"))}
     return mock.patch.dict(os.environ, {**kept, **variables}, clear=True)
 
 
 def run(code: str, *paths: pathlib.Path | str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter, without what is installed beside the standard library."""
+    """Runs a new interpreter without installed packages."""
     path = os.pathsep.join(str(p) for p in paths)
     return subprocess.run(
         [sys.executable, "-S", "-c", code],
@@ -47,7 +47,7 @@ def run(code: str, *paths: pathlib.Path | str) -> subprocess.CompletedProcess[st
 
 class Imports(unittest.TestCase):
     def test_the_package_needs_no_engine(self) -> None:
-        """import kvbm, and the questions of Dynamo's worker, work where no engine is installed."""
+        """The import of kvbm and the calls of Dynamo's worker work without an engine."""
         code = (
             "import kvbm, kvbm.vllm_integration.consolidator_config,"
             " kvbm.trtllm_integration.consolidator_config; print(kvbm.__version__)"
@@ -87,7 +87,7 @@ class Conflict(unittest.TestCase):
         self.assertIn("pip uninstall -y kvbm", result.stderr)
 
     def test_refuses_beside_a_compiled_core(self) -> None:
-        """Files of KVBM that outlived its metadata are seen too."""
+        """Files of KVBM can remain after its metadata is removed."""
         shutil.copytree(SHIM / "kvbm", self.dir / "kvbm")
         (self.dir / "kvbm" / "_core.abi3.so").touch()
         result = run("import kvbm", self.dir, CONNECTOR)
@@ -105,7 +105,7 @@ class Conflict(unittest.TestCase):
 
 
 def vllm_config(**changes: Any) -> Any:
-    """A vLLM configuration, as far as Dynamo's question needs one."""
+    """The members of a vLLM configuration that the consolidator's configuration reads."""
     transfer = SimpleNamespace(
         kv_connector=changes.get("connector", "DynamoConnector"),
         kv_connector_extra_config=changes.get("extra", {}),
@@ -124,7 +124,7 @@ class VllmConsolidation(unittest.TestCase):
     def test_on_by_default_as_in_kvbm(self) -> None:
         with environment():
             self.assertTrue(vllm.should_enable_consolidator(vllm_config()))
-        with environment(**{ENABLE: "off"}):  # then Dynamo follows the engine
+        with environment(**{ENABLE: "off"}):  # Dynamo then subscribes to the engine
             self.assertIsNone(vllm.get_consolidator_endpoints(vllm_config()))
 
     def test_endpoints_follow_the_leader_s_port(self) -> None:

@@ -1,7 +1,6 @@
-"""PdConnector: two connectors of one engine, each with the handshake of its own workers.
+"""PdConnector: two connectors of one engine, each with the handshakes of its own workers.
 
-Runs on vLLM's own MultiConnector where vLLM is installed, else on a stand-in with the members
-that PdConnector uses.
+The tests use vLLM's own MultiConnector, or a stand-in where vLLM is not installed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 
 
 class StandInMulti:
-    """MultiConnector's part in a PdConnector: it makes the children."""
+    """A stand-in of MultiConnector, which makes the children."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         self._connectors = [
@@ -37,7 +36,7 @@ class StandInMulti:
 
 
 def stand_ins() -> dict[str, types.ModuleType]:
-    """The modules of vLLM that pd_connector imports; empty where vLLM is installed."""
+    """Stand-ins of the vLLM modules that pd_connector imports. Empty where vLLM is installed."""
     if importlib.util.find_spec("vllm") is not None:
         try:
             importlib.import_module(f"{V1}.multi_connector")
@@ -56,7 +55,7 @@ def stand_ins() -> dict[str, types.ModuleType]:
 
 
 def load() -> Any:
-    """The module pd_connector, without the package around it, which needs a whole vLLM."""
+    """The module pd_connector without its package, which needs all of vLLM."""
     with mock.patch.dict(sys.modules, stand_ins()):
         spec = importlib.util.spec_from_file_location("pd_connector_under_test", SOURCE)
         assert spec is not None and spec.loader is not None
@@ -70,7 +69,7 @@ pd = load()
 
 
 class Child:
-    """A connector that remembers what it was given."""
+    """A connector that records its handshakes."""
 
     def __init__(self, config: Any, role: Any, kv_cache_config: Any) -> None:
         self.own = config.metadata
@@ -87,19 +86,19 @@ class Child:
 
 
 class DynamoConnector(Child):
-    """A child by the name that KVBM's users write."""
+    """A child with KVBM's name."""
 
 
 class NixlConnector(Child):
-    """A child by vLLM's name."""
+    """A child with vLLM's name."""
 
 
 class OwnNixl(NixlConnector):
-    """A user's subclass, which is as good."""
+    """A user's subclass of an allowed class."""
 
 
 def make(*children: type, metadata: tuple[Any, ...] = (None, None, None)) -> Any:
-    """A PdConnector with these children; what their workers would tell is in metadata."""
+    """A PdConnector with these children. metadata: the handshakes of their workers."""
     pairs = [
         (cls, SimpleNamespace(metadata=meta, kv_transfer_config=None))
         for cls, meta in zip(children, metadata)
@@ -119,7 +118,7 @@ class Pair(unittest.TestCase):
 
     def test_refuses_another_number(self) -> None:
         for children in ((), (DynamoConnector,), (DynamoConnector, NixlConnector, NixlConnector)):
-            with self.subTest(len(children)), self.assertRaisesRegex(ValueError, "must have 2"):
+            with self.subTest(len(children)), self.assertRaisesRegex(ValueError, "want 2"):
                 make(*children)
 
     def test_refuses_another_order_or_kind(self) -> None:
@@ -129,7 +128,7 @@ class Pair(unittest.TestCase):
             make(DynamoConnector, DynamoConnector)
 
     def test_each_child_gets_its_own_handshake(self) -> None:
-        """MultiConnector alone would hand the first child's metadata to both."""
+        """MultiConnector would pass the first child's metadata to both children."""
         for form, call in (
             ("plain", "set_xfer_handshake_metadata"),
             ("pp", "set_xfer_handshake_metadata_pp_aware"),

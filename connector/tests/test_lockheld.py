@@ -1,4 +1,4 @@
-"""Calls that keep the interpreter's lock do what Python's own do, errors included."""
+"""Calls that keep the interpreter's lock behave like Python's own calls, errors included."""
 
 from __future__ import annotations
 

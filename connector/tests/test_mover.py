@@ -1,4 +1,4 @@
-"""Geometry that cannot be wrong, and copies that put every byte where it belongs."""
+"""Checks of geometries, and the places of all copied bytes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Geometry(unittest.TestCase):
 
 
 class Layout:
-    """A KV cache of one of the usual layouts, and where each byte of a block is in it."""
+    """A KV cache in one of the usual layouts, and the address of each byte of a block."""
 
     def __init__(self, kind: str, blocks: int, layers: int, page: int, rng: random.Random) -> None:
         half = page // 2

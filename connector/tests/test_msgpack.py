@@ -1,4 +1,4 @@
-"""The msgpack codec: golden bytes, bounds, and what it does with bytes that mean nothing."""
+"""The msgpack codec: golden bytes, bounds, and malformed input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EDGES = [0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, MAX_UINT]
 
 
 def a_value(rng: random.Random, depth: int) -> Any:
-    """A random value of what the protocol uses, nested at most depth deep."""
+    """A random value of the protocol's types, nested `depth` levels at most."""
     kind = rng.randrange(6 if depth else 4)
     if kind == 0:
         return rng.choice(_EDGES)

@@ -1,4 +1,4 @@
-"""NumpyMover puts the same bytes at the same places as CpuMover, whichever way it copies them."""
+"""NumpyMover writes the same bytes as CpuMover, with each of its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinner: pieces, who waits for it and who does not, and memory that is let go."""
+"""Pinner: pieces, waits, released memory and failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 20.0
 
 
 class Device:
-    """What is pinned of it. A piece waits before the gate; `at_gate` has one permit for each."""
+    """A device with a gate. `at_gate` has one permit for each piece that waits at the gate."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -54,7 +54,7 @@ class Device:
 
 
 class PinnerCase(unittest.TestCase):
-    piece_bytes = 2 * PAGE  # of two slots
+    piece_bytes = 2 * PAGE  # two slots
 
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="blockyard-test-")
@@ -75,7 +75,7 @@ class PinnerCase(unittest.TestCase):
         self.assertEqual((self.device.pinned, self.mapped()), ({}, 0))
 
     def mapped(self) -> int:
-        """How many extents this process has mapped."""
+        """The number of extents that this process has mapped."""
         maps = pathlib.Path("/proc/self/maps").read_text()
         return sum(self.directory in line for line in maps.splitlines())
 
@@ -118,7 +118,7 @@ class Waiting(PinnerCase):
         self.add(0)
         self.pinner.start()
         self.assertTrue(self.device.arrived())
-        self.add(1)  # returns while a piece of the first is being pinned
+        self.add(1)  # returns while the device pins a piece of the first
         self.assertEqual((len(self.extents), self.device.pinned), (2, {}))
 
     def test_nothing_is_pinned_before_all_is_mapped(self) -> None:
@@ -134,7 +134,7 @@ class Waiting(PinnerCase):
         self.add(0)
         self.wait_pinned()
         names = [thread.name for thread in threading.enumerate()]
-        self.assertLessEqual(names.count("blockyard-pin"), 1)  # it may be about to end
+        self.assertLessEqual(names.count("blockyard-pin"), 1)  # the thread may be ending
         self.assertFalse(self.pinner._running)
 
 
@@ -162,7 +162,7 @@ class Release(PinnerCase):
         self.assertEqual(self.mapped(), 0)
 
     def test_memory_that_is_let_go_is_unpinned_before_more_is_pinned(self) -> None:
-        """The limit of locked memory counts both."""
+        """Both count toward the limit of locked memory."""
         self.device.open(3)
         self.add(0)
         self.wait_pinned()
@@ -191,7 +191,7 @@ class Failures(PinnerCase):
         self.assertEqual(sum(self.device.pinned.values()), 2 * PAGE + SLOTS * PAGE)
 
     def test_an_extent_with_a_piece_that_cannot_be_unpinned_stays_mapped(self) -> None:
-        """The device takes its addresses for the old memory, so nothing else may come there."""
+        """The device has pins at its addresses, so no other memory may get these addresses."""
         self.device.open()
         self.add(0)
         self.add(1)

@@ -1,4 +1,4 @@
-"""Hits are promised for memory that all workers have mapped, and for nothing else."""
+"""Hits have only blocks in memory that all workers have mapped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Reports(unittest.TestCase):
 
 
 class Promises(Desk):
-    """A desk whose slots lie two in an extent: the third block is in extent 1."""
+    """A Desk with two slots in each extent: the third block is in extent 1."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -87,7 +87,7 @@ class Promises(Desk):
             patch.start()
             self.addCleanup(patch.stop)
         self.store("a", TOKENS)
-        self.session.mapped(Mapped(1, 0, 0, b""))  # as when nothing was joined yet
+        self.session.mapped(Mapped(1, 0, 0, b""))  # the report before the worker has joined
 
     def ask(self, rid: str, local: int = 0) -> int | None:
         hit = self.session.hit(rid, 0, local, spin=0)

@@ -1,4 +1,4 @@
-"""The scheduler side, case by case, against the agent of fakeagent: the test moves each frame."""
+"""The scheduler side with the model of an agent. The test delivers each frame."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKENS = [1, 2, 3, 4, 5, 6]  # 3 blocks
 
 
 class Desk(unittest.TestCase):
-    """A session whose agent handles frames and answers when flow() is called."""
+    """A session with a modelled agent. flow() lets the agent handle frames and answer."""
 
     def setUp(self) -> None:
         logging.disable(logging.CRITICAL)
@@ -53,7 +53,7 @@ class Desk(unittest.TestCase):
             self.connection = self.keeper._connect()
 
     def mapped(self, *extents: int) -> Mapped:
-        """What the worker says that has mapped extents 0 and these."""
+        """Reports that the worker has mapped extent 0 and these extents."""
         c = self.connection
         return Mapped(1, c.nonce, c.session, pack_runs([0, *extents]))
 
@@ -62,17 +62,17 @@ class Desk(unittest.TestCase):
         return self.agent.links[-1]
 
     def keep(self) -> None:
-        """What the keeper's thread does again and again."""
+        """One turn of the keeper's thread."""
         self.connection.flush()
         self.connection.receive()
 
     def sent(self) -> list[str]:
-        """The names of the frames that were sent and not handled yet, the keeper's too."""
+        """The names of the sent frames that the agent has not handled, with the keeper's."""
         self.keep()
         return [frames.name(frame_type) for frame_type, _, _ in self.link.sent]
 
     def flow(self) -> list[str]:
-        """The agent handles all frames and its answers arrive; the names of the frames."""
+        """Lets the agent handle all frames and its answers arrive. Returns the frames' names."""
         names = self.sent()
         while self.link.sent:
             self.agent.handle(self.link)
@@ -88,7 +88,7 @@ class Desk(unittest.TestCase):
         return hit.blocks
 
     def store(self, rid: str, tokens: list[int]) -> None:
-        """Everything of a request, stored."""
+        """Stores all blocks of a request."""
         self.session.open(rid, 0, list(tokens))
         self.hit(rid)
         ids = list(range(100, 100 + len(tokens) // PAGE))
@@ -129,7 +129,7 @@ class Asking(Desk):
     def test_blocks_that_come_from_disk_are_asked_for_again_with_a_wait(self) -> None:
         self.store("a", TOKENS)
         self.session.open("b", 0, TOKENS)
-        self.agent.rng.random = lambda: 0.05  # all is on its way from disk still
+        self.agent.rng.random = lambda: 0.05  # all blocks are still on disk
         self.flow()
         self.assertIsNone(self.session.hit("b", 0, 0, spin=0))
         self.assertEqual(self.link.sent[0][2]["wait_ms"], 1000)
@@ -144,7 +144,7 @@ class Asking(Desk):
         self.assertEqual(self.hit("b"), 2)
 
     def test_answers_that_overtake_each_other(self) -> None:
-        """Three LOOKUPs of one block; the last answer comes first."""
+        """Three LOOKUPs of one block each. The last answer arrives first."""
         self.store("a", TOKENS)
         with mock.patch("blockyard.lookups._BLOCKS", 1):
             self.session.open("b", 0, TOKENS)
@@ -235,7 +235,7 @@ class Loading(Desk):
         self.assertEqual(len(self.sent()), 2, "a report that comes twice changes nothing")
 
     def test_several_groups_load_by_the_engines_channel_alone(self) -> None:
-        """CLAIM has one device block for each block."""
+        """A CLAIM has one device block for each block, so several groups need Work."""
         self.store("a", TOKENS)
         self.session.open("b", 0, TOKENS)
         self.assertEqual(self.hit("b"), 3)
@@ -254,7 +254,7 @@ class Loading(Desk):
         self.assertFalse(self.session.busy())
 
     def test_the_end_of_a_connection_between_hit_and_load(self) -> None:
-        """The slots stay pinned for the session that had them: the load runs."""
+        """The slots stay pinned for the ended session, and the load runs."""
         self.store("a", TOKENS)
         self.session.open("b", 0, TOKENS)
         self.assertEqual(self.hit("b"), 3)
@@ -366,7 +366,7 @@ class Storing(Desk):
         self.assertEqual(self.sent(), [])
 
     def test_a_connection_with_the_old_weights_is_left(self) -> None:
-        """It was made while the engine reset its cache."""
+        """The connection was made during a reset of the engine's cache."""
         self.agent.die()
         self.keeper._part(self.connection)
         self.session.take_work()

@@ -1,4 +1,4 @@
-"""The scheduler side with a real agent: store, load, deaths at every frame, DRAIN and RESET."""
+"""The scheduler side with a real agent: stores, loads, deaths at every frame, DRAIN, RESET."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = list(range(100, 140))  # 10 blocks
 
 
 class KillingLink(Link):
-    """A link on which a function is called when the n-th frame is sent: before it, or after."""
+    """A link that calls a function before or after it sends the n-th frame."""
 
     act: Callable[[], None]
     at = -1
@@ -90,7 +90,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(second.load("b", TOKENS), 10)
 
     def test_prompts_of_more_blocks_than_a_frame_has(self) -> None:
-        """13,000 tokens are 3,250 blocks: several LOOKUPs, CLAIMs and STOREs."""
+        """13,000 tokens are 3,250 blocks and need several LOOKUPs, CLAIMs and STOREs."""
         rig = self.rig(self.agent())
         tokens = [7 * i % 50000 for i in range(13000)]
         rig.store("a", tokens)
@@ -107,7 +107,7 @@ class WithAgent(unittest.TestCase):
         self.assertGreaterEqual(agent.stats()["pools"][0]["promotions"], 10)
 
     def test_preempted_while_storing(self) -> None:
-        """Grants and references of the old generation live on; the new one is looked up anew."""
+        """Grants and references of the old generation remain. The new one is looked up again."""
         rig = self.rig(self.agent())
         session = rig.session
         session.open("a", 0, TOKENS)
@@ -115,7 +115,7 @@ class WithAgent(unittest.TestCase):
         ids = rig.fill(TOKENS)
         self.assertTrue(session.computed("a", 0, 10, [ids]))
         work = wait_until("the grant", session.take_work)
-        self.assertEqual(rig.hit("a", 1), 0)  # preempted: its blocks are computed again
+        self.assertEqual(rig.hit("a", 1), 0)  # preempted: the engine computes the blocks again
         self.assertTrue(session.busy())
         self.assertEqual(len(rig.blocks.refs), 10)
         session.settle(rig.worker.copy(work))
@@ -125,7 +125,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(session.stats()["errors"], 0)
 
     def test_aborted_while_loading(self) -> None:
-        """The pins stay until the copy has ended, and drop once."""
+        """The pins stay until the copy has ended, and are released once."""
         agent = self.agent()
         rig = self.rig(agent)
         rig.store("a", TOKENS)
@@ -153,11 +153,11 @@ class WithAgent(unittest.TestCase):
         session.settle(done)
         for _ in range(3):
             self.assertEqual(session.hit("b", 0, 0).blocks, 0)
-        rig.store("c", list(range(5000, 5008)))  # shows that the workers can copy
+        rig.store("c", list(range(5000, 5008)))  # proves that the workers can copy
         self.assertEqual(rig.hit("b", 1), 10, "the next generation asks again")
 
     def test_killed_at_every_frame(self) -> None:
-        """kill -9 before and after each frame of a store and a load; then all works again."""
+        """kill -9 before and after each frame of a store and a load. Then all works again."""
         for after in (False, True):
             for at in range(1, 15):
                 with self.subTest(frame=at, after=after):
@@ -177,7 +177,7 @@ class WithAgent(unittest.TestCase):
                 self.assertFalse(rig.blocks.refs)
                 self.assertFalse(rig.session.busy())
                 rig.connect()
-                found = rig.load("again", TOKENS)  # checks every byte of what is found
+                found = rig.load("again", TOKENS)  # checks every loaded byte
                 rig.store("more", TOKENS)
                 self.sealed(agent, 10)
                 self.assertEqual(rig.load("last", TOKENS), 10, f"found {found} after the restart")
@@ -186,7 +186,7 @@ class WithAgent(unittest.TestCase):
                 rig.close()
 
     def serve(self, rig: Rig) -> None:
-        """A store and a load, by an engine that goes on whatever the agent does."""
+        """A store and a load of an engine that ignores all faults of the agent."""
         session = rig.session
 
         def ready() -> bool:
@@ -209,7 +209,7 @@ class WithAgent(unittest.TestCase):
             session.finished(rid)
 
     def test_copies_in_flight_outlive_the_agent(self) -> None:
-        """Stores that end before and after the restart are committed; hits before a new store."""
+        """Stores that end before and after the restart are committed and hit."""
         agent = self.agent()
         rig = self.rig(agent)
         session = rig.session
@@ -260,7 +260,7 @@ class WithAgent(unittest.TestCase):
         wait_until("no pins", lambda: rig.step() is None or agent.stats()["pools"][0]["pins"] == 0)
 
     def test_idle_engine_resumes_and_hits_after_a_restart(self) -> None:
-        """Nobody calls the session while the agent restarts; the first request hits."""
+        """No call of the session happens during the agent's restart. The first request hits."""
         agent = self.agent()
         rig = self.rig(agent)
         rig.store("a", TOKENS)
@@ -293,7 +293,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(rig.load("b", TOKENS), 10, "what was settled while draining is kept")
 
     def test_drain_of_an_idle_engine(self) -> None:
-        """Nobody calls the session, and BYE comes all the same: the agent does not wait."""
+        """BYE is sent without a call of the session, so the agent does not wait."""
         agent = self.agent(flags=["--drain-timeout=20s"])
         rig = self.rig(agent)
         rig.store("a", TOKENS)
@@ -337,7 +337,7 @@ class WithAgent(unittest.TestCase):
         self.assertEqual(agent.stats()["engines"]["commits"], 0)
 
     def test_no_agent_costs_nothing(self) -> None:
-        """Without an agent every call returns at once: a miss, and nothing is held."""
+        """Without an agent every call returns at once with a miss, and no block is held."""
         agent = self.agent()
         agent.kill9()
         rig = self.rig(agent, connect=False)

@@ -1,8 +1,7 @@
-"""What a call of the scheduler side costs the engine, with a real agent.
+"""The cost of the scheduler side's calls for the engine, with a real agent.
 
-The bounds are those of a machine that does nothing else, times five: what they catch is work that
-grows with something it should not grow with. The measured figures are printed by
-BLOCKYARD_COSTS=1.
+The bounds are five times the figures of an idle machine. They catch work that grows with the length
+of a prompt or request. BLOCKYARD_COSTS=1 prints the measured figures.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Costs(unittest.TestCase):
         self.rig.connect()
 
     def check(self, what: str, times: list[float], want_us: float) -> None:
-        got = percentile(times, 0.5)  # the machine that tests run on has more to do
+        got = percentile(times, 0.5)  # the median ignores other load on the machine
         if os.environ.get("BLOCKYARD_COSTS"):
             half, high = percentile(times, 0.5), percentile(times, 0.99)
             print(f"{what}: p50 {half:.1f} us, p99 {high:.1f} us")
@@ -60,7 +59,7 @@ class Costs(unittest.TestCase):
         return self.rig.session.stats()["stored_blocks"] >= blocks
 
     def test_hooks_of_short_and_long_prompts(self) -> None:
-        """A prompt of 100,000 tokens costs a hook no more than one of 1,000."""
+        """A hook of a prompt of 100,000 tokens costs as much as one of 1,000 tokens."""
         session = self.rig.session
         for size, n in ((1000, 300), (100_000, 10)):
             prompts = [[(i + k) % 50000 for k in range(size)] for i in range(n)]
@@ -71,14 +70,14 @@ class Costs(unittest.TestCase):
                 while hit is None:
                     asked += measure(lambda _: session.hit(f"{size}.{i}", 0, 0), 1)
                     hit = session.hit(f"{size}.{i}", 0, 0)
-                    time.sleep(0.001)  # as an engine that waits does
+                    time.sleep(0.001)  # like a waiting engine
             for i in range(n):
                 session.finished(f"{size}.{i}")
             self.check(f"open {size} tokens", opened, 50)
             self.check(f"hit {size} tokens", asked, 50)
 
     def test_offer_of_a_decoded_block(self) -> None:
-        """One block more costs the same at the start and at the end of a long request."""
+        """Another block costs the same at the start and at the end of a long request."""
         session = self.rig.session
         tokens = list(range(1000))
         session.open("a", 0, tokens)

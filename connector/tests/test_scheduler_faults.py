@@ -1,5 +1,7 @@
-"""The scheduler side where something goes wrong: an agent that hangs or dies again and again,
-workers that cannot load, a packer that is late. The test moves each frame."""
+"""The scheduler side under faults: dying or hanging agents, failing workers, a late packer.
+
+The test delivers each frame.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from blockyard.frames import HelloFields
 from blockyard.keeper import LOST, Keeper
 from blockyard.work import Done, Work
 from tests.agentproc import AgentProcess, needs_agent, wait_until
-from tests.fakelink import PAGE, HandPacker
+from tests.fakelink import PAGE, SteppedPacker
 from tests.schedrig import NAMESPACE
 from tests.test_scheduler import TOKENS, Desk
 
@@ -23,7 +25,7 @@ IDS = [100, 101, 102]
 
 
 class FaultDesk(Desk):
-    """A Desk with a clock of its own."""
+    """A Desk with a clock that the test sets."""
 
     def setUp(self) -> None:
         self.now = time.monotonic()
@@ -34,7 +36,7 @@ class FaultDesk(Desk):
         super().setUp()
 
     def offer(self, rid: str = "a", blocks: int = 3) -> Work:
-        """Everything of a request, granted and handed to the workers."""
+        """Gets grants for all blocks of a request, and passes the stores to the workers."""
         self.session.open(rid, 0, list(range(7, 7 + PAGE * blocks)))
         self.hit(rid)
         self.session.computed(rid, 0, blocks, [list(range(100, 100 + blocks))])
@@ -47,7 +49,7 @@ class FaultDesk(Desk):
         self.copy(work, ("w1", "", ""), list(range(7, 7 + PAGE * blocks)))
 
     def death(self) -> None:
-        """The agent dies and is there again; the keeper notices and connects."""
+        """Restarts the agent. The keeper notices and connects."""
         self.agent.die()
         self.agent.start()
         with mock.patch.object(self.connection, "receive", lambda: False):
@@ -55,7 +57,7 @@ class FaultDesk(Desk):
         self.connect()
 
     def load(self, rid: str, ok: bool) -> int:
-        """A request that loads what it is promised; how many blocks that was."""
+        """Runs a request that loads its hit. Returns the number of blocks."""
         self.session.open(rid, 0, list(TOKENS))
         blocks = self.hit(rid)
         if blocks:
@@ -72,17 +74,17 @@ class FaultDesk(Desk):
 
 
 class Late(FaultDesk):
-    def hand_packer(self) -> HandPacker:
-        packer = HandPacker()
+    def stepped_packer(self) -> SteppedPacker:
+        packer = SteppedPacker()
         for owner in (self.session, self.session._lookups, self.session._attachment):
             owner._packer = packer
         return packer
 
     def test_a_prompt_that_takes_long_to_pack_leaves_the_cache_on(self) -> None:
-        packer = self.hand_packer()
+        packer = self.stepped_packer()
         self.session.open("long", 0, list(range(4000)))
         self.assertIsNone(self.session.hit("long", 0, 0, spin=0))
-        self.now += 1.01  # the packer waited for the interpreter's lock
+        self.now += 1.01  # the packer had to wait for the interpreter's lock
         self.assertEqual(self.session.hit("long", 0, 0, spin=0).blocks, 0)
         packer.pack_one()
         self.session.take_work()
@@ -91,16 +93,16 @@ class Late(FaultDesk):
         self.assertIn("OPEN", self.sent(), "a healthy agent is asked about the next request")
 
     def test_an_answer_to_the_packers_lookup_is_known_when_the_prompt_is(self) -> None:
-        packer = self.hand_packer()
+        packer = self.stepped_packer()
         self.session.open("long", 0, list(range(4000)))
         packer.pack_one()
-        packer.pack_one()  # its LOOKUP, which the engine has not asked for yet
+        packer.pack_one()  # sends the LOOKUP before the engine asks
         self.flow()
         self.assertIsNotNone(self.session.hit("long", 0, 0, spin=0))
         self.assertEqual(self.session.stats()["errors"], 0)
 
     def test_lookups_of_a_prompt_that_was_not_packed_are_not_waited_for(self) -> None:
-        packer = self.hand_packer()
+        packer = self.stepped_packer()
         self.session.open("long", 0, list(range(4000)))
         self.session.finished("long")
         packer.pack_one()
@@ -110,7 +112,7 @@ class Late(FaultDesk):
         self.assertNotIn("LOOKUP", self.sent())
 
     def test_a_prompt_waits_while_the_packer_gets_on_with_others_but_not_for_ever(self) -> None:
-        packer = self.hand_packer()
+        packer = self.stepped_packer()
         for rid in ("first", "second"):
             self.session.open(rid, 0, list(range(4000)))
         for _ in range(10):
@@ -144,7 +146,7 @@ class Late(FaultDesk):
         self.session.open("a", 0, list(TOKENS))
         self.hit("a")
         self.connection.stall()
-        self.session.hit("a", 1, 0, spin=0)  # preempted, and the agent is not asked
+        self.session.hit("a", 1, 0, spin=0)  # preempted, and no LOOKUP is sent
         self.now += 11
         self.session.computed("a", 1, 3, [IDS])
         self.assertEqual(self.flow(), [])
@@ -156,12 +158,12 @@ class Late(FaultDesk):
 
 class Doubt(FaultDesk):
     def doubt(self) -> None:
-        """Two loads in a row fail."""
+        """Makes two loads in a row fail."""
         for rid in ("b1", "b2"):
             self.assertEqual(self.load(rid, ok=False), 3)
 
     def test_loads_that_fail_every_time_are_tried_at_growing_intervals(self) -> None:
-        """A worker that cannot join its session fails all of them."""
+        """A worker that cannot join its session fails all loads."""
         self.store("a", TOKENS)
         tries = 0
         for n in range(300):
@@ -172,7 +174,7 @@ class Doubt(FaultDesk):
         self.assertFalse(any(memory.pins for memory in self.agent.slots))
 
     def test_one_failure_is_the_fault_of_its_slots(self) -> None:
-        """They may have gone to another block; that says nothing about other hits."""
+        """The slots may have another block now. Other hits are not affected."""
         self.store("a", TOKENS)
         for rid in ("b", "d", "f"):
             self.assertEqual(self.load(rid, ok=False), 3)
@@ -209,7 +211,7 @@ class Doubt(FaultDesk):
         self.flow()
         load = self.session.take_work().loads[0]
         self.assertEqual(self.hit("c"), 0)
-        self.session.settle(Done({load.job: [2, 0]}))  # the second had it from its Work
+        self.session.settle(Done({load.job: [2, 0]}))  # the second worker had the job from its Work
         self.session.open("d", 0, list(TOKENS))
         self.assertEqual(self.hit("d"), 3)
 
@@ -231,7 +233,7 @@ class Resume(FaultDesk):
         second = self.connection.session
         self.session.take_work()
         self.assertEqual(self.flow(), ["RESUME"])
-        self.connection.receive()  # RESUMED is there, and nobody has looked at it yet
+        self.connection.receive()  # RESUMED has arrived, but the session has not taken it
         self.death()
         self.session.take_work()
         named = [body["session"] for kind, _, body in self.link.sent if kind == frames.RESUME]
@@ -246,7 +248,7 @@ class Resume(FaultDesk):
     def test_first_request_after_a_restart_is_asked_about_once_slots_are_named(self) -> None:
         self.offer()
         self.death()
-        self.session.open("first", 0, list(TOKENS))  # the engine was idle until now
+        self.session.open("first", 0, list(TOKENS))  # the engine's first call
         self.assertEqual(self.sent(), ["RESUME"])
         self.assertIsNone(self.session.hit("first", 0, 0, spin=0), "ask again, not a miss")
         self.flow()
@@ -326,7 +328,7 @@ class Hanging(FaultDesk):
 class Reset(FaultDesk):
     def test_a_commit_that_is_refused_while_resetting_leaves_nothing_open(self) -> None:
         work = self.offer()
-        self.session.hit("a", 1, 0, spin=0)  # preempted: the copy is of an earlier generation
+        self.session.hit("a", 1, 0, spin=0)  # preempted: the copy belongs to an earlier generation
         self.flow()
         self.filled(work)
         self.session.reset()
@@ -335,7 +337,7 @@ class Reset(FaultDesk):
         self.agent.faults = 1.0
         self.agent.handle(self.link)
         self.agent.faults = 0.0
-        self.flow()  # the agent of the test is violated by RESET while something is open
+        self.flow()  # the model raises Violation for RESET with open requests
         self.assertFalse(self.blocks.refs)
 
 

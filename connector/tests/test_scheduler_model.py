@@ -1,8 +1,7 @@
-"""The scheduler side against a naive twin of the agent, driven at random.
+"""The scheduler side with a simple model of the agent, in random order.
 
-An engine with its own block table, workers that copy at any time, and an agent that answers late,
-refuses, dies and comes back. BLOCKYARD_MODEL_STEPS and BLOCKYARD_MODEL_SEED make it run longer or
-otherwise.
+The engine has its own block table. Workers copy at any time. The agent answers late, refuses, dies
+and restarts. BLOCKYARD_MODEL_STEPS sets the number of steps, BLOCKYARD_MODEL_SEED the random seed.
 """
 
 from __future__ import annotations
@@ -73,13 +72,13 @@ class Model(unittest.TestCase):
         return total
 
     def test_nothing_is_lost_or_done_twice(self) -> None:
-        """With an agent that dies and comes back, but answers all it is asked."""
+        """The agent dies and restarts, but answers every frame."""
         total = self.total(faults=0.0, fullness=0.0, seeds=20)
         for what in ("load", "loaded", "commits", "resumed", "died", "drained", "reset"):
             self.assertGreater(total[what], 0, f"the run had no {what}: {total}")
 
     def test_refusals_and_a_full_socket_cost_hits_alone(self) -> None:
-        """With an agent that refuses frames at random and a socket that is full at random."""
+        """The agent refuses frames at random, and the socket is full at random."""
         total = self.total(faults=0.03, fullness=0.03, seeds=20)
         self.assertGreater(total["loaded"], 0)
         self.assertGreater(total["commits"], 0)

@@ -1,4 +1,4 @@
-"""Who sends which frame of the scheduler, and in what order they leave."""
+"""The sender of each of the scheduler's frames, and the order of frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.test_scheduler_faults import IDS, FaultDesk
 
 
 class Order(FaultDesk):
-    """What the keeper sends and what the engine's thread sends itself."""
+    """The frames of the keeper and of the engine's thread."""
 
     def test_a_frame_whose_answer_is_waited_for_goes_behind_those_left_to_the_keeper(self) -> None:
         self.offer()
@@ -53,7 +53,7 @@ class Order(FaultDesk):
         self.assertEqual(self.sent(), ["BYE"])
 
     def test_threads_that_send_at_once_lose_and_swap_nothing(self) -> None:
-        """One leaves frames and sends some itself, as a hook does; one sends, as the keeper."""
+        """One thread queues and sends frames, like a hook. The other sends, like the keeper."""
         stop = threading.Event()
         interval = sys.getswitchinterval()
         self.addCleanup(sys.setswitchinterval, interval)
@@ -90,7 +90,7 @@ class Order(FaultDesk):
 @needs_agent
 class IdleEngine(unittest.TestCase):
     def test_what_the_last_hook_left_is_sent_and_answered_without_another(self) -> None:
-        """The keeper sleeps, and is woken."""
+        """A frame wakes the sleeping keeper."""
         with AgentProcess() as agent, mock.patch.object(keeper, "_BUSY_SECONDS", 0.01):
             rig = Rig(agent)
             self.addCleanup(rig.close)

@@ -1,4 +1,4 @@
-"""Settings: defaults, the environment, the engine's JSON, and what is refused."""
+"""Settings: defaults, the environment, the engine's JSON, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CudaMover with a stand-in for the driver: plain memory, streams and events played by a test."""
+"""CudaMover with a stand-in for the driver: plain memory, streams and events of the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blockyard.torch_mover import CudaCopy, CudaMover
 
 
 class FakeEvent:
-    """Reached when its stream has worked."""
+    """An event. Its stream reaches it in work()."""
 
     def __init__(self) -> None:
         self.reached = False
@@ -28,7 +28,7 @@ class FakeEvent:
 
 
 class FakeStream:
-    """Keeps copies until work() makes them, which stops at an event that is not reached."""
+    """A stream that keeps copies until work(), which stops at an event that is not reached."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[FakeEvent | None, list[tuple[int, int, int]], FakeEvent]] = []
@@ -159,7 +159,7 @@ class Copies(CudaCase):
 
 
 class Unpinned(CudaCase):
-    """Copies of memory whose turn to be pinned has not come yet."""
+    """Copies of memory that is not pinned yet."""
 
     def test_they_are_made_all_the_same(self) -> None:
         want = self.block(5)
@@ -172,7 +172,7 @@ class Unpinned(CudaCase):
         self.assertEqual(self.driver.pinned, [False, False], "not for the call that takes many")
 
     def test_nothing_waits_in_the_driver_for_a_fence(self) -> None:
-        """The driver would keep the calling thread there, and loads would wait for a store."""
+        """The driver would block the calling thread, and loads would wait for a store."""
         fence = FakeEvent()
         store = self.mover.store([self.slot(0)], [[1]], fence)
         self.assertFalse(store.done())
@@ -244,12 +244,12 @@ class Pinning(CudaCase):
 
 
 class FakeCuda:
-    """The CUDA driver as far as contexts matter: a thread has the one that it has set."""
+    """A stand-in of the CUDA driver's contexts. Each thread has the context that it has set."""
 
     def __init__(self, context: int) -> None:
         self.current = threading.local()
         self.current.context = context
-        self.without: list[str] = []  # calls of a thread that had no context
+        self.without: list[str] = []  # calls of threads without a context
         self.pinned: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -281,7 +281,7 @@ class Contexts(unittest.TestCase):
             return torch_mover.TorchDriver("cuda:0"), cuda
 
     def test_calls_of_the_copying_thread_run_in_the_engines_context(self) -> None:
-        """torch's own switch does nothing for the device that a new thread begins with."""
+        """torch's own switch has no effect for the default device of a new thread."""
         driver, cuda = self.driver(77)
         stream = mock.MagicMock(cuda_stream=5)
         results: list[int] = []

@@ -1,4 +1,4 @@
-"""Link against a socket that the test serves: order, bounds, descriptors, ends, threads."""
+"""Link with a socket of the test: order, bounds, descriptors, ends, threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTENT = msgpack.encode(
 
 
 class LinkCase(unittest.TestCase):
-    """A Link and, as self.peer, the agent's end of it."""
+    """A Link, and the agent's end of it as self.peer."""
 
     def setUp(self) -> None:
         self.dir = tempfile.TemporaryDirectory(prefix="blockyard-test-")
@@ -52,7 +52,7 @@ class LinkCase(unittest.TestCase):
         self.peer.sendmsg([data], control)
 
     def drained(self, count: int) -> list[Frame]:
-        """The next count frames."""
+        """Waits for the next `count` frames."""
         got: list[Frame] = []
 
         def enough() -> bool:
@@ -108,7 +108,7 @@ class Sending(LinkCase):
             self.link.drain()
 
     def test_nobody_there_is_an_oserror_and_leaks_nothing(self) -> None:
-        gc.collect()  # what earlier tests left behind would close later, and hide a leak
+        gc.collect()  # garbage of earlier tests would close later and hide a leak
         before = descriptors()
         for path in (self.path + ".none", "/" + "x" * 200):
             with self.assertRaises(OSError):

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's connector: the channel between leader and workers, and where the engine's base
-classes are found."""
+"""TensorRT-LLM's connector: the channel between leader and workers, and the import of the engine's
+base classes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Interface(unittest.TestCase):
     CODE = "from blockyard.trtllm import interface; print(interface.KvCacheConnectorWorker)"
 
     def found(self, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        """What a fresh interpreter finds where these modules are installed."""
+        """Runs a new interpreter with these modules installed. Returns its output."""
         with tempfile.TemporaryDirectory() as directory:
             for name, text in files.items():
                 path = pathlib.Path(directory, name)

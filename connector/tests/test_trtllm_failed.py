@@ -1,7 +1,7 @@
 """TensorRT-LLM: a load that fails on one rank ends the engine on all ranks, in the same call.
 
-Threads play the ranks. A barrier is the collective operation in which the engine gathers what
-get_finished() has answered on all of them: a rank that raises alone leaves the others there.
+Each rank is a thread. A barrier stands for the collective operation in which the engine gathers the
+results of get_finished() of all ranks. A rank that raises early leaves the others waiting there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECONDS = 20.0
 
 @needs_agent
 class Ranks(Case):
-    """Two ranks that wait for a load, which fails on rank 1 when fail() is called."""
+    """Two ranks with a load. fail() makes the load fail on rank 1."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -39,7 +39,8 @@ class Ranks(Case):
         self.begin = session.begin
         patches = [
             mock.patch.object(copies_module, "RETRY_SECONDS", ()),
-            mock.patch.object(session, "_early", False),  # the agent's LOAD would be first
+            # Otherwise the agent's LOAD begins the copy.
+            mock.patch.object(session, "_early", False),
             mock.patch.object(session, "begin", lambda *work: self.held.append(work)),
         ]
         for patch in patches:
@@ -52,7 +53,7 @@ class Ranks(Case):
         self.assertEqual(len(self.started), 1)
 
     def fail(self) -> None:
-        """Rank 1 loads from slots of a generation that they do not have."""
+        """Makes rank 1 load slots with another generation than theirs."""
         for work, fence in self.held:
             wrong = []
             for load in work.loads:
@@ -86,7 +87,7 @@ class Ranks(Case):
         self.assertEqual(self.raised[0][0], self.raised[1][0])
 
     def knows(self, rank: int) -> Callable[[], bool]:
-        return lambda: self.workers[rank]._knows
+        return lambda: self.workers[rank]._failure_reported
 
     def test_both_raise_in_the_same_call(self) -> None:
         def before(rank: int, call: int) -> None:
@@ -99,7 +100,7 @@ class Ranks(Case):
         self.assertIn("a copy failed 1 times", self.raised[1][1])
 
     def test_a_rank_that_is_a_call_ahead_is_not_left_there(self) -> None:
-        """Rank 0 has answered call 3 when rank 1, which has not begun it, hears of its failure."""
+        """Rank 0 has answered call 3. Rank 1 has not begun call 3, and gets the failure."""
 
         def before(rank: int, call: int) -> None:
             if (rank, call) == (1, 3):
@@ -111,7 +112,7 @@ class Ranks(Case):
         self.assertEqual(self.raised[0][0], 4)
 
     def held_call(self) -> tuple[threading.Thread, list[str]]:
-        """A call of rank 0 that waits for an agreement."""
+        """Begins a call of rank 0 that waits for the agreement."""
         said: list[str] = []
 
         def call() -> None:
@@ -138,7 +139,7 @@ class Ranks(Case):
         with agree, seconds:
             thread, said = self.held_call()
             thread.join(SECONDS)
-        self.assertIn("could not agree", said[0])
+        self.assertIn("did not agree", said[0])
 
     def test_nobody_waits_for_a_leader_that_is_gone(self) -> None:
         agree, seconds = self.no_agreement(1000.0)

@@ -1,6 +1,6 @@
-"""TensorRT-LLM's connector when things go wrong: the agent dies, loads fail, blocks are taken away.
+"""TensorRT-LLM's connector under faults: the agent dies, loads fail, the engine takes blocks.
 
-The stand-in engine compares every byte that was loaded, so a wrong one fails any of these.
+The stand-in engine checks every loaded byte in all tests.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ class Deaths(Case):
         self.stored(4)
 
     def test_the_agent_may_die_at_any_moment(self) -> None:
-        """Requests that share prompts run while the agent is killed or stopped, and started: all
-        end, with the right bytes, on both ranks, and nothing stays held."""
+        """Requests with shared prompts run while the agent is killed, stopped and started.
+
+        All end with the right bytes on both ranks, and no block stays held.
+        """
         engine = self.engine(world=2, blocks=96, chunk=2 * BLOCK_TOKENS)
         rng = random.Random(int(os.environ.get("BLOCKYARD_TEST_SEED", "5")))
         for _ in range(8):
@@ -70,8 +72,10 @@ class Deaths(Case):
         self.assertGreater(engine.workers[0].stats()["loaded_blocks"], 0)
 
     def test_a_promise_outlives_the_agent(self) -> None:
-        """Killed between its answer and the allocation, and other requests are asked about
-        meanwhile: the blocks come from the mapping."""
+        """The agent is killed between its answer and the allocation, and other requests look up.
+
+        The blocks come from the mapping.
+        """
         engine = self.engine()
         self.run_to_end(engine, self.request(prompt(1)))
         self.stored(4)
@@ -109,14 +113,14 @@ class Deaths(Case):
 @needs_agent
 class Failures(Case):
     def corrupt(self) -> None:
-        """Makes the generation of every slot another one."""
+        """Changes the generation of every slot."""
         for pool in self.agent.get("/v1/pools"):
             for path in {block["host"]["path"] for block in pool["blocks"]}:
                 with open(path, "r+b") as file:
                     file.write(b"\xff" * 8 * 64)
 
     def promised(self) -> tuple[Executor, LlmRequest]:
-        """An engine, and a request whose blocks are spoilt between promise and allocation."""
+        """An engine, and a request whose blocks are damaged between hit and allocation."""
         engine = self.engine()
         self.run_to_end(engine, self.request(prompt(1)))
         self.stored(4)
@@ -138,7 +142,7 @@ class Failures(Case):
         begin, failures = session.begin, iter([True, True, True])
 
         def fail_first(work: Work, fence: object = None) -> None:
-            """The first tries name generations that no slot has."""
+            """Gives the first tries a wrong generation."""
             if work.loads and next(failures, False):
                 wrong = [
                     load._replace(
@@ -151,7 +155,7 @@ class Failures(Case):
                 work = Work(loads=wrong)
             begin(work, fence)
 
-        # The agent's own LOAD would be first.
+        # Otherwise the agent's own LOAD begins the copy.
         with (
             mock.patch.object(session, "begin", fail_first),
             mock.patch.object(session, "_add", self.only_named(session)),
@@ -160,7 +164,7 @@ class Failures(Case):
         self.assertEqual(engine.workers[0].stats()["retried_loads"], 3)
 
     def only_named(self, session: Any) -> Callable[..., None]:
-        """WorkerSession's way of taking jobs, without those that it does not know from Work."""
+        """WorkerSession's queue of jobs, without jobs that are only known from LOAD."""
         add = session._add
 
         def named(number: int, *rest: object) -> None:
@@ -170,8 +174,10 @@ class Failures(Case):
         return named
 
     def test_blocks_that_are_taken_away_are_not_stored(self) -> None:
-        """A request is reset while its blocks are stored. The pages hold something else by then,
-        which must never be found under the request's tokens."""
+        """A request is reset during the store of its blocks.
+
+        The pages have other content by then, which must never hit under the request's tokens.
+        """
         engine = self.engine(blocks=16)
         session = engine.workers[0]._copies._session
         begin, late = session.begin, []
@@ -190,7 +196,7 @@ class Failures(Case):
         self.settled(engine)
 
     def test_a_request_that_is_asked_about_twice_begins_anew(self) -> None:
-        """Releases without request_reset only ask again."""
+        """Releases without request_reset() only look up again."""
         engine = self.engine(blocks=16)
         request = engine.submit(self.request(prompt(1), new_tokens=30))
         for _ in range(4):
@@ -208,7 +214,7 @@ class Failures(Case):
         wait_until("it is over", lambda: engine.step() or request.state == "done", 20)
 
     def test_a_store_waits_for_the_rank_s_own_step(self) -> None:
-        """A rank that has not launched the step yet must not store what the step writes."""
+        """A rank must not store KV of a step that it has not launched."""
         engine = self.engine()
         copies = engine.workers[0]._copies
         launched, begun = copies.launched, []
@@ -233,7 +239,7 @@ class Failures(Case):
         copies = engine.workers[0]._copies
         with (
             self.assertLogs("blockyard", "ERROR"),
-            mock.patch.object(copies, "turn", side_effect=RuntimeError("broken by the test")),
+            mock.patch.object(copies, "poll", side_effect=RuntimeError("broken by the test")),
         ):
             storing = engine.submit(self.request(prompt(2)))
             self.run_on(engine, storing)
@@ -241,7 +247,7 @@ class Failures(Case):
         again = self.request(prompt(1))
         self.run_to_end(engine, again)
         self.assertEqual(engine.hits[again.request_id], 0)
-        # A report of the lost worker may still be on its way.
+        # A report of the lost worker may still arrive.
         wait_until("nothing is due", lambda: engine.step() or not engine.leader._hub.active())
 
 

@@ -1,4 +1,4 @@
-"""Parts of TensorRT-LLM's connector by themselves: geometry, arguments, ledger, orders."""
+"""Parts of TensorRT-LLM's connector: geometry, arguments, ledger, orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blockyard.work import EMPTY_WORK, Done, Load, Store, Work
 
 
 def tensor(shape: tuple[int, ...], dtype: str = "torch.bfloat16", **changes: Any) -> Any:
-    """What is read of a pool tensor; stride may be given."""
+    """The members of a pool tensor that the connector reads."""
     strides = [1]
     for n in reversed(shape[1:]):
         strides.insert(0, strides[0] * n)
@@ -37,7 +37,7 @@ def layout(*groups: Any) -> Any:
 
 
 def group(number: int, *sizes: int, window: int | None = None) -> Any:
-    """A layer group with a region of each size, in slots of 4096 bytes."""
+    """A layer group with a region of each size in slots of 4,096 bytes."""
     regions = [
         SimpleNamespace(
             base=0x10000 * (number + 1) + at * 1024,
@@ -61,10 +61,10 @@ class Geometry(unittest.TestCase):
     def test_a_pool_tensor_is_one_region(self) -> None:
         pool = geometry.of_tensor(tensor((5, 3, 2, 64)))
         self.assertEqual(pool.regions, ((0, 0x10000, 768, 768),))
-        self.assertEqual((pool.blocks, pool.device, pool.form.share_bytes), (5, "cpu", 768))
-        self.assertEqual((pool.form.layers, pool.form.outer, pool.form.width), (3, 2, 2))
-        self.assertFalse(pool.form.replicated)
-        self.assertTrue(geometry.of_tensor(tensor((5, 3, 1, 64))).form.replicated)
+        self.assertEqual((pool.blocks, pool.device, pool.layout.share_bytes), (5, "cpu", 768))
+        self.assertEqual((pool.layout.layers, pool.layout.outer, pool.layout.width), (3, 2, 2))
+        self.assertFalse(pool.layout.replicated)
+        self.assertTrue(geometry.of_tensor(tensor((5, 3, 1, 64))).layout.replicated)
 
     def test_what_is_not_whole_is_refused(self) -> None:
         refused = {
@@ -80,8 +80,8 @@ class Geometry(unittest.TestCase):
         pool = geometry.of_layout(layout(group(0, 100, 50), group(1, 7)), "cuda:1", "fp8")
         self.assertEqual([r.size for r in pool.regions], [100, 50, 7])
         self.assertEqual([r.group for r in pool.regions], [0, 0, 1])
-        self.assertEqual((pool.blocks, pool.form.share_bytes, pool.device), (10, 157, "cuda:1"))
-        self.assertFalse(pool.form.stable)
+        self.assertEqual((pool.blocks, pool.layout.share_bytes, pool.device), (10, 157, "cuda:1"))
+        self.assertFalse(pool.layout.stable)
 
     def test_a_layout_that_cannot_be_kept_is_refused(self) -> None:
         for text, bad in {
@@ -95,16 +95,16 @@ class Geometry(unittest.TestCase):
 
     def test_forms_differ_where_blocks_do(self) -> None:
         forms = [
-            geometry.of_tensor(tensor(shape, dtype)).form
+            geometry.of_tensor(tensor(shape, dtype)).layout
             for shape, dtype in (
                 ((5, 3, 2, 64), "torch.bfloat16"),
                 ((5, 2, 3, 64), "torch.bfloat16"),
                 ((5, 3, 2, 64), "torch.float16"),
             )
         ]
-        forms.append(geometry.of_layout(layout(group(0, 768)), "cpu", "bfloat16").form)
+        forms.append(geometry.of_layout(layout(group(0, 768)), "cpu", "bfloat16").layout)
         self.assertEqual(len({repr(form) for form in forms}), 4)
-        self.assertEqual(forms[0], geometry.of_tensor(tensor((9, 3, 2, 64))).form)
+        self.assertEqual(forms[0], geometry.of_tensor(tensor((9, 3, 2, 64))).layout)
 
 
 class Arguments(unittest.TestCase):
@@ -128,8 +128,8 @@ class Arguments(unittest.TestCase):
 
     def test_namespace_counts_shares(self) -> None:
         args = arguments.read(self.args(), "1.2")
-        sharded = geometry.of_tensor(tensor((5, 3, 2, 1024))).form
-        replicated = geometry.of_tensor(tensor((5, 3, 1, 1024))).form
+        sharded = geometry.of_tensor(tensor((5, 3, 2, 1024))).layout
+        replicated = geometry.of_tensor(tensor((5, 3, 1, 1024))).layout
         space = arguments.namespace(args, sharded, "w", "")
         self.assertEqual(space.block_bytes, 4 * sharded.share_bytes)
         self.assertEqual((space.tp, space.page_size), (4, 32))
@@ -137,7 +137,7 @@ class Arguments(unittest.TestCase):
         self.assertEqual(space.block_bytes, replicated.share_bytes)
 
     def test_events_port(self) -> None:
-        """The engine's own port, else the leader's; the consolidated stream is above the latter."""
+        """The engine's own port, else the leader's. The stream's port follows the leader's."""
         own, leader = arguments.EVENTS_PORT, consolidation.LEADER_PORT
         cases: list[tuple[dict[str, str], tuple[str, str]]] = [
             ({}, ("", "")),
@@ -161,10 +161,10 @@ class Arguments(unittest.TestCase):
 class Ledger(unittest.TestCase):
     def test_an_offer_is_cut_at_its_ends(self) -> None:
         cases = [
-            ((0, 64), (4, 10)),  # the engine has the first four itself by now
-            ((0, 65), (4, 10)),  # the engine counts on the other tokens of a block cut in part
+            ((0, 64), (4, 10)),  # the engine has the first four blocks itself
+            ((0, 65), (4, 10)),  # the engine uses the other tokens of a partly removed block
             ((0, 79), (4, 10)),
-            ((96, 160), (2, 6)),  # no room for the last four
+            ((96, 160), (2, 6)),  # the engine has no room for the last four blocks
             ((97, 160), (2, 7)),
             ((100, 105), (2, 10)),
             ((0, 320), None),
@@ -174,9 +174,9 @@ class Ledger(unittest.TestCase):
         for (start, end), expected in cases:
             with self.subTest(start=start, end=end):
                 request = ledger.Request(1, 0, Identity())
-                request.offer = (2, 10)
+                request.hit_range = (2, 10)
                 request.cut(start, end, 16)
-                first, last = request.offer
+                first, last = request.hit_range
                 self.assertEqual((first, last) if first < last else None, expected)
 
     def test_whole_pages_end_at_the_first_gap(self) -> None:
@@ -220,7 +220,7 @@ class Ledger(unittest.TestCase):
 
 
 class Session:
-    """The session's part of an order: work to give, and what was settled."""
+    """A session: the work for the next order, and the settled jobs."""
 
     def __init__(self) -> None:
         self.work = EMPTY_WORK
@@ -255,7 +255,7 @@ class Orders(unittest.TestCase):
         self.orders.begin_load(7)
         self.order(Work([Load(1, "7", SLOT, BLOCK)], [Store(2, SLOT, BLOCK)]))
         self.orders.ended(0, [(1, 1, 0), (2, 1, 0)])
-        self.orders.ended(0, [(1, 1, 0)])  # repeated
+        self.orders.ended(0, [(1, 1, 0)])  # a repeated report
         self.assertEqual(self.session.settled, {})
         self.orders.ended(1, [(1, 1, 0), (2, 0, 1)])
         self.assertEqual(self.session.settled, {1: [2, 0], 2: [1, 1]})
@@ -286,7 +286,7 @@ class Orders(unittest.TestCase):
         self.assertEqual(order["saved"], [7])
 
     def test_stores_of_blocks_that_are_gone_fail(self) -> None:
-        """Those under way and those granted later; stores that begin afterwards do not."""
+        """Stores in flight fail, and stores granted until their end. Later stores do not."""
         self.held.hold([4, 5])
         self.order(Work(stores=[Store(1, SLOT, BLOCK)]))
         self.orders.blocks_are_gone()
@@ -349,7 +349,7 @@ class Orders(unittest.TestCase):
         self.assertIsNone(self.order())
 
     def test_without_a_worker_nothing_is_settled(self) -> None:
-        """Its copy may still be under way; but requests need not wait for it."""
+        """The lost worker's copy may be in flight, but requests do not wait for it."""
         self.held.hold([4])
         self.order(Work(stores=[Store(1, SLOT, BLOCK)]))
         self.assertTrue(self.orders.finish(7, {4}))

@@ -1,6 +1,6 @@
-"""TensorRT-LLM's connector under a stand-in of its executor, with a real agent.
+"""TensorRT-LLM's connector with a stand-in of the executor and a real agent.
 
-The stand-in compares every byte that was loaded, and overwrites every block that is given back.
+The stand-in checks every loaded byte and overwrites every freed block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Serving(Case):
         self.settled(engine)
 
     def test_one_token_is_left_to_compute(self) -> None:
-        """A prompt that is resident as a whole is promised without its last block."""
+        """The hit of a completely resident prompt omits its last block."""
         engine = self.engine()
         whole = prompt(1)[:-1]
         self.run_to_end(engine, self.request(prompt(1)))
@@ -56,7 +56,7 @@ class Serving(Case):
         self.assertEqual(engine.hits[longer.request_id], 6 * BLOCK_TOKENS)
 
     def test_an_aborted_prompt_stores_what_was_computed(self) -> None:
-        """Blocks of a prompt that were never computed hold garbage: they must not be stored."""
+        """Blocks that were never computed have garbage and must not be stored."""
         engine = self.engine(chunk=BLOCK_TOKENS)
         aborted = engine.submit(self.request(prompt(1, 8)))
         for _ in range(3):
@@ -113,7 +113,7 @@ class Serving(Case):
         self.assertEqual(engine.leader.stats()["failed_get_num_new_matched_tokens"], 1)
 
     def test_what_the_engine_has_no_room_for_is_not_loaded(self) -> None:
-        """The engine takes a part of the promise, or nothing of it, and waits for the load."""
+        """The engine takes a part of the hit, or nothing, and waits for the load."""
         engine = self.engine()
         self.run_to_end(engine, self.request(prompt(1)))
         self.stored(4)
@@ -142,7 +142,7 @@ class Serving(Case):
         wait_until("no pins", lambda: self.pool()["pins"] == 0)
 
     def test_a_long_prompt_is_waited_for(self) -> None:
-        """Packing it takes the helper thread longer than one look at the answer."""
+        """The packer needs more time than one poll for the answer."""
         engine = self.engine(blocks=2100)
         tokens = prompt(1, 1040)
         self.run_to_end(engine, self.request(tokens))
@@ -182,7 +182,7 @@ class SecondManager(Case):
         self.assertEqual(engine.hits[again.request_id], 4 * BLOCK_TOKENS)
 
     def test_the_managers_do_not_share(self) -> None:
-        """The bytes are the same here, but nobody can tell the connector so."""
+        """The bytes are equal in this test, but the connector cannot know that."""
         first = self.engine(kind=SecondExecutor)
         self.run_to_end(first, self.request(prompt(1)))
         self.stored(4)
@@ -195,13 +195,13 @@ class SecondManager(Case):
 @needs_agent
 class Ranks(Case):
     def test_ranks_store_and_load_their_own_shares(self) -> None:
-        """Two ranks; the second learns of the leader from the metadata, as in another process."""
+        """Two ranks. The second gets the leader's name from the metadata, as in another process."""
         with (
             mock.patch.object(worker_module, "here", lambda: ""),
             mock.patch.object(leader_module, "READY_SECONDS", 0.01),
         ):
             engine = self.engine(world=2, joined=False)
-            self.run_to_end(engine, self.request(prompt(2)))  # brings the name
+            self.run_to_end(engine, self.request(prompt(2)))  # its metadata has the leader's name
             self.joined(engine)
         self.run_to_end(engine, self.request(prompt(1)))
         self.stored(4)
@@ -225,7 +225,7 @@ class Ranks(Case):
         self.assertEqual([w.stats()["loaded_blocks"] for w in engine.workers], [4, 4])
 
     def test_ranks_with_requests_of_their_own_share_a_pool(self) -> None:
-        """Attention data parallelism: a leader on each rank, the same blocks for all."""
+        """Attention data parallelism: every rank has a leader, and all share blocks."""
         engines = [self.engine(rank=rank, attention_dp=True) for rank in (0, 5)]
         self.run_to_end(engines[0], self.request(prompt(1)))
         self.stored(4)

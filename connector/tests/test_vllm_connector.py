@@ -1,6 +1,6 @@
-"""BlockyardConnector as vLLM uses it: both roles of one engine, on the base classes that are there.
+"""BlockyardConnector as vLLM uses it: both roles of one engine.
 
-Where vLLM is installed these are its own, else the stand-ins of tests/stubs.
+The base classes are vLLM's own, or the stand-ins of tests/stubs where vLLM is not installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEDULER, WORKER = base.KVConnectorRole.SCHEDULER, base.KVConnectorRole.WORKER
 
 
 class FakeWorkerSession:
-    """A WorkerSession in which every job ends at once, and well."""
+    """A WorkerSession in which every job succeeds at once."""
 
     def __init__(self) -> None:
         self.works: list[Work] = []
@@ -54,17 +54,17 @@ class FakeWorkerSession:
         return done or None
 
     def mapped(self) -> None:
-        """Nothing new."""
+        """None: no change."""
 
     def wait(self, timeout: float) -> bool:
         return True
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
 
 class Engine(unittest.TestCase):
-    """One engine of `ranks` workers, without a model and without an agent."""
+    """An engine of `ranks` workers without a model and an agent."""
 
     def setUp(self) -> None:
         for target, name, new in (
@@ -142,7 +142,7 @@ class Kind(Engine):
         self.assertEqual(self.session.open.call_count, 1)
 
     def test_a_producer_never_loads(self) -> None:
-        # vLLM does not fence blocks of steps in flight against loads for this role.
+        # For this role vLLM allows loads into blocks that a step in flight writes.
         self.config.kv_transfer_config.kv_role = "kv_producer"
         with self.assertLogs("blockyard.vllm", "WARNING"):
             made = self.make(SCHEDULER)
@@ -195,7 +195,7 @@ class Handshakes(Engine):
         self.assertIsNone(worker.build_connector_worker_meta(), "it was taken")
 
     def test_an_engine_that_publishes_events_lists_its_hashes(self) -> None:
-        """And says where somebody expects them consolidated; without events neither makes sense."""
+        """HELLO also has the consolidated stream. Without events HELLO has neither."""
         told = ("tcp://127.0.0.1:5557", "tcp://0.0.0.0:57001", "tcp://127.0.0.1:57001")
         for endpoint, expected in (("tcp://*:5557", (True, told[1])), ("", (False, ""))):
             self.config.kv_events_config = Bag(enable_kv_cache_events=True, endpoint=endpoint)

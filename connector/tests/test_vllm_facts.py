@@ -1,4 +1,4 @@
-"""What is read from vLLM's configuration: ids, endpoints, weights, namespaces, reasons for off."""
+"""Values from vLLM's configuration: ids, endpoints, weights, namespaces, reasons to stay off."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Endpoints(unittest.TestCase):
             ("tcp://*:5557", 3, False, "tcp://127.0.0.1:5560"),
             ("tcp://[::]:5557", 0, False, "tcp://[::1]:5557"),
             ("tcp://10.0.0.1:5558", 1, True, "tcp://10.0.0.1:5559"),
-            ("tcp://10.0.0.1:5557", 0, False, ""),  # vLLM connects there, nobody listens for us
+            ("tcp://10.0.0.1:5557", 0, False, ""),  # vLLM connects there
             ("tcp://*:0", 0, False, ""),
             ("tcp://*:65535", 1, False, ""),
             ("tcp://*", 0, False, ""),
@@ -113,7 +113,7 @@ class Endpoints(unittest.TestCase):
 
 
 class Consolidated(unittest.TestCase):
-    """Where the agent is to publish for Dynamo's worker, as HELLO says it."""
+    """HELLO's fields for the consolidated stream."""
 
     def stream(self, endpoints: Any = None, rank: int | None = 0, **variables: str) -> Any:
         config = vllm_config(parallel_config__data_parallel_rank_local=rank)
@@ -182,7 +182,7 @@ class Off(unittest.TestCase):
 
 
 class Keys(unittest.TestCase):
-    """What makes other KV of the same tokens, or puts it elsewhere, is another namespace."""
+    """Every value that changes KV or its layout changes the namespace."""
 
     def namespace(self, **changes: Any) -> dict[str, Any]:
         config = vllm_config(**changes)
@@ -199,7 +199,7 @@ class Keys(unittest.TestCase):
         )
 
     def test_the_greatest_length_counts_as_it_selects_rotary_factors(self) -> None:
-        """Phi-3 LongRoPE computes other keys at the same position above its original length."""
+        """Above its original length, Phi-3 LongRoPE computes other keys for the same position."""
         self.assertNotEqual(
             self.namespace(model_config__max_model_len=4096),
             self.namespace(model_config__max_model_len=8192),
@@ -220,7 +220,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(self.model("llama4", {}), self.model("llama4", {"temperature": 0.6}))
 
     def test_how_a_context_group_takes_turns_counts(self) -> None:
-        """It decides which rank has a token's KV."""
+        """The interleave size decides which rank has a token's KV."""
 
         def made(dcp: int, interleave: int) -> dict[str, Any]:
             return self.namespace(

@@ -1,4 +1,4 @@
-"""The scheduler role when something under it breaks, and the records between the roles."""
+"""The scheduler role with broken calls below it, and the records between the roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blockyard.vllm.scheduler import NO_HIT  # isort: skip
 
 
 class Faults(Case):
-    """A hook that raises would end the engine: it must cost the request its cache, no more."""
+    """An exception in a hook would end the engine. The guard turns it into a miss."""
 
     def test_no_broken_call_reaches_vllm(self) -> None:
         names = "open hit load release_hit computed finished settle take_work busy close reset"
@@ -75,7 +75,7 @@ class Faults(Case):
         self.assertEqual([c for c in self.session.calls if c[0] != "open"], [])
 
     def test_turned_off_it_settles_what_is_in_flight(self) -> None:
-        """References on device blocks end with the copies, and the engine steps for that."""
+        """The engine keeps stepping, and the end of the copies drops their references."""
         with self.assertLogs("blockyard.vllm", "WARNING"):
             self.side.turn_off("test")
         self.assertTrue(self.side.busy())

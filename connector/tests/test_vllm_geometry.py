@@ -1,4 +1,4 @@
-"""Pages, shares and namespaces of vLLM's KV tensors, for each layout that vLLM has had."""
+"""Pages, shares and namespaces of vLLM's KV tensors in every layout of vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = 1 << 20
 
 
 def bytes_of(tensor: FakeTensor, block: int, axis: int = 0) -> set[int]:
-    """Addresses of a block's elements, computed one by one."""
+    """Computes the addresses of a block's elements one by one."""
     sizes, strides = list(tensor.shape), tensor.stride()
     ratio = sizes[axis] // B
     found = {0}
@@ -32,7 +32,7 @@ def bytes_of(tensor: FakeTensor, block: int, axis: int = 0) -> set[int]:
 
 class OneLayer(unittest.TestCase):
     def check(self, tensor: FakeTensor, pieces: int, axis: int = 0) -> None:
-        """The pages name exactly the bytes of every block, and no byte twice."""
+        """Checks that the pages have exactly the bytes of every block, each byte once."""
         pages = geometry.pages_of({"l0": tensor}, ONE)
         self.assertEqual(len(pages), pieces)
         Pages(pages, B)
@@ -100,8 +100,8 @@ class Layers(unittest.TestCase):
         tensors = {
             "a": FakeTensor((B, N, C), base=BASE),
             "b": FakeTensor((B, N, C), base=2 * BASE),
-            # A KV-sharing layer; and another group's layer on the same memory, which is no copy:
-            # its blocks have other ids.
+            # A KV-sharing layer, and another group's layer on the same memory. The latter is no
+            # copy, because its blocks have other ids.
             "copy": FakeTensor((B, N, C), base=BASE),
             "c": FakeTensor((B, N, C), base=BASE),
         }
@@ -147,7 +147,7 @@ class Support(unittest.TestCase):
 
     def test_everything_else_stays_off_and_says_why(self) -> None:
         class RSWASpec(fakes.FullAttentionSpec):
-            """A subclass that drops blocks from the middle."""
+            """A subclass that drops blocks within the prompt."""
 
         host = kv_config((full(), ["a"]))
         host.kv_cache_groups[0].host_resident = True
@@ -170,7 +170,7 @@ class Support(unittest.TestCase):
 
 class Shares(unittest.TestCase):
     def cover(self, tp: int, replicas: int, stages: list[int]) -> None:
-        """The shares of the ranks that store tile the block; replicas name their neighbour's."""
+        """Checks that the storing ranks' shares tile the block, and that replicas share one."""
         tiles = []
         for stage in range(len(stages)):
             for rank in range(tp):

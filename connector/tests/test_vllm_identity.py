@@ -1,4 +1,4 @@
-"""Identities of requests with LoRA adapters: what the files are, not what they are called."""
+"""Identities of requests with LoRA adapters, which depend on the adapters' files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Lora(unittest.TestCase):
         self.assertEqual(self.identity(2, "a", path).lora, first.lora)
 
     def test_an_id_that_is_given_to_other_files_is_shared_no_more(self) -> None:
-        """vLLM keeps what it has under the id: the new path says nothing of what it computes."""
+        """vLLM keeps the loaded files of a known id, so it does not compute with the new path."""
         path, other = self.write("a", b"weights"), self.write("b", b"others!")
         self.assertIsNotNone(self.identity(1, "a", path))
         running = self.adapters._known[1]

@@ -1,4 +1,4 @@
-"""The scheduler role: what vLLM's hooks make of requests and loads."""
+"""The scheduler role: requests and loads in vLLM's hooks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from blockyard.vllm.scheduler import NO_HIT, VllmScheduler  # isort: skip
 
 
 def read_by_hand(adapters: identity.Adapters, adapter: identity.Adapter) -> None:
-    """The reader's thread has not come to it yet."""
+    """A read that has not begun yet."""
     adapter.reading = True
 
 
 def read_now(adapters: identity.Adapters) -> None:
-    """It has."""
+    """A read that has ended."""
     for adapter in adapters._known.values():
         adapter.read()
 
@@ -90,8 +90,8 @@ class Opening(Case):
         self.assertEqual(self.session.calls, [])
 
     def test_blocks_of_an_adapter_whose_files_changed_meanwhile_are_not_offered(self) -> None:
-        """Which files the engine has loaded is not known then: it reads them when the adapter's
-        first request is scheduled, after the fingerprint was taken."""
+        """The engine reads the files after the fingerprint, when it schedules the adapter's first
+        request. So it may have loaded either files."""
         with tempfile.TemporaryDirectory() as path:
             file = pathlib.Path(path) / "adapter.safetensors"
             file.write_bytes(b"weights")
@@ -124,7 +124,7 @@ class Opening(Case):
 
 class Queues(Case):
     def test_what_was_in_the_last_step_runs_and_the_rest_waits(self) -> None:
-        """Requests that the connector leaves alone count as well."""
+        """Requests without a cache count too."""
         reqs = [self.open(8), self.open(8, mm_features=[object()]), self.open(8)]
         self.assertEqual(self.side.queues(), (0, 3))
         output = step([(reqs[0], [[1, 2]]), (reqs[1], [[3, 4]])])
@@ -139,7 +139,7 @@ class Queues(Case):
         self.side.bind(FakePool())
         ((pool, queues),) = self.session.take("observe")
         self.assertEqual((pool.total(), queues()), (63, (0, 0)))
-        with self.assertLogs("blockyard.vllm", "ERROR"):  # a pool of a release that has another one
+        with self.assertLogs("blockyard.vllm", "ERROR"):  # a pool of another release
             self.side.bind(object())
 
 
@@ -167,7 +167,7 @@ class Loading(Case):
         self.session.answer = None
         self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (None, False))
         self.session.answer = Hit(3, b"\1\2\1")
-        for _ in range(3):  # vLLM asks again as long as it has no blocks
+        for _ in range(3):  # vLLM repeats the call while it has no free blocks
             self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (12, True))
         self.alloc(req, 12, [5, 6, 7])
         self.assertEqual(self.session.take("load"), [(req.request_id, 0, 0, [[5, 6, 7]])])
@@ -187,7 +187,7 @@ class Loading(Case):
         self.assertEqual(self.side.get_num_new_matched_tokens(req, 4), (4, True))
 
     def test_nothing_is_claimed_behind_a_hit_that_ends_within_a_block(self) -> None:
-        """Whatever vLLM has: what is claimed are whole blocks behind whole blocks."""
+        """A claim has only whole blocks behind whole blocks."""
         req = self.open(40)
         self.session.answer = Hit(3, b"\1\1\1")
         for local in range(5 * TOKENS):

@@ -1,4 +1,4 @@
-"""The scheduler role: which blocks are offered when, and references on device blocks."""
+"""The scheduler role: offers of blocks, and references on device blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Storing(Case):
         self.advance(req, 2)
 
     def decode(self, req: Any, steps: int, first_block: int) -> list[int]:
-        """Runs a request alone; how many leading blocks each offer had."""
+        """Runs one request. Returns the number of leading blocks of each offer."""
         offers = []
         for number in range(steps):
             req.all_token_ids.append(number)
@@ -76,8 +76,8 @@ class Storing(Case):
         self.assertEqual(self.computed(), [(2, [[1, 2]])])
 
     def test_a_fault_in_a_step_stops_offers_from_tables_that_missed_it(self) -> None:
-        """vLLM names new blocks once: what is behind the fault would land at the wrong index, and
-        a block's key would get another block's bytes."""
+        """vLLM names a new block only once. After the fault, tables would have wrong indexes, and a
+        block's key would get another block's bytes."""
         req, broken = self.open(4 * TOKENS), self.open(8)
         self.side.build_connector_meta(step(new=[(req, [[1]])]))
         self.advance(req, TOKENS)
@@ -106,7 +106,7 @@ class Storing(Case):
         req = self.open(8)
         self.side.build_connector_meta(step([(req, [[1, 2]])]))
         self.advance(req, 8)
-        req.num_output_placeholders = 1  # asynchronous: the sampled token has not come back
+        req.num_output_placeholders = 1  # asynchronous scheduling: the token is not sampled yet
         self.side.build_connector_meta(step(cached=[(req, [[3]])]))
         self.assertEqual(self.computed(), [(1, [[1]])])
         self.advance(req, 1)
@@ -117,7 +117,7 @@ class Storing(Case):
     def test_rejected_drafts_are_never_beyond_real_tokens(self) -> None:
         req = self.open(4)
         self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))
-        self.advance(req, 9)  # drafts were computed too
+        self.advance(req, 9)  # the engine has computed drafts too
         self.side.build_connector_meta(step(cached=[(req, None)]))
         self.assertEqual(self.computed(), [(1, [[1]])])
 
@@ -126,7 +126,7 @@ class Storing(Case):
         self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))
         req.num_preemptions, req.num_computed_tokens = 1, 0
         self.side.build_connector_meta(step())
-        # Waiting for a load of its whole prompt: vLLM presets what will have been computed.
+        # During a load of the whole prompt, vLLM counts the prompt as computed.
         req.num_computed_tokens = 8
         self.side.build_connector_meta(step())
         self.assertEqual(self.computed(), [])
@@ -142,7 +142,7 @@ class Storing(Case):
         for _ in range(4):
             req.all_token_ids.append(1)
             self.advance(req, 1)
-        req.num_in_flight_tokens = 2  # an abort while a step is on its way
+        req.num_in_flight_tokens = 2  # an abort during a step
         self.assertIsNone(self.side.request_finished(req, [[1, 2, 3]]))
         self.assertEqual(self.computed(), [(2, [[1, 2]])])
         self.assertEqual(self.session.take("finished"), [(req.request_id,)])
@@ -152,7 +152,7 @@ class Storing(Case):
         self.session.answer = Hit(2, b"\1\1")
         self.side.get_num_new_matched_tokens(req, 0)
         self.alloc(req, 8, [1, 2])
-        req.num_computed_tokens = 8  # preset by vLLM
+        req.num_computed_tokens = 8  # vLLM counts the load as computed
         self.side.request_finished(req, [[1, 2]])
         self.assertEqual(self.computed(), [])
         self.assertEqual(self.session.take("finished"), [(req.request_id,)])
@@ -252,7 +252,7 @@ class Pool(unittest.TestCase):
         self.pool.free_blocks([self.pool.blocks[5]])
         self.pool.touch([self.pool.blocks[3]])
         self.pool.reset_prefix_cache()
-        let_go.assert_not_called()  # a request has blocks: letting go would not help
+        let_go.assert_not_called()  # a request has blocks too
         self.pool.free_blocks([self.pool.blocks[3]])
         self.assertTrue(self.pool.reset_prefix_cache())
         let_go.assert_called_once_with()
@@ -272,7 +272,7 @@ class Pool(unittest.TestCase):
         self.assertFalse(self.blocks.frees_soon())
 
     def test_other_threads_see_what_the_cache_has_as_events_name_it(self) -> None:
-        """The digest's last eight bytes, as a number, of the first group's blocks."""
+        """The hash is the number in the last eight bytes of the digest, for the first group."""
         view = PoolView(self.pool)
         self.assertEqual((len(view), view.total(), view.used()), (64, 63, 0))
         self.pool.touch([self.pool.blocks[7]])
@@ -284,7 +284,7 @@ class Pool(unittest.TestCase):
         self.assertEqual(view.cached_hashes(0, 32), first.to_bytes(8, "little"))
         self.assertEqual(view.cached_hashes(32, 32), bytes(8))
         self.assertEqual(view.cached_hashes(4, 32), b"")
-        self.pool.blocks[9].block_hash = (digest, 0)  # a release that keeps its keys otherwise
+        self.pool.blocks[9].block_hash = (digest, 0)  # another release with other keys
         with self.assertRaisesRegex(TypeError, "tuple"):
             view.cached_hashes(0, 32)
 

@@ -1,4 +1,4 @@
-"""The worker role: registration, the copies of a step, and what is reported, each thing once."""
+"""The worker role: registration, copies of a step, and reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORE = Store(2, b"slots", b"blocks")
 
 
 class FakeSession:
-    """A WorkerSession whose jobs end when the test says."""
+    """A WorkerSession. The test ends its jobs."""
 
     def __init__(self) -> None:
         self.begun: list[Work] = []
@@ -90,7 +90,7 @@ class Case(unittest.TestCase):
         stores = [job for job in jobs if isinstance(job, Store)]
         metadata = StepMetadata(Work(loads, stores))
         self.side.begin(metadata)  # before the forward pass
-        self.side.begin(metadata)  # and behind it: the same step
+        self.side.begin(metadata)  # after the forward pass, with the same metadata
 
 
 class Registration(Case):
@@ -139,7 +139,7 @@ class Registration(Case):
         self.assertEqual(self.side.report().done.jobs, {2: [0, 1]})
 
     def test_what_the_worker_can_read_goes_with_the_next_report(self) -> None:
-        self.side.report()  # the handshake
+        self.side.report()  # takes the handshake
         self.assertIsNone(self.side.report())
         self.session.new_mapped = Mapped(1, 2, 3, b"")
         self.assertEqual(self.side.report().mapped, (Mapped(1, 2, 3, b""),))

@@ -1,4 +1,4 @@
-"""WorkerSession with a real agent: the scheduler is played by hand, every byte is compared."""
+"""WorkerSession with a real agent and a scripted scheduler. The tests compare every byte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blockyard import copying, frames, packed
 from blockyard.packed import Slot
 from blockyard.work import Load, Work
 from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import HandScheduler, Rig
+from tests.workerrig import ScriptedScheduler, Rig
 
 
 @needs_agent
@@ -19,20 +19,22 @@ class WorkerCase(unittest.TestCase):
         self.addCleanup(self.rig.close)
 
     @property
-    def scheduler(self) -> HandScheduler:
+    def scheduler(self) -> ScriptedScheduler:
         assert self.rig.scheduler is not None
         return self.rig.scheduler
 
     def stored(self, count: int) -> tuple[list[int], list[bytes]]:
-        """Tokens of blocks that the agent has, and their bytes; device blocks 0..count-1."""
+        """Stores `count` blocks from device blocks 0..count-1. Returns tokens and bytes."""
         tokens = self.rig.fresh_tokens(count)
         data = [self.rig.kv.fill(block) for block in range(count)]
         self.rig.store(tokens, range(count))
         return tokens, data
 
     def pinned(self, tokens: list[int], count: int) -> tuple[int, list[Slot]]:
-        """A request with these tokens, and the slots of its blocks. Those that an agent has taken
-        over from an earlier one are found when it has verified them."""
+        """Opens a request with these tokens. Returns it and the slots of its blocks.
+
+        Waits until a restarted agent has verified the blocks.
+        """
         request = self.scheduler.open(tokens)
         slots: list[Slot] = []
 
@@ -48,7 +50,7 @@ class WorkerCase(unittest.TestCase):
             self.assertTrue(self.rig.kv.read(block) == want, f"block {block}")
 
     def loads(self) -> int:
-        """Calls of the mover for loads."""
+        """The mover's calls of load()."""
         return sum(kind == "load" for kind, _ in self.rig.mover.calls)
 
 
@@ -85,10 +87,10 @@ class Loads(WorkerCase):
         job = self.scheduler.job()
         self.rig.begin_load(job, "r", slots, [20, 21])
         self.assertTrue(self.rig.wait_request("r"))
-        self.rig.kv.write(20, bytes(len(data[0])))  # the engine goes on with its blocks
+        self.rig.kv.write(20, bytes(len(data[0])))  # the engine uses the block again
         self.scheduler.claim(request, [20, 21], job)
         marker, marker_slots = self.pinned(tokens, 1)
-        self.scheduler.claim(marker, [30])  # when this one is there, the first was seen
+        self.scheduler.claim(marker, [30])  # after this load, the worker has seen the first one
         wait_until("the later load", lambda: self.rig.kv.read(30) == data[0])
         self.assertEqual(self.loads(), 2)
         self.assertEqual(self.rig.kv.read(20), bytes(len(data[0])))
@@ -311,7 +313,7 @@ class OverlappingSteps(unittest.TestCase):
         request = scheduler.open(tokens)
         slots = scheduler.lookup(request, 1)
         first, second = scheduler.claim(request, [8]), scheduler.claim(request, [9])
-        rig.kv.write(8, bytes(len(data)))  # an earlier step clears the block
+        rig.kv.write(8, bytes(len(data)))  # an earlier step zeroes the block
         rig.begin_load(second, "second", slots, [9])
         self.assertTrue(rig.wait_request("second"))
         self.assertEqual(rig.mover.calls[1:], [("load", [9])])

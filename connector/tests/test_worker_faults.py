@@ -1,5 +1,5 @@
-"""WorkerSession where it must not copy, or cannot: LOADs of another engine, fences that fail,
-sessions that were left. With a real agent."""
+"""WorkerSession under faults, with a real agent: LOADs of another engine, failed fences, and memory
+of ended sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import BLOCK, HandScheduler, Kv, Rig
+from tests.workerrig import BLOCK, ScriptedScheduler, Kv, Rig
 
 
 @needs_agent
@@ -24,12 +24,12 @@ class FaultCase(unittest.TestCase):
         self.addCleanup(self.rig.close)
 
     @property
-    def scheduler(self) -> HandScheduler:
+    def scheduler(self) -> ScriptedScheduler:
         assert self.rig.scheduler is not None
         return self.rig.scheduler
 
     def stored(self, count: int) -> tuple[list[int], list[bytes]]:
-        """Tokens of blocks that the agent has, and their bytes."""
+        """Stores blocks. Returns their tokens and bytes."""
         tokens = self.rig.fresh_tokens(count)
         data = [self.rig.kv.fill(block) for block in range(count)]
         self.rig.store(tokens, range(count))
@@ -38,7 +38,7 @@ class FaultCase(unittest.TestCase):
 
 class Foreign(FaultCase):
     def second_worker(self) -> tuple[WorkerSession, Kv]:
-        """The worker of another engine, which was given the same worker_id."""
+        """The worker of another engine with the same worker_id."""
         kv = Kv(64)
         identity = WorkerIdentity(self.rig.worker_id, 0, "another engine")
         session = WorkerSession(Settings(socket=self.rig.agent.socket), identity, CpuMover)
@@ -48,7 +48,7 @@ class Foreign(FaultCase):
         return session, kv
 
     def claim(self, request: int, job: int, blocks: bytes) -> None:
-        """A claim of a request's first four blocks, of which both workers are told."""
+        """Claims a request's first four blocks. Both workers get the LOAD."""
         body = frames.encode_claim(request, 0, 0, 4, job, blocks)
         self.assertEqual(self.scheduler.ask(frames.CLAIM, body).body["workers"], 2)
 
@@ -63,7 +63,7 @@ class Foreign(FaultCase):
         body = packed.pack_u32([40, 41, 42, 43])
         self.claim(request, self.scheduler.job(), body)
         wait_until("the load", lambda: self.rig.kv.read(43) == data[3])
-        # A copy of its own, which it makes after it has seen that LOAD.
+        # After a copy of its own, the worker has seen that LOAD.
         own = 5 << 32
         session.begin(Work(loads=[Load(own, "r", packed.pack_slots(slots[:1]), body[:4])]))
         wait_until("its own load", lambda: session.finished_loads()[0])
@@ -109,7 +109,7 @@ class Errors(FaultCase):
 
 class LeftSessions(FaultCase):
     def extents(self) -> int:
-        """How many extents this process has mapped."""
+        """The number of extents that this process has mapped."""
         maps = pathlib.Path("/proc/self/maps").read_text()
         return sum(str(self.rig.agent.host_dir) in line for line in maps.splitlines())
 
@@ -126,10 +126,10 @@ class LeftSessions(FaultCase):
             scheduler.close()
             wait_until("the session has ended", lambda: not self.rig.session.joined)
             with mock.patch("tests.workerrig.NAMESPACE", other):
-                self.rig.scheduler = HandScheduler(self.rig.agent, self.rig.worker_id)
+                self.rig.scheduler = ScriptedScheduler(self.rig.agent, self.rig.worker_id)
             self.rig.wait_joined()
             self.rig.store(self.rig.fresh_tokens(1), [0])
-            # What is mapped is the new session's: once here, once by the scheduler's stand-in.
+            # Only the new session's memory is mapped: by the worker and by the scripted scheduler.
             want = 2 * len(self.rig.scheduler.extents)
             wait_until("the former's are unmapped", lambda: self.extents() == want)
 

@@ -1,4 +1,4 @@
-"""WorkerSession beside a device that takes its time to pin memory. With a real agent."""
+"""WorkerSession with a real agent, and a device that pins memory slowly."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from blockyard import workerlink
 from blockyard.mover import Pages
 from blockyard.readable import pack_runs
 from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import GatedMover, HandScheduler, Rig
+from tests.workerrig import GatedMover, ScriptedScheduler, Rig
 
 
 class PinningMover(GatedMover):
-    """Pins and unpins when it is let to."""
+    """A mover whose pins and unpins wait at gates."""
 
     def __init__(self, pages: Pages) -> None:
         super().__init__(pages)
         self.may_pin = threading.Event()
         self.may_unpin = threading.Event()
-        self.pinning = threading.Event()  # a piece waits to be pinned,
-        self.unpinning = threading.Event()  # or to be unpinned
+        self.pinning = threading.Event()  # a piece waits to be pinned
+        self.unpinning = threading.Event()  # a piece waits to be unpinned
         self.pinned: set[int] = set()
         self.threads: set[str] = set()
 
@@ -56,7 +56,7 @@ class Pinning(unittest.TestCase):
         self.addCleanup(mover.release)
 
     @property
-    def scheduler(self) -> HandScheduler:
+    def scheduler(self) -> ScriptedScheduler:
         assert self.rig.scheduler is not None
         return self.rig.scheduler
 
@@ -90,7 +90,7 @@ class Pinning(unittest.TestCase):
         self.assertEqual(self.mover.pinned, set())
         self.scheduler.close()
         wait_until("the session has ended", lambda: not self.rig.session.joined)
-        self.rig.scheduler = HandScheduler(self.rig.agent, self.rig.worker_id)
+        self.rig.scheduler = ScriptedScheduler(self.rig.agent, self.rig.worker_id)
         self.rig.wait_joined()
         self.rig.store(self.rig.fresh_tokens(1), [0])
         again = self.rig.session.mapped()
@@ -99,7 +99,7 @@ class Pinning(unittest.TestCase):
         self.assertEqual((again.worker, again.extents), (told.worker, told.extents))
 
     def test_no_copy_waits_for_memory_that_is_unpinned(self) -> None:
-        """Nor does an engine that is to sleep, which waits for copies."""
+        """A sleeping engine waits for copies, and does not wait for unpinning."""
         self.mover.may_pin.set()
         self.rig.store(self.rig.fresh_tokens(1), [0])
         wait_until("the memory is pinned", lambda: self.mover.pinned)
@@ -110,7 +110,7 @@ class Pinning(unittest.TestCase):
             mock.patch.object(workerlink, "_IDLE_SECONDS", 0.05),
             mock.patch("tests.workerrig.NAMESPACE", namespace),
         ):
-            self.rig.scheduler = HandScheduler(self.rig.agent, self.rig.worker_id)
+            self.rig.scheduler = ScriptedScheduler(self.rig.agent, self.rig.worker_id)
             self.rig.wait_joined()
             tokens, data = self.rig.fresh_tokens(1), self.rig.kv.fill(0)
             self.rig.store(tokens, [0])

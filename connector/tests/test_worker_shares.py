@@ -1,4 +1,4 @@
-"""Several workers of one session, each with its share of a block, and their agent's deaths."""
+"""Several workers of one session with their shares of a block, and deaths of the agent."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 from tests.agentproc import AgentProcess, needs_agent, wait_until
-from tests.workerrig import PAGE, HandScheduler, Kv, Rig
+from tests.workerrig import PAGE, ScriptedScheduler, Kv, Rig
 
 BLOCKS = 16
 
 
 class Rank:
-    """A worker with some of the layers."""
+    """A worker with a part of the layers."""
 
     def __init__(self, agent: AgentProcess, worker_id: int, layers: int, offset: int) -> None:
         self.kv = Kv(BLOCKS, layers)
@@ -40,7 +40,7 @@ class Shares(unittest.TestCase):
     def test_each_rank_copies_its_share_and_they_make_up_the_block(self) -> None:
         with AgentProcess() as agent:
             worker_id = 77
-            scheduler = HandScheduler(agent, worker_id)
+            scheduler = ScriptedScheduler(agent, worker_id)
             self.addCleanup(scheduler.close)
             ranks = [Rank(agent, worker_id, 2, 0), Rank(agent, worker_id, 1, 2 * PAGE)]
             for rank in ranks:
@@ -135,7 +135,7 @@ class Deaths(unittest.TestCase):
     def turn(
         self, rig: Rig, rng: random.Random, turn: int, prompts: list[tuple[list[int], list[bytes]]]
     ) -> int:
-        """Some loads, then the agent's death, while the last of them are under way; how many."""
+        """Runs loads, and kills the agent during the last ones. Returns the number of loads."""
         scheduler = rig.scheduler
         assert scheduler is not None
         death = rng.randrange(1, 6)
@@ -145,7 +145,7 @@ class Deaths(unittest.TestCase):
             request = scheduler.open(tokens)
             slots: list[Slot] = []
 
-            def found() -> bool:  # a new agent verifies what it has taken over
+            def found() -> bool:  # a new agent verifies the blocks of the dead agent first
                 slots[:] = scheduler.lookup(request, 4)
                 return len(slots) == 4
 

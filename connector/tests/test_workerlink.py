@@ -1,4 +1,4 @@
-"""WorkerLink with an agent played by the test: refusals, silence, shares, extents, counters."""
+"""WorkerLink with a scripted agent: refusals, silence, shares, extents, counters."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LinkCase(unittest.TestCase):
         self.loads += self.link.service(self.now)
 
     def accept(self) -> socket.socket:
-        """The agent's end of the connection that the link makes now."""
+        """Accepts the link's connection. Returns the agent's end."""
         self.service()
         self.listener.settimeout(10)
         peer, _ = self.listener.accept()

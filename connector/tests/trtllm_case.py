@@ -1,4 +1,4 @@
-"""What the tests of TensorRT-LLM's connector share: an agent, and engines of the stand-in."""
+"""The base of the tests of the TensorRT-LLM connector: an agent, and engines of the stand-in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def prompt(seed: int, blocks: int = 4) -> list[int]:
-    """A prompt of some blocks and one token."""
+    """A prompt of `blocks` blocks and one token."""
     return [seed * 100_000 + i for i in range(blocks * BLOCK_TOKENS + 1)]
 
 
@@ -47,7 +47,7 @@ class Case(unittest.TestCase):
     """An agent, and engines that are shut down after the test."""
 
     agent: AgentProcess
-    host_size = "64MiB"  # an extent, which is the share of one namespace
+    host_size = "64MiB"  # one extent, for one namespace
 
     def setUp(self) -> None:
         self.agent = AgentProcess(host_size=self.host_size)
@@ -55,7 +55,7 @@ class Case(unittest.TestCase):
         self._numbers = iter(range(1, 1_000_000))
         self._seeds = iter(range(1_000, 1_000_000))
         self._base = 0
-        # A busy machine may take longer to answer than an engine should wait.
+        # A busy machine may need more time for an answer than an engine grants.
         for patch in (
             mock.patch.dict(os.environ, {"BLOCKYARD_SOCKET": self.agent.socket}),
             mock.patch.object(leader_module, "ANSWER_SECONDS", 2.0),
@@ -65,7 +65,7 @@ class Case(unittest.TestCase):
             self.addCleanup(patch.stop)
 
     def engine(self, world: int = 1, outer: int = 2, rank: int = 0, **kwargs: Any) -> Executor:
-        """An engine of `world` ranks, whose session with the agent is up."""
+        """An engine of `world` ranks with a connected session."""
         adp = kwargs.pop("attention_dp", False)
         joined = kwargs.pop("joined", True)
         kind = kwargs.pop("kind", Executor)
@@ -82,8 +82,10 @@ class Case(unittest.TestCase):
         return engine
 
     def joined(self, engine: Executor) -> None:
-        """Waits until all ranks have joined, the leader and the agent, so that a block of a prompt
-        of its own has been stored. resident() does not count those."""
+        """Waits until all ranks have joined the leader and the agent.
+
+        Stores a block to check it. resident() does not count that block.
+        """
         leader = engine.leader
         wait_until("the session is up", lambda: leader.stats().get("connected"))
         wait_until("all ranks have joined", lambda: leader._hub.complete)
@@ -99,15 +101,15 @@ class Case(unittest.TestCase):
             s = leader.stats()
             return s["stores"] <= s["stored_blocks"] + s["present_blocks"] + s["dropped_stores"]
 
-        wait_until("a block was stored", stored_one, 30)
-        wait_until("what was stored before it is counted too", answered)
+        wait_until("a block is stored", stored_one, 30)
+        wait_until("all earlier stores are counted", answered)
         self._base += self.total() - before
 
     def request(self, tokens: list[int], **kwargs: Any) -> LlmRequest:
         return LlmRequest(next(self._numbers), tokens, **kwargs)
 
     def run_to_end(self, engine: Executor, *requests: LlmRequest) -> None:
-        """Runs an engine until these requests are over and their blocks given back."""
+        """Runs an engine until these requests have ended and their blocks are free."""
         for request in requests:
             engine.submit(request)
 
@@ -115,30 +117,30 @@ class Case(unittest.TestCase):
             engine.step()
             return all(r.state == "done" for r in requests)
 
-        wait_until("the requests are over", over, 20)
+        wait_until("the requests have ended", over, 20)
 
     def stored(self, blocks: int) -> None:
-        """Waits until the agent's pools hold so many blocks."""
+        """Waits until the agent's pools hold so many blocks of the test's prompts."""
         wait_until(f"{blocks} blocks are stored", lambda: self.resident() >= blocks)
-        # What was not sealed is gone after kill -9.
+        # kill -9 loses blocks that are not sealed.
         wait_until("they are sealed", lambda: not self.pool()["seal_queue"])
 
     def pool(self) -> Any:
-        """The counters of the one pool that there is."""
+        """The counters of the agent's only pool."""
         pools = self.agent.stats()["pools"]
         self.assertEqual(len(pools), 1)
         return pools[0]
 
     def total(self) -> int:
-        """Blocks that the agent holds."""
+        """The number of stored blocks."""
         return sum(len(pool["blocks"]) for pool in self.agent.get("/v1/pools"))
 
     def resident(self) -> int:
-        """Blocks that the agent holds of a test's own prompts."""
+        """The number of stored blocks of the test's own prompts."""
         return self.total() - self._base
 
     def settled(self, engine: Executor) -> None:
-        """Nothing is held, loading or owed any more."""
+        """Waits until no block is held and the leader is idle."""
         leader = engine.leader
 
         def quiet() -> bool:

@@ -1,4 +1,4 @@
-"""Golden frames: those printed in the protocol's document and those of the agent's own tests."""
+"""Golden frames: from docs/protocol.md and from the agent's own tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FROZEN = re.compile(r"^([A-Z_]+) ([0-9a-f]+)((?:\n  [0-9a-f]+)*)", re.MULTILINE
 
 
 def printed() -> list[tuple[str, bytes]]:
-    """Name and bytes of every frame that docs/protocol.md prints, in its order."""
+    """Name and bytes of every frame in docs/protocol.md, in order."""
     text = (_REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
     return [(name, bytes.fromhex(hexes)) for name, hexes in _PRINTED.findall(text)]
 

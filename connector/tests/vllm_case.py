@@ -1,4 +1,4 @@
-"""A scheduler role of the vLLM connector on a session that only records what it is told."""
+"""The base of tests of the vLLM scheduler role: a session that records its calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = 4
 
 
 class FakeSession:
-    """Records what it is told; answers as the test says."""
+    """Records its calls. The test sets the results. broken: name of a call that raises."""
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
@@ -54,7 +54,7 @@ class FakeSession:
         return work
 
     def take(self, name: str) -> list[tuple]:
-        """The calls of that name since the last time, without it."""
+        """The arguments of the calls of `name` since the last take()."""
         found = [call[1:] for call in self.calls if call[0] == name]
         self.calls = [call for call in self.calls if call[0] != name]
         return found
@@ -77,5 +77,5 @@ class Case(unittest.TestCase):
         self.side.update_state_after_alloc(req, Bag(get_block_ids=lambda: groups), tokens)
 
     def advance(self, req: Any, tokens: int) -> None:
-        """What vLLM does behind a step, and after it: computed, and a token sampled."""
+        """Counts `tokens` more tokens as computed, as vLLM does after a step."""
         req.num_computed_tokens += tokens

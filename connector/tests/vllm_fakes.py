@@ -1,7 +1,7 @@
-"""What vLLM gives the connector, for tests: tensors, configurations, requests, a block pool.
+"""vLLM's objects for tests: tensors, configurations, requests and a block pool.
 
-require_vllm() makes the real base classes importable, or the stand-ins in tests/stubs where vLLM
-is not installed. The objects here have the members that the connector uses, and no others.
+The objects have only the members that the connector uses. require_vllm() makes the base classes
+importable: vLLM's own, or the stand-ins in tests/stubs without vLLM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def require_vllm() -> str:
-    """Where the base classes come from: "installed" or "stand-in"."""
+    """Makes vLLM's base classes importable. Returns their origin: "installed" or "stand-in"."""
     try:
         module = importlib.import_module("vllm")
     except ImportError:
@@ -26,7 +26,7 @@ def require_vllm() -> str:
 
 
 class FakeTensor:
-    """The geometry of a torch tensor on a piece of memory that is only numbers."""
+    """The geometry of a torch tensor, without memory."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class FakeTensor:
         item: int = 4,
         dtype: str = "torch.float32",
     ) -> None:
-        """order: the axes from the outermost in memory to the innermost; strides: of the axes, in
-        elements, instead of dense ones. offset: in elements. storage: its bytes."""
+        """order: the axes from the outermost in memory to the innermost. strides: in elements,
+        instead of dense ones. base: address. offset: in elements. storage: bytes of the storage.
+        """
         self.shape = tuple(shape)
         self.dtype = dtype
         self.device = Bag(type="cpu", index=None)
@@ -141,7 +142,7 @@ class FakeBlock:
 
 
 class FakePool:
-    """A block pool that counts references; block 0 is the null block."""
+    """A block pool with reference counts. Block 0 is the null block."""
 
     def __init__(self, blocks: int = 64) -> None:
         self.blocks = [FakeBlock(number) for number in range(blocks)]
@@ -172,7 +173,7 @@ class _Request(Bag):
 
 
 def request(tokens: int, **changes: Any) -> Any:
-    """A Request of so many prompt tokens, not scheduled yet."""
+    """A Request with `tokens` prompt tokens, not scheduled yet."""
     ids = list(range(tokens))
     made = _Request(
         request_id=f"r{next(_ids)}",
@@ -200,7 +201,7 @@ def step(
     cached: Sequence[tuple[Any, Sequence[Sequence[int]] | None]] = (),
     resumed: Sequence[Any] = (),
 ) -> Any:
-    """A SchedulerOutput: requests with their (new) blocks."""
+    """A SchedulerOutput: requests with their new blocks."""
     return Bag(
         scheduled_new_reqs=[Bag(req_id=r.request_id, block_ids=ids) for r, ids in new],
         scheduled_cached_reqs=Bag(

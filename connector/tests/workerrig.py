@@ -1,4 +1,5 @@
-"""A worker session with a real agent, its KV in plain memory, and a scheduler played by hand."""
+"""A test rig of a worker session with a real agent, KV in plain memory, and a scripted scheduler.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ctypes
 import itertools
 import logging
 import random
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -42,14 +44,14 @@ NAMESPACE: dict[str, str | int] = {
 }
 
 
-# What is lost and found again on purpose here needs no line on the terminal.
+# The tests break connections on purpose. Their warnings are no news.
 logging.getLogger("blockyard").addHandler(logging.NullHandler())
 
-_jobs = itertools.count(1 << 32)  # unique in the process, as an engine's are
+_jobs = itertools.count(1 << 32)  # unique in the process, like an engine's job numbers
 
 
 class Kv:
-    """A KV cache in plain memory: one tensor for each layer, layer outermost."""
+    """A KV cache in plain memory: one tensor for each layer."""
 
     def __init__(self, blocks: int, layers: int = LAYERS, page: int = PAGE) -> None:
         self.blocks = blocks
@@ -74,14 +76,14 @@ class Kv:
             ctypes.memmove(ctypes.addressof(layer) + block * self.page, piece, self.page)
 
     def fill(self, block: int) -> bytes:
-        """Random bytes, put into a block."""
+        """Fills a block with random bytes and returns the bytes."""
         data = self.rng.randbytes(self.page * len(self.layers))
         self.write(block, data)
         return data
 
 
-class HandScheduler:
-    """A scheduler's connection, driven frame by frame."""
+class ScriptedScheduler:
+    """A scheduler's connection. The test sends every frame."""
 
     def __init__(self, agent: AgentProcess, worker_id: int) -> None:
         self.hello = HelloFields("test 1", worker_id, namespace=NAMESPACE, incarnation=1)
@@ -107,17 +109,18 @@ class HandScheduler:
         return answer
 
     def open(self, tokens: Sequence[int]) -> int:
-        """Opens a request with these tokens and returns its number."""
+        """Opens a request with these tokens. Returns its number."""
         self.requests += 1
         body = frames.encode_open(self.requests, 0, tokens=packed.pack_u32(tokens))
         self.link.tell(frames.OPEN, body)
         return self.requests
 
     def grant(self, request: int, count: int) -> list[Slot]:
-        """Offers the first blocks of a request; the slots of those that were granted."""
+        """Offers the first `count` blocks of a request. Returns the granted slots."""
         answer = self.ask(frames.STORE, frames.encode_store(request, 0, 0, count))
         assert answer.type == frames.GRANT, answer
-        return [grant.slot for grant in packed.unpack_grants(answer.body["grants"])]
+        grants = struct.iter_unpack("<IIIIQ", answer.body["grants"])
+        return [Slot(extent, index, generation) for _, extent, index, _, generation in grants]
 
     def commit(self, request: int, slots: Sequence[Slot]) -> None:
         answer = self.ask(
@@ -126,13 +129,13 @@ class HandScheduler:
         assert answer.type == frames.OK, answer
 
     def lookup(self, request: int, count: int) -> list[Slot]:
-        """The slots of the first blocks of a request that are resident, pinned by this."""
+        """Pins the resident ones of a request's first `count` blocks. Returns their slots."""
         answer = self.ask(frames.LOOKUP, frames.encode_lookup(request, 0, 0, count, 0))
         assert answer.type == frames.LOOKUP_HIT, answer
         return packed.unpack_slots(answer.body["slots"])
 
     def claim(self, request: int, blocks: Sequence[int], job: int = 0) -> int:
-        """Claims the first blocks of a request; returns the job once the claim is answered."""
+        """Claims the first blocks of a request. Returns the job after the answer."""
         job = job or self.job()
         body = frames.encode_claim(request, 0, 0, len(blocks), job, packed.pack_u32(blocks))
         answer = self.ask(frames.CLAIM, body)
@@ -143,7 +146,7 @@ class HandScheduler:
         return next(_jobs)
 
     def change_generation(self, slot: Slot, to: int) -> None:
-        """Overwrites a slot's generation word, as nobody but the agent may."""
+        """Overwrites a slot's generation word, which only the agent may do."""
         self.extents.find(slot.extent, slot.index).words[slot.index] = to
 
     def close(self) -> None:
@@ -152,7 +155,7 @@ class HandScheduler:
 
 
 class GatedMover(CpuMover):
-    """Copies when it is let to. calls: what it was asked for, blocks of the first group."""
+    """A mover with a gate. calls: kind and first group's blocks of every copy."""
 
     load_bytes = 4 * BLOCK
     store_bytes = 2 * BLOCK
@@ -162,7 +165,7 @@ class GatedMover(CpuMover):
         self.calls: list[tuple[str, list[int]]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.waiting = threading.Event()  # a copy stands before the gate
+        self.waiting = threading.Event()  # set while a copy waits at the gate
 
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None = None
@@ -184,13 +187,13 @@ class GatedMover(CpuMover):
                 raise AssertionError("the gate was never opened")
 
     def close_gate(self) -> None:
-        """The next copy waits before it begins."""
+        """Makes the next copy wait before it begins."""
         self.waiting.clear()
         self.gate.clear()
 
 
 class Rig:
-    """An agent, a scheduler by hand and a worker session. close() ends all of it."""
+    """An agent, a scripted scheduler and a worker session. close() ends all of them."""
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class Rig:
         identity = WorkerIdentity(self.worker_id, 0, "test 1")
         settings = Settings(socket=self.agent.socket)
         self.session = WorkerSession(settings, identity, lambda pages: self.mover, early_loads)
-        self.scheduler: HandScheduler | None = None
+        self.scheduler: ScriptedScheduler | None = None
         self.done: dict[int, list[int]] = {}
         self.finished: dict[str, bool] = {}  # request -> whether it failed
         self.tokens = 0
@@ -216,28 +219,28 @@ class Rig:
         if connect:
             self.wait_joined()
 
-    def start_scheduler(self) -> HandScheduler:
-        """Connects the scheduler. One that was connected says that it holds nothing any more."""
-        former, self.scheduler = self.scheduler, HandScheduler(self.agent, self.worker_id)
-        if former is not None:
-            former.close()
+    def start_scheduler(self) -> ScriptedScheduler:
+        """Connects a scheduler. RESUME then gives up all slots of the previous scheduler."""
+        previous, self.scheduler = self.scheduler, ScriptedScheduler(self.agent, self.worker_id)
+        if previous is not None:
+            previous.close()
             body = frames.encode_resume(
-                former.welcome["session"], former.welcome["agent_nonce"], b"", b""
+                previous.welcome["session"], previous.welcome["agent_nonce"], b"", b""
             )
             assert self.scheduler.ask(frames.RESUME, body).type == frames.RESUMED
         return self.scheduler
 
     def wait_joined(self) -> None:
-        """Returns when the agent sends the worker its loads."""
+        """Waits until the worker has joined the session and gets LOADs."""
         wait_until("the worker joins", lambda: self.session.joined)
 
     def fresh_tokens(self, blocks: int) -> list[int]:
-        """Tokens of that many blocks that no other request has."""
+        """New tokens of so many blocks."""
         self.tokens += 1
         return [self.tokens * 1000 + n for n in range(blocks * TOKENS)]
 
     def collect(self) -> None:
-        """Takes what the session has to report, and checks that nothing is reported twice."""
+        """Takes the session's reports, and checks that no result is reported twice."""
         done = self.session.done()
         if done is not None:
             for job, counts in done.jobs.items():
@@ -250,7 +253,7 @@ class Rig:
             self.finished[rid] = rid in failed
 
     def wait_job(self, job: int, seconds: float = 10.0) -> bool:
-        """Waits until a job is reported, and returns whether it succeeded."""
+        """Waits for the report of a job. Returns whether the job succeeded."""
 
         def reported() -> bool:
             self.collect()
@@ -260,7 +263,7 @@ class Rig:
         return self.done[job] == [1, 0]
 
     def wait_request(self, rid: str, seconds: float = 10.0) -> bool:
-        """Waits until a request is reported, and returns whether its loads succeeded."""
+        """Waits for the report of a request. Returns whether its loads succeeded."""
 
         def reported() -> bool:
             self.collect()
@@ -270,7 +273,7 @@ class Rig:
         return not self.finished[rid]
 
     def store(self, tokens: Sequence[int], blocks: Sequence[int]) -> int:
-        """Stores device blocks under these tokens, from STORE to COMMIT; returns the request."""
+        """Stores device blocks under these tokens, from STORE to COMMIT. Returns the request."""
         scheduler = self.scheduler
         assert scheduler is not None
         request = scheduler.open(tokens)
@@ -283,12 +286,12 @@ class Rig:
         return request
 
     def begin_store(self, job: int, slots: Sequence[Slot], blocks: Sequence[int]) -> None:
-        """Hands a store to the session, as the engine does."""
+        """Begins a store in the session, as the engine does."""
         store = Store(job, packed.pack_slots(slots), packed.pack_u32(blocks))
         self.session.begin(Work(stores=[store]))
 
     def begin_load(self, job: int, rid: str, slots: Sequence[Slot], blocks: Sequence[int]) -> None:
-        """Hands a load to the session, as the engine does."""
+        """Begins a load in the session, as the engine does."""
         load = Load(job, rid, packed.pack_slots(slots), packed.pack_u32(blocks))
         self.session.begin(Work(loads=[load]))
 

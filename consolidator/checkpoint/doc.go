@@ -1,8 +1,8 @@
 // Package checkpoint is the file that lets a rank's state survive its agent.
 //
-// A checkpoint holds what one rank knew at one moment: its place in the engine's
-// sequence, the blocks and their counts, the names of adapters and salts, and what is
-// parked. It is meant for a tmpfs. The format is in format.go.
+// A checkpoint holds the state of one rank at one moment: its position in the engine's
+// sequence, the blocks and their counts, the names of adapters and salts, and the parked
+// events. It is meant for a tmpfs. The format is in format.go.
 //
 //	f := checkpoint.NewFile(path, 500*time.Millisecond, &counters, warn)
 //	f.Save(now, version, state)           // at most that often, and only after a change

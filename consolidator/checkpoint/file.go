@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// copyShare bounds how much of a rank's time goes into copying its state: one part
-// in so many.
+// A rank spends at most one part in copyShare of its time on copying its state.
 const copyShare = 200
 
 // Counters count writes. They may be read by any goroutine.
@@ -22,7 +21,7 @@ type File struct {
 	count *Counters
 	warn  func(error)
 
-	// version is that of the last copy, and next when another one may be made.
+	// version is the version of the last copy, next the earliest time of another one.
 	version uint64
 	next    time.Time
 	buf     []byte
@@ -30,13 +29,13 @@ type File struct {
 	done    chan error // room for one
 }
 
-// NewFile returns a File at path that is written every so often at most. An empty path
-// is no file: every method does nothing. Warn hears of errors.
+// NewFile returns a File at path that is written at most once in every. With an empty path every
+// method does nothing. warn gets the errors.
 func NewFile(path string, every time.Duration, c *Counters, warn func(error)) *File {
 	return &File{path: path, every: every, count: c, warn: warn, next: time.Now(), done: make(chan error, 1)}
 }
 
-// Due is when Save must be called next; zero when there is nothing to write.
+// Due returns the time of the next Save; zero when there is nothing to write.
 func (f *File) Due(version uint64) time.Time {
 	if f.path == "" || version == f.version {
 		return time.Time{}

@@ -31,20 +31,20 @@ const (
 
 	flagHasLive                  = 1
 	flagDegraded, flagLowerTiers = 1, 2
-	// BlockBytes and EngineBlockBytes are what a row of the two tables takes.
+	// BlockBytes and EngineBlockBytes are the sizes of a row of the two tables.
 	BlockBytes, EngineBlockBytes = 32, 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrForeign means that a file is whole, but about something else.
+// ErrForeign means that a file is whole and about another engine, rank, block size or version.
 var ErrForeign = errors.New("about another engine, rank or block size, or of another version")
 
-// ID is what a checkpoint is about.
+// ID names the engine, the rank and the block size of a checkpoint.
 type ID struct {
 	Worker    kv.Worker
 	BlockSize int
-	// Engine tells incarnations of the engine apart; 0: nothing does.
+	// Engine identifies the incarnation of the engine; 0: unknown.
 	Engine uint64
 }
 
@@ -58,7 +58,7 @@ func (id ID) append(dst []byte) []byte {
 	return le.AppendUint64(dst, id.Engine)
 }
 
-// State is a rank's state, but for the two tables.
+// State is a rank's state without the two tables.
 type State struct {
 	Sequence sequence.State
 	// Degraded: blocks were lost. LowerTiers: the engine has announced blocks outside
@@ -67,13 +67,13 @@ type State struct {
 	// Groups says which KV cache groups are the main attention's.
 	Groups map[int32]bool
 	Names  []Name
-	// Unlisted are blocks of which only the engine's list has told. Parked is an
+	// Unlisted are the blocks on the engine's list that no event has announced. Parked is an
 	// encoded batch of the events that wait for their parents.
 	Unlisted []kv.EngineHash
 	Parked   []byte
 }
 
-// Name is what the blocks of one adapter and salt have in common.
+// Name is an adapter and a salt.
 type Name struct{ LoRA, Salt string }
 
 // Block is a row of the stream's table; its references are not saved.
@@ -83,8 +83,8 @@ type Block struct {
 	residency.Block
 }
 
-// EngineBlock is a row of the table of engine blocks: Slot is that of its Block, Name
-// an index of State.Names.
+// EngineBlock is a row of the table of engine blocks. Slot is the slot of its Block, Name an
+// index of State.Names.
 type EngineBlock struct {
 	Hash       kv.EngineHash
 	Slot, Name uint32
@@ -99,7 +99,7 @@ type Tables struct {
 	NumEngineBlocks int
 }
 
-// Append appends a file but for its checksum, which AppendChecksum adds.
+// Append appends a file without its checksum; AppendChecksum adds that.
 func Append(dst []byte, about ID, s *State, t *Tables) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, magic...)
@@ -201,7 +201,7 @@ func Parse(b []byte, about ID) (*Saved, error) {
 	return s, s.validate()
 }
 
-// validate checks what the tables say of one another.
+// validate checks that the tables are consistent.
 func (s *Saved) validate() error {
 	for i, b := range s.Blocks {
 		if i > 0 && s.Blocks[i-1].Slot >= b.Slot {

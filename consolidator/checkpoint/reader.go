@@ -8,8 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// reader reads the numbers and lists of a file. After something impossible, bad is
-// set and everything is zero.
+// reader reads the numbers and lists of a file. After an impossible length bad is set and all
+// results are zero.
 type reader struct {
 	buf []byte
 	bad bool

@@ -110,11 +110,12 @@ func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	for distance := uint32(0); ; distance++ {
 		w := words[i]
 		d := w >> slotBits
+		// An insertion of key would have displaced a word that is nearer to its home.
 		if w == 0 || d < distance {
 			return 0, false
 		}
 		if d == distance {
-			slot = w&slotMask - 1
+			slot = w&slotMask - 1 // a word has the slot plus one
 			if e := t.entry(slot); e.lo == uint32(key) && e.hi == uint32(key>>32) {
 				return slot, true
 			}

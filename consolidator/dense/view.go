@@ -73,8 +73,10 @@ func (e *Entry[V]) Key() uint64 { return uint64(e.hi)<<32 | uint64(e.lo) }
 
 // Index finds the slots of a view by their keys.
 type Index[V any] struct {
-	view  *View[V]
-	words []uint32 // slots plus one, each at or behind the home of its key; 0: none
+	view *View[V]
+	// words is a hash table with linear probing. A word is 0 when empty, else a slot's number
+	// plus one.
+	words []uint32
 }
 
 // NewIndex returns an index with room for every entry of a view.

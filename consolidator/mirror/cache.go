@@ -10,7 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Config says what a Cache mirrors.
+// Config configures a Cache.
 type Config struct {
 	// Stream gets the changes. It must be empty, and must have no other writer.
 	Stream *residency.Stream
@@ -28,7 +28,7 @@ type Config struct {
 	// Tokens gets the tokens of each block that an event stores, under the stream's lock;
 	// nil: tokens are not passed on.
 	Tokens tokens.Sink
-	// Counters counts what is applied and dropped.
+	// Counters gets the counts of applied and dropped events and blocks.
 	Counters *Counters
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -127,6 +127,7 @@ func (c *Cache) Lost() {
 	c.forget()
 }
 
+// forget drops all blocks, names and parked events, and clears the stream.
 func (c *Cache) forget() {
 	c.unconfirmed, c.wantList, c.hidden = false, false, nil
 	c.known.Clear()

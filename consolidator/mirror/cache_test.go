@@ -172,89 +172,16 @@ func parseEvent(t *testing.T, d *datadriven.TestData, line string) engineevent.E
 	return e
 }
 
-// TestCacheGivesGoldenHashes: the tokens 1..8 in blocks of four have the
-// hashes that Dynamo gives them.
-func TestCacheGivesGoldenHashes(t *testing.T) {
-	s := residency.NewStream(testOwner, nil)
-	c := newCache(s, 4, 16)
-	c.Apply(&engineevent.Batch{Events: []engineevent.Event{{
-		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
-		BlockSize: 4, Group: engineevent.NoGroup,
-	}}})
-	events, _, _ := s.Snapshot()
-	if len(events) != 1 || len(events[0].Blocks) != 2 {
-		t.Fatalf("snapshot %+v", events)
-	}
-	want := []kvevent.StoredBlock{
-		{Hash: 14643705804678351452, Local: 14643705804678351452},
-		{Hash: 4945711292740353085, Local: 16777012769546811212},
-	}
-	if !slices.Equal(events[0].Blocks, want) {
-		t.Errorf("blocks %+v, want %+v", events[0].Blocks, want)
-	}
-}
-
-// TestSecondCopyKeepsABlockResident: two requests that load one prompt at once
-// cache it twice; the block stays resident until the second copy is evicted.
-func TestSecondCopyKeepsABlockResident(t *testing.T) {
-	s := residency.NewStream(testOwner, nil)
-	c := newCache(s, 4, 16)
-	stored := engineevent.Event{
-		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{111, 222}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8},
-		BlockSize: 4, Group: engineevent.NoGroup,
-	}
-	removed := engineevent.Event{Kind: kvevent.Removed, BlockHashes: []kv.EngineHash{222, 111}, Group: engineevent.NoGroup}
-	for _, step := range []struct {
-		event  engineevent.Event
-		blocks uint64
-	}{{stored, 2}, {stored, 2}, {removed, 2}, {removed, 0}} {
-		c.Apply(&engineevent.Batch{Events: []engineevent.Event{step.event}})
-		if got := s.Status(); got.Blocks != step.blocks || got.Health != kvevent.HealthExact {
-			t.Fatalf("after %s: %d blocks, health %s; want %d, exact", step.event.Kind, got.Blocks, got.Health, step.blocks)
-		}
-	}
-	if drops := c.count.Dropped(); len(drops) > 0 {
-		t.Errorf("dropped %v", drops)
-	}
-}
-
-// TestCacheUsesTheSeedOfItsRequest: LoRA and salt change a block's hashes
-// as kv.LocalSeed says, for the children of a salted block too.
-func TestCacheUsesTheSeedOfItsRequest(t *testing.T) {
-	s := residency.NewStream(testOwner, nil)
-	c := newCache(s, 4, 16)
-	root := engineevent.Event{
-		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{1}, Tokens: []uint32{0, 1, 2, 3},
-		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Salt: "tenant-a",
-	}
-	child := engineevent.Event{
-		Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{2}, Tokens: []uint32{4, 5, 6, 7},
-		BlockSize: 4, Group: engineevent.NoGroup, LoRAName: "adapter-a", Parent: 1, HasParent: true,
-	}
-	c.Apply(&engineevent.Batch{Events: []engineevent.Event{root, child}})
-	events, _, _ := s.Snapshot()
-	if len(events) != 1 || len(events[0].Blocks) != 2 {
-		t.Fatalf("snapshot %+v", events)
-	}
-	var h kv.Hasher
-	if got := events[0].Blocks[0].Local; got != 8269515957840517240 {
-		t.Errorf("root %d, want Dynamo's 8269515957840517240", got)
-	}
-	if got, want := events[0].Blocks[1].Local, h.Local(child.Tokens, kv.LocalSeed("adapter-a", "tenant-a"), nil); got != want {
-		t.Errorf("child %d, want %d", got, want)
-	}
-}
-
 // FuzzApply: whatever an engine sends, the stream's events, its digest and
 // its dump agree, and clearing the engine leaves nothing.
 func FuzzApply(f *testing.F) {
 	encode := func(events ...engineevent.Event) []byte {
 		return engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: events})
 	}
-	cpu := storedEvent(0, 1, 1)
+	cpu := residencytest.StoredEvent(0, 1, 1)
 	cpu.Medium = "CPU"
-	f.Add(encode(storedEvent(0, 1, 3), removedEvent(2)), encode(storedEvent(3, 4, 1)))
-	f.Add(encode(cpu, storedEvent(0, 1, 2)), encode(engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup}))
+	f.Add(encode(residencytest.StoredEvent(0, 1, 3), residencytest.RemovedEvent(2)), encode(residencytest.StoredEvent(3, 4, 1)))
+	f.Add(encode(cpu, residencytest.StoredEvent(0, 1, 2)), encode(engineevent.Event{Kind: kvevent.Cleared, Group: engineevent.NoGroup}))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		rec := residencytest.NewRecorder(t)
 		s := residency.NewStream(testOwner, rec)

@@ -2,9 +2,10 @@ package mirror
 
 import "sync/atomic"
 
-// Counters count what a Cache applied and dropped. They may be read by any goroutine.
+// Counters count the events and blocks that a Cache applied or dropped. They may be read by any
+// goroutine.
 type Counters struct {
-	// Batches, Events and Blocks count what the engine sent. UnknownKeys counts extra keys of
+	// Batches, Events and Blocks count the engine's. UnknownKeys counts extra keys of
 	// blocks that have an unknown kind.
 	Batches, Events, Blocks, UnknownKeys atomic.Uint64
 	// Reannounced counts blocks that an event repeated and that got no further copy.

@@ -7,9 +7,9 @@
 //	c := mirror.New(mirror.Config{Stream: s, BlockSize: 16, MaxBlocks: 8 << 20, Counters: &counters})
 //	c.Apply(&batch)   // one transaction of the stream
 //	c.Lost()          // batches are missing: forget every block
-//	c.Listed(hashes)  // or keep what the engine says it still has
+//	c.Listed(hashes)  // or keep the blocks on the engine's list
 //
-// Guarantees: the stream never claims what the events do not prove. Events that name
+// Guarantees: the stream never claims a block that the events do not prove. Events that name
 // no block of the main attention, or that cannot be placed, are dropped by reason.
 // The stream is degraded while the mirror may differ from the engine.
 //
@@ -25,7 +25,7 @@
 // Losses. Without a list of the engine's blocks, a loss forgets everything. With one
 // (Listed), blocks on the list stay with one announcement each. Blocks that only the
 // list names keep the stream degraded until the engine announces or removes them.
-// While the list cannot be had, Hide keeps the blocks out of the stream.
+// Until the list comes, Hide keeps the blocks out of the stream.
 //
 // Cost: 25 bytes per block beside the stream's 38. No allocation per block or event.
 // Adapters and salts of a rank have 64 MiB together.

@@ -11,12 +11,12 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// listGrace is how long after CaughtUp a stored event may still be about a block that the
-// engine's list includes.
+// listGrace is the time after CaughtUp in which a stored event may still be about a block that
+// the engine's list includes.
 const listGrace = time.Second
 
-// blocksPerHold is how many blocks change under one hold of the stream's lock, where a
-// change concerns all blocks: less than a millisecond.
+// blocksPerHold bounds the blocks that a change of all blocks changes while it holds the
+// stream's lock: less than a millisecond.
 const blocksPerHold = 512
 
 // hidden holds the blocks that were known before a loss for which there was no list. The
@@ -133,7 +133,7 @@ func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	}
 }
 
-// restoreListed stores the hidden blocks that are on the list, and forgets the others.
+// restoreListed stores the hidden blocks that are on the list, and forgets all other hidden ones.
 func (c *Cache) restoreListed() {
 	if c.hidden == nil {
 		return

@@ -10,7 +10,7 @@ type name struct{ lora, salt string }
 const (
 	// maxNameBytes bounds the names of a rank. Clients choose the salts.
 	maxNameBytes = 64 << 20
-	// nameBytes is what a name costs besides its texts.
+	// nameBytes is the memory of a name without its texts.
 	nameBytes = 192
 )
 

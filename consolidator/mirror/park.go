@@ -14,7 +14,7 @@ import (
 const (
 	// defaultParkBytes bounds the events that wait for parents.
 	defaultParkBytes = 16 << 20
-	// parkPatience is how long a run may wait before the stream is degraded.
+	// parkPatience is the time after which a parked run makes the stream degraded.
 	parkPatience = time.Second
 	// runBytes and runBlockBytes are the costs of a parked run and of each of its blocks,
 	// besides hashes and tokens.
@@ -31,12 +31,13 @@ type parkedBlock struct {
 type parkedRun struct {
 	event engineevent.Event // a copy
 	tier  kv.Tier
-	// removed marks the blocks that a later event removed; nil: none. left counts the others.
+	// removed marks the blocks that a later event removed; nil: none. left counts the unmarked
+	// ones.
 	removed []bool
 	left    int
 	since   time.Time // when the event was parked
 	bytes   int       // estimated memory
-	done    bool      // the run is not parked any more
+	done    bool      // the run has left the park
 }
 
 func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {

@@ -95,7 +95,7 @@ func TestParkIsBounded(t *testing.T) {
 	c := newCache(s, testBlockSize, 1<<20)
 	c.park.limit = 10_000
 	for i := range 1000 {
-		c.Apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(1_000_000+i, 10*i+1, 3)}})
+		c.Apply(&engineevent.Batch{Events: []engineevent.Event{residencytest.StoredEvent(1_000_000+i, 10*i+1, 3)}})
 		if c.park.bytes > c.park.limit {
 			t.Fatalf("%d bytes wait", c.park.bytes)
 		}
@@ -113,7 +113,7 @@ func TestParkIsBounded(t *testing.T) {
 	}
 	// One that is larger than all of it is dropped at once.
 	before := c.park.bytes
-	c.Apply(&engineevent.Batch{Events: []engineevent.Event{storedEvent(77, 500_000, 200)}})
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{residencytest.StoredEvent(77, 500_000, 200)}})
 	if c.park.bytes != before || c.count.ParkOverflow.Load() != 3200-waiting {
 		t.Errorf("%d bytes wait, %d blocks had to go", c.park.bytes, c.count.ParkOverflow.Load())
 	}
@@ -127,12 +127,12 @@ func TestRunsGoWithTheLastOfWhatHangsOnThem(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c.cfg.Now = func() time.Time { return now }
 	c.Apply(&engineevent.Batch{Events: []engineevent.Event{
-		storedEvent(99, 1, 1), storedEvent(1, 2, 1), storedEvent(2, 3, 1), removedEvent(1), removedEvent(2),
+		residencytest.StoredEvent(99, 1, 1), residencytest.StoredEvent(1, 2, 1), residencytest.StoredEvent(2, 3, 1), residencytest.RemovedEvent(1), residencytest.RemovedEvent(2),
 	}})
 	if c.park.runs != 3 {
 		t.Errorf("%d runs wait, want 3: the last one needs the others", c.park.runs)
 	}
-	c.Apply(&engineevent.Batch{Events: []engineevent.Event{removedEvent(3)}})
+	c.Apply(&engineevent.Batch{Events: []engineevent.Event{residencytest.RemovedEvent(3)}})
 	now = now.Add(time.Hour)
 	c.Tick()
 	if h := s.Status().Health; h != kvevent.HealthExact || !c.park.empty() || c.park.bytes != 0 {

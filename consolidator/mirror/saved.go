@@ -120,7 +120,7 @@ func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBloc
 // have the same SequenceHash. The stream gets one reference for each of them in each tier:
 // StoreAll adds the first, learnPlaced the others.
 //
-// storePlaced releases the stream's lock in between. No reference is removed meanwhile,
+// storePlaced releases the stream's lock in between. No reference is removed between two holds,
 // because only this goroutine writes to the stream.
 func (c *Cache) storePlaced(blocks []placedBlock) {
 	c.stream.StoreAll(func(yield func(kv.SequenceHash, residency.Block) bool) {

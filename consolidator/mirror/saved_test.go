@@ -22,18 +22,18 @@ var testCheckpoint = checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBloc
 func savedCache() (*Cache, sequence.State) {
 	s := residency.NewStream(testOwner, nil)
 	c := newCache(s, testBlockSize, 1<<20)
-	salted := storedEvent(0, 50, 2)
+	salted := residencytest.StoredEvent(0, 50, 2)
 	salted.Salt, salted.LoRAName = "tenant", "adapter"
-	cpu := storedEvent(0, 1, 2)
+	cpu := residencytest.StoredEvent(0, 1, 2)
 	cpu.Medium = "CPU"
 	cpu.Group, cpu.SpecKind = 3, "full_attention"
-	waiting := storedEvent(900, 60, 3)
+	waiting := residencytest.StoredEvent(900, 60, 3)
 	waiting.Multimodal = [][]uint64{{5}, nil, nil}
 	// The same content as block 1 under another name.
-	twin := storedEvent(0, 1, 1)
+	twin := residencytest.StoredEvent(0, 1, 1)
 	twin.BlockHashes[0] = 777
 	c.Apply(&engineevent.Batch{Events: []engineevent.Event{
-		storedEvent(0, 1, 4), storedEvent(2, 10, 2), storedEvent(0, 1, 1), salted, cpu, twin, waiting, removedEvent(61),
+		residencytest.StoredEvent(0, 1, 4), residencytest.StoredEvent(2, 10, 2), residencytest.StoredEvent(0, 1, 1), salted, cpu, twin, waiting, residencytest.RemovedEvent(61),
 	}})
 	c.unannounced = map[kv.EngineHash]struct{}{4711: {}}
 	return c, sequence.State{Next: 42, LastLive: 40, HasLive: true, Remembered: []sequence.Applied{{After: 42, Sum: 4711}}}
@@ -72,7 +72,7 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	}
 	// From here on both must do the same.
 	next := engineevent.Batch{Events: []engineevent.Event{
-		storedEvent(0, 900, 1), removedEvent(1), removedEvent(777), removedEvent(4711), removedEvent(51, 62),
+		residencytest.StoredEvent(0, 900, 1), residencytest.RemovedEvent(1), residencytest.RemovedEvent(777), residencytest.RemovedEvent(4711), residencytest.RemovedEvent(51, 62),
 	}}
 	for _, c := range []*Cache{c, again} {
 		c.Apply(&next)

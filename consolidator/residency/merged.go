@@ -39,7 +39,7 @@ const (
 // A Merged publishes no Cleared events: a clear of a source becomes removals. The blocks
 // that the pool holds at FollowPool come in without events, because each worker would
 // publish every block of the pool. Snapshot includes these blocks, and a StateObserver is
-// called for them. When a source stores such a block again, the Merged publishes a stored
+// called for them. When a source stores one of these blocks again, the Merged publishes a stored
 // event. So a sink that took a snapshot may see that block stored twice.
 //
 // A Merged is safe for concurrent use. Lock order: own stream, Merged, sinks. The pool's

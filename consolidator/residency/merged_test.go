@@ -62,66 +62,6 @@ func (b *mergeBench) said(t *testing.T, want string) {
 	}
 }
 
-func TestC8BlockOfTwoSourcesIsPublishedOnceAndRemovedWithTheLast(t *testing.T) {
-	b := newMergeBench(t, MergeDedup)
-	chain(b.own, kv.TierDevice, 1, 1)
-	b.said(t, "1 stored device @0 parent=none 1\n")
-	chain(b.pool, kv.TierHost, 1, 1)
-	unchain(b.own, kv.TierDevice, 1)
-	b.said(t, "")
-	unchain(b.pool, kv.TierHost, 1)
-	b.said(t, "2 removed device 1\n")
-}
-
-// KVBM forgets a block that leaves the host, wherever else it has it.
-func TestBlockThatLeavesTheHostWhileItIsOnDiskStays(t *testing.T) {
-	b := newMergeBench(t, MergeDedup)
-	chain(b.own, kv.TierDevice, 1, 1)
-	chain(b.pool, kv.TierHost, 1, 1)
-	chain(b.pool, kv.TierDisk, 1, 1)
-	unchain(b.own, kv.TierDevice, 1)
-	unchain(b.pool, kv.TierHost, 1)
-	b.said(t, "1 stored device @0 parent=none 1\n")
-	unchain(b.pool, kv.TierDisk, 1)
-	b.said(t, "2 removed device 1\n")
-}
-
-func TestTiersStayApartInModeTiered(t *testing.T) {
-	b := newMergeBench(t, MergeTiered)
-	chain(b.own, kv.TierDevice, 1, 2)
-	chain(b.own, kv.TierHost, 1, 1) // the engine's own offload
-	chain(b.pool, kv.TierHost, 1, 1)
-	b.said(t, "1 stored device @0 parent=none 1 2\n2 stored host_pinned @0 parent=none 1\n")
-	unchain(b.own, kv.TierHost, 1)
-	b.said(t, "")
-	unchain(b.pool, kv.TierHost, 1)
-	unchain(b.own, kv.TierDevice, 1, 2)
-	b.said(t, "3 removed host_pinned 1\n4 removed device 1 2\n")
-}
-
-func TestC8ClearOfOneSourceTakesOnlyWhatItAloneHad(t *testing.T) {
-	for name, mode := range mergeModes {
-		t.Run(name, func(t *testing.T) {
-			b := newMergeBench(t, mode)
-			chain(b.own, kv.TierDevice, 1, 3)
-			chain(b.pool, kv.TierDevice, 1, 1)
-			chain(b.pool, kv.TierDevice, 9, 9)
-			b.rec.Take()
-			b.own.Clear()
-			if got, want := len(b.rec.Resident()), 2; got != want {
-				t.Errorf("%d blocks are left, want %d", got, want)
-			}
-			for h := range b.rec.Resident() {
-				if h.Hash != 1 && h.Hash != 9 {
-					t.Errorf("block %d is left", h.Hash)
-				}
-			}
-			b.pool.Clear()
-			residencytest.Check(t, b.merged.out, map[residencytest.Pair]struct{}{})
-		})
-	}
-}
-
 func TestUnknownRemoveIsCountedAndSilent(t *testing.T) {
 	b := newMergeBench(t, MergeTiered)
 	chain(b.own, kv.TierDevice, 1, 1)
@@ -158,31 +98,6 @@ func TestJoiningAWarmPoolIsSilentAndItsEndIsNot(t *testing.T) {
 	m.Close()
 	if st := m.Status(); st.Blocks != 0 || st.Digest != 0 || watcher.joined != 1 {
 		t.Errorf("closed, and it holds %+v, told %d times", st, watcher.joined)
-	}
-}
-
-// What a warm pool brought in silently is told as soon as the engine stores it, once,
-// so that a consumer that cannot ask for state is sent to it.
-func TestBlockOfAWarmPoolIsToldWhenTheEngineStoresIt(t *testing.T) {
-	for name, mode := range mergeModes {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newMergeBench(t, mode)
-				defer b.merged.Close()
-				pool := NewStream(kv.PoolOwner(9), nil)
-				chain(pool, kv.TierDevice, 1, 2)
-				join(t, b.merged, pool)
-				b.said(t, "")
-				chain(b.own, kv.TierDevice, 1, 2)
-				b.said(t, "1 stored device @0 parent=none 1 2\n")
-				unchain(b.own, kv.TierDevice, 1, 2)
-				b.said(t, "")
-				unchain(pool, kv.TierDevice, 1, 2)
-				synctest.Wait()
-				b.said(t, "2 removed device 1 2\n")
-				residencytest.Check(t, b.merged.out, map[residencytest.Pair]struct{}{})
-			})
-		})
 	}
 }
 

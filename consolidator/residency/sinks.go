@@ -7,7 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// MaxSinks is how many sinks and followers one stream can have together.
+// MaxSinks bounds the sinks and followers of one stream together.
 const MaxSinks = 64
 
 // Sink receives a stream's events in order, with contiguous ids, under the stream's
@@ -23,7 +23,7 @@ type HealthObserver interface {
 	HealthChanged(h kvevent.Health)
 }
 
-// AddSink adds a sink after the others. The sink sees every later event, and no event for
+// AddSink adds a sink behind the existing ones. The sink sees every later event, and no event for
 // blocks that the stream holds already: see Snapshot and Merged.FollowPool. If the health
 // is not exact, AddSink calls the HealthObserver. The error says that the stream has
 // MaxSinks already; Stats.SinksRefused counts it.

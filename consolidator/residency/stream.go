@@ -20,15 +20,7 @@ type Stream struct {
 }
 
 // Status describes a stream at one moment.
-type Status struct {
-	// LastEventID is the id of the last event made; 0 before the first.
-	LastEventID uint64
-	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
-	// Blocks the number of these pairs.
-	Digest uint64
-	Blocks uint64
-	Health kvevent.Health
-}
+type Status = kvevent.Status
 
 // NewStream returns an empty stream of owner with health exact. sink is the stream's
 // first sink; nil adds none.

@@ -2,7 +2,7 @@ package sequence
 
 import "sync/atomic"
 
-// Counters count what a Sequencer decided. They may be read by any goroutine.
+// Counters count the decisions of a Sequencer. They may be read by any goroutine.
 type Counters struct {
 	// Gaps counts holes in the sequence. Each gap ends as Repaired or Lost.
 	Gaps, Repaired, Lost atomic.Uint64

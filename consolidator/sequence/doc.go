@@ -12,7 +12,7 @@
 //	s.ReplayEnd(now)                      // its end mark; or ReplayFailed
 //	s.Tick(now)                           // when Wake says
 //
-// Target receives the result: Apply in order, Lost before batches that nobody can
+// Target receives the result: Apply in order, Lost before batches that no replay can
 // replay, Restarted when another incarnation of the engine counts from 0 again.
 //
 // How duplicates and restarts are told apart: a frame with an old number is a

@@ -38,7 +38,7 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	return s.next, true
 }
 
-// Replayed takes batch seq of the replay under way. The payload is lent.
+// Replayed takes batch seq of the current replay. The payload is lent.
 func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if s.phase != replaying {
 		return
@@ -86,7 +86,7 @@ func (s *Sequencer) verifyLast(now time.Time, seq uint64, payload []byte) {
 	s.out.Continued()
 }
 
-// ReplayEnd takes the end mark of the replay under way.
+// ReplayEnd takes the end mark of the current replay.
 func (s *Sequencer) ReplayEnd(now time.Time) {
 	if s.phase != replaying {
 		return
@@ -102,7 +102,7 @@ func (s *Sequencer) ReplayEnd(now time.Time) {
 	s.replayOver(now, s.closeGap(now))
 }
 
-// ReplayFailed gives up the replay under way: no answer in time, or the socket failed.
+// ReplayFailed gives up the current replay: no answer in time, or the socket failed.
 func (s *Sequencer) ReplayFailed(now time.Time) {
 	if s.phase != replaying {
 		return

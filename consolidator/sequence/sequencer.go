@@ -6,19 +6,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
-// Config bounds what a Sequencer remembers and how it repairs.
+// Config bounds the memory and the repairs of a Sequencer.
 type Config struct {
 	// Replay is true when there is an endpoint to ask for a replay.
 	Replay bool
 	// Idle is the silence after the last frame before the first tail probe.
 	Idle time.Duration
-	// Timeout is how long to wait for the next reply of a replay.
+	// Timeout bounds the wait for the next reply of a replay.
 	Timeout time.Duration
-	// Attempts is how many replays in a row may bring nothing before a gap is lost.
+	// Attempts is the number of replays in a row without a batch after which a gap is lost.
 	Attempts int
 	// HeldFrames and HeldBytes bound the live frames that wait for a replay.
 	HeldFrames, HeldBytes int
-	// Remembered is how many applied batches are recognised by their bytes. Frames of
+	// Remembered is the number of applied batches that are recognised by their bytes. Frames of
 	// older batches are recognised by their number alone.
 	Remembered int
 }
@@ -56,7 +56,7 @@ const (
 	following phase = iota
 	// replayDue: a replay starts at retryAt; live frames are held.
 	replayDue
-	// replaying: a replay is under way; live frames are held.
+	// replaying: live frames are held until the current replay ends.
 	replaying
 )
 
@@ -99,10 +99,10 @@ type Sequencer struct {
 	// attempt counts the replays for the present gap that brought nothing.
 	attempt     int
 	retryAt     time.Time // of the next replay, in phase replayDue
-	deadline    time.Time // of the replay under way
+	deadline    time.Time // of the current replay
 	lastRequest time.Time
 
-	// The replay under way. It starts with the last applied batch, whose bytes are compared.
+	// The current replay. It starts with the last applied batch, whose bytes are compared.
 	// verified: the bytes were equal, or there is nothing to compare. answered: a batch came.
 	// progress: a batch was applied. gapCounted: Counters.Gaps has the gap that the replayed
 	// batches belong to.
@@ -179,13 +179,13 @@ func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	}
 }
 
-// Replaying reports whether a replay is under way.
+// Replaying reports whether a replay is running.
 func (s *Sequencer) Replaying() bool { return s.phase == replaying }
 
-// Following reports whether no replay is under way or due.
+// Following reports whether no replay is running or due.
 func (s *Sequencer) Following() bool { return s.phase == following }
 
-// CaughtUp reports whether no replay is under way or due and no live frame is held.
+// CaughtUp reports whether no replay is running or due and no live frame is held.
 func (s *Sequencer) CaughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
 
 // Wake returns when Tick must be called next; zero: never.
@@ -286,7 +286,7 @@ func (s *Sequencer) skipDuplicate(seq uint64) {
 	s.lastLive, s.hasLive = max(seq, s.lastLive), true
 }
 
-// recognition says what a frame with an old number is.
+// recognition classifies a frame with an old number.
 type recognition uint8
 
 const (

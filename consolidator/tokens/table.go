@@ -8,7 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Identity is what a block's hash covers besides its tokens and its prefix. A format that
+// Identity has the inputs of a block's hash besides its tokens and its prefix. A format that
 // carries tokens carries it too.
 type Identity struct {
 	LoRAName, Salt string
@@ -195,8 +195,9 @@ func (t *Table) Release(h kv.SequenceHash) {
 }
 
 // Describe sets the tokens, block size, adapter, salt and multimodal objects of e to
-// those of block h. It reuses the memory of e.Tokens. False means that the tokens are
-// unknown; then e is unchanged.
+// those of block h, and Eagle for an engine whose blocks have one token more than their
+// size. It reuses the memory of e.Tokens. False means that the tokens are unknown; then e
+// is unchanged.
 func (t *Table) Describe(h kv.SequenceHash, e *engineevent.Event) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -136,7 +136,8 @@ func fromEnviron(cfg *config.Config, place *kvbm.Place, o *options) error {
 	return env.CheckTiers()
 }
 
-// store keeps one block with its tokens. Each rank that stores copies its part of the bytes.
+// store keeps one block with its tokens. An engine of several ranks asks m.Sharding which rank
+// copies which part of the bytes.
 func store(m *kvbm.Manager, tokens []uint32, bytes string) error {
 	session, err := m.Begin()
 	if err != nil {
@@ -154,17 +155,7 @@ func store(m *kvbm.Manager, tokens []uint32, bytes string) error {
 	if err := slots[0].ApplyTokenBlock(blockmgr.TokenBlock{Block: block, Tokens: tokens}); err != nil {
 		return err
 	}
-	ranks := m.Sharding()
-	for rank := range ranks.Ranks() {
-		if !ranks.Stores(rank) {
-			continue
-		}
-		part, err := ranks.Shard(rank)
-		if err != nil {
-			return err
-		}
-		copy(slots[0].Data()[part.Offset:part.Offset+part.Size], bytes)
-	}
+	copy(slots[0].Data(), bytes)
 	handles, err := m.Pool().Register(session, slots)
 	if err != nil {
 		return err

@@ -126,10 +126,10 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 			return fmt.Errorf("--%s: has no effect without %s", d.flag, d.want)
 		}
 	}
+	// Every process of a Dynamo deployment has DYN_FILE_KV, so it is noted and not refused.
 	if os.Getenv("DYN_FILE_KV") != "" && !dynamo {
 		s.note("dynamo", "off: --dynamo-endpoint is not set", "DYN_FILE_KV")
 	}
-	// DYN_FILE_KV is there in every process of a Dynamo deployment, and asks for nothing.
 	if source, _ := s.source("dynamo-discovery"); source != fromDefault && !dynamo {
 		return fmt.Errorf("%s %q: has no effect without --dynamo-endpoint", source, f.DynamoDiscovery)
 	}

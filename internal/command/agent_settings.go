@@ -24,29 +24,30 @@ const fromDefault = "default"
 // Blockyard's variable, that over KVBM's, and all over the default.
 type settings struct {
 	flags    []*kong.Flag    // of the command
-	given    map[string]bool // flags on the command line
-	own      map[string]bool // Blockyard's variables that are set
-	kvbm     []string        // KVBM's variables that are given
+	given    map[string]bool // names of the flags on the command line
+	set      map[string]bool // names of all variables of the environment
+	kvbm     []string        // KVBM's variables among them
 	env      config.Env      // the values of KVBM's variables
 	warnings []string
 	fields   []zap.Field     // values with their sources, for the log
 	noted    map[string]bool // names of fields
 }
 
-// newSettings reads an environment. The error names the variables of KVBM that
-// have a wrong value.
+// newSettings returns the settings of a command line and an environment. given has the names
+// of the flags on the command line. The error names the variables of KVBM that have a wrong
+// value.
 func newSettings(flags []*kong.Flag, given map[string]bool, environ []string) (*settings, error) {
 	env, warnings, err := config.FromEnviron(environ)
 	if err != nil {
 		return nil, err
 	}
 	s := &settings{
-		flags: flags, given: given, own: make(map[string]bool), noted: make(map[string]bool),
+		flags: flags, given: given, set: make(map[string]bool), noted: make(map[string]bool),
 		kvbm: config.Given(environ), env: env, warnings: warnings,
 	}
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
-		s.own[name] = true
+		s.set[name] = true
 	}
 	return s, nil
 }
@@ -58,7 +59,7 @@ func (s *settings) source(flag string, variables ...string) (source string, kvbm
 	switch {
 	case s.given[flag]:
 		return "--" + flag, false
-	case s.own[own]:
+	case s.set[own]:
 		return own, false
 	case variables == nil:
 		variables = s.kvbmVariables(flag)
@@ -222,7 +223,7 @@ func either(condition bool, yes, no string) string {
 	return no
 }
 
-// withoutPassword is a list of URLs without what must not be logged.
+// withoutPassword returns a list of URLs without what must not be logged.
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -139,9 +140,10 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	if c := r.Workers()[0].Card; c.DeviceBlocks != 64 || c.MaxBatchedTokens != 2048 || c.Taints != "a,b" {
 		t.Errorf("card %+v", c)
 	}
-	shown, err := inspect(t, admin, false)
-	if err != nil || !strings.Contains(shown, "worker 7/0") || !strings.Contains(shown, "over HTTP: 1 clients") {
-		t.Errorf("inspect: %v\n%s", err, shown)
+	var shown bytes.Buffer
+	if status := Product("").Run(t.Context(), []string{"inspect", admin}, &shown, &shown); status != 0 ||
+		!strings.Contains(shown.String(), "worker 7/0") || !strings.Contains(shown.String(), "over HTTP: 1 clients") {
+		t.Errorf("inspect: status %d\n%s", status, shown.String())
 	}
 }
 

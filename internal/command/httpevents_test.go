@@ -73,8 +73,6 @@ func (o *httpOwner) Publish(events []kvevent.RouterEvent) {
 	}
 }
 
-func (o *httpOwner) Status() publisher.Status { return publisher.Status(o.Stream.Status()) }
-
 func newHTTPNode(t *testing.T, seed uint64) *httpNode {
 	n := &httpNode{t: t, rng: rand.New(rand.NewPCG(seed, 1))}
 	for _, owner := range []kv.Owner{kv.WorkerOwner(kv.Worker{ID: 1}), kv.WorkerOwner(kv.Worker{ID: 1, Rank: 1}), kv.PoolOwner(7)} {

@@ -25,6 +25,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // authority signs certificates in a directory.
@@ -91,21 +92,7 @@ func (a *authority) write(name string, data []byte) {
 // guardedServer starts a server that ends with the test and returns its address.
 func guardedServer(t *testing.T, change func(o *server.Options)) string {
 	t.Helper()
-	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true}
-	change(o)
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the NATS server does not start")
-	}
-	return s.Addr().String()
+	return sourcetest.StartServer(t, change).Addr().String()
 }
 
 // seedOf returns a new key's seed and public key.

@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/internal/command/inspect"
 )
 
 // Program is the command line of one binary.
@@ -45,7 +47,7 @@ type productRoot struct {
 	Demo      labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
 	Bench     labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
 	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
-	Inspect   inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Inspect   inspect.Command    `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
 	Version   Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }

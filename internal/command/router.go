@@ -32,6 +32,10 @@ type Router struct {
 	natsFlags
 	workerFlags
 	dynamoWorkers
+	serverFlags
+	doorFlags
+	tlsFlags
+	serviceFlags
 
 	Stream string `group:"Sources" name:"nats-stream" placeholder:"NAME" env:"BLOCKYARD_NATS_STREAM" help:"Name of the JetStream stream, with --router-durable-kv-events. Default: blockyard-CLUSTER."`
 
@@ -63,17 +67,14 @@ func (c *Router) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// Run serves until ctx ends.
+// Run runs the router until ctx ends: it follows its sources and serves gateways, operators
+// and, when the front door is open, clients.
 func (c *Router) Run(ctx context.Context) (err error) {
 	log, err := NewLogger("router")
 	if err != nil {
 		return err
 	}
 	c.settings.log(log)
-	address, err := c.settings.address(c.HTTP)
-	if err != nil {
-		return err
-	}
 	options := c.options(log)
 	if err := options.Validate(); err != nil {
 		return err
@@ -95,30 +96,62 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	servers, err := c.serverFlags.directory(r, sources, log)
 	if err != nil {
-		return fmt.Errorf("--http %q: %w", address, err)
+		return err
+	}
+	listener, err := listen(ctx, c.HTTP, c.tlsFlags.http(), unlimited, log)
+	if err != nil {
+		return fmt.Errorf("--http %q: %w", c.HTTP, err)
 	}
 	operators, err := c.listenControl(listener, log)
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return errors.Join(err, closeAll(listener))
 	}
-	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Log: log})
-	at := ""
+	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Servers: servers, Log: log})
+	door, err := c.openDoor(ctx, r, servers, log)
+	if err != nil {
+		return errors.Join(err, closeAll(listener, operators))
+	}
 	g, ctx := errgroup.WithContext(ctx)
+	if err := c.openServices(ctx, g, r, sources, log); err != nil {
+		return errors.Join(err, closeAll(listener, operators))
+	}
 	g.Go(func() error { return r.Run(ctx) })
-	g.Go(func() error { return served.Serve(ctx, listener) })
-	if operators != nil {
-		at = operators.Addr().String()
-		g.Go(func() error { return served.ServeControl(ctx, operators) })
+	if door != nil {
+		g.Go(func() error { return servers.Run(ctx) })
+		g.Go(func() error { return door.serve(ctx) })
 	}
 	if sources.nats != nil {
 		g.Go(func() error { return served.ServeNATS(ctx, sources.nats) })
 	}
-	g.Go(func() error {
-		return WriteReady(map[string]any{"ready": true, "http": listener.Addr().String(), "control": at})
-	})
+	serve(ctx, g, served, listener, operators, door)
 	return g.Wait()
+}
+
+// serve serves callers and operators in g, and says that the router is ready. operators is
+// nil without a listener for operators, door while the front door is closed.
+func serve(ctx context.Context, g *errgroup.Group, served *api.API, callers, operators net.Listener, door *openDoor) {
+	ready := map[string]any{"ready": true, "http": callers.Addr().String(), "control": ""}
+	g.Go(func() error { return served.Serve(ctx, callers) })
+	if operators != nil {
+		ready["control"] = operators.Addr().String()
+		g.Go(func() error { return served.ServeControl(ctx, operators) })
+	}
+	if door != nil {
+		door.addresses(ready)
+	}
+	g.Go(func() error { return WriteReady(ready) })
+}
+
+// closeAll closes the listeners that are not nil.
+func closeAll(listeners ...net.Listener) (err error) {
+	for _, l := range listeners {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return err
 }
 
 // listenControl listens at --control. The default is a socket named for the HTTP port,

@@ -79,8 +79,11 @@ func (s *settingSwitch) Decode(ctx *kong.DecodeContext) error {
 // IsBool implements kong.BoolMapperValue.
 func (*settingSwitch) IsBool() bool { return true }
 
-// defaultHTTP is the default of --http.
-const defaultHTTP = "127.0.0.1:0"
+// The front door is at port 8000 of all addresses, as Dynamo's frontend is.
+const (
+	defaultDoorHost = "0.0.0.0"
+	defaultDoorPort = 8000
+)
 
 // resolvedSettings are the values that flags, variables and a document give together.
 type resolvedSettings struct {
@@ -187,30 +190,15 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	log.Info("configuration", fields...)
 }
 
-// address returns where to serve HTTP. own is the value of --http. http_port fills a
-// port that own leaves open, and http_host then replaces the default host. A value of
-// own wins over variables and the document. A flag that differs from own is an error.
-func (r *resolvedSettings) address(own string) (string, error) {
-	if r.HTTPPort == nil {
-		return own, nil
+// doorAddress returns where clients are served. open is false when neither http_port nor
+// a worker server asks for the front door.
+func (r *resolvedSettings) doorAddress(servers bool) (address string, open bool) {
+	host, port := defaultDoorHost, uint32(defaultDoorPort)
+	if r.HTTPPort != nil {
+		port = *r.HTTPPort
 	}
-	host, port, err := net.SplitHostPort(own)
-	if err != nil {
-		return "", fmt.Errorf("--http %q: %w", own, err)
+	if r.HTTPHost != nil {
+		host = *r.HTTPHost
 	}
-	want := strconv.FormatUint(uint64(*r.HTTPPort), 10)
-	if _, flag := r.flags["http-port"]; flag && port != "0" && port != want {
-		return "", fmt.Errorf("--http-port %s: contradicts --http %q", want, own)
-	}
-	if port != "0" {
-		return own, nil
-	}
-	if r.HTTPHost != nil && *r.HTTPHost != host {
-		if own == defaultHTTP {
-			host = *r.HTTPHost
-		} else if _, flag := r.flags["http-host"]; flag {
-			return "", fmt.Errorf("--http-host %s: contradicts --http %q", *r.HTTPHost, own)
-		}
-	}
-	return net.JoinHostPort(host, want), nil
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10)), servers || r.HTTPPort != nil
 }

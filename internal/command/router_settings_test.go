@@ -144,26 +144,26 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string]string{
-		`--router-temperature "-1": want a number, 0 to 1000000`:                                                                   "--router-temperature=-1",
-		`--router-kv-events "maybe": want true or false`:                                                                           "--router-kv-events=maybe",
-		`--kv-events "true": contradicts --router-kv-events "false", which is another name for it`:                                 "--kv-events --no-router-kv-events",
-		`--router-ttl "5": contradicts --router-ttl-secs "9", which is another name for it`:                                        "--router-ttl 5 --router-ttl-secs 9",
-		`--block-size "32": contradicts --kv-cache-block-size "16", which is another name for it`:                                  "--kv-cache-block-size=16 --block-size=32",
-		`router_queue_policy (--router-queue-policy) "wspt": not yet; want fcfs`:                                                   "--router-queue-policy=wspt",
-		`router_prefill_load_model "aic": not yet; want none where no program hands in a model`:                                    "--router-prefill-load-model=aic",
-		`--router-kv-events "true": contradicts load_aware (--load-aware), which sets use_kv_events to false`:                      "--load-aware --router-kv-events",
-		file + `: "router_temprature": no such field`:                                                                              "--router-config=" + file,
-		"--router-config: open " + file + ".none: no such file or directory":                                                       "--router-config=" + file + ".none",
-		`router_session_affinity_ttl_secs (--router-session-affinity-ttl-secs) "60": not yet; want none`:                           "--router-session-affinity-ttl-secs=60",
-		`conditional_disagg_config (--router-conditional-disagg-config) "{}": needs conditional_disagg_enabled`:                    "--router-conditional-disagg-config={}",
-		`shared_cache_type (--shared-cache-type) "hicache": not yet; want none or http`:                                            "--shared-cache-type=hicache",
-		`router_mode (--router-mode) "power-of-two": not yet; want kv or round-robin`:                                              "--mode=power-of-two",
-		`use_remote_indexer (--use-remote-indexer) "true": not yet; want false`:                                                    "--use-remote-indexer",
-		`router_replica_sync (--router-replica-sync) "true": not yet; want false`:                                                  "--router-replica-sync",
-		`router_worker_selection_policy (--router-worker-selection-policy) "mine": not yet; want none or default`:                  "--router-worker-selection-policy=mine",
-		`router_policy_config (--router-policy-config) "classes.yaml": not yet; want none`:                                         "--router-policy-config=classes.yaml",
-		`conditional_disagg_enabled (--router-conditional-disagg) "true": not yet; want false`:                                     "--router-conditional-disagg",
-		`router_tracking_hash (--router-tracking-hash) "keyed-xxh3-v1": needs router_tracking_key_file and router_tracking_key_id`: "--router-tracking-hash=keyed-xxh3-v1",
+		`--router-temperature "-1": want a number, 0 to 1000000`:                                                                                   "--router-temperature=-1",
+		`--router-kv-events "maybe": want true or false`:                                                                                           "--router-kv-events=maybe",
+		`--kv-events "true": contradicts --router-kv-events "false", which is another name for it`:                                                 "--kv-events --no-router-kv-events",
+		`--router-ttl "5": contradicts --router-ttl-secs "9", which is another name for it`:                                                        "--router-ttl 5 --router-ttl-secs 9",
+		`--block-size "32": contradicts --kv-cache-block-size "16", which is another name for it`:                                                  "--kv-cache-block-size=16 --block-size=32",
+		`router_queue_policy (--router-queue-policy) "wspt": not yet; want fcfs`:                                                                   "--router-queue-policy=wspt",
+		`router_prefill_load_model "aic": not yet; want none; only an embedding program can supply a model`:                                        "--router-prefill-load-model=aic",
+		`--router-kv-events "true": contradicts load_aware (--load-aware), which sets use_kv_events to false`:                                      "--load-aware --router-kv-events",
+		file + `: "router_temprature": no such field`:                                                                                              "--router-config=" + file,
+		"--router-config: open " + file + ".none: no such file or directory":                                                                       "--router-config=" + file + ".none",
+		`router_session_affinity_ttl_secs (--router-session-affinity-ttl-secs) "60": not yet; want none`:                                           "--router-session-affinity-ttl-secs=60",
+		`conditional_disagg_config (--router-conditional-disagg-config) "{}": needs conditional_disagg_enabled`:                                    "--router-conditional-disagg-config={}",
+		`shared_cache_type (--shared-cache-type) "hicache": not yet; want none or http`:                                                            "--shared-cache-type=hicache",
+		`router_mode (--router-mode) "device-aware-weighted": not yet; want kv or round-robin or random or power-of-two or least-loaded or direct`: "--mode=device-aware-weighted",
+		`use_remote_indexer (--use-remote-indexer) "true": not yet; want false`:                                                                    "--use-remote-indexer",
+		`router_replica_sync (--router-replica-sync) "true": not yet; want false`:                                                                  "--router-replica-sync",
+		`router_worker_selection_policy (--router-worker-selection-policy) "mine": not yet; want none or default`:                                  "--router-worker-selection-policy=mine",
+		`router_policy_config (--router-policy-config) "classes.yaml": not yet; want none`:                                                         "--router-policy-config=classes.yaml",
+		`conditional_disagg_enabled (--router-conditional-disagg) "true": not yet; want false`:                                                     "--router-conditional-disagg",
+		`router_tracking_hash (--router-tracking-hash) "keyed-xxh3-v1": needs router_tracking_key_file and router_tracking_key_id`:                 "--router-tracking-hash=keyed-xxh3-v1",
 	} {
 		var out, errs strings.Builder
 		status := Product("").Run(t.Context(), append([]string{"router"}, strings.Fields(args)...), &out, &errs)
@@ -177,53 +177,32 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 	}
 }
 
-// TestHTTPPortMovesTheServer: http_port is the port where --http leaves it open;
-// elsewhere --http wins over a variable and contradicts a flag.
-func TestHTTPPortMovesTheServer(t *testing.T) {
+// The front door opens for http_port or for worker servers, on port 8000 of all addresses
+// unless the settings say otherwise.
+func TestDoorAddress(t *testing.T) {
 	withoutSettings(t)
-	for _, tc := range []struct{ args, env, want string }{
-		{"", "", "127.0.0.1:0"},
-		{"--http-port=8000", "", "127.0.0.1:8000"},
-		{"", "8000", "127.0.0.1:8000"},
-		{"--http=[::]:0", "8000", "[::]:8000"},
-		{"--http=0.0.0.0:90", "8000", "0.0.0.0:90"},
-		{"--http=0.0.0.0:90 --http-port=90", "", "0.0.0.0:90"},
-		{"--http=0.0.0.0:90 --http-port=80", "", `error --http-port 80: contradicts --http "0.0.0.0:90"`},
-		{"--http=nowhere --http-port=80", "", `error --http "nowhere": address nowhere: missing port in address`},
+	for _, tc := range []struct {
+		args, port, host string
+		servers          bool
+		want             string
+	}{
+		{want: "closed"},
+		{servers: true, want: "0.0.0.0:8000"},
+		{args: "--http-port=80", want: "0.0.0.0:80"},
+		{port: "8001", want: "0.0.0.0:8001"},
+		{args: "--http-port=80", port: "8001", host: "::", want: "[::]:80"},
+		{args: "--http-host=10.0.0.1", servers: true, host: "::", want: "10.0.0.1:8000"},
+		{host: "10.0.0.1", want: "closed"},
 	} {
-		t.Setenv("DYN_HTTP_PORT", tc.env)
+		t.Setenv("DYN_HTTP_PORT", tc.port)
+		t.Setenv("DYN_HTTP_HOST", tc.host)
 		c := settle(t, strings.Fields(tc.args)...)
-		got, err := c.settings.address(c.HTTP)
-		if err != nil {
-			got = "error " + err.Error()
+		got, open := c.settings.doorAddress(tc.servers)
+		if !open {
+			got = "closed"
 		}
 		if got != tc.want {
-			t.Errorf("%s, variable %q: %s, want %s", tc.args, tc.env, got, tc.want)
-		}
-	}
-}
-
-// TestHTTPHostGoesWithThePort: http_host is the host where http_port gives the port and
-// --http is not said; elsewhere --http wins over a variable and contradicts a flag.
-func TestHTTPHostGoesWithThePort(t *testing.T) {
-	withoutSettings(t)
-	for _, tc := range []struct{ args, env, want string }{
-		{"", "0.0.0.0", "127.0.0.1:0"},
-		{"--http-port=80", "0.0.0.0", "0.0.0.0:80"},
-		{"--http-port=80 --http-host=::", "0.0.0.0", "[::]:80"},
-		{"--http-port=80 --http=10.0.0.1:0", "0.0.0.0", "10.0.0.1:80"},
-		{"--http-port=80 --http=10.0.0.1:80", "0.0.0.0", "10.0.0.1:80"},
-		{"--http-port=80 --http=10.0.0.1:0 --http-host=10.0.0.1", "", "10.0.0.1:80"},
-		{"--http-port=80 --http=10.0.0.1:0 --http-host=h", "", `error --http-host h: contradicts --http "10.0.0.1:0"`},
-	} {
-		t.Setenv("DYN_HTTP_HOST", tc.env)
-		c := settle(t, strings.Fields(tc.args)...)
-		got, err := c.settings.address(c.HTTP)
-		if err != nil {
-			got = "error " + err.Error()
-		}
-		if got != tc.want {
-			t.Errorf("%s, variable %q: %s, want %s", tc.args, tc.env, got, tc.want)
+			t.Errorf("%+v: %s", tc, got)
 		}
 	}
 }
@@ -275,7 +254,7 @@ func TestDeprecatedSettingsAreLogged(t *testing.T) {
 	}
 	want := []string{
 		"setting overlap_score_weight is deprecated: it sets prefill_load_scale to 2",
-		"setting durable_kv_events is deprecated: Dynamo has removed it; here it goes on working",
+		"setting durable_kv_events is deprecated: Dynamo has removed it, Blockyard still supports it",
 		"setting router_event_threads 1 has no effect: one writer keeps up, and readers do not wait for it",
 	}
 	if !slices.Equal(got, want) {

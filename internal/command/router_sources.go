@@ -15,13 +15,17 @@ import (
 	httpsource "github.com/blockyard-ai/blockyard/router/source/http"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
+	zmqsource "github.com/blockyard-ai/blockyard/router/source/zmq"
 )
 
 // routerSources are the joined sources of a router's messages.
 type routerSources struct {
 	*registry.Source
 	nats *natssource.Source // nil: there is none
-	made []io.Closer
+	// engines follows servers without an agent; nil when no server is named, or without
+	// events.
+	engines *zmqsource.Source
+	made    []io.Closer
 }
 
 // closerFunc is a function that closes something.
@@ -59,6 +63,13 @@ func (s *routerSources) open(c *Router, options *natssource.Options, log *zap.Lo
 	if workers != nil {
 		s.made = append(s.made, workers)
 		given = append(given, workers)
+	}
+	if (c.serverFlags.given() || c.IndexerPort > 0) && c.wantsEvents() {
+		if s.engines, err = zmqsource.New(zmqsource.Options{Log: log}); err != nil {
+			return err
+		}
+		s.made = append(s.made, s.engines)
+		given = append(given, s.engines)
 	}
 	joined, closeJoined, err := c.workerFlags.join(log, c.wantsEvents(), s.nats, given...)
 	if err != nil {
@@ -106,8 +117,8 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 		return nil, errors.New("--durable-kv-events: needs --nats")
 	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
-	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "":
-		log.Warn("the router has no source of workers and serves only workers that register over --control, or over --http with --http-registration; name sources with --nats, --agents or --workers-file")
+	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "" && !c.serverFlags.given():
+		log.Warn("the router has no source of workers and serves only workers that register over --control, or over --http with --http-registration; name sources with --worker, --nats, --agents or --workers-file")
 	}
 	return nil, nil
 }

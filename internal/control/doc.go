@@ -1,6 +1,6 @@
-// Package control makes the listener that operators use: it serves what changes
-// the state of an agent or a router, and what exposes all of it. Ports that
-// routers, clients and metrics use must not serve those.
+// Package control makes the operators' listener. It serves requests that change the state of an
+// agent or a router, and dumps of the whole state. Ports for routers, clients and metrics must
+// not serve these requests.
 //
 //	l, err := control.Listen(control.DefaultPath("router-8090"))
 //	server := &http.Server{Handler: control.Protect(mux)}
@@ -12,13 +12,12 @@
 // # Guarantees
 //
 // An address is the absolute path of a Unix socket, the same behind "unix:", or
-// HOST:PORT. A socket has mode 0600 from its first moment: only its own user
-// and root connect. A TCP port has no such protection and asks for no
-// password. Whoever reaches it may use it.
+// HOST:PORT. A socket has mode 0600 from its first moment: only its own user and root connect. A
+// TCP port has no such protection and no password: every client that reaches it may use it.
 //
-// RefuseCrossSite refuses what a browser sends on behalf of another site and
-// may change something. Protect refuses, in addition, a host name that was made
-// to point at the loopback address.
+// RefuseCrossSite refuses requests that a browser sends on behalf of another site and that may
+// change the state. Protect also refuses a host name that was made to point at the loopback
+// address.
 //
 // # Concurrency and ownership
 //

@@ -1,5 +1,5 @@
-// Package engineevent holds what inference engines publish about their KV caches:
-// the batches of vLLM, SGLang and TensorRT-LLM, in every encoding they have had.
+// Package engineevent has the events that inference engines publish about their KV caches: the
+// batches of vLLM, SGLang and TensorRT-LLM, in every encoding they have had.
 //
 //	var d engineevent.Decoder
 //	var b engineevent.Batch

@@ -1,5 +1,5 @@
-// Package kvevent holds what publishers and routers tell one another: changes of
-// residency, announcements, queries and loads, with their codecs and subjects.
+// Package kvevent has the messages between publishers and routers: changes of residency,
+// announcements, queries and loads, with their codecs and subjects.
 //
 //	b := kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: id, Events: events})
 //	var d kvevent.EnvelopeDecoder
@@ -7,9 +7,9 @@
 //
 // A RouterEvent is one change of residency of one owner in one tier, with
 // SequenceHashes only. Events travel in an Envelope. The bytes of an Envelope are
-// those of NVIDIA Dynamo's event plane with one more key for pools. With
-// Announcement, QueryRequest and QueryReply a consumer finds publishers, checks that
-// it has lost nothing, and asks for what it lost. docs/events.md has every message.
+// those of NVIDIA Dynamo's event plane with one more key for pools. With Announcement,
+// QueryRequest and QueryReply a consumer finds publishers, notices lost events and queries for
+// them. docs/events.md has every message.
 //
 // dynamo.go and activeload.go hold the messages of Dynamo's routers and workers that
 // no native publisher sends. The engines' own events are in package engineevent.

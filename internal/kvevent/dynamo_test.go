@@ -1,7 +1,6 @@
 package kvevent
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,31 +71,4 @@ func TestDynamoEnvelopesAreReadBack(t *testing.T) {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}
-}
-
-// TestDynamoEnvelopesAreReproduced encodes what the recorded envelopes say and
-// wants their bytes. Dynamo's own workers clear no more than what is theirs.
-func TestDynamoEnvelopesAreReproduced(t *testing.T) {
-	n := 0
-	var d EnvelopeDecoder
-	var e Envelope
-	for _, name := range recorded.DynamoFiles() {
-		for _, l := range recorded.ReadDynamo(t, name) {
-			if l.Kind != "nats" || !strings.HasSuffix(l.Subject, "."+Topic) {
-				continue
-			}
-			body := recorded.Unhex(t, l.Hex)
-			if err := d.Decode(body, &e); err != nil {
-				t.Fatal(err)
-			}
-			if got := AppendDynamoEnvelope(nil, &e, ClearWorker); string(got) != string(body) {
-				t.Errorf("%s:\ngot  %x\nwant %x", name, got, body)
-			}
-			n++
-		}
-	}
-	if n == 0 {
-		t.Error("no envelope in the recordings")
-	}
-	recorded.Report(t, "re-encoded %d envelopes of Dynamo", n)
 }

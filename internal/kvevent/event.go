@@ -93,6 +93,17 @@ const (
 	HealthGone Health = "gone"
 )
 
+// Status is the stream of one owner at one moment.
+type Status struct {
+	// LastEventID is the id of the last event made; 0 before the first.
+	LastEventID uint64
+	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
+	// Blocks the number of these pairs.
+	Digest uint64
+	Blocks uint64
+	Health Health
+}
+
 // Announcement is a publisher's heartbeat. A publisher sends one when it starts,
 // when anything but the counters changes, and once a second.
 type Announcement struct {

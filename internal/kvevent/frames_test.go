@@ -56,11 +56,7 @@ func TestDamagedAnnouncementIsAnError(t *testing.T) {
 		}
 	}
 	whole := AppendAnnouncement(nil, &sampleAnnouncement)
-	for n := range whole {
-		if _, err := DecodeAnnouncement(whole[:n]); err == nil {
-			t.Errorf("no error for the first %d bytes", n)
-		}
-	}
+	wantWhole(t, whole, DecodeAnnouncement)
 	if _, err := DecodeAnnouncement(append(whole, 0)); err == nil {
 		t.Error("no error for a trailing byte")
 	}
@@ -75,11 +71,7 @@ func TestQueryRequestSurvivesEncoding(t *testing.T) {
 		if got, err := DecodeQueryRequest(b); err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
-		for n := range b {
-			if _, err := DecodeQueryRequest(b[:n]); err == nil {
-				t.Errorf("%+v: no error for the first %d bytes", want, n)
-			}
-		}
+		wantWhole(t, b, DecodeQueryRequest)
 	}
 	if got, err := DecodeQueryRequest(wire(t, dict{"x", 1})); err != nil || got != (QueryRequest{}) {
 		t.Errorf("a request without the keys: %+v, %v", got, err)
@@ -129,11 +121,7 @@ func TestAQueryReplyWithAHoleIsAnError(t *testing.T) {
 		}
 	}
 	whole := AppendQueryReply(nil, &QueryReply{Kind: QueryEvents, Events: sample().Events})
-	for n := range whole {
-		if _, err := DecodeQueryReply(whole[:n]); err == nil {
-			t.Errorf("no error for the first %d bytes", n)
-		}
-	}
+	wantWhole(t, whole, DecodeQueryReply)
 }
 
 func TestNodeClaimsSurviveEncoding(t *testing.T) {
@@ -142,11 +130,7 @@ func TestNodeClaimsSurviveEncoding(t *testing.T) {
 	if got, err := DecodeNodeClaim(b); err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for n := range b {
-		if _, err := DecodeNodeClaim(b[:n]); err == nil {
-			t.Errorf("no error for the first %d bytes", n)
-		}
-	}
+	wantWhole(t, b, DecodeNodeClaim)
 	if _, err := DecodeNodeClaim(wire(t, dict{"host", strings.Repeat("h", 257)})); err == nil {
 		t.Error("a host of 257 bytes was taken")
 	}

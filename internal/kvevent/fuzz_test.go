@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // addGolden seeds f with the golden vectors and with one of them cut short.
@@ -35,46 +37,41 @@ func FuzzEnvelopeDecoder(f *testing.F) {
 	})
 }
 
-func FuzzDecodeAnnouncement(f *testing.F) {
-	f.Add(AppendAnnouncement(nil, &sampleAnnouncement))
-	addGolden(f)
+// fuzzSame checks that what decode reads is read again from what encode makes of it.
+func fuzzSame[T comparable](f *testing.F, decode func([]byte) (T, error), encode func([]byte, *T) []byte) {
 	f.Fuzz(func(t *testing.T, b []byte) {
-		first, err := DecodeAnnouncement(b)
+		first, err := decode(b)
 		if err != nil {
 			return
 		}
-		if second, err := DecodeAnnouncement(AppendAnnouncement(nil, &first)); err != nil || second != first {
+		if second, err := decode(encode(nil, &first)); err != nil || second != first {
 			t.Fatalf("got %+v, then %+v, %v", first, second, err)
 		}
 	})
+}
+
+func FuzzDecodeAnnouncement(f *testing.F) {
+	f.Add(AppendAnnouncement(nil, &sampleAnnouncement))
+	addGolden(f)
+	fuzzSame(f, DecodeAnnouncement, AppendAnnouncement)
 }
 
 func FuzzDecodeQueryRequest(f *testing.F) {
 	f.Add(AppendQueryRequest(nil, &QueryRequest{}))
 	f.Add(AppendQueryRequest(nil, &QueryRequest{MaxChunks: 8, DumpID: 3, FirstChunk: 70}))
 	f.Add(AppendQueryRequest(nil, &QueryRequest{StartID: 300, HasStart: true, EndID: 1 << 40, HasEnd: true}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		first, err := DecodeQueryRequest(b)
-		if err != nil {
-			return
-		}
-		if second, err := DecodeQueryRequest(AppendQueryRequest(nil, &first)); err != nil || second != first {
-			t.Fatalf("got %+v, then %+v, %v", first, second, err)
-		}
-	})
+	fuzzSame(f, DecodeQueryRequest, AppendQueryRequest)
 }
 
 func FuzzDecodeNodeClaim(f *testing.F) {
 	f.Add(AppendNodeClaim(nil, &NodeClaim{Node: "a", Host: "h", PID: 1}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		first, err := DecodeNodeClaim(b)
-		if err != nil {
-			return
-		}
-		if second, err := DecodeNodeClaim(AppendNodeClaim(nil, &first)); err != nil || second != first {
-			t.Fatalf("got %+v, then %+v, %v", first, second, err)
-		}
-	})
+	fuzzSame(f, DecodeNodeClaim, AppendNodeClaim)
+}
+
+func FuzzDecodeLoadReport(f *testing.F) {
+	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.PoolOwner(2)}))
+	f.Add(AppendLoadReport(nil, &LoadReport{PublisherID: 1, Owner: kv.WorkerOwner(kv.Worker{ID: 2}), Worker: WorkerLoad{1, 2, 3, 4, 5, 6}}))
+	fuzzSame(f, DecodeLoadReport, AppendLoadReport)
 }
 
 func FuzzDecodeQueryReply(f *testing.F) {

@@ -47,7 +47,7 @@ type ModelCard struct {
 	// unknown.
 	Silent bool
 	// Source says who vouches for the owner if the owner's agent does not: "file",
-	// "http" or "dynamo".
+	// "http", "dynamo" or "zmq".
 	Source string
 }
 

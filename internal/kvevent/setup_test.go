@@ -19,3 +19,13 @@ func golden(tb testing.TB) map[string][]byte {
 	tb.Helper()
 	return recorded.Vectors(tb, "testdata/golden.txt")
 }
+
+// wantWhole checks that decode takes no part of b that ends early.
+func wantWhole[T any](t *testing.T, b []byte, decode func([]byte) (T, error)) {
+	t.Helper()
+	for n := range b {
+		if _, err := decode(b[:n]); err == nil {
+			t.Errorf("no error for the first %d bytes of %d", n, len(b))
+		}
+	}
+}

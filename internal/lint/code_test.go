@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"go/ast"
 	"go/token"
+	"iter"
 	"path"
 	"regexp"
 	"slices"
@@ -15,15 +16,11 @@ const maxLines = 500
 var sizeRule = rule{
 	name:   "no file is longer than 500 lines",
 	reason: "a file has one job and can be read in one sitting; generated files are nobody's reading",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if n := bytes.Count(s.data, []byte("\n")); n > maxLines && !s.isGenerated() {
-				found = append(found, t.at(s.syntax.Package, "%d lines", n))
-			}
+	check: perFile(func(s *source, found report) {
+		if n := bytes.Count(s.data, []byte("\n")); n > maxLines {
+			found(s.syntax.Package, "%d lines", n)
 		}
-		return found
-	},
+	}, written),
 }
 
 const maxFunctionLines = 60
@@ -32,22 +29,17 @@ var functionRule = rule{
 	name:   "no function is longer than 60 lines",
 	reason: "what does not fit a screen does more than one thing; tests and their tables may be longer",
 	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if s.isTest() || s.isGenerated() {
-				continue
-			}
+		return perFile(func(s *source, found report) {
 			for _, d := range s.syntax.Decls {
 				f, ok := d.(*ast.FuncDecl)
 				if !ok {
 					continue
 				}
 				if n := t.fset.Position(f.End()).Line - t.fset.Position(f.Pos()).Line + 1; n > maxFunctionLines {
-					found = append(found, t.at(f.Pos(), "%s has %d lines", f.Name.Name, n))
+					found(f.Pos(), "%s has %d lines", f.Name.Name, n)
 				}
 			}
-		}
-		return found
+		}, noTest, written)(t)
 	},
 }
 
@@ -90,20 +82,13 @@ func docStart(name string) string {
 var exportedDocRule = rule{
 	name:   "exported identifiers are documented",
 	reason: "a caller must learn units, ownership and errors without reading the body",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" {
-				continue
-			}
-			for _, d := range s.syntax.Decls {
-				for _, id := range undocumented(d) {
-					found = append(found, t.at(id.Pos(), "%s has no doc comment", id.Name))
-				}
+	check: perFile(func(s *source, found report) {
+		for _, d := range s.syntax.Decls {
+			for _, id := range undocumented(d) {
+				found(id.Pos(), "%s has no doc comment", id.Name)
 			}
 		}
-		return found
-	},
+	}, noTest, written, noCommand),
 }
 
 // undocumented lists the exported names that d declares without a comment. A
@@ -142,60 +127,41 @@ func undocumented(d ast.Decl) []*ast.Ident {
 var drawerRule = rule{
 	name:   "no package is a drawer",
 	reason: "a name such as util says nothing about what is inside, so everything ends up inside; name a package for what it does",
-	check: func(t *tree) []problem {
+	check: perFile(func(s *source, found report) {
 		drawers := []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "lib", "base", "types"}
-		var found []problem
-		for s := range t.goFiles {
-			for _, name := range []string{strings.TrimSuffix(s.syntax.Name.Name, "_test"), path.Base(s.dir())} {
-				if slices.Contains(drawers, name) {
-					found = append(found, t.at(s.syntax.Name.Pos(), "package %s", name))
-					break
-				}
-			}
+		names := []string{strings.TrimSuffix(s.syntax.Name.Name, "_test"), path.Base(s.dir())}
+		if i := slices.IndexFunc(names, func(name string) bool { return slices.Contains(drawers, name) }); i >= 0 {
+			found(s.syntax.Name.Pos(), "package %s", names[i])
 		}
-		return found
-	},
+	}),
 }
 
 var sleepRule = rule{
 	name:   "tests do not sleep but in synctest's time",
 	reason: "a sleep is too short on a busy machine and too long on every other; use synctest, a channel, or a wait for a condition",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			clock := s.localName("time")
-			if !s.isTest() || clock == "" || s.localName("testing/synctest") != "" {
-				continue
-			}
-			ast.Inspect(s.syntax, func(n ast.Node) bool {
-				sel, ok := n.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == clock && sel.Sel.Name == "Sleep" {
-					found = append(found, t.at(sel.Pos(), "time.Sleep"))
-				}
-				return true
-			})
+	check: perFile(func(s *source, found report) {
+		clock := s.localName("time")
+		if !s.isTest() || clock == "" || s.localName("testing/synctest") != "" {
+			return
 		}
-		return found
-	},
+		for x, sel := range selectors(s.syntax) {
+			if x == clock && sel.Sel.Name == "Sleep" {
+				found(sel.Pos(), "time.Sleep")
+			}
+		}
+	}),
 }
 
 var initRule = rule{
 	name:   "no init functions",
 	reason: "importing a package must have no effect; whatever needs setting up is set up by who needs it",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			for _, d := range s.syntax.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
-					found = append(found, t.at(f.Pos(), "func init"))
-				}
+	check: perFile(func(s *source, found report) {
+		for _, d := range s.syntax.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				found(f.Pos(), "func init")
 			}
 		}
-		return found
-	},
+	}),
 }
 
 var unfinishedRule = rule{
@@ -203,18 +169,17 @@ var unfinishedRule = rule{
 	reason: "what is not done is said in the README or not shipped; a note in the code is read by nobody",
 	check: func(t *tree) []problem {
 		notes := []string{"TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"}
-		var found []problem
-		for s := range t.goFiles {
+		return append(perFile(func(s *source, found report) {
 			for _, group := range s.syntax.Comments {
 				for _, c := range group.List {
 					words := strings.FieldsFunc(c.Text, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') })
 					if slices.ContainsFunc(words, func(w string) bool { return slices.Contains(notes, w) }) {
-						found = append(found, t.at(c.Pos(), "%s", firstLine(c.Text)))
+						line, _, _ := strings.Cut(c.Text, "\n")
+						found(c.Pos(), "%s", line)
 					}
 				}
 			}
-		}
-		return append(found, t.placeholders()...)
+		})(t), t.placeholders()...)
 	},
 }
 
@@ -242,66 +207,50 @@ func (t *tree) placeholders() []problem {
 	return found
 }
 
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
-}
-
 var exitRule = rule{
 	name:   "only main ends the process",
 	reason: "a library that exits takes away its caller's chance to drain, to report and to be tested",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			names := map[string][]string{s.localName("os"): {"Exit"}, s.localName("log"): {"Fatal", "Fatalf", "Fatalln"}}
-			if s.isTest() || s.syntax.Name.Name == "main" {
-				continue
+	check: perFile(func(s *source, found report) {
+		ends := map[string][]string{s.localName("os"): {"Exit"}, s.localName("log"): {"Fatal", "Fatalf", "Fatalln"}}
+		for x, sel := range selectors(s.syntax) {
+			if slices.Contains(ends[x], sel.Sel.Name) {
+				found(sel.Pos(), "%s.%s", x, sel.Sel.Name)
 			}
-			ast.Inspect(s.syntax, func(n ast.Node) bool {
-				sel, ok := n.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name != "" && slices.Contains(names[x.Name], sel.Sel.Name) {
-					found = append(found, t.at(sel.Pos(), "%s.%s", x.Name, sel.Sel.Name))
-				}
-				return true
-			})
 		}
-		return found
-	},
+	}, noTest, noCommand),
 }
 
 var panicRule = rule{
 	name:   "a panic means a bug",
 	reason: "bad input and failed I/O are errors; a panic marks a broken invariant and its message begins with BUG:",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if s.isTest() || s.isGenerated() {
-				continue
+	check: perFile(func(s *source, found report) {
+		deferred := recovering(s.syntax)
+		for n := range ast.Preorder(s.syntax) {
+			if call, ok := n.(*ast.CallExpr); ok && isBuiltin(call, "panic") && !mentionsBug(call) && !slices.ContainsFunc(deferred, encloses(call)) {
+				found(call.Pos(), "panic without BUG:")
 			}
-			deferred := recovering(s.syntax)
-			ast.Inspect(s.syntax, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				if isBuiltin(call, "panic") && !mentionsBug(call) && !slices.ContainsFunc(deferred, encloses(call)) {
-					found = append(found, t.at(call.Pos(), "panic without BUG:"))
-				}
-				return true
-			})
 		}
-		return found
-	},
+	}, noTest, written),
+}
+
+// selectors yields the selectors whose left side is a name, with that name.
+func selectors(f *ast.File) iter.Seq2[string, *ast.SelectorExpr] {
+	return func(yield func(string, *ast.SelectorExpr) bool) {
+		for n := range ast.Preorder(f) {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := sel.X.(*ast.Ident); ok && !yield(x.Name, sel) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // recovering lists the function literals that call recover: what they panic
 // with is somebody else's panic, passed on.
 func recovering(f *ast.File) []*ast.FuncLit {
 	var all, found []*ast.FuncLit
-	ast.Inspect(f, func(n ast.Node) bool {
+	for n := range ast.Preorder(f) {
 		switch n := n.(type) {
 		case *ast.FuncLit:
 			all = append(all, n)
@@ -310,8 +259,7 @@ func recovering(f *ast.File) []*ast.FuncLit {
 				found = append(found, slices.DeleteFunc(slices.Clone(all), func(l *ast.FuncLit) bool { return !encloses(n)(l) })...)
 			}
 		}
-		return true
-	})
+	}
 	return found
 }
 
@@ -326,14 +274,12 @@ func isBuiltin(call *ast.CallExpr, name string) bool {
 
 // mentionsBug reports whether a string literal in the call begins with BUG:.
 func mentionsBug(call *ast.CallExpr) bool {
-	found := false
-	ast.Inspect(call, func(n ast.Node) bool {
+	for n := range ast.Preorder(call) {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && strings.HasPrefix(lit.Value[1:], "BUG: ") {
-			found = true
+			return true
 		}
-		return !found
-	})
-	return found
+	}
+	return false
 }
 
 // doubled matches names that stand for a part of the product in a test, and switches
@@ -343,35 +289,34 @@ var doubled = regexp.MustCompile(`(?i)^(fake|mock|stub|inject|trustbytes)`)
 var doubleRule = rule{
 	name:   "no test double in the product",
 	reason: "what imitates or breaks a part belongs to lab, to a package named ...test or to a test file: users never run it, readers never meet it",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if s.isTest() || within(s.path, "lab") || within(s.path, "scripts") || strings.HasSuffix(s.dir(), "test") {
-				continue
-			}
-			if name := path.Base(s.path); doubled.MatchString(name) {
-				found = append(found, t.at(s.syntax.Package, "file %s", name))
-			}
-			ast.Inspect(s.syntax, func(n ast.Node) bool {
-				var names []*ast.Ident
-				switch n := n.(type) {
-				case *ast.FuncDecl:
-					names = []*ast.Ident{n.Name}
-				case *ast.TypeSpec:
-					names = []*ast.Ident{n.Name}
-				case *ast.ValueSpec:
-					names = n.Names
-				case *ast.Field:
-					names = n.Names
-				}
-				for _, id := range names {
-					if doubled.MatchString(id.Name) {
-						found = append(found, t.at(id.Pos(), "%s", id.Name))
-					}
-				}
-				return true
-			})
+	check: perFile(func(s *source, found report) {
+		if within(s.path, "lab") || within(s.path, "scripts") || strings.HasSuffix(s.dir(), "test") {
+			return
 		}
-		return found
-	},
+		if name := path.Base(s.path); doubled.MatchString(name) {
+			found(s.syntax.Package, "file %s", name)
+		}
+		for n := range ast.Preorder(s.syntax) {
+			for _, id := range declared(n) {
+				if doubled.MatchString(id.Name) {
+					found(id.Pos(), "%s", id.Name)
+				}
+			}
+		}
+	}, noTest),
+}
+
+// declared returns the names that a node declares.
+func declared(n ast.Node) []*ast.Ident {
+	switch n := n.(type) {
+	case *ast.FuncDecl:
+		return []*ast.Ident{n.Name}
+	case *ast.TypeSpec:
+		return []*ast.Ident{n.Name}
+	case *ast.ValueSpec:
+		return n.Names
+	case *ast.Field:
+		return n.Names
+	}
+	return nil
 }

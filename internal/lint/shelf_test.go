@@ -30,6 +30,9 @@ func shelf() []library {
 		{"github.com/prometheus/client_golang", []string{"agent/metrics*.go", "router/metrics*.go", "internal/metric/prom/", "blockmgr/kvbm/kvbmprom/", "examples/"}, true},
 		{"github.com/NVIDIA/go-nvml", []string{"internal/gpu/"}, true},
 		{"github.com/cenkalti/backoff/v5", []string{"internal/backoff/"}, false}, // kept, without dependencies of its own
+		{"github.com/envoyproxy/go-control-plane/envoy", []string{"router/frontend/extproc/"}, true},
+		{"google.golang.org/grpc", []string{"router/frontend/extproc/"}, true},
+		{"google.golang.org/protobuf", []string{"router/frontend/extproc/"}, true},
 		{"github.com/alecthomas/kong", []string{"internal/command/", "lab/cli/"}, false},
 		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/engineevent/", "internal/msgpack/msgpacktest/", "internal/proto/"}, false},
 		{"github.com/zeebo/xxh3", anywhere, false},
@@ -75,71 +78,52 @@ var shelfRule = rule{
 	name:   "libraries stay in their place",
 	reason: "a transport, a metrics library or a driver can be replaced only while few files know it; a new dependency is a decision, not a side effect",
 	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
+		return perFile(func(s *source, found report) {
 			for p, pos := range s.imports {
 				if thirdParty := strings.Contains(strings.Split(p, "/")[0], "."); !thirdParty || within(p, t.module) {
 					continue
 				}
 				switch l := findLibrary(p); {
 				case l == nil:
-					found = append(found, t.at(pos, "%s is not on the shelf: add it to shelf() with the files that may use it", p))
+					found(pos, "%s is not on the shelf: add it to shelf() with the files that may use it", p)
 				case !l.allows(s):
-					found = append(found, t.at(pos, "%s may be imported only in %s and in tests", p, strings.Join(l.places, ", ")))
+					found(pos, "%s may be imported only in %s and in tests", p, strings.Join(l.places, ", "))
 				}
 			}
-		}
-		return found
+		})(t)
 	},
 }
 
 var leakRule = rule{
 	name:   "library types stay inside",
 	reason: "an exported declaration that mentions a ZMQ, NATS, Prometheus or NVML type makes every caller depend on that library",
-	check: func(t *tree) []problem {
-		var found []problem
-		for s := range t.goFiles {
-			if s.isTest() || s.isGenerated() || s.syntax.Name.Name == "main" || slices.Contains(edges(), s.dir()) || slices.Contains(doubles(), s.dir()) {
-				continue
-			}
-			sealed := make(map[string]string) // local name → import path
-			for p := range s.imports {
-				if l := findLibrary(p); l != nil && l.sealed {
-					sealed[s.localName(p)] = p
-				}
-			}
-			for node := range exportedTypes(s.syntax) {
-				ast.Inspect(node, func(n ast.Node) bool {
-					sel, ok := n.(*ast.SelectorExpr)
-					if !ok {
-						return true
-					}
-					if x, ok := sel.X.(*ast.Ident); ok && sealed[x.Name] != "" {
-						found = append(found, t.at(sel.Pos(), "exported declaration uses %s.%s of %s", x.Name, sel.Sel.Name, sealed[x.Name]))
-					}
-					return true
-				})
+	check: perFile(func(s *source, found report) {
+		if slices.Contains(edges(), s.dir()) || slices.Contains(doubles(), s.dir()) {
+			return
+		}
+		sealed := make(map[string]string) // local name → import path
+		for p := range s.imports {
+			if l := findLibrary(p); l != nil && l.sealed {
+				sealed[s.localName(p)] = p
 			}
 		}
-		return found
-	},
-}
-
-// exportedTypes yields the type expressions that callers of a package can see:
-// signatures of exported functions and methods, exported fields and methods of
-// exported types, types of exported variables and constants.
-func exportedTypes(f *ast.File) func(yield func(ast.Node) bool) {
-	return func(yield func(ast.Node) bool) {
-		for _, d := range f.Decls {
-			for _, n := range visibleParts(d) {
-				if !yield(n) {
-					return
+		for _, d := range s.syntax.Decls {
+			for _, part := range visibleParts(d) {
+				for n := range ast.Preorder(part) {
+					if sel, ok := n.(*ast.SelectorExpr); ok {
+						if x, ok := sel.X.(*ast.Ident); ok && sealed[x.Name] != "" {
+							found(sel.Pos(), "exported declaration uses %s.%s of %s", x.Name, sel.Sel.Name, sealed[x.Name])
+						}
+					}
 				}
 			}
 		}
-	}
+	}, noTest, written, noCommand),
 }
 
+// visibleParts returns the type expressions of a declaration that callers of the package can
+// see: signatures of exported functions and methods, exported fields and methods of exported
+// types, types of exported variables and constants.
 func visibleParts(d ast.Decl) []ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:

@@ -97,6 +97,30 @@ type rule struct {
 	check  func(t *tree) []problem
 }
 
+// report notes a problem at a position of the file that a rule looks at.
+type report func(pos token.Pos, format string, args ...any)
+
+// perFile returns the check of a rule that looks at one Go file after the other. The rule
+// sees the files that pass every filter.
+func perFile(look func(s *source, found report), filters ...func(*source) bool) func(*tree) []problem {
+	return func(t *tree) (problems []problem) {
+		for s := range t.goFiles {
+			if slices.ContainsFunc(filters, func(passes func(*source) bool) bool { return !passes(s) }) {
+				continue
+			}
+			look(s, func(pos token.Pos, format string, args ...any) {
+				problems = append(problems, t.at(pos, format, args...))
+			})
+		}
+		return problems
+	}
+}
+
+// The filters of perFile.
+func noTest(s *source) bool    { return !s.isTest() }
+func written(s *source) bool   { return !s.isGenerated() }
+func noCommand(s *source) bool { return s.syntax.Name.Name != "main" }
+
 // load reads the module whose root is fsys. It leaves out build output, hidden
 // directories other than .ci and .github, nested modules, and binary files.
 func load(fsys fs.FS) (*tree, error) {

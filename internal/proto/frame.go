@@ -18,11 +18,11 @@ const (
 	TypeError       Type = 6  // A→S,W: refused; see Error
 	TypeOpen        Type = 16 // S→A: a request and the first piece of its tokens
 	TypeAppend      Type = 17 // S→A: more tokens
-	TypeLookup      Type = 18 // S→A: what is resident; answered by TypeLookupHit
+	TypeLookup      Type = 18 // S→A: which blocks are resident; answered by TypeLookupHit
 	TypeLookupHit   Type = 19 // A→S
 	TypeClaim       Type = 20 // S→A: load these pinned blocks; answered by TypeClaimed
 	TypeClaimed     Type = 21 // A→S
-	TypeStore       Type = 22 // S→A: I could store these; answered by TypeGrant
+	TypeStore       Type = 22 // S→A: offer of these blocks; answered by TypeGrant
 	TypeGrant       Type = 23 // A→S
 	TypeCommit      Type = 24 // S→A: granted slots are filled; answered by TypeOK
 	TypeAbort       Type = 25 // S→A: granted slots will not be filled
@@ -30,13 +30,13 @@ const (
 	TypeLoad        Type = 27 // A→W: copy these slots into these device blocks
 	TypeClose       Type = 28 // S→A: the request has ended
 	TypeBye         Type = 29 // S,W→A: orderly end of the session; answered by TypeOK
-	TypeResume      Type = 30 // S→A: what I still hold from an earlier agent
+	TypeResume      Type = 30 // S→A: slots that are still in use from an earlier agent
 	TypeResumed     Type = 31 // A→S
 	TypeEvicted     Type = 32 // A→S: these blocks have left a tier; a hint
-	TypeReset       Type = 33 // S→A: forget what my namespace holds; answered by TypeOK
-	TypeStats       Type = 34 // S,W→A: what I have counted
-	TypeDrain       Type = 35 // A→S: I am about to stop
-	TypeListCached  Type = 36 // A→S: what is in your device's prefix cache?
+	TypeReset       Type = 33 // S→A: drop the blocks of the namespace; answered by TypeOK
+	TypeStats       Type = 34 // S,W→A: the connector's counters
+	TypeDrain       Type = 35 // A→S: the agent is about to stop
+	TypeListCached  Type = 36 // A→S: request for the hashes in the device's prefix cache
 	TypeCached      Type = 37 // S→A: a part of that list
 )
 

@@ -4,10 +4,9 @@ import "github.com/blockyard-ai/blockyard/internal/kv"
 
 //go:generate go tool msgp -file messages.go -o messages_gen.go -tests=false -io=false
 
-// Bodies are msgpack maps with the keys given in the msg tags. A reader
-// ignores keys it does not know and takes absent ones as zero, so that a later
-// minor version may add some. Lists of tokens and slots are msgpack bin in the
-// packed forms of packed.go: one copy, no per-element work.
+// Bodies are msgpack maps with the keys given in the msg tags. A reader ignores unknown keys
+// and takes absent ones as zero, so that a later minor version may add keys. Lists of tokens
+// and slots are msgpack bin in the packed forms of packed.go.
 
 // Role is the role of a connection.
 type Role string
@@ -26,10 +25,9 @@ type Hello struct {
 	Role  string `msg:"role"`
 	// Engine names the engine and its version, for people: "vllm 0.32.0".
 	Engine string `msg:"engine"`
-	// Incarnation is random and new at every start of the engine. The agent logs
-	// it, so that log lines of agent and engine can be matched. A new agent takes
-	// over what an earlier agent knew of the rank's device only for the same
-	// incarnation. What a dead engine may still write is known from its processes.
+	// Incarnation is random and new at every start of the engine. The agent logs it, to
+	// match its log lines with the engine's. A new agent uses the rank's checkpoint only
+	// for the same incarnation.
 	Incarnation uint64 `msg:"incarnation"`
 	// WorkerID and DPRank are the worker that requests are routed to.
 	WorkerID uint64 `msg:"worker_id"`
@@ -37,8 +35,8 @@ type Hello struct {
 	// Session is the session that a worker joins, or 0 for the current session of
 	// its WorkerID and DPRank. It is 0 from a scheduler.
 	Session uint64 `msg:"session"`
-	// Namespace is what makes blocks interchangeable. A worker may leave it out,
-	// and otherwise sends the session's.
+	// Namespace has the properties that blocks must share to be interchangeable. A worker
+	// sends the session's namespace or none.
 	Namespace kv.Namespace `msg:"namespace"`
 	// EventsEndpoint and ReplayEndpoint are where the engine publishes its KV
 	// events (ZMQ), empty when it publishes none. Scheduler only.
@@ -49,23 +47,22 @@ type Hello struct {
 	WantEvicted bool `msg:"want_evicted"`
 	// ListsCached says that the engine answers LIST_CACHED. Scheduler only.
 	ListsCached bool `msg:"lists_cached,omitempty"`
-	// ConsolidatedEndpoint is where a consumer expects the rank's events in vLLM's
-	// format, those of the tiers included. The agent binds it. Empty leaves the
-	// choice to the agent. Scheduler only.
-	ConsolidatedEndpoint string `msg:"consolidated_endpoint,omitempty"`
-	// ConsolidatorMode says how that stream names and merges blocks: one of the
-	// Consolidator… constants. Empty leaves the choice to the agent. Scheduler
+	// ConsolidatedEndpoint is where a consumer expects the rank's events and its pool's in
+	// vLLM's format. The agent binds it. Empty leaves the choice to the agent. Scheduler
 	// only.
+	ConsolidatedEndpoint string `msg:"consolidated_endpoint,omitempty"`
+	// ConsolidatorMode says how the events at ConsolidatedEndpoint name and merge blocks: a
+	// Consolidator… constant. Empty leaves the choice to the agent. Scheduler only.
 	ConsolidatorMode string `msg:"consolidator_mode,omitempty"`
 	// ServingEndpoint is the URL where the engine takes requests, empty when
 	// unknown. Scheduler only.
 	ServingEndpoint string `msg:"serving_endpoint,omitempty"`
 	// Ranks is the number of data-parallel ranks of the engine. DeviceBlocks is the
-	// number of blocks of this rank's device pool. 0 says nothing. Scheduler only.
+	// number of blocks of this rank's device pool. 0 means unknown. Scheduler only.
 	Ranks        uint32 `msg:"ranks,omitempty"`
 	DeviceBlocks uint64 `msg:"device_blocks,omitempty"`
-	// MaxBatchedTokens is the most tokens that the rank computes in a step; 0 says
-	// nothing. Scheduler only.
+	// MaxBatchedTokens is the most tokens that the rank computes in a step; 0 means
+	// unknown. Scheduler only.
 	MaxBatchedTokens uint64 `msg:"max_num_batched_tokens,omitempty"`
 	// Connector names the connector and its version, for people: "blockyard 0.1.0".
 	// Empty when unknown.
@@ -207,8 +204,8 @@ type LookupHit struct {
 	Generation uint32 `msg:"gen"`
 	First      uint32 `msg:"first"`
 	Ready      uint32 `msg:"ready"`
-	// Coming is how many of the following blocks are being read from disk. A later
-	// LOOKUP may report them.
+	// Coming counts the following blocks that are being read from disk. A later LOOKUP may
+	// report them.
 	Coming uint32 `msg:"coming"`
 	// Sources has one byte for each ready block: the kv.Tier where the block was
 	// found. A promoted block says disk.
@@ -267,8 +264,8 @@ type Grant struct {
 	Generation uint32 `msg:"gen"`
 	// Grants are the blocks to copy and their slots, packed; see AppendGrants.
 	Grants []byte `msg:"grants"`
-	// Present is how many blocks were stored already. Refused is how many found no
-	// slot or were filtered.
+	// Present counts the blocks that were stored already, Refused those that found no slot
+	// or were filtered.
 	Present uint32 `msg:"present"`
 	Refused uint32 `msg:"refused"`
 }
@@ -307,14 +304,13 @@ type Evicted struct {
 	Tier uint8 `msg:"tier"`
 	// Hashes are the blocks' sequence hashes, packed; see AppendHashes.
 	Hashes []byte `msg:"hashes"`
-	// Lost is how many blocks since the session began are in no EVICTED, because
-	// the agent's queue was full.
+	// Lost counts the blocks since the session began that are in no EVICTED, because the
+	// agent's queue was full.
 	Lost uint64 `msg:"lost"`
 }
 
-// Reset asks the agent to empty the namespace's pool (RESET), because the engine no
-// longer vouches for its contents. The agent does so unless another session has the
-// pool open.
+// Reset asks the agent to empty the namespace's pool (RESET), because the engine says that its
+// blocks are no longer valid. The agent changes nothing while another session has the pool open.
 type Reset struct{}
 
 // Stats are the sender's counters since the connection began (STATS). No counter
@@ -353,21 +349,20 @@ type Stats struct {
 // Drain says that the agent is about to stop (DRAIN). The engine opens and claims
 // nothing new, lets its copies end, settles them and sends BYE.
 type Drain struct {
-	// DeadlineMillis is how long the agent waits before it closes the connection.
+	// DeadlineMillis is the time after which the agent closes the connection.
 	DeadlineMillis uint32 `msg:"deadline_ms"`
 	Reason         string `msg:"reason"`
 }
 
-// Resume names what a client still holds from a session with an earlier agent
-// (RESUME), after HELLO: every slot that a copy may be in flight to or from. A slot
-// that is not named is free at once.
+// Resume names the slots that a client still uses from a session with an earlier agent
+// (RESUME), after HELLO: every slot that a copy may be in flight to or from. The agent frees
+// all other slots of that session.
 type Resume struct {
 	// Session and AgentNonce are those of the earlier WELCOME.
 	Session    uint64 `msg:"session"`
 	AgentNonce uint64 `msg:"agent_nonce"`
-	// Granted and Pinned are packed slots, together at most MaxResumeSlots. No slot
-	// is twice in one of them. A slot that several requests had pinned is named
-	// once.
+	// Granted and Pinned are packed slots, together at most MaxResumeSlots. No slot is
+	// twice in one of them.
 	Granted []byte `msg:"granted"`
 	Pinned  []byte `msg:"pinned"`
 }
@@ -380,8 +375,8 @@ type Resumed struct {
 }
 
 // ListCached asks a scheduler for the hashes of its device's prefix cache
-// (LIST_CACHED). The agent sends it if HELLO said ListsCached, when the engine's
-// events no longer tell. The answer is CACHED frames.
+// (LIST_CACHED). The agent sends it if HELLO said ListsCached, after it has lost events of the
+// engine. The answer is CACHED frames.
 type ListCached struct {
 	// List is the agent's name for the list: not 0, and higher than that of the
 	// previous list, which the agent no longer waits for.

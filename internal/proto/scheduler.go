@@ -31,8 +31,8 @@ type StoreAnswer struct {
 	Present, Refused int
 }
 
-// Held is what an engine holds: granted slots that are neither committed nor
-// aborted, and pinned slots.
+// Held has the slots of an engine: granted slots that are neither committed nor aborted, and
+// pinned slots.
 type Held struct {
 	Granted, Pinned []Slot
 }
@@ -246,11 +246,10 @@ func (c *SchedulerClient) CloseRequest(r RequestID) error {
 	return c.post(TypeClose, &Close{Request: r.ID, Generation: r.Generation})
 }
 
-// Resume names what the engine still holds from a session with an earlier agent,
-// and returns what the engine may keep. w is the WELCOME of that session. The kept
-// slots belong to the request ResumedRequest, generation 0, until Commit, Abort,
-// Release or CloseRequest. In Release the run counts the slots of Pinned. Resume
-// may be called once.
+// Resume names the slots that the engine still uses from a session with an earlier agent, and
+// returns the slots that it keeps. w is the WELCOME of that session. The kept slots belong to
+// the request ResumedRequest, generation 0, until Commit, Abort, Release or CloseRequest. In
+// Release the range counts the slots of Pinned. Resume may be called once.
 func (c *SchedulerClient) Resume(ctx context.Context, w Welcome, h Held) (kept Held, err error) {
 	m := Resume{
 		Session: w.Session, AgentNonce: w.AgentNonce,

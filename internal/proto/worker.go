@@ -34,7 +34,7 @@ func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClie
 	w := &WorkerClient{client: c, loads: make(chan LoadJob, maxQueuedLoads)}
 	c.notices[TypeLoad] = w.queue
 	go func() {
-		defer close(w.loads) // run has returned: nobody sends any more
+		defer close(w.loads) // run, the only sender, has returned
 		c.run()
 	}()
 	if err := c.call(ctx, TypeRegister, &reg, TypeOK, nil); err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
-// Want is what the tiers ask for. A tier of 0 bytes is not checked.
+// Want has the sizes that the tiers ask for. A tier of 0 bytes is not checked.
 type Want struct {
-	// HostDir and DiskDir are where the tiers lie.
+	// HostDir and DiskDir are the directories of the tiers.
 	HostDir, DiskDir string
 	// HostBytes and DiskBytes are the sizes asked for.
 	HostBytes, DiskBytes uint64
@@ -72,14 +72,14 @@ func (w *Want) Memory(host, disk Space) uint64 {
 	return sum
 }
 
-// more is how many bytes the tier still has to allocate.
+// more returns how many bytes the tier still has to allocate.
 func (t *tier) more() uint64 { return t.bytes - min(t.held, t.bytes) }
 
 // takesMemory reports whether the tier's bytes are ordinary memory. Huge pages are
 // reserved beforehand, and no limit counts them.
 func (t *tier) takesMemory() bool { return t.space.InMemory && t.space.Kind != kindHugetlbfs }
 
-// tableMemory is how much ordinary memory the tier's slot table takes. The host tier's
+// tableMemory returns how much ordinary memory the tier's slot table takes. The host tier's
 // is a file beside its extents; the disk tier's is an image in memory.
 func (t *tier) tableMemory() uint64 {
 	if t.name == "host" && !t.takesMemory() {
@@ -98,10 +98,10 @@ func rounded(bytes uint64) string { return bytesize.Size(bytes).Rounded() }
 // location names the tier's mount point and file system in messages.
 func (t *tier) location() string { return fmt.Sprintf("%s (%s)", t.space.Mount, t.space.Kind) }
 
-// Check compares what the tiers ask for with what there is. The error has one line for
-// each problem that cannot work; the warnings are problems that may work. Each says what
-// was asked for, what there is and what to change. host and disk are the SpaceOf of the
-// tiers' directories. Generation words, 8 bytes for a slot, are not counted.
+// Check compares the sizes that the tiers ask for with the node's memory and disk space. The
+// error has one line for each size that cannot work, warnings the sizes that may not work. Each
+// line has the size asked for, the available size and the setting to change. host and disk are
+// the SpaceOf of the tiers' directories. Generation words, 8 bytes for a slot, are not counted.
 func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
 	tiers := w.tiers(host, disk)
 	for _, t := range tiers {

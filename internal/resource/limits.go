@@ -40,7 +40,7 @@ type Group struct {
 	Used uint64
 }
 
-// Left is how much memory the group can still get.
+// Left returns how much memory the group can still get.
 func (g Group) Left() uint64 { return g.Limit - min(g.Used, g.Limit) }
 
 // HugePages is a pool of huge pages of one size.

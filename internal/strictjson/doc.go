@@ -1,8 +1,7 @@
-// Package strictjson decodes the JSON that people and programs send, and says in
-// their words what is wrong with it.
+// Package strictjson decodes JSON from people and programs. Its errors use the words of JSON,
+// not of Go.
 //
-// Decode takes one value, refuses fields that the target does not have, and
-// refuses anything after the value. Its errors name the field and say what is
-// wanted, without the names of Go types. Errors of the reader come through as they
-// are, so that errors.Is and errors.As work on them.
+// Decode takes one value, refuses fields that the target does not have, and refuses text after
+// the value. Its errors name the field and the wanted value, without the names of Go types.
+// Errors of the reader are returned unchanged, so that errors.Is and errors.As work on them.
 package strictjson

@@ -1,14 +1,15 @@
-"""A consumer of the native event stream, written with nats-py alone.
+"""A consumer of the native event stream that needs only nats-py.
 
-Follows every publisher of a cluster by the rules of docs/events.md: gaps are
-noticed and asked for, late joins are a gap, digests are compared. For each line
-on its standard input it prints one line of JSON, what it knows:
+Follows every publisher of a cluster by the rules of docs/events.md: it detects
+gaps, queries the missing events, and compares digests. A late join counts as a
+gap. Each line on standard input makes it print its state as one line of JSON:
 
     {"owners": [{"kind": "worker", "id": 1, "rank": 0, "exact": true,
                  "blocks": {"device": ["0123456789abcdef", ...]}}],
      "questions": N}
 
-and it ends when its standard input ends. The server's URL is in $NATS_URL.
+`questions` counts queries. The process ends when its standard input ends.
+$NATS_URL is the server's URL.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from residency import TIERS, Residency
 from unpack import unpack
 
 ANSWER_TIMEOUT = 5.0
-# What an empty map of two keys, start_event_id and end_event_id, begins with.
+# The packed query: a map of start_event_id, a number between these two, and end_event_id nil.
 _START, _END = b"\x82\xaestart_event_id", b"\xacend_event_id\xc0"
 
 Owner = tuple[str, int, int]
 
 
 class Consumer:
-    """All publishers of a cluster. Everything in it runs on one event loop."""
+    """The state of all publishers of a cluster. Runs on one event loop."""
 
     def __init__(self, client: Client, cluster: str) -> None:
         self._client = client
@@ -46,7 +47,7 @@ class Consumer:
         self.questions = 0
 
     async def receive(self, message: Msg) -> None:
-        """Takes an envelope or an announcement; what else there is, is not for us."""
+        """Takes an envelope or an announcement. Ignores other messages."""
         kind = message.subject.split(".")[2]
         if kind == "kv-events":
             envelope = unpack(message.data)
@@ -55,15 +56,15 @@ class Consumer:
             for event in unpack(envelope["payload"]):
                 gap = not state.offer(event) or gap
             if gap:
-                self._ask(envelope["publisher_id"], state.cursor + 1)
+                self._query(envelope["publisher_id"], state.cursor + 1)
         elif kind == "announce":
             self._announced(unpack(message.data))
 
-    def _announced(self, said: dict[str, Any]) -> None:
-        publisher = said["publisher_id"]
-        owner = (said["owner_kind"], said["owner_id"], said["dp_rank"])
+    def _announced(self, announcement: dict[str, Any]) -> None:
+        publisher = announcement["publisher_id"]
+        owner = (announcement["owner_kind"], announcement["owner_id"], announcement["dp_rank"])
         before = self._owners.get(owner)
-        if said["health"] == "gone":
+        if announcement["health"] == "gone":
             self._forget(publisher)
             if before == publisher:
                 del self._owners[owner]
@@ -71,23 +72,23 @@ class Consumer:
         if before is not None and before != publisher:
             self._forget(before)
         self._owners[owner] = publisher
-        self._last[publisher] = said
+        self._last[publisher] = announcement
         state = self._publishers.setdefault(publisher, Residency())
-        if state.cursor < said["last_event_id"]:
-            self._ask(publisher, state.cursor + 1)
-        elif state.cursor == said["last_event_id"] and not state.agrees(said):
-            self._ask(publisher, None)
+        if state.cursor < announcement["last_event_id"]:
+            self._query(publisher, state.cursor + 1)
+        elif state.cursor == announcement["last_event_id"] and not state.agrees(announcement):
+            self._query(publisher, None)
 
     def _forget(self, publisher: int) -> None:
         self._publishers.pop(publisher, None)
         self._last.pop(publisher, None)
 
-    def _ask(self, publisher: int, start: int | None) -> None:
-        """Asks in the background, one question at a time for each publisher."""
+    def _query(self, publisher: int, start: int | None) -> None:
+        """Queries a publisher in the background. A publisher has one query at a time."""
         state = self._publishers.get(publisher)
-        if state is None or state.asking:  # gone meanwhile, or asked already
+        if state is None or state.querying:  # the publisher is gone, or has a query already
             return
-        state.asking = True
+        state.querying = True
         self.questions += 1
         task = asyncio.get_running_loop().create_task(self._repair(publisher, state, start))
         self._tasks.add(task)
@@ -95,24 +96,24 @@ class Consumer:
 
     async def _repair(self, publisher: int, state: Residency, start: int | None) -> None:
         try:
-            kind, last, events = await self._question(publisher, start)
+            kind, last, events = await self._answer(publisher, start)
         except (asyncio.TimeoutError, ValueError, nats.errors.Error) as err:
-            print(f"question to {publisher:016x}: {err!r}", file=sys.stderr)
-            return  # the next announcement shows the gap again
+            print(f"query to {publisher:016x}: {err!r}", file=sys.stderr)
+            return  # the next announcement repeats the query
         finally:
-            state.asking = False
+            state.querying = False
         if kind == "tree_dump":
             state.replace(events, last)
         elif kind == "events":
             for event in events:
                 state.offer(event)
         if not state.catch_up():
-            self._ask(publisher, state.cursor + 1)
+            self._query(publisher, state.cursor + 1)
 
-    async def _question(
+    async def _answer(
         self, publisher: int, start: int | None
     ) -> tuple[str, int, list[dict[str, Any]]]:
-        """Asks for the events from start on, or for everything, and puts the answer together."""
+        """Queries the events from `start` on, or a dump. Returns kind, last event id and events."""
         inbox = self._client.new_inbox()
         answer = await self._client.subscribe(inbox)
         number = b"\xc0" if start is None else b"\xcf" + start.to_bytes(8, "big")
@@ -133,19 +134,19 @@ class Consumer:
             await answer.unsubscribe()
 
     def describe(self) -> dict[str, Any]:
-        """Everything that is known, for a line of JSON."""
+        """The state of all owners, for a line of JSON."""
         owners = []
         for (kind, number, rank), publisher in sorted(self._owners.items()):
-            state, said = self._publishers[publisher], self._last[publisher]
+            state, announcement = self._publishers[publisher], self._last[publisher]
             blocks = {
                 name: sorted(f"{h:016x}" for h, t in state.held if t == tier)
                 for name, tier in TIERS.items()
             }
             exact = (
-                said["health"] == "exact"
-                and not state.asking
-                and state.cursor == said["last_event_id"]
-                and state.agrees(said)
+                announcement["health"] == "exact"
+                and not state.querying
+                and state.cursor == announcement["last_event_id"]
+                and state.agrees(announcement)
             )
             owners.append(
                 {"kind": kind, "id": number, "rank": rank, "exact": exact, "blocks": blocks}

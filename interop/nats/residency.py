@@ -1,4 +1,4 @@
-"""What one publisher's owner holds, by the consumer's rules of docs/events.md."""
+"""The blocks of one publisher's owner, by the consumer's rules of docs/events.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 TIERS = {"device": 0, "host_pinned": 1, "disk": 2, "external": 3}
 _MASK = (1 << 64) - 1
-# Events that wait for the answer to a question; more are dropped, and become a
-# gap of their own.
-MAX_HELD = 4096
+# Limit of events that wait for the answer to a query. Dropped events become another gap.
+MAX_WAITING = 4096
 
 
 def mix(block: int, tier: int) -> int:
-    """One residency's share of the digest."""
+    """The term of one block in one tier in the digest."""
     x = (block + 0x9E3779B97F4A7C15 * (tier + 1)) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -20,23 +19,26 @@ def mix(block: int, tier: int) -> int:
 
 
 class Residency:
-    """The state of one publisher: a set of (block, tier), and how far it goes."""
+    """The state of one publisher: a set of (block, tier).
+
+    cursor: the last applied event id. waiting: events above a gap, by id. querying: whether a
+    query is in flight.
+    """
 
     def __init__(self) -> None:
         self.cursor = 0
         self.held: set[tuple[int, int]] = set()
         self.digest = 0
-        # Events above a gap, and whether a question about it is under way.
         self.waiting: dict[int, dict[str, Any]] = {}
-        self.asking = False
+        self.querying = False
 
     def offer(self, event: dict[str, Any]) -> bool:
-        """Applies an event, or sets it aside; False when there is a gap before it."""
+        """Applies an event. False when a gap is before the event, which then waits."""
         number = event["event"]["event_id"]
         if number <= self.cursor:
             return True
         if number > self.cursor + 1 and event["event"]["data"] != "cleared":
-            if len(self.waiting) < MAX_HELD:
+            if len(self.waiting) < MAX_WAITING:
                 self.waiting[number] = event
             return False
         self._apply(event)
@@ -44,7 +46,7 @@ class Residency:
         return True
 
     def catch_up(self) -> bool:
-        """Applies what was set aside; False when there is a gap before some of it."""
+        """Applies the waiting events. False when a gap is before one of them."""
         for number in sorted(self.waiting):
             event = self.waiting.pop(number)
             if not self.offer(event):
@@ -52,7 +54,7 @@ class Residency:
         return True
 
     def replace(self, events: list[dict[str, Any]], last: int) -> None:
-        """Takes a dump in place of everything."""
+        """Replaces the state by a dump. last: the dump's event id."""
         self.held.clear()
         self.digest = 0
         for event in events:
@@ -60,9 +62,9 @@ class Residency:
         self.cursor = last
 
     def agrees(self, announcement: dict[str, Any]) -> bool:
-        """Whether the state is what the publisher says it is."""
-        said = announcement["digest"], announcement["blocks"]
-        return said == (self.digest, len(self.held))
+        """Whether digest and block count agree with an announcement."""
+        announced = announcement["digest"], announcement["blocks"]
+        return announced == (self.digest, len(self.held))
 
     def _apply(self, event: dict[str, Any]) -> None:
         data = event["event"]["data"]

@@ -1,4 +1,4 @@
-"""Decodes msgpack, as far as the native event stream uses it."""
+"""Decodes the part of MessagePack that the native event stream uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FIXED = {
     0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
     0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
 }  # fmt: skip
-# Type byte -> (format of the length, what follows).
+# Type byte -> (format of the length, type of the value).
 _SIZED = {
     0xC4: (">B", "bin"), 0xC5: (">H", "bin"), 0xC6: (">I", "bin"),
     0xD9: (">B", "str"), 0xDA: (">H", "str"), 0xDB: (">I", "str"),
@@ -21,7 +21,7 @@ MAX_DEPTH = 32
 
 
 def unpack(data: bytes) -> Any:
-    """The one value that data holds; ValueError when it is anything else."""
+    """The value of a message. ValueError for anything else than one value."""
     try:
         value, end = _value(data, 0, 0)
     except (IndexError, struct.error) as err:
@@ -58,7 +58,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         if kind in ("bin", "str"):
             return _bytes(kind, data, at, size)
         return _sequence(kind, data, at, size, depth)
-    raise ValueError(f"type byte {tag:#04x} is not used in the stream")
+    raise ValueError(f"type byte {tag:#04x}: the stream does not use it")
 
 
 def _bytes(kind: str, data: bytes, at: int, size: int) -> tuple[Any, int]:

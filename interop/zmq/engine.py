@@ -1,15 +1,14 @@
-"""The engine side of KV events, written with pyzmq and msgspec alone.
+"""The engine side of KV events, with only pyzmq and msgspec.
 
-Says HELLO to an agent on its socket, publishes block events as vLLM does, on a
-PUB socket with a ROUTER socket for replays, and leaves some frames out of the
-live stream on purpose. When all batches are out it prints one line of JSON, the
-truth about its cache:
+Sends HELLO to an agent. Publishes block events as vLLM does: on a PUB socket,
+with a ROUTER socket for replays. The live stream lacks some frames on purpose.
+After all batches it prints its cache as one line of JSON:
 
     {"batches": N, "dropped": N, "blocks": [[token, ...], ...]}
 
-with one list for each resident block: the tokens of its sequence from the start
-up to and including the block. Then it answers replays until its standard input
-ends. What it does with blocks is made up; what it says on the wire is not.
+Each resident block has a list: the tokens of its sequence from the start to the
+end of the block. Then it answers replays until its standard input ends. The
+blocks are random. The frames are vLLM's.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ END_OF_REPLAY = b"\xff" * 8
 
 
 class BlockStored(msgspec.Struct, omit_defaults=True, tag=True):
-    """Blocks became findable on the device."""
+    """Blocks are in the device's prefix cache now."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -51,7 +50,7 @@ class BlockStored(msgspec.Struct, omit_defaults=True, tag=True):
 
 
 class BlockRemoved(msgspec.Struct, omit_defaults=True, tag=True):
-    """Blocks are findable no more."""
+    """Blocks have left the device's prefix cache."""
 
     block_hashes: list[int]
     medium: str | None
@@ -65,7 +64,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class Batch(msgspec.Struct, array_like=True):
-    """What one step of the engine did to its cache."""
+    """The cache events of one step."""
 
     ts: float
     events: list[Event]
@@ -74,7 +73,7 @@ class Batch(msgspec.Struct, array_like=True):
 
 @dataclass
 class Block:
-    """A block that is resident: its tokens from the start of the sequence."""
+    """A resident block. tokens: from the start of its sequence."""
 
     tokens: list[int]
     parent: int | None
@@ -82,7 +81,7 @@ class Block:
 
 
 class Cache:
-    """A prefix cache without a model: which blocks there are, and what happened."""
+    """A prefix cache without a model."""
 
     def __init__(self, block_size: int, capacity: int, seed: int) -> None:
         self.block_size = block_size
@@ -92,7 +91,7 @@ class Cache:
         self._secret = secrets.token_bytes(32)
 
     def step(self) -> list[Event]:
-        """Does something at random and returns the events of it."""
+        """Stores, evicts or clears blocks at random. Returns the events."""
         if self._random.random() < 0.01:
             self.blocks.clear()
             return [AllBlocksCleared()]
@@ -131,7 +130,7 @@ class Cache:
         )
 
     def _evict(self, count: int) -> list[int]:
-        """Removes blocks from the ends of sequences, as an engine does."""
+        """Removes the last blocks of sequences, as an engine does."""
         removed: list[int] = []
         while len(removed) < count:
             leaf = self._random.choice([h for h, b in self.blocks.items() if not b.children])
@@ -142,7 +141,7 @@ class Cache:
         return removed
 
     def _name(self, prefix: list[int]) -> int:
-        """The engine's own name of a block, which nobody else can compute."""
+        """The engine's own hash of a block. No other process can compute it."""
         data = self._secret + struct.pack(f"<{len(prefix)}I", *prefix)
         return int.from_bytes(hashlib.sha256(data).digest()[-8:], "big")
 
@@ -182,7 +181,7 @@ class Publisher:
         self._pub.send_multipart((b"", struct.pack(">Q", seq), payload))
 
     def answer_replays(self, wait_ms: int) -> None:
-        """Answers what is asked for within some time."""
+        """Answers the replay requests that arrive within wait_ms."""
         while self._router.poll(wait_ms):
             frames = self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
@@ -196,7 +195,7 @@ class Publisher:
 
 
 def say_hello(path: str, worker: int, block_size: int, publisher: Publisher) -> socket.socket:
-    """Opens a scheduler's session with the agent; it lasts as long as the socket."""
+    """Opens a scheduler's session with the agent. The session ends with the socket."""
     namespace = {
         "model": "interop", "weights": "none", "dtype": "bfloat16", "num_layers": 1, "outer_dim": 1,
         "page_size": block_size, "inner_dim": 16, "dtype_width_bytes": 2,
@@ -221,14 +220,14 @@ def say_hello(path: str, worker: int, block_size: int, publisher: Publisher) -> 
 
 
 def main() -> None:
-    """Publishes batches, prints the truth, and serves replays until it is told to end."""
+    """Publishes batches, prints the cache, and answers replays until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", required=True, help="the agent's socket")
     parser.add_argument("--worker", type=int, default=1)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--device-blocks", type=int, default=256)
     parser.add_argument("--batches", type=int, default=500)
-    parser.add_argument("--drop-one-in", type=int, default=8, help="frames left out; 0 for none")
+    parser.add_argument("--drop-one-in", type=int, default=8, help="drops one in N frames; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -21,12 +22,14 @@ type benchCmd struct {
 	KillLoop      killLoopCmd      `cmd:"" help:"Kill agents and engines while engines copy; check that all sealed blocks come back."`
 	Events        benchEventsCmd   `cmd:"" help:"Measure the path of events: wire to wire, memory, age at the router."`
 	SoakEvents    soakEventsCmd    `cmd:"" name:"soak-events" help:"Break the path of events; compare the router's index with the blocks that are held."`
+	Front         benchFrontCmd    `cmd:"" help:"Measure what a front door adds to requests, beside other routers."`
 	Index         benchIndexCmd    `cmd:"" help:"Measure the router's index and its decisions."`
 	SoakIndex     soakIndexCmd     `cmd:"" name:"soak-index" help:"Run the router's index and scheduler for a long time; watch their memory."`
 	IndexLog      indexLogCmd      `cmd:"" name:"index-log" help:"Make a log of events and prompts for bench index."`
 	IndexPart     indexPartCmd     `cmd:"" name:"index-part" hidden:"" help:"Measure one part; bench index starts these."`
 	Copier        benchCopierCmd   `cmd:"" hidden:"" help:"Copy blocks into shared memory; bench disk starts these."`
 	EventConsumer eventConsumerCmd `cmd:"" hidden:"" help:"Follow an engine's events; bench events starts these."`
+	FrontStub     frontStubCmd     `cmd:"" name:"front-stub" hidden:"" help:"Be a worker server; bench front starts these."`
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }
 
@@ -66,16 +69,9 @@ func (benchDiskCmd) Help() string {
 // Validate implements kong's interface; its errors are errors of usage. It refuses
 // zeros, which disk.Options takes for the default.
 func (c *benchDiskCmd) Validate() error {
-	switch {
-	case !(c.Seconds > 0):
-		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)
-	case c.RoundSize == 0:
-		return fmt.Errorf("--round-size 0: want more than 0")
-	case c.Blocks == 0:
-		return fmt.Errorf("--blocks 0: want more than 0")
-	}
 	o := c.options("", io.Discard)
-	return o.Validate()
+	return cmp.Or(moreThanZero(c.Seconds > 0, "seconds", c.Seconds), moreThanZero(c.RoundSize != 0, "round-size", 0),
+		moreThanZero(c.Blocks != 0, "blocks", c.Blocks), o.Validate())
 }
 
 // Run measures and prints.

@@ -45,3 +45,12 @@ func (r *root) programs() (cluster.Programs, error) {
 	}
 	return p, nil
 }
+
+// moreThanZero returns the error of usage of a flag unless its value is good. Options would
+// take a zero for the default.
+func moreThanZero(good bool, flag string, value any) error {
+	if good {
+		return nil
+	}
+	return fmt.Errorf("--%s %v: want more than 0", flag, value)
+}

@@ -8,6 +8,6 @@
 // commands agent and router, so that no other build can slip in; --blockyard names
 // another one.
 //
-// A command whose context ends has stopped its processes and removed its files, but
-// has not shown what it was to show: that is an error, and the exit status 1.
+// A command whose context ends stops its processes and removes its files. It has no result:
+// that is an error, and the exit status is 1.
 package cli

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -31,16 +31,9 @@ func (benchEventsCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *benchEventsCmd) Validate() error {
-	switch {
-	case !(c.Seconds > 0):
-		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)
-	case c.Blocks == 0:
-		return fmt.Errorf("--blocks 0: want more than 0")
-	case c.Rate == 0:
-		return fmt.Errorf("--rate 0: want more than 0")
-	}
 	o := c.options(cluster.Programs{}, io.Discard)
-	return o.Validate()
+	return cmp.Or(moreThanZero(c.Seconds > 0, "seconds", c.Seconds), moreThanZero(c.Blocks != 0, "blocks", c.Blocks),
+		moreThanZero(c.Rate != 0, "rate", c.Rate), o.Validate())
 }
 
 // Run measures and prints.
@@ -87,11 +80,8 @@ func (soakEventsCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *soakEventsCmd) Validate() error {
-	if !(c.Seconds > 0) {
-		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)
-	}
 	o := c.options(cluster.Programs{}, 0, io.Discard)
-	return o.Validate()
+	return cmp.Or(moreThanZero(c.Seconds > 0, "seconds", c.Seconds), o.Validate())
 }
 
 // Run breaks, compares and prints.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -46,15 +45,7 @@ func serveNATS() bool {
 // returns a nats-server.
 func programs(t *testing.T) (nats string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
-	t.Setenv(mainVariable, "1")
-	t.Setenv("GORACE", "atexit_sleep_ms=0")
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := asProgram(t)
 	nats = filepath.Join(t.TempDir(), natsServerName)
 	if err := os.Symlink(exe, nats); err != nil {
 		t.Fatal(err)
@@ -68,10 +59,9 @@ func soakEvents(t *testing.T, args ...string) (status int, stdout, stderr, dir s
 	t.Helper()
 	nats := programs(t)
 	dir = t.TempDir()
-	var out, errs bytes.Buffer
 	args = append([]string{"bench", "soak-events", "--nats-server=" + nats, "--dir=" + dir, "--host-dir=" + dir}, args...)
-	status = New("").Run(t.Context(), args, &out, &errs)
-	return status, out.String(), errs.String(), dir
+	status, stdout, stderr = runLab(t, args...)
+	return status, stdout, stderr, dir
 }
 
 func lastLine(text string) string {
@@ -103,39 +93,18 @@ func TestSoakWithoutRepairDiverges(t *testing.T) {
 	}
 }
 
-func TestEventCommandsRefuseWhatTheyCannotDo(t *testing.T) {
-	for args, want := range map[string]int{
-		"soak-events --seconds=0": command.ExitUsage, "soak-events --rounds=-1": command.ExitUsage, "soak-events --seconds=NaN": command.ExitUsage,
-		"soak-events --dir=/nowhere": command.ExitFailed, "soak-events --nats-server=/nowhere": command.ExitFailed,
-		"events --seconds=0": command.ExitUsage, "events --blocks=0": command.ExitUsage, "events --blocks=5": command.ExitUsage,
-		"events --rate=1": command.ExitUsage, "events --dir=/nowhere": command.ExitFailed,
-	} {
-		var out, errs bytes.Buffer
-		status := New("").Run(t.Context(), append([]string{"bench"}, strings.Fields(args)...), &out, &errs)
-		_, flagName, _ := strings.Cut(args, "--")
-		flagName, _, _ = strings.Cut(flagName, "=")
-		name := strings.TrimSuffix(flagName, "-server")
-		if status != want || !strings.Contains(errs.String(), name) {
-			t.Errorf("bench %s: status %d, standard error %q; want %d and %q", args, status, errs.String(), want, name)
-		}
-	}
-}
-
 // A small run of the whole benchmark: every process takes part and nothing is lost
 // on the way; the figures themselves are of no interest here.
 func TestBenchEventsMeasuresEveryPart(t *testing.T) {
 	nats := programs(t)
 	dir := t.TempDir()
-	var out, errs bytes.Buffer
-	status := New("").Run(t.Context(), []string{
-		"bench", "events", "--nats-server=" + nats, "--dir=" + dir, "--host-dir=" + dir,
-		"--blocks=20000", "--rate=2000", "--seconds=0.2",
-	}, &out, &errs)
+	status, stdout, stderr := runLab(t, "bench", "events", "--nats-server="+nats, "--dir="+dir, "--host-dir="+dir,
+		"--blocks=20000", "--rate=2000", "--seconds=0.2")
 	if status != 0 {
-		t.Errorf("status %d, standard error %q, standard output:\n%s", status, errs.String(), out.String())
+		t.Errorf("status %d, standard error %q, standard output:\n%s", status, stderr, stdout)
 	}
 	last := regexp.MustCompile(`^bench-events: rate=[1-9]\d* blocks_per_s=[1-9]\d* allocs_per_block=\d+\.\d{3} visible_p99_ms=\d+\.\d\d bytes_per_block=-?\d+\.\d$`)
-	if line := lastLine(out.String()); !last.MatchString(line) {
+	if line := lastLine(stdout); !last.MatchString(line) {
 		t.Errorf("last line %q", line)
 	}
 	if left := leftovers(t, dir); status == 0 && len(left) != 0 {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -31,11 +32,8 @@ func (stressCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *stressCmd) Validate() error {
-	if c.Seconds <= 0 {
-		return fmt.Errorf("--seconds %g: want more than 0", c.Seconds)
-	}
 	o := c.options(io.Discard)
-	return o.Validate()
+	return cmp.Or(moreThanZero(c.Seconds > 0, "seconds", c.Seconds), o.Validate())
 }
 
 // Run runs and reports.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,15 +29,8 @@ func (f *indexLogFlags) options() loggen.Options {
 
 // validate refuses zeros, which loggen.Options would take for "the default".
 func (f *indexLogFlags) validate() error {
-	switch {
-	case f.Engines == 0:
-		return fmt.Errorf("--engines 0: want more than 0")
-	case f.Pool == 0:
-		return fmt.Errorf("--pool 0: want more than 0")
-	case f.Requests == 0:
-		return fmt.Errorf("--requests 0: want more than 0")
-	}
-	return f.options().Validate()
+	return cmp.Or(moreThanZero(f.Engines != 0, "engines", f.Engines), moreThanZero(f.Pool != 0, "pool", f.Pool),
+		moreThanZero(f.Requests != 0, "requests", f.Requests), f.options().Validate())
 }
 
 // benchIndexCmd measures the router's index and its decisions.
@@ -57,19 +51,9 @@ func (benchIndexCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *benchIndexCmd) Validate() error {
-	switch {
-	case !(c.Busy > 0):
-		return fmt.Errorf("--busy %g: want more than 0", c.Busy)
-	case c.Decisions == 0:
-		return fmt.Errorf("--decisions 0: want more than 0")
-	case c.Rounds == 0:
-		return fmt.Errorf("--rounds 0: want more than 0")
-	}
-	if err := c.Made.validate(); err != nil {
-		return err
-	}
 	o := c.options("blockyard", io.Discard)
-	return o.Validate()
+	return cmp.Or(moreThanZero(c.Busy > 0, "busy", c.Busy), moreThanZero(c.Decisions != 0, "decisions", c.Decisions),
+		moreThanZero(c.Rounds != 0, "rounds", c.Rounds), c.Made.validate(), o.Validate())
 }
 
 // Run measures and prints.
@@ -113,16 +97,7 @@ func (indexLogCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *indexLogCmd) Validate() error {
-	switch {
-	case c.Align == 0:
-		return fmt.Errorf("--align 0: want more than 0")
-	case c.Chunk == 0:
-		return fmt.Errorf("--chunk 0: want more than 0")
-	}
-	if err := c.Made.validate(); err != nil {
-		return err
-	}
-	return c.options().Validate()
+	return cmp.Or(moreThanZero(c.Align != 0, "align", c.Align), moreThanZero(c.Chunk != 0, "chunk", c.Chunk), c.Made.validate(), c.options().Validate())
 }
 
 func (c *indexLogCmd) options() loggen.Options {
@@ -162,8 +137,8 @@ func (c *soakIndexCmd) Validate() error {
 		{"seconds", c.Seconds}, {"rate", float64(c.Rate)}, {"lookups", float64(c.Lookups)}, {"workers", float64(c.Workers)},
 		{"pools", float64(c.Pools)}, {"pool", float64(c.Pool)}, {"sample", c.Sample}, {"max-slope", c.MaxSlope},
 	} {
-		if !(f.value > 0) {
-			return fmt.Errorf("--%s %g: want more than 0", f.flag, f.value)
+		if err := moreThanZero(f.value > 0, f.flag, f.value); err != nil {
+			return err
 		}
 	}
 	o := c.options(0, io.Discard)

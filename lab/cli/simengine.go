@@ -17,6 +17,7 @@ type simEngineCmd struct {
 	Rank        uint32 `help:"Data-parallel rank."`
 	AgentSocket string `help:"Socket of the node's agent; empty for no agent." placeholder:"PATH"`
 	HTTP        string `name:"http" default:"127.0.0.1:0" help:"Address of the HTTP interface."`
+	Events      string `help:"Endpoint of the event frames; empty for any free port of this machine." placeholder:"tcp://HOST:PORT"`
 	EventsTopic string `help:"Topic of the event frames."`
 
 	Model        string `default:"simulated" help:"Name of the model."`
@@ -70,7 +71,7 @@ func (c *simEngineCmd) Run(ctx context.Context) error {
 	err = e.Run(ctx, func(at engine.Endpoints) {
 		unheard = command.WriteReady(simEngineReady{Ready: true, HTTP: at.HTTP, Events: at.Events, Replay: at.Replay})
 		if unheard != nil {
-			stop() // whoever started the engine will never use it
+			stop() // the starter of the engine is gone
 		}
 	})
 	return errors.Join(unheard, err)
@@ -109,9 +110,9 @@ func (c *simEngineCmd) options() engine.Options {
 			Layers: c.Layers, OuterDim: c.OuterDim, BlockSize: c.BlockSize, InnerDim: c.InnerDim, DTypeBytes: c.DTypeBytes,
 			Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1",
 		},
-		AgentSocket:      c.AgentSocket,
-		HTTPAddr:         c.HTTP,
-		EventsTopic:      c.EventsTopic,
+		AgentSocket: c.AgentSocket,
+		HTTPAddr:    c.HTTP,
+		Events:      c.Events, EventsTopic: c.EventsTopic,
 		DeviceBlocks:     c.DeviceBlocks,
 		PrefillRate:      c.PrefillTokensPerSecond,
 		StepBase:         c.StepBase,

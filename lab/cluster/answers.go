@@ -8,7 +8,7 @@ type AgentStats struct {
 	Sessions int  `json:"sessions"`
 	Engines  struct {
 		AwaitingExit int `json:"awaiting_exit"`
-		Former       int `json:"former"`
+		Previous     int `json:"former"`
 	} `json:"engines"`
 	Events  EventCounts   `json:"events"`
 	Streams []AgentStream `json:"streams"`

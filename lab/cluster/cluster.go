@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ErrTooLong says that something did not happen in time.
+// ErrTooLong says that an event did not happen within its limit.
 var ErrTooLong = errors.New("it takes too long")
 
 // Programs are the binaries that scenarios run.
@@ -31,12 +31,12 @@ type Options struct {
 	// NATSServer is the nats-server program that StartNATS runs. NATSURL is a server
 	// that runs already.
 	NATSServer, NATSURL string
-	// BlindRouter has the NATS server refuse every question of the router to the
-	// publishers, so that nothing that the router misses can be repaired.
+	// BlindRouter makes the NATS server refuse every query of the router, so that the router
+	// cannot repair a loss.
 	BlindRouter bool
-	// Calls is how many HTTP calls run at a time; default 16.
+	// Calls bounds the concurrent HTTP calls; default 16.
 	Calls int
-	// Died is called when a process ends before it is asked to; see NewSupervisor.
+	// Died is called when a process ends unexpectedly; see NewSupervisor.
 	Died func(error)
 }
 

@@ -23,10 +23,10 @@ type Dirs struct {
 	lock *os.File
 }
 
-// MakeDirs makes the directories of a scenario. Work is in parent, or in the
-// temporary directory when that is empty. Host is in hostParent. When that is empty,
-// Host is in shared memory if need bytes are free there, and else in Work. What a
-// killed scenario of the same name left in shared memory is removed.
+// MakeDirs makes the directories of a scenario. Work is in parent, or in the temporary
+// directory if parent is empty. Host is in hostParent. If hostParent is empty, Host is in shared
+// memory if need bytes are free there, else in Work. MakeDirs removes the files that a killed
+// scenario of this name left in shared memory.
 func MakeDirs(name, parent, hostParent string, need uint64) (d *Dirs, err error) {
 	d = new(Dirs)
 	if d.Work, err = os.MkdirTemp(parent, name+"-"); err != nil {
@@ -59,9 +59,8 @@ func (d *Dirs) InMemory() bool { return d.lock != nil }
 // hostPrefix begins the names of host directories of the scenario name.
 func hostPrefix(name string) string { return name + "-host-" }
 
-// claim makes a directory of this process in root and locks it for as long as the
-// returned file is open. The directory gets its name only when it is locked, so that
-// no other scenario sweeps it.
+// claim makes a directory of this process in root and locks it while the returned file is open.
+// The directory gets its name after it is locked, so that no other scenario sweeps it.
 func claim(root, name string) (string, *os.File, error) {
 	hidden, err := os.MkdirTemp(root, ".blockyard-")
 	if err != nil {
@@ -82,8 +81,8 @@ func claim(root, name string) (string, *os.File, error) {
 	return path, lock, nil
 }
 
-// sweep removes the host directories that killed scenarios left in root. A directory
-// that cannot be removed is somebody else's.
+// sweep removes the host directories that killed scenarios left in root. It skips the
+// directories of other users and of running scenarios.
 func sweep(root, name string) {
 	found, err := filepath.Glob(filepath.Join(root, hostPrefix(name)+"*"))
 	if err != nil {
@@ -101,7 +100,7 @@ func sweep(root, name string) {
 	}
 }
 
-// freeBytes returns what is free in dir, 0 if that is unknown.
+// freeBytes returns the free bytes in dir, 0 if unknown.
 func freeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

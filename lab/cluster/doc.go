@@ -1,6 +1,5 @@
 // Package cluster runs agents, simulated engines, a router and a NATS server on one
-// machine, for scenarios and tests. Each is a process, and the program that users
-// run.
+// machine, for scenarios and tests. Each is a process of the program that users run.
 //
 //	dirs, err := cluster.MakeDirs("blockyard-demo", "", "", 0)
 //	c := cluster.New(cluster.Options{Programs: programs, Dirs: dirs, NATSServer: path})
@@ -12,8 +11,8 @@
 // process outlives the scenario, however the scenario ends. A scenario may kill a
 // process and start another one under the same name.
 //
-// Parts.Settle waits until a cluster has come to rest. It compares what the router
-// believes with what engines and pools hold, block by block.
+// Parts.Settle waits until a cluster is idle. It compares the router's index with the blocks
+// that engines and pools hold.
 //
 // Processes are for one goroutine. HTTP calls (Endpoint) are for any number. Errors
 // name the process; a Failure carries the end of its log.

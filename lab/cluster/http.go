@@ -14,7 +14,7 @@ const (
 	// CallTime bounds one HTTP call unless its Request says otherwise. A dump of a
 	// few million blocks takes seconds.
 	CallTime = 30 * time.Second
-	// maxAnswer bounds what is read of one answer, maxRefusal of an error.
+	// maxAnswer bounds the bytes that are read of an answer, maxRefusal those of an error.
 	maxAnswer  = 1 << 30
 	maxRefusal = 300
 )
@@ -22,8 +22,8 @@ const (
 // requestIDHeader names a request to a router.
 const requestIDHeader = "X-Request-Id"
 
-// Client makes HTTP calls to processes over connections that are kept. Any number
-// of goroutines may use it.
+// Client makes HTTP calls to processes over persistent connections. It is safe for concurrent
+// use.
 type Client struct{ http *http.Client }
 
 // NewClient returns a client that keeps up to idle connections to each process.
@@ -31,7 +31,7 @@ func NewClient(idle int) *Client {
 	return &Client{&http.Client{Transport: &http.Transport{MaxIdleConns: 4 * idle, MaxIdleConnsPerHost: idle}}}
 }
 
-// Close closes the connections that are kept.
+// Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // At returns the HTTP interface of the process name at an address.
@@ -51,7 +51,7 @@ type Request struct {
 	Body         []byte
 	// ID is the id that routers and engines know the request by; it may be empty.
 	ID string
-	// Limit bounds the call with the reading of its answer. 0 stands for CallTime.
+	// Limit bounds the call and the reading of its answer; 0 means CallTime.
 	Limit time.Duration
 }
 
@@ -88,8 +88,8 @@ func decodeInto(v any) func(io.Reader) error {
 	}
 }
 
-// Do makes a call and has read take in the answer if its status is 200. Errors
-// name process, method and path.
+// Do makes a call and calls read with the answer if its status is 200. Errors name process,
+// method and path.
 func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error) error {
 	limit := r.Limit
 	if limit == 0 {

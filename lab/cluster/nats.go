@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// The users of the NATS server. The router has one of its own, so that it alone
-// can be kept from asking.
+// The users of the NATS server. The router has a user of its own, so that BlindRouter can
+// forbid its queries alone.
 const (
 	agentUser  = "agent"
 	routerUser = "router"
 )
 
-// natsLook is the time between two looks whether the server is there.
+// natsLook is the time between two checks whether the server is ready.
 const natsLook = 10 * time.Millisecond
 
 // StartNATS starts the NATS server, each time on the same port, and waits until
@@ -80,12 +80,11 @@ func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
 	if err != nil {
 		return false
 	}
-	_ = conn.Close() // nothing was said
+	_ = conn.Close() // nothing was sent
 	return true
 }
 
-// readPort reads the file in which the server says where it listens; 0 while it
-// is not there.
+// readPort reads the file to which the server writes its port; 0 while there is no file.
 func (c *Cluster) readPort(p *Process) int {
 	name := fmt.Sprintf("%s_%d.ports", filepath.Base(c.o.NATSServer), p.cmd.Process.Pid)
 	data, err := os.ReadFile(filepath.Join(c.o.Dirs.Work, name))

@@ -10,39 +10,39 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
-// HealthExact is the health of a stream or feed that has missed nothing.
+// HealthExact is the health of a stream or feed that has missed no event.
 const HealthExact = "exact"
 
-// lookEvery is the time between two looks at a cluster that comes to rest.
+// lookEvery is the time between two looks of Settle.
 const lookEvery = 50 * time.Millisecond
 
-// Parts are the processes that a Picture is of. Router may be nil.
+// Parts are the processes that a Picture describes. Router may be nil.
 type Parts struct {
 	Agents  []*Agent
 	Engines []Endpoint
 	Router  *Router
-	// Repaired has a feed count as inexact while one of its gaps is not repaired. A
-	// router that was started after a gap never repairs it.
+	// Repaired makes a feed inexact while one of its gaps is not repaired. A router that was
+	// started after a gap never repairs the gap.
 	Repaired bool
 }
 
-// Picture is what processes say about themselves at one time.
+// Picture has the answers of the processes at one time.
 type Picture struct {
 	Agents  []AgentStats
 	Engines []engine.State
 	Pools   []AgentPool
 	Feeds   []RouterFeed
-	// Moving says what has not come to rest; empty when everything has. Inexact lists
-	// streams and feeds that have missed something.
+	// Moving names a part that is not idle; empty when all are. Inexact lists the streams
+	// and feeds that have missed events.
 	Moving  string
 	Inexact []string
-	// Diff is how the router's index differs from what is held.
+	// Diff is the difference between the router's index and the held blocks.
 	Diff Difference
 }
 
-// Settle looks until nothing moves, every stream and feed is exact and the router's
-// index is right, for limit at most. Then it returns the last picture. The error
-// is that a process does not answer.
+// Settle looks until all parts are idle, every stream and feed is exact and the router's index
+// is right, for limit at most. It returns the last picture. The error is a process that does not
+// answer.
 func (p Parts) Settle(ctx context.Context, limit time.Duration) (*Picture, error) {
 	for deadline := time.Now().Add(limit); ; {
 		last := time.Now().After(deadline)
@@ -65,8 +65,7 @@ func (s *Picture) settled() bool {
 	return s.Moving == "" && len(s.Inexact) == 0 && s.Diff.Diverged() == 0
 }
 
-// Look asks every process. Blocks are compared when nothing moves, or in any case
-// with force.
+// Look asks every process. It compares the blocks when all parts are idle, or with force.
 func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	s := new(Picture)
 	for _, a := range p.Agents {
@@ -107,7 +106,7 @@ func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	return s, err
 }
 
-// moving says what has not come to rest.
+// moving names a part that is not idle; empty when all are.
 func (s *Picture) moving(p Parts) string {
 	for i := range s.Engines {
 		if !s.Engines[i].Idle {
@@ -121,8 +120,8 @@ func (s *Picture) moving(p Parts) string {
 		}
 		for _, st := range s.Agents[i].Streams {
 			streams++
-			// Until the announcement of the last event is there, no digest was compared at
-			// that event.
+			// The router compares digests at announcements: before the announcement of the
+			// last event it has not compared that event's digest.
 			if f := s.Feed(st.PublisherID); p.Router != nil && !f.CaughtUp(st) {
 				return fmt.Sprintf("the router is at event %d of %s and heard of %d, its publisher is at %d",
 					f.Cursor, st.Owner, f.Announced, st.LastEventID)
@@ -215,11 +214,11 @@ func (r Residency) String() string {
 	return fmt.Sprintf("%s %d/%d block %s in %s", r.kind, r.id, r.rank, r.hash, r.tier)
 }
 
-// Difference is how the router's index differs from what engines and pools hold.
+// Difference compares the router's index with the blocks that engines and pools hold.
 type Difference struct {
 	Compared int // residencies on either side
-	Lost     int // held, and the router does not know
-	Phantom  int // believed by the router, and nobody holds the block
+	Lost     int // held, and not in the index
+	Phantom  int // in the index, and not held
 	// First describes the first few differences, in order.
 	First []string
 }
@@ -230,7 +229,7 @@ const maxShown = 5
 // Diverged returns the number of residencies that only one side has.
 func (d *Difference) Diverged() int { return d.Lost + d.Phantom }
 
-// Held returns what engines and pools hold.
+// Held returns the residencies that engines and pools hold.
 func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
 	held := make(map[Residency]bool)
 	for i := range engines {
@@ -248,7 +247,7 @@ func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
 	return held
 }
 
-// Believed asks the router what it has in its index.
+// Believed returns the residencies in the router's index.
 func (r *Router) Believed(ctx context.Context) (map[Residency]bool, error) {
 	var dump RouterDump
 	err := r.Control.Get(ctx, "/v1/dump", &dump)
@@ -266,7 +265,7 @@ func (d RouterDump) residencies() map[Residency]bool {
 	return believed
 }
 
-// Compare compares what is held with what the router believes.
+// Compare compares the held residencies with those in the router's index.
 func Compare(held, believed map[Residency]bool) Difference {
 	d := Difference{Compared: len(held)}
 	var all []string

@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// maxSocketPath is what fits a Unix socket address.
+// maxSocketPath is the longest path of a Unix socket address.
 const maxSocketPath = 107
 
 // Stages of Stop, in the order of starting.
@@ -21,13 +21,11 @@ const (
 	stageRouter
 )
 
-// AgentOptions say what one agent is.
+// AgentOptions configure one agent.
 type AgentOptions struct {
-	// Node is its name. An agent that is started again with the same name finds the
-	// tiers of the one before.
+	// Node is its name. An agent with the name of an earlier one finds that agent's tiers.
 	Node string
-	// HostBytes and DiskBytes are the sizes of its tiers, ExtentBytes what they grow
-	// by.
+	// HostBytes and DiskBytes are the sizes of its tiers, ExtentBytes that of an extent.
 	HostBytes, DiskBytes, ExtentBytes uint64
 	// Flags are further flags of "blockyard agent".
 	Flags []string
@@ -78,7 +76,7 @@ func (c *Cluster) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error
 	}, nil
 }
 
-// EngineOptions say what one simulated engine is.
+// EngineOptions configure one simulated engine.
 type EngineOptions struct {
 	Worker uint64
 	// Socket is its agent's.
@@ -87,7 +85,7 @@ type EngineOptions struct {
 	BlockSize, DeviceBlocks int
 	// Layers, Outer and Inner are the geometry of a block; defaults 1, 1 and 16.
 	Layers, Outer, Inner int
-	// DropFrames is how many event frames it leaves out.
+	// DropFrames is the number of event frames that it does not send.
 	DropFrames int
 	SpeedUp    float64
 	Seed       uint64

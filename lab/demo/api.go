@@ -65,7 +65,7 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 	return append(b, ']')
 }
 
-// mark tells the router how far a request is: "mark_prefill" or "mark_free".
+// mark sends the router the progress of a request: "mark_prefill" or "mark_free".
 func (c *caller) mark(ctx context.Context, router cluster.Endpoint, method, requestID string) error {
 	var answer struct {
 		Success bool `json:"success"`

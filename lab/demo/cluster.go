@@ -24,7 +24,7 @@ type clusterSpec struct {
 	seed                    uint64
 	speedUp                 float64
 	prefillRate             int
-	// lookupWait is how long a lookup waits for the disk, in real time.
+	// lookupWait bounds the wait of a lookup for the disk, in real time.
 	lookupWait time.Duration
 	// mode is the router's --mode; empty starts no router.
 	mode string

@@ -33,6 +33,8 @@ type fakeCluster struct {
 	resetsRefused int
 }
 
+func reply(w http.ResponseWriter, v any) { json.NewEncoder(w).Encode(v) }
+
 func (f *fakeCluster) log(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -29,7 +29,7 @@ type Options struct {
 	Requests int
 	// Seed selects workload and dropped frames.
 	Seed uint64
-	// PrefillRate is how many tokens an engine prefills in a simulated second,
+	// PrefillRate is the number of tokens that an engine prefills in a simulated second,
 	// 1..10,000,000.
 	PrefillRate int
 	// SpeedUp divides all simulated time; 0.01..1,000.
@@ -42,7 +42,7 @@ type Options struct {
 	BlockSize, DeviceBlocks int
 	// HostBytes and DiskBytes are per node, from one extent to 1 TiB.
 	HostBytes, DiskBytes uint64
-	// DropFrames is how many event frames each engine leaves out, 0..1,000.
+	// DropFrames is the number of event frames that each engine does not send, 0..1,000.
 	DropFrames int
 	// Concurrency bounds the requests in flight, 1..4,096.
 	Concurrency int

@@ -3,6 +3,7 @@ package demo
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -15,13 +16,13 @@ func TestSelftestWritesItsVerdict(t *testing.T) {
 		found  uint64
 		passed bool
 	}{{4, true}, {3, false}} {
-		o, out, errs := testOptions(t)
+		o, errs := testOptions(t)
 		s := &selftest{report: SelftestReport{
 			HostFlipped: 4, WrongBytes: c.found, DiskFlipped: 4, Misses: 4, Reasons: []string{},
 		}}
 		s.exactly("wrong bytes", c.found, 4)
 		s.atLeast("refused reads", 5, 4)
-		err := s.conclude(&o, &display{out: out})
+		err := s.conclude(&o, &display{out: io.Discard})
 		if c.passed && err != nil || !c.passed && !errors.Is(err, ErrFailed) {
 			t.Errorf("%d found: error %v", c.found, err)
 		}
@@ -47,7 +48,7 @@ func TestSelftestWritesItsVerdict(t *testing.T) {
 }
 
 func TestSelftestFindsOutAtOnceThatItsReportCannotBeWritten(t *testing.T) {
-	o, _, _ := testOptions(t)
+	o, _ := testOptions(t)
 	o.Report = "/proc/nowhere/r.json"
 	if err := Selftest(t.Context(), o); err == nil || !strings.HasPrefix(err.Error(), "--report: ") {
 		t.Errorf("error %v", err)

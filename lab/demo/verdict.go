@@ -5,7 +5,7 @@ import "fmt"
 // minFramesDropped is the least number of dropped frames that shows repair.
 const minFramesDropped = 3
 
-// expectation is what one run must show.
+// expectation is the result that one run must have.
 type expectation struct {
 	// name is the name of the run.
 	name string

@@ -3,7 +3,11 @@ package demo
 import (
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // goodRun returns a run with nothing to complain about: ours, goodExpectation.
 func goodRun() RunReport {

@@ -253,7 +253,7 @@ func (f fio) run(ctx context.Context, j job) (sample, error) {
 	return parseFio(out.Bytes(), j.write)
 }
 
-// fioReport is what we read of fio's JSON.
+// fioReport has the fields of fio's JSON that are read.
 type fioReport struct {
 	Jobs []struct {
 		Error int      `json:"error"`

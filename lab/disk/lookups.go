@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/measure"
 )
 
 // minLookups is the least number of lookups.
@@ -126,7 +127,7 @@ type Pauses struct {
 	Cycles, N uint64
 	// P50, P99 and Max are upper bounds in milliseconds.
 	P50, P99, Max float64
-	// Lookups are the lookups meanwhile, Stored is the number of stored blocks.
+	// Lookups are the lookups under that load, Stored is the number of stored blocks.
 	Lookups Lookups
 	Stored  int
 }
@@ -158,10 +159,10 @@ func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, 
 		return Pauses{}, err
 	}
 	after := readCollector()
-	counts, n := counted(before.pauses, after.pauses)
-	at := func(q float64) float64 { return 1000 * histogramQuantile(counts, after.pauses.Buckets, q) }
+	pauses := measure.Between(before.pauses, after.pauses)
+	at := func(q float64) float64 { return 1000 * pauses.Quantile(q) }
 	return Pauses{
-		Cycles: after.cycles - before.cycles, N: n, P50: at(0.5), P99: at(0.99), Max: at(1),
+		Cycles: after.cycles - before.cycles, N: pauses.N, P50: at(0.5), P99: at(0.99), Max: at(1),
 		Lookups: l.result(), Stored: stored,
 	}, nil
 }

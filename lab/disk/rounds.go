@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime/metrics"
 	"slices"
 	"time"
 
@@ -167,37 +166,6 @@ func geometricMean(values []float64) float64 {
 		sum += math.Log(v)
 	}
 	return math.Exp(sum / float64(len(values)))
-}
-
-// counted returns the difference of two readings of a histogram, and its sum.
-func counted(before, after *metrics.Float64Histogram) (counts []uint64, n uint64) {
-	counts = slices.Clone(after.Counts)
-	for i := range counts {
-		counts[i] -= before.Counts[i]
-		n += counts[i]
-	}
-	return counts, n
-}
-
-// histogramQuantile returns the upper bound of the bucket of the q-quantile, or the
-// lower bound where the upper is infinite; NaN without counts. Bucket i is between
-// bounds i and i+1.
-func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
-	var n, sum uint64
-	for _, c := range counts {
-		n += c
-	}
-	want := uint64(math.Ceil(q * float64(n)))
-	for i, c := range counts {
-		if sum += c; c == 0 || sum < want {
-			continue
-		}
-		if math.IsInf(bounds[i+1], 1) {
-			return bounds[i]
-		}
-		return bounds[i+1]
-	}
-	return math.NaN()
 }
 
 // latencies are durations in microseconds.

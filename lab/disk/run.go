@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,22 +102,14 @@ func (o Options) withDefaults() Options {
 	if o.Dir == "" {
 		o.Dir = os.TempDir()
 	}
-	if o.HostDir == "" {
-		o.HostDir = DefaultHostDir
-	}
-	if o.Duration == 0 {
-		o.Duration = DefaultDuration
-	}
+	o.HostDir = cmp.Or(o.HostDir, DefaultHostDir)
+	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	if len(o.Sizes) == 0 {
 		o.Sizes = DefaultSizes()
 	}
 	o.Sizes = slices.Clone(o.Sizes)
-	if o.RoundBytes == 0 {
-		o.RoundBytes = DefaultRoundBytes
-	}
-	if o.Blocks == 0 {
-		o.Blocks = DefaultBlocks
-	}
+	o.RoundBytes = cmp.Or(o.RoundBytes, DefaultRoundBytes)
+	o.Blocks = cmp.Or(o.Blocks, DefaultBlocks)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -132,11 +125,11 @@ type Result struct {
 	Ceiling string
 	// Comparisons are in the order of their measurement.
 	Comparisons []Comparison
-	// Blocks is how many blocks were registered for what follows.
+	// Blocks is the number of registered blocks in the measurements below.
 	Blocks int
 	// Open has the seconds of opening the pool on them.
 	Open Summary
-	// Lookups are those with nothing else going on.
+	// Lookups are the lookups without other load.
 	Lookups Lookups
 	Pauses  Pauses
 }

@@ -100,33 +100,6 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestOptionsOutOfRangeAreNamed(t *testing.T) {
-	for want, spoil := range map[string]func(*Options){
-		"duration -1ns":    func(o *Options) { o.Duration = -1 },
-		"round size 4096":  func(o *Options) { o.RoundBytes = 4096 },
-		"block size 5000":  func(o *Options) { o.Sizes = []uint64{5000} },
-		"block size 0":     func(o *Options) { o.Sizes = []uint64{0} },
-		"a round moves":    func(o *Options) { o.Sizes = []uint64{1 << 20} },
-		"blocks 100":       func(o *Options) { o.Blocks = 100 },
-		"blocks 100000000": func(o *Options) { o.Blocks = 100_000_000 },
-		"copier":           func(o *Options) { o.Copier = nil },
-		"output":           func(o *Options) { o.Out = nil },
-	} {
-		o := Options{Copier: []string{"copier"}, Out: io.Discard, RoundBytes: 2 << 20, Sizes: []uint64{4096}}
-		if err := o.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		spoil(&o)
-		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
-	}
-	zero := Options{Copier: []string{"copier"}, Out: io.Discard}
-	if err := zero.Validate(); err != nil {
-		t.Errorf("the defaults are refused: %v", err)
-	}
-}
-
 func TestLackOfRoomIsRefusedWithWhatToChange(t *testing.T) {
 	space := resource.Space{Mount: "/mnt", Kind: "ext4", Free: 10, Total: 100}
 	err := checkFree("disk directory", space, "--dir", 11)

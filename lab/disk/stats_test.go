@@ -2,7 +2,6 @@ package disk
 
 import (
 	"math"
-	"runtime/metrics"
 	"testing"
 	"time"
 )
@@ -41,27 +40,5 @@ func TestQuantilesInterpolate(t *testing.T) {
 func TestGeometricMean(t *testing.T) {
 	if got := geometricMean([]float64{0.5, 2}); math.Abs(got-1) > 1e-12 {
 		t.Errorf("%g, want 1", got)
-	}
-}
-
-func TestHistogramQuantileCountsWhatCameBetween(t *testing.T) {
-	buckets := []float64{math.Inf(-1), 1, 2, 3, math.Inf(1)}
-	before := &metrics.Float64Histogram{Counts: []uint64{50, 0, 0, 1}, Buckets: buckets}
-	after := &metrics.Float64Histogram{Counts: []uint64{50, 99, 1, 1}, Buckets: buckets}
-	counts, n := counted(before, after)
-	if n != 100 {
-		t.Errorf("%d were counted, want 100", n)
-	}
-	for q, want := range map[float64]float64{0.5: 2, 0.99: 2, 0.995: 3, 1: 3} {
-		if got := histogramQuantile(counts, buckets, q); got != want {
-			t.Errorf("quantile %g: %g, want %g", q, got, want)
-		}
-	}
-	counts[3]++
-	if got := histogramQuantile(counts, buckets, 1); got != 3 {
-		t.Errorf("in a bucket without an end: %g, want its beginning, 3", got)
-	}
-	if got := histogramQuantile(make([]uint64, 4), buckets, 0.99); !math.IsNaN(got) {
-		t.Errorf("of nothing: %g", got)
 	}
 }

@@ -4,9 +4,9 @@ package engine
 // evicts blocks of the request while it waits.
 const maxLookups = 2
 
-// admit moves waiting requests on in order and returns the rest of the step's budget.
-// Others pass a request that waits for the agent. No request passes one that lacks
-// blocks, except requests that hold blocks already.
+// admit advances waiting requests in order and returns the rest of the step's budget. Later
+// requests overtake a request that waits for the agent. They do not overtake a request that
+// lacks blocks, unless they hold blocks already.
 func (c *core) admit(budget int) int {
 	active := c.active()
 	full := false

@@ -162,19 +162,6 @@ func TestAgentLostWhileABlockIsCopiedDoesNotFreeItsTarget(t *testing.T) {
 	})
 }
 
-func TestEngineServesWithoutAnAgentAndCountsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		agent := filledAgent(t)
-		e := newTestEngine(testOptions(32), agent)
-		e.session.current.Swap(nil).close()
-		defer e.start(t)()
-		served, _, err := result(e.generate(prompt17(), 1))
-		if err != nil || served.Recomputed != 17 || e.counts.snapshot().Unconnected != 1 {
-			t.Errorf("served %+v (%v), unconnected %d", served, err, e.counts.snapshot().Unconnected)
-		}
-	})
-}
-
 func TestLongLoadsAreClaimedInFrames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(3000)
@@ -196,25 +183,6 @@ func TestLongLoadsAreClaimedInFrames(t *testing.T) {
 			t.Errorf("claims of %v blocks, want %v", agent.claims, want)
 		}
 		e.checkSettled(t, agent)
-	})
-}
-
-func TestOutputBlocksAreStoredToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		agent := newFakeAgent(testNaming(), 64)
-		e := newTestEngine(testOptions(32), agent)
-		defer e.start(t)()
-		_, out, _ := result(e.generate(tokenRun(0, 6), 11))
-		e.checkSettled(t, agent)
-		// 6 + 11 tokens, the last of which is never computed: 4 full blocks.
-		for i, id := range newSequence(testNaming(), append(tokenRun(0, 6), out...)).ids {
-			if _, ok := agent.index[id.key]; !ok {
-				t.Errorf("block %d is not stored", i)
-			}
-		}
-		if len(agent.index) != 4 {
-			t.Errorf("agent holds %d blocks, want 4", len(agent.index))
-		}
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 )
 
-// Errors that a submitter or a client hears of.
+// Errors for submitters and clients.
 var (
 	errFull     = errors.New("too many requests are waiting")
 	errStopping = errors.New("engine is shutting down")
@@ -17,10 +17,10 @@ var (
 )
 
 const (
-	// inboxSize is how many posted functions may wait for the core; a poster
-	// waits when there are more.
+	// inboxSize bounds the posted functions that wait for the core. With a full inbox post
+	// waits.
 	inboxSize = 256
-	// drainTime is how long a stopping engine goes on with accepted requests.
+	// drainTime bounds the time that a stopping engine spends on accepted requests.
 	drainTime = 2 * time.Second
 )
 
@@ -105,8 +105,8 @@ func (c *core) drainInbox() {
 	}
 }
 
-// quiet reports whether nothing is under way: no request, no conversation, no event
-// that the publisher lacks.
+// quiet reports whether there is no request, no conversation, and no event that the publisher
+// does not have yet.
 func (c *core) quiet() bool {
 	return len(c.waiting) == 0 && len(c.running) == 0 && c.talks == 0 && len(c.pool.events) == 0
 }

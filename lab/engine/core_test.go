@@ -14,23 +14,6 @@ import (
 
 func sum(s Served) int { return s.Device + s.Host + s.Disk + s.Recomputed }
 
-func TestSecondRequestIsServedFromTheDeviceButNeverWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newTestEngine(testOptions(16), nil)
-		defer e.start(t)()
-		_, first, _ := result(e.generate(tokenRun(0, 8), 3))
-		served, second, err := result(e.generate(tokenRun(0, 8), 3))
-		// Both blocks are cached, but the last token's logits are needed.
-		if want := (Served{Device: 4, Recomputed: 4}); err != nil || served != want {
-			t.Errorf("served %+v (%v), want %+v", served, err, want)
-		}
-		if !slices.Equal(first, second) {
-			t.Errorf("one prompt, two outputs: %v and %v", first, second)
-		}
-		e.checkSettled(t, nil)
-	})
-}
-
 func TestStepsTakeTheTimeThatTheirTokensCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(64)
@@ -109,27 +92,6 @@ func TestResetIsRefusedWhileBlocksAreReferencedAndLeavesWhenIdle(t *testing.T) {
 	})
 }
 
-func TestConcurrentEqualRequestsMakeDuplicateBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newTestEngine(testOptions(16), nil)
-		a, b := e.generate2(t, tokenRun(0, 8))
-		defer e.start(t)()
-		result(a)
-		result(b)
-		e.checkSettled(t, nil)
-		held, _ := e.believed()
-		twice := 0
-		for _, n := range held {
-			if n == 2 {
-				twice++
-			}
-		}
-		if twice != 2 {
-			t.Errorf("%d hashes are held twice, want 2", twice)
-		}
-	})
-}
-
 // generate2 queues two equal requests before the core runs, so that one step
 // takes both.
 func (e *testEngine) generate2(t *testing.T, prompt []uint32) (a, b *request) {
@@ -179,18 +141,6 @@ func TestStoppingEngineFailsWhatDoesNotFinishInTime(t *testing.T) {
 		if _, _, err := result(r); !errors.Is(err, errAborted) {
 			t.Errorf("request ended with %v, want %v", err, errAborted)
 		}
-	})
-}
-
-func TestAbortGivesEverythingBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		agent := newFakeAgent(testNaming(), 64)
-		e := newTestEngine(testOptions(16), agent)
-		defer e.start(t)()
-		r := e.generate(tokenRun(0, 8), 30)
-		<-r.updates
-		e.post(func() { e.abort(r) })
-		e.checkSettled(t, agent)
 	})
 }
 

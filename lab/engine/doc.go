@@ -1,5 +1,5 @@
-// Package engine is a simulated inference engine with everything of a prefix-caching
-// engine that a cache manager sees, without a model.
+// Package engine is a simulated inference engine without a model. It has every part of a
+// prefix-caching engine that a cache manager sees.
 //
 //	e, err := engine.New(engine.Options{Worker: w, Namespace: ns, AgentSocket: path}, log)
 //	err = e.Run(ctx, func(at engine.Endpoints) { ... })

@@ -59,6 +59,7 @@ func New(o Options, log *zap.Logger) (*Engine, error) {
 func (e *Engine) Run(ctx context.Context, ready func(Endpoints)) error {
 	pub, err := zmqpub.New(zmqpub.Options{
 		Topic:       e.opts.EventsTopic,
+		Events:      e.opts.Events,
 		BufferSteps: e.opts.BufferSteps,
 		Drop:        zmqpub.ChooseDrops(e.opts.DropFrames, e.opts.Seed, uint64(e.opts.Worker.ID)),
 	})
@@ -161,6 +162,9 @@ type Options struct {
 	// LookupWait is how long a lookup may wait for the agent's disk. Default 50 ms;
 	// negative does not wait.
 	LookupWait time.Duration
+	// Events is the endpoint of event frames, as tcp://HOST:PORT. Empty means any free port
+	// of this machine.
+	Events string
 	// EventsTopic is the topic of event frames; vLLM's default is empty.
 	EventsTopic string
 	// BufferSteps is how many sent batches can be replayed. Default 10000.

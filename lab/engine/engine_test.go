@@ -1,22 +1,13 @@
 package engine
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	zmq "github.com/pebbe/zmq4"
-
-	"github.com/blockyard-ai/blockyard/internal/engineevent"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // liveEngine is an engine that serves on real sockets.
@@ -184,103 +175,6 @@ func TestClientThatGoesAwayAbortsItsRequest(t *testing.T) {
 	}
 }
 
-func TestResetOverHTTP(t *testing.T) {
-	s := serve(t, realOptions())
-	s.post(t.Context(), "/v1/generate", generateBody(tokenRun(0, 10), 1))
-	s.settle()
-	resp, err := s.client.Post(s.url+"/v1/reset_prefix_cache", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var body bytes.Buffer
-	if _, err := body.ReadFrom(resp.Body); err != nil || strings.TrimSpace(body.String()) != `{"success":true}` {
-		t.Errorf("answer %q (%v)", body.String(), err)
-	}
-	if state := s.settle(); len(state.Blocks) != 0 || state.Stats.Resets != 1 {
-		t.Errorf("state %+v", state)
-	}
-}
-
-// TestEventsOverZMQDescribeTheDevice asks a running engine for its whole
-// replay and compares what a subscriber would believe with its state.
-func TestEventsOverZMQDescribeTheDevice(t *testing.T) {
-	o := realOptions()
-	o.DeviceBlocks, o.DropFrames = 12, 2
-	s := serve(t, o)
-	for i := range 8 {
-		s.post(t.Context(), "/v1/generate", generateBody(tokenRun(100*i, 20), 9))
-	}
-	state := s.settle()
-	if state.Stats.FramesDropped != 2 {
-		t.Errorf("%d frames dropped, want 2", state.Stats.FramesDropped)
-	}
-	var d engineevent.Decoder
-	held := map[uint64]int{}
-	for i, payload := range s.replayAll() {
-		var b engineevent.Batch
-		if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 || !b.HasRank {
-			t.Fatalf("batch %d: %v %v", i, err, b.Bad)
-		}
-		for _, e := range b.Events {
-			for _, h := range e.BlockHashes {
-				if e.Kind == kvevent.Stored {
-					held[uint64(h)]++
-				} else {
-					held[uint64(h)]--
-				}
-			}
-		}
-	}
-	n := 0
-	for _, copies := range held {
-		if copies > 0 {
-			n++
-		}
-	}
-	if n != len(state.Blocks) {
-		t.Errorf("a subscriber believes in %d blocks, the device holds %d", n, len(state.Blocks))
-	}
-}
-
-// replayAll returns the payloads of all batches, whose numbers must run from 0.
-func (s *liveEngine) replayAll() (payloads [][]byte) {
-	s.t.Helper()
-	ctx, err := zmq.NewContext()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx.SetRetryAfterEINTR(true)
-	deal, err := ctx.NewSocket(zmq.DEALER)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() {
-		_ = deal.Close()
-		_ = ctx.Term()
-	}()
-	if err := errors.Join(deal.SetLinger(0), deal.SetRcvtimeo(10*time.Second), deal.Connect(s.at.Replay)); err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := deal.SendMessage("", make([]byte, 8)); err != nil { // from number 0 on
-		s.t.Fatal(err)
-	}
-	for {
-		msg, err := deal.RecvMessageBytes(0)
-		if err != nil || len(msg) != 4 {
-			s.t.Fatalf("replay message %q: %v", msg, err)
-		}
-		switch seq := binary.BigEndian.Uint64(msg[2]); seq {
-		case math.MaxUint64:
-			return payloads
-		case uint64(len(payloads)):
-			payloads = append(payloads, msg[3])
-		default:
-			s.t.Fatalf("batch %d follows %d others", seq, len(payloads))
-		}
-	}
-}
-
 func TestEngineWithoutItsAgentServesAndStopsInTime(t *testing.T) {
 	o := realOptions()
 	o.AgentSocket = t.TempDir() + "/no-agent.sock"
@@ -295,26 +189,6 @@ func TestEngineWithoutItsAgentServesAndStopsInTime(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 3*time.Second {
 		t.Errorf("stopping took %s", took)
-	}
-}
-
-func TestOptionsErrorsNameTheField(t *testing.T) {
-	for want, change := range map[string]func(*Options){
-		"worker id":     func(o *Options) { o.Worker.ID = 0 },
-		"page_size":     func(o *Options) { o.Namespace.BlockSize = 0 },
-		"device blocks": func(o *Options) { o.DeviceBlocks = -1 },
-		"speed-up":      func(o *Options) { o.SpeedUp = -1 },
-		"drop frames":   func(o *Options) { o.DropFrames = -1 },
-		"prefill":       func(o *Options) { o.PrefillRate = -1 },
-	} {
-		o := realOptions()
-		change(&o)
-		if _, err := New(o, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one about %s", err, want)
-		}
-	}
-	if err := (Options{Worker: realOptions().Worker, Namespace: testNamespace()}).Validate(); err != nil {
-		t.Errorf("zero options: %v", err)
 	}
 }
 

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,11 +31,6 @@ type fakeAgent struct {
 	granted  map[proto.Slot]proto.RequestID
 	claims   []int // blocks of each CLAIM
 	ended    bool
-	byes     int
-	reports  []proto.Stats
-	resumes  []proto.Held  // of each RESUME, as it came
-	keep     bool          // RESUMED gives back what was named
-	stored   chan struct{} // when not nil, each COMMIT waits to receive from it, and then fails if the agent has ended
 
 	loads chan proto.LoadJob
 	done  chan struct{}
@@ -176,12 +170,9 @@ func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int
 }
 
 func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.Slot) error {
-	if f.stored != nil {
-		<-f.stored
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
+	if _, err := f.request(r); err != nil {
 		return err
 	}
 	if f.failCommits {
@@ -198,26 +189,14 @@ func (f *fakeAgent) Commit(_ context.Context, r proto.RequestID, slots []proto.S
 	return nil
 }
 
-// Resume gives back all that was named or, unless told to keep it, nothing; the
-// requests and pins of the earlier session are no more.
-func (f *fakeAgent) Resume(_ context.Context, _ proto.Welcome, h proto.Held) (proto.Held, error) {
+// Resume gives nothing back. The requests, grants and pins of the earlier session end.
+func (f *fakeAgent) Resume(context.Context, proto.Welcome, proto.Held) (proto.Held, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.resumes = append(f.resumes, h)
 	clear(f.requests)
 	clear(f.pins)
-	if !f.keep {
-		clear(f.granted)
-		return proto.Held{}, nil
-	}
-	kept := proto.RequestID{ID: proto.ResumedRequest}
-	for s := range f.granted {
-		if delete(f.granted, s); slices.Contains(h.Granted, s) {
-			f.granted[s] = kept
-		}
-	}
-	f.pins[kept] = len(h.Pinned)
-	return h, nil
+	clear(f.granted)
+	return proto.Held{}, nil
 }
 
 func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
@@ -235,7 +214,7 @@ func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
 func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.request(r); err != nil && r.ID != proto.ResumedRequest {
+	if _, err := f.request(r); err != nil {
 		return err
 	}
 	f.pins[r] -= count
@@ -273,21 +252,12 @@ func (f *fakeAgent) Loads() <-chan proto.LoadJob  { return f.loads }
 func (f *fakeAgent) Done() <-chan struct{}        { return f.done }
 func (f *fakeAgent) Draining() <-chan proto.Drain { return f.drain }
 
-func (f *fakeAgent) Report(s proto.Stats) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.ended {
-		return proto.ErrDisconnected
-	}
-	f.reports = append(f.reports, s)
-	return nil
-}
+func (f *fakeAgent) Report(proto.Stats) error { return nil }
 
 // Bye panics when grants are left: the engine could have settled them.
 func (f *fakeAgent) Bye(context.Context, string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.byes++
 	if !f.ended && len(f.granted) > 0 {
 		panic(fmt.Sprintf("BYE with %d slots granted", len(f.granted)))
 	}

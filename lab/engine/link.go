@@ -74,7 +74,7 @@ const (
 	byeTime = 300 * time.Millisecond
 )
 
-// schedulerConn is what a link needs of proto.SchedulerClient.
+// schedulerConn has the methods of proto.SchedulerClient that a link calls.
 type schedulerConn interface {
 	Open(r proto.RequestID, lora, loraName, salt string, tokens []uint32) error
 	Append(r proto.RequestID, offset int, tokens []uint32) error
@@ -94,7 +94,7 @@ type schedulerConn interface {
 	Close() error
 }
 
-// workerConn is what a link needs of proto.WorkerClient.
+// workerConn has the methods of proto.WorkerClient that a link calls.
 type workerConn interface {
 	Loads() <-chan proto.LoadJob
 	SlotBytes(s proto.Slot) ([]byte, error)

@@ -193,7 +193,7 @@ func (p *pool) reset() bool {
 	return true
 }
 
-// takeEvents returns what happened since the last call, in order.
+// takeEvents returns the events since the last call, in order.
 func (p *pool) takeEvents() []engineevent.Event {
 	e := p.events
 	p.events = nil

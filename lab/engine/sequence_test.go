@@ -45,31 +45,3 @@ func TestSequencePushNamesBlocksAsIfTheyHadBeenThePrompt(t *testing.T) {
 		t.Errorf("grown: %v, whole: %v", grown.ids, whole.ids)
 	}
 }
-
-func TestEngineHashesDifferBetweenProcesses(t *testing.T) {
-	a := newSequence(naming{blockSize: 4, secret: [32]byte{1}}, tokenRun(0, 8))
-	b := newSequence(naming{blockSize: 4, secret: [32]byte{2}}, tokenRun(0, 8))
-	for i := range a.ids {
-		if a.ids[i].engine == b.ids[i].engine {
-			t.Errorf("block %d has one engine hash in two engines", i)
-		}
-		if a.ids[i].seq != b.ids[i].seq || a.ids[i].key != b.ids[i].key {
-			t.Errorf("block %d has two identities", i)
-		}
-	}
-}
-
-func TestOutputDependsOnThePromptAndItsTail(t *testing.T) {
-	seeds := map[kv.SequenceHash]int{}
-	for n := 1; n < 40; n++ {
-		seeds[newSequence(naming{blockSize: 8}, tokenRun(0, n)).prefixHash()] = n
-	}
-	if len(seeds) != 39 {
-		t.Errorf("39 prompts have %d different continuations", len(seeds))
-	}
-	for i := range 100 {
-		if token := outputToken(1, i); token >= vocabulary || token != outputToken(1, i) {
-			t.Errorf("output token %d: %d", i, token)
-		}
-	}
-}

@@ -131,7 +131,7 @@ func watch(ctx context.Context, w worker, until uint64) error {
 	}
 }
 
-// readUsage reads what the process has used so far.
+// readUsage reads the resources that the process has used so far.
 func readUsage() usage {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -63,15 +64,9 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Blocks == 0 {
-		o.Blocks = DefaultBlocks
-	}
-	if o.Rate == 0 {
-		o.Rate = DefaultRate
-	}
-	if o.Duration == 0 {
-		o.Duration = DefaultDuration
-	}
+	o.Blocks = cmp.Or(o.Blocks, DefaultBlocks)
+	o.Rate = cmp.Or(o.Rate, DefaultRate)
+	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	if o.Out == nil {
 		o.Out = io.Discard
 	}

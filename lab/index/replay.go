@@ -158,7 +158,7 @@ func (r *replay) checkHeld(x *index.Index) error {
 	return errors.Join(errs...)
 }
 
-// measureEvents applies all events, then checks what the index holds.
+// measureEvents applies all events, then checks the contents of the index.
 func (r *replay) measureEvents() (Figures, error) {
 	h := r.log.Header()
 	x, err := newIndex(h.Engines)

@@ -158,20 +158,3 @@ func TestQuantilesByIndex(t *testing.T) {
 		t.Errorf("median of nothing: %v", q)
 	}
 }
-
-// The quantile of a histogram is the upper end of the right bucket, or the lower
-// one where there is no upper.
-func TestHistogramQuantiles(t *testing.T) {
-	bounds := []float64{0, 1, 2, math.Inf(1)}
-	for _, c := range []struct {
-		counts []uint64
-		q      float64
-		want   float64
-	}{
-		{[]uint64{0, 0, 0}, 0.99, 0}, {[]uint64{99, 1, 0}, 0.5, 1}, {[]uint64{99, 1, 0}, 1, 2}, {[]uint64{0, 1, 1}, 1, 2},
-	} {
-		if got := histogramQuantile(c.counts, bounds, c.q); got != c.want {
-			t.Errorf("quantile %g of %v: %g, want %g", c.q, c.counts, got, c.want)
-		}
-	}
-}

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,15 +106,9 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Rounds == 0 {
-		o.Rounds = DefaultRounds
-	}
-	if o.Busy == 0 {
-		o.Busy = DefaultBusy
-	}
-	if o.Decisions == 0 {
-		o.Decisions = DefaultDecisions
-	}
+	o.Rounds = cmp.Or(o.Rounds, DefaultRounds)
+	o.Busy = cmp.Or(o.Busy, DefaultBusy)
+	o.Decisions = cmp.Or(o.Decisions, DefaultDecisions)
 	if o.Out == nil {
 		o.Out = io.Discard
 	}

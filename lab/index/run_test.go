@@ -6,9 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/blockyard-ai/blockyard/lab/index/loggen"
 )
 
 // fake returns a child that answers with a script's output.
@@ -66,23 +63,5 @@ func TestMediansAreOfEachFigure(t *testing.T) {
 	got := medians([]Figures{{"a": 3, "b": 1}, {"a": 1, "b": 9}, {"a": 2, "b": 5}})
 	if got["a"] != 2 || got["b"] != 5 {
 		t.Errorf("medians %v", got)
-	}
-}
-
-func TestOptionsOutOfRangeAreNamed(t *testing.T) {
-	for want, change := range map[string]func(*Options){
-		"rounds 2: want an odd number of 1 to 99": func(o *Options) { o.Rounds = 2 },
-		"busy -1ns":     func(o *Options) { o.Busy = -time.Nanosecond },
-		"decisions -1":  func(o *Options) { o.Decisions = -1 },
-		"cpu -2":        func(o *Options) { o.CPU = -2 },
-		"child is emp":  func(o *Options) { o.Child = nil },
-		"log 1: the pa": func(o *Options) { o.Logs = []string{"a", ""} },
-		"engines -1":    func(o *Options) { o.Generate = loggen.Options{Engines: -1} },
-	} {
-		o := Options{Child: []string{"x"}}
-		change(&o)
-		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
 	}
 }

@@ -64,43 +64,16 @@ func now() mark {
 func (m *mark) end() Figures {
 	stop := time.Now()
 	n := now()
-	before, after := m.samples[0].Value.Float64Histogram(), n.samples[0].Value.Float64Histogram()
-	pauses := make([]uint64, len(after.Counts))
-	for i := range pauses {
-		pauses[i] = after.Counts[i] - before.Counts[i]
-	}
+	pauses := measure.Between(m.samples[0].Value.Float64Histogram(), n.samples[0].Value.Float64Histogram())
 	return Figures{
 		figSeconds: stop.Sub(m.at).Seconds(),
 		figCPU:     n.cpu - m.cpu,
 		figGCs:     float64(n.samples[1].Value.Uint64() - m.samples[1].Value.Uint64()),
-		figPause99: 1e6 * histogramQuantile(pauses, after.Buckets, 0.99),
-		figPause:   1e6 * histogramQuantile(pauses, after.Buckets, 1),
+		figPause99: 1e6 * pauses.Quantile(0.99),
+		figPause:   1e6 * pauses.Quantile(1),
 		figAlloc:   float64(n.samples[2].Value.Uint64()-m.samples[2].Value.Uint64()) / 1e6,
 		figHeap:    float64(n.samples[3].Value.Uint64()) / 1e6,
 	}
-}
-
-// histogramQuantile returns the upper end of the bucket of quantile q, or the lower end
-// where the upper is infinite; 0 without counts.
-func histogramQuantile(counts []uint64, bounds []float64, q float64) float64 {
-	total := uint64(0)
-	for _, c := range counts {
-		total += c
-	}
-	if total == 0 {
-		return 0
-	}
-	rank := uint64(q * float64(total-1))
-	for i, c := range counts {
-		if rank < c {
-			if math.IsInf(bounds[i+1], 1) {
-				return bounds[i]
-			}
-			return bounds[i+1]
-		}
-		rank -= c
-	}
-	panic("BUG: the counts of a histogram do not add up to their sum")
 }
 
 // quantiles sorts latencies in nanoseconds and returns the ones at floor(q(n-1)) in

@@ -58,7 +58,7 @@ const (
 	answerTime = 20 * time.Second
 )
 
-// Serve is the main function of an engine, its mover or a checker; the first line of in
+// Serve returns the main function of an engine, its mover or a checker; the first line of in
 // says which. It writes notes to out. It ends with in or ctx, and a checker when it has
 // looked up everything.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -219,7 +219,7 @@ func (m *mover) close() error {
 	return errors.Join(m.stdin.Close(), m.cmd.Wait(), m.pipe.Close())
 }
 
-// serveMover is the main function of the mover. It ends with the engine, after the
+// serveMover returns the main function of the mover. It ends with the engine, after the
 // copies that it makes.
 func serveMover(o orders, in *json.Decoder, out io.Writer) error {
 	answers := os.NewFile(answerFile, "answers")

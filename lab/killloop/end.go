@@ -96,15 +96,15 @@ func (l *loop) stats(ctx context.Context) (s cluster.AgentStats, err error) {
 
 // settled reports whether the agent has no session and no work.
 func settled(s *cluster.AgentStats) bool {
-	return s.Quiet && s.Sessions == 0 && s.Engines.AwaitingExit == 0 && s.Engines.Former == 0
+	return s.Quiet && s.Sessions == 0 && s.Engines.AwaitingExit == 0 && s.Engines.Previous == 0
 }
 
 // leaks describes what an agent without engines still holds, and tiers whose states do
 // not add up.
 func leaks(s *cluster.AgentStats) (found []string) {
 	if !settled(s) {
-		found = append(found, fmt.Sprintf("quiet %t, %d sessions, %d that await an exit, %d former ones",
-			s.Quiet, s.Sessions, s.Engines.AwaitingExit, s.Engines.Former))
+		found = append(found, fmt.Sprintf("quiet %t, %d sessions, %d that await an exit, %d previous ones",
+			s.Quiet, s.Sessions, s.Engines.AwaitingExit, s.Engines.Previous))
 	}
 	for _, p := range s.Pools {
 		if p.Pins != 0 {

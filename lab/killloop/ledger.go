@@ -184,9 +184,7 @@ func (l *ledger) engineEnded(name string, at int64) {
 			l.copies = append(l.copies, span{h.begun, at})
 			h.begun = 0
 		}
-		if h.end == 0 {
-			h.end = at
-		}
+		h.end = cmp.Or(h.end, at)
 	}
 }
 

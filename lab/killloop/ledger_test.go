@@ -1,11 +1,14 @@
 package killloop
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/cockroachdb/datadriven"
 )
 
 func grantNote(at int64, doc docID, slots ...proto.Slot) *note {
@@ -16,78 +19,31 @@ func settleNote(at int64, slots ...proto.Slot) *note {
 	return &note{Kind: noteSettle, Time: at, Slots: slots}
 }
 
-func TestSlotGrantedWhileSomebodyWritesItIsNoticed(t *testing.T) {
-	a := proto.Slot{Extent: 1, Index: 2, Generation: 5}
-	b := proto.Slot{Extent: 1, Index: 2, Generation: 6}
-	other := proto.Slot{Extent: 1, Index: 3, Generation: 6}
-	for _, c := range []struct {
-		name string
-		play func(l *ledger)
-		want uint64
-	}{
-		{"after it was settled", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("one", settleNote(20, a))
-			l.add("two", grantNote(21, 2, b))
-		}, 0},
-		{"another slot", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("two", grantNote(11, 2, other))
-		}, 0},
-		{"before it was settled", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("one", settleNote(20, a))
-			l.add("two", grantNote(19, 2, b))
-		}, 1},
-		{"before it was settled, and the note comes late", func(l *ledger) {
-			l.add("two", grantNote(19, 2, b))
-			l.add("one", grantNote(10, 1, a))
-			l.add("one", settleNote(20, a))
-		}, 1},
-		{"never settled", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("two", grantNote(30, 2, b))
-		}, 1},
-		{"settled by somebody else", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("three", settleNote(20, a))
-			l.add("two", grantNote(30, 2, b))
-		}, 1},
-		{"settled, resumed and settled again", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("one", settleNote(20, a))
-			l.add("two", grantNote(30, 2, b))
-			l.add("one", settleNote(40, a))
-		}, 1},
-		{"after its writer was killed", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.engineEnded("one", 20)
-			l.add("two", grantNote(21, 2, b))
-		}, 0},
-		{"before its writer was killed", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.engineEnded("one", 20)
-			l.add("two", grantNote(19, 2, b))
-		}, 1},
-		{"at the same generation", func(l *ledger) {
-			l.add("one", grantNote(10, 1, a))
-			l.add("one", settleNote(20, a))
-			l.add("two", grantNote(30, 2, a))
-		}, 1},
-		{"at an earlier generation", func(l *ledger) {
-			l.add("one", grantNote(10, 1, b))
-			l.add("one", settleNote(20, b))
-			l.add("two", grantNote(30, 2, a))
-			l.add("two", settleNote(40, a))
-		}, 1},
-	} {
+// TestLedgerScript runs the stories in testdata/ledger.txt. Each line of a story is what one
+// engine notes: its name, the time, and "grants SLOT@GENERATION", "settles SLOT@GENERATION" or
+// "ends". The answer is the number of slots that were granted while an engine wrote them.
+func TestLedgerScript(t *testing.T) {
+	datadriven.RunTest(t, "testdata/ledger.txt", func(t *testing.T, d *datadriven.TestData) string {
 		l := newLedger()
-		c.play(l)
-		l.audit()
-		if n := l.counts[faultDouble]; n != c.want {
-			t.Errorf("%s: %d faults, want %d: %q", c.name, n, c.want, l.texts)
+		for line := range strings.Lines(d.Input) {
+			var engine, verb string
+			var at int64
+			slot := proto.Slot{Extent: 1}
+			_, _ = fmt.Sscanf(line, "%s %d %s %d@%d", &engine, &at, &verb, &slot.Index, &slot.Generation)
+			switch verb {
+			case "grants":
+				l.add(engine, grantNote(at, 1, slot))
+			case "settles":
+				l.add(engine, settleNote(at, slot))
+			case "ends":
+				l.engineEnded(engine, at)
+			default:
+				t.Fatalf("%s: line %q", d.Pos, line)
+			}
 		}
-	}
+		l.audit()
+		return fmt.Sprintln(l.counts[faultDouble])
+	})
 }
 
 // filesOf returns a tier in which some blocks of a document are sealed.

@@ -11,7 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// lookupWait is how long a lookup may wait for the agent's disk.
+// lookupWait bounds the wait of a lookup for the agent's disk.
 const lookupWait = 50 * time.Millisecond
 
 // load is the pinned slots of a document that an engine is reading.

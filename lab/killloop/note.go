@@ -13,7 +13,7 @@ import (
 // kind is the kind of a note.
 type kind string
 
-// What engines and checkers tell the harness.
+// Messages of engines and checkers to the harness.
 const (
 	// noteGrant: the engine may write the slots, for blocks of the document. It comes
 	// before the first byte.
@@ -44,9 +44,9 @@ const (
 	faultDropped fault = "dropped_slots"  // slots that RESUME named and RESUMED did not keep
 	faultPin     fault = "broken_pins"    // pinned slots that changed their generation
 	faultRefused fault = "refusals"       // frames that the agent refused
-	faultDouble  fault = "double_grants"  // slots granted while somebody held them; found by the ledger
+	faultDouble  fault = "double_grants"  // slots granted while they were held; found by the ledger
 	faultSealed  fault = "sealed_lost"    // sealed blocks that LOOKUP does not find; found by the ledger
-	faultLeak    fault = "leaks"          // what is held when nobody is left; found at the end
+	faultLeak    fault = "leaks"          // slots held after all engines have ended; found at the end
 )
 
 // faults returns all faults in the order of the report.

@@ -1,6 +1,7 @@
 package killloop
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -43,12 +44,8 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Kills == 0 {
-		o.Kills = DefaultKills
-	}
-	if o.HostDir == "" {
-		o.HostDir = DefaultHostDir
-	}
+	o.Kills = cmp.Or(o.Kills, DefaultKills)
+	o.HostDir = cmp.Or(o.HostDir, DefaultHostDir)
 	if o.Out == nil {
 		o.Out = io.Discard
 	}

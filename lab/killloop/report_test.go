@@ -64,7 +64,7 @@ func TestWhatIsHeldWhenNobodyIsLeftIsALeak(t *testing.T) {
 		"busy":            func(s *cluster.AgentStats) { s.Quiet = false },
 		"session":         func(s *cluster.AgentStats) { s.Sessions = 1 },
 		"awaiting exit":   func(s *cluster.AgentStats) { s.Engines.AwaitingExit = 1 },
-		"former":          func(s *cluster.AgentStats) { s.Engines.Former = 1 },
+		"former":          func(s *cluster.AgentStats) { s.Engines.Previous = 1 },
 		"pin":             func(s *cluster.AgentStats) { s.Pools[0].Pins = 1 },
 		"granted":         func(s *cluster.AgentStats) { s.Pools[0].Host.Granted, s.Pools[0].Host.Free = 1, 1 },
 		"quarantined":     func(s *cluster.AgentStats) { s.Pools[0].Disk.Quarantined, s.Pools[0].Disk.Free = 1, 0 },
@@ -75,19 +75,6 @@ func TestWhatIsHeldWhenNobodyIsLeftIsALeak(t *testing.T) {
 		spoil(&s)
 		if len(leaks(&s)) == 0 {
 			t.Errorf("%s: no leak was found", name)
-		}
-	}
-}
-
-func TestBlocksInAscendingOrderFormRuns(t *testing.T) {
-	got := runs([]uint32{0, 1, 2, 5, 7, 8})
-	want := []blockRun{{0, 3}, {5, 1}, {7, 2}}
-	if len(got) != len(want) {
-		t.Fatalf("got %v, want %v", got, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("run %d is %v, want %v", i, got[i], want[i])
 		}
 	}
 }

@@ -97,10 +97,3 @@ func TestOnlyWhatIsSealedAtItsGenerationIsReadFromTheFiles(t *testing.T) {
 		t.Errorf("%d slots, %d used, %d torn; want 16, 5 and 1", got.Slots, got.Used, got.Torn)
 	}
 }
-
-func TestTierWithoutFilesHoldsNothing(t *testing.T) {
-	got, err := readTier(filepath.Join(t.TempDir(), "none"), true)
-	if err != nil || len(got.Sealed) != 0 || got.Slots != 0 {
-		t.Errorf("got %+v, error %v", got, err)
-	}
-}

@@ -182,7 +182,7 @@ func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot bl
 	return nil
 }
 
-// proveCheck is the negative control of served. It flips one bit of a block that
+// proveCheck returns the negative control of served. It flips one bit of a block that
 // served has just verified, through the engine's own mapping. The agent trusts live
 // host memory, so served gets the wrong byte and must count it. Then the bit is
 // flipped back. A background check of the agent may have seen it meanwhile.

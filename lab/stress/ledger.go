@@ -193,7 +193,7 @@ func (l *ledger) joined(ns kv.NamespaceID) {
 	maps.DeleteFunc(l.comeback, func(at place, _ *content) bool { return at.ns == ns })
 }
 
-// ending is how a life ends.
+// ending says how the life of an agent ends.
 type ending struct {
 	// flushed: the disk is as the manager knew it. lossless: every copy must be found
 	// again. reverted: the disk may be older than the last agent. dark: host memory is

@@ -30,7 +30,7 @@ const (
 	opGone
 	// opForget says that the processes of a session of an earlier agent are gone.
 	opForget
-	// opResetBlocks and opResetTier empty what nobody uses.
+	// opResetBlocks and opResetTier drop blocks that are not in use.
 	opResetBlocks
 	opResetTier
 	// opRetire has all engines of a namespace leave and closes its pool.
@@ -48,7 +48,7 @@ const (
 	numOpKinds = iota
 )
 
-// opWeights returns how often each operation comes, relative to the others.
+// opWeights returns the relative frequency of each operation.
 func opWeights() [numOpKinds]int {
 	return [numOpKinds]int{
 		opGrant: 185, opCommit: 162, opAbort: 25, opRegister: 40,

@@ -1,6 +1,7 @@
 package stress
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -34,7 +35,7 @@ const (
 
 // Options of a run. The zero value of a field is its default.
 type Options struct {
-	// Duration is how long streams are started, default DefaultDuration. Each
+	// Duration is the time in which streams are started, default DefaultDuration. Each
 	// configuration gets at least one whole stream.
 	Duration time.Duration
 	// Seed draws the first stream, and following numbers the next ones; 0 is a random
@@ -81,18 +82,12 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Duration == 0 {
-		o.Duration = DefaultDuration
-	}
+	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	for o.Seed == 0 {
 		o.Seed = kv.RandomID()
 	}
-	if o.Ops == 0 {
-		o.Ops = DefaultOps
-	}
-	if o.Parallel == 0 {
-		o.Parallel = 4
-	}
+	o.Ops = cmp.Or(o.Ops, DefaultOps)
+	o.Parallel = cmp.Or(o.Parallel, 4)
 	if o.Dir == "" {
 		o.Dir = os.TempDir()
 	}

@@ -127,18 +127,3 @@ func TestRunThatSawTooLittleFails(t *testing.T) {
 		}
 	}
 }
-
-func TestOptionsOutOfRangeNameTheField(t *testing.T) {
-	var out bytes.Buffer
-	for want, o := range map[string]Options{
-		"duration -1s":     {Duration: -time.Second, Out: &out},
-		"operations -1":    {Ops: -1, Out: &out},
-		"parallel":         {Parallel: -1, Out: &out},
-		"want one of host": {Config: "nonsense", Out: &out},
-		"output":           {},
-	} {
-		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v", o, err)
-		}
-	}
-}

@@ -81,7 +81,7 @@ func (w *world) boot() (err error) {
 			return err
 		}
 		if w.m, err = blockmgr.Open(w.cfg); err == nil {
-			return w.sortOut()
+			return w.forgetExited()
 		}
 		w.m = nil
 		if !w.v.faulty() {
@@ -97,10 +97,10 @@ func (w *world) boot() (err error) {
 	return fmt.Errorf("start of an agent: %w", err)
 }
 
-// sortOut tells a new agent which earlier sessions have no process left: its
-// predecessor heard of their end and died before it recorded that. The agent must know
+// forgetExited makes a new agent forget the previous sessions without a process: its
+// predecessor died before it recorded the end of these sessions. The agent must know
 // all other sessions.
-func (w *world) sortOut() error {
+func (w *world) forgetExited() error {
 	known := map[blockmgr.SessionID]bool{}
 	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
 	for _, f := range w.m.Previous() {
@@ -214,7 +214,7 @@ func (w *world) restart(how death, rng *rand.Rand) error {
 	}
 	for _, space := range rng.Perm(len(w.spaces)) {
 		if rng.IntN(4) == 0 {
-			continue // it is opened when somebody needs it
+			continue // a later operation opens it
 		}
 		if _, err := w.pool(space); err != nil {
 			return err

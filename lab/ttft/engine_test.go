@@ -91,22 +91,19 @@ type job struct {
 	first, last func()
 }
 
-func (j *job) size() int { return len(j.blocks) + 1 + j.output/blockSize }
+func (j *job) size() int { return len(j.locals) + 1 + j.output/blockSize }
 
 // serve takes a prompt in. It calls first and last when the first and the last token
 // of the answer are there.
 func (e *engine) serve(p *prompt, first, last func()) {
-	onDevice := e.device.prefix(p.blocks)
-	rest := p.blocks[onDevice:]
-	onHost := e.node.host.prefix(rest)
-	onDisk := e.node.disk.prefix(rest[onHost:])
+	onDevice := e.device.Prefix(p.sequence)
+	onHost := e.node.host.Prefix(p.sequence[onDevice:])
+	onDisk := e.node.disk.Prefix(p.sequence[onDevice+onHost:])
 	cached := onDevice + onHost + onDisk
-	e.device.use(p.blocks[:onDevice])
-	e.node.host.use(p.blocks[:onDevice+onHost])
-	e.node.disk.use(p.blocks[:cached])
+	e.device.use(p, onDevice)
 	e.waiting++
 	e.node.read(onDisk, func() {
-		e.node.host.put(p.blocks[:cached])
+		e.node.host.use(p, cached)
 		e.copy(onHost+onDisk, func() {
 			e.queue = append(e.queue, &job{p, p.tokens - cached*blockSize, first, last})
 			e.next()
@@ -135,7 +132,7 @@ func (e *engine) next() {
 		return
 	}
 	j := e.queue[0]
-	if e.writing > 0 && e.held+j.size() > e.device.capacity {
+	if e.writing > 0 && e.held+j.size() > e.node.hw.device {
 		return
 	}
 	e.queue = e.queue[1:]
@@ -150,9 +147,9 @@ func (e *engine) next() {
 func (e *engine) compute(j *job) {
 	took := float64(j.rest) / e.rate * (1 + slowdown*float64(e.writing))
 	e.loop.at(e.loop.now+stepTime+seconds(took), func() {
-		e.device.put(j.blocks)
-		e.node.host.put(j.blocks)
-		e.node.disk.put(j.blocks)
+		for _, c := range []*cache{e.device, e.node.host, e.node.disk} {
+			c.use(j.prompt, len(j.locals))
+		}
 		e.computing = false
 		e.writing++
 		j.first()

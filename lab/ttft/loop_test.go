@@ -1,21 +1,19 @@
 package ttft
 
 import (
-	"container/heap"
+	"slices"
 	"time"
 )
 
-// loop is the clock of a run and what is to happen.
+// loop is the clock of a run and the events to come, in the order of time.
 type loop struct {
 	now   time.Duration
-	queue eventQueue
-	made  int
+	queue []event
 }
 
 type event struct {
-	at   time.Duration
-	made int // of equal times the one made first comes first
-	do   func()
+	at time.Duration
+	do func()
 }
 
 // epoch is when runs begin.
@@ -24,13 +22,20 @@ var epoch = time.Unix(1_700_000_000, 0)
 // clock returns the time now.
 func (l *loop) clock() time.Time { return epoch.Add(l.now) }
 
-// at has do happen at a time that is not past.
+// at calls do at t, or now if t is past. Of equal times the first one that was given comes
+// first.
 func (l *loop) at(t time.Duration, do func()) {
-	l.made++
-	heap.Push(&l.queue, event{max(t, l.now), l.made, do})
+	t = max(t, l.now)
+	i, _ := slices.BinarySearchFunc(l.queue, t, func(e event, t time.Duration) int {
+		if e.at <= t {
+			return -1
+		}
+		return 1
+	})
+	l.queue = slices.Insert(l.queue, i, event{t, do})
 }
 
-// every has do happen again and again, until it is the only thing left.
+// every calls do again and again, until it is the only event left.
 func (l *loop) every(d time.Duration, do func()) {
 	l.at(l.now+d, func() {
 		do()
@@ -40,25 +45,12 @@ func (l *loop) every(d time.Duration, do func()) {
 	})
 }
 
-// run ends when nothing is left to happen.
+// run ends when no event is left.
 func (l *loop) run() {
 	for len(l.queue) > 0 {
-		e := heap.Pop(&l.queue).(event)
+		e := l.queue[0]
+		l.queue = l.queue[1:]
 		l.now = e.at
 		e.do()
 	}
-}
-
-type eventQueue []event
-
-func (q eventQueue) Len() int { return len(q) }
-func (q eventQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].made < q[j].made
-}
-func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *eventQueue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
 }

@@ -61,23 +61,17 @@ func newCluster(t *testing.T, hw *hardware, config schedule.Config) *cluster {
 func (c *cluster) addEngine(i int, rate float64, hw *hardware) {
 	if i%hw.perNode == 0 {
 		n := &node{loop: &c.loop, id: uint64(1000 + i), hw: hw}
-		n.host = newCache(kv.PoolOwner(n.id), kv.TierHost, hw.host, c.apply)
-		n.disk = newCache(kv.PoolOwner(n.id), kv.TierDisk, hw.disk, c.apply)
+		n.host = newCache(c.index, kv.PoolOwner(n.id), kv.TierHost, hw.host)
+		n.disk = newCache(c.index, kv.PoolOwner(n.id), kv.TierDisk, hw.disk)
 		c.nodes = append(c.nodes, n)
 	}
 	e := &engine{loop: &c.loop, id: kv.Worker{ID: kv.WorkerID(i + 1)}, rate: rate, node: c.nodes[len(c.nodes)-1]}
-	e.device = newCache(kv.WorkerOwner(e.id), kv.TierDevice, hw.device, c.apply)
+	e.device = newCache(c.index, kv.WorkerOwner(e.id), kv.TierDevice, hw.device)
 	c.engines[e.id] = e
 	if err := c.index.SetMember(e.id, e.node.id, true); err != nil {
 		c.t.Fatal(err)
 	}
 	c.estimator.SetWorker(e.id, e.node.id, "model")
-}
-
-func (c *cluster) apply(e *kvevent.RouterEvent) {
-	if err := c.index.Apply(e); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 // report has every owner report its load, over the wire.
@@ -102,13 +96,9 @@ func (c *cluster) send(r kvevent.LoadReport) {
 // route decides where a prompt goes and sends it there.
 func (c *cluster) route(number int, p *prompt) {
 	id := fmt.Sprint(number)
-	sequence := make([]kv.SequenceHash, len(p.blocks))
-	for i := range p.blocks {
-		sequence[i] = p.blocks[i].hash
-	}
 	c.index.Match(&c.matches, p.locals, index.Continuation)
 	result, err := c.scheduler.Schedule(context.Background(), &schedule.Request{
-		ID: id, Book: true, Tokens: p.tokens, BlockSize: blockSize, Sequence: sequence,
+		ID: id, Book: true, Tokens: p.tokens, BlockSize: blockSize, Sequence: p.sequence,
 		Members: c.matches.Members, Hits: c.matches.Hits, TrackPrefill: true,
 	})
 	if err != nil {

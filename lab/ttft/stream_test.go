@@ -13,9 +13,10 @@ import (
 type prompt struct {
 	at     time.Duration
 	locals []kv.LocalHash
-	blocks []block
-	tokens int
-	output int // tokens of the answer
+	// sequence has the hashes of the same blocks with their prefixes.
+	sequence []kv.SequenceHash
+	tokens   int
+	output   int // tokens of the answer
 }
 
 // traffic is what users do.
@@ -55,7 +56,7 @@ func (t *traffic) prompts() []*prompt {
 		when := at
 		for range 1 + min(9, int(rng.ExpFloat64()*3)) {
 			history = slices.Concat(history, fresh(rng, 2+rng.IntN(10)))
-			p := &prompt{at: seconds(when), locals: history, blocks: chain(history), output: 50 + rng.IntN(300)}
+			p := &prompt{at: seconds(when), locals: history, sequence: kv.AppendSequence(nil, history), output: 50 + rng.IntN(300)}
 			p.tokens = len(history)*blockSize + 1 + rng.IntN(blockSize-1)
 			all = append(all, p)
 			history = slices.Concat(history, fresh(rng, 1+p.output/blockSize))

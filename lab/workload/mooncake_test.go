@@ -1,8 +1,6 @@
 package workload
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -88,50 +86,6 @@ func TestBadTraceLineIsNamedWithFieldAndValue(t *testing.T) {
 	if _, err := ReadMooncake(strings.NewReader("\n\n"), "empty.jsonl", 0); err == nil || err.Error() != "empty.jsonl: no requests in it" {
 		t.Errorf("empty trace: error %v", err)
 	}
-}
-
-// The public traces are not part of the repository; where they lie beside it,
-// every line of them must be readable.
-func TestPublicTracesAreReadWhole(t *testing.T) {
-	files := sharedTraces(t)
-	for _, f := range files {
-		requests, err := ReadMooncakeFile(f, 0)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		tokens := 0
-		for i := range requests {
-			tokens += requests[i].NewTokens()
-		}
-		t.Logf("%s: %d requests, %d input tokens", filepath.Base(f), len(requests), tokens)
-	}
-}
-
-func sharedTraces(t *testing.T) []string {
-	t.Helper()
-	dir := os.Getenv("BLOCKYARD_SHARED")
-	if dir == "" {
-		root, err := os.Getwd()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for root != "/" {
-			if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-				break
-			}
-			root = filepath.Dir(root)
-		}
-		dir = filepath.Join(root, "..", "shared")
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "traces", "*.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		t.Skipf("no traces under %s; set BLOCKYARD_SHARED to where they lie", dir)
-	}
-	return files
 }
 
 func FuzzMooncakeLine(f *testing.F) {

@@ -11,7 +11,7 @@ import (
 const (
 	// maxItem is the largest item of a response in bytes: a frame may have 32 MiB.
 	maxItem = 32<<20 - twoPartHeader
-	// dumpedBlock and dumpedEvent are about the bytes of a block and of an event in a dump.
+	// dumpedBlock and dumpedEvent estimate the bytes of a block and of an event in a dump.
 	dumpedBlock = 57
 	dumpedEvent = 150
 	// restateEvery is the least time between two restatements because of large dumps.
@@ -41,7 +41,7 @@ func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	return s.dumpItem(q)
 }
 
-// answerFrom returns the sent events from start on; false when that takes a dump.
+// answerFrom returns the sent events from start on. It returns false when only a dump has them.
 func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -107,7 +107,7 @@ func (s *Source) makeDump() sharedDump {
 	return d
 }
 
-// restateInstead makes the source state everything again, unless it just did.
+// restateInstead makes the source restate its state, unless it did within restateEvery.
 func (s *Source) restateInstead() {
 	s.turn.Lock()
 	now := time.Now()

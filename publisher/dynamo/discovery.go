@@ -18,7 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// touchEvery is how often a record is touched. Readers delete a record that was not
+// touchEvery is the time between two touches of a record. Readers delete a record that was not
 // touched for ten seconds.
 const touchEvery = 3 * time.Second
 
@@ -27,8 +27,8 @@ type directory struct {
 	root string
 	log  *zap.Logger
 
-	// errors counts touches and removals that failed, restored the records that others had
-	// deleted.
+	// errors counts failed touches and removals, restored the records that other processes
+	// had deleted.
 	errors, restored atomic.Uint64
 
 	mu      sync.Mutex
@@ -38,8 +38,8 @@ type directory struct {
 // heldRecord is a record that this process keeps alive.
 type heldRecord struct {
 	content []byte
-	// deleted is called without locks, if not nil, after the record was found deleted and
-	// written again.
+	// deleted, unless nil, is called without locks after touch has restored the deleted
+	// record.
 	deleted func()
 }
 
@@ -47,7 +47,7 @@ func newDirectory(root string, log *zap.Logger) *directory {
 	return &directory{root: root, log: log, records: make(map[string]*heldRecord)}
 }
 
-// put writes a record and keeps it alive. An existing record is replaced.
+// put writes a record, replacing an existing one, and touches it from now on.
 func (d *directory) put(file string, record any, deleted func()) error {
 	content, err := json.Marshal(record)
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *directory) write(file string, content []byte) (err error) {
 	return os.Rename(tmp.Name(), file)
 }
 
-// remove deletes a record. A record that is gone already is no error.
+// remove deletes a record. A missing record is no error.
 func (d *directory) remove(file string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *directory) removeLocked(file string) {
 	delete(d.records, file)
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.errors.Add(1)
-		d.log.Warn("a discovery record stays behind", zap.Error(err))
+		d.log.Warn("a discovery record cannot be removed", zap.Error(err))
 	}
 }
 
@@ -131,7 +131,7 @@ func (d *directory) touchRecords() (callbacks []func()) {
 			err = d.write(file, r.content)
 			if err == nil {
 				d.restored.Add(1)
-				d.log.Warn("a discovery record had been deleted and is back", zap.String("file", filepath.Base(file)))
+				d.log.Warn("a deleted discovery record is restored", zap.String("file", filepath.Base(file)))
 				if r.deleted != nil {
 					callbacks = append(callbacks, r.deleted)
 				}
@@ -139,7 +139,7 @@ func (d *directory) touchRecords() (callbacks []func()) {
 		}
 		if err != nil {
 			d.errors.Add(1)
-			d.log.Warn("a discovery record cannot be kept alive", zap.Error(err))
+			d.log.Warn("a discovery record cannot be touched", zap.Error(err))
 		}
 	}
 	return callbacks
@@ -163,7 +163,7 @@ type endpointName struct {
 	Name      string `json:"name"`
 }
 
-// scope says what a record belongs to.
+// scope names the endpoint that a record belongs to.
 type scope struct {
 	Kind     string       `json:"kind"`
 	Endpoint endpointName `json:"endpoint"`
@@ -260,9 +260,9 @@ func (o *Options) recoveryTarget(address string, instance, publisher uint64) *in
 }
 
 const (
-	// recordLife is how long readers believe a record after it was touched.
+	// recordLife is the time for which readers accept a record after a touch.
 	recordLife = 10 * time.Second
-	// maxRecords bounds how many records of others are read, and maxRecord the bytes of
+	// maxRecords bounds the records of other processes that are read, maxRecord the bytes of
 	// each.
 	maxRecords = 1024
 	maxRecord  = 64 << 10
@@ -276,7 +276,7 @@ func (p *Plane) watchRivals() {
 		return
 	}
 	for file, w := range found {
-		p.log.Warn("another source speaks for a worker: routers ignore both while it lives",
+		p.log.Warn("another process publishes a worker of this plane: routers ignore both sources while it lives",
 			zap.Stringer("worker", w), zap.String("record", file))
 	}
 }

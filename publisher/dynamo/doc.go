@@ -1,4 +1,4 @@
-// Package dynamo publishes what a node's workers can reach to routers of NVIDIA Dynamo
+// Package dynamo publishes the blocks that a node's workers can reach to routers of NVIDIA Dynamo
 // 1.6, without a Dynamo process on the node. It writes their event plane (NATS) and their
 // discovery records (the file backend), and answers their recovery queries (the TCP
 // request plane).

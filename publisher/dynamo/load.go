@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// loadDebounce is how long a changed load waits for further changes.
+	// loadDebounce is the time for which a changed load waits for further changes.
 	loadDebounce = time.Millisecond
 	// maxLoads bounds the ranks whose load a plane follows.
 	maxLoads = 4096
@@ -52,7 +52,7 @@ func newLoads(conn Conn, subject string, log *zap.Logger) *loads {
 	}
 }
 
-// set notes a load.
+// set records the load of a rank, to be sent if it changed.
 func (l *loads) set(a kvevent.ActiveLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *loads) changed() []kvevent.ActiveLoad {
 	return all
 }
 
-// markSent notes that a load was sent.
+// markSent records that a load was sent.
 func (l *loads) markSent(a kvevent.ActiveLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

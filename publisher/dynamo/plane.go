@@ -24,8 +24,8 @@ import (
 // ErrClosed is the error of using a Plane after its Close.
 var ErrClosed = errors.New("dynamo plane is closed")
 
-// Plane speaks for the worker ranks of one Dynamo endpoint. It is safe for
-// concurrent use. Close it before its connection.
+// Plane publishes the worker ranks of one Dynamo endpoint. It is safe for concurrent use. Close
+// it before its connection.
 type Plane struct {
 	opt           Options
 	log           *zap.Logger
@@ -197,7 +197,7 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 	return s, nil
 }
 
-// PublishLoad publishes the load of a rank a moment later, if it changed. It never blocks.
+// PublishLoad publishes a changed load of a rank within loadDebounce. It never blocks.
 func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
 
 // forget removes a source's record and ends its recovery.

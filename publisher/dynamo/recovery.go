@@ -24,7 +24,7 @@ const (
 	// address. A router keeps one or two.
 	maxConnections     = 64
 	maxPeerConnections = 32
-	// maxReplies bounds the replies under way, each of at most 32 MiB.
+	// maxReplies bounds the concurrent replies, each of at most 32 MiB.
 	maxReplies = 8
 	// idleTimeout ends a connection without requests, frameTimeout one with an unfinished
 	// request, and ackTimeout one that does not read.
@@ -41,7 +41,7 @@ type recovery struct {
 	ctx         context.Context // ends with the server
 	cancel      context.CancelFunc
 	running     sync.WaitGroup
-	replies     chan struct{} // holds one element for each reply under way
+	replies     chan struct{} // holds one element for each unfinished reply
 
 	connections, connectionsRefused, badRequests atomic.Uint64
 	unknownPaths, overloads, dialBacksRefused    atomic.Uint64
@@ -99,7 +99,7 @@ func (r *recovery) find(path string) *Source {
 	return r.sources[path]
 }
 
-// accept is the goroutine that takes connections.
+// accept accepts connections until the listener closes. It runs in a goroutine of its own.
 func (r *recovery) accept() {
 	for {
 		c, err := r.listener.Accept()
@@ -173,8 +173,8 @@ func (r *recovery) leave(peer netip.Addr) {
 	}
 }
 
-// uncountCheck takes the plane's own check off the counters. No router was counted: no
-// record names the address yet.
+// uncountCheck resets the counters after the plane's own check. No router was counted, because
+// no record names the address yet.
 func (r *recovery) uncountCheck() {
 	r.connections.Store(0)
 	r.unknownPaths.Store(0)
@@ -263,8 +263,8 @@ func (r *recovery) reply(s *Source, q *request) error {
 	return nil
 }
 
-// linger waits for the reader to close. Bytes from the reader that nobody reads would
-// reset the connection before the reader has everything.
+// linger waits for the reader to close, and discards its bytes: unread bytes would reset the
+// connection before the reader has the whole answer.
 func linger(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTimeout))

@@ -21,8 +21,8 @@ const (
 	maxPayload = 64 << 10
 )
 
-// errMalformed is wrapped by errors about the content of a request. The rest of its
-// connection cannot be understood after that.
+// errMalformed marks errors in the content of a request. The rest of its connection cannot be
+// read.
 var errMalformed = errors.New("malformed request")
 
 // frame is a message of the request plane.

@@ -9,8 +9,8 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// maxEventBlocks is how many blocks an event may have on the wire. 512 take about 29 KiB,
-// which fits any message.
+// maxEventBlocks bounds the blocks of an event on the wire. 512 blocks take about 29 KiB, which
+// fits any message.
 const maxEventBlocks = 512
 
 // pauseRestating waits after a message of a restatement, as long as the pace asks for. A

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// tickEvery is how often a source looks at its connection and its clocks.
+	// tickEvery is the time between two checks of a source's connection and timers.
 	tickEvery = 250 * time.Millisecond
 	// A probe is an empty event: it shows routers when the last event was lost. Probes
 	// follow the last event after firstProbe, twice as long, and so on up to lastProbe,
 	// because a probe may be lost too.
 	firstProbe = time.Second
 	lastProbe  = time.Minute
-	// A live-only source states everything again after firstRefresh, twice as long, and so
-	// on up to lastRefresh. The last pause is longer when the source holds more than
-	// refreshRate blocks for each of its seconds.
+	// A live-only source restates its state after firstRefresh, twice as long, and so on up
+	// to lastRefresh. The last pause is longer for a source with more blocks than
+	// refreshRate times its seconds.
 	firstRefresh = time.Second
 	lastRefresh  = time.Minute
 	refreshRate  = 10_000
@@ -33,8 +33,8 @@ const (
 	// lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 8 * time.Second
-	// inboxEvents bounds the stream's events that wait, and sentEvents the sent events that
-	// a recovery query can get one by one.
+	// inboxEvents bounds the events of the stream in the inbox, sentEvents the sent events
+	// in the journal for recovery queries.
 	inboxEvents = 4096
 	sentEvents  = 1024
 )
@@ -69,15 +69,15 @@ type Source struct {
 	batch    []kvevent.RouterEvent // taken from the inbox
 	pieces   []kvevent.RouterEvent // numbered; the events of the next message
 	buf      []byte
-	// mustRestate: numbered events did not leave, or everything must be stated again for
-	// another reason.
+	// mustRestate: numbered events were not sent, or the state must be restated for another
+	// reason.
 	mustRestate  bool
 	disconnected bool      // no server was connected in the last turn
-	restatedAt   time.Time // when a dump was too large and everything was stated instead
+	restatedAt   time.Time // of the last restatement instead of a dump that was too large
 	// pace slows a restatement; nil at other times.
 	pace *publisher.Pace
-	// A probe is due at probeAt. A live-only source states everything again at refreshAt.
-	// A repair is not tried before retryAt.
+	// A probe is due at probeAt. A live-only source restates its state at refreshAt. A
+	// repair is not tried before retryAt.
 	probes, refreshes, retries  backoff.Pauses
 	probeAt, refreshAt, retryAt time.Time
 }
@@ -92,14 +92,14 @@ func (s *Source) Recoverable() bool { return s.recoverable }
 // blocks and may be called under the stream's lock.
 func (s *Source) Publish(events []kvevent.RouterEvent) { s.in.Add(events) }
 
-// HealthChanged notes the stream's health for Stats. Dynamo has no word for it: a stream
-// that lost events for good clears itself.
+// HealthChanged records the stream's health for Stats. Dynamo's protocol has no health: a
+// stream that lost events for good clears itself.
 func (s *Source) HealthChanged(h kvevent.Health) {
 	s.count.degraded.Store(h == kvevent.HealthDegraded)
 }
 
-// StateJoined notes that the stream's state grew without events: everything is stated
-// again. It never blocks.
+// StateJoined says that the stream's state grew without events: the source restates its state.
+// It never blocks.
 func (s *Source) StateJoined() { s.in.MarkDirty() }
 
 // Close ends the source. Routers forget its blocks when its record is gone. Close is
@@ -114,7 +114,7 @@ func (s *Source) Close() {
 	<-s.done
 }
 
-// run is the sending goroutine.
+// run sends the stream. It runs in a goroutine of its own.
 func (s *Source) run() {
 	defer close(s.done)
 	tick := time.NewTicker(tickEvery)
@@ -130,8 +130,8 @@ func (s *Source) run() {
 	}
 }
 
-// begin makes event 0 stand for the stream's present state. A recoverable source gives the
-// state to routers that ask; a live-only source states it in its first turn.
+// begin starts at the stream's present state, as of event 0. A recoverable source gives the
+// state to routers that ask; a live-only source sends it in its first turn.
 func (s *Source) begin() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -158,7 +158,8 @@ func (s *Source) beginRefreshes(now time.Time) {
 	s.refreshAt = now.Add(s.refreshes.NextBackOff())
 }
 
-// takeTurn repairs lost events or sends the waiting ones, and then does what is due.
+// takeTurn repairs lost events or sends the waiting ones. Then it sends a probe or a refresh
+// that is due.
 func (s *Source) takeTurn() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -186,14 +187,14 @@ func (s *Source) takeTurn() {
 	case !now.Before(s.probeAt):
 		pauses := s.probes
 		s.probe()
-		s.probes = pauses // a probe is an event and has begun the pauses anew
+		s.probes = pauses // sending the probe, which is an event, has restarted the pauses
 		s.probeAt = now.Add(s.probes.NextBackOff())
 	}
 }
 
-// reconnected handles a new connection: messages under way may be lost. After a probe a
-// router can ask for them. A live-only source states everything again, because its
-// routers would empty the rank.
+// reconnected handles a new connection: messages in flight may be lost. After a probe a router
+// can ask for them. A live-only source restates its state, because its routers would drop the
+// rank's blocks.
 func (s *Source) reconnected() {
 	switch {
 	case s.mustRestate:
@@ -204,7 +205,7 @@ func (s *Source) reconnected() {
 	}
 }
 
-// repair states everything again, behind a cleared event.
+// repair sends a cleared event and restates the state.
 func (s *Source) repair(now time.Time) {
 	if now.Before(s.retryAt) {
 		return
@@ -226,9 +227,8 @@ func (s *Source) longestRefresh() time.Duration {
 	return max(lastRefresh, time.Duration(blocks/refreshRate)*time.Second)
 }
 
-// restate sends everything that the stream holds. With clearFirst a cleared event comes
-// before it, and it replaces the waiting events that it includes. Otherwise these are sent
-// first.
+// restate sends the stream's whole state. With clearFirst it sends a cleared event first, and
+// drops the waiting events that the state includes. Otherwise it sends the waiting events first.
 func (s *Source) restate(clearFirst bool) {
 	events, last, _ := s.src.Snapshot()
 	if clearFirst {
@@ -261,15 +261,14 @@ func (s *Source) forwardEvents(last uint64) {
 	clear(s.batch)
 }
 
-// dump returns everything that the stream holds, and the id of the last sent event that it
-// includes.
+// dump returns the stream's whole state, and the id of the last sent event that it includes.
 func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	events, upTo, _ := s.src.Snapshot()
 	if s.in.Lost() {
-		// The dropped events have no ids: without a hole the other routers would not
-		// miss them.
+		// The dropped events have no ids. The gap tells the other routers that events are
+		// missing.
 		s.in.Resync(upTo)
 		s.sent.Skip()
 		s.mustRestate = true
@@ -289,8 +288,8 @@ func (s *Source) toWire(e *kvevent.RouterEvent) {
 	e.StartPosition, e.HasStart = 0, false
 }
 
-// recordDeleted handles that the source's record was deleted and written again: routers
-// have forgotten the rank. They ask a recoverable source themselves.
+// recordDeleted is called after the source's deleted record was restored. Routers have dropped
+// the rank. They query a recoverable source themselves; a live-only source restates its state.
 func (s *Source) recordDeleted() {
 	if !s.recoverable {
 		s.in.MarkDirty()

@@ -12,17 +12,17 @@ type SourceStats struct {
 	Events   uint64 `json:"events"`
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
-	// Waiting events are in the inbox now. Dropped events left it before they were
-	// numbered. Unsent events were numbered and not sent. A repair stands for all of these.
-	// AfterClose events came too late.
+	// Waiting events are in the inbox now. Dropped events left it without a number. Unsent
+	// events were numbered and not sent. A repair makes up for dropped and unsent events.
+	// AfterClose events came after Close.
 	Waiting    uint64 `json:"waiting" metric:",gauge"`
 	Dropped    uint64 `json:"dropped"`
 	Unsent     uint64 `json:"unsent"`
 	AfterClose uint64 `json:"after_close"`
 	// PublishErrors are messages that the connection refused.
 	PublishErrors uint64 `json:"publish_errors"`
-	// Repairs stated everything again behind a cleared event, Refreshes without one.
-	// Restated are the events of both, RestatePauses the pauses that spared readers.
+	// Repairs restated the state after a cleared event, Refreshes without one. Restated are
+	// the events of both, RestatePauses the pauses between their messages.
 	Repairs   uint64 `json:"repairs"`
 	Refreshes uint64 `json:"refreshes"`
 	Restated  uint64 `json:"restated"`
@@ -83,7 +83,7 @@ type PlaneStats struct {
 	LoadsDropped uint64 `json:"loads_dropped"`
 	// Connections came to the recovery server. ConnectionsRefused were too many, altogether
 	// or from one address. BadRequests could not be read, UnknownPaths named no source,
-	// Overloads came while too many replies were under way, DialBacksRefused named another
+	// Overloads came during too many unfinished replies, DialBacksRefused named another
 	// host's address, ReplyErrors were not sent to the end.
 	Connections        uint64 `json:"connections"`
 	ConnectionsRefused uint64 `json:"connections_refused"`

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may read nothing before it is cut off, and
-	// endTimeout the same once the hub closes.
+	// writeTimeout bounds the time in which a client reads nothing before its stream ends,
+	// endTimeout the time after the hub has begun to close.
 	writeTimeout = 5 * time.Second
 	endTimeout   = 500 * time.Millisecond
 )
@@ -36,7 +36,7 @@ func newClient(limit int, w http.ResponseWriter) *client {
 	return &client{limit: limit, control: http.NewResponseController(w), wake: publisher.NewAlarm()}
 }
 
-// offer queues a frame, which other clients share; false without room.
+// offer queues a frame, which other clients share. It returns false without room.
 func (c *client) offer(frame []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *client) offer(frame []byte) bool {
 }
 
 // take empties the queue into dst. The queue has room before the frames are written, so a
-// client has at most twice the limit under way.
+// client has at most twice the limit in queue and write together.
 func (c *client) take(dst [][]byte) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +61,8 @@ func (c *client) take(dst [][]byte) [][]byte {
 	return dst
 }
 
-// endWrite bounds a write under way by endTimeout. A writer without deadlines keeps those
-// of the server.
+// endWrite bounds an unfinished write by endTimeout. A writer without deadlines keeps the
+// server's.
 func (c *client) endWrite() { _ = c.control.SetWriteDeadline(time.Now().Add(endTimeout)) }
 
 // heartbeat returns the frame that says how many frames this client lost.

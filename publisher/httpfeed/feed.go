@@ -52,8 +52,8 @@ func (f *Feed) Stats() FeedStats {
 	return s
 }
 
-// Close sends what is queued, announces that the owner is gone, and ends the feed. It
-// is idempotent and waits for the feed's goroutine and for the answers under way.
+// Close sends the queued events, announces that the owner is gone, and ends the feed. It is
+// idempotent and waits for the feed's goroutine and for unfinished answers.
 func (f *Feed) Close() {
 	f.ended.Do(func() {
 		f.Feed.Close()
@@ -114,8 +114,8 @@ type snapshot struct {
 	held  bool
 }
 
-// dump writes everything that the owner holds. Meanwhile ranges are answered, and up to
-// maxDumps other dumps.
+// dump writes the owner's whole state. Ranges and up to maxDumps dumps are answered
+// concurrently.
 func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.Source) {
 	s, first := f.joinSnapshot()
 	defer f.leaveSnapshot(s)
@@ -147,6 +147,7 @@ func (f *Feed) joinSnapshot() (s *snapshot, first bool) {
 	return f.next, first
 }
 
+// leaveSnapshot ends a query's use of s. The last one makes room for another snapshot.
 func (f *Feed) leaveSnapshot(s *snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,8 +156,10 @@ func (f *Feed) leaveSnapshot(s *snapshot) {
 	}
 }
 
-// take waits until less than maxDumps are being written, and takes the snapshot. Later
-// queries get another one, so a snapshot is never older than the question.
+// take waits until fewer than maxDumps snapshots are being written. Then it sets s.dump, or
+// s.err when the feed closes, and closes s.taken. Queries that come after the dump has begun
+// get another snapshot, so no query gets a dump older than itself. If take sets s.held, the
+// last leaveSnapshot of s gives the element of f.dumps back.
 func (f *Feed) take(s *snapshot, src publisher.Source) {
 	defer close(s.taken)
 	held := false
@@ -170,7 +173,7 @@ func (f *Feed) take(s *snapshot, src publisher.Source) {
 	f.next, s.held = nil, held
 	f.mu.Unlock()
 	if held {
-		f.Count(func(s *FeedStats) { s.Snapshots++ })
+		f.Count(func(c *FeedStats) { c.Snapshots++ })
 		s.dump = publisher.TakeDump(src)
 	}
 }

@@ -100,8 +100,8 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	h.log.Info("a client has gone", zap.String("client", r.RemoteAddr), zap.Uint64("dropped", c.dropped.Load()), zap.NamedError("cause", err))
 }
 
-// catchUp writes the events after each cursor, as far as they are kept. Events that
-// come meanwhile wait in the client's queue; some of them may be written twice.
+// catchUp writes the events after each cursor that the journal still has. Events that
+// are published during catchUp wait in the client's queue; some may be written twice.
 func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error {
 	for _, at := range cursors {
 		f := h.feed(at.publisher)
@@ -185,13 +185,14 @@ type feedJSON struct {
 	Counters FeedStats `json:"counters"`
 }
 
-func (f *Feed) describe() (feedJSON, bool) {
+// describe returns the feed's description. ok is false for a feed without a source.
+func (f *Feed) describe() (j feedJSON, ok bool) {
 	src := f.Source()
 	if src == nil {
 		return feedJSON{}, false
 	}
 	s, meta := src.Status(), f.Meta()
-	j := feedJSON{
+	j = feedJSON{
 		PublisherID: fmt.Sprintf("%016x", f.PublisherID()), Owner: f.Owner().String(), Pool: meta.Pool,
 		Namespace: meta.Namespace.String(), Model: meta.Model, BlockSize: meta.BlockSize,
 		LastEventID: s.LastEventID, Digest: fmt.Sprintf("%016x", s.Digest), Blocks: s.Blocks, Health: s.Health,
@@ -203,6 +204,7 @@ func (f *Feed) describe() (feedJSON, bool) {
 	return j, true
 }
 
+// serveFeeds answers with the hub's counters and a description of each feed, as JSON.
 func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 	h.mu.Lock()
 	feeds := h.feedsLocked()

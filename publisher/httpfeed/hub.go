@@ -69,7 +69,7 @@ type Hub struct {
 	opt   Options
 	log   *zap.Logger
 	count hubCounters
-	// readTimeout is how long a client may read nothing before it is cut off.
+	// readTimeout is the time in which a client reads nothing before its stream ends.
 	readTimeout time.Duration
 	// ended is closed when the last frames are in the clients' queues. closed is closed
 	// when Close is done.
@@ -83,7 +83,7 @@ type Hub struct {
 	gone    FeedStats // of feeds that have ended
 }
 
-// hubCounters are Stats while they count.
+// hubCounters are the counters of Stats.
 type hubCounters struct {
 	frames, bytes, dropped, refused, cut atomic.Uint64
 }

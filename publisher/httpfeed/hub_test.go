@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,51 +16,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
-
-// TestAnnouncementsFollowTheEventsTheyName: the rule by which a consumer tells a loss
-// from what is still on its way; and a stream outlives the server's own timeouts.
-func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
-	s := serve(t, Options{AnnounceEvery: time.Millisecond})
-	c := s.follow("")
-	const total = 3000
-	var storing sync.WaitGroup
-	storing.Go(func() {
-		for i := range total {
-			s.source.Store(i*3+1, 3)
-		}
-	})
-	defer storing.Wait()
-	// The first announcement says where the stream begins for this client.
-	first := c.announcement(anyAnnouncement)
-	cursor, began := first.LastEventID, time.Now()
-	if first.Card != testCard || first.Pool != testMeta.Pool || first.Model != "m" || first.BlockSize != 16 {
-		t.Errorf("announcement %+v", first)
-	}
-	for cursor < total || time.Since(began) < 500*time.Millisecond {
-		a, e, _ := c.next()
-		switch {
-		case a != nil && a.LastEventID > cursor:
-			t.Fatalf("announcement of event %d after event %d", a.LastEventID, cursor)
-		case e != nil:
-			if len(e.Events) > kvevent.MaxEventsPerMessage {
-				t.Fatalf("%d events in one message", len(e.Events))
-			}
-			for i := range e.Events {
-				if id := e.Events[i].ID; id > cursor {
-					if id != cursor+1 {
-						t.Fatalf("event %d after event %d", id, cursor)
-					}
-					cursor = id
-				}
-			}
-		case a == nil:
-			t.Fatal("the stream ended")
-		}
-	}
-	if got := s.hub.Stats(); got.Dropped != 0 || got.Clients != 1 {
-		t.Errorf("stats %+v", got)
-	}
-}
 
 // TestAClientMayLeaveEventsOut: it is told who is there, and not what they hold.
 func TestAClientMayLeaveEventsOut(t *testing.T) {

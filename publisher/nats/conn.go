@@ -215,7 +215,7 @@ func (n *Conn) maxMessage() int {
 	return defaultPayload
 }
 
-// nameTimeout is how long an agent waits for an answer from another agent of its node
+// nameTimeout bounds the wait for an answer of another agent with the node's
 // name. An agent whose process or host is gone does not answer.
 const nameTimeout = time.Second
 
@@ -267,7 +267,7 @@ func (n *Conn) askForName(ctx context.Context, subject string, self kvevent.Node
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil
 	case err != nil:
-		n.log.Info("whoever has this node's name does not answer", zap.String("node", n.opt.Node), zap.Error(err))
+		n.log.Info("no agent answers for this node's name", zap.String("node", n.opt.Node), zap.Error(err))
 		return nil
 	}
 	other, err := kvevent.DecodeNodeClaim(m.Data)

@@ -195,18 +195,3 @@ func TestRangesAreAnsweredBetweenChunks(t *testing.T) {
 		t.Errorf("a million blocks in %d chunks", chunks)
 	}
 }
-
-// TestEmptyJournalIsAnsweredByADump: a feed that made no event yet, but whose
-// owner holds something, has nothing to answer a range from.
-func TestEmptyJournalIsAnsweredByADump(t *testing.T) {
-	srv := startServer(t, EmbeddedOptions{})
-	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Hour})
-	c.announcement(func(*kvevent.Announcement) bool { return true })
-	for _, start := range []uint64{1, 7} {
-		reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: start, HasStart: true})
-		if reply.Kind != kvevent.QueryTreeDump || reply.LastEventID != src.Status().LastEventID {
-			t.Errorf("from %d: %s up to %d", start, reply.Kind, reply.LastEventID)
-		}
-	}
-}

@@ -25,7 +25,7 @@ type EmbeddedOptions struct {
 	Token string
 	// MaxPayload is the largest message in bytes; default 1 MiB.
 	MaxPayload int32
-	// MaxConnections is how many clients may be connected; 0 means 65,536.
+	// MaxConnections bounds the connected clients; 0 means 65,536.
 	MaxConnections int
 	// StoreDir is the directory for JetStream's streams. A server that starts with the
 	// directory of an earlier one has its streams. Empty: no JetStream.

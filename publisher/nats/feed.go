@@ -91,9 +91,9 @@ func (f *Feed) Attach(src publisher.Source) error {
 	})
 }
 
-// Close sends what is queued, announces that the owner is gone, and ends the feed. It
-// is idempotent and waits for the feed's goroutines. The error is that the server did
-// not confirm in time; the missing announcements will then tell the consumers.
+// Close sends the queued events, announces that the owner is gone, and ends the feed. It is
+// idempotent and waits for the feed's goroutines. An error means that the server did not
+// confirm in time; consumers then find out by the missing announcements.
 func (f *Feed) Close() error {
 	f.closing.Do(func() {
 		f.Feed.Close()

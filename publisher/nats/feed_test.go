@@ -2,7 +2,6 @@ package nats
 
 import (
 	"errors"
-	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,58 +50,6 @@ func startFeed(t *testing.T, o Options) (*Conn, *Feed, *publishertest.Source) {
 		t.Fatal(err)
 	}
 	return n, f, src
-}
-
-func TestAnnouncementsFollowTheEventsTheyName(t *testing.T) {
-	srv := startServer(t, EmbeddedOptions{})
-	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, Options{URL: srv.URL(), AnnounceEvery: time.Millisecond})
-	if f.PublisherID() == 0 || f.PublisherID() >= 1<<53 {
-		t.Errorf("publisher id %d", f.PublisherID())
-	}
-	const total = 2000
-	go func() {
-		for i := range total {
-			src.Store(i*3+1, 3)
-		}
-	}()
-	var cursor, sequence uint64
-	seen := make(map[kv.SequenceHash]struct{})
-	for cursor < total {
-		e, a := c.next()
-		if a != nil {
-			if a.LastEventID > cursor {
-				t.Fatalf("announcement of event %d after event %d", a.LastEventID, cursor)
-			}
-			if a.LastEventID == cursor && a.Digest != publishertest.Digest(seen) {
-				t.Fatalf("digest at event %d differs", cursor)
-			}
-			continue
-		}
-		if e.PublisherID != f.PublisherID() || e.Sequence != sequence || e.Topic != kvevent.Topic {
-			t.Fatalf("envelope %d of %d, want %d of %d", e.Sequence, e.PublisherID, sequence, f.PublisherID())
-		}
-		sequence++
-		for i := range e.Events {
-			if e.Events[i].ID != cursor+1 {
-				t.Fatalf("event %d after %d", e.Events[i].ID, cursor)
-			}
-			cursor++
-		}
-		maps.Copy(seen, publishertest.Blocks(e.Events))
-	}
-	a := c.announcement(func(a *kvevent.Announcement) bool { return a.LastEventID == total })
-	publishertest.Eventually(t, "the last message to be counted", func() bool { return f.Stats().Events == total })
-	want := kvevent.Announcement{
-		PublisherID: f.PublisherID(), Owner: testOwner, Pool: 9, Namespace: testMeta.Namespace, Model: "m", BlockSize: 16,
-		LastEventID: total, Digest: publishertest.Digest(seen), Blocks: 3 * total, Health: kvevent.HealthExact,
-	}
-	if *a != want {
-		t.Errorf("announcement %+v, want %+v", *a, want)
-	}
-	if s := f.Stats(); s.Events != total || s.Skipped != 0 || s.PublishErrors != 0 || s.Unsent != 0 {
-		t.Errorf("stats %+v", s)
-	}
 }
 
 func TestCloseSendsWhatIsQueuedAndThenGone(t *testing.T) {

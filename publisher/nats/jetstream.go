@@ -27,12 +27,12 @@ import (
 type JetStream struct {
 	// Stream is the stream's name; default kvevent.StreamName of the cluster.
 	Stream string
-	// MaxAge is how long a message is kept, at least 1 s; default 1 h.
+	// MaxAge is the time for which a message is kept, at least 1 s; default 1 h.
 	MaxAge time.Duration
 	// MaxBytes bounds the kept bytes, at least 1 MiB; default 1 GiB. The oldest messages go
 	// first.
 	MaxBytes int64
-	// Replicas is how many servers keep the stream, 1..5; default 1.
+	// Replicas is the number of servers that keep the stream, 1..5; default 1.
 	Replicas int
 }
 
@@ -135,7 +135,7 @@ func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 			}
 		}
 		if err := k.ensure(ctx, conn); err != nil && ctx.Err() == nil {
-			k.log.Warn("JetStream does not keep the events yet; trying on", zap.Error(err))
+			k.log.Warn("JetStream does not keep the events yet; the agent tries again", zap.Error(err))
 			retry.Reset(pauses.NextBackOff())
 		}
 	}

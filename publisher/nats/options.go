@@ -27,7 +27,7 @@ type Options struct {
 	Node string
 	// Name is the connection's name in the server's monitoring; default "blockyard".
 	Name string
-	// ConnectTimeout is how long Connect waits for the first connection before it connects
+	// ConnectTimeout bounds the wait of Connect for the first connection; then Connect connects
 	// in the background; default 2 s.
 	ConnectTimeout time.Duration
 	// ReconnectWait is the pause between attempts to connect; default 250 ms.

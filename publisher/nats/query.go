@@ -19,10 +19,10 @@ const (
 	// long answer does not fill the server's buffers faster than it forwards.
 	flushEvery   = 16
 	flushTimeout = 2 * time.Second
-	// keepDump is how long a dump is kept for the next query, and for a reader of its
-	// parts.
+	// keepDump is the time for which a dump is kept for the next query, and for a reader of
+	// its parts.
 	keepDump = 10 * time.Second
-	// maxPartChunks bounds what one request for a part of an answer gets.
+	// maxPartChunks bounds the chunks in the answer to one request for a part.
 	maxPartChunks = 64
 )
 
@@ -39,7 +39,7 @@ type answerer struct {
 	held bool
 	// id names dump to the readers of its parts; a feed gives out each id once.
 	id uint64
-	// readUntil is how long dump stays as it is for a reader of its parts.
+	// readUntil is the time until which dump is not replaced, for a reader of its parts.
 	readUntil time.Time
 	idle      *time.Timer
 	buf       []byte
@@ -52,7 +52,7 @@ type waiter struct {
 	maxChunks uint32
 }
 
-// answer is the goroutine that answers queries.
+// answer answers queries. It runs in a goroutine of its own.
 func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
 	defer a.idle.Stop()
@@ -73,7 +73,7 @@ func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	}
 }
 
-// takeWaiting takes the requests that wait now.
+// takeWaiting takes the queued requests.
 func (a *answerer) takeWaiting() {
 	for range queryQueue {
 		select {
@@ -131,7 +131,7 @@ func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 	return true
 }
 
-// firstChunks cuts events down to what fits into n messages; 0 is no bound.
+// firstChunks returns the first events that fit into n messages; n 0 for all.
 func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent.RouterEvent {
 	if n == 0 {
 		return events
@@ -191,7 +191,7 @@ func (a *answerer) refresh(now time.Time) (taken bool) {
 }
 
 // beingRead reports whether the dump has to stay as it is for a reader of its parts,
-// and every other reader can go on with events of the journal.
+// and every other reader can continue with events of the journal.
 func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
 	if !now.Before(a.readUntil) || status.LastEventID <= a.dump.Last {
 		return false
@@ -268,9 +268,9 @@ func (a *answerer) void(answers int) {
 	a.feed.Count(func(s *publisher.FeedStats) { s.VoidAnswers += uint64(answers) })
 }
 
-// pause waits until the server has taken what was sent and d has passed. Meanwhile it
-// answers other queries, if mayAnswer is set. It returns false when the server does not
-// take what was sent, or when the feed is closing.
+// pause waits until the server has taken the sent messages and d has passed. With mayAnswer it
+// answers other queries while it waits. It returns false when the server does not take the
+// messages, or when the feed is closing.
 func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 	f := a.feed
 	if f.Stopped() || f.wire.conn.conn.FlushTimeout(flushTimeout) != nil {

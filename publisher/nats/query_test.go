@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
@@ -91,24 +90,6 @@ func TestQueryAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	publishertest.Eventually(t, "the request without reply subject", func() bool { return f.Stats().BadQueries == 2 })
-}
-
-func TestQueryOlderThanTheJournalGetsADump(t *testing.T) {
-	srv := startServer(t, EmbeddedOptions{})
-	c := newConsumer(t, srv.URL())
-	_, f, src := startFeed(t, Options{URL: srv.URL()})
-	c.announcement(func(*kvevent.Announcement) bool { return true })
-	for i := range publisher.JournalEvents + 50 {
-		src.Store(i+1, 1)
-	}
-	reply, _ := c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 50, HasStart: true})
-	if reply.Kind != kvevent.QueryTreeDump || publishertest.Digest(publishertest.Blocks(reply.Events)) != src.Status().Digest {
-		t.Errorf("event 50: %s", reply.Kind)
-	}
-	reply, _ = c.ask(f.PublisherID(), kvevent.QueryRequest{StartID: 51, HasStart: true})
-	if reply.Kind != kvevent.QueryEvents || len(reply.Events) != publisher.JournalEvents {
-		t.Errorf("event 51: %s with %d events", reply.Kind, len(reply.Events))
-	}
 }
 
 func TestConnectErrorsNameTheFieldAndHideCredentials(t *testing.T) {

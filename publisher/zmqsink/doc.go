@@ -24,13 +24,13 @@
 //
 // Slow subscribers: a batch waits a second for room in a subscriber's queue. After that a
 // single subscriber stalls the sink until it reads, and then gets the whole state. Among
-// several subscribers the others get the batch, and the state is announced again after a
+// several subscribers the other ones get the batch, and the state is announced again after a
 // second, two, four, and so on up to ten minutes.
 //
 // Locks: the stream's lock, then the inbox's. One goroutine uses the sockets, and calls
 // source and tokens without a lock.
 //
-// Ownership: the creator of a Sink closes it. Close sends what is queued, for at most
+// Ownership: the creator of a Sink closes it. Close sends the queued batches, for at most
 // about a second. Publish, Raw and StateJoined never block and may be called from any
 // goroutine.
 //

@@ -20,7 +20,7 @@ type Tokens interface {
 // estimate of the payload.
 const maxBatchBytes = 256 << 10
 
-// blockState is what the subscribers know of a block: the tiers in which it was
+// blockState says what was announced of a block: the tiers in which it was
 // announced, and the tiers in which it is pending. at is its index in pendingBlocks plus
 // one, 0 for none. root says that the block is the first of its sequence; it is set only
 // with at.
@@ -201,7 +201,7 @@ func (enc *encoder) removed(e *kvevent.RouterEvent) {
 	}
 }
 
-// forget notes that h left tier t. It reports whether h had been announced there.
+// forget records that h left tier t. It reports whether h had been announced there.
 func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (said bool) {
 	in := enc.states[h]
 	said = in.announced.Has(t)

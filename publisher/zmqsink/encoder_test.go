@@ -2,7 +2,6 @@ package zmqsink
 
 import (
 	"encoding/hex"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -169,41 +168,11 @@ func TestBlockWithoutTokensIsLeftOutWithWhatFollowsIt(t *testing.T) {
 	}
 }
 
-// The pool of a restarted agent has blocks of which nobody has told the tokens; an
-// engine that loads one tells them.
-func TestBlockThatWasLeftOutIsSaidWhenItsTokensAreKnown(t *testing.T) {
-	tokens := knownTokens{}
-	s := newRecordedEncoder(tokens)
-	s.say(storedIn(kv.TierDisk, 0, 1, 2), storedIn(kv.TierHost, 0, 1), storedIn(kv.TierExternal, 0, 1), removedFrom(kv.TierExternal, 1))
-	if len(s.payloads) != 0 {
-		t.Fatal("a block was said without its tokens")
-	}
-	tokens[1], tokens[2] = block(1, 1, 1, 1), block(2, 2, 2, 2)
-	s.say(storedIn(kv.TierDevice, 0, 1, 2))
-	said := make(map[string]int)
-	for _, e := range decode(t, s.payloads[0]) {
-		said[e.Medium] += len(e.BlockHashes)
-	}
-	if want := map[string]int{"GPU": 2, "CPU_TIER1": 1, "CPU_TIER2": 2}; !maps.Equal(said, want) || s.known != 2 {
-		t.Errorf("said %v, want %v; %d blocks are known", said, want, s.known)
-	}
-}
-
 func TestBlockThatIsNoWholeBlockIsLeftOut(t *testing.T) {
 	s := newRecordedEncoder(knownTokens{1: block(1, 1, 1), 2: {Tokens: []uint32{1, 2}, BlockSize: 2}})
 	s.say(storedIn(kv.TierDevice, 0, 1), storedIn(kv.TierDevice, 0, 2))
 	if len(s.payloads) != 0 || s.counters.unknownTokens.Load() != 2 {
 		t.Errorf("%d batches, %d left out", len(s.payloads), s.counters.unknownTokens.Load())
-	}
-}
-
-func TestBlockThatWasSaidIsNotSaidAgain(t *testing.T) {
-	s := newRecordedEncoder(knownTokens{1: block(1, 1, 1, 1)})
-	s.say(storedIn(kv.TierDevice, 0, 1))
-	s.say(storedIn(kv.TierDevice, 0, 1))
-	s.say(storedIn(kv.TierHost, 0, 1))
-	if len(s.payloads) != 2 || decode(t, s.payloads[1])[0].Medium != "CPU_TIER1" {
-		t.Errorf("said %q", s.payloads)
 	}
 }
 

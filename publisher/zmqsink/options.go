@@ -25,10 +25,10 @@ const (
 
 // Options configure a Sink.
 type Options struct {
-	// Bind is where subscribers connect: tcp://HOST:PORT, where HOST is an address or
+	// Bind is the endpoint for subscribers: tcp://HOST:PORT, where HOST is an address or
 	// * for all, and PORT is 0 or * for any that is free; or ipc://PATH.
 	Bind string
-	// ReplayBind is where replays are asked for. Empty means Bind's port plus 1000, or
+	// ReplayBind is the endpoint for replay requests. Empty means Bind's port plus 1000, or
 	// Bind's path plus "-replay". It must differ from Bind, and from the endpoints of the
 	// engine's other ranks.
 	ReplayBind string
@@ -38,19 +38,20 @@ type Options struct {
 	BlockSize uint32
 	// Topic is the first frame of every batch; may be empty.
 	Topic string
-	// Buffer is how many batches are held for replays, up to 64 MiB of them; 0 means
+	// Buffer is the number of batches held for replays, up to 64 MiB of them; 0 means
 	// 10,000.
 	Buffer int
-	// HWM is how many batches may wait for a slow subscriber; 0 means 10,000. The next
+	// HWM bounds the batches that wait for a slow subscriber; 0 means 10,000. The next
 	// batch waits for room, and then goes to the other subscribers.
 	HWM int
 	// ReannounceEvery is the least time between two announcements of the whole state;
-	// 0 means a second.
+	// 0 means a second. After an announcement without subscribers, the next subscriber
+	// does not wait for it.
 	ReannounceEvery time.Duration
 	// Log may be nil.
 	Log *zap.Logger
 
-	// roomTimeout is how long a batch waits for a subscriber without room; 0 means a second.
+	// roomTimeout bounds the wait of a batch for a subscriber without room; 0 means a second.
 	roomTimeout time.Duration
 }
 
@@ -107,7 +108,7 @@ func replayOf(bind string) (string, error) {
 	}
 	port, err := strconv.Atoi(bind[colon+1:])
 	if err != nil || port < 1 || port+replayOffset > maxPort {
-		return "", fmt.Errorf("bind %q: want a port from 1 to %d, or a replay bind besides", bind, maxPort-replayOffset)
+		return "", fmt.Errorf("bind %q: want a port from 1 to %d, or a replay bind", bind, maxPort-replayOffset)
 	}
 	return bind[:colon+1] + strconv.Itoa(port+replayOffset), nil
 }

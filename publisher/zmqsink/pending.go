@@ -28,7 +28,7 @@ type pendingBlock struct{ hash, parent kv.SequenceHash }
 // the first blocks of a prompt does not store them again.
 type pendingBlocks struct {
 	blocks []pendingBlock // a block is at blockState.at-1
-	cursor int            // where the sweep goes on
+	cursor int            // where the sweep continues
 	// hastened blocks were stored behind a pending one. A request just brought the tokens
 	// of their ancestors, most of the time.
 	hastened []kv.SequenceHash

@@ -14,20 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// saidNow are the blocks by medium that the recorded batches store, which are
-// forgotten then.
-func (s *recordedEncoder) saidNow(t *testing.T) map[string][]kv.EngineHash {
-	t.Helper()
-	said := make(map[string][]kv.EngineHash)
-	for _, p := range s.payloads {
-		for _, e := range decode(t, p) {
-			said[e.Medium] = append(said[e.Medium], e.BlockHashes...)
-		}
-	}
-	s.payloads = nil
-	return said
-}
-
 // chainOf makes the tokens of blocks 1 to n.
 func chainOf(n kv.SequenceHash) knownTokens {
 	tokens := make(knownTokens)
@@ -35,29 +21,6 @@ func chainOf(n kv.SequenceHash) knownTokens {
 		tokens[h] = block(uint32(h), 2, 3, 4)
 	}
 	return tokens
-}
-
-// An engine that holds a system prompt does not store it again: only what comes
-// behind it shows that it is used.
-func TestBlocksFromBeforeARestartAreSaidWhenTheyAreUsed(t *testing.T) {
-	tokens := knownTokens{}
-	s := newRecordedEncoder(tokens)
-	s.say(storedIn(kv.TierDevice, 0, 1, 2), storedIn(kv.TierHost, 0, 1, 2, 3))
-	s.stateAnnounced(time.Now())
-	maps.Copy(tokens, chainOf(5))
-	s.say(storedIn(kv.TierDevice, 3, 4, 5))
-	if len(s.payloads) != 0 {
-		t.Fatal("a block was said before those before it")
-	}
-	s.queue.cursor = 4 // so that the sweep comes to the last ones first
-	s.retry(time.Now())
-	want := map[string][]kv.EngineHash{"GPU": {1, 2, 4, 5}, "CPU_TIER1": {1, 2, 3}}
-	if said := s.saidNow(t); !maps.EqualFunc(said, want, slices.Equal) {
-		t.Errorf("said %v, want %v", said, want)
-	}
-	if n := &s.counters; s.known != 5 || n.left.Load() != 0 || n.recovered.Load() != 5 || n.retries.Load() != 5 || !s.queue.due().IsZero() {
-		t.Errorf("%d known, %d left, %d of %d retries", s.known, n.left.Load(), n.recovered.Load(), n.retries.Load())
-	}
 }
 
 // A request that finds all its blocks stores none.

@@ -32,7 +32,9 @@ type sender struct {
 	// due: the whole state has to be announced, as soon as earliest allows.
 	due       bool
 	lastState time.Time
-	slow      slowSubscribers
+	// unheard: there was no subscriber at lastState.
+	unheard bool
+	slow    slowSubscribers
 }
 
 func newSender(s *Sink, tokens Tokens) *sender {
@@ -54,9 +56,9 @@ func (n *sender) run() {
 	for {
 		found, err := n.sockets.wait(n.wake())
 		if err != nil {
-			// libzmq itself is broken: nothing can be sent any more.
+			// libzmq itself has failed: no batch can be sent.
 			n.count.sendErrors.Add(1)
-			n.sink.opt.Log.Error("the event sink cannot go on", zap.Stringer("owner", n.sink.owner), zap.Error(err))
+			n.sink.opt.Log.Error("the ZMQ stream has ended: libzmq failed", zap.Stringer("owner", n.sink.owner), zap.Error(err))
 			return
 		}
 		n.serve(found)
@@ -83,7 +85,7 @@ func (n *sender) serve(found found) {
 	}
 }
 
-// wake returns when the goroutine has something to do of its own; zero is never.
+// wake returns the time of the next retry, catch-up or announcement; zero for none.
 func (n *sender) wake() (at time.Time) {
 	times := []time.Time{n.retryDue(), n.catchUpDue()}
 	if n.due && !n.slow.stalled {
@@ -106,10 +108,16 @@ func (n *sender) retryDue() time.Time {
 	return n.encoder.queue.due()
 }
 
-// earliest returns when the whole state may be announced next.
-func (n *sender) earliest() time.Time { return n.lastState.Add(n.sink.opt.ReannounceEvery) }
+// earliest returns when the whole state may be announced next. The first subscriber after an
+// announcement to nobody does not wait: until then it believes what an earlier agent said.
+func (n *sender) earliest() time.Time {
+	if n.unheard && n.count.subscribers.Load() > 0 {
+		return n.lastState
+	}
+	return n.lastState.Add(n.sink.opt.ReannounceEvery)
+}
 
-// sendQueued sends what was queued, and reports whether the sink is closing. Events
+// sendQueued sends the queued events, and reports whether the sink is closing. Events
 // behind missing ones wait for the whole state.
 func (n *sender) sendQueued() (closing bool) {
 	dirty := n.sink.inbox.Begin()
@@ -136,7 +144,7 @@ func (n *sender) sendQueued() (closing bool) {
 
 // announceState sends a clear and then the whole state.
 func (n *sender) announceState() {
-	n.lastState = time.Now()
+	n.lastState, n.unheard = time.Now(), n.count.subscribers.Load() == 0
 	events, last, _ := n.sink.src.Snapshot()
 	n.due = !n.sink.inbox.Resync(last)
 	n.encoder.clear()
@@ -226,9 +234,9 @@ func (n *sender) readSubscriptions() {
 	}
 }
 
-// answerReplays answers every request that has arrived, and ignores other messages as
-// vLLM does. A request from before the oldest held batch gets the batches from there on;
-// the first number shows that.
+// answerReplays answers every replay request that has arrived. It counts other messages and
+// does not answer them, as vLLM does. A request from before the oldest held batch gets the
+// batches from there on; the sequence number of the first batch shows that.
 func (n *sender) answerReplays() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.router)

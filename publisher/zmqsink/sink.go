@@ -90,7 +90,7 @@ func (s *Sink) Raw(payload []byte) {
 // again.
 func (s *Sink) StateJoined() { s.inbox.MarkDirty() }
 
-// Close sends what is queued, for at most about a second, and closes the sockets. It
+// Close sends the queued batches, for at most about a second, and closes the sockets. It
 // is idempotent.
 func (s *Sink) Close() {
 	s.closing.Store(true)
@@ -130,8 +130,9 @@ type rawQueue struct {
 	closed   bool
 }
 
-// add keeps a payload. Without room it drops the payload and marks the place; the mark
-// may go beyond the bounds by one.
+// add queues a payload and returns rawQueued. Without room it drops the payload and returns
+// rawDropped; payloads dropped in a row leave one nil in the queue, which may exceed the bound
+// by one. add returns rawClosed after close.
 func (q *rawQueue) add(payload []byte) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

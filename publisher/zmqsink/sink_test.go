@@ -89,6 +89,25 @@ func TestManySubscribersShareOneAnnouncement(t *testing.T) {
 	}
 }
 
+// A restarted agent announces its pool's blocks before subscribers are back. Their old state
+// is wrong until they get the new one.
+func TestStateAnnouncedToNobodyDelaysNoSubscriber(t *testing.T) {
+	s := newStream()
+	sink := startSink(t, s, func(o *Options) { o.ReannounceEvery = time.Hour })
+	s.held[place{1, host}] = struct{}{}
+	sink.StateJoined()
+	waitFor(t, "the state is announced", func() bool { return sink.Stats().Reannounced == 1 })
+	sub := subscribe(t, sink.Endpoint())
+	sub.untilHolds(place{1, host})
+	subscribe(t, sink.Endpoint())
+	waitFor(t, "the second subscription", func() bool { return sink.Stats().Subscriptions == 2 })
+	s.store(device, 1, 1)
+	sub.untilHolds(place{1, host}, place{1, device})
+	if n := sink.Stats().Reannounced; n != 2 {
+		t.Errorf("announced %d times, want 2", n)
+	}
+}
+
 func TestReplayHasEveryBatchThatIsHeld(t *testing.T) {
 	s := newStream()
 	sink := startSink(t, s, func(o *Options) { o.Buffer = 3 })

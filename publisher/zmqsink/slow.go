@@ -25,12 +25,12 @@ const (
 // libzmq does not say when the slow one reads again.
 type slowSubscribers struct {
 	// stalled: the only subscriber has no room. Nothing is sent until it takes waiting,
-	// and then the whole state is announced. nextTry is when to try.
+	// and then the whole state is announced. nextTry is the time of the next try.
 	stalled    bool
 	waiting    []byte
 	waitingSeq uint64
 	nextTry    time.Time
-	// next is when to announce the state because one of several subscribers missed a
+	// next is the time to announce the state because one of several subscribers missed a
 	// batch; zero: none did. The pauses double, so a subscriber that never keeps up costs
 	// the others little.
 	next   time.Time

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxRequestBytes bounds what a peer may send: subscriptions and replay requests.
+	// maxRequestBytes bounds a message of a peer: a subscription or a replay request.
 	maxRequestBytes = 4096
-	// linger is how long batches may take to leave after Close.
+	// linger bounds the sending of batches after Close.
 	linger = time.Second
 	// wakeEndpoint connects alarm and wake, inside one context.
 	wakeEndpoint = "inproc://wake"
@@ -174,7 +174,7 @@ func send(to *zmq.Socket, parts [][]byte) error {
 	return nil
 }
 
-// close waits until the batches under way have left, for linger at most.
+// close waits until unfinished batches are sent, for linger at most.
 func (s *sockets) close() {
 	for _, k := range []*zmq.Socket{s.pub, s.router, s.wake, s.alarm} {
 		if k != nil {

@@ -3,14 +3,14 @@ package api
 import (
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -37,7 +37,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		routertest.TwoWorkers(b)
 		a := New(b.Router, Options{})
-		a.service.bodies.reading.most, a.service.bodies.kept.most = 190<<10, 300<<10
+		a.service.bodies = bodies.New(190<<10, 300<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
 		s, h := a.service, a.Handler()
 		large := func(method string, n int) string {
 			return `{"method":"` + method + `","tokens":[1` + strings.Repeat(" ", n) + `]}`
@@ -50,7 +50,7 @@ func TestBodiesAreBounded(t *testing.T) {
 			if r, got := b.Route(h, "", large(method, 80<<10)); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got, errBusy.Error()) {
 				t.Errorf("%s beside a large body: %d %.200s", method, r.StatusCode, got)
 			}
-			if r, got := b.Route(h, "", large(method, freeBody-200)); r.StatusCode != http.StatusOK {
+			if r, got := b.Route(h, "", large(method, bodies.Free-200)); r.StatusCode != http.StatusOK {
 				t.Errorf("a small %s beside a large body: %d %.200s", method, r.StatusCode, got)
 			}
 		}
@@ -64,8 +64,8 @@ func TestBodiesAreBounded(t *testing.T) {
 		if r, _ := b.Route(h, "", large("overlap", 140<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("more than there is room for: %d", r.StatusCode)
 		}
-		if n, k := a.service.bodies.reading.used, a.service.bodies.kept.used; n != 0 || k != 0 || len(a.service.bodies.clients) != 0 {
-			t.Errorf("%d bytes are being read and %d kept when nothing is at hand", n, k)
+		if left := a.service.bodies.Usage(); left != (bodies.Usage{}) {
+			t.Errorf("left when nothing is at hand: %+v", left)
 		}
 		if got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", "")); !strings.Contains(got, "blockyard_router_bodies_refused_total 4\n") {
 			t.Error("metrics do not show four refused bodies")
@@ -94,20 +94,22 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		routertest.TwoWorkers(b)
 		a := New(b.Router, Options{})
-		a.service.bodies.reading.most, a.service.bodies.kept.most = 400<<10, 400<<10
+		a.service.bodies = bodies.New(400<<10, 400<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
 		s, h := a.service, a.Handler()
 		prompt := func(n int) string { return `{"method":"overlap","tokens":[1` + strings.Repeat(" ", n) + `]}` }
 		answers := make(chan reply, 4)
+		var interrupts []func()
 		for i, n := range []int{100 << 10, 90 << 10, 80 << 10, 40 << 10} {
 			stalled := &stalledBody{strings.NewReader(prompt(n)[:n]), make(chan struct{})}
-			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], interrupt: func() { close(stalled.interrupted) }}
+			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], interrupt: sync.OnceFunc(func() { close(stalled.interrupted) })}
+			interrupts = append(interrupts, from.interrupt)
 			go func() { answers <- s.route(b.T.Context(), stalled, from) }()
 			synctest.Wait()
 		}
 		if r, got := b.Route(h, "", prompt(100<<10)); r.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("beside uploads that have just begun: %d %.200s", r.StatusCode, got)
 		}
-		b.Pass(slowAfter)
+		b.Pass(bodies.SlowAfter)
 		for range 3 {
 			if r, got := b.Route(h, "", prompt(100<<10)); r.StatusCode != http.StatusOK {
 				t.Errorf("beside uploads that have stalled: %d %.200s", r.StatusCode, got)
@@ -123,46 +125,17 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 				t.Errorf("a stalled upload: %+v", out)
 			}
 		}
-		for _, u := range slices.Collect(maps.Keys(a.service.bodies.uploads)) {
-			u.interrupt()
+		for _, interrupt := range interrupts {
+			interrupt()
 		}
 		for range 4 - ended {
 			<-answers
 		}
 		synctest.Wait()
-		if left := a.service.bodies; left.reading.used != 0 || left.kept.used != 0 || len(left.clients) != 0 || len(left.uploads) != 0 {
+		if left := a.service.bodies.Usage(); left != (bodies.Usage{}) {
 			t.Errorf("left when nothing is at hand: %+v", left)
 		}
 	})
-}
-
-// One client's bodies leave room for those of another.
-func TestClientsShareTheRoomForBodies(t *testing.T) {
-	budget := newBodyBudget(100<<10, 1<<30, new(router.APICounters))
-	read := func(client string, n int) (*budgetedBody, error) {
-		b := budget.wrap(strings.NewReader(strings.Repeat("x", freeBody+n)), client, nil)
-		_, err := io.Copy(io.Discard, b)
-		return b, err
-	}
-	for i := range 100 {
-		if _, err := read("a", 1<<10); (err != nil) != (i >= 50) {
-			t.Fatalf("body %d of the first client: %v", i, err)
-		}
-	}
-	second, err := read("b", 20<<10)
-	if err != nil {
-		t.Errorf("the second client: %v", err)
-	}
-	if _, err := read("c", 10<<10); err != nil {
-		t.Errorf("the third client: %v", err)
-	}
-	if _, err := read("b", 10<<10); !errors.Is(err, errBusy) {
-		t.Errorf("the second client, beyond its share: %v", err)
-	}
-	second.done()
-	if _, err := read("b", 10<<10); err != nil {
-		t.Errorf("the second client, when its first body is done: %v", err)
-	}
 }
 
 // What waits for a worker keeps its room, but does not keep others from being read.
@@ -172,7 +145,7 @@ func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())
 		a := New(b.Router, Options{})
-		a.service.bodies.reading.most, a.service.bodies.kept.most = 300<<10, 300<<10
+		a.service.bodies = bodies.New(300<<10, 300<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
 		h := a.Handler()
 		padding := strings.Repeat(" ", 80<<10)
 		b.Route(h, "r1", routertest.NewBody("", 1))

@@ -11,21 +11,22 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// busyAnswer is the busy thresholds; null is none.
+// busyAnswer has the busy thresholds; null is no threshold.
 type busyAnswer struct {
 	DecodeBlocks    *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens   *int64   `json:"active_prefill_tokens_threshold"`
 	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac"`
 }
 
-// maxBusyBody bounds the body that changes them.
+// maxBusyBody bounds the body of POST /busy_threshold, in bytes.
 const maxBusyBody = 1 << 16
 
-// busy answers with the thresholds of the named model, or of models to come.
+// busy answers GET /busy_threshold: the thresholds of a model, or of models opened later.
 func (a *API) busy(w http.ResponseWriter, req *http.Request) {
 	a.answerBusy(w, req.URL.Query().Get("model"))
 }
 
+// answerBusy answers with the thresholds of a model.
 func (a *API) answerBusy(w http.ResponseWriter, model string) {
 	b, err := a.router.Busy(model)
 	if err != nil {
@@ -35,19 +36,19 @@ func (a *API) answerBusy(w http.ResponseWriter, model string) {
 	a.answer(w, http.StatusOK, &busyAnswer{b.DecodeBlocks, b.PrefillTokens, b.PrefillFraction})
 }
 
-// setBusy changes the thresholds in the body and keeps the others: for one model, or for
-// all models and models to come.
+// setBusy answers POST /busy_threshold. It changes the thresholds in the body for one model,
+// or for all models and models opened later.
 func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBusyBody))
 	if err != nil {
 		a.fail(w, badBody(err), strictjson.Explain(err, nil))
 		return
 	}
-	// The body changes the present thresholds of its model.
+	// Thresholds that the body does not name stay as they are.
 	var named struct {
 		Model string `json:"model"`
 	}
-	_ = json.Unmarshal(data, &named) // decodeBusy reports what is wrong
+	_ = json.Unmarshal(data, &named) // decodeBusy reports the error
 	b, err := a.router.Busy(named.Model)
 	if err != nil {
 		a.fail(w, a.service.status(err), err)
@@ -79,6 +80,7 @@ func decodeBusy(data []byte, b *schedule.BusyThresholds) error {
 	return nil
 }
 
+// clone returns a pointer to a copy, nil for nil.
 func clone[T any](p *T) *T {
 	if p == nil {
 		return nil

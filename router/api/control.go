@@ -15,16 +15,20 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 )
 
-// ControlHandler serves operators: GET /v1/dump, POST /busy_threshold, POST and DELETE
-// /v1/workers with a registry, and the paths of Handler that change nothing. It asks for no
-// password: serve it with ServeControl at an address of package control.
+// ControlHandler serves operators: GET /v1/dump, POST /v1/route with all methods, POST /busy_threshold, POST and DELETE
+// /v1/workers with a registry, and the read-only paths of Handler. It has no authentication:
+// serve it with ServeControl at an address of package control.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.inspection(mux)
 	mux.HandleFunc("GET /v1/dump", a.dump)
+	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, true) })
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
 	if g := a.router.Registry(); g != nil {
 		a.register(mux, g)
+	}
+	if a.directory != nil {
+		a.draining(mux, a.directory)
 	}
 	return control.Protect(mux)
 }
@@ -51,15 +55,15 @@ type deadlineWriter struct{ http.ResponseWriter }
 
 // Write implements io.Writer.
 func (w deadlineWriter) Write(b []byte) (int, error) {
-	// Only the writers of tests have no deadlines.
+	// Some http.ResponseWriters have no deadlines.
 	if err := http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(dumpWriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return 0, err
 	}
 	return w.ResponseWriter.Write(b)
 }
 
-// dump streams the indexes of all models, or of one name, as a JSON array with one stored
-// event on each line. A dump without its closing bracket broke off.
+// dump answers GET /v1/dump: the indexes of all models, or of one name, as a JSON array with
+// one stored event per line. A dump without the closing bracket was interrupted.
 func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	name := req.URL.Query().Get("model")
 	models := a.router.Models(name)
@@ -68,36 +72,36 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// The next request on the connection may take longer.
+	// The next request on the connection must not inherit the deadline.
 	defer func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) }()
 	out := bufio.NewWriterSize(deadlineWriter{w}, 64<<10)
 	encoder := json.NewEncoder(out)
 	var event kvevent.StoredJSON
 	separator := byte('[')
 	var failed error
-	note := func(err error) bool {
+	check := func(err error) bool {
 		if err != nil && failed == nil {
 			failed = err
 		}
 		return failed == nil
 	}
 	var id uint64
-	show := func(e *kvevent.RouterEvent) bool {
+	write := func(e *kvevent.RouterEvent) bool {
 		event.Set(e)
 		event.Event.ID, id = id, id+1
-		ok := note(out.WriteByte(separator)) && note(encoder.Encode(&event))
+		ok := check(out.WriteByte(separator)) && check(encoder.Encode(&event))
 		separator = ','
 		return ok
 	}
 	for _, m := range models {
 		if failed == nil {
-			m.Decide().DumpEvents(show)
+			m.Decide().DumpEvents(write)
 		}
 	}
 	if separator == '[' {
-		note(out.WriteByte(separator))
+		check(out.WriteByte(separator))
 	}
-	if _, err := out.WriteString("]\n"); note(err) && note(out.Flush()) {
+	if _, err := out.WriteString("]\n"); check(err) && check(out.Flush()) {
 		return
 	}
 	a.undelivered(failed)

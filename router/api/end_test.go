@@ -98,39 +98,6 @@ func (h *heldWriter) WriteHeader(code int) {
 
 func (h *heldWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
-// The same over a connection that is reset between the decision and its answer.
-func TestResetConnectionTakesTheBookingBack(t *testing.T) {
-	r := newNATSRouter(t, sourcetest.StartServer(t).ClientURL(), 7)
-	decided, gone := make(chan struct{}), make(chan struct{})
-	served := make(chan struct{})
-	handler := r.api.Handler()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		handler.ServeHTTP(&heldWriter{w, decided, gone}, q)
-		close(served)
-	}))
-	t.Cleanup(server.Close)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := routertest.NewBody("", 1)
-	if _, err := fmt.Fprintf(conn, "POST /v1/route HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
-		t.Fatal(err)
-	}
-	<-decided
-	if n := r.router.Stats().Requests.Load.Requests; n != 1 {
-		t.Errorf("%d requests are booked when the answer is written, want 1", n)
-	}
-	if err := errors.Join(conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
-		t.Fatal(err)
-	}
-	close(gone)
-	<-served
-	if n := r.router.Stats().Requests.Load.Requests; n != 0 {
-		t.Errorf("%d requests are booked whose client has gone", n)
-	}
-}
-
 // A request that waits for a worker when the router stops is told so, instead of losing
 // its connection.
 func TestStopAnswersWhatWaits(t *testing.T) {

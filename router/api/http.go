@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
 // Headers of POST /v1/route.
@@ -25,16 +27,23 @@ const (
 	RequestIDHeader = "X-Request-Id"
 	// QualityHeader carries the Quality of the decision.
 	QualityHeader = "X-Blockyard-Quality"
-	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and
-	// the measure that cost mode lacked.
+	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and the
+	// measure that cost mode is missing.
 	ScoreHeader = "X-Blockyard-Score"
 )
 
+// openAPI is the OpenAPI document of both listeners' paths.
+//
+//go:embed openapi.json
+var openAPI json.RawMessage
+
 // Options configure an API.
 type Options struct {
-	// Registration lets clients of Handler register workers. ControlHandler always takes
+	// Registration lets clients of Handler register workers. ControlHandler always accepts
 	// registrations.
 	Registration bool
+	// Servers are the worker servers, for GET /v1/servers and for draining; nil without.
+	Servers *workers.Directory
 	// Log may be nil.
 	Log *zap.Logger
 }
@@ -44,6 +53,7 @@ type API struct {
 	router       *router.Router
 	log          *zap.Logger
 	registration bool
+	directory    *workers.Directory // nil without worker servers
 	service      *service
 }
 
@@ -52,7 +62,7 @@ func New(r *router.Router, o Options) *API {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	return &API{router: r, log: o.Log, registration: o.Registration, service: newService(r)}
+	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, service: newService(r, o.Servers)}
 }
 
 // Handler serves clients: POST /v1/route, GET /v1/workers, /v1/feeds, /v1/sources,
@@ -61,9 +71,9 @@ func New(r *router.Router, o Options) *API {
 // describes the paths.
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/route", a.route)
+	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })
 	a.inspection(mux)
-	a.controlOnly(mux, "GET /v1/dump", "POST /busy_threshold")
+	a.controlOnly(mux, "GET /v1/dump", "POST /busy_threshold", drainPath, undrainPath)
 	switch g := a.router.Registry(); {
 	case g != nil && a.registration:
 		a.register(mux, g)
@@ -74,7 +84,7 @@ func (a *API) Handler() http.Handler {
 	return control.RefuseCrossSite(mux)
 }
 
-// inspection adds the paths that change nothing.
+// inspection adds the read-only paths.
 func (a *API) inspection(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
@@ -84,6 +94,10 @@ func (a *API) inspection(mux *http.ServeMux) {
 	if g := r.Registry(); g != nil {
 		mux.HandleFunc("GET /v1/agents", func(w http.ResponseWriter, _ *http.Request) { a.agents(w, g) })
 	}
+	if d := a.directory; d != nil {
+		mux.HandleFunc("GET /v1/servers", func(w http.ResponseWriter, _ *http.Request) { a.servers(w, d) })
+	}
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, openAPI) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -97,15 +111,14 @@ func (a *API) inspection(mux *http.ServeMux) {
 }
 
 const (
-	// drainTimeout bounds how long requests may take after the end of ctx.
+	// drainTimeout is how long requests may continue after the end of ctx.
 	drainTimeout = 2 * time.Second
-	// answerTimeout bounds the answers to requests that still wait then.
+	// answerTimeout bounds the time to answer requests that still wait after drainTimeout.
 	answerTimeout = time.Second
 )
 
-// Serve answers HTTP on l until ctx ends. Then it lets requests finish, answers the ones
-// that still wait for a worker with an error, and closes l. The error is nil when ctx
-// ended it.
+// Serve answers HTTP on l until ctx ends. Then it lets requests finish, answers requests that
+// still wait for a worker with an error, and closes l. The error is nil after the end of ctx.
 func (a *API) Serve(ctx context.Context, l net.Listener) error {
 	return a.serve(ctx, l, a.Handler(), drainTimeout)
 }
@@ -124,8 +137,8 @@ func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain t
 	}
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		late := time.AfterFunc(drain, func() { end(errStopping) })
-		defer late.Stop()
+		deadline := time.AfterFunc(drain, func() { end(errStopping) })
+		defer deadline.Stop()
 		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain+answerTimeout)
 		defer cancel()
 		if err := server.Shutdown(draining); err != nil {
@@ -141,11 +154,12 @@ func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain t
 	return <-drained
 }
 
-func (a *API) route(w http.ResponseWriter, req *http.Request) {
+// route answers POST /v1/route. registers says whether the client may register workers.
+func (a *API) route(w http.ResponseWriter, req *http.Request, registers bool) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
-		id: req.Header.Get(RequestIDHeader), client: host,
-		// Only the writers of tests have no deadlines. Their reads are not interrupted.
+		id: req.Header.Get(RequestIDHeader), client: host, registers: registers,
+		// Some http.ResponseWriters have no deadlines. Then the read goes on.
 		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
 	})
 	for name, value := range out.headers() {
@@ -159,8 +173,8 @@ func (a *API) route(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// deliverRoute delivers a reply. A reply with a booking is flushed, because only a flush
-// shows that the client has gone. A client that goes later may have read the reply.
+// deliverRoute delivers a reply. It flushes a reply with a booking, because only a flush shows
+// that the client has left. A client that leaves later may have read the reply.
 func (a *API) deliverRoute(w http.ResponseWriter, out *reply) error {
 	if err := deliver(w, out.status, out.body); err != nil || out.unbook == nil {
 		return err
@@ -171,6 +185,7 @@ func (a *API) deliverRoute(w http.ResponseWriter, out *reply) error {
 	return nil
 }
 
+// feedAnswer is one feed in GET /v1/feeds.
 type feedAnswer struct {
 	PublisherID         string `json:"publisher_id"`
 	Owner               string `json:"owner"`
@@ -183,10 +198,11 @@ type feedAnswer struct {
 	Divergences         uint64 `json:"divergences"`
 	DivergencesRepaired uint64 `json:"divergences_repaired"`
 	DigestOK            bool   `json:"digest_ok"`
-	// Rival is another publisher that announces the owner now.
+	// Rival is the fenced publisher that still announces the owner.
 	Rival string `json:"rival,omitempty"`
 }
 
+// feeds answers GET /v1/feeds.
 func (a *API) feeds(w http.ResponseWriter, _ *http.Request) {
 	out := []feedAnswer{}
 	for _, f := range a.router.Feeds() {
@@ -205,20 +221,23 @@ func (a *API) feeds(w http.ResponseWriter, _ *http.Request) {
 	a.answer(w, http.StatusOK, out)
 }
 
+// fail answers with an error.
 func (a *API) fail(w http.ResponseWriter, code int, err error) {
 	out := a.service.fail(code, err)
 	a.answer(w, out.status, out.body)
 }
 
+// answer answers with v as JSON.
 func (a *API) answer(w http.ResponseWriter, code int, v any) {
 	if err := deliver(w, code, v); err != nil {
 		a.undelivered(err)
 	}
 }
 
-// undelivered logs an answer whose client has gone.
+// undelivered logs an answer whose client has left.
 func (a *API) undelivered(err error) { a.log.Debug("answer is not delivered", zap.Error(err)) }
 
+// deliver writes v as JSON.
 func deliver(w http.ResponseWriter, code int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -231,6 +250,7 @@ func deliver(w http.ResponseWriter, code int, v any) error {
 	return err
 }
 
+// sources answers GET /v1/sources.
 func (a *API) sources(w http.ResponseWriter, _ *http.Request) {
 	all := a.router.Sources()
 	if all == nil {
@@ -239,7 +259,7 @@ func (a *API) sources(w http.ResponseWriter, _ *http.Request) {
 	a.answer(w, http.StatusOK, all)
 }
 
-// agents answers with the streams of the agents.
+// agents answers GET /v1/agents.
 func (a *API) agents(w http.ResponseWriter, g *registry.Source) {
 	all := g.Agents()
 	if all == nil {

@@ -121,19 +121,6 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 	})
 }
 
-func TestTokenListReadsWhatJSONAllows(t *testing.T) {
-	for body, want := range map[string][]uint32{
-		`[0,4294967295]`:       {0, 4294967295},
-		" [ 1 ,\n\t2 , 3\r ] ": {1, 2, 3},
-		`[]`:                   {},
-	} {
-		var got tokenList
-		if err := json.Unmarshal([]byte(body), &got); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%q: %v, %v; want %v", body, got, err, want)
-		}
-	}
-}
-
 func FuzzDecodeRoute(f *testing.F) {
 	f.Add([]byte(`{"method":"new","tokens":[1,2,3],"priority_jump":5.0}`))
 	f.Add([]byte(`{"method":"mark_free","request_id":"a"}`))

@@ -20,11 +20,11 @@ import (
 
 // Headers of replies over NATS, besides those of HTTP.
 const (
-	// RouterHeader carries the subject of the router that answered. Later calls about the
-	// request must go there: other routers do not know the request.
+	// RouterHeader carries the subject of the router that answered. Send later calls about
+	// the request there: other routers do not know the request.
 	RouterHeader = "X-Blockyard-Router"
-	// NATSErrorHeader carries the text of an error, as NATS clients expect it,
-	// NATSErrorCodeHeader its HTTP status.
+	// NATSErrorHeader carries the text of an error. NATSErrorCodeHeader carries its HTTP
+	// status. NATS clients expect both.
 	NATSErrorHeader     = "Nats-Service-Error"
 	NATSErrorCodeHeader = "Nats-Service-Error-Code"
 )
@@ -32,17 +32,17 @@ const (
 // RouteSubject returns the subject of a cluster's routers. One of them answers each request.
 func RouteSubject(cluster string) string { return "blockyard." + cluster + ".route" }
 
-// errStopping: the router stopped while a request waited for a worker.
+// errStopping is the error of requests that wait for a worker when the router stops.
 var errStopping = errors.New("the router is stopping")
 
 const (
 	// natsRequestQueue is how many requests may wait to be read.
 	natsRequestQueue = 1024
 	// maxNATSRequests bounds the requests in progress. It exceeds maxNewRequests, so that
-	// requests that end others get through.
+	// requests that free others get through.
 	maxNATSRequests = 2 * maxNewRequests
-	// natsTimeout is the timeout of a request without one of its own: over NATS nobody
-	// notices that a client has gone.
+	// natsTimeout is the timeout of a request without timeout_ms, because NATS does not
+	// report that a client has left.
 	natsTimeout = 30 * time.Second
 )
 
@@ -50,15 +50,15 @@ const (
 type natsService struct {
 	service  *service
 	log      *zap.Logger
-	own      string // the subject of this router alone
+	subject  string // the subject of this router alone
 	counters *router.APICounters
-	// slots holds a token for each request in progress that does not wait for a worker.
-	slots   chan struct{}
-	serving sync.WaitGroup
+	// slots has an element for each request in progress that does not wait for a worker.
+	slots      chan struct{}
+	goroutines sync.WaitGroup
 }
 
 // ServeNATS answers route requests over n until ctx ends. Then it lets requests finish. n
-// must stay open until ServeNATS returns. The error is nil when ctx ended it.
+// must stay open until ServeNATS returns. The error is nil after the end of ctx.
 // docs/router-api.md describes the requests.
 func (a *API) ServeNATS(ctx context.Context, n *natssource.Source) error {
 	return a.serveNATS(ctx, n, drainTimeout)
@@ -69,33 +69,33 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 	s := &natsService{
 		service:  a.service,
 		log:      a.log,
-		own:      RouteSubject(n.Cluster()) + "." + rand.Text(),
+		subject:  RouteSubject(n.Cluster()) + "." + rand.Text(),
 		counters: &a.router.Metrics().API,
 		slots:    make(chan struct{}, maxNATSRequests),
 	}
 	// The queue group of the router's own subject has one member.
-	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.own)
+	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.subject)
 	if err != nil {
 		return fmt.Errorf("serve routing over nats: %w", err)
 	}
 	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	for q, ok := requests.Next(ctx); ok; q, ok = requests.Next(ctx) {
-		s.take(serving, q)
+		s.serve(serving, q)
 	}
 	err = requests.Stop()
-	// Requests that still wait for a worker then get errStopping.
+	// After drain, requests that still wait for a worker get errStopping.
 	end := time.AfterFunc(drain, func() { cancel(errStopping) })
 	defer end.Stop()
 	for q, ok := requests.Rest(); ok; q, ok = requests.Rest() {
-		s.take(serving, q)
+		s.serve(serving, q)
 	}
-	s.serving.Wait()
+	s.goroutines.Wait()
 	return err
 }
 
-// take answers q in a goroutine, or says that there are too many requests.
-func (s *natsService) take(ctx context.Context, q *natssource.Request) {
+// serve answers q in a goroutine. Above maxNATSRequests it answers with errBusy at once.
+func (s *natsService) serve(ctx context.Context, q *natssource.Request) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
@@ -103,23 +103,24 @@ func (s *natsService) take(ctx context.Context, q *natssource.Request) {
 		s.send(q, s.service.fail(http.StatusServiceUnavailable, errBusy))
 		return
 	}
-	s.serving.Go(func() {
-		// A waiting request leaves its slot to requests that end others.
-		taken := sync.OnceFunc(func() { <-s.slots })
-		defer taken()
-		s.send(q, s.answer(ctx, q, taken))
+	s.goroutines.Go(func() {
+		// A waiting request gives its slot to requests that may free others.
+		release := sync.OnceFunc(func() { <-s.slots })
+		defer release()
+		s.send(q, s.answer(ctx, q, release))
 	})
 }
 
-func (s *natsService) answer(ctx context.Context, q *natssource.Request, waits func()) reply {
+// answer returns the reply to q. It calls onWait before the request waits for a worker.
+func (s *natsService) answer(ctx context.Context, q *natssource.Request, onWait func()) reply {
 	if len(q.Body()) > maxBody {
 		return s.service.fail(http.StatusRequestEntityTooLarge, fmt.Errorf("body: %d bytes are more than %d", len(q.Body()), maxBody))
 	}
 	return s.service.route(ctx, bytes.NewReader(q.Body()),
-		caller{id: q.Header(RequestIDHeader), client: "nats", unwatched: true, timeout: natsTimeout, onWait: waits})
+		caller{id: q.Header(RequestIDHeader), client: "nats", unwatched: true, timeout: natsTimeout, onWait: onWait})
 }
 
-// send replies to q. A reply that cannot be sent takes its booking back.
+// send replies to q. It frees the booking of an undelivered reply.
 func (s *natsService) send(q *natssource.Request, r reply) {
 	err := s.reply(q, &r)
 	if err == nil {
@@ -132,13 +133,14 @@ func (s *natsService) send(q *natssource.Request, r reply) {
 	}
 }
 
+// reply sends r, with its headers, to the sender of q.
 func (s *natsService) reply(q *natssource.Request, r *reply) error {
 	body, err := json.Marshal(r.body)
 	if err != nil {
 		return err
 	}
 	headers := r.headers()
-	headers[RouterHeader] = s.own
+	headers[RouterHeader] = s.subject
 	if r.failed != "" {
 		headers[NATSErrorHeader] = headerText(r.failed)
 		headers[NATSErrorCodeHeader] = strconv.Itoa(r.status)

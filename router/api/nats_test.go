@@ -321,27 +321,3 @@ func TestWaitingRequestsAreServedWhileTheRouterDrains(t *testing.T) {
 	}
 	<-stopped
 }
-
-// Over NATS a request does not wait for longer than it says, and one that has waited is
-// provisional until it is heard of.
-func TestWhoAsksOverNATSMayHaveLeft(t *testing.T) {
-	r, second := waiting(t, drainTimeout)
-	m := r.ask(RouteSubject("c"), "third", `{"method":"new","tokens":[1],"timeout_ms":20}`)
-	if code := m.Header.Get(NATSErrorCodeHeader); code != "529" || !strings.Contains(string(m.Data), "timeout_ms") {
-		t.Errorf("got %s %s", code, m.Data)
-	}
-	if n := r.router.Stats().Requests.Queue.Pending; n != 1 {
-		t.Errorf("%d wait, want the second alone", n)
-	}
-	r.router.Free("", "first")
-	if got := <-second; !strings.Contains(got, `"worker_id":7`) {
-		t.Errorf("got %s", got)
-	}
-	if s := r.router.Stats().Requests.Load; s.Requests != 1 || s.Provisional != 1 {
-		t.Errorf("%+v", s)
-	}
-	r.ask(RouteSubject("c"), "second", `{"method":"mark_prefill"}`)
-	if s := r.router.Stats().Requests.Load; s.Requests != 1 || s.Provisional != 0 {
-		t.Errorf("heard of: %+v", s)
-	}
-}

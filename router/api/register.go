@@ -32,7 +32,7 @@ type registrationAnswer struct {
 	ExpiresInSeconds uint32 `json:"expires_in_seconds"`
 }
 
-// register adds the paths by which workers register.
+// register adds POST and DELETE /v1/workers.
 func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))
@@ -66,6 +66,7 @@ func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 	})
 }
 
+// decodeRegistration reads the body of POST /v1/workers and sets the default TTL.
 func decodeRegistration(body io.Reader) (*registrationRequest, error) {
 	var q registrationRequest
 	if err := strictjson.Decode(body, &q, "registration", nil); err != nil {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/decide"
@@ -20,68 +21,81 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
 // service answers route requests of any transport.
 type service struct {
 	router  *router.Router
+	servers *workers.Directory // nil without worker servers
 	metrics *router.Metrics
-	// overload is the HTTP status of requests whose workers are all too busy.
+	// overload is the HTTP status of requests refused because of load.
 	overload int
-	// routing holds a token for each request that is being routed.
+	// routing has an element for each request that is being routed.
 	routing chan struct{}
-	bodies  *bodyBudget
+	bodies  *bodies.Budget
 }
 
-func newService(r *router.Router) *service {
+func newService(r *router.Router, servers *workers.Directory) *service {
 	m := r.Metrics()
-	return &service{router: r, metrics: m, overload: int(r.Config().HTTPOverloadStatus),
-		routing: make(chan struct{}, maxNewRequests), bodies: newBodyBudget(maxReading, maxKept, &m.API)}
+	return &service{router: r, servers: servers, metrics: m, overload: int(r.Config().HTTPOverloadStatus),
+		routing: make(chan struct{}, maxNewRequests), bodies: bodies.New(maxReading, maxKept, bodies.Counters{Refused: &m.API.BodiesRefused, Slow: &m.API.BodiesSlow})}
 }
 
-// maxNewRequests bounds the requests that are being routed, because each holds its prompt.
-// The queue bounds the requests that wait.
+// maxNewRequests bounds the requests that are being routed, because each keeps its prompt in
+// memory. The queue bounds the waiting requests.
 const maxNewRequests = 4096
 
-// errTimeout: the timeout of a request ended before a worker was free.
+const (
+	// maxReading bounds the bytes of bodies that are not decoded yet. Decoding takes a few
+	// times as much memory. maxKept bounds the bytes of all bodies in progress, which are
+	// mostly prompts.
+	maxReading = 128 << 20
+	maxKept    = 1 << 30
+)
+
+// errTimeout says that the timeout of a request ended before a worker was free.
 var errTimeout = errors.New("timeout_ms: no worker had time for the request")
 
-// caller describes where a request came from.
+// caller describes the sender of a request.
 type caller struct {
-	// id is the request id outside the body, or empty. client is the client whose share of
-	// the body budget the request uses.
+	// id is the request id of the header, or empty. client is the name of the client in the
+	// body budget.
 	id, client string
 	// interrupt ends a blocked read of the body, from another goroutine; nil when reads
 	// do not block.
 	interrupt func()
-	// unwatched is true when the transport does not report that the client has gone. timeout
-	// is the timeout of such a request without one of its own; 0 is none.
+	// unwatched is true when the transport does not report that the client has left. timeout
+	// is the default of timeout_ms; 0 is no timeout.
 	unwatched bool
+	// registers is true when the caller may register workers.
+	registers bool
 	timeout   time.Duration
 	// onWait is called when the request begins to wait for a worker; it may be nil.
 	onWait func()
 }
 
-// errBusy: there are too many requests, or no room for a body.
-var errBusy = errors.New("the router has too many requests in progress")
+// errBusy says that too many requests or bytes of bodies are in progress.
+var errBusy = bodies.ErrBusy
 
 // reply is the answer to a route request.
 type reply struct {
 	// status is an HTTP status, also without HTTP.
 	status int
-	// body is encoded as JSON. failed is the text of its error.
+	// body is encoded as JSON. failed is the text of an error, or empty.
 	body   any
 	failed string
-	// id is the request id, empty when there is none. unbook takes the booking back when
-	// nobody gets the reply; nil without a booking.
+	// id is the request id, or empty. unbook frees the booking after a failed delivery; it
+	// is nil without a booking.
 	id     string
 	unbook func()
-	// quality is empty when nothing was looked up, score when nothing was decided.
+	// quality is empty without a look into the index. score is empty without a decision.
 	quality feed.Quality
 	score   string
 }
 
-// headers returns the reply's headers that are not empty.
+// headers returns the non-empty headers of the reply.
 func (r *reply) headers() map[string]string {
 	all := map[string]string{RequestIDHeader: r.id, QualityHeader: string(r.quality), ScoreHeader: headerText(r.score)}
 	for name, value := range all {
@@ -99,13 +113,13 @@ type errorAnswer struct {
 
 // route answers the request in body, at most maxBody bytes of JSON.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
-	budgeted := s.bodies.wrap(body, c.client, c.interrupt)
-	defer budgeted.done()
+	budgeted := s.bodies.Wrap(body, c.client, c.interrupt)
+	defer budgeted.Done()
 	q, err := decodeRoute(budgeted)
 	if err != nil {
 		return s.fail(badBody(err), err)
 	}
-	budgeted.decoded()
+	budgeted.Decoded()
 	field := RequestIDHeader
 	if strings.TrimSpace(q.RequestID) != "" {
 		field, c.id = "request_id", q.RequestID
@@ -114,8 +128,14 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 		return s.fail(http.StatusBadRequest, err)
 	}
 	switch q.Method {
-	case "new":
+	case "new", "explain":
 		return s.newRequest(ctx, q, c)
+	case "add_request":
+		return s.addRequest(q, c.id)
+	case "record_routing_decision":
+		return s.recordDecision(q)
+	case "register_workers":
+		return s.registerWorkers(q, &c)
 	case "potential_loads":
 		return s.potentialLoads(q)
 	case "overlap":
@@ -124,15 +144,18 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 	return s.mark(q, c.id)
 }
 
-// newRequest chooses and books a worker.
+// newRequest chooses a worker, and books the request unless it is a dry run.
 func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) reply {
-	id := cmp.Or(c.id, rand.Text())
+	id := c.id
+	if q.books() {
+		id = cmp.Or(id, rand.Text())
+	}
 	select {
 	case s.routing <- struct{}{}:
 	default:
 		return s.fail(http.StatusServiceUnavailable, errBusy)
 	}
-	// A waiting request gives its token back, so that other requests can be routed.
+	// A waiting request makes room for other requests.
 	routed := sync.OnceFunc(func() { <-s.routing })
 	defer routed()
 	if timeout := cmp.Or(q.timeout(), c.timeout); timeout > 0 {
@@ -149,7 +172,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	if err := s.pinRank(model, q, query); err != nil {
 		return s.fail(http.StatusBadRequest, err)
 	}
-	query.UpdateStates, query.Provisional = true, c.unwatched
+	query.Provisional = c.unwatched
 	query.Waits = func() {
 		routed()
 		if c.onWait != nil {
@@ -162,20 +185,22 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	var unbook func()
 	if m.Booked {
-		// By its number: a client without a reply may send the same id again.
+		// Free by number: a client without a reply may book the same id again.
 		unbook = func() { model.Decide().FreeBooking(id, m.Booking) }
 	}
 	if ctx.Err() != nil {
-		// The client has gone and will not send the request to the worker.
+		// The client has left and will not send the request to the worker.
 		if unbook != nil {
 			unbook()
 		}
 		return s.failed(context.Cause(ctx))
 	}
-	s.metrics.Decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
-	return reply{status: http.StatusOK, id: id, unbook: unbook, quality: m.Quality, score: m.Mode, body: &routeAnswer{
-		Method: "new", WorkerID: uint64(m.Worker.ID), DPRank: uint32(m.Worker.Rank), OverlapBlocks: m.OverlapBlocks(),
-	}}
+	if q.books() {
+		s.metrics.Decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
+	} else {
+		s.metrics.Served(q.Method, m.Quality)
+	}
+	return reply{status: http.StatusOK, id: id, unbook: unbook, quality: m.Quality, score: m.Mode, body: s.chosen(q, model, &m)}
 }
 
 // model returns the model of a request, once the router has started.
@@ -186,7 +211,7 @@ func (s *service) model(name string) (*router.Model, error) {
 	return s.router.Model(name)
 }
 
-// pinRank fills in the rank of a pinned worker that has only one.
+// pinRank sets the rank of a pinned worker with one rank.
 func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
@@ -203,9 +228,10 @@ func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Re
 	return nil
 }
 
+// mark answers "mark_prefill", "output_block" and "mark_free".
 func (s *service) mark(q *routeRequest, id string) reply {
 	if id == "" {
-		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs one, here or in the header %s", q.Method, RequestIDHeader))
+		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs a request id, in the body or in the header %s", q.Method, RequestIDHeader))
 	}
 	var m markAnswer
 	switch q.Method {
@@ -220,6 +246,7 @@ func (s *service) mark(q *routeRequest, id string) reply {
 	return s.answered(q.Method, id, s.router.Quality(), &m)
 }
 
+// potentialLoads answers "potential_loads".
 func (s *service) potentialLoads(q *routeRequest) reply {
 	model, err := s.router.Model(q.Model)
 	if err != nil {
@@ -237,6 +264,7 @@ func (s *service) potentialLoads(q *routeRequest) reply {
 	return s.answered(q.Method, "", model.Quality(), &out)
 }
 
+// overlap answers "overlap".
 func (s *service) overlap(q *routeRequest) reply {
 	model, err := s.router.Model(q.Model)
 	if err != nil {
@@ -261,12 +289,13 @@ func (s *service) answered(method, id string, quality feed.Quality, body any) re
 	return reply{status: http.StatusOK, body: body, id: id, quality: quality}
 }
 
+// fail returns the reply of an error with an HTTP status.
 func (s *service) fail(code int, err error) reply {
 	s.metrics.Failed(code)
 	return reply{status: code, body: &errorAnswer{err.Error()}, failed: err.Error()}
 }
 
-// failed returns the reply to an error of the router.
+// failed returns the reply of an error of the router.
 func (s *service) failed(err error) reply {
 	out := s.fail(s.status(err), err)
 	var full *schedule.QueueRejection
@@ -295,7 +324,11 @@ func (s *service) status(err error) int {
 		{router.ErrUnknownModel, http.StatusNotFound},
 		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
 		{schedule.ErrOverride, http.StatusBadRequest},
+		{modes.ErrNotPinned, http.StatusBadRequest},
 		{load.ErrDuplicateRequest, http.StatusConflict},
+		{decide.ErrNotRecorded, http.StatusConflict},
+		{decide.ErrUnknownWorker, http.StatusNotFound},
+		{errRegistrationClosed, http.StatusForbidden},
 		{schedule.ErrAllOverloaded, s.overload},
 		{schedule.ErrPinnedOverloaded, s.overload},
 		{schedule.ErrQueueRejected, s.overload},
@@ -318,7 +351,7 @@ func (s *service) status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// headerText returns s as one line of at most 512 bytes.
+// headerText returns s as one line of at most 512 bytes, for a header.
 func headerText(s string) string {
 	const limit = 512
 	b := []byte(s[:min(len(s), limit)])
@@ -330,6 +363,7 @@ func headerText(s string) string {
 	return string(b)
 }
 
+// badBody returns the HTTP status of an error of reading or decoding a body.
 func badBody(err error) int {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -337,7 +371,7 @@ func badBody(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errBusy):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, errSlowBody):
+	case errors.Is(err, bodies.ErrSlow):
 		return http.StatusRequestTimeout
 	}
 	return http.StatusBadRequest

@@ -6,17 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
-	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -105,49 +101,6 @@ func TestOverloadHasItsStatus(t *testing.T) {
 	}
 }
 
-// A request that no worker has time for waits until one has, and leaves the queue when
-// its caller leaves; who asks meanwhile sees what waits.
-func TestRequestsWaitForAWorker(t *testing.T) {
-	c := routertest.Configured(func(c *config.Config) {
-		few := 1e-6 // of ten million tokens
-		c.RouterQueueThreshold = &few
-	})
-	routertest.OnBench(t, router.Options{Config: c}, func(b *routertest.Bench) {
-		b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
-		h := New(b.Router, Options{}).Handler()
-		b.Route(h, "r1", routertest.NewBody("", 1, 2, 3, 4))
-		waiting := make(chan string, 2)
-		leave, cancel := context.WithCancel(b.T.Context())
-		for id, ctx := range map[string]context.Context{"r2": b.T.Context(), "r3": leave} {
-			go func() {
-				w := httptest.NewRecorder()
-				req := httptest.NewRequestWithContext(ctx, "POST", "/v1/route", strings.NewReader(routertest.NewBody("", 5, 6)))
-				req.Header.Set(RequestIDHeader, id)
-				h.ServeHTTP(w, req)
-				waiting <- fmt.Sprint(id, " ", w.Code)
-			}()
-		}
-		synctest.Wait()
-		_, got := b.Route(h, "", `{"method":"potential_loads","tokens":[1]}`)
-		if !strings.Contains(got, `"pending_count":2,"pending_isl_tokens":16`) {
-			t.Errorf("while two wait: %s", got)
-		}
-		cancel()
-		if got := <-waiting; got != "r3 503" {
-			t.Errorf("the caller that left: %s", got)
-		}
-		b.Pass(time.Second)
-		b.Route(h, "r1", `{"method":"mark_prefill"}`)
-		if got := <-waiting; got != "r2 200" {
-			t.Errorf("the one that waited: %s", got)
-		}
-		s := b.Router.Stats().Requests
-		if s.Load.Requests != 2 || s.Queue.Pending != 0 || s.Queue.Retracted != 1 || s.Queue.Dispatched != 1 {
-			t.Errorf("stats %+v", s)
-		}
-	})
-}
-
 // A worker whose blocks are in use beyond the threshold gets nothing, from when it is known
 // how many it has: from its card, or from a report of its engine.
 func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
@@ -190,7 +143,7 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 // A full queue says which of its limits was reached.
 func TestQueueRejectionNamesItsLimit(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
-		s := newService(b.Router)
+		s := newService(b.Router, nil)
 		full := &schedule.QueueRejection{Kind: schedule.LimitTokens, Current: 9, Limit: 8}
 		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
 		body, err := json.Marshal(out.body)
@@ -221,35 +174,6 @@ func TestRoutingWaitsForInitialWorkers(t *testing.T) {
 		b.Send(p1.Goodbye())
 		if r, got := b.Route(h, "r2", routertest.NewBody("", 1)); r.StatusCode != http.StatusOK || b.Router.Ready() != nil {
 			t.Errorf("with one again: %d %s, %v", r.StatusCode, got, b.Router.Ready())
-		}
-	})
-}
-
-// Without events workers come and go, what they say they hold is not listened to, and
-// where requests went is what is known.
-func TestWithoutEventsDecisionsAreKnown(t *testing.T) {
-	c := routertest.Configured(func(c *config.Config) { c.UseKVEvents, c.FirstOfEqual = false, true })
-	routertest.OnBench(t, router.Options{Config: c}, func(b *routertest.Bench) {
-		routertest.TwoWorkers(b)
-		h := New(b.Router, Options{}).Handler()
-		r, got := b.Route(h, "r", routertest.NewBody("", 1, 2))
-		if !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":0`) || r.Header.Get(QualityHeader) != string(feed.Fallback) {
-			t.Errorf("%s, quality %s", got, r.Header.Get(QualityHeader))
-		}
-		b.Route(h, "r", `{"method":"mark_free"}`)
-		if _, got := b.Route(h, "r", routertest.NewBody("", 1, 2)); !strings.Contains(got, `"worker_id":1,"dp_rank":0,"overlap_blocks":2`) {
-			t.Errorf("the second time: %s", got)
-		}
-		if n := b.Router.Stats().Index.Memberships; n != 0 {
-			t.Errorf("%d memberships of events", n)
-		}
-		if asked := b.Transport.Asked(); len(asked) != 0 {
-			t.Errorf("publishers were asked: %v", asked)
-		}
-		for _, f := range b.Router.Feeds() {
-			if f.Owner.Kind != kv.OwnerWorker || f.Health != "exact" {
-				t.Errorf("feed %+v", f)
-			}
 		}
 	})
 }
@@ -322,52 +246,6 @@ func TestOverheadMetrics(t *testing.T) {
 					t.Errorf("metrics lack %s%s", prefix, want)
 				}
 			}
-		}
-	})
-}
-
-// A worker whose blocks have another size than the configuration says is not taken in.
-func TestConfiguredBlockSizeRefusesOthers(t *testing.T) {
-	size := uint32(sourcetest.BlockSize + 1)
-	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *routertest.Bench) {
-		p := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
-		b.Send(p.Announce())
-		if n := len(b.Router.Workers()); n != 0 || b.Router.Stats().Feeds.Refused != 1 {
-			t.Errorf("%d workers, %+v", n, b.Router.Stats().Feeds)
-		}
-		p.Meta.BlockSize = size
-		b.Send(p.Announce())
-		if n := len(b.Router.Workers()); n != 1 {
-			t.Errorf("%d workers of the right size", n)
-		}
-	})
-}
-
-// The facade answers from what the feeds brought: ranks, overlaps and a dump.
-func TestFacadeOverFeeds(t *testing.T) {
-	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
-		routertest.TwoWorkers(b)
-		b.Send(b.Publisher(0x14, kv.WorkerOwner(kv.Worker{ID: 2, Rank: 1}), 0).Announce())
-		f, err := b.Router.Facade("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rank, ok := f.UniqueDPRankForWorker(1); !ok || rank != 0 {
-			t.Errorf("worker 1: rank %d, %t", rank, ok)
-		}
-		if _, ok := f.UniqueDPRankForWorker(2); ok {
-			t.Error("worker 2 has two ranks and a unique one")
-		}
-		if all, err := f.Overlaps(&router.Request{Tokens: sourcetest.Tokens(1, 2)}); err != nil || len(all) != 3 || all[1].Effective != 1.75 {
-			t.Errorf("overlaps %+v, %v; want 1.75 blocks on worker 2", all, err)
-		}
-		blocks := 0
-		f.DumpEvents(func(e *kvevent.RouterEvent) bool {
-			blocks += len(e.Blocks)
-			return true
-		})
-		if blocks != 4 || f.Workers() != 2 {
-			t.Errorf("%d blocks dumped, %d workers; want 4, 2", blocks, f.Workers())
 		}
 	})
 }

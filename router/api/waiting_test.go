@@ -75,7 +75,7 @@ func TestPatienceEnds(t *testing.T) {
 		routertest.OnBench(t, router.Options{Config: alwaysBusy(), FeedTimeout: time.Hour}, func(b *routertest.Bench) {
 			b.Send(b.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
 			b.Route(New(b.Router, Options{}).Handler(), "first", routertest.NewBody("", 1, 2, 3, 4))
-			answer := newService(b.Router).ask(b.T.Context(), c.caller, routertest.NewBody(c.more, 5))
+			answer := newService(b.Router, nil).ask(b.T.Context(), c.caller, routertest.NewBody(c.more, 5))
 			b.Pass(c.after - time.Millisecond)
 			select {
 			case got := <-answer:
@@ -101,12 +101,12 @@ func TestWhoLeftOverNATSIsNotBookedForLong(t *testing.T) {
 		h := New(b.Router, Options{}).Handler()
 		b.Route(h, "first", routertest.NewBody("", 1, 2, 3, 4))
 		over := func(id string) caller { return caller{id: id, unwatched: true, timeout: natsTimeout} }
-		gone := newService(b.Router).ask(b.T.Context(), over("gone"), routertest.NewBody("", 5))
+		gone := newService(b.Router, nil).ask(b.T.Context(), over("gone"), routertest.NewBody("", 5))
 		b.Route(h, "first", `{"method":"mark_prefill"}`)
 		if got := <-gone; got.unbook == nil {
 			t.Fatalf("%+v", got)
 		}
-		here := newService(b.Router).ask(b.T.Context(), over("here"), routertest.NewBody(`,"timeout_ms":60000`, 6))
+		here := newService(b.Router, nil).ask(b.T.Context(), over("here"), routertest.NewBody(`,"timeout_ms":60000`, 6))
 		b.Pass(31 * time.Second)
 		if got := <-here; got.status != http.StatusOK {
 			t.Fatalf("behind one that left: %+v", got)

@@ -29,30 +29,47 @@ const maxRequestID = 256
 
 // routeRequest is the body of POST /v1/route. The tag "in" lists the methods of a field.
 type routeRequest struct {
-	Method    string    `json:"method" in:"new potential_loads overlap mark_prefill mark_free output_block"`
-	Tokens    tokenList `json:"tokens" in:"new potential_loads overlap"`
-	RequestID string    `json:"request_id" in:"new mark_prefill mark_free output_block"`
+	Method    string    `json:"method" in:"new explain potential_loads overlap mark_prefill mark_free output_block add_request record_routing_decision register_workers"`
+	Tokens    tokenList `json:"tokens" in:"new explain potential_loads overlap add_request record_routing_decision"`
+	RequestID string    `json:"request_id" in:"new explain mark_prefill mark_free output_block add_request"`
 	// Model is optional when workers serve one model.
-	Model    string `json:"model" in:"new potential_loads overlap mark_prefill mark_free output_block"`
-	LoRAName string `json:"lora_name" in:"new potential_loads overlap"`
+	Model    string `json:"model" in:"new explain potential_loads overlap mark_prefill mark_free output_block add_request record_routing_decision register_workers"`
+	LoRAName string `json:"lora_name" in:"new explain potential_loads overlap add_request record_routing_decision"`
 	// CacheNamespace is the cache salt.
-	CacheNamespace string                   `json:"cache_namespace" in:"new potential_loads overlap"`
-	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new potential_loads overlap"`
+	CacheNamespace string                   `json:"cache_namespace" in:"new explain potential_loads overlap add_request record_routing_decision"`
+	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new explain potential_loads overlap add_request record_routing_decision"`
 	// PriorityJump, in seconds, and StrictPriority order waiting requests.
-	PriorityJump   float64            `json:"priority_jump" in:"new"`
-	StrictPriority uint32             `json:"strict_priority" in:"new"`
-	Override       *config.Override   `json:"router_config_override" in:"new potential_loads"`
-	ExpectedOutput uint32             `json:"expected_output_tokens" in:"new"`
-	Pinned         *workerName        `json:"pinned_worker" in:"new"`
-	Allowed        []kv.WorkerID      `json:"allowed_worker_ids" in:"new"`
-	Constraints    routingConstraints `json:"routing_constraints" in:"new"`
-	// TimeoutMS bounds the wait for a worker; 0 is the transport's timeout.
-	TimeoutMS uint32 `json:"timeout_ms" in:"new"`
+	PriorityJump   float64            `json:"priority_jump" in:"new explain"`
+	StrictPriority uint32             `json:"strict_priority" in:"new explain"`
+	Override       *config.Override   `json:"router_config_override" in:"new explain potential_loads add_request"`
+	ExpectedOutput uint32             `json:"expected_output_tokens" in:"new explain add_request"`
+	Pinned         *workerName        `json:"pinned_worker" in:"new explain"`
+	Allowed        []kv.WorkerID      `json:"allowed_worker_ids" in:"new explain"`
+	Constraints    routingConstraints `json:"routing_constraints" in:"new explain"`
+	// TimeoutMS bounds the wait for a worker; 0 means the default of the transport.
+	TimeoutMS uint32 `json:"timeout_ms" in:"new explain"`
+	// UpdateStates false decides without a booking; absent is true. Explain asks for the parts
+	// of the cost.
+	UpdateStates *bool `json:"update_states" in:"new"`
+	Explain      bool  `json:"explain" in:"new"`
+	// Worker is where the caller has sent the prompt. CachedTokens of the prompt need no computing.
+	Worker       *workerName `json:"worker" in:"add_request record_routing_decision"`
+	CachedTokens uint32      `json:"cached_tokens" in:"add_request"`
+	// WorkerIDs are workers without a publisher. BlockSize is that of the model by default.
+	WorkerIDs  []uint64 `json:"worker_ids" in:"register_workers"`
+	BlockSize  uint32   `json:"block_size" in:"register_workers"`
+	TTLSeconds uint32   `json:"ttl_seconds" in:"register_workers"`
 	// DecayFraction belongs to "output_block".
 	DecayFraction *float64 `json:"decay_fraction" in:"output_block"`
 }
 
+// timeout returns TimeoutMS as a duration.
 func (q *routeRequest) timeout() time.Duration { return time.Duration(q.TimeoutMS) * time.Millisecond }
+
+// books reports whether the chosen worker is booked.
+func (q *routeRequest) books() bool {
+	return q.Method == "new" && (q.UpdateStates == nil || *q.UpdateStates)
+}
 
 // workerName is a rank of a worker. Without DPRank it is the worker's only rank.
 type workerName struct {
@@ -60,8 +77,7 @@ type workerName struct {
 	DPRank   *kv.DPRank  `json:"dp_rank"`
 }
 
-// routingConstraints are taints that a worker must have, and weights of taints that it
-// should have or not have.
+// routingConstraints are the taints that a worker must have, and weights of preferred taints.
 type routingConstraints struct {
 	Required  []string           `json:"required_taints"`
 	Preferred map[string]float64 `json:"preferred_taints"`
@@ -73,6 +89,7 @@ func (q *routeRequest) query(id string) *router.Request {
 		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
 		PriorityJump: q.PriorityJump, StrictPriority: q.StrictPriority,
 		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
+		UpdateStates: q.books(), Explain: q.Explain || q.Method == "explain",
 	}
 	if q.Pinned != nil {
 		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID}
@@ -98,15 +115,20 @@ type routeAnswer struct {
 	WorkerID      uint64 `json:"worker_id"`
 	DPRank        uint32 `json:"dp_rank"`
 	OverlapBlocks uint32 `json:"overlap_blocks"`
+	// Endpoint is the URL of the worker's server; empty when the worker told none.
+	Endpoint string `json:"endpoint,omitempty"`
+	// RankHeader is the header that sends a request to the rank, of a worker with several.
+	RankHeader  map[string]string  `json:"rank_header,omitempty"`
+	Explanation *explanationAnswer `json:"explanation,omitempty"`
 }
 
-// rejectedAnswer is the answer to "new" when too many requests wait.
+// rejectedAnswer is the answer to "new" when the queue is full.
 type rejectedAnswer struct {
 	Method    string    `json:"method"`
 	Rejection rejection `json:"rejection"`
 }
 
-// rejection is the limit of the queue that was reached.
+// rejection names the reached limit of the queue.
 type rejection struct {
 	PolicyClass string `json:"policy_class"`
 	LimitKind   string `json:"limit_kind"`
@@ -120,8 +142,8 @@ type overlapsAnswer struct {
 	Overlaps []overlapAnswer `json:"overlaps"`
 }
 
-// overlapAnswer is what one worker has of a prompt: blocks by tier, their weighted sum,
-// and the sum in tokens.
+// overlapAnswer is one worker's overlap with a prompt: blocks by tier, their weighted sum, and
+// the sum in tokens.
 type overlapAnswer struct {
 	WorkerID        uint64  `json:"worker_id"`
 	DPRank          uint32  `json:"dp_rank"`
@@ -137,18 +159,20 @@ type overlapAnswer struct {
 type markAnswer struct {
 	Method  string `json:"method"`
 	Success bool   `json:"success"`
-	// Active belongs to "mark_free": whether the request was active.
+	// Active says whether the request was active, in the answer to "mark_free".
 	Active *bool `json:"active,omitempty"`
 }
 
+// loadsAnswer is the answer to "potential_loads".
 type loadsAnswer struct {
 	Method string       `json:"method"`
 	Loads  []loadAnswer `json:"loads"`
-	// PendingCount counts waiting requests, PendingISLTokens the tokens of their prompts.
+	// PendingCount counts the waiting requests. PendingISLTokens counts their prompt tokens.
 	PendingCount     int `json:"pending_count"`
 	PendingISLTokens int `json:"pending_isl_tokens"`
 }
 
+// loadAnswer is the load of one worker with the request added.
 type loadAnswer struct {
 	WorkerID      uint64 `json:"worker_id"`
 	DPRank        uint32 `json:"dp_rank"`
@@ -172,15 +196,17 @@ const (
 	maxTimeout = 3_600_000 // milliseconds
 )
 
+// validate reports the first field that is out of range or does not belong to the method.
 func (q *routeRequest) validate() error {
 	switch q.Method {
-	case "new", "potential_loads", "overlap":
+	case "new", "explain", "potential_loads", "overlap", "add_request", "record_routing_decision":
 		if len(q.Tokens) == 0 {
 			return errors.New("tokens: at least one is required")
 		}
-	case "mark_prefill", "mark_free", "output_block":
+	case "mark_prefill", "mark_free", "output_block", "register_workers":
 	default:
-		return fmt.Errorf("method: %.64q is not new, potential_loads, overlap, mark_prefill, mark_free or output_block", q.Method)
+		return fmt.Errorf("method: %.64q is not new, explain, potential_loads, overlap, mark_prefill, mark_free, output_block, "+
+			"add_request, record_routing_decision or register_workers", q.Method)
 	}
 	if err := q.checkFields(); err != nil {
 		return err
@@ -200,7 +226,28 @@ func (q *routeRequest) validate() error {
 	if n := len(q.Allowed); n > maxAllowed {
 		return fmt.Errorf("allowed_worker_ids: %d workers are more than %d", n, maxAllowed)
 	}
+	if err := q.checkTargets(); err != nil {
+		return err
+	}
 	return q.checkNames()
+}
+
+// checkTargets reports a missing worker of a method that names workers.
+func (q *routeRequest) checkTargets() error {
+	switch q.Method {
+	case "add_request", "record_routing_decision":
+		if q.Worker == nil {
+			return fmt.Errorf("worker: %s needs the worker that has the request", q.Method)
+		}
+	case "register_workers":
+		if n := len(q.WorkerIDs); n == 0 || n > maxAllowed {
+			return fmt.Errorf("worker_ids: %d workers, want 1 to %d", n, maxAllowed)
+		}
+		if q.Model == "" {
+			return errors.New("model: register_workers needs the model of the workers")
+		}
+	}
+	return nil
 }
 
 // tokenList is an array of token ids. It has a decoder of its own because prompts have
@@ -233,8 +280,8 @@ func (l *tokenList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// parseToken reads the digits at the start of b, up to a byte that may follow an element. n
-// is their number, 0 for anything else.
+// parseToken reads the token id at the start of b. n is the number of its digits, 0 if b does
+// not begin with a token id.
 func parseToken(b []byte) (v uint32, n int) {
 	var wide uint64
 	for n < len(b) && '0' <= b[n] && b[n] <= '9' {
@@ -252,7 +299,7 @@ func parseToken(b []byte) (v uint32, n int) {
 // maxName bounds lora_name and cache_namespace, in bytes.
 const maxName = 4096
 
-// checkFields refuses fields that the method does not take.
+// checkFields refuses fields that do not belong to the method.
 func (q *routeRequest) checkFields() error {
 	v := reflect.ValueOf(q).Elem()
 	for i := range v.NumField() {
@@ -260,7 +307,7 @@ func (q *routeRequest) checkFields() error {
 		if v.Field(i).IsZero() || slices.Contains(strings.Fields(f.Tag.Get("in")), q.Method) {
 			continue
 		}
-		return fmt.Errorf("%s: %s does not take it", f.Tag.Get("json"), q.Method)
+		return fmt.Errorf("%s: not a field of method %s", f.Tag.Get("json"), q.Method)
 	}
 	return nil
 }
@@ -269,11 +316,11 @@ func (q *routeRequest) checkFields() error {
 func (q *routeRequest) checkNames() error {
 	for _, name := range []struct {
 		field, value string
-		most         int
+		x            int
 	}{
 		{"model", q.Model, kvevent.MaxModel}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
 	} {
-		if err := checkLength(name.field, name.value, name.most); err != nil {
+		if err := checkLength(name.field, name.value, name.x); err != nil {
 			return err
 		}
 	}
@@ -304,14 +351,15 @@ func checkRequestID(field, id string) error {
 	return nil
 }
 
-func checkLength(field, value string, most int) error {
-	if len(value) > most {
-		return fmt.Errorf("%s: %d bytes are more than %d", field, len(value), most)
+// checkLength refuses a value of more than limit bytes.
+func checkLength(field, value string, limit int) error {
+	if len(value) > limit {
+		return fmt.Errorf("%s: %d bytes are more than %d", field, len(value), limit)
 	}
 	return nil
 }
 
-// wantedFields returns the ranges of fields whose types allow more.
+// wantedFields describes the accepted values of fields whose types have a wider range.
 func wantedFields() map[string]string {
 	return map[string]string{
 		"expected_output_tokens": fmt.Sprintf("an integer in 0..%d", math.MaxInt32),

@@ -18,20 +18,20 @@ type workerAnswer struct {
 	Model     string       `json:"model"`
 	BlockSize uint32       `json:"block_size"`
 	Quality   feed.Quality `json:"quality"`
-	// Source is who announced the worker: "agent", "file", "http" or "dynamo".
+	// Source says where the worker comes from: "agent", "file", "http", "dynamo" or "zmq".
 	Source string `json:"source"`
 	// Silent is true for a worker without events.
 	Silent       bool   `json:"silent,omitempty"`
 	Endpoint     string `json:"endpoint,omitempty"`
 	Ranks        uint32 `json:"ranks,omitempty"`
 	DeviceBlocks uint64 `json:"device_blocks,omitempty"`
-	// MaxBatchedTokens is how many tokens the worker computes in one step, at most. Taints
-	// are its labels.
+	// MaxBatchedTokens is the most tokens that the worker computes in one step. Taints are
+	// its labels.
 	MaxBatchedTokens uint64          `json:"max_num_batched_tokens,omitempty"`
 	Taints           []string        `json:"taints,omitempty"`
 	Load             *workerLoadJSON `json:"load,omitempty"`
 	PoolLoad         *poolLoadJSON   `json:"pool_load,omitempty"`
-	// Measured is what the estimator learned of the worker, in cost mode.
+	// Measured has the worker's measures in cost mode.
 	Measured *estimate.WorkerMeasures `json:"measured,omitempty"`
 }
 
@@ -58,6 +58,7 @@ type poolLoadJSON struct {
 	PromoteMicros       uint64  `json:"promote_micros"`
 }
 
+// workers answers GET /v1/workers.
 func (a *API) workers(w http.ResponseWriter, _ *http.Request) {
 	loads, now := a.router.Loads(), time.Now()
 	measured := make(map[kv.Worker]*estimate.WorkerMeasures)

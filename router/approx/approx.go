@@ -16,10 +16,10 @@ import (
 // ErrClosed says that the index was closed.
 var ErrClosed = errors.New("index is closed")
 
-// tick is the unit of expiries.
+// tick is the resolution of expiries.
 const tick = 100 * time.Millisecond
 
-// maxRouted is the most blocks that the queue can number.
+// maxRouted is the most blocks that the queue has slots for.
 const maxRouted = math.MaxUint32 - 1
 
 // Options bound an Index.
@@ -27,10 +27,10 @@ type Options struct {
 	// TTL is how long a worker is expected to keep a block. With 0 every prediction
 	// expires at once.
 	TTL time.Duration
-	// MaxBlocks is the most pairs of worker and block; 0 bounds them by the TTL
-	// only. Above MaxBlocks the pairs that expire soonest are pruned, until
-	// PruneRatio (0 to 1) times MaxBlocks are left. Record prunes what exceeds
-	// MaxBlocks at once, and Record and Tick prune the rest bit by bit.
+	// MaxBlocks is the most pairs of worker and block. With 0 only the TTL bounds them.
+	// Above MaxBlocks the pairs that expire soonest are pruned, until PruneRatio (0 to
+	// 1) times MaxBlocks are left. Record prunes the excess at once. Record and Tick
+	// prune the rest in small steps.
 	MaxBlocks  int
 	PruneRatio float64
 	// Index bounds the index behind the predictions.
@@ -67,21 +67,20 @@ type Stats struct {
 
 // Index predicts what workers hold. Make one with New.
 type Index struct {
-	x           *index.Index
-	ttl         time.Duration
-	limit, keep int
-	now         func() time.Time
-	start       time.Time
+	x                     *index.Index
+	ttl                   time.Duration
+	maxBlocks, keepBlocks int
+	now                   func() time.Time
+	start                 time.Time
 	// nextDue is the tick at which the next block expires.
 	nextDue atomic.Int64
 	closed  atomic.Bool
 
 	// mu is taken before the locks of x.
-	mu      sync.Mutex
-	queue   routedQueue
-	lastDue int64
-	// pruning is true from when there are more than limit blocks until keep blocks
-	// are left.
+	mu        sync.Mutex
+	queue     routedQueue
+	newestDue int64
+	// pruning starts above maxBlocks and ends when keepBlocks are left.
 	pruning bool
 	stats   Stats
 	stored  kvevent.RouterEvent // reused
@@ -97,11 +96,11 @@ func New(o Options) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Index{x: x, ttl: o.TTL, limit: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
-	if a.limit == 0 {
-		a.limit = maxRouted
+	a := &Index{x: x, ttl: o.TTL, maxBlocks: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
+	if a.maxBlocks == 0 {
+		a.maxBlocks = maxRouted
 	}
-	a.keep = int(o.PruneRatio * float64(a.limit))
+	a.keepBlocks = int(o.PruneRatio * float64(a.maxBlocks))
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -124,7 +123,7 @@ func (a *Index) Members() *index.Members { return a.x.Members() }
 // Record notes that a prompt was sent to a worker. locals and seq name the blocks
 // of the prompt from its start, and are borrowed. The error is ErrClosed,
 // index.ErrFull for too many workers, or says that the lengths differ. After an
-// error nothing has changed.
+// error the prompt is not recorded.
 func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash) error {
 	if len(locals) != len(seq) {
 		return fmt.Errorf("routing decision for worker %s: %d local hashes and %d sequence hashes, want as many", w, len(locals), len(seq))
@@ -135,7 +134,7 @@ func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash
 		return ErrClosed
 	}
 	elapsed := a.elapsed()
-	a.expireLocked(elapsed, inPassing)
+	a.expireLocked(elapsed, maxExpiredPerDecision)
 	if len(seq) == 0 || a.ttl == 0 {
 		a.stats.Recorded++
 		a.stats.Expired += uint64(len(seq))
@@ -150,29 +149,29 @@ func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash
 		return err
 	}
 	a.stats.Recorded++
-	// A clock that was set back must not break the order of the queue.
-	a.lastDue = max(a.lastDue, int64((elapsed+a.ttl+tick-1)/tick))
-	a.queue.push(w, seq, a.lastDue)
-	a.pruning = a.pruning || a.queue.size > a.limit
-	// The number exceeds what came, so that pruning ends. It is bounded, because a
-	// decision waits.
-	a.pruneLocked(len(seq) + inPassing)
-	a.scheduleLocked()
+	// The clock may have been set back. The queue stays in the order of due.
+	a.newestDue = max(a.newestDue, int64((elapsed+a.ttl+tick-1)/tick))
+	a.queue.push(w, seq, a.newestDue)
+	a.pruning = a.pruning || a.queue.size > a.maxBlocks
+	// Prune more blocks than were added, so that pruning ends. The number is bounded,
+	// because a request waits for the decision.
+	a.pruneLocked(len(seq) + maxExpiredPerDecision)
+	a.updateNextDueLocked()
 	return nil
 }
 
-// pruneLocked prunes at most most blocks and returns their number.
-func (a *Index) pruneLocked(most int) int {
+// pruneLocked prunes at most limit blocks and returns their number.
+func (a *Index) pruneLocked(limit int) int {
 	if !a.pruning {
 		return 0
 	}
-	left := most
+	left := limit
 	n := a.dropLocked(func(*routedBlock) bool {
 		left--
-		return left >= 0 && a.queue.size > a.keep
+		return left >= 0 && a.queue.size > a.keepBlocks
 	})
 	a.stats.Pruned += uint64(n)
-	a.pruning = a.queue.size > a.keep
+	a.pruning = a.queue.size > a.keepBlocks
 	return n
 }
 
@@ -183,9 +182,9 @@ func (a *Index) Match(dst *index.Matches, locals []kv.LocalHash) error {
 	if a.closed.Load() {
 		return ErrClosed
 	}
-	// The holder of the lock expires blocks itself.
+	// The holder of a locked mu expires blocks itself.
 	if elapsed := a.elapsed(); a.dueAt(elapsed) && a.mu.TryLock() {
-		a.expireLocked(elapsed, inPassing)
+		a.expireLocked(elapsed, maxExpiredPerDecision)
 		a.mu.Unlock()
 	}
 	a.x.Match(dst, locals, index.Continuation)
@@ -197,29 +196,29 @@ func (a *Index) Tick() int {
 	elapsed := a.elapsed()
 	a.x.Sweep(sweepRuns)
 	n := 0
-	// In portions, so that a decision does not wait for all of them.
+	// Unlock between steps, so that a decision waits for one step at most.
 	for a.dueAt(elapsed) {
 		a.mu.Lock()
-		n += a.expireLocked(elapsed, portion)
+		n += a.expireLocked(elapsed, maxPerLock)
 		a.mu.Unlock()
 	}
 	for more := true; more; {
 		a.mu.Lock()
-		more = a.pruneLocked(portion) == portion
-		a.scheduleLocked()
+		more = a.pruneLocked(maxPerLock) == maxPerLock
+		a.updateNextDueLocked()
 		a.mu.Unlock()
 	}
 	return n
 }
 
 const (
-	// inPassing is the most blocks that a decision expires. portion is the most
-	// blocks that Tick handles under one lock.
-	inPassing = 256
-	portion   = 4096
+	// maxExpiredPerDecision is the most blocks that one Record or Match expires.
+	// maxPerLock is the most blocks that Tick removes before it unlocks.
+	maxExpiredPerDecision = 256
+	maxPerLock            = 4096
 )
 
-// sweepRuns is how many runs of removed workers Tick frees.
+// sweepRuns is how many runs of removed workers one Tick frees.
 const sweepRuns = 256
 
 // RemoveWorker forgets a worker and its predictions.
@@ -230,7 +229,7 @@ func (a *Index) RemoveWorker(w kv.Worker) error {
 		return ErrClosed
 	}
 	a.stats.Removed += uint64(a.queue.removeWorker(w))
-	a.scheduleLocked()
+	a.updateNextDueLocked()
 	a.x.RemoveOwner(kv.WorkerOwner(w))
 	return a.x.SetMember(w, 0, false)
 }
@@ -242,7 +241,7 @@ func (a *Index) Close() {
 	defer a.mu.Unlock()
 	a.closed.Store(true)
 	a.queue = newRoutedQueue()
-	a.scheduleLocked()
+	a.updateNextDueLocked()
 }
 
 // Walk visits events that make an empty index equal to the predictions: see
@@ -253,7 +252,7 @@ func (a *Index) Walk(visit func(e *kvevent.RouterEvent) bool) { a.x.Walk(visit) 
 func (a *Index) Stats() Stats {
 	a.mu.Lock()
 	s := a.stats
-	s.Blocks, s.Workers = a.queue.size, len(a.queue.held)
+	s.Blocks, s.Workers = a.queue.size, len(a.queue.byWorker)
 	a.mu.Unlock()
 	s.Index = a.x.Stats()
 	return s
@@ -263,6 +262,7 @@ func (a *Index) Stats() Stats {
 // this index or of another one: see index.Index.Held.
 func (a *Index) Held(m *index.Members, at int) uint64 { return a.x.Held(m, at) }
 
+// elapsed returns the time since New.
 func (a *Index) elapsed() time.Duration { return a.now().Sub(a.start) }
 
 // dueAt reports whether any block expires at or before a time.
@@ -270,34 +270,35 @@ func (a *Index) dueAt(elapsed time.Duration) bool {
 	return int64(elapsed/tick) >= a.nextDue.Load()
 }
 
-func (a *Index) scheduleLocked() {
+// updateNextDueLocked sets nextDue from the front of the queue.
+func (a *Index) updateNextDueLocked() {
 	next := int64(math.MaxInt64)
-	if at := a.queue.first(); at != noRouted {
-		next = a.queue.blocks[at].due
+	if slot := a.queue.first(); slot != noBlock {
+		next = a.queue.blocks[slot].due
 	}
 	a.nextDue.Store(next)
 }
 
-// expireLocked removes at most most expired blocks and returns their number.
-func (a *Index) expireLocked(elapsed time.Duration, most int) int {
-	tick, left := int64(elapsed/tick), most
+// expireLocked removes at most limit expired blocks and returns their number.
+func (a *Index) expireLocked(elapsed time.Duration, limit int) int {
+	current, left := int64(elapsed/tick), limit
 	n := a.dropLocked(func(b *routedBlock) bool {
 		left--
-		return left >= 0 && b.due <= tick
+		return left >= 0 && b.due <= current
 	})
 	a.stats.Expired += uint64(n)
-	a.scheduleLocked()
+	a.updateNextDueLocked()
 	return n
 }
 
-// dropLocked removes blocks from the front of the queue while which returns true,
+// dropLocked removes blocks from the front of the queue while expired returns true,
 // and returns their number.
-func (a *Index) dropLocked(which func(*routedBlock) bool) int {
+func (a *Index) dropLocked(expired func(*routedBlock) bool) int {
 	e := &a.removed
 	n := 0
-	for at := a.queue.first(); at != noRouted; at = a.queue.first() {
-		b := &a.queue.blocks[at]
-		if !which(b) {
+	for slot := a.queue.first(); slot != noBlock; slot = a.queue.first() {
+		b := &a.queue.blocks[slot]
+		if !expired(b) {
 			break
 		}
 		if o := kv.WorkerOwner(b.worker); e.Owner != o || len(e.Removed) == 0 || len(e.Removed) >= kvevent.MaxBlocksPerMessage {
@@ -305,7 +306,7 @@ func (a *Index) dropLocked(which func(*routedBlock) bool) int {
 			*e = kvevent.RouterEvent{Kind: kvevent.Removed, Owner: o, Tier: kv.TierDevice, Removed: e.Removed[:0]}
 		}
 		e.Removed = append(e.Removed, b.hash)
-		a.queue.remove(at)
+		a.queue.remove(slot)
 		n++
 	}
 	a.flushLocked()

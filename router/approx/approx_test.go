@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,20 +45,6 @@ func wantApprox(t testing.TB, a *approx.Index, what string, prompt []kv.LocalHas
 	}
 	if diff := cmp.Diff(want, workerHits(t, &m), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// TestApproxRoutingDecisionIsAHit: what was routed to a worker counts as its
-// device blocks, and for nobody else.
-func TestApproxRoutingDecisionIsAHit(t *testing.T) {
-	a := newApprox(t, approx.Options{TTL: time.Minute})
-	var h kv.Hasher
-	prompt := h.AppendLocals(nil, []uint32{1, 2, 3, 4}, 4, kv.LocalSeed("", ""))
-	route(t, a, worker(1, 0), prompt)
-	join := a.SetMember(worker(2, 0), 0, true)
-	wantApprox(t, a, "after one decision", prompt, map[kv.Worker]index.Hits{worker(1, 0): device(1)})
-	if join != nil || len(a.Members().List) != 2 {
-		t.Errorf("members %v, %v", a.Members().List, join)
 	}
 }
 
@@ -110,22 +95,6 @@ func TestApproxExpiry(t *testing.T) {
 	}
 }
 
-// TestApproxTick: expiry does not wait for requests, and says how much it was.
-func TestApproxTick(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApprox(t, approx.Options{TTL: 120 * time.Second})
-		route(t, a, worker(1, 0), series(1, 7))
-		time.Sleep(119 * time.Second)
-		if n := a.Tick(); n != 0 {
-			t.Errorf("%d blocks expired a second early", n)
-		}
-		time.Sleep(time.Second)
-		if n, s := a.Tick(), a.Stats(); n != 7 || s.Blocks != 0 || s.Workers != 0 {
-			t.Errorf("%d blocks expired, %+v; want 7 and none left", n, s)
-		}
-	})
-}
-
 // TestApproxExpiryDoesNotHoldUpDecisions: what is due all at once is left to the next tick
 // but for a small part, and is gone after it.
 func TestApproxExpiryDoesNotHoldUpDecisions(t *testing.T) {
@@ -147,24 +116,6 @@ func TestApproxExpiryDoesNotHoldUpDecisions(t *testing.T) {
 	}
 	if n, s := a.Tick(), a.Stats(); s.Expired != many || s.Blocks != 1 || n > many {
 		t.Errorf("the tick expired %d blocks, %+v; want one left", n, s)
-	}
-}
-
-// TestApproxWorkerRemoval: removing a rank leaves its siblings, and a decision
-// after it starts from nothing.
-func TestApproxWorkerRemoval(t *testing.T) {
-	a := newApprox(t, approx.Options{TTL: time.Minute})
-	prompt := series(1, 4)
-	route(t, a, worker(7, 0), prompt)
-	route(t, a, worker(7, 1), prompt[:2])
-	if err := a.RemoveWorker(worker(7, 0)); err != nil {
-		t.Fatal(err)
-	}
-	wantApprox(t, a, "after the removal of rank 0", prompt, map[kv.Worker]index.Hits{worker(7, 1): device(2)})
-	route(t, a, worker(7, 0), prompt[:1])
-	wantApprox(t, a, "after a new decision", prompt, map[kv.Worker]index.Hits{worker(7, 0): device(1), worker(7, 1): device(2)})
-	if s := a.Stats(); s.Removed != 4 || s.Blocks != 3 || s.Workers != 2 {
-		t.Errorf("stats %+v", s)
 	}
 }
 
@@ -202,30 +153,6 @@ func TestApproxRefusals(t *testing.T) {
 	if n := a.Tick(); n != 0 || a.Stats().Blocks != 0 {
 		t.Errorf("%d blocks expired after Close, %d left", n, a.Stats().Blocks)
 	}
-}
-
-// TestApproxPruning: above MaxBlocks those that expire soonest go, the ends of
-// prompts first, down to the ratio.
-func TestApproxPruning(t *testing.T) {
-	now := time.Unix(1000, 0)
-	a := newApprox(t, approx.Options{TTL: time.Minute, MaxBlocks: 10, PruneRatio: 0.8, Now: func() time.Time { return now }})
-	old, young := series(1, 6), series(100, 4)
-	route(t, a, worker(1, 0), old)
-	now = now.Add(time.Second)
-	route(t, a, worker(2, 0), young)
-	if s := a.Stats(); s.Blocks != 10 || s.Pruned != 0 {
-		t.Errorf("at the bound: %+v, want 10 blocks and nothing pruned", s)
-	}
-	now = now.Add(time.Second)
-	route(t, a, worker(2, 0), series(200, 1))
-	wantApprox(t, a, "the oldest prompt lost its end", old, map[kv.Worker]index.Hits{worker(1, 0): device(3)})
-	wantApprox(t, a, "the younger one is whole", young, map[kv.Worker]index.Hits{worker(2, 0): device(4)})
-	if s := a.Stats(); s.Blocks != 8 || s.Pruned != 3 || s.Index.Memberships != 8 {
-		t.Errorf("above the bound: %+v, want 8 blocks and 3 pruned", s)
-	}
-	route(t, a, worker(3, 0), series(300, 50))
-	wantApprox(t, a, "of a prompt longer than the bound the beginning stays", series(300, 50),
-		map[kv.Worker]index.Hits{worker(3, 0): device(8)})
 }
 
 // TestApproxBesideEvents: what events told never expires with what was guessed

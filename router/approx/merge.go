@@ -7,14 +7,13 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// MergeMax raises the device hits of dst to those of other, worker by worker.
-// Raised hits are subtracted from the lower tiers, from host on, because those hits
-// begin where the events' device blocks end, and no block may count twice. Workers
-// that dst.Members does not list are ignored. other is not changed.
+// MergeMax raises the device hits of each worker in dst to the hits in other. No block
+// may count twice, so the difference is subtracted from the lower tiers, host first.
+// Workers that dst.Members does not list are ignored. other is not changed.
 func MergeMax(dst, other *index.Matches) {
 	added := 0
 	for i := range other.Hits {
-		member, hits := locate(dst.Members, other, i)
+		member, hits := memberOf(dst.Members, other, i)
 		if member < 0 || hits == 0 {
 			continue
 		}
@@ -42,14 +41,14 @@ func raise(h *index.Hits, n uint32) {
 	}
 }
 
-// mergeNew inserts the added workers that only other has hits for. It works from
-// the end, so that no hit is overwritten before it has moved.
+// mergeNew inserts the added workers that only other has hits for. It works from the
+// end, so that each hit moves before its place is overwritten.
 func mergeNew(dst, other *index.Matches, added int) {
-	have := len(dst.Hits)
-	dst.Hits = slices.Grow(dst.Hits, added)[:have+added]
-	to, from := have+added-1, have-1
+	old := len(dst.Hits)
+	dst.Hits = slices.Grow(dst.Hits, added)[:old+added]
+	to, from := old+added-1, old-1
 	for i := len(other.Hits) - 1; i >= 0 && to > from; i-- {
-		member, hits := locate(dst.Members, other, i)
+		member, hits := memberOf(dst.Members, other, i)
 		if member < 0 || hits == 0 {
 			continue
 		}
@@ -65,15 +64,15 @@ func mergeNew(dst, other *index.Matches, added int) {
 	}
 }
 
-// locate returns the number in m of the worker of other's hit i, -1 for none, and
+// memberOf returns the number in m of the worker of other's hit i, -1 for none, and
 // the worker's device hits.
-func locate(m *index.Members, other *index.Matches, i int) (member int32, hits uint32) {
+func memberOf(m *index.Members, other *index.Matches, i int) (member int32, hits uint32) {
 	h := &other.Hits[i]
 	if m == other.Members {
 		return h.Member, h.Hits[kv.TierDevice]
 	}
 	w := other.Members.List[h.Member].Worker
-	// The two lists are mostly equal.
+	// Most workers have the same number in both lists.
 	if at := int(h.Member); at < len(m.List) && m.List[at].Worker == w {
 		return h.Member, h.Hits[kv.TierDevice]
 	}

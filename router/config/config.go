@@ -2,11 +2,10 @@ package config
 
 import "cmp"
 
-// Config is the router's configuration. Settings has the range, names and effect
-// of each field, and the names in JSON are Dynamo's. A nil pointer means that the
-// setting is off.
+// Config is the router's configuration. Settings has the range, names and effect of each
+// field. The names in JSON are Dynamo's. A nil pointer means that the setting is off.
 type Config struct {
-	// How workers are weighed.
+	// Cost of a worker.
 	OverlapScoreCredit        float64 `json:"overlap_score_credit"`
 	OverlapScoreCreditDecay   float64 `json:"overlap_score_credit_decay"`
 	PrefillLoadScale          float64 `json:"prefill_load_scale"`
@@ -16,21 +15,21 @@ type Config struct {
 	// ExternalCacheHitWeight is DiskCacheHitWeight when nil.
 	ExternalCacheHitWeight *float64 `json:"external_cache_hit_weight"`
 	SharedCacheMultiplier  float64  `json:"shared_cache_multiplier"`
-	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it;
-	// at 0 it turns OverlapScoreCredit off too.
+	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it. At 0 it also
+	// turns OverlapScoreCredit off.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
 	CostFormula        string   `json:"cost_formula"`
 	Score              string   `json:"score"`
 	WorkerType         string   `json:"worker_type"`
 	LoadAware          bool     `json:"load_aware"`
 
-	// How one of them is taken.
+	// Choice of a worker.
 	RouterMode        string  `json:"router_mode"`
 	RouterTemperature float64 `json:"router_temperature"`
 	FirstOfEqual      bool    `json:"first_of_equal"`
 	Seed              uint64  `json:"seed"`
 
-	// What is known of the workers' caches.
+	// Index of the workers' caches.
 	UseKVEvents            bool     `json:"use_kv_events"`
 	DurableKVEvents        bool     `json:"durable_kv_events"`
 	RouterSnapshotEvents   *uint32  `json:"router_snapshot_threshold"`
@@ -50,7 +49,7 @@ type Config struct {
 	UseRemoteIndexer       bool     `json:"use_remote_indexer"`
 	ServeIndexer           bool     `json:"serve_indexer"`
 
-	// What is known of their load.
+	// Account of the workers' load.
 	RouterTrackActiveBlocks     bool    `json:"router_track_active_blocks"`
 	RouterTrackOutputBlocks     bool    `json:"router_track_output_blocks"`
 	RouterAssumeKVReuse         bool    `json:"router_assume_kv_reuse"`
@@ -69,7 +68,7 @@ type Config struct {
 	RouterDecodePolicy          *string `json:"router_decode_policy"`
 	RouterWorkerSelectionPolicy *string `json:"router_worker_selection_policy"`
 
-	// When requests wait, and when workers are too busy to be asked.
+	// Queue and busy workers.
 	RouterQueueThreshold             *float64 `json:"router_queue_threshold"`
 	RouterQueuePolicy                string   `json:"router_queue_policy"`
 	RouterPolicyConfig               *string  `json:"router_policy_config"`
@@ -87,15 +86,16 @@ type Config struct {
 	ConditionalDisaggPrefillBusyThreshold *float64 `json:"conditional_disagg_prefill_busy_threshold"`
 	ConditionalDisaggDecodeBusyThreshold  *float64 `json:"conditional_disagg_decode_busy_threshold"`
 
-	// HTTPHost replaces the host as HTTPPort does the port, and only with it.
+	// HTTPHost is the address of the front door; nil means all addresses.
 	HTTPHost *string `json:"http_host"`
-	// HTTPPort replaces the port that the command serves HTTP on; nil leaves it.
+	// HTTPPort is the port of the front door and opens it; nil means 8000 when worker servers
+	// are named.
 	HTTPPort *uint32 `json:"http_port"`
-	// HTTPOverloadStatus answers requests that are refused for load.
+	// HTTPOverloadStatus is the HTTP status of a request refused because of load.
 	HTTPOverloadStatus uint32 `json:"http_overload_status"`
 }
 
-// Default returns the library's defaults: those of the table of settings.
+// Default returns the defaults of programs that embed the router.
 func Default() Config {
 	var c Config
 	for _, s := range Settings() {
@@ -104,8 +104,8 @@ func Default() Config {
 	return c
 }
 
-// CommandDefault returns the defaults of the command line. They differ from Default
-// where Dynamo's command differs from its library.
+// CommandDefault returns the defaults of the command line. They differ from Default where
+// the defaults of Dynamo's command differ from those of its library.
 func CommandDefault() Config {
 	var c Config
 	for _, s := range Settings() {
@@ -114,7 +114,7 @@ func CommandDefault() Config {
 	return c
 }
 
-// Values of settings that are words.
+// Values of the settings that accept one of several words.
 const (
 	FormulaCredit        = "credit"
 	FormulaOverlapWeight = "overlap_weight"
@@ -125,8 +125,12 @@ const (
 	WorkerDecode  = "decode"
 	WorkerPrefill = "prefill"
 
-	ModeKV         = "kv"
-	ModeRoundRobin = "round-robin"
+	ModeKV          = "kv"
+	ModeRoundRobin  = "round-robin"
+	ModeRandom      = "random"
+	ModePowerOfTwo  = "power-of-two"
+	ModeLeastLoaded = "least-loaded"
+	ModeDirect      = "direct"
 
 	ReadingContinuation = "continuation"
 	ReadingUnion        = "union"

@@ -103,13 +103,13 @@ func TestDefaultsAndLimitsOfEachSetting(t *testing.T) {
 		}
 		for _, value := range strings.Fields(l.good) {
 			c := Default()
-			if !s.span.set(s.at(&c), value) || !s.span.check(s.at(&c)) {
+			if !s.domain.set(s.at(&c), value) || !s.domain.check(s.at(&c)) {
 				t.Errorf("%s does not take %s", l.name, value)
 			}
 		}
 		for _, value := range strings.Fields(l.bad) {
 			c := Default()
-			if s.span.set(s.at(&c), value) || !cmp.Equal(c, Default()) {
+			if s.domain.set(s.at(&c), value) || !cmp.Equal(c, Default()) {
 				t.Errorf("%s takes %.64s", l.name, value)
 			}
 		}
@@ -211,12 +211,12 @@ func TestConfigSurvivesJSON(t *testing.T) {
 		for _, value := range strings.Fields(l.good) {
 			c := Default()
 			s := find(Settings(), l.name)
-			s.span.set(s.at(&c), value)
+			s.domain.set(s.at(&c), value)
 			data, err := json.Marshal(&c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := ParseJSON(data)
+			got, err := parseJSON(data)
 			if c.LoadAware || c.OverlapScoreWeight != nil {
 				continue // they change other fields
 			}

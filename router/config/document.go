@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// maxDocument bounds a document of settings in bytes, maxFields its fields: more
-// than there are, so that each that is wrong can be named.
+// maxDocument bounds a document of settings, in bytes. maxFields bounds its fields. It
+// exceeds the number of settings, so that errors can name several unknown fields.
 const (
 	maxDocument = 1 << 20
 	maxFields   = 256
 )
 
-// entry is a field of a document.
-type entry struct {
+// field is a field of a document.
+type field struct {
 	name string
 	raw  json.RawMessage
 }
 
-// entries are the fields of a JSON object, in its order. Unlike encoding/json it
-// refuses a field that is there twice, and lets nothing follow the object.
-func entries(data []byte) ([]entry, error) {
+// parseFields returns the fields of a JSON object, in their order. Unlike encoding/json it
+// refuses a field that occurs twice, and text after the object.
+func parseFields(data []byte) ([]field, error) {
 	if len(data) > maxDocument {
 		return nil, fmt.Errorf("%d bytes: want at most %d", len(data), maxDocument)
 	}
@@ -33,50 +33,35 @@ func entries(data []byte) ([]entry, error) {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("want a JSON object")
 	}
-	var found []entry
+	var fields []field
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
 			return nil, err
 		}
-		e := entry{name: t.(string)}
+		e := field{name: t.(string)}
 		if err := d.Decode(&e.raw); err != nil {
 			return nil, fmt.Errorf("%.64q: %w", e.name, err)
 		}
-		if slices.ContainsFunc(found, func(f entry) bool { return f.name == e.name }) {
+		if slices.ContainsFunc(fields, func(f field) bool { return f.name == e.name }) {
 			return nil, fmt.Errorf("%.64q is given twice", e.name)
 		}
-		if len(found) == maxFields {
+		if len(fields) == maxFields {
 			return nil, fmt.Errorf("more than %d fields", maxFields)
 		}
-		found = append(found, e)
+		fields = append(fields, e)
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
+		return nil, errors.New("text after the JSON object")
 	}
-	return found, nil
+	return fields, nil
 }
 
-// ParseJSON reads a document: an object with the names of Settings, in which
-// what is missing has its default. The errors name each unknown field and each
-// value that is not one of its field's; Validate has the rest.
-func ParseJSON(data []byte) (Config, error) {
-	c := Default()
-	l := newLayers(&c)
-	if err := l.document("", data); err != nil {
-		return Config{}, err
-	}
-	if err := l.loadAware(); err != nil {
-		return Config{}, err
-	}
-	return c, nil
-}
-
-// document puts the settings of a document on top. name is that of its source,
-// empty for none.
+// document applies the settings of a document. name is the document's name in errors; it may
+// be empty.
 func (l *layers) document(name string, data []byte) error {
 	in := func(err error) error {
 		if name == "" {
@@ -84,30 +69,30 @@ func (l *layers) document(name string, data []byte) error {
 		}
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	found, err := entries(data)
+	fields, err := parseFields(data)
 	if err != nil {
 		return in(err)
 	}
 	var bad []error
-	for _, e := range found {
+	for _, e := range fields {
 		s := find(l.settings, e.name)
 		if s == nil {
 			bad = append(bad, in(fmt.Errorf("%.64q: no such field", e.name)))
 			continue
 		}
 		p := s.at(l.config)
-		if !s.span.setJSON(p, e.raw) {
-			bad = append(bad, in(s.span.wrong(e.name, p, shown(e.raw))))
+		if !s.domain.setJSON(p, e.raw) {
+			bad = append(bad, in(s.domain.invalid(e.name, p, displayed(e.raw))))
 			continue
 		}
-		l.note(s, strings.TrimSpace(name+" "+e.name))
+		l.record(s, strings.TrimSpace(name+" "+e.name))
 	}
 	l.endLayer()
 	return errors.Join(bad...)
 }
 
-// shown is a JSON value for an error: a string without its quotes.
-func shown(raw json.RawMessage) string {
+// displayed formats a JSON value for an error: a string without its quotes.
+func displayed(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil && string(raw) != "null" {
 		return s
@@ -115,8 +100,8 @@ func shown(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Override replaces settings for one request; nil keeps the router's. A request
-// carries it as a JSON object with these names.
+// Override replaces settings for one request. A nil field keeps the router's setting. A
+// request carries the Override as a JSON object with these names.
 type Override struct {
 	OverlapScoreCredit    *float64 `json:"overlap_score_credit,omitempty"`
 	PrefillLoadScale      *float64 `json:"prefill_load_scale,omitempty"`
@@ -124,51 +109,52 @@ type Override struct {
 	AssumeKVReuse         *bool    `json:"assume_kv_reuse,omitempty"`
 	TrackPrefillTokens    *bool    `json:"track_prefill_tokens,omitempty"`
 	SharedCacheMultiplier *float64 `json:"shared_cache_multiplier,omitempty"`
-	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it;
-	// at 0 it turns OverlapScoreCredit off too.
+	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it. At 0 it also
+	// turns OverlapScoreCredit off.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight,omitempty"`
 }
 
-// overridden is a field of an Override.
-type overridden struct {
-	name string
-	span span
-	at   any
+// overrideField is a field of an Override. pointer points to the field.
+type overrideField struct {
+	name    string
+	domain  domain
+	pointer any
 }
 
-func (o *Override) fields() []overridden {
-	return []overridden{
+// fields returns the name, domain and value of each setting that a request may override.
+func (o *Override) fields() []overrideField {
+	return []overrideField{
 		{"overlap_score_credit", weight(), &o.OverlapScoreCredit},
 		{"prefill_load_scale", weight(), &o.PrefillLoadScale},
 		{"router_temperature", weight(), &o.RouterTemperature},
-		{"assume_kv_reuse", span{}, &o.AssumeKVReuse},
-		{"track_prefill_tokens", span{}, &o.TrackPrefillTokens},
+		{"assume_kv_reuse", domain{}, &o.AssumeKVReuse},
+		{"track_prefill_tokens", domain{}, &o.TrackPrefillTokens},
 		{"shared_cache_multiplier", share(), &o.SharedCacheMultiplier},
 		{"overlap_score_weight", weight(), &o.OverlapScoreWeight},
 	}
 }
 
-// UnmarshalJSON reads an object; null keeps a setting. The errors name each
-// unknown field and each value that is out of range.
+// UnmarshalJSON reads an object; null keeps a setting. The errors name each unknown field
+// and each value that is out of range.
 func (o *Override) UnmarshalJSON(data []byte) error {
 	*o = Override{}
 	if string(data) == "null" {
 		return nil
 	}
-	found, err := entries(data)
+	found, err := parseFields(data)
 	if err != nil {
 		return fmt.Errorf("router_config_override: %w", err)
 	}
 	fields := o.fields()
 	var bad []error
 	for _, e := range found {
-		at := slices.IndexFunc(fields, func(f overridden) bool { return f.name == e.name })
+		at := slices.IndexFunc(fields, func(f overrideField) bool { return f.name == e.name })
 		if at < 0 {
 			bad = append(bad, fmt.Errorf("router_config_override: %.64q: no such field", e.name))
 			continue
 		}
-		if f := &fields[at]; !f.span.setJSON(f.at, e.raw) {
-			bad = append(bad, fmt.Errorf("router_config_override: %w", f.span.wrong(f.name, f.at, shown(e.raw))))
+		if f := &fields[at]; !f.domain.setJSON(f.pointer, e.raw) {
+			bad = append(bad, fmt.Errorf("router_config_override: %w", f.domain.invalid(f.name, f.pointer, displayed(e.raw))))
 		}
 	}
 	return errors.Join(bad...)
@@ -176,18 +162,18 @@ func (o *Override) UnmarshalJSON(data []byte) error {
 
 var _ json.Unmarshaler = (*Override)(nil)
 
-// Validate reports the first value that is out of range, for an Override that was
-// not read from JSON.
+// Validate reports the first value that is out of range. UnmarshalJSON has already checked
+// an Override from JSON.
 func (o *Override) Validate() error {
 	for _, f := range o.fields() {
-		if !f.span.check(f.at) {
-			return f.span.wrong(f.name, f.at, text(f.at))
+		if !f.domain.check(f.pointer) {
+			return f.domain.invalid(f.name, f.pointer, formatValue(f.pointer))
 		}
 	}
 	return nil
 }
 
-// weights are the credit and the scale, by whichever name they were given.
+// weights returns credit and scale. OverlapScoreWeight wins over PrefillLoadScale.
 func (o *Override) weights() (credit, scale *float64) {
 	credit, scale = o.OverlapScoreCredit, o.PrefillLoadScale
 	if w := o.OverlapScoreWeight; w != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// applyWeight writes what OverlapScoreWeight means into the fields of today.
+// applyWeight applies OverlapScoreWeight to PrefillLoadScale and OverlapScoreCredit.
 func (c *Config) applyWeight() {
 	c.PrefillLoadScale, c.OverlapScoreCredit = c.prefillScale(), c.overlapCredit()
 }
 
-// prefillScale is PrefillLoadScale by whichever name it was given.
+// prefillScale returns OverlapScoreWeight, or PrefillLoadScale without one.
 func (c *Config) prefillScale() float64 {
 	if c.OverlapScoreWeight != nil {
 		return *c.OverlapScoreWeight
@@ -24,7 +24,7 @@ func (c *Config) prefillScale() float64 {
 	return c.PrefillLoadScale
 }
 
-// overlapCredit is OverlapScoreCredit unless an overlap weight of 0 turns it off.
+// overlapCredit returns OverlapScoreCredit, or 0 with an OverlapScoreWeight of 0.
 func (c *Config) overlapCredit() float64 {
 	if c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0 {
 		return 0
@@ -32,21 +32,20 @@ func (c *Config) overlapCredit() float64 {
 	return c.OverlapScoreCredit
 }
 
-// ShouldSubscribeToKVEvents reports whether the workers' events are needed: they
-// are wanted, what is cached counts, and no other router's index is asked.
+// ShouldSubscribeToKVEvents reports whether the router needs the workers' events: events are
+// on, cached blocks have a credit, and the index is this router's own.
 func (c *Config) ShouldSubscribeToKVEvents() bool {
 	return c.UseKVEvents && c.overlapCredit() > 0 && !c.UseRemoteIndexer
 }
 
-// SequenceHashesForTracking are the blocks that count as active on a worker while
-// it works on a prompt. tracked is false when none are to be counted at all; a
-// prompt shorter than a block has none. Requests share them where KV reuse is
-// assumed, by the override or else the config; otherwise they are random.
+// SequenceHashesForTracking returns the blocks that count as active on a worker while the
+// worker runs a request. tracked is false when the router does not track active blocks. With
+// KV reuse, by the override or else the config, equal blocks of several requests have equal
+// hashes. Without KV reuse the hashes are random.
 //
-// lora and salt are the adapter's name and the cache namespace, empty for none.
-// locals are the LocalHashes of the prompt where the caller has them; it must
-// pass them for prompts with multimodal objects and for engines that cache token
-// pairs. Otherwise they are nil and computed from tokens.
+// lora and salt are the adapter's name and the cache namespace; both may be empty. locals
+// are the LocalHashes of the prompt. With nil they are computed from tokens. Callers must
+// pass locals for prompts with multimodal objects and for engines that cache token pairs.
 func (c *Config) SequenceHashesForTracking(tokens []uint32, blockSize int, o *Override, lora, salt string, locals []kv.LocalHash) (hashes []kv.SequenceHash, tracked bool) {
 	if !c.RouterTrackActiveBlocks {
 		return nil, false
@@ -73,8 +72,8 @@ func (c *Config) SequenceHashesForTracking(tokens []uint32, blockSize int, o *Ov
 	return kv.AppendSequence(make([]kv.SequenceHash, 0, len(locals)), locals), true
 }
 
-// TrackPrefillTokens reports whether a request's prompt counts as prefill load, by
-// its override or else the config. o may be nil.
+// TrackPrefillTokens reports whether a request's prompt counts as prefill load. The override
+// wins over the config. o may be nil.
 func (c *Config) TrackPrefillTokens(o *Override) bool {
 	if o != nil && o.TrackPrefillTokens != nil {
 		return *o.TrackPrefillTokens
@@ -82,11 +81,11 @@ func (c *Config) TrackPrefillTokens(o *Override) bool {
 	return c.RouterTrackPrefillTokens
 }
 
-// TTL is how long a guessed block is believed in, without events.
+// TTL returns how long a predicted block counts as cached, without events.
 func (c *Config) TTL() time.Duration { return duration(c.RouterTTLSecs) }
 
-// PredictedTTL is how long a request's blocks count as cached where it went before
-// the events say so; ok is false when they do not.
+// PredictedTTL returns how long a request's blocks count as cached on its worker before
+// events confirm them. ok is false without such predictions.
 func (c *Config) PredictedTTL() (ttl time.Duration, ok bool) {
 	if c.RouterPredictedTTLSecs == nil {
 		return 0, false
@@ -94,15 +93,15 @@ func (c *Config) PredictedTTL() (ttl time.Duration, ok bool) {
 	return duration(*c.RouterPredictedTTLSecs), true
 }
 
-// RequestExpiry is the silence after which a request is taken off the books.
+// RequestExpiry returns the silence after which a request expires.
 func (c *Config) RequestExpiry() time.Duration { return max(1, duration(c.ActiveRequestExpirySecs)) }
 
-// OverlapRefreshAfter is how long a request waits before what is cached is looked
-// up again; 0 does not.
+// OverlapRefreshAfter returns the wait after which a request's hits are looked up again; 0
+// means never.
 func (c *Config) OverlapRefreshAfter() time.Duration { return duration(c.OverlapRefreshAfterSecs) }
 
-// SnapshotEvents is the number of events between two snapshots; ok is false when
-// none are stored.
+// SnapshotEvents returns the number of events between two snapshots. ok is false without
+// snapshots.
 func (c *Config) SnapshotEvents() (events uint32, ok bool) {
 	if c.RouterSnapshotEvents == nil {
 		return 0, false
@@ -110,7 +109,7 @@ func (c *Config) SnapshotEvents() (events uint32, ok bool) {
 	return *c.RouterSnapshotEvents, true
 }
 
-// InitialWorkers is how many workers to wait for at the start, 0 for none.
+// InitialWorkers returns how many workers to wait for at the start.
 func (c *Config) InitialWorkers() int {
 	if c.SkipInitialWorkerWait {
 		return 0
@@ -122,7 +121,7 @@ func duration(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Schedule says how workers are weighed and chosen.
+// Schedule returns the scheduler's configuration.
 func (c *Config) Schedule() schedule.Config {
 	s := schedule.DefaultConfig()
 	if c.CostFormula == FormulaOverlapWeight {
@@ -142,7 +141,7 @@ func (c *Config) Schedule() schedule.Config {
 	return s
 }
 
-// Schedule is the same for one request; nil stays nil.
+// Schedule returns the scheduler's override for one request, nil for nil.
 func (o *Override) Schedule() *schedule.Override {
 	if o == nil {
 		return nil
@@ -154,17 +153,18 @@ func (o *Override) Schedule() *schedule.Override {
 	}
 }
 
-// Load bounds the account of requests.
+// Load returns the bounds of the account of requests.
 func (c *Config) Load() load.Options {
 	return load.Options{Expiry: c.RequestExpiry(), MaxRequests: int(c.MaxActiveRequests)}
 }
 
-// Queue says when requests wait.
+// Queue returns the options of the queue.
 func (c *Config) Queue() schedule.QueueOptions {
 	return schedule.QueueOptions{Threshold: c.RouterQueueThreshold}
 }
 
-// Busy says from when on a worker gets no requests.
+// Busy returns the thresholds above which a worker gets no requests. A nil threshold does not
+// apply.
 func (c *Config) Busy() schedule.BusyThresholds {
 	b := schedule.BusyThresholds{DecodeBlocks: c.ActiveDecodeBlocksThreshold, PrefillFraction: c.ActivePrefillTokensThresholdFrac}
 	if c.ActivePrefillTokensThreshold != nil {
@@ -174,12 +174,13 @@ func (c *Config) Busy() schedule.BusyThresholds {
 	return b
 }
 
-// Index bounds the index by its memory, of which the index of predictions takes a
-// quarter where there is one.
+// Index returns the bounds of the index. With PredictedTTL a quarter of the memory is for
+// predictions.
 func (c *Config) Index() index.Options {
 	return index.Options{MaxBytes: int64(c.IndexMemoryBytes) - c.predictedBytes()}
 }
 
+// predictedBytes returns the memory of the index of predictions, 0 without one.
 func (c *Config) predictedBytes() int64 {
 	if _, ok := c.PredictedTTL(); !ok {
 		return 0
@@ -187,7 +188,7 @@ func (c *Config) predictedBytes() int64 {
 	return int64(c.IndexMemoryBytes) / 4
 }
 
-// Reading says how blocks in several tiers count.
+// Reading returns the rule for blocks in several tiers.
 func (c *Config) Reading() index.Reading {
 	if c.IndexReading == ReadingUnion {
 		return index.Union
@@ -195,21 +196,21 @@ func (c *Config) Reading() index.Reading {
 	return index.Continuation
 }
 
-// Approx are the options of the index of guesses that stands in for events.
+// Approx returns the options of the index that predicts blocks without events.
 func (c *Config) Approx() approx.Options {
 	return approx.Options{
 		TTL: c.TTL(), MaxBlocks: int(c.RouterMaxTreeSize), PruneRatio: c.RouterPruneTargetRatio, Index: c.Index(),
 	}
 }
 
-// Guesses reports whether routing decisions are remembered as guesses.
+// Guesses reports whether the router predicts blocks from its decisions.
 func (c *Config) Guesses() bool {
 	_, predicted := c.PredictedTTL()
 	return (predicted || !c.UseKVEvents) && c.overlapCredit() != 0
 }
 
-// Predicted are the options of the index that guesses beside the events; ok is
-// false when there is none.
+// Predicted returns the options of the index that predicts blocks until events come. ok is
+// false without such an index.
 func (c *Config) Predicted() (o approx.Options, ok bool) {
 	ttl, ok := c.PredictedTTL()
 	if !ok {
@@ -217,5 +218,17 @@ func (c *Config) Predicted() (o approx.Options, ok bool) {
 	}
 	o = c.Approx()
 	o.TTL, o.Index.MaxBytes = ttl, c.predictedBytes()
+	return o, true
+}
+
+// PredictedSilent are the options of the index that guesses, beside the events of others,
+// what workers without events hold; ok is false when there is none. It may take a quarter
+// of the index's memory besides.
+func (c *Config) PredictedSilent() (o approx.Options, ok bool) {
+	if !c.ShouldSubscribeToKVEvents() || c.RouterMode != ModeKV {
+		return approx.Options{}, false
+	}
+	o = c.Approx()
+	o.Index.MaxBytes = int64(c.IndexMemoryBytes) / 4
 	return o, true
 }

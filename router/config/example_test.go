@@ -28,11 +28,8 @@ func ExampleResolve() {
 }
 
 // A value that is out of range is an error that names the setting and the range.
-func ExampleParseJSON() {
-	cfg, err := config.ParseJSON([]byte(`{"router_temperature": -1}`))
-	if err == nil {
-		_, err = cfg.Validate()
-	}
+func ExampleResolve_outOfRange() {
+	_, err := config.Resolve(config.Sources{Document: []byte(`{"router_temperature": -1}`)})
 	fmt.Println(err)
 	// Output:
 	// router_temperature "-1": want a number, 0 to 1000000

@@ -12,25 +12,25 @@ import (
 // ownPrefix begins Blockyard's variables, which win over Dynamo's.
 const ownPrefix = "BLOCKYARD_"
 
-// Sources are what Resolve puts together. All of them may be absent.
+// Sources are the inputs of Resolve. Each may be absent.
 type Sources struct {
-	// Document is the text of a JSON document, and Name what to call it.
+	// Document is the text of a JSON document. Name is its name in errors.
 	Document []byte
 	Name     string
-	// Environ has NAME=value strings, such as os.Environ returns; of two with one
-	// name the first counts.
+	// Environ has NAME=value strings, such as os.Environ returns. The first of several
+	// values of one name counts.
 	Environ []string
-	// Flags are the flags that were given: the setting's value by the flag's first
-	// name, without dashes.
+	// Flags has the given flags: the setting's value by the flag's first name, without
+	// dashes.
 	Flags map[string]string
 }
 
-// Resolve returns the configuration of the command: CommandDefault, on top of it the
-// document, the environment and the flags. It also returns where each value that is
-// not a default comes from. Of several variables of one setting Blockyard's wins; two
-// others that do not agree are an error unless a flag or Blockyard's variable decides.
-// A blank variable counts as not set. The error joins all bad values of the first
-// source that has any; otherwise it is Validate's, whose notices are returned too.
+// Resolve applies the document, the environment and the flags to CommandDefault, in this
+// order. It also returns the source of each value that is not a default.
+//
+// Blockyard's variable of a setting wins over other variables. Other variables of one
+// setting must agree, unless a flag or Blockyard's variable sets it. A blank variable counts
+// as not set. The error joins all bad values of the first source with any, or is Validate's.
 func Resolve(from Sources) (*Loaded, error) {
 	c := CommandDefault()
 	l := newLayers(&c)
@@ -49,7 +49,7 @@ func Resolve(from Sources) (*Loaded, error) {
 		return nil, err
 	}
 	if c.RouterPrefillLoadModel == LoadModelAIC {
-		return nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + " where no program hands in a model"}
+		return nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + "; only an embedding program can supply a model"}
 	}
 	notices, err := c.Validate()
 	if err != nil {
@@ -58,82 +58,68 @@ func Resolve(from Sources) (*Loaded, error) {
 	return &Loaded{Config: c, Notices: append(l.weightNotices(), notices...), Given: l.given()}, nil
 }
 
-// FromEnviron is Default and on top of it an environment, by the rules of Resolve.
-func FromEnviron(environ []string) (Config, error) {
-	c := Default()
-	l := newLayers(&c)
-	if err := l.environ(environ, nil); err != nil {
-		return Config{}, err
-	}
-	if err := l.loadAware(); err != nil {
-		return Config{}, err
-	}
-	return c, nil
-}
-
-// layers puts one source of settings on another.
+// layers applies sources of settings to a Config, one after another.
 type layers struct {
 	settings []Setting
 	config   *Config
-	// source says where the value of a setting comes from, for those that are not
-	// defaults; recent has those of the source at hand.
-	source map[string]string
-	recent map[string]bool
-	// credit is the overlap score credit that a weight of 0 has turned off, nil when
-	// none has.
-	credit *float64
-	// replaced says what is left of an overlap score weight that a stronger source has
-	// replaced; empty when none has.
-	replaced string
+	// source has the source of each setting that some source sets. inLayer has the settings
+	// of the current source.
+	source  map[string]string
+	inLayer map[string]bool
+	// disabledCredit is the overlap score credit before an overlap score weight of 0 turned
+	// the credit off, nil without one.
+	disabledCredit *float64
+	// replacedWeight tells, for a notice, which later source replaced an overlap score
+	// weight. It is empty without one.
+	replacedWeight string
 }
 
 func newLayers(c *Config) *layers {
-	return &layers{settings: Settings(), config: c, source: make(map[string]string), recent: make(map[string]bool)}
+	return &layers{settings: Settings(), config: c, source: make(map[string]string), inLayer: make(map[string]bool)}
 }
 
-// note records where the value of a setting comes from.
-func (l *layers) note(s *Setting, source string) {
-	l.source[s.Name], l.recent[s.Name] = source, true
+// record records the source of a setting's value.
+func (l *layers) record(s *Setting, source string) {
+	l.source[s.Name], l.inLayer[s.Name] = source, true
 }
 
-// endLayer has the older name of the prefill load scale do what it does, so that
-// a later source may say otherwise.
+// endLayer ends a source. It applies the overlap score weight of the source, or the settings
+// that replace a weight of an earlier source.
 func (l *layers) endLayer() {
 	c := l.config
-	weight, scale, credit := l.recent["overlap_score_weight"], l.recent["prefill_load_scale"], l.recent["overlap_score_credit"]
+	weight, scale, credit := l.inLayer["overlap_score_weight"], l.inLayer["prefill_load_scale"], l.inLayer["overlap_score_credit"]
 	if credit {
-		l.credit = nil
-	} else if (weight || scale) && l.credit != nil {
-		// What turned it off holds no longer.
-		c.OverlapScoreCredit, l.credit = *l.credit, nil
+		l.disabledCredit = nil
+	} else if (weight || scale) && l.disabledCredit != nil {
+		// This source replaces the weight that turned the credit off.
+		c.OverlapScoreCredit, l.disabledCredit = *l.disabledCredit, nil
 	}
 	switch off := c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0; {
 	case weight:
 		if before := c.OverlapScoreCredit; off {
-			l.credit = &before
+			l.disabledCredit = &before
 		}
 		c.applyWeight()
-		l.replaced = ""
+		l.replacedWeight = ""
 	case scale && c.OverlapScoreWeight != nil:
-		l.replaced = l.source["prefill_load_scale"] + " is believed instead"
+		l.replacedWeight = l.source["prefill_load_scale"] + " replaces it"
 		c.OverlapScoreWeight = nil
 	case credit && off:
-		l.replaced = "it sets prefill_load_scale to 0"
+		l.replacedWeight = "it sets prefill_load_scale to 0"
 		c.OverlapScoreWeight = nil
 	}
-	clear(l.recent)
+	clear(l.inLayer)
 }
 
-// weightNotices are those of an overlap score weight that is not in the result, because
-// a stronger source says something else.
+// weightNotices returns the notice of an overlap score weight that a later source replaced.
 func (l *layers) weightNotices() []Notice {
-	if l.replaced == "" {
+	if l.replacedWeight == "" {
 		return nil
 	}
-	return []Notice{{"overlap_score_weight", "is deprecated: " + l.replaced}}
+	return []Notice{{"overlap_score_weight", "is deprecated: " + l.replacedWeight}}
 }
 
-// flags puts flags on top. They are by their first names.
+// flags applies flags, given by their first names.
 func (l *layers) flags(given map[string]string) error {
 	var bad []error
 	for _, flag := range slices.Sorted(maps.Keys(given)) {
@@ -144,33 +130,32 @@ func (l *layers) flags(given map[string]string) error {
 		}
 		s := &l.settings[at]
 		p := s.at(l.config)
-		if !s.span.set(p, given[flag]) {
-			bad = append(bad, s.span.wrong("--"+flag, p, given[flag]))
+		if !s.domain.set(p, given[flag]) {
+			bad = append(bad, s.domain.invalid("--"+flag, p, given[flag]))
 			continue
 		}
-		l.note(s, "--"+flag)
+		l.record(s, "--"+flag)
 	}
 	l.endLayer()
 	return errors.Join(bad...)
 }
 
-// environ puts the variables of an environment on top. Those of a setting that a
-// flag decides are read too, so that a bad one does not lie in wait, but need not
-// agree.
+// environ applies the variables of an environment. It also checks the variables of settings
+// that a flag sets, so that a bad value shows at once. Such variables need not agree.
 func (l *layers) environ(environ []string, flags map[string]string) error {
-	values := byName(environ)
+	values := environMap(environ)
 	var bad []error
 	for i := range l.settings {
 		s := &l.settings[i]
-		_, decided := flags[s.Flags[0]]
-		bad = append(bad, l.variables(s, values, decided))
+		_, flagGiven := flags[s.Flags[0]]
+		bad = append(bad, l.variables(s, values, flagGiven))
 	}
 	l.endLayer()
 	return errors.Join(bad...)
 }
 
-// variables sets a setting from its variables.
-func (l *layers) variables(s *Setting, values map[string]string, decided bool) error {
+// variables applies the variables of a setting. With flagGiven they need not agree.
+func (l *layers) variables(s *Setting, values map[string]string, flagGiven bool) error {
 	var from, value string
 	for _, name := range s.Env {
 		text := values[name]
@@ -179,27 +164,27 @@ func (l *layers) variables(s *Setting, values map[string]string, decided bool) e
 		}
 		var c Config
 		p := s.at(&c)
-		if !s.span.set(p, text) {
-			return s.span.wrong(name, p, text)
+		if !s.domain.set(p, text) {
+			return s.domain.invalid(name, p, text)
 		}
 		read := s.Text(&c)
 		switch {
 		case from == "":
 			from, value = name, read
-		case read != value && !decided && !strings.HasPrefix(from, ownPrefix):
+		case read != value && !flagGiven && !strings.HasPrefix(from, ownPrefix):
 			return fmt.Errorf("%s %.64q: contradicts %s %.64q, which is another name for it", name, text, from, values[from])
 		}
 	}
 	if from == "" {
 		return nil
 	}
-	s.span.set(s.at(l.config), values[from])
-	l.note(s, from)
+	s.domain.set(s.at(l.config), values[from])
+	l.record(s, from)
 	return nil
 }
 
-// byName is an environment as a map, with values trimmed.
-func byName(environ []string) map[string]string {
+// environMap returns an environment as a map, with trimmed values.
+func environMap(environ []string) map[string]string {
 	values := make(map[string]string, len(environ))
 	for _, pair := range environ {
 		name, value, ok := strings.Cut(pair, "=")
@@ -210,7 +195,7 @@ func byName(environ []string) map[string]string {
 	return values
 }
 
-// preset is what load_aware sets, by setting.
+// preset returns the values that load_aware sets, by setting.
 func preset() map[string]string {
 	return map[string]string{
 		"overlap_score_credit": "0", "shared_cache_multiplier": "0",
@@ -220,8 +205,8 @@ func preset() map[string]string {
 	}
 }
 
-// presetHolds reports whether all is as load_aware sets it.
-func (c *Config) presetHolds() bool {
+// matchesPreset reports whether the settings have the values that load_aware sets.
+func (c *Config) matchesPreset() bool {
 	settings := Settings()
 	for name, value := range preset() {
 		if find(settings, name).Text(c) != value {
@@ -231,8 +216,8 @@ func (c *Config) presetHolds() bool {
 	return true
 }
 
-// loadAware does what load_aware says, when it is on. What was asked for besides
-// must not contradict it.
+// loadAware applies the preset if load_aware is on. A source that sets another value is an
+// error.
 func (l *layers) loadAware() error {
 	if !l.config.LoadAware {
 		return nil
@@ -243,31 +228,32 @@ func (l *layers) loadAware() error {
 		if source := l.source[name]; source != "" && s.Text(l.config) != value {
 			bad = append(bad, fmt.Errorf("%s %.64q: contradicts load_aware (%s), which sets %s to %s", source, s.Text(l.config), l.source["load_aware"], name, value))
 		}
-		s.span.set(s.at(l.config), value)
+		s.domain.set(s.at(l.config), value)
 	}
 	slices.SortFunc(bad, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(bad...)
 }
 
-// Given is a setting that is not what it is by default.
+// Given is a setting with another value than its default.
 type Given struct {
-	// Name is the setting's, Value as a flag would have it, without a password.
+	// Name is the name of the setting. Value is its value in the syntax of flags, without a
+	// password.
 	Name, Value string
-	// Source is where it comes from: a flag with its dashes, a variable, the document
-	// and its field, or the other setting that sets it.
+	// Source is a flag with its dashes, a variable, the document and its field, or another
+	// setting that sets this one.
 	Source string
 }
 
-// Loaded is what Resolve puts together.
+// Loaded is the result of Resolve.
 type Loaded struct {
 	Config Config
-	// Notices are Validate's, Given what differs from CommandDefault, in the order of
-	// Settings.
+	// Notices are those of Validate. Given has the settings that differ from CommandDefault,
+	// in the order of Settings.
 	Notices []Notice
 	Given   []Given
 }
 
-// given are the settings that differ from the command's defaults.
+// given returns the settings that differ from CommandDefault.
 func (l *layers) given() []Given {
 	var all []Given
 	usual := CommandDefault()
@@ -277,20 +263,20 @@ func (l *layers) given() []Given {
 		if value == s.Text(&usual) {
 			continue
 		}
-		if s.span.web {
+		if s.domain.url {
 			value = withoutPassword(value)
 		}
-		all = append(all, Given{s.Name, value, l.origin(s.Name)})
+		all = append(all, Given{s.Name, value, l.sourceOf(s.Name)})
 	}
 	return all
 }
 
-// origin is where the value of a setting comes from that is not its default.
-func (l *layers) origin(name string) string {
+// sourceOf returns the source of a setting that is not its default.
+func (l *layers) sourceOf(name string) string {
 	if _, preset := preset()[name]; preset && l.config.LoadAware {
 		return "load_aware"
 	}
-	// A weight that still is there has won over the two; see endLayer.
+	// A remaining weight has set both settings; see endLayer.
 	if weight := l.config.OverlapScoreWeight; weight != nil &&
 		(name == "prefill_load_scale" || name == "overlap_score_credit" && *weight == 0) {
 		return "overlap_score_weight"
@@ -298,7 +284,7 @@ func (l *layers) origin(name string) string {
 	return l.source[name]
 }
 
-// withoutPassword is a URL as it may be logged.
+// withoutPassword formats a URL for the log.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

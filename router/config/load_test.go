@@ -18,11 +18,34 @@ func loadFrom(from Sources) (Config, []Notice, error) {
 	return loaded.Config, loaded.Notices, nil
 }
 
+// parseJSON returns Default with the settings of a document.
+func parseJSON(document []byte) (Config, error) {
+	return applied(func(l *layers) error { return l.document("", document) })
+}
+
+// fromEnviron returns Default with the settings of an environment.
+func fromEnviron(environ []string) (Config, error) {
+	return applied(func(l *layers) error { return l.environ(environ, nil) })
+}
+
+// applied returns Default with the settings of one source.
+func applied(source func(*layers) error) (Config, error) {
+	c := Default()
+	l := newLayers(&c)
+	if err := source(l); err != nil {
+		return Config{}, err
+	}
+	if err := l.loadAware(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
 // jsonOf is a value, as a flag has it, as a document has it.
 func jsonOf(s *Setting, value string) string {
 	switch s.at(new(Config)).(type) {
 	case *string, **string:
-		if value != "none" || s.span.words != nil {
+		if value != "none" || s.domain.words != nil {
 			return fmt.Sprintf("%q", value)
 		}
 	}
@@ -42,7 +65,7 @@ func TestEverySettingIsReachedEveryWay(t *testing.T) {
 			value = strings.Fields(l.good)[1]
 		}
 		want := Default()
-		s.span.set(s.at(&want), value)
+		s.domain.set(s.at(&want), value)
 		if cmp.Equal(want, Default()) || s.Text(&want) == l.def {
 			t.Fatalf("%s %s is the default", l.name, value)
 		}
@@ -52,12 +75,12 @@ func TestEverySettingIsReachedEveryWay(t *testing.T) {
 		case "load_aware":
 			want.OverlapScoreCredit, want.UseKVEvents, want.RouterAssumeKVReuse = 0, false, false
 		}
-		got, err := ParseJSON(fmt.Appendf(nil, "{%q: %s}", l.name, jsonOf(s, value)))
+		got, err := parseJSON(fmt.Appendf(nil, "{%q: %s}", l.name, jsonOf(s, value)))
 		if err != nil || !cmp.Equal(got, want) {
 			t.Errorf("%s in a document: %v, %s", l.name, err, cmp.Diff(want, got))
 		}
 		for _, name := range s.Env {
-			if got, err := FromEnviron([]string{name + "= " + value + " "}); err != nil || !cmp.Equal(got, want) {
+			if got, err := fromEnviron([]string{name + "= " + value + " "}); err != nil || !cmp.Equal(got, want) {
 				t.Errorf("%s: %v, %s", name, err, cmp.Diff(want, got))
 			}
 		}
@@ -146,10 +169,10 @@ func TestVariablesOfOneSetting(t *testing.T) {
 		"DYN_ROUTER_USE_KV_EVENTS=1 DYN_KV_EVENTS=0":                         `DYN_KV_EVENTS "0": contradicts DYN_ROUTER_USE_KV_EVENTS "1", which is another name for it`,
 		"DYN_ROUTER_TTL=5 DYN_ROUTER_TTL_SECS=6":                             `DYN_ROUTER_TTL "5": contradicts DYN_ROUTER_TTL_SECS "6", which is another name for it`,
 		"DYN_ROUTER_TTL=5 DYN_ROUTER_TTL_SECS=5.0":                           "kv",
-		"BLOCKYARD_ROUTER_MODE=kv DYN_ROUTER_MODE=fastest":                   `DYN_ROUTER_MODE "fastest": want kv or round-robin`,
+		"BLOCKYARD_ROUTER_MODE=kv DYN_ROUTER_MODE=fastest":                   `DYN_ROUTER_MODE "fastest": want kv or round-robin or random or power-of-two or least-loaded or direct`,
 		"DYN_ROUTER_TEMPERATURE=warm DYN_ROUTER_QUEUE_THRESHOLD=0":           `DYN_ROUTER_TEMPERATURE "warm": want a number, 0 to 1000000; DYN_ROUTER_QUEUE_THRESHOLD "0": want a number, above 0 to 1000000, or none`,
 	} {
-		c, err := FromEnviron(strings.Fields(environ))
+		c, err := fromEnviron(strings.Fields(environ))
 		got := c.RouterMode
 		if err != nil {
 			got = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -219,8 +242,8 @@ func TestBadDocuments(t *testing.T) {
 		``:                                   "want a JSON object",
 		`[]`:                                 "want a JSON object",
 		`null`:                               "want a JSON object",
-		`{"router_temperature":1} x`:         "something follows the JSON object",
-		`{"router_temperature":1}{}`:         "something follows the JSON object",
+		`{"router_temperature":1} x`:         "text after the JSON object",
+		`{"router_temperature":1}{}`:         "text after the JSON object",
 		`{"router_temperature":1`:            "EOF",
 		`{"Router_Temperature":1}`:           `"Router_Temperature": no such field`,
 		`{"router_temperature":"1"}`:         `router_temperature "1": want a number, 0 to 1000000`,
@@ -245,7 +268,7 @@ func TestBadDocuments(t *testing.T) {
 		`{"use_kv_events":tru}`:              "invalid character",
 		`{"router_queue_policy":"\ud800"}  `: "router_queue_policy",
 	} {
-		c, err := ParseJSON([]byte(document))
+		c, err := parseJSON([]byte(document))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80s: %v, want %s", document, err, want)
 		}
@@ -258,21 +281,21 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
-// FuzzParseJSON: nothing makes the reader panic, and what it takes it also writes
+// FuzzDocument: nothing makes the reader panic, and what it takes it also writes
 // and takes again.
-func FuzzParseJSON(f *testing.F) {
+func FuzzDocument(f *testing.F) {
 	for _, l := range limits {
 		f.Add([]byte(fmt.Sprintf("{%q:%s}", l.name, jsonOf(find(Settings(), l.name), strings.Fields(l.good)[0]))))
 		f.Add([]byte(fmt.Sprintf("{%q:%s}", l.name, strings.Fields(l.bad)[0])))
 	}
 	f.Add([]byte(`{"overlap_score_weight":2,"overlap_score_credit":0.5,"x":{"y":[null]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := ParseJSON(data)
+		c, err := parseJSON(data)
 		if err != nil {
 			return
 		}
 		for _, s := range Settings() {
-			if !s.span.check(s.at(&c)) {
+			if !s.domain.check(s.at(&c)) {
 				t.Errorf("%s %s got through", s.Name, s.Text(&c))
 			}
 		}
@@ -280,7 +303,7 @@ func FuzzParseJSON(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := ParseJSON(again); err != nil || !cmp.Equal(got, c) {
+		if got, err := parseJSON(again); err != nil || !cmp.Equal(got, c) {
 			t.Errorf("%s: %v, %s", again, err, cmp.Diff(c, got))
 		}
 		_, _ = c.Validate()

@@ -17,7 +17,7 @@ func isNotYet(err error) bool {
 // read reads a document that has to be good.
 func read(t *testing.T, document string) Config {
 	t.Helper()
-	c, err := ParseJSON([]byte(document))
+	c, err := parseJSON([]byte(document))
 	if err != nil {
 		t.Fatalf("%s: %v", document, err)
 	}
@@ -59,24 +59,23 @@ func TestSettingsThatDoNotGoTogether(t *testing.T) {
 // behind is refused by name, and what works in its place is said.
 func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 	for want, document := range map[string]string{
-		`router_mode "random" want kv or round-robin`:                          `{"router_mode":"random"}`,
-		`router_mode "device-aware-weighted" want kv or round-robin`:           `{"router_mode":"device-aware-weighted"}`,
-		`shared_cache_type "hicache" want none or http`:                        `{"shared_cache_type":"hicache"}`,
-		`use_remote_indexer "true" want false`:                                 `{"use_remote_indexer":true}`,
-		`serve_indexer "true" want false`:                                      `{"serve_indexer":true}`,
-		`router_replica_sync "true" want false`:                                `{"router_replica_sync":true}`,
-		`router_queue_policy "wspt" want fcfs`:                                 `{"router_queue_policy":"wspt"}`,
-		`router_queue_policy "lcfs" want fcfs`:                                 `{"router_queue_policy":"lcfs"}`,
-		`router_policy_config "a.yaml" want none`:                              `{"router_policy_config":"a.yaml"}`,
-		`router_prefill_policy "mine" want none or default`:                    `{"router_prefill_policy":"mine"}`,
-		`router_decode_policy "mine" want none or default`:                     `{"router_decode_policy":"mine"}`,
-		`router_worker_selection_policy "mine" want none or default`:           `{"router_worker_selection_policy":"mine"}`,
-		`router_session_affinity_ttl_secs "60" want none`:                      `{"router_session_affinity_ttl_secs":60}`,
-		`conditional_disagg_enabled "true" want false`:                         `{"conditional_disagg_enabled":true}`,
-		`router_tracking_key_file "f" want none`:                               `{"router_tracking_key_file":"f"}`,
-		`router_tracking_key_id "k" want none`:                                 `{"router_tracking_key_id":"k"}`,
-		`router_tracking_hash "keyed-xxh3-v1" want public-xxh3-v1`:             `{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"f","router_tracking_key_id":"k"}`,
-		`conditional_disagg_enabled "true" want false ` /* with its config */ : `{"conditional_disagg_enabled":true,"conditional_disagg_config":"{}"}`,
+		`router_mode "device-aware-weighted" want kv or round-robin or random or power-of-two or least-loaded or direct`: `{"router_mode":"device-aware-weighted"}`,
+		`shared_cache_type "hicache" want none or http`:                                                                  `{"shared_cache_type":"hicache"}`,
+		`use_remote_indexer "true" want false`:                                                                           `{"use_remote_indexer":true}`,
+		`serve_indexer "true" want false`:                                                                                `{"serve_indexer":true}`,
+		`router_replica_sync "true" want false`:                                                                          `{"router_replica_sync":true}`,
+		`router_queue_policy "wspt" want fcfs`:                                                                           `{"router_queue_policy":"wspt"}`,
+		`router_queue_policy "lcfs" want fcfs`:                                                                           `{"router_queue_policy":"lcfs"}`,
+		`router_policy_config "a.yaml" want none`:                                                                        `{"router_policy_config":"a.yaml"}`,
+		`router_prefill_policy "mine" want none or default`:                                                              `{"router_prefill_policy":"mine"}`,
+		`router_decode_policy "mine" want none or default`:                                                               `{"router_decode_policy":"mine"}`,
+		`router_worker_selection_policy "mine" want none or default`:                                                     `{"router_worker_selection_policy":"mine"}`,
+		`router_session_affinity_ttl_secs "60" want none`:                                                                `{"router_session_affinity_ttl_secs":60}`,
+		`conditional_disagg_enabled "true" want false`:                                                                   `{"conditional_disagg_enabled":true}`,
+		`router_tracking_key_file "f" want none`:                                                                         `{"router_tracking_key_file":"f"}`,
+		`router_tracking_key_id "k" want none`:                                                                           `{"router_tracking_key_id":"k"}`,
+		`router_tracking_hash "keyed-xxh3-v1" want public-xxh3-v1`:                                                       `{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"f","router_tracking_key_id":"k"}`,
+		`conditional_disagg_enabled "true" want false ` /* with its config */ :                                           `{"conditional_disagg_enabled":true,"conditional_disagg_config":"{}"}`,
 	} {
 		c := read(t, document)
 		_, err := c.Validate()
@@ -101,13 +100,13 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 // TestEveryLaterValueIsRefused: nothing in the table's third column gets through.
 func TestEveryLaterValueIsRefused(t *testing.T) {
 	for _, s := range Settings() {
-		for _, value := range s.span.later {
+		for _, value := range s.domain.unsupported {
 			if value == anyValue {
 				value = "1"
 			}
 			c := Default()
 			p := s.at(&c)
-			if !s.span.setValue(p, value) || s.span.notYet(s.Name, p) == nil {
+			if !s.domain.setValue(p, value) || s.domain.notYet(s.Name, p) == nil {
 				t.Errorf("%s %s gets through", s.Name, value)
 			}
 		}
@@ -121,12 +120,17 @@ func TestNotices(t *testing.T) {
 		`{}`: nil,
 		`{"router_ttl_secs":120,"router_event_threads":4,"router_snapshot_threshold":1000000}`:      nil,
 		`{"use_kv_events":false,"router_ttl_secs":5,"router_max_tree_size":9}`:                      nil,
-		`{"durable_kv_events":true,"router_snapshot_threshold":null}`:                               {"durable_kv_events is deprecated: Dynamo has removed it; here it goes on working"},
+		`{"durable_kv_events":true,"router_snapshot_threshold":null}`:                               {"durable_kv_events is deprecated: Dynamo has removed it, Blockyard still supports it"},
 		`{"overlap_score_weight":2.5}`:                                                              {"overlap_score_weight is deprecated: it sets prefill_load_scale to 2.5"},
 		`{"overlap_score_weight":0}`:                                                                {"overlap_score_weight is deprecated: it sets prefill_load_scale to 0, and overlap_score_credit to 0"},
-		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:            {"router_ttl_secs 5 has no effect: use_kv_events is on", "router_max_tree_size 9 has no effect: use_kv_events is on and router_predicted_ttl_secs is not set", "router_prune_target_ratio 0.5 has no effect: use_kv_events is on and router_predicted_ttl_secs is not set"},
+		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:            nil, // for workers without events
 		`{"router_predicted_ttl_secs":3,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:  nil,
 		`{"router_mode":"round-robin","score":"cost","router_temperature":1}`:                       {"score cost has no effect: router_mode is round-robin", "router_temperature 1 has no effect: router_mode is round-robin"},
+		`{"router_mode":"random","seed":3,"first_of_equal":true}`:                                   {"first_of_equal true has no effect: router_mode is random"},
+		`{"router_mode":"least-loaded","seed":3,"first_of_equal":true}`:                             {"seed 3 has no effect: first_of_equal draws nothing"},
+		`{"router_mode":"least-loaded","first_of_equal":true}`:                                      nil,
+		`{"router_mode":"power-of-two","seed":3}`:                                                   nil,
+		`{"router_mode":"direct","seed":3,"overlap_score_credit_decay":2}`:                          {"overlap_score_credit_decay 2 has no effect: router_mode is direct", "seed 3 has no effect: router_mode is direct"},
 		`{"cost_formula":"overlap_weight","decode_active_request_weight":2}`:                        {"decode_active_request_weight 2 has no effect: cost_formula is overlap_weight"},
 		`{"cost_formula":"overlap_weight","overlap_score_credit_decay":2}`:                          {"overlap_score_credit_decay 2 has no effect: cost_formula is overlap_weight"},
 		`{"first_of_equal":true,"seed":3}`:                                                          {"seed 3 has no effect: first_of_equal draws nothing"},
@@ -145,7 +149,7 @@ func TestNotices(t *testing.T) {
 		`{"overlap_score_credit":0,"durable_kv_events":true,"router_snapshot_threshold":3}`:         {"durable_kv_events true has no effect: overlap_score_credit is 0", "router_snapshot_threshold 3 has no effect: overlap_score_credit is 0"},
 		`{"router_snapshot_threshold":7}`:                                                           {"router_snapshot_threshold 7 has no effect: durable_kv_events is off"},
 		`{"router_event_threads":1,"router_positional_search_mode":"binary"}`:                       {"router_event_threads 1 has no effect: one writer keeps up, and readers do not wait for it", "router_positional_search_mode binary has no effect: there is one index, and its answers are exact"},
-		`{"conditional_disagg_policy":"isl_or_load","conditional_disagg_prefill_busy_threshold":1}`: {"conditional_disagg_policy isl_or_load has no effect: conditional_disagg_enabled is not there yet", "conditional_disagg_prefill_busy_threshold 1 has no effect: conditional_disagg_enabled is not there yet"},
+		`{"conditional_disagg_policy":"isl_or_load","conditional_disagg_prefill_busy_threshold":1}`: {"conditional_disagg_policy isl_or_load has no effect: conditional_disagg_enabled is not supported yet", "conditional_disagg_prefill_busy_threshold 1 has no effect: conditional_disagg_enabled is not supported yet"},
 	} {
 		c := read(t, document)
 		notices, err := c.Validate()

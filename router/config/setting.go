@@ -10,57 +10,56 @@ import (
 // Groups of settings, in the order of the table.
 const (
 	GroupScore  = "Weighing workers"
-	GroupChoice = "Choosing one"
-	GroupCache  = "What is cached"
+	GroupChoice = "Choosing a worker"
+	GroupCache  = "Cache"
 	GroupLoad   = "Load"
 	GroupQueue  = "Queue and busy workers"
 	GroupStart  = "Start and server"
-	GroupLater  = "Known, not there yet"
+	GroupLater  = "Not supported yet"
 )
 
 // Setting describes a field of Config.
 type Setting struct {
-	// Name is the field's in JSON, Group one of the Groups.
+	// Name is the field's name in JSON. Group is one of the Groups.
 	Name, Group string
-	// Flags are its flags without dashes, Env its environment variables: first
-	// the name to use, then older ones and other spellings. A switch takes
-	// --no-FLAG for each of its flags too.
+	// Flags are its flags without dashes, Env its environment variables. The first is the
+	// name to use; the others are older names and spellings. A switch also accepts --no-FLAG
+	// for each flag.
 	Flags, Env []string
-	// Since is the version of Dynamo that had it first, as far as is known; a
-	// version behind a dash is the first without it. "Blockyard" is ours alone.
+	// Since is the first known version of Dynamo with the setting. A version after a dash is
+	// the first without it. "Blockyard" marks a setting that Dynamo does not have.
 	Since string
-	// Meaning says what the setting does. Its first sentence is the help of the flag.
+	// Meaning describes the effect. Its first sentence is the help of the flag.
 	Meaning string
 
-	span span
-	// def is the default, as a flag would have it; empty for the zero value of the
-	// field. commandDef replaces it on the command line where Dynamo's command
-	// differs from its library.
+	domain domain
+	// def is the default in the syntax of flags; empty means the zero value. commandDef, if
+	// set, is the default on the command line.
 	def, commandDef string
-	// at is a pointer to the field.
+	// at returns a pointer to the field.
 	at func(*Config) any
-	// idle says why a value other than the default does nothing; empty when it
-	// does something. Nil always does.
-	idle func(*Config) string
+	// noEffect returns why a value other than the default has no effect, or an empty string.
+	// A setting without noEffect always has an effect.
+	noEffect func(*Config) string
 }
 
-// Accepts names the values that it takes.
-func (s *Setting) Accepts() string { return s.span.accepts(s.at(new(Config))) }
+// Accepts describes the accepted values.
+func (s *Setting) Accepts() string { return s.domain.accepts(s.at(new(Config))) }
 
-// Later names the values that are known and not there yet, empty for none; "any"
-// stands for all that turn it on.
+// Later names the values of Dynamo that are not supported yet, empty for none. "any" stands
+// for every value that turns the setting on.
 func (s *Setting) Later() string {
-	later := strings.Join(s.span.later, ", ")
+	later := strings.Join(s.domain.unsupported, ", ")
 	if later != anyValue {
 		return later
 	}
-	if len(s.span.words) > 0 {
-		return "any but " + strings.Join(s.span.words, ", ")
+	if len(s.domain.words) > 0 {
+		return "any but " + strings.Join(s.domain.words, ", ")
 	}
 	return "any"
 }
 
-// Default returns the library's default, as a flag would have it.
+// Default returns the default of embedding programs, in the syntax of flags.
 func (s *Setting) Default() string {
 	var c Config
 	s.setDefault(&c, s.def)
@@ -77,13 +76,12 @@ func (s *Setting) CommandDefault() string {
 
 // setDefault sets the field of c to def. An empty def leaves the zero value.
 func (s *Setting) setDefault(c *Config, def string) {
-	if def != "" && !s.span.set(s.at(c), def) {
+	if def != "" && !s.domain.set(s.at(c), def) {
 		panic(fmt.Sprintf("BUG: %s: default %q", s.Name, def))
 	}
 }
 
-// Help returns the first sentence of Meaning, and says of a switch that it is on by
-// default.
+// Help returns the first sentence of Meaning, and whether a switch is on by default.
 func (s *Setting) Help() string {
 	help, _, more := strings.Cut(s.Meaning, ". ")
 	if more {
@@ -95,48 +93,48 @@ func (s *Setting) Help() string {
 	return help
 }
 
-// Text is the setting's value in c, as a flag would have it.
-func (s *Setting) Text(c *Config) string { return text(s.at(c)) }
+// Text returns the setting's value in c, in the syntax of flags.
+func (s *Setting) Text(c *Config) string { return formatValue(s.at(c)) }
 
-// idles says why the value that the setting has in c does nothing; empty when it does
-// something or is the default.
-func (s *Setting) idles(c *Config) string {
-	if s.idle == nil || s.Text(c) == s.Default() {
+// whyNoEffect returns why the setting's value in c has no effect. It is empty for a value
+// with an effect and for the default.
+func (s *Setting) whyNoEffect(c *Config) string {
+	if s.noEffect == nil || s.Text(c) == s.Default() {
 		return ""
 	}
-	return s.idle(c)
+	return s.noEffect(c)
 }
 
-// Switch reports whether it is on or off.
+// Switch reports whether the setting is a boolean.
 func (s *Setting) Switch() bool {
 	_, ok := s.at(new(Config)).(*bool)
 	return ok
 }
 
-// Agree reports, as an error, two of the setting's flags that do not say the same. said
-// has the values of flags by their names.
-func (s *Setting) Agree(said map[string]string) error {
-	var former string
+// Agree returns an error if two flags of the setting have different values. given has the
+// values of the given flags by name.
+func (s *Setting) Agree(given map[string]string) error {
+	var previous string
 	for _, flag := range s.Flags {
-		if _, ok := said[flag]; !ok {
+		if _, ok := given[flag]; !ok {
 			continue
 		}
-		if former != "" && !s.same(said[former], said[flag]) {
-			return fmt.Errorf("--%s %.64q: contradicts --%s %.64q, which is another name for it", flag, said[flag], former, said[former])
+		if previous != "" && !s.same(given[previous], given[flag]) {
+			return fmt.Errorf("--%s %.64q: contradicts --%s %.64q, which is another name for it", flag, given[flag], previous, given[previous])
 		}
-		former = flag
+		previous = flag
 	}
 	return nil
 }
 
-// same reports whether two texts are one value. Those that are none are for others to
-// complain of.
+// same reports whether two texts have the same value. It also returns true for an invalid
+// text, which another check reports.
 func (s *Setting) same(a, b string) bool {
 	var c, d Config
-	return !s.span.set(s.at(&c), a) || !s.span.set(s.at(&d), b) || s.Text(&c) == s.Text(&d)
+	return !s.domain.set(s.at(&c), a) || !s.domain.set(s.at(&d), b) || s.Text(&c) == s.Text(&d)
 }
 
-// label names the setting in an error that no source can be blamed for.
+// label names the setting in an error about no single source.
 func (s *Setting) label() string {
 	if len(s.Flags) == 0 {
 		return s.Name
@@ -144,13 +142,13 @@ func (s *Setting) label() string {
 	return s.Name + " (--" + s.Flags[0] + ")"
 }
 
-// Settings is the table of all settings, by group. The caller owns the slice.
+// Settings returns the table of all settings, by group. The caller owns the slice.
 func Settings() []Setting {
 	return slices.Concat(scoreSettings(), formSettings(), choiceSettings(), eventSettings(), cacheSettings(),
 		loadSettings(), queueSettings(), startSettings(), laterSettings(), disaggSettings())
 }
 
-// find is the setting of a field.
+// find returns the setting with a name, nil for none.
 func find(settings []Setting, name string) *Setting {
 	at := slices.IndexFunc(settings, func(s Setting) bool { return s.Name == name })
 	if at < 0 {
@@ -159,18 +157,18 @@ func find(settings []Setting, name string) *Setting {
 	return &settings[at]
 }
 
-// weight is the span of a factor without a natural limit, share that of one from
-// nothing to all.
-func weight() span { return span{lo: 0, hi: maxWeight} }
-func share() span  { return span{lo: 0, hi: 1} }
+// weight returns the domain of a factor.
+func weight() domain { return domain{lo: 0, hi: maxWeight} }
 
-// seconds is the span of a time.
-func seconds() span { return span{lo: 0, hi: maxSeconds} }
+// share returns the domain of a fraction.
+func share() domain { return domain{lo: 0, hi: 1} }
 
-// A setting is idle when what it governs does not take place. The functions here say
-// why, or nothing where it does.
+// seconds returns the domain of a duration.
+func seconds() domain { return domain{lo: 0, hi: maxSeconds} }
 
-// unless is why a setting is idle while its condition does not hold.
+// The functions below are values of Setting.noEffect.
+
+// unless returns why while condition is false.
 func unless(condition func(*Config) bool, why string) func(*Config) string {
 	return func(c *Config) string {
 		if condition(c) {
@@ -180,10 +178,11 @@ func unless(condition func(*Config) bool, why string) func(*Config) string {
 	}
 }
 
+// always returns why for every Config.
 func always(why string) func(*Config) string { return func(*Config) string { return why } }
 
-// first is the first of several reasons.
-func first(reasons ...func(*Config) string) func(*Config) string {
+// firstReason returns the first non-empty one of several reasons.
+func firstReason(reasons ...func(*Config) string) func(*Config) string {
 	return func(c *Config) string {
 		for _, reason := range reasons {
 			if why := reason(c); why != "" {
@@ -195,21 +194,46 @@ func first(reasons ...func(*Config) string) func(*Config) string {
 }
 
 var (
-	inTurn           = unless(func(c *Config) bool { return c.RouterMode != ModeRoundRobin }, "router_mode is round-robin")
-	byOverlapWeight  = unless(func(c *Config) bool { return c.CostFormula != FormulaOverlapWeight }, "cost_formula is overlap_weight")
-	prefillUntracked = unless(func(c *Config) bool { return c.RouterTrackPrefillTokens },
+	overlapWeightFormula = unless(func(c *Config) bool { return c.CostFormula != FormulaOverlapWeight }, "cost_formula is overlap_weight")
+	prefillUntracked     = unless(func(c *Config) bool { return c.RouterTrackPrefillTokens },
 		"router_track_prefill_tokens is off, which only a request may change")
 	blocksUntracked = unless(func(c *Config) bool { return c.RouterTrackActiveBlocks }, "router_track_active_blocks is off")
-	nothingWaits    = unless(func(c *Config) bool { return c.RouterQueueThreshold != nil }, "router_queue_threshold is not set")
-	nothingCached   = unless(func(c *Config) bool { return c.overlapCredit() > 0 }, "overlap_score_credit is 0")
-	eventsTell      = unless(func(c *Config) bool { return !c.UseKVEvents }, "use_kv_events is on")
-	nothingGuessed  = unless(func(c *Config) bool { return !c.UseKVEvents || c.RouterPredictedTTLSecs != nil },
-		"use_kv_events is on and router_predicted_ttl_secs is not set")
+	noQueue         = unless(func(c *Config) bool { return c.RouterQueueThreshold != nil }, "router_queue_threshold is not set")
+	noOverlapCredit = unless(func(c *Config) bool { return c.overlapCredit() > 0 }, "overlap_score_credit is 0")
 )
 
-// nothingShared is why the credit for a shared cache is idle. That the command has one
-// by default needs no word.
-func nothingShared(c *Config) string {
+// inModes returns the mode as a reason, if it is one of modes.
+func inModes(modes ...string) func(*Config) string {
+	return func(c *Config) string {
+		if slices.Contains(modes, c.RouterMode) {
+			return "router_mode is " + c.RouterMode
+		}
+		return ""
+	}
+}
+
+// notKVMode, noTies and noDraws are the modes without costs, without a choice among equal
+// workers, and without random numbers.
+var (
+	notKVMode = inModes(ModeRoundRobin, ModeRandom, ModePowerOfTwo, ModeLeastLoaded, ModeDirect)
+	noTies    = inModes(ModeRoundRobin, ModeRandom, ModePowerOfTwo, ModeDirect)
+	noDraws   = inModes(ModeRoundRobin, ModeDirect)
+)
+
+// draws reports whether the mode draws random numbers, if it ever does.
+func (c *Config) draws() bool {
+	switch c.RouterMode {
+	case ModeRandom, ModePowerOfTwo:
+		return true
+	case ModeKV:
+		return !c.FirstOfEqual || c.RouterTemperature > 0
+	}
+	return !c.FirstOfEqual
+}
+
+// noSharedCache returns why the credit for a shared cache has no effect. The command's
+// default of the credit needs no notice.
+func noSharedCache(c *Config) string {
 	if usual := CommandDefault(); c.SharedCacheType == SharedNone && c.SharedCacheMultiplier != usual.SharedCacheMultiplier {
 		return "shared_cache_type is none"
 	}

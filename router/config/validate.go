@@ -9,43 +9,43 @@ import (
 
 // Notice says that a setting is deprecated or has no effect.
 type Notice struct {
-	// Field is its name, and Text the rest of the sentence.
+	// Field is the name of the setting. Text is the rest of the sentence.
 	Field, Text string
 }
 
-// String is the notice as a line of a log.
+// String formats the notice for the log.
 func (n Notice) String() string { return n.Field + " " + n.Text }
 
-// Validate reports the first thing that is wrong: a value that is not one of its
-// field's, then two that do not go together, then one that is not there yet, which
-// is a NotYetError. The notices, in the order of the table, name what is
-// deprecated or has no effect; log them once at the start.
+// Validate reports the first error: a value out of range, then a broken rule between
+// settings, then a NotYetError. The notices name the settings that are deprecated or have no
+// effect, in the order of the table. Log them once at the start.
 func (c *Config) Validate() ([]Notice, error) {
 	settings := Settings()
 	for i := range settings {
 		s := &settings[i]
-		if p := s.at(c); !s.span.check(p) {
-			return nil, s.span.wrong(s.label(), p, text(p))
+		if p := s.at(c); !s.domain.check(p) {
+			return nil, s.domain.invalid(s.label(), p, formatValue(p))
 		}
 	}
-	if err := c.checkTogether(settings); err != nil {
+	if err := c.checkRules(settings); err != nil {
 		return nil, err
 	}
 	for i := range settings {
-		if err := settings[i].span.notYet(settings[i].label(), settings[i].at(c)); err != nil {
+		if err := settings[i].domain.notYet(settings[i].label(), settings[i].at(c)); err != nil {
 			return nil, err
 		}
 	}
 	return c.notices(settings), nil
 }
 
-// rule is a condition on several settings.
+// rule is a condition between settings.
 type rule struct {
 	broken bool
-	// field is the setting to blame, and needs what it wants of the others.
+	// field is the setting that breaks the rule. needs is what it requires.
 	field, needs string
 }
 
+// rules returns the rules between the settings of c.
 func (c *Config) rules() []rule {
 	busy := cmp.Or(c.ConditionalDisaggPrefillBusyThreshold, c.RouterQueueThreshold)
 	return []rule{
@@ -59,12 +59,13 @@ func (c *Config) rules() []rule {
 		{c.ServeIndexer && c.overlapCredit() == 0, "serve_indexer", "an overlap_score_credit above 0"},
 		{c.RouterTrackingHash == trackingKeyed && (c.RouterTrackingKeyFile == nil || c.RouterTrackingKeyID == nil), "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id"},
 		{c.ConditionalDisaggEnabled && c.ConditionalDisaggPolicy != disaggBounding && busy == nil, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold"},
-		{c.LoadAware && !c.presetHolds(), "load_aware", "what it sets to be set; ParseJSON and Resolve do that"},
+		{c.LoadAware && !c.matchesPreset(), "load_aware", "the values that Resolve sets with it"},
 		{c.ConditionalDisaggConfig != nil && !c.ConditionalDisaggEnabled, "conditional_disagg_config", "conditional_disagg_enabled"},
 	}
 }
 
-func (c *Config) checkTogether(settings []Setting) error {
+// checkRules reports the first broken rule.
+func (c *Config) checkRules(settings []Setting) error {
 	for _, r := range c.rules() {
 		if r.broken {
 			s := find(settings, r.field)
@@ -74,22 +75,24 @@ func (c *Config) checkTogether(settings []Setting) error {
 	return nil
 }
 
+// notices returns the notices of the settings that are deprecated or have no effect.
 func (c *Config) notices(settings []Setting) []Notice {
-	var found []Notice
+	var notices []Notice
 	for i := range settings {
 		s := &settings[i]
-		switch why := s.idles(c); {
+		switch why := s.whyNoEffect(c); {
 		case why != "":
-			found = append(found, Notice{s.Name, fmt.Sprintf("%s has no effect: %s", s.Text(c), why)})
+			notices = append(notices, Notice{s.Name, fmt.Sprintf("%s has no effect: %s", s.Text(c), why)})
 		case s.Name == "overlap_score_weight" && c.OverlapScoreWeight != nil:
-			found = append(found, Notice{s.Name, fmt.Sprintf("is deprecated: it sets prefill_load_scale to %v%s", *c.OverlapScoreWeight, c.alsoCredit())})
+			notices = append(notices, Notice{s.Name, fmt.Sprintf("is deprecated: it sets prefill_load_scale to %v%s", *c.OverlapScoreWeight, c.alsoCredit())})
 		case s.Name == "durable_kv_events" && c.DurableKVEvents:
-			found = append(found, Notice{s.Name, "is deprecated: Dynamo has removed it; here it goes on working"})
+			notices = append(notices, Notice{s.Name, "is deprecated: Dynamo has removed it, Blockyard still supports it"})
 		}
 	}
-	return found
+	return notices
 }
 
+// alsoCredit completes the notice of an overlap score weight of 0.
 func (c *Config) alsoCredit() string {
 	if *c.OverlapScoreWeight == 0 {
 		return ", and overlap_score_credit to 0"
@@ -97,20 +100,20 @@ func (c *Config) alsoCredit() string {
 	return ""
 }
 
-// notYet is the error of a value that is one of the span's later ones, or nil.
-func (s *span) notYet(label string, p any) error {
-	value := text(p)
+// notYet returns a NotYetError for an unsupported value, else nil.
+func (s *domain) notYet(label string, p any) error {
+	value := formatValue(p)
 	if slices.Contains(s.words, value) {
 		return nil
 	}
-	if slices.Contains(s.later, value) || value != "none" && slices.Contains(s.later, anyValue) {
-		return &NotYetError{Field: label, Value: value, Want: s.instead(p)}
+	if slices.Contains(s.unsupported, value) || value != "none" && slices.Contains(s.unsupported, anyValue) {
+		return &NotYetError{Field: label, Value: value, Want: s.alternatives(p)}
 	}
 	return nil
 }
 
-// instead is what to write in place of a value that is not there yet.
-func (s *span) instead(p any) string {
+// alternatives names the supported values in place of an unsupported one.
+func (s *domain) alternatives(p any) string {
 	switch p.(type) {
 	case *bool:
 		return "false"
@@ -120,14 +123,13 @@ func (s *span) instead(p any) string {
 	return strings.Join(append([]string{"none"}, s.words...), " or ")
 }
 
-// NotYetError says that a value is known from Dynamo and that Blockyard does not
-// have what it asks for.
+// NotYetError says that Blockyard does not support a value of Dynamo yet.
 type NotYetError struct {
-	// Field names the setting, Value is what it was set to and Want what works.
+	// Field names the setting. Value is its value. Want names the supported values.
 	Field, Value, Want string
 }
 
-// Error names field, value and what to write instead.
+// Error names the field, the value and the supported values.
 func (e *NotYetError) Error() string {
 	return fmt.Sprintf("%s %.64q: not yet; want %s", e.Field, e.Value, e.Want)
 }

@@ -12,76 +12,78 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
-// Limits of settings. The first keeps every cost finite, the second every time
-// within a time.Duration.
+// Limits of settings. maxWeight keeps every cost finite. maxSeconds fits into a
+// time.Duration.
 const (
 	maxWeight  = 1e6
 	maxSeconds = 1e9
 	maxText    = 4096
 )
 
-// span says which values a setting takes. What it means depends on the type of
-// the setting's field; one that does not apply is zero.
-type span struct {
-	// lo and hi bound numbers; above excludes lo itself.
-	lo, hi float64
-	above  bool
-	// min and max bound whole numbers, and size takes units of bytes too.
+// domain is the set of values that a setting accepts. The type of the setting's field
+// decides which fields of the domain apply.
+type domain struct {
+	// lo and hi bound numbers. exclusiveLow excludes lo itself.
+	lo, hi       float64
+	exclusiveLow bool
+	// min and max bound whole numbers. size accepts units of bytes too.
 	min, max uint64
 	size     bool
-	// words are all values of a word, and same other ways to write them.
-	words []string
-	same  map[string]string
-	// later are values, as text has them, that are known and not there yet;
-	// anyValue stands for all but nil.
-	later []string
-	// zeroOff lets a flag or variable turn a whole number off with 0.
-	zeroOff bool
-	// web wants the URL of an HTTP server.
-	web bool
-	// host wants the name or the address of a machine, without a port.
+	// words are the accepted words. aliases maps other spellings to them.
+	words   []string
+	aliases map[string]string
+	// unsupported are values of Dynamo that are not supported yet, in the syntax of flags.
+	// anyValue stands for all values but nil.
+	unsupported []string
+	// zeroIsNone makes 0 in a flag or variable turn a whole number off.
+	zeroIsNone bool
+	// url accepts only the URL of an HTTP server.
+	url bool
+	// host accepts only a host name or an IP address, without a port.
 	host bool
 }
 
 const anyValue = "*"
 
-// accepts names the values for the field that p points to, to follow "want".
-func (s *span) accepts(p any) string {
+// accepts describes the values for the field that p points to, as the end of a sentence
+// with "want".
+func (s *domain) accepts(p any) string {
 	switch p.(type) {
 	case *bool, **bool:
 		return "true or false"
 	case *float64, **float64:
 		from := "a number, "
-		if s.above {
+		if s.exclusiveLow {
 			from += "above "
 		}
-		return s.orOff(p, from+number(s.lo)+" to "+number(s.hi))
+		return s.orNone(p, from+number(s.lo)+" to "+number(s.hi))
 	case *uint32, *uint64, **uint32, **uint64:
 		if s.size {
-			return s.orOff(p, fmt.Sprintf("a size such as 8GiB, %v to %v", bytesize.Size(s.min), bytesize.Size(s.max)))
+			return s.orNone(p, fmt.Sprintf("a size such as 8GiB, %v to %v", bytesize.Size(s.min), bytesize.Size(s.max)))
 		}
-		return s.orOff(p, fmt.Sprintf("a whole number, %d to %d", s.min, s.max))
+		return s.orNone(p, fmt.Sprintf("a whole number, %d to %d", s.min, s.max))
 	case *string:
 		return strings.Join(s.words, " or ")
 	case **string:
-		if s.web {
-			return s.orOff(p, "an http or https URL")
+		if s.url {
+			return s.orNone(p, "an http or https URL")
 		}
 		if s.host {
-			return s.orOff(p, "an IP address or a host name")
+			return s.orNone(p, "an IP address or a host name")
 		}
-		return s.orOff(p, fmt.Sprintf("text of 1 to %d bytes", maxText))
+		return s.orNone(p, fmt.Sprintf("text of 1 to %d bytes", maxText))
 	}
 	return "a JSON object"
 }
 
-// number is v without an exponent.
+// number formats v without an exponent.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-func (s *span) orOff(p any, accepts string) string {
+// orNone adds "or none" for an optional field.
+func (s *domain) orNone(p any, accepts string) string {
 	switch p.(type) {
 	case **float64, **uint32, **uint64, **string:
-		if s.zeroOff {
+		if s.zeroIsNone {
 			return accepts + ", or none or (flag and variable) 0"
 		}
 		return accepts + ", or none"
@@ -89,9 +91,10 @@ func (s *span) orOff(p any, accepts string) string {
 	return accepts
 }
 
-// set reads a value as flags and variables have it.
-func (s *span) set(p any, text string) bool {
-	if strings.EqualFold(text, "none") || s.zeroOff && text == "0" {
+// set reads a value of a flag or variable into the field that p points to. It returns false
+// for an invalid value, and leaves the field unchanged then.
+func (s *domain) set(p any, text string) bool {
+	if strings.EqualFold(text, "none") || s.zeroIsNone && text == "0" {
 		switch p := p.(type) {
 		case **float64:
 			*p = nil
@@ -110,8 +113,8 @@ func (s *span) set(p any, text string) bool {
 	return s.setValue(p, text)
 }
 
-// setValue reads a value that is not "none". Where it fails, *p is unchanged.
-func (s *span) setValue(p any, text string) bool {
+// setValue is set for a value that is not "none".
+func (s *domain) setValue(p any, text string) bool {
 	switch p := p.(type) {
 	case *bool:
 		return store(p, text, parseBool)
@@ -137,6 +140,7 @@ func (s *span) setValue(p any, text string) bool {
 	return false
 }
 
+// store parses text into *p.
 func store[T any](p *T, text string, parse func(string) (T, bool)) bool {
 	v, ok := parse(text)
 	if ok {
@@ -145,6 +149,7 @@ func store[T any](p *T, text string, parse func(string) (T, bool)) bool {
 	return ok
 }
 
+// storeNew parses text into a new value and stores a pointer to the value in *p.
 func storeNew[T any](p **T, text string, parse func(string) (T, bool)) bool {
 	v, ok := parse(text)
 	if ok {
@@ -163,23 +168,23 @@ func parseBool(text string) (value, ok bool) {
 	return false, false
 }
 
-func (s *span) parseFloat(text string) (float64, bool) {
-	// ParseFloat takes hexadecimal numbers, underscores, NaN and Inf too.
+func (s *domain) parseFloat(text string) (float64, bool) {
+	// ParseFloat also accepts hexadecimal numbers, underscores, NaN and Inf.
 	if strings.Trim(text, "0123456789+-.eE") != "" {
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(text, 64)
-	return v, err == nil && v >= s.lo && v <= s.hi && !(s.above && v == s.lo)
+	return v, err == nil && v >= s.lo && v <= s.hi && !(s.exclusiveLow && v == s.lo)
 }
 
-func parseWhole[T uint32 | uint64](s *span) func(string) (T, bool) {
+func parseWhole[T uint32 | uint64](s *domain) func(string) (T, bool) {
 	return func(text string) (T, bool) {
 		n, err := parseUint(text, s.size)
 		return T(n), err == nil && n >= s.min && n <= s.max
 	}
 }
 
-// parseUint reads a whole number; with size set, a number of bytes with a unit.
+// parseUint reads a whole number. With size it also accepts a unit of bytes.
 func parseUint(text string, size bool) (uint64, error) {
 	if size {
 		n, err := bytesize.Parse(text)
@@ -188,30 +193,29 @@ func parseUint(text string, size bool) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-func (s *span) parseWord(text string) (string, bool) {
-	if word, ok := s.same[text]; ok {
+func (s *domain) parseWord(text string) (string, bool) {
+	if word, ok := s.aliases[text]; ok {
 		text = word
 	}
-	return text, slices.Contains(s.words, text) || slices.Contains(s.later, text)
+	return text, slices.Contains(s.words, text) || slices.Contains(s.unsupported, text)
 }
 
-func (s *span) parseText(text string) (string, bool) {
+func (s *domain) parseText(text string) (string, bool) {
 	if text == "" || len(text) > maxText {
 		return "", false
 	}
 	if s.host {
 		return text, isHost(text)
 	}
-	if !s.web {
+	if !s.url {
 		return text, true
 	}
 	u, err := url.Parse(text)
 	return text, err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// setJSON reads a value as a document has it: of the field's own type, and null
-// for nil.
-func (s *span) setJSON(p any, raw json.RawMessage) bool {
+// setJSON reads a value of a document: of the field's JSON type, or null for nil.
+func (s *domain) setJSON(p any, raw json.RawMessage) bool {
 	text := string(raw)
 	if text == "null" {
 		return setNil(p)
@@ -223,11 +227,11 @@ func (s *span) setJSON(p any, raw json.RawMessage) bool {
 		var word string
 		return json.Unmarshal(raw, &word) == nil && s.setValue(p, word)
 	}
-	// What is not a number has a character in front that no number has.
+	// The first character tells a JSON number from other values.
 	return strings.ContainsAny(text[:1], "-0123456789") && s.setValue(p, text)
 }
 
-// setNil makes an optional field nil; no other can be.
+// setNil makes an optional field nil. It returns false for other fields.
 func setNil(p any) bool {
 	switch p := p.(type) {
 	case **bool:
@@ -246,8 +250,8 @@ func setNil(p any) bool {
 	return true
 }
 
-// text is the value that p points to, as a flag would have it; nil is "none".
-func text(p any) string {
+// formatValue formats the value that p points to in the syntax of flags; nil is "none".
+func formatValue(p any) string {
 	switch p := p.(type) {
 	case *bool:
 		return strconv.FormatBool(*p)
@@ -260,30 +264,31 @@ func text(p any) string {
 	case *string:
 		return *p
 	case **bool:
-		return textOf(*p)
+		return formatOptional(*p)
 	case **float64:
-		return textOf(*p)
+		return formatOptional(*p)
 	case **uint32:
-		return textOf(*p)
+		return formatOptional(*p)
 	case **uint64:
-		return textOf(*p)
+		return formatOptional(*p)
 	case **string:
-		return textOf(*p)
+		return formatOptional(*p)
 	}
 	return ""
 }
 
-func textOf[T any](p *T) string {
+// formatOptional is formatValue for an optional field.
+func formatOptional[T any](p *T) string {
 	if p == nil {
 		return "none"
 	}
-	return text(p)
+	return formatValue(p)
 }
 
-// check reports whether the value that p points to is one of the span's. Reading
-// what is written makes that one rule with reading what is given.
-func (s *span) check(p any) bool {
-	value := text(p)
+// check reports whether the value that p points to is in the domain. It parses the formatted
+// value, so that check and set have the same rules.
+func (s *domain) check(p any) bool {
+	value := formatValue(p)
 	switch p := p.(type) {
 	case *float64:
 		v := *p
@@ -313,19 +318,20 @@ func (s *span) check(p any) bool {
 	return true
 }
 
-// wrong is the error of a value that is not one of the span's.
-func (s *span) wrong(label string, p any, value string) error {
+// invalid returns the error of a value that is not in the domain.
+func (s *domain) invalid(label string, p any, value string) error {
 	return fmt.Errorf("%s %.64q: want %s", label, value, s.accepts(p))
 }
 
-// maxHost bounds the name of a machine in bytes.
+// maxHost bounds a host name, in bytes.
 const maxHost = 253
 
-// isHost reports whether text is an IP address or may be the name of a machine.
+// isHost reports whether text is an IP address or may be a host name.
 func isHost(text string) bool {
 	return net.ParseIP(text) != nil || len(text) <= maxHost && !strings.ContainsFunc(text, notInName)
 }
 
+// notInName reports whether r cannot be part of a host name.
 func notInName(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
 }

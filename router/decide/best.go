@@ -12,20 +12,36 @@ import (
 // Match is the worker for a request.
 type Match struct {
 	schedule.Result
-	// Shared says what the shared cache has, nil when none was asked or it failed.
+	// Shared counts the hits of the shared cache. It is nil without a cache or an answer.
 	Shared *SharedUse
+	// Candidates are the compared workers by ascending cost, and by worker among equals. Nil
+	// without Query.Explain, and from a selector that compares no costs.
+	Candidates []schedule.Candidate
 }
 
 // OverlapBlocks returns the effective overlap, rounded.
 func (m *Match) OverlapBlocks() uint32 { return uint32(math.Round(m.Effective)) }
 
-// SharedUse is what a shared cache has of a prompt: Hits blocks, Beyond of them
-// behind what the chosen worker has.
+// Formula is the Formula of the chosen schedule.Candidate; empty from a selector that
+// compares no costs.
+func (m *Match) Formula() string { return formula(&m.Result) }
+
+func formula(r *schedule.Result) string {
+	if r.Mode == "" {
+		return ""
+	}
+	c := schedule.Candidate{Worker: r.Worker, Hits: r.Hits, Cost: r.Cost, Prefill: r.Prefill, Decode: r.Decode,
+		Weight: r.Weight, TaintFactor: r.TaintFactor, Mode: r.Mode}
+	return c.Formula()
+}
+
+// SharedUse counts the blocks of a prompt in a shared cache. Beyond are the hits after the
+// chosen worker's overlap.
 type SharedUse struct{ Hits, Beyond int }
 
-// FindBestMatchDetails chooses the worker for a request. It waits in the
-// scheduler's queue until ctx ends. The error is ErrNoContextID, ErrNoWorkers, that
-// of ctx, one of packages schedule or load, or a *QueryError.
+// FindBestMatchDetails chooses the worker for a request. It waits while the request is
+// queued, until ctx ends. The error is ErrNoContextID, ErrNoWorkers, the error of ctx, one of
+// packages schedule or load, or a *QueryError.
 func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, error) {
 	if q.UpdateStates && q.ID == "" {
 		return Match{}, ErrNoContextID
@@ -49,13 +65,16 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 
 	request := r.request(w, q, blockSize, sequence)
 	request.SharedHits = hits
-	w.explain.attach(&request)
+	w.explain.attach(&request, q.Explain)
 	result, err := r.scheduler.Schedule(ctx, &request)
 	if err != nil {
 		return Match{}, err
 	}
-	w.explain.choice(r.log, q.ID, result.Worker)
+	r.logChoice(w, q.ID, &result)
 	m := Match{Result: result}
+	if q.Explain {
+		m.Candidates = w.explain.sorted()
+	}
 	if hits != nil {
 		m.Shared = &SharedUse{Hits: hits.TotalHits(), Beyond: hits.Beyond(int(m.OverlapBlocks()))}
 	}
@@ -70,7 +89,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	return m, nil
 }
 
-// check returns the block size, or the error of a query.
+// check returns the block size, or the error of an invalid query.
 func (r *Router) check(q *Query) (blockSize int, err error) {
 	if blockSize = r.blockSize(); blockSize <= 0 {
 		return 0, ErrNoWorkers
@@ -81,8 +100,7 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 	return blockSize, nil
 }
 
-// track returns the sequence that counts as active while the request runs, nil for
-// none.
+// track returns the blocks that count as active while the request runs, nil for none.
 func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	sequence, ok := r.config.SequenceHashesForTracking(q.Tokens, blockSize, q.Override, q.LoRA, q.Salt, w.blocks.locals)
 	if !ok {
@@ -91,8 +109,8 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	return sequence
 }
 
-// find fills w.matches and asks the shared cache meanwhile. The result is nil when
-// there is no shared cache, when it fails, or when the choice ignores its answer.
+// find fills w.matches and queries the shared cache at the same time. The result is nil
+// without a shared cache, after its failure, or when the choice does not use its answer.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
 	if r.shared == nil || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
@@ -105,7 +123,7 @@ func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *
 	return r.sharedHits(&a)
 }
 
-// match fills w.matches with what workers have of w.blocks.
+// match fills w.matches with the hits of w.blocks, including predictions.
 func (r *Router) match(w *work) time.Duration {
 	begin := time.Now()
 	r.index.Match(&w.matches, w.blocks.locals, r.reading)
@@ -113,6 +131,7 @@ func (r *Router) match(w *work) time.Duration {
 	return time.Since(begin)
 }
 
+// request returns the scheduler's request for a query.
 func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.SequenceHash) schedule.Request {
 	return schedule.Request{
 		ID: q.ID, Book: q.UpdateStates,
@@ -127,8 +146,8 @@ func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.Sequenc
 	}
 }
 
-// Refresh sets Members and Hits of a request that has waited to what workers have
-// now, in new memory. It is meant for schedule.Options.Refresh.
+// Refresh looks up Members and Hits of a waiting request again, in new memory. It is meant
+// for schedule.Options.Refresh.
 func (r *Router) Refresh(request *schedule.Request) {
 	var w work
 	w.blocks.locals = request.Locals

@@ -1,14 +1,21 @@
 package decide
 
 import (
+	"cmp"
+	"slices"
+	"time"
+
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// explanation logs a decision at debug level: the blocks of the prompt, and the
-// cost of each worker.
+// explainInterval is the least time between two decisions that are logged at info level.
+const explainInterval = time.Second
+
+// explanation collects the costs of a decision's workers. At debug level they are logged, with
+// the blocks of the prompt.
 type explanation struct {
 	candidates []schedule.Candidate
 	on         bool
@@ -27,21 +34,41 @@ func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []k
 		zap.Int("block_size", blockSize), zap.Int("num_blocks", len(locals)), zap.Uint64s("local_hashes", hashes))
 }
 
-// attach lets the scheduler explain a request that is going to be logged.
-func (e *explanation) attach(request *schedule.Request) {
+// attach makes the scheduler explain a request if the caller or the log wants the explanation.
+func (e *explanation) attach(request *schedule.Request, wanted bool) {
 	e.candidates = e.candidates[:0]
-	if e.on {
+	if e.on || wanted {
 		request.Explain = func(c *schedule.Candidate) { e.candidates = append(e.candidates, *c) }
 	}
 }
 
-// choice logs one line per worker.
-func (e *explanation) choice(log *zap.Logger, id string, chosen kv.Worker) {
-	if !e.on {
+// sorted returns a copy of the candidates by cost, nil without any.
+func (e *explanation) sorted() []schedule.Candidate {
+	if len(e.candidates) == 0 {
+		return nil
+	}
+	all := slices.Clone(e.candidates)
+	slices.SortFunc(all, func(a, b schedule.Candidate) int {
+		return cmp.Or(cmp.Compare(a.Cost, b.Cost), a.Worker.Compare(b.Worker))
+	})
+	return all
+}
+
+// logChoice logs one line per worker at debug level. At info level it logs the line of the
+// chosen worker, at most once in explainInterval.
+func (r *Router) logChoice(w *work, id string, chosen *schedule.Result) {
+	if w.explain.on {
+		for i := range w.explain.candidates {
+			c := &w.explain.candidates[i]
+			r.log.Debug(c.Formula(), zap.String("request", id), zap.Bool("chosen", c.Worker == chosen.Worker))
+		}
 		return
 	}
-	for i := range e.candidates {
-		c := &e.candidates[i]
-		log.Debug(c.Formula(), zap.String("request", id), zap.Bool("chosen", c.Worker == chosen))
+	if chosen.Mode == "" || !r.log.Core().Enabled(zap.InfoLevel) {
+		return
+	}
+	last, now := r.explained.Load(), int64(time.Since(r.start))
+	if now-last >= int64(explainInterval) && r.explained.CompareAndSwap(last, now) {
+		r.log.Info(formula(chosen), zap.String("request", id))
 	}
 }

@@ -22,8 +22,8 @@ var (
 	// ErrNoContextID says that a request to book has no id.
 	ErrNoContextID = errors.New("context_id must be provided when update_states is true")
 	// ErrNotRecorded says that decisions are not recorded, because events tell what
-	// workers hold.
-	ErrNotRecorded = errors.New("routing decisions are recorded only without use_kv_events or with router_predicted_ttl_secs")
+	// the worker holds.
+	ErrNotRecorded = errors.New("routing decisions are recorded only without use_kv_events, with router_predicted_ttl_secs, or for a worker without events")
 	// ErrUnknownWorker says that a decision names an unknown worker.
 	ErrUnknownWorker = errors.New("worker is not known")
 )
@@ -36,12 +36,12 @@ type Index interface {
 	Walk(visit func(e *kvevent.RouterEvent) bool)
 }
 
-// PrefillLoadEstimator predicts how long a prefill takes, so that its load can run
-// down.
+// PrefillLoadEstimator predicts how long a prefill takes. The prefill's load shrinks over
+// that time.
 type PrefillLoadEstimator interface {
-	// PredictPrefillDuration returns the time for a batch of prompts, each with
-	// effectiveISL tokens to compute behind prefix cached ones. An error is logged,
-	// and then the load stays until the prefill is marked complete.
+	// PredictPrefillDuration returns the time for a batch of prompts, each with effectiveISL
+	// tokens to compute after prefix cached tokens. After an error, which is logged, the load
+	// stays until the prefill is marked complete.
 	PredictPrefillDuration(batch, effectiveISL, prefix int) (time.Duration, error)
 }
 
@@ -49,23 +49,22 @@ type PrefillLoadEstimator interface {
 // SharedCache overlap.
 type Timings struct {
 	BlockHashing, SequenceHashing, FindMatches, Scheduling, Total time.Duration
-	// SharedCache is 0 when no shared cache was asked.
+	// SharedCache is 0 without a query to a shared cache.
 	SharedCache time.Duration
 }
 
-// Observer is told of decisions and of the life of requests. The deciding
-// goroutines call its methods, which must not block and must keep no argument.
+// Observer follows decisions and the life of requests. The deciding goroutines call its
+// methods. The methods must not block and must keep no argument.
 type Observer interface {
-	// Decided is called after each decision. m.Booked says that the request is
-	// booked.
+	// Decided is called after each decision.
 	Decided(d *Decision)
 	// SharedCacheFailed is called when a shared cache did not answer.
 	SharedCacheFailed()
 	// PrefillCompleted and Freed are called for booked requests.
 	PrefillCompleted(id string)
 	Freed(id string)
-	// Added is called after AddRequest has booked a request. Of its blocks of
-	// blockSize tokens, cached need no computing.
+	// Added is called after AddRequest has booked a request. cached of its blocks, of
+	// blockSize tokens each, need no computing.
 	Added(q *Query, worker kv.Worker, blockSize, cached int)
 }
 
@@ -84,17 +83,18 @@ type Options struct {
 	Config    *config.Config
 	Index     Index
 	Scheduler *schedule.Scheduler
-	// BlockSize returns the number of tokens in a block, 0 while no worker is
-	// known.
+	// BlockSize returns the number of tokens in a block, 0 while it is unknown.
 	BlockSize func() int
 	// IsEagle reports whether the engines hash pairs of tokens: see kv.BlockTokens.
 	// It is called for each request; nil means never.
 	IsEagle func() bool
+	// Silent reports whether a worker publishes no events, so that decisions alone can tell
+	// what it holds. It must not block. nil means that every worker publishes events.
+	Silent func(kv.Worker) bool
 	// SharedCache, PrefillLoadEstimator, Observer and Log may be nil.
 	SharedCache sharedcache.Cache
-	// SharedCacheTimeout bounds one question to SharedCache, for which the request
-	// waits; 0 means 250 ms. A cache with a timeout of its own should use a shorter
-	// one.
+	// SharedCacheTimeout bounds one query to SharedCache; 0 means 250 ms. The request waits
+	// for the query. A cache's own timeout should be shorter.
 	SharedCacheTimeout   time.Duration
 	PrefillLoadEstimator PrefillLoadEstimator
 	Observer             Observer
@@ -122,6 +122,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// silent is an Observer that does nothing.
 type silent struct{}
 
 func (silent) Decided(*Decision)       {}

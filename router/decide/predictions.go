@@ -2,123 +2,190 @@ package decide
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// openPredictions makes the index of predictions, if the configuration asks for
-// one.
+// openPredictions makes the predictors that the configuration asks for. Without credit
+// nothing uses device hits.
 func (r *Router) openPredictions() (err error) {
-	// Without credit nothing uses device hits.
-	if !r.config.Guesses() {
-		return nil
-	}
 	options, _ := r.config.Predicted()
 	if !r.config.UseKVEvents {
 		options = r.config.Approx()
 	}
-	if r.predictions, err = approx.New(options); err != nil {
-		return fmt.Errorf("decide: %w", err)
+	if r.config.Guesses() {
+		if r.everybody, err = newPredictor(options); err != nil {
+			return fmt.Errorf("decide: %w", err)
+		}
 	}
-	r.predictedMembers.Store(&index.Members{})
+	if options, ok := r.config.PredictedSilent(); ok && r.isSilent != nil {
+		if r.silent, err = newPredictor(options); err != nil {
+			return fmt.Errorf("decide: %w", err)
+		}
+	}
 	return nil
+}
+
+// predictorOf returns the predictor of a worker; nil for none.
+func (r *Router) predictorOf(worker kv.Worker) *predictor {
+	if r.silent != nil && r.isSilent(worker) {
+		return r.silent
+	}
+	return r.everybody
+}
+
+// predictors returns the predictors that have recorded a decision.
+func (r *Router) predictors() (all [2]*predictor, n int) {
+	for _, p := range [...]*predictor{r.everybody, r.silent} {
+		if p != nil && p.used.Load() {
+			all[n] = p
+			n++
+		}
+	}
+	return all, n
 }
 
 // addPredictions raises the device hits of w.matches to the predicted ones.
 func (r *Router) addPredictions(w *work) {
-	if r.predictions == nil {
-		return
-	}
-	r.syncMembers()
-	// The error is approx.ErrClosed: no predictions.
-	if err := r.predictions.Match(&w.predicted, w.blocks.locals); err == nil {
-		approx.MergeMax(&w.matches, &w.predicted)
+	all, n := r.predictors()
+	for _, p := range all[:n] {
+		r.syncMembers(p)
+		// The only error is approx.ErrClosed: then there are no predictions.
+		if err := p.x.Match(&w.predicted, w.blocks.locals); err == nil {
+			approx.MergeMax(&w.matches, &w.predicted)
+		}
 	}
 }
 
-// syncMembers tells the predictions which workers there are, if that has changed.
-func (r *Router) syncMembers() {
-	if r.predictedMembers.Load() == r.index.Members() {
-		return
-	}
-	r.predictionsMu.Lock()
-	defer r.predictionsMu.Unlock()
-	r.syncMembersLocked()
+// predictor predicts from decisions what workers hold.
+type predictor struct {
+	x *approx.Index
+	// used is true once a decision was recorded.
+	used atomic.Bool
+	// mu is held while the workers of x change. members are the workers of the index that x
+	// was last compared with.
+	mu      sync.Mutex
+	members atomic.Pointer[index.Members]
 }
 
-func (r *Router) syncMembersLocked() {
-	// Under the lock, so that no older list replaces a newer one.
-	before, now := r.predictedMembers.Load(), r.index.Members()
-	for _, m := range before.List {
+func newPredictor(o approx.Options) (*predictor, error) {
+	x, err := approx.New(o)
+	if err != nil {
+		return nil, err
+	}
+	p := &predictor{x: x}
+	p.members.Store(&index.Members{})
+	return p, nil
+}
+
+// syncMembers forgets the predictions of workers that left, if the workers have changed.
+func (r *Router) syncMembers(p *predictor) {
+	if p.members.Load() == r.index.Members() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.syncMembersLocked(p)
+}
+
+// syncMembersLocked is syncMembers for a caller that has locked p.mu.
+func (r *Router) syncMembersLocked(p *predictor) {
+	// Read the list under the lock, so that no older list replaces a newer one.
+	now := r.index.Members()
+	for _, m := range p.x.Members().List {
 		if _, stays := now.Find(m.Worker); !stays {
-			r.logUnremembered("forget", m.Worker, r.predictions.RemoveWorker(m.Worker))
+			r.logUnrecorded("forget", m.Worker, p.x.RemoveWorker(m.Worker))
 		}
 	}
-	for _, m := range now.List {
-		if _, known := before.Find(m.Worker); !known {
-			r.logUnremembered("know", m.Worker, r.predictions.SetMember(m.Worker, 0, true))
+	if p == r.everybody {
+		// With the workers of the index both lists have the same numbers.
+		for _, m := range now.List {
+			if _, known := p.x.Members().Find(m.Worker); !known {
+				r.logUnrecorded("know", m.Worker, p.x.SetMember(m.Worker, 0, true))
+			}
 		}
 	}
-	r.predictedMembers.Store(now)
+	p.members.Store(now)
 }
 
-// ForgetWorker drops the predictions of a worker. Call it when a worker has gone or
-// started again, after the index was told. Otherwise a worker that is back at once
-// would keep the predictions of its earlier run.
+// ForgetWorker drops the predictions of a worker. Call it when a worker has left or
+// restarted, after the index has changed. A restarted worker must not keep the predictions of
+// its earlier run.
 func (r *Router) ForgetWorker(worker kv.Worker) {
-	if r.predictions == nil {
+	r.forget(r.everybody, worker)
+	r.forget(r.silent, worker)
+}
+
+// EventsBegin drops the predictions that stood in for a worker's events. Call it when a
+// worker that Options.Silent named publishes events.
+func (r *Router) EventsBegin(worker kv.Worker) { r.forget(r.silent, worker) }
+
+// forget drops the predictions of a worker in p, which may be nil.
+func (r *Router) forget(p *predictor, worker kv.Worker) {
+	if p == nil || !p.used.Load() {
 		return
 	}
-	r.predictionsMu.Lock()
-	defer r.predictionsMu.Unlock()
-	r.syncMembersLocked()
-	if _, known := r.predictedMembers.Load().Find(worker); known {
-		// The worker is back already.
-		r.logUnremembered("forget", worker, r.predictions.RemoveWorker(worker))
-		r.logUnremembered("know", worker, r.predictions.SetMember(worker, 0, true))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.syncMembersLocked(p)
+	if _, known := p.x.Members().Find(worker); known {
+		// The worker has restarted and is a member again, or publishes events now.
+		r.logUnrecorded("forget", worker, p.x.RemoveWorker(worker))
+		r.logUnrecorded("know", worker, p.x.SetMember(worker, 0, true))
 	}
 }
 
 // predict records that the prompt of w goes to a worker.
 func (r *Router) predict(w *work, worker kv.Worker) {
-	if r.predictions != nil {
-		r.logUnremembered("remember", worker, r.record(w, worker))
+	if p := r.predictorOf(worker); p != nil {
+		r.logUnrecorded("remember", worker, r.record(p, w, worker))
 	}
 }
 
-func (r *Router) record(w *work, worker kv.Worker) error {
+// record records a prediction in p, unless the worker has left or has another predictor now.
+func (r *Router) record(p *predictor, w *work, worker kv.Worker) error {
 	w.sequence = kv.AppendSequence(w.sequence[:0], w.blocks.locals)
-	r.predictionsMu.Lock()
-	defer r.predictionsMu.Unlock()
-	// Under the lock, so that a worker that leaves meanwhile keeps no prediction.
-	if r.predictedMembers.Load() != r.index.Members() {
-		r.syncMembersLocked()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Under the lock, so that a worker that leaves meanwhile, or publishes events, keeps no
+	// prediction.
+	p.used.Store(true)
+	if p.members.Load() != r.index.Members() {
+		r.syncMembersLocked(p)
 	}
-	if _, known := r.predictedMembers.Load().Find(worker); !known {
+	if _, known := p.members.Load().Find(worker); !known || r.predictorOf(worker) != p {
 		return ErrUnknownWorker
 	}
-	return r.predictions.Record(worker, w.blocks.locals, w.sequence)
+	if _, known := p.x.Members().Find(worker); !known {
+		if err := p.x.SetMember(worker, 0, true); err != nil {
+			return err
+		}
+	}
+	return p.x.Record(worker, w.blocks.locals, w.sequence)
 }
 
-// logUnremembered counts and logs a prediction that could not be recorded. The
-// decision does not fail for it.
-func (r *Router) logUnremembered(what string, worker kv.Worker, err error) {
+// logUnrecorded counts and logs a failed change of the predictions; nil is no failure. The
+// decision does not fail.
+func (r *Router) logUnrecorded(what string, worker kv.Worker, err error) {
 	if err != nil {
 		r.notRecorded.Add(1)
-		r.log.Debug("a routing decision is not remembered", zap.String("step", what), zap.Stringer("worker", worker), zap.Error(err))
+		r.log.Debug("predictions are not updated", zap.String("step", what), zap.Stringer("worker", worker), zap.Error(err))
 	}
 }
 
-// RecordRoutingDecision predicts from a decision that the prompt of q was sent to a
-// worker, for callers that decide without UpdateStates. The error is
-// ErrNotRecorded, ErrNoWorkers, ErrUnknownWorker, approx.ErrClosed, index.ErrFull,
-// or a *QueryError.
+// RecordRoutingDecision records that the prompt of q was sent to a worker, for callers that
+// decide without UpdateStates. The error is ErrNotRecorded, ErrNoWorkers, ErrUnknownWorker,
+// approx.ErrClosed, index.ErrFull, or a *QueryError.
 func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
-	if r.predictions == nil {
+	p := r.predictorOf(worker)
+	if p == nil {
 		return ErrNotRecorded
 	}
 	blockSize, err := r.check(q)
@@ -128,37 +195,52 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	w := r.work.Get().(*work)
 	defer r.work.Put(w)
 	w.blocks.hash(q, blockSize, r.eagle())
-	return r.record(w, worker)
+	return r.record(p, w, worker)
 }
 
-// Tick expires predictions, forgets workers that have left, and ticks the
-// scheduler. Call it a few times a second.
+// Tick expires predictions, drops those of workers that have left, and ticks the scheduler.
+// Call it a few times a second.
 func (r *Router) Tick() {
 	r.scheduler.Tick()
-	if r.predictions != nil {
-		r.syncMembers()
-		r.predictions.Tick()
+	all, n := r.predictors()
+	for _, p := range all[:n] {
+		r.syncMembers(p)
+		p.x.Tick()
 	}
 }
 
-// Unremembered returns how many predictions could not be recorded, because the
-// worker had left or there was no room.
+// closePredictions forgets all predictions.
+func (r *Router) closePredictions() {
+	for _, p := range [...]*predictor{r.everybody, r.silent} {
+		if p != nil {
+			p.x.Close()
+		}
+	}
+}
+
+// Unremembered returns how many predictions could not be recorded, because the worker had
+// left or the index of predictions had no room.
 func (r *Router) Unremembered() uint64 { return r.notRecorded.Load() }
 
-// Guessed returns how many blocks a member is predicted to hold. m is any list of
-// members, at the member's number in it. Guessed takes no lock.
-func (r *Router) Guessed(m *index.Members, at int) uint64 {
-	if r.predictions == nil {
-		return 0
+// Guessed returns how many blocks a worker is predicted to hold. The worker is member number
+// at of m, which may be any list of members. Guessed takes no lock.
+func (r *Router) Guessed(m *index.Members, at int) (blocks uint64) {
+	all, n := r.predictors()
+	for _, p := range all[:n] {
+		blocks += p.x.Held(m, at)
 	}
-	return r.predictions.Held(m, at)
+	return blocks
 }
 
 // GuessStats returns the counters of the predictions. ok is false without
 // predictions.
 func (r *Router) GuessStats() (s approx.Stats, ok bool) {
-	if r.predictions == nil {
-		return s, false
+	for _, p := range [...]*predictor{r.everybody, r.silent} {
+		if p != nil {
+			one := p.x.Stats()
+			metric.Add(&s, &one)
+			ok = true
+		}
 	}
-	return r.predictions.Stats(), true
+	return s, ok
 }

@@ -179,18 +179,6 @@ func TestDecisionForAWorkerThatHasGoneIsNotRemembered(t *testing.T) {
 	}
 }
 
-// A guess does not count what the host has a second time.
-func TestPredictedBlocksCountOnce(t *testing.T) {
-	ttl := 2.0
-	s := newSetup(t, func(_ *Options, c *config.Config, _ *schedule.Options) { c.RouterPredictedTTLSecs = &ttl })
-	q := &Query{ID: "r", Tokens: tokens(1, 64), UpdateStates: true}
-	s.store(kv.WorkerOwner(worker(1)), kv.TierHost, q, 0, 4)
-	s.best(q)
-	if e, err := s.estimate(q, worker(1)); err != nil || e.CachedTokens != len(q.Tokens) {
-		t.Errorf("%+v, %v: want as many tokens as the prompt has, %d", e, err, len(q.Tokens))
-	}
-}
-
 // Without events a dump is what the decisions let expect; beside events it is what
 // events told.
 func TestDumpIsWhatDecisionsGoBy(t *testing.T) {

@@ -8,10 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Query is a prompt that needs a worker, or a question about one.
+// Query is a prompt that needs a worker, or a question about a prompt.
 type Query struct {
-	// ID is the request's context id, which names the request in later calls. ID
-	// may be empty without UpdateStates.
+	// ID names the request in later calls. ID may be empty without UpdateStates.
 	ID string
 	// Model names the model, for callers with several Routers. A Router ignores it.
 	Model  string
@@ -23,8 +22,10 @@ type Query struct {
 	Override *config.Override
 	// UpdateStates books the request on the chosen worker until Free.
 	UpdateStates bool
-	// LoRA is the adapter's name and Salt the cache namespace. Both change which
-	// blocks are hits.
+	// Explain fills Match.Candidates.
+	Explain bool
+	// LoRA is the adapter's name and Salt the cache namespace. Both are part of the blocks'
+	// hashes.
 	LoRA, Salt string
 	// PriorityJump, in seconds, and StrictPriority order waiting requests.
 	PriorityJump   float64
@@ -43,7 +44,7 @@ type Query struct {
 	Waits       func()
 }
 
-// BlockExtraInfo is what makes up a block besides its tokens.
+// BlockExtraInfo is the content of a block besides its tokens.
 type BlockExtraInfo struct {
 	MMObjects []MMObject `json:"mm_objects"`
 }
@@ -57,10 +58,10 @@ type MMObject struct {
 	Offsets [][2]uint64 `json:"offsets"`
 }
 
-// QueryError says which field of a Query is wrong.
+// QueryError says which field of a Query is invalid.
 type QueryError struct{ Err error }
 
-// Error names the field, its value and what is allowed.
+// Error names the field, its value and the accepted values.
 func (e *QueryError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
@@ -69,8 +70,7 @@ func (e *QueryError) Unwrap() error { return e.Err }
 // maxMMObjects bounds the objects of one block.
 const maxMMObjects = 4096
 
-// Validate reports the first wrong field of a query, given the number of tokens in
-// a block.
+// Validate reports the first invalid field of a query, for a block size in tokens.
 func (q *Query) Validate(blockSize int) error {
 	if most := (len(q.Tokens) + blockSize - 1) / blockSize; len(q.BlockMMInfos) > most {
 		return fmt.Errorf("block_mm_infos: %d entries for %d blocks", len(q.BlockMMInfos), most)
@@ -106,7 +106,7 @@ type blocks struct {
 // hash fills b.locals with the blocks of a query.
 func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 	if b.locals == nil {
-		// A nil list would mean no answer.
+		// An empty prompt must not have nil locals: config would hash its tokens again.
 		b.locals = make([]kv.LocalHash, 0, 64)
 	}
 	b.locals = b.locals[:0]
@@ -117,7 +117,7 @@ func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 	}
 	full := len(q.Tokens) / blockSize
 	if pairs {
-		// The last pair ends with the first token of the next block.
+		// The last pair of a block ends with the first token of the next block.
 		full = max(0, len(q.Tokens)-1) / blockSize
 	}
 	for i := range full {

@@ -12,10 +12,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// AddRequest books a request that the caller sent to a worker itself, where
-// cachedTokens of the prompt need no computing. A failure is logged and counted:
-// the request runs, and its load is not seen. The error is ErrNoContextID,
-// ErrNoWorkers, one of package load, or a *QueryError.
+// AddRequest books a request that the caller has sent to a worker. cachedTokens of the prompt
+// need no computing. A failure is logged and counted: the request runs without being counted
+// as load. The error is ErrNoContextID, ErrNoWorkers, one of package load, or a *QueryError.
 func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error {
 	err := r.add(q, worker, cachedTokens)
 	if err != nil {
@@ -28,6 +27,7 @@ func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error 
 // Unbooked returns the number of requests that AddRequest could not book.
 func (r *Router) Unbooked() uint64 { return r.unbooked.Load() }
 
+// add is AddRequest without the count and the log.
 func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	if q.ID == "" {
 		return ErrNoContextID
@@ -48,17 +48,16 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	return nil
 }
 
-// PrefillDuration returns how long the estimator expects a prefill of effectiveISL
-// tokens behind prefix cached ones to take. It returns 0 when there is nothing to
-// compute, no estimator, or an error, which is logged. It is meant for
-// schedule.Options.PrefillDuration.
+// PrefillDuration returns the predicted duration of a prefill of effectiveISL tokens after
+// prefix cached tokens. It returns 0 without tokens, without an estimator, or after an error,
+// which is logged. It is meant for schedule.Options.PrefillDuration.
 func (r *Router) PrefillDuration(effectiveISL, prefix int) time.Duration {
 	if r.estimator == nil || effectiveISL <= 0 {
 		return 0
 	}
 	d, err := r.estimator.PredictPrefillDuration(1, effectiveISL, prefix)
 	if err != nil || d < 0 {
-		r.log.Warn("the duration of a prefill is not predicted; its load stays until it is marked complete",
+		r.log.Warn("prefill duration is not predicted; the load stays until the prefill is marked complete",
 			zap.Int("effective_isl", effectiveISL), zap.Int("prefix", prefix), zap.Duration("predicted", d), zap.Error(err))
 		return 0
 	}
@@ -76,11 +75,10 @@ func (r *Router) MarkPrefillCompleted(id string) error {
 	return err
 }
 
-// AddOutputBlock says that a request has filled another block of output. decay, 0
-// to 1, is the new weight of the blocks that only this request uses; nil keeps
-// their weight. Without router_track_output_blocks the call only shows that the
-// request is alive. The error is load.ErrUnknownRequest, or says that decay is out
-// of range.
+// AddOutputBlock records that a request has filled another block of output. decay, 0 to 1, is
+// the new weight of the blocks that only this request uses; nil keeps their weight. Without
+// router_track_output_blocks the call only shows that the request is alive. The error is
+// load.ErrUnknownRequest, or says that decay is out of range.
 func (r *Router) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return &QueryError{fmt.Errorf("decay fraction: %v is not in 0..1", *decay)}
@@ -91,7 +89,7 @@ func (r *Router) AddOutputBlock(id string, decay *float64) error {
 	return r.scheduler.AddOutputBlock(id, decay)
 }
 
-// Free ends a request and reports whether it was active. An unknown id is no error.
+// Free ends a request and reports whether the request was active.
 func (r *Router) Free(id string) bool {
 	active := r.scheduler.Free(id)
 	if active {
@@ -110,8 +108,8 @@ func (r *Router) FreeBooking(id string, number uint64) bool {
 	return active
 }
 
-// Overlap is what one worker has of a prompt: blocks by tier, their weighted
-// number, and the same in tokens.
+// Overlap is one worker's overlap with a prompt: blocks by tier, their weighted number, and
+// the same in tokens.
 type Overlap struct {
 	Worker       kv.Worker
 	Hits         index.Hits
@@ -119,8 +117,8 @@ type Overlap struct {
 	CachedTokens int
 }
 
-// Overlaps returns what each worker has of a prompt, ordered by worker, workers
-// without a block included. The error is ErrNoWorkers or a *QueryError.
+// Overlaps returns each worker's overlap with a prompt, ordered by worker. Workers without a
+// block are included. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 	w, blockSize, err := r.matched(q)
 	if err != nil {
@@ -139,12 +137,13 @@ func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 	return out, nil
 }
 
+// overlap returns the Overlap of a worker with these hits.
 func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overlap {
 	effective := r.weights.Effective(hits)
 	return Overlap{Worker: worker, Hits: hits, Effective: effective, CachedTokens: schedule.CachedTokens(effective, blockSize)}
 }
 
-// matched finds what workers have of a prompt. The caller returns the work to
+// matched returns a work with the hits of a prompt. The caller puts the work back into
 // r.work.
 func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 	if blockSize, err = r.check(q); err != nil {

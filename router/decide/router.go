@@ -10,7 +10,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -30,25 +29,23 @@ type Router struct {
 	observer  Observer
 	log       *zap.Logger
 
-	// predictions predicts from decisions what workers hold, nil without
-	// predictions. predictedMembers are the members that predictions knows, under
-	// predictionsMu.
-	predictions      *approx.Index
-	predictionsMu    sync.Mutex
-	predictedMembers atomic.Pointer[index.Members]
+	// everybody predicts what workers hold, silent what those hold that isSilent names. Both
+	// are nil without such predictions.
+	everybody, silent *predictor
+	isSilent          func(kv.Worker) bool
 
-	// warned is when a failure of the shared cache was last logged, in nanoseconds
-	// since start.
 	start time.Time
-	// warned is the time of the last warning about the shared cache, in nanoseconds
-	// since start.
+	// warned is when a failure of the shared cache was last logged, in nanoseconds since
+	// start.
 	warned atomic.Int64
+	// explained is when a decision was last logged at info level, in nanoseconds since start.
+	explained atomic.Int64
 	// unbooked counts requests that AddRequest could not book.
 	unbooked atomic.Uint64
 	// notRecorded counts decisions that could not be recorded in predictions.
 	notRecorded atomic.Uint64
 
-	// work holds *work values, so that a decision allocates little.
+	// work has *work values, so that a decision allocates little.
 	work sync.Pool
 }
 
@@ -68,7 +65,7 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{
 		config: config.Default(), index: o.Index, scheduler: o.Scheduler, blockSize: o.BlockSize,
-		eagle: o.IsEagle, shared: newAsker(&o),
+		eagle: o.IsEagle, isSilent: o.Silent, shared: newAsker(&o),
 		estimator: o.PrefillLoadEstimator, observer: o.Observer, log: o.Log, start: time.Now(),
 	}
 	if o.Config != nil {
@@ -85,15 +82,14 @@ func New(o Options) (*Router, error) {
 	}
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
 	r.warned.Store(-int64(warnInterval))
+	r.explained.Store(-int64(explainInterval))
 	r.work.New = func() any { return new(work) }
 	return r, r.openPredictions()
 }
 
-// Close forgets the predictions. The Router goes on without them.
+// Close drops the predictions. The Router then decides without them.
 func (r *Router) Close() error {
-	if r.predictions != nil {
-		r.predictions.Close()
-	}
+	r.closePredictions()
 	return nil
 }
 
@@ -103,10 +99,9 @@ func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
 // PendingTokens returns the sum of the lengths of their prompts.
 func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
 
-// RegisterWorkers makes workers known that no publisher announced, each with rank 0
-// and no pool. A worker that is known already stays as it is. No publisher tells
-// their block size, so BlockSize must know it before a request can go to them. The
-// error is index.ErrFull.
+// RegisterWorkers adds workers without a publisher, each with rank 0 and no pool. A known
+// worker stays as it is. Requests reach the workers once Options.BlockSize returns a block
+// size. The error is index.ErrFull.
 func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	for id := range ids {
 		if first, _ := r.ranks(id); first >= 0 {
@@ -119,7 +114,14 @@ func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	return nil
 }
 
-// UniqueDPRankForWorker returns the rank of a worker that has exactly one.
+// Ranks returns the number of ranks of a worker, 0 for an unknown worker.
+func (r *Router) Ranks(id kv.WorkerID) int {
+	_, n := r.ranks(id)
+	return n
+}
+
+// UniqueDPRankForWorker returns the rank of a worker. ok is false unless the worker has
+// exactly one.
 func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 	first, n := r.ranks(id)
 	if n != 1 {
@@ -128,13 +130,12 @@ func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
 	return r.index.Members().List[first].Worker.Rank, true
 }
 
-// DumpEvents visits events that make an empty index equal to the one behind
-// decisions, until visit returns false. They are what events told, or the
-// predictions without use_kv_events. Predictions beside events are not included. An
-// event is valid until visit returns.
+// DumpEvents visits events that make an empty index equal to the Router's, until visit
+// returns false. Without use_kv_events it visits the predictions. An event is valid until
+// visit returns.
 func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
-	if r.predictions != nil && !r.config.UseKVEvents {
-		r.predictions.Walk(visit)
+	if r.everybody != nil && !r.config.UseKVEvents {
+		r.everybody.x.Walk(visit)
 		return
 	}
 	r.index.Walk(visit)
@@ -143,6 +144,7 @@ func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
 // Workers returns the number of known workers. The ranks of one worker count once.
 func (r *Router) Workers() int { return distinct(r.index.Members()) }
 
+// distinct returns the number of worker ids in a list.
 func distinct(m *index.Members) int {
 	n := 0
 	for i := range m.List {

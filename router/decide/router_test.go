@@ -9,44 +9,13 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
-
-// Tiers below the device count by their weight, and also where the device has
-// nothing.
-func TestWeightedCacheHitEstimatesIncludeLowerTiers(t *testing.T) {
-	s := newSetup(t)
-	q := &Query{Tokens: tokens(1, 6*16)}
-	s.store(kv.WorkerOwner(worker(1)), kv.TierDevice, q, 0, 2)
-	s.store(kv.WorkerOwner(worker(1)), kv.TierHost, q, 2, 3)
-	s.store(kv.WorkerOwner(worker(1)), kv.TierDisk, q, 3, 5)
-	s.store(kv.WorkerOwner(worker(2)), kv.TierHost, q, 0, 1)
-	for id, want := range map[uint64]struct {
-		effective float64
-		tokens    int
-		rounded   uint32
-	}{1: {3.25, 52, 3}, 2: {0.75, 12, 1}, 9: {0, 0, 0}} {
-		e, err := s.estimate(q, worker(id))
-		if err != nil || e.Effective != want.effective || e.CachedTokens != want.tokens {
-			t.Errorf("worker %d: %+v, %v; want %+v", id, e, err, want)
-		}
-		if n, err := s.overlapBlocks(q, worker(id)); err != nil || n != want.rounded {
-			t.Errorf("worker %d: %d blocks, %v; want %d", id, n, err, want.rounded)
-		}
-	}
-	all, err := s.router.Overlaps(q)
-	if err != nil || len(all) != 2 || all[0].Worker != worker(1) || all[0].Effective != 3.25 || all[1].CachedTokens != 12 {
-		t.Errorf("all overlaps %+v, %v", all, err)
-	}
-	if w, n, err := s.choose(q); err != nil || w != worker(1) || n != 3 {
-		t.Errorf("best match %s with %d blocks, %v", w, n, err)
-	}
-}
 
 // Booking needs a name, looking does not.
 func TestUpdateStatesNeedsAContextID(t *testing.T) {
@@ -259,33 +228,6 @@ func TestEagleHashesPairs(t *testing.T) {
 	}
 }
 
-// A dump of one router's index makes another one equal.
-func TestDumpedEventsMakeAnEqualIndex(t *testing.T) {
-	s, other := newSetup(t), newSetup(t)
-	q := &Query{Tokens: tokens(1, 96)}
-	s.store(kv.WorkerOwner(worker(1)), kv.TierDevice, q, 0, 5)
-	s.store(kv.WorkerOwner(worker(2)), kv.TierDevice, q, 0, 2)
-	s.store(kv.WorkerOwner(worker(2)), kv.TierDisk, q, 2, 6)
-	events := 0
-	s.router.DumpEvents(func(e *kvevent.RouterEvent) bool {
-		events++
-		if err := other.index.Apply(e); err != nil {
-			t.Error(err)
-		}
-		return true
-	})
-	for id := range uint64(2) {
-		want, _ := s.estimate(q, worker(id+1))
-		if got, err := other.estimate(q, worker(id+1)); err != nil || got != want || got.Effective == 0 {
-			t.Errorf("worker %d: %+v, %v; want %+v", id+1, got, err, want)
-		}
-	}
-	s.router.DumpEvents(func(*kvevent.RouterEvent) bool { events--; return events > 2 })
-	if events != 2 {
-		t.Errorf("a visitor that has seen enough is called on: %d", events)
-	}
-}
-
 // At debug level each worker's cost is explained, in the words that people grep for.
 func TestFormulasAreLogged(t *testing.T) {
 	s := newSetup(t)
@@ -302,6 +244,46 @@ func TestFormulasAreLogged(t *testing.T) {
 	}
 	if n := s.logged.FilterMessageSnippet("[ROUTING_INPUT]").FilterField(zap.Int("num_blocks", 4)).Len(); n != 1 {
 		t.Errorf("%d lines of the input", n)
+	}
+}
+
+// At info level the chosen worker's line is logged at most once a second.
+func TestFormulaIsSampledAtInfoLevel(t *testing.T) {
+	s := newSetup(t)
+	core, logged := observer.New(zap.InfoLevel)
+	s.router.log = zap.New(core)
+	q := &Query{ID: "r", Tokens: tokens(1, 64)}
+	s.store(kv.WorkerOwner(worker(2)), kv.TierDevice, q, 0, 3)
+	for range 5 {
+		s.best(q)
+	}
+	s.router.explained.Store(s.router.explained.Load() - int64(explainInterval))
+	s.best(q)
+	want := "Formula for worker_2: 5.0 = 1.0 * 1.0 + 4.0 (cached_blocks: 3)"
+	if n := logged.FilterMessage(want).Len(); n != 2 || logged.Len() != 2 {
+		t.Errorf("%d lines, %d of them %q; want 2: %v", logged.Len(), n, want, logged.All())
+	}
+}
+
+// A query may ask for the compared workers; others get none.
+func TestCandidatesAreReturnedToWhoAsks(t *testing.T) {
+	s := newSetup(t)
+	q := &Query{ID: "r", Tokens: tokens(1, 64), Explain: true}
+	s.store(kv.WorkerOwner(worker(2)), kv.TierDevice, q, 0, 3)
+	m := s.best(q)
+	if len(m.Candidates) != 2 {
+		t.Fatalf("%d candidates", len(m.Candidates))
+	}
+	best, other := m.Candidates[0], m.Candidates[1]
+	if best.Worker != worker(2) || other.Worker != worker(1) || best.Credit != 3 || best.Prefill != 1 || other.Credit != 0 || other.Prefill != 4 {
+		t.Errorf("candidates %+v", m.Candidates)
+	}
+	if m.Formula() != best.Formula() {
+		t.Errorf("the choice reads %q, its candidate %q", m.Formula(), best.Formula())
+	}
+	q.Explain = false
+	if m := s.best(q); m.Candidates != nil {
+		t.Errorf("candidates nobody asked for: %v", m.Candidates)
 	}
 }
 

@@ -24,19 +24,19 @@ type sharedAnswer struct {
 	took time.Duration
 }
 
-// maxPending bounds the unanswered questions to a shared cache.
+// maxPending bounds the unanswered queries to a shared cache.
 const maxPending = 1024
 
 var (
-	errPending = fmt.Errorf("%d questions to the shared cache have no answer yet", maxPending)
-	errLate    = errors.New("the shared cache does not answer in time")
+	errPending = fmt.Errorf("%d queries to the shared cache are unanswered", maxPending)
+	errLate    = errors.New("shared cache timed out")
 )
 
-// asker asks a shared cache that may never answer and may ignore its context.
+// asker queries a shared cache that may never answer and may ignore its context.
 type asker struct {
 	cache   sharedcache.Cache
 	timeout time.Duration
-	// pending holds a token for each unanswered question.
+	// pending has an element for each unanswered query.
 	pending chan struct{}
 }
 
@@ -48,9 +48,8 @@ func newAsker(o *Options) *asker {
 	return &asker{o.SharedCache, cmp.Or(o.SharedCacheTimeout, 250*time.Millisecond), make(chan struct{}, maxPending)}
 }
 
-// ask begins to ask the cache. The result waits for the answer, and must be called.
-// The cache is asked by tokens and namespace only, so prompts with an adapter or a
-// multimodal object are not for it.
+// ask starts a query. Call the result once: it waits for the answer. A query has only tokens
+// and namespace, so q must have no adapter and no multimodal object.
 func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedAnswer {
 	select {
 	case s.pending <- struct{}{}:
@@ -60,7 +59,7 @@ func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedA
 	begin := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errLate)
 	answer := make(chan sharedAnswer, 1)
-	// The cache may still read the tokens after the caller has them back.
+	// The cache may still read the tokens after the decision.
 	tokens, namespace := slices.Clone(q.Tokens), q.Salt
 	go func() {
 		defer func() { <-s.pending }()
@@ -80,8 +79,8 @@ func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedA
 	}
 }
 
-// sharedHits returns the hits of an answer, or nil for a failure. Failures are
-// counted and sometimes logged.
+// sharedHits returns the hits of an answer, or nil for a failure. It counts failures and logs
+// one per warnInterval.
 func (r *Router) sharedHits(a *sharedAnswer) *schedule.SharedHits {
 	if a.err == nil {
 		return &a.hits
@@ -89,7 +88,7 @@ func (r *Router) sharedHits(a *sharedAnswer) *schedule.SharedHits {
 	r.observer.SharedCacheFailed()
 	now := int64(time.Since(r.start))
 	if last := r.warned.Load(); now-last >= int64(warnInterval) && r.warned.CompareAndSwap(last, now) {
-		r.log.Warn("the shared cache does not answer; routing goes on without it", zap.Error(a.err))
+		r.log.Warn("shared cache failed; routing continues without it", zap.Error(a.err))
 	}
 	return nil
 }

@@ -63,19 +63,6 @@ func sharedSetup(t *testing.T, cache sharedcache.Cache, selector schedule.Select
 	return s
 }
 
-func TestFindBestMatchPassesSharedCacheHitsToScheduler(t *testing.T) {
-	cache := &fakeSharedCache{hits: schedule.FromRanges([]schedule.Range{{First: 0, End: 2}})}
-	s := sharedSetup(t, cache, &inspectingSelector{t, 2, worker(2)})
-	w, overlap, err := s.choose(&Query{Tokens: []uint32{11, 12, 21, 22}})
-	if err != nil || w != worker(2) || overlap != 0 {
-		t.Errorf("%s with %d blocks, %v", w, overlap, err)
-	}
-	m := s.best(&Query{Tokens: []uint32{11, 12, 21, 22}})
-	if m.Shared == nil || *m.Shared != (SharedUse{Hits: 2, Beyond: 2}) {
-		t.Errorf("shared use %+v", m.Shared)
-	}
-}
-
 func TestFindBestMatchIgnoresSharedCacheErrors(t *testing.T) {
 	cache := &fakeSharedCache{err: errors.New("offline")}
 	s := sharedSetup(t, cache, &inspectingSelector{t, -1, worker(1)})

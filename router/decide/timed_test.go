@@ -59,7 +59,7 @@ func TestPrefillLoadEstimator(t *testing.T) {
 		if want := [][3]int{{1, 10, 30}, {1, 40, 0}}; !slices.Equal(e.asked, want) {
 			t.Errorf("asked %v, want %v: nothing to compute is not asked for", e.asked, want)
 		}
-		if n := s.logged.FilterMessageSnippet("duration of a prefill").FilterLevelExact(zapcore.WarnLevel).Len(); n != 1 {
+		if n := s.logged.FilterMessageSnippet("prefill duration").FilterLevelExact(zapcore.WarnLevel).Len(); n != 1 {
 			t.Errorf("%d warnings of a failed prediction", n)
 		}
 		if n := s.scheduler.Stats().Load.Requests; n != 4 {

@@ -7,40 +7,40 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// column is what a decision needs of one worker. The columns of all members lie
-// side by side, because a decision reads all of them. A column is made again
-// whenever something of its worker changes. Times count from Estimator.start.
+// column is one worker's input to a decision. A decision reads the columns of all
+// members, so they lie in one array. A change of a worker rebuilds its column. Times
+// count from Estimator.start.
 type column struct {
 	worker *worker // nil for an unknown worker
-	// perSecond is the worker's own prefill rate, each the fixed cost of a request
-	// in seconds. Both hold until until.
-	perSecond, each float64
-	until           time.Duration
-	// tokens are to be computed for the pending requests whose blocks have arrived,
-	// and requests is the number of those requests. next is when the blocks of
-	// another request arrive.
-	tokens, requests float64
-	next             time.Duration
-	// first are the tokens of the request that has been computed since computing.
-	first     float64
-	computing time.Duration
-	// others are requests that this router did not send. The number holds until othersUntil.
-	others      float64
-	othersUntil time.Duration
-	// followed is what the pending requests have on the scheduler's account.
-	followed int64
+	// tokensPerSecond is the worker's own prefill rate. fixedCost is the fixed cost of
+	// a request in seconds. Both are valid until ratesUntil.
+	tokensPerSecond, fixedCost float64
+	ratesUntil                 time.Duration
+	// readyRequests are the pending requests whose blocks have arrived. readyTokens
+	// are the tokens that they have to compute.
+	readyTokens, readyRequests float64
+	// nextReady is when the blocks of the next pending request arrive.
+	nextReady time.Duration
+	// runningTokens are the tokens of the request that runs since runningSince.
+	runningTokens float64
+	runningSince  time.Duration
+	// elsewhere is worker.elsewhere, valid until elsewhereUntil.
+	elsewhere      float64
+	elsewhereUntil time.Duration
+	// accountTokens is prefills.accountTokens.
+	accountTokens int64
 }
 
 const (
 	never     time.Duration = math.MaxInt64
 	longAgo   time.Duration = math.MinInt64
-	notMember               = -1 // the number of a worker that is no member
+	notMember               = -1 // worker.member of a worker that is no member
 )
 
-// align makes the columns follow a list of members. It costs nothing if they do
-// already.
-func (e *Estimator) align(m *index.Members, now time.Time) {
-	if m == e.aligned {
+// alignColumns rebuilds the columns in the order of a list of members. Columns that
+// already have that order stay.
+func (e *Estimator) alignColumns(m *index.Members, now time.Time) {
+	if m == e.alignedTo {
 		return
 	}
 	for _, w := range e.workers {
@@ -55,47 +55,48 @@ func (e *Estimator) align(m *index.Members, now time.Time) {
 	for i := range m.List {
 		w := e.workers[m.List[i].Worker]
 		if w == nil {
-			e.columns[i] = column{until: longAgo, next: never}
+			e.columns[i] = column{ratesUntil: longAgo, nextReady: never}
 			continue
 		}
 		w.member = i
 		e.columns[i] = e.columnOf(w, now)
 	}
-	e.aligned = m
+	e.alignedTo = m
 }
 
-// settle updates the column of a worker.
-func (e *Estimator) settle(w *worker, now time.Time) {
+// refreshColumn rebuilds the column of a worker that is a member.
+func (e *Estimator) refreshColumn(w *worker, now time.Time) {
 	if w.member != notMember {
 		e.columns[w.member] = e.columnOf(w, now)
 	}
 }
 
+// columnOf returns the column of a worker at a time.
 func (e *Estimator) columnOf(w *worker, now time.Time) column {
 	p := &w.prefill
-	c := column{worker: w, until: longAgo, next: never, followed: p.followed}
-	if p.rate.count >= e.opts.MinSamples {
-		c.perSecond, c.each = p.rate.value, p.each(&e.opts, now)
-		c.until = later(p.rate.last.Sub(e.start), e.opts.MaxAge)
+	c := column{worker: w, ratesUntil: longAgo, nextReady: never, accountTokens: p.accountTokens}
+	if p.tokenRate.count >= e.opts.MinSamples {
+		c.tokensPerSecond, c.fixedCost = p.tokenRate.value, p.fixedCost(&e.opts, now)
+		c.ratesUntil = later(p.tokenRate.last.Sub(e.start), e.opts.MaxAge)
 	}
 	for _, r := range p.pending {
 		if r.ready.After(now) {
-			c.next = min(c.next, r.ready.Sub(e.start))
+			c.nextReady = min(c.nextReady, r.ready.Sub(e.start))
 			continue
 		}
-		c.tokens += float64(r.tokens)
-		c.requests++
+		c.readyTokens += float64(r.tokens)
+		c.readyRequests++
 	}
-	if r := p.first(); r != nil && !r.ready.After(now) {
-		c.first, c.computing = float64(r.tokens), p.busySince().Sub(e.start)
+	if r := p.earliest(); r != nil && !r.ready.After(now) {
+		c.runningTokens, c.runningSince = float64(r.tokens), p.busySince().Sub(e.start)
 	}
-	if w.waiting > 0 {
-		c.others, c.othersUntil = float64(w.waiting), later(w.reported.Sub(e.start), waitingHolds)
+	if w.elsewhere > 0 {
+		c.elsewhere, c.elsewhereUntil = float64(w.elsewhere), later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
 	}
 	return c
 }
 
-// later returns d after t, or never.
+// later returns t+d, or never if the sum overflows.
 func later(t, d time.Duration) time.Duration {
 	if d > never-max(t, 0) {
 		return never

@@ -1,6 +1,6 @@
-// Package estimate predicts how long a worker takes to the first token of a
-// request, from what was measured on the worker. It is the Estimator of package
-// schedule's cost mode.
+// Package estimate predicts how long a worker takes to the first token of a request,
+// from the worker's measured rates. It is the Estimator of package schedule's cost
+// mode.
 //
 //	e, err := estimate.New(estimate.Options{})
 //	e.SetWorker(worker, pool, "model")
@@ -19,14 +19,14 @@
 //	recompute = prompt tokens that no tier has / prefill rate
 //	            + fixed cost of a request
 //
-// The queue has the requests that were booked here, without what was computed
-// meanwhile, and the requests of others that the engine reports as waiting.
+// The queue has the requests that were booked here, less the tokens computed since.
+// It also has the requests from elsewhere that the engine reports as waiting.
 //
 // Nothing is configured: every rate is learned. A worker without a rate gets the
 // median of its model's workers. Without a median FirstTokens names the missing
 // measure, and the scheduler decides by weights. docs/router-estimate.md tells how
 // rates are learned.
 //
-// Every method may be called from any goroutine, and is short. MaxWorkers and
+// Every method may be called from any goroutine, and returns at once. MaxWorkers and
 // MaxRequests bound the memory.
 package estimate

@@ -19,40 +19,41 @@ type Estimator struct {
 	models  map[string]*model
 	// requests are the followed prefills by id.
 	requests map[string]*pending
-	// aligned is the list of members that columns follow, nil for none.
-	aligned *index.Members
-	columns []column
-	start   time.Time // times in columns count from here
-	swept   time.Time // when all workers' requests were last checked for expiry
-	stats   Stats
+	// alignedTo is the list whose order columns has. nil makes the next decision
+	// rebuild them.
+	alignedTo *index.Members
+	columns   []column
+	start     time.Time // times in columns count from here
+	expiredAt time.Time // when all workers' requests were last checked for expiry
+	stats     Stats
 }
 
-// worker is what is known of one worker.
+// worker holds the measures of one worker.
 type worker struct {
 	id     kv.Worker
-	member int   // its number in Estimator.columns, or notMember
+	member int   // its position in Estimator.columns, or notMember
 	pool   *pool // nil for none
 	model  *model
 	// prefill follows the worker's requests and learns its prefill rate. copies is
-	// the rate at which blocks reach the device.
+	// the rate at which blocks reach the device, in bytes.
 	prefill prefills
 	copies  rate
-	// waiting is how many requests that this router did not send waited in the engine at the
-	// last report.
-	waiting  int
-	reported time.Time
+	// elsewhere is how many requests from elsewhere waited in the engine at the last
+	// report, reportedAt. This router did not send them.
+	elsewhere  int
+	reportedAt time.Time
 }
 
-// pool is what is known of one pool. It is kept while a worker is a member.
+// pool holds the measures of one pool. The last member to leave removes the pool.
 type pool struct {
 	id         uint64
 	members    int
 	blockBytes float64
 	disk       rate
-	// queue is how many blocks waited to be read at time since. heard is the time
+	// queue is how many blocks waited to be read at queueAt. reportedAt is the time
 	// of the last report.
-	queue        float64
-	since, heard time.Time
+	queue               float64
+	queueAt, reportedAt time.Time
 }
 
 // Stats is a snapshot of an Estimator. Its metrics are labels of two families.
@@ -63,12 +64,12 @@ type Stats struct {
 	Reports        uint64 `metric:"reports" help:"Load reports read."`
 	Unknown        uint64 `metric:"reports_unknown" help:"Load reports of unknown owners."`
 	Samples        uint64 `metric:"samples" help:"Samples taken."`
-	Outliers       uint64 `metric:"outliers" help:"Samples that at first did not count as plausible."`
-	Implausible    uint64 `metric:"implausible" help:"Samples refused because no machine is that fast or because they took too long."`
+	Outliers       uint64 `metric:"outliers" help:"Samples far off the median when they came."`
+	Implausible    uint64 `metric:"implausible" help:"Samples refused as impossibly fast or long."`
 	Abandoned      uint64 `metric:"abandoned" help:"Prefills that ended without a first token."`
-	Expired        uint64 `metric:"expired" help:"Prefills of which nothing was heard for five minutes."`
-	Unfollowed     uint64 `metric:"unfollowed" help:"Prefills that found no room or whose id was taken."`
-	RefusedWorkers uint64 `metric:"refused_workers" help:"Workers that found no room."`
+	Expired        uint64 `metric:"expired" help:"Prefills silent for five minutes."`
+	Unfollowed     uint64 `metric:"unfollowed" help:"Prefills not followed: unknown worker, no room, or id in use."`
+	RefusedWorkers uint64 `metric:"refused_workers" help:"Workers refused above the bound of known workers."`
 	Missing        uint64 `metric:"missing" help:"Decisions without an estimate because a measure was missing."`
 }
 
@@ -86,67 +87,68 @@ func New(o Options) (*Estimator, error) {
 	}, nil
 }
 
-// SetWorker makes a worker known, with its pool (0 for none) and its model. Earlier
-// measures stay when these change. A worker beyond MaxWorkers is counted and gets
-// no estimate.
-func (e *Estimator) SetWorker(w kv.Worker, poolID uint64, modelName string) {
+// SetWorker adds a worker, or changes its pool (0 for none) and its model. A change
+// keeps the worker's measures. A worker beyond MaxWorkers is counted and gets no
+// estimate.
+func (e *Estimator) SetWorker(id kv.Worker, poolID uint64, modelName string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	k := e.workers[w]
-	if k == nil {
+	w := e.workers[id]
+	if w == nil {
 		if len(e.workers) >= e.opts.MaxWorkers {
 			e.stats.RefusedWorkers++
 			return
 		}
-		k = &worker{id: w, member: notMember, copies: rate{reported: true}}
-		e.workers[w] = k
-		e.aligned = nil // the worker may be a member
+		w = &worker{id: id, member: notMember, copies: rate{reported: true}}
+		e.workers[id] = w
+		e.alignedTo = nil // the worker may be a member
 	}
-	if k.model == nil || k.model.name != modelName {
-		e.leaveModel(k)
-		e.joinModel(k, modelName)
+	if w.model == nil || w.model.name != modelName {
+		e.leaveModel(w)
+		e.joinModel(w, modelName)
 	}
-	if k.pool == nil && poolID == 0 || k.pool != nil && k.pool.id == poolID {
+	if w.pool == nil && poolID == 0 || w.pool != nil && w.pool.id == poolID {
 		return
 	}
-	e.leavePool(k)
+	e.leavePool(w)
 	if poolID == 0 {
 		return
 	}
-	if k.pool = e.pools[poolID]; k.pool == nil {
-		k.pool = &pool{id: poolID, disk: rate{reported: true}}
-		e.pools[poolID] = k.pool
+	if w.pool = e.pools[poolID]; w.pool == nil {
+		w.pool = &pool{id: poolID, disk: rate{reported: true}}
+		e.pools[poolID] = w.pool
 	}
-	k.pool.members++
+	w.pool.members++
 }
 
-// RemoveWorker forgets a worker with its measures and pending requests, and a pool
+// RemoveWorker removes a worker with its measures and pending requests. A pool goes
 // with its last member.
-func (e *Estimator) RemoveWorker(w kv.Worker) {
+func (e *Estimator) RemoveWorker(id kv.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	k := e.workers[w]
-	if k == nil {
+	w := e.workers[id]
+	if w == nil {
 		return
 	}
-	for _, r := range k.prefill.pending {
+	for _, r := range w.prefill.pending {
 		delete(e.requests, r.id)
 		e.stats.Abandoned++
 	}
-	e.leavePool(k)
-	e.leaveModel(k)
-	delete(e.workers, w)
-	e.aligned = nil // the columns refer to the worker
+	e.leavePool(w)
+	e.leaveModel(w)
+	delete(e.workers, id)
+	e.alignedTo = nil // the columns refer to the worker
 }
 
-func (e *Estimator) leavePool(k *worker) {
-	if k.pool == nil {
+// leavePool takes a worker out of its pool, if any.
+func (e *Estimator) leavePool(w *worker) {
+	if w.pool == nil {
 		return
 	}
-	if k.pool.members--; k.pool.members == 0 {
-		delete(e.pools, k.pool.id)
+	if w.pool.members--; w.pool.members == 0 {
+		delete(e.pools, w.pool.id)
 	}
-	k.pool = nil
+	w.pool = nil
 }
 
 // Stats returns a snapshot.

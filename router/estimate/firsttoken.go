@@ -17,50 +17,53 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 	defer e.mu.Unlock()
 	now := e.opts.Now()
 	at := now.Sub(e.start)
-	e.align(in.Members, now)
-	hits, booked := in.Request.Hits, in.Loads.PrefillTokens
-	cold := computes(in, index.Hits{})
+	e.alignColumns(in.Members, now)
+	hits, accounts := in.Request.Hits, in.Loads.PrefillTokens
+	coldTokens := promptTokens(in, index.Hits{})
 	for k := range ms {
 		m := in.At(k)
 		c := &e.columns[m]
-		if at >= c.next {
+		if at >= c.nextReady {
 			*c = e.columnOf(c.worker, now)
 		}
-		perSecond, each := c.perSecond, c.each
-		if at > c.until {
-			if perSecond, each, why = e.medianRates(c.worker, in.Members.List[m].Worker, now); why != "" {
+		perSecond, fixedCost := c.tokensPerSecond, c.fixedCost
+		if at > c.ratesUntil {
+			if perSecond, fixedCost, why = e.medianRates(c.worker, in.Members.List[m].Worker, now); why != "" {
 				return e.missing(why)
 			}
 		}
+		// Candidates and hits are both in the order of members.
 		for len(hits) > 0 && int(hits[0].Member) < m {
 			hits = hits[1:]
 		}
-		ahead, requests, compute, load := c.tokens, c.requests, cold, 0.0
+		aheadTokens, aheadRequests, tokens, load := c.readyTokens, c.readyRequests, coldTokens, 0.0
 		if len(hits) > 0 && int(hits[0].Member) == m {
-			compute = computes(in, hits[0].Hits)
+			tokens = promptTokens(in, hits[0].Hits)
 			if load, why = e.load(c.worker, hits[0].Hits, now); why != "" {
 				return e.missing(why)
 			}
-			if p := &c.worker.prefill; load > 0 { // requests that wait for their blocks come first
-				ahead, requests = float64(p.tokens), float64(len(p.pending))
+			if p := &c.worker.prefill; load > 0 { // earlier requests get their blocks first
+				aheadTokens, aheadRequests = float64(p.tokens), float64(len(p.pending))
 			}
 		}
-		if c.first > 0 {
-			ahead -= max(0, min((at-c.computing).Seconds()*perSecond, c.first))
+		if c.runningTokens > 0 {
+			aheadTokens -= max(0, min((at-c.runningSince).Seconds()*perSecond, c.runningTokens))
 		}
-		if c.others > 0 && at <= c.othersUntil {
-			ahead, requests = ahead+c.others*c.worker.prefill.mean, requests+c.others
+		if c.elsewhere > 0 && at <= c.elsewhereUntil {
+			aheadTokens += c.elsewhere * c.worker.prefill.meanTokens
+			aheadRequests += c.elsewhere
 		}
-		ahead += float64(max(0, booked[m]-c.followed))
-		ms[k] = 1e3 * (load + (ahead+compute)/perSecond + (requests+1)*each)
+		// The account also has requests that are not followed here.
+		aheadTokens += float64(max(0, accounts[m]-c.accountTokens))
+		ms[k] = 1e3 * (load + (aheadTokens+tokens)/perSecond + (aheadRequests+1)*fixedCost)
 	}
 	return "", true
 }
 
-// computes returns how many tokens a worker has to compute. A block of the shared
-// cache that the worker lacks counts as cached by the multiplier, because nothing
-// measures how long the fetch takes.
-func computes(in *schedule.Selection, hits index.Hits) float64 {
+// promptTokens returns how many tokens of the prompt a worker with these hits has to
+// compute. A block of the shared cache that the worker lacks counts as cached by the
+// multiplier, because nothing measures how long the fetch takes.
+func promptTokens(in *schedule.Selection, hits index.Hits) float64 {
 	r := in.Request
 	tokens := float64(toCompute(r.Tokens, r.BlockSize, hits))
 	if r.SharedHits == nil || in.Config.SharedMultiplier == 0 {
@@ -70,26 +73,28 @@ func computes(in *schedule.Selection, hits index.Hits) float64 {
 	return max(1, tokens-in.Config.SharedMultiplier*float64(r.SharedHits.Beyond(local)*r.BlockSize))
 }
 
+// missing counts a decision without an estimate, and returns the results of FirstTokens.
 func (e *Estimator) missing(why string) (string, bool) {
 	e.stats.Missing++
 	return why, false
 }
 
-// medianRates returns the medians that replace the prefill rate and the fixed cost
-// of a worker, or what is missing. w is nil for an unknown worker.
-func (e *Estimator) medianRates(w *worker, id kv.Worker, now time.Time) (perSecond, each float64, missing string) {
+// medianRates returns the model's medians of the prefill rate and of the fixed cost,
+// or names the missing measure. w is nil for an unknown worker.
+func (e *Estimator) medianRates(w *worker, id kv.Worker, now time.Time) (perSecond, fixedCost float64, missing string) {
 	if w == nil {
 		return 0, 0, "worker " + id.String() + " is not known"
 	}
-	w.model.medians(&e.opts, now)
+	w.model.refreshMedians(&e.opts, now)
 	if w.model.prefill.value == 0 {
 		return 0, 0, "no prefill rate of " + w.String() + " yet"
 	}
-	return w.model.prefill.value, w.model.each.value, ""
+	return w.model.prefill.value, w.model.fixedCost.value, ""
 }
 
-// load returns how many seconds it takes to load blocks onto a worker's device, or
-// what is missing. External blocks are not loaded: see schedule.LocalTokens.
+// load returns how many seconds it takes to load the hit blocks onto a worker's
+// device, or names the missing measure. External blocks are not loaded: see
+// schedule.LocalTokens.
 func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds float64, missing string) {
 	host, disk := float64(hits[kv.TierHost]), float64(hits[kv.TierDisk])
 	if host+disk == 0 {
@@ -99,7 +104,7 @@ func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds flo
 	if block == 0 {
 		return 0, "no size of a block of " + w.String() + " yet"
 	}
-	copies := e.rateOf(&w.copies, w.model, func(m *model) standIn { return m.copies }, now)
+	copies := e.rateOf(&w.copies, w.model, func(m *model) modelMedian { return m.copies }, now)
 	if copies == 0 {
 		return 0, "no copy rate of " + w.String() + " yet"
 	}
@@ -111,7 +116,7 @@ func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds flo
 	if reads == 0 {
 		return 0, "no disk rate of " + w.String() + " yet"
 	}
-	return seconds + (disk+w.pool.waiting(reads, now))*block/reads, ""
+	return seconds + (disk+w.pool.predictedQueue(reads, now))*block/reads, ""
 }
 
 // diskRate returns the disk rate of a worker's pool, 0 without a pool.
@@ -119,22 +124,25 @@ func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	if w.pool == nil {
 		return 0
 	}
-	return e.rateOf(&w.pool.disk, w.model, func(m *model) standIn { return m.disk }, now)
+	return e.rateOf(&w.pool.disk, w.model, func(m *model) modelMedian { return m.disk }, now)
 }
 
-// rateOf returns a rate that holds, or the median that replaces it, or 0.
-func (e *Estimator) rateOf(r *rate, m *model, of func(*model) standIn, now time.Time) float64 {
-	if r.holds(&e.opts, now) {
+// rateOf returns r if r is valid, else the model's median, 0 without one. of selects
+// the median.
+func (e *Estimator) rateOf(r *rate, m *model, of func(*model) modelMedian, now time.Time) float64 {
+	if r.valid(&e.opts, now) {
 		return r.value
 	}
-	m.medians(&e.opts, now)
+	m.refreshMedians(&e.opts, now)
 	return of(m).value
 }
 
+// blockBytes returns the size of a block of the worker's pool, else the model's
+// median, 0 without one.
 func (e *Estimator) blockBytes(w *worker, now time.Time) float64 {
 	if w.pool != nil && w.pool.blockBytes > 0 {
 		return w.pool.blockBytes
 	}
-	w.model.medians(&e.opts, now)
+	w.model.refreshMedians(&e.opts, now)
 	return w.model.blockBytes.value
 }

@@ -169,7 +169,7 @@ func large(t testing.TB, n int) *Estimator {
 		w := workerID(uint64(i))
 		e.SetWorker(w, uint64(i/8+1), "m")
 		for range 3 {
-			e.workers[w].prefill.rate.add(sample{1000, 0.1}, now)
+			e.workers[w].prefill.tokenRate.add(sample{1000, 0.1}, now)
 			e.workers[w].copies.add(sample{1e9, 0.1}, now)
 			e.workers[w].pool.disk.add(sample{1e9, 1}, now)
 		}
@@ -239,7 +239,7 @@ func TestSharedBlocksAreNotComputed(t *testing.T) {
 	}{{0.5, &shared, 0, 100 - 32}, {0.5, &shared, 2, 100 - 32 - 16}, {1, &shared, 6, 4}, {0, &shared, 0, 100}, {0.5, nil, 0, 100}} {
 		in := &schedule.Selection{Config: &schedule.Config{SharedMultiplier: c.multiplier},
 			Request: &schedule.Request{Tokens: 100, BlockSize: 16, SharedHits: c.shared}}
-		if got := computes(in, index.Hits{kv.TierDevice: c.device}); got != c.want {
+		if got := promptTokens(in, index.Hits{kv.TierDevice: c.device}); got != c.want {
 			t.Errorf("%+v: %v tokens", c, got)
 		}
 	}

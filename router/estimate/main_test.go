@@ -97,7 +97,7 @@ func selection(worker uint64, tokens int, hits index.Hits, ahead int64) *schedul
 func (b *bench) ask(worker uint64, tokens int, hits index.Hits, ahead int64) (float64, string) {
 	b.t.Helper()
 	if w := b.workers[workerID(worker)]; w != nil {
-		ahead += w.prefill.followed
+		ahead += w.prefill.accountTokens
 	}
 	var ms [1]float64
 	why, ok := b.FirstTokens(selection(worker, tokens, hits, ahead), ms[:])

@@ -11,21 +11,21 @@ import (
 type Source string
 
 const (
-	// SourceMeasured is the worker or pool itself.
+	// SourceMeasured marks a measure of the worker or pool itself.
 	SourceMeasured Source = "measured"
-	// SourceModel is the median of the others that serve the model.
+	// SourceModel marks the median of the workers or pools of the model.
 	SourceModel Source = "model"
-	// SourceNone says that there is no measure.
+	// SourceNone marks a missing measure.
 	SourceNone Source = "none"
 )
 
 // Measure is a learned rate.
 type Measure struct {
-	// PerSecond is per second of busy time, 0 with SourceNone.
+	// PerSecond is the amount per second of busy time, 0 with SourceNone.
 	PerSecond float64 `json:"per_second"`
 	Source    Source  `json:"source"`
-	// Samples is the number of samples of the worker's or pool's own rate,
-	// AgeSeconds the age of the last one. Both are 0 without samples.
+	// Samples is the number of samples of the worker's or pool's own rate.
+	// AgeSeconds is the age of the last sample. Both are 0 without samples.
 	Samples    int     `json:"samples"`
 	AgeSeconds float64 `json:"age_seconds"`
 	// From is the number of workers or pools behind the median, with SourceModel.
@@ -45,8 +45,9 @@ type WorkerMeasures struct {
 	RequestSeconds float64 `json:"request_seconds"`
 	// BlockBytes is the size of a block of the pool, 0 when unknown.
 	BlockBytes uint64 `json:"block_bytes"`
-	// Pending are the requests without a first token, PendingTokens the tokens that
-	// they have to compute. WaitingElsewhere are requests that this router did not send.
+	// Pending is the number of requests without a first token. PendingTokens are the
+	// tokens that they have to compute.
+	// WaitingElsewhere is the number of waiting requests that this router did not send.
 	// DiskQueue is the predicted number of blocks that wait at the pool's disk.
 	Pending          int     `json:"pending"`
 	PendingTokens    int     `json:"pending_tokens"`
@@ -63,20 +64,20 @@ func (e *Estimator) Measures() []WorkerMeasures {
 	for _, w := range e.workers {
 		m := WorkerMeasures{
 			Worker: w.id, Model: w.model.name,
-			PrefillTokens:  e.measure(&w.prefill.rate, w.model, func(m *model) standIn { return m.prefill }, now),
-			CopyBytes:      e.measure(&w.copies, w.model, func(m *model) standIn { return m.copies }, now),
+			PrefillTokens:  e.measure(&w.prefill.tokenRate, w.model, func(m *model) modelMedian { return m.prefill }, now),
+			CopyBytes:      e.measure(&w.copies, w.model, func(m *model) modelMedian { return m.copies }, now),
 			DiskBytes:      Measure{Source: SourceNone},
-			RequestSeconds: w.prefill.each(&e.opts, now),
+			RequestSeconds: w.prefill.fixedCost(&e.opts, now),
 			BlockBytes:     uint64(e.blockBytes(w, now)),
 			Pending:        len(w.prefill.pending), PendingTokens: w.prefill.tokens,
 		}
-		if now.Sub(w.reported) <= waitingHolds {
-			m.WaitingElsewhere = w.waiting
+		if now.Sub(w.reportedAt) <= elsewhereMaxAge {
+			m.WaitingElsewhere = w.elsewhere
 		}
 		if p := w.pool; p != nil {
 			m.Pool = p.id
-			m.DiskBytes = e.measure(&p.disk, w.model, func(m *model) standIn { return m.disk }, now)
-			m.DiskQueue = p.waiting(m.DiskBytes.PerSecond, now)
+			m.DiskBytes = e.measure(&p.disk, w.model, func(m *model) modelMedian { return m.disk }, now)
+			m.DiskQueue = p.predictedQueue(m.DiskBytes.PerSecond, now)
 		}
 		out = append(out, m)
 	}
@@ -84,15 +85,16 @@ func (e *Estimator) Measures() []WorkerMeasures {
 	return out
 }
 
-func (e *Estimator) measure(r *rate, m *model, of func(*model) standIn, now time.Time) Measure {
+// measure returns r, or the model's median that of selects.
+func (e *Estimator) measure(r *rate, m *model, of func(*model) modelMedian, now time.Time) Measure {
 	out := Measure{PerSecond: e.rateOf(r, m, of, now), Samples: r.len(), Source: SourceModel}
 	switch {
-	case r.holds(&e.opts, now):
+	case r.valid(&e.opts, now):
 		out.Source = SourceMeasured
 	case out.PerSecond == 0:
 		out.Source = SourceNone
 	default:
-		out.From = of(m).from
+		out.From = of(m).sources
 	}
 	if r.count > 0 {
 		out.AgeSeconds = now.Sub(r.last).Seconds()

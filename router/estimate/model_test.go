@@ -122,7 +122,7 @@ func TestFollowedRequestsAreAccountedFor(t *testing.T) {
 			if !(ms >= 0 && ms < 1e12) {
 				rt.Fatalf("%v ms", ms)
 			}
-			b.aligned = nil // what a decision looks at is made anew
+			b.alignedTo = nil // what a decision looks at is made anew
 			if anew, whyAnew := b.ask(w, 1000, index.Hits{1, 2, 3}, 100); anew != ms || why != whyAnew {
 				rt.Fatalf("%v ms, %q; anew %v ms, %q", ms, why, anew, whyAnew)
 			}

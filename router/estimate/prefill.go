@@ -11,10 +11,10 @@ import (
 const (
 	// maxPending bounds the followed prefills of one worker.
 	maxPending = 1024
-	// maxPrefill is how long a silent prefill is followed.
-	maxPrefill = 5 * time.Minute
-	// smallFactor is how much smaller than MinTokens requests must be to show the
-	// fixed cost. Closer to MinTokens their tokens take as long.
+	// maxSilence is how long a prefill is followed without a call for it.
+	maxSilence = 5 * time.Minute
+	// A request of MinTokens/smallFactor tokens or less is a sample of the fixed cost.
+	// The tokens of a larger request take about as long as the fixed cost.
 	smallFactor = 4
 )
 
@@ -22,8 +22,8 @@ const (
 type Booking struct {
 	ID     string
 	Worker kv.Worker
-	// Tokens is the length of the prompt. Hits is what the worker has of it, in
-	// blocks of BlockSize tokens.
+	// Tokens is the length of the prompt. Hits are the worker's hits, in blocks of
+	// BlockSize tokens.
 	Tokens, BlockSize int
 	Hits              index.Hits
 	// Untracked says that the prefill is not on the scheduler's account.
@@ -35,50 +35,50 @@ type pending struct {
 	id     string
 	worker *worker
 	tokens int // to be computed
-	// account is the tokens on the scheduler's account.
-	account int64
-	booked  time.Time
-	ready   time.Time // when its blocks should have arrived
-	// external says that an unknown part of tokens is not computed, because
-	// external blocks may come.
+	// accountTokens are the request's tokens on the scheduler's account.
+	accountTokens int64
+	booked        time.Time
+	ready         time.Time // when its cached blocks should have arrived on the device
+	// external says that the worker has external hits. Then an unknown number of
+	// tokens is fetched and not computed.
 	external bool
 }
 
-// batch is what was computed in a time.
+// batch is work that was computed in some seconds of busy time.
 type batch struct{ tokens, requests, seconds float64 }
 
 // prefills follows the pending prefills of one worker and learns its rate.
 type prefills struct {
-	// rate is tokens per second. requests is requests per second of those with next
-	// to nothing to compute. fewTokens is their mean number of tokens.
-	rate, requests rate
-	fewTokens      float64
+	// tokenRate is tokens per second. requestRate is requests per second, learned from
+	// small prompts. fewTokens is the mean number of tokens of a small prompt.
+	tokenRate, requestRate rate
+	fewTokens              float64
 
 	pending []*pending // in the order of booking
-	// tokens and followed are the sums of tokens and account of pending. large is
-	// how many have MinTokens or more.
-	tokens, large int
-	followed      int64
-	// settled is the time until which busy time has been counted.
-	settled time.Time
-	// batch is what was computed since the last sample.
+	// tokens and accountTokens are the sums over pending. largePrompts is how many
+	// pending requests have MinTokens or more.
+	tokens, largePrompts int
+	accountTokens        int64
+	// countedUntil is when busy time was last counted.
+	countedUntil time.Time
+	// batch is the work since the last sample.
 	batch batch
-	// mean is the moving mean of the tokens of a request.
-	mean float64
+	// meanTokens is the moving mean of the tokens that a request has to compute.
+	meanTokens float64
 }
 
-// takeSample is called with a sample of a rate.
+// takeSample adds a sample to a rate.
 type takeSample func(*rate, sample)
 
-// add follows a request.
+// add starts to follow a request.
 func (p *prefills) add(r *pending, o *Options) {
 	p.pending = append(p.pending, r)
 	p.tokens += r.tokens
-	p.followed += r.account
+	p.accountTokens += r.accountTokens
 	if r.tokens >= o.MinTokens {
-		p.large++
+		p.largePrompts++
 	}
-	p.mean = movingMean(p.mean, float64(r.tokens))
+	p.meanTokens = movingMean(p.meanTokens, float64(r.tokens))
 }
 
 // movingMean returns a mean with one more value. A mean of 0 has no values yet.
@@ -89,17 +89,17 @@ func movingMean(mean, v float64) float64 {
 	return mean + (v-mean)/maxSamples
 }
 
-// each returns the fixed cost of a request in seconds, 0 when unknown: the time of
-// requests with next to no tokens, less the time of these tokens.
-func (p *prefills) each(o *Options, now time.Time) float64 {
-	if !p.requests.holds(o, now) || !p.rate.holds(o, now) {
+// fixedCost returns the fixed cost of a request in seconds, 0 when unknown. It is the
+// time of a small prompt less the time of the prompt's tokens.
+func (p *prefills) fixedCost(o *Options, now time.Time) float64 {
+	if !p.requestRate.valid(o, now) || !p.tokenRate.valid(o, now) {
 		return 0
 	}
-	return max(0, 1/p.requests.value-p.fewTokens/p.rate.value)
+	return max(0, 1/p.requestRate.value-p.fewTokens/p.tokenRate.value)
 }
 
-// first returns the pending request whose blocks arrive first, or nil.
-func (p *prefills) first() *pending {
+// earliest returns the pending request whose blocks arrive first, or nil.
+func (p *prefills) earliest() *pending {
 	var first *pending
 	for _, r := range p.pending {
 		if first == nil || r.ready.Before(first.ready) {
@@ -109,89 +109,88 @@ func (p *prefills) first() *pending {
 	return first
 }
 
-// busySince returns the time since which the worker has been computing uncounted
-// tokens. At least one request is pending.
+// busySince returns the start of the busy time that is not counted yet. At least one
+// request must be pending.
 func (p *prefills) busySince() time.Time {
-	if at := p.first().ready; !at.Before(p.settled) {
+	if at := p.earliest().ready; !at.Before(p.countedUntil) {
 		return at
 	}
-	return p.settled
+	return p.countedUntil
 }
 
-// count adds the busy time until now to the batch. A batch that is large enough
-// ends before that.
-func (p *prefills) count(o *Options, now time.Time, take takeSample) {
+// countBusy adds the busy time until now to the batch. A batch that is already large
+// enough ends first.
+func (p *prefills) countBusy(o *Options, now time.Time, take takeSample) {
 	if d := now.Sub(p.busySince()); d > 0 {
 		p.endBatch(o, now, false, take)
 		p.batch.seconds += d.Seconds()
 	}
-	p.settled = now
+	p.countedUntil = now
 }
 
-// endBatch ends the batch if the batch is large enough, or if end says that no
-// pending request belongs to it. Large prompts are a sample of the rate, after the
-// fixed cost is subtracted. Small prompts are a sample of the fixed cost. They make
-// computing look slow, so they are a sample of the rate only while there is no
-// other.
-func (p *prefills) endBatch(o *Options, now time.Time, end bool, take takeSample) {
-	b, limit, holds := p.batch, float64(o.MinTokens), p.rate.holds(o, now)
+// endBatch ends the batch if the batch is large enough, or if last says that no
+// pending request belongs to it. Large prompts become a sample of the token rate,
+// less the fixed cost. Small prompts become a sample of the fixed cost. Small prompts
+// understate the token rate, so they count for it only until it is valid.
+func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSample) {
+	b, limit, rateValid := p.batch, float64(o.MinTokens), p.tokenRate.valid(o, now)
 	switch {
 	case b.seconds <= 0:
 		return
-	case b.tokens >= limit && (!holds || b.tokens >= limit*b.requests):
-		// At least half of the time is the tokens', whatever the fixed cost.
-		seconds := max(b.seconds/2, b.seconds-p.each(o, now)*b.requests)
+	case b.tokens >= limit && (!rateValid || b.tokens >= limit*b.requests):
+		// The fixed cost may explain at most half of the time.
+		seconds := max(b.seconds/2, b.seconds-p.fixedCost(o, now)*b.requests)
 		p.batch = batch{}
-		take(&p.rate, sample{b.tokens, seconds})
+		take(&p.tokenRate, sample{b.tokens, seconds})
 		return
-	case !holds, !end && b.tokens < limit && b.requests < maxSamples:
+	case !rateValid, !last && b.tokens < limit && b.requests < maxSamples:
 		return
-	case p.large > 0:
-		return // a large prompt may be computed at the same time, and only both together
-		// are a sample
+	case p.largePrompts > 0:
+		return // a large prompt may share the time: both become one sample
 	case b.tokens*smallFactor <= limit*b.requests:
 		p.fewTokens = movingMean(p.fewTokens, b.tokens/b.requests)
-		take(&p.requests, sample{b.requests, b.seconds})
+		take(&p.requestRate, sample{b.requests, b.seconds})
 	}
 	p.batch = batch{}
 }
 
+// remove stops following r.
 func (p *prefills) remove(r *pending, o *Options) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
 	p.tokens -= r.tokens
-	p.followed -= r.account
+	p.accountTokens -= r.accountTokens
 	if r.tokens >= o.MinTokens {
-		p.large--
+		p.largePrompts--
 	}
 }
 
-// done says that the first token of r has come. take is called with the complete
-// samples.
+// done records that the first token of r has come. take gets the samples that are
+// complete.
 func (p *prefills) done(r *pending, o *Options, now time.Time, take takeSample) {
 	if r.external {
 		p.abandon(r, o, now, take)
 		return
 	}
-	p.count(o, now, take)
+	p.countBusy(o, now, take)
 	p.remove(r, o)
 	p.batch.tokens += float64(r.tokens)
 	p.batch.requests++
 	if len(p.pending) > 0 {
-		return // first tokens that come now belong to the same batch
+		return // the pending requests ran at the same time and join this batch
 	}
 	p.endBatch(o, now, true, take)
-	// The rest had too few tokens. Such a sample counts only while the rate does
-	// not hold.
-	if p.rate.holds(o, now) {
+	// A batch that endBatch has left is too small. It waits for more only until the
+	// rate is valid.
+	if p.tokenRate.valid(o, now) {
 		p.batch = batch{}
 	}
 }
 
-// abandon says that r has ended without a first token. How much of r was computed
-// is unknown, so the batch is dropped.
+// abandon records that r ended without a first token. How much of r was computed is
+// unknown, so the batch is dropped.
 func (p *prefills) abandon(r *pending, o *Options, now time.Time, take takeSample) {
-	p.count(o, now, take)
+	p.countBusy(o, now, take)
 	p.remove(r, o)
 	p.batch = batch{}
 }

@@ -131,14 +131,14 @@ func TestARequestOfWhichNothingIsHeardIsForgotten(t *testing.T) {
 	b.SetWorker(workerID(1), 0, "m")
 	b.SetWorker(workerID(2), 0, "m")
 	b.book("a", 1, 1000)
-	b.pass(maxPrefill - time.Second)
+	b.pass(maxSilence - time.Second)
 	b.book("b", 1, 1000)
 	b.pass(2 * time.Second)
 	b.book("c", 1, 1000)
 	if s := b.Stats(); s.Requests != 2 || s.Expired != 1 || s.Unfollowed != 0 {
 		t.Errorf("%+v", s)
 	}
-	b.pass(maxPrefill)
+	b.pass(maxSilence)
 	b.pass(time.Second)
 	b.book("d", 2, 1000)
 	if s := b.Stats(); s.Requests != 1 || s.Expired != 3 || s.Unfollowed != 0 {

@@ -7,15 +7,14 @@ import (
 )
 
 const (
-	// maxSamples is the number of samples of a rate.
+	// maxSamples is how many of its last samples a rate keeps.
 	maxSamples = 16
-	// outlier is the factor by which a sample may differ from the median and still
-	// count.
-	outlier = 4
-	// decay is the weight of a sample relative to the next one: half after eight.
+	// outlierFactor is the largest factor between a sample that counts and the median.
+	outlierFactor = 4
+	// decay is the weight of a sample relative to the next one. Eight samples halve it.
 	decay = 0.917
-	// 1/reportShare is about the largest share of one report in its rate.
-	reportShare = 4
+	// 1/maxReportShare is about the largest share of one report in its rate.
+	maxReportShare = 4
 )
 
 // sample is an amount and its time in seconds. Both are above 0.
@@ -33,8 +32,8 @@ func (s sample) atMost(amount float64) sample {
 
 // rate is an amount per second of busy time, learned from samples.
 type rate struct {
-	// reported says that the samples come from load reports. Then no sample counts
-	// for more than about a quarter, so that one nonsensical report is outvoted.
+	// reported says that the samples come from load reports. One wrong report must not
+	// decide the rate, so each sample counts for at most about a quarter.
 	reported bool
 
 	ring  [maxSamples]sample
@@ -43,31 +42,31 @@ type rate struct {
 	last  time.Time // of the last sample
 }
 
-// add adds a sample, and reports whether the sample is so far off the median that
-// it does not count now. It will count if later samples agree.
-func (r *rate) add(s sample, now time.Time) (off bool) {
+// add adds a sample and reports whether the sample is an outlier. An outlier counts
+// once later samples agree with it.
+func (r *rate) add(s sample, now time.Time) (outlying bool) {
 	r.ring[r.count%maxSamples] = s
 	r.count++
 	r.last = now
 	var room [maxSamples]sample
-	samples := r.counted(room[:0])
-	middle := median(samples)
+	samples := r.capped(room[:0])
+	med := weightedMedian(samples)
 	var sum sample
 	weight := 1.0
 	for i := range samples {
 		s := samples[(r.count-1-i)%maxSamples]
-		if within(s.rate(), middle) {
+		if within(s.rate(), med) {
 			sum.amount += weight * s.amount
 			sum.seconds += weight * s.seconds
 		}
 		weight *= decay
 	}
 	r.value = sum.rate()
-	return !within(s.rate(), middle)
+	return !within(s.rate(), med)
 }
 
-// counted appends the samples, each with the amount that counts.
-func (r *rate) counted(samples []sample) []sample {
+// capped appends the samples to samples. It caps the amounts of reported samples.
+func (r *rate) capped(samples []sample) []sample {
 	samples = append(samples, r.ring[:r.len()]...)
 	if !r.reported {
 		return samples
@@ -78,25 +77,26 @@ func (r *rate) counted(samples []sample) []sample {
 		amounts = append(amounts, s.amount)
 	}
 	slices.Sort(amounts)
-	limit := amounts[(len(amounts)-1)/2] * max(1, float64(len(samples))/reportShare)
+	limit := amounts[(len(amounts)-1)/2] * max(1, float64(len(samples))/maxReportShare)
 	for i := range samples {
 		samples[i] = samples[i].atMost(limit)
 	}
 	return samples
 }
 
-func within(v, middle float64) bool { return v*outlier >= middle && v <= middle*outlier }
+// within reports whether a rate is close enough to the median to count.
+func within(v, median float64) bool { return v*outlierFactor >= median && v <= median*outlierFactor }
 
+// len returns how many samples the ring has.
 func (r *rate) len() int { return min(r.count, maxSamples) }
 
-// holds reports whether there are enough samples and the last one is recent.
-func (r *rate) holds(o *Options, now time.Time) bool {
+// valid reports whether the rate has enough samples and the last one is recent.
+func (r *rate) valid(o *Options, now time.Time) bool {
 	return r.count >= o.MinSamples && now.Sub(r.last) <= o.MaxAge
 }
 
-// median returns the rate that half of the whole amount exceeded. A small sample
-// tells less than a large one.
-func median(samples []sample) float64 {
+// weightedMedian returns the median rate of the samples, weighted by their amounts.
+func weightedMedian(samples []sample) float64 {
 	var room [maxSamples]sample
 	sorted := append(room[:0], samples...)
 	slices.SortFunc(sorted, func(a, b sample) int { return cmp.Compare(a.rate(), b.rate()) })

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// waitingHolds is how long a report of waiting requests holds. One comes each
-	// second.
-	waitingHolds = 3 * time.Second
-	// queueHolds is how long a report of waiting blocks holds, less what was read
-	// since.
-	queueHolds = time.Minute
-	// maxBytesPerSecond exceeds every memory and disk. maxBusy exceeds the busy
-	// time that a report of one second can have, for a copy that began long before.
-	// A report beyond either is wrong.
+	// elsewhereMaxAge is how long a report of waiting requests is valid. Agents report
+	// each second.
+	elsewhereMaxAge = 3 * time.Second
+	// queueMaxAge is how long a report of waiting blocks is valid. Blocks read since
+	// are subtracted.
+	queueMaxAge = time.Minute
+	// maxBytesPerSecond is faster than every memory and disk. maxBusy is longer than
+	// any busy time: a report covers one second, and copies that began before.
+	// A report above either bound is wrong.
 	maxBytesPerSecond = 1e13
 	maxBusy           = time.Minute
 )
 
-// Report reads a load report that has just come. The report is borrowed.
+// Report reads a load report that has just come. Report does not keep r.
 func (e *Estimator) Report(r *kvevent.LoadReport) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -41,10 +41,9 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
 	e.learnReported(&w.copies, l.CopyBytes, l.CopyMicros, now)
-	// Waiting requests that this router did not send came from elsewhere.
 	ours := uint64(len(w.prefill.pending))
-	w.waiting, w.reported = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
-	e.settle(w, now)
+	w.elsewhere, w.reportedAt = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
+	e.refreshColumn(w, now)
 }
 
 func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
@@ -53,11 +52,11 @@ func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
 		p.blockBytes = float64(l.BlockBytes)
 	}
 	e.learnReported(&p.disk, l.DiskReadBytes, l.DiskReadMicros, now)
-	p.queue, p.since, p.heard = float64(l.ReadQueue), now, now
+	p.queue, p.queueAt, p.reportedAt = float64(l.ReadQueue), now, now
 }
 
-// learnReported adds what an owner reports to have moved in a time, unless that is
-// impossible. 0 of either is no sample.
+// learnReported adds a sample of bytes moved in micros of busy time, unless the sample
+// is impossible. 0 of either is no sample.
 func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) {
 	if bytes == 0 || micros == 0 {
 		return
@@ -67,27 +66,27 @@ func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) 
 		e.stats.Implausible++
 		return
 	}
-	e.learn(r, s, now)
+	e.addSample(r, s, now)
 }
 
-// enqueue adds blocks to the disk's queue. The disk reads bytesPerSecond, 0 when
-// unknown.
+// enqueue adds blocks to the predicted queue of the disk. The disk reads
+// bytesPerSecond, 0 when unknown.
 func (p *pool) enqueue(bytesPerSecond, blocks float64, now time.Time) {
-	p.queue, p.since = p.waiting(bytesPerSecond, now)+blocks, now
-	if now.Sub(p.heard) > queueHolds {
-		p.heard = now // the report is stale, and the blocks added from now on have their own time
+	p.queue, p.queueAt = p.predictedQueue(bytesPerSecond, now)+blocks, now
+	if now.Sub(p.reportedAt) > queueMaxAge {
+		p.reportedAt = now // the stale report no longer counts, but the added blocks do
 	}
 }
 
-// waiting returns the predicted number of blocks in the disk's queue: those of the
-// last report and those requested since, less what was read meanwhile. It is 0 when
-// the pool has not reported for long.
-func (p *pool) waiting(bytesPerSecond float64, now time.Time) float64 {
-	if now.Sub(p.heard) > queueHolds {
+// predictedQueue returns the predicted number of blocks in the disk's queue. It adds
+// the blocks requested since the last report and subtracts those read since. A stale
+// report counts as an empty queue.
+func (p *pool) predictedQueue(bytesPerSecond float64, now time.Time) float64 {
+	if now.Sub(p.reportedAt) > queueMaxAge {
 		return 0
 	}
 	if p.blockBytes == 0 || bytesPerSecond == 0 {
 		return p.queue
 	}
-	return max(0, p.queue-now.Sub(p.since).Seconds()*bytesPerSecond/p.blockBytes)
+	return max(0, p.queue-now.Sub(p.queueAt).Seconds()*bytesPerSecond/p.blockBytes)
 }

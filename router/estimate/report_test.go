@@ -67,7 +67,7 @@ func TestAnOldQueueIsForgotten(t *testing.T) {
 	b.reportDisk(9, 3, 1000, 1<<40)
 	hits := index.Hits{kv.TierDisk: 20}
 	empty := 100 - 20*1.6 + 20.0
-	b.pass(queueHolds)
+	b.pass(queueMaxAge)
 	if ms, why := b.ask(1, 1000, hits, 0); ms < 1e9 {
 		t.Errorf("%v ms %s behind what was reported a minute ago", ms, why)
 	}

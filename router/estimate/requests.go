@@ -8,9 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Booked says that a request was sent to a worker just now. PrefillDone or Dropped
-// must follow. A second request of an id is not followed, nor is one for an unknown
-// worker.
+// Booked records that a request was just sent to a worker. PrefillDone or Dropped
+// must follow. A request for an unknown worker, or with the id of a pending one, is
+// counted and not followed.
 func (e *Estimator) Booked(b *Booking) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -19,8 +19,8 @@ func (e *Estimator) Booked(b *Booking) {
 	if w != nil {
 		e.expire(w, now)
 	}
-	if len(e.requests) >= e.opts.MaxRequests && now.Sub(e.swept) >= time.Second {
-		e.swept = now
+	if len(e.requests) >= e.opts.MaxRequests && now.Sub(e.expiredAt) >= time.Second {
+		e.expiredAt = now
 		for _, w := range e.workers {
 			e.expire(w, now)
 		}
@@ -35,20 +35,20 @@ func (e *Estimator) Booked(b *Booking) {
 		booked: now, ready: now, external: b.Hits[kv.TierExternal] > 0,
 	}
 	if !b.Untracked {
-		r.account = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
+		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
 	}
 	if load, miss := e.load(w, b.Hits, now); miss == "" {
-		r.ready = now.Add(time.Duration(min(load, maxPrefill.Seconds()) * float64(time.Second)))
+		r.ready = now.Add(time.Duration(min(load, maxSilence.Seconds()) * float64(time.Second)))
 	}
 	if w.pool != nil && b.Hits[kv.TierDisk] > 0 {
 		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
 	}
 	w.prefill.add(r, &e.opts)
-	e.settle(w, now)
+	e.refreshColumn(w, now)
 	e.requests[b.ID] = r
 }
 
-// PrefillDone says that the first token of a request has come. An unknown id
+// PrefillDone records that the first token of a request has come. An unknown id
 // changes nothing.
 func (e *Estimator) PrefillDone(id string) {
 	now := e.opts.Now()
@@ -59,12 +59,12 @@ func (e *Estimator) PrefillDone(id string) {
 		return
 	}
 	delete(e.requests, id)
-	r.worker.prefill.done(r, &e.opts, now, func(of *rate, s sample) { e.learn(of, s, now) })
-	e.settle(r.worker, now)
+	r.worker.prefill.done(r, &e.opts, now, func(of *rate, s sample) { e.addSample(of, s, now) })
+	e.refreshColumn(r.worker, now)
 }
 
-// Dropped says that a request has ended. Call it whenever a request ends: it does
-// nothing after PrefillDone.
+// Dropped records that a request has ended. Call Dropped whenever a request ends:
+// after PrefillDone it does nothing.
 func (e *Estimator) Dropped(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -78,9 +78,9 @@ func (e *Estimator) Dropped(id string) {
 	e.stats.Abandoned++
 }
 
-// expire ends the requests of a worker that were silent for too long.
+// expire ends the requests of a worker that were silent for maxSilence.
 func (e *Estimator) expire(w *worker, now time.Time) {
-	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxPrefill {
+	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxSilence {
 		r := w.prefill.pending[0]
 		delete(e.requests, r.id)
 		e.abandon(r, now)
@@ -88,12 +88,14 @@ func (e *Estimator) expire(w *worker, now time.Time) {
 	}
 }
 
+// abandon ends a request without a first token.
 func (e *Estimator) abandon(r *pending, now time.Time) {
-	r.worker.prefill.abandon(r, &e.opts, now, func(of *rate, s sample) { e.learn(of, s, now) })
-	e.settle(r.worker, now)
+	r.worker.prefill.abandon(r, &e.opts, now, func(of *rate, s sample) { e.addSample(of, s, now) })
+	e.refreshColumn(r.worker, now)
 }
 
-func (e *Estimator) learn(r *rate, s sample, now time.Time) {
+// addSample adds a sample to a rate and counts it.
+func (e *Estimator) addSample(r *rate, s sample, now time.Time) {
 	e.stats.Samples++
 	if r.add(s, now) {
 		e.stats.Outliers++

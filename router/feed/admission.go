@@ -13,34 +13,35 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Two publishers of one owner cannot both be right, and their messages do not tell which
-// one is: the later one may be a restarted process, or one that was cut off for a while.
-// The router follows the later one and fences the other: it drops the events of the fenced
-// publisher. While the fenced publisher still announces itself, the owner is ambiguous, its
-// feed is degraded, and the log names both. The fence falls when the followed publisher
-// ends, or falls silent while the fenced one does not.
+// Two publishers of one owner cannot both be right. Their messages do not tell which one is:
+// the later one may be a restarted process, or one that was cut off for a while. The router
+// follows the later publisher and fences the earlier one: it drops the events of the fenced
+// publisher.
+//
+// While the fenced publisher still announces itself, the owner is ambiguous: its feed is
+// degraded, and the log names both publishers. The fence falls when the followed publisher
+// ends, or falls silent while the fenced publisher does not.
 
 const (
 	// maxFenced bounds the fenced publishers.
 	maxFenced = 1 << 14
-	// keepFenced is how long a silent fenced publisher is remembered.
-	keepFenced = time.Hour
-	// minContest is how long a publisher must be fenced before its announcements count as
-	// signs of life. Earlier ones may have been overtaken.
+	// fencedMaxAge is how long a silent publisher stays fenced.
+	fencedMaxAge = time.Hour
+	// minContest is how long a publisher must be fenced before its announcements show that
+	// it is alive. Earlier announcements may have been sent before the fence.
 	minContest = 2 * time.Second
 )
 
-// fence is a publisher that the router follows no more.
+// fence describes a fenced publisher.
 type fence struct {
 	owner kv.Owner
-	// since is when the publisher was fenced, seen when it last announced itself.
-	since, seen time.Time
-	// gone is true after the publisher's goodbye: later messages are old.
+	// fencedAt is when the publisher was fenced, seen when it last announced itself.
+	fencedAt, seenAt time.Time
+	// gone is true after the publisher's goodbye.
 	gone bool
 }
 
-// fenceLocked stops following a publisher. It forgets an arbitrary fenced publisher
-// when there are too many.
+// fenceLocked fences a publisher. At maxFenced it forgets an arbitrary fenced publisher.
 func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	if len(s.fenced) >= maxFenced {
 		for id := range s.fenced {
@@ -49,13 +50,13 @@ func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 			break
 		}
 	}
-	s.fenced[a.PublisherID] = fence{owner: a.Owner, since: now, seen: now, gone: gone}
+	s.fenced[a.PublisherID] = fence{owner: a.Owner, fencedAt: now, seenAt: now, gone: gone}
 }
 
-// fencedLocked takes in an announcement if its publisher is fenced, and reports whether the
-// announcement is handled. False means that the caller treats the publisher like any other:
-// it was never fenced, or it takes the owner over now.
-func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
+// handleFencedLocked handles an announcement of a fenced publisher. It returns false when
+// the publisher is not fenced, or takes the owner over now: the caller then handles the
+// announcement.
+func (s *Set) handleFencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
 	p, ok := s.fenced[a.PublisherID]
 	if !ok {
 		return false
@@ -66,29 +67,30 @@ func (s *Set) fencedLocked(a *kvevent.Announcement, from int, now time.Time) boo
 		return false
 	}
 	s.counters.Fenced++
-	p.seen = now
+	p.seenAt = now
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
 	case followed == nil || s.offline[from] || source.IsRegistered(a):
 	case p.gone && followed.rival == a.PublisherID:
 		s.endContestLocked(followed)
-	case !p.gone && now.Sub(p.since) >= minContest:
+	case !p.gone && now.Sub(p.fencedAt) >= minContest:
 		s.contestLocked(followed, a.PublisherID, now)
 	}
 	return true
 }
 
-// takesOverLocked reports whether a fenced publisher takes over: the owner has no feed, only
-// a registration, or a followed publisher that fell silent while the fenced one did not.
+// takesOverLocked reports whether a fenced publisher takes its owner over. It does if the
+// owner has no feed or only a registration, or if the followed publisher fell silent while
+// the fenced publisher did not.
 func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
-	return !s.offline[followed.source] && p.seen.After(followed.seen) && now.Sub(followed.seen) > s.silenceTimeout/3
+	return !s.offline[followed.source] && p.seenAt.After(followed.seenAt) && now.Sub(followed.seenAt) > s.silenceTimeout/3
 }
 
-// contestLocked notes that a fenced publisher of the feed's owner is alive.
+// contestLocked records that rival, a fenced publisher of the feed's owner, is alive.
 func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	if f.rival == 0 {
 		s.counters.Contests++
@@ -101,7 +103,7 @@ func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	s.recountLocked(f)
 }
 
-// endContestLocked notes that only one publisher of the feed's owner is left.
+// endContestLocked records that the feed's owner has one publisher again.
 func (s *Set) endContestLocked(f *feed) {
 	s.log.Info("one publisher announces the owner again", zap.Stringer("owner", f.owner()),
 		zap.String("followed", source.PublisherName(f.announcement.PublisherID)), zap.String("fenced", source.PublisherName(f.rival)))
@@ -109,8 +111,8 @@ func (s *Set) endContestLocked(f *feed) {
 	s.recountLocked(f)
 }
 
-// sweepFencedLocked ends the contests whose fenced publisher fell silent, and forgets
-// publishers that have been silent for long.
+// sweepFencedLocked ends the contests whose fenced publisher fell silent. It forgets fenced
+// publishers that were silent for fencedMaxAge, and gone ones sooner.
 func (s *Set) sweepFencedLocked(now time.Time) {
 	for _, f := range s.feeds {
 		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.silenceTimeout {
@@ -118,48 +120,47 @@ func (s *Set) sweepFencedLocked(now time.Time) {
 		}
 	}
 	maps.DeleteFunc(s.fenced, func(_ uint64, p fence) bool {
-		silent := now.Sub(p.seen)
-		return silent > keepFenced || p.gone && silent > 2*s.silenceTimeout
+		silent := now.Sub(p.seenAt)
+		return silent > fencedMaxAge || p.gone && silent > 2*s.silenceTimeout
 	})
 }
 
-// maxRefused bounds the refused publishers that are remembered. Others are counted at
-// each announcement and not logged.
+// maxRefused bounds Set.refused. Further refused publishers are counted at each
+// announcement and not logged.
 const maxRefused = 1024
 
 // refusal is a refused publisher.
 type refusal struct {
-	seen   time.Time
+	seenAt time.Time
 	reason string
 }
 
-// refusalReasonLocked returns why an announcement is refused; empty when it is accepted. f is
-// the publisher's feed, nil for a new publisher.
+// refusalReasonLocked returns why an announcement is refused, or an empty string. f is the
+// publisher's feed, nil for a new publisher.
 func (s *Set) refusalReasonLocked(f *feed, a *kvevent.Announcement) string {
 	if f != nil && f.owner() != a.Owner {
-		return fmt.Sprintf("it announced %s before", f.owner())
+		return fmt.Sprintf("the publisher announced %s before", f.owner())
 	}
 	if a.Owner.Kind == kv.OwnerWorker && a.Owner.ID == 0 || a.BlockSize == 0 {
 		return fmt.Sprintf("worker id %d or block size %d is 0", a.Owner.ID, a.BlockSize)
 	}
 	if !utf8.ValidString(a.Model) {
-		return fmt.Sprintf("its model %.64q is not valid UTF-8", a.Model)
+		return fmt.Sprintf("model %.64q is not valid UTF-8", a.Model)
 	}
 	if s.blockSize != 0 && a.BlockSize != s.blockSize {
-		return fmt.Sprintf("its block size is %d, that of the configuration %d", a.BlockSize, s.blockSize)
+		return fmt.Sprintf("block size is %d, configured is %d", a.BlockSize, s.blockSize)
 	}
 	previous := s.byOwner[a.Owner]
 	if previous != nil && previous != f && source.IsRegistered(a) && !source.IsRegistered(&previous.announcement) {
-		return "a publisher announces its owner"
+		return "the worker has a publisher"
 	}
 	if f == nil && previous == nil && len(s.feeds) >= s.maxFeeds {
-		return fmt.Sprintf("there are %d feeds already", len(s.feeds))
+		return fmt.Sprintf("the router has %d feeds, limit %d", len(s.feeds), s.maxFeeds)
 	}
 	return ""
 }
 
-// refuseLocked ends the feed of a refused publisher, if there is one, and logs each new
-// reason once.
+// refuseLocked ends the feed of a refused publisher, if any. It logs each new reason once.
 func (s *Set) refuseLocked(a *kvevent.Announcement, now time.Time, reason string) {
 	if f := s.feeds[a.PublisherID]; f != nil {
 		s.endLocked(f, reason)

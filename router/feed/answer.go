@@ -9,49 +9,51 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// nextQuery returns the query to send now and its number, and marks that query as in
-// flight. due is false when the feed has no query to send.
+// nextQuery returns the query to send now and its number, and marks the query as in flight.
+// The query asks for the rest of a partial dump, else for the events after the cursor. When the
+// feed needs a dump, the query is zero, which asks for a whole dump.
+// due is false when the feed has no query to send.
 func (f *feed) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, due bool) {
 	if !f.due(now) {
 		return q, 0, false
 	}
-	f.queries++
-	f.query = f.queries
+	f.lastQuery++
+	f.inFlight = f.lastQuery
 	f.counters.Queries++
 	switch {
 	case f.partial != nil:
 		q.DumpID, q.FirstChunk = f.partial.DumpID, f.partial.NextChunk
-		f.partialOf = f.query
-	case !f.dump:
+		f.partialOf = f.inFlight
+	case !f.needDump:
 		q.StartID, q.HasStart = f.cursor+1, true
 	case f.overflowed:
-		// The dump will include these events. Events that come while the dump is read need
-		// their room.
+		// The dump will include the waiting events. Make room for the events that come while
+		// the dump is read.
 		f.waiting, f.waitingBlocks, f.overflowed = nil, 0, false
 	}
-	return q, f.query, true
+	return q, f.inFlight, true
 }
 
-// due reports whether there is a query to send now.
+// due reports whether the feed has a query to send now.
 func (f *feed) due(now time.Time) bool {
-	return f.recovering && f.query == 0 && !now.Before(f.retryAt)
+	return f.recovering && f.inFlight == 0 && !now.Before(f.retryAt)
 }
 
-// errUnusable is wrapped by errors of answers that arrived and were unusable. The next
-// query asks for a dump.
+// errUnusable marks an answer that arrived and is unusable. The next query asks for a dump.
 var errUnusable = errors.New("answer is unusable")
 
-// handleAnswer takes in the answer to query number, or the error of the query. The result
-// is that error, or says why the answer was unusable; then the feed asks again after a
+// handleAnswer applies the answer to query number, or handles the error of the query. The
+// result is err, or says why the answer was unusable; the feed then asks again after a
 // pause. An answer that closes only a part of the gap makes the next query due at once.
 // Answers to earlier queries are ignored.
 //
-// a with err is the beginning of a dump that broke off. The next query asks for the rest.
+// An answer with err is the beginning of an interrupted dump. The next query asks for the
+// rest.
 func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time.Time) error {
-	if number != f.query || !f.recovering {
+	if number != f.inFlight || !f.recovering {
 		return nil
 	}
-	f.query = 0
+	f.inFlight = 0
 	before := f.cursor
 	if a != nil && f.partial != nil {
 		f.partial.Extend(a)
@@ -62,13 +64,13 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 		f.partial = nil
 		err = f.applyAnswer(a)
 	case a != nil:
-		f.cutShort(number, a, now)
+		f.keepPartial(number, a, now)
 	}
 	if err != nil {
 		f.failures++
 		f.counters.QueryFailures++
 		f.retryAt = now.Add(backoff.Nth(backoff.Jittered(firstRetry, lastRetry), f.failures))
-		f.dump = f.dump || errors.Is(err, errUnusable)
+		f.needDump = f.needDump || errors.Is(err, errUnusable)
 		return err
 	}
 	f.synced = true
@@ -81,20 +83,20 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 	return nil
 }
 
-// cutShort keeps a, the beginning of a dump, so that the next query asks for the rest only.
-// A beginning above source.MaxAnswerBlocks is dropped.
-func (f *feed) cutShort(number uint64, a *source.Answer, now time.Time) {
+// keepPartial keeps a, the beginning of an interrupted dump, so that the next query asks only
+// for the rest. A beginning above source.MaxAnswerBlocks is dropped.
+func (f *feed) keepPartial(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
 	f.failures = 0
-	f.dump = true
+	f.needDump = true
 	f.partial, f.partialOf, f.partialAt = a, number, now
 	if a.Size() > source.MaxAnswerBlocks {
 		f.partial = nil
 	}
 }
 
-// lastMissing returns the id of the last event of the first gap: the event before the first
-// waiting event, or the last announced event.
+// lastMissing returns the id of the last event of the first gap. The gap ends before the
+// first waiting event, or with the last announced event.
 func (f *feed) lastMissing() uint64 {
 	last := f.announcement.LastEventID
 	if len(f.waiting) > 0 {
@@ -103,15 +105,15 @@ func (f *feed) lastMissing() uint64 {
 	return last
 }
 
-// Bounds of the pause between two tries to get lost pairs back. Pairs that contradict
+// Bounds of the pause between two attempts to get lost pairs back. Pairs that contradict
 // the blocks of other owners are lost again each time.
 const (
 	firstRefill = 10 * time.Second
 	lastRefill  = time.Hour
 )
 
-// refillLocked asks for a dump when the index lost pairs of the owner and has room for
-// them now. Only one feed refills at a time: the others would count the same room.
+// refillLocked begins a recovery if the index lost pairs of the owner and has room for them
+// now. One feed refills at a time, because two would count the same room.
 func (s *Set) refillLocked(f *feed, now time.Time) {
 	switch {
 	case f.lost == 0:

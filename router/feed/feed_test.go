@@ -160,8 +160,8 @@ func (s *feedScript) status() string {
 		doing = "exact"
 	case f.recovering:
 		doing = fmt.Sprintf("recovers, %d events wait", len(f.waiting))
-		if f.query != 0 {
-			doing += fmt.Sprintf(", query %d in flight", f.query)
+		if f.inFlight != 0 {
+			doing += fmt.Sprintf(", query %d in flight", f.inFlight)
 		}
 	case f.diverged:
 		doing = "differs"

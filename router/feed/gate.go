@@ -4,26 +4,29 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of the answers in flight, estimated from announcements. A NATS server ends
-// a connection for which more than 64 MiB wait.
+// Bounds of the answers in flight, estimated from announcements. A NATS server ends a
+// connection with more than 64 MiB of buffered messages.
 const (
-	// bytesPerBlock is the size of one (block, tier) pair in an answer, bytesPerEvent the
-	// size of one missed event, both in bytes and rounded up.
+	// bytesPerBlock is the size of one (block, tier) pair in an answer. bytesPerEvent is
+	// the size of one missed event. Both are in bytes and rounded up.
 	bytesPerBlock = 64
 	bytesPerEvent = 64 << 10
 	// maxRangeBytes bounds an answer with events: one window of chunks.
 	maxRangeBytes = 4 << 20
-	// maxSmallBytes bounds the sum of small answers. An answer above largeBytes is not in
-	// the sum, because its window bounds it. At most maxLarge of them are in flight.
+	// maxSmallBytes bounds the sum of small answers. An answer above largeBytes is large and
+	// not in the sum: the window of its query bounds it. At most maxLarge are in flight.
 	maxSmallBytes = 16 << 20
 	largeBytes    = 8 << 20
 	maxLarge      = 2
-	// keepPartial is how long the beginning of a broken answer is kept. The publisher
-	// keeps the rest for ten seconds.
-	keepPartial = 15 * time.Second
+	// partialMaxAge is how long the beginning of an interrupted answer is kept. The
+	// publisher keeps the rest for ten seconds.
+	partialMaxAge = 15 * time.Second
 )
 
 // ticket identifies the answer to one query of a feed.
@@ -44,11 +47,11 @@ type queryGate struct {
 	waiting []*feed
 }
 
-// reservation is the room for one answer in the gate. cut is true when the answer broke off and its feed
-// keeps the beginning.
+// reservation is the room for one answer in the gate. interrupted is true while the feed
+// keeps the beginning of an interrupted answer.
 type reservation struct {
-	bytes int
-	cut   bool
+	bytes       int
+	interrupted bool
 }
 
 func newQueryGate(slots int) queryGate {
@@ -73,22 +76,22 @@ func (g *queryGate) admit(t ticket, bytes int) bool {
 	return true
 }
 
-// resume moves the room of a broken answer to the query for its rest.
+// resume moves the room of an interrupted answer to the query for the rest.
 func (g *queryGate) resume(from, to ticket) {
 	if r := g.reserved[from]; r != nil {
 		delete(g.reserved, from)
-		r.cut = false
+		r.interrupted = false
 		g.reserved[to] = r
 	}
 }
 
-// settle releases the room of an answer that came, unless the feed keeps a part of it.
+// settle releases the room of an answer that has come, unless the feed keeps its beginning.
 func (g *queryGate) settle(t ticket) {
 	r := g.reserved[t]
 	if r == nil {
 		return
 	}
-	if r.cut = t.kept(); !r.cut {
+	if r.interrupted = t.kept(); !r.interrupted {
 		g.release(t, r)
 	}
 }
@@ -99,8 +102,7 @@ func (g *queryGate) release(t ticket, r *reservation) {
 	g.countAnswer(r.bytes, -1)
 }
 
-// countAnswer adds n answers of a size, in bytes, to the sums; n is negative to take them
-// out.
+// countAnswer adds n answers of a size in bytes to the sums. A negative n subtracts them.
 func (g *queryGate) countAnswer(bytes, n int) {
 	if bytes > largeBytes {
 		g.largeAnswers += n
@@ -109,14 +111,14 @@ func (g *queryGate) countAnswer(bytes, n int) {
 	}
 }
 
-// sweep drops the beginnings of answers whose rest nobody asked for in time, and
-// releases the room of answers that feeds dropped.
+// sweep drops the beginnings of answers that are older than partialMaxAge. It releases the
+// room of beginnings that feeds have dropped.
 func (g *queryGate) sweep(now time.Time) {
 	for t, r := range g.reserved {
-		if !r.cut {
+		if !r.interrupted {
 			continue
 		}
-		if t.kept() && now.Sub(t.feed.partialAt) > keepPartial {
+		if t.kept() && now.Sub(t.feed.partialAt) > partialMaxAge {
 			t.feed.partial = nil
 		}
 		if !t.kept() {
@@ -132,7 +134,7 @@ func (g *queryGate) sweep(now time.Time) {
 // kept reports whether the feed keeps the beginning of the answer.
 func (t ticket) kept() bool { return t.feed.partial != nil && t.feed.partialOf == t.number }
 
-// next returns the feed that has waited longest for room; nil when none waits.
+// next removes and returns the feed that has waited longest for room, nil for none.
 func (g *queryGate) next() *feed {
 	if len(g.waiting) == 0 {
 		return nil
@@ -144,24 +146,25 @@ func (g *queryGate) next() *feed {
 	return f
 }
 
-// answerBytes returns the size of the answer to the feed's next query, in bytes, at most.
+// answerBytes returns an upper bound of the size of the answer to the feed's next query, in
+// bytes.
 func (f *feed) answerBytes() int {
-	if f.dump {
+	if f.needDump {
 		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * bytesPerBlock
 	}
 	missed := max(f.announcement.LastEventID, f.cursor) - f.cursor
 	return int(min(missed, maxRangeBytes/bytesPerEvent)) * bytesPerEvent
 }
 
-// askLocked appends the feed's next query to due, if there is one and the gate has
-// room for its answer. f may be nil.
+// askLocked appends the feed's next query to due, if one is due and the gate has room for
+// its answer. f may be nil.
 func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 	if f == nil || s.gate.inFlight == s.gate.slots || !f.due(now) {
 		return due
 	}
-	next := ticket{f, f.queries + 1}
+	next := ticket{f, f.lastQuery + 1}
 	if f.partial != nil {
-		// The room is the one of the broken answer.
+		// The interrupted answer already has room.
 		s.gate.resume(ticket{f, f.partialOf}, next)
 	} else if !s.gate.admit(next, f.answerBytes()) {
 		return due
@@ -169,4 +172,38 @@ func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 	s.gate.inFlight++
 	q, number, _ := f.nextQuery(now)
 	return append(due, Query{Publisher: f.announcement.PublisherID, Request: q, feed: f, number: number})
+}
+
+// Query is a query to a publisher. Pass its answer to Set.Answered.
+type Query struct {
+	Publisher uint64
+	Request   kvevent.QueryRequest
+	feed      *feed
+	number    uint64
+}
+
+// maxAsked is how many waiting feeds may send a query after one answer.
+const maxAsked = 4
+
+// Answered applies the answer to a query, or its error, and returns the queries to
+// send now.
+func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Query {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a != nil {
+		s.events.Add(uint64(len(a.Events)))
+	}
+	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
+		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
+			zap.Int("failures", q.feed.failures), zap.Error(err))
+	}
+	s.gate.inFlight--
+	s.gate.settle(ticket{q.feed, q.number})
+	s.recountLocked(q.feed)
+	due := s.askLocked(nil, q.feed, now)
+	// Several small answers may fit into the room of the answer that came.
+	for range maxAsked {
+		due = s.askLocked(due, s.gate.next(), now)
+	}
+	return due
 }

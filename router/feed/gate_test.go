@@ -27,11 +27,11 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			"ask": func(rt *rapid.T) {
 				f := rapid.SampledFrom(feeds).Draw(rt, "feed")
 				bytes := rapid.SampledFrom([]int{0, 1 << 20, largeBytes, largeBytes + 1, 1 << 30}).Draw(rt, "bytes")
-				f.queries++
-				next := ticket{f, f.queries}
+				f.lastQuery++
+				next := ticket{f, f.lastQuery}
 				if f.partial != nil {
 					g.resume(ticket{f, f.partialOf}, next)
-					f.partialOf = f.queries
+					f.partialOf = f.lastQuery
 				} else if !g.admit(next, bytes) {
 					return
 				}
@@ -70,7 +70,7 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 		for at := range flying {
 			g.settle(at)
 		}
-		g.sweep(now.Add(keepPartial + 1))
+		g.sweep(now.Add(partialMaxAge + 1))
 		if len(g.reserved) > 0 || g.smallBytes != 0 || g.largeAnswers != 0 {
 			rt.Fatalf("room is lost: %d answers, %d bytes, %d large", len(g.reserved), g.smallBytes, g.largeAnswers)
 		}

@@ -29,21 +29,21 @@ type Keeper struct {
 	feeds     *Set
 	log       *zap.Logger
 
-	// savedAt is the Set's count of events when the last snapshot began.
-	savedAt uint64
-	running sync.WaitGroup
-	busy    atomic.Bool
-	unsaved atomic.Bool // the last save failed
-	saves   atomic.Uint64
-	failed  atomic.Uint64
-	loads   atomic.Uint64
+	// savedEvents is the Set's count of events when the last snapshot began.
+	savedEvents uint64
+	goroutines  sync.WaitGroup
+	busy        atomic.Bool
+	unsaved     atomic.Bool // the last save failed
+	saves       atomic.Uint64
+	failed      atomic.Uint64
+	loads       atomic.Uint64
 }
 
 // KeeperOptions configure a Keeper.
 type KeeperOptions struct {
 	// Store keeps the snapshots; nil keeps nothing.
 	Store source.SnapshotStore
-	// Threshold is how many events lie between two snapshots; 0 saves none.
+	// Threshold is the number of events between two snapshots; 0 saves none.
 	Threshold uint64
 	// Reset discards the stored snapshot at the start.
 	Reset bool
@@ -55,8 +55,8 @@ func NewKeeper(o KeeperOptions, feeds *Set) *Keeper {
 	return &Keeper{store: o.Store, threshold: o.Threshold, reset: o.Reset, feeds: feeds, log: o.Log}
 }
 
-// Start restores the feeds and returns the position to read from, 0 without a snapshot.
-// A failure costs only time: without a snapshot the feeds ask every publisher for a dump.
+// Start restores the feeds and returns the stream position of the snapshot, 0 without a
+// snapshot. A failure costs only time: the feeds then query every publisher for a dump.
 func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	if k.store == nil {
 		return 0
@@ -83,7 +83,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 		k.log.Info("no snapshot is stored")
 		return 0
 	case err != nil:
-		// The store checks the whole snapshot last, when it was already restored.
+		// The store verifies its checksum last, after the feeds were restored.
 		k.feeds.forgetRestored()
 		k.failed.Add(1)
 		k.log.Warn("the stored snapshot cannot be used", zap.Error(err))
@@ -94,17 +94,17 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// Keep begins to save a snapshot when enough events came since the last one.
+// Keep starts to save a snapshot once Threshold events came since the last one.
 func (k *Keeper) Keep(ctx context.Context) {
 	if k.store == nil || k.threshold == 0 {
 		return
 	}
 	events := k.feeds.events.Load()
-	if events-k.savedAt < k.threshold || !k.busy.CompareAndSwap(false, true) {
+	if events-k.savedEvents < k.threshold || !k.busy.CompareAndSwap(false, true) {
 		return
 	}
-	k.savedAt = events
-	k.running.Go(func() {
+	k.savedEvents = events
+	k.goroutines.Go(func() {
 		defer k.busy.Store(false)
 		k.save(ctx, source.SnapshotSaveTimeout)
 	})
@@ -112,13 +112,14 @@ func (k *Keeper) Keep(ctx context.Context) {
 
 // Finish waits for the snapshot in progress and saves the last one.
 func (k *Keeper) Finish() {
-	k.running.Wait()
-	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedAt && !k.unsaved.Load() {
+	k.goroutines.Wait()
+	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedEvents && !k.unsaved.Load() {
 		return
 	}
 	k.save(context.Background(), snapshotLastTimeout)
 }
 
+// save saves a snapshot within limit.
 func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -136,8 +137,8 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 
 // SnapshotStats counts stored snapshots. The metric names follow "blockyard_router_".
 type SnapshotStats struct {
-	Saved  uint64 `metric:"snapshots_saved" help:"Snapshots of the index that were stored."`
-	Loaded uint64 `metric:"snapshots_loaded" help:"Stored snapshots that the router started with."`
+	Saved  uint64 `metric:"snapshots_saved" help:"Snapshots of the index stored."`
+	Loaded uint64 `metric:"snapshots_loaded" help:"Stored snapshots restored at the start."`
 	Failed uint64 `metric:"snapshots_failed" help:"Snapshots that could not be stored, read or discarded."`
 }
 

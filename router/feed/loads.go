@@ -27,15 +27,15 @@ type Load struct {
 type loadTable struct {
 	mu   sync.Mutex
 	last map[kv.Owner]Load
-	// taken counts kept reports, undecodable reports of unknown form, refused reports
-	// without room.
-	taken, undecodable, refused uint64
+	// accepted counts kept reports, undecodable counts reports of unknown form, and refused
+	// counts reports without room.
+	accepted, undecodable, refused uint64
 }
 
 func newLoadTable() *loadTable { return &loadTable{last: make(map[kv.Owner]Load)} }
 
-// take decodes and keeps a report; false when it is not kept.
-func (t *loadTable) take(data []byte, now time.Time) (kvevent.LoadReport, bool) {
+// add decodes and keeps a report. It returns false when the report is not kept.
+func (t *loadTable) add(data []byte, now time.Time) (kvevent.LoadReport, bool) {
 	r, err := kvevent.DecodeLoadReport(data)
 	return r, t.keep(&r, err, now)
 }
@@ -55,16 +55,17 @@ func (t *loadTable) keep(r *kvevent.LoadReport, err error, now time.Time) bool {
 			return false
 		}
 	}
-	t.taken++
+	t.accepted++
 	t.last[r.Owner] = Load{LoadReport: *r, At: now}
 	return true
 }
 
+// expireLocked removes the reports older than loadTimeout.
 func (t *loadTable) expireLocked(now time.Time) {
 	maps.DeleteFunc(t.last, func(_ kv.Owner, l Load) bool { return now.Sub(l.At) > loadTimeout })
 }
 
-// all returns the reports that are not too old.
+// all returns the reports of the last loadTimeout.
 func (t *loadTable) all(now time.Time) map[kv.Owner]Load {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,10 +83,10 @@ type LoadStats struct {
 func (t *loadTable) stats() LoadStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return LoadStats{t.taken, t.undecodable, t.refused}
+	return LoadStats{t.accepted, t.undecodable, t.refused}
 }
 
-// Loads returns the last load reports of workers and pools, of at most a minute ago.
+// Loads returns the last load report of each worker and pool, at most a minute old.
 func (s *Set) Loads(now time.Time) map[kv.Owner]Load { return s.loads.all(now) }
 
 // LoadStats returns the counters of load reports.

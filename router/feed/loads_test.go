@@ -13,7 +13,7 @@ func TestWhoListensHearsWhatIsKept(t *testing.T) {
 	var heard []kvevent.LoadReport
 	table := newLoadTable()
 	take := func(data []byte) {
-		if r, ok := table.take(data, time.Now()); ok {
+		if r, ok := table.add(data, time.Now()); ok {
 			heard = append(heard, r)
 		}
 	}

@@ -22,13 +22,13 @@ type ModelKey struct {
 	BlockSize uint32
 }
 
-// String returns the key as errors and logs show it.
+// String formats the key for errors and logs.
 func (k ModelKey) String() string { return fmt.Sprintf("%q with block size %d", k.Name, k.BlockSize) }
 
 func keyOf(a *kvevent.Announcement) ModelKey { return ModelKey{a.Model, a.BlockSize} }
 
-// MaxModels bounds the models of a router. Pools and registrations open new models only
-// up to half of it, so that workers of agents always find room.
+// MaxModels bounds the models of a router. Pools and registrations may open only half of
+// them, so that the workers of agents find room.
 const MaxModels = 256
 
 // ErrTooManyModels is the error of Models.Open beyond its limit.
@@ -36,16 +36,16 @@ var ErrTooManyModels = fmt.Errorf("there are %d models already", MaxModels)
 
 // Models opens and retires the models that feeds belong to.
 type Models interface {
-	// Open makes the model of a key. It fails when there are most models already.
-	Open(key ModelKey, most int) (Model, error)
+	// Open opens the model of a key. It fails when limit models are open.
+	Open(key ModelKey, limit int) (Model, error)
 	// Retire forgets a model without feeds, workers and requests.
 	Retire(m Model) error
 	// Changed is called when the number of workers of a model has changed.
 	Changed()
 }
 
-// Model is what a Set needs of one model. The Set calls the methods with its lock held,
-// except ApplyLoad.
+// Model is one model as a Set uses it. The Set calls the methods with its lock held, except
+// ApplyLoad.
 type Model interface {
 	// Index holds the blocks of the model's owners.
 	Index() *index.Index
@@ -63,7 +63,7 @@ type Model interface {
 	Idle() bool
 }
 
-// modelFeeds is the state that a Set keeps of one model.
+// modelFeeds is a Set's state of one model.
 type modelFeeds struct {
 	Model
 	key ModelKey
@@ -73,13 +73,13 @@ type modelFeeds struct {
 	// model is never retired.
 	kept  bool
 	tally tally
-	// absent are workers that left lately and whose engine may still run.
+	// absent are the workers that left lately and whose engine may still run.
 	absent absentWorkers
 	// view is the last published one.
 	view View
 }
 
-// newFeed returns the feed of a publisher of a model.
+// newFeed returns a feed of a publisher in a model.
 func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 	m.feeds++
 	return &feed{announcement: *a, blocks: m.Index(), model: m}
@@ -87,18 +87,19 @@ func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 
 // openModel returns the model that an announcement names, and opens it if necessary.
 func (s *Set) openModel(a *kvevent.Announcement) (*modelFeeds, error) {
-	most := MaxModels
+	limit := MaxModels
 	if a.Owner.Kind != kv.OwnerWorker || source.IsRegistered(a) {
-		most = MaxModels / 2
+		limit = MaxModels / 2
 	}
-	return s.open(keyOf(a), most)
+	return s.open(keyOf(a), limit)
 }
 
-func (s *Set) open(key ModelKey, most int) (*modelFeeds, error) {
+// open returns the model of a key, and opens it if fewer than limit models are open.
+func (s *Set) open(key ModelKey, limit int) (*modelFeeds, error) {
 	if m := s.models[key]; m != nil {
 		return m, nil
 	}
-	followed, err := s.directory.Open(key, most)
+	followed, err := s.directory.Open(key, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +122,8 @@ func (s *Set) Keep(key ModelKey) error {
 	return nil
 }
 
-// retireModelsLocked forgets workers that have been absent for too long, and retires
-// the models that nothing needs any more.
+// retireModelsLocked forgets workers that were absent for too long. It retires models
+// without feeds, absent workers and requests.
 func (s *Set) retireModelsLocked(now time.Time) {
 	for _, m := range s.models {
 		for _, w := range m.absent.expire(now) {
@@ -133,13 +134,12 @@ func (s *Set) retireModelsLocked(now time.Time) {
 		}
 		delete(s.models, m.key)
 		if err := s.directory.Retire(m.Model); err != nil {
-			s.log.Warn("model without workers is not closed", zap.String("model", m.key.Name), zap.Error(err))
+			s.log.Warn("retiring a model without workers failed", zap.String("model", m.key.Name), zap.Error(err))
 		}
 	}
 }
 
-// applyLoad passes a load report to the model of its owner. Reports of unknown owners
-// are only kept.
+// applyLoad passes a load report to the model of its owner, if the owner has one.
 func (s *Set) applyLoad(l *kvevent.LoadReport) {
 	s.mu.Lock()
 	f := s.byOwner[l.Owner]
@@ -149,27 +149,27 @@ func (s *Set) applyLoad(l *kvevent.LoadReport) {
 	}
 }
 
-// forgetElsewhereLocked forgets a worker that left another model than m: its engine
-// serves m now.
+// forgetElsewhereLocked forgets an absent worker in all models but m: its engine serves m
+// now.
 func (s *Set) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
 	for _, o := range s.models {
-		if _, ok := o.absent.take(w); ok && o != m {
+		if _, ok := o.absent.remove(w); ok && o != m {
 			o.Forget(w)
 		}
 	}
 }
 
-// leave removes a worker and keeps it among the absent ones, if there is room.
-func (m *modelFeeds) leave(w kv.Worker, engine uint64) {
+// removeWorker removes a worker from the model. The worker stays absent if absent has room.
+func (m *modelFeeds) removeWorker(w kv.Worker, engine uint64) {
 	m.RemoveCard(w)
 	if !m.absent.add(w, engine) {
 		m.Forget(w)
 	}
 }
 
-// withoutBlocks removes what an announcement says of blocks, for routers without events. It
-// returns false for a pool, which has nothing else to say.
-func withoutBlocks(a *kvevent.Announcement) (ok bool) {
+// stripBlocks removes the fields about blocks from an announcement, for routers without
+// events. It returns false for a pool, whose announcement has no other fields.
+func stripBlocks(a *kvevent.Announcement) (ok bool) {
 	if a.Owner.Kind != kv.OwnerWorker {
 		return false
 	}
@@ -180,20 +180,20 @@ func withoutBlocks(a *kvevent.Announcement) (ok bool) {
 	return true
 }
 
-// joinLocked makes a worker a candidate, or applies its new pool or card.
+// joinLocked makes a worker a member of the index, or applies its new pool or card.
 func (s *Set) joinLocked(f *feed) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return
 	}
 	w := f.owner().Worker()
-	if was, ok := f.model.absent.take(w); ok {
-		f.engine = was.engine
+	if absence, ok := f.model.absent.remove(w); ok {
+		f.engine = absence.engine
 	}
 	s.forgetElsewhereLocked(w, f.model)
 	if !sameEngine(f.engine, f.announcement.Card.Incarnation) {
 		f.model.Forget(w)
 	}
-	// The scheduler asks for the card as soon as the worker is a member.
+	// The scheduler needs the card as soon as the worker is a member.
 	f.model.SetCard(w, &f.announcement)
 	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
 	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
@@ -201,7 +201,7 @@ func (s *Set) joinLocked(f *feed) {
 	}
 }
 
-// endLocked forgets a feed and everything that its owner held.
+// endLocked ends a feed and removes the owner's blocks. A worker becomes absent.
 func (s *Set) endLocked(f *feed, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
@@ -211,34 +211,34 @@ func (s *Set) endLocked(f *feed, reason string) {
 		if err := f.model.Index().SetMember(w, 0, false); err != nil {
 			s.log.Error("worker cannot leave", zap.Stringer("owner", f.owner()), zap.Error(err))
 		}
-		f.model.leave(w, f.engine)
+		f.model.removeWorker(w, f.engine)
 	}
 	s.dropLocked(f)
 	s.log.Info("owner leaves", zap.Stringer("owner", f.owner()),
 		zap.String("publisher", source.PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
-// dropLocked forgets the blocks of a feed that is in no table any more.
+// dropLocked removes the blocks of a feed that the caller has removed from the tables.
 func (s *Set) dropLocked(f *feed) {
 	metric.Add(&s.counters.Counters, &f.counters)
-	// An answer in flight finds no recovery.
-	f.recovery = recovery{queries: f.queries}
+	// Ignore an answer in flight.
+	f.recovery = recovery{lastQuery: f.lastQuery}
 	f.model.Index().RemoveOwner(f.owner())
 	f.model.feeds--
 }
 
-// An engine outlives its publisher, because its agent may restart. A worker that leaves
-// is no candidate. Its requests and measures stay until the worker is back, or for as
-// long as the account keeps a silent request.
+// An engine may outlive its publisher, because its agent may restart. A worker that leaves
+// gets no requests and is absent. Its requests and measures stay until the worker is back,
+// or for as long as the account keeps a silent request.
 
 // maxAbsent bounds the absent workers of a model.
 const maxAbsent = 4096
 
-// absentWorkers are workers that left and whose engine may still run.
+// absentWorkers are the workers that left and whose engine may still run.
 type absentWorkers struct {
 	// keep is how long a worker may be absent.
-	keep time.Duration
-	left map[kv.Worker]absence
+	keep    time.Duration
+	workers map[kv.Worker]absence
 }
 
 // absence describes a worker that left.
@@ -250,43 +250,42 @@ type absence struct {
 }
 
 func newAbsentWorkers(keep time.Duration) absentWorkers {
-	return absentWorkers{keep: keep, left: make(map[kv.Worker]absence)}
+	return absentWorkers{keep: keep, workers: make(map[kv.Worker]absence)}
 }
 
-func (a *absentWorkers) len() int { return len(a.left) }
+func (a *absentWorkers) len() int { return len(a.workers) }
 
-// add notes that a worker left; false when there are too many.
+// add adds a worker that left. It returns false at maxAbsent workers.
 func (a *absentWorkers) add(w kv.Worker, engine uint64) bool {
-	if len(a.left) >= maxAbsent {
+	if len(a.workers) >= maxAbsent {
 		return false
 	}
-	a.left[w] = absence{engine: engine}
+	a.workers[w] = absence{engine: engine}
 	return true
 }
 
-// take returns the absence of a worker and forgets it.
-func (a *absentWorkers) take(w kv.Worker) (absence, bool) {
-	was, ok := a.left[w]
-	delete(a.left, w)
-	return was, ok
+// remove removes and returns the absence of a worker.
+func (a *absentWorkers) remove(w kv.Worker) (absence, bool) {
+	left, ok := a.workers[w]
+	delete(a.workers, w)
+	return left, ok
 }
 
-// expire returns the workers that have been absent for too long, and forgets them.
-func (a *absentWorkers) expire(now time.Time) (over []kv.Worker) {
-	for w, was := range a.left {
+// expire removes and returns the workers that were absent for longer than keep.
+func (a *absentWorkers) expire(now time.Time) (expired []kv.Worker) {
+	for w, left := range a.workers {
 		switch {
-		case was.since.IsZero():
-			was.since = now
-			a.left[w] = was
-		case now.Sub(was.since) > a.keep:
-			over = append(over, w)
-			delete(a.left, w)
+		case left.since.IsZero():
+			left.since = now
+			a.workers[w] = left
+		case now.Sub(left.since) > a.keep:
+			expired = append(expired, w)
+			delete(a.workers, w)
 		}
 	}
-	return over
+	return expired
 }
 
 // sameEngine reports whether two incarnations may be the same engine. An unknown
-// incarnation, 0, may be any. Callers free the requests of a dead engine; the requests
-// of a living one must not be lost.
+// incarnation, 0, may be any engine: requests of a living engine must not be freed.
 func sameEngine(a, b uint64) bool { return a == 0 || b == 0 || a == b }

@@ -13,18 +13,20 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Feeds of a snapshot are kept apart until their publishers announce themselves. Their
-// blocks are in the index and their events are applied, but their workers get no
-// requests. The first announcement of the publisher adopts the feed, which then asks only
-// for the events it missed. A feed whose publisher stays silent is forgotten.
+// The feeds of a snapshot stay apart, as restored feeds, until their publishers announce
+// themselves. Their blocks are in the index and their events are applied, but their workers
+// get no requests. The first announcement of the publisher adopts the feed. The feed then
+// queries only for the events that it missed. A feed whose publisher stays silent is
+// forgotten.
 
-// restoreOne adds a feed of a snapshot. It returns false when the feed does not fit.
-func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
+// restoreFeed adds a feed of a snapshot. It returns false when the feed is already followed
+// or has no room.
+func (s *Set) restoreFeed(f *feedImage, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := &f.announcement
 	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.maxFeeds || !utf8.ValidString(a.Model) {
-		return false, nil // an earlier version accepted names that are not text
+		return false, nil // an earlier version accepted model names that are not UTF-8
 	}
 	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
 		return false, fmt.Errorf("%s or its publisher %s is listed twice", a.Owner, source.PublisherName(a.PublisherID))
@@ -40,7 +42,7 @@ func (s *Set) restoreOne(f *feedImage, now time.Time) (bool, error) {
 		return false, err
 	}
 	feed := newFeed(a, m)
-	feed.cursor, feed.seen, feed.source = f.cursor, now, s.snapshotSource
+	feed.cursor, feed.seenAt, feed.source = f.cursor, now, s.snapshotSource
 	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
 	return true, nil
 }
@@ -54,8 +56,8 @@ func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, e
 		if f, err = snapshot.next(); err != nil {
 			break
 		}
-		var taken bool
-		if taken, err = s.restoreOne(f, now); taken {
+		var added bool
+		if added, err = s.restoreFeed(f, now); added {
 			feeds++
 		}
 	}
@@ -66,8 +68,8 @@ func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, e
 	return snapshot.position, feeds, nil
 }
 
-// adoptLocked returns the restored feed of a publisher that announced itself, as a feed
-// like any other; nil when there is none.
+// adoptLocked turns the restored feed of a publisher that announced itself into an ordinary
+// feed, and returns it. It returns nil without a restored feed.
 func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	f := s.restored[a.PublisherID]
 	if f == nil {
@@ -80,7 +82,7 @@ func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	delete(s.restored, a.PublisherID)
 	delete(s.restoredOf, a.Owner)
 	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
-	f.seen = time.Time{}
+	f.seenAt = time.Time{}
 	s.counters.Resumed++
 	s.log.Info("owner of the snapshot is back", zap.Stringer("owner", f.owner()),
 		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
@@ -97,8 +99,8 @@ func (s *Set) forgetRestoredLocked(f *feed) {
 	s.dropLocked(f)
 }
 
-// save writes a snapshot of the complete feeds. Its position is taken first, so that
-// every feed is at the position or ahead.
+// save writes a snapshot of the complete feeds. It reads the position first, so that every
+// feed is at the position or ahead.
 func (s *Set) save(w io.Writer) error {
 	s.mu.Lock()
 	position := s.position
@@ -123,9 +125,9 @@ func (s *Set) save(w io.Writer) error {
 	return out.finish()
 }
 
-// imageOf fills f with a feed; false when the feed is not complete. Events go on while a
-// large owner is dumped, so the blocks may be newer than the image's cursor. Applying the
-// events after the cursor again gives the same blocks: the last event of a block decides.
+// imageOf fills f with a feed. It returns false when the feed is not complete. Events go on
+// while imageOf dumps a large owner, so the blocks may be newer than the image's cursor. The
+// last event of a block decides, so applying the events after the cursor again is harmless.
 func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	feed, dumps := s.beginImage(publisher, f)
 	if feed == nil {
@@ -138,8 +140,8 @@ func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	return s.confirmImage(feed, dumps)
 }
 
-// beginImage starts an image with the feed's cursor. confirmImage takes the results: the
-// feed, nil when it is not complete, and the number of dumps so far.
+// beginImage starts an image with the feed's announcement and cursor. It returns the feed
+// and the feed's number of dumps, for confirmImage. The feed is nil when it is not complete.
 func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +154,8 @@ func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint
 	return feed, feed.counters.Dumps
 }
 
-// confirmImage reports whether the feed stayed complete and only events changed its
-// blocks.
+// confirmImage reports whether the feed has stayed complete and no dump changed its blocks
+// since beginImage.
 func (s *Set) confirmImage(feed *feed, dumps uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Set is the feeds of all publishers. Announcements add owners; silence and HealthGone
-// remove them. All methods may be called from any goroutine.
+// Set has the feeds of all publishers. Announcements add owners. Silence and HealthGone
+// remove owners. All methods may be called from any goroutine.
 type Set struct {
 	directory      Models
 	log            *zap.Logger
@@ -28,22 +28,22 @@ type Set struct {
 	feeds   map[uint64]*feed // by publisher id
 	byOwner map[kv.Owner]*feed
 	models  map[ModelKey]*modelFeeds
-	// restored are feeds of a snapshot whose publishers were not heard yet, by publisher
-	// id. restoredOf has the same feeds by owner.
+	// restored are the feeds of a snapshot whose publishers have not announced themselves
+	// yet, by publisher id. restoredOf has the same feeds by owner.
 	restored   map[uint64]*feed
 	restoredOf map[kv.Owner]*feed
 	gate       queryGate
-	// refilling is the last feed that asked for lost pairs.
+	// refilling is the last feed that queried for lost pairs.
 	refilling *feed
-	// position is the position of the last frame, for transports that keep messages.
-	// events counts the events in frames and answers.
+	// position is the stream position of the last frame, 0 without a stream. events counts
+	// the events in frames and answers.
 	position uint64
 	events   atomic.Uint64
-	// fenced are publishers that the router follows no more, by id.
-	fenced map[uint64]fence
-	// refused are publishers that the router does not accept, by id.
+	// fenced and refused are the fenced and the refused publishers, by id.
+	fenced  map[uint64]fence
 	refused map[uint64]refusal
-	// offline are the disconnected sources. snapshotSource is the source of the restored feeds.
+	// offline are the disconnected sources. snapshotSource is the source of the restored
+	// feeds.
 	offline        map[int]bool
 	snapshotSource int
 	listening
@@ -56,7 +56,7 @@ type Set struct {
 	notify   func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
-	// counters are those of no live feed. Feeds that ended are included.
+	// counters are the counters of the Set and of feeds that have ended.
 	counters Stats
 }
 
@@ -64,12 +64,12 @@ type Set struct {
 type Options struct {
 	Models Models
 	Log    *zap.Logger
-	// Timeout is the silence after which an owner is forgotten. KeepAbsent is how long
-	// the requests and measures of a worker stay after that.
+	// Timeout is the silence after which an owner is forgotten. KeepAbsent is how long the
+	// requests and measures of the worker then stay.
 	Timeout, KeepAbsent time.Duration
-	// MaxFeeds bounds the feeds, MaxQueries the queries in flight.
+	// MaxFeeds bounds the feeds. MaxQueries bounds the queries in flight.
 	MaxFeeds, MaxQueries int
-	// WithoutEvents is true when the router does not use events. Workers then join and
+	// WithoutEvents is true when the router does not use events. Workers then only join and
 	// leave, and pools are ignored.
 	WithoutEvents bool
 	// BlockSize is the only accepted block size, in tokens; 0 accepts every one.
@@ -108,19 +108,19 @@ func New(o Options) *Set {
 // Frame applies one message and returns the queries to send now.
 func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	if fr.Kind == source.FrameLoad {
-		if l, ok := s.loads.take(fr.Data, now); ok {
+		if l, ok := s.loads.add(fr.Data, now); ok {
 			s.applyLoad(&l)
 		}
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.askLocked(nil, s.frameLocked(fr, now), now)
+	return s.askLocked(nil, s.handleFrameLocked(fr, now), now)
 }
 
-// frameLocked applies one message. It returns the feed of the message, or nil.
-func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
-	s.noteInputLocked(now)
+// handleFrameLocked applies one message. It returns the publisher's feed, or nil.
+func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
+	s.recordInputLocked(now)
 	if fr.Position > 0 {
 		s.position = fr.Position
 	}
@@ -128,19 +128,18 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 	case source.FrameAnnouncement:
 		a, err := kvevent.DecodeAnnouncement(fr.Data)
 		if err != nil {
-			s.undecodableLocked(err)
+			s.countUndecodableLocked(err)
 			return nil
 		}
-		if s.withoutEvents && !withoutBlocks(&a) {
+		if s.withoutEvents && !stripBlocks(&a) {
 			return nil
 		}
 		if fr.Age > s.silenceTimeout && a.Health != kvevent.HealthGone {
-			// An old announcement proves nothing about now. The snapshot, or a query, tells
-			// what the publisher was.
+			// An old announcement does not show that the publisher is alive.
 			s.counters.Outdated++
 			return nil
 		}
-		f := s.announcementLocked(&a, fr.Source, now.Add(-fr.Age))
+		f := s.handleAnnouncementLocked(&a, fr.Source, now.Add(-fr.Age))
 		if s.notify != nil {
 			s.notify(fr.Source, &a, f != nil)
 		}
@@ -150,18 +149,18 @@ func (s *Set) frameLocked(fr source.Frame, now time.Time) *feed {
 			return nil
 		}
 		if err := s.decoder.Decode(fr.Data, &s.envelope); err != nil {
-			s.undecodableLocked(err)
+			s.countUndecodableLocked(err)
 			return nil
 		}
-		return s.eventsLocked(now)
+		return s.handleEventsLocked(now)
 	case source.FrameDisconnected, source.FrameConnected:
-		s.connectedLocked(fr.Source, fr.Kind == source.FrameConnected, now)
+		s.setConnectedLocked(fr.Source, fr.Kind == source.FrameConnected, now)
 	}
 	return nil
 }
 
-// connectedLocked notes that a source is connected or disconnected.
-func (s *Set) connectedLocked(source int, connected bool, now time.Time) {
+// setConnectedLocked records whether a source is connected.
+func (s *Set) setConnectedLocked(source int, connected bool, now time.Time) {
 	if connected {
 		delete(s.offline, source)
 	} else {
@@ -173,7 +172,7 @@ func (s *Set) connectedLocked(source int, connected bool, now time.Time) {
 				continue
 			}
 			if connected && !f.replayed {
-				f.seen = now // The source was away, not the publisher.
+				f.seenAt = now // the source was disconnected, not the publisher silent
 			}
 			f.replayed = false
 			if f.contribution.counted {
@@ -184,23 +183,23 @@ func (s *Set) connectedLocked(source int, connected bool, now time.Time) {
 	s.refreshLocked()
 }
 
-// undecodableLocked counts a message that cannot be decoded, and logs the first one.
-func (s *Set) undecodableLocked(err error) {
+// countUndecodableLocked counts a message that cannot be decoded, and logs the first one.
+func (s *Set) countUndecodableLocked(err error) {
 	if s.counters.Undecodable++; s.counters.Undecodable == 1 {
 		s.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
 	}
 }
 
-// eventsLocked takes in the events of s.envelope. It returns the feed of their publisher,
-// or nil for a publisher that was not announced.
-func (s *Set) eventsLocked(now time.Time) *feed {
+// handleEventsLocked applies the events of s.envelope. It returns the publisher's feed, or
+// nil for a publisher that was not announced.
+func (s *Set) handleEventsLocked(now time.Time) *feed {
 	s.events.Add(uint64(len(s.envelope.Events)))
 	f := s.feeds[s.envelope.PublisherID]
 	if f == nil {
 		f = s.restored[s.envelope.PublisherID]
 	}
 	if f == nil {
-		// The announcement is still to come. Its ids show how much was missed.
+		// The coming announcement will show which events were missed.
 		s.counters.Unannounced++
 		return nil
 	}
@@ -212,15 +211,15 @@ func (s *Set) eventsLocked(now time.Time) *feed {
 	return f
 }
 
-// announcementLocked applies an announcement. It returns the feed; nil when the feed
-// ended or the publisher is not followed.
-func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.Time) *feed {
-	if s.fencedLocked(a, source, now) {
+// handleAnnouncementLocked applies an announcement. It returns the publisher's feed, or nil
+// when the feed has ended or the publisher is not followed.
+func (s *Set) handleAnnouncementLocked(a *kvevent.Announcement, source int, now time.Time) *feed {
+	if s.handleFencedLocked(a, source, now) {
 		return nil
 	}
 	f := s.feeds[a.PublisherID]
 	if a.Health == kvevent.HealthGone {
-		s.goneLocked(f, a, now)
+		s.handleGoodbyeLocked(f, a, now)
 		return nil
 	}
 	if reason := s.refusalReasonLocked(f, a); reason != "" {
@@ -232,7 +231,7 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 		s.refuseLocked(a, now, err.Error())
 		return nil
 	}
-	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seen.IsZero()
+	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seenAt.IsZero()
 	f.source = source
 	if s.offline[source] {
 		// An old announcement does not show that the cursor is wrong.
@@ -249,22 +248,22 @@ func (s *Set) announcementLocked(a *kvevent.Announcement, source int, now time.T
 	return f
 }
 
-// goneLocked ends the feed of a publisher that says goodbye. f is nil without one.
-func (s *Set) goneLocked(f *feed, a *kvevent.Announcement, now time.Time) {
+// handleGoodbyeLocked ends the feed f of a publisher that says goodbye. f may be nil.
+func (s *Set) handleGoodbyeLocked(f *feed, a *kvevent.Announcement, now time.Time) {
 	if f != nil {
 		s.counters.Gone++
-		s.endLocked(f, "its publisher says goodbye")
+		s.endLocked(f, "the publisher said goodbye")
 		s.fenceLocked(a, now, true)
 		s.refreshLocked()
 	}
 	s.forgetRestoredLocked(s.restored[a.PublisherID])
 }
 
-// feedOfLocked returns the feed for an announcement: f, the publisher's restored feed, or
-// a new one. It ends f when the publisher serves another model now.
+// feedOfLocked returns the feed for an announcement: f, the publisher's restored feed, or a
+// new one. It ends f when the publisher has changed its model.
 func (s *Set) feedOfLocked(f *feed, a *kvevent.Announcement, now time.Time) (*feed, error) {
 	if f != nil && f.model.key != keyOf(a) {
-		s.endLocked(f, fmt.Sprintf("its publisher serves %s now", keyOf(a)))
+		s.endLocked(f, fmt.Sprintf("the publisher serves %s now", keyOf(a)))
 		f = nil
 	}
 	if f == nil {
@@ -276,8 +275,8 @@ func (s *Set) feedOfLocked(f *feed, a *kvevent.Announcement, now time.Time) (*fe
 	return f, nil
 }
 
-// beginLocked makes a feed for a new publisher. It ends and fences the previous
-// publisher of the owner: event ids begin anew. The error says why there is no model.
+// beginLocked adds a feed for a new publisher. It fences the previous publisher of the owner
+// and ends its feed, because event ids begin again. The error says why there is no model.
 func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error) {
 	m, err := s.openModel(a)
 	if err != nil {
@@ -287,7 +286,7 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 		if source.IsRegistered(&previous.announcement) && previous.model != m {
 			s.counters.Displaced++
 		}
-		s.endLocked(previous, "another publisher announces it")
+		s.endLocked(previous, "another publisher announces the owner")
 		s.fenceLocked(&previous.announcement, now, false)
 	}
 	s.forgetRestoredLocked(s.restoredOf[a.Owner])
@@ -300,17 +299,17 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 	return f, nil
 }
 
-// Tick ends the feeds that have been silent for too long and forgets old publishers.
-// It returns the queries to send now.
+// Tick ends the feeds whose publisher fell silent, and forgets old fenced and refused
+// publishers. It returns the queries to send now.
 func (s *Set) Tick(now time.Time) []Query {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteInputLocked(now)
+	s.recordInputLocked(now)
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
-			s.fenceLocked(&f.announcement, f.seen, false)
-			s.endLocked(f, fmt.Sprintf("nothing was heard of it for %v", s.silenceTimeout))
+			s.fenceLocked(&f.announcement, f.seenAt, false)
+			s.endLocked(f, fmt.Sprintf("the publisher was silent for %v", s.silenceTimeout))
 		}
 	}
 	for _, f := range s.restored {
@@ -320,8 +319,7 @@ func (s *Set) Tick(now time.Time) []Query {
 	}
 	s.gate.sweep(now)
 	s.sweepFencedLocked(now)
-	long := func(t time.Time) bool { return now.Sub(t) > 2*s.silenceTimeout }
-	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return long(r.seen) })
+	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return now.Sub(r.seenAt) > 2*s.silenceTimeout })
 	s.refreshLocked()
 	s.retireModelsLocked(now)
 	var due []Query
@@ -331,63 +329,30 @@ func (s *Set) Tick(now time.Time) []Query {
 	return due
 }
 
-// Query is a question to a publisher. Answered takes its answer.
-type Query struct {
-	Publisher uint64
-	Request   kvevent.QueryRequest
-	feed      *feed
-	number    uint64
-}
-
-// maxAsked is how many of the feeds that wait for room may ask after one answer.
-const maxAsked = 4
-
-// Answered applies the answer to a query, or its error, and returns the queries to
-// send now.
-func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Query {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a != nil {
-		s.events.Add(uint64(len(a.Events)))
-	}
-	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
-		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
-			zap.Int("failures", q.feed.failures), zap.Error(err))
-	}
-	s.gate.inFlight--
-	s.gate.settle(ticket{q.feed, q.number})
-	s.recountLocked(q.feed)
-	due := s.askLocked(nil, q.feed, now)
-	// Waiting answers may be smaller than the one that came.
-	for range maxAsked {
-		due = s.askLocked(due, s.gate.next(), now)
-	}
-	return due
-}
-
-// A silent publisher has ended only if the router was listening. Pauses of the process
-// and of a disconnected source do not count. While the transport drops messages,
-// announcements may be among them, so the timeout is longer.
+// Silence ends a publisher only while the router was listening. Pauses of the process and
+// of a disconnected source do not count. While the transport drops messages, it may drop
+// announcements, so the timeout is longer.
 const (
-	// stallLimit is the pause of the router that no longer counts as silence of the
-	// publishers. The router looks ten times a second.
+	// stallLimit is the shortest pause of the router that does not count as silence of the
+	// publishers. The router ticks ten times a second.
 	stallLimit = time.Second
 	// lossyFactor multiplies the timeout while messages are dropped.
 	lossyFactor = 4
 )
 
-// listening is how well the router has been listening.
+// listening records the pauses of the router and the drops of its transport.
 type listening struct {
-	// lastInput is when the router last took in a message or a tick.
+	// lastInput is when the router last handled a message or a tick.
 	lastInput time.Time
-	// dropped is the transport's count of dropped messages, droppedAt when it last grew.
+	// dropped is the transport's count of dropped messages. droppedAt is when the count
+	// last grew.
 	dropped   uint64
 	droppedAt time.Time
 }
 
-// noteInputLocked notes that the router is listening. It adds a pause of the router to
-// the time that publishers have.
-func (s *Set) noteInputLocked(now time.Time) {
+// recordInputLocked records that the router handles a message or a tick. It extends the
+// timeouts of the publishers by a pause of the router.
+func (s *Set) recordInputLocked(now time.Time) {
 	pause := now.Sub(s.lastInput)
 	before := s.lastInput
 	if pause > 0 {
@@ -399,13 +364,13 @@ func (s *Set) noteInputLocked(now time.Time) {
 	s.counters.Stalls++
 	for _, all := range []map[uint64]*feed{s.feeds, s.restored} {
 		for _, f := range all {
-			f.seen = f.seen.Add(pause)
+			f.seenAt = f.seenAt.Add(pause)
 			f.rivalSeen = f.rivalSeen.Add(pause)
 		}
 	}
 }
 
-// NoteDrops notes how many messages the transport has dropped so far.
+// NoteDrops records how many messages the transport has dropped so far.
 func (s *Set) NoteDrops(dropped uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,12 +380,12 @@ func (s *Set) NoteDrops(dropped uint64, now time.Time) {
 	s.dropped = dropped
 }
 
-// silentLocked reports whether a feed has been silent for too long. Silence does not
+// silentLocked reports whether a feed's publisher exceeded its timeout. Silence does not
 // count while the source is disconnected.
 func (s *Set) silentLocked(f *feed, now time.Time) bool {
 	limit := s.silenceTimeout
 	if now.Sub(s.droppedAt) < s.silenceTimeout {
 		limit *= lossyFactor
 	}
-	return !s.offline[f.source] && now.Sub(f.seen) > limit
+	return !s.offline[f.source] && now.Sub(f.seenAt) > limit
 }

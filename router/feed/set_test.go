@@ -21,13 +21,13 @@ func TestFencedPublishersAreBounded(t *testing.T) {
 	if len(s.fenced) != maxFenced || s.counters.Unfenced != 3 {
 		t.Errorf("%d are fenced and %d forgotten, want %d and 3", len(s.fenced), s.counters.Unfenced, maxFenced)
 	}
-	s.sweepFencedLocked(now.Add(keepFenced))
+	s.sweepFencedLocked(now.Add(fencedMaxAge))
 	for _, p := range s.fenced {
 		if p.gone {
 			t.Fatal("one that has said goodbye is still remembered")
 		}
 	}
-	if s.sweepFencedLocked(now.Add(keepFenced + 1)); len(s.fenced) != 0 {
+	if s.sweepFencedLocked(now.Add(fencedMaxAge + 1)); len(s.fenced) != 0 {
 		t.Errorf("%d are still fenced", len(s.fenced))
 	}
 }
@@ -78,7 +78,7 @@ func TestIncompleteFeedsAreNotSaved(t *testing.T) {
 func TestAWorkerOfASnapshotIsNotResurrected(t *testing.T) {
 	s, now := freshFeeds(t), time.Unix(1000, 0)
 	dead := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
-	if taken, err := s.restoreOne(&feedImage{announcement: dead.Meta}, now); !taken || err != nil {
+	if taken, err := s.restoreFeed(&feedImage{announcement: dead.Meta}, now); !taken || err != nil {
 		t.Fatal(taken, err)
 	}
 	old := dead.Announce()
@@ -99,7 +99,7 @@ func TestAWorkerOfASnapshotIsNotResurrected(t *testing.T) {
 func TestASnapshotOfAnEarlierVersionMayHaveNamesThatAreNoText(t *testing.T) {
 	s := freshFeeds(t)
 	image := feedImage{announcement: sourcetest.NewPublisher(12, sourcetest.WorkerOwner(2), 0).Of("b\xff", 4).Meta, cursor: 1}
-	if taken, err := s.restoreOne(&image, time.Now()); err != nil || taken || len(s.models) != 0 {
+	if taken, err := s.restoreFeed(&image, time.Now()); err != nil || taken || len(s.models) != 0 {
 		t.Errorf("taken %t, %v, %d models", taken, err, len(s.models))
 	}
 }

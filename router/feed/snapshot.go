@@ -14,7 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// A snapshot is the feeds of a router, little-endian:
+// A snapshot has the feeds of a router. It is little-endian:
 //
 //	"BYRS", version u16, 0 u16, position u64, CRC-32C u32 of these
 //	for each feed: 1 u8, length u32, announcement, cursor u64,
@@ -24,10 +24,10 @@ import (
 //	    0 u16, CRC-32C u32 of all this
 //	0 u8, feeds u64, CRC-32C u32 of these
 //
-// Position is the stream position of the last message that all feeds had applied. A feed
-// may be ahead of the position, and its blocks ahead of its cursor. Applying the events
-// since then again gives the same blocks. Version 1 had hashes without parents, from
-// which no index can be made: it counts as no snapshot.
+// Position is the stream position of the last message that all feeds have applied. A feed
+// may be ahead of the position, and its blocks ahead of its cursor. Applying the events after
+// the cursor again gives the same blocks. Version 1 had hashes without parents and cannot be
+// restored: it counts as no snapshot.
 const (
 	snapshotMagic   = "BYRS"
 	snapshotVersion = 2
@@ -40,14 +40,14 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errOldSnapshot is wrapped by the errors of snapshots of an earlier version.
+// errOldSnapshot marks a snapshot of an earlier version.
 var errOldSnapshot = fmt.Errorf("%w", source.ErrNoSnapshot)
 
 // feedImage is one feed of a snapshot.
 type feedImage struct {
 	announcement kvevent.Announcement
 	cursor       uint64
-	// events store the owner's blocks, parents before children in each tier.
+	// events are stored events of the owner's blocks, parents before children in each tier.
 	events []kvevent.RouterEvent
 	blocks []kvevent.StoredBlock // the memory behind the events
 }
@@ -55,13 +55,13 @@ type feedImage struct {
 // reset empties the image and keeps its memory.
 func (f *feedImage) reset() { *f = feedImage{events: f.events[:0], blocks: f.blocks[:0]} }
 
-// store adds a stored event. The image only borrows e.
+// store adds a copy of a stored event.
 func (f *feedImage) store(e *kvevent.RouterEvent) {
 	start := len(f.blocks)
 	f.blocks = append(f.blocks, e.Blocks...)
-	kept := *e
-	kept.Blocks = f.blocks[start:len(f.blocks):len(f.blocks)]
-	f.events = append(f.events, kept)
+	copied := *e
+	copied.Blocks = f.blocks[start:len(f.blocks):len(f.blocks)]
+	f.events = append(f.events, copied)
 }
 
 // snapshotWriter writes a snapshot.
@@ -116,7 +116,7 @@ func (s *snapshotWriter) add(f *feedImage) error {
 	return err
 }
 
-// finish writes the end.
+// finish writes the end of the snapshot.
 func (s *snapshotWriter) finish() error {
 	s.buf = append(s.buf[:0], tagEnd)
 	s.buf = binary.LittleEndian.AppendUint64(s.buf, s.feeds)
@@ -125,8 +125,8 @@ func (s *snapshotWriter) finish() error {
 	return err
 }
 
-// snapshotReader reads a snapshot. It checks every length, and allocates no more than
-// what it has read needs.
+// snapshotReader reads a snapshot. It checks every length, and allocates only for bytes that
+// it has read.
 type snapshotReader struct {
 	r        *bufio.Reader
 	sum      uint32
@@ -137,7 +137,7 @@ type snapshotReader struct {
 
 func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	s := &snapshotReader{r: bufio.NewReaderSize(r, maxAnnouncement)}
-	head, err := s.take(16)
+	head, err := s.read(16)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot head: %w", err)
 	}
@@ -146,7 +146,7 @@ func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	}
 	switch v := binary.LittleEndian.Uint16(head[4:]); {
 	case v < snapshotVersion:
-		return nil, fmt.Errorf("%w of version %d, one of %d is of no use", errOldSnapshot, snapshotVersion, v)
+		return nil, fmt.Errorf("%w of version %d, stored is version %d", errOldSnapshot, snapshotVersion, v)
 	case v > snapshotVersion:
 		return nil, fmt.Errorf("snapshot version %d, want %d", v, snapshotVersion)
 	}
@@ -157,18 +157,18 @@ func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	return s, nil
 }
 
-// take reads n bytes, at most 16. They are valid until the next call.
-func (s *snapshotReader) take(n int) ([]byte, error) {
+// read reads n bytes, at most 16, valid until the next call. It adds them to the checksum.
+func (s *snapshotReader) read(n int) ([]byte, error) {
 	b := s.scratch[:n]
 	if _, err := io.ReadFull(s.r, b); err != nil {
-		return nil, cut(err)
+		return nil, unexpectedEOF(err)
 	}
 	s.sum = crc32.Update(s.sum, castagnoli, b)
 	return b, nil
 }
 
-// cut turns an end inside a record into an error.
-func cut(err error) error {
+// unexpectedEOF turns io.EOF, inside a record, into io.ErrUnexpectedEOF.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
@@ -178,7 +178,7 @@ func cut(err error) error {
 // next reads a feed. It returns io.EOF after the last one.
 func (s *snapshotReader) next() (*feedImage, error) {
 	s.sum = 0
-	tag, err := s.take(1)
+	tag, err := s.read(1)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot after %d feeds: %w", s.feeds, err)
 	}
@@ -204,20 +204,22 @@ func (s *snapshotReader) next() (*feedImage, error) {
 	return f, nil
 }
 
+// end reads the number of feeds and compares it.
 func (s *snapshotReader) end() error {
-	b, err := s.take(8)
+	b, err := s.read(8)
 	if err != nil {
 		return err
 	}
 	if n := binary.LittleEndian.Uint64(b); n != s.feeds {
-		return fmt.Errorf("it ends after %d feeds, want %d", s.feeds, n)
+		return fmt.Errorf("snapshot ends after %d feeds, want %d", s.feeds, n)
 	}
 	return nil
 }
 
+// checkSum reads a CRC and compares it with the bytes read since the last one.
 func (s *snapshotReader) checkSum() error {
 	sum := s.sum
-	b, err := s.take(4)
+	b, err := s.read(4)
 	if err != nil {
 		return err
 	}
@@ -227,8 +229,9 @@ func (s *snapshotReader) checkSum() error {
 	return nil
 }
 
+// feed reads one feed.
 func (s *snapshotReader) feed() (*feedImage, error) {
-	b, err := s.take(4)
+	b, err := s.read(4)
 	if err != nil {
 		return nil, err
 	}
@@ -238,14 +241,14 @@ func (s *snapshotReader) feed() (*feedImage, error) {
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(s.r, text); err != nil {
-		return nil, cut(err)
+		return nil, unexpectedEOF(err)
 	}
 	s.sum = crc32.Update(s.sum, castagnoli, text)
 	f := new(feedImage)
 	if f.announcement, err = kvevent.DecodeAnnouncement(text); err != nil {
 		return nil, err
 	}
-	if b, err = s.take(8); err != nil {
+	if b, err = s.read(8); err != nil {
 		return nil, err
 	}
 	f.cursor = binary.LittleEndian.Uint64(b)
@@ -292,27 +295,27 @@ func appendRun(dst []byte, e *kvevent.RouterEvent) []byte {
 
 // isChain reports whether the hashes follow from the parent and the LocalHashes.
 func isChain(e *kvevent.RouterEvent) bool {
-	above, inside := e.Parent, e.HasParent
+	parent, hasParent := e.Parent, e.HasParent
 	for _, b := range e.Blocks {
-		if b.Hash != chain(above, inside, b.Local) {
+		if b.Hash != chain(parent, hasParent, b.Local) {
 			return false
 		}
-		above, inside = b.Hash, true
+		parent, hasParent = b.Hash, true
 	}
 	return true
 }
 
-// chain returns the hash of a block below a parent, or of a first block.
-func chain(above kv.SequenceHash, inside bool, local kv.LocalHash) kv.SequenceHash {
-	if inside {
-		return kv.Chain(above, local)
+// chain returns the hash of a block with a parent, or of a first block.
+func chain(parent kv.SequenceHash, hasParent bool, local kv.LocalHash) kv.SequenceHash {
+	if hasParent {
+		return kv.Chain(parent, local)
 	}
 	return kv.SequenceHash(local)
 }
 
-// run reads a run into f; false at the end of the feed.
+// run reads a run into f. It returns false at the end of the feed.
 func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
-	b, err := s.take(2)
+	b, err := s.read(2)
 	if err != nil {
 		return false, err
 	}
@@ -320,7 +323,7 @@ func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
 	if n == 0 {
 		return false, nil
 	}
-	if b, err = s.take(1); err != nil {
+	if b, err = s.read(1); err != nil {
 		return false, err
 	}
 	flags := b[0]
@@ -332,7 +335,7 @@ func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
 		return false, fmt.Errorf("run of %d blocks with flags %#x, want at most %d in a tier below %d", n, flags, maxRun, kv.NumTiers)
 	}
 	if e.HasParent {
-		if b, err = s.take(8); err != nil {
+		if b, err = s.read(8); err != nil {
 			return false, err
 		}
 		e.Parent = kv.SequenceHash(binary.LittleEndian.Uint64(b))
@@ -346,22 +349,22 @@ func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
 
 // blocks reads the blocks of a run.
 func (s *snapshotReader) blocks(e *kvevent.RouterEvent, n int, hashes bool) error {
-	above, inside := e.Parent, e.HasParent
+	parent, hasParent := e.Parent, e.HasParent
 	for range n {
-		b, err := s.take(8)
+		b, err := s.read(8)
 		if err != nil {
 			return err
 		}
 		local := kv.LocalHash(binary.LittleEndian.Uint64(b))
-		hash := chain(above, inside, local)
+		hash := chain(parent, hasParent, local)
 		if hashes {
-			if b, err = s.take(8); err != nil {
+			if b, err = s.read(8); err != nil {
 				return err
 			}
 			hash = kv.SequenceHash(binary.LittleEndian.Uint64(b))
 		}
 		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: hash, Local: local})
-		above, inside = hash, true
+		parent, hasParent = hash, true
 	}
 	return nil
 }

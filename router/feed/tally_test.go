@@ -69,7 +69,7 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 				set.mu.Lock()
 				defer set.mu.Unlock()
 				a := drawnAnnouncement(t, publisher.Draw(t, "publisher"))
-				set.announcementLocked(&a, rapid.IntRange(0, 1).Draw(t, "source"), now)
+				set.handleAnnouncementLocked(&a, rapid.IntRange(0, 1).Draw(t, "source"), now)
 			},
 			"event": func(t *rapid.T) {
 				set.mu.Lock()
@@ -80,7 +80,7 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 					e.Owner = f.owner()
 				}
 				set.envelope = kvevent.Envelope{PublisherID: id, Events: []kvevent.RouterEvent{e}}
-				set.eventsLocked(now)
+				set.handleEventsLocked(now)
 			},
 			"answer": func(t *rapid.T) {
 				if len(due) == 0 {
@@ -156,13 +156,13 @@ func BenchmarkAnnouncementsThatChangeTheView(b *testing.B) {
 			for i := range workers {
 				a = kvevent.Announcement{PublisherID: uint64(i + 1), Owner: kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(i + 1)}),
 					Model: "m", BlockSize: 16, Health: kvevent.HealthExact}
-				set.announcementLocked(&a, 0, now)
+				set.handleAnnouncementLocked(&a, 0, now)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, health := range []kvevent.Health{kvevent.HealthDegraded, kvevent.HealthExact} {
 					a.Health = health
-					set.announcementLocked(&a, 0, now)
+					set.handleAnnouncementLocked(&a, 0, now)
 				}
 			}
 		})

@@ -9,22 +9,22 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Quality says how much a decision knew.
+// Quality says how well the index of a decision matches the candidates' blocks.
 type Quality string
 
 const (
-	// Exact: the index equals what every candidate holds.
+	// Exact says that the index has the blocks of every candidate.
 	Exact Quality = "exact"
-	// Degraded: the index lacks something of at least one candidate. The router repairs
-	// it, unless the index has no room.
+	// Degraded says that blocks of at least one candidate are missing or stale. The router
+	// repairs them, unless the index has no room.
 	Degraded Quality = "degraded"
-	// Fallback: the decision knew nothing of what workers hold.
+	// Fallback says that the index has the blocks of no candidate.
 	Fallback Quality = "fallback"
 )
 
-// View is what a decision needs to know of a model's workers.
+// View describes a model's workers to a decision.
 type View struct {
-	// Workers counts the workers, Published the ones with a publisher.
+	// Workers counts the workers. Published counts the workers with a publisher.
 	Workers, Published int
 	// Pairs is true while most workers hash pairs of tokens. Kept is true for a model
 	// that is never retired.
@@ -58,7 +58,7 @@ type Worker struct {
 	Namespace kv.NamespaceID
 	Model     string
 	BlockSize uint32
-	// Card is what the worker's announcement says besides. Card.Source says who announced it.
+	// Card is the worker's announced card. Card.Source says where the worker comes from.
 	Card kvevent.ModelCard
 	// Quality is Exact or Degraded.
 	Quality Quality
@@ -90,21 +90,22 @@ type State struct {
 	PublisherID uint64
 	Owner       kv.Owner
 	Pool        uint64
-	// Cursor is the id of the last applied event, Announced the id of the publisher's
-	// last event in its last announcement.
+	// Cursor is the id of the last applied event. Announced is the id of the last announced
+	// event.
 	Cursor, Announced uint64
-	// Health is the publisher's, or HealthDegraded while the feed lacks something.
+	// Health is HealthExact while the feed and its publisher are exact, else
+	// HealthDegraded.
 	Health kvevent.Health
 	// DigestOK is false while the blocks differ from the publisher's.
 	DigestOK bool
-	// Lost is how many (block, tier) pairs of the publisher the index does not hold.
+	// Lost is how many (block, tier) pairs of the publisher the index lacks.
 	Lost uint64
-	// Rival is another publisher that announces the same owner now, 0 for none.
+	// Rival is the fenced publisher that still announces the same owner, 0 for none.
 	Rival    uint64
 	Counters Counters
 }
 
-// States returns the feeds, ordered by owner.
+// States returns the state of every feed, ordered by owner.
 func (s *Set) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,22 +125,22 @@ func (s *Set) States() []State {
 	return out
 }
 
-// Counters count what happened to the stream of a publisher. The metric names follow
+// Counters count the events and repairs of a publisher's stream. The metric names follow
 // "blockyard_router_".
 type Counters struct {
 	Applied             uint64 `metric:"events_applied" help:"Events applied to the index."`
-	Stale               uint64 `metric:"events_stale" help:"Events at or below the cursor, which the index already had."`
+	Stale               uint64 `metric:"events_stale" help:"Events at or below the cursor, already applied."`
 	Unstored            uint64 `metric:"events_unstored" help:"Events that the index had no room for."`
 	Foreign             uint64 `metric:"events_foreign" help:"Events of another owner than their publisher's."`
-	Overflowed          uint64 `metric:"events_overflowed" help:"Events that did not fit the queue of a recovering feed; the feed asks for them later."`
+	Overflowed          uint64 `metric:"events_overflowed" help:"Events dropped from the full queue of a recovering feed; the feed queries for them later."`
 	Gaps                uint64 `metric:"gaps" help:"Gaps found in the ids of events."`
-	GapsRepaired        uint64 `metric:"gaps_repaired" help:"Gaps in the ids of events that were repaired."`
-	Divergences         uint64 `metric:"divergences" help:"Digests that differed with no event missing."`
+	GapsRepaired        uint64 `metric:"gaps_repaired" help:"Gaps in the ids of events repaired."`
+	Divergences         uint64 `metric:"divergences" help:"Digests that differed without a missing event."`
 	DivergencesRepaired uint64 `metric:"repairs" help:"Divergences repaired by a dump."`
-	Queries             uint64 `metric:"queries" help:"Questions to publishers."`
-	QueryFailures       uint64 `metric:"query_failures" help:"Questions without a usable answer."`
-	Dumps               uint64 `metric:"dumps" help:"Answers with everything that the owner held."`
-	CutDumps            uint64 `metric:"dumps_cut" help:"Dumps that broke off; the feed asks for the rest."`
+	Queries             uint64 `metric:"queries" help:"Queries to publishers."`
+	QueryFailures       uint64 `metric:"query_failures" help:"Queries without a usable answer."`
+	Dumps               uint64 `metric:"dumps" help:"Answers with all blocks of the owner."`
+	CutDumps            uint64 `metric:"dumps_cut" help:"Interrupted dumps; the feed queries for the rest."`
 	Refills             uint64 `metric:"refills" help:"Dumps that restored blocks after the index had room again."`
 }
 
@@ -148,20 +149,20 @@ type Counters struct {
 type Stats struct {
 	Feeds      int `metric:"feeds" help:"Publishers that the router follows."`
 	ExactFeeds int `metric:"feeds_exact" help:"Publishers whose blocks are exact."`
-	Ambiguous  int `metric:"owners_ambiguous" help:"Owners that two publishers speak for."`
+	Ambiguous  int `metric:"owners_ambiguous" help:"Owners with two live publishers."`
 	Counters
 	Undecodable uint64 `metric:"messages_undecodable" help:"Messages of unknown form."`
-	Unannounced uint64 `metric:"messages_unannounced" help:"Messages of publishers that were not announced yet."`
-	Outdated    uint64 `metric:"announcements_outdated" help:"Announcements of a stream that were older than the feed timeout."`
-	Stalls      uint64 `metric:"stalls" help:"Pauses of a second or more in which the router applied nothing."`
-	Contests    uint64 `metric:"owner_contests" help:"Owners for which a second publisher was heard."`
-	Unfenced    uint64 `metric:"publishers_unfenced" help:"Fenced publishers that were forgotten for lack of room."`
-	Refused     uint64 `metric:"publishers_refused" help:"Publishers that were not accepted."`
+	Unannounced uint64 `metric:"messages_unannounced" help:"Messages of unannounced publishers."`
+	Outdated    uint64 `metric:"announcements_outdated" help:"Announcements of a stream older than the feed timeout."`
+	Stalls      uint64 `metric:"stalls" help:"Pauses of the router of a second or more."`
+	Contests    uint64 `metric:"owner_contests" help:"Owners that got a second live publisher."`
+	Unfenced    uint64 `metric:"publishers_unfenced" help:"Fenced publishers forgotten for lack of room."`
+	Refused     uint64 `metric:"publishers_refused" help:"Publishers refused."`
 	Fenced      uint64 `metric:"publishers_fenced" help:"Announcements of fenced publishers."`
 	Expired     uint64 `metric:"owners_expired" help:"Owners that fell silent."`
 	Gone        uint64 `metric:"owners_gone" help:"Owners that said goodbye."`
-	Resumed     uint64 `metric:"owners_resumed" help:"Owners of a snapshot whose publisher came back."`
-	Displaced   uint64 `metric:"registered_displaced" help:"Registered workers that contradicted a publisher."`
+	Resumed     uint64 `metric:"owners_resumed" help:"Owners of a snapshot whose publisher announced itself."`
+	Displaced   uint64 `metric:"registered_displaced" help:"Registered workers replaced by a publisher of another model."`
 }
 
 // Stats returns the gauges and counters.
@@ -182,39 +183,40 @@ func (s *Set) Stats() Stats {
 	return out
 }
 
-// contribution is what a tally counts for one feed. The zero value counts nothing.
+// contribution is one feed's part of a tally. The zero value counts nothing.
 type contribution struct {
 	counted bool
 	worker  bool
 	// pool is a pool's own id, or the id of a worker's pool; 0 for none.
 	pool uint64
-	// exact is true while nothing is missing. reported is true once the blocks have been
-	// complete, for publishers that tell of blocks.
+	// exact is true while the feed is exact. reported is true once the blocks have been
+	// complete, for publishers that report blocks.
 	exact, reported bool
-	// registered is true for a worker without a publisher, pairs for a worker whose
+	// registered is true for a worker without a publisher. pairs is true for a worker whose
 	// engine hashes pairs of tokens.
 	registered, pairs bool
 }
 
-// tally sums up the feeds of a model. One feed's change updates the sum in constant
-// time, however many workers there are.
+// tally sums up the feeds of a model. The change of one feed updates the sum in constant
+// time.
 type tally struct {
-	// workers counts the workers, incomplete the ones of whose blocks, or pool's blocks,
-	// something is missing. reported counts workers and used pools that have been complete.
+	// workers counts the workers. incomplete counts the workers that are not exact or whose
+	// pool is not exact. reported counts workers and used pools that have been complete.
 	workers, incomplete, reported int
-	// published counts workers with a publisher, pairs workers whose engine hashes pairs
-	// of tokens.
+	// published counts workers with a publisher. pairs counts workers whose engine hashes
+	// pairs of tokens.
 	published, pairs int
 	pools            map[uint64]poolTally
 }
 
-// poolTally is a pool and its workers. exactMembers counts the workers whose own blocks
-// are complete.
+// poolTally counts a pool's workers. exactMembers counts the workers whose own feed is
+// exact. exact and reported are the contribution of the pool.
 type poolTally struct {
 	members, exactMembers int
 	exact, reported       bool
 }
 
+// incomplete returns how many workers of the pool are incomplete.
 func (p *poolTally) incomplete() int {
 	if p.exact {
 		return p.members - p.exactMembers
@@ -232,50 +234,51 @@ func (p *poolTally) inUse() int {
 
 func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
-// add counts a feed n times; -1 takes it out again.
-func (t *tally) add(s contribution, n int) {
-	if !s.counted {
+// add adds a contribution n times: 1 adds it, -1 subtracts it.
+func (t *tally) add(c contribution, n int) {
+	if !c.counted {
 		return
 	}
-	if s.worker {
+	if c.worker {
 		t.workers += n
-		if !s.registered {
+		if !c.registered {
 			t.published += n
 		}
-		if s.pairs {
+		if c.pairs {
 			t.pairs += n
 		}
-		if s.reported {
+		if c.reported {
 			t.reported += n
 		}
-		if s.pool == 0 {
-			if !s.exact {
+		if c.pool == 0 {
+			if !c.exact {
 				t.incomplete += n
 			}
 			return
 		}
 	}
-	t.addToPool(s, n)
+	t.addToPool(c, n)
 }
 
-func (t *tally) addToPool(s contribution, n int) {
-	p := t.pools[s.pool]
+// addToPool adds the contribution of a pool, or of a worker with a pool, n times.
+func (t *tally) addToPool(c contribution, n int) {
+	p := t.pools[c.pool]
 	t.incomplete -= p.incomplete()
 	t.reported -= p.inUse()
-	if s.worker {
+	if c.worker {
 		p.members += n
-		if s.exact {
+		if c.exact {
 			p.exactMembers += n
 		}
 	} else {
-		p.exact, p.reported = n > 0 && s.exact, n > 0 && s.reported
+		p.exact, p.reported = n > 0 && c.exact, n > 0 && c.reported
 	}
 	t.incomplete += p.incomplete()
 	t.reported += p.inUse()
 	if p == (poolTally{}) {
-		delete(t.pools, s.pool)
+		delete(t.pools, c.pool)
 	} else {
-		t.pools[s.pool] = p
+		t.pools[c.pool] = p
 	}
 }
 
@@ -291,14 +294,15 @@ func (t *tally) view() View {
 	return v
 }
 
-// countLocked updates what the tally counts for a feed of s.feeds.
+// countLocked replaces the contribution of f, a feed of s.feeds, in the tally of its model. The
+// model's View is made from the tally.
 func (s *Set) countLocked(f *feed) {
 	a := &f.announcement
 	now := contribution{
 		counted: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
 		reported: f.synced && !a.Card.Silent, registered: source.IsRegistered(a), pairs: a.Card.Eagle,
 	}
-	if !now.worker {
+	if !now.worker { // the owner is a pool, and announces no pool of its own
 		now.pool = a.Owner.ID
 	}
 	if now == f.contribution {
@@ -309,8 +313,8 @@ func (s *Set) countLocked(f *feed) {
 	f.contribution = now
 }
 
-// recountLocked updates the tally and publishes a new view. Feeds that ended, or wait
-// for their publisher, do not count.
+// recountLocked updates the tally and publishes a changed view. Feeds that have ended, and
+// restored feeds, do not count.
 func (s *Set) recountLocked(f *feed) {
 	if f.contribution.counted {
 		s.countLocked(f)
@@ -318,7 +322,7 @@ func (s *Set) recountLocked(f *feed) {
 	}
 }
 
-// uncountLocked takes a feed out of the tally.
+// uncountLocked removes the contribution of a feed from the tally.
 func (s *Set) uncountLocked(f *feed) {
 	f.model.tally.add(f.contribution, -1)
 	f.contribution = contribution{}

@@ -92,7 +92,7 @@ func (x *Index) advanceClock() bool {
 	if x.clockHand >= x.runs.Unused {
 		return false
 	}
-	h, s := x.runs.Head(x.clockHand), x.runs.Side(x.clockHand)
+	h, s := x.runs.Head(x.clockHand), x.runs.WriterState(x.clockHand)
 	if !s.Live || s.StandIn || s.FirstChild != runs.None || x.clockHand == x.protected {
 		return false
 	}
@@ -135,7 +135,7 @@ func (x *Index) newRun() runs.ID {
 		})
 	}
 	if r != runs.None {
-		x.runs.Side(r).Listed = x.dense
+		x.runs.WriterState(r).Listed = x.dense
 	}
 	return r
 }
@@ -202,7 +202,7 @@ func (x *Index) evictRun(r runs.ID) {
 			continue
 		}
 		slot.Store(0)
-		x.runs.Side(r).EntryCount--
+		x.runs.WriterState(r).EntryCount--
 		if o := x.owners[e.owner()]; !o.gone {
 			x.evictEntry(o, r, e.tier(), e.lo(), e.hi())
 			o.entries--

@@ -107,9 +107,11 @@ func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint3
 }
 
 // hits appends to dst the hits of every member that has a block of the prompt, ordered by
-// member number.
+// member number. It clears c.members for the next prompt.
 func (c *coverage) hits(dst []Hit) []Hit {
 	c.gather()
+	// With Continuation, add keeps device blocks in ownerCoverage.device. So without spans only
+	// devices have blocks, and nothing needs sorting.
 	if len(c.spans) == 0 && c.reading == Continuation {
 		return c.deviceHits(dst)
 	}

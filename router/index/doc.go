@@ -12,7 +12,7 @@
 //
 // Guarantees: membership is a set for each owner and tier, so that an event applied
 // twice changes nothing. Replace, Cleared and RemoveOwner are one step for readers.
-// Digest covers everything that an owner holds according to its events, stored here or not.
+// Digest covers all blocks of an owner according to its events, stored here or lost.
 // While Lost is not 0, a difference to the owner's own digest proves nothing:
 // only the sum of lost blocks is known.
 //

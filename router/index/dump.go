@@ -12,7 +12,7 @@ import (
 // maxDumpBlocks is the most blocks in one event of a dump.
 const maxDumpBlocks = 4096
 
-// Dump visits what every owner holds, ordered by owner, as DumpOwner does. Two
+// Dump visits the blocks of every owner, ordered by owner, as DumpOwner does. Two
 // owners may be seen at different moments.
 func (x *Index) Dump(visit func(e *kvevent.RouterEvent) bool) {
 	x.mu.Lock()
@@ -29,9 +29,9 @@ func (x *Index) Dump(visit func(e *kvevent.RouterEvent) bool) {
 	}
 }
 
-// DumpOwner visits what one owner held at one moment, as stored events with ids
+// DumpOwner visits the blocks of one owner at one moment, as stored events with ids
 // from 1. The order is tier by tier, parents before children, siblings by hash,
-// with as few events as branches allow. The events depend only on what is held, so
+// with as few events as branches allow. The events depend only on the blocks, so
 // a dump applied to an empty index gives the same dump. The event is valid until
 // visit returns. visit may use the index, and ends the dump by returning false.
 func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) {
@@ -40,9 +40,9 @@ func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 
 func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) bool {
 	e := kvevent.RouterEvent{Owner: who, Kind: kvevent.Stored}
-	for t, held := range x.heldBy(who) {
+	for t, strips := range x.stripsOf(who) {
 		e.Tier = kv.Tier(t)
-		f := newForest(held)
+		f := newForest(strips)
 		if !f.walk(&e, visit) {
 			return false
 		}
@@ -50,7 +50,7 @@ func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 	return true
 }
 
-// strip is an unbroken row of blocks of one run that an owner holds.
+// strip is an unbroken row of an owner's blocks in one run.
 type strip struct {
 	first  runs.Place
 	blocks []kvevent.StoredBlock
@@ -61,18 +61,18 @@ type strip struct {
 	hasParent  bool
 }
 
-// heldBy copies what an owner holds, by tier, in the order of runs.
-func (x *Index) heldBy(who kv.Owner) (held [kv.NumTiers][]strip) {
+// stripsOf copies the blocks of an owner, by tier, in the order of runs.
+func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	id, ok := x.ids[who]
 	if !ok {
-		return held
+		return strips
 	}
 	list := slices.Clone(x.owners[id].runs)
 	slices.Sort(list)
 	for _, r := range slices.Compact(list) {
-		if !x.runs.Side(r).Live {
+		if !x.runs.WriterState(r).Live {
 			continue
 		}
 		var masks [kv.NumTiers]runs.Mask
@@ -85,11 +85,11 @@ func (x *Index) heldBy(who kv.Owner) (held [kv.NumTiers][]strip) {
 		for t := range masks {
 			for !masks[t].Empty() {
 				lo, hi := masks[t].PopSpan()
-				held[t] = append(held[t], x.strip(r, lo, hi))
+				strips[t] = append(strips[t], x.strip(r, lo, hi))
 			}
 		}
 	}
-	return held
+	return strips
 }
 
 func (x *Index) strip(r runs.ID, lo, hi int) strip {
@@ -108,7 +108,7 @@ func (x *Index) strip(r runs.ID, lo, hi int) strip {
 	return s
 }
 
-// forest is what an owner holds in one tier, as trees of pieces. A piece is a strip
+// forest has the blocks of an owner in one tier, as trees of pieces. A piece is a strip
 // that ends where another piece branches off.
 type forest struct {
 	pieces []piece
@@ -202,7 +202,7 @@ const (
 	walkScan = 4096
 )
 
-// Walk visits what owners hold as stored events with ids from 0, parents before
+// Walk visits the blocks of all owners as stored events with ids from 0, parents before
 // children. There is one event for each unbroken row of blocks that an owner holds
 // in one tier of a run. The event is valid until visit returns. visit may use the
 // index, and ends the walk by returning false.
@@ -278,7 +278,7 @@ func (w *walker) copySome() bool {
 // begin makes a run and its unvisited ancestors pending.
 func (w *walker) begin(r runs.ID) {
 	x := w.x
-	for r > runs.Root && x.runs.Side(r).Live && !x.runs.Side(r).StandIn {
+	for r > runs.Root && x.runs.WriterState(r).Live && !x.runs.WriterState(r).StandIn {
 		for int(r>>6) >= len(w.begun) {
 			w.begun = append(w.begun, 0)
 		}
@@ -293,10 +293,10 @@ func (w *walker) begin(r runs.ID) {
 }
 
 // copyRun copies the blocks of run r to w.runs and its entries to w.rows, ordered by position.
-// The caller holds the index's lock.
+// The caller has locked the index.
 func (w *walker) copyRun(r runs.ID) {
 	x := w.x
-	if s := x.runs.Side(r); !s.Live || s.StandIn {
+	if s := x.runs.WriterState(r); !s.Live || s.StandIn {
 		return // The run was freed while the lock was released.
 	}
 	h := x.runs.Head(r)

@@ -12,7 +12,7 @@ import (
 // tiers or holes in a run has several entries. Zero is a free slot.
 //
 // A reader looks at the slots of a run once, from first to last. The reader must see every
-// block that is held all the time. So a block only moves to an entry in a later slot.
+// block that its owner never removed. So a block only moves to an entry in a later slot.
 type entry uint64
 
 func newEntry(o ownerID, t kv.Tier, lo, hi int) entry { return key(o, t) | entry(lo)<<8 | entry(hi) }
@@ -27,7 +27,7 @@ func (e entry) lo() int         { return int(e >> 8 & 0xff) }
 func (e entry) hi() int         { return int(e & 0xff) }
 func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
-// survey is what one owner holds of a run in one tier, and which entries say so.
+// survey has the blocks of one owner in a run and a tier, and the entries that say so.
 type survey struct {
 	have runs.Mask
 	// left is the entry that ends where a span begins, right the entry that begins
@@ -68,7 +68,7 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover adds the blocks lo..hi-1 of a run to what an owner holds in tier t, and returns the
+// cover adds the blocks lo..hi-1 of a run to an owner in tier t, and returns the
 // number of these blocks that the owner held already.
 func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
@@ -95,7 +95,7 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 		}
 		last.Store(whole)
 		first.Store(0)
-		x.runs.Side(r).EntryCount--
+		x.runs.WriterState(r).EntryCount--
 		o.entries--
 	case s.left != nil:
 		s.left.Store(grown(entry(s.left.Load()).lo(), hi))
@@ -116,14 +116,14 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 // only one in this run.
 func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
-	x.runs.Side(r).EntryCount++
+	x.runs.WriterState(r).EntryCount++
 	o.entries++
 	if first {
 		x.noteRun(o, r)
 	}
 }
 
-// uncover removes a set of blocks of a run from what an owner holds in tier t, and returns
+// uncover removes a set of blocks of a run from an owner in tier t, and returns
 // the blocks of the set that the owner held.
 func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
@@ -159,7 +159,7 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
-		x.runs.Side(r).EntryCount--
+		x.runs.WriterState(r).EntryCount--
 		o.entries--
 		return
 	}
@@ -209,6 +209,6 @@ func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 			n++
 		}
 	}
-	x.runs.Side(r).EntryCount -= int32(n)
+	x.runs.WriterState(r).EntryCount -= int32(n)
 	return n
 }

@@ -8,7 +8,7 @@ import (
 // enterHint enters the block of a hint into the directory. An owner calls enterHint before
 // the owner gives the hint up, because no hint leads to the block afterwards.
 func (x *Index) enterHint(h hint) {
-	if x.runs.Holds(h.Place, h.hash) {
+	if x.runs.HasHash(h.Place, h.hash) {
 		x.mark(h.Place, h.hash)
 	}
 }
@@ -16,10 +16,10 @@ func (x *Index) enterHint(h hint) {
 // find returns the block with hash h. It looks first where o most likely has the block. ok
 // is false when the index does not have the block.
 func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
-	if x.runs.Holds(o.stored.Place, h) {
+	if x.runs.HasHash(o.stored.Place, h) {
 		return o.stored.Place, true
 	}
-	if x.runs.Holds(o.removed.Place, h) {
+	if x.runs.HasHash(o.removed.Place, h) {
 		return o.removed.Place, true
 	}
 	p, ok = x.directory.Lookup(x.runs, h)
@@ -56,7 +56,7 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
 	found := runs.Place{}
-	look := func(r runs.ID, hd *runs.Head, s *runs.Side) bool {
+	look := func(r runs.ID, hd *runs.Head, s *runs.WriterState) bool {
 		st := hd.Storage()
 		if !s.Live || s.Listed || st.Blocks() == 0 {
 			return true
@@ -68,7 +68,7 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 		return found.Run == runs.None
 	}
 	for i := len(o.runs) - 1; i >= 0 && found.Run == runs.None; i-- {
-		look(o.runs[i], x.runs.Head(o.runs[i]), x.runs.Side(o.runs[i]))
+		look(o.runs[i], x.runs.Head(o.runs[i]), x.runs.WriterState(o.runs[i]))
 	}
 	if found.Run == runs.None {
 		x.runs.All(look)
@@ -132,7 +132,7 @@ func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	c := &x.search
 	if !found {
 		c.scanned += x.resident
-	} else if s := x.runs.Side(p.Run); !s.Marks.Has(p.Pos) {
+	} else if s := x.runs.WriterState(p.Run); !s.Marks.Has(p.Pos) {
 		c.scanned += int(o.pairs)
 		s.Marks.Set(p.Pos)
 	}
@@ -165,7 +165,7 @@ func (x *Index) listNextRuns() {
 		return
 	}
 	for end := min(x.nextUnlisted+listRuns, x.runs.Unused); x.nextUnlisted < end; x.nextUnlisted++ {
-		s := x.runs.Side(x.nextUnlisted)
+		s := x.runs.WriterState(x.nextUnlisted)
 		if !s.Live || s.Listed {
 			continue
 		}
@@ -187,7 +187,7 @@ func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
 	x.dense, x.nextUnlisted = false, runs.None
 	x.directory = runs.NewDirectory(0)
-	x.runs.All(func(r runs.ID, h *runs.Head, side *runs.Side) bool {
+	x.runs.All(func(r runs.ID, h *runs.Head, side *runs.WriterState) bool {
 		side.Listed = false
 		if s := h.Storage(); s.Blocks() > 0 {
 			hashes := x.arena.Hashes(s)
@@ -204,7 +204,7 @@ func (x *Index) makeSparse() {
 // mark enters the block at p with hash h into the directory, dense or sparse, because no
 // neighbour leads to the block.
 func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
-	s := x.runs.Side(p.Run)
+	s := x.runs.WriterState(p.Run)
 	if s.Marks.Has(p.Pos) {
 		return
 	}
@@ -218,7 +218,7 @@ func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 // enlist enters the blocks of a run from position lo on into the directory, if the
 // directory has all earlier blocks of the run.
 func (x *Index) enlist(r runs.ID, lo int) {
-	if !x.runs.Side(r).Listed {
+	if !x.runs.WriterState(r).Listed {
 		return
 	}
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
@@ -233,7 +233,7 @@ func (x *Index) enlist(r runs.ID, lo int) {
 
 // unmark removes the blocks of a run from position lo on from the directory.
 func (x *Index) unmark(r runs.ID, lo int) {
-	s := x.runs.Side(r)
+	s := x.runs.WriterState(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	gone := s.Marks.And(runs.Span(lo, runs.MaxBlocks))
 	if s.Listed {

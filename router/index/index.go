@@ -107,7 +107,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 			return err
 		}
 		x.store(o, e)
-		o.publishHeld()
+		o.publishTotal()
 		x.forgetIfUnused(o)
 	case kvevent.Removed:
 		// An unknown owner holds nothing. open would add that owner.
@@ -117,7 +117,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		}
 		o, _ := x.open(e.Owner) // a known owner opens without error
 		x.remove(o, e.Tier, e.Removed)
-		o.publishHeld()
+		o.publishTotal()
 		x.forgetIfUnused(o)
 	}
 	x.maintain()
@@ -130,7 +130,7 @@ const limboBatch = 16
 
 // maintain does a bounded part of the work that changes leave behind. It shrinks runs,
 // fills a directory that becomes dense, sweeps retired owners, frees retired memory and
-// evicts. The caller holds x.mu.
+// evicts. The caller has locked x.mu.
 func (x *Index) maintain() {
 	x.shrinkSome()
 	x.listNextRuns()
@@ -161,7 +161,7 @@ func check(e *kvevent.RouterEvent) error {
 // hashAt returns the sequence hash of the block at p. For a stand-in hashAt returns the
 // hash of the unknown parent, and for the root 0.
 func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
-	if s := x.runs.Side(p.Run); s.StandIn {
+	if s := x.runs.WriterState(p.Run); s.StandIn {
 		return x.orphans.hashOf[p.Run]
 	}
 	if s := x.runs.Head(p.Run).Storage(); p.Pos < s.Blocks() {
@@ -222,7 +222,7 @@ func (o Options) withDefaults() Options {
 // counts the refusals.
 var ErrFull = errors.New("index is full")
 
-// Replace makes events everything that an owner holds. All events are stores of that owner,
+// Replace replaces all blocks of an owner by the blocks of events. All events are stores of that owner,
 // in any order. Readers see the old blocks until one moment and the new blocks from then on.
 // The error is ErrFull or names the invalid field, and then nothing has changed.
 func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
@@ -249,7 +249,7 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	}
 	x.replacing = false
 	x.dropParked()
-	fresh.publishHeld()
+	fresh.publishTotal()
 	x.replaceOwner(old, fresh)
 	x.maintain()
 	return nil
@@ -269,7 +269,7 @@ type Stats struct {
 	Bytes   int64 `metric:"index_bytes" help:"Memory of the index, in bytes."`
 	Idle    int64 `metric:"index_idle_bytes" help:"Part of the index's memory that is free for new blocks."`
 	Limbo   int64 `metric:"index_limbo_bytes" help:"Part of the index's memory that waits for readers to finish."`
-	LostNow int   `metric:"index_lost" help:"Triples that owners hold and that the index has no room for."`
+	LostNow int   `metric:"index_lost" help:"Triples of owner, block and tier that the index has no room for."`
 	Dense   bool  `metric:"index_dense" help:"1 while the index finds every block by its hash."`
 	Counts
 }
@@ -376,18 +376,18 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	return 0, 0
 }
 
-// Held returns the number of (block, tier) pairs that events gave a worker itself, lost
-// pairs included and the worker's pool excluded. The worker is member number n of list m.
-// m may be a list of this index or of another index. Held returns 0 for a worker that is
-// no member here. Held takes no lock.
+// Held returns the number of (block, tier) pairs of a worker according to its events. The
+// number includes lost pairs and excludes the pairs of the worker's pool. The worker is
+// member number n of list m, which may be a list of another index. Held returns 0 for a
+// worker that is no member here. Held takes no lock.
 func (x *Index) Held(m *Members, n int) uint64 {
 	v, worker := x.view.Load(), m.List[n].Worker
 	// m may be another list than the current one, with other numbers.
-	if n >= len(v.holders) || v.members.List[n].Worker != worker {
+	if n >= len(v.memberOwners) || v.members.List[n].Worker != worker {
 		var known bool
 		if n, known = v.members.Find(worker); !known {
 			return 0
 		}
 	}
-	return v.holders[n].held.Load()
+	return v.memberOwners[n].totalPairs.Load()
 }

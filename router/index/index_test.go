@@ -68,38 +68,6 @@ func TestInvalidEventsAreRefusedWhole(t *testing.T) {
 	}
 }
 
-// TestOwnersThatHoldNothingAreForgotten: an owner is kept while it holds
-// something, is a member, or has members.
-func TestOwnersThatHoldNothingAreForgotten(t *testing.T) {
-	x := newIndex(t, index.Options{})
-	owners := func(want int) {
-		t.Helper()
-		if got := x.Stats().Owners; got != want {
-			t.Errorf("%d owners, want %d", got, want)
-		}
-	}
-	e := stored(kv.WorkerOwner(worker(1, 0)), kv.TierDevice, series(1, 2), 0, 2)
-	apply(t, x, e)
-	owners(1)
-	apply(t, x, kvevent.RouterEvent{Owner: e.Owner, Kind: kvevent.Removed, Removed: []kv.SequenceHash{e.Blocks[1].Hash, e.Blocks[0].Hash}})
-	owners(0)
-	if err := x.SetMember(worker(1, 0), 7, true); err != nil {
-		t.Fatal(err)
-	}
-	owners(2)
-	apply(t, x, e)
-	x.RemoveOwner(e.Owner)
-	owners(2)
-	if err := x.SetMember(worker(1, 0), 0, true); err != nil {
-		t.Fatal(err)
-	}
-	owners(1)
-	if err := x.SetMember(worker(1, 0), 0, false); err != nil {
-		t.Fatal(err)
-	}
-	owners(0)
-}
-
 // TestMatchAllocatesNothingWhenReused: whatever the tiers and readings are.
 func TestMatchAllocatesNothingWhenReused(t *testing.T) {
 	x := newIndex(t, index.Options{})

@@ -222,7 +222,7 @@ func (x *Index) disagreement(honest bool) string {
 	entries := make(map[ownerID]int)
 	pairs := make(map[ownerID]int)
 	problem := ""
-	x.runs.All(func(r runs.ID, h *runs.Head, s *runs.Side) bool {
+	x.runs.All(func(r runs.ID, h *runs.Head, s *runs.WriterState) bool {
 		live++
 		st := h.Storage()
 		units += st.Class()
@@ -287,9 +287,9 @@ func (x *Index) disagreement(honest bool) string {
 }
 
 // wrongRun checks how one run is linked and found.
-func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.Side, honest bool) string {
-	for c := s.FirstChild; c != runs.None; c = x.runs.Side(c).NextSibling {
-		if p := runs.UnpackPlace(x.runs.Head(c).Parent.Load()); p.Run != r || !x.runs.Side(c).Live {
+func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.WriterState, honest bool) string {
+	for c := s.FirstChild; c != runs.None; c = x.runs.WriterState(c).NextSibling {
+		if p := runs.UnpackPlace(x.runs.Head(c).Parent.Load()); p.Run != r || !x.runs.WriterState(c).Live {
 			return fmt.Sprintf("run %d: child %d is at %v", r, c, p)
 		}
 	}

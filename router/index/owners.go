@@ -26,8 +26,8 @@ type owner struct {
 	// is their number. The lost pairs are those that the index had no room for.
 	digest, pairs         uint64
 	lostDigest, lostPairs uint64
-	// held is pairs plus lostPairs after the last change, for readers.
-	held atomic.Uint64
+	// totalPairs is pairs plus lostPairs after the last change, for readers without the lock.
+	totalPairs atomic.Uint64
 	// runs has every run in which the owner has an entry, and some old ones.
 	// entries is the number of the owner's entries.
 	runs    []runs.ID
@@ -45,10 +45,10 @@ type hint struct {
 	hash kv.SequenceHash
 }
 
-// publishHeld lets readers see how much the owner holds.
-func (o *owner) publishHeld() {
-	if n := o.pairs + o.lostPairs; o.held.Load() != n {
-		o.held.Store(n)
+// publishTotal updates totalPairs.
+func (o *owner) publishTotal() {
+	if n := o.pairs + o.lostPairs; o.totalPairs.Load() != n {
+		o.totalPairs.Store(n)
 	}
 }
 
@@ -86,7 +86,7 @@ func (x *Index) newOwner(who kv.Owner) *owner {
 	return o
 }
 
-// forgetIfUnused forgets an owner that holds nothing and that nothing refers to.
+// forgetIfUnused forgets an owner without blocks that nothing refers to.
 func (x *Index) forgetIfUnused(o *owner) {
 	if !o.empty() || o.known || o.members > 0 {
 		return
@@ -120,7 +120,7 @@ func (x *Index) replaceOwner(old, fresh *owner) {
 	x.forgetIfUnused(fresh)
 }
 
-// RemoveOwner drops everything that an owner holds. A worker that is a member stays
+// RemoveOwner removes all blocks of an owner. A worker that is a member stays
 // a member without blocks. Later changes and Sweep free the memory.
 func (x *Index) RemoveOwner(who kv.Owner) {
 	x.mu.Lock()
@@ -128,7 +128,7 @@ func (x *Index) RemoveOwner(who kv.Owner) {
 	x.clear(who)
 }
 
-// clear is RemoveOwner. The caller holds x.mu.
+// clear is RemoveOwner. The caller has locked x.mu.
 func (x *Index) clear(who kv.Owner) {
 	if id, ok := x.ids[who]; ok && !x.owners[id].empty() {
 		x.replaceOwner(x.owners[id], x.newOwner(who))
@@ -156,7 +156,7 @@ func (x *Index) noteRun(o *owner, r runs.ID) {
 
 // hasEntry reports whether an owner has an entry in run r.
 func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
-	if !x.runs.Side(r).Live {
+	if !x.runs.WriterState(r).Live {
 		return false
 	}
 	for walk := x.runs.Slots(r); ; {
@@ -194,8 +194,8 @@ type view struct {
 	members *Members
 	// sources has, for each member, the ids of the worker and of its pool. holders has,
 	// for each member, the worker's owner. Readers use no field of an owner but held.
-	sources []source
-	holders []*owner
+	sources      []source
+	memberOwners []*owner
 	// owners is indexed by ownerID. Ids beyond the end count for no member.
 	owners []ownerView
 	// pools are the members of each pool.
@@ -283,8 +283,8 @@ func (x *Index) renameInView(old, fresh *owner) {
 	previous := owners[old.id]
 	owners[old.id], owners[fresh.id] = ownerView{}, previous
 	if previous.kind == viewWorker {
-		v.holders = slices.Clone(v.holders)
-		v.holders[previous.number] = fresh
+		v.memberOwners = slices.Clone(v.memberOwners)
+		v.memberOwners[previous.number] = fresh
 		v.sources[previous.number].own = fresh.id
 		x.members[previous.number].own = fresh.id
 	} else {
@@ -299,14 +299,14 @@ func (x *Index) renameInView(old, fresh *owner) {
 // publishView publishes the members.
 func (x *Index) publishView() {
 	v := &view{
-		members: &Members{List: make([]Member, len(x.members))},
-		sources: make([]source, len(x.members)),
-		holders: make([]*owner, len(x.members)),
-		owners:  make([]ownerView, len(x.owners)),
+		members:      &Members{List: make([]Member, len(x.members))},
+		sources:      make([]source, len(x.members)),
+		memberOwners: make([]*owner, len(x.members)),
+		owners:       make([]ownerView, len(x.owners)),
 	}
 	pooled := make([]int32, len(x.members))
 	for i, m := range x.members {
-		v.members.List[i], v.sources[i], v.holders[i] = m.Member, m.source, x.owners[m.own]
+		v.members.List[i], v.sources[i], v.memberOwners[i] = m.Member, m.source, x.owners[m.own]
 		v.owners[m.own] = ownerView{viewWorker, int32(i)}
 		if m.pool == noOwner {
 			continue

@@ -35,7 +35,7 @@ func (x *Index) sweep(runs int) {
 		r := o.runs[n-1]
 		o.runs = o.runs[:n-1]
 		runs--
-		if x.runs.Side(r).Live && x.clearEntries(o.id, r) > 0 {
+		if x.runs.WriterState(r).Live && x.clearEntries(o.id, r) > 0 {
 			x.prune(r)
 		}
 	}
@@ -44,7 +44,7 @@ func (x *Index) sweep(runs int) {
 // prune frees a run without owners and children, and then possibly its parent.
 func (x *Index) prune(r runs.ID) {
 	for r != runs.Root {
-		s := x.runs.Side(r)
+		s := x.runs.WriterState(r)
 		if s.EntryCount > 0 || s.FirstChild != runs.None || r == x.protected {
 			return
 		}
@@ -88,7 +88,7 @@ const maxShrinking = 512
 
 // queueShrink queues a run that may have unused blocks at its end.
 func (x *Index) queueShrink(r runs.ID) {
-	s := x.runs.Side(r)
+	s := x.runs.WriterState(r)
 	if s.Queued {
 		return
 	}
@@ -103,7 +103,7 @@ func (x *Index) shrinkSome() {
 	}
 	half := len(x.shrinking) / 2
 	for _, r := range x.shrinking[:half] {
-		s := x.runs.Side(r)
+		s := x.runs.WriterState(r)
 		s.Queued = false
 		if s.Live && !s.StandIn {
 			x.shrink(r)
@@ -122,7 +122,7 @@ func (x *Index) shrink(r runs.ID) {
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		used = max(used, entry(slot.Load()).hi())
 	}
-	for c := x.runs.Side(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.Side(c).NextSibling {
+	for c := x.runs.WriterState(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.WriterState(c).NextSibling {
 		used = max(used, runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos+1)
 	}
 	class := runs.ClassFor(used)

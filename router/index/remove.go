@@ -10,13 +10,13 @@ import (
 // remove treats an event as unordered.
 const shortRow = 4
 
-// remove removes blocks from what o holds in one tier. Events usually name children
+// remove removes blocks of o from one tier. Events usually name children
 // before parents, so remove first looks for each block just before the previous one.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	next := o.removed // where the next block most likely is
 	for len(hashes) > 0 {
 		p := next.Place
-		if !x.runs.Holds(p, hashes[0]) {
+		if !x.runs.HasHash(p, hashes[0]) {
 			x.enterHint(next)
 			var ok bool
 			if p, ok = x.find(o, hashes[0]); !ok {
@@ -39,7 +39,7 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	o.removed = next
 }
 
-// takeFrom removes a set of blocks of run r from what o holds in tier t. Blocks that o does
+// takeFrom removes a set of o's blocks of run r from tier t. Blocks that o does
 // not hold are counted.
 func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 	x.applied += set.Count()
@@ -51,7 +51,7 @@ func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 
 // pruneOrShrink frees an unused run, or queues a run in use for a check of its end.
 func (x *Index) pruneOrShrink(r runs.ID) {
-	if s := x.runs.Side(r); !s.Live {
+	if s := x.runs.WriterState(r); !s.Live {
 		return
 	} else if s.EntryCount == 0 && s.FirstChild == runs.None {
 		x.prune(r)
@@ -97,7 +97,7 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			p = next
 		}
 		// Batch is the run's index in batch, or is left over from an earlier removal.
-		s := x.runs.Side(p.Run)
+		s := x.runs.WriterState(p.Run)
 		if int(s.Batch) >= len(batch) || batch[s.Batch].run != p.Run {
 			s.Batch = int32(len(batch))
 			batch = append(batch, scattered{run: p.Run})
@@ -126,11 +126,11 @@ func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	if p.Pos == 0 {
 		before = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load())
 	}
-	if x.runs.Holds(before, h) {
+	if x.runs.HasHash(before, h) {
 		return before, true
 	}
 	after := runs.At(p.Run, p.Pos+1)
-	return after, x.runs.Holds(after, h)
+	return after, x.runs.HasHash(after, h)
 }
 
 // countBackwards returns the number of leading hashes that are the blocks of one run from
@@ -154,7 +154,7 @@ func (x *Index) countBackwards(p runs.Place, hashes []kv.SequenceHash) int {
 func (x *Index) hintBefore(p runs.Place) hint {
 	if p.Pos > 0 {
 		p.Pos--
-	} else if p = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load()); p.Run == runs.Root || x.runs.Side(p.Run).StandIn {
+	} else if p = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load()); p.Run == runs.Root || x.runs.WriterState(p.Run).StandIn {
 		return hint{}
 	}
 	return hint{p, x.hashAt(p)}
@@ -191,7 +191,7 @@ func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) b
 		x.evictTree(c)
 	}
 	if existing.Pos == 0 {
-		if x.runs.Side(r).Live { // evicted with its last child if no owner held it
+		if x.runs.WriterState(r).Live { // evicted with its last child if no owner held it
 			x.evictRun(r)
 		}
 		return true
@@ -201,18 +201,18 @@ func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) b
 
 // childFrom returns a run that follows a block of r at position pos or later.
 func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
-	c := x.runs.Side(r).FirstChild
+	c := x.runs.WriterState(r).FirstChild
 	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos < pos {
-		c = x.runs.Side(c).NextSibling
+		c = x.runs.WriterState(c).NextSibling
 	}
 	return c
 }
 
 // evictTree evicts a run and its descendants, leaves first.
 func (x *Index) evictTree(r runs.ID) {
-	for x.runs.Side(r).Live {
+	for x.runs.WriterState(r).Live {
 		leaf := r
-		for c := x.runs.Side(r).FirstChild; c != runs.None; c = x.runs.Side(c).FirstChild {
+		for c := x.runs.WriterState(r).FirstChild; c != runs.None; c = x.runs.WriterState(c).FirstChild {
 			leaf = c
 		}
 		x.evictRun(leaf)

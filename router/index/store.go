@@ -6,7 +6,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// store adds the blocks of stored event e to what o holds. Blocks without room are counted
+// store adds the blocks of stored event e to o. Blocks without room are counted
 // as lost.
 func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	blocks := e.Blocks
@@ -41,7 +41,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 // parent returns the block with hash h, or the stand-in of an unknown block.
 // ok is false when there is no room for a stand-in.
 func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
-	if o.stored.hash == h && x.runs.Holds(o.stored.Place, h) {
+	if o.stored.hash == h && x.runs.HasHash(o.stored.Place, h) {
 		return o.stored.Place, true
 	}
 	x.enterHint(o.stored)
@@ -186,7 +186,7 @@ type orphans struct {
 	hashOf map[runs.ID]kv.SequenceHash
 	// filter has a bit for each parent, so that most new blocks need no lookup in byHash.
 	filter [1 << 10]uint64
-	// filtered counts the parents entered into filter since filter was made.
+	// filtered counts the parents entered into filter since it was last cleared.
 	filtered int
 }
 
@@ -233,17 +233,20 @@ func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 	if r == runs.None {
 		return runs.Place{}, false
 	}
-	x.runs.Side(r).StandIn = true
+	x.runs.WriterState(r).StandIn = true
 	x.orphans.byHash[h], x.orphans.hashOf[r] = r, h
 	x.orphans.addToFilter(h)
 	return runs.At(r, 0), true
 }
 
-// addToFilter enters a parent into filter. When most parents in the filter no longer wait,
-// addToFilter rebuilds the filter.
+// addToFilter enters parent h, which blocks wait for, into filter. Parents that have come stay
+// in the filter, because parents share bits. When most of the entered parents have come or been
+// dropped, addToFilter rebuilds the filter.
 func (o *orphans) addToFilter(h kv.SequenceHash) {
 	w, bit := o.bit(h)
 	*w |= bit
+	// A rebuild takes time for each awaited parent and each word of the filter. With this limit
+	// about as many parents are entered between two rebuilds.
 	if o.filtered++; o.filtered < 4*len(o.byHash)+len(o.filter) {
 		return
 	}
@@ -289,7 +292,7 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 	if standIn == runs.None || x.treeRoot(p.Run) == standIn {
 		return // nobody waits, or the block would be its own ancestor
 	}
-	for c := x.runs.Side(standIn).FirstChild; c != runs.None; c = x.runs.Side(standIn).FirstChild {
+	for c := x.runs.WriterState(standIn).FirstChild; c != runs.None; c = x.runs.WriterState(standIn).FirstChild {
 		x.runs.Detach(c)
 		if !x.absorb(p, c) {
 			x.runs.Attach(c, p)
@@ -320,7 +323,7 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
 	x.runs.Head(p.Run).Store.Store(uint64(s))
 	x.resident += from.Blocks()
-	marks := x.runs.Side(c).Marks
+	marks := x.runs.WriterState(c).Marks
 	marks.Set(from.Blocks() - 1) // owners may have a hint to this block
 	x.unmark(c, 0)
 	x.enlist(p.Run, old)
@@ -335,7 +338,7 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 			slot.Store(0)
 		}
 	}
-	for g := x.runs.Side(c).FirstChild; g != runs.None; g = x.runs.Side(c).FirstChild {
+	for g := x.runs.WriterState(c).FirstChild; g != runs.None; g = x.runs.WriterState(c).FirstChild {
 		at := x.runs.Detach(g)
 		x.runs.Attach(g, runs.At(p.Run, old+at.Pos))
 	}
@@ -346,7 +349,7 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 // transferEntry moves entry e of run c to run r, which has a copy of the blocks,
 // where these blocks begin at position offset.
 func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
-	x.runs.Side(c).EntryCount--
+	x.runs.WriterState(c).EntryCount--
 	o := x.owners[e.owner()]
 	if o.gone {
 		return
@@ -366,15 +369,15 @@ func (x *Index) dropParked() {
 		if len(x.orphans.byHash) <= x.options.MaxParked {
 			return
 		}
-		for x.runs.Side(r).Live && x.runs.Side(r).FirstChild != runs.None {
-			x.evictTree(x.runs.Side(r).FirstChild)
+		for x.runs.WriterState(r).Live && x.runs.WriterState(r).FirstChild != runs.None {
+			x.evictTree(x.runs.WriterState(r).FirstChild)
 		}
 	}
 }
 
 // treeRoot returns the root, or the stand-in that is the first ancestor of run r.
 func (x *Index) treeRoot(r runs.ID) runs.ID {
-	for r != runs.Root && !x.runs.Side(r).StandIn {
+	for r != runs.Root && !x.runs.WriterState(r).StandIn {
 		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run
 	}
 	return r

@@ -5,7 +5,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // TestLimboWaitsForThoseWhoWereReading: what is unlinked while somebody reads is
@@ -76,18 +75,5 @@ func TestOneReaderThatStandsStillDoesNotEmptyTheIndex(t *testing.T) {
 	reader.Add(-1)
 	if lost := store(1000); lost > 0 || x.pairs < full*3/4 {
 		t.Errorf("%d blocks refused and %d of %d left without a reader", lost, x.pairs, full)
-	}
-}
-
-// TestDigestIsTheSumOverBlocks: four at a time or one by one.
-func TestDigestIsTheSumOverBlocks(t *testing.T) {
-	hashes := make([]runs.Word, 11)
-	want := uint64(0)
-	for i := range hashes {
-		hashes[i] = runs.Word(i * i)
-		want += kv.Digest(kv.SequenceHash(hashes[i]), kv.TierDisk)
-	}
-	if got := digest(hashes, kv.TierDisk); got != want {
-		t.Errorf("got %x, want %x", got, want)
 	}
 }

@@ -84,10 +84,9 @@ func New(o Options) (*Account, error) {
 // clock returns the time since the account was made.
 func (a *Account) clock() time.Duration { return a.now().Sub(a.start) }
 
-// Add books a request on its worker and updates the worker's columns. Add copies what it
-// keeps of r. The error is ErrDuplicateRequest or
-// ErrTooManyRequests, or names the field that is out of range. After an error
-// nothing has changed.
+// Add books a request on its worker and updates the worker's columns. Add does not keep r.
+// The error is ErrDuplicateRequest or ErrTooManyRequests, or names the field that is out of
+// range. After an error nothing has changed.
 func (a *Account) Add(r *Request) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -160,8 +159,8 @@ func (a *Account) silenceList(r *request) *list {
 	return &a.confirmed
 }
 
-// noteAlive records that a request is alive now. noteAlive returns the request and the
-// time, as clock does. The error is ErrUnknownRequest.
+// noteAlive records that a request is alive. It returns the request and the time of clock.
+// The error is ErrUnknownRequest.
 func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
 	if r == nil {
@@ -175,15 +174,14 @@ func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	return r, now, nil
 }
 
-// Touch notes that a request is alive. The error is ErrUnknownRequest.
+// Touch records that a request is alive. The error is ErrUnknownRequest.
 func (a *Account) Touch(id string) error {
 	_, _, err := a.noteAlive(id)
 	return err
 }
 
 // MarkPrefillCompleted removes the request's tokens from its worker's prefill load.
-// A second call only notes that the request is alive. The error is
-// ErrUnknownRequest.
+// A second call only records that the request is alive. The error is ErrUnknownRequest.
 func (a *Account) MarkPrefillCompleted(id string) error {
 	r, now, err := a.noteAlive(id)
 	if err != nil {
@@ -286,10 +284,10 @@ func (a *Account) Expire() int {
 	return n
 }
 
-// expire ends the requests of a list that were silent for longer than most, and returns
-// their number.
-func (a *Account) expire(l *list, now, most time.Duration) (n int) {
-	for r := l.first; r != nil && now-r.heard > most; r = l.first {
+// expire ends the requests of a list that were silent for longer than limit, and returns their
+// number.
+func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
+	for r := l.first; r != nil && now-r.heard > limit; r = l.first {
 		a.end(r, now)
 		a.ended(r.id)
 		n++

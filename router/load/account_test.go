@@ -102,23 +102,6 @@ func (f fixture) empty() {
 	f.expect("empty", 0, 0)
 }
 
-func TestSharedBlocksCountOnce(t *testing.T) {
-	f := newFixture(t, Options{})
-	f.add("a", worker1, 12, 1, 2, 3)
-	f.expect("one request", 3, 12)
-	f.add("b", worker1, 4, 5)
-	f.expect("two apart", 4, 16)
-	f.add("c", worker1, 0, 1, 2, 3, 4)
-	f.expect("one that extends the first", 5, 16)
-	f.Free("b")
-	f.expect("b freed", 4, 12)
-	f.Free("c")
-	f.expect("c freed", 3, 12)
-	f.Free("a")
-	f.expect("all freed", 0, 0)
-	f.empty()
-}
-
 // TestOutputBlocksDecay: a decay weighs the output and what of the prompt is the
 // request's alone; blocks that became shared keep the weight they had.
 func TestOutputBlocksDecay(t *testing.T) {
@@ -137,20 +120,6 @@ func TestOutputBlocksDecay(t *testing.T) {
 	f.empty()
 }
 
-func TestOutputBlocksWithoutDecayAreWholeOnes(t *testing.T) {
-	f := newFixture(t, Options{})
-	f.add("a", worker1, 0, 1, 2, 3)
-	f.add("untracked", worker1, 0)
-	f.output("a")
-	f.output("a")
-	f.output("untracked")
-	f.expect("3 + 2 + 1", 6, 0)
-	f.Free("a")
-	f.expect("the untracked one's", 1, 0)
-	f.Free("untracked")
-	f.empty()
-}
-
 // TestWeightsAddUpWithoutDrift: what is added in decimal fractions goes to the
 // last bit, and ten halves made of tenths round as halves.
 func TestWeightsAddUpWithoutDrift(t *testing.T) {
@@ -165,21 +134,6 @@ func TestWeightsAddUpWithoutDrift(t *testing.T) {
 		f.Free(fmt.Sprint(i))
 	}
 	f.empty()
-}
-
-func TestFreeIsIdempotentAndEndsThePrefill(t *testing.T) {
-	f := newFixture(t, Options{})
-	f.add("a", worker1, 7, 1)
-	if w, ok := f.Free("a"); !ok || w != worker1 {
-		t.Errorf("freed %v, %v", w, ok)
-	}
-	if _, ok := f.Free("a"); ok {
-		t.Error("freed twice")
-	}
-	f.empty()
-	if s := f.Stats(); s.Added != 1 || s.Freed != 1 {
-		t.Errorf("%+v", s)
-	}
 }
 
 func TestDuplicatesAndUnknownRequestsAreRefused(t *testing.T) {
@@ -254,39 +208,6 @@ func TestOutOfRangeIsNamed(t *testing.T) {
 	}
 }
 
-// TestSilenceExpiresRequestsAndAgeDoesNot: any sign of life moves the expiry, so
-// a request that runs for hours stays.
-func TestSilenceExpiresRequestsAndAgeDoesNot(t *testing.T) {
-	f := newFixture(t, Options{Expiry: 10 * time.Second})
-	signs := []func(id string) error{f.Touch, f.MarkPrefillCompleted, func(id string) error { return f.AddOutputBlock(id, nil) }}
-	f.add("silent", worker1, 1, 1)
-	for i := range signs {
-		f.add(fmt.Sprint(i), worker2, 1, 1)
-	}
-	for range 3 {
-		f.clock.advance(6 * time.Second)
-		for i, alive := range signs {
-			if err := alive(fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f.Expire()
-	}
-	if s := f.Stats(); s.Requests != 3 || s.Expired != 1 {
-		t.Errorf("%+v", s)
-	}
-	f.expect("the silent one's worker", 0, 0)
-	f.clock.advance(10 * time.Second)
-	if n := f.Expire(); n != 0 {
-		t.Errorf("%d expired at the expiry and not after it", n)
-	}
-	f.clock.advance(time.Nanosecond)
-	if n := f.Expire(); n != 3 {
-		t.Errorf("%d expired, want 3", n)
-	}
-	f.empty()
-}
-
 // TestProvisionalRequestsExpireSooner: until the first sign of life, from when on they
 // are like any other.
 func TestProvisionalRequestsExpireSooner(t *testing.T) {
@@ -341,26 +262,6 @@ func TestRequestsThatNobodyFreedAreTold(t *testing.T) {
 		t.Errorf("told of %q, want %q", ended, want)
 	}
 	f.empty()
-}
-
-func TestRemovedWorkerTakesItsRequestsAlong(t *testing.T) {
-	f := newFixture(t, Options{})
-	f.add("a", worker1, 7, 1, 2)
-	f.addModelled("b", worker1, 7, time.Second, 1, 3)
-	f.add("c", worker2, 5, 1, 2)
-	if n := f.RemoveWorker(worker1); n != 2 {
-		t.Errorf("%d requests, want 2", n)
-	}
-	if n := f.RemoveWorker(worker1); n != 0 {
-		t.Errorf("%d requests of a worker without any", n)
-	}
-	f.expect("worker 1", 0, 0)
-	if got := f.Shared(nil, hashes(1, 2)); !cmp.Equal(got, []Shared{{Member: 1, Blocks: 2}}) {
-		t.Errorf("shared %v", got)
-	}
-	if s := f.Stats(); s.Abandoned != 2 || s.Freed != 0 || s.Requests != 1 || s.Nodes != 1 {
-		t.Errorf("%+v", s)
-	}
 }
 
 // TestExpectedOutputLetsOutputBlocksFade: without a decay of the caller's, what a request

@@ -111,9 +111,8 @@ func (a *Account) setDecaying(w *workload, decays bool) {
 	w.decaying = notDecaying
 }
 
-// rounded returns the whole blocks in a sum of weights, halves rounded up. A
-// millionth of a block is added first, because sums of inexact weights may be just below a
-// half.
+// rounded returns a sum of weights in whole blocks, halves rounded up. It first adds a
+// millionth of a block, because a sum of inexact weights may be just below a half.
 func rounded(weight int64) int32 {
 	return int32(min((weight+one/2+one>>20)/one, math.MaxInt32))
 }
@@ -139,11 +138,10 @@ type Shared struct {
 	Blocks int32
 }
 
-// Shared appends to dst the aligned members that share active blocks with sequence,
-// each once, in no order. The work is linear in the
-// members and in the blocks that they share.
+// Shared appends to dst the aligned members that share active blocks with sequence, each once,
+// in no order. The time is linear in the members and in the blocks that they share.
 func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
-	n, depth := &a.prompts.root, 0 // the deepest node on the way, and the blocks up to its end
+	n, depth := &a.prompts.root, 0 // the deepest node reached, and the matched blocks
 	for depth < len(sequence) {
 		child := n.children[sequence[depth]]
 		if child == nil {

@@ -15,10 +15,9 @@
 //
 // Prompts live in one compressed trie for all workers. A node is a run of blocks,
 // so that a prompt of hundreds of blocks touches as many nodes as it has branches.
-// A block counts by its prefix: another beginning makes another block.
+// A block is identified with its prefix.
 //
-// A request expires when nothing was heard of it for Options.Expiry, however long
-// it has run. Options.MaxRequests and Options.MaxBlocks bound the memory.
+// A request expires after Options.Expiry without a call for it, however long it has run. Options.MaxRequests and Options.MaxBlocks bound the memory.
 //
 // An Account has no lock: its calls must not overlap. It does no I/O and starts no
 // goroutine.

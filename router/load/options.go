@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors for errors.Is.
 var (
 	// ErrDuplicateRequest says that a request of that id is active.
 	ErrDuplicateRequest = errors.New("request is active already")
@@ -20,8 +20,8 @@ var (
 type Options struct {
 	// Expiry is how long a silent request stays; 0 means 300 s.
 	Expiry time.Duration
-	// Provisional is the expiry of a provisional request until something is heard
-	// of it; 0 means 30 s. It is at most Expiry.
+	// Provisional is the expiry of a provisional request before the first call for it; 0
+	// means 30 s. It is at most Expiry.
 	Provisional time.Duration
 	// MaxRequests bounds the active requests, each of about 300 bytes without its
 	// blocks; 0 means 1<<20. MaxBlocks bounds the sum of their tracked prompt
@@ -85,15 +85,15 @@ type Stats struct {
 	Provisional    int `metric:"-"`
 	Workers        int `metric:"-"`
 	Blocks         int `metric:"active_blocks" help:"Prompt blocks of the booked requests, counted for each request."`
-	DistinctBlocks int `metric:"active_blocks_distinct" help:"Prompt blocks of the booked requests, shared prefixes counted once."`
+	DistinctBlocks int `metric:"active_blocks_distinct" help:"Prompt blocks of the booked requests. Shared prefixes count once."`
 	// Nodes are the runs that the distinct blocks form.
 	Nodes    int    `metric:"-"`
 	Added    uint64 `metric:"requests_booked" help:"Requests booked on a worker."`
 	Freed    uint64 `metric:"requests_freed" help:"Requests freed."`
-	Phantoms uint64 `metric:"requests_phantom" help:"Requests whose prefill was freed because their engine did not have them."`
-	Expired  uint64 `metric:"requests_expired" help:"Requests that expired because nothing was heard of them for too long."`
+	Phantoms uint64 `metric:"requests_phantom" help:"Requests whose prefill was freed because their engine did not report them."`
+	Expired  uint64 `metric:"requests_expired" help:"Requests that expired after silence."`
 	// Unheard is the part of Expired that was provisional.
-	Unheard    uint64 `metric:"requests_unheard" help:"Expired requests of which nothing was ever heard; their caller over NATS may have left."`
+	Unheard    uint64 `metric:"requests_unheard" help:"Expired requests without any call after the booking. Their caller over NATS may have left."`
 	Abandoned  uint64 `metric:"requests_abandoned" help:"Requests whose worker left."`
 	Duplicates uint64 `metric:"requests_duplicate" help:"Requests refused because their id was active."`
 	// Refused requests reached the bound of the account.

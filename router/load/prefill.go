@@ -21,15 +21,13 @@ type prefill struct {
 	unmodelled int
 	anchor     *request
 	since      time.Duration
-	// full and lasts are the anchor's tokens and expected duration. They are
-	// copies, because many workers are read at once and the requests lie elsewhere
-	// in memory.
+	// full and lasts are copies of the anchor's tokens and expected duration. A decision
+	// reads many workers, and the requests are scattered in memory.
 	full  int64
 	lasts time.Duration
 }
 
-// add counts a request. A request without prompt work is ignored.
-// add counts a request that begins now.
+// add counts a request that begins now. A request without prompt tokens is ignored.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return

@@ -7,9 +7,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// phantomAfter is how long the account must have more requests of a worker than the
-// worker's engine reports, before Reconcile takes the difference for phantoms. Requests,
-// reports and ends of requests travel for a while.
+// phantomAfter is how long the account must have more requests of a worker than the worker's
+// engine reports, before the difference counts as phantoms. Requests, reports and ends of
+// requests take time to travel.
 const phantomAfter = 5 * time.Second
 
 // surplus describes the requests of one worker that the account has and the engine does
@@ -17,8 +17,8 @@ const phantomAfter = 5 * time.Second
 type surplus struct {
 	// least is the smallest surplus in the reports since the time since; 0 means that the
 	// last report showed no surplus.
-	least int
-	since time.Duration
+	least        int
+	surplusSince time.Duration
 	// phantoms are the requests that the engine does not have.
 	phantoms int
 }
@@ -51,10 +51,10 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 		w.least = 0
 		return 0
 	case w.least == 0:
-		w.least, w.since = more, now
+		w.least, w.surplusSince = more, now
 		return 0
 	}
-	if w.least = min(w.least, more); now-w.since < phantomAfter {
+	if w.least = min(w.least, more); now-w.surplusSince < phantomAfter {
 		return 0
 	}
 	for r := w.running.first; r != nil && phantoms < w.least; r = r.in[byArrival].next {

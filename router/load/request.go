@@ -25,8 +25,8 @@ type Request struct {
 	// BlockSize is the number of tokens in an output block. With both, each output
 	// block reduces the weights: see AddOutputBlock.
 	ExpectedOutput, BlockSize int
-	// Provisional says that the request may not have been sent to the worker. It
-	// expires sooner until something is heard of it.
+	// Provisional says that the request may not have been sent to the worker. It expires
+	// sooner until the first call for it.
 	Provisional bool
 }
 
@@ -76,12 +76,11 @@ type request struct {
 	prefill  int64
 	duration time.Duration
 
-	// heard is when something was last heard of the request, as Account.clock tells it.
+	// heard is the time, by Account.clock, of the last call for the request.
 	heard time.Duration
-	// provisional is true until something is heard of a provisional request.
+	// provisional is true for a provisional request until the first call for it.
 	provisional bool
-	// phantom is true when the engine does not have the request, until something is
-	// heard of it.
+	// phantom is true from when Reconcile finds the request a phantom until a call for it.
 	phantom bool
 	in      [numOrders]link
 }

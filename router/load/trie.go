@@ -11,13 +11,14 @@ import (
 // undone exactly.
 const one = 1 << 30
 
-// trie holds the prompts of the active requests of all workers.
+// trie has the prompts of the active requests of all workers. nodes and blocks count its
+// content.
 type trie struct {
 	root          node
 	nodes, blocks int
 }
 
-// node is a run of blocks without a branch, behind the runs of its ancestors.
+// node is a run of blocks without a branch. It continues the runs of its ancestors.
 type node struct {
 	parent   *node
 	hashes   []kv.SequenceHash
@@ -38,8 +39,8 @@ type share struct {
 	requests, weight int32
 }
 
-// find returns the position of a worker's share in n.shares. ok is false when the worker
-// has none, and then the position is where the share belongs.
+// find returns the position of a worker's share in n.shares. Without a share it returns false
+// and the position to insert one.
 func (n *node) find(slot int32) (int, bool) {
 	return slices.BinarySearchFunc(n.shares, slot, func(h share, slot int32) int { return cmp.Compare(h.slot, slot) })
 }
@@ -102,9 +103,8 @@ func (n *node) adopt(child *node) {
 	child.parent = n
 }
 
-// split moves the first n blocks of lower into a new parent of lower and returns that
-// parent. Each part gets an array of its own, because one array would keep the other
-// alive.
+// split moves the first n blocks of lower into a new parent of lower and returns the parent.
+// Each node gets an array of its own, so that freeing one node frees its memory.
 func (t *trie) split(lower *node, n int) *node {
 	upper := &node{hashes: slices.Clone(lower.hashes[:n]), shares: slices.Clone(lower.shares)}
 	lower.parent.adopt(upper)
@@ -114,8 +114,8 @@ func (t *trie) split(lower *node, n int) *node {
 	return upper
 }
 
-// free removes a request of a worker that ends at end. It returns the weight of the
-// blocks that the worker no longer has.
+// free removes a request of a worker. The request ends at node end. free returns the weight of
+// the blocks that no other request of the worker uses.
 func (t *trie) free(end *node, slot int32) (removed int64) {
 	end.ends--
 	for n := end; n != &t.root; {
@@ -146,8 +146,8 @@ func (n *node) release(i int) {
 	}
 }
 
-// merge joins n and its only child if both have the same shares. It returns the
-// node that has the blocks of n afterwards.
+// merge joins n and its only child if both have the same shares. It returns the node that then
+// has the blocks of n.
 func (t *trie) merge(n *node) *node {
 	if n.ends > 0 || len(n.children) != 1 {
 		return n

@@ -121,7 +121,7 @@ func (b *Bench) Every(seconds int, publishers ...*sourcetest.Publisher) {
 }
 
 // RunOn runs a router on a transport until the test ends.
-func RunOn(t *testing.T, o router.Options, transport source.Transport) *router.Router {
+func RunOn(t testing.TB, o router.Options, transport source.Transport) *router.Router {
 	t.Helper()
 	r, err := router.New(o, transport)
 	if err != nil {

@@ -8,9 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Add books a request that the caller sent to worker w itself. cachedTokens of the
-// prompt need no computing. The error is one of package load, or names the field
-// that is out of range.
+// Add books a request that the caller has sent to worker w. cachedTokens of the prompt need
+// no computing. The error is one of package load, or names the field that is out of range.
 func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	if err := s.validate(r); err != nil {
 		return err
@@ -21,12 +20,12 @@ func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	defer s.drain()
+	defer s.dispatch()
 	return s.book(r, w, cachedTokens)
 }
 
-// MarkPrefillCompleted says that a request's prompt is computed. Further calls keep
-// a long request from expiring. The error is load.ErrUnknownRequest.
+// MarkPrefillCompleted records that a request's prompt is computed. Further calls keep a
+// long request from expiring. The error is load.ErrUnknownRequest.
 func (s *Scheduler) MarkPrefillCompleted(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,15 +45,14 @@ func (s *Scheduler) AddOutputBlock(id string, decay *float64) error {
 	return s.account.AddOutputBlock(id, decay)
 }
 
-// Touch says that a request is alive. The error is load.ErrUnknownRequest.
+// Touch records that a request is alive. The error is load.ErrUnknownRequest.
 func (s *Scheduler) Touch(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.account.Touch(id)
 }
 
-// Free ends a request with its prefill, and reports whether the request was active.
-// An unknown id is no error.
+// Free ends a request and its prefill. It reports whether the request was active.
 func (s *Scheduler) Free(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,19 +75,19 @@ func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	return ok
 }
 
-// released lets waiting requests try again after the load of worker w has dropped. The
-// caller holds s.mu.
+// released dispatches waiting requests after the load of worker w has dropped. The caller
+// holds s.mu.
 func (s *Scheduler) released(w kv.Worker) {
 	if s.queue.Len() == 0 {
 		return
 	}
 	if member, ok := s.members.Find(w); ok {
 		s.queue.Released(w, s.workers[member].Taints)
-		s.drain()
+		s.dispatch()
 	}
 }
 
-// RemoveWorker ends every request of a worker that has gone, and returns their number.
+// RemoveWorker ends every request of a worker and returns their number.
 func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,17 +98,17 @@ func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	return n
 }
 
-// WorkersChanged reads the members and their descriptions again, and lets waiting
-// requests try.
+// WorkersChanged reads the members and their descriptions again, and dispatches waiting
+// requests.
 func (s *Scheduler) WorkersChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.align(s.latest(s.members))
-	s.drain()
+	s.dispatch()
 }
 
-// SetBusy replaces the busy thresholds. The error names the threshold that is out
-// of range, and then nothing has changed.
+// SetBusy replaces the busy thresholds. After an error, which names the threshold that is
+// out of range, nothing has changed.
 func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	if err := b.Validate(); err != nil {
 		return err
@@ -119,7 +117,7 @@ func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	defer s.mu.Unlock()
 	s.busy.thresholds = b
 	s.queue.WakeAll()
-	s.drain()
+	s.dispatch()
 	return nil
 }
 
@@ -130,7 +128,7 @@ func (s *Scheduler) Busy() BusyThresholds {
 	return s.busy.thresholds
 }
 
-// ReportUsedBlocks notes how many blocks of its device a worker reports to be in use.
+// ReportUsedBlocks records a worker's report of how many device blocks are in use.
 func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +137,8 @@ func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	}
 }
 
-// ReportRequests notes how many requests a worker's engine has, running and waiting. Requests
-// that the engine does not have lose their prefill load: see load.Account.Reconcile.
+// ReportRequests records how many requests run and wait in a worker's engine. Requests that
+// the engine does not have lose their prefill load: see load.Account.Reconcile.
 func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,9 +147,8 @@ func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	}
 }
 
-// Tick ends requests that have been silent for too long and lets waiting requests
-// try. Call it about once a second, and ten times as often if PrefillDuration is
-// set and requests may wait.
+// Tick expires silent requests and dispatches waiting requests. Call it about once a second,
+// or ten times a second if PrefillDuration is set and requests may wait.
 func (s *Scheduler) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,11 +157,10 @@ func (s *Scheduler) Tick() {
 	}
 	s.account.Expire()
 	s.queue.WakeAll()
-	s.drain()
+	s.dispatch()
 }
 
-// expire ends requests that have been silent for too long, and lets waiting requests try
-// at the next drain.
+// expire expires silent requests. Then the next dispatch tries every waiting request.
 func (s *Scheduler) expire() {
 	if s.account.Expire() > 0 {
 		s.queue.WakeAll()
@@ -218,7 +214,7 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r = s.follow(r)
+	r = s.alignRequest(r)
 	first := len(dst)
 	loads := s.account.Columns()
 	for m := range s.members.List {
@@ -237,17 +233,17 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	return dst, nil
 }
 
-// follow aligns the scheduler with the current list of members, and returns r with member
-// numbers of that list. The caller holds s.mu.
-func (s *Scheduler) follow(r *Request) *Request {
+// alignRequest aligns the scheduler with the current list of members. It returns r with the
+// member numbers of that list. The caller holds s.mu.
+func (s *Scheduler) alignRequest(r *Request) *Request {
 	if m := s.latest(r.Members); m != s.members {
 		s.align(m)
 	}
-	return r.in(s.members)
+	return r.withMembers(s.members)
 }
 
-// latest returns the list of members to use for a request that came with list m:
-// Options.Members decides, then m. Without both latest returns s.members.
+// latest returns the list of members to use for a request with list m: the list of
+// Options.Members, else m, else s.members.
 func (s *Scheduler) latest(m *index.Members) *index.Members {
 	if s.options.Members != nil {
 		m = s.options.Members()
@@ -258,17 +254,17 @@ func (s *Scheduler) latest(m *index.Members) *index.Members {
 	return m
 }
 
-// in returns r with member numbers of list m. The result is r itself if r has that list or
-// names no members.
-func (r *Request) in(m *index.Members) *Request {
+// withMembers returns r with the member numbers of list m. The result is r itself if r has
+// that list or no list.
+func (r *Request) withMembers(m *index.Members) *Request {
 	if r.Members == m || r.Members == nil {
 		return r
 	}
-	return r.onto(m)
+	return r.renumbered(m)
 }
 
-// align makes m the list of members. Every waiting request tries again at the next drain.
-// The caller holds s.mu.
+// align makes m the list of members. The next dispatch tries every waiting request. The
+// caller holds s.mu.
 func (s *Scheduler) align(m *index.Members) {
 	s.members = m
 	s.alignments++
@@ -287,13 +283,13 @@ func (s *Scheduler) describe() {
 	}
 }
 
-// onto returns a copy of r with member numbers of list to. Hits and overlaps of workers
-// that to does not list are left out.
-func (r *Request) onto(to *index.Members) *Request {
+// renumbered returns a copy of r whose hits and overlaps have the member numbers of target.
+// Workers that target does not list have neither in the copy.
+func (r *Request) renumbered(target *index.Members) *Request {
 	moved, from := *r, r.Members
-	moved.Members, moved.Hits, moved.Overlaps = to, nil, nil
+	moved.Members, moved.Hits, moved.Overlaps = target, nil, nil
 	renumber := func(member int32) (int32, bool) {
-		number, ok := to.Find(from.List[member].Worker)
+		number, ok := target.Find(from.List[member].Worker)
 		return int32(number), ok
 	}
 	for _, h := range r.Hits {

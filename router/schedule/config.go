@@ -19,8 +19,8 @@ const (
 	//
 	//	scale*max(0, prefill blocks - credit) + decode blocks + weight*requests
 	FormulaCredit Formula = iota
-	// FormulaOverlapWeight is the older formula. Cached tokens are not computed and give no
-	// other credit. Of equal workers the one that holds the fewest blocks wins.
+	// FormulaOverlapWeight is the older formula. Cached tokens are only not computed. Of
+	// equal workers the one with the fewest blocks wins.
 	//
 	//	overlap weight*uncached prefill blocks + decode blocks
 	FormulaOverlapWeight
@@ -37,15 +37,15 @@ func (f Formula) String() string {
 	return fmt.Sprintf("formula(%d)", uint8(f))
 }
 
-// Tie says which of equally good workers is taken at temperature 0.
+// Tie says which of several workers with the lowest cost is chosen at temperature 0.
 type Tie uint8
 
 const (
-	// TieRandom draws one uniformly.
+	// TieRandom draws a worker uniformly.
 	TieRandom Tie = iota
-	// TieFirst takes the first one by worker id and rank.
+	// TieFirst chooses the first worker by id and rank.
 	TieFirst
-	// TieSmallestTree takes the one that holds the fewest blocks, and draws among equals.
+	// TieSmallestTree chooses the worker with the fewest blocks, and draws among equals.
 	TieSmallestTree
 )
 
@@ -65,13 +65,13 @@ func (t Tie) String() string {
 // Config says how costs are computed and workers are chosen. Zero is a meaningful
 // weight in every field, so start from DefaultConfig.
 type Config struct {
-	// Formula computes the costs, also when Cost misses a measure.
+	// Formula computes the costs. With Cost it is the fallback.
 	Formula Formula
 	// OverlapCredit multiplies the credit for device blocks, 0..MaxWeight; 1 is the
 	// default. Above 1 a cached prefix also offsets pending prefill.
 	OverlapCredit float64
-	// CreditDecay reduces the device credit of workers with more pending prefill
-	// than the least loaded worker, 0..MaxWeight; 0, the default, does not.
+	// CreditDecay, 0..MaxWeight, reduces the device credit of workers with more pending
+	// prefill than the least loaded worker; 0 is the default.
 	CreditDecay float64
 	// PrefillLoadScale weighs blocks to compute against blocks that decode,
 	// 0..MaxWeight; 1 is the default.
@@ -79,10 +79,10 @@ type Config struct {
 	// ActiveRequestWeight is the cost of one active request besides its blocks, in
 	// blocks, 0..MaxWeight; 0 is the default.
 	ActiveRequestWeight float64
-	// HostWeight and DiskWeight are the worth of a block in host memory and on disk relative
+	// HostWeight and DiskWeight are the value of a block in host memory and on disk, relative
 	// to a device block, 0..1; 0.75 and 0.25 are the defaults. A tier of weight 0 is ignored.
 	HostWeight, DiskWeight float64
-	// ExternalWeight is the same for an external block; nil, the default, means DiskWeight.
+	// ExternalWeight is the value of an external block; nil, the default, means DiskWeight.
 	ExternalWeight *float64
 	// SharedMultiplier is the credit for a block of the shared cache beyond the
 	// worker's device prefix, 0..1; 0 is the default.
@@ -90,18 +90,18 @@ type Config struct {
 	// OverlapWeight is the weight of FormulaOverlapWeight, 0..MaxWeight; 1 is the
 	// default. No other formula uses it.
 	OverlapWeight float64
-	// DecodeWorkers says that the workers only decode. A request without tracked
-	// prefill then goes by decode load less credit.
+	// DecodeWorkers says that the workers only decode. The cost of a request without
+	// tracked prefill is then the decode load less the credit.
 	DecodeWorkers bool
-	// Temperature, 0..MaxWeight, samples workers by a softmax over costs scaled to
-	// 0..1. 0, the default, takes the lowest cost.
+	// Temperature, 0..MaxWeight, samples workers by a softmax over costs scaled to 0..1. 0,
+	// the default, chooses the lowest cost.
 	Temperature float64
-	// Seed makes the draws repeatable; 0 takes a random seed.
+	// Seed makes the draws repeatable; 0 means a random seed.
 	Seed uint64
-	// Tie decides between equals. FormulaOverlapWeight takes TieRandom for TieSmallestTree.
+	// Tie decides between equals. FormulaOverlapWeight reads TieRandom as TieSmallestTree.
 	Tie Tie
-	// Cost chooses by expected milliseconds to the first token, if
-	// Options.Estimator can tell them for every candidate.
+	// Cost chooses by expected milliseconds to the first token, if Options.Estimator has
+	// them for every candidate.
 	Cost bool
 }
 
@@ -147,13 +147,13 @@ func (c *Config) Validate() error {
 }
 
 func checkRange(name string, v, limit float64) error {
-	// A NaN is in no range.
-	if !(v >= 0 && v <= limit) {
+	if !(v >= 0 && v <= limit) { // also refuses NaN
 		return fmt.Errorf("%s: %v is not in 0..%v", name, v, limit)
 	}
 	return nil
 }
 
+// external returns the weight of an external block.
 func (c *Config) external() float64 {
 	if c.ExternalWeight != nil {
 		return *c.ExternalWeight
@@ -161,17 +161,17 @@ func (c *Config) external() float64 {
 	return c.DiskWeight
 }
 
-// below returns the weighted number of hits below the device.
-func (c *Config) below(h *index.Hits) float64 {
+// lowerTiers returns the weighted number of hits in the tiers below the device.
+func (c *Config) lowerTiers(h *index.Hits) float64 {
 	return c.HostWeight*float64(h[kv.TierHost]) +
 		c.DiskWeight*float64(h[kv.TierDisk]) +
 		c.external()*float64(h[kv.TierExternal])
 }
 
-// Effective returns the overlap of a prompt with a worker's cache in blocks. Device
-// blocks count whole, lower tiers by their weight.
+// Effective returns the overlap of a prompt with a worker's cache, in blocks. A device block
+// counts 1, a block of a lower tier its weight.
 func (c *Config) Effective(h index.Hits) float64 {
-	return float64(h[kv.TierDevice]) + c.below(&h)
+	return float64(h[kv.TierDevice]) + c.lowerTiers(&h)
 }
 
 // CachedTokens returns an effective overlap in tokens.
@@ -192,7 +192,7 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
-// check reports the first field that has no effect under c. Cost mode has no weights.
+// check reports the first field that has no effect under c. Cost mode uses no weights.
 func (o *Override) check(c *Config) error {
 	if o == nil || !c.Cost {
 		return nil
@@ -249,17 +249,17 @@ type Options struct {
 	// Estimator and Held are for the CostSelector: see CostOptions.
 	Estimator Estimator
 	Held      func(m *index.Members, member int) uint64
-	// Members returns the current list of workers, which a decision uses instead of the
-	// request's older list. It is called for each decision. Nil uses the request's list.
+	// Members returns the current list of workers. A decision uses that list in place of the
+	// request's older one. Nil uses the request's list.
 	Members func() *index.Members
-	// Worker describes a worker. It is called when the list of members changes and
-	// at WorkersChanged. Nil describes no worker.
+	// Worker describes a worker. It is called when the list of members changes and at
+	// WorkersChanged. Nil knows nothing of any worker.
 	Worker func(kv.Worker) WorkerConfig
 	// PrefillDuration predicts how long a worker takes to compute tokens of a
 	// prompt behind cached ones. Nil predicts nothing.
 	PrefillDuration func(w kv.Worker, tokens, cached int) time.Duration
-	// Refresh sets Members and Hits of a request that has waited for RefreshAfter
-	// to what the workers have now. Nil does not. RefreshAfter 0 means 10 s.
+	// Refresh updates Members and Hits of a request that has waited for RefreshAfter; 0 means
+	// 10 s. Nil updates no request.
 	Refresh      func(*Request)
 	RefreshAfter time.Duration
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// CostSelector chooses by cost. Config says which cost and how ties are broken.
+// CostSelector chooses by cost. The Config of a Selection says which cost and which Tie.
 type CostSelector struct {
 	estimator Estimator
-	held      func(m *index.Members, member int) uint64
+	blocksOf  func(m *index.Members, member int) uint64
 	random    *rand.Rand
 	costs     []float64
 	// active has the blocks of Selection.Active by member. It is all 0 between decisions.
@@ -23,20 +23,20 @@ type CostSelector struct {
 
 // CostStats counts decisions by their score.
 type CostStats struct {
-	// FellBack is a part of ByWeights.
+	// ByWeights includes FellBack.
 	ByWeights uint64 `metric:"-"`
 	ByCost    uint64 `metric:"decisions_by_cost" help:"Decisions by expected milliseconds."`
 	FellBack  uint64 `metric:"decisions_fallen_back" help:"Decisions by weights because a measure was missing."`
 }
 
-// CostOptions are the parts of a CostSelector besides its Config.
+// CostOptions configure a CostSelector.
 type CostOptions struct {
-	// Seed makes the draws repeatable; 0 takes a random seed.
+	// Seed makes the draws repeatable; 0 means a random seed.
 	Seed uint64
-	// Estimator is asked when Config.Cost is set. Nil has no measures.
+	// Estimator predicts the cost when Config.Cost is set. Nil has no measures.
 	Estimator Estimator
-	// Held returns how many blocks a member holds, for TieSmallestTree. Nil makes all equal.
-	// Held is called under the scheduler's lock, for equally good workers only.
+	// Held returns how many blocks a member has, for TieSmallestTree. Nil makes all equal.
+	// Held is called under the scheduler's lock, for workers of equal cost only.
 	Held func(m *index.Members, member int) uint64
 }
 
@@ -46,7 +46,7 @@ func NewCostSelector(o CostOptions) *CostSelector {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	return &CostSelector{estimator: o.Estimator, held: o.Held, random: rand.New(rand.NewPCG(seed, 0))}
+	return &CostSelector{estimator: o.Estimator, blocksOf: o.Held, random: rand.New(rand.NewPCG(seed, 0))}
 }
 
 // Stats returns the counters. Stats must not run beside Select.
@@ -59,7 +59,7 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 	w := newWeighing(in)
 	in.Outcome.Mode = ModeWeights
 	if in.Config.Cost {
-		why, ok := s.expect(in)
+		why, ok := s.estimate(in)
 		if ok {
 			in.Outcome.Mode = ModeCost
 		} else {
@@ -72,7 +72,7 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 		s.stats.ByWeights++
 		s.weigh(&w)
 	}
-	s.prefer(in)
+	s.preferTaints(in)
 	if in.Request.Explain != nil {
 		for k := range s.costs {
 			c := s.candidate(&w, k)
@@ -82,6 +82,7 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 	k := s.pick(in)
 	c := s.candidate(&w, k)
 	in.Outcome.Cost, in.Outcome.Prefill, in.Outcome.Decode = c.Cost, c.Prefill, c.Decode
+	in.Outcome.Weight, in.Outcome.TaintFactor = c.Weight, c.TaintFactor
 	return in.At(k), nil
 }
 
@@ -100,14 +101,16 @@ func (s *CostSelector) begin(in *Selection) {
 	}
 }
 
+// end clears the memory of a decision.
 func (s *CostSelector) end(in *Selection) {
 	for _, a := range in.Active {
 		s.active[a.Member] = 0
 	}
 }
 
-// weigh computes the costs by weights. On a large cluster a decision spends most of
-// its time here and in weighRest, so both keep their parameters in local variables.
+// weigh computes the costs of all candidates by weights. On a large cluster a decision
+// spends most of its time here and in weighRest. So both copy their parameters into local
+// variables.
 func (s *CostSelector) weigh(w *weighing) {
 	in, loads, v, from := w.in, w.in.Loads, *w, 0
 	for i := range in.Request.Hits {
@@ -124,7 +127,7 @@ func (s *CostSelector) weigh(w *weighing) {
 		}
 		r := v.overlapOfHits(&h.Hits)
 		t := terms{tokens: v.tokens, credit: v.deviceCredit*r.device + r.lower}
-		if !v.plain || r.effective*v.blockSize > float64(v.tokens) {
+		if !v.constantCredit || r.effective*v.blockSize > float64(v.tokens) {
 			t = w.termsOf(m, r)
 		}
 		s.costs[k] = v.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.sequence-s.active[m], loads.Requests[m]).total
@@ -157,8 +160,8 @@ func (s *CostSelector) costOf(w *weighing, m int, t terms) costParts {
 	return w.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
 }
 
-// weighRest computes the costs of the candidates from..to-1, whose workers have
-// nothing of the prompt.
+// weighRest computes the costs of the candidates from..to-1. Their workers have no block of
+// the prompt.
 func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	t, v := w.termsOf(0, overlap{}), *w
 	loads := w.in.Loads
@@ -176,8 +179,8 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	}
 }
 
-// expect computes expected milliseconds, or returns which measure is missing.
-func (s *CostSelector) expect(in *Selection) (why string, ok bool) {
+// estimate computes the costs in expected milliseconds, or returns the missing measure.
+func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	defer func() {
 		if !ok {
 			s.stats.FellBack++
@@ -197,8 +200,8 @@ func (s *CostSelector) expect(in *Selection) (why string, ok bool) {
 	return "", true
 }
 
-// prefer multiplies the costs of workers that have a preferred taint.
-func (s *CostSelector) prefer(in *Selection) {
+// preferTaints multiplies the costs of the workers with a preferred taint.
+func (s *CostSelector) preferTaints(in *Selection) {
 	if len(in.Request.PreferredTaints) == 0 || in.Request.Pinned != nil {
 		return
 	}
@@ -207,7 +210,7 @@ func (s *CostSelector) prefer(in *Selection) {
 	}
 }
 
-// taintFactor returns the factor on the cost of member m, below 1 for a preferred member.
+// taintFactor returns the factor of member m's cost, below 1 for a preferred member.
 func taintFactor(in *Selection, m int) float64 {
 	sum := 0.0
 	for _, p := range in.Request.PreferredTaints {
@@ -235,14 +238,14 @@ func (s *CostSelector) pick(in *Selection) int {
 	switch {
 	case tie == TieFirst:
 		return drawLowest(s.costs, nil)
-	case tie == TieSmallestTree && s.held != nil:
+	case tie == TieSmallestTree && s.blocksOf != nil:
 		return s.pickSmallest(in)
 	}
 	return drawLowest(s.costs, s.random)
 }
 
-// pickSmallest returns a candidate of lowest cost whose worker holds the fewest
-// blocks, drawn uniformly from several.
+// pickSmallest returns a candidate of lowest cost whose worker has the fewest blocks. It
+// draws uniformly from several.
 func (s *CostSelector) pickSmallest(in *Selection) int {
 	best := drawLowest(s.costs, nil)
 	lowest, fewest, equals := s.costs[best], uint64(math.MaxUint64), 0
@@ -250,15 +253,14 @@ func (s *CostSelector) pickSmallest(in *Selection) int {
 		if s.costs[k] != lowest {
 			continue
 		}
-		held := s.held(in.Members, in.At(k))
+		held := s.blocksOf(in.Members, in.At(k))
 		if held > fewest {
 			continue
 		}
 		if held < fewest {
 			fewest, equals = held, 0
 		}
-		// The n-th of n equals is taken with chance 1/n, which gives each of them
-		// the same chance.
+		// Taking the n-th of n equals with chance 1/n gives each the same chance.
 		if equals++; s.random.IntN(equals) == 0 {
 			best = k
 		}
@@ -273,6 +275,7 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
 	r := w.memberOverlap(int32(m))
 	c.Effective, c.CachedTokens, c.Cost = r.effective, CachedTokens(r.effective, in.Request.BlockSize), s.costs[k]
+	c.PendingPrefill, c.ActiveBlocks, c.Requests = in.Loads.PrefillTokens[m], in.Loads.ActiveBlocks[m], in.Loads.Requests[m]
 	if in.Request.Pinned == nil {
 		c.TaintFactor = taintFactor(in, m)
 	}
@@ -280,11 +283,12 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 		t := w.termsOf(m, r)
 		p := s.costOf(w, m, t)
 		c.Weight, c.Prefill, c.Decode = w.weight, p.prefill, p.decode
+		c.Credit = t.credit + t.decodeCredit
 	}
 	return c
 }
 
-// Formula returns one line that shows how the cost came about.
+// Formula returns a line that shows how the cost is computed, for logs.
 func (c *Candidate) Formula() string {
 	name := fmt.Sprintf("worker_%d", c.Worker.ID)
 	if c.Worker.Rank != 0 {
@@ -309,18 +313,18 @@ func (c *Candidate) Formula() string {
 // Range is the half-open range of block positions [First, End).
 type Range struct{ First, End uint32 }
 
-// SharedHits are the blocks of one prompt that a shared cache holds. SharedHits do
-// not change. The zero value has no blocks.
+// SharedHits are the blocks of one prompt in a shared cache. They do not change. The zero
+// value has no blocks.
 type SharedHits struct {
-	// ranges are sorted, not empty, and do not touch.
+	// ranges are sorted and not empty. No two touch.
 	ranges []Range
 	// before[i] is the number of blocks in ranges[:i].
 	before []int
 	total  int
 }
 
-// FromRanges returns the SharedHits of ranges in any order. Empty ranges are
-// ignored, and overlapping ranges count once. ranges is not kept.
+// FromRanges returns the SharedHits of ranges in any order. Ranges may be empty and may
+// overlap. ranges is not kept.
 func FromRanges(ranges []Range) SharedHits {
 	sorted := slices.DeleteFunc(slices.Clone(ranges), func(r Range) bool { return r.First >= r.End })
 	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })

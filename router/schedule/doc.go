@@ -1,5 +1,5 @@
-// Package schedule chooses the worker for a request, books the request on the
-// worker, and lets requests wait while every worker is busy.
+// Package schedule chooses the worker for a request and books the request on the worker.
+// Requests may wait while every worker is busy.
 //
 //	s, err := schedule.New(schedule.Options{Config: schedule.DefaultConfig()})
 //	result, err := s.Schedule(ctx, &schedule.Request{
@@ -12,21 +12,22 @@
 // One lock covers eligibility, loads, choice and booking, so that of two requests
 // that arrive together the second sees the first.
 //
-// Choice: CostSelector takes the worker with the lowest cost. The cost is a formula
-// in blocks, or the expected milliseconds to the first token from an Estimator.
-// RoundRobin takes the workers in turn. Other strategies implement Selector.
+// Choice: CostSelector chooses the worker with the lowest cost. The cost is a formula in
+// blocks, or the expected milliseconds to the first token from an Estimator. RoundRobin
+// chooses the workers in turn. Package modes has more strategies that ignore caches. Other
+// strategies implement Selector.
 //
-// Eligibility: a request may be pinned to a worker, limited to some workers, and
-// require taints. Workers beyond the busy thresholds get no requests. Each reason
-// for an empty choice has its own error.
+// Eligibility: a request may be pinned to a worker, limited to some workers, and require
+// taints. Workers beyond the busy thresholds get no requests. Each reason for an empty
+// choice has its own error.
 //
-// Waiting: with a queue a request waits while every worker that it may go to has
-// too much prefill pending. The goroutine that frees capacity decides for the
-// waiting requests. A waiting caller costs a blocked call and no goroutine.
+// Waiting: with a queue a request waits while all its eligible workers have too much pending
+// prefill. The goroutine that frees capacity decides for the waiting requests. A waiting
+// caller costs a blocked call and no goroutine.
 //
 // A request beyond the bounds of the account is routed, not booked, and counted.
 //
-// Every method may be called from any goroutine. A Selector and an Estimator are
-// called under the lock. Nothing here does I/O. A decision that need not wait
-// allocates nothing and takes time linear in the number of workers.
+// Every method may be called from any goroutine. A Selector and an Estimator are called
+// under the lock. The package does no I/O. A decision without a wait allocates nothing and
+// takes time linear in the number of workers.
 package schedule

@@ -40,33 +40,6 @@ func TestTiesAreDrawnUniformlyAndRepeatably(t *testing.T) {
 	}
 }
 
-// TestTiesAreNotAlwaysTheSame: over 120 draws each of three equal workers wins.
-func TestTiesAreNotAlwaysTheSame(t *testing.T) {
-	c, s := DefaultConfig(), NewCostSelector(CostOptions{})
-	won := map[int]int{}
-	for range 120 {
-		n, err := s.Select(choice(&c, &Request{Tokens: 1, BlockSize: 1}, make([]worker, 3)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		won[n]++
-	}
-	// That one of three is never drawn has a chance of 3*(2/3)^120.
-	if len(won) != 3 {
-		t.Errorf("won: %v", won)
-	}
-}
-
-func TestTieFirstTakesTheFirst(t *testing.T) {
-	c := with(func(c *Config) { c.Tie = TieFirst })
-	s := NewCostSelector(CostOptions{})
-	for range 50 {
-		if n, err := s.Select(choice(&c, &Request{Tokens: 1, BlockSize: 1}, []worker{{blocks: 1}, {}, {}})); n != 1 || err != nil {
-			t.Fatalf("worker %d won a tie (%v)", n, err)
-		}
-	}
-}
-
 // frequencies draws n times from costs.
 func frequencies(costs []float64, temperature float64, n int, draw func(*softmax, *rand.Rand) int) []float64 {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -22,7 +22,7 @@ func hasTaints(w *WorkerConfig, taints []string) bool {
 	return true
 }
 
-// filter is what a request requires of its worker.
+// filter has a request's requirements of its worker.
 type filter struct {
 	pinned  *kv.Worker
 	allowed map[kv.WorkerID]struct{}
@@ -31,16 +31,16 @@ type filter struct {
 
 func (r *Request) filter() filter { return filter{r.Pinned, r.Allowed, r.RequiredTaints} }
 
-// cluster is the workers as they are at the moment: one entry per member in each slice.
+// cluster has the current state of the workers: one entry per member in each slice.
 type cluster struct {
 	members *index.Members
 	workers []WorkerConfig
-	// overload says for each member whether its worker is overloaded. Nil means that none is.
+	// overload is true for each member whose worker is overloaded. Nil means none.
 	overload []bool
 }
 
-// eligible appends to dst, which is empty, the members that pass the filter,
-// ascending. Nil means all members. The error says why there is none.
+// eligible appends the members that pass the filter to an empty dst, ascending. A nil result
+// means all members. The error says why no member is eligible.
 func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	if len(c.members.List) == 0 {
 		return nil, ErrNoEndpoints
@@ -70,7 +70,7 @@ func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	return dst, nil
 }
 
-// eligiblePin does what eligible does, for a request that is pinned to a worker.
+// eligiblePin is eligible for a request that is pinned to a worker.
 func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {
 	if !f.allows(f.pinned.ID) {
 		return nil, fmt.Errorf("worker %s: %w", f.pinned, ErrPinnedNotAllowed)
@@ -95,18 +95,18 @@ func (f *filter) allows(id kv.WorkerID) bool {
 	return ok
 }
 
-// BusyThresholds say when a worker gets no requests. A nil threshold is ignored.
-// With all nil no worker is overloaded.
+// BusyThresholds say when a worker is overloaded and gets no requests. A nil threshold is
+// ignored. With all nil no worker is overloaded.
 type BusyThresholds struct {
-	// DecodeBlocks is a fraction, 0..1, of the worker's blocks. A worker becomes
-	// overloaded when its active requests keep more blocks, or the worker reports
-	// more in use. It stays overloaded until both are below. The threshold has no
-	// effect on a worker of unknown capacity.
+	// DecodeBlocks is a fraction, 0..1, of the worker's blocks. A worker becomes overloaded
+	// when its active requests keep more blocks, or the worker reports more blocks in use. It
+	// stays overloaded until both are below. The threshold has no effect on a worker of
+	// unknown capacity.
 	DecodeBlocks *float64
-	// PrefillTokens bounds the prompt tokens that a worker has still to compute.
+	// PrefillTokens bounds a worker's pending prompt tokens.
 	PrefillTokens *int64
-	// PrefillFraction bounds the same as a multiple, at least 0, of what the worker
-	// computes in a step.
+	// PrefillFraction bounds a worker's pending prompt tokens as a multiple, at least 0, of
+	// MaxBatchedTokens.
 	PrefillFraction *float64
 }
 
@@ -135,7 +135,7 @@ func (b *BusyThresholds) never() bool {
 	return b.DecodeBlocks == nil && b.PrefillTokens == nil && b.PrefillFraction == nil
 }
 
-// prefillLimit returns how many pending prompt tokens a worker may have, given a
+// prefillLimit returns how many pending prompt tokens a worker may have. The arguments are a
 // bound in tokens and a bound as a multiple of a step. A nil bound is ignored.
 func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	limit := int64(math.MaxInt64)
@@ -155,31 +155,31 @@ func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	return limit
 }
 
-// overloads tells which members are beyond the busy thresholds. Its calls must not overlap.
+// overloads finds the members beyond the busy thresholds. Its calls must not overlap.
 type overloads struct {
 	thresholds BusyThresholds
 	members    *index.Members
 	workers    []WorkerConfig
 	now        func() time.Time
-	// These slices are indexed by member number. usedBlocks is the last report, and
-	// reportedAt its time. decodeBusy is true from the moment that a member exceeds its
-	// decode threshold until the load is below the threshold. overloaded is true when all
-	// ranks of the member's worker are beyond a threshold.
+	// These slices have one entry per member. usedBlocks is the last report, and reportedAt
+	// its time. decodeBusy is true from when a member exceeds its decode threshold until its
+	// load is below the threshold. overloaded is true when all ranks of the member's worker
+	// are beyond a threshold.
 	usedBlocks []uint64
 	reportedAt []time.Time
 	decodeBusy []bool
 	overloaded []bool
 }
 
-// usedTimeout is how long a report of used blocks counts. The worker may have fallen silent.
+// usedTimeout is how long a report of used blocks is valid.
 const usedTimeout = time.Minute
 
 func newOverloads(t BusyThresholds, now func() time.Time) *overloads {
 	return &overloads{thresholds: t, members: &index.Members{}, now: now}
 }
 
-// align makes m the list of members, which workers describes. Members of both lists keep
-// their reports.
+// align makes m the list of members. workers describes them. Members of the old and the new
+// list keep their reports.
 func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
 	old, usedBlocks, reportedAt, decodeBusy := o.members, o.usedBlocks, o.reportedAt, o.decodeBusy
 	o.members, o.workers = m, workers
@@ -192,8 +192,8 @@ func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
 	}
 }
 
-// report records the number of device blocks that a worker uses. report returns false for
-// a worker that is no member.
+// report records the number of device blocks that a worker uses. It returns false for a
+// worker that is no member.
 func (o *overloads) report(w kv.Worker, used uint64) bool {
 	member, ok := o.members.Find(w)
 	if ok {
@@ -202,8 +202,8 @@ func (o *overloads) report(w kv.Worker, used uint64) bool {
 	return ok
 }
 
-// current returns for each member whether its worker is overloaded. A worker is
-// overloaded when all its ranks are. current returns nil when no worker is.
+// current returns for each member whether its worker is overloaded: all ranks of the worker
+// are beyond a threshold. It returns nil when no worker is overloaded.
 func (o *overloads) current(loads *load.Columns) []bool {
 	if o.thresholds.never() {
 		return nil
@@ -237,10 +237,10 @@ func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bo
 		if o.usedBlocks[m] > 0 && now.Sub(o.reportedAt[m]) > usedTimeout {
 			o.usedBlocks[m] = 0
 		}
-		most := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
-		if most > bound {
+		used := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
+		if used > bound {
 			o.decodeBusy[m] = true
-		} else if most < bound || most == 0 {
+		} else if used < bound || used == 0 {
 			o.decodeBusy[m] = false
 		}
 	} else {

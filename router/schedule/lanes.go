@@ -9,34 +9,31 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// lane is the waiting requests that may go to the same workers.
+// lane has the waiting requests that may go to the same workers.
 type lane struct {
 	key laneKey
 	// waiting is never empty.
-	waiting ranking[*Item]
-	// at is the position in Queue.awake, notRanked while the lane sleeps.
+	waiting itemHeap
+	// at is the position in Queue.awake, notInHeap while the lane sleeps.
 	at int
-	// may are the members that may serve the lane, as of alignment number aligned.
-	// The scheduler maintains both.
-	may     bits
+	// serving are the members that may serve the lane, as of alignment number aligned. The
+	// scheduler maintains both.
+	serving bits
 	aligned uint64
 }
-
-func (l *lane) position() *int      { return &l.at }
-func (l *lane) before(m *lane) bool { return l.waiting[0].before(m.waiting[0]) }
 
 // laneKey is equal for requests that may go to the same workers.
 type laneKey struct {
 	pinned   kv.Worker
 	isPinned bool
-	// allowed are the ids of the allowed workers, taints the required taints. Both
-	// are sorted and encoded so that different sets differ.
+	// allowed encodes the ids of the allowed workers, taints the required taints. Both are
+	// sorted. Different sets have different encodings.
 	limited         bool
 	allowed, taints string
 }
 
-// prepare computes the item's lane key, which takes time with a large set. The key
-// is kept until the item leaves a queue.
+// prepare computes the item's lane key. That takes time with a large set, so callers prepare
+// an item before they lock. The key is kept until the item leaves a queue.
 func (i *Item) prepare() { i.key, i.keyed = i.laneKey(), true }
 
 func (i *Item) laneKey() laneKey {
@@ -65,19 +62,19 @@ func (i *Item) laneKey() laneKey {
 	return k
 }
 
-// laneFor returns the lane of an item, a new one if there is none.
+// laneFor returns the lane of an item, and creates it if necessary.
 func (q *Queue) laneFor(i *Item) *lane {
 	k := i.laneKey()
 	l := q.lanes[k]
 	if l != nil {
 		return l
 	}
-	l = &lane{key: k, at: notRanked}
+	l = &lane{key: k, at: notInHeap}
 	q.lanes[k] = l
 	switch {
 	case k.isPinned:
 	case !k.limited:
-		q.open[l] = struct{}{}
+		q.unlimited[l] = struct{}{}
 	default:
 		for id := range i.Allowed {
 			if q.limited[id] == nil {
@@ -85,27 +82,27 @@ func (q *Queue) laneFor(i *Item) *lane {
 			}
 			q.limited[id][l] = struct{}{}
 		}
-		q.named += len(i.Allowed)
+		q.limitedIDs += len(i.Allowed)
 	}
 	return l
 }
 
-// rank restores the order of awake after a lane's requests have changed. A sleeping
-// lane sleeps on: it has no worker for a new first request either.
-func (q *Queue) rank(l *lane) {
-	if l.at != notRanked {
+// fix restores the order of awake after a lane's first request has changed. A sleeping lane
+// stays asleep: its workers are busy for a new first request too.
+func (q *Queue) fix(l *lane) {
+	if l.at != notInHeap {
 		heap.Fix(&q.awake, l.at)
 	}
 }
 
-// drop forgets an empty lane.
-func (q *Queue) drop(l *lane) {
-	if l.at != notRanked {
+// dropLane removes an empty lane.
+func (q *Queue) dropLane(l *lane) {
+	if l.at != notInHeap {
 		heap.Remove(&q.awake, l.at)
 	}
 	delete(q.lanes, l.key)
-	delete(q.open, l)
-	q.named -= len(l.key.allowed) / 8
+	delete(q.unlimited, l)
+	q.limitedIDs -= len(l.key.allowed) / 8
 	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
 		id := kv.WorkerID(binary.BigEndian.Uint64(b))
 		delete(q.limited[id], l)
@@ -115,14 +112,14 @@ func (q *Queue) drop(l *lane) {
 	}
 }
 
-// Released says that a worker may have become free. taints are the worker's. The
-// lanes of the worker wake.
+// Released wakes the lanes that a worker may serve, because the worker may have become free.
+// taints are the worker's.
 func (q *Queue) Released(w kv.Worker, taints []string) {
 	if q.stats.Pending == 0 {
 		return
 	}
 	q.wake(q.lanes[laneKey{pinned: w, isPinned: true}])
-	for l := range q.open {
+	for l := range q.unlimited {
 		if l.satisfiedBy(taints) {
 			q.wake(l)
 		}
@@ -134,7 +131,7 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 	}
 }
 
-// satisfiedBy reports whether taints contain all that the lane requires.
+// satisfiedBy reports whether taints contain every taint that the lane requires.
 func (l *lane) satisfiedBy(taints []string) bool {
 	for _, t := range l.waiting[0].RequiredTaints {
 		if !slices.Contains(taints, t) {
@@ -144,57 +141,85 @@ func (l *lane) satisfiedBy(taints []string) bool {
 	return true
 }
 
-// WakeAll wakes all lanes: the workers or the thresholds have changed, or time has
-// passed and prefills run down.
+// WakeAll wakes all lanes. Call it when the workers or thresholds have changed, or when time
+// has reduced pending prefills.
 func (q *Queue) WakeAll() {
 	for _, l := range q.lanes {
 		q.wake(l)
 	}
 }
 
+// wake wakes a lane; nil does nothing.
 func (q *Queue) wake(l *lane) {
-	if l != nil && l.at == notRanked {
+	if l != nil && l.at == notInHeap {
 		heap.Push(&q.awake, l)
 	}
 }
 
-// ranked is an element of a ranking. before is the order; position points to the element's
-// index in the ranking.
-type ranked[T any] interface {
-	before(T) bool
-	position() *int
-}
+// notInHeap is the position of an element that is in no heap.
+const notInHeap = -1
 
-// notRanked is the position of an element that is in no ranking.
-const notRanked = -1
-
-// ranking is a heap for container/heap whose elements know their position.
-type ranking[T ranked[T]] []T
+// itemHeap is a heap of items for container/heap. The items know their positions.
+type itemHeap []*Item
 
 // Len implements heap.Interface.
-func (h ranking[T]) Len() int { return len(h) }
+func (h itemHeap) Len() int { return len(h) }
 
 // Less implements heap.Interface.
-func (h ranking[T]) Less(i, j int) bool { return h[i].before(h[j]) }
+func (h itemHeap) Less(i, j int) bool { return h[i].before(h[j]) }
 
 // Swap implements heap.Interface.
-func (h ranking[T]) Swap(i, j int) {
+func (h itemHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	*h[i].position(), *h[j].position() = i, j
+	h[i].at, h[j].at = i, j
 }
 
 // Push implements heap.Interface.
-func (h *ranking[T]) Push(x any) {
-	*x.(T).position() = len(*h)
-	*h = append(*h, x.(T))
+func (h *itemHeap) Push(x any) {
+	i := x.(*Item)
+	i.at = len(*h)
+	*h = append(*h, i)
 }
 
 // Pop implements heap.Interface.
-func (h *ranking[T]) Pop() any {
-	s := *h
-	x := s[len(s)-1]
-	clear(s[len(s)-1:])
-	*h = s[:len(s)-1]
-	*x.position() = notRanked
-	return x
+func (h *itemHeap) Pop() any {
+	last := len(*h) - 1
+	i := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	i.at = notInHeap
+	return i
+}
+
+// laneHeap is a heap of lanes for container/heap, ordered by their first requests. The lanes
+// know their positions.
+type laneHeap []*lane
+
+// Len implements heap.Interface.
+func (h laneHeap) Len() int { return len(h) }
+
+// Less implements heap.Interface.
+func (h laneHeap) Less(i, j int) bool { return h[i].waiting[0].before(h[j].waiting[0]) }
+
+// Swap implements heap.Interface.
+func (h laneHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (h *laneHeap) Push(x any) {
+	l := x.(*lane)
+	l.at = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop implements heap.Interface.
+func (h *laneHeap) Pop() any {
+	last := len(*h) - 1
+	l := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	l.at = notInHeap
+	return l
 }

@@ -9,48 +9,47 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Queue keeps the requests that wait for a worker that is not busy. It has no lock
-// and no clock: its calls must not overlap, and the caller reports what happens.
+// Queue keeps the requests that wait for a worker that is not busy. It has no lock and no
+// clock. Its calls must not overlap.
 //
-// Requests that may go to the same workers form a lane. The order within a lane is
-// strict, and a request never waits for one of another lane. Next returns the first
-// request, by order, among the heads of the lanes that have a worker.
+// Requests that may go to the same workers form a lane. The order within a lane is strict. A
+// request never waits for a request of another lane. Next returns the first request, by
+// order, among the first requests of the lanes with a free worker.
 //
-// A lane without a worker sleeps until one of its workers is Released or all lanes are woken.
-// A sleeping lane costs nothing: the release of a worker touches that worker's lanes only.
+// A lane without a free worker sleeps until Released or WakeAll wakes it. A sleeping lane
+// costs nothing: the release of a worker touches that worker's lanes only.
 type Queue struct {
 	o     QueueOptions
 	lanes map[laneKey]*lane
-	// awake are the lanes that may have a worker, ordered by their heads.
-	awake ranking[*lane]
-	// limited has the lanes of each worker that a set of allowed workers names.
-	// open has the lanes that name no worker.
-	limited map[kv.WorkerID]map[*lane]struct{}
-	open    map[*lane]struct{}
-	// named is the sum of the sizes of the sets in limited.
-	named   int
-	workers int
-	next    uint64
-	stats   QueueStats
+	// awake are the lanes that may have a free worker, ordered by their first requests.
+	awake laneHeap
+	// limited has the lanes of each worker in a set of allowed workers. unlimited has the
+	// lanes without such a set.
+	limited   map[kv.WorkerID]map[*lane]struct{}
+	unlimited map[*lane]struct{}
+	// limitedIDs is the sum of the sizes of the sets of allowed workers.
+	limitedIDs int
+	workers    int
+	next       uint64
+	stats      QueueStats
 }
 
-// Item is a request that may have to wait. What the item refers to must not change
+// Item is a request that may have to wait. The sets that the item refers to must not change
 // while the item waits.
 type Item struct {
-	// StrictPriority orders requests, higher first. Among equals the earlier
-	// arrival goes first. PriorityJump, in seconds and at least 0, makes an item
-	// count as an earlier arrival.
+	// StrictPriority orders requests, higher first. Among equals the earlier arrival goes
+	// first. PriorityJump, in seconds and at least 0, moves the arrival back.
 	StrictPriority uint32
 	PriorityJump   float64
 	// Arrival is in seconds by any clock that all items share.
 	Arrival float64
-	// Tokens is the length of the prompt. CachedTokens of them are cached by the
-	// worker that has the most.
+	// Tokens is the length of the prompt. CachedTokens are the tokens that the best worker
+	// has cached.
 	Tokens, CachedTokens int
 	// Untracked says that the prompt is no prefill load. Such an item never waits.
 	Untracked bool
-	// Pinned is the only worker that may serve the item. Without it Allowed limits
-	// the workers, nil to none, and the worker must have all RequiredTaints.
+	// Pinned is the only worker that may serve the item. Without Pinned any worker in Allowed
+	// with all RequiredTaints may serve it. A nil Allowed has all workers.
 	Pinned         *kv.Worker
 	Allowed        map[kv.WorkerID]struct{}
 	RequiredTaints []string
@@ -65,8 +64,6 @@ type Item struct {
 	at       int
 }
 
-func (i *Item) position() *int { return &i.at }
-
 // before orders items: strict priority, then score, then sequence.
 func (i *Item) before(j *Item) bool {
 	if i.StrictPriority != j.StrictPriority {
@@ -80,9 +77,9 @@ func (i *Item) before(j *Item) bool {
 
 // QueueStats is a snapshot of a queue.
 type QueueStats struct {
-	Pending      int    `metric:"queue_pending_requests" help:"Requests that wait for a worker."`
+	Pending      int    `metric:"queue_pending_requests" help:"Requests waiting for a worker."`
 	Tokens       int    `metric:"queue_pending_isl_tokens" help:"Prompt tokens of the waiting requests."`
-	CachedTokens int    `metric:"queue_pending_cached_tokens" help:"Prompt tokens of the waiting requests that some worker has cached."`
+	CachedTokens int    `metric:"queue_pending_cached_tokens" help:"Prompt tokens of the waiting requests that a worker has cached."`
 	Lanes        int    `metric:"-"`
 	Queued       uint64 `metric:"queue_queued" help:"Requests that waited or wait."`
 	Dispatched   uint64 `metric:"queue_dispatched" help:"Requests that waited and got a worker."`
@@ -100,21 +97,21 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
 	return &Queue{
-		o:       o.withDefaults(),
-		lanes:   make(map[laneKey]*lane),
-		limited: make(map[kv.WorkerID]map[*lane]struct{}),
-		open:    make(map[*lane]struct{}),
+		o:         o.withDefaults(),
+		lanes:     make(map[laneKey]*lane),
+		limited:   make(map[kv.WorkerID]map[*lane]struct{}),
+		unlimited: make(map[*lane]struct{}),
 	}, nil
 }
 
 // Options returns the queue's options.
 func (q *Queue) Options() *QueueOptions { return &q.o }
 
-// SetWorkers sets the number of workers, by which the limits are multiplied.
+// SetWorkers sets the number of workers, which multiplies the limits.
 func (q *Queue) SetWorkers(n int) { q.workers = n }
 
-// Waits reports whether an arriving request has to wait: when other requests of its
-// lane wait, or when busy reports that all its workers are busy.
+// Waits reports whether an arriving request has to wait. It does if other requests of its
+// lane wait, or if busy reports that all its workers are busy.
 func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	if !q.o.Enabled() || i.Untracked {
 		return false
@@ -126,7 +123,7 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 }
 
 // Push makes a request wait. The error is a *QueueRejection when a limit is reached. An item
-// is in one queue at most, and may be used again after it has left.
+// may be in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		return r
@@ -143,13 +140,13 @@ func (q *Queue) Push(i *Item) error {
 	if len(l.waiting) == 1 {
 		q.wake(l)
 	}
-	q.rank(l)
+	q.fix(l)
 	q.count(i, 1)
 	q.stats.Queued++
 	return nil
 }
 
-// rejection returns the limit that refuses a request and counts the refusal, or returns nil.
+// rejection returns and counts the rejection of a request, or returns nil.
 func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
@@ -175,9 +172,9 @@ func (q *Queue) rejection(i *Item) *QueueRejection {
 	case q.stats.Tokens >= q.o.MaxTokens:
 		q.stats.RejectedTokens++
 		return &QueueRejection{Kind: LimitTokens, Current: q.stats.Tokens, Limit: q.o.MaxTokens}
-	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.named && q.lanes[i.laneKey()] == nil:
+	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.limitedIDs && q.lanes[i.laneKey()] == nil:
 		q.stats.RejectedAllowed++
-		return &QueueRejection{Kind: LimitAllowed, Current: q.named, Limit: q.o.MaxAllowed}
+		return &QueueRejection{Kind: LimitAllowed, Current: q.limitedIDs, Limit: q.o.MaxAllowed}
 	}
 	return nil
 }
@@ -190,15 +187,16 @@ func times(n, count int) int {
 	return n * count
 }
 
+// count adds an item to the gauges, or subtracts the item with sign -1.
 func (q *Queue) count(i *Item, sign int) {
 	q.stats.Pending += sign
 	q.stats.Tokens += sign * i.Tokens
 	q.stats.CachedTokens += sign * i.CachedTokens
 }
 
-// Next removes and returns the request that goes to a worker now, or nil. busy reports
-// whether all workers of an item are busy. Next asks once for each lane that may have become
-// free. An item that no worker may serve is not busy, because it has to get its error.
+// Next removes and returns the next request with a free worker, or nil. busy reports whether
+// all workers of an item are busy; Next calls it once for each awake lane. busy must return
+// false for an item without eligible workers, so that its caller gets the error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
 	for len(q.awake) > 0 {
 		l := q.awake[0]
@@ -207,33 +205,34 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 			heap.Pop(&q.awake)
 			continue
 		}
-		q.take(i)
+		q.remove(i)
 		q.stats.Dispatched++
 		return i
 	}
 	return nil
 }
 
-// Remove removes a request that no longer waits, and reports whether it was waiting.
+// Remove removes a request and reports whether the request was waiting.
 func (q *Queue) Remove(i *Item) bool {
 	if i.lane == nil {
 		return false
 	}
-	q.take(i)
+	q.remove(i)
 	q.stats.Retracted++
 	return true
 }
 
-func (q *Queue) take(i *Item) {
+// remove removes a waiting item from its lane, and an empty lane from the queue.
+func (q *Queue) remove(i *Item) {
 	l := i.lane
 	heap.Remove(&l.waiting, i.at)
 	i.lane, i.key, i.keyed = nil, laneKey{}, false
 	q.count(i, -1)
 	if len(l.waiting) == 0 {
-		q.drop(l)
+		q.dropLane(l)
 		return
 	}
-	q.rank(l)
+	q.fix(l)
 }
 
 // Len returns the number of requests that wait.
@@ -249,30 +248,28 @@ func (q *Queue) Stats() QueueStats {
 	return s
 }
 
-// QueueOptions say when requests wait and how many may. With the zero value no request waits.
+// QueueOptions say when requests wait and how many. With the zero value no request waits.
 type QueueOptions struct {
-	// Threshold makes a worker busy while its pending prefill tokens exceed this
-	// fraction of what the worker computes in a step. The fraction is above 0; nil
-	// sets none. ThresholdTokens makes a worker busy while they exceed that number.
-	// Either is enough. With neither no request waits.
+	// A worker is busy while its pending prefill tokens exceed Threshold times
+	// MaxBatchedTokens, or exceed ThresholdTokens. Threshold is above 0. Nil is no threshold.
+	// Without both no request waits.
 	Threshold       *float64
 	ThresholdTokens *int64
 	// MaxPending bounds the waiting requests; 0 means 16,384. MaxTokens bounds the sum of
 	// their prompts; 0 means 1<<28. A request is refused once a bound is reached.
 	MaxPending, MaxTokens int
-	// MaxAllowed bounds the sum of the sizes of the sets of allowed workers; 0
-	// means 1<<20. Requests with one set count once.
+	// MaxAllowed bounds the sum of the sizes of the sets of allowed workers; 0 means 1<<20.
+	// Requests of one lane count once.
 	MaxAllowed int
 	// Limits refuse requests earlier.
 	Limits QueueLimits
 }
 
-// QueueLimits are per worker: each is multiplied by the number of workers. A
-// request is refused once a limit is reached, so the request that crosses the limit
-// is the last one. 0 sets no limit.
+// QueueLimits are limits per worker: each is multiplied by the number of workers. A request
+// is refused once a limit is reached, so the last request may exceed it. 0 is no limit.
 type QueueLimits struct {
-	// Requests bounds the waiting requests, Tokens their prompt tokens,
-	// CachedTokens the tokens that some worker has cached.
+	// Requests bounds the waiting requests, Tokens their prompt tokens, and CachedTokens the
+	// tokens that a worker has cached.
 	Requests, Tokens, CachedTokens int
 }
 
@@ -319,8 +316,8 @@ func (o QueueOptions) withDefaults() QueueOptions {
 func (o *QueueOptions) Enabled() bool { return o.Threshold != nil || o.ThresholdTokens != nil }
 
 // Busy reports whether a worker with that many pending prefill tokens is busy.
-// maxBatchedTokens is what the worker computes in a step, 0 when unknown. A worker
-// of unknown step is practically never busy by Threshold.
+// maxBatchedTokens is WorkerConfig.MaxBatchedTokens, 0 when unknown. A worker with an unknown
+// value is practically never busy by Threshold.
 func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	if o.ThresholdTokens != nil && prefillTokens > *o.ThresholdTokens {
 		return true
@@ -331,8 +328,8 @@ func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	return o.Threshold != nil && float64(prefillTokens) > *o.Threshold*float64(maxBatchedTokens)
 }
 
-// ErrQueueRejected says that a request would have to wait and too many wait
-// already. The error that wraps it is a *QueueRejection.
+// ErrQueueRejected says that a request would have to wait and the queue is full. The error
+// that wraps it is a *QueueRejection.
 var ErrQueueRejected = errors.New("queue is full")
 
 // QueueLimit names a limit of the queue.
@@ -349,12 +346,12 @@ const (
 // QueueRejection says which limit refused a request.
 type QueueRejection struct {
 	Kind QueueLimit `json:"limit_kind"`
-	// Current is the amount that waits, Limit the amount that may.
+	// Current is the amount that waits, Limit the amount that may wait.
 	Current int `json:"current"`
 	Limit   int `json:"limit"`
 }
 
-// Error names the limit, the amount that waits and the amount that may.
+// Error names the limit and both amounts.
 func (r *QueueRejection) Error() string {
 	return fmt.Sprintf("%v: %s: %d wait, the limit is %d", ErrQueueRejected, r.Kind, r.Current, r.Limit)
 }

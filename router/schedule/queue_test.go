@@ -176,26 +176,6 @@ func TestWhoWaits(t *testing.T) {
 	}
 }
 
-// TestLanesDoNotBlockOneAnother: a request whose workers are busy is passed over
-// by those behind it, and each gets its worker when that is free.
-func TestLanesDoNotBlockOneAnother(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
-	r.taints[queueWorkers[2]] = []string{"gpu", "x"}
-	r.wait("pinned to 1", Item{Arrival: 0, Pinned: pin(queueWorkers[0])})
-	r.wait("allowed 1", Item{Arrival: 1, Allowed: only(1)})
-	r.wait("tainted", Item{Arrival: 2, RequiredTaints: []string{"x"}})
-	r.wait("anywhere", Item{Arrival: 3})
-	r.wait("tainted, allowed 2", Item{Arrival: 4, Allowed: only(2), RequiredTaints: []string{"gpu", "x"}})
-	r.wait("pinned to 2", Item{Arrival: 5, Pinned: pin(queueWorkers[1])})
-	r.expect("rank 0 of 2", r.release(queueWorkers[1]), "anywhere", "pinned to 2")
-	r.expect("rank 1 of 2", r.release(queueWorkers[2]), "tainted", "tainted, allowed 2")
-	r.wait("anywhere", Item{Arrival: 0.5})
-	r.expect("1", r.release(queueWorkers[0]), "pinned to 1", "anywhere", "allowed 1")
-	if s := r.Stats(); s.Pending+s.Lanes+len(r.limited)+len(r.open)+len(r.awake) != 0 || s.Dispatched != 7 {
-		t.Errorf("left over: %+v", s)
-	}
-}
-
 // TestEqualSetsAreOneLane: however they are written.
 func TestEqualSetsAreOneLane(t *testing.T) {
 	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
@@ -209,26 +189,6 @@ func TestEqualSetsAreOneLane(t *testing.T) {
 	r.wait("2", Item{Arrival: 2, Allowed: only(1, 2), RequiredTaints: []string{"ab"}})
 	if n := r.Stats().Lanes; n != 2 {
 		t.Errorf("%d lanes, want 2", n)
-	}
-}
-
-// TestDispatchStopsWhenTheWorkerIsBusyAgain: the next one stays first.
-func TestDispatchStopsWhenTheWorkerIsBusyAgain(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
-	for n := range 3 {
-		r.wait(fmt.Sprint(n), Item{Arrival: float64(n)})
-	}
-	for n := range 3 {
-		r.free[queueWorkers[1]] = true
-		r.Released(queueWorkers[1], nil)
-		i := r.Next(r.busy)
-		if i == nil || i.Value != fmt.Sprint(n) {
-			t.Fatalf("dispatched %v, want %d", i, n)
-		}
-		r.free[queueWorkers[1]] = false
-		if i := r.Next(r.busy); i != nil {
-			t.Fatalf("dispatched %v to a busy worker", i.Value)
-		}
 	}
 }
 
@@ -257,48 +217,6 @@ func TestReleaseLooksAtItsLanesOnly(t *testing.T) {
 	r.expect("nobody is free", r.drain())
 	if r.asked != 4 {
 		t.Errorf("looked at lanes that sleep")
-	}
-}
-
-// TestWakeAllFindsWorkersThatCameFreeUnseen: with time, or because they are new.
-func TestWakeAllFindsWorkersThatCameFreeUnseen(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
-	r.wait("0", Item{Pinned: pin(kv.Worker{ID: 2})})
-	r.wait("1", Item{Allowed: only(1)})
-	r.wait("2", Item{})
-	r.expect("nobody is free", r.drain())
-	r.free[kv.Worker{ID: 2}] = true
-	r.expect("unseen", r.drain())
-	r.WakeAll()
-	r.expect("woken", r.drain(), "0", "2")
-}
-
-// TestRequestThatNobodyMayServeIsDispatched: to get its error.
-func TestRequestThatNobodyMayServeIsDispatched(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
-	r.wait("0", Item{Pinned: pin(queueWorkers[0])})
-	r.workers = r.workers[1:]
-	r.WakeAll()
-	r.expect("the worker is gone", r.drain(), "0")
-}
-
-func TestRetractedRequestsAreGone(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
-	first := r.wait("0", Item{Tokens: 10, CachedTokens: 3})
-	second := r.wait("1", Item{Tokens: 20, Arrival: 1})
-	other := r.wait("2", Item{Allowed: only(1), Tokens: 5, Arrival: 2})
-	if !r.Remove(first) || r.Remove(first) || !r.Remove(other) {
-		t.Error("retracted wrongly")
-	}
-	if s := r.Stats(); r.Len() != 1 || r.Tokens() != 20 || s.CachedTokens != 0 || s.Retracted != 2 || s.Lanes != 1 || len(r.limited) != 0 {
-		t.Errorf("%+v", s)
-	}
-	r.expect("the other one", r.release(queueWorkers[0]), "1")
-	if r.Remove(second) {
-		t.Error("retracted after it was dispatched")
-	}
-	if err := r.Push(first); err != nil || r.Len() != 1 {
-		t.Errorf("pushed again: %v, %d wait", err, r.Len())
 	}
 }
 
@@ -364,8 +282,8 @@ func TestPendingIsBoundedInAnyCase(t *testing.T) {
 		if s := r.Stats(); c.counted(&s) != 1 {
 			t.Errorf("%+v", s)
 		}
-		if r.Remove(first); !r.Remove(second) || r.named != 0 {
-			t.Errorf("%d workers are named by nobody", r.named)
+		if r.Remove(first); !r.Remove(second) || r.limitedIDs != 0 {
+			t.Errorf("%d workers are named by nobody", r.limitedIDs)
 		}
 		if err := r.Push(&Item{Allowed: pair(2)}); err != nil {
 			t.Errorf("when nobody waits: %v", err)

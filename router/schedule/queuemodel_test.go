@@ -159,7 +159,7 @@ func TestQueueModel(t *testing.T) {
 		for len(m.waiting) > 0 {
 			m.Next(rt)
 		}
-		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.limited)+len(m.open)+len(m.awake) != 0 {
+		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.limited)+len(m.unlimited)+len(m.awake) != 0 {
 			rt.Fatalf("left over: %+v", s)
 		}
 	})

@@ -24,13 +24,13 @@ type Scheduler struct {
 	account *load.Account
 	busy    *overloads
 	queue   *Queue
-	// members is the list to which the member numbers of account, busy, queue and workers
-	// refer. align replaces the list for all of them.
+	// account, busy, queue and workers use the member numbers of the list members. align
+	// changes the list for all of them.
 	members *index.Members
 	workers []WorkerConfig
 	// alignments counts the changes of members and workers.
 	alignments uint64
-	room       room
+	free       freeMembers
 	stats      Stats
 	started    time.Time
 
@@ -42,8 +42,8 @@ type Scheduler struct {
 	booking    load.Request
 	// waited is true while the scheduler decides for a request that has waited.
 	waited bool
-	// probe and probed are scratch memory for questions to the queue. allBusy is the
-	// method value of itemBusy, made once because each method value allocates.
+	// probe and probed are scratch memory of Queue.Waits and itemBusy. allBusy is the method
+	// value of itemBusy, created once because each method value allocates.
 	probe   Item
 	probed  []int32
 	allBusy func(*Item) bool
@@ -55,9 +55,9 @@ type Stats struct {
 	Queue QueueStats
 	// Cost is zero unless the selector is a CostSelector.
 	Cost           CostStats
-	Unbooked       uint64 `metric:"requests_unbooked" help:"Requests routed without being booked, because too many were."`
+	Unbooked       uint64 `metric:"requests_unbooked" help:"Requests routed without a booking, because the account was full."`
 	NoEndpoints    uint64 `metric:"requests_without_endpoints" help:"Requests that found no worker."`
-	Filtered       uint64 `metric:"requests_filtered" help:"Requests that no worker was allowed to take."`
+	Filtered       uint64 `metric:"requests_filtered" help:"Requests whose requirements no worker met."`
 	Overloaded     uint64 `metric:"requests_overloaded" help:"Requests whose workers were all overloaded."`
 	RolledBack     uint64 `metric:"requests_rolled_back" help:"Requests that got a worker after their caller had left."`
 	Refreshed      uint64 `metric:"queue_refreshed" help:"Requests whose overlap was computed again after a long wait."`
@@ -91,10 +91,10 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// ReadsShared reports whether a decision uses the SharedHits of a request with that
-// pin and override. Both may be nil.
+// ReadsShared reports whether a decision uses the SharedHits of a request with this pinned
+// worker and override. Both may be nil.
 func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
-	if _, alternates := s.selector.(*RoundRobin); alternates || pinned != nil {
+	if _, ignores := s.selector.(CacheIgnorer); ignores || pinned != nil {
 		return false
 	}
 	multiplier := s.config.SharedMultiplier
@@ -122,9 +122,9 @@ func (r *Request) validate() error {
 	case !(math.Abs(r.PriorityJump) <= math.MaxFloat64):
 		return fmt.Errorf("request %q priority jump: %v is not a finite number", r.ID, r.PriorityJump)
 	case r.Members == nil && len(r.Hits)+len(r.Overlaps) > 0:
-		return fmt.Errorf("request %q: hits without the members that they refer to", r.ID)
+		return fmt.Errorf("request %q: hits without Members", r.ID)
 	case r.Book && r.ID == "":
-		return errors.New("request id: is empty, and the request is to be booked")
+		return errors.New("request id: must not be empty in a request to book")
 	}
 	for _, p := range r.PreferredTaints {
 		if !(math.Abs(p.Weight) <= math.MaxFloat64) {
@@ -147,10 +147,9 @@ func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 	return c.eligible(dst, f)
 }
 
-// decide returns the worker for r, chosen among the eligible members, and books r if
-// r.Book is set. The caller holds s.mu and has aligned r: r.Members is s.members. The
-// error says why no member is eligible, or is one of choose. A request without an eligible
-// worker is counted in s.stats.
+// decide chooses a worker for r among the eligible members, and books r if r.Book is set. The
+// caller holds s.mu and has aligned r: r.Members is s.members. The error says why no member
+// is eligible, or is one of choose.
 func (s *Scheduler) decide(r *Request) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
@@ -175,12 +174,12 @@ func (s *Scheduler) countRefusal(err error) {
 	}
 }
 
-// choose returns the member that the selector picks, and books r if r.Book is set.
-// candidates are member numbers, ascending; nil means all members. The caller holds s.mu
-// and has aligned r: r.Members is s.members.
+// choose returns the selector's choice among the candidates, and books r if r.Book is set.
+// candidates are member numbers, ascending; nil means all members. The caller holds s.mu and
+// has aligned r.
 //
-// The error is the selector's, or ErrBadSelection, or a booking error. A request that the
-// account has no room for gets its worker without a booking and without an error.
+// The error is the selector's, or ErrBadSelection, or a booking error. When the account has
+// no room, choose returns the worker without a booking and without an error.
 func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	s.active = s.active[:0]
 	if len(r.Sequence) > 0 {
@@ -226,6 +225,7 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 		Worker: s.members.List[m].Worker, Member: m, Members: s.members,
 		Hits: r.hitsOf(int32(m)),
 		Cost: in.Outcome.Cost, Prefill: in.Outcome.Prefill, Decode: in.Outcome.Decode, Mode: in.Outcome.Mode,
+		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor,
 	}
 	out.Effective = s.effective(r, int32(m))
 	out.CachedTokens = CachedTokens(out.Effective, r.BlockSize)
@@ -242,8 +242,8 @@ func (s *Scheduler) effective(r *Request, m int32) float64 {
 	return s.config.Effective(r.hitsOf(m))
 }
 
-// potentialBlocks returns the number of active blocks that a worker has once r runs there.
-// active counts the worker's active blocks without r. shared counts those of them that are
+// potentialBlocks returns the number of active blocks of a worker once r runs there. active
+// counts the worker's active blocks without r. shared counts the active blocks that are
 // blocks of r too. A partial block of r is never shared and counts in full.
 func potentialBlocks(r *Request, active, shared int32) int {
 	return int(active) + r.Blocks() - int(shared)

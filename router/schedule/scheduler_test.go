@@ -31,37 +31,6 @@ func newScheduler(t *testing.T, change func(*Options)) *Scheduler {
 // blocks are block hashes with these numbers.
 func blocks(numbers ...kv.SequenceHash) []kv.SequenceHash { return numbers }
 
-// TestEachDecisionSeesTheOnesBefore: equal requests spread over equal workers,
-// and those that share blocks with one that runs go where it runs.
-func TestEachDecisionSeesTheOnesBefore(t *testing.T) {
-	s, members := newScheduler(t, nil), fleet(3)
-	var got []int
-	for i := range 6 {
-		r := &Request{ID: fmt.Sprint(i), Book: true, Tokens: 32, BlockSize: 16, TrackPrefill: true,
-			Members: members, Sequence: blocks(kv.SequenceHash(10*i+1), kv.SequenceHash(10*i+2))}
-		result, err := s.Schedule(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, result.Member)
-	}
-	if !slices.Equal(got, []int{0, 1, 2, 0, 1, 2}) {
-		t.Errorf("members %v", got)
-	}
-	for i := range 6 {
-		if err := s.MarkPrefillCompleted(fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := &Request{Tokens: 32, BlockSize: 16, TrackPrefill: true, Members: members, Sequence: blocks(11, 12)}
-	if result, err := s.Schedule(t.Context(), r); err != nil || result.Member != 1 || result.PotentialBlocks != 4 || result.Booked {
-		t.Errorf("%+v, %v; want member 1, whose 4 blocks include these two", result, err)
-	}
-	if got := s.Stats().Load; got.Requests != 6 || got.Added != 6 {
-		t.Errorf("load stats %+v", got)
-	}
-}
-
 // TestAccountCalls: the errors and the idempotence of the calls for one request.
 func TestAccountCalls(t *testing.T) {
 	s, members := newScheduler(t, nil), fleet(1)
@@ -147,28 +116,6 @@ func TestWithoutRoomARequestIsRoutedAllTheSame(t *testing.T) {
 	if got := s.Stats(); got.Unbooked != 1 || got.Load.Requests != 1 {
 		t.Errorf("stats %+v", got)
 	}
-}
-
-// TestSilentRequestsExpire: those that nothing was heard of, at a Tick or with
-// the next decision; a sign of life keeps a request.
-func TestSilentRequestsExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScheduler(t, func(o *Options) { o.Load.Expiry = time.Minute })
-		for _, id := range []string{"silent", "alive"} {
-			if _, err := s.Schedule(t.Context(), &Request{ID: id, Book: true, Tokens: 1, BlockSize: 1, Members: fleet(1)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(40 * time.Second)
-		if err := s.Touch("alive"); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(40 * time.Second)
-		s.Tick()
-		if got := s.Stats().Load; got.Requests != 1 || got.Expired != 1 || s.Touch("alive") != nil {
-			t.Errorf("load stats %+v", got)
-		}
-	})
 }
 
 // TestModelledPrefillShrinksWithTime: the model is asked for what is not cached.

@@ -11,8 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
-// Request is a request that needs a worker. The scheduler borrows everything that
-// the request refers to until the call returns.
+// Request is a request that needs a worker. The memory that the request refers to must not
+// change until the call returns.
 type Request struct {
 	// ID names the request in later calls. ID may be empty without Book.
 	ID string
@@ -23,23 +23,22 @@ type Request struct {
 	// Sequence are the blocks that count as active on the worker while the request
 	// runs, usually the SequenceHashes of the full blocks. Nil tracks none.
 	Sequence []kv.SequenceHash
-	// Provisional says that the caller may leave unnoticed while the request waits.
-	// A request that has waited is then booked as provisional: see load.Request.
+	// Provisional says that the caller may leave unnoticed while the request waits. Then a
+	// request that has waited gets a provisional booking: see load.Request.
 	Provisional bool
 	// Waits is called before the request begins to wait. It must not call the
 	// scheduler. It may be nil.
 	Waits func()
 	// Locals are the prompt's blocks for Options.Refresh. The scheduler does not use them.
 	Locals []kv.LocalHash
-	// Members are the workers to choose from. Hits are what they have of the
-	// prompt, ordered by member: see index.Matches.
+	// Members are the workers to choose from. Hits are their hits of the prompt, ordered by
+	// member: see index.Matches.
 	Members *index.Members
 	Hits    []index.Hit
-	// Overlaps are effective overlaps in place of Hits, ordered by member, for
-	// callers that know no tiers. They are used when Hits is empty.
+	// Overlaps are effective overlaps, ordered by member, for callers that know no tiers.
+	// The scheduler reads them when Hits is empty.
 	Overlaps []Overlap
-	// SharedHits are the prompt's blocks in the shared cache. Nil means that no
-	// shared cache was asked.
+	// SharedHits are the prompt's blocks in the shared cache, nil without one.
 	SharedHits *SharedHits
 	// TrackPrefill says whether the prompt counts as prefill load.
 	TrackPrefill bool
@@ -52,19 +51,17 @@ type Request struct {
 	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
 	// The account reduces the weight of output blocks by it.
 	ExpectedOutput int
-	// Pinned is the only worker that may serve the request. The pinned worker is
-	// taken without comparison.
+	// Pinned is the only worker that may serve the request.
 	Pinned *kv.Worker
 	// Allowed limits the choice; nil allows all workers.
 	Allowed map[kv.WorkerID]struct{}
-	// RequiredTaints must all be the worker's. PreferredTaints multiply the cost of
-	// a worker that has them by exp(-tanh(sum of their weights)). A positive weight
-	// attracts, a negative weight repels.
+	// The worker must have all RequiredTaints. PreferredTaints multiply the cost of a worker
+	// that has them by exp(-tanh(sum of their weights)).
 	RequiredTaints  []string
 	PreferredTaints []TaintPreference
-	// Explain is called with every candidate that a CostSelector compares. It is called under
-	// the scheduler's lock, by whichever goroutine decides, and must not call the scheduler.
-	// The candidate is valid during the call. Explain may be nil.
+	// Explain is called with every candidate that a CostSelector compares. The deciding
+	// goroutine calls it under the scheduler's lock. Explain must not call the scheduler. The
+	// candidate is valid during the call. Explain may be nil.
 	Explain func(c *Candidate)
 }
 
@@ -74,17 +71,17 @@ type Overlap struct {
 	Blocks float64
 }
 
-// TaintPreference is how much a request prefers workers with a taint. A negative
-// weight avoids them.
+// TaintPreference is a request's preference for workers with a taint. A positive Weight
+// attracts, a negative Weight repels.
 type TaintPreference struct {
 	Taint  string
 	Weight float64
 }
 
-// Blocks returns the number of blocks of the prompt, a partial one included.
+// Blocks returns the number of blocks of the prompt, including a partial last block.
 func (r *Request) Blocks() int { return (r.Tokens + r.BlockSize - 1) / r.BlockSize }
 
-// hitsOf returns what a member has of the prompt.
+// hitsOf returns a member's hits.
 func (r *Request) hitsOf(member int32) index.Hits {
 	at, ok := slices.BinarySearchFunc(r.Hits, member, func(h index.Hit, m int32) int { return cmp.Compare(h.Member, m) })
 	if !ok {
@@ -109,18 +106,20 @@ type Result struct {
 	// the request's own, or a newer one after a wait.
 	Member  int
 	Members *index.Members
-	// Hits are the worker's hits. Effective is their weighted number in blocks, and
+	// Hits are the worker's hits. Effective is their weighted number, in blocks, and
 	// CachedTokens the same in tokens.
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
 	// Cost is the worker's cost in blocks, or in milliseconds when Mode is ModeCost. Prefill
 	// and Decode are its parts in blocks. All are 0 from a selector that compares no costs.
-	Cost, Prefill, Decode float64
-	// PotentialBlocks are the blocks that decode on the worker with this request.
+	// Weight and TaintFactor are as in Candidate.
+	Cost, Prefill, Decode, Weight, TaintFactor float64
+	// PotentialBlocks is the worker's number of active blocks with this request.
 	PotentialBlocks int
-	// Mode says how a CostSelector chose: ModeWeights, ModeCost, or ModeWeights with a colon
-	// and the measure that cost mode was missing. Other selectors may leave Mode empty.
+	// Mode says how a CostSelector chose: ModeWeights or ModeCost. After a fallback from cost
+	// mode it is ModeWeights, a colon and the missing measure. Other selectors may leave Mode
+	// empty.
 	Mode string
 	// Booked says whether the request is booked on the worker. Booking is the
 	// number for FreeBooking.
@@ -130,7 +129,7 @@ type Result struct {
 	Waited time.Duration
 }
 
-// Ways to choose, as Result.Mode has them.
+// Values of Result.Mode.
 const (
 	ModeWeights = "weights"
 	ModeCost    = "cost"
@@ -146,11 +145,19 @@ type Candidate struct {
 	// 1 without preferred taints. In cost mode Cost is milliseconds times
 	// TaintFactor, and Weight, Prefill and Decode are 0.
 	Cost, Weight, Prefill, Decode, TaintFactor float64
+	// Credit is what the worker's hits take off Prefill, in blocks; for decode workers off
+	// Decode. 0 in cost mode.
+	Credit float64
+	// PendingPrefill are the tokens that the worker's requests still have to compute.
+	// ActiveBlocks and Requests count what the worker has active. All without this request.
+	PendingPrefill int64
+	ActiveBlocks   int32
+	Requests       int32
 	// Mode is as in Result.
 	Mode string
 }
 
-// WorkerConfig is what the scheduler must know of a worker.
+// WorkerConfig describes a worker to the scheduler.
 type WorkerConfig struct {
 	// MaxBatchedTokens is the number of tokens that the worker computes in a step.
 	// TotalBlocks is the capacity of its device in blocks. 0 means unknown.
@@ -162,12 +169,12 @@ type WorkerConfig struct {
 // PotentialLoad is the load of a worker with a request added.
 type PotentialLoad struct {
 	Worker kv.Worker
-	// PrefillTokens are the prompt tokens to compute. DecodeBlocks are the distinct
-	// prompt blocks to keep, a partial block of the request included.
+	// PrefillTokens are the prompt tokens to compute. DecodeBlocks are the distinct prompt
+	// blocks to keep, including a partial block of the request.
 	PrefillTokens, DecodeBlocks int
 }
 
-// Selection is what a Selector chooses from. It is valid during the call only.
+// Selection is the input of a Selector. It is valid only during the call.
 type Selection struct {
 	// Request is the request. Its Hits and Overlaps refer to Members.
 	Request *Request
@@ -178,9 +185,8 @@ type Selection struct {
 	// Candidates are the members that may be chosen, ascending, at least one. Nil
 	// means all of Members.
 	Candidates []int32
-	// Loads are the loads of the members. Active is how many leading blocks of
-	// Request.Sequence are active on a member already. Members without such blocks
-	// are left out.
+	// Loads are the loads of the members. Active has, for each member with any, how many
+	// leading blocks of Request.Sequence are already active there.
 	Loads  *load.Columns
 	Active []load.Shared
 	// Workers describes the members.
@@ -222,18 +228,21 @@ func (in *Selection) has(m int) bool {
 	return ok
 }
 
-// Selector picks one of several workers. A Scheduler calls it under the lock, from
-// one goroutine at a time.
+// Selector chooses one of several workers. A Scheduler calls it under its lock, from one
+// goroutine at a time.
 type Selector interface {
 	// Select returns the number of a member that is a candidate. Select may fill in
 	// in.Outcome. An error becomes the error of the request.
 	Select(in *Selection) (member int, err error)
 }
 
+// CacheIgnorer is a Selector that looks at no hits.
+type CacheIgnorer interface{ IgnoresCache() }
+
 // Outcome describes a choice: see Result.
 type Outcome struct {
-	Cost, Prefill, Decode float64
-	Mode                  string
+	Cost, Prefill, Decode, Weight, TaintFactor float64
+	Mode                                       string
 }
 
 var (
@@ -241,13 +250,15 @@ var (
 	_ Selector = (*RoundRobin)(nil)
 )
 
-// RoundRobin takes the workers in turn, whatever they hold. A worker that comes or
-// goes does not change the order of the others. A pinned request takes no turn. The
-// zero value is ready.
+// RoundRobin chooses the workers in turn. A worker that comes or goes does not change the
+// order of the others. A pinned request takes no turn. The zero value is ready.
 type RoundRobin struct {
 	last    kv.Worker
 	started bool
 }
+
+// IgnoresCache implements CacheIgnorer.
+func (*RoundRobin) IgnoresCache() {}
 
 // Select returns the first candidate after the previous choice.
 func (s *RoundRobin) Select(in *Selection) (int, error) {
@@ -270,12 +281,11 @@ func (s *RoundRobin) Select(in *Selection) (int, error) {
 
 // Errors of Schedule for errors.Is. Errors of package load are returned too.
 var (
-	// ErrNoEndpoints says that there is no worker, or none that the request may go to.
+	// ErrNoEndpoints says that there is no worker, or no allowed worker.
 	ErrNoEndpoints = errors.New("no workers")
 	// ErrAllFiltered says that no worker has the required taints.
 	ErrAllFiltered = errors.New("no worker has the required taints")
-	// ErrAllOverloaded says that every worker that the request may go to is beyond
-	// a busy threshold.
+	// ErrAllOverloaded says that every eligible worker is beyond a busy threshold.
 	ErrAllOverloaded = errors.New("all eligible workers are overloaded")
 	// ErrPinnedOverloaded says that the pinned worker is beyond a busy threshold.
 	ErrPinnedOverloaded = errors.New("the pinned worker is overloaded")

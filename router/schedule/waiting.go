@@ -23,11 +23,10 @@ type waiter struct {
 	settled chan struct{}
 }
 
-// Schedule chooses a worker for r, books the request if r.Book is set, and returns
-// the choice. Schedule waits while every worker that r may go to is busy. The end
-// of ctx ends the wait and is the error. Other errors come from this package,
-// package load or the selector, or name the field of r that is out of range. A
-// request for which the account has no room is routed and not booked.
+// Schedule chooses a worker for r, books the request if r.Book is set, and returns the
+// choice. It waits while every eligible worker is busy. The end of ctx ends the wait and is
+// the error. Other errors come from this package, package load or the selector, or name the
+// field of r that is out of range. When the account has no room, r is routed and not booked.
 func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
@@ -51,7 +50,7 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	return Result{}, fmt.Errorf("request %q waited %v for a worker: %w", r.ID, s.now().Sub(w.arrived), context.Cause(ctx))
 }
 
-// decideOrQueue decides at once, or returns a waiter.
+// decideOrQueue decides at once, or queues r and returns its waiter.
 func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	item := Item{
 		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
@@ -64,8 +63,8 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	r = s.follow(r)
-	defer s.drain()
+	r = s.alignRequest(r)
+	defer s.dispatch()
 	s.probe = item
 	defer func() { s.probe = Item{} }()
 	if !s.queue.Waits(&s.probe, s.allBusy) || s.overloaded(&s.probe) {
@@ -83,14 +82,14 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	return w, Result{}, nil
 }
 
-// overloaded reports whether all workers that an item may go to are overloaded.
-// Such a request is refused and does not wait.
+// overloaded reports whether all workers that may serve an item are overloaded. Such a
+// request is refused and does not wait.
 func (s *Scheduler) overloaded(i *Item) bool {
 	_, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
 
-// itemBusy reports whether an item has workers to go to, and all of them are busy.
+// itemBusy reports whether an item has eligible workers and all of them are busy.
 func (s *Scheduler) itemBusy(i *Item) bool {
 	if i.lane != nil {
 		return s.laneBusy(i)
@@ -117,34 +116,33 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	return true
 }
 
-// bestCached returns the most tokens of r's prompt that any worker has cached that
-// may serve r.
+// bestCached returns the cached tokens of r's prompt on the best worker that may serve r.
 func (s *Scheduler) bestCached(r *Request) int {
 	f, best := r.filter(), 0.0
-	look := func(m int32, effective float64) {
+	consider := func(m int32, effective float64) {
 		w := s.members.List[m].Worker
 		if effective > best && f.allows(w.ID) && (f.pinned == nil || *f.pinned == w) && hasTaints(&s.workers[m], f.taints) {
 			best = effective
 		}
 	}
 	for _, h := range r.Hits {
-		look(h.Member, s.config.Effective(h.Hits))
+		consider(h.Member, s.config.Effective(h.Hits))
 	}
 	if len(r.Hits) == 0 {
 		for _, o := range r.Overlaps {
-			look(o.Member, o.Blocks)
+			consider(o.Member, o.Blocks)
 		}
 	}
 	return min(CachedTokens(best, r.BlockSize), r.Tokens)
 }
 
-// drain gives workers to waiting requests as far as there are any.
-func (s *Scheduler) drain() {
+// dispatch decides for the waiting requests that have a free worker.
+func (s *Scheduler) dispatch() {
 	if s.queue.Len() == 0 {
 		return
 	}
 	now := s.now()
-	s.room.known, s.waited = false, true
+	s.free.valid, s.waited = false, true
 	defer func() { s.waited = false }()
 	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
 		w := i.Value.(*waiter)
@@ -155,15 +153,15 @@ func (s *Scheduler) drain() {
 			w.request = &fresh
 			s.stats.Refreshed++
 		}
-		w.result, w.err = s.decide(w.request.in(s.members))
-		s.room.known = false
+		w.result, w.err = s.decide(w.request.withMembers(s.members))
+		s.free.valid = false
 		w.result.Waited = waited
 		close(w.settled)
 	}
 }
 
-// retract ends the wait of a request whose caller has left. A worker that the
-// request got meanwhile is given back.
+// retract ends the wait of a request whose caller has left. It frees a booking that the
+// request got meanwhile.
 func (s *Scheduler) retract(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,72 +191,72 @@ func (b bits) cleared(n int) bits {
 func (b bits) add(m int)      { b[m/64] |= 1 << (m % 64) }
 func (b bits) has(m int) bool { return b[m/64]&(1<<(m%64)) != 0 }
 
-// room caches which members can take a waiting request: those that are neither
-// overloaded nor busy. The cache is valid until a load changes.
-type room struct {
-	known bool
-	free  bits
+// freeMembers caches which members are neither overloaded nor busy, and so can take a waiting
+// request. The cache is valid until a load changes.
+type freeMembers struct {
+	valid   bool
+	members bits
 }
 
-// refreshRoom computes s.room if it is not known.
-func (s *Scheduler) refreshRoom() {
-	if s.room.known {
+// refreshFree computes s.room if it is not known.
+func (s *Scheduler) refreshFree() {
+	if s.free.valid {
 		return
 	}
 	loads, options, n := s.account.Columns(), s.queue.Options(), len(s.members.List)
-	r := &s.room
+	r := &s.free
 	overload := s.busy.current(loads)
-	r.known, r.free = true, r.free.cleared(n)
+	r.valid, r.members = true, r.members.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
 		if (overload == nil || !overload[m]) && !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
-			r.free.add(m)
+			r.members.add(m)
 		}
 	}
 }
 
-// laneBusy is itemBusy for an item that waits. Its lane knows which members may
-// serve it. An overloaded worker counts as busy here: overload refuses new
-// requests, and may end with the next report.
+// laneBusy is itemBusy for a waiting item. The item's lane caches the members that may serve
+// it. An overloaded worker counts as busy: a waiting request is not refused, and the overload
+// may end with the next report.
 func (s *Scheduler) laneBusy(i *Item) bool {
-	s.refreshRoom()
+	s.refreshFree()
 	if i.Pinned != nil {
 		c := cluster{s.members, s.workers, nil}
 		found, err := c.eligiblePin(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
-		return err == nil && !s.room.free.has(int(found[0]))
+		return err == nil && !s.free.members.has(int(found[0]))
 	}
-	some := uint64(0)
-	for k, may := range s.mayServe(i) {
-		if may&s.room.free[k] != 0 {
+	anyServing := uint64(0)
+	for k, serving := range s.mayServe(i) {
+		if serving&s.free.members[k] != 0 {
 			return false
 		}
-		some |= may
+		anyServing |= serving
 	}
-	return some != 0
+	return anyServing != 0
 }
 
-// mayServe returns the members that may serve an item that waits, overloaded ones included.
+// mayServe returns the members that may serve a waiting item, overloaded or not.
 func (s *Scheduler) mayServe(i *Item) bits {
 	l := i.lane
 	if l.aligned == s.alignments {
-		return l.may
+		return l.serving
 	}
-	l.may, l.aligned = l.may.cleared(len(s.members.List)), s.alignments
+	l.serving, l.aligned = l.serving.cleared(len(s.members.List)), s.alignments
 	f, c := filter{nil, i.Allowed, i.RequiredTaints}, cluster{s.members, s.workers, nil}
 	if f.allowed == nil {
 		for m := range s.members.List {
 			if hasTaints(&s.workers[m], f.taints) {
-				l.may.add(m)
+				l.serving.add(m)
 			}
 		}
-		return l.may
+		return l.serving
 	}
 	s.probed = c.allowed(s.probed[:0], f)
 	for _, m := range s.probed {
 		if hasTaints(&s.workers[m], f.taints) {
-			l.may.add(int(m))
+			l.serving.add(int(m))
 		}
 	}
-	return l.may
+	return l.serving
 }
 
 // allowed appends to dst the members whose workers are allowed, ascending. It
@@ -284,5 +282,5 @@ func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	return dst
 }
 
-// compareID orders a member before an id when all ranks of the id come behind the member.
+// compareID compares the worker id of a member with id.
 func compareID(m index.Member, id kv.WorkerID) int { return cmp.Compare(m.Worker.ID, id) }

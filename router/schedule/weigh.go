@@ -20,10 +20,10 @@ type weighing struct {
 	blockSize  float64
 	blocks     float64
 	tokens     int64
-	// sequence is the number of blocks that the request keeps active.
+	// sequence is the length of Request.Sequence.
 	sequence int32
 	track    bool
-	// overlapOnly is true for FormulaOverlapWeight, decodeOnly for decode workers
+	// overlapOnly is true for FormulaOverlapWeight. decodeOnly is true for decode workers
 	// without tracked prefill.
 	overlapOnly, decodeOnly bool
 	// deviceCredit is the credit of a block on the device. tierWeight has the weight of a
@@ -35,13 +35,12 @@ type weighing struct {
 	shared *SharedHits
 	// decays is true when the credit of a device block depends on the worker's load. plain
 	// is true when neither load nor a shared cache changes the credit.
-	decays, plain bool
+	decays, constantCredit bool
 }
 
-// overlap is how much of the prompt one worker has cached, in blocks. device counts the
-// blocks on the device, or is the number from Request.Overlaps, which may be a fraction.
-// lower counts the blocks of the lower tiers, each times the weight of its tier.
-// effective is device + lower.
+// overlap is one worker's cached part of the prompt, in blocks. device counts the blocks on
+// the device, or is the number from Request.Overlaps, which may be a fraction. lower is the
+// weighted number of blocks in the lower tiers. effective is device + lower.
 type overlap struct{ device, lower, effective float64 }
 
 func newWeighing(in *Selection) weighing {
@@ -70,7 +69,7 @@ func newWeighing(in *Selection) weighing {
 	if w.decays = w.track && c.CreditDecay > 0 && w.blocks > 0 && !w.overlapOnly; w.decays {
 		w.least = w.leastPrefill()
 	}
-	w.plain = w.track && w.shared == nil && !w.decays && !w.overlapOnly
+	w.constantCredit = w.track && w.shared == nil && !w.decays && !w.overlapOnly
 	return w
 }
 
@@ -99,8 +98,7 @@ func (w *weighing) overlapOfHits(h *index.Hits) overlap {
 	return overlap{device, lower, device + lower}
 }
 
-// overlapOfBlocks returns the overlap of a worker for which the caller named a number of
-// blocks without their tiers.
+// overlapOfBlocks returns the overlap for a number of blocks of Request.Overlaps.
 func overlapOfBlocks(blocks float64) overlap {
 	return overlap{blocks, 0, blocks}
 }
@@ -132,8 +130,7 @@ func (w *weighing) credit(m int, r overlap) float64 {
 	return w.deviceCredit*decay*r.device + r.lower + beyond
 }
 
-// terms are the parts of the formula that depend on the request and its hits, and not on
-// the load.
+// terms are the parts of the formula that do not depend on the load.
 type terms struct {
 	// tokens is the number of tokens that the request adds to the worker's prefill.
 	tokens int64
@@ -150,10 +147,9 @@ func (w *weighing) termsOf(m int, r overlap) terms {
 	return t
 }
 
-// addedTokens returns the number of tokens that the request adds to a worker's prefill
-// load. The formula subtracts the credit, which is the worth of the cached tokens. So the
-// cached tokens are part of the result, except in FormulaOverlapWeight, which has no credit
-// for them.
+// addedTokens returns the number of tokens that the request adds to a worker's prefill load.
+// The result includes cached tokens, because the formula subtracts a credit for them.
+// FormulaOverlapWeight has no such credit, so its result has no cached tokens.
 func (w *weighing) addedTokens(r overlap) int64 {
 	switch {
 	case !w.track:
@@ -172,8 +168,8 @@ func (w *weighing) cached(r overlap) int64 {
 }
 
 // cost returns the cost of sending the request to a worker. Unit: blocks. prefill is the
-// worker's pending prefill in tokens. blocks counts the worker's active blocks, those of
-// the request included. requests counts the worker's requests without this one.
+// worker's pending prefill in tokens. blocks counts the worker's active blocks with this
+// request. requests counts the worker's requests without this request.
 func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costParts {
 	var p costParts
 	if p.prefill = float64(prefill+t.tokens)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
@@ -229,8 +225,8 @@ type softmax struct {
 	low, span, temperature float64
 }
 
-// newSoftmax scales costs to 0..1. It works with halves, so that the span of two
-// extreme costs does not overflow.
+// newSoftmax scales costs to 0..1. It halves all costs, so that the span of two extreme costs
+// does not overflow.
 func newSoftmax(costs []float64, temperature float64) softmax {
 	low, high := costs[0], costs[0]
 	for _, c := range costs[1:] {
@@ -248,16 +244,15 @@ func (s *softmax) weight(i int) float64 {
 	return math.Exp(-(s.costs[i]/2 - s.low) / s.span / s.temperature)
 }
 
-// maxRejections is how often draw tries positions before it adds up all weights.
+// maxRejections is how many positions draw tries before it adds up all weights.
 const maxRejections = 24
 
 // draw returns a random position by its probability.
 //
-// draw takes a uniformly random position and keeps it with the chance of its
-// weight, until one is kept. The kept positions are distributed as the weights are.
-// At usual temperatures a few tries are enough, and the sum over all weights would
-// cost an exponential per worker. Failed tries are independent of later ones, so
-// the sum after maxRejections tries does not change the distribution.
+// It uses rejection sampling: it draws a uniform position and accepts it with the chance of
+// its weight. At usual temperatures a few trials are enough, while the sum over all weights
+// costs an exponential per worker. After maxRejections trials draw adds up the weights. The
+// trials are independent, so this does not change the distribution.
 func (s *softmax) draw(random *rand.Rand) int {
 	if s.span == 0 {
 		return random.IntN(len(s.costs))
@@ -272,6 +267,7 @@ func (s *softmax) draw(random *rand.Rand) int {
 	return s.drawByTotal(random)
 }
 
+// drawByTotal is draw with the sum over all weights.
 func (s *softmax) drawByTotal(random *rand.Rand) int {
 	total := 0.0
 	for i := range s.costs {
@@ -292,25 +288,25 @@ func (s *softmax) drawByTotal(random *rand.Rand) int {
 // block and must not call the scheduler.
 type Estimator interface {
 	// FirstTokens sets ms[k] to the expected milliseconds of candidate k, finite and not
-	// negative, for all in.Len() candidates. If a measure is missing, ok is false, why names
-	// the measure, such as "no prefill rate of worker 7/0 yet", and the decision falls back
-	// to weights. in and ms are valid during the call only.
+	// negative, for all in.Len() candidates. Without a measure ok is false, and why names the
+	// measure, such as "no prefill rate of worker 7/0 yet". The decision then falls back to
+	// weights. in and ms are valid only during the call.
 	//
-	// While an Estimator is in use, in.Loads counts, of each booked request, the
-	// tokens that LocalTokens leaves of its prompt.
+	// While an Estimator is in use, in.Loads counts for each booked request the tokens of its
+	// prompt less LocalTokens.
 	FirstTokens(in *Selection, ms []float64) (why string, ok bool)
 }
 
-// LocalTokens returns how many tokens of a prompt a worker need not compute: those
-// of its hits in every tier but the external one. Nothing measures how long
-// external blocks take, so they count as tokens to compute.
+// LocalTokens returns how many tokens of a prompt a worker need not compute. They are the
+// tokens of its hits in every tier but the external one. Nothing measures how long external
+// blocks take, so they count as tokens to compute.
 func LocalTokens(h index.Hits, blockSize int) int {
 	return (int(h[kv.TierDevice]) + int(h[kv.TierHost]) + int(h[kv.TierDisk])) * blockSize
 }
 
-// bookedCached returns how many tokens of r's prompt are booked as cached. In cost
-// mode blocks of lower tiers are loaded and not computed, so all local hits count.
-// By weights a hit counts by the weight of its tier.
+// bookedCached returns how many tokens of r's prompt are booked as cached. In cost mode all
+// local hits count in full, because blocks of lower tiers are loaded and not computed. With
+// weights a hit counts by the weight of its tier.
 func (s *Scheduler) bookedCached(r *Request, chosen *Result) int {
 	if !s.config.Cost || s.options.Estimator == nil || len(r.Hits) == 0 {
 		return chosen.CachedTokens

@@ -20,15 +20,14 @@ import (
 
 // Options configure a Client.
 type Options struct {
-	// URL is the service's, http or https. "/check_blocks" is added to its path.
+	// URL is the http or https URL of the service. "/check_blocks" is added to its path.
 	URL string
-	// Timeout bounds one question; 0 means 100 ms. The routed request waits for the
-	// answer.
+	// Timeout bounds one query; 0 means 100 ms. The routed request waits for the answer.
 	Timeout time.Duration
 	// Pairs says that engines hash pairs of tokens (Eagle): see kv.BlockTokens.
 	Pairs bool
-	// Transport sends the questions; nil means a transport of the client's own,
-	// without a proxy.
+	// Transport sends the queries; nil means a transport of the client's own, without a
+	// proxy.
 	Transport http.RoundTripper
 }
 
@@ -49,7 +48,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Client asks a service over HTTP. Make one with NewClient.
+// Client queries a service over HTTP. Make one with NewClient.
 type Client struct {
 	url     string
 	timeout time.Duration
@@ -103,12 +102,12 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	if !c.breaker.allows(time.Now()) {
 		return schedule.SharedHits{}, ErrPaused
 	}
-	asking, cancel := context.WithTimeout(ctx, c.timeout)
+	queryCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	hits, err := c.ask(asking, hashes)
-	// A caller that has left says nothing about the service.
+	hits, err := c.query(queryCtx, hashes)
+	// The end of ctx is no failure of the service.
 	if err == nil || ctx.Err() == nil {
-		c.breaker.ended(err == nil, time.Now())
+		c.breaker.record(err == nil, time.Now())
 	}
 	if err != nil {
 		return schedule.SharedHits{}, fmt.Errorf("shared cache: %w", err)
@@ -116,6 +115,7 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	return hits, nil
 }
 
+// hashes returns the SequenceHashes of a prompt's full blocks.
 func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.SequenceHash {
 	var h kv.Hasher
 	seed := kv.LocalSeed("", namespace)
@@ -129,9 +129,9 @@ func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.S
 	return kv.AppendSequence(nil, locals)
 }
 
-func (c *Client) ask(ctx context.Context, hashes []kv.SequenceHash) (schedule.SharedHits, error) {
+func (c *Client) query(ctx context.Context, hashes []kv.SequenceHash) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(appendQuestion(nil, hashes)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(appendQuery(nil, hashes)))
 	if err != nil {
 		return none, err
 	}
@@ -141,8 +141,8 @@ func (c *Client) ask(ctx context.Context, hashes []kv.SequenceHash) (schedule.Sh
 		return none, err
 	}
 	defer res.Body.Close()
-	// Each block takes two numbers of up to ten digits and punctuation. The rest is
-	// for further keys.
+	// Each block takes at most two numbers of ten digits and punctuation. 4096 bytes are
+	// for unknown keys.
 	limit := int64(len(hashes))*64 + 4096
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	switch {
@@ -156,7 +156,7 @@ func (c *Client) ask(ctx context.Context, hashes []kv.SequenceHash) (schedule.Sh
 	return decodeRanges(body, len(hashes))
 }
 
-func appendQuestion(b []byte, hashes []kv.SequenceHash) []byte {
+func appendQuery(b []byte, hashes []kv.SequenceHash) []byte {
 	b = append(b, `{"block_hashes":[`...)
 	for i, h := range hashes {
 		if i > 0 {
@@ -188,7 +188,7 @@ func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 		case r[0] >= r[1] || r[1] > uint64(min(blocks, math.MaxUint32)):
 			return none, fmt.Errorf("answer: ranges[%d] is %d..%d, want a part of 0..%d", i, r[0], r[1], blocks)
 		case r[0] < end:
-			return none, fmt.Errorf("answer: ranges[%d] begins at %d, before the end of the one before it, %d", i, r[0], end)
+			return none, fmt.Errorf("answer: ranges[%d] begins at %d, before the end of the previous range, %d", i, r[0], end)
 		}
 		end = r[1]
 		ranges = append(ranges, schedule.Range{First: uint32(r[0]), End: uint32(r[1])})
@@ -198,15 +198,15 @@ func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 
 const (
 	maxFailures = 5
-	restTime    = time.Second
+	pauseTime   = time.Second
 )
 
-// breaker keeps questions from a failing service. After maxFailures failures in a
-// row it lets one question pass per restTime, until one succeeds.
+// breaker is a circuit breaker. After maxFailures failures in a row it allows one query per
+// pauseTime, until a query succeeds.
 type breaker struct {
-	mu       sync.Mutex
-	failures int
-	until    time.Time
+	mu          sync.Mutex
+	failures    int
+	pausedUntil time.Time
 }
 
 func (b *breaker) allows(now time.Time) bool {
@@ -215,15 +215,15 @@ func (b *breaker) allows(now time.Time) bool {
 	if b.failures < maxFailures {
 		return true
 	}
-	if now.Before(b.until) {
+	if now.Before(b.pausedUntil) {
 		return false
 	}
-	// The first caller asks. The others do without.
-	b.until = now.Add(restTime)
+	// Allow this query as a probe.
+	b.pausedUntil = now.Add(pauseTime)
 	return true
 }
 
-func (b *breaker) ended(well bool, now time.Time) {
+func (b *breaker) record(well bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if well {
@@ -231,5 +231,5 @@ func (b *breaker) ended(well bool, now time.Time) {
 		return
 	}
 	b.failures++
-	b.until = now.Add(restTime)
+	b.pausedUntil = now.Add(pauseTime)
 }

@@ -160,14 +160,14 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 		if !errors.Is(err, ErrPaused) {
 			t.Errorf("error %v", err)
 		}
-		<-time.After(restTime)
+		<-time.After(pauseTime)
 		for range 2 {
 			c.CheckBlocks(t.Context(), prompt(1), blockSize, "")
 		}
 		if service.asked != maxFailures+1 {
 			t.Errorf("after a rest it was asked %d times, want one more", service.asked-maxFailures)
 		}
-		<-time.After(restTime)
+		<-time.After(pauseTime)
 		service.hang = false
 		for range 10 {
 			if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); err != nil {
@@ -187,7 +187,7 @@ func TestOneRequestTriesAServiceThatRested(t *testing.T) {
 				t.Fatal("an answer from a service that hangs")
 			}
 		}
-		<-time.After(restTime)
+		<-time.After(pauseTime)
 		const callers = 50
 		var alone atomic.Int64
 		var calls sync.WaitGroup

@@ -9,11 +9,11 @@ import (
 // MaxAgents bounds the agents of a router.
 const MaxAgents = 4096
 
-// CheckAgents checks the base URLs of agents. The error names the first bad one, and
-// shows it unless it may contain a password.
+// CheckAgents checks the base URLs of agents. The error shows the first bad URL, unless
+// the URL may contain a password.
 func CheckAgents(urls []string) error {
 	if len(urls) > MaxAgents {
-		return fmt.Errorf("agents: %d of them, want at most %d", len(urls), MaxAgents)
+		return fmt.Errorf("agents: %d agents, want at most %d", len(urls), MaxAgents)
 	}
 	for i, s := range urls {
 		u, err := url.Parse(s)
@@ -25,7 +25,7 @@ func CheckAgents(urls []string) error {
 	return nil
 }
 
-// ShownURL returns a URL as errors may show it.
+// ShownURL formats a URL for errors, without credentials.
 func ShownURL(s string) string {
 	if strings.Contains(s, "@") {
 		return "a URL with credentials"
@@ -41,6 +41,6 @@ type Agent struct {
 	Publishers int `json:"publishers"`
 	// Dropped counts frames that the agent dropped because the router was slow.
 	Dropped uint64 `json:"dropped"`
-	// Error is why there is no stream; empty while connected.
+	// Error is why the stream is down; empty while connected.
 	Error string `json:"error,omitempty"`
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// Answer is a publisher's answer to a query, or the chunks FirstChunk to NextChunk-1 of
-// the answer; see kvevent.QueryReply.
+// Answer is a publisher's answer to a query, or its chunks FirstChunk to NextChunk-1; see
+// kvevent.QueryReply.
 type Answer struct {
 	Kind        kvevent.QueryKind
 	LastEventID uint64
 	Message     string
 	Events      []kvevent.RouterEvent
-	// DumpID identifies a dump whose other chunks can be asked for; 0 for other answers.
+	// DumpID identifies a dump whose other chunks can be queried; 0 for other answers.
 	DumpID                uint64
 	FirstChunk, NextChunk uint32
 }
@@ -31,7 +31,7 @@ func (a *Answer) Extend(next *Answer) {
 // MaxAnswerBlocks bounds the memory of one answer; see Answer.Size.
 const MaxAnswerBlocks = 1 << 26
 
-// Size returns the number of blocks and events. An event without blocks takes memory too.
+// Size returns the number of events plus the number of their blocks.
 func (a *Answer) Size() int { return answerSize(a.Events) }
 
 func answerSize(events []kvevent.RouterEvent) int {
@@ -45,7 +45,7 @@ func answerSize(events []kvevent.RouterEvent) int {
 // Assembly collects the chunks of one answer.
 type Assembly struct {
 	publisher uint64
-	// resume is the dump whose rest, from chunk first, is wanted; 0 for none.
+	// resume is the dump that the query continues from chunk first; 0 for a new query.
 	resume uint64
 	first  uint32
 
@@ -63,8 +63,8 @@ func NewAssembly(publisher uint64, q *kvevent.QueryRequest) *Assembly {
 func (a *Assembly) Answer() *Answer { return &a.answer }
 
 // Add appends the next chunk and reports whether it was the last one. A chunk out of
-// order, or of another answer, is an error. The rest of a dump may be replaced by a whole
-// new answer.
+// order, or of another answer, is an error. A publisher may answer the query for the rest
+// of a dump with a whole new answer.
 func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	if a.chunks == 0 {
 		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
@@ -92,8 +92,8 @@ func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	return r.Final, nil
 }
 
-// Partial returns the chunks of an answer that broke off, if the rest can be asked for;
-// nil otherwise.
+// Partial returns the chunks of an interrupted answer if the rest can be queried, else
+// nil.
 func (a *Assembly) Partial() *Answer {
 	if a.chunks == 0 || a.answer.DumpID == 0 {
 		return nil

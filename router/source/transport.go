@@ -18,9 +18,9 @@ const (
 	FrameEvents FrameKind = iota + 1
 	// FrameAnnouncement carries an encoded kvevent.Announcement.
 	FrameAnnouncement
-	// FrameDisconnected: from now on the frame's source brings nothing, or only old
-	// messages, for reasons other than its publishers. FrameConnected: the outage is over.
-	// Messages sent in between may be lost.
+	// FrameDisconnected says that the frame's source delivers nothing or only old
+	// messages from now on. Its publishers may still be alive. FrameConnected says that
+	// the outage is over. Messages sent in between may be lost.
 	FrameDisconnected
 	FrameConnected
 )
@@ -32,39 +32,38 @@ const FrameLoad FrameKind = 16
 type Frame struct {
 	Kind FrameKind
 	Data []byte
-	// Position is the position of the message in a stream that keeps messages, from 1; 0
+	// Position is the position of the message in a stream that stores messages, from 1; 0
 	// without such a stream.
 	Position uint64
-	// Age is how long the stream had kept the message; 0 without one.
+	// Age is how long the stream has stored the message; 0 without a stream.
 	Age time.Duration
-	// Source numbers the transports that a registry joins, from 1. 0 is a transport used
-	// alone, and an announcement of the registry itself.
+	// Source is the number of the transport in a registry, from 1. 0 marks a transport
+	// used alone, and the registry's own announcements.
 	Source int
 }
 
-// Transport brings the messages of all publishers and takes questions to them.
+// Transport delivers the messages of all publishers and sends queries to publishers.
 type Transport interface {
-	// Frames delivers messages. The messages of one publisher keep their order, events
-	// and announcements together. Frames that the receiver was too slow for are dropped.
-	// The channel is never closed.
+	// Frames delivers messages. The events and announcements of one publisher keep their
+	// order. A slow receiver loses frames. The channel is never closed.
 	Frames() <-chan Frame
 	// Query asks a publisher and waits for the whole answer. It is safe for concurrent
-	// use. An answer beside an error is the beginning of a dump that broke off; a query
-	// with its DumpID gets the rest.
+	// use. An answer with an error is the beginning of an interrupted dump. A query with
+	// the answer's DumpID gets the rest.
 	Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*Answer, error)
 	// Stats returns the gauges and counters.
 	Stats() Stats
 }
 
-// Resumer is a Transport that reads a stream of kept messages.
+// Resumer is a Transport that reads a stream of stored messages.
 type Resumer interface {
-	// Resume begins to deliver the messages after a position of an earlier connection.
-	// After position 0 come the messages that are sent from now on. Resume is called
-	// once; nothing is delivered before.
+	// Resume starts the delivery, after a position of an earlier connection. Position 0
+	// delivers only messages sent from now on. Call Resume once: nothing is delivered
+	// before.
 	Resume(position uint64)
 }
 
-// ErrNoSnapshot: no snapshot is stored.
+// ErrNoSnapshot says that no snapshot is stored.
 var ErrNoSnapshot = errors.New("there is no snapshot")
 
 // SnapshotSaveTimeout bounds the time to save one snapshot.
@@ -72,10 +71,11 @@ const SnapshotSaveTimeout = 2 * time.Minute
 
 // SnapshotStore keeps the last snapshot of a cluster's routers.
 type SnapshotStore interface {
-	// SaveSnapshot stores what write writes, once write returns nil. Until then, and
-	// after an error, the previous snapshot stays. It returns soon after the end of ctx.
+	// SaveSnapshot stores the bytes of write once write returns nil. Until then, and
+	// after an error, the previous snapshot stays. SaveSnapshot returns soon after the
+	// end of ctx.
 	SaveSnapshot(ctx context.Context, write func(io.Writer) error) error
-	// LoadSnapshot passes the snapshot to read. The error is ErrNoSnapshot, the one of
+	// LoadSnapshot passes the snapshot to read. The error is ErrNoSnapshot, the error of
 	// read, or says that the snapshot is damaged.
 	LoadSnapshot(ctx context.Context, read func(io.Reader) error) error
 	// ForgetSnapshot deletes the snapshot, if there is one.
@@ -92,7 +92,7 @@ type Stats struct {
 	SnapshotBytes uint64 `metric:"-"`
 }
 
-// PublisherName returns a publisher's id as errors, logs and JSON show it.
+// PublisherName formats a publisher's id for errors, logs and JSON.
 func PublisherName(id uint64) string { return fmt.Sprintf("%016x", id) }
 
 // Sources of workers without a publisher, in kvevent.ModelCard.Source.
@@ -101,32 +101,31 @@ const (
 	FromHTTP = "http"
 )
 
-// IsRegistered reports whether an announcement is of a registered worker: one of a file
-// or a registration, without a publisher.
+// IsRegistered reports whether an announcement is of a registered worker. A registered
+// worker comes from a file or a registration and has no publisher.
 func IsRegistered(a *kvevent.Announcement) bool {
 	return a.Card.Silent && (a.Card.Source == FromFile || a.Card.Source == FromHTTP)
 }
 
 // Joiner is a Transport that joins others.
 type Joiner interface {
-	// Announced tells whether the router accepted an announcement of a source. It must
-	// not wait for the router.
-	Announced(source int, a *kvevent.Announcement, taken bool)
-	// SnapshotSource returns the source whose stream positions snapshots have; 0 without
-	// one.
+	// Announced tells the Joiner whether the router accepted an announcement of a source.
+	// It must not wait for the router.
+	Announced(source int, a *kvevent.Announcement, accepted bool)
+	// SnapshotSource returns the number of the source whose stream positions the
+	// snapshots record; 0 without such a source.
 	SnapshotSource() int
 }
 
-// Metrics are the counters and gauges of a transport beyond Stats, under names in snake
-// case.
+// Metrics are further counters and gauges of a transport. Their names are in snake case.
 type Metrics struct {
-	// Name is the transport's, such as "dynamo".
+	// Name is the name of the transport, such as "dynamo".
 	Name     string            `json:"name"`
 	Counters map[string]uint64 `json:"counters"`
 	Gauges   map[string]uint64 `json:"gauges"`
 }
 
-// Measured is a Transport with Metrics. Each name is in them once.
+// Measured is a Transport with Metrics. Each Name occurs once.
 type Measured interface {
 	Metrics() []Metrics
 }

@@ -25,7 +25,7 @@ type FSInfo struct {
 	Unit uint64
 }
 
-// StatFS returns what matters about the file system that dir is on.
+// StatFS describes the file system that dir is on.
 func StatFS(dir string) (FSInfo, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -41,10 +41,9 @@ func StatFS(dir string) (FSInfo, error) {
 }
 
 const (
-	// defaultDepth is the queue depth of a rotating disk, and of a device about which
-	// the kernel says nothing.
+	// defaultDepth is the queue depth of a rotating disk, and of an unknown device.
 	defaultDepth = 4
-	// solidDepth is the queue depth of one solid-state device, and maxDepth that of
+	// solidDepth is the queue depth of one solid-state device, maxDepth the bound for
 	// several together.
 	solidDepth = 16
 	maxDepth   = 64
@@ -54,9 +53,9 @@ const (
 	maxStacked = 8
 )
 
-// QueueDepth returns how many concurrent reads, or writes, of blocks keep the device
-// under a directory busy. It follows what the kernel says of the device. Where the
-// directory does not exist yet, the nearest one above it counts.
+// QueueDepth returns how many concurrent reads, or writes, of blocks keep the device under a
+// directory busy. It follows the kernel's description of the device. For a missing directory it
+// takes the nearest existing parent.
 func QueueDepth(dir string) int {
 	found := make(chan int, 1)
 	go func() { found <- queueDepth(dir) }() // ends when the disk answers

@@ -36,7 +36,7 @@ func (o DiskOptions) wrap(path string, f File) File {
 type Disk struct {
 	geo  Geometry
 	path string
-	// file is raw behind what DiskOptions.Wrap put in front of it.
+	// file is raw, wrapped by DiskOptions.Wrap.
 	file File
 	raw  *osFile
 	// refusal says why O_DIRECT is not used although DiskOptions ask for it.
@@ -85,10 +85,10 @@ func openDisk(path string, flag int, geo Geometry, o DiskOptions) (*Disk, error)
 	return &Disk{geo: geo, path: path, file: o.wrap(path, raw), raw: raw, refusal: refusal}, nil
 }
 
-// Geometry is how the slots lie in the file.
+// Geometry returns the layout of the slots in the file.
 func (d *Disk) Geometry() Geometry { return d.geo }
 
-// Path is the extent's file.
+// Path returns the extent's file.
 func (d *Disk) Path() string { return d.path }
 
 // DirectRefusal says in one line why the page cache is not bypassed although

@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is what disk extents and the disk's slot table need of a file. Tests put their
-// own File in between; see package storagetest. All methods but Close may be called
-// concurrently.
+// File is the interface of disk extents and the disk's slot table to a file. Tests wrap it; see
+// package storagetest. All methods but Close may be called concurrently.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
 	// Allocate makes the file size bytes long and reserves the space.
 	Allocate(size int64) error
-	// Sync returns when everything written before is on stable storage, and the file
-	// size with it. After an error it is unknown what is.
+	// Sync returns when all earlier writes and the file size are on stable storage. After an
+	// error any of them may be missing.
 	Sync() error
 	Close() error
 }

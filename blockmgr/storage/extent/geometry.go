@@ -4,13 +4,13 @@ package extent
 // device.
 const PageSize = 4096
 
-// Geometry is how slots lie in an extent file.
+// Geometry is the layout of the slots in an extent file.
 type Geometry struct {
 	Slots uint32
 	// SlotBytes is the distance between two slots, a multiple of PageSize.
 	SlotBytes uint64
-	// DataOffset is where slot 0 lies: behind the generation words in a host extent, at
-	// 0 in a disk extent.
+	// DataOffset is the offset of slot 0: behind the generation words in a host extent, 0 in
+	// a disk extent.
 	DataOffset uint64
 	// FileUnit divides the size of the file; zero means 1. See FSInfo.Unit.
 	FileUnit uint64
@@ -24,7 +24,7 @@ func HostGeometry(slots uint32, slotBytes, unit uint64) Geometry {
 // HostSlots returns how many slots of slotBytes fit, with their generation words, into
 // a file of at most limit bytes. It may be zero.
 func HostSlots(limit, slotBytes uint64) uint64 {
-	// One word per slot first, then give back what the rounding costs.
+	// Assumes no rounding of the words first, then subtracts the slots that rounding costs.
 	slots := limit / (slotBytes + generationBytes)
 	for slots > 0 && wordBytes(slots)+slots*slotBytes > limit {
 		slots--
@@ -40,15 +40,15 @@ func DiskGeometry(slots uint32, slotBytes uint64) Geometry {
 // generationBytes is the size of a generation word.
 const generationBytes = 8
 
-// wordBytes is what the generation words of a number of slots take.
+// wordBytes returns the bytes of the generation words of a number of slots.
 func wordBytes(slots uint64) uint64 { return RoundUp(generationBytes*slots, PageSize) }
 
-// FileBytes is the size of the extent's file, rounded up to FileUnit.
+// FileBytes returns the size of the extent's file, rounded up to FileUnit.
 func (g Geometry) FileBytes() uint64 {
 	return RoundUp(g.DataOffset+uint64(g.Slots)*g.SlotBytes, max(g.FileUnit, 1))
 }
 
-// Offset is where slot i lies in the file.
+// Offset returns the offset of slot i in the file.
 func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.SlotBytes) }
 
 // RoundUp returns the smallest multiple of unit, a power of two, that is at least n.

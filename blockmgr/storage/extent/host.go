@@ -13,9 +13,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Host is one file of host memory, mapped shared. Clients map the same file; Geometry
-// says where things lie. Methods on different slots may be called concurrently; Close
-// comes after all of them.
+// Host is one file of host memory, mapped shared. Clients map the same file; Geometry has its
+// layout. Methods on different slots may be called concurrently; Close comes after all of them.
 type Host struct {
 	geo  Geometry
 	path string
@@ -96,19 +95,19 @@ func (h *Host) remap() error {
 	return populate(h.mem)
 }
 
-// Geometry is how the slots lie in the file.
+// Geometry returns the layout of the slots in the file.
 func (h *Host) Geometry() Geometry { return h.geo }
 
 // SmallPages says why the memory has no huge pages; nil when it has.
 func (h *Host) SmallPages() error { return h.small }
 
-// Path is the extent's file.
+// Path returns the extent's file.
 func (h *Host) Path() string { return h.path }
 
 // File is open for reading and writing until Close.
 func (h *Host) File() *os.File { return h.file }
 
-// Slot is the whole memory of slot i, padding included. It is shared with the engines,
+// Slot returns the whole memory of slot i, padding included. It is shared with the engines,
 // which may also truncate the file: touch it under Guard.
 func (h *Host) Slot(i uint32) []byte {
 	off := h.geo.Offset(i)

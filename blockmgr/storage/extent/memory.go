@@ -26,7 +26,7 @@ func blameMemory(err error) error {
 }
 
 // Guard runs fn, which touches mapped memory, and turns a fault into ErrMemory.
-// Without Guard a file that somebody truncated kills the process with SIGBUS.
+// Without Guard a truncated file kills the process with SIGBUS.
 func Guard(fn func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -36,7 +36,7 @@ const (
 	numFaults = iota
 )
 
-// String is the fault's name in reports.
+// String returns the fault's name in reports.
 func (f Fault) String() string {
 	names := [numFaults]string{"none", "EIO", "ENOSPC", "short", "torn", "stall", "flip", "lost"}
 	if f >= numFaults {
@@ -61,7 +61,7 @@ const (
 	numOps = iota
 )
 
-// String is the operation's name in reports.
+// String returns the operation's name in reports.
 func (op Op) String() string {
 	names := [numOps]string{"read", "write", "allocate", "sync"}
 	if op >= numOps {
@@ -209,7 +209,7 @@ type Gate struct {
 	open    bool
 }
 
-// Waiting is how many operations are held back now.
+// Waiting returns how many operations are held back now.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

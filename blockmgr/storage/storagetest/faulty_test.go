@@ -72,9 +72,7 @@ func TestWriteFaultsDoWhatTheySay(t *testing.T) {
 			fault := FaultNone
 			ext, faulty := faultyExtent(t, &fault, nil)
 			before, after := filled(0x55), filled(0x33)
-			if err := ext.WriteSlot(1, before); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, ext.WriteSlot(1, before))
 			fault = c.fault
 			err := ext.WriteSlot(1, after)
 			if (err == nil) != (c.err == nil) || err != nil && !strings.Contains(err.Error(), c.err.Error()) {
@@ -99,9 +97,7 @@ func TestReadFaultsDoWhatTheySay(t *testing.T) {
 	fault := FaultNone
 	ext, _ := faultyExtent(t, &fault, nil)
 	want, got := filled(0x55), extent.AlignedBytes(testSlot)
-	if err := ext.WriteSlot(1, want); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, ext.WriteSlot(1, want))
 	fault = FaultEIO
 	if err := ext.ReadSlot(1, got); !errors.Is(err, unix.EIO) {
 		t.Errorf("EIO: %v", err)
@@ -134,9 +130,7 @@ func TestSyncFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ext.Close()
-	if err := ext.WriteSlot(0, filled(1)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, ext.WriteSlot(0, filled(1)))
 	fault = FaultEIO
 	if err := ext.Sync(); !errors.Is(err, unix.EIO) {
 		t.Errorf("EIO: %v", err)

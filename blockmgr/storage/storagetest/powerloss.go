@@ -89,7 +89,7 @@ type unsyncedWrite struct {
 // NewPowerLoss returns a machine with power. Lose or Close closes its descriptors.
 func NewPowerLoss() *PowerLoss { return &PowerLoss{files: map[fileID]*lossFile{}} }
 
-// Wrap is an extent.DiskOptions.Wrap. When path cannot be opened, every operation of the
+// Wrap returns an extent.DiskOptions.Wrap. When path cannot be opened, every operation of the
 // file fails: a loss that loses nothing would be a blind test.
 func (p *PowerLoss) Wrap(path string, f extent.File) extent.File {
 	l, err := p.file(path)

@@ -25,9 +25,7 @@ func tempFile(t *testing.T, power *PowerLoss, size int64) (path string, f extent
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := raw.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, raw.Truncate(size))
 	t.Cleanup(func() { raw.Close() })
 	return path, power.Wrap(path, extent.NewFile(raw))
 }
@@ -53,9 +51,7 @@ func TestAfterAPowerLossEverySectorHoldsOneOfItsVersions(t *testing.T) {
 		now := make([]byte, size)
 		versions := make([][][]byte, size/SectorSize)
 		sync := func(do func() error) {
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, do())
 			for s := range versions {
 				versions[s] = [][]byte{bytes.Clone(now[s*SectorSize : (s+1)*SectorSize])}
 			}
@@ -75,9 +71,7 @@ func TestAfterAPowerLossEverySectorHoldsOneOfItsVersions(t *testing.T) {
 			},
 			"sync": func(*rapid.T) { sync(f.Sync) },
 			"reopen": func(t *rapid.T) {
-				if err := f.Close(); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, f.Close())
 				if raw, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 					t.Fatal(err)
 				}
@@ -128,22 +122,16 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	}
 	write := func(i uint32, serial uint64) {
 		t.Helper()
-		if err := ext.WriteSlot(i, stampSlot(serial)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, ext.WriteSlot(i, stampSlot(serial)))
 	}
 	for i := range uint32(slots) {
 		write(i, 1)
 	}
-	if err := ext.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, ext.Sync())
 	for i := range uint32(slots / 2) {
 		write(i, 2)
 	}
-	if err := ext.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, ext.Close())
 	report, err := power.Lose(testRand(1))
 	if err != nil {
 		t.Fatal(err)
@@ -156,9 +144,7 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	var kept, dropped, torn int
 	for i := range uint32(slots) {
 		got := extent.AlignedBytes(testSlot)
-		if err := ext.ReadSlot(i, got); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, ext.ReadSlot(i, got))
 		old, new := bytes.Equal(got, stampSlot(1)), bytes.Equal(got, stampSlot(2))
 		switch {
 		case i >= slots/2 && !old:
@@ -268,9 +254,7 @@ func TestWhatWasCutOffDoesNotComeBack(t *testing.T) {
 		if _, err := f.WriteAt(stampSlot(1), 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(path, SectorSize); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Truncate(path, SectorSize))
 		if _, err := power.Lose(testRand(seed)); err != nil {
 			t.Fatal(err)
 		}
@@ -320,9 +304,7 @@ func TestRemovedAndReplacedFilesHaveNoPast(t *testing.T) {
 	if _, err := f.WriteAt(stampSlot(1), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(f.Close(), os.Remove(path)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(f.Close(), os.Remove(path)))
 	raw, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
@@ -332,12 +314,8 @@ func TestRemovedAndReplacedFilesHaveNoPast(t *testing.T) {
 	if power.held != 0 || len(power.order) != 1 {
 		t.Errorf("%d bytes are held of %d files", power.held, len(power.order))
 	}
-	if err := second.Allocate(testSlot); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path, path+".new"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, second.Allocate(testSlot))
+	noError(t, os.Rename(path, path+".new"))
 	if _, err := second.WriteAt(stampSlot(2), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -379,9 +357,7 @@ func TestPowerLossTakesConcurrentWritesAndSyncs(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, f.Sync())
 	if report, err := power.Lose(testRand(1)); err != nil || report.Sectors != 0 || power.held != 0 {
 		t.Errorf("%+v, %d bytes held, %v", report, power.held, err)
 	}

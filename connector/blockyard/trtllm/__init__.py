@@ -1,13 +1,12 @@
 """Blockyard's connector for TensorRT-LLM: BlockyardLeader (scheduler class) and BlockyardWorker.
 
-Both are tested against stand-ins of TensorRT-LLM's base classes with a real agent; no real
-TensorRT-LLM has run them. They are imported on first use, because they need TensorRT-LLM; the
-ImportError without it names what is missing.
+Tests run both with a real agent and stand-ins of TensorRT-LLM's base classes. No real TensorRT-LLM
+has run them. The first access to a class imports TensorRT-LLM. The ImportError without it names the
+missing modules.
 
-The engine gives a connector no channel from workers to scheduler, and calls neither while it is
-idle. So leader and workers have a channel of their own (crew.py), and everything that is not a
-hook's own answer travels there. Nor is there a way to report a failed load: leader.py and
-worker.py say what is done about that.
+TensorRT-LLM has no channel from workers to scheduler, and calls no hook while it is idle. So the
+leader and the workers exchange orders and reports over a channel of their own (crew.py).
+TensorRT-LLM has no report of a failed load either: see leader.py and worker.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the connector reads from TensorRT-LLM's arguments (TorchLlmArgs).
+"""Values from TensorRT-LLM's arguments (TorchLlmArgs).
 
-Members differ between releases. Each is read where it is, and only the size of a block and the
-ranks are required.
+Members differ between releases. Only the block size and the ranks are required.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from blockyard import consolidation
 from blockyard.fingerprint import Fingerprint, Source, weights_fingerprint
 from blockyard.namespace import Namespace, geometry_of
 from blockyard.settings import Settings
-from blockyard.trtllm.geometry import Form, Unsupported
+from blockyard.trtllm.geometry import BlockLayout, Unsupported
 
-# KVBM's port for the events of this engine; whoever publishes them there sets it.
+# The environment variable with the port of this engine's events. KVBM defines the name.
 EVENTS_PORT = "DYN_KVBM_TRTLLM_ZMQ_PORT"
-# What of the arguments changes the KV of a token, beside the weights.
+# Arguments that change the KV of a token, beside the weights.
 _EFFECTIVE = (
     "quant_config",
     "rope_scaling",
@@ -34,8 +33,9 @@ _EFFECTIVE = (
 class Arguments:
     """One rank's view of its engine.
 
-    rank, world: of the processes that share requests; under attention data parallelism each
-    rank has requests of its own, so that world is 1 and dp_rank tells the ranks apart.
+    rank, world: this process's rank and the number of processes that share requests. Under
+    attention data parallelism every rank has requests of its own. Then world is 1, and dp_rank
+    identifies the rank.
     """
 
     model: str
@@ -48,42 +48,43 @@ class Arguments:
 
 
 def read(llm_args: Any, version: str) -> Arguments:
-    """The arguments of this rank. Unsupported for what the engine's connector cannot do either."""
+    """The arguments of this rank. Unsupported under pipeline or context parallelism."""
     mapping = llm_args.parallel_config.to_mapping()
     if getattr(mapping, "pp_size", 1) > 1:
         raise Unsupported(f"pipeline parallelism of {mapping.pp_size}")
     if getattr(mapping, "cp_size", 1) > 1:
         raise Unsupported(f"context parallelism of {mapping.cp_size}")
     cache = llm_args.kv_cache_config
-    alone = bool(getattr(llm_args, "enable_attention_dp", False))
+    attention_dp = bool(getattr(llm_args, "enable_attention_dp", False))
     return Arguments(
         model=str(llm_args.model),
         block_tokens=int(cache.tokens_per_block),
         kv_dtype=str(getattr(cache, "dtype", "auto")),
-        rank=0 if alone else int(mapping.rank),
-        world=1 if alone else int(mapping.world_size),
-        dp_rank=int(mapping.rank) if alone else 0,
+        rank=0 if attention_dp else int(mapping.rank),
+        world=1 if attention_dp else int(mapping.world_size),
+        dp_rank=int(mapping.rank) if attention_dp else 0,
         version=version,
     )
 
 
 def settings() -> Settings:
-    """TensorRT-LLM's connector configuration has no room for settings: the environment has.
+    """The settings from the environment. TensorRT-LLM's connector configuration has none.
 
-    A lookup is asked for once and answered within a millisecond, so it never waits for a disk:
-    what is on its way is there for the next request.
+    lookup_wait_ms is 0: the engine asks for a hit once, so a lookup cannot wait for the disk.
     """
     return replace(Settings.read(), lookup_wait_ms=0)
 
 
 def fresh_worker_id() -> int:
-    """A worker id for an engine that was given none: routers that are not ours cannot know it."""
+    """A random worker id. Only Blockyard's routers learn it; set worker_id for other routers."""
     return secrets.randbits(53) | 1
 
 
 def events() -> dict[str, str]:
-    """Where this engine's events are published, and consolidated ones expected, as HelloFields
-    names it; empty when nothing says so. ValueError for a port that is none."""
+    """HelloFields for the engine's events and the consolidated stream.
+
+    Empty when no environment variable has a port. ValueError for an invalid port.
+    """
     for name in (EVENTS_PORT, consolidation.LEADER_PORT):
         if consolidation.named(name):
             endpoint = f"tcp://127.0.0.1:{consolidation.port(name, 0)}"
@@ -105,22 +106,22 @@ def weights(llm_args: Any, args: Arguments, given: str) -> Fingerprint:
     return weights_fingerprint(source, given)
 
 
-def namespace(args: Arguments, form: Form, weights_text: str, salt: str) -> Namespace:
-    """What must be equal for two engines to share blocks.
+def namespace(args: Arguments, layout: BlockLayout, weights_text: str, salt: str) -> Namespace:
+    """The namespace of an engine's blocks.
 
-    Ranks have equal shares, or one share when all hold the same bytes. NamespaceError when a
-    block is larger than the protocol allows.
+    Every rank has an equal share of a block. Replicated ranks have one share together.
+    NamespaceError when a block is larger than the protocol allows.
     """
-    shares = 1 if form.replicated else args.world
+    shares = 1 if layout.replicated else args.world
     geometry = geometry_of(
-        shares * form.share_bytes, args.block_tokens, form.layers, form.outer, form.width
+        shares * layout.share_bytes, args.block_tokens, layout.layers, layout.outer, layout.width
     )
-    kind = "replicated" if form.replicated else "sharded"
+    kind = "replicated" if layout.replicated else "sharded"
     return Namespace(
         model=args.model,
         weights=weights_text,
-        dtype=form.dtype,
-        kv_format=f"trtllm {args.version} {form.shape} {kind} {form.digest} {salt}".rstrip(),
+        dtype=layout.dtype,
+        kv_format=f"trtllm {args.version} {layout.shape} {kind} {layout.digest} {salt}".rstrip(),
         tp=args.world,
         **geometry._asdict(),
     )

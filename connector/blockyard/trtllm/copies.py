@@ -1,6 +1,6 @@
-"""One rank's copies: orders of the leader, handed to the WorkerSession, and how they ended.
+"""One rank's copies: passes the leader's orders to a WorkerSession, and collects the results.
 
-Used under the worker's lock.
+The caller must hold the worker's lock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from blockyard.trtllm.geometry import Pool
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 
-# Pauses before a load that failed is tried again. What heals, such as an extent that is not
-# mapped yet, does so in milliseconds, or in a second when the worker has to connect first.
+# Pauses before the tries of a failed load. A missing extent is mapped in milliseconds, or in a
+# second if the worker must connect first.
 RETRY_SECONDS = (0.01, 0.05, 0.25, 1.0, 2.0)
 
 
 def pages_of(pool: Pool, share_offset: int) -> Pages:
-    """The pool as the copies see it: its regions one after the other in this rank's share."""
+    """The pool's regions as pages, in order within this rank's share."""
     pages = []
     offset = 0
     for group, base, stride, size in pool.regions:
@@ -35,8 +35,11 @@ def pages_of(pool: Pool, share_offset: int) -> Pages:
     return Pages(pages, pool.blocks, pool.device, share_offset)
 
 
-class _Try:
-    """A load job on its way: as the leader ordered it, and how often it was tried."""
+class _LoadJob:
+    """A load job in flight. load: the leader's order. tries: failed tries.
+
+    due: monotonic time of the next try, 0 during a try.
+    """
 
     __slots__ = ("load", "request", "tries", "due")
 
@@ -44,21 +47,21 @@ class _Try:
         self.load = load
         self.request = request
         self.tries = 0
-        self.due = 0.0  # when it is to be tried again, 0 while it is being tried
+        self.due = 0.0
 
 
 class Copies:
     """The copies of one rank.
 
-    failed: the leader has told that a load of some rank failed. last_call: the last call of
-    get_finished() that returns then, None before the ranks have agreed on it. orphaned: there is
-    no leader any more. reason: for people.
+    failed: the leader has reported a failed load of some rank. last_call: the last call of
+    get_finished() that returns after a failed load, None before the ranks have agreed. orphaned:
+    the leader is lost. reason: the reason of a failure, for people.
     """
 
     def __init__(
         self, settings: Settings, pool: Pool, rank: int, on_mapped: Callable[[], None]
     ) -> None:
-        """on_mapped: called by another thread when mapped() may have something to say."""
+        """on_mapped: called by another thread when mapped() may have a report."""
         self.pool = pool
         self._on_mapped = on_mapped
         self.rank = rank
@@ -73,18 +76,18 @@ class Copies:
         self._fence: object | None = None
         self._waiting: list[tuple[int, list[Store]]] = []  # stores, with the step they need
         self._stores: set[int] = set()
-        self._tries: dict[int, _Try] = {}  # by the job number of the try
+        self._loads: dict[int, _LoadJob] = {}  # by the job number of the current try
         self._jobs_of: Counter[int] = Counter()  # request -> load jobs that have not ended
         self._loaded: set[int] = set()
         self._saved: set[int] = set()
-        self._broken: set[int] = set()
+        self._failed_requests: set[int] = set()
         self._ended: dict[int, tuple[int, int]] = {}
         self.orphaned = False
-        # Job numbers of later tries: the leader's are never used twice.
+        # Job numbers of later tries. A session never gets a job number twice.
         self._numbers = itertools.count((secrets.randbits(31) << 32) + 1)
 
     def start(self, welcome: dict[str, Any]) -> None:
-        """Connects to the agent, in the place that the leader's welcome gives."""
+        """Connects to the agent. welcome: the leader's answer with worker id, rank and offset."""
         offset = welcome["offset"]
         pages = pages_of(self.pool, offset)
         mover = mover_for(pages)
@@ -92,14 +95,16 @@ class Copies:
         session = WorkerSession(
             self._settings, identity, lambda _: mover, on_mapped=self._on_mapped
         )
-        session.start(RegisterFields(self.pool.blocks, self.pool.form.share_bytes, offset), pages)
+        session.start(RegisterFields(self.pool.blocks, self.pool.layout.share_bytes, offset), pages)
         self._mover, self._session = mover, session
 
     # The engine's thread.
 
     def launched(self, step: int) -> bool:
-        """The engine has launched everything up to this step, on the current stream. Whether
-        stores were begun that had waited for that."""
+        """Records that the engine has launched all steps up to this one, on the current stream.
+
+        Begins the stores that waited for these steps. False when none did.
+        """
         self._launched = step
         self._fence = self._mover.fence() if self._mover is not None else None
         ready = [stores for need, stores in self._waiting if need <= step]
@@ -110,33 +115,33 @@ class Copies:
         return bool(ready)
 
     def loaded(self, requests: set[int]) -> set[int]:
-        """Those of the requests whose load has ended well. Each is told once."""
+        """The requests whose load has succeeded. Each is returned once."""
         found = self._loaded & requests
         self._loaded -= found
         return found
 
     def saved(self, requests: set[int]) -> set[int]:
-        """Those of the requests of which no copy is under way on any rank. Told once."""
+        """The requests without a copy in flight on any rank. Each is returned once."""
         if self.orphaned and not self._stores:
-            return set(requests)  # nobody will order another copy
+            return set(requests)  # no leader orders another copy
         found = self._saved & requests
         self._saved -= found
         return found
 
-    def given_up(self, requests: set[int]) -> bool:
-        """Whether one of the requests cannot be loaded any more, because there is no leader."""
+    def lost_loads(self, requests: set[int]) -> bool:
+        """Whether the leader is lost and one of the requests is not loaded."""
         return self.orphaned and not requests <= self._loaded
 
     # The channel's thread.
 
     def take(self, order: dict[str, Any]) -> None:
-        """Begins what the leader orders, and notes what it says."""
+        """Begins the copies of an order, and records its other parts."""
         for item in order["loads"]:
             request = item["request"]
             load = Load(item["job"], str(request), item["slots"], item["blocks"])
-            self._tries[load.job] = _Try(load, request)
+            self._loads[load.job] = _LoadJob(load, request)
             self._jobs_of[request] += 1
-        loads = [self._tries[item["job"]].load for item in order["loads"]]
+        loads = [self._loads[item["job"]].load for item in order["loads"]]
         if loads:
             self._begin(Work(loads=loads))
         stores = [Store(s["job"], s["slots"], s["blocks"]) for s in order["stores"]]
@@ -152,8 +157,8 @@ class Copies:
             self.last_call = call
 
     def _take_stores(self, stores: list[Store], need: int) -> None:
-        if self.pool.form.replicated and self.rank:
-            # Rank 0 stores the bytes that all ranks have.
+        if self.pool.layout.replicated and self.rank:
+            # All ranks have the same bytes, and rank 0 stores them.
             self._ended.update((store.job, (1, 0)) for store in stores)
             return
         self._stores.update(store.job for store in stores)
@@ -166,13 +171,15 @@ class Copies:
         assert self._session is not None
         self._session.begin(work, self._fence)
 
-    def turn(self) -> dict[int, tuple[int, int]]:
-        """Looks at what has ended: job -> (1, 0) or (0, 1), for the leader. Tries again what is
-        due."""
+    def poll(self) -> dict[int, tuple[int, int]]:
+        """The jobs that have ended, for the leader: job -> (1, 0) for success, else (0, 1).
+
+        Also repeats the failed loads that are due.
+        """
         session = self._session
         if session is None:
             return {}
-        session.finished_loads()  # by request; here they are counted by job
+        session.finished_loads()  # discards the results by request: done() has them by job
         done = session.done()
         if done is not None:
             for job, (ok, failed) in done.jobs.items():
@@ -182,54 +189,54 @@ class Copies:
         return ended
 
     def mapped(self) -> dict[str, Any] | None:
-        """What this rank can read now, for the leader; None when it was told that already."""
+        """A report of the mapped extents for the leader. None without a change."""
         report = None if self._session is None else self._session.mapped()
         if report is None:
             return None
         return {"nonce": report.nonce, "session": report.session, "extents": report.extents}
 
     def _end(self, job: int, ok: bool) -> None:
-        attempt = self._tries.pop(job, None)
-        if attempt is None:
+        pending = self._loads.pop(job, None)
+        if pending is None:
             self._stores.discard(job)
             self._ended[job] = (1, 0) if ok else (0, 1)
             return
-        if not ok and attempt.load.slots and attempt.tries < len(RETRY_SECONDS):
-            attempt.due = time.monotonic() + RETRY_SECONDS[attempt.tries]
-            attempt.tries += 1
+        if not ok and pending.load.slots and pending.tries < len(RETRY_SECONDS):
+            pending.due = time.monotonic() + RETRY_SECONDS[pending.tries]
+            pending.tries += 1
             self.counters["retried_loads"] += 1
-            self._tries[next(self._numbers)] = attempt
+            self._loads[next(self._numbers)] = pending
             return
-        self._ended[attempt.load.job] = (1, 0) if ok else (0, 1)
+        self._ended[pending.load.job] = (1, 0) if ok else (0, 1)
         if not ok:
-            self._broken.add(attempt.request)
-            self.reason = f"request {attempt.request}: a copy failed {attempt.tries + 1} times"
-        self._jobs_of[attempt.request] -= 1
-        if not self._jobs_of[attempt.request]:
-            del self._jobs_of[attempt.request]
-            if attempt.request not in self._broken:
-                self._loaded.add(attempt.request)
+            self._failed_requests.add(pending.request)
+            self.reason = f"request {pending.request}: a copy failed {pending.tries + 1} times"
+        self._jobs_of[pending.request] -= 1
+        if not self._jobs_of[pending.request]:
+            del self._jobs_of[pending.request]
+            if pending.request not in self._failed_requests:
+                self._loaded.add(pending.request)
 
     def _try_again(self) -> None:
         now = time.monotonic()
-        due = [(job, t) for job, t in self._tries.items() if t.due and t.due <= now]
-        for job, attempt in due:
-            attempt.due = 0.0
-            self._begin(Work(loads=[attempt.load._replace(job=job)]))
+        due = [(job, load) for job, load in self._loads.items() if 0 < load.due <= now]
+        for job, pending in due:
+            pending.due = 0.0
+            self._begin(Work(loads=[pending.load._replace(job=job)]))
 
     def orphan(self, reason: str) -> None:
-        """There is no leader any more: nothing that is not loaded by now will be."""
+        """Records the loss of the leader. No load begins or is repeated from now on."""
         self.orphaned = True
         self.reason = reason
         self._waiting.clear()
         self._stores.clear()
 
     def active(self) -> bool:
-        """Whether a copy is under way or to be tried again."""
-        return bool(self._tries or self._stores or self._ended)
+        """Whether a copy is in flight, or a failed load is due again."""
+        return bool(self._loads or self._stores or self._ended)
 
     def stats(self) -> dict[str, int]:
-        """Counters."""
+        """Counters of the session and of the repeated loads."""
         session = self._session.stats() if self._session is not None else {}
         return {**session, **self.counters}
 

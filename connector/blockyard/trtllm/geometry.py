@@ -1,12 +1,11 @@
-"""How a worker's KV cache lies in memory, from what TensorRT-LLM registers.
+"""The memory layout of a worker's KV cache, from the objects that TensorRT-LLM registers.
 
-The V1 manager hands over one pool tensor, [blocks, layers, K and V, ...], whose blocks are
-contiguous. The V2 manager describes regions: byte ranges that repeat for each page slot, in one
-or more layer groups. Both become the same list of pages.
+The V1 manager registers one pool tensor, [blocks, layers, K and V, ...], with contiguous blocks.
+The V2 manager describes regions. A region is a byte range that repeats for each page slot of a
+layer group. A Pool describes both.
 
-What cannot be kept whole is refused with Unsupported: groups with a sliding window, whose blocks
-lose their pages, and a V1 pool with 4-bit elements, whose scales are in another pool that the
-engine does not hand over.
+Unsupported refuses caches with incomplete blocks. Groups with a sliding window lose pages. The
+scales of a V1 pool with 4-bit elements are in another pool, which the engine does not register.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any, NamedTuple
 
 
 class Unsupported(Exception):
-    """A KV cache that the connector must leave alone; the message says why."""
+    """The connector does not support this KV cache. The message says why."""
 
 
 class Region(NamedTuple):
-    """Bytes of one layer group: those of page slot i are at base + i*stride, `size` of them."""
+    """A byte range of one layer group. Page slot i has `size` bytes at base + i*stride."""
 
     group: int
     base: int
@@ -31,13 +30,13 @@ class Region(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a block is made of on one worker; equal on all of an engine.
+class BlockLayout:
+    """The layout of a block on one worker, equal on all workers of an engine.
 
-    share_bytes: size of the worker's part of a block. layers, outer: as far as they are known,
-    else 1. width: bytes of an element. dtype: its name. replicated: all ranks hold the same
-    bytes. stable: a request keeps its blocks until it ends; the V2 manager may take them away and
-    run the request again. shape, digest: what distinguishes memory layouts, for the namespace.
+    share_bytes: bytes of the worker's share of a block. layers, outer: 1 when unknown. width: bytes
+    of an element. dtype: name of the element type. replicated: all ranks hold the same bytes.
+    stable: a request keeps its blocks until its end. The V2 manager is not stable: it may take the
+    blocks and run the request again. shape, digest: identify the memory layout in the namespace.
     """
 
     share_bytes: int
@@ -55,25 +54,26 @@ class Form:
 class Pool:
     """One worker's KV cache.
 
-    regions: in the order in which they lie in a stored block. blocks: page slots that every
-    region has. device: `cpu` or `cuda:N`.
+    regions: in the order of a stored block. blocks: number of page slots that every region has.
+    device: `cpu` or `cuda:N`.
     """
 
-    form: Form
+    layout: BlockLayout
     regions: tuple[Region, ...]
     blocks: int
     device: str
 
 
-def _pool(regions: list[Region], blocks: int, device: str, **form: Any) -> Pool:
+def _pool(regions: list[Region], blocks: int, device: str, **layout: Any) -> Pool:
     parts = repr([(region.group, region.size) for region in regions])
     digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
     share = sum(region.size for region in regions)
-    return Pool(Form(share_bytes=share, digest=digest, **form), tuple(regions), blocks, device)
+    described = BlockLayout(share_bytes=share, digest=digest, **layout)
+    return Pool(described, tuple(regions), blocks, device)
 
 
 def of_tensor(tensor: Any) -> Pool:
-    """The V1 manager's pool tensor: [blocks, layers, outer, ...], contiguous within a block."""
+    """The pool of the V1 manager's tensor: [blocks, layers, outer, ...], contiguous in a block."""
     shape = [int(n) for n in tensor.shape]
     width = int(tensor.element_size())
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -94,7 +94,7 @@ def of_tensor(tensor: Any) -> Pool:
         outer=min(shape[2], 2),
         width=width,
         dtype=dtype,
-        # One entry where others have K and V is the latent cache of MLA, which is not sharded.
+        # MLA has one latent cache in place of K and V. Ranks do not shard it.
         replicated=shape[2] == 1,
         stable=True,
         shape="v1" + "x".join(str(n) for n in shape[1:]),
@@ -102,10 +102,9 @@ def of_tensor(tensor: Any) -> Pool:
 
 
 def of_layout(layout: Any, device: str, dtype: str) -> Pool:
-    """The V2 manager's layout description; element type and device come from elsewhere.
+    """The pool of the V2 manager's layout description, which has no device and element type.
 
-    Replicated regions are stored by each rank like the others: right, if not as small as it
-    could be.
+    Every rank stores the replicated regions too, which costs space but is correct.
     """
     regions: list[Region] = []
     names: list[str] = []
@@ -146,5 +145,5 @@ def _whole_elements(dtype: str) -> None:
     if "fp4" in name or "float4" in name or "e2m1" in name:
         raise Unsupported(
             f"KV cache of {dtype} with the V1 manager: its scales are in a pool of their own, "
-            "which the engine does not hand over (kv_cache_config.use_kv_cache_manager_v2)"
+            "which the engine does not register (set kv_cache_config.use_kv_cache_manager_v2)"
         )

@@ -1,7 +1,7 @@
-"""The leader's hub: its session with the agent, its channel to the workers, and their thread.
+"""The leader's hub: the session with the agent, the channel to the workers, and their thread.
 
-Hooks of the engine and the thread share the state under one lock, which neither holds for longer
-than a hook may take. The thread is what goes on while the engine is idle.
+One lock guards the state, which the engine's hooks and the thread share. Neither side holds the
+lock longer than a hook may take. The thread also works while the engine is idle.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from blockyard.trtllm import arguments
 from blockyard.trtllm.arguments import Arguments
 from blockyard.trtllm.crew import Crew, unpack_done
 from blockyard.trtllm.dispatch import Dispatch
-from blockyard.trtllm.geometry import Form
+from blockyard.trtllm.geometry import BlockLayout
 from blockyard.trtllm.ledger import HeldBlocks
 from blockyard.work import Mapped
 
-POLL_SECONDS = 1e-3  # how often grants and completions are looked for while some are due
-IDLE_SECONDS = 1.0
+POLL_SECONDS = 1e-3  # interval of polls while grants or completions are due
+IDLE_SECONDS = 1.0  # interval of polls otherwise
 
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 
 class Hub:
-    """Starts with the constructor; the session with the agent follows when a worker has joined.
+    """Owns the session with the agent and the channel to the workers.
 
-    session and dispatch are there from then on, and are used under guarded().
+    The constructor starts the thread. The first worker that joins starts the session. `session` and
+    `dispatch` exist from then on; use them under guarded(). layout: None before the session starts.
+    ready: set from the session's start on. held: the device blocks that copies read.
     """
 
     session: SchedulerSession
     dispatch: Dispatch
 
     def __init__(self, args: Arguments, settings: Settings, weights: Fingerprint) -> None:
-        self.form: Form | None = None
-        self.ready = threading.Event()  # a worker has joined
+        self.layout: BlockLayout | None = None
+        self.ready = threading.Event()
         self.counters: Counter[str] = Counter()
         self.held = HeldBlocks()
         self._args = args
@@ -60,20 +62,23 @@ class Hub:
 
     @property
     def name(self) -> str:
-        """Where workers join."""
+        """The name of the channel, with which workers join."""
         return self._crew.name
 
     @property
     def complete(self) -> bool:
-        """Whether all workers are there, so that something may be promised or offered."""
+        """Whether all workers have joined. Without all workers there is no hit and no store."""
         return self._crew.complete
 
     def wake(self) -> None:
-        """There is something to order."""
+        """Makes the thread look for new orders at once."""
         self._crew.wake()
 
     def guarded(self, where: str, act: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
-        """What act answers, under the lock; `otherwise` when it raises, which is counted."""
+        """Calls act() under the lock and returns its result.
+
+        An exception of act() is counted under `where`, and the result is `otherwise`.
+        """
         try:
             with self._lock:
                 return act()
@@ -82,7 +87,7 @@ class Hub:
             return otherwise
 
     def _count_failure(self, where: str) -> None:
-        """Logs the first failure of each place in full, and counts all of them."""
+        """Counts a failure. Logs the first failure of each hook with its traceback."""
         self.counters["failed_" + where] += 1
         if self.counters["failed_" + where] == 1:
             _log.exception("blockyard: %s failed; requests go on without a cache", where)
@@ -90,34 +95,36 @@ class Hub:
     # The thread.
 
     def _welcome(self, join: dict[str, Any]) -> dict[str, Any]:
-        """Checks a worker against those before it, and tells it its place. ValueError refuses
-        it."""
-        rank, blocks, form = join["rank"], join["blocks"], Form(**join["form"])
+        """The answer to a worker that joins: its identity and the offset of its share.
+
+        ValueError when its layout differs from the layout of the earlier workers.
+        """
+        rank, blocks, layout = join["rank"], join["blocks"], BlockLayout(**join["form"])
         with self._lock:
-            if self.form is None:
-                self._start(form, blocks)
-            elif form != self.form:
-                raise ValueError(f"KV cache of rank {rank}: {form}, but others have {self.form}")
+            if self.layout is None:
+                self._start(layout, blocks)
+            elif layout != self.layout:
+                raise ValueError(f"KV cache of rank {rank}: {layout}, others have {self.layout}")
             self.held.total = min(self.held.total, blocks)
         self.ready.set()
         return {
             "worker_id": self._worker_id,
             "dp_rank": self._args.dp_rank,
             "engine": f"tensorrt-llm {self._args.version}",
-            "offset": 0 if form.replicated else rank * form.share_bytes,
+            "offset": 0 if layout.replicated else rank * layout.share_bytes,
         }
 
-    def _start(self, form: Form, blocks: int) -> None:
+    def _start(self, layout: BlockLayout, blocks: int) -> None:
         salt = self._settings.namespace_salt
-        space = arguments.namespace(self._args, form, self._weights.text, salt)
+        space = arguments.namespace(self._args, layout, self._weights.text, salt)
         self.held.total = blocks
-        # Stores keep no block from another request, so by default they may read all of them.
+        # A store keeps no block from another request, so stores may read all blocks by default.
         limit = self._settings.max_inflight_blocks or blocks
         settings = dataclasses.replace(self._settings, max_inflight_blocks=limit)
         self.session = SchedulerSession(settings, self.held, self._args.block_tokens)
         self.dispatch = Dispatch(self.session, self.held, self._args.world)
         if not self._weights.shared:
-            _log.warning("blockyard: shares nothing with other engines: %s", self._weights.reason)
+            _log.warning("blockyard: no blocks shared with other engines: %s", self._weights.reason)
         self.session.start(
             HelloFields(
                 engine=f"tensorrt-llm {self._args.version}",
@@ -129,18 +136,18 @@ class Hub:
                 **({} if self._args.dp_rank else arguments.events()),
             )
         )
-        self.form = form
+        self.layout = layout
 
     def _serve(self) -> None:
         while not self._closing.is_set():
             try:
-                self._turn()
+                self._exchange()
             except Exception:
                 self._count_failure("serve")
                 self._closing.wait(0.1)
 
-    def _turn(self) -> None:
-        """Takes what workers say, and sends what they are to do."""
+    def _exchange(self) -> None:
+        """Takes the workers' reports and sends the next order."""
         crew = self._crew
         for rank, message in crew.poll(POLL_SECONDS if self.active() else IDLE_SECONDS):
             with self._lock:
@@ -149,12 +156,12 @@ class Hub:
                     self.session.mapped(Mapped(rank, **message["mapped"]))
                 if "knows" in message:
                     self.dispatch.knows(rank, message["knows"])
-        if self.form is None:
+        if self.layout is None:
             return
         with self._lock:
             if (crew.lost or crew.left) and not self.dispatch.abandoned:
                 if crew.lost:
-                    _log.error("blockyard: no cache from now on: lost %s", crew.lost)
+                    _log.error("blockyard: no cache from now on: worker lost: %s", crew.lost)
                 self.dispatch.abandon()
             self.dispatch.agree(crew.ranks)
             order = self.dispatch.next_order()
@@ -163,13 +170,13 @@ class Hub:
 
     def active(self) -> bool:
         """Whether grants, completions or reports are due."""
-        return self.form is not None and self.dispatch.active()
+        return self.layout is not None and self.dispatch.active()
 
     # The end.
 
     def stats(self) -> dict[str, int]:
-        """Counters of the session and of the orders; none before a worker has joined."""
-        if self.form is None:
+        """Counters of the session and of the orders. Before the session: the hub's counters."""
+        if self.layout is None:
             return dict(self.counters)
         return {**self.session.stats(), **self.dispatch.counters, **self.counters}
 
@@ -181,7 +188,7 @@ class Hub:
         self._crew.wake()
         self._thread.join(2.0)
         with self._lock:
-            if self.form is not None:
+            if self.layout is not None:
                 self.session.close()
         self._crew.close()
         atexit.unregister(self.shutdown)

@@ -1,7 +1,7 @@
-"""TensorRT-LLM's connector base classes, wherever this release has them.
+"""TensorRT-LLM's connector base classes.
 
-They moved from pyexecutor.kv_cache_connector to pyexecutor.connectors.kv_cache_connector. Both
-places are tried, the new one first.
+Their module moved from pyexecutor.kv_cache_connector to pyexecutor.connectors.kv_cache_connector.
+This module tries both names, the new one first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-_PLACES = (
+_MODULES = (
     "tensorrt_llm._torch.pyexecutor.connectors.kv_cache_connector",
     "tensorrt_llm._torch.pyexecutor.kv_cache_connector",
 )
@@ -18,17 +18,17 @@ __all__ = ["KvCacheConnectorScheduler", "KvCacheConnectorWorker"]
 
 
 def _find() -> ModuleType:
-    for place in _PLACES:
+    for name in _MODULES:
         try:
-            return importlib.import_module(place)
+            return importlib.import_module(name)
         except ModuleNotFoundError as err:
-            # A module that is there but lacks something of its own is a broken installation,
-            # which must not look like a missing one.
-            if err.name is None or not f"{place}.".startswith(f"{err.name}."):
+            # A missing dependency of an installed module is a broken installation. Its error must
+            # not read as if TensorRT-LLM were missing.
+            if err.name is None or not f"{name}.".startswith(f"{err.name}."):
                 raise
     raise ImportError(
         "blockyard.trtllm needs TensorRT-LLM with the PyTorch backend's KV cache connector: "
-        f"none of {', '.join(_PLACES)} can be imported"
+        f"none of {', '.join(_MODULES)} can be imported"
     )
 
 

@@ -1,18 +1,19 @@
 """BlockyardLeader: the scheduler side for TensorRT-LLM.
 
-The engine asks once for a request's hit and takes the answer for granted: it counts those tokens
-as computed before they are loaded, and knows no failed load. So
+The engine asks once for a request's hit. It counts the tokens of the hit as computed before their
+load, and has no report of a failed load. So:
 
-- the question is answered within a millisecond for each 8,192 tokens, or with 0;
-- only blocks are promised that are in host memory and pinned for this request, and that every
-  worker loads from its own mapping, which outlives the agent;
-- a load that fails all the same is tried again by the worker, and when that does not help the
-  workers of all ranks end the engine's step with an error. Reporting it as loaded would give
-  wrong tokens, and not reporting it would leave the request waiting for ever.
+- The leader answers within a millisecond for each 8,192 tokens of the prompt, or reports no hit.
+- A hit has only blocks in host memory that are pinned for this request. Every worker loads the
+  blocks from its own mapping, which outlives the agent.
+- A worker repeats a failed load. When all tries fail, the workers of all ranks end the engine's
+  step with an error. A failed load reported as loaded would give wrong tokens. A load without any
+  report would leave the request waiting forever.
 
 Stores hold no references in the engine. With the V1 manager a request keeps its blocks while it
-runs, so blocks are stored as they fill. With the V2 manager, which may take them away, all are
-stored at the end, when the engine keeps them until the workers report the request as saved.
+runs, so the leader offers blocks as they fill. The V2 manager may take blocks from a running
+request, so the leader offers all blocks at the request's end. The engine then keeps the blocks
+until the workers report the request as saved.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ from blockyard.trtllm.hub import Hub
 from blockyard.trtllm.interface import KvCacheConnectorScheduler
 from blockyard.trtllm.ledger import Request, salt_of, skip_reason, whole_pages
 
-# The question for a hit is waited for, for each so many tokens that the agent has to take in.
+# Limit for the answer to a lookup: ANSWER_SECONDS for each ANSWER_TOKENS of the prompt.
 ANSWER_SECONDS = 1e-3
 ANSWER_TOKENS = 8192
 PAUSE_SECONDS = 2e-5
-READY_SECONDS = 10.0  # the longest wait for workers at the start
+READY_SECONDS = 10.0  # limit for the first worker to join at the start
 
 _log = logging.getLogger(__name__)
 
 
 def engine_version() -> str:
-    """TensorRT-LLM's version, as far as blocks of two releases may differ."""
+    """TensorRT-LLM's version, or "unknown"."""
     module = importlib.import_module("tensorrt_llm")
     return str(getattr(module, "__version__", "unknown"))
 
 
 class BlockyardLeader(KvCacheConnectorScheduler):
-    """Decides what is loaded and stored. On rank 0; on every rank under attention parallelism.
+    """Decides which blocks are loaded and stored.
 
-    A hook that fails inside is logged and counted, and its request goes on without a cache.
+    Runs on rank 0, and on every rank under attention data parallelism. An exception in a hook is
+    logged and counted, and the request runs without a cache.
     """
 
     supports_attention_dp = True
@@ -71,23 +73,26 @@ class BlockyardLeader(KvCacheConnectorScheduler):
             _log.warning("blockyard: no cache: %s is not supported", err)
             return
         if not self._settings.enabled:
-            _log.info("blockyard: no cache: switched off (BLOCKYARD_ENABLED)")
+            _log.info("blockyard: no cache: disabled by BLOCKYARD_ENABLED")
             return
         self._block_tokens = args.block_tokens
         weights = arguments.weights(llm_args, args, self._settings.weights)
         self._hub = Hub(args, self._settings, weights)
 
     def wait_for_initialization(self) -> None:
-        """Waits, ten seconds at most, for this process's worker; the agent is not waited for."""
+        """Waits for the first worker, READY_SECONDS at most. Does not wait for the agent."""
         if self._hub is not None and not self._hub.ready.wait(READY_SECONDS):
-            _log.warning("blockyard: no worker has registered its KV cache; no cache until then")
+            _log.warning(
+                "blockyard: no worker has registered its KV cache after %g s; no cache until then",
+                READY_SECONDS,
+            )
 
-    # Hooks that the engine calls, in the order of a request's life.
+    # The engine's hooks, in the order of a request's life.
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int, bool]:
-        """Tokens beyond num_computed_tokens that can be loaded, and True when there are any."""
+        """Loadable tokens beyond num_computed_tokens, and whether there are any."""
         hub = self._hub
         if hub is None or not hub.complete:
             return 0, False
@@ -103,23 +108,23 @@ class BlockyardLeader(KvCacheConnectorScheduler):
             return 0, False
         local, part = divmod(num_computed, self._block_tokens)
         if part:
-            # The engine has part of that block; loading over it would undo what it counts.
+            # The engine counts the computed part of that block, which a load would overwrite.
             self.counters["partial_reuse"] += 1
             return 0, False
         hit = self._answer(hub, state, local)
-        # One token must be left to compute.
+        # The engine must compute at least one token.
         blocks = min(hit.blocks, (len(state.tokens) - 1) // self._block_tokens - local)
         if blocks < self._settings.min_load_blocks or not self._settings.load:
             hub.session.release_hit(state.rid, state.generation)
             return 0, False
-        state.offer = (local, local + blocks)
-        state.slots = hit.slots
-        state.slots_from = local
-        state.promised = True
+        state.hit_range = (local, local + blocks)
+        state.hit_slots = hit.slots
+        state.hit_start = local
+        state.hit_reported = True
         return blocks * self._block_tokens, True
 
     def _admit(self, hub: Hub, request: Any) -> Request | None:
-        """Opens the request with the agent; None when it goes without a cache."""
+        """Opens the request at the agent. None when the request runs without a cache."""
         reason = skip_reason(request)
         if reason:
             self.counters["skipped_" + reason] += 1
@@ -127,8 +132,8 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         if hub.dispatch.distrusts:
             return None
         number = int(request.request_id)
-        if number in self._requests:  # a release that has no word for a reset
-            self._begin_anew(hub, self._requests[number])
+        if number in self._requests:  # this release does not call request_reset()
+            self._restart(hub, self._requests[number])
         state = Request(number, self._generations.get(number, 0), Identity(salt=salt_of(request)))
         state.grow(request.get_tokens(0))
         self._requests[number] = state
@@ -136,7 +141,7 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         return state
 
     def _answer(self, hub: Hub, state: Request, local: int) -> Hit:
-        """What the agent has beyond `local` blocks; nothing when it does not say so in time."""
+        """The hit behind `local` blocks. Without an answer in time: no hit, counted."""
         wait = ANSWER_SECONDS * (1 + len(state.tokens) // ANSWER_TOKENS)
         until = time.monotonic() + wait
         while True:
@@ -146,10 +151,10 @@ class BlockyardLeader(KvCacheConnectorScheduler):
             if time.monotonic() >= until:
                 self.counters["late_lookups"] += 1
                 return Hit(0, b"")
-            time.sleep(PAUSE_SECONDS)  # long prompts are packed by a thread
+            time.sleep(PAUSE_SECONDS)  # lets the packer's thread run
 
     def cancel_load(self, request: Any, start: int, end: int) -> None:
-        """The engine will not use tokens start..end-1 of what it was promised."""
+        """Removes tokens start..end-1 from the reported hit."""
         state = self._requests.get(request.request_id)
         if state is not None and self._hub is not None:
             self._hub.guarded(
@@ -157,17 +162,17 @@ class BlockyardLeader(KvCacheConnectorScheduler):
             )
 
     def update_state_after_alloc(self, request: Any, block_ids: Sequence[int]) -> None:
-        """The engine has allocated blocks: what was promised is loaded into them."""
+        """Begins the load of the reported hit into the allocated blocks."""
         self.update_state_after_alloc_by_layer_group(request, [block_ids])
 
     def update_state_after_alloc_by_layer_group(
         self, request: Any, block_ids_by_layer_group: Sequence[Sequence[int]]
     ) -> None:
-        """The same with one list for each layer group."""
+        """update_state_after_alloc() with a list for each layer group."""
         hub, state = self._hub, self._requests.get(request.request_id)
-        if hub is None or state is None or not state.promised:
+        if hub is None or state is None or not state.hit_reported:
             return
-        state.promised = False
+        state.hit_reported = False
         begun = hub.guarded(
             "update_state_after_alloc",
             lambda: self._load(hub, state, block_ids_by_layer_group),
@@ -178,8 +183,8 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         hub.wake()
 
     def _load(self, hub: Hub, state: Request, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether the load was begun, or there is nothing to load."""
-        first, last = state.offer or (0, 0)
+        """Begins the load. False when the load failed. True without a block to load too."""
+        first, last = state.hit_range or (0, 0)
         last = whole_pages(groups, first, last)
         if first >= last:
             hub.session.release_hit(state.rid, state.generation)
@@ -189,26 +194,26 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         hub.dispatch.begin_load(state.id)
         if hub.session.load(state.rid, state.generation, first, parts):
             return True
-        # The agent has gone since it answered. Its memory is still mapped, and a slot that was
-        # used for something else meanwhile has another generation, which the worker sees.
-        start, end = (SLOT_BYTES * (block - state.slots_from) for block in (first, last))
-        if len(state.slots) < end:
+        # The agent has ended since its answer. Its memory is still mapped. The generation of a
+        # reused slot has changed, and the worker compares generations.
+        start, end = (SLOT_BYTES * (block - state.hit_start) for block in (first, last))
+        if len(state.hit_slots) < end:
             return False
         self.counters["unclaimed_loads"] += 1
-        hub.dispatch.load_unclaimed(state.id, state.slots[start:end], parts)
+        hub.dispatch.load_unclaimed(state.id, state.hit_slots[start:end], parts)
         return True
 
     def build_connector_meta(self, scheduler_output: Any) -> Metadata | None:
-        """What the workers get through the engine; takes note of what the step computes."""
+        """The step's metadata for the workers. Also records the step's tokens and blocks."""
         hub = self._hub
         if hub is None:
             return None
         self._step += 1
-        if hub.form is not None:
-            hub.guarded("build_connector_meta", lambda: self._note(hub, scheduler_output), None)
+        if hub.layout is not None:
+            hub.guarded("build_connector_meta", lambda: self._follow(hub, scheduler_output), None)
         return Metadata(hub.name, self._step)
 
-    def _note(self, hub: Hub, output: Any) -> None:
+    def _follow(self, hub: Hub, output: Any) -> None:
         hub.dispatch.step = self._step
         for data in output.new_requests:
             state = self._requests.get(data.request_id)
@@ -229,9 +234,9 @@ class BlockyardLeader(KvCacheConnectorScheduler):
                 self._offer_settled(hub, state)
 
     def _offer_settled(self, hub: Hub, state: Request) -> None:
-        """Offers blocks that earlier steps have filled, when the request cannot lose them."""
-        assert hub.form is not None
-        if hub.form.stable and state.settled // self._block_tokens > state.offered:
+        """Offers blocks that earlier steps have filled, if the request cannot lose its blocks."""
+        assert hub.layout is not None
+        if hub.layout.stable and state.settled // self._block_tokens > state.offered:
             self._offer(hub, state, state.settled, state.pages)
             hub.wake()
 
@@ -246,21 +251,23 @@ class BlockyardLeader(KvCacheConnectorScheduler):
             hub.session.computed(state.rid, state.generation, blocks, pages)
 
     def request_finished(self, request: Any, cache_block_ids: Sequence[int]) -> bool:
-        """The request has ended. True while its blocks are read or written: the engine keeps
-        them until the workers report the request as saved."""
+        """Ends a request. True while copies use its blocks.
+
+        Then the engine keeps the blocks until the workers report the request as saved.
+        """
         return self.request_finished_by_layer_group(request, [cache_block_ids])
 
     def request_finished_by_layer_group(
         self, request: Any, cache_block_ids_by_layer_group: Sequence[Sequence[int]]
     ) -> bool:
-        """The same with one list for each layer group."""
+        """request_finished() with a list for each layer group."""
         hub, state = self._hub, self._requests.get(request.request_id)
         self._generations.pop(request.request_id, None)
         if hub is None or state is None:
             return False
         groups = cache_block_ids_by_layer_group
         hub.guarded("request_finished", lambda: self._finish(hub, request, state, groups), None)
-        # Whatever has failed there: a copy that is under way needs the blocks.
+        # Copies in flight use the blocks even when _finish() has failed.
         blocks = {block for group in (*groups, *state.pages) for block in group}
         pending = hub.guarded("finish", lambda: hub.dispatch.finish(state.id, blocks), False)
         hub.wake()
@@ -272,20 +279,21 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         self._requests.pop(state.id, None)
         try:
             state.grow(request.get_tokens(0))
-            # The KV of the last token is not computed, and a request that was aborted in its
-            # prompt has only what its steps have scheduled.
+            # The last token has no KV. A request aborted in its prompt has only the KV of its
+            # scheduled tokens.
             self._offer(hub, state, min(len(state.tokens) - 1, state.computed), groups)
         finally:
             hub.session.finished(state.rid)
 
     def request_reset(self, request: Any) -> None:
-        """The request's blocks are gone; it will be asked for again and run from its start."""
+        """Forgets a request whose blocks the engine has taken. The engine runs the request again,
+        and asks for its hit again."""
         hub, state = self._hub, self._requests.get(request.request_id)
         if hub is not None and state is not None:
-            hub.guarded("request_reset", lambda: self._begin_anew(hub, state), None)
+            hub.guarded("request_reset", lambda: self._restart(hub, state), None)
             hub.wake()
 
-    def _begin_anew(self, hub: Hub, state: Request) -> None:
+    def _restart(self, hub: Hub, state: Request) -> None:
         self._generations[state.id] = state.generation + 1
         hub.dispatch.blocks_are_gone()
         self._forget(hub, state)
@@ -301,6 +309,6 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         return {**(self._hub.stats() if self._hub is not None else {}), **self.counters}
 
     def shutdown(self) -> None:
-        """Ends the session and the channel. Called at the process's end; may be called again."""
+        """Ends the session and the channel. May be called again."""
         if self._hub is not None:
             self._hub.shutdown()

@@ -1,9 +1,9 @@
-"""What the leader knows of requests and of the device blocks that copies read.
+"""The leader's records of requests, and of the device blocks that copies read.
 
-TensorRT-LLM has no references on blocks that a connector could take. A request keeps its blocks
-while it runs (V1 manager), and after its end until the workers report it as saved, when
-request_finished() said that something is still being saved. So a hold is a count here, and the
-leader answers and reports by it.
+TensorRT-LLM gives connectors no references on blocks. With the V1 manager a request keeps its
+blocks while it runs. With either manager the blocks outlive the request if request_finished()
+returned True: until the workers report the request as saved. So HeldBlocks only counts copies, and
+the leader's answer to request_finished() uses the counts.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ BAD_PAGE = -1  # a block that has no page in a layer group
 
 
 class HeldBlocks:
-    """Counts of the copies that read a device block: the session's DeviceBlocks."""
+    """DeviceBlocks of a SchedulerSession: counts the copies that read each device block.
+
+    total: blocks of the pool.
+    """
 
     def __init__(self) -> None:
         self.total = 0
         self._counts: Counter[int] = Counter()
 
     def hold(self, block_ids: Sequence[int]) -> None:
-        """One more copy of each."""
+        """Counts one more copy of each block."""
         self._counts.update(block_ids)
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """One copy of each less. ValueError for a block that is not held."""
+        """Counts one copy of each block less. ValueError for a block that is not held."""
         for block in block_ids:
             left = self._counts[block] - 1
             if left < 0:
-                raise ValueError(f"device block {block} is released more often than held")
+                raise ValueError(f"device block {block}: released more often than held")
             if left:
                 self._counts[block] = left
             else:
                 del self._counts[block]
 
     def free_count(self) -> int:
-        """Blocks of the pool that no copy reads."""
+        """How many blocks of the pool no copy reads."""
         return max(self.total - len(self._counts), 0)
 
     def any(self, block_ids: Iterable[int]) -> bool:
-        """Whether a copy reads one of these."""
+        """Whether a copy reads one of the blocks."""
         return bool(self._counts) and not self._counts.keys().isdisjoint(block_ids)
 
     def __len__(self) -> int:
@@ -52,13 +55,13 @@ class HeldBlocks:
 
 
 class Request:
-    """One request, from the question for its hit to its end.
+    """One request, from its lookup to its end.
 
-    tokens is the list that the session reads too: it only grows. pages has one list of block ids
-    for each layer group. computed counts tokens whose KV steps that were launched have written
-    or are about to write; settled those of earlier steps only. offered counts the blocks that
-    were offered to the agent. offer is the range of blocks that the engine was promised and has
-    not allocated yet, slots where their bytes are, packed, from block slots_from on.
+    tokens: the request's tokens. The session reads the same list, so the list only grows. pages:
+    a list of block ids for each layer group. settled: tokens whose KV earlier steps have written.
+    computed: tokens whose KV all scheduled steps write. offered: blocks offered to the agent.
+    hit_reported: the engine has the hit and has not allocated its blocks yet. hit_range: first
+    and end block of the hit. hit_slots: the packed slots of the hit, from block hit_start on.
     """
 
     __slots__ = (
@@ -71,10 +74,10 @@ class Request:
         "settled",
         "computed",
         "offered",
-        "offer",
-        "slots",
-        "slots_from",
-        "promised",
+        "hit_range",
+        "hit_slots",
+        "hit_start",
+        "hit_reported",
     )
 
     def __init__(self, request_id: int, generation: int, identity: Identity) -> None:
@@ -87,13 +90,13 @@ class Request:
         self.settled = 0
         self.computed = 0
         self.offered = 0
-        self.offer: tuple[int, int] | None = None
-        self.slots = b""
-        self.slots_from = 0
-        self.promised = False
+        self.hit_range: tuple[int, int] | None = None
+        self.hit_slots = b""
+        self.hit_start = 0
+        self.hit_reported = False
 
     def step(self, data: Any) -> None:
-        """Takes in one entry of the engine's scheduler output."""
+        """Takes the request's entry in the engine's scheduler output."""
         groups = getattr(data, "new_block_ids_by_layer_group", None) or [data.new_block_ids]
         while len(self.pages) < len(groups):
             self.pages.append([])
@@ -103,28 +106,28 @@ class Request:
         self.computed = self.settled + int(data.num_scheduled_tokens)
 
     def grow(self, tokens: Sequence[int]) -> None:
-        """Takes in the request's tokens as they are now, of which those known are the first."""
+        """Adds the new tokens. `tokens` has all tokens of the request."""
         self.tokens.extend(tokens[len(self.tokens) :])
 
     def cut(self, start: int, end: int, block_tokens: int) -> None:
-        """Takes tokens start..end-1 out of the offer.
+        """Removes tokens start..end-1 from the hit.
 
-        What is cut is at one of its ends: the engine found the beginning in its own cache
-        meanwhile, or has no room for the rest. Blocks that are cut in part are loaded whole,
-        because the engine counts on their other tokens.
+        The removed tokens are at one end of the hit. The engine has found the first tokens in its
+        own cache, or has no room for the last ones. A partly removed block stays in the hit,
+        because the engine uses its other tokens.
         """
-        if self.offer is None or end <= start:
+        if self.hit_range is None or end <= start:
             return
-        first, last = self.offer
+        first, last = self.hit_range
         low = max(first, -(-start // block_tokens))
         high = min(last, end // block_tokens)
         if low >= high:
             return
-        self.offer = (high, last) if low == first else (first, low)
+        self.hit_range = (high, last) if low == first else (first, low)
 
 
 def whole_pages(pages: Sequence[Sequence[int]], first: int, last: int) -> int:
-    """The end of the blocks first..last-1 that have a page in every group, without a gap."""
+    """The end of the blocks from `first` on with a page in every group, `last` at most."""
     end = min([last, *(len(group) for group in pages)])
     for block in range(first, end):
         if any(group[block] == BAD_PAGE for group in pages):
@@ -133,7 +136,7 @@ def whole_pages(pages: Sequence[Sequence[int]], first: int, last: int) -> int:
 
 
 def salt_of(source: Any) -> str:
-    """The cache salt of a request or of its scheduler data; older releases have a number."""
+    """The cache salt of a request or of its scheduler data. Older releases have a number."""
     salt = getattr(source, "cache_salt", None)
     if salt is not None:
         return bounded(str(salt))
@@ -142,10 +145,10 @@ def salt_of(source: Any) -> str:
 
 
 def skip_reason(request: Any) -> str:
-    """Why nothing of a request may be kept or loaded; empty when it may.
+    """Why a request must run without a cache. Empty when it may use the cache.
 
-    Tokens alone do not name the blocks of these: the engine gives an adapter a number of its own,
-    and media have placeholders.
+    Tokens do not identify the blocks of these requests. A LoRA adapter has only a number of the
+    engine, and media have placeholder tokens.
     """
     if getattr(request, "is_dummy_request", False):
         return "dummy"
@@ -161,7 +164,7 @@ def skip_reason(request: Any) -> str:
         "prompt_embedding_table",
     ):
         value = getattr(request, name, None)
-        # An empty list is none; a tensor has no truth value of its own.
+        # An empty list means none. The truth value of a tensor is undefined.
         if value is not None and not (isinstance(value, (list, tuple)) and not value):
             return "multimodal"
     if getattr(getattr(request, "sampling_config", None), "beam_width", 1) > 1:
@@ -170,5 +173,5 @@ def skip_reason(request: Any) -> str:
 
 
 def _called(value: Any) -> bool:
-    """A member that is a property in one release and a method in another."""
+    """The value of a member that is a property in some releases and a method in others."""
     return bool(value() if callable(value) else value)

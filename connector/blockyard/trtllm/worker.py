@@ -1,20 +1,21 @@
-"""BlockyardWorker: the side for TensorRT-LLM that copies.
+"""BlockyardWorker: the side of the TensorRT-LLM connector that copies.
 
-Orders come from the leader over a channel of its own (crew.py), so that copies run while the
-engine is idle, and their ends go back there. The engine's own calls do three things: they bring
-the leader's name, they say which steps were launched, and they ask what has ended.
+The leader sends orders over its channel (crew.py), and the worker's thread returns results there.
+So copies run while the engine is idle. The engine's own calls bring the leader's name and the
+launched steps, and ask for ended requests.
 
-A store reads what steps have written. The order names the newest of them, and the worker begins
-when it has launched that step itself, behind an event that it recorded then: ranks are not
-equally far.
+Ranks launch the same step at different times. A store reads KV that steps have written, and its
+order names the newest of these steps. The worker begins the store after it has launched that step
+itself, behind the event recorded at the launch.
 
-The engine takes a load for done that it was promised, and has no word for one that failed. So a
-request is reported as loaded when all of its bytes are there, and not before. A load that fails
-is tried again for some seconds; then get_finished() raises, which ends the engine: any other
-answer would give wrong tokens or leave the request waiting for ever. It raises on all ranks, and
-in the same call of each: behind every call the engine gathers the answers of all ranks, and one
-that raised alone would leave the others waiting there. So a rank that hears of a failed load
-holds its next call until all ranks have agreed on the last one that returns.
+The engine counts a promised load as done, and has no report of a failed load. So the worker reports
+a request as loaded only when all bytes have arrived. A failed load is repeated for some seconds.
+After the last failure get_finished() raises, which ends the engine. Any other answer would give
+wrong tokens or leave the request waiting forever.
+
+get_finished() raises in the same call on all ranks. After every call the engine gathers the answers
+of all ranks, and one rank that raised early would leave the others waiting. So a rank with news of
+a failed load holds its next call until all ranks agree on the last call that returns.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from blockyard.trtllm.crew import (
 from blockyard.trtllm.geometry import Pool, Unsupported, of_layout, of_tensor
 from blockyard.trtllm.interface import KvCacheConnectorWorker
 
-POLL_SECONDS = 1e-3  # how often ends of copies are looked for while some are under way
-IDLE_SECONDS = 1.0
-AGREE_SECONDS = 5.0  # that the ranks have to agree, before each raises by itself
+POLL_SECONDS = 1e-3  # interval of polls while copies are in flight
+IDLE_SECONDS = 1.0  # interval of polls otherwise
+AGREE_SECONDS = 5.0  # limit for the ranks to agree; then each rank raises by itself
 
 _log = logging.getLogger(__name__)
 
 
 class LoadFailed(RuntimeError):
-    """Blocks that the engine counts as computed could not be loaded. It cannot go on with them."""
+    """Blocks that the engine counts as computed cannot be loaded. The engine must end."""
 
 
 class BlockyardWorker(KvCacheConnectorWorker):
-    """Copies between this rank's KV cache and the agent's memory. On every rank."""
+    """Copies between this rank's KV cache and the agent's memory. Every rank has one."""
 
     supports_attention_dp = True
 
@@ -63,26 +64,27 @@ class BlockyardWorker(KvCacheConnectorWorker):
         self._settings = arguments.settings()
         self._llm_args = llm_args
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)  # the leader has said something
+        self._order_taken = threading.Condition(self._lock)
         self._waker = Waker()
         self._closing = False
         self._leader = ""
         self._step = 0
         self._copies: Copies | None = None
         self._thread: threading.Thread | None = None
-        self._saving: set[int] = set()  # what the engine has asked about and not heard of yet
+        # Requests of get_finished() that are not reported as saved or loaded yet.
+        self._saving: set[int] = set()
         self._loading: set[int] = set()
-        self._calls = 0  # of get_finished() that have returned, or are about to
-        self._knows = False  # the leader was told that this rank knows of a failed load
+        self._calls = 0  # calls of get_finished() that have returned or are about to return
+        self._failure_reported = False  # the leader has this rank's report of a failed load
 
-    # What the engine registers.
+    # Registration of the KV cache.
 
     def register_kv_caches(self, kv_cache_tensor: Any) -> None:
-        """The pool tensor of the V1 manager."""
+        """Registers the pool tensor of the V1 manager."""
         self._register(lambda: of_tensor(kv_cache_tensor))
 
     def register_kv_cache_layout(self, layout: Any) -> None:
-        """The pools of the V2 manager, as byte ranges."""
+        """Registers the regions of the V2 manager."""
         self._register(lambda: of_layout(layout, _device(), self._kv_dtype()))
 
     def _kv_dtype(self) -> str:
@@ -102,10 +104,10 @@ class BlockyardWorker(KvCacheConnectorWorker):
         self._thread.start()
         atexit.register(self.shutdown)
 
-    # What the engine calls in each step.
+    # The engine's calls in each step.
 
     def bind_connector_meta(self, metadata: object) -> None:
-        """Takes the leader's name and the number of the step that comes."""
+        """Takes the leader's name and the number of the next step."""
         super().bind_connector_meta(metadata)
         if isinstance(metadata, Metadata):
             self._step = metadata.step
@@ -114,20 +116,20 @@ class BlockyardWorker(KvCacheConnectorWorker):
                 self._waker.wake()
 
     def start_load_kv(self, stream: Any) -> None:
-        """Nothing: loads began when the leader ordered them."""
+        """Does nothing: the leader has ordered the loads earlier."""
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
-        """Nothing: a request is not scheduled before all of it is loaded."""
+        """Does nothing: the engine schedules a request only after its load."""
 
     def save_kv_layer(self, layer_idx: int, stream: Any) -> None:
-        """Nothing: whole blocks are stored, after their step."""
+        """Does nothing: stores copy whole blocks after their step."""
 
     def register_forward_pass_callable(self) -> Callable[[], None]:
-        """Called at the end of a forward pass, on its stream: the place for the event."""
+        """The function that the engine calls at the end of a forward pass, on its stream."""
         return self._launched
 
     def wait_for_save(self, stream: Any) -> None:
-        """The step has been launched. Does not wait: the engine keeps the blocks."""
+        """Records that the step is launched. Does not wait, because the engine keeps the blocks."""
         self._launched()
 
     def _launched(self) -> None:
@@ -142,9 +144,9 @@ class BlockyardWorker(KvCacheConnectorWorker):
     def get_finished(
         self, finished_gen_req_ids: Sequence[int], started_loading_req_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Requests that are saved, and requests that are loaded, of those asked about so far.
+        """The saved and the loaded requests among the arguments of this and earlier calls.
 
-        LoadFailed when a load cannot be had (see above).
+        Each request is reported once. LoadFailed when a load has failed on any rank.
         """
         copies = self._copies
         if copies is None:
@@ -162,21 +164,21 @@ class BlockyardWorker(KvCacheConnectorWorker):
         return sorted(saved), sorted(loaded)
 
     def _raise_if_failed(self, copies: Copies) -> None:
-        """LoadFailed in the call in which all ranks raise it. Waits until that is known."""
+        """Raises LoadFailed in the same call on all ranks. Waits until the ranks have agreed."""
 
-        def known() -> bool:
+        def agreed() -> bool:
             return copies.last_call is not None or copies.orphaned
 
-        if copies.failed and not self._news.wait_for(known, AGREE_SECONDS):
-            copies.reason += "; the ranks could not agree when to end"
+        if copies.failed and not self._order_taken.wait_for(agreed, AGREE_SECONDS):
+            copies.reason += f"; the ranks did not agree on a last step in {AGREE_SECONDS} s"
         over = copies.failed and (copies.last_call is None or self._calls >= copies.last_call)
-        if over or copies.given_up(self._loading):
+        if over or copies.lost_loads(self._loading):
             raise LoadFailed(
-                "blockyard: KV that was promised cannot be loaded: "
-                f"{copies.reason}; going on would give wrong tokens"
+                "blockyard: blocks that the engine counts as computed cannot be loaded: "
+                f"{copies.reason}; to go on would give wrong tokens"
             )
 
-    # The channel to the leader, on a thread of its own.
+    # The worker's thread.
 
     def _serve(self) -> None:
         copies = self._copies
@@ -184,14 +186,14 @@ class BlockyardWorker(KvCacheConnectorWorker):
         channel = self._join(copies)
         while channel is not None and not self._closing:
             try:
-                self._turn(channel, copies)
+                self._exchange(channel, copies)
             except Exception as err:
-                # Whatever it was, this rank can no longer follow orders, and nobody else would say.
+                # After any error this rank cannot follow orders. No other part reports the error.
                 if not self._closing:
-                    _log.exception("blockyard: no cache from now on: the leader is lost")
+                    _log.exception("blockyard: no cache from now on: leader lost")
                 with self._lock:
-                    copies.orphan(f"the leader is lost: {err}")
-                    self._news.notify_all()
+                    copies.orphan(f"leader lost: {err}")
+                    self._order_taken.notify_all()
                 break
         if channel is not None:
             self._leave(channel)
@@ -201,19 +203,19 @@ class BlockyardWorker(KvCacheConnectorWorker):
             if self._closing:
                 channel.send(BYE)
         except CrewError:
-            pass  # it is the leader that has gone
+            pass  # the leader has ended first
         channel.close()
 
     def _join(self, copies: Copies) -> Channel | None:
-        """Waits for the leader's name and joins it; None when that fails for good."""
+        """Waits for the leader's name and joins the leader. None when the leader refuses."""
         while not self._closing:
             name = self._leader or here()
             if not name:
                 if readable([self._waker.fileno()], IDLE_SECONDS):
                     self._waker.clear()
                 continue
-            form = dataclasses.asdict(copies.pool.form)
-            hello = {"rank": copies.rank, "blocks": copies.pool.blocks, "form": form}
+            layout = dataclasses.asdict(copies.pool.layout)
+            hello = {"rank": copies.rank, "blocks": copies.pool.blocks, "form": layout}
             try:
                 channel, messages = join(name, hello)
                 copies.start(messages[0])
@@ -225,7 +227,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
                 return None
         return None
 
-    def _turn(self, channel: Channel, copies: Copies) -> None:
+    def _exchange(self, channel: Channel, copies: Copies) -> None:
         wait = POLL_SECONDS if copies.active() else IDLE_SECONDS
         ready = readable([channel.fileno(), self._waker.fileno()], wait)
         if self._waker.fileno() in ready:
@@ -234,31 +236,31 @@ class BlockyardWorker(KvCacheConnectorWorker):
         with self._lock:
             for order in orders:
                 copies.take(order)
-            said = self._said(copies)
+            report = self._report(copies)
             if orders:
-                self._news.notify_all()
-        if said:
-            channel.send(said)
+                self._order_taken.notify_all()
+        if report:
+            channel.send(report)
 
-    def _said(self, copies: Copies) -> dict[str, Any]:
-        """What the leader is to hear; empty for nothing."""
-        said: dict[str, Any] = {}
-        ended, mapped = copies.turn(), copies.mapped()
+    def _report(self, copies: Copies) -> dict[str, Any]:
+        """The next report for the leader, or an empty one."""
+        report: dict[str, Any] = {}
+        ended, mapped = copies.poll(), copies.mapped()
         if mapped is not None:
-            said["mapped"] = mapped
-        if copies.failed and not self._knows:
-            self._knows = True
-            said["knows"] = self._calls
-        if ended or said:
-            said["done"] = pack_done(ended)
-        return said
+            report["mapped"] = mapped
+        if copies.failed and not self._failure_reported:
+            self._failure_reported = True
+            report["knows"] = self._calls
+        if ended or report:
+            report["done"] = pack_done(ended)
+        return report
 
     def stats(self) -> dict[str, int]:
         """Counters of this worker's copies."""
         return self._copies.stats() if self._copies is not None else {}
 
     def shutdown(self) -> None:
-        """Ends the copies that are under way and the connection. May be called again."""
+        """Ends the copies in flight and the connection. May be called again."""
         if self._closing:
             return
         self._closing = True
@@ -272,7 +274,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
 
 
 def _device() -> str:
-    """The device of this rank, as the engine has set it; the pools lie there."""
+    """The current device of this process, which has the pools."""
     import torch
 
     if not torch.cuda.is_available():

@@ -37,7 +37,7 @@ def show_log(settings: Settings) -> None:
 
 def _why_off(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> str:
     if not hasattr(base, "KVConnectorTransferResults"):
-        return "this vLLM cannot be told of failed loads by request (0.31 and later can)"
+        return "this vLLM takes no reports of failed loads by request (0.31 and later do)"
     return facts.why_off(vllm_config, settings) or why_unsupported(kv_cache_config)
 
 

@@ -32,8 +32,8 @@ PROVENANCE = frozenset({"_name_or_path", "transformers_version", "_commit_hash"}
 # changes the KV of the same tokens. namespace_of has the inputs that change the layout of bytes.
 MODEL_KEYS = {
     "dtype": "the arithmetic, and the element type",
-    "quantization": "the weights that are computed with are not those of the files",
-    "quantization_config": "the same, in detail",
+    "quantization": "the engine computes with other weights than those of the files",
+    "quantization_config": "the details of the quantization",
     "hf_overrides": "replaces parts of the model's configuration",
     "model_class_overrides": "another implementation of the model",
     "model_impl": "another implementation of the model",

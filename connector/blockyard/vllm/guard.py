@@ -30,7 +30,7 @@ class Faults:
         if self.counts[kind] == 1:
             log.error("%s (reported once for this kind)", kind, exc_info=err)
 
-    def said(self, kind: str) -> bool:
+    def is_first(self, kind: str) -> bool:
         """Counts an event. True for the first event of its kind, which the caller logs."""
         self.counts[kind] += 1
         return self.counts[kind] == 1

@@ -28,8 +28,9 @@ PENDING = Identity("pending")  # the answer while an adapter's files are being r
 class Adapter:
     """One loaded LoRA adapter, named by vLLM's lora_int_id.
 
-    The id does not identify files. When the files change after the load, nobody knows which files
-    the engine computes with. Then the adapter is barred: its requests load and store no block.
+    The id does not identify files. When the files change after the load, the engine may
+    compute with the old or the new files. Then the adapter is barred: its requests load and store
+    no block.
     """
 
     __slots__ = ("_checked", "barred", "files", "name", "path", "reading", "since", "stacked")
@@ -156,8 +157,8 @@ class Adapters:
         self._unread.put(None)
 
     def _skip(self, reason: str) -> None:
-        if self._faults.said(f"not shared: {reason}"):
-            log.info("requests with %s are not shared (said once)", reason)
+        if self._faults.is_first(f"not shared: {reason}"):
+            log.info("requests with %s are not shared (logged once)", reason)
 
 
 def _is_stacked(lora: Any) -> bool:

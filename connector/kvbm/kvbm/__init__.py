@@ -1,8 +1,8 @@
 """KVBM's import names for Blockyard's connector.
 
-The connectors are in kvbm.vllm_integration and kvbm.trtllm_integration; importing this package
-needs neither engine. ImportError when KVBM itself is installed beside it, because then nobody can
-say whose files the two directories of the same name hold.
+The connectors are in kvbm.vllm_integration and kvbm.trtllm_integration. The import of this package
+needs neither engine. It raises ImportError when KVBM itself is installed too, because the files of
+both packages are then mixed in one directory.
 """
 
 from kvbm.conflict import refuse_both

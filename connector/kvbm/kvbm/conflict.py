@@ -1,7 +1,7 @@
-"""Tells whether KVBM's own distribution shares this directory.
+"""Detects KVBM's own distribution in this directory.
 
-Both distributions install a package `kvbm`, and whichever is installed last overwrites files of
-the other. The package index knows no conflicts between distributions, so this is found at import.
+Both distributions install a package `kvbm`, and the later one overwrites files of the other. pip
+has no conflicts between distributions, so the import checks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import importlib.metadata
 import pathlib
 
 _ADVICE = (
-    "kvbm-blockyard takes the place of kvbm. Run: pip uninstall -y kvbm kvbm-blockyard && "
-    "pip install dist/kvbm_blockyard-*.whl, which `make wheels` of Blockyard builds "
-    "(or install kvbm alone to go back)"
+    "kvbm-blockyard replaces kvbm. Run: pip uninstall -y kvbm kvbm-blockyard && "
+    "pip install dist/kvbm_blockyard-*.whl, which `make wheels` in Blockyard's repository builds. "
+    "To return to KVBM, install only kvbm."
 )
 
 
 def refuse_both() -> None:
-    """ImportError when a distribution `kvbm`, or the compiled module of one, is here too."""
+    """Raises ImportError when a distribution `kvbm` or its compiled module is installed too."""
     found = _other_distribution() or _compiled_module(pathlib.Path(__file__).parent)
     if found:
         raise ImportError(f"two packages named kvbm are installed: {found}. {_ADVICE}")
@@ -28,11 +28,11 @@ def _other_distribution() -> str:
         version = importlib.metadata.version("kvbm")
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return f"beside kvbm-blockyard there is the distribution kvbm {version}"
+    return f"kvbm-blockyard and the distribution kvbm {version}"
 
 
 def _compiled_module(directory: pathlib.Path) -> str:
-    """KVBM's compiled core, which stays behind when its metadata has been removed."""
+    """The path of KVBM's compiled core, which can remain after its metadata is removed."""
     for path in sorted(directory.glob("_core*")):
         if path.suffix in (".so", ".pyd"):
             return f"{path} belongs to KVBM"

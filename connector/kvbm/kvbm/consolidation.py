@@ -1,9 +1,10 @@
-"""What Dynamo's workers are told of the consolidated event stream, by KVBM's rules.
+"""The consolidated event stream for Dynamo's workers, configured by KVBM's variables.
 
-In KVBM the connector itself merges the engine's events with the block manager's and publishes the
-result for Dynamo's worker, which then follows that stream and no longer the engine's. Here the
-node's agent does that, at the same place: see blockyard.consolidation. Where no agent of this
-version or later is, switch it off, or the worker follows a port that nobody serves.
+KVBM's connector merges the events of the engine and of the block manager, and publishes the result.
+Dynamo's worker then subscribes to that stream instead of the engine's. Here the node's agent
+publishes the stream at the same address: see blockyard.consolidation. Without such an agent, set
+DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR to 0. Otherwise the worker subscribes to a port without a
+publisher.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger("kvbm")
 
 
 def enabled() -> bool:
-    """Whether there is a consolidated stream, as far as variables say; says in the log why not."""
+    """Whether the environment enables the consolidated stream. Logs that it is off."""
     if consolidation.switch(ENABLE, True):
         return True
     logger.info("no consolidated KV events: %s is off", ENABLE)
@@ -29,21 +30,21 @@ def enabled() -> bool:
 
 
 def mode() -> str:
-    """`dedup`, `passthrough`, or our own `tiered`. ValueError for another value; blank is `dedup`.
+    """`dedup`, `passthrough` or Blockyard's `tiered`. An unset variable means `dedup`.
 
-    What is not said in the variable is up to the agent, whose default is `tiered`.
+    ValueError for another value.
     """
     return consolidation.mode("dedup")
 
 
 def output_endpoints() -> tuple[str, str]:
-    """Where the consolidated stream is bound, and where to connect to it."""
+    """The address at which the consolidated stream is bound, and the address to connect to."""
     output = consolidation.output_port()
     return f"tcp://0.0.0.0:{output}", f"tcp://127.0.0.1:{output}"
 
 
 def engine_port() -> int | None:
-    """Where TensorRT-LLM's events are published: its variable, or the leader's. None: neither."""
+    """The port of TensorRT-LLM's events: its own variable, or the leader's. None: none is set."""
     for name in (TRTLLM_PORT, LEADER_PORT):
         if consolidation.named(name):
             return consolidation.port(name, 0)

@@ -1,4 +1,4 @@
-"""Says what has to be installed when a connector's engine is not."""
+"""ImportErrors that name the missing package of a connector."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 def explained(err: ModuleNotFoundError, module: str, engine: str, name: str) -> ImportError:
     """The error to raise instead of err, which ended the import of `module`.
 
-    engine is the package that the module needs, name what people call it. An error about anything
-    else, such as a broken installation of the engine, comes back as it is.
+    engine: the package that the module needs. name: the engine's name, for people. Any other error,
+    such as a broken installation of the engine, is returned unchanged.
     """
     if err.name == engine:
         return ImportError(f"{module} needs {name}, which is not installed (no package {engine})")

@@ -1,3 +1,3 @@
-"""The version of the distribution, read by its build as well."""
+"""The version of the distribution. The build reads it too."""
 
 __version__ = "0.1.0"

@@ -5,7 +5,7 @@ import sys
 
 
 def install() -> None:
-    """Makes `import tensorrt_llm` find the stand-in, where there is no real one."""
+    """Makes `import tensorrt_llm` find the stand-in if no real one is installed."""
     here = str(pathlib.Path(__file__).parent)
     if here not in sys.path:
         sys.path.append(here)

@@ -1,9 +1,8 @@
-"""A stand-in for TensorRT-LLM's executor: it calls a connector as the real one does.
+"""A stand-in for TensorRT-LLM's executor, which calls a connector like the real one.
 
-One engine of several ranks in one process. Its "KV" of a block is a function of the tokens up to
-the block's end and of the rank, so that every byte can be checked whenever blocks are loaded. A
-block that is given back is overwritten, so that a copy which reads it too late stores garbage
-that a later load finds.
+The engine has several ranks in one process. The KV of a block is a function of the tokens up to
+the block's end and of the rank, so the executor checks every loaded byte. It overwrites freed
+blocks, so a copy that reads a block too late stores wrong bytes, and a later load fails the check.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WIDTH = 2
 
 
 class Tensor:
-    """What the connector reads of a torch tensor, over memory of its own."""
+    """A tensor with memory, and the members of torch.Tensor that the connector reads."""
 
     dtype = "torch.bfloat16"
     device = "cpu"
@@ -57,7 +56,7 @@ def _product(numbers: Iterable[int]) -> int:
 
 @dataclass
 class LlmRequest:
-    """A request: what the connector may read of one, and what the engine keeps beside it."""
+    """A request: the members that the connector reads, and the engine's own state."""
 
     request_id: int
     prompt: list[int]
@@ -71,7 +70,7 @@ class LlmRequest:
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
     loaded_tokens: int = 0
-    told: int = 0  # tokens that a step has told the connector of
+    told: int = 0  # tokens in earlier scheduler outputs
     told_blocks: int = 0
     state: str = "new"
 
@@ -84,7 +83,7 @@ class LlmRequest:
 
 
 def arguments(model: str, rank: int = 0, world: int = 1, attention_dp: bool = False) -> Any:
-    """Engine arguments, as far as the connector reads them."""
+    """The engine arguments that the connector reads."""
     mapping = SimpleNamespace(rank=rank, world_size=world, tp_size=world, pp_size=1, cp_size=1)
     return SimpleNamespace(
         model=model,
@@ -96,16 +95,16 @@ def arguments(model: str, rank: int = 0, world: int = 1, attention_dp: bool = Fa
 
 
 def kv_bytes(tokens: list[int], salt: str | None, rank: int, size: int) -> bytes:
-    """The KV of the block that ends with the last of these tokens."""
+    """The KV of the block at the end of these tokens."""
     seed = hashlib.sha256(repr((tokens, salt, rank)).encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]
 
 
 class Executor:
-    """One engine. leader and workers are the connector's; a worker for each rank.
+    """One engine. leader, workers: the connector's sides, with a worker for each rank.
 
-    outer is 2 for K and V, 1 for the latent cache of MLA, of which all ranks have the same.
-    chunk: tokens of a prompt that one step computes.
+    outer: 2 for K and V, 1 for the latent cache of MLA, which is equal on all ranks. chunk: limit
+    of a prompt's tokens in one step.
     """
 
     def __init__(
@@ -128,13 +127,13 @@ class Executor:
         self.started: list[int] = []
         self.finished: list[int] = []
         self.chunk = chunk
-        self.room = 1 << 30  # blocks of a promise that the engine makes use of
+        self.room = 1 << 30  # limit of blocks that the engine loads of a hit
         for worker, pool in zip(workers, self.pools):
             self.register(worker, pool)
         leader.wait_for_initialization()
 
     def register(self, worker: Any, pool: Tensor) -> None:
-        """Hands a rank's KV cache over, as the V1 manager does."""
+        """Registers a rank's KV cache, as the V1 manager does."""
         worker.register_kv_caches(pool)
 
     def submit(self, request: LlmRequest) -> LlmRequest:
@@ -143,7 +142,7 @@ class Executor:
         return request
 
     def step(self) -> None:
-        """One iteration of the executor's loop."""
+        """Runs one iteration of the executor's loop."""
         for request in [r for r in self.requests if r.state == "new"]:
             self._admit(request)
         running = [r for r in self.requests if r.state == "running"]
@@ -172,11 +171,11 @@ class Executor:
             self.started.append(request.request_id)
 
     def allocated(self, request: LlmRequest) -> None:
-        """Tells the leader of a request's blocks, as the V1 manager does."""
+        """Reports a request's blocks to the leader, as the V1 manager does."""
         self.leader.update_state_after_alloc(request, list(request.blocks))
 
     def ended(self, request: LlmRequest) -> bool:
-        """Tells the leader of a request's end; whether it is still being saved."""
+        """Reports a request's end to the leader. True while the request is being saved."""
         return bool(self.leader.request_finished(request, list(request.blocks)))
 
     def _forward(self, running: list[LlmRequest]) -> None:
@@ -198,7 +197,7 @@ class Executor:
             worker.wait_for_save(None)
 
     def _describe(self, request: LlmRequest) -> RequestData:
-        """What the step says of a request, before it runs."""
+        """The request's entry in the scheduler output of the next step."""
         left = min(len(request.tokens) - request.computed, self.chunk)
         return RequestData(
             request.request_id,
@@ -217,12 +216,12 @@ class Executor:
         request.computed = end
 
     def expected(self, request: LlmRequest, block: int, rank: int) -> bytes:
-        """What a block of a request must hold on a rank."""
+        """The expected bytes of a request's block on a rank."""
         tokens = request.tokens[: (block + 1) * BLOCK_TOKENS]
         return kv_bytes(tokens, request.cache_salt, 0 if self.same else rank, self.block_bytes)
 
     def finish(self, request: LlmRequest) -> None:
-        """Ends a request, at its end or before."""
+        """Ends a request, complete or not."""
         if self.ended(request):
             request.state = "saving"
             self.finished.append(request.request_id)
@@ -230,11 +229,11 @@ class Executor:
             self._release(request)
 
     def abort(self, request: LlmRequest) -> None:
-        """Ends a request before its end; one that is loading is given back by and by."""
+        """Aborts a request. Its blocks are freed after a load in flight."""
         self.finish(request)
 
     def reset(self, request: LlmRequest) -> None:
-        """Takes a request's blocks away and queues it again, as the V2 manager may."""
+        """Takes a request's blocks and queues the request again, as the V2 manager may."""
         self._free(request)
         self.leader.request_reset(request)
         request.tokens = list(request.prompt)
@@ -253,7 +252,7 @@ class Executor:
         request.blocks = []
 
     def _collect(self) -> None:
-        """Asks all ranks what has ended; acts on what all have reported."""
+        """Calls get_finished() of all ranks, and ends the requests that all have reported."""
         for worker, (saved, loaded) in zip(self.workers, self.late):
             new_saved, new_loaded = worker.get_finished(list(self.finished), list(self.started))
             assert not saved & set(new_saved) and not loaded & set(new_loaded), "reported twice"
@@ -275,7 +274,7 @@ class Executor:
             loaded -= {n for n in loaded if by_id[n].state != "loading"}
 
     def _check(self, request: LlmRequest) -> None:
-        """Every byte that was loaded is the one that would have been computed."""
+        """Checks that every loaded byte equals the computed byte."""
         for block in range(request.loaded_tokens // BLOCK_TOKENS):
             for rank in range(len(self.workers)):
                 found = self._read(rank, request.blocks[block])
@@ -294,7 +293,7 @@ class Executor:
 
 
 class SecondExecutor(Executor):
-    """The same with the V2 manager: byte ranges instead of a tensor, ids by layer group."""
+    """An Executor with the V2 manager: byte ranges instead of a tensor, ids by layer group."""
 
     def register(self, worker: Any, pool: Tensor) -> None:
         half = self.block_bytes // 2

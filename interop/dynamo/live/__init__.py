@@ -1,1 +1,1 @@
-"""Blockyard beside an unmodified NVIDIA Dynamo: real processes of both, compared."""
+"""Compares real processes of Blockyard and of an unmodified NVIDIA Dynamo."""

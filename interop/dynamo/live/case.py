@@ -1,21 +1,25 @@
-"""What a case is."""
+"""The type of a case."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from live.place import Place
+from live.testbed import TestBed
 
 
 class Case(NamedTuple):
-    """One behaviour, shown with real processes of both products."""
+    """A test of one behaviour with real processes of both products.
+
+    reason: the behaviour, for people. run: returns a remark for the printed line, and raises on
+    failure.
+    """
 
     name: str
     reason: str
-    run: Callable[[Place], str]  # returns a remark for the result's line; raises when it fails
+    run: Callable[[TestBed], str]
 
 
-def case(name: str, reason: str) -> Callable[[Callable[[Place], str]], Case]:
-    """Decorator: makes a case of a function."""
+def case(name: str, reason: str) -> Callable[[Callable[[TestBed], str]], Case]:
+    """A decorator that makes a Case of a function."""
     return lambda run: Case(name, reason, run)

@@ -1,4 +1,4 @@
-"""Child processes of a case: started with a log, waited for, ended in order."""
+"""Child processes of a case."""
 
 from __future__ import annotations
 
@@ -19,26 +19,32 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Ended(AssertionError):
-    """A child ended, or did not say what was waited for; the text ends with its log."""
+    """A child ended, or wrote no line in time. The text ends with its log."""
 
 
 def wait_until(
     what: str | Callable[[], str], condition: Callable[[], Any], seconds: float = 15.0
 ) -> Any:
-    """The first true value of condition; AssertionError that says `what` after `seconds`."""
+    """Waits for the first true value of condition() and returns it.
+
+    AssertionError with the text `what` after `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            said = what() if callable(what) else what
-            raise AssertionError(f"not within {seconds:g} s: {said}")
+            text = what() if callable(what) else what
+            raise AssertionError(f"not within {seconds:g} s: {text}")
         time.sleep(0.02)
 
 
 class Child:
-    """A process with its standard error, and its output too unless it is asked, in a log."""
+    """A process with a log of its standard error.
+
+    piped: the process answers requests over pipes. Otherwise the log has its output too.
+    """
 
     def __init__(
         self,
@@ -46,15 +52,15 @@ class Child:
         command: Sequence[str],
         log: pathlib.Path,
         env: Mapping[str, str],
-        talks: bool = False,
+        piped: bool = False,
     ) -> None:
         self.name, self._log = name, log
         with open(log, "ab") as file:
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(env),
-                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if talks else file,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else file,
                 stderr=file,
             )
 
@@ -65,11 +71,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def line(self, seconds: float = 30.0) -> Any:
-        """The next line of its output, as JSON. Only of a child that talks."""
+        """The next line of the output, parsed as JSON. Only for a piped child."""
         out = self._process.stdout
         assert out is not None
         with selectors.DefaultSelector() as selector:
@@ -82,19 +88,19 @@ class Child:
             raise Ended(f"{self.name}: ended with status {status}\n{self.tail()}")
         return json.loads(line)
 
-    def say(self, value: Any) -> None:
-        """Writes a line of JSON to its input. Only of a child that talks."""
+    def send(self, value: Any) -> None:
+        """Writes a line of JSON to the input. Only for a piped child."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value).encode() + b"\n")
         self._process.stdin.flush()
 
-    def ask(self, value: Any, seconds: float = 30.0) -> Any:
-        """Says a line and returns the line that answers it."""
-        self.say(value)
+    def request(self, value: Any, seconds: float = 30.0) -> Any:
+        """Writes a line of JSON and returns the line of the answer."""
+        self.send(value)
         return self.line(seconds)
 
     def logged(self, text: str) -> int:
-        """How many lines of the log contain text."""
+        """The number of log lines that contain `text`."""
         return sum(text in line for line in self.log().splitlines())
 
     def log(self) -> str:
@@ -103,16 +109,16 @@ class Child:
         return _COLOUR.sub("", text)
 
     def tail(self) -> str:
-        """The end of the log, each line with the name in front."""
+        """The end of the log, each line with the child's name."""
         return "\n".join(f"  {self.name}: {line}" for line in self.log()[-_TAIL:].splitlines())
 
     def kill9(self) -> None:
-        """Ends it as a crash would."""
+        """Kills the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Ends it. May be called again."""
+        """Ends the process. May be called again."""
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -125,7 +131,7 @@ class Child:
                 try:
                     stream.close()
                 except OSError:
-                    pass  # what was not said to a process that has ended
+                    pass  # unwritten input of a process that has ended
 
 
 def clean_env() -> dict[str, str]:

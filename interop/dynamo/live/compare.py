@@ -1,4 +1,4 @@
-"""Comparing two views of who has what, until they agree or a deadline has passed."""
+"""Compares the credit that several routers give to workers, until all agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ View = Callable[[list[int]], Overlaps]
 
 
 def on_device(found: Mapping[str, Overlaps], prompt: str, worker: Worker) -> int:
-    """The blocks of a prompt that a worker is credited for on its device."""
+    """The worker's credit for a prompt's blocks on its device."""
     return found[prompt].get(worker, NOTHING).device
 
 
@@ -22,14 +22,16 @@ def agree(
     holds: Callable[[dict[str, Overlaps]], bool] = lambda _: True,
     seconds: float = 15.0,
 ) -> dict[str, Overlaps]:
-    """Waits until every view says the same about every prompt, and holds() is true of that, and
-    returns it. Otherwise the error shows, by prompt, what each view says."""
+    """Waits until all views give equal overlaps for every prompt and holds() is true of them.
+
+    Returns the overlaps by prompt. After `seconds`: AssertionError with a table of all views.
+    """
     last: dict[str, dict[str, Overlaps]] = {}
 
     def same() -> bool:
         for name, tokens in prompts.items():
             last[name] = {v: view(tokens) for v, view in views.items()}
-        agreed = all(len({_frozen(o) for o in said.values()}) == 1 for said in last.values())
+        agreed = all(len({_frozen(o) for o in by_view.values()}) == 1 for by_view in last.values())
         return agreed and holds(_first(last))
 
     wait_until(lambda: f"{what}\n{_table(last)}", same, seconds)
@@ -37,7 +39,7 @@ def agree(
 
 
 def _first(last: dict[str, dict[str, Overlaps]]) -> dict[str, Overlaps]:
-    return {name: next(iter(said.values())) for name, said in last.items()}
+    return {name: next(iter(by_view.values())) for name, by_view in last.items()}
 
 
 def _frozen(o: Overlaps) -> frozenset:
@@ -46,13 +48,13 @@ def _frozen(o: Overlaps) -> frozenset:
 
 def _table(last: dict[str, dict[str, Overlaps]]) -> str:
     lines = []
-    for name, said in last.items():
-        mark = " " if len({_frozen(o) for o in said.values()}) == 1 else "!"
+    for name, by_view in last.items():
+        mark = " " if len({_frozen(o) for o in by_view.values()}) == 1 else "!"
         lines.append(f"{mark} prompt {name}")
-        for view, overlaps in said.items():
+        for view, overlaps in by_view.items():
             shown = ", ".join(
                 f"{w.id:x}/{w.rank}: device {o.device} host {o.host} disk {o.disk}"
                 for w, o in sorted(overlaps.items())
             )
-            lines.append(f"    {view:<12} {shown or 'nothing'}")
+            lines.append(f"    {view:<12} {shown or 'no credit'}")
     return "\n".join(lines)

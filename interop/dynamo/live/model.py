@@ -1,4 +1,4 @@
-"""A directory that Dynamo's mocker takes for a model: a configuration and a tokenizer of words."""
+"""A model directory for Dynamo's mocker: a configuration and a word tokenizer, without weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VOCABULARY = 1024
 
 
 def write(directory: pathlib.Path) -> pathlib.Path:
-    """Writes the model's files and returns the directory. There are no weights."""
+    """Writes the model's files. Returns the directory."""
     directory.mkdir()
     special = ["<pad>", "<s>", "</s>", "<unk>"]
     words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]

@@ -1,4 +1,5 @@
-"""What a router credits to a worker for a prompt, said by either product in the same words."""
+"""Overlaps: the blocks of a prompt that a router credits to workers, in one form for both products.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ class Worker(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Blocks of a prompt from its start on: on the device, with what follows in host memory, and
-    with what follows that on disk. Each number contains the one before."""
+    """Cumulative counts of a prompt's first blocks.
+
+    device: blocks on the device. host: these and the following blocks in host memory. disk: these
+    and the following blocks on disk.
+    """
 
     device: int
     host: int
@@ -28,7 +32,7 @@ class Overlap(NamedTuple):
 
 
 Overlaps = dict[Worker, Overlap]
-# The tiers of each block by its SequenceHash, for each owner: kind, id, rank.
+# By owner (kind, id, rank): the tiers of each block by its SequenceHash.
 Held = dict[tuple[str, int, int], dict[int, set[str]]]
 NOTHING = Overlap(0, 0, 0)
 
@@ -36,7 +40,7 @@ NOTHING = Overlap(0, 0, 0)
 def sequence_hashes(
     tokens: list[int], block_size: int, lora: str | None = None, salt: str | None = None
 ) -> list[int]:
-    """The names of a prompt's blocks, made by Dynamo's own function and the chain rule alone."""
+    """The SequenceHashes of a prompt's blocks, from Dynamo's own function and the chain rule."""
     out: list[int] = []
     for local in compute_block_hash_for_seq(
         tokens, block_size, lora_name=lora, cache_namespace=salt
@@ -50,7 +54,7 @@ def sequence_hashes(
 
 
 def of_dynamo(answer: dict[str, Any]) -> Overlaps:
-    """Reads a KvRouter's overlap scores; workers without a hit are left out."""
+    """The overlaps in a KvRouter's scores. Workers without a hit are omitted."""
     found = {
         Worker(w["worker_id"], w["dp_rank"]): Overlap(
             w["device_blocks"], w["host_pinned_blocks"], w["disk_blocks"]
@@ -74,7 +78,8 @@ def held_by(dump: list[dict[str, Any]]) -> Held:
 
 
 def of_dump(held: Held, workers: list[dict[str, Any]], hashes: list[int]) -> Overlaps:
-    """Walks what our router's workers hold along a prompt; workers without a hit are left out."""
+    """The overlaps of a prompt according to our router's dump. Workers without a hit are omitted.
+    """
     found = {}
     for w in workers:
         own = held.get(("worker", w["worker_id"], w["dp_rank"]), {})

@@ -1,14 +1,13 @@
-"""A real Dynamo KvRouter that can be asked: python -m live.probe ENDPOINT BLOCK_SIZE.
+"""A real Dynamo KvRouter that answers requests: python -m live.probe ENDPOINT BLOCK_SIZE.
 
-Reads one request as JSON per line and answers each with one line:
+Every line of input is a request in JSON, and every line of output an answer:
 
-    {"op": "overlap", "tokens": [...], "lora": null, "salt": null}   what it credits to each worker
+    {"op": "overlap", "tokens": [...], "lora": null, "salt": null}   the credit of each worker
     {"op": "generate", "tokens": [...], "worker": W, "rank": R, "output": N}   runs a request
-    {"op": "dump"}       the router's events
-    {"op": "workers"}    the instances it sees
+    {"op": "workers"}    the ids of the workers
 
-An answer {"error": text} says that the router refused. Where it finds Dynamo is said by Dynamo's
-own environment variables.
+An answer {"error": text} means that the router raised an exception. Dynamo's own environment
+variables configure its discovery.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ async def answer(router: Any, client: Any, q: dict[str, Any]) -> Any:
                 dp_rank=q["rank"],
             )
             return {"items": len([item async for item in stream])}
-        case "dump":
-            return json.loads(await router.dump_events())
         case "workers":
             return client.instance_ids()
-    raise ValueError(f"op {q['op']!r} is not known")
+    raise ValueError(f"unknown op {q['op']!r}")
 
 
 async def main() -> None:
@@ -65,10 +62,10 @@ async def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         try:
-            said = await answer(router, client, json.loads(line))
-        except Exception as err:  # whatever Dynamo raises is its answer
-            said = {"error": repr(err)}
-        print(json.dumps(said), flush=True)
+            result = await answer(router, client, json.loads(line))
+        except Exception as err:  # the test process gets the error
+            result = {"error": repr(err)}
+        print(json.dumps(result), flush=True)
     runtime.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""A worker of Dynamo that exists on paper alone: its records in the discovery directory."""
+"""The discovery records of a Dynamo worker without a process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ def _escaped(key: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else f"%{ord(c):02X}" for c in key)
 
 
-class PaperWorker:
-    """The endpoint record and the model card of a worker that serves nobody, kept alive until
-    close(). Routers take its event sources for real."""
+class WorkerRecords:
+    """The endpoint record and the model card of a worker that serves no requests.
+
+    Routers follow the worker's event sources. The records stay fresh until close().
+    """
 
     def __init__(
         self, discovery: pathlib.Path, endpoint: str, worker: int, ranks: int, block: int, name: str
     ) -> None:
         namespace, component, served = endpoint.split(".")
         key = f"{namespace}/{component}/{served}/{worker:x}"
-        place = {"namespace": namespace, "component": component, "endpoint": served}
+        address = {"namespace": namespace, "component": component, "endpoint": served}
         instance = {
             "type": "Endpoint",
-            **place,
+            **address,
             "instance_id": worker,
             "transport": {"tcp": f"127.0.0.1:9/{worker:x}/{namespace}/{component}/{served}"},
             "device_type": "cuda",
@@ -35,7 +37,7 @@ class PaperWorker:
         }
         self._files = [
             _put(discovery / "v1" / "instances", key, instance),
-            _put(discovery / "v1" / "mdc", key, _card(place, worker, ranks, block, name)),
+            _put(discovery / "v1" / "mdc", key, _card(address, worker, ranks, block, name)),
         ]
         self._ended = threading.Event()
         self._toucher = threading.Thread(target=self._touch, daemon=True)
@@ -63,7 +65,7 @@ def _put(directory: pathlib.Path, key: str, record: dict[str, Any]) -> pathlib.P
 
 
 def _card(
-    place: dict[str, str], worker: int, ranks: int, block: int, name: str
+    address: dict[str, str], worker: int, ranks: int, block: int, name: str
 ) -> dict[str, Any]:
     runtime = {
         "context_length": 4096,
@@ -94,4 +96,4 @@ def _card(
         "media_decoder": None,
         "media_fetcher": None,
     }
-    return {"type": "Model", **place, "instance_id": worker, "card_json": card}
+    return {"type": "Model", **address, "instance_id": worker, "card_json": card}

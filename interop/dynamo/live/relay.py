@@ -1,4 +1,4 @@
-"""A real Dynamo KvEventPublisher alone: from a vLLM-format ZMQ stream to the event plane.
+"""A real Dynamo KvEventPublisher: from a vLLM-format ZMQ stream to the event plane.
 
 python -m live.relay ENDPOINT WORKER_ID BLOCK_SIZE DP_RANK ZMQ_ENDPOINT
 """
@@ -15,7 +15,7 @@ from dynamo.runtime import DistributedRuntime
 
 
 async def main() -> None:
-    """Publishes until it is killed."""
+    """Publishes until the process is killed."""
     runtime = DistributedRuntime(
         asyncio.get_running_loop(),
         os.environ["DYN_DISCOVERY_BACKEND"],
@@ -33,7 +33,7 @@ async def main() -> None:
     )
     print(json.dumps({"ready": True}), flush=True)
     await asyncio.Event().wait()
-    del publisher  # until here it must not be collected
+    del publisher  # keeps the publisher alive until here
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 package zmqpub
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,9 +28,14 @@ const (
 	wakeEndpoint = "inproc://wake"
 )
 
+// anyPort is any free port of this machine.
+const anyPort = "tcp://127.0.0.1:*"
+
 // Options say what a publisher sends.
 type Options struct {
 	Topic string
+	// Events and Replay are the endpoints to bind. Empty means any free port.
+	Events, Replay string
 	// BufferSteps is how many batches can be replayed.
 	BufferSteps int
 	// Drop are the sequence numbers that are not sent live.
@@ -71,8 +77,7 @@ type Publisher struct {
 	stats Stats       // guarded by mu
 }
 
-// New binds both sockets to ephemeral loopback ports and starts the
-// publisher's goroutine. The caller calls Close.
+// New binds both sockets and starts the publisher's goroutine. The caller calls Close.
 func New(o Options) (*Publisher, error) {
 	p := &Publisher{
 		opts:    o,
@@ -94,11 +99,11 @@ func (p *Publisher) bind() (err error) {
 		return fmt.Errorf("event publisher: %w", err)
 	}
 	p.zctx.SetRetryAfterEINTR(true)
-	if p.pub, p.Events, err = p.socket(zmq.PUB, "tcp://127.0.0.1:*", liveHWM); err != nil {
+	if p.pub, p.Events, err = p.socket(zmq.PUB, cmp.Or(p.opts.Events, anyPort), liveHWM); err != nil {
 		return fmt.Errorf("event publisher: %w", err)
 	}
 	// A replay may fill a peer's whole queue at once; ROUTER would drop the rest.
-	if p.router, p.Replay, err = p.socket(zmq.ROUTER, "tcp://127.0.0.1:*", p.opts.BufferSteps+1); err != nil {
+	if p.router, p.Replay, err = p.socket(zmq.ROUTER, cmp.Or(p.opts.Replay, anyPort), p.opts.BufferSteps+1); err != nil {
 		return fmt.Errorf("event replay: %w", err)
 	}
 	if p.wake, _, err = p.socket(zmq.PAIR, wakeEndpoint, 1); err != nil {

@@ -1,5 +1,5 @@
 // Package soak breaks the path of events again and again. Whenever everything has come
-// to rest it compares what the router believes with what engines and agents hold.
+// to rest it compares the router's index with the blocks that engines and agents hold.
 //
 //	err := soak.Run(ctx, soak.Options{Duration: time.Minute, Programs: programs, NATSServer: path})
 //

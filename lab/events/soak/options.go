@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -17,7 +18,7 @@ const (
 
 // Options of a run. The zero value of a field with a default is that default.
 type Options struct {
-	// Duration is how long rounds are started, default DefaultDuration.
+	// Duration is the time in which rounds are started, default DefaultDuration.
 	Duration time.Duration
 	// Rounds, if not 0, is the number of rounds, however long they take.
 	Rounds int
@@ -51,9 +52,7 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Duration == 0 {
-		o.Duration = DefaultDuration
-	}
+	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	if o.Out == nil {
 		o.Out = io.Discard
 	}

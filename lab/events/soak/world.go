@@ -46,7 +46,7 @@ type tally struct {
 	notes        []string // what was wrong, for people
 }
 
-// maxNotes bounds what a report says of what was wrong.
+// maxNotes bounds the notes in a report.
 const maxNotes = 20
 
 func (t *tally) note(format string, args ...any) {

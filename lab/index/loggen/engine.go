@@ -57,6 +57,16 @@ func NewEngine(o Options, number uint64) *Engine {
 // Held returns the number of held blocks.
 func (e *Engine) Held() int { return len(e.blocks) }
 
+// Prefix returns the number of leading blocks of a prompt that are held.
+func (e *Engine) Prefix(seq []kv.SequenceHash) int {
+	for i, h := range seq {
+		if e.blocks[h] == 0 {
+			return i
+		}
+	}
+	return len(seq)
+}
+
 // Serve runs the request of a prompt and sends the changes to to: missing blocks, in
 // events of at most a chunk, each after the evictions that it needs. Of a prompt longer
 // than the pool the front is kept. After an error only Reset may follow.

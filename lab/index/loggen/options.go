@@ -1,6 +1,7 @@
 package loggen
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
@@ -51,7 +52,7 @@ type Options struct {
 // blockTokens is in the header of a log. Nothing depends on it.
 const blockTokens = 16
 
-// WithDefaults fills in what is zero.
+// WithDefaults returns o with the defaults of its zero fields.
 func (o Options) WithDefaults() Options {
 	for _, f := range []struct {
 		value    *int
@@ -64,9 +65,7 @@ func (o Options) WithDefaults() Options {
 			*f.value = f.fallback
 		}
 	}
-	if o.Order == "" {
-		o.Order = TailFirst
-	}
+	o.Order = cmp.Or(o.Order, TailFirst)
 	return o
 }
 

@@ -36,7 +36,7 @@ type Answers struct {
 	Score, Best, FinalScore, FinalBest uint64
 }
 
-// Header says what is in a log.
+// Header describes the contents of a log.
 type Header struct {
 	// Engines is the number of engines, BlockTokens the tokens of a block.
 	Engines, BlockTokens int

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -58,15 +59,9 @@ func (o Options) withDefaults() Options {
 	fill(&o.Workers, 32)
 	fill(&o.Pools, 8)
 	fill(&o.Pool, 8192)
-	if o.Duration == 0 {
-		o.Duration = DefaultDuration
-	}
-	if o.Sample == 0 {
-		o.Sample = DefaultSample
-	}
-	if o.MaxSlope == 0 {
-		o.MaxSlope = DefaultMaxSlope
-	}
+	o.Duration = cmp.Or(o.Duration, DefaultDuration)
+	o.Sample = cmp.Or(o.Sample, DefaultSample)
+	o.MaxSlope = cmp.Or(o.MaxSlope, DefaultMaxSlope)
 	if o.Out == nil {
 		o.Out = io.Discard
 	}

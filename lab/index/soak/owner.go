@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// owner is an engine or a pool with the account of what the index was told. As a
+// owner is an engine or a pool with the account of the events that the index got. As a
 // loggen.Sink it passes changes on. It is for one goroutine.
 type owner struct {
 	name   kv.Owner

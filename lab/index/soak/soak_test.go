@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 func short() Options {
@@ -139,43 +137,5 @@ func TestJudge(t *testing.T) {
 	o.Duration--
 	if err := o.judge(slopes{9, 9, 9}, 0); err != nil {
 		t.Errorf("a short run was judged: %v", err)
-	}
-}
-
-func TestOptionsOutOfRangeAreNamed(t *testing.T) {
-	for want, change := range map[string]func(*Options){
-		"rate -1":     func(o *Options) { o.Rate = -1 },
-		"workers 1":   func(o *Options) { o.Workers = 1 },
-		"pools 2000":  func(o *Options) { o.Pools = 2000 },
-		"pool 3":      func(o *Options) { o.Pool = 3 },
-		"sample 1ns":  func(o *Options) { o.Sample = 1 },
-		"duration -":  func(o *Options) { o.Duration = -1 },
-		"lookups -1":  func(o *Options) { o.Lookups = -1 },
-		"max slope 2": func(o *Options) { o.MaxSlope = 2000 },
-	} {
-		o := short()
-		change(&o)
-		if err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
-	}
-}
-
-// A worker's name is never used twice, so that what is left of one is noticed.
-func TestNamesAreNew(t *testing.T) {
-	w, err := newWorld(short().withDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := make(map[kv.Owner]bool)
-	for range 30 {
-		o := w.owners[len(w.owners)-1]
-		if seen[o.name] {
-			t.Fatalf("%s again", o.name)
-		}
-		seen[o.name] = true
-		if err := w.succeed(len(w.owners) - 1); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

@@ -104,7 +104,7 @@ func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (Place, bool) {
 	mixed := Mix(h)
 	for i := d.home(mixed); d.slots[i] != 0; i = d.after(i) {
 		if v := d.slots[i]; (v^mixed)>>directoryBits == 0 {
-			if p := slotPlace(v); t.Holds(p, h) {
+			if p := slotPlace(v); t.HasHash(p, h) {
 				return p, true
 			}
 		}
@@ -141,7 +141,7 @@ func (d *Directory) put(v uint64) {
 // Delete takes out a block if the directory has it.
 func (d *Directory) Delete(h kv.SequenceHash, p Place) { d.delete(directorySlot(h, p)) }
 
-// delete takes out a slot and closes the gap.
+// delete takes out a slot and closes the gap, so that a search may end at an empty slot.
 func (d *Directory) delete(v uint64) {
 	i := d.home(v)
 	for d.slots[i] != v {
@@ -153,14 +153,15 @@ func (d *Directory) delete(v uint64) {
 	d.used--
 	for gap := i; ; {
 		i = d.after(i)
-		v := d.slots[i]
-		if v == 0 {
+		next := d.slots[i]
+		if next == 0 {
 			d.slots[gap] = 0
 			return
 		}
-		// v may move to the gap unless its home lies behind the gap.
-		if d.distance(d.home(v), i) >= d.distance(gap, i) {
-			d.slots[gap] = v
+		// A search for next begins at its home. It passes the gap only if the home is at
+		// the gap or before it.
+		if d.distance(d.home(next), i) >= d.distance(gap, i) {
+			d.slots[gap] = next
 			gap = i
 		}
 	}

@@ -6,7 +6,7 @@
 // is never split: another run continues it at its end or in its middle.
 //
 //   - Arena hands out memory for the blocks of runs.
-//   - Table holds the runs themselves: a Head for readers, a Side for the writer,
+//   - Table holds the runs themselves: a Head for readers, a WriterState for the writer,
 //     and the entries that say who holds which blocks.
 //   - Tree is Table and Arena with the hash table of children: block and first
 //     local hash lead to the run that follows.

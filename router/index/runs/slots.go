@@ -37,8 +37,9 @@ const (
 	overflowBatch = 16
 )
 
-// AddSlots appends free slots to a run and returns them. A run with many entries
-// gets several nodes at a time, side by side in memory.
+// AddSlots appends overflow nodes, of overflowEntries free slots each, to a run and returns
+// the slots. A run that has nodes gets as many again, at most overflowBatch, side by side in
+// memory. Table.oversized then tells trim that the run may have more slots than it needs.
 func (t *Table) AddSlots(r ID) Slots {
 	c, i := t.Chunk(r)
 	nodes := 0

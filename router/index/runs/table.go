@@ -39,12 +39,12 @@ func UnpackPlace(v uint64) Place { return Place{ID(v >> 8), int(v & 0xff)} }
 type Head struct {
 	// Parent is the packed Place of the block that the run follows.
 	Parent atomic.Uint64
-	// Store is the run's Storage.
+	// Store is the word of the run's Storage; see Head.Storage.
 	Store atomic.Uint64
-	// Next is a child that once followed the run's last block. Readers verify this
-	// guess.
+	// Next is a child that once followed the run's last block. Readers try Next before they
+	// search the table of children, and verify this guess.
 	Next atomic.Uint32
-	// Flags has FlagSeen and FlagMore.
+	// Flags is a set of FlagSeen and FlagMore.
 	Flags atomic.Uint32
 	// Entries say who holds the run. With FlagMore there are more in an Overflow.
 	Entries [inlineEntries]atomic.Uint64
@@ -71,8 +71,8 @@ type Overflow struct {
 // overflowEntries makes a node four cache lines.
 const overflowEntries = 31
 
-// Side is the part of a run that only the writer needs. No reader touches a Side.
-type Side struct {
+// WriterState is the part of a run that only the writer needs. No reader touches a WriterState.
+type WriterState struct {
 	FirstChild, NextSibling, PrevSibling ID
 	// Marks are the blocks that a sparse directory has.
 	Marks Mask
@@ -89,7 +89,7 @@ type Side struct {
 // Chunk is memory for runs, by number within the chunk.
 type Chunk struct {
 	Heads []Head
-	sides []Side
+	sides []WriterState
 	Over  []atomic.Pointer[Overflow]
 }
 
@@ -142,8 +142,8 @@ func (t *Table) Head(r ID) *Head {
 	return &c.Heads[i]
 }
 
-// Side returns the writer's part of a run.
-func (t *Table) Side(r ID) *Side {
+// WriterState returns the writer's part of a run.
+func (t *Table) WriterState(r ID) *WriterState {
 	c, i := t.Chunk(r)
 	return &c.sides[i]
 }
@@ -162,7 +162,7 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 			if t.Unused>>idBits != 0 || !mayGrow(int64(n)*(RunBytes+MaxChildBytes)) {
 				return None
 			}
-			list := append(old[:len(old):cap(old)], &Chunk{make([]Head, n), make([]Side, n), make([]atomic.Pointer[Overflow], n)})
+			list := append(old[:len(old):cap(old)], &Chunk{make([]Head, n), make([]WriterState, n), make([]atomic.Pointer[Overflow], n)})
 			t.chunks.Store(&list)
 		}
 		r = t.Unused
@@ -170,7 +170,7 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 	}
 	t.Live++
 	c, i := t.Chunk(r)
-	c.sides[i] = Side{Live: true}
+	c.sides[i] = WriterState{Live: true}
 	c.Heads[i].Next.Store(0)
 	c.Heads[i].Flags.Store(0)
 	return r
@@ -179,7 +179,7 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 // Drop ends the use of a run that nothing names any more. The run can be taken
 // again after Free.
 func (t *Table) Drop(r ID) {
-	t.Side(r).Live = false
+	t.WriterState(r).Live = false
 	t.Live--
 }
 
@@ -187,7 +187,7 @@ func (t *Table) Drop(r ID) {
 func (t *Table) Free(r ID) { t.free = append(t.free, r) }
 
 // All calls visit for every live run until visit returns false.
-func (t *Table) All(visit func(r ID, h *Head, s *Side) bool) {
+func (t *Table) All(visit func(r ID, h *Head, s *WriterState) bool) {
 	for n, c := range *t.chunks.Load() {
 		for i := range c.sides {
 			if c.sides[i].Live && !visit(ID(n<<t.shift+i), &c.Heads[i], &c.sides[i]) {

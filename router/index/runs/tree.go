@@ -33,8 +33,8 @@ func (t *Tree) ChildBytes() int64 { return int64(len(t.children.Load().slots)) *
 // Children returns the number of runs that are attached.
 func (t *Tree) Children() int { return t.live }
 
-// Holds reports whether the block at p has hash h.
-func (t *Tree) Holds(p Place, h kv.SequenceHash) bool {
+// HasHash reports whether the block at p has hash h.
+func (t *Tree) HasHash(p Place, h kv.SequenceHash) bool {
 	if p.Run == None || p.Run == Root {
 		return false
 	}
@@ -101,8 +101,9 @@ func (t *Tree) isChild(r ID, p Place, local kv.LocalHash) bool {
 	return s.Blocks() > 0 && t.Arena.Locals(s)[0] == local
 }
 
-// link enters a run whose head is complete. Readers find the run from here on.
-func (t *Tree) link(r ID, p Place, local kv.LocalHash) {
+// addChild enters run r, whose head is complete, into the table of children. From then on
+// readers find r by block p and by local, the first local hash of r.
+func (t *Tree) addChild(r ID, p Place, local kv.LocalHash) {
 	c := t.children.Load()
 	if 2*(t.live+t.graves+1) > len(c.slots) {
 		c = t.rebuild(c)
@@ -139,8 +140,9 @@ func (t *Tree) rebuild(c *childTable) *childTable {
 	return fresh
 }
 
-// unlink deletes the entry of a run.
-func (t *Tree) unlink(r ID, p Place, local kv.LocalHash) {
+// removeChild deletes the entry of run r from the table of children. p and local are those
+// of its addChild.
+func (t *Tree) removeChild(r ID, p Place, local kv.LocalHash) {
 	c := t.children.Load()
 	v := childHash(p, local)&^childRunMask | uint64(r)
 	last := len(c.slots) - 1
@@ -162,40 +164,45 @@ func (t *Tree) unlink(r ID, p Place, local kv.LocalHash) {
 	}
 }
 
-// Attach makes a run that has blocks the child of block p.
+// Attach makes run r, which has blocks, a child of block p. Readers find r from then on. If p
+// is the last block of its run, r may become the run's Next.
 func (t *Tree) Attach(r ID, p Place) {
-	h, s := t.Head(r), t.Side(r)
+	h, s := t.Head(r), t.WriterState(r)
 	h.Parent.Store(p.Pack())
-	parent := t.Side(p.Run)
+	parent := t.WriterState(p.Run)
 	s.PrevSibling, s.NextSibling = None, parent.FirstChild
 	if parent.FirstChild != None {
-		t.Side(parent.FirstChild).PrevSibling = r
+		t.WriterState(parent.FirstChild).PrevSibling = r
 	}
 	parent.FirstChild = r
-	t.link(r, p, t.Arena.Locals(h.Storage())[0])
+	t.addChild(r, p, t.Arena.Locals(h.Storage())[0])
+	// Readers try Next before they search the table of children. A Next from before the run grew
+	// follows another block, and is a wrong guess.
 	if ph := t.Head(p.Run); p.Pos == ph.Storage().Blocks()-1 && !t.isChildOf(ID(ph.Next.Load()), p) {
 		ph.Next.Store(uint32(r))
 	}
 }
 
+// isChildOf reports whether run r, which may be None or unused, is attached to block p.
 func (t *Tree) isChildOf(r ID, p Place) bool {
-	return r != None && t.Side(r).Live && t.Head(r).Parent.Load() == p.Pack()
+	return r != None && t.WriterState(r).Live && t.Head(r).Parent.Load() == p.Pack()
 }
 
 // Detach takes a run from its parent and returns the block that the run followed.
 // The run keeps its blocks.
 func (t *Tree) Detach(r ID) Place {
-	h, s := t.Head(r), t.Side(r)
+	h, s := t.Head(r), t.WriterState(r)
 	p := UnpackPlace(h.Parent.Load())
-	t.unlink(r, p, t.Arena.Locals(h.Storage())[0])
+	t.removeChild(r, p, t.Arena.Locals(h.Storage())[0])
 	if s.PrevSibling != None {
-		t.Side(s.PrevSibling).NextSibling = s.NextSibling
+		t.WriterState(s.PrevSibling).NextSibling = s.NextSibling
 	} else {
-		t.Side(p.Run).FirstChild = s.NextSibling
+		t.WriterState(p.Run).FirstChild = s.NextSibling
 	}
 	if s.NextSibling != None {
-		t.Side(s.NextSibling).PrevSibling = s.PrevSibling
+		t.WriterState(s.NextSibling).PrevSibling = s.PrevSibling
 	}
+	// Readers would try a detached Next in vain.
 	if ph := t.Head(p.Run); ph.Next.Load() == uint32(r) {
 		ph.Next.Store(uint32(None))
 	}

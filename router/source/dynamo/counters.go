@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -9,32 +10,50 @@ const sourceName = "dynamo"
 
 // Counters count the events of an endpoint's workers.
 type Counters struct {
-	// Applied counts events that changed a table, Stale events that came before.
+	// Applied counts events that were applied to a table. Stale counts events that were
+	// already applied.
 	Applied, Stale uint64
-	// Orphans counts blocks with an unknown parent, Refused blocks without room. Renamed
-	// counts names that an engine gave to another block, UnknownRemovals removals of
-	// unknown blocks.
+	// Orphans counts blocks with an unknown parent. Refused counts blocks without room.
+	// Renamed counts names that an engine gave to another block. UnknownRemovals counts
+	// removals of unknown blocks.
 	Orphans, Refused, Renamed, UnknownRemovals uint64
-	// Gaps counts holes in the event ids. Queries counts questions to recovery targets,
-	// QueryFailures the ones without a usable answer, Dumps answers with everything.
-	// Recovered counts recoveries that succeeded, GivenUp the ones that did not.
+	// Gaps counts gaps in the event ids. Queries counts queries to recovery targets.
+	// QueryFailures counts queries without a usable answer. Dumps counts whole dumps.
+	// Recovered and GivenUp count recoveries that succeeded and failed.
 	Gaps, Queries, QueryFailures, Recovered, GivenUp, Dumps uint64
-	// Overflowed counts events without room in the queue of a recovering rank. They are
-	// asked for afterwards.
+	// Overflowed counts events without room in the queue of a recovering rank. A later
+	// query brings them.
 	Overflowed uint64
 	// Foreign counts messages with an event of another rank than their publisher's.
-	// Unclaimed counts messages of publishers without a record, Undecodable messages of
-	// unknown form, Skipped events of other owners or residency domains.
+	// Unclaimed counts messages of publishers without a record. Undecodable counts
+	// messages of unknown form. Skipped counts events of other owners or residency domains.
 	Foreign, Unclaimed, Undecodable, Skipped uint64
-	// Ambiguous counts ranks that were found to have several sources, BadRecords
-	// unreadable discovery records.
+	// Ambiguous counts how often a rank had several sources. BadRecords counts unreadable
+	// discovery records.
 	Ambiguous, BadRecords uint64
-	// Loads counts reports of used blocks, UnknownLoads reports of unknown ranks.
+	// Loads counts reports of used blocks. UnknownLoads counts reports of unknown ranks.
 	Loads, UnknownLoads uint64
-	// Dropped counts messages that this side was too slow for.
+	// Dropped counts messages lost because the Source was too slow.
 	Dropped uint64
-	// Ranks is the number of ranks now, ExactRanks of complete ranks.
+	// Ranks is the number of ranks now. ExactRanks is the number of exact ranks.
 	Ranks, ExactRanks int
+}
+
+// Counters returns the counters.
+func (t *Source) Counters() Counters {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.counters
+	c.Unclaimed, c.Skipped = t.unclaimed.dropped, t.decoder.Skipped
+	c.Undecodable += t.decoder.Bad
+	c.Dropped = t.dropped()
+	c.Ranks = len(t.ranks)
+	for _, r := range t.ranks {
+		if r.health == kvevent.HealthExact {
+			c.ExactRanks++
+		}
+	}
+	return c
 }
 
 var _ source.Measured = (*Source)(nil)

@@ -13,19 +13,18 @@ import (
 // Bounds of recovering a source; Dynamo's routers have the same.
 const (
 	maxWaitingEvents = 1024
-	maxTries         = 8
+	maxAttempts      = 8
 	firstRetry       = 200 * time.Millisecond
-	lastRetry        = firstRetry << (maxTries - 2)
-	// checkEvery is the silence after which a source is asked whether something was lost,
-	// givenUpFor the pause after eight failed tries.
-	checkEvery = 10 * time.Second
-	givenUpFor = 30 * time.Second
+	lastRetry        = firstRetry << (maxAttempts - 2)
+	// checkInterval is the silence after which a source is queried for lost events.
+	// givenUpPause is the pause after maxAttempts failed attempts.
+	checkInterval = 10 * time.Second
+	givenUpPause  = 30 * time.Second
 )
 
-// eventSource follows the events of one Dynamo publisher and keeps a table up to date.
-// Callers pass in events, answers and the time, and send the queries that nextQuery
-// returns. Methods append their changes of the table to out. An eventSource does no I/O
-// and reads no clock.
+// eventSource follows the events of one Dynamo publisher and keeps a table up to date. It
+// does no I/O and reads no clock. Callers pass in events, answers and the time, and send
+// the queries of nextQuery. Methods append their changes of the table to out.
 type eventSource struct {
 	origin origin
 	table  *table
@@ -33,77 +32,79 @@ type eventSource struct {
 	// cursor is the id of the last applied event, once started.
 	cursor  uint64
 	started bool
-	// complete is true while the table has all that the publisher said. doubted is true while
-	// a message may have been lost and nobody can be asked.
-	complete, doubted bool
+	// complete is true while the table has every block that the publisher reported.
+	// lossPossible is true while a message may be lost and there is no recovery target.
+	complete, lossPossible bool
 
-	// recovering is true while events wait for an answer. dump is true when everything is
-	// to be asked for.
-	recovering, dump bool
-	waiting          []kvevent.RouterEvent
-	tries            int
-	// askAt is when to ask next: again during a recovery, otherwise to find a loss at the
-	// end of the stream.
-	askAt time.Time
-	// query is the number of the query in flight, 0 for none; queries counts queries. from
-	// is the cursor when the query was sent.
-	query, queries, from uint64
-	counters             *Counters
+	// recovering is true while events wait for an answer. needDump is true when the next
+	// query must ask for a dump.
+	recovering, needDump bool
+	waiting              []kvevent.RouterEvent
+	attempts             int
+	// queryAt is when to send the next query. During a recovery it is the next attempt,
+	// otherwise a check for lost last events.
+	queryAt time.Time
+	// inFlight is the number of the query in flight, 0 for none. lastQuery is the last
+	// number given. cursorAtQuery is the cursor when the query was sent.
+	inFlight, lastQuery, cursorAtQuery uint64
+	counters                           *Counters
 }
 
 func newEventSource(o origin, t *table, c *Counters, now time.Time) *eventSource {
-	s := &eventSource{origin: o, table: t, counters: c, askAt: now}
+	s := &eventSource{origin: o, table: t, counters: c, queryAt: now}
 	if s.recoverable() {
-		s.recovering, s.dump = true, true
+		s.recovering, s.needDump = true, true
 	}
 	return s
 }
 
+// recoverable reports whether the source has a recovery target.
 func (s *eventSource) recoverable() bool { return s.origin.target.address != "" }
 
-// exact reports whether the table equals what the publisher said.
+// exact reports whether the table surely has the publisher's blocks.
 func (s *eventSource) exact() bool {
-	return s.complete && !s.doubted && !s.recovering && s.table.holes == 0
+	return s.complete && !s.lossPossible && !s.recovering && s.table.holes == 0
 }
 
-// events applies the live events of one message. It only borrows them.
-func (s *eventSource) events(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
+// applyMessage applies the live events of one message. It does not keep them.
+func (s *eventSource) applyMessage(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	for i := range events {
 		if e := &events[i]; e.Owner.Worker() != s.origin.worker {
-			// The whole message is dropped: half of it would hide the hole.
+			// Drop the whole message: applying a part would hide the gap.
 			s.counters.Foreign++
 			return out
 		}
 	}
 	for i := range events {
-		out = s.event(out, &events[i], now)
+		out = s.handle(out, &events[i], now)
 	}
 	return out
 }
 
-func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
+// handle applies one live event, queues it during a recovery, or begins a recovery.
+func (s *eventSource) handle(out []kvevent.RouterEvent, e *kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	switch {
 	case s.started && e.ID <= s.cursor:
 		s.counters.Stale++
 	case e.Kind == kvevent.Cleared:
-		// No earlier event matters.
+		// A clear makes every earlier event obsolete, lost or not.
 		out = s.apply(out, e)
 		s.complete = true
-		s.recovered(now)
-		return s.drain(out, now)
+		s.endRecovery(now)
+		return s.applyWaiting(out, now)
 	case s.recovering:
-		s.wait(e)
+		s.queue(e)
 	case !s.started:
 		s.complete = e.ID == 1
 		out = s.apply(out, e)
 	case e.ID == s.cursor+1:
 		out = s.apply(out, e)
-		if !s.dump {
-			s.askAt = now.Add(checkEvery)
+		if !s.needDump {
+			s.queryAt = now.Add(checkInterval)
 		}
 	case s.recoverable():
-		s.gap(now)
-		s.wait(e)
+		s.beginRecovery(now)
+		s.queue(e)
 	default:
 		s.counters.Gaps++
 		out = s.table.clear(out)
@@ -113,91 +114,93 @@ func (s *eventSource) event(out []kvevent.RouterEvent, e *kvevent.RouterEvent, n
 	return out
 }
 
+// apply applies an event to the table and moves the cursor.
 func (s *eventSource) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
-	s.cursor, s.started, s.doubted = e.ID, true, false
+	s.cursor, s.started, s.lossPossible = e.ID, true, false
 	s.counters.Applied++
 	return s.table.apply(out, e)
 }
 
-// gap begins a recovery. The answer to a check in flight may be older than the gap.
-func (s *eventSource) gap(now time.Time) {
+// beginRecovery begins a recovery after a gap. It disowns a check in flight, whose answer
+// may be older than the gap.
+func (s *eventSource) beginRecovery(now time.Time) {
 	s.counters.Gaps++
-	s.recovering, s.dump, s.tries, s.askAt, s.query = true, false, 0, now, 0
+	s.recovering, s.needDump, s.attempts, s.queryAt, s.inFlight = true, false, 0, now, 0
 }
 
-func (s *eventSource) wait(e *kvevent.RouterEvent) {
+// queue keeps a copy of an event until the recovery ends.
+func (s *eventSource) queue(e *kvevent.RouterEvent) {
 	if len(s.waiting) == maxWaitingEvents {
-		// The hole is asked for afterwards.
+		// The next recovery queries for the dropped event.
 		s.waiting = slices.Delete(s.waiting, 0, 1)
 		s.counters.Overflowed++
 	}
-	kept := *e
-	kept.Blocks, kept.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
-	s.waiting = append(s.waiting, kept)
+	copied := *e
+	copied.Blocks, copied.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
+	s.waiting = append(s.waiting, copied)
 }
 
-// suspect notes that messages may have been lost.
-func (s *eventSource) suspect(now time.Time) {
+// suspectLoss records that messages may have been lost.
+func (s *eventSource) suspectLoss(now time.Time) {
 	if s.recoverable() && !s.recovering {
-		s.askAt = now
+		s.queryAt = now
 	}
-	s.doubted = s.doubted || !s.recoverable() // until the next event shows whether there is a hole
+	s.lossPossible = s.lossPossible || !s.recoverable() // the next event shows whether there is a gap
 }
 
 // nextQuery returns the query to send now and its number; due is false without one.
 func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
-	if !s.recoverable() || s.query != 0 || now.Before(s.askAt) {
+	if !s.recoverable() || s.inFlight != 0 || now.Before(s.queryAt) {
 		return q, 0, false
 	}
-	s.queries++
-	s.query, s.from = s.queries, s.cursor
+	s.lastQuery++
+	s.inFlight, s.cursorAtQuery = s.lastQuery, s.cursor
 	s.counters.Queries++
 	q.Worker, q.KnowsDumpFailed = s.origin.worker, true
-	if s.dump {
-		// Events wait, so that the dump is not older than the table.
+	if s.needDump {
+		// Queue events, so that the dump is not older than the table.
 		s.recovering = true
 	} else {
 		q.StartID, q.HasStart = s.cursor+1, true
 	}
-	return q, s.query, true
+	return q, s.inFlight, true
 }
 
-// answered applies the answer to query number, or its error. It returns that error, or why
-// the answer was unusable.
-func (s *eventSource) answered(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
-	if number != s.query {
+// handleAnswer applies the answer to query number, or schedules a retry after its error.
+// The error is err, or says why the answer was unusable.
+func (s *eventSource) handleAnswer(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
+	if number != s.inFlight {
 		return out, nil
 	}
-	s.query = 0
+	s.inFlight = 0
 	if err == nil {
 		out, err = s.applyAnswer(out, a)
 	}
 	if err != nil {
 		s.counters.QueryFailures++
-		return s.failed(out, now), err
+		return s.scheduleRetry(out, now), err
 	}
 	if s.recovering {
 		s.counters.Recovered++
 	}
-	s.recovered(now)
-	return s.drain(out, now), nil
+	s.endRecovery(now)
+	return s.applyWaiting(out, now), nil
 }
 
-// recovered ends a recovery or a check.
-func (s *eventSource) recovered(now time.Time) {
-	s.recovering, s.dump, s.tries, s.query = false, false, 0, 0
-	s.askAt = now.Add(checkEvery)
+// endRecovery ends a recovery or a check.
+func (s *eventSource) endRecovery(now time.Time) {
+	s.recovering, s.needDump, s.attempts, s.inFlight = false, false, 0, 0
+	s.queryAt = now.Add(checkInterval)
 }
 
-// errUnusable is wrapped by errors of answers that contradict the table. The next query
-// asks for everything.
-var errUnusable = errors.New("answer does not fit")
+// errUnusable marks an answer that contradicts the table. The next query asks for a dump.
+var errUnusable = errors.New("answer contradicts the events")
 
 // applyAnswer applies the answer to the table.
 func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
 	for i := range a.Events {
 		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
-			s.dump = true
+			s.needDump = true
 			return out, fmt.Errorf("%w: event %d is of %s", errUnusable, e.ID, e.Owner)
 		}
 	}
@@ -210,34 +213,34 @@ func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryRep
 		s.cursor, s.started, s.complete = a.LastEventID, true, true
 		s.counters.Dumps++
 		return out, nil
-	case a.Kind == kvevent.QueryEvents && !s.dump:
+	case a.Kind == kvevent.QueryEvents && !s.needDump:
 		for i := range a.Events {
-			// A hole in an answer is an event that is not modelled.
+			// A gap within an answer is an event of a kind that the decoder skips.
 			if e := &a.Events[i]; e.ID > s.cursor {
 				out = s.apply(out, e)
 			}
 		}
 		s.cursor = max(s.cursor, a.LastEventID)
 		return out, nil
-	case a.Kind == kvevent.QueryTooNew && a.LastEventID == s.from && !s.recovering:
+	case a.Kind == kvevent.QueryTooNew && a.LastEventID == s.cursorAtQuery && !s.recovering:
 		return out, nil // nothing was lost
 	}
-	s.dump = true
+	s.needDump = true
 	return out, fmt.Errorf("%w: %s, newest event %d, cursor %d %s", errUnusable, a.Kind, a.LastEventID, s.cursor, a.Message)
 }
 
-// failed plans the next try. After the last try the waiting events are applied with their
-// holes, and everything is asked for from time to time.
-func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
+// scheduleRetry sets the time of the next attempt. After the last attempt it applies the
+// waiting events despite their gaps. From then on it asks for a dump every givenUpPause.
+func (s *eventSource) scheduleRetry(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	if !s.recovering {
-		s.askAt = now.Add(checkEvery)
-		if s.dump {
-			s.askAt = now
+		s.queryAt = now.Add(checkInterval)
+		if s.needDump {
+			s.queryAt = now
 		}
 		return out
 	}
-	if s.tries++; s.tries < maxTries {
-		s.askAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRetry), s.tries))
+	if s.attempts++; s.attempts < maxAttempts {
+		s.queryAt = now.Add(backoff.Nth(backoff.Doubling(firstRetry, lastRetry), s.attempts))
 		return out
 	}
 	s.counters.GivenUp++
@@ -248,16 +251,16 @@ func (s *eventSource) failed(out []kvevent.RouterEvent, now time.Time) []kvevent
 		}
 	}
 	s.waiting = nil
-	s.dump, s.tries, s.askAt = true, maxTries-1, now.Add(givenUpFor)
+	s.needDump, s.attempts, s.queryAt = true, maxAttempts-1, now.Add(givenUpPause)
 	return out
 }
 
-// drain applies the waiting events up to the next hole.
-func (s *eventSource) drain(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
+// applyWaiting applies the waiting events up to the next gap.
+func (s *eventSource) applyWaiting(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	waiting := s.waiting
 	s.waiting = nil
 	for i := range waiting {
-		out = s.event(out, &waiting[i], now)
+		out = s.handle(out, &waiting[i], now)
 	}
 	return out
 }

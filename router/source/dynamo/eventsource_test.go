@@ -27,12 +27,12 @@ func follow(w *fakeWorker, recoverable bool) *follower {
 	if recoverable {
 		o.target = target{address: "here", path: "there"}
 	}
-	f.eventSource = newEventSource(o, newTable(&budget{left: 1 << 20}, &f.counters), &f.counters, f.now)
+	f.eventSource = newEventSource(o, newTable(&budget{free: 1 << 20}, &f.counters), &f.counters, f.now)
 	return f
 }
 
 func (f *follower) take(events ...kvevent.RouterEvent) {
-	f.consumer.apply(f.eventSource.events(nil, events, f.now))
+	f.consumer.apply(f.eventSource.applyMessage(nil, events, f.now))
 }
 
 // ask lets the source send its query, if one is due, and hands it the answer.
@@ -45,7 +45,7 @@ func (f *follower) ask(w *fakeWorker, err error) bool {
 	if err == nil {
 		a = w.answer(&q)
 	}
-	out, _ := f.answered(nil, number, a, err, f.now)
+	out, _ := f.handleAnswer(nil, number, a, err, f.now)
 	f.consumer.apply(out)
 	return true
 }
@@ -76,7 +76,7 @@ func TestSourceConverges(t *testing.T) {
 				if q, number, due := f.nextQuery(f.now); due {
 					a := w.answer(&q)
 					asked = append(asked, func() {
-						out, _ := f.answered(nil, number, a, nil, f.now)
+						out, _ := f.handleAnswer(nil, number, a, nil, f.now)
 						f.consumer.apply(out)
 					})
 				}
@@ -88,7 +88,7 @@ func TestSourceConverges(t *testing.T) {
 			case 5:
 				f.now = f.now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
 			case 6:
-				f.suspect(f.now)
+				f.suspectLoss(f.now)
 			default:
 				f.take(play(t, w))
 			}
@@ -101,7 +101,7 @@ func TestSourceConverges(t *testing.T) {
 		}
 		// A check, at most one repair that it leads to, and a check of that.
 		for range 10 {
-			f.now = f.now.Add(givenUpFor)
+			f.now = f.now.Add(givenUpPause)
 			f.ask(w, nil)
 		}
 		checkHeld(t, "at the end", f.consumer, w.truth(), f.table)
@@ -122,7 +122,7 @@ func TestSourceWithoutTargetIsExactOnlyWhenItSawEverything(t *testing.T) {
 	if !f.exact() || len(f.consumer) != 6 {
 		t.Errorf("from the first event on: exact %v, %d pairs", f.exact(), len(f.consumer))
 	}
-	f.suspect(f.now)
+	f.suspectLoss(f.now)
 	if f.exact() {
 		t.Error("exact while the last events may be lost")
 	}
@@ -161,7 +161,7 @@ func TestSourceGivesUpAsItsTargetDoesNotAnswer(t *testing.T) {
 		if f.ask(w, refused) {
 			tries++
 		}
-		if tries > maxTries {
+		if tries > maxAttempts {
 			t.Fatalf("%d tries", tries)
 		}
 	}
@@ -171,7 +171,7 @@ func TestSourceGivesUpAsItsTargetDoesNotAnswer(t *testing.T) {
 	if len(f.consumer) != 1 || f.counters.GivenUp != 1 {
 		t.Errorf("%d pairs, %+v", len(f.consumer), f.counters)
 	}
-	f.now = f.now.Add(givenUpFor)
+	f.now = f.now.Add(givenUpPause)
 	if !f.ask(w, nil) || !f.exact() {
 		t.Error("the target is not tried again")
 	}
@@ -188,7 +188,7 @@ func TestSourceDropsMessagesOfAnotherRank(t *testing.T) {
 	if len(f.consumer) != 0 || f.counters.Foreign != 1 {
 		t.Errorf("%d pairs, %+v", len(f.consumer), f.counters)
 	}
-	f.now = f.now.Add(checkEvery)
+	f.now = f.now.Add(checkInterval)
 	f.ask(w, nil)
 	checkHeld(t, "found by the next check", f.consumer, w.truth(), f.table)
 }
@@ -206,7 +206,7 @@ func TestSourceBoundsWhatWaits(t *testing.T) {
 	if len(f.waiting) != maxWaitingEvents || f.counters.Overflowed != 50 {
 		t.Errorf("%d wait, %+v", len(f.waiting), f.counters)
 	}
-	out, err := f.answered(nil, number, first, nil, f.now)
+	out, err := f.handleAnswer(nil, number, first, nil, f.now)
 	if f.consumer.apply(out); err != nil || f.exact() {
 		t.Errorf("error %v, exact %v with a hole", err, f.exact())
 	}
@@ -229,7 +229,7 @@ func TestSourceTakesAnAnswersHolesForWhatIsNotModelled(t *testing.T) {
 	}
 	a := w.answer(&q)
 	a.Events, a.LastEventID = nil, foreign.ID
-	out, err := f.answered(nil, number, a, nil, f.now)
+	out, err := f.handleAnswer(nil, number, a, nil, f.now)
 	f.consumer.apply(out)
 	if err != nil || !f.exact() || f.cursor != w.last() {
 		t.Errorf("error %v, exact %v, cursor %d of %d", err, f.exact(), f.cursor, w.last())

@@ -26,7 +26,7 @@ func TestWorkersSayWhatTheyUse(t *testing.T) {
 	w, now := kv.Worker{ID: 7, Rank: 1}, time.Unix(1000, 0)
 	tr.joinLocked(w, card{model: "m", blockSize: 16})
 	said := func(l kvevent.ActiveLoad) []source.Frame {
-		return tr.load(kvevent.AppendLoadEnvelope(nil, 3, 1, 1, &l), now)
+		return tr.handleLoad(kvevent.AppendLoadEnvelope(nil, 3, 1, 1, &l), now)
 	}
 	used := func(out []source.Frame) (reports []uint64) {
 		t.Helper()
@@ -51,13 +51,13 @@ func TestWorkersSayWhatTheyUse(t *testing.T) {
 	if got := used(said(kvevent.ActiveLoad{Worker: kv.Worker{ID: 9}, HasKVUsedBlocks: true})); got != nil {
 		t.Errorf("of an unknown rank: %v", got)
 	}
-	if got := used(tr.load([]byte("nonsense"), now)); got != nil {
+	if got := used(tr.handleLoad([]byte("nonsense"), now)); got != nil {
 		t.Errorf("of nonsense: %v", got)
 	}
 	for _, c := range []struct {
 		after time.Duration
 		want  int
-	}{{loadEvery - 1, 0}, {1, 1}, {time.Second, 0}, {loadEvery, 1}} {
+	}{{loadInterval - 1, 0}, {1, 1}, {time.Second, 0}, {loadInterval, 1}} {
 		now = now.Add(c.after)
 		if got := used(tr.tick(now)); len(got) != c.want {
 			t.Errorf("%v later: reports %v, want %d", c.after, got, c.want)

@@ -34,12 +34,13 @@ func (e Endpoint) Subject(topic string) string {
 		".endpoint." + segment(e.Name) + "." + segment(topic)
 }
 
-// cardPrefix and sourcePrefix begin the names of files with the endpoint's model cards and
-// event sources. An id in hexadecimal follows.
+// cardPrefix begins the file names of the endpoint's model cards. A hexadecimal id follows.
 func (e Endpoint) cardPrefix() string {
 	return escape(e.Namespace+"/"+e.Component+"/"+e.Name+"/", "")
 }
 
+// sourcePrefix begins the file names of the endpoint's event sources. A hexadecimal id
+// follows.
 func (e Endpoint) sourcePrefix() string {
 	return escape("namespace/"+e.Namespace+"/component/"+e.Component+"/endpoint/"+e.Name+"/topic/"+topic+"/", "")
 }

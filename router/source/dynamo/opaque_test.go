@@ -95,7 +95,7 @@ func TestOpaqueNamesOfEqualContentStayExact(t *testing.T) {
 		defer running.Wait()
 		defer cancel()
 		rng := rand.New(rand.NewPCG(3, 5))
-		room, counters := &budget{left: 10_000}, new(Counters)
+		room, counters := &budget{free: 10_000}, new(Counters)
 		workers := []*opaque{newOpaque(1, room, counters), newOpaque(2, room, counters), newOpaque(3, room, counters)}
 		for _, w := range workers {
 			link.frames <- w.rank.announcement(kvevent.HealthExact)

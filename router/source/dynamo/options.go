@@ -10,16 +10,16 @@ import (
 
 // Plane is a connection to Dynamo's event plane; *nats.Source implements it.
 type Plane interface {
-	// Subscribe delivers the messages of a subject in order until stop is called. Messages
-	// that the receiver is too slow for are dropped; dropped counts them.
+	// Subscribe delivers the messages of a subject in order until stop is called. A slow
+	// receiver loses messages; dropped returns their number.
 	Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error)
-	// Connections returns the number of connections so far. When it has grown, messages may
-	// have been lost. Connected reports whether there is a connection now.
+	// Connections returns the number of connections so far. Messages may have been lost
+	// when the number has grown. Connected reports whether there is a connection now.
 	Connections() uint64
 	Connected() bool
 }
 
-// noPlane is the Plane of a Source without events: connected, and silent.
+// noPlane is the Plane of a Source without events. It is connected and delivers nothing.
 type noPlane struct{}
 
 // Subscribe implements Plane.
@@ -44,8 +44,8 @@ type Options struct {
 	// MaxRanks bounds the ranks; 0 means 4,096. MaxBlocks bounds the blocks of all ranks, at
 	// about 150 bytes each; 0 means 1<<24.
 	MaxRanks, MaxBlocks int
-	// NoEvents neither subscribes to events nor asks for them. The Plane then brings only
-	// loads, and may be nil.
+	// NoEvents neither subscribes to events nor queries for them. The Plane then brings
+	// only loads, and may be nil.
 	NoEvents bool
 	// Log may be nil.
 	Log *zap.Logger
@@ -59,7 +59,7 @@ func (o *Options) Validate() error {
 	case o.Endpoint.Namespace == "" || o.Endpoint.Component == "" || o.Endpoint.Name == "":
 		return fmt.Errorf("dynamo endpoint %q: namespace, component or name is empty", o.Endpoint)
 	case o.PollEvery < 0 || o.MaxRanks < 0 || o.MaxBlocks < 0:
-		return fmt.Errorf("dynamo poll %v, max ranks %d, max blocks %d: one is negative", o.PollEvery, o.MaxRanks, o.MaxBlocks)
+		return fmt.Errorf("dynamo poll %v, max ranks %d, max blocks %d: must not be negative", o.PollEvery, o.MaxRanks, o.MaxBlocks)
 	}
 	return nil
 }

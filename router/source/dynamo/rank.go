@@ -10,8 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// rank is one data-parallel rank of a Dynamo worker. It looks to the router like a
-// publisher of ours: its event ids have no holes and continue when the source changes.
+// rank is one data-parallel rank of a Dynamo worker. To the router it is a native
+// publisher: its event ids have no gaps and continue when the source changes.
 type rank struct {
 	worker    kv.Worker
 	model     string
@@ -25,18 +25,18 @@ type rank struct {
 	// card is the worker's card.
 	card card
 
-	last, sequence uint64 // ids of the last event and envelope
-	health         kvevent.Health
-	announceAt     time.Time
-	// used is how many device blocks the rank uses, if usedKnown. The router is told again
-	// at reportAt.
-	used      uint64
-	usedKnown bool
-	reportAt  time.Time
-	changes   []kvevent.RouterEvent // reused
+	lastEvent, nextEnvelope uint64 // id of the last event, sequence number of the next envelope
+	health                  kvevent.Health
+	announceAt              time.Time
+	// usedBlocks is how many device blocks the rank uses, if usedKnown. reportAt is when
+	// the next load report is due.
+	usedBlocks uint64
+	usedKnown  bool
+	reportAt   time.Time
+	changes    []kvevent.RouterEvent // reused
 }
 
-// attach makes o the rank's source and forgets what the rank held; nil detaches. It
+// attach makes o the rank's source and empties the rank. nil detaches the source. attach
 // appends frames to out.
 func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Frame {
 	if r.source == nil && o == nil || r.source != nil && o != nil && r.source.origin == *o {
@@ -50,12 +50,11 @@ func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Fra
 	return out
 }
 
-// publish appends the frames of changes. The changes get the rank as owner and its next
-// ids.
+// publish appends changes to out as frames. It numbers the changes and sets their owner.
 func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []source.Frame {
 	for i := range changes {
-		r.last++
-		changes[i].Owner, changes[i].ID = kv.WorkerOwner(r.worker), r.last
+		r.lastEvent++
+		changes[i].Owner, changes[i].ID = kv.WorkerOwner(r.worker), r.lastEvent
 	}
 	r.changes = changes[:0]
 	for len(changes) > 0 {
@@ -67,16 +66,16 @@ func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []sour
 			}
 			n++
 		}
-		e := kvevent.Envelope{PublisherID: r.publisher, Sequence: r.sequence, Events: changes[:n]}
+		e := kvevent.Envelope{PublisherID: r.publisher, Sequence: r.nextEnvelope, Events: changes[:n]}
 		out = append(out, source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &e)})
-		r.sequence++
+		r.nextEnvelope++
 		changes = changes[n:]
 	}
 	return out
 }
 
-// announceEvery is the period of a rank's announcements.
-const announceEvery = time.Second
+// announceInterval is the period of a rank's announcements.
+const announceInterval = time.Second
 
 // announce appends an announcement when it is due or the rank's health has changed.
 func (r *rank) announce(out []source.Frame, now time.Time) []source.Frame {
@@ -87,22 +86,23 @@ func (r *rank) announce(out []source.Frame, now time.Time) []source.Frame {
 	if health == r.health && now.Before(r.announceAt) {
 		return out
 	}
-	r.health, r.announceAt = health, now.Add(announceEvery)
+	r.health, r.announceAt = health, now.Add(announceInterval)
 	return append(out, r.announcement(health))
 }
 
+// announcement returns an announcement of the rank.
 func (r *rank) announcement(health kvevent.Health) source.Frame {
 	a := kvevent.Announcement{
 		PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Model: r.model, BlockSize: r.blockSize,
-		LastEventID: r.last, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
+		LastEventID: r.lastEvent, Digest: r.table.digest, Blocks: r.table.pairs, Health: health,
 		Card: kvevent.ModelCard{Source: sourceName, DeviceBlocks: r.card.deviceBlocks, MaxBatchedTokens: r.card.batchedTokens, Eagle: r.card.eagle},
 	}
 	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }
 
-// answer returns a dump, whatever the router asked for.
+// answer returns the answer to every query: a dump.
 func (r *rank) answer() *source.Answer {
-	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: r.last, Events: r.table.dump(nil, nil)}
+	a := &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: r.lastEvent, Events: r.table.dump(nil, nil)}
 	for i := range a.Events {
 		a.Events[i].Owner, a.Events[i].ID = kv.WorkerOwner(r.worker), uint64(i)
 	}
@@ -110,22 +110,21 @@ func (r *rank) answer() *source.Answer {
 }
 
 const (
-	// loadQueue is how many load messages may wait; each replaces an earlier one.
+	// loadQueue is how many load messages may wait.
 	loadQueue = 256
-	// loadEvery is the period of load reports to the router, which keeps one for a minute.
-	// Dynamo's workers send one only when the load changes.
-	loadEvery = 20 * time.Second
+	// loadInterval is the period of load reports to the router. The router keeps a report
+	// for a minute, but Dynamo's workers report only changes.
+	loadInterval = 20 * time.Second
 )
 
-// load applies one message of the topic kvevent.LoadTopic. It counts messages of unknown
-// ranks.
-func (t *Source) load(data []byte, now time.Time) []source.Frame {
+// handleLoad applies one message of the topic kvevent.LoadTopic.
+func (t *Source) handleLoad(data []byte, now time.Time) []source.Frame {
 	l, err := kvevent.DecodeLoadEnvelope(data)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
 		if t.counters.Undecodable++; t.counters.Undecodable == 1 {
-			t.log.Warn("message cannot be decoded; further ones are only counted", zap.Error(err))
+			t.log.Warn("load message cannot be decoded; further ones are only counted", zap.Error(err))
 		}
 		return nil
 	}
@@ -138,13 +137,13 @@ func (t *Source) load(data []byte, now time.Time) []source.Frame {
 		return nil
 	}
 	t.counters.Loads++
-	r.used, r.usedKnown = l.KVUsedBlocks, true
+	r.usedBlocks, r.usedKnown = l.KVUsedBlocks, true
 	return r.report(nil, now)
 }
 
-// report appends a load report. Requests are left out, because Dynamo does not report them.
+// report appends a load report. The report has no requests: Dynamo does not report them.
 func (r *rank) report(out []source.Frame, now time.Time) []source.Frame {
-	r.reportAt = now.Add(loadEvery)
-	l := kvevent.LoadReport{PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Worker: kvevent.WorkerLoad{DeviceBlocksUsed: r.used}}
+	r.reportAt = now.Add(loadInterval)
+	l := kvevent.LoadReport{PublisherID: r.publisher, Owner: kv.WorkerOwner(r.worker), Worker: kvevent.WorkerLoad{DeviceBlocksUsed: r.usedBlocks}}
 	return append(out, source.Frame{Kind: source.FrameLoad, Data: kvevent.AppendLoadReport(nil, &l)})
 }

@@ -18,28 +18,28 @@ const (
 	maxBlockSize    = 4096
 )
 
-// card is what a worker's model card says.
+// card is a worker's model card.
 type card struct {
 	worker    kv.WorkerID
 	model     string
 	blockSize uint32
 	firstRank kv.DPRank
 	ranks     uint32
-	// deviceBlocks is the capacity of a rank's device, batchedTokens of one step; 0 is
-	// unknown.
+	// deviceBlocks is the capacity of a rank's device. batchedTokens is the most tokens of
+	// one step. 0 is unknown.
 	deviceBlocks, batchedTokens uint64
 	// eagle is true when the engine hashes pairs of tokens.
 	eagle bool
 }
 
-// origin is an event source as its discovery record describes it.
+// origin is the discovery record of an event source.
 type origin struct {
 	publisher uint64
 	worker    kv.Worker
 	target    target
 }
 
-// target is where a source answers recovery queries; the zero value is nowhere.
+// target is where a source answers recovery queries. The zero value means no target.
 type target struct {
 	address string // host:port
 	path    string
@@ -155,7 +155,7 @@ func decodeOrigin(data []byte, e Endpoint) (origin, error) {
 	}
 	o := origin{publisher: r.PublisherID, worker: kv.Worker{ID: kv.WorkerID(m.Worker.ID), Rank: kv.DPRank(m.Worker.Rank)}}
 	if m.Target != nil {
-		// Only TCP targets can be asked.
+		// The Source can query only TCP targets.
 		o.target.address, o.target.path, _ = strings.Cut(m.Target.Transport.TCP, "/")
 	}
 	return o, nil

@@ -17,18 +17,18 @@ import (
 
 // Bounds of one request.
 const (
-	dialTimeout   = 3 * time.Second
-	answerTimeout = 30 * time.Second
-	maxAnswer     = 1 << 28 // bytes of one message of an answer
-	maxRefusal    = 1 << 12 // bytes of an acknowledgement
-	maxCallers    = 8       // connections to the return address
+	dialTimeout    = 3 * time.Second
+	answerTimeout  = 30 * time.Second
+	maxAnswer      = 1 << 28 // bytes of one message of an answer
+	maxRefusal     = 1 << 12 // bytes of an acknowledgement
+	maxConnections = 8       // connections to the return address
 )
 
-// ask sends a query to a recovery target over Dynamo's TCP request plane. The target
-// acknowledges on our connection and sends the answer on a connection of its own, to an
-// address in the request: our address on the first connection, with a port that is open
-// until the answer has come.
-func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryReply, error) {
+// queryTarget sends a query to a recovery target over Dynamo's TCP request plane, and waits
+// for the answer. The target acknowledges the request on the same connection. It sends the
+// answer over a connection to the return address in the request. The return address is the
+// local address of the first connection with a port of its own.
+func queryTarget(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", t.address)
@@ -40,19 +40,19 @@ func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryR
 	if err != nil {
 		return nil, fmt.Errorf("recovery target %s: %w", t, err)
 	}
-	back, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(local, "0"))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(local, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("recovery target %s: return address: %w", t, err)
 	}
-	defer back.Close()
-	// Closing ends a blocked read or accept.
+	defer listener.Close()
+	// Closing both ends a blocked read or accept.
 	stop := context.AfterFunc(ctx, func() {
 		conn.Close()
-		back.Close()
+		listener.Close()
 	})
 	defer stop()
 	subject := rand.Text()
-	frame, err := requestFrame(t.path, back.Addr().String(), subject, kvevent.AppendDynamoQuery(nil, q))
+	frame, err := requestFrame(t.path, listener.Addr().String(), subject, kvevent.AppendDynamoQuery(nil, q))
 	if err == nil {
 		_, err = conn.Write(frame)
 	}
@@ -62,16 +62,16 @@ func ask(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kvevent.QueryR
 	if err != nil {
 		return nil, fmt.Errorf("recovery target %s: %w", t, errors.Join(err, ctx.Err()))
 	}
-	a, err := takeCall(ctx, back, subject)
+	a, err := acceptAnswer(ctx, listener, subject)
 	if err != nil {
 		return nil, fmt.Errorf("recovery target %s: answer: %w", t, errors.Join(err, ctx.Err()))
 	}
 	return a, nil
 }
 
-// requestFrame returns path, headers and payload with their lengths. The payload is a
-// two-part message of a control header and the query.
-func requestFrame(path, back, subject string, query []byte) ([]byte, error) {
+// requestFrame encodes a request: path, headers and payload, each after its length. The
+// payload is a two-part message of a control header and the query.
+func requestFrame(path, returnAddress, subject string, query []byte) ([]byte, error) {
 	id := rand.Text()
 	headers, err := json.Marshal(map[string]string{
 		"x-frontend-send-ts-ns": strconv.FormatInt(time.Now().UnixNano(), 10),
@@ -81,7 +81,7 @@ func requestFrame(path, back, subject string, query []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := json.Marshal(map[string]string{"address": back, "subject": subject, "context": id, "stream_type": "response"})
+	info, err := json.Marshal(map[string]string{"address": returnAddress, "subject": subject, "context": id, "stream_type": "response"})
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +134,8 @@ func readTwoPart(r io.Reader) (header, body []byte, err error) {
 	return both[:h], both[h:], nil
 }
 
-// acknowledgement reads a length and a text of that length. The text says why the request
-// is refused.
+// acknowledgement reads the acknowledgement of a request: the length and text of a refusal.
+// A length of 0 accepts the request.
 func acknowledgement(r io.Reader) error {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
@@ -152,13 +152,13 @@ func acknowledgement(r io.Reader) error {
 	return fmt.Errorf("refused: %q", text)
 }
 
-// errOtherCaller: the connection to the return address is not the answer's.
-var errOtherCaller = errors.New("not the answer's connection")
+// errOtherConnection says that a connection to the return address does not bring the answer.
+var errOtherConnection = errors.New("not the answer's connection")
 
-// takeCall accepts the target's connection and reads the answer from it.
-func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.QueryReply, error) {
-	for range maxCallers {
-		conn, err := back.Accept()
+// acceptAnswer accepts the target's connection and reads the answer from it.
+func acceptAnswer(ctx context.Context, listener net.Listener, subject string) (*kvevent.QueryReply, error) {
+	for range maxConnections {
+		conn, err := listener.Accept()
 		if err != nil {
 			return nil, err
 		}
@@ -166,21 +166,22 @@ func takeCall(ctx context.Context, back net.Listener, subject string) (*kvevent.
 		a, err := readAnswer(conn, subject)
 		stop()
 		conn.Close()
-		if !errors.Is(err, errOtherCaller) {
+		if !errors.Is(err, errOtherConnection) {
 			return a, err
 		}
 	}
-	return nil, fmt.Errorf("%d connections: %w", maxCallers, errOtherCaller)
+	return nil, fmt.Errorf("%d connections: %w", maxConnections, errOtherConnection)
 }
 
-// readAnswer reads the caller's name, the prologue and the messages of the answer.
+// readAnswer reads a connection to the return address: the subject of the request, the
+// prologue and the messages of the answer.
 func readAnswer(r io.Reader, subject string) (*kvevent.QueryReply, error) {
 	header, _, err := readTwoPart(r)
 	var caller struct {
 		Subject string `json:"subject"`
 	}
 	if err != nil || json.Unmarshal(header, &caller) != nil || caller.Subject != subject {
-		return nil, errOtherCaller
+		return nil, errOtherConnection
 	}
 	header, _, err = readTwoPart(r)
 	if err != nil {

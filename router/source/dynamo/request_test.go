@@ -145,7 +145,7 @@ func TestAskSpeaksTheRequestPlane(t *testing.T) {
 	s := newRecoveryServer(t, w.answer)
 	s.stranger = true
 	q := kvevent.DynamoQuery{Worker: w.worker, KnowsDumpFailed: true}
-	got, err := ask(t.Context(), s.target(), &q)
+	got, err := queryTarget(t.Context(), s.target(), &q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestAskSaysWhyThereIsNoAnswer(t *testing.T) {
 	} {
 		s := newRecoveryServer(t, nil)
 		c.change(s)
-		_, err := ask(t.Context(), s.target(), &kvevent.DynamoQuery{})
+		_, err := queryTarget(t.Context(), s.target(), &kvevent.DynamoQuery{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
 		}
@@ -197,7 +197,7 @@ func TestAskEndsWithItsContext(t *testing.T) {
 		}
 		cancel()
 	})
-	_, err = ask(ctx, target{l.Addr().String(), "x"}, &kvevent.DynamoQuery{})
+	_, err = queryTarget(ctx, target{l.Addr().String(), "x"}, &kvevent.DynamoQuery{})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that the context has ended", err)
 	}

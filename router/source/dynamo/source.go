@@ -26,34 +26,35 @@ const (
 // Source is a source.Transport that follows the workers of one endpoint of Dynamo. Make one
 // with Open.
 type Source struct {
-	options  Options
-	log      *zap.Logger
-	plane    Plane
-	frames   chan source.Frame
-	messages chan []byte
-	loads    chan []byte
-	results  chan result
-	ctx      context.Context // ends with Close
-	close    context.CancelFunc
-	stop     func() // of the subscriptions
-	dropped  func() uint64
-	running  sync.WaitGroup
+	options     Options
+	log         *zap.Logger
+	plane       Plane
+	frames      chan source.Frame
+	messages    chan []byte
+	loads       chan []byte
+	results     chan result
+	ctx         context.Context // ends with Close
+	cancel      context.CancelFunc
+	unsubscribe func() // of the subscriptions
+	dropped     func() uint64
+	goroutines  sync.WaitGroup
 
-	mu          sync.Mutex
-	budget      budget
-	ranks       map[kv.Worker]*rank
-	publishers  map[uint64]*rank // by publisher id for the router
-	sources     map[uint64]*rank // by Dynamo's publisher id
-	unclaimed   unclaimed
-	decoder     kvevent.EnvelopeDecoder
-	envelope    kvevent.Envelope
-	inFlight    int
-	connections uint64
-	// away is true after FrameDisconnected. awayAt is the number of connections then.
-	away     bool
-	awayAt   uint64
-	bad      []string
-	counters Counters
+	mu              sync.Mutex
+	budget          budget
+	ranks           map[kv.Worker]*rank
+	publishers      map[uint64]*rank // by publisher id for the router
+	sources         map[uint64]*rank // by Dynamo's publisher id
+	unclaimed       unclaimed
+	decoder         kvevent.EnvelopeDecoder
+	envelope        kvevent.Envelope
+	queriesInFlight int
+	connections     uint64
+	// reportedLost is true after FrameDisconnected. connectionsAtLoss is the number of
+	// connections at that time.
+	reportedLost      bool
+	connectionsAtLoss uint64
+	badRecords        []string
+	counters          Counters
 }
 
 // result is the answer to a query, or its error.
@@ -67,9 +68,9 @@ type result struct {
 
 var _ source.Transport = (*Source)(nil)
 
-// Open subscribes to the endpoint's events and begins to watch the directory, which need not
-// exist yet. The error is a bad option or a failed subscription. The caller closes the
-// Source, and then the Plane.
+// Open subscribes to the endpoint's events and begins to watch the directory. The directory
+// need not exist yet. The error is a bad option or a failed subscription. The caller closes
+// the Source, and then the Plane.
 func Open(o Options, p Plane) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func Open(o Options, p Plane) (*Source, error) {
 		frames:   make(chan source.Frame),
 		messages: make(chan []byte, messageQueue), loads: make(chan []byte, loadQueue),
 		results: make(chan result),
-		budget:  budget{left: o.MaxBlocks},
+		budget:  budget{free: o.MaxBlocks},
 		ranks:   make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
 		connections: p.Connections(),
 	}
@@ -100,23 +101,23 @@ func Open(o Options, p Plane) (*Source, error) {
 		stopLoads()
 		return nil, fmt.Errorf("dynamo endpoint %s: %w", o.Endpoint, err)
 	}
-	t.stop = func() { stop(); stopLoads() }
+	t.unsubscribe = func() { stop(); stopLoads() }
 	t.dropped = func() uint64 { return dropped() + droppedLoads() }
-	t.ctx, t.close = context.WithCancel(context.Background())
+	t.ctx, t.cancel = context.WithCancel(context.Background())
 	views := make(chan view)
-	t.running.Go(func() { t.watch(views) })
-	t.running.Go(func() { t.run(views) })
+	t.goroutines.Go(func() { t.watch(views) })
+	t.goroutines.Go(func() { t.run(views) })
 	return t, nil
 }
 
 // Close ends the subscription, waits for every goroutine and logs the counters. It may be
 // called twice.
 func (t *Source) Close() error {
-	again := t.ctx.Err() != nil
-	t.close()
-	t.stop()
-	t.running.Wait()
-	if !again {
+	closed := t.ctx.Err() != nil
+	t.cancel()
+	t.unsubscribe()
+	t.goroutines.Wait()
+	if !closed {
 		t.log.Info("dynamo workers are no longer followed", zap.Any("counters", t.Counters()))
 	}
 	return nil
@@ -130,24 +131,7 @@ func (t *Source) Stats() source.Stats {
 	return source.Stats{Connected: t.plane.Connected(), Dropped: t.dropped()}
 }
 
-// Counters returns the counters.
-func (t *Source) Counters() Counters {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.counters
-	c.Unclaimed, c.Skipped = t.unclaimed.dropped, t.decoder.Skipped
-	c.Undecodable += t.decoder.Bad
-	c.Dropped = t.dropped()
-	c.Ranks = len(t.ranks)
-	for _, r := range t.ranks {
-		if r.health == kvevent.HealthExact {
-			c.ExactRanks++
-		}
-	}
-	return c
-}
-
-// errNoPublisher is the error of a query about a rank that has left.
+// errNoPublisher is the error of a query to a rank that has left.
 var errNoPublisher = errors.New("no such publisher")
 
 // Query implements source.Transport.
@@ -161,34 +145,6 @@ func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryReque
 	return r.answer(), nil
 }
 
-// watch reads the directory until Close.
-func (t *Source) watch(views chan<- view) {
-	w := newWatcher(t.options.Directory, t.options.Endpoint)
-	ticker := time.NewTicker(t.options.PollEvery)
-	defer ticker.Stop()
-	failed := ""
-	for {
-		v, err := w.scan(time.Now())
-		switch {
-		case err == nil:
-			failed = ""
-			select {
-			case views <- v:
-			case <-t.ctx.Done():
-				return
-			}
-		case err.Error() != failed:
-			failed = err.Error()
-			t.log.Warn("discovery directory cannot be read; the last view stays", zap.Error(err))
-		}
-		select {
-		case <-ticker.C:
-		case <-t.ctx.Done():
-			return
-		}
-	}
-}
-
 // run owns the ranks until Close.
 func (t *Source) run(views <-chan view) {
 	ticker := time.NewTicker(tickEvery)
@@ -199,13 +155,13 @@ func (t *Source) run(views <-chan view) {
 		case <-t.ctx.Done():
 			return
 		case m := <-t.messages:
-			out = t.message(m, time.Now())
+			out = t.handleMessage(m, time.Now())
 		case m := <-t.loads:
-			out = t.load(m, time.Now())
+			out = t.handleLoad(m, time.Now())
 		case v := <-views:
-			out = t.discovered(&v, time.Now())
+			out = t.handleView(&v, time.Now())
 		case r := <-t.results:
-			out = t.answered(&r, time.Now())
+			out = t.handleAnswer(&r, time.Now())
 		case now := <-ticker.C:
 			out = t.tick(now)
 		}
@@ -219,8 +175,8 @@ func (t *Source) run(views <-chan view) {
 	}
 }
 
-// message applies one envelope.
-func (t *Source) message(data []byte, now time.Time) []source.Frame {
+// handleMessage applies one encoded envelope.
+func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.decoder.Decode(data, &t.envelope); err != nil {
@@ -234,22 +190,22 @@ func (t *Source) message(data []byte, now time.Time) []source.Frame {
 		t.unclaimed.add(t.envelope.PublisherID, data, now)
 		return nil
 	}
-	return t.envelopeLocked(nil, r, now)
+	return t.applyEnvelopeLocked(nil, r, now)
 }
 
-// envelopeLocked applies the decoded envelope to its rank.
-func (t *Source) envelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
-	out = r.publish(out, r.source.events(r.changes[:0], t.envelope.Events, now))
-	t.askLocked(r, now)
+// applyEnvelopeLocked applies the decoded envelope to its rank.
+func (t *Source) applyEnvelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
+	out = r.publish(out, r.source.applyMessage(r.changes[:0], t.envelope.Events, now))
+	t.queryLocked(r, now)
 	return r.announce(out, now)
 }
 
-// discovered adds and removes ranks and sources as a view of the directory says.
-func (t *Source) discovered(v *view, now time.Time) []source.Frame {
+// handleView adds and removes ranks and sources until they equal a view of the directory.
+func (t *Source) handleView(v *view, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !slices.Equal(t.bad, v.bad) {
-		t.bad = v.bad
+	if !slices.Equal(t.badRecords, v.bad) {
+		t.badRecords = v.bad
 		t.counters.BadRecords += uint64(len(v.bad))
 		if len(v.bad) > 0 {
 			t.log.Warn("discovery records are left out", zap.Strings("records", v.bad))
@@ -284,6 +240,7 @@ func (t *Source) discovered(v *view, now time.Time) []source.Frame {
 	return out
 }
 
+// joinLocked adds a rank of a worker.
 func (t *Source) joinLocked(w kv.Worker, c card) {
 	r := &rank{worker: w, model: c.model, blockSize: c.blockSize, publisher: kv.RandomID(),
 		table: newTable(&t.budget, &t.counters)}
@@ -291,6 +248,7 @@ func (t *Source) joinLocked(w kv.Worker, c card) {
 	t.log.Info("dynamo worker joins", zap.Stringer("worker", w), zap.String("model", c.model), zap.Uint32("block_size", c.blockSize))
 }
 
+// leaveLocked removes a rank and appends its goodbye.
 func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	if r.source != nil {
 		delete(t.sources, r.source.origin.publisher)
@@ -304,48 +262,49 @@ func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 
 // bindLocked gives a rank its source if there is exactly one.
 func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
-	was := r.source
+	old := r.source
 	var o *origin
 	if len(origins) == 1 {
 		o = &origins[0]
-	} else if len(origins) > 1 && was != nil {
+	} else if len(origins) > 1 && old != nil {
 		t.counters.Ambiguous++
 		t.log.Warn("dynamo worker has several event sources; its blocks are forgotten until one is left",
 			zap.Stringer("worker", r.worker), zap.Int("sources", len(origins)))
 	}
 	out = r.attach(out, o, now)
-	if r.source != was {
-		if was != nil {
-			delete(t.sources, was.origin.publisher)
+	if r.source != old {
+		if old != nil {
+			delete(t.sources, old.origin.publisher)
 		}
 		if o != nil {
 			t.sources[o.publisher] = r
 			for _, data := range t.unclaimed.claim(o.publisher) {
 				if t.decoder.Decode(data, &t.envelope) == nil {
-					out = t.envelopeLocked(out, r, now)
+					out = t.applyEnvelopeLocked(out, r, now)
 				}
 			}
 			t.log.Info("dynamo event source", zap.Stringer("worker", r.worker), zap.String("publisher", fmt.Sprintf("%x", o.publisher)),
 				zap.Bool("recoverable", r.source.recoverable()))
 		}
 	}
-	t.askLocked(r, now)
+	t.queryLocked(r, now)
 	return r.announce(out, now)
 }
 
-// tick announces ranks, sends due queries, and notices that messages may have been lost.
+// tick announces ranks and loads, and sends due queries. A new connection makes every
+// source suspect a loss.
 func (t *Source) tick(now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	made := t.plane.Connections()
-	suspicious := made != t.connections && t.connections > 0
-	t.connections = made
+	connections := t.plane.Connections()
+	reconnected := connections != t.connections && t.connections > 0
+	t.connections = connections
 	var out []source.Frame
 	for _, r := range t.ranks {
-		if r.source != nil && suspicious {
-			r.source.suspect(now)
+		if r.source != nil && reconnected {
+			r.source.suspectLoss(now)
 		}
-		t.askLocked(r, now)
+		t.queryLocked(r, now)
 		out = r.announce(out, now)
 		if r.usedKnown && !now.Before(r.reportAt) {
 			out = r.report(out, now)
@@ -354,34 +313,34 @@ func (t *Source) tick(now time.Time) []source.Frame {
 	return t.connectionLocked(out)
 }
 
-// connectionLocked reports changes of the connection to the router. The ranks announce
-// possible losses before FrameConnected.
+// connectionLocked reports changes of the connection to the router. Call it after the ranks
+// have announced possible losses, so that FrameConnected comes last.
 func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	connected := t.plane.Connected()
 	switch {
-	case !t.away && !connected:
-		t.away, t.awayAt = true, t.connections
+	case !t.reportedLost && !connected:
+		t.reportedLost, t.connectionsAtLoss = true, t.connections
 		return append(out, source.Frame{Kind: source.FrameDisconnected})
-	case t.away && connected && t.connections != t.awayAt:
-		t.away = false
+	case t.reportedLost && connected && t.connections != t.connectionsAtLoss:
+		t.reportedLost = false
 		return append(out, source.Frame{Kind: source.FrameConnected})
 	}
 	return out
 }
 
-// askLocked sends the query of a rank's source, if one is due.
-func (t *Source) askLocked(r *rank, now time.Time) {
-	if r.source == nil || t.inFlight == maxRecoveries {
+// queryLocked sends the next query of a rank's source, if one is due.
+func (t *Source) queryLocked(r *rank, now time.Time) {
+	if r.source == nil || t.queriesInFlight == maxRecoveries {
 		return
 	}
 	q, number, due := r.source.nextQuery(now)
 	if !due {
 		return
 	}
-	t.inFlight++
+	t.queriesInFlight++
 	s := r.source
-	t.running.Go(func() {
-		a, err := ask(t.ctx, s.origin.target, &q)
+	t.goroutines.Go(func() {
+		a, err := queryTarget(t.ctx, s.origin.target, &q)
 		select {
 		case t.results <- result{s, r, number, a, err}:
 		case <-t.ctx.Done():
@@ -389,20 +348,20 @@ func (t *Source) askLocked(r *rank, now time.Time) {
 	})
 }
 
-// answered passes an answer to the source that asked, if it is still there.
-func (t *Source) answered(res *result, now time.Time) []source.Frame {
+// handleAnswer passes an answer to the source that asked, unless the source has left.
+func (t *Source) handleAnswer(res *result, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.inFlight--
+	t.queriesInFlight--
 	r := res.rank
 	if t.ranks[r.worker] != r || r.source != res.source {
 		return nil
 	}
-	changes, err := r.source.answered(r.changes[:0], res.number, res.answer, res.err, now)
+	changes, err := r.source.handleAnswer(r.changes[:0], res.number, res.answer, res.err, now)
 	if err != nil {
 		t.log.Warn("dynamo worker cannot be recovered yet", zap.Stringer("worker", r.worker), zap.Error(err))
 	}
 	out := r.publish(nil, changes)
-	t.askLocked(r, now)
+	t.queryLocked(r, now)
 	return r.announce(out, now)
 }

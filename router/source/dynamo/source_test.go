@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -21,23 +20,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
-
-// eventually waits until the condition holds.
-func Eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	pause := time.NewTicker(5 * time.Millisecond)
-	defer pause.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("after 20 s: not %s", what)
-		case <-pause.C:
-		}
-	}
-}
 
 // cluster is a NATS server with a router that follows the workers of a
 // directory, and the workers' own connection.
@@ -51,19 +35,9 @@ type cluster struct {
 
 func newCluster(t *testing.T, change func(*Options)) *cluster {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the NATS server does not start")
-	}
+	s := sourcetest.StartServer(t)
 	c := &cluster{directory: newDirectory(t)}
+	var err error
 	if c.conn, err = nats.Connect(s.ClientURL()); err != nil {
 		t.Fatal(err)
 	}
@@ -168,25 +142,25 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	s := newRecoveryServer(t, c.answer(w))
 	o := origin{publisher: 21, worker: w.worker, target: s.target()}
 	card := c.card(uint64(w.worker.ID), 2)
-	Eventually(t, "two ranks known, of which nothing is known", func() bool {
+	sourcetest.Eventually(t, "two ranks known, of which nothing is known", func() bool {
 		return len(c.router.Workers()) == 2 && c.router.Quality() != feed.Exact
 	})
 	c.source(o)
-	Eventually(t, "the history known", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+	sourcetest.Eventually(t, "the history known", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 100, 5000, 7, 8) }))
-	Eventually(t, "a live event applied", func() bool { return c.shows(w) })
+	sourcetest.Eventually(t, "a live event applied", func() bool { return c.shows(w) })
 	for range 6 { // more than the ring holds
 		c.does(func() kvevent.RouterEvent { return w.remove(kv.TierDevice, w.leavesOn(kv.TierDevice)[0]) })
 		c.does(func() kvevent.RouterEvent { return w.store(kv.TierHost, 0, kv.SequenceHash(9000+w.last()), 3) })
 	}
 	c.publish(21, c.does(func() kvevent.RouterEvent { return w.store(kv.TierDevice, 0, 6000, 9) }))
-	Eventually(t, "a gap repaired", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+	sourcetest.Eventually(t, "a gap repaired", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 
 	// The other rank's first events come before its record, which has no target.
 	other := newFakeWorker(kv.Worker{ID: w.worker.ID, Rank: 1}, 4)
 	c.publish(22, other.store(kv.TierDevice, 0, 100, 1, 2, 3), other.remove(kv.TierDevice, 102))
 	c.source(origin{publisher: 22, worker: other.worker})
-	Eventually(t, "the other rank known from its first event on", func() bool {
+	sourcetest.Eventually(t, "the other rank known from its first event on", func() bool {
 		return c.shows(other) && c.quality(other) == feed.Exact
 	})
 
@@ -194,13 +168,13 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	second.publisher = 23
 	path := c.source(second)
 	empty := newFakeWorker(w.worker, 1)
-	Eventually(t, "a rank with two sources emptied", func() bool {
+	sourcetest.Eventually(t, "a rank with two sources emptied", func() bool {
 		return c.shows(empty) && c.quality(w) == feed.Degraded
 	})
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
+	sourcetest.Eventually(t, "the one that is left believed again", func() bool { return c.shows(w) && c.quality(w) == feed.Exact })
 
 	for _, i := range c.router.Workers() {
 		if i.Card.Source != "dynamo" || i.Card.Silent || i.Card.DeviceBlocks != 512 || i.Card.MaxBatchedTokens != 8192 {
@@ -228,7 +202,7 @@ func TestRouterFollowsWorkersOfDynamo(t *testing.T) {
 	if err := os.Remove(card); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the worker gone", func() bool { return len(c.router.Workers()) == 0 })
+	sourcetest.Eventually(t, "the worker gone", func() bool { return len(c.router.Workers()) == 0 })
 	if _, err := c.transport.Query(t.Context(), 1, kvevent.QueryRequest{}); !errors.Is(err, errNoPublisher) {
 		t.Errorf("a query about nobody: %v", err)
 	}
@@ -245,9 +219,9 @@ func TestTransportCountsWhatItCannotRead(t *testing.T) {
 	}
 	c.put("mdc", "dynamo/backend/generate/ff", "nonsense")
 	c.publish(21, w.store(kv.TierDevice, 0, 100, 1, 2))
-	Eventually(t, "the good event applied", func() bool { return c.shows(w) })
+	sourcetest.Eventually(t, "the good event applied", func() bool { return c.shows(w) })
 	c.publish(21, w.store(kv.TierDevice, 0, 200, 3, 4))
-	Eventually(t, "what is too much refused", func() bool {
+	sourcetest.Eventually(t, "what is too much refused", func() bool {
 		got := c.transport.Counters()
 		return got.Undecodable == 1 && got.BadRecords == 1 && got.Refused == 1 && c.quality(w) == feed.Degraded
 	})

@@ -9,31 +9,31 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// externalHash is a block's name in Dynamo's events: the engine's own hash.
+// externalHash is the engine's own hash of a block. It names the block in Dynamo's events.
 type externalHash uint64
 
-// entry is one named block of a rank.
+// entry is a block of a rank under one external hash.
 type entry struct {
-	seq, parent kv.SequenceHash // parent means nothing at position 0
+	seq, parent kv.SequenceHash // parent is unused at position 0
 	local       kv.LocalHash
 	position    uint32
 	tiers       kv.TierMask
 }
 
-// budget is how many more entries all tables of a Source may have.
-type budget struct{ left int }
+// budget counts the entries that the tables of a Source may still add.
+type budget struct{ free int }
 
-// table is what one rank holds. It translates changes from external hashes to
-// SequenceHashes. It is for one goroutine.
+// table holds the blocks of one rank. It translates changes from external hashes to
+// SequenceHashes. A table is for one goroutine.
 type table struct {
 	budget  *budget
 	entries map[externalHash]entry
-	// names counts the external hashes of each block and tier. An engine may have several
+	// nameCounts counts the external hashes of each block and tier. An engine may have several
 	// for the same content.
-	names map[kv.SequenceHash][kv.NumTiers]uint32
-	// digest and pairs are as in kvevent.Announcement.
+	nameCounts map[kv.SequenceHash][kv.NumTiers]uint32
+	// digest and pairs are Digest and Blocks of kvevent.Announcement.
 	digest, pairs uint64
-	// holes counts missing blocks since the table was last complete.
+	// holes counts the stored blocks that the table could not add since it was last empty.
 	holes    uint64
 	counters *Counters
 }
@@ -41,8 +41,8 @@ type table struct {
 func newTable(b *budget, c *Counters) *table {
 	return &table{
 		budget: b, counters: c,
-		entries: make(map[externalHash]entry),
-		names:   make(map[kv.SequenceHash][kv.NumTiers]uint32),
+		entries:    make(map[externalHash]entry),
+		nameCounts: make(map[kv.SequenceHash][kv.NumTiers]uint32),
 	}
 }
 
@@ -67,9 +67,9 @@ func (t *table) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 
 // clear empties the table.
 func (t *table) clear(out []kvevent.RouterEvent) []kvevent.RouterEvent {
-	had := len(t.entries) > 0
+	filled := len(t.entries) > 0
 	t.release()
-	if had {
+	if filled {
 		out = append(out, kvevent.RouterEvent{Kind: kvevent.Cleared})
 	}
 	return out
@@ -77,59 +77,59 @@ func (t *table) clear(out []kvevent.RouterEvent) []kvevent.RouterEvent {
 
 // release empties the table and reports no changes.
 func (t *table) release() {
-	t.budget.left += len(t.entries)
+	t.budget.free += len(t.entries)
 	clear(t.entries)
-	clear(t.names)
+	clear(t.nameCounts)
 	t.digest, t.pairs, t.holes = 0, 0, 0
 }
 
 // store adds the blocks of a stored event, up to the first with an unknown parent.
 func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
-	var above entry
+	var parent entry
 	position := uint32(0)
 	if e.HasParent {
-		parent, ok := t.entries[externalHash(e.Parent)]
+		known, ok := t.entries[externalHash(e.Parent)]
 		if !ok {
-			return t.orphans(out, len(e.Blocks))
+			return t.skipOrphans(out, len(e.Blocks))
 		}
-		above, position = parent, parent.position+1
+		parent, position = known, known.position+1
 	} else if e.HasStart && e.StartPosition > 0 {
-		return t.orphans(out, len(e.Blocks))
+		return t.skipOrphans(out, len(e.Blocks))
 	}
 	run := kvevent.RouterEvent{Kind: kvevent.Stored, Tier: e.Tier}
 	for i, b := range e.Blocks {
-		n := entry{seq: kv.SequenceHash(b.Local), local: b.Local, position: position}
+		block := entry{seq: kv.SequenceHash(b.Local), local: b.Local, position: position}
 		if position > 0 {
-			n.seq, n.parent = kv.Chain(above.seq, b.Local), above.seq
+			block.seq, block.parent = kv.Chain(parent.seq, b.Local), parent.seq
 		}
 		name := externalHash(b.Hash)
-		if was, ok := t.entries[name]; ok && was.seq != n.seq {
+		if old, ok := t.entries[name]; ok && old.seq != block.seq {
 			// The engine reuses the name for another block.
-			out = t.forget(flush(out, &run), name)
+			out = t.removeName(flush(out, &run), name)
 			t.counters.Renamed++
 		}
-		fresh, ok := t.insert(name, n, e.Tier)
+		added, ok := t.insert(name, block, e.Tier)
 		if !ok {
-			left := len(e.Blocks) - i
-			t.holes += uint64(left)
-			t.counters.Refused += uint64(left)
+			refused := len(e.Blocks) - i
+			t.holes += uint64(refused)
+			t.counters.Refused += uint64(refused)
 			break
 		}
-		if fresh {
+		if added {
 			if len(run.Blocks) == 0 {
-				run.Parent, run.HasParent = n.parent, position > 0
+				run.Parent, run.HasParent = block.parent, position > 0
 				run.StartPosition, run.HasStart = position, true
 			}
-			run.Blocks = append(run.Blocks, kvevent.StoredBlock{Hash: n.seq, Local: n.local})
+			run.Blocks = append(run.Blocks, kvevent.StoredBlock{Hash: block.seq, Local: block.local})
 		} else {
 			out = flush(out, &run)
 		}
-		above, position = n, position+1
+		parent, position = block, position+1
 	}
 	return flush(out, &run)
 }
 
-// flush appends a run that has blocks, and begins the next.
+// flush appends run to out unless run is empty, and begins the next run.
 func flush(out []kvevent.RouterEvent, run *kvevent.RouterEvent) []kvevent.RouterEvent {
 	if len(run.Blocks) > 0 {
 		out = append(out, *run)
@@ -138,69 +138,70 @@ func flush(out []kvevent.RouterEvent, run *kvevent.RouterEvent) []kvevent.Router
 	return out
 }
 
-func (t *table) orphans(out []kvevent.RouterEvent, n int) []kvevent.RouterEvent {
+// skipOrphans counts n blocks with an unknown parent.
+func (t *table) skipOrphans(out []kvevent.RouterEvent, n int) []kvevent.RouterEvent {
 	t.holes += uint64(n)
 	t.counters.Orphans += uint64(n)
 	return out
 }
 
-// insert adds a tier to a named block. fresh reports whether the block is new in that tier,
-// ok whether there was room.
-func (t *table) insert(name externalHash, n entry, tier kv.Tier) (fresh, ok bool) {
-	have, known := t.entries[name]
-	if known && have.tiers.Has(tier) {
+// insert adds a tier to the block with an external hash. added reports whether the block is
+// new in the tier. ok reports whether the budget had room.
+func (t *table) insert(name externalHash, block entry, tier kv.Tier) (added, ok bool) {
+	named, known := t.entries[name]
+	if known && named.tiers.Has(tier) {
 		return false, true
 	}
 	if !known {
-		if t.budget.left == 0 {
+		if t.budget.free == 0 {
 			return false, false
 		}
-		t.budget.left--
-		have = n
+		t.budget.free--
+		named = block
 	}
-	have.tiers = have.tiers.With(tier)
-	t.entries[name] = have
-	counts := t.names[n.seq]
+	named.tiers = named.tiers.With(tier)
+	t.entries[name] = named
+	counts := t.nameCounts[block.seq]
 	counts[tier]++
-	t.names[n.seq] = counts
+	t.nameCounts[block.seq] = counts
 	if counts[tier] > 1 {
 		return false, true
 	}
-	t.digest += kv.Digest(n.seq, tier)
+	t.digest += kv.Digest(block.seq, tier)
 	t.pairs++
 	return true, true
 }
 
-// remove takes a named block out of the change's tier. When no other name keeps the block
-// there, it joins the change.
+// remove removes an external hash from the tier of change. When the tier has no other hash
+// of the block, the block joins change.
 func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
-	have, ok := t.entries[name]
+	named, ok := t.entries[name]
 	tier := change.Tier
-	if !ok || !have.tiers.Has(tier) {
+	if !ok || !named.tiers.Has(tier) {
 		t.counters.UnknownRemovals++
 		return
 	}
-	if have.tiers = have.tiers.Without(tier); have.tiers != 0 {
-		t.entries[name] = have
+	if named.tiers = named.tiers.Without(tier); named.tiers != 0 {
+		t.entries[name] = named
 	} else {
 		delete(t.entries, name)
-		t.budget.left++
+		t.budget.free++
 	}
-	counts := t.names[have.seq]
+	counts := t.nameCounts[named.seq]
 	if counts[tier]--; counts == ([kv.NumTiers]uint32{}) {
-		delete(t.names, have.seq)
+		delete(t.nameCounts, named.seq)
 	} else {
-		t.names[have.seq] = counts
+		t.nameCounts[named.seq] = counts
 	}
 	if counts[tier] == 0 {
-		t.digest -= kv.Digest(have.seq, tier)
+		t.digest -= kv.Digest(named.seq, tier)
 		t.pairs--
-		change.Removed = append(change.Removed, have.seq)
+		change.Removed = append(change.Removed, named.seq)
 	}
 }
 
-// forget takes a named block out of every tier.
-func (t *table) forget(out []kvevent.RouterEvent, name externalHash) []kvevent.RouterEvent {
+// removeName removes an external hash from every tier.
+func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kvevent.RouterEvent {
 	tiers := t.entries[name].tiers
 	for _, tier := range kv.Tiers {
 		if !tiers.Has(tier) {
@@ -215,9 +216,9 @@ func (t *table) forget(out []kvevent.RouterEvent, name externalHash) []kvevent.R
 	return out
 }
 
-// replace makes the table equal to a dump and appends the changes.
+// replace makes the table equal to a dump and appends the differences.
 func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
-	old := maps.Clone(t.names)
+	old := maps.Clone(t.nameCounts)
 	t.release()
 	for i := range dump {
 		t.apply(nil, &dump[i])
@@ -225,7 +226,7 @@ func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
 	for _, tier := range kv.Tiers {
 		change := kvevent.RouterEvent{Kind: kvevent.Removed, Tier: tier}
 		for seq, counts := range old {
-			if counts[tier] > 0 && t.names[seq][tier] == 0 {
+			if counts[tier] > 0 && t.nameCounts[seq][tier] == 0 {
 				change.Removed = append(change.Removed, seq)
 			}
 		}
@@ -245,6 +246,7 @@ func (t *table) dump(out []kvevent.RouterEvent, keep func(kv.SequenceHash, kv.Ti
 	return out
 }
 
+// dumpTier appends the selected blocks of one tier.
 func (t *table) dumpTier(out []kvevent.RouterEvent, tier kv.Tier, keep func(kv.SequenceHash, kv.Tier) bool) []kvevent.RouterEvent {
 	left := make(map[kv.SequenceHash]entry)
 	for _, e := range t.entries {
@@ -255,7 +257,7 @@ func (t *table) dumpTier(out []kvevent.RouterEvent, tier kv.Tier, keep func(kv.S
 	sorted := slices.SortedFunc(maps.Values(left), func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.position, b.position), cmp.Compare(a.seq, b.seq))
 	})
-	// One child of each block continues its run; other children begin runs.
+	// One child of each block continues the block's run. Other children begin runs.
 	next := make(map[kv.SequenceHash]entry, len(sorted))
 	for _, e := range sorted {
 		if e.position > 0 {

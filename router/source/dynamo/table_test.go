@@ -56,7 +56,7 @@ func checkHeld(t interface{ Fatalf(string, ...any) }, what string, got, want hel
 // what the worker holds; and so says the digest.
 func TestTableTellsExactlyWhatChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		room := budget{left: 1000}
+		room := budget{free: 1000}
 		counters := new(Counters)
 		w, tab := newFakeWorker(kv.Worker{ID: 7}, 8), newTable(&room, counters)
 		consumer := make(held)
@@ -73,8 +73,8 @@ func TestTableTellsExactlyWhatChanges(t *testing.T) {
 				consumer.apply(tab.apply(nil, &e))
 			}
 			checkHeld(t, "changes", consumer, w.truth(), tab)
-			if n := len(tab.entries); n != len(w.blocks) || room.left != 1000-n {
-				t.Fatalf("%d entries and room for %d, want %d", n, room.left, len(w.blocks))
+			if n := len(tab.entries); n != len(w.blocks) || room.free != 1000-n {
+				t.Fatalf("%d entries and room for %d, want %d", n, room.free, len(w.blocks))
 			}
 		}
 		again := make(held)
@@ -93,7 +93,7 @@ func TestTableTellsExactlyWhatChanges(t *testing.T) {
 }
 
 func TestTableLeavesOutWhatItCannotPlace(t *testing.T) {
-	room := budget{left: 2}
+	room := budget{free: 2}
 	counters := new(Counters)
 	tab := newTable(&room, counters)
 	store := func(parent kv.SequenceHash, start uint32, blocks ...kvevent.StoredBlock) int {

@@ -12,18 +12,20 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// Bounds of the discovery directory. Owners touch their files every three to four seconds;
-// Dynamo deletes a file that nobody touched for ten.
+// Bounds of the discovery directory. Dynamo's workers touch their files every three to four
+// seconds. Dynamo deletes a file that nobody touched for ten seconds.
 const (
 	maxRecords     = 1 << 14
 	maxRecordBytes = 1 << 20
 	staleAfter     = 12 * time.Second
 )
 
-// view is what the discovery directory says about an endpoint.
+// view holds the records of an endpoint in the discovery directory.
 type view struct {
 	cards   map[kv.WorkerID]card
 	origins map[kv.Worker][]origin
@@ -31,29 +33,58 @@ type view struct {
 	bad []string
 }
 
-// record is a file that was read.
+// record is a discovery file and its decoded content.
 type record struct {
 	info os.FileInfo
-	// touched is when the present file was first seen, by the local clock.
-	touched time.Time
-	card    *card
-	origin  *origin
-	err     error
+	// changedAt is when this state of the file was first seen, by the local clock.
+	changedAt time.Time
+	card      *card
+	origin    *origin
+	err       error
 }
 
 // watcher reads the discovery directory of one endpoint. It is for one goroutine.
-type decisionObserver struct {
+type watcher struct {
 	dir      string
 	endpoint Endpoint
 	records  map[string]*record // by path
 }
 
-func newWatcher(dir string, e Endpoint) *decisionObserver {
-	return &decisionObserver{dir: dir, endpoint: e, records: make(map[string]*record)}
+func newWatcher(dir string, e Endpoint) *watcher {
+	return &watcher{dir: dir, endpoint: e, records: make(map[string]*record)}
 }
 
-// scan reads the files that have changed. After an error the previous view is valid.
-func (w *decisionObserver) scan(now time.Time) (view, error) {
+// watch reads the directory until Close.
+func (t *Source) watch(views chan<- view) {
+	w := newWatcher(t.options.Directory, t.options.Endpoint)
+	ticker := time.NewTicker(t.options.PollEvery)
+	defer ticker.Stop()
+	failed := ""
+	for {
+		v, err := w.scan(time.Now())
+		switch {
+		case err == nil:
+			failed = ""
+			select {
+			case views <- v:
+			case <-t.ctx.Done():
+				return
+			}
+		case err.Error() != failed:
+			failed = err.Error()
+			t.log.Warn("discovery directory cannot be read; the last view stays", zap.Error(err))
+		}
+		select {
+		case <-ticker.C:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// scan reads the files that have changed and returns the view. After an error the previous
+// view stays valid.
+func (w *watcher) scan(now time.Time) (view, error) {
 	seen := make(map[string]*record)
 	for _, bucket := range []struct{ name, prefix string }{
 		{"mdc", w.endpoint.cardPrefix()},
@@ -68,8 +99,8 @@ func (w *decisionObserver) scan(now time.Time) (view, error) {
 }
 
 // bucket adds the files of a directory whose names are prefix and an id. A missing directory
-// is empty: its first owner makes it.
-func (w *decisionObserver) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
+// counts as empty: Dynamo creates it with the first record.
+func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("discovery: %w", err)
@@ -92,20 +123,20 @@ func (w *decisionObserver) bucket(seen map[string]*record, dir, prefix string, n
 
 // read returns the record at path: the old one when the file has not changed, nil when the
 // file is gone.
-func (w *decisionObserver) read(path string, now time.Time) *record {
+func (w *watcher) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	old := w.records[path]
 	if err != nil {
-		return &record{touched: now, err: err}
+		return &record{changedAt: now, err: err}
 	}
 	if old != nil && old.info != nil && os.SameFile(old.info, info) &&
 		old.info.ModTime().Equal(info.ModTime()) && old.info.Size() == info.Size() {
 		return old
 	}
-	r := &record{info: info, touched: now}
+	r := &record{info: info, changedAt: now}
 	if info.Size() > maxRecordBytes || !info.Mode().IsRegular() {
 		r.err = fmt.Errorf("not a regular file of at most %d bytes", maxRecordBytes)
 		return r
@@ -120,6 +151,7 @@ func (w *decisionObserver) read(path string, now time.Time) *record {
 	return r
 }
 
+// decode decodes the content of the file.
 func (r *record) decode(bucket string, data []byte, e Endpoint) {
 	if bucket == "mdc" {
 		c, err := decodeCard(data, e)
@@ -130,12 +162,12 @@ func (r *record) decode(bucket string, data []byte, e Endpoint) {
 	r.origin, r.err = &o, err
 }
 
-// view joins the live records, in the order of their paths.
-func (w *decisionObserver) view(now time.Time) view {
+// view collects the records that are not stale, in the order of their paths.
+func (w *watcher) view(now time.Time) view {
 	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
 	for _, path := range slices.Sorted(maps.Keys(w.records)) {
 		switch r := w.records[path]; {
-		case now.Sub(r.touched) > staleAfter:
+		case now.Sub(r.changedAt) > staleAfter:
 		case r.err != nil:
 			v.bad = append(v.bad, fmt.Sprintf("%s: %v", filepath.Base(path), r.err))
 		case r.card != nil:

@@ -68,7 +68,7 @@ func (d *directory) source(o origin) string {
 			"scope": map[string]any{"kind": "endpoint", "endpoint": name}, "metadata": metadata})
 }
 
-func scan(t *testing.T, w *decisionObserver, now time.Time) view {
+func scan(t *testing.T, w *watcher, now time.Time) view {
 	t.Helper()
 	v, err := w.scan(now)
 	if err != nil {

@@ -24,16 +24,16 @@ import (
 // maxLinkPublishers bounds the publishers of one agent.
 const maxLinkPublishers = 4096
 
-// maxReconnectWait bounds the pause between two tries to reach an agent.
+// maxReconnectWait bounds the pause between two attempts to reach an agent.
 const maxReconnectWait = 5 * time.Second
 
-// answerSilence is how long an answer may bring nothing. An agent makes a dump before it
-// sends the first chunk.
+// answerSilence bounds the wait for the next bytes of an answer. An agent prepares a whole
+// dump before it sends the first chunk.
 const answerSilence = 10 * time.Second
 
 // agentLink follows one agent. Its goroutine owns announced; Source.mu guards the rest.
 type agentLink struct {
-	h      *Source
+	parent *Source
 	url    string
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -43,27 +43,28 @@ type agentLink struct {
 
 	connected   bool
 	connections uint64
-	// droppedNow counts frames that the agent dropped on this stream, dropped on earlier
+	// streamDropped counts frames that the agent dropped on this stream, dropped on earlier
 	// streams.
-	dropped, droppedNow uint64
-	publishers          int
-	err                 error
+	dropped, streamDropped uint64
+	publishers             int
+	err                    error
 }
 
-func newAgentLink(h *Source, url string) *agentLink {
-	l := &agentLink{h: h, url: url, announced: make(map[uint64]kvevent.Announcement)}
-	l.ctx, l.cancel = context.WithCancel(h.ctx)
+func newAgentLink(parent *Source, url string) *agentLink {
+	l := &agentLink{parent: parent, url: url, announced: make(map[uint64]kvevent.Announcement)}
+	l.ctx, l.cancel = context.WithCancel(parent.ctx)
 	return l
 }
 
-func agentInfos(links map[string]*agentLink) []source.Agent {
+// describe returns the state of the links, ordered by URL. The caller has Source.mu.
+func describe(links map[string]*agentLink) []source.Agent {
 	out := make([]source.Agent, 0, len(links))
 	for _, l := range links {
-		i := source.Agent{URL: l.url, Connected: l.connected, Publishers: l.publishers, Dropped: l.dropped + l.droppedNow}
+		info := source.Agent{URL: l.url, Connected: l.connected, Publishers: l.publishers, Dropped: l.dropped + l.streamDropped}
 		if l.err != nil && !l.connected {
-			i.Error = l.err.Error()
+			info.Error = l.err.Error()
 		}
-		out = append(out, i)
+		out = append(out, info)
 	}
 	slices.SortFunc(out, func(a, b source.Agent) int { return cmp.Compare(a.URL, b.URL) })
 	return out
@@ -71,10 +72,10 @@ func agentInfos(links map[string]*agentLink) []source.Agent {
 
 // run follows the agent until the link is cancelled.
 func (l *agentLink) run() {
-	pauses := backoff.Jittered(l.h.opt.ReconnectWait, maxReconnectWait)
+	pauses := backoff.Jittered(l.parent.opt.ReconnectWait, maxReconnectWait)
 	for l.ctx.Err() == nil {
 		connected, err := l.follow()
-		l.end(connected, err)
+		l.streamEnded(connected, err)
 		if connected {
 			pauses.Reset()
 		}
@@ -85,27 +86,27 @@ func (l *agentLink) run() {
 			pause.Stop()
 		}
 	}
-	l.leave()
+	l.retire()
 }
 
-// follow reads one stream to its end. connected reports whether there was a stream, err
+// follow reads one stream to its end. connected reports whether the stream began. err says
 // why it ended.
 func (l *agentLink) follow() (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(l.h.opt.Silence, func() {
-		cancel(fmt.Errorf("nothing was heard for %v", l.h.opt.Silence))
+	idle := time.AfterFunc(l.parent.opt.Silence, func() {
+		cancel(fmt.Errorf("nothing was heard for %v", l.parent.opt.Silence))
 	})
-	defer watch.Stop()
+	defer idle.Stop()
 	stream := l.url + "/v1/events"
-	if l.h.opt.NoEvents {
+	if l.parent.opt.NoEvents {
 		stream += "?events=none"
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, stream, nil)
 	if err != nil {
 		return false, err
 	}
-	resp, err := l.h.client.Do(req)
+	resp, err := l.parent.client.Do(req)
 	if err != nil {
 		return false, cmp.Or(context.Cause(ctx), err)
 	}
@@ -113,8 +114,8 @@ func (l *agentLink) follow() (connected bool, err error) {
 	if err := checkAnswer(resp); err != nil {
 		return false, err
 	}
-	l.begin()
-	r := bufio.NewReaderSize(&idleReader{resp.Body, watch, l.h.opt.Silence}, 64<<10)
+	l.streamBegan()
+	r := bufio.NewReaderSize(&idleReader{resp.Body, idle, l.parent.opt.Silence}, 64<<10)
 	for {
 		kind, body, err := kvevent.ReadStreamFrame(r, nil)
 		if errors.Is(err, io.EOF) {
@@ -123,12 +124,12 @@ func (l *agentLink) follow() (connected bool, err error) {
 		if err != nil {
 			return true, cmp.Or(context.Cause(ctx), err)
 		}
-		// The router's time is not the agent's silence.
-		watch.Stop()
-		if !l.frame(kind, body) {
+		// The time that the router takes for a frame is not the agent's silence.
+		idle.Stop()
+		if !l.forward(kind, body) {
 			return true, l.ctx.Err()
 		}
-		watch.Reset(l.h.opt.Silence)
+		idle.Reset(l.parent.opt.Silence)
 	}
 }
 
@@ -144,128 +145,130 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// frame passes a frame on; false when the link ends.
-func (l *agentLink) frame(kind kvevent.StreamKind, body []byte) bool {
+// forward passes a frame to the router. It returns false when the link ends.
+func (l *agentLink) forward(kind kvevent.StreamKind, body []byte) bool {
 	switch kind {
 	case kvevent.StreamEvents:
-		return l.h.send(source.Frame{Kind: source.FrameEvents, Data: body})
+		return l.parent.send(source.Frame{Kind: source.FrameEvents, Data: body})
 	case kvevent.StreamLoad:
-		return l.h.send(source.Frame{Kind: source.FrameLoad, Data: body})
+		return l.parent.send(source.Frame{Kind: source.FrameLoad, Data: body})
 	case kvevent.StreamAnnouncement:
 		l.remember(body)
-		return l.h.send(source.Frame{Kind: source.FrameAnnouncement, Data: body})
+		return l.parent.send(source.Frame{Kind: source.FrameAnnouncement, Data: body})
 	case kvevent.StreamHeartbeat:
 		if len(body) == 8 {
-			l.h.mu.Lock()
-			l.droppedNow = binary.LittleEndian.Uint64(body)
-			l.h.mu.Unlock()
+			l.parent.mu.Lock()
+			l.streamDropped = binary.LittleEndian.Uint64(body)
+			l.parent.mu.Unlock()
 		}
 	}
 	return l.ctx.Err() == nil
 }
 
-// remember notes which agent has a publisher. The router counts announcements that
-// cannot be decoded.
+// remember records which publishers the agent has. Announcements that cannot be decoded
+// are left for the router to count.
 func (l *agentLink) remember(body []byte) {
 	a, err := kvevent.DecodeAnnouncement(body)
 	if err != nil {
 		return
 	}
-	l.h.mu.Lock()
-	defer l.h.mu.Unlock()
+	l.parent.mu.Lock()
+	defer l.parent.mu.Unlock()
 	_, known := l.announced[a.PublisherID]
 	switch {
 	case a.Health == kvevent.HealthGone:
 		delete(l.announced, a.PublisherID)
-		l.disownLocked(a.PublisherID)
+		l.forgetPublisherLocked(a.PublisherID)
 	case known || len(l.announced) < maxLinkPublishers:
 		l.announced[a.PublisherID] = a
-		l.h.publishers[a.PublisherID] = l
+		l.parent.publishers[a.PublisherID] = l
 	}
 	l.publishers = len(l.announced)
 }
 
-func (l *agentLink) disownLocked(publisher uint64) {
-	if l.h.publishers[publisher] == l {
-		delete(l.h.publishers, publisher)
+// forgetPublisherLocked ends the queries over this link to a publisher.
+func (l *agentLink) forgetPublisherLocked(publisher uint64) {
+	if l.parent.publishers[publisher] == l {
+		delete(l.parent.publishers, publisher)
 	}
 }
 
-// begin begins a new stream. A restarted agent has other publishers, and announces all
-// of them on the new stream.
-func (l *agentLink) begin() {
-	l.h.mu.Lock()
+// streamBegan records a new stream and forgets the publishers of the last one. The agent
+// announces all its publishers on each new stream, and a restarted agent has others.
+func (l *agentLink) streamBegan() {
+	l.parent.mu.Lock()
 	for id := range l.announced {
-		l.disownLocked(id)
+		l.forgetPublisherLocked(id)
 	}
 	clear(l.announced)
 	l.publishers = 0
 	l.connected = true
 	l.connections++
 	l.err = nil
-	l.h.mu.Unlock()
-	l.h.log.Info("agent is connected", zap.String("agent", l.url))
-	l.h.reportConnection()
+	l.parent.mu.Unlock()
+	l.parent.log.Info("agent is connected", zap.String("agent", l.url))
+	l.parent.reportConnection()
 }
 
-// end ends a stream and announces the agent's publishers as degraded.
-func (l *agentLink) end(connected bool, err error) {
+// streamEnded records the end of a stream or a failed attempt. It announces the agent's
+// publishers as degraded.
+func (l *agentLink) streamEnded(connected bool, err error) {
 	if l.ctx.Err() != nil {
 		return
 	}
-	l.h.mu.Lock()
-	repeated := l.err != nil && !connected
+	l.parent.mu.Lock()
+	alreadyLogged := l.err != nil && !connected
 	l.connected = false
 	l.err = err
-	l.dropped += l.droppedNow
-	l.droppedNow = 0
-	l.h.mu.Unlock()
-	if !repeated {
-		l.h.log.Warn("agent cannot be reached; trying again", zap.String("agent", l.url), zap.Error(err))
+	l.dropped += l.streamDropped
+	l.streamDropped = 0
+	l.parent.mu.Unlock()
+	if !alreadyLogged {
+		l.parent.log.Warn("agent cannot be reached; retrying", zap.String("agent", l.url), zap.Error(err))
 	}
 	if connected {
 		l.announceAll(kvevent.HealthDegraded)
 	}
-	l.h.reportConnection()
+	l.parent.reportConnection()
 }
 
 // announceAll announces a health for every publisher of the agent.
 func (l *agentLink) announceAll(health kvevent.Health) {
 	for _, a := range l.announced {
 		a.Health = health
-		if !l.h.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
+		if !l.parent.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
 			return
 		}
 	}
 }
 
-// leave ends the link of an agent that left the list. Its publishers become silent; they
-// may be heard over another link.
-func (l *agentLink) leave() {
+// retire ends the link of an agent that left the list. Its publishers fall silent, unless
+// another link brings them.
+func (l *agentLink) retire() {
 	l.announceAll(kvevent.HealthDegraded)
-	l.h.mu.Lock()
+	l.parent.mu.Lock()
 	l.connected = false
 	for id := range l.announced {
-		l.disownLocked(id)
+		l.forgetPublisherLocked(id)
 	}
-	l.h.dropped += l.dropped + l.droppedNow
-	l.h.reconnects += max(1, l.connections) - 1
-	l.h.mu.Unlock()
-	l.h.reportConnection()
+	l.parent.dropped += l.dropped + l.streamDropped
+	l.parent.reconnects += max(1, l.connections) - 1
+	l.parent.mu.Unlock()
+	l.parent.reportConnection()
 }
 
 // query asks one of the agent's publishers.
 func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(answerSilence, func() { cancel(fmt.Errorf("nothing came for %v", answerSilence)) })
-	defer watch.Stop()
+	idle := time.AfterFunc(answerSilence, func() { cancel(fmt.Errorf("nothing came for %v", answerSilence)) })
+	defer idle.Stop()
 	target := fmt.Sprintf("%s/v1/events/query?publisher=%016x", l.url, publisher)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(kvevent.AppendQueryRequest(nil, &q)))
 	if err != nil {
 		return nil, err
 	}
-	resp, err := l.h.client.Do(req)
+	resp, err := l.parent.client.Do(req)
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
@@ -273,7 +276,7 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 	if err := checkAnswer(resp); err != nil {
 		return nil, err
 	}
-	r := bufio.NewReaderSize(&idleReader{resp.Body, watch, answerSilence}, 64<<10)
+	r := bufio.NewReaderSize(&idleReader{resp.Body, idle, answerSilence}, 64<<10)
 	a := source.NewAssembly(publisher, &q)
 	var buf []byte
 	for done := false; !done; {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,11 +22,11 @@ type Options struct {
 	// Agents are the base URLs of agents' admin servers, such as http://node-7:9400. The
 	// list may be empty; see SetAgents.
 	Agents []string
-	// ReconnectWait is the pause after the first failed try to reach an agent; 0 means
-	// 250 ms. It doubles with each failure, up to 5 s.
+	// ReconnectWait is the pause after the first failed attempt to reach an agent; 0
+	// means 250 ms. It doubles with each failure, up to 5 s.
 	ReconnectWait time.Duration
-	// Silence is how long a stream may bring nothing, heartbeats included, before it is
-	// made anew; 0 means 5 s.
+	// Silence is how long a stream may bring nothing, not even heartbeats, before the
+	// Source reconnects; 0 means 5 s.
 	Silence time.Duration
 	// NoEvents asks the agents only for announcements and loads.
 	NoEvents bool
@@ -36,7 +37,7 @@ type Options struct {
 // Validate reports the first option that is out of range.
 func (o *Options) Validate() error {
 	if o.ReconnectWait < 0 || o.Silence < 0 {
-		return fmt.Errorf("http reconnect wait %v, silence %v: one is negative", o.ReconnectWait, o.Silence)
+		return fmt.Errorf("http reconnect wait %v, silence %v: must not be negative", o.ReconnectWait, o.Silence)
 	}
 	return source.CheckAgents(o.Agents)
 }
@@ -56,38 +57,38 @@ func (o Options) withDefaults() Options {
 
 // Source is a Transport over the HTTP streams of a list of agents.
 //
-// An agent that cannot be reached does not disconnect the Source. The Source announces
-// the agent's publishers as degraded, and they fall silent: the router forgets them after
-// its timeout, because a dead agent looks like one that is cut off. When no agent at all
-// can be reached, the Source is disconnected and the router forgets nobody: the fault is
-// then as likely at the router.
+// The loss of one agent does not disconnect the Source. The Source announces the agent's
+// publishers as degraded, and they fall silent. The router forgets silent publishers after
+// its timeout, because a dead agent cannot be told from one that is cut off. The loss of
+// the last agent disconnects the Source: then the fault may be at the router, and the
+// router forgets no publisher.
 type Source struct {
 	opt    Options
 	log    *zap.Logger
 	client *http.Client
 	frames chan source.Frame
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	ctx        context.Context
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
 
-	// reporting is held while a FrameDisconnected or FrameConnected is sent, so that they
+	// reportMu is held while a FrameDisconnected or FrameConnected is sent, so that they
 	// keep their order. offline is true after FrameDisconnected.
-	reporting sync.Mutex
-	offline   bool
+	reportMu             sync.Mutex
+	reportedDisconnected bool
 
 	mu         sync.Mutex
 	links      map[string]*agentLink
 	publishers map[uint64]*agentLink
 	closed     bool
-	// dropped and reconnects are the counts of links that ended.
+	// dropped and reconnects are the sums over links that have ended.
 	dropped, reconnects uint64
 }
 
 var _ source.Transport = (*Source)(nil)
 
-// Connect follows the agents. It waits for none of them; the error is a bad option. Close
-// must be called.
+// Connect starts to follow the agents, without waiting for a connection. The error is a
+// bad option. Close must be called.
 func Connect(o Options) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -114,8 +115,9 @@ func Connect(o Options) (*Source, error) {
 	return h, nil
 }
 
-// SetAgents replaces the list of agents. The Source follows new ones; the publishers of
-// removed ones fall silent. The error names the bad URL, and nothing changes then.
+// SetAgents replaces the list of agents. The Source follows the new agents. The
+// publishers of removed agents fall silent. After an error, which names the bad URL,
+// nothing has changed.
 func (h *Source) SetAgents(urls []string) error {
 	if err := source.CheckAgents(urls); err != nil {
 		return err
@@ -127,12 +129,12 @@ func (h *Source) SetAgents(urls []string) error {
 	}
 	want := make(map[string]bool, len(urls))
 	for _, u := range urls {
-		u = trimSlash(u)
+		u = strings.TrimRight(u, "/")
 		want[u] = true
 		if h.links[u] == nil {
 			l := newAgentLink(h, u)
 			h.links[u] = l
-			h.running.Go(l.run)
+			h.goroutines.Go(l.run)
 		}
 	}
 	for u, l := range h.links {
@@ -144,20 +146,13 @@ func (h *Source) SetAgents(urls []string) error {
 	return nil
 }
 
-func trimSlash(u string) string {
-	for len(u) > 0 && u[len(u)-1] == '/' {
-		u = u[:len(u)-1]
-	}
-	return u
-}
-
 // Close ends all streams and waits for their goroutines. It may be called twice.
 func (h *Source) Close() error {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
 	h.cancel()
-	h.running.Wait()
+	h.goroutines.Wait()
 	h.client.CloseIdleConnections()
 	return nil
 }
@@ -170,9 +165,9 @@ func (h *Source) Frames() <-chan source.Frame { return h.frames }
 func (h *Source) Stats() source.Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := source.Stats{Connected: !h.awayLocked(), Dropped: h.dropped, Reconnects: h.reconnects}
+	s := source.Stats{Connected: !h.disconnectedLocked(), Dropped: h.dropped, Reconnects: h.reconnects}
 	for _, l := range h.links {
-		s.Dropped += l.dropped + l.droppedNow
+		s.Dropped += l.dropped + l.streamDropped
 		s.Reconnects += max(1, l.connections) - 1
 	}
 	return s
@@ -182,10 +177,11 @@ func (h *Source) Stats() source.Stats {
 func (h *Source) Agents() []source.Agent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return agentInfos(h.links)
+	return describe(h.links)
 }
 
-func (h *Source) awayLocked() bool {
+// disconnectedLocked reports whether the Source has agents and none is connected.
+func (h *Source) disconnectedLocked() bool {
 	for _, l := range h.links {
 		if l.connected {
 			return false
@@ -196,25 +192,25 @@ func (h *Source) awayLocked() bool {
 
 // reportConnection sends FrameDisconnected or FrameConnected if the state has changed.
 func (h *Source) reportConnection() {
-	h.reporting.Lock()
-	defer h.reporting.Unlock()
+	h.reportMu.Lock()
+	defer h.reportMu.Unlock()
 	h.mu.Lock()
-	away := h.awayLocked()
+	disconnected := h.disconnectedLocked()
 	h.mu.Unlock()
-	if away == h.offline {
+	if disconnected == h.reportedDisconnected {
 		return
 	}
 	kind := source.FrameConnected
-	if away {
+	if disconnected {
 		kind = source.FrameDisconnected
 	}
 	if h.send(source.Frame{Kind: kind}) {
-		h.offline = away
+		h.reportedDisconnected = disconnected
 	}
 }
 
-// send passes a frame to the router; false when the Source closes first. While send
-// waits for a slow router, the agents' queues overflow, which agents report.
+// send passes a frame to the router. It returns false when the Source closes first. While
+// send waits for a slow router, the agents' queues may overflow. The agents count that.
 func (h *Source) send(f source.Frame) bool {
 	select {
 	case h.frames <- f:
@@ -230,7 +226,7 @@ func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	l := h.publishers[publisher]
 	h.mu.Unlock()
 	if l == nil {
-		return nil, fmt.Errorf("query publisher %016x: no agent has announced it", publisher)
+		return nil, fmt.Errorf("query publisher %016x: no agent has announced the publisher", publisher)
 	}
 	a, err := l.query(ctx, publisher, q)
 	if err != nil {
@@ -239,14 +235,14 @@ func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return a, nil
 }
 
-// idleReader ends a request whose answer brings nothing for too long.
+// idleReader restarts a timer with each read. The timer cancels an idle request.
 type idleReader struct {
 	io.Reader
 	timer *time.Timer
 	limit time.Duration
 }
 
-// Read implements io.Reader. It restarts the timer when bytes come.
+// Read implements io.Reader.
 func (w *idleReader) Read(b []byte) (int, error) {
 	n, err := w.Reader.Read(b)
 	if n > 0 {

@@ -149,31 +149,6 @@ func TestHTTPAllAgentsAwayForgetsNobody(t *testing.T) {
 	}
 }
 
-// TestHTTPAgentRestarts: other publishers speak for the same owners; what the old
-// ones said does not come back with the next outage.
-func TestHTTPAgentRestarts(t *testing.T) {
-	a := sourcetest.NewAgent(t)
-	a.Publisher(11, sourcetest.WorkerOwner(1), 0).Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(1), 0)
-	r, h := httpRouter(t, router.Options{FeedTimeout: 3 * time.Second}, Options{Agents: []string{a.Server.URL}})
-	sourcetest.Eventually(t, "known", func() bool { return routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1 })
-	a.Cut(true)
-	a.Forget(11)
-	a.Publisher(21, sourcetest.WorkerOwner(1), 0).Add(kvevent.Stored, kv.TierDevice, sourcetest.Tokens(2), 0)
-	a.Cut(false)
-	sourcetest.Eventually(t, "the new one followed", func() bool {
-		return routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1 && routertest.DeviceHits(r, sourcetest.Tokens(1)) == 0 && r.Quality() == feed.Exact
-	})
-	a.Cut(true)
-	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == feed.Degraded })
-	if f := r.Feeds(); len(f) != 1 || f[0].PublisherID != 21 {
-		t.Errorf("feeds %+v", f)
-	}
-	if err := h.SetAgents(nil); err != nil {
-		t.Fatal(err)
-	}
-	sourcetest.Eventually(t, "nobody left after the agent is off the list", func() bool { return r.Stats().Workers == 0 && len(h.Agents()) == 0 })
-}
-
 // TestHTTPRefusesWhatIsNoAgent: wrong answers are errors that say so, and no panic.
 func TestHTTPRefusesWhatIsNoAgent(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -6,7 +6,7 @@ import "time"
 func (n *Source) Age(stored, now time.Time) time.Duration { return n.stream.age(stored, now) }
 
 // CaughtUp is caughtUp.
-const CaughtUp = caughtUp
+const CaughtUp = caughtUpMessages
 
 // ErrNoJetStream is errNoJetStream.
 var ErrNoJetStream = errNoJetStream

@@ -10,15 +10,15 @@ import (
 )
 
 // Loads is a Transport that brings only the load reports of a cluster. A registry joins
-// Loads with the events. Reports that the router was too slow for are dropped; each one
-// replaces the one before.
+// Loads with the transport of events. Reports that wait too long are dropped: the next
+// report of the worker or pool replaces them.
 type Loads struct {
-	frames  chan source.Frame
-	stop    func()
-	dropped func() uint64
-	closing chan struct{}
-	once    sync.Once
-	pumping sync.WaitGroup
+	frames     chan source.Frame
+	stop       func()
+	dropped    func() uint64
+	closing    chan struct{}
+	once       sync.Once
+	goroutines sync.WaitGroup
 }
 
 var _ source.Transport = (*Loads)(nil)
@@ -32,7 +32,7 @@ func FollowLoads(n *Source) (*Loads, error) {
 		return nil, err
 	}
 	f := &Loads{frames: make(chan source.Frame), stop: stop, dropped: dropped, closing: make(chan struct{})}
-	f.pumping.Go(func() {
+	f.goroutines.Go(func() {
 		for {
 			select {
 			case m := <-messages:
@@ -55,7 +55,7 @@ func (f *Loads) Close() error {
 		close(f.closing)
 		f.stop()
 	})
-	f.pumping.Wait()
+	f.goroutines.Wait()
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (f *Loads) Frames() <-chan source.Frame { return f.frames }
 
 // Query implements source.Transport. It always fails.
 func (f *Loads) Query(context.Context, uint64, kvevent.QueryRequest) (*source.Answer, error) {
-	return nil, errors.New("load reports: there is no publisher to ask")
+	return nil, errors.New("load reports have no publisher to query")
 }
 
 // Stats implements source.Transport.

@@ -13,16 +13,16 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Bounds of the chunks that wait to be read, and of the pause between two chunks.
+// Bounds of the received chunks that wait to be read, and of the wait for a chunk.
 const (
 	maxPendingChunks = 1 << 16
 	maxPendingBytes  = 1 << 29
 	chunkTimeout     = 5 * time.Second
 )
 
-// windowChunks is how many chunks of an answer may be in flight. The NATS server keeps
-// them for the connection, which ends when more than 64 MiB wait. Package feed bounds the
-// sum over all answers.
+// windowChunks is how many chunks of an answer may be in flight. The NATS server buffers
+// them. The server ends a connection with more than 64 MiB of buffered messages. Package
+// feed bounds the sum over all answers.
 const windowChunks = 8
 
 // errDisconnected ends the queries of a lost connection.
@@ -33,7 +33,7 @@ var errDisconnected = errors.New("the nats connection was lost")
 func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(n.connection(), func() { cancel(errDisconnected) })()
+	defer context.AfterFunc(n.connectionContext(), func() { cancel(errDisconnected) })()
 	inbox := n.conn.NewInbox()
 	sub, err := n.conn.SubscribeSync(inbox)
 	if err != nil {
@@ -67,38 +67,39 @@ func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return a.Answer(), nil
 }
 
-// window asks for the chunks of one answer as they are read.
+// window requests the chunks of one answer as they are read.
 type window struct {
 	conn           *nats.Conn
 	subject, inbox string
-	// end is the first chunk that was not asked for.
-	end uint32
+	// requested is the end of the requested chunks: the first chunk that is not requested.
+	requested uint32
 }
 
-// open asks for the first chunks.
+// open requests the first chunks.
 func (w *window) open(q kvevent.QueryRequest) error {
 	q.MaxChunks = windowChunks
 	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
 }
 
-// advance asks for more chunks once half of the window has come.
+// advance requests more chunks once half of the window has come.
 func (w *window) advance(a *source.Answer) error {
 	if a.DumpID == 0 {
 		return nil
 	}
-	w.end = max(w.end, a.FirstChunk+windowChunks)
-	if w.end-a.NextChunk > windowChunks/2 {
+	w.requested = max(w.requested, a.FirstChunk+windowChunks)
+	if w.requested-a.NextChunk > windowChunks/2 {
 		return nil
 	}
-	q := kvevent.QueryRequest{DumpID: a.DumpID, FirstChunk: w.end, MaxChunks: windowChunks / 2}
-	w.end += windowChunks / 2
+	q := kvevent.QueryRequest{DumpID: a.DumpID, FirstChunk: w.requested, MaxChunks: windowChunks / 2}
+	w.requested += windowChunks / 2
 	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
 }
 
+// nextChunk waits for a chunk, at most chunkTimeout.
 func nextChunk(ctx context.Context, sub *nats.Subscription) (kvevent.QueryReply, error) {
-	waiting, cancel := context.WithTimeout(ctx, chunkTimeout)
+	chunkCtx, cancel := context.WithTimeout(ctx, chunkTimeout)
 	defer cancel()
-	m, err := sub.NextMsgWithContext(waiting)
+	m, err := sub.NextMsgWithContext(chunkCtx)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

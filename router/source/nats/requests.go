@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Request is a message of a client that waits for a reply.
+// Request is a message whose sender waits for a reply.
 type Request struct{ message *nats.Msg }
 
-// Body returns the message. The receiver owns it.
+// Body returns the body of the message. The receiver owns it.
 func (r *Request) Body() []byte { return r.message.Data }
 
 // Header returns the value of a header, or an empty string.
@@ -29,24 +29,24 @@ func (r *Request) Reply(headers map[string]string, body []byte) error {
 	return r.message.RespondMsg(out)
 }
 
-// Requests are the requests of clients on some subjects, in order. They are for one
-// goroutine.
+// Requests delivers the requests of clients on some subjects, in order. A Requests is for
+// one goroutine.
 type Requests struct {
-	messages chan *nats.Msg
-	subs     []*nats.Subscription
-	counted  []int // dropped requests already counted, per subscription
-	dropped  *atomic.Uint64
-	look     *time.Ticker
+	messages   chan *nats.Msg
+	subs       []*nats.Subscription
+	counted    []int // dropped requests that dropped already has, per subscription
+	dropped    *atomic.Uint64
+	countTicks *time.Ticker
 }
 
-// lookInterval is how often dropped requests are counted.
-const lookInterval = time.Second
+// countInterval is how often dropped requests are counted.
+const countInterval = time.Second
 
 // Listen subscribes to subjects as a member of a queue group: each request goes to one
-// member. At most room requests wait for Next; further ones are counted in dropped.
-// Without a connection no requests come. Stop must be called.
+// member. At most room requests wait for Next. Further requests are dropped and counted
+// in dropped. Without a connection no requests come. Stop must be called.
 func (n *Source) Listen(group string, room int, dropped *atomic.Uint64, subjects ...string) (*Requests, error) {
-	r := &Requests{messages: make(chan *nats.Msg, room), dropped: dropped, look: time.NewTicker(lookInterval)}
+	r := &Requests{messages: make(chan *nats.Msg, room), dropped: dropped, countTicks: time.NewTicker(countInterval)}
 	for _, subject := range subjects {
 		sub, err := n.conn.ChanQueueSubscribe(subject, group, r.messages)
 		if err != nil {
@@ -55,8 +55,7 @@ func (n *Source) Listen(group string, room int, dropped *atomic.Uint64, subjects
 		r.subs, r.counted = append(r.subs, sub), append(r.counted, 0)
 	}
 	if !n.conn.IsConnected() {
-		// The connection subscribes when it is made.
-		return r, nil
+		return r, nil // nats.go subscribes when it connects
 	}
 	if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
 		return nil, errors.Join(fmt.Errorf("subscribe: %w", err), r.Stop())
@@ -72,13 +71,13 @@ func (r *Requests) Next(ctx context.Context) (q *Request, ok bool) {
 			return nil, false
 		case m := <-r.messages:
 			return &Request{m}, true
-		case <-r.look.C:
+		case <-r.countTicks.C:
 			r.countDropped()
 		}
 	}
 }
 
-// Rest returns a request that came before Stop; ok is false when none is left.
+// Rest returns the next request that came before Stop. ok is false when none is left.
 func (r *Requests) Rest() (q *Request, ok bool) {
 	select {
 	case m := <-r.messages:
@@ -90,7 +89,7 @@ func (r *Requests) Rest() (q *Request, ok bool) {
 
 // Stop ends the subscriptions.
 func (r *Requests) Stop() (err error) {
-	r.look.Stop()
+	r.countTicks.Stop()
 	r.countDropped()
 	for _, sub := range r.subs {
 		if e := sub.Unsubscribe(); !errors.Is(e, nats.ErrConnectionClosed) && !errors.Is(e, nats.ErrBadSubscription) {
@@ -100,7 +99,7 @@ func (r *Requests) Stop() (err error) {
 	return err
 }
 
-// countDropped adds the requests that were dropped since the last call.
+// countDropped adds the requests dropped since the last call to dropped.
 func (r *Requests) countDropped() {
 	for i, sub := range r.subs {
 		// An error means that the subscription is closed, which drops nothing.

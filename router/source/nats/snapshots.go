@@ -17,35 +17,37 @@ import (
 const (
 	// maxSnapshotBytes bounds one snapshot. The bucket has room for two.
 	maxSnapshotBytes = 512 << 20
-	// snapshotAge is how long a snapshot is kept, and the remains of an interrupted save.
-	snapshotAge    = 24 * time.Hour
+	// snapshotMaxAge is how long the bucket keeps a snapshot, finished or not.
+	snapshotMaxAge = 24 * time.Hour
 	snapshotObject = "index"
 	// snapshotBuffer is the size of one read or write.
 	snapshotBuffer = 128 << 10
 	connectPoll    = 50 * time.Millisecond
 	// purgeTimeout bounds the removal of an unfinished snapshot.
 	purgeTimeout = time.Second
-	// remainsAge is longer than any save, with room for clocks that differ.
-	remainsAge = source.SnapshotSaveTimeout + 10*time.Minute
+	// remainsMaxAge is the age at which an unfinished snapshot is purged. It is longer
+	// than any save, with room for clocks that differ.
+	remainsMaxAge = source.SnapshotSaveTimeout + 10*time.Minute
 )
 
 var errNoJetStream = errors.New("snapshots need JetStream")
 
 var _ source.SnapshotStore = (*Source)(nil)
 
-// SaveSnapshot implements source.SnapshotStore. It returns at most purgeTimeout after the
+// SaveSnapshot implements source.SnapshotStore. It returns within purgeTimeout of the
 // end of ctx. The previous snapshot stays until the new one is complete.
 func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
 	bucket, err := n.bucket(ctx, true)
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
-	if err := n.sweep(ctx, bucket, remainsAge); err != nil {
-		return fmt.Errorf("save snapshot: clear away remains: %w", err)
+	if err := n.purgeRemains(ctx, bucket, remainsMaxAge); err != nil {
+		return fmt.Errorf("save snapshot: purge unfinished snapshots: %w", err)
 	}
 	reader, writer := io.Pipe()
-	// The end of ctx ends the writing. Put then gets some time to remove what it has sent.
-	putting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	// The end of ctx ends the writing. Put then has purgeTimeout to purge the parts that
+	// it has sent.
+	putCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		reader.CloseWithError(ctx.Err())
@@ -53,7 +55,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	})()
 	written := make(chan error, 1)
 	go func() { written <- writeSnapshot(writer, write) }()
-	info, err := bucket.Put(putting, jetstream.ObjectMeta{Name: snapshotObject,
+	info, err := bucket.Put(putCtx, jetstream.ObjectMeta{Name: snapshotObject,
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
 	reader.CloseWithError(err)
 	if writeErr := <-written; writeErr != nil {
@@ -62,7 +64,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
-	n.stream.saved.Store(info.Size)
+	n.stream.snapshotBytes.Store(info.Size)
 	return nil
 }
 
@@ -77,9 +79,9 @@ func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	return err
 }
 
-// sweep purges the parts of unfinished snapshots: parts that do not belong to the stored
-// snapshot and to which nobody has added for an age.
-func (n *Source) sweep(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
+// purgeRemains purges the parts of unfinished snapshots. Such parts do not belong to the
+// stored snapshot, and the last of them is older than age.
+func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	js, err := n.jetStream()
@@ -96,14 +98,14 @@ func (n *Source) sweep(ctx context.Context, bucket jetstream.ObjectStore, age ti
 	if err != nil {
 		return err
 	}
-	present := ""
+	stored := ""
 	if object, err := bucket.GetInfo(ctx, snapshotObject); err == nil {
-		present = parts + object.NUID
+		stored = parts + object.NUID
 	} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
 		return err
 	}
 	for subject := range info.State.Subjects {
-		if subject == present {
+		if subject == stored {
 			continue
 		}
 		last, err := stream.GetLastMsgForSubject(ctx, subject)
@@ -140,7 +142,7 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	if err := read(object); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	// The store compares the checksum at the end of the object.
+	// The store verifies the checksum at the end of the object.
 	if _, err := io.Copy(io.Discard, object); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
@@ -164,6 +166,7 @@ func (n *Source) ForgetSnapshot(ctx context.Context) error {
 	return nil
 }
 
+// jetStream returns a client of JetStream, or errNoJetStream without Options.JetStream.
 func (n *Source) jetStream() (jetstream.JetStream, error) {
 	if n.stream == nil {
 		return nil, errNoJetStream
@@ -190,13 +193,14 @@ func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore
 	}
 	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket:      name,
-		Description: "Blockyard: what the routers of cluster " + n.cluster + " knew",
-		TTL:         snapshotAge,
+		Description: "Blockyard: index snapshots of the routers of cluster " + n.cluster,
+		TTL:         snapshotMaxAge,
 		MaxBytes:    2*maxSnapshotBytes + snapshotBuffer,
 		Storage:     jetstream.FileStorage,
 	})
 }
 
+// waitConnected waits for a connection until ctx ends.
 func (n *Source) waitConnected(ctx context.Context) error {
 	tick := time.NewTicker(connectPoll)
 	defer tick.Stop()
@@ -210,7 +214,7 @@ func (n *Source) waitConnected(ctx context.Context) error {
 	return nil
 }
 
-// limitedWriter fails when more than left bytes are written.
+// limitedWriter fails a write of more than left bytes.
 type limitedWriter struct {
 	w    io.Writer
 	left int

@@ -121,8 +121,8 @@ func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
 	for _, tc := range []struct {
 		age  time.Duration
 		want int
-	}{{remainsAge, 2}, {0, 1}} {
-		if err := n.sweep(t.Context(), bucket, tc.age); err != nil {
+	}{{remainsMaxAge, 2}, {0, 1}} {
+		if err := n.purgeRemains(t.Context(), bucket, tc.age); err != nil {
 			t.Fatal(err)
 		}
 		if parts := n.parts(t); len(parts) != tc.want {
@@ -156,7 +156,7 @@ func TestSnapshotBucketIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := s.CachedInfo().Config; c.MaxBytes < 2*maxSnapshotBytes || c.MaxBytes > 3*maxSnapshotBytes || c.MaxAge != snapshotAge {
+	if c := s.CachedInfo().Config; c.MaxBytes < 2*maxSnapshotBytes || c.MaxBytes > 3*maxSnapshotBytes || c.MaxAge != snapshotMaxAge {
 		t.Errorf("bucket %+v", c)
 	}
 	w := &limitedWriter{w: io.Discard, left: 3}

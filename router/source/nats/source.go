@@ -26,11 +26,11 @@ type Options struct {
 	URL string
 	// Cluster separates deployments on one NATS; empty means "default".
 	Cluster string
-	// Auth is the login and what to trust.
+	// Auth is the login and the trusted certificates.
 	Auth natsauth.Settings
 	// JetStream reads events and announcements from a stream, and makes the Source a
-	// SnapshotStore. The stream is made with default limits when there is none. Stream is
-	// its name; empty means kvevent.StreamName of the cluster.
+	// SnapshotStore. A missing stream is created with default limits. Stream is its name;
+	// empty means kvevent.StreamName of the cluster.
 	JetStream bool
 	Stream    string
 	// NoEvents subscribes only to announcements. JetStream must be off.
@@ -51,7 +51,7 @@ func (o *Options) Validate() error {
 		return errors.New("nats url: must not be empty")
 	}
 	if o.Queue < 0 || o.ConnectTimeout < 0 {
-		return fmt.Errorf("nats queue %d, connect timeout %v: one is negative", o.Queue, o.ConnectTimeout)
+		return fmt.Errorf("nats queue %d, connect timeout %v: must not be negative", o.Queue, o.ConnectTimeout)
 	}
 	if o.NoEvents && o.JetStream {
 		return errors.New("nats jetstream: needs events")
@@ -106,20 +106,20 @@ type Source struct {
 	lost    atomic.Bool
 	// connections counts the connections so far.
 	connections atomic.Uint64
-	// linkMu guards link and unlink. link ends with the present connection; unlink ends it.
-	linkMu sync.Mutex
-	link   context.Context
-	unlink context.CancelFunc
+	// connCtxMu guards connCtx, which ends with the present connection, and endConnCtx.
+	connCtxMu  sync.Mutex
+	connCtx    context.Context
+	endConnCtx context.CancelFunc
 
-	closing   chan struct{}
-	closeOnce sync.Once
-	pumping   sync.WaitGroup
+	closing    chan struct{}
+	closeOnce  sync.Once
+	goroutines sync.WaitGroup
 }
 
 var _ source.Transport = (*Source)(nil)
 
-// Connect connects and subscribes. Without a server it tries in the background, and the
-// Source begins with FrameDisconnected. It fails when an option is bad or a server
+// Connect connects and subscribes. Without a server it connects in the background, and
+// the Source begins with FrameDisconnected. The error is a bad option, or a server that
 // refuses the credentials.
 func Connect(o Options) (*Source, error) {
 	if err := o.Validate(); err != nil {
@@ -134,7 +134,7 @@ func Connect(o Options) (*Source, error) {
 		changed:  make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 	}
-	n.link, n.unlink = context.WithCancel(context.Background())
+	n.connCtx, n.endConnCtx = context.WithCancel(context.Background())
 	login, err := o.Auth.Login()
 	if err != nil {
 		return nil, err
@@ -147,24 +147,24 @@ func Connect(o Options) (*Source, error) {
 	}
 	if n.stream != nil {
 		n.stream.conn = n.conn
-		n.pumping.Go(n.stream.run)
+		n.goroutines.Go(n.stream.run)
 	} else if err := n.subscribe(!o.NoEvents); err != nil {
 		n.conn.Close()
 		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
 	}
-	n.pumping.Go(n.pump)
+	n.goroutines.Go(n.pump)
 	return n, nil
 }
 
-// dial makes the connection: now, or in the background when no server answers.
+// dial connects: now, or in the background when no server answers.
 func (n *Source) dial(o *Options, login nats.Option) (err error) {
-	away := func(err error) {
-		n.log.Warn("no NATS server answers; trying again, without knowledge of caches",
+	retrying := func(err error) {
+		n.log.Warn("no NATS server answers; retrying, without cache events until then",
 			zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
 		n.lost.Store(true)
 		n.wake()
 	}
-	n.conn, err = natsauth.Connect(o.URL, login, away,
+	n.conn, err = natsauth.Connect(o.URL, login, retrying,
 		nats.Name("blockyard router"),
 		nats.Timeout(o.ConnectTimeout),
 		nats.ReconnectWait(250*time.Millisecond),
@@ -178,7 +178,7 @@ func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	return err
 }
 
-// withoutCredentials returns a list of URLs as logs may show it.
+// withoutCredentials removes logins from a list of URLs, for logs and errors.
 func withoutCredentials(urls string) string {
 	parts := strings.Split(urls, ",")
 	for i, p := range parts {
@@ -192,6 +192,7 @@ func withoutCredentials(urls string) string {
 	return strings.Join(parts, ",")
 }
 
+// subscribe subscribes to announcements, and to events if events is true.
 func (n *Source) subscribe(events bool) (err error) {
 	if events {
 		if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
@@ -202,8 +203,7 @@ func (n *Source) subscribe(events bool) (err error) {
 		return fmt.Errorf("subscribe to announcements: %w", err)
 	}
 	if !n.conn.IsConnected() {
-		// The connection subscribes when it is made.
-		return nil
+		return nil // nats.go subscribes when it connects
 	}
 	if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
 		return fmt.Errorf("subscribe: %w", err)
@@ -219,27 +219,28 @@ func (n *Source) Close() error {
 			n.stream.stop()
 		}
 	})
-	n.pumping.Wait()
+	n.goroutines.Wait()
 	n.conn.Close()
 	n.cancelQueries()
 	return nil
 }
 
-// connection returns a context that ends with the present connection.
-func (n *Source) connection() context.Context {
-	n.linkMu.Lock()
-	defer n.linkMu.Unlock()
-	return n.link
+// connectionContext returns a context that ends with the present connection.
+func (n *Source) connectionContext() context.Context {
+	n.connCtxMu.Lock()
+	defer n.connCtxMu.Unlock()
+	return n.connCtx
 }
 
 // cancelQueries ends the queries in flight.
 func (n *Source) cancelQueries() {
-	n.linkMu.Lock()
-	defer n.linkMu.Unlock()
-	n.unlink()
-	n.link, n.unlink = context.WithCancel(context.Background())
+	n.connCtxMu.Lock()
+	defer n.connCtxMu.Unlock()
+	n.endConnCtx()
+	n.connCtx, n.endConnCtx = context.WithCancel(context.Background())
 }
 
+// disconnected handles a lost connection.
 func (n *Source) disconnected(_ *nats.Conn, err error) {
 	select {
 	case <-n.closing:
@@ -252,7 +253,7 @@ func (n *Source) disconnected(_ *nats.Conn, err error) {
 	n.log.Warn("nats connection lost", zap.Error(err))
 }
 
-// connected is called for each connection.
+// connected handles each new connection.
 func (n *Source) connected(c *nats.Conn) {
 	n.lost.Store(false)
 	n.wake()
@@ -260,12 +261,12 @@ func (n *Source) connected(c *nats.Conn) {
 	n.log.Info("nats is connected", zap.String("server", c.ConnectedAddr()))
 }
 
-// reportError logs other problems that nats.go reports. Dropped messages are counted by the
-// subscription.
+// reportError logs the other errors of nats.go. The subscriptions count dropped messages.
 func (n *Source) reportError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	n.log.Warn("nats", zap.Error(err))
 }
 
+// wake makes pump compare the state of the connection with the last frame.
 func (n *Source) wake() {
 	select {
 	case n.changed <- struct{}{}:
@@ -292,7 +293,7 @@ func (n *Source) pump() {
 			}
 		case f = <-streamed:
 		case <-n.changed:
-			if lost == n.away() {
+			if lost == n.behind() {
 				continue
 			}
 			lost = !lost
@@ -309,8 +310,8 @@ func (n *Source) pump() {
 	}
 }
 
-// away reports whether the Source is disconnected or reads old messages.
-func (n *Source) away() bool {
+// behind reports whether the Source is disconnected or still reads old messages.
+func (n *Source) behind() bool {
 	return n.lost.Load() || n.stream != nil && n.stream.behind.Load()
 }
 
@@ -322,7 +323,7 @@ func (n *Source) Stats() source.Stats {
 	s := source.Stats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
 	if n.stream != nil {
 		s.Connected = s.Connected && !n.stream.behind.Load()
-		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.saved.Load()
+		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.snapshotBytes.Load()
 		return s
 	}
 	for _, sub := range []*nats.Subscription{n.events, n.announcements} {

@@ -142,32 +142,6 @@ func (l *link) set(cut bool) {
 	}
 }
 
-// TestNATSOutageForgetsNobody: while the router is cut off it answers, degraded,
-// and when it is back it finds what it missed.
-func TestNATSOutageForgetsNobody(t *testing.T) {
-	s := sourcetest.StartServer(t)
-	way := newLink(t, s.Addr().String())
-	p := sourcetest.NewWirePublisher(t, s.ClientURL(), "default", sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0))
-	r := startRouter(t, "nats://"+way.listener.Addr().String(), "")
-	p.SendAnnouncement("default")
-	p.SendStore("default", sourcetest.Tokens(1))
-	sourcetest.Eventually(t, "joined", func() bool { return routertest.DeviceHits(r, sourcetest.Tokens(1)) == 1 && r.Ready() == nil })
-	way.set(true)
-	sourcetest.Eventually(t, "degraded", func() bool { return r.Quality() == feed.Degraded && r.Ready() == nil })
-	p.SendStore("default", sourcetest.Tokens(2))
-	if got := routertest.DeviceHits(r, sourcetest.Tokens(1)); got != 1 {
-		t.Errorf("%d device hits in the outage, want 1", got)
-	}
-	way.set(false)
-	sourcetest.Eventually(t, "whole again", func() bool {
-		p.SendAnnouncement("default")
-		return r.Quality() == feed.Exact && routertest.DeviceHits(r, sourcetest.Tokens(2)) == 1
-	})
-	if got := r.Stats(); !got.Transport.Connected || got.Transport.Reconnects != 1 || got.Feeds.GapsRepaired != 1 {
-		t.Errorf("stats %+v, want one reconnect and one gap repaired", got)
-	}
-}
-
 // TestRouterStartsBeforeNATS: without a server the router serves, says that it
 // knows nothing, and joins when one comes up.
 func TestRouterStartsBeforeNATS(t *testing.T) {

@@ -22,38 +22,38 @@ import (
 const (
 	// pullMessages is how many messages one request asks for.
 	pullMessages = 256
-	// A reader is behind when more than farBehind messages are pending, until at most
-	// caughtUp are.
-	farBehind = 4096
-	caughtUp  = 64
+	// A reader is behind when more than behindMessages messages are pending. It has
+	// caught up when at most caughtUpMessages are.
+	behindMessages   = 4096
+	caughtUpMessages = 64
 	// streamTimeout bounds one request to JetStream. firstPause and lastPause bound the
-	// pause between two tries to read.
+	// pause between two attempts to read.
 	streamTimeout = 5 * time.Second
 	firstPause    = 250 * time.Millisecond
 	lastPause     = 10 * time.Second
-	// Limits of a stream that the router makes.
+	// Limits of a stream that the router creates.
 	streamAge   = time.Hour
 	streamBytes = 1 << 30
 )
 
 // streamReader reads events and announcements from a JetStream stream, in order, from a
-// position. The ids of the events show what the stream has deleted.
+// position on. A gap in the event ids shows the receiver which events the stream deleted.
 type streamReader struct {
 	cluster, name string
 	log           *zap.Logger
 	conn          *nats.Conn
 	wake          func()
 
-	frames chan source.Frame
-	resume chan uint64 // room for one
-	once   sync.Once
-	// behind is true while the reader brings old messages or none.
-	behind   atomic.Bool
-	failures atomic.Uint64
-	saved    atomic.Uint64
-	// clock is the server's time at the local time local, for the ages of messages. Only
+	frames     chan source.Frame
+	resume     chan uint64 // room for one
+	resumeOnce sync.Once
+	// behind is true while the reader delivers old messages or none.
+	behind        atomic.Bool
+	failures      atomic.Uint64
+	snapshotBytes atomic.Uint64
+	// serverTime is the server's time at the local time local, for the ages of messages. Only
 	// the reading goroutine uses them.
-	clock, local time.Time
+	serverTime, localTime time.Time
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -88,12 +88,12 @@ func (r *streamReader) run() {
 		if last != before {
 			pauses.Reset()
 		}
-		r.log.Warn("event stream cannot be read; trying again", zap.String("stream", r.name), zap.Error(err))
-		r.wait(pauses.NextBackOff())
+		r.log.Warn("reading the event stream failed; retrying", zap.String("stream", r.name), zap.Error(err))
+		r.pause(pauses.NextBackOff())
 	}
 }
 
-func (r *streamReader) wait(d time.Duration) {
+func (r *streamReader) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -133,24 +133,24 @@ func (r *streamReader) read(last *uint64) error {
 		}
 		*last = f.Position
 		switch {
-		case meta.NumPending > farBehind:
+		case meta.NumPending > behindMessages:
 			r.setBehind(true)
-		case meta.NumPending <= caughtUp:
+		case meta.NumPending <= caughtUpMessages:
 			r.setBehind(false)
 		}
 	}
 }
 
-// age returns how long ago a message was stored, by the server's clock if known.
+// age returns how long ago a message was stored, by the server's clock if it is known.
 func (r *streamReader) age(stored, now time.Time) time.Duration {
-	if !r.clock.IsZero() {
-		now = r.clock.Add(now.Sub(r.local))
+	if !r.serverTime.IsZero() {
+		now = r.serverTime.Add(now.Sub(r.localTime))
 	}
 	return max(0, now.Sub(stored))
 }
 
-// consumer makes an ordered consumer of the messages after last. It replaces position 0,
-// and a position beyond the end of the stream, by the position to begin at.
+// consumer creates an ordered consumer of the messages after last. Position 0 becomes the
+// end of the stream. A position beyond the end becomes the start of the stream.
 func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, streamTimeout)
 	defer cancel()
@@ -163,7 +163,7 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 		return nil, err
 	}
 	info := stream.CachedInfo()
-	r.clock, r.local = info.TimeStamp, time.Now()
+	r.serverTime, r.localTime = info.TimeStamp, time.Now()
 	state := info.State
 	switch {
 	case *last == 0:
@@ -172,18 +172,18 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 		*last = max(state.FirstSeq, 1) - 1
 	}
 	// A consumer without messages reports nothing.
-	r.setBehind(state.LastSeq-*last > caughtUp)
+	r.setBehind(state.LastSeq-*last > caughtUpMessages)
 	return stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: kvevent.StreamSubjects(r.cluster),
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:    *last + 1,
-		// After these, read begins again and looks at the stream.
+		// Then read fails, and run creates another consumer.
 		MaxResetAttempts:  3,
 		InactiveThreshold: time.Minute,
 	})
 }
 
-// open returns the stream, and makes it when there is none.
+// open returns the stream, and creates a missing one.
 func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, r.name)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -199,13 +199,12 @@ func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstr
 		NoAck:       true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make it: %w", err)
+		return nil, fmt.Errorf("create stream %s: %w", r.name, err)
 	}
 	return stream, nil
 }
 
-// withoutJetStream makes an error say that the server has no JetStream, if that is the
-// cause.
+// withoutJetStream explains the error of a server without JetStream.
 func withoutJetStream(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("the server has no JetStream, or not for this account: %w", err)
@@ -213,6 +212,7 @@ func withoutJetStream(err error) error {
 	return err
 }
 
+// setBehind sets behind, and wakes the Source after a change.
 func (r *streamReader) setBehind(behind bool) {
 	if r.behind.Swap(behind) != behind {
 		r.wake()
@@ -224,6 +224,6 @@ var _ source.Resumer = (*Source)(nil)
 // Resume implements source.Resumer. Without JetStream it does nothing.
 func (n *Source) Resume(position uint64) {
 	if n.stream != nil {
-		n.stream.once.Do(func() { n.stream.resume <- position })
+		n.stream.resumeOnce.Do(func() { n.stream.resume <- position })
 	}
 }

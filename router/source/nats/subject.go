@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Subscribe delivers the messages of a further subject in order, until stop is called.
-// Messages that the receiver is too slow for are dropped; dropped counts them.
+// Subscribe delivers the messages of another subject in order, until stop is called. A
+// slow receiver loses messages; dropped returns their number.
 func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(), dropped func() uint64, err error) {
 	stopped := make(chan struct{})
 	sub, err := n.conn.Subscribe(subject, func(m *nats.Msg) {
@@ -21,7 +21,7 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 		return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 	}
 	if n.conn.IsConnected() {
-		// No message is missed from here on: later queries see no older state.
+		// Wait for the subscription, so that no message after a later query is missed.
 		if err := n.conn.Flush(); err != nil && n.conn.IsConnected() {
 			return nil, nil, fmt.Errorf("nats subscribe to %q: %w", subject, err)
 		}
@@ -30,7 +30,7 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 	stop = func() {
 		once.Do(func() {
 			close(stopped)
-			// An error means that the connection is closed, and the subscription with it.
+			// An error means that the connection is closed, which ends the subscription.
 			_ = sub.Unsubscribe()
 		})
 	}

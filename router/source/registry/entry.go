@@ -14,24 +14,27 @@ import (
 )
 
 const (
-	// maxRegistered bounds the registered ranks, maxRanks the ranks of one worker.
+	// maxRegistered bounds all registered ranks. maxRanks bounds the ranks of one worker.
 	maxRegistered = 1 << 14
 	maxRanks      = 1024
-	maxBlockSize  = 1 << 16
-	// maxCardNumber bounds the numbers of a card.
-	maxCardNumber = 1<<53 - 1
+	// maxFirstRank bounds the number of a worker's first rank.
+	maxFirstRank = 1<<16 - 1
+	maxBlockSize = 1 << 16
+	// maxCardValue bounds the numbers of a card.
+	maxCardValue = 1<<53 - 1
 )
 
 // Registration describes a worker without a publisher.
 type Registration struct {
 	WorkerID uint64 `json:"worker_id"`
-	// Ranks is the number of data-parallel ranks, numbered from 0; 0 means 1.
-	Ranks uint32 `json:"ranks"`
+	// Ranks is the number of data-parallel ranks, numbered from FirstRank; 0 means 1.
+	Ranks     uint32 `json:"ranks"`
+	FirstRank uint32 `json:"first_rank"`
 	// Model and BlockSize, in tokens, say which requests the worker serves.
 	Model     string `json:"model"`
 	BlockSize uint32 `json:"block_size"`
-	// Endpoint is where the engine takes requests; it may be empty. Everybody may see it,
-	// so it has no user and no password.
+	// Endpoint is the URL for requests to the engine; it may be empty. The URL is public,
+	// so it must have no user and no password.
 	Endpoint string `json:"endpoint"`
 	// Pool is the id of the worker's pool, 0 for none. Namespace has 32 hexadecimal
 	// digits; it may be empty.
@@ -39,10 +42,9 @@ type Registration struct {
 	Namespace string `json:"namespace"`
 	// DeviceBlocks is the capacity of a rank's device; 0 is unknown.
 	DeviceBlocks uint64 `json:"device_blocks"`
-	// TotalKVBlocks is DeviceBlocks under Dynamo's name.
+	// TotalKVBlocks is Dynamo's name of DeviceBlocks.
 	TotalKVBlocks uint64 `json:"total_kv_blocks"`
-	// MaxBatchedTokens is how many tokens a rank computes in one step, at most; 0 is
-	// unknown.
+	// MaxBatchedTokens is the most tokens that a rank computes in one step; 0 is unknown.
 	MaxBatchedTokens uint64 `json:"max_num_batched_tokens"`
 	// Taints are labels that requests may require or prefer; see kvevent.NewTaints.
 	Taints []string `json:"taints"`
@@ -57,6 +59,8 @@ func (g *Registration) Validate() error {
 		return fmt.Errorf("worker_id: 0 is not in 1..%d", uint64(1<<64-1))
 	case g.Ranks > maxRanks:
 		return fmt.Errorf("ranks: %d is not in 0..%d", g.Ranks, maxRanks)
+	case g.FirstRank > maxFirstRank:
+		return fmt.Errorf("first_rank: %d is not in 0..%d", g.FirstRank, maxFirstRank)
 	case g.Model == "" || len(g.Model) > kvevent.MaxModel:
 		return fmt.Errorf("model: %d bytes, want 1 to %d", len(g.Model), kvevent.MaxModel)
 	case strings.ContainsFunc(g.Model, unicode.IsControl):
@@ -65,14 +69,14 @@ func (g *Registration) Validate() error {
 		return fmt.Errorf("block_size: %d is not in 1..%d", g.BlockSize, maxBlockSize)
 	case len(g.Endpoint) > kvevent.MaxEndpoint:
 		return fmt.Errorf("endpoint: %d bytes, want at most %d", len(g.Endpoint), kvevent.MaxEndpoint)
-	case g.DeviceBlocks > maxCardNumber:
-		return fmt.Errorf("device_blocks: %d is not in 0..%d", g.DeviceBlocks, uint64(maxCardNumber))
-	case g.TotalKVBlocks > maxCardNumber:
-		return fmt.Errorf("total_kv_blocks: %d is not in 0..%d", g.TotalKVBlocks, uint64(maxCardNumber))
+	case g.DeviceBlocks > maxCardValue:
+		return fmt.Errorf("device_blocks: %d is not in 0..%d", g.DeviceBlocks, uint64(maxCardValue))
+	case g.TotalKVBlocks > maxCardValue:
+		return fmt.Errorf("total_kv_blocks: %d is not in 0..%d", g.TotalKVBlocks, uint64(maxCardValue))
 	case g.DeviceBlocks != 0 && g.TotalKVBlocks != 0 && g.DeviceBlocks != g.TotalKVBlocks:
 		return fmt.Errorf("total_kv_blocks: %d contradicts device_blocks, which is %d", g.TotalKVBlocks, g.DeviceBlocks)
-	case g.MaxBatchedTokens > maxCardNumber:
-		return fmt.Errorf("max_num_batched_tokens: %d is not in 0..%d", g.MaxBatchedTokens, uint64(maxCardNumber))
+	case g.MaxBatchedTokens > maxCardValue:
+		return fmt.Errorf("max_num_batched_tokens: %d is not in 0..%d", g.MaxBatchedTokens, uint64(maxCardValue))
 	}
 	if u, err := url.Parse(g.Endpoint); g.Endpoint != "" && (err != nil || u.Scheme == "" || u.Host == "" || u.User != nil) {
 		return fmt.Errorf("endpoint: %s: want a URL with a scheme and a host, without user and password", source.ShownURL(g.Endpoint))
@@ -94,11 +98,16 @@ func (g *Registration) namespace() (kv.NamespaceID, error) {
 // ranks returns the number of ranks, at least 1.
 func (g *Registration) ranks() uint32 { return max(1, g.Ranks) }
 
+// hasRank reports whether a rank is one of the worker's.
+func (g *Registration) hasRank(rank kv.DPRank) bool {
+	return uint32(rank) >= g.FirstRank && uint32(rank)-g.FirstRank < g.ranks()
+}
+
 // workers returns the ranks of the worker, in order.
 func (g *Registration) workers() []kv.Worker {
 	all := make([]kv.Worker, g.ranks())
 	for i := range all {
-		all[i] = kv.Worker{ID: kv.WorkerID(g.WorkerID), Rank: kv.DPRank(i)}
+		all[i] = kv.Worker{ID: kv.WorkerID(g.WorkerID), Rank: kv.DPRank(g.FirstRank) + kv.DPRank(i)}
 	}
 	return all
 }
@@ -108,16 +117,15 @@ type registered struct {
 	Registration
 	// source is source.FromFile or source.FromHTTP.
 	source string
-	// expires is when the registration ends; the zero time means never. ended is true once
-	// the registration has ended and the rank has not said goodbye yet.
+	// expires is when the registration ends; the zero time means never. ended is true
+	// after the end until the goodbye is sent.
 	expires time.Time
 	ended   bool
-	// publisher is the id under which the rank is announced; 0 while it is not.
+	// publisher is the publisher id in the rank's announcements; 0 before the first.
 	publisher uint64
 }
 
-// announcement returns the announcement of rank w: that of a publisher without events and
-// blocks.
+// announcement returns the announcement of rank w as a publisher without events and blocks.
 func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.Announcement {
 	ns, err := e.namespace()
 	taints, taintsErr := kvevent.NewTaints(e.Taints)
@@ -134,10 +142,10 @@ func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.An
 	}
 }
 
-// updateLocked registers rank w with g until expires, or renews the registration. A rank
-// with another model or block size than before gets another publisher id, because the
-// router takes one publisher for one model. The caller holds r.mu.
-func (r *Source) updateLocked(w kv.Worker, g *Registration, source string, expires time.Time) {
+// upsertLocked registers rank w with g until expires, or renews the registration. A change
+// of model or block size gives the rank another publisher id, because the router accepts
+// one model per publisher. The caller holds r.mu.
+func (r *Source) upsertLocked(w kv.Worker, g *Registration, source string, expires time.Time) {
 	e := r.entries[w]
 	if e == nil {
 		e = &registered{}
@@ -159,11 +167,11 @@ func (r *Source) checkRegistrationLocked(g *Registration, source string) error {
 		}
 		others--
 		if e.source != source && !e.ended {
-			return fmt.Errorf("worker_id: %d is known from the %s already", g.WorkerID, e.source)
+			return fmt.Errorf("worker_id: %d is already registered by %s", g.WorkerID, e.source)
 		}
 	}
 	if others+int(g.ranks()) > maxRegistered {
-		return fmt.Errorf("ranks: there would be %d registered ranks, want at most %d", others+int(g.ranks()), maxRegistered)
+		return fmt.Errorf("ranks: %d registered ranks in all, want at most %d", others+int(g.ranks()), maxRegistered)
 	}
 	return nil
 }

@@ -28,14 +28,14 @@ type WorkersFile struct {
 // maxWorkersFile bounds the file, in bytes.
 const maxWorkersFile = 16 << 20
 
-// errSameFile: the file has not changed since it was read.
-var errSameFile = errors.New("the file has not changed")
+// errFileUnchanged says that the file, or its error, has not changed since it was read.
+var errFileUnchanged = errors.New("the file has not changed")
 
-// fileState describes the file at the last look. Only the goroutine that looks uses it.
+// fileState describes the file when it was last read. Only New and run use it.
 type fileState struct {
-	size    int64
-	changed time.Time
-	failed  string
+	size      int64
+	modTime   time.Time
+	lastError string
 }
 
 // ReadWorkersFile reads and checks a regular file. The error names the field.
@@ -72,6 +72,7 @@ func readRegular(path string) ([]byte, error) {
 	return data, err
 }
 
+// parseWorkersFile decodes and checks the content of a workers file.
 func parseWorkersFile(data []byte) (*WorkersFile, error) {
 	var w WorkersFile
 	if err := strictjson.Decode(bytes.NewReader(data), &w, "object", nil); err != nil {
@@ -88,7 +89,7 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 			return nil, fmt.Errorf("workers[%d].%w", i, err)
 		}
 		if seen[g.WorkerID] {
-			return nil, fmt.Errorf("workers[%d].worker_id: %d is there twice", i, g.WorkerID)
+			return nil, fmt.Errorf("workers[%d].worker_id: %d occurs twice", i, g.WorkerID)
 		}
 		seen[g.WorkerID] = true
 		if ranks += int(g.ranks()); ranks > maxRegistered {
@@ -103,37 +104,38 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 func (r *Source) readFile() error {
 	info, err := os.Stat(r.opt.File)
 	if err != nil {
-		return r.fileFailed(fmt.Errorf("workers file: %w", err), nil)
+		return r.recordFileError(fmt.Errorf("workers file: %w", err), nil)
 	}
-	if info.Size() == r.file.size && info.ModTime().Equal(r.file.changed) {
-		return errSameFile
+	if info.Size() == r.lastFile.size && info.ModTime().Equal(r.lastFile.modTime) {
+		return errFileUnchanged
 	}
 	w, err := ReadWorkersFile(r.opt.File)
 	if err == nil && len(w.Agents) > 0 && r.opt.HTTP == nil {
-		err = fmt.Errorf("workers file %s: agents: this router does not listen over HTTP", r.opt.File)
+		err = fmt.Errorf("workers file %s: agents: this router does not follow agents over HTTP", r.opt.File)
 	}
 	if err == nil {
 		err = r.setAgents(w.Agents)
 	}
 	if err != nil {
-		return r.fileFailed(err, info)
+		return r.recordFileError(err, info)
 	}
-	r.file = fileState{size: info.Size(), changed: info.ModTime()}
+	r.lastFile = fileState{size: info.Size(), modTime: info.ModTime()}
 	r.replaceWorkers(w.Workers)
 	r.log.Info("workers file is applied", zap.String("file", r.opt.File),
 		zap.Int("agents", len(w.Agents)), zap.Int("workers", len(w.Workers)))
 	return nil
 }
 
-// fileFailed counts a failure. It returns errSameFile for the failure of the last look.
-func (r *Source) fileFailed(err error, info fs.FileInfo) error {
-	again := r.file.failed == err.Error()
-	r.file.failed = err.Error()
+// recordFileError counts and returns an error of the file. A repeated error becomes
+// errFileUnchanged. info is nil without a file.
+func (r *Source) recordFileError(err error, info fs.FileInfo) error {
+	repeated := r.lastFile.lastError == err.Error()
+	r.lastFile.lastError = err.Error()
 	if info != nil {
-		r.file.size, r.file.changed = info.Size(), info.ModTime()
+		r.lastFile.size, r.lastFile.modTime = info.Size(), info.ModTime()
 	}
-	if again {
-		return errSameFile
+	if repeated {
+		return errFileUnchanged
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,11 +144,11 @@ func (r *Source) fileFailed(err error, info fs.FileInfo) error {
 }
 
 // setAgents passes the agents of the options and of the file to HTTP.
-func (r *Source) setAgents(listed []string) error {
+func (r *Source) setAgents(fromFile []string) error {
 	if r.opt.HTTP == nil {
 		return nil
 	}
-	all := append(append([]string(nil), r.opt.Agents...), listed...)
+	all := append(append([]string(nil), r.opt.Agents...), fromFile...)
 	return r.opt.HTTP.SetAgents(all)
 }
 
@@ -161,7 +163,7 @@ func (r *Source) replaceWorkers(workers []Registration) {
 		g := &workers[i]
 		for _, w := range g.workers() {
 			listed[w] = true
-			r.updateLocked(w, g, source.FromFile, time.Time{})
+			r.upsertLocked(w, g, source.FromFile, time.Time{})
 		}
 	}
 	for w, e := range r.entries {

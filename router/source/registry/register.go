@@ -8,14 +8,15 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// minTTL and maxTTL bound the time that a registration holds.
+// minTTL and maxTTL bound the life of a registration.
 const minTTL, maxTTL = time.Second, time.Hour
 
-// ErrConflict is wrapped by errors of registrations that contradict others.
+// ErrConflict marks the error of a registration that contradicts another one.
 var ErrConflict = errors.New("conflict")
 
-// Register announces a worker for a time. A later call for the same worker renews it; a
-// worker with fewer ranks than before loses the others. The error names the field.
+// Register registers a worker for ttl. A later call for the same worker renews the
+// registration. Ranks that the later call does not name lose their registration. The error
+// names the field.
 func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	err := g.Validate()
 	if err == nil && (ttl < minTTL || ttl > maxTTL) {
@@ -34,18 +35,18 @@ func (r *Source) Register(g *Registration, ttl time.Duration) error {
 	}
 	r.stats.Registrations++
 	for _, w := range g.workers() {
-		r.updateLocked(w, g, source.FromHTTP, time.Now().Add(ttl))
+		r.upsertLocked(w, g, source.FromHTTP, time.Now().Add(ttl))
 	}
 	for w, e := range r.entries {
-		if uint64(w.ID) == g.WorkerID && uint32(w.Rank) >= g.ranks() {
+		if uint64(w.ID) == g.WorkerID && !g.hasRank(w.Rank) {
 			e.ended = true
 		}
 	}
 	return nil
 }
 
-// Unregister ends the registration of a worker; false when it has none. It does not end
-// a registration of the file.
+// Unregister ends the registration of a worker over HTTP, and reports whether there was
+// one. Workers of the file stay.
 func (r *Source) Unregister(worker uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,5 +59,14 @@ func (r *Source) Unregister(worker uint64) bool {
 	return found
 }
 
-// Announce announces one worker now, after Register or Unregister.
+// Announce announces one worker at once. Call it after Register or Unregister.
 func (r *Source) Announce(worker uint64) { r.sendAnnouncements(worker, time.Now()) }
+
+// AnnounceSoon has the registry announce all workers before its period ends. It does not
+// wait.
+func (r *Source) AnnounceSoon() {
+	select {
+	case r.soon <- struct{}{}:
+	default:
+	}
+}

@@ -18,7 +18,8 @@ import (
 
 // AgentFollower follows a changing list of agents; *http.Source implements it.
 type AgentFollower interface {
-	// SetAgents replaces the list. The error names the bad URL; nothing changes then.
+	// SetAgents replaces the list. After an error, which names the bad URL, nothing has
+	// changed.
 	SetAgents(urls []string) error
 	// Agents describes the streams, ordered by URL.
 	Agents() []source.Agent
@@ -26,15 +27,15 @@ type AgentFollower interface {
 
 // Options configure a Source. The zero value is ready for use.
 type Options struct {
-	// File lists agents and workers; see WorkersFile. Empty means none. The file is read
-	// again when it has changed; Poll is how often the Source looks, 0 means 2 s.
+	// File lists agents and workers; see WorkersFile. Empty means none. The Source checks
+	// every Poll whether the file has changed; 0 means 2 s.
 	File string
 	Poll time.Duration
-	// HTTP follows Agents and the agents of the file; nil without HTTP. The file must
-	// list no agents then.
+	// HTTP follows Agents and the agents of the file. Without HTTP it is nil, and the
+	// file must list no agents.
 	HTTP   AgentFollower
 	Agents []string
-	// FeedTimeout must be the router's; 0 means 15 s.
+	// FeedTimeout must equal the router's feed timeout; 0 means 15 s.
 	FeedTimeout time.Duration
 	// AnnounceEvery is the period of announcements; 0 means 1 s.
 	AnnounceEvery time.Duration
@@ -45,7 +46,7 @@ type Options struct {
 // Validate reports the first option that is out of range. It does not read the file.
 func (o *Options) Validate() error {
 	if o.Poll < 0 || o.FeedTimeout < 0 || o.AnnounceEvery < 0 {
-		return fmt.Errorf("registry poll %v, feed timeout %v, announce period %v: one is negative", o.Poll, o.FeedTimeout, o.AnnounceEvery)
+		return fmt.Errorf("registry poll %v, feed timeout %v, announce period %v: must not be negative", o.Poll, o.FeedTimeout, o.AnnounceEvery)
 	}
 	return source.CheckAgents(o.Agents)
 }
@@ -67,26 +68,29 @@ func (o Options) withDefaults() Options {
 }
 
 // Source is a Transport that joins others and announces registered workers: the workers
-// of a file, and those that register. A registered worker has no events
-// (kvevent.ModelCard.Silent). The Source announces it only while no publisher does: a
-// publisher always wins.
+// of a file, and workers that register over HTTP. A registered worker has no events
+// (kvevent.ModelCard.Silent). The Source announces a registered worker only while no
+// publisher announces it.
 //
-// Without other transports the Source is always connected. With several, each one is
-// connected or not by itself: frames name their source, and the router forgets no
-// publisher of a disconnected source. Stats report connected when all transports are.
+// Without other transports the Source is always connected. Several transports are
+// connected each by itself: frames name their source, and the router forgets no publisher
+// of a disconnected source. Stats report connected when all transports are.
 type Source struct {
 	opt        Options
 	log        *zap.Logger
 	transports []source.Transport
 	frames     chan source.Frame
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	ctx        context.Context
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
 
-	// announcing is locked while announcements are made and sent, so that they keep their
-	// order. announcing is locked before mu.
-	announcing sync.Mutex
+	// soon is filled by AnnounceSoon.
+	soon chan struct{}
+
+	// announceMu is locked while announcements are built and sent, so that they keep
+	// their order. announceMu is locked before mu.
+	announceMu sync.Mutex
 
 	// mu guards the fields below except file.
 	mu           sync.Mutex
@@ -97,28 +101,28 @@ type Source struct {
 	owners     map[kv.Owner]ownerPublisher
 	entries    map[kv.Worker]*registered
 	stats      Counters
-	file       fileState
+	lastFile   fileState
 }
 
-// maxOwners bounds the owners that are remembered.
+// maxOwners bounds Source.owners.
 const maxOwners = 1 << 16
 
 // ownerPublisher is the publisher of an owner.
 type ownerPublisher struct {
 	publisher uint64
 	source    int
-	seen      time.Time
+	seenAt    time.Time
 }
 
 // Counters is a snapshot of a registry. The metric names follow "blockyard_router_".
 type Counters struct {
-	FromFile      int    `metric:"registered_from_file" help:"Worker ranks that the workers file lists."`
-	FromHTTP      int    `metric:"registered_over_http" help:"Worker ranks that are registered over HTTP."`
+	FromFile      int    `metric:"registered_from_file" help:"Worker ranks in the workers file."`
+	FromHTTP      int    `metric:"registered_over_http" help:"Worker ranks registered over HTTP."`
 	Announced     int    `metric:"registered_spoken" help:"Registered worker ranks whose publisher is announced."`
 	FileReads     uint64 `metric:"workers_file_reads" help:"Workers files read and applied."`
 	FileErrors    uint64 `metric:"workers_file_errors" help:"Workers files with an error."`
 	Registrations uint64 `metric:"registrations" help:"Registrations over HTTP, renewals included."`
-	Refusals      uint64 `metric:"registrations_refused" help:"Registrations over HTTP that were refused."`
+	Refusals      uint64 `metric:"registrations_refused" help:"Refused registrations over HTTP."`
 	Expired       uint64 `metric:"registrations_expired" help:"Registered worker ranks whose registration expired."`
 }
 
@@ -127,14 +131,14 @@ var (
 	_ source.Resumer   = (*Source)(nil)
 )
 
-// New joins the transports, which may be none. The caller closes them after the Source. A
-// file that is set must exist and be valid. Close must be called.
+// New joins any number of transports. The caller closes them after the Source. Options.File,
+// if set, must exist and be valid. Close must be called.
 func New(o Options, transports ...source.Transport) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	r := &Source{
-		opt: o.withDefaults(), transports: transports, frames: make(chan source.Frame), disconnected: make(map[int]bool),
+		opt: o.withDefaults(), transports: transports, frames: make(chan source.Frame), soon: make(chan struct{}, 1), disconnected: make(map[int]bool),
 		publishers: make(map[uint64]int), owners: make(map[kv.Owner]ownerPublisher), entries: make(map[kv.Worker]*registered),
 	}
 	r.log = r.opt.Log
@@ -147,16 +151,16 @@ func New(o Options, transports ...source.Transport) (*Source, error) {
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	for i, t := range transports {
-		r.running.Go(func() { r.pump(i+1, t) })
+		r.goroutines.Go(func() { r.pump(i+1, t) })
 	}
-	r.running.Go(r.run)
+	r.goroutines.Go(r.run)
 	return r, nil
 }
 
 // Close ends the Source and waits for its goroutines. It may be called twice.
 func (r *Source) Close() error {
 	r.cancel()
-	r.running.Wait()
+	r.goroutines.Wait()
 	return nil
 }
 
@@ -177,9 +181,8 @@ func (r *Source) Stats() source.Stats {
 	return s
 }
 
-// Resume implements source.Resumer. It passes position to the transport that keeps
-// messages. Among the transports of a router only NATS with JetStream does, so position is
-// a sequence number of that stream.
+// Resume implements source.Resumer. It passes position to the transport that is a Resumer.
+// A router has at most one, NATS with JetStream, so position is a position in that stream.
 func (r *Source) Resume(position uint64) {
 	for _, t := range r.transports {
 		if resumer, ok := t.(source.Resumer); ok {
@@ -194,7 +197,7 @@ func (r *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	number, ok := r.publishers[publisher]
 	r.mu.Unlock()
 	if !ok {
-		return nil, fmt.Errorf("query publisher %016x: nobody has announced it", publisher)
+		return nil, fmt.Errorf("query publisher %016x: no source has announced the publisher", publisher)
 	}
 	return r.transports[number-1].Query(ctx, publisher, q)
 }
@@ -225,8 +228,8 @@ func (r *Source) Agents() []source.Agent {
 	return r.opt.HTTP.Agents()
 }
 
-// pump passes the frames of one transport on until Close. number is the transport's number
-// from 1, which becomes the frames' Source.
+// pump passes the frames of one transport to the router until Close. number is the
+// transport's number from 1, which becomes the frames' Source.
 func (r *Source) pump(number int, t source.Transport) {
 	for {
 		select {
@@ -242,7 +245,7 @@ func (r *Source) pump(number int, t source.Transport) {
 	}
 }
 
-// send passes one frame to the router, and returns false once Close was called.
+// send passes one frame to the router. It returns false after Close.
 func (r *Source) send(f source.Frame) bool {
 	select {
 	case r.frames <- f:
@@ -252,7 +255,7 @@ func (r *Source) send(f source.Frame) bool {
 	}
 }
 
-// run announces the workers and looks at the file.
+// run announces the registered workers and polls the file.
 func (r *Source) run() {
 	announce := time.NewTicker(r.opt.AnnounceEvery)
 	defer announce.Stop()
@@ -263,12 +266,13 @@ func (r *Source) run() {
 		case <-r.ctx.Done():
 			return
 		case <-announce.C:
+		case <-r.soon:
 		case <-poll.C:
 			if r.opt.File == "" {
 				continue
 			}
-			if err := r.readFile(); err != nil && !errors.Is(err, errSameFile) {
-				r.log.Error("workers file is not applied; the previous content is in force", zap.Error(err))
+			if err := r.readFile(); err != nil && !errors.Is(err, errFileUnchanged) {
+				r.log.Error("workers file is not applied; its previous content stays in force", zap.Error(err))
 			}
 		}
 		r.sendAnnouncements(0, time.Now())
@@ -278,8 +282,8 @@ func (r *Source) run() {
 // sendAnnouncements announces the registered ranks of one worker, or of all for 0. Ranks whose
 // registration ended say goodbye.
 func (r *Source) sendAnnouncements(worker uint64, now time.Time) {
-	r.announcing.Lock()
-	defer r.announcing.Unlock()
+	r.announceMu.Lock()
+	defer r.announceMu.Unlock()
 	for _, a := range r.dueAnnouncements(worker, now) {
 		if !r.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}) {
 			return
@@ -288,14 +292,14 @@ func (r *Source) sendAnnouncements(worker uint64, now time.Time) {
 }
 
 // dueAnnouncements returns the announcements of registered ranks to send now, for one
-// worker or for all workers with 0. A rank whose owner has a live publisher is not
-// announced: the publisher wins. A publisher that was silent for longer than the router
-// waits is forgotten first. The caller holds announcing.
+// worker or for all workers with 0. A rank with a live publisher is not announced. It first
+// forgets the publishers that the router has timed out, and ends expired registrations. The
+// caller holds announceMu.
 func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o, s := range r.owners {
-		if !r.disconnected[s.source] && now.Sub(s.seen) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
+		if !r.disconnected[s.source] && now.Sub(s.seenAt) > r.opt.FeedTimeout+r.opt.AnnounceEvery {
 			delete(r.owners, o)
 			delete(r.publishers, s.publisher)
 		}
@@ -327,16 +331,16 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 	return all
 }
 
-// Metrics implements source.Measured: the metrics of the transports, ordered by name.
-// Transports of one name are summed up.
+// Metrics implements source.Measured. It returns the metrics of the transports, ordered by
+// name. Metrics with the same name are added up.
 func (r *Source) Metrics() []source.Metrics {
 	var all []source.Metrics
 	for _, t := range r.transports {
-		counting, ok := t.(source.Measured)
+		measured, ok := t.(source.Measured)
 		if !ok {
 			continue
 		}
-		for _, s := range counting.Metrics() {
+		for _, s := range measured.Metrics() {
 			i, found := slices.BinarySearchFunc(all, s.Name, func(have source.Metrics, name string) int { return cmp.Compare(have.Name, name) })
 			if !found {
 				all = slices.Insert(all, i, s)

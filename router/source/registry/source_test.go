@@ -124,16 +124,16 @@ func TestRegistrationsThatDoNotFitAreRefused(t *testing.T) {
 		b.Pass(time.Second)
 		b.ExpectWorkers("from the file", "9/0 file")
 		for want, change := range map[string]func(*registry.Registration){
-			"model":                        func(g *registry.Registration) { g.Model = "" },
-			"worker_id: 0":                 func(g *registry.Registration) { g.WorkerID = 0 },
-			"worker_id: 9 is known":        func(g *registry.Registration) { g.WorkerID = 9 },
-			"block_size: 0":                func(g *registry.Registration) { g.BlockSize = 0 },
-			"ranks: 1025":                  func(g *registry.Registration) { g.Ranks = 1025 },
-			"endpoint":                     func(g *registry.Registration) { g.Endpoint = "nowhere" },
-			"a URL with credentials":       func(g *registry.Registration) { g.Endpoint = "http://u:hunter2@e:1" },
-			"namespace":                    func(g *registry.Registration) { g.Namespace = "12" },
-			"has a control character":      func(g *registry.Registration) { g.Model = "m\x1b[2J" },
-			"model: 1025 bytes, want 1 to": func(g *registry.Registration) { g.Model = strings.Repeat("x", 1025) },
+			"model":                                 func(g *registry.Registration) { g.Model = "" },
+			"worker_id: 0":                          func(g *registry.Registration) { g.WorkerID = 0 },
+			"worker_id: 9 is already registered by": func(g *registry.Registration) { g.WorkerID = 9 },
+			"block_size: 0":                         func(g *registry.Registration) { g.BlockSize = 0 },
+			"ranks: 1025":                           func(g *registry.Registration) { g.Ranks = 1025 },
+			"endpoint":                              func(g *registry.Registration) { g.Endpoint = "nowhere" },
+			"a URL with credentials":                func(g *registry.Registration) { g.Endpoint = "http://u:hunter2@e:1" },
+			"namespace":                             func(g *registry.Registration) { g.Namespace = "12" },
+			"has a control character":               func(g *registry.Registration) { g.Model = "m\x1b[2J" },
+			"model: 1025 bytes, want 1 to":          func(g *registry.Registration) { g.Model = strings.Repeat("x", 1025) },
 		} {
 			g := routertest.SomeWorker(5)
 			change(g)
@@ -187,10 +187,10 @@ func TestWorkersFileErrorsNameTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:                              "want an object, got array",
 		`{"agents":["x"]}`:                "agents[0]",
-		`{"agents":["http://a:1"]}`:       "does not listen over HTTP",
+		`{"agents":["http://a:1"]}`:       "does not follow agents over HTTP",
 		`{"workers":[{}]}`:                "workers[0].worker_id",
 		`{"workers":[` + worker + `]} {}`: "something follows",
-		`{"workers":[` + worker + `,` + worker + `]}`:                            "workers[1].worker_id: 9 is there twice",
+		`{"workers":[` + worker + `,` + worker + `]}`:                            "workers[1].worker_id: 9 occurs twice",
 		`{"workers":[` + worker + `,{"worker_id":1,"model":"","block_size":4}]}`: "workers[1].model",
 		`{"workers":[{"worker_id":9,"colour":4}]}`:                               "colour",
 		`{"workers":[{"worker_id":-9}]}`:                                         "worker_id",

@@ -1,4 +1,4 @@
-"""What Dynamo's TensorRT-LLM worker asks: is there a consolidated event stream, and where?"""
+"""The questions of Dynamo's TensorRT-LLM worker about the consolidated event stream."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def get_consolidator_mode() -> str:
 
 
 def should_enable_consolidator(arg_map: Any) -> bool:
-    """Whether the engine's events are merged with the block manager's.
+    """Whether the engine has a consolidated event stream. Logs the reason when it has none.
 
-    arg_map holds the engine's arguments; its kv_connector_config, a map or an object, must name
-    this package's connector, and one of the two ports must be named: the agent cannot know where
-    an engine that runs without Dynamo publishes, so it does not look at KVBM's default port.
+    arg_map: the engine's arguments. Their kv_connector_config, a map or an object, must name this
+    package's connector, and one of the two port variables must be set. KVBM's default port does not
+    count, because an engine without Dynamo may publish anywhere.
     """
     if not consolidation.enabled():
         return False
@@ -47,9 +47,9 @@ def should_enable_consolidator(arg_map: Any) -> bool:
 
 
 def get_consolidator_endpoints() -> tuple[str, str, str]:
-    """(where the engine's events are bound, where the stream is bound, where to connect to it).
+    """The addresses of the engine's events, of the stream's socket, and for its subscribers.
 
-    The engine's port is DYN_KVBM_TRTLLM_ZMQ_PORT, and without it the leader's port, as in KVBM.
+    The engine's port is DYN_KVBM_TRTLLM_ZMQ_PORT, or else the leader's port, as in KVBM.
     """
     bind, connect = consolidation.output_endpoints()
     return f"tcp://*:{consolidation.engine_port() or DEFAULT_LEADER_PORT}", bind, connect

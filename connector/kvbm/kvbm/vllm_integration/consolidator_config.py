@@ -1,4 +1,4 @@
-"""What Dynamo's vLLM worker asks: is there a consolidated event stream, and where?"""
+"""The questions of Dynamo's vLLM worker about the consolidated event stream."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ def get_consolidator_mode() -> str:
 
 
 def should_enable_consolidator(vllm_config: Any) -> bool:
-    """Whether the engine's events are merged with the block manager's.
+    """Whether the engine has a consolidated event stream. Logs the reason when it has none.
 
-    That takes the connector, alone or in PdConnector, prefix caching, an engine that publishes
-    events, and that DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR is not off.
+    The stream needs the connector, alone or in PdConnector, prefix caching, and an engine that
+    publishes events. DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR turns it off.
     """
     if not consolidation.enabled():
         return False
-    why = _missing(vllm_config)
-    if why:
-        consolidation.logger.warning("no consolidated KV events: %s", why)
-    return not why
+    reason = _why_none(vllm_config)
+    if reason:
+        consolidation.logger.warning("no consolidated KV events: %s", reason)
+    return not reason
 
 
 def get_consolidator_endpoints(vllm_config: Any) -> tuple[str, str, str] | None:
-    """(the engine's endpoint, where the stream is bound, where to connect to it), or None.
+    """The addresses of the engine's events, of the stream's socket, and for its subscribers.
 
-    None makes Dynamo's worker follow the engine's own events. The engine's endpoint is that of
-    rank 0: one stream cannot carry several ranks.
+    The engine's endpoint is the one of data-parallel rank 0, because a stream has one rank. None:
+    Dynamo's worker subscribes to the engine's own events.
     """
     if not should_enable_consolidator(vllm_config):
         return None
     rank = getattr(vllm_config.parallel_config, "data_parallel_rank", 0) or 0
     if rank:
         consolidation.logger.warning(
-            "consolidated KV events: data-parallel rank %d is left out, only rank 0 has a stream",
+            "no consolidated KV events of data-parallel rank %d: only rank 0 has a stream",
             rank,
         )
     engine = vllm_config.kv_events_config.endpoint.replace("*", "127.0.0.1")
@@ -47,8 +47,8 @@ def get_consolidator_endpoints(vllm_config: Any) -> tuple[str, str, str] | None:
     return engine, bind, connect
 
 
-def _missing(vllm_config: Any) -> str:
-    """What keeps the stream from being there; empty when nothing does."""
+def _why_none(vllm_config: Any) -> str:
+    """Why this configuration has no stream. Empty: it has one."""
     transfer = getattr(vllm_config, "kv_transfer_config", None)
     name = getattr(transfer, "kv_connector", None)
     names = [name]

@@ -1,1 +1,1 @@
-"""Stand-in for the part of vLLM that the connector touches; used where vLLM is not installed."""
+"""Stand-in for the part of vLLM that the connector uses, for machines without vLLM."""

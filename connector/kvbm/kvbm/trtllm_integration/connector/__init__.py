@@ -1,6 +1,6 @@
-"""The two classes that TensorRT-LLM is told to load: connector_module names this module.
+"""The two classes that TensorRT-LLM loads when connector_module names this module.
 
-Importing it needs TensorRT-LLM; without it the ImportError says so.
+The import needs TensorRT-LLM. The ImportError without it says so.
 """
 
 from kvbm.missing import explained

@@ -1,7 +1,7 @@
-"""The connectors that vLLM is told to load: kv_connector_module_path names this module.
+"""The connectors that vLLM loads when kv_connector_module_path names this module.
 
-DynamoConnector keeps blocks in the node agent. PdConnector combines it with NixlConnector for
-prefill/decode. Importing it needs vLLM; without it the ImportError says so.
+DynamoConnector keeps blocks in the node's agent. PdConnector combines it with NixlConnector for
+prefill/decode. The import needs vLLM. The ImportError without it says so.
 """
 
 from kvbm.missing import explained

@@ -1,9 +1,8 @@
 """PdConnector: a cache connector and NIXL in one engine, for prefill/decode.
 
-Dynamo names it for its prefill workers. It is vLLM's own MultiConnector, which tracks what a
-request loads from where and when its saves have ended, with two differences: its children are
-checked, and both get the handshake of their own workers. MultiConnector hands on only the first
-child's, so that one of the two would never learn of its workers.
+Dynamo names this class for its prefill workers. vLLM's MultiConnector tracks the loads and saves of
+a request. PdConnector adds two things. It checks its children, and each child gets the handshakes
+of its own workers. MultiConnector passes on only the first child's handshakes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorMetadata,
 )
 
-# By name, so that a connector that is not installed need not be imported to be refused.
+# Names instead of classes, so that the check imports no connector that is not installed.
 CACHE_CONNECTORS = (
     "BlockyardConnector",
     "DynamoConnector",
@@ -28,26 +27,23 @@ CACHE_CONNECTORS = (
 TRANSFER_CONNECTORS = ("NixlConnector",)
 
 Rank = TypeVar("Rank")
-# Code that was written against KVBM names it; the metadata is MultiConnector's.
+# Code for KVBM imports this name.
 PdConnectorMetadata = MultiKVConnectorMetadata
 
 
 @dataclass
 class PdHandshakeMetadata(KVConnectorHandshakeMetadata):
-    """What one worker's children tell their schedulers, in the order of the children.
-
-    None for a child that has nothing to tell.
-    """
+    """The handshakes of one worker's children, in order. None for a child without a handshake."""
 
     children: tuple[KVConnectorHandshakeMetadata | None, ...]
 
 
 class PdConnector(MultiConnector):
-    """Two connectors of one engine: one that keeps blocks, and NixlConnector.
+    """Two connectors of one engine: a cache connector and NixlConnector.
 
-    kv_connector_extra_config.connectors lists them in this order, each as its own
-    kv_transfer_config. Loads come from the first that offers any, stores go to both. ValueError
-    when there are not two, TypeError when one is of the wrong kind.
+    kv_connector_extra_config.connectors has one kv_transfer_config for each, in this order. A load
+    comes from the first child with a hit. Stores go to both. ValueError when there are not two
+    connectors, TypeError for a connector of the wrong kind.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -55,19 +51,19 @@ class PdConnector(MultiConnector):
         if len(self._connectors) != 2:
             raise ValueError(
                 f"PdConnector: kv_connector_extra_config.connectors has "
-                f"{len(self._connectors)} connectors, and must have 2"
+                f"{len(self._connectors)} connectors, want 2"
             )
-        for place, child, allowed in zip(
+        for position, child, allowed in zip(
             ("first", "second"), self._connectors, (CACHE_CONNECTORS, TRANSFER_CONNECTORS)
         ):
             if not {c.__name__ for c in type(child).__mro__} & set(allowed):
                 raise TypeError(
-                    f"PdConnector: the {place} connector is {type(child).__name__}, "
-                    f"and must be one of {', '.join(allowed)}"
+                    f"PdConnector: the {position} connector is {type(child).__name__}, "
+                    f"want one of {', '.join(allowed)}"
                 )
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Both children's, or None when neither has any."""
+        """The handshakes of both children. None when neither has one."""
         children = tuple(c.get_handshake_metadata() for c in self._connectors)
         if all(c is None for c in children):
             return None
@@ -76,13 +72,13 @@ class PdConnector(MultiConnector):
     def set_xfer_handshake_metadata(
         self, metadata: Mapping[int, KVConnectorHandshakeMetadata]
     ) -> None:
-        """Gives each child what its own workers said, by rank."""
+        """Gives each child the handshakes of its own workers, by rank."""
         self._distribute(metadata, lambda child, own: child.set_xfer_handshake_metadata(own))
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
-        """The same, by pipeline and tensor rank."""
+        """Gives each child the handshakes of its own workers, by pipeline and tensor rank."""
         self._distribute(
             metadata, lambda child, own: child.set_xfer_handshake_metadata_pp_aware(own)
         )

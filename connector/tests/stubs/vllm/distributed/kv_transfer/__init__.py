@@ -8,7 +8,7 @@ _group: Any = None
 
 
 def set_kv_transfer_group(connector: Any) -> None:
-    """For tests: what a worker process was given."""
+    """Sets the connector of this process, for tests."""
     global _group
     _group = connector
 

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class CacheHitSource(str, Enum):
-    """Where the KV of cached tokens came from."""
+    """The origin of cached tokens' KV."""
 
     DEVICE = "device"
     HOST = "host"

@@ -1,4 +1,4 @@
-"""Stand-ins of the two base classes: the members that the engine calls, and which must exist."""
+"""Stand-ins of the two base classes, with the members that the engine calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class RequestData:
-    """What a step says of one request."""
+    """The entry of one request in a step."""
 
     request_id: int
     new_tokens: list[int]
@@ -25,7 +25,7 @@ class RequestData:
 
 @dataclass
 class SchedulerOutput:
-    """What a step runs."""
+    """The requests of a step."""
 
     new_requests: list[RequestData] = field(default_factory=list)
     cached_requests: list[RequestData] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Stand-in for the base classes of vLLM's connectors: the members that the connector relies on."""
+"""Stand-ins for the base classes of vLLM's connectors, with the members that the connector uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class KVConnectorTransferResults:
-    """What a worker says of transfers that have ended."""
+    """A worker's ended transfers."""
 
     finished_sending: set[str] = field(default_factory=set)
     finished_recving: set[str] = field(default_factory=set)
@@ -22,11 +22,11 @@ class SupportsHMA(ABC):
 
     @abstractmethod
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
-        """The last word on a request."""
+        """Called at the end of a request."""
 
 
 class KVConnectorRole(enum.Enum):
-    """Where an instance lives."""
+    """The process of an instance."""
 
     SCHEDULER = 0
     WORKER = 1
@@ -45,7 +45,7 @@ class KVConnectorWorkerMetadata(ABC):
 
     @abstractmethod
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        """The sum of two workers'."""
+        """The sum of two workers' reports."""
 
 
 class KVConnectorBase_V1(ABC):
@@ -59,66 +59,66 @@ class KVConnectorBase_V1(ABC):
         self._role = role
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Before a step."""
+        """Called before a step."""
         self._connector_metadata = connector_metadata
 
     def clear_connector_metadata(self) -> None:
-        """After a step."""
+        """Called after a step."""
         self._connector_metadata = None
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """The scheduler has its cache manager."""
+        """Called with the scheduler's cache manager."""
         self.bind_gpu_block_pool(kv_cache_manager.block_pool)
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """The scheduler has its block pool."""
+        """Called with the scheduler's block pool."""
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Any."""
+        """None: any layout."""
         return None
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: Any) -> bool:
-        """Nothing happens between layers."""
+        """False: the connector has no hooks between layers."""
         return False
 
     def take_events(self) -> Any:
-        """None."""
+        """No events."""
         return ()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Failures by block."""
+        """The failed device blocks."""
         return set()
 
     @abstractmethod
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """In every step."""
+        """Called in every step."""
 
     @abstractmethod
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """In every layer."""
+        """Called in every layer."""
 
     @abstractmethod
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """In every layer."""
+        """Called in every layer."""
 
     @abstractmethod
     def wait_for_save(self) -> None:
-        """At the end of every step."""
+        """Called at the end of every step."""
 
     @abstractmethod
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that can be loaded."""
+        """The number of loadable tokens."""
 
     @abstractmethod
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Blocks were allocated."""
+        """Called after the allocation of blocks."""
 
     @abstractmethod
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """What workers are told in this step."""
+        """The metadata of this step for the workers."""

@@ -1,0 +1,169 @@
+package tier
+
+import (
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+)
+
+const (
+	// blockTicks is the number of ticks that the clock advances for a block that comes into
+	// host memory. A call advances it by one.
+	blockTicks = 16
+	// recencyShift makes a record's recency coarse. The recency changes with every 1024th
+	// tick, about every 64th stored block. Its 32 bits last for 270 billion blocks.
+	recencyShift = 10
+)
+
+// Tick begins an operation. It advances the clock by one tick, and by blockTicks for each
+// block that came into host memory since the last Tick.
+func (set *Set) Tick() {
+	set.clock += 1 + blockTicks*set.arrived
+	set.arrived = 0
+}
+
+// Touch makes a slot the most recently used one of its tier.
+func (set *Set) Touch(t *Tier, ref registry.Ref, s *Slot) {
+	if s.Tick != set.clock {
+		set.age(t, ref, s, set.clock)
+	}
+}
+
+// Prefer touches a slot whose block was offered again, and raises its priority.
+func (set *Set) Prefer(t *Tier, ref registry.Ref, priority uint32) {
+	s := t.Slot(ref)
+	set.Touch(t, ref, s)
+	if priority > s.Priority {
+		s.Priority = priority
+		t.PutRecord(ref, t.Record(ref))
+		set.Settle(t, ref, s)
+	}
+}
+
+// age sets the tick at which a slot was last used. The record keeps a coarse copy for the
+// next agent.
+func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
+	if s.Tick>>recencyShift != tick>>recencyShift {
+		e, i := t.At(ref)
+		e.Records.SetRecency(i, uint32(tick>>recencyShift))
+	}
+	s.Tick = tick
+	if s.ordered {
+		t.order.Place(ref, s.Priority, tick)
+	}
+}
+
+// AgeDiskCopy gives the disk copy of a host block the tick of the host block, if that is
+// later.
+func (set *Set) AgeDiskCopy(host *Slot) {
+	ref := set.Registry.At(host.Entry).Slots[registry.Disk]
+	if ref == registry.NoRef {
+		return
+	}
+	if s := set.Disk.Slot(ref); host.Tick > s.Tick {
+		set.age(set.Disk, ref, s, host.Tick)
+	}
+}
+
+// Alloc takes a free slot, and evicts a block when no slot is free. It returns NoRef when
+// every slot is in use.
+func (set *Set) Alloc(t *Tier) registry.Ref {
+	if ref := t.popFree(); ref != registry.NoRef {
+		return ref
+	}
+	// Drop quarantines a victim whose generation word cannot be written: evict another.
+	for {
+		victim, ok := set.victim(t)
+		if !ok {
+			return registry.NoRef
+		}
+		set.countEviction(t)
+		set.Drop(t, victim, storage.StateFree)
+		if ref := t.popFree(); ref != registry.NoRef {
+			return ref
+		}
+	}
+}
+
+// AllocFor is Alloc for block b. It evicts no ancestor of b, because a lookup finds b only
+// behind its ancestors. When b's parent is in no tier AllocFor evicts nothing.
+func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
+	if b.Position == 0 || t.Free() > 0 {
+		return set.Alloc(t)
+	}
+	parent := b.ParentKey()
+	for id := set.Registry.Find(&parent); ; {
+		if id == registry.None || !set.Registry.At(id).Occupied() {
+			return registry.NoRef
+		}
+		e := set.Registry.At(id)
+		if ref := e.Slots[t.Level]; ref != registry.NoRef {
+			// Ancestors before this one stay too: children are evicted first.
+			set.Hold(t, ref)
+			defer set.Release(t, ref)
+			return set.Alloc(t)
+		}
+		if e.Parent == registry.None {
+			return set.Alloc(t)
+		}
+		id = e.Parent
+	}
+}
+
+// Obtainable returns how many slots Alloc could return in a row. A result below want is
+// exact, any other is a lower bound. Obtainable may look at every slot of the tier.
+func (set *Set) Obtainable(t *Tier, want int) int {
+	if n := t.Free() + t.order.Len(); n >= want {
+		return n
+	}
+	// Alloc can evict every block except those in use and their ancestors.
+	blocks, stays := 0, map[registry.ID]struct{}{}
+	t.Each(func(_ registry.Ref, s *Slot) {
+		if s.Entry == registry.None {
+			return
+		}
+		blocks++
+		if s.State == storage.StateSealed && !s.InUse() {
+			return
+		}
+		for id := s.Entry; id != registry.None; id = set.Registry.At(id).Parent {
+			if _, known := stays[id]; known || set.Registry.At(id).Slots[t.Level] == registry.NoRef {
+				return
+			}
+			stays[id] = struct{}{}
+		}
+	})
+	return t.Free() + blocks - len(stays)
+}
+
+// maxReprieves bounds how many blocks one eviction puts back into the order.
+const maxReprieves = 64
+
+// victim returns the slot to evict first. A disk block whose host copy was used later takes
+// over the tick of that copy and goes back into the order.
+func (set *Set) victim(t *Tier) (registry.Ref, bool) {
+	for range maxReprieves {
+		victim, ok := t.order.Victim()
+		if !ok || t.Level == registry.Host {
+			return victim, ok
+		}
+		s := t.Slot(victim)
+		host := set.Registry.At(s.Entry).Slots[registry.Host]
+		if host == registry.NoRef {
+			return victim, true
+		}
+		tick := set.Host.Slot(host).Tick
+		if tick <= s.Tick {
+			return victim, true
+		}
+		set.age(t, victim, s, tick)
+	}
+	return t.order.Victim()
+}
+
+func (set *Set) countEviction(t *Tier) {
+	if t.Level == registry.Host {
+		set.Counters.HostEvictions++
+	} else {
+		set.Counters.DiskEvictions++
+	}
+}

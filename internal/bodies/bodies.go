@@ -1,0 +1,219 @@
+package bodies
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Free is how many bytes of each body cost nothing. So small requests always get
+	// through, such as those that free other requests.
+	Free = 16 << 10
+	// SlowAfter is how long an upload must last before it counts as slow.
+	SlowAfter = time.Second
+)
+
+// Counters are added to.
+type Counters struct {
+	// Refused counts the bodies that found no room, Slow the uploads that were ended.
+	Refused, Slow *atomic.Uint64
+}
+
+// ErrBusy says that the bodies of other requests fill the memory.
+var ErrBusy = errors.New("the router has too many requests in progress")
+
+// ErrSlow says that a slow upload was ended because other requests needed the memory.
+var ErrSlow = errors.New("body: arrived too slowly while other requests needed the memory")
+
+// Budget bounds the bytes of request bodies. A client may use as many bytes as it leaves
+// free: half alone, a third beside one other client. When a client's share or the budget is
+// used up, the slowest upload loses its bytes to the next one. A Budget is safe for
+// concurrent use.
+type Budget struct {
+	counters Counters
+
+	mu            sync.Mutex
+	reading, kept byteLimit
+	// clients has the clients with bytes.
+	clients map[string]*client
+	// uploads are the incomplete bodies with charged bytes.
+	uploads map[*Body]struct{}
+}
+
+// byteLimit is a limit and the bytes in use.
+type byteLimit struct{ limit, used int64 }
+
+// client counts the bytes and bodies of one client.
+type client struct {
+	reading, kept int64
+	bodies        int
+}
+
+// New returns a Budget. reading bounds the bytes of bodies that are not decoded yet, kept
+// those of all bodies until Done.
+func New(reading, kept int64, counters Counters) *Budget {
+	return &Budget{
+		counters: counters,
+		reading:  byteLimit{limit: reading}, kept: byteLimit{limit: kept},
+		clients: make(map[string]*client), uploads: make(map[*Body]struct{}),
+	}
+}
+
+// fits reports whether a client that uses own bytes may use n more.
+func (l *byteLimit) fits(own, n int64) bool { return own+n <= l.limit-l.used-n }
+
+// Body charges a body to the budget as it is read. One goroutine reads it.
+type Body struct {
+	from      io.Reader
+	budget    *Budget
+	interrupt func()
+	name      string
+	begun     time.Time
+
+	// The budget's lock guards the rest. client is nil until the body is charged.
+	client *client
+	read   int64
+	// reading and kept are the charged bytes.
+	reading, kept int64
+	// slow is true after the body lost its bytes to another one.
+	slow bool
+}
+
+// Wrap returns the body of a client, charged to the budget. The caller must call Decoded and
+// then Done. interrupt ends a blocked read; it may be nil.
+func (b *Budget) Wrap(body io.Reader, client string, interrupt func()) *Body {
+	return &Body{from: body, budget: b, interrupt: interrupt, name: client, begun: time.Now()}
+}
+
+// Read implements io.Reader. The error is ErrBusy when the budget is used up, and ErrSlow
+// after the body lost its bytes.
+func (b *Body) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	b.budget.mu.Lock()
+	defer b.budget.mu.Unlock()
+	b.read += int64(n)
+	if err != nil {
+		delete(b.budget.uploads, b)
+	}
+	owed := b.read - Free - b.kept
+	switch {
+	case b.slow:
+		return 0, ErrSlow
+	case owed > 0 && !b.budget.chargeLocked(b, owed):
+		b.budget.counters.Refused.Add(1)
+		return 0, ErrBusy
+	case owed > 0 && err == nil:
+		b.budget.uploads[b] = struct{}{}
+	}
+	return n, err
+}
+
+// chargeLocked charges n more bytes to a body, in both budgets. When they do not fit, it ends
+// uploads that arrive more slowly than this one, the slowest first. It returns false when no
+// such upload is left.
+func (b *Budget) chargeLocked(body *Body, n int64) bool {
+	if body.client == nil {
+		if body.client = b.clients[body.name]; body.client == nil {
+			body.client = new(client)
+			b.clients[body.name] = body.client
+		}
+		body.client.bodies++
+	}
+	c := body.client
+	for !b.reading.fits(c.reading, n) || !b.kept.fits(c.kept, n) {
+		slowest := b.slowestLocked(body)
+		if slowest == nil {
+			return false
+		}
+		b.endUploadLocked(slowest)
+	}
+	b.addLocked(body, n, n)
+	return true
+}
+
+// addLocked adds to the charged bytes of a body, of its client and of the budget.
+func (b *Budget) addLocked(body *Body, reading, kept int64) {
+	body.reading, body.kept = body.reading+reading, body.kept+kept
+	body.client.reading, body.client.kept = body.client.reading+reading, body.client.kept+kept
+	b.reading.used, b.kept.used = b.reading.used+reading, b.kept.used+kept
+}
+
+// slowestLocked returns the slowest upload of body's client or of a client that uses more. It
+// returns nil when body is not faster. Uploads younger than SlowAfter do not count.
+func (b *Budget) slowestLocked(body *Body) *Body {
+	now := time.Now()
+	var slowest *Body
+	var least float64
+	for u := range b.uploads {
+		lasted := now.Sub(u.begun)
+		if u == body || lasted < SlowAfter || u.client != body.client && u.client.reading <= body.client.reading {
+			continue
+		}
+		if rate := float64(u.read) / lasted.Seconds(); slowest == nil || rate < least {
+			slowest, least = u, rate
+		}
+	}
+	if lasted := now.Sub(body.begun); slowest != nil && lasted >= SlowAfter && float64(body.read)/lasted.Seconds() <= least {
+		return nil
+	}
+	return slowest
+}
+
+// endUploadLocked ends an upload and releases its bytes. Its goroutine frees the memory soon.
+func (b *Budget) endUploadLocked(u *Body) {
+	b.counters.Slow.Add(1)
+	u.slow = true
+	delete(b.uploads, u)
+	b.addLocked(u, -u.reading, -u.kept)
+	if u.interrupt != nil {
+		u.interrupt()
+	}
+}
+
+// Decoded releases the bytes for reading. The bytes of the decoded request stay charged.
+func (b *Body) Decoded() {
+	b.budget.mu.Lock()
+	defer b.budget.mu.Unlock()
+	b.decodedLocked()
+}
+
+// decodedLocked is Decoded for a caller that has locked the budget.
+func (b *Body) decodedLocked() {
+	delete(b.budget.uploads, b)
+	if b.client != nil {
+		b.budget.addLocked(b, -b.reading, 0)
+	}
+}
+
+// Done releases all bytes of the body.
+func (b *Body) Done() {
+	b.budget.mu.Lock()
+	defer b.budget.mu.Unlock()
+	b.decodedLocked()
+	if b.client == nil {
+		return
+	}
+	b.budget.addLocked(b, 0, -b.kept)
+	if b.client.bodies--; b.client.bodies == 0 {
+		delete(b.budget.clients, b.name)
+	}
+	b.client = nil
+}
+
+// Usage is what bodies in progress take of a Budget.
+type Usage struct {
+	// Reading and Kept are bytes.
+	Reading, Kept int64
+	// Clients have bytes, Uploads are not complete.
+	Clients, Uploads int
+}
+
+// Usage returns the usage of the moment.
+func (b *Budget) Usage() Usage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Usage{Reading: b.reading.used, Kept: b.kept.used, Clients: len(b.clients), Uploads: len(b.uploads)}
+}

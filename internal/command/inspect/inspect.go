@@ -1,0 +1,138 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/control"
+)
+
+// Command shows the state of events at an agent or a router.
+type Command struct {
+	URL     string        `arg:"" name:"url" help:"Admin server of an agent, HTTP address of a router, or control socket of either, such as http://127.0.0.1:9400 or /run/blockyard/router-8090.sock."`
+	JSON    bool          `name:"json" help:"Print the answers as one JSON object."`
+	Timeout time.Duration `default:"10s" help:"How long to wait for the answers."`
+
+	client *http.Client
+	base   string
+}
+
+// Help implements kong's HelpProvider.
+func (Command) Help() string {
+	return `Of an agent: publisher, health, last event and digest of each owner; gaps found, repaired and lost; dropped blocks by reason; clients of the HTTP stream. Of a router: cursor and health of each publisher, workers with their load, agents that it follows over HTTP, counters of its other sources.`
+}
+
+// maxInspected bounds one answer in bytes.
+const maxInspected = 64 << 20
+
+// errAbsent says that a server has no such path.
+var errAbsent = errors.New("not found")
+
+// Validate implements kong's interface; its errors are errors of usage.
+func (c *Command) Validate() error {
+	if c.Timeout <= 0 {
+		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
+	}
+	var err error
+	if strings.HasPrefix(c.URL, "/") || strings.HasPrefix(c.URL, "unix:") {
+		c.client, c.base, err = control.Client(c.URL)
+		return err
+	}
+	if !strings.Contains(c.URL, "://") {
+		c.URL = "http://" + c.URL
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("url %q: want http://host:port, or the path of a socket", c.URL)
+	}
+	c.URL = strings.TrimRight(c.URL, "/")
+	c.client, c.base, err = control.Client(c.URL)
+	return err
+}
+
+// Run asks the server and prints its answers.
+func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	seen := make(map[string]json.RawMessage)
+	agent, err := c.take(ctx, seen, "stats", "/v1/stats")
+	if err != nil {
+		return err
+	}
+	paths := [][2]string{{"feeds", "/v1/feeds"}, {"workers", "/v1/workers"}, {"agents", "/v1/agents"}, {"sources", "/v1/sources"}}
+	if agent {
+		paths = [][2]string{{"http", "/v1/events/feeds"}}
+	}
+	for i, p := range paths {
+		found, err := c.take(ctx, seen, p[0], p[1])
+		if err != nil {
+			return err
+		}
+		if !found && !agent && i == 0 {
+			return fmt.Errorf("%s: neither an agent nor a router", c.URL)
+		}
+	}
+	if c.JSON {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(seen)
+	}
+	show := showRouter
+	if agent {
+		show = showAgent
+	}
+	text, err := show(c.URL, seen)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.URL, err)
+	}
+	_, err = io.WriteString(stdout, text)
+	return err
+}
+
+// take reads one path into seen; false when the server does not have it.
+func (c *Command) take(ctx context.Context, seen map[string]json.RawMessage, name, path string) (bool, error) {
+	body, err := c.get(ctx, path)
+	if errors.Is(err, errAbsent) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	seen[name] = body
+	return true, nil
+}
+
+func (c *Command) get(ctx context.Context, path string) (json.RawMessage, error) {
+	target := c.URL + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxInspected+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", target, err)
+	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed:
+		return nil, fmt.Errorf("%s: %w", target, errAbsent)
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s: status %d: %.200s", target, resp.StatusCode, printable(strings.TrimSpace(string(body))))
+	case len(body) > maxInspected:
+		return nil, fmt.Errorf("%s: more than %d bytes", target, maxInspected)
+	case !json.Valid(body):
+		return nil, fmt.Errorf("%s: the answer is not JSON", target)
+	}
+	return body, nil
+}

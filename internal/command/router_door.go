@@ -1,0 +1,250 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/internal/resource"
+	"github.com/blockyard-ai/blockyard/internal/servertls"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api/indexer"
+	"github.com/blockyard-ai/blockyard/router/frontend"
+	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
+	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
+	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
+	"github.com/blockyard-ai/blockyard/router/workers"
+)
+
+// doorFlags are the flags of "blockyard router" for its front door, where clients of the
+// OpenAI API come in.
+type doorFlags struct {
+	APIKeys     string        `group:"Front door" name:"api-keys" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_API_KEYS" help:"File with the API keys of clients, one JSON object a line. Default: no keys are asked for."`
+	Pass        []string      `group:"Front door" name:"pass" placeholder:"PATH" env:"BLOCKYARD_ROUTER_PASS" help:"Path that is forwarded besides the OpenAI routes, such as /v1/rerank. Repeat the flag for each path."`
+	RequestTime time.Duration `group:"Front door" name:"request-timeout" default:"0s" env:"BLOCKYARD_ROUTER_REQUEST_TIMEOUT" help:"Longest time of a request, from its arrival to the end of its answer; 0 is no limit."`
+	MaxRequests int           `group:"Front door" name:"max-requests" default:"16384" env:"BLOCKYARD_ROUTER_MAX_REQUESTS" help:"Requests in progress, at most; more are refused with status 503."`
+	MaxRunning  int           `group:"Front door" name:"max-running" default:"0" env:"BLOCKYARD_ROUTER_MAX_RUNNING" help:"Requests of a model at workers, at most; more wait with fair shares of tenants. 0 is no limit: the router's queue decides."`
+	MaxWaiting  int           `group:"Front door" name:"max-waiting" default:"8192" env:"BLOCKYARD_ROUTER_MAX_WAITING" help:"Requests of a model that wait because of --max-running, at most; a quarter of them of one tenant."`
+	MaxWait     time.Duration `group:"Front door" name:"max-wait" default:"10m" env:"BLOCKYARD_ROUTER_MAX_WAIT" help:"Longest time that a request waits because of --max-running."`
+	MaxClient   int           `group:"Front door" name:"max-client-requests" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_REQUESTS" help:"Requests in progress of one client address, at most; more are refused with status 429. 0 is no limit."`
+	MaxConns    int           `group:"Front door" name:"max-connections" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of clients, at most. A new one closes the one that has been idle longest. 0 is no limit."`
+	ClientConns int           `group:"Front door" name:"max-client-connections" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one client address, at most. 0 is no limit."`
+	RenderURL   string        `group:"Front door" name:"render-url" placeholder:"URL" env:"BLOCKYARD_ROUTER_RENDER_URL" help:"Render server that turns prompts into tokens: vllm launch render MODEL. Without it the workers are asked."`
+	ExtProc     string        `group:"Front door" name:"ext-proc" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_EXT_PROC" help:"Listen for Envoy's external processing (gRPC): Envoy and gateways of the Gateway API forward requests to the workers that this router chooses."`
+	AccessLog   bool          `group:"Front door" name:"access-log" env:"BLOCKYARD_ROUTER_ACCESS_LOG" help:"Log one line for each request."`
+}
+
+// tlsFlags are the certificates of the clients' listener and of --http.
+type tlsFlags struct {
+	Cert         string `group:"Front door" name:"tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CERT" help:"PEM certificate of the clients' listener. Default: no TLS."`
+	Key          string `group:"Front door" name:"tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_KEY" help:"PEM key of --tls-cert."`
+	ClientCA     string `group:"Front door" name:"tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CLIENT_CA" help:"PEM certificates of the authorities of clients. With it, clients need a certificate."`
+	HTTPCert     string `group:"Start and server" name:"http-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CERT" help:"PEM certificate of --http. Default: no TLS."`
+	HTTPKey      string `group:"Start and server" name:"http-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_KEY" help:"PEM key of --http-tls-cert."`
+	HTTPClientCA string `group:"Start and server" name:"http-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CLIENT_CA" help:"PEM certificates of the authorities of the callers of --http. With it, callers need a certificate."`
+}
+
+// clients returns the files of the clients' listener, http those of --http.
+func (f *tlsFlags) clients() servertls.Files {
+	return servertls.Files{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}
+}
+
+func (f *tlsFlags) http() servertls.Files {
+	return servertls.Files{Cert: f.HTTPCert, Key: f.HTTPKey, ClientCA: f.HTTPClientCA}
+}
+
+// listen listens with the certificates of files. limited bounds the connections below TLS.
+func listen(ctx context.Context, address string, files servertls.Files, limited func(net.Listener) net.Listener, log *zap.Logger) (net.Listener, error) {
+	plain, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	plain = limited(plain)
+	l, err := files.Listen(plain, log)
+	if err != nil {
+		return nil, errors.Join(err, plain.Close())
+	}
+	return l, nil
+}
+
+// openDoor is the front door with what it owns.
+type openDoor struct {
+	*frontend.Door
+	prompts *tokens.Source
+	clients net.Listener // nil for a door that only gateways use
+	// picker serves gateways on gateways; nil without --ext-proc.
+	picker   *extproc.Server
+	gateways net.Listener
+}
+
+// connections returns the listener of clients with the limits of connections.
+func (f *doorFlags) connections(m *router.DoorMetrics) func(net.Listener) net.Listener {
+	return func(l net.Listener) net.Listener {
+		return connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns}, connlimit.Events{
+			Changed: m.Connections,
+			Evicted: func() { m.ConnectionClosed("idle") }, Refused: func() { m.ConnectionClosed("refused") },
+		})
+	}
+}
+
+// unlimited returns l.
+func unlimited(l net.Listener) net.Listener { return l }
+
+// openDoor listens for clients and gateways; nil when the door stays closed.
+func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Directory, log *zap.Logger) (*openDoor, error) {
+	address, open := c.settings.doorAddress(c.serverFlags.given())
+	if !open && c.ExtProc == "" {
+		return nil, nil
+	}
+	var keys *tenant.Keys
+	if c.APIKeys != "" {
+		var err error
+		if keys, err = tenant.Open(c.APIKeys, log.Named("door")); err != nil {
+			return nil, fmt.Errorf("--api-keys: %w", err)
+		}
+	}
+	render := tokens.Server{}
+	if c.RenderURL != "" {
+		base, err := workers.CleanURL(c.RenderURL)
+		if err != nil {
+			return nil, fmt.Errorf("--render-url: %w", err)
+		}
+		render = tokens.Server{URL: base, Render: true}
+	}
+	prompts := tokens.New(tokens.Options{Servers: tokenizers{d}, Render: render})
+	door, err := frontend.New(frontend.Options{
+		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
+		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
+		OverloadStatus: int(c.settings.HTTPOverloadStatus), AccessLog: c.AccessLog, Log: log.Named("door"),
+	})
+	if err != nil {
+		prompts.Close()
+		return nil, err
+	}
+	o := &openDoor{Door: door, prompts: prompts}
+	if !open {
+		address = ""
+	}
+	if err := o.listen(ctx, address, c, d, r.Metrics().Door, log); err != nil {
+		prompts.Close()
+		return nil, err
+	}
+	router.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
+	router.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
+	return o, nil
+}
+
+// listen opens the listeners for clients and for gateways. An empty address is none.
+func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *router.DoorMetrics, log *zap.Logger) (err error) {
+	if c.ExtProc != "" {
+		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, Log: log.Named("ext-proc")}); err != nil {
+			return err
+		}
+		if o.gateways, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.ExtProc); err != nil {
+			return fmt.Errorf("--ext-proc: %w", err)
+		}
+	}
+	if clients != "" {
+		if o.clients, err = listen(ctx, clients, c.tlsFlags.clients(), c.connections(m), log.Named("door")); err != nil {
+			return errors.Join(fmt.Errorf("clients' listener (--http-port, --tls-cert): %w", err), closeAll(o.gateways))
+		}
+	}
+	return nil
+}
+
+// serve answers clients and gateways until ctx ends.
+func (o *openDoor) serve(ctx context.Context) error {
+	defer o.prompts.Close()
+	go resource.Trim(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	if o.clients != nil {
+		g.Go(func() error { return o.Serve(ctx, o.clients) })
+	}
+	if o.picker != nil {
+		g.Go(func() error { return o.picker.Serve(ctx, o.gateways) })
+	}
+	return g.Wait()
+}
+
+// addresses adds the listeners to the line that says the router is ready.
+func (o *openDoor) addresses(ready map[string]any) {
+	if o.clients != nil {
+		ready["door"] = o.clients.Addr().String()
+	}
+	if o.gateways != nil {
+		ready["ext_proc"] = o.gateways.Addr().String()
+	}
+}
+
+// tokenizers shows the servers of a directory to package tokens.
+type tokenizers struct{ directory *workers.Directory }
+
+// Tokenizers implements tokens.Servers.
+func (t tokenizers) Tokenizers(model string) []tokens.Server {
+	ready := t.directory.Tokenizers(model)
+	all := make([]tokens.Server, len(ready))
+	for i, w := range ready {
+		h := make(http.Header)
+		w.Authorize(h)
+		all[i] = tokens.Server{URL: w.URL, Render: w.Facts.Render, Authorization: h.Get("Authorization")}
+	}
+	return all
+}
+
+// serviceFlags are the flags of "blockyard router" for listeners in the shapes of Dynamo's
+// services.
+type serviceFlags struct {
+	ServiceHost string `group:"Start and server" name:"service-host" default:"127.0.0.1" placeholder:"HOST" env:"BLOCKYARD_ROUTER_SERVICE_HOST" help:"Address of --indexer-port. Its clients may add workers, so give a private one."`
+	IndexerPort uint16 `group:"Start and server" name:"indexer-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_INDEXER_PORT" help:"Port with the HTTP interface of Dynamo's standalone indexer, which has 8090; 0 is off."`
+}
+
+// serviceDrain is how long requests to a service may continue after the end.
+const serviceDrain = 2 * time.Second
+
+// openServices serves the services in g until ctx ends.
+func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, log *zap.Logger) error {
+	if c.IndexerPort == 0 {
+		return nil
+	}
+	o := indexer.Options{Router: r, Log: log.Named("indexer")}
+	if s.engines != nil {
+		o.Follower = s.engines
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(c.IndexerPort))))
+	if err != nil {
+		return fmt.Errorf("--indexer-port: %w", err)
+	}
+	log.Info("the indexer's interface is open", zap.Stringer("address", listener.Addr()))
+	serveService(ctx, g, listener, indexer.New(o).Handler(), log)
+	return nil
+}
+
+// serveService serves h on a listener in g until ctx ends.
+func serveService(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler, log *zap.Logger) {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, ErrorLog: zap.NewStdLog(log)}
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve http on %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), serviceDrain)
+		defer cancel()
+		if err := server.Shutdown(drain); err != nil {
+			return server.Close()
+		}
+		return nil
+	})
+}

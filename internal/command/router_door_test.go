@@ -1,0 +1,118 @@
+package command
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/source/registry"
+	"github.com/blockyard-ai/blockyard/router/workers"
+)
+
+// doorParts returns the router and the directory of servers that the front door of c needs.
+func doorParts(t *testing.T, c *Router) (*router.Router, *workers.Directory) {
+	t.Helper()
+	joined, err := registry.New(registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = joined.Close() })
+	r, err := router.New(c.options(zap.NewNop()), joined)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers, err := c.directory(r, &routerSources{Source: joined}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, servers
+}
+
+// The flags open a front door that forwards to the named server, and closes with the
+// router.
+func TestOpenDoor(t *testing.T) {
+	withoutSettings(t)
+	c := settle(t, "--http-port=0", "--http-host=127.0.0.1", "--worker="+plainServer(t, new(atomic.Bool)))
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	r, servers := doorParts(t, c)
+	door, err := c.openDoor(ctx, r, servers, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 3)
+	go func() { ended <- r.Run(ctx) }()
+	go func() { ended <- servers.Run(ctx) }()
+	go func() { ended <- door.serve(ctx) }()
+	const body = `{"prompt":[1,2,3]}`
+	ask := func() (int, string) {
+		resp, err := http.Post("http://"+door.clients.Addr().String()+"/v1/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close() //nolint:errcheck // read to its end
+		got, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(got)
+	}
+	status, got := ask()
+	for began := time.Now(); status == http.StatusServiceUnavailable && time.Since(began) < 10*time.Second; status, got = ask() {
+		<-time.After(10 * time.Millisecond)
+	}
+	if status != http.StatusOK || got != body {
+		t.Errorf("status %d, %s", status, got)
+	}
+	scraped := httptest.NewRecorder()
+	r.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, want := range []string{"blockyard_frontend_workers_ready 1", "blockyard_frontend_prompts_given_total"} {
+		if !strings.Contains(scraped.Body.String(), want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	end()
+	for range 3 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Without a port and without servers the door stays closed.
+func TestDoorStaysClosed(t *testing.T) {
+	withoutSettings(t)
+	c := settle(t)
+	if door, err := c.openDoor(t.Context(), nil, nil, zap.NewNop()); door != nil || err != nil {
+		t.Errorf("door %v, error %v", door, err)
+	}
+}
+
+// --ext-proc alone opens the listener for gateways, and none for clients.
+func TestExtProc(t *testing.T) {
+	withoutSettings(t)
+	c := settle(t, "--ext-proc=127.0.0.1:0")
+	ctx, end := context.WithCancel(t.Context())
+	r, servers := doorParts(t, c)
+	door, err := c.openDoor(ctx, r, servers, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := make(map[string]any)
+	door.addresses(ready)
+	if _, clients := ready["door"]; clients || ready["ext_proc"] == nil {
+		t.Errorf("ready line %v, want ext_proc alone", ready)
+	}
+	end()
+	if err := door.serve(ctx); err != nil {
+		t.Error(err)
+	}
+}

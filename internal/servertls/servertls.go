@@ -1,0 +1,75 @@
+package servertls
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/reload"
+)
+
+// Files name PEM files. The zero Files mean no TLS.
+type Files struct {
+	// Cert has the server's certificate and those between it and its authority, Key the key.
+	Cert, Key string
+	// ClientCA has the authorities of the clients' certificates. Empty asks clients for none.
+	ClientCA string
+}
+
+// Validate reports files that do not go together.
+func (f Files) Validate() error {
+	switch {
+	case (f.Cert == "") != (f.Key == ""):
+		return errors.New("tls-cert and tls-key: want both or none")
+	case f.ClientCA != "" && f.Cert == "":
+		return errors.New("tls-client-ca: needs tls-cert and tls-key")
+	}
+	return nil
+}
+
+// Listen returns a listener whose connections speak TLS: l itself for the zero Files. The
+// caller closes l after an error.
+func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
+	if err := f.Validate(); err != nil || f.Cert == "" {
+		return l, err
+	}
+	paths := []string{f.Cert, f.Key}
+	if f.ClientCA != "" {
+		paths = append(paths, f.ClientCA)
+	}
+	current, err := reload.Open(paths, f.parse, func(err error) {
+		log.Error("TLS files are not applied; the certificate of before stays", zap.Error(err))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tls.NewListener(l, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// The protocols stand here too, because net/http looks at them before a handshake.
+		NextProtos:         protocols,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return current.Get(), nil },
+	}), nil
+}
+
+// protocols are offered to clients, the preferred one first.
+var protocols = []string{"h2", "http/1.1"}
+
+// parse makes the configuration from the contents of the files.
+func (f Files) parse(contents [][]byte) (*tls.Config, error) {
+	pair, err := tls.X509KeyPair(contents[0], contents[1])
+	if err != nil {
+		return nil, fmt.Errorf("tls-cert %s, tls-key %s: %w", f.Cert, f.Key, err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{pair}}
+	if f.ClientCA != "" {
+		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !c.ClientCAs.AppendCertsFromPEM(contents[2]) {
+			return nil, fmt.Errorf("tls-client-ca %s: no certificate in PEM", f.ClientCA)
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,1 @@
+"""The front door before real vLLM servers and the official OpenAI client."""

@@ -1,0 +1,26 @@
+"""All cases, in the order in which they run. Cases that share servers stand together."""
+
+from __future__ import annotations
+
+from front.bed import Case
+from front.cases_agent import with_agent
+from front.cases_cache import adapters_and_salts, plain_and_approximate, render, second_turn
+from front.cases_client import openai_client
+from front.cases_hostile import hostile
+from front.cases_life import client_leaves, drain, worker_killed
+
+CASES: tuple[Case, ...] = (
+    # Servers with events and adapters.
+    openai_client,
+    second_turn,
+    adapters_and_salts,
+    client_leaves,
+    drain,
+    hostile,
+    worker_killed,
+    # Servers that render prompts and publish no events.
+    plain_and_approximate,
+    render,
+    # Servers with the connector and an agent.
+    with_agent,
+)

@@ -1,0 +1,138 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+)
+
+// contender is one way from clients to stubs.
+type contender struct {
+	name string
+	// exact is true when the router should follow the stubs' events.
+	exact, peer bool
+	// noIDs is true for a router that refuses prompts of token ids. It gets text alone.
+	noIDs bool
+	// command returns the router's command; nil without a router. It serves clients on the
+	// first port and metrics on the second one.
+	command func(o *Options, stubs []Ready, port, metrics int) []string
+	// counter names the metric that counts prompts by where their tokens come from. A label of
+	// good says that the tokens are exact.
+	counter string
+	good    []string
+}
+
+// contenders are all ways, in the order of the table.
+var contenders = []contender{
+	{name: "none"},
+	{name: "blockyard", exact: true, command: blockyard(), counter: "blockyard_frontend_prompts_total", good: []string{`tokens="exact"`}},
+	{name: "blockyard-approximate", command: blockyard("--no-router-kv-events")},
+	{name: "vllm-router-kv_aware", peer: true, exact: true, command: vllmRouter("kv_aware"), counter: "kv_routing_inputs_total", good: []string{`result="render"`, `result="token_ids"`}},
+	{name: "vllm-router-cache_aware", peer: true, command: vllmRouter("cache_aware")},
+	{name: "smg-cache_aware", peer: true, noIDs: true, command: smg},
+}
+
+func names() (all []string) {
+	for i := range contenders {
+		all = append(all, contenders[i].name)
+	}
+	return all
+}
+
+type commander = func(o *Options, stubs []Ready, port, metrics int) []string
+
+func blockyard(flags ...string) commander {
+	return func(o *Options, stubs []Ready, port, metrics int) []string {
+		c := []string{o.Product, "router", "--http-host=127.0.0.1", "--http-port=" + strconv.Itoa(port), "--http=" + local(metrics), "--control=127.0.0.1:0"}
+		for _, s := range stubs {
+			c = append(c, "--worker=http://"+s.HTTP)
+		}
+		return append(c, flags...)
+	}
+}
+
+func vllmRouter(policy string) commander {
+	return func(o *Options, stubs []Ready, port, metrics int) []string {
+		c := []string{
+			filepath.Join(o.PeerBin, "vllm-router"), "--host=127.0.0.1", "--port=" + strconv.Itoa(port), "--policy=" + policy,
+			"--prometheus-port=" + strconv.Itoa(metrics), "--worker-startup-check-interval=1", "--log-level=warning",
+		}
+		if policy == "kv_aware" {
+			c = append(c, "--kv-event-block-size="+strconv.Itoa(blockSize), "--kv-event-model="+model)
+			for _, s := range stubs {
+				c = append(c, "--kv-event-source", "http://"+s.HTTP+"="+s.Events, "--kv-event-replay-source", "http://"+s.HTTP+"="+s.Replay)
+			}
+		}
+		return append(append(c, "--worker-urls"), urls(stubs)...)
+	}
+}
+
+func smg(o *Options, stubs []Ready, port, metrics int) []string {
+	return append([]string{
+		filepath.Join(o.PeerBin, "smg"), "launch", "--host=127.0.0.1", "--port=" + strconv.Itoa(port), "--policy=cache_aware",
+		"--prometheus-port=" + strconv.Itoa(metrics), "--worker-startup-check-interval=1", "--log-level=warn",
+		"--disable-tokenizer-autoload", "--worker-urls",
+	}, urls(stubs)...)
+}
+
+func urls(stubs []Ready) (all []string) {
+	for _, s := range stubs {
+		all = append(all, "http://"+s.HTTP)
+	}
+	return all
+}
+
+func local(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+// freePorts returns two ports that nobody listens at.
+func freePorts() (ports [2]int, err error) {
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return ports, err
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
+
+// routed returns the share of prompts that a router counted under good, and its counters in
+// words. Without prompts the share is 0.
+func (c *contender) routed(ctx context.Context, metrics cluster.Endpoint) (share float64, words string, err error) {
+	var all, good float64
+	var seen []string
+	err = metrics.Do(ctx, cluster.Request{Method: "GET", Path: "/metrics"}, func(r io.Reader) error {
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			name, rest, labelled := strings.Cut(lines.Text(), "{")
+			labels, value, closed := strings.Cut(rest, "} ")
+			if !labelled || !closed || !strings.HasSuffix(name, c.counter) {
+				continue
+			}
+			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			all += n
+			if slices.ContainsFunc(c.good, func(label string) bool { return strings.Contains(labels, label) }) {
+				good += n
+			}
+			seen = append(seen, fmt.Sprintf("%s %g", labels, n))
+		}
+		return lines.Err()
+	})
+	if all > 0 {
+		share = good / all
+	}
+	return share, strings.Join(seen, ", "), err
+}

@@ -1,0 +1,74 @@
+package front
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+)
+
+// stamp is the times that a stub writes into a chunk, by cluster.Now.
+type stamp struct{ arrived, sent int64 }
+
+// String returns the stamp as the text of a chunk.
+func (s stamp) String() string { return fmt.Sprintf("@%d,%d;", s.arrived, s.sent) }
+
+// parseStamp returns the stamp of an event; ok is false without one.
+func parseStamp(event []byte) (s stamp, ok bool) {
+	_, rest, found := bytes.Cut(event, []byte("@"))
+	arrived, rest, found2 := bytes.Cut(rest, []byte(","))
+	sent, _, found3 := bytes.Cut(rest, []byte(";"))
+	if !found || !found2 || !found3 {
+		return s, false
+	}
+	var err, err2 error
+	s.arrived, err = strconv.ParseInt(string(arrived), 10, 64)
+	s.sent, err2 = strconv.ParseInt(string(sent), 10, 64)
+	return s, err == nil && err2 == nil
+}
+
+// stream is one answer while it is read.
+type stream struct {
+	began int64 // when the request was sent
+	rest  []byte
+	// first is what was added to the first byte, chunks what was added to each chunk after
+	// it, in nanoseconds.
+	first  int64
+	chunks []int64
+	// events counts the chunks with a stamp. done is true after the end mark, failed after an
+	// error.
+	events       int
+	done, failed bool
+}
+
+// add takes what was read at a time.
+func (s *stream) add(piece []byte, now int64) {
+	s.rest = append(s.rest, piece...)
+	for {
+		event, rest, whole := bytes.Cut(s.rest, []byte("\n\n"))
+		if !whole {
+			return
+		}
+		s.event(event, now)
+		s.rest = rest
+	}
+}
+
+func (s *stream) event(event []byte, now int64) {
+	t, ok := parseStamp(event)
+	switch {
+	case bytes.Contains(event, []byte(`"error"`)):
+		s.failed = true
+	case bytes.HasSuffix(event, []byte("[DONE]")):
+		s.done = true
+	case !ok:
+	case s.events == 0:
+		s.events++
+		s.first = (now - s.began) - (t.sent - t.arrived)
+	default:
+		s.events++
+		s.chunks = append(s.chunks, now-t.sent)
+	}
+}
+
+// whole reports whether the answer had every chunk and its end.
+func (s *stream) whole() bool { return s.done && !s.failed && s.events == chunks }

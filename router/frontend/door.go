@@ -1,0 +1,99 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/bodies"
+	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+)
+
+// Door serves clients of the OpenAI API. Make one with New. Its methods may be called from
+// any goroutine.
+type Door struct {
+	options   Options
+	log       *zap.Logger
+	transport http.RoundTripper
+	metrics   *router.DoorMetrics
+	deaths    *deaths
+	expected  *expected
+	pinned    *pinned
+	// running holds a token for each request in progress.
+	running chan struct{}
+	bodies  *bodies.Budget
+	// tenants and clients count the requests in progress.
+	tenants, clients admission.Counter
+	// queues are nil without a limit of requests at workers.
+	queues *admission.Models
+}
+
+// New returns a Door. The error names the option that is missing or out of range.
+func New(o Options) (*Door, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("frontend: %w", err)
+	}
+	o = o.withDefaults()
+	var queues *admission.Models
+	if o.Admission.Running > 0 {
+		var err error
+		if queues, err = admission.NewModels(o.Admission); err != nil {
+			return nil, fmt.Errorf("frontend: %w", err)
+		}
+	}
+	return &Door{
+		bodies: bodies.New(maxReading, o.MaxBodies, o.Router.Metrics().Door.Bodies()), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
+		deaths: newDeaths(), expected: newExpected(), pinned: newPinned(),
+		running: make(chan struct{}, o.MaxRequests),
+	}, nil
+}
+
+const (
+	// maxReading bounds the bytes of bodies that are being read.
+	maxReading = 512 << 20
+	// maxHeader bounds the headers of a request.
+	maxHeader = 64 << 10
+	// headTimeout bounds the time for headers, bodyTimeout for headers and body, and
+	// keepAlive the time between the requests of a connection.
+	headTimeout = 5 * time.Second
+	bodyTimeout = time.Minute
+	keepAlive   = 2 * time.Minute
+	// drainTimeout is how long requests may go on after the end of ctx.
+	drainTimeout = 30 * time.Second
+)
+
+// Serve answers clients on l until ctx ends. Then it lets requests finish, for at most 30
+// seconds, and closes l. The error is nil when ctx ended it.
+func (d *Door) Serve(ctx context.Context, l net.Listener) error {
+	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	server := &http.Server{
+		Handler: d.Handler(), ReadHeaderTimeout: headTimeout, ReadTimeout: bodyTimeout, IdleTimeout: keepAlive,
+		MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(d.log), ConnState: connlimit.State,
+		BaseContext: func(net.Listener) context.Context { return serving },
+	}
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		late := time.AfterFunc(drainTimeout, func() { end(errStopping) })
+		defer late.Stop()
+		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout+time.Second)
+		defer cancel()
+		if err := server.Shutdown(draining); err != nil {
+			drained <- server.Close()
+			return
+		}
+		drained <- nil
+	})
+	err := server.Serve(l)
+	if stop() || !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve clients on %s: %w", l.Addr(), err)
+	}
+	return <-drained
+}

@@ -1,0 +1,174 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/frontend/openai"
+	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
+	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
+	"github.com/blockyard-ai/blockyard/router/workers"
+)
+
+// request is one request of a client, from its body to the last byte of the answer.
+type request struct {
+	http  *http.Request
+	out   http.ResponseWriter
+	id    string
+	route openai.Route
+	// caller is the holder of the request's key, tenant is its tenant.
+	caller *tenant.Client
+	tenant string
+	began  time.Time
+
+	// client is the body of the client, body what the worker gets. parsed is what routing
+	// read of the client's body.
+	client, body []byte
+	parsed       *openai.Request
+	// edits are edits of the body that the caller's key asks for.
+	edits []openai.Edit
+	// addedUsage is true when the door, and not the client, asked for the usage event.
+	addedUsage bool
+	served     workers.Served
+	prompt     tokens.Prompt
+	// tokens are those of prompt, or stand-ins when they are unknown.
+	tokens []uint32
+	// expected is the expected number of output tokens, 0 when unknown.
+	expected int
+
+	// pinned is the only worker that may serve the request; nil for any.
+	pinned *kv.Worker
+	// through is the gateway that forwards the request; nil when the door does.
+	through        *Through
+	priorityJump   float64
+	strictPriority uint32
+
+	record record
+}
+
+// attempts is how many workers a request is sent to at most.
+const attempts = 2
+
+// run sends a request to workers until one has answered. Every error is answered here.
+func (d *Door) run(ctx context.Context, q *request) {
+	var failed []kv.WorkerID
+	for attempt := 1; ; attempt++ {
+		b, err := d.bookFor(ctx, q, failed, attempt)
+		if err != nil {
+			d.refuse(q, d.bookingError(ctx, err))
+			return
+		}
+		result := d.try(ctx, q, b)
+		if result.err == nil || result.committed {
+			return
+		}
+		if attempt == 1 && d.moved(q, &result) {
+			continue
+		}
+		// A gateway has its own retries.
+		if fatal := d.died(q, b, &result); fatal || attempt == attempts || !result.retry || ctx.Err() != nil || q.through != nil {
+			d.refuse(q, result.refusal(ctx, fatal))
+			return
+		}
+		failed = append(failed, b.match.Worker.ID)
+		d.metrics.Retried(result.reason)
+		d.log.Info("request is sent to another worker", zap.String("request", q.id), zap.String("worker", b.worker.URL), zap.Error(result.err))
+	}
+}
+
+// try sends the request to the worker of a booking and frees the booking.
+func (d *Door) try(ctx context.Context, q *request, b *booking) (result outcome) {
+	defer b.free()
+	id := b.match.Worker.ID
+	d.options.Workers.Begin(id)
+	defer func() { d.options.Workers.Done(id, result.worker()) }()
+	q.sent(d, b)
+	resp, err := d.send(ctx, q, b)
+	if err != nil {
+		return failedToSend(ctx, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // the answer has been read, or its rest does not matter
+	a := &answer{door: d, request: q, booking: b, from: resp, control: http.NewResponseController(q.out)}
+	result = a.relay()
+	if cause := context.Cause(ctx); cause != nil && result.err != nil {
+		// The end of ctx broke the answer off, and not the worker.
+		result.err, result.reason = cause, endReason(cause)
+	}
+	return result
+}
+
+// died records the death of a worker and reports whether the request was at two deaths.
+func (d *Door) died(q *request, b *booking, result *outcome) (fatal bool) {
+	if result.reason != reasonDied {
+		return false
+	}
+	n := d.deaths.add(fingerprintOf(q.http.URL.Path, q.client), b.match.Worker, time.Now())
+	d.log.Warn("worker ended a request without an answer", zap.String("request", q.id), zap.String("worker", b.worker.URL),
+		zap.Int("deaths", n), zap.Error(result.err))
+	return n >= fatalDeaths
+}
+
+// Reasons of failed attempts, as metrics have them.
+const (
+	reasonConnect = "connect"  // no connection
+	reasonDied    = "died"     // the connection ended without an answer
+	reasonStatus  = "status"   // the worker answered 5xx
+	reasonBad     = "answer"   // the answer makes no sense
+	reasonClient  = "client"   // the client has gone
+	reasonTimeout = "deadline" // the request's time is over
+)
+
+// outcome is how an attempt at a worker ended.
+type outcome struct {
+	// committed is true when bytes of the answer have gone to the client.
+	committed bool
+	// err is nil after a whole answer.
+	err    error
+	reason string
+	// retry is true when another worker may do better.
+	retry bool
+	// status and body are the worker's own error, 0 without one.
+	status int
+	header http.Header
+	body   []byte
+}
+
+// worker returns what the attempt says about the worker.
+func (o *outcome) worker() workers.Outcome {
+	switch o.reason {
+	case "":
+		return workers.OutcomeOK
+	case reasonClient, reasonTimeout:
+		return workers.OutcomeClient
+	case reasonStatus:
+		if o.status < http.StatusInternalServerError {
+			return workers.OutcomeClient
+		}
+	}
+	return workers.OutcomeFailed
+}
+
+// failedToSend returns the outcome of a request that got no headers.
+func failedToSend(ctx context.Context, err error) outcome {
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil:
+		return outcome{err: cause, reason: endReason(cause)}
+	case isDial(err):
+		return outcome{err: err, reason: reasonConnect, retry: true}
+	}
+	return outcome{err: err, reason: reasonDied, retry: true}
+}
+
+// endReason tells why a request's context has ended.
+func endReason(cause error) string {
+	if errors.Is(cause, errDeadline) {
+		return reasonTimeout
+	}
+	return reasonClient
+}

@@ -1,0 +1,190 @@
+package frontend_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/blockyard-ai/blockyard/router/frontend"
+	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+)
+
+// holds answers when it is told to. It counts the requests that it has.
+type holds struct {
+	running, most, all atomic.Int32
+	end                chan struct{}
+}
+
+func (h *holds) answer(w http.ResponseWriter, r *http.Request) {
+	h.all.Add(1)
+	n := h.running.Add(1)
+	for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+	}
+	<-h.end
+	h.running.Add(-1)
+	answers(200, `{}`)(w, r)
+}
+
+// background sends a request with a key and sends the status of its answer.
+func (b *bench) background(key string) <-chan int {
+	status := make(chan int, 1)
+	go func() {
+		resp, _ := b.post("/v1/completions", `{"prompt":[1]}`, bearer(key)...)
+		status <- resp.StatusCode
+	}()
+	return status
+}
+
+func await(t *testing.T, n *atomic.Int32, want int32) {
+	t.Helper()
+	for n.Load() < want {
+		if t.Context().Err() != nil {
+			t.Fatal("the test is over")
+		}
+		runtime.Gosched()
+	}
+}
+
+// At most as many requests are at workers as may be. The queue of a tenant is full before
+// that of others, and the answer says when to try again.
+func TestAdmission(t *testing.T) {
+	h := &holds{end: make(chan struct{})}
+	b := newBench(t, frontend.Options{
+		Admission: admission.Limits{Running: 2, Waiting: 8, TenantWaiting: 1},
+		Keys:      openKeys(t, [2]string{"a", `"tenant":"a"`}, [2]string{"b", `"tenant":"b"`}),
+	}, newServer(t, 7, h.answer))
+	statuses := []<-chan int{b.background("a"), b.background("a")}
+	await(t, &h.all, 2)
+	// One of these two waits, and the other one finds the queue of its tenant full.
+	one, two := b.background("a"), b.background("a")
+	select {
+	case got := <-one:
+		statuses, one = append(statuses, two), nil
+		if got != 429 {
+			t.Errorf("status %d, want 429", got)
+		}
+	case got := <-two:
+		statuses, two = append(statuses, one), nil
+		if got != 429 {
+			t.Errorf("status %d, want 429", got)
+		}
+	}
+	resp, body := b.post("/v1/completions", `{"prompt":[1]}`, bearer("a")...)
+	if _, code := errorOf(t, body); resp.StatusCode != 429 || code != "tenant_queue_full" || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, code %s", resp.StatusCode, code)
+	}
+	statuses = append(statuses, b.background("b"))
+	close(h.end)
+	for i, s := range statuses {
+		if got := <-s; got != 200 {
+			t.Errorf("request %d: status %d, want 200", i, got)
+		}
+	}
+	if got := h.most.Load(); got != 2 {
+		t.Errorf("%d requests were at the worker together, want 2", got)
+	}
+	b.expectIdle()
+}
+
+// A tenant and a client address have no more requests in progress than they may have.
+func TestRequestLimits(t *testing.T) {
+	for name, o := range map[string]frontend.Options{
+		"tenant":  {Keys: openKeys(t, [2]string{"a", `"tenant":"a","requests":1`})},
+		"address": {MaxClientRequests: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &holds{end: make(chan struct{})}
+			b := newBench(t, o, newServer(t, 7, h.answer))
+			held := b.background("a")
+			await(t, &h.all, 1)
+			resp, body := b.post("/v1/completions", `{"prompt":[1]}`, bearer("a")...)
+			if message, code := errorOf(t, body); resp.StatusCode != 429 || code != "too_many_requests" || !strings.Contains(message, name) || resp.Header.Get("Retry-After") == "" {
+				t.Errorf("status %d, code %s, %q", resp.StatusCode, code, message)
+			}
+			close(h.end)
+			if got := <-held; got != 200 {
+				t.Errorf("the first request: status %d", got)
+			}
+			if resp, _ := b.post("/v1/completions", `{"prompt":[1]}`, bearer("a")...); resp.StatusCode != 200 {
+				t.Errorf("after the first request: status %d", resp.StatusCode)
+			}
+		})
+	}
+}
+
+// Headers of more than 64 KiB are refused, and the door serves on.
+func TestLargeHeaders(t *testing.T) {
+	s := newServer(t, 7, answers(200, `{}`))
+	b := newBench(t, frontend.Options{}, s)
+	url := serveDoor(t, b)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/v1/models", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for header, want := range map[string]int{strings.Repeat("a", 1<<20): 431, "a": 200} {
+		req.Header.Set("X-Large", header)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%d bytes of headers: status %d, want %d", len(header), resp.StatusCode, want)
+		}
+	}
+}
+
+// serveDoor serves the door of a bench with the limits of Serve, and returns the URL.
+func serveDoor(t *testing.T, b *bench) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.door.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + l.Addr().String()
+}
+
+// The bodies of requests in progress have a bound. Small ones always get through, and the
+// memory comes back.
+func TestBodies(t *testing.T) {
+	h := &holds{end: make(chan struct{})}
+	b := newBench(t, frontend.Options{MaxBodies: 100 << 10}, newServer(t, 7, h.answer))
+	large := `{"prompt":[1` + strings.Repeat(" ", 60<<10) + `]}`
+	held := make(chan int, 1)
+	go func() {
+		resp, _ := b.post("/v1/completions", large)
+		held <- resp.StatusCode
+	}()
+	await(t, &h.all, 1)
+	resp, body := b.post("/v1/completions", large)
+	if _, code := errorOf(t, body); resp.StatusCode != 503 || code != "too_many_requests" || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, code %s", resp.StatusCode, code)
+	}
+	small := b.background("")
+	await(t, &h.all, 2)
+	close(h.end)
+	if got := <-held; got != 200 {
+		t.Errorf("the first body: status %d", got)
+	}
+	if got := <-small; got != 200 {
+		t.Errorf("a small body: status %d", got)
+	}
+	if resp, _ := b.post("/v1/completions", large); resp.StatusCode != 200 {
+		t.Errorf("after the first body: status %d", resp.StatusCode)
+	}
+}

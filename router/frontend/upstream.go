@@ -1,0 +1,248 @@
+package frontend
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/workers"
+)
+
+// Headers between the door and workers, and between clients and the door.
+const (
+	// rankHeader names the data-parallel rank of vLLM that takes a request.
+	rankHeader = "X-Data-Parallel-Rank"
+	// requestIDHeader names a request; workers use it in their logs.
+	requestIDHeader = "X-Request-Id"
+)
+
+const (
+	// dialTimeout bounds the time to connect to a worker.
+	dialTimeout = 2 * time.Second
+	// idleTimeout closes idle connections to workers. uvicorn closes them after five
+	// seconds; a request that meets the close would fail.
+	idleTimeout = 4 * time.Second
+	// maxIdle bounds the idle connections to one worker.
+	maxIdle = 512
+)
+
+// keepAlives find a worker whose node has gone, which sends no reset, within 25 seconds.
+var keepAlives = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// newTransport returns the transport to workers. It never compresses, because answers are
+// read on the way.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlives}).DialContext,
+		DisableCompression:     true,
+		IdleConnTimeout:        idleTimeout,
+		MaxIdleConns:           0,
+		MaxIdleConnsPerHost:    maxIdle,
+		MaxResponseHeaderBytes: 64 << 10,
+		TLSHandshakeTimeout:    dialTimeout,
+	}
+}
+
+// send sends the request to the worker of a booking. Headers of the answer may come long
+// before its data.
+func (d *Door) send(ctx context.Context, q *request, b *booking) (*http.Response, error) {
+	target := b.worker.URL + q.http.URL.EscapedPath()
+	if q.http.URL.RawQuery != "" {
+		target += "?" + q.http.URL.RawQuery
+	}
+	req, err := http.NewRequestWithContext(ctx, q.http.Method, target, bytes.NewReader(q.body))
+	if err != nil {
+		return nil, fmt.Errorf("request to worker %s: %w", b.worker.URL, err)
+	}
+	copyHeaders(req.Header, q.http.Header)
+	for _, own := range []string{"Authorization", "X-Api-Key", rankHeader} {
+		req.Header.Del(own)
+	}
+	req.Header.Del("Accept-Encoding")
+	req.Header.Set(requestIDHeader, q.id)
+	if b.worker.Ranks > 1 {
+		// vLLM counts the ranks among the server's own.
+		req.Header.Set(rankHeader, strconv.FormatUint(uint64(uint32(b.match.Worker.Rank)-b.worker.FirstRank), 10))
+	}
+	b.worker.Authorize(req.Header)
+	if q.through != nil {
+		return d.hand(ctx, q, b, req)
+	}
+	return d.transport.RoundTrip(req)
+}
+
+// hopByHop are the headers that belong to one connection (RFC 9110, 7.6.1).
+var hopByHop = []string{
+	"Connection", "Content-Length", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// copyHeaders copies all headers but those of one connection.
+func copyHeaders(to, from http.Header) {
+	for name, values := range from {
+		to[name] = values
+	}
+	for _, listed := range from.Values("Connection") {
+		for name := range strings.SplitSeq(listed, ",") {
+			to.Del(strings.TrimSpace(name))
+		}
+	}
+	for _, name := range hopByHop {
+		to.Del(name)
+	}
+}
+
+// readBounded reads at most most bytes. whole is false when there are more.
+func readBounded(r io.Reader, most int64) (b []byte, whole bool, err error) {
+	b, err = io.ReadAll(io.LimitReader(r, most+1))
+	if int64(len(b)) > most {
+		return b, false, err
+	}
+	return b, err == nil, err
+}
+
+// Through has a gateway forward a request that the Door decides. The Door prepares, books and
+// follows the request as its own, and sends nothing to workers.
+type Through struct {
+	// Send hands the decision to the gateway and returns the worker's answer. The Door reads
+	// the body of the answer and closes it. Send is called again after a *MovedError.
+	Send func(ctx context.Context, d *Decision) (*http.Response, error)
+	// Only has the workers that the gateway offers; nil is every worker.
+	Only map[kv.WorkerID]struct{}
+}
+
+// Decision is what a gateway needs to forward a request.
+type Decision struct {
+	// Worker is the booked worker. Fallbacks take the same headers and body, for a gateway
+	// that retries.
+	Worker    *workers.Worker
+	Fallbacks []*workers.Worker
+	// Path, Header and Body are those of the request to the worker.
+	Path   string
+	Header http.Header
+	Body   []byte
+	// Edited is true when Body is not the client's.
+	Edited bool
+	// Answer has the headers that the Door adds to the answer.
+	Answer http.Header
+	// AddedUsage is true when the worker's stream will have an event with the usage that the
+	// client did not ask for. The Door leaves it out of what it writes.
+	AddedUsage bool
+}
+
+// MovedError is the error of Through.Send when another worker than the booked one served.
+type MovedError struct{ To kv.WorkerID }
+
+// Error implements error.
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("the gateway sent the request to worker %d", e.To)
+}
+
+type throughKey struct{}
+
+// WithThrough returns a context for requests to Handler that a gateway forwards.
+func WithThrough(ctx context.Context, t *Through) context.Context {
+	return context.WithValue(ctx, throughKey{}, t)
+}
+
+// throughOf returns the gateway of a request, nil when the Door forwards the request itself.
+func throughOf(ctx context.Context) *Through {
+	t, _ := ctx.Value(throughKey{}).(*Through)
+	return t
+}
+
+const (
+	// maxFallbacks bounds the fallbacks of a decision.
+	maxFallbacks = 3
+	// moveTimeout bounds how long an answer waits until its worker is booked.
+	moveTimeout = 100 * time.Millisecond
+)
+
+// hand gives a request to its gateway.
+func (d *Door) hand(ctx context.Context, q *request, b *booking, req *http.Request) (*http.Response, error) {
+	h := make(http.Header)
+	q.describeTo(h, b)
+	return q.through.Send(ctx, &Decision{
+		Worker: b.worker, Fallbacks: d.fallbacks(q, b), Path: req.URL.RequestURI(), Header: req.Header, Body: q.body,
+		Edited: !bytes.Equal(q.body, q.client),
+		Answer: h, AddedUsage: q.addedUsage,
+	})
+}
+
+// fallbacks returns other workers that can take the booked worker's request as it is, which
+// leaves out those that need a rank or another key.
+func (d *Door) fallbacks(q *request, b *booking) (found []*workers.Worker) {
+	if q.pinned != nil || b.model == nil || b.worker.Ranks > 1 {
+		return nil
+	}
+	allowed, oneModel := d.allowed(q, nil), len(d.options.Workers.Models()) <= 1
+	name := cmp.Or(q.served.LoRA, q.served.Model)
+	takes := func(w *workers.Worker) bool {
+		if allowed != nil {
+			_, ok := allowed[w.ID]
+			return ok
+		}
+		return w.State == workers.Ready && (oneModel || slices.ContainsFunc(w.Models, func(m workers.Model) bool { return m.Name == name }))
+	}
+	all := d.options.Workers.Workers()
+	booked := slices.IndexFunc(all, func(w *workers.Worker) bool { return w.ID == b.worker.ID })
+	for i := 1; i < len(all) && len(found) < maxFallbacks; i++ {
+		// Fallbacks of different workers differ, so that they share the load of a dead one.
+		w := all[(booked+i)%len(all)]
+		if w.ID != b.worker.ID && takes(w) && w.Ranks <= 1 && w.URL != "" && keyOf(w) == keyOf(b.worker) {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// keyOf returns the header with a worker's key.
+func keyOf(w *workers.Worker) string {
+	h := make(http.Header)
+	w.Authorize(h)
+	return h.Get("Authorization")
+}
+
+// bookFor books a worker for an attempt. A gateway that has moved a request has its answer
+// already, which does not wait in the router's queue.
+func (d *Door) bookFor(ctx context.Context, q *request, failed []kv.WorkerID, attempt int) (*booking, error) {
+	if q.through != nil && attempt > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, moveTimeout)
+		defer cancel()
+	}
+	return d.book(ctx, q, failed)
+}
+
+// moved reports whether the gateway sent the request elsewhere, and pins q to that worker.
+func (d *Door) moved(q *request, result *outcome) bool {
+	var moved *MovedError
+	if !errors.As(result.err, &moved) {
+		return false
+	}
+	pin := &kv.Worker{ID: moved.To}
+	if w, ok := d.options.Workers.Worker(moved.To); ok {
+		pin.Rank = kv.DPRank(w.FirstRank)
+	}
+	q.pinned, q.through.Only = pin, nil
+	return true
+}
+
+// describeTo sets the headers of an answer that describe the decision.
+func (q *request) describeTo(h http.Header, b *booking) {
+	h.Set(WorkerHeader, b.match.Worker.String())
+	h.Set(PredictedHeader, strconv.Itoa(q.record.predicted))
+	h.Set(QualityHeader, string(b.match.Quality))
+	h.Set(TokensHeader, describe(&q.prompt))
+	h.Set(requestIDHeader, q.id)
+}

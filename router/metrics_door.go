@@ -1,0 +1,147 @@
+package router
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/internal/bodies"
+)
+
+// DoorMetrics are the metrics of requests that package frontend forwards. The package adds
+// to them. A worker is named as kv.Worker's String does.
+type DoorMetrics struct {
+	requests   *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	running    prometheus.Gauge
+	first      *prometheus.HistogramVec
+	gap        *prometheus.HistogramVec
+	whole      *prometheus.HistogramVec
+	predicted  *prometheus.CounterVec
+	delivered  *prometheus.CounterVec
+	difference *prometheus.CounterVec
+	prompts    *prometheus.CounterVec
+	outputs    *prometheus.CounterVec
+	waiting    *prometheus.GaugeVec
+	admitted   *prometheus.GaugeVec
+	refused    *prometheus.CounterVec
+	open       prometheus.Gauge
+	connClosed *prometheus.CounterVec
+	bodies     bodies.Counters
+}
+
+func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
+	const prefix = "blockyard_frontend_"
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
+	// 1 ms to 131 s.
+	seconds := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"model", "worker"})
+	}
+	m := &DoorMetrics{
+		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
+		retries:   counter("retries_total", "Requests sent to a second worker, by the failure of the first.", "reason"),
+		running:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_running", Help: "Requests that are being sent to a worker or answered by one."}),
+		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
+		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
+		whole:     seconds("request_seconds", "Time from a request's arrival to the end of its answer."),
+		predicted: counter("cached_tokens_predicted_total", "Prompt tokens that the router expected in the worker's cache.", "model"),
+		delivered: counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model"),
+		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and quality of the decision.",
+			"model", "direction", "quality"),
+		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or text.", "tokens"),
+		outputs: counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
+	}
+	m.waiting = gauge("admission_waiting", "Requests that wait until fewer are at the workers of their model.", "model")
+	m.admitted = gauge("admission_running", "Requests that were admitted to the workers of a model.", "model")
+	m.refused = counter("admission_refused_total", "Requests refused because of a limit: requests, tenant_queue_full, queue_full or queue_timeout.", "reason")
+	m.open = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "connections", Help: "Connections of clients."})
+	m.connClosed = counter("connections_closed_total", "Connections of clients closed because of a limit: idle ones, or new ones that were refused.", "reason")
+	m.bodies = bodies.Counters{Refused: new(atomic.Uint64), Slow: new(atomic.Uint64)}
+	for name, c := range map[string]struct {
+		help  string
+		count *atomic.Uint64
+	}{
+		"bodies_refused_total": {"Requests refused because the bodies of other requests filled the memory.", m.bodies.Refused},
+		"bodies_slow_total":    {"Slow uploads ended because other requests needed the memory.", m.bodies.Slow},
+	} {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: prefix + name, Help: c.help}, func() float64 { return float64(c.count.Load()) }))
+	}
+	r.MustRegister(m.waiting, m.admitted, m.refused, m.open, m.connClosed)
+	r.MustRegister(m.requests, m.retries, m.running, m.first, m.gap, m.whole,
+		m.predicted, m.delivered, m.difference, m.prompts, m.outputs)
+	return m
+}
+
+// Running adds n to the requests in progress.
+func (m *DoorMetrics) Running(n int) { m.running.Add(float64(n)) }
+
+// Waiting adds n to the requests of a model that wait for admission, Admitted to those that
+// were admitted.
+func (m *DoorMetrics) Waiting(model string, n int) { m.waiting.WithLabelValues(model).Add(float64(n)) }
+
+// Admitted adds n to the requests of a model that were admitted.
+func (m *DoorMetrics) Admitted(model string, n int) {
+	m.admitted.WithLabelValues(model).Add(float64(n))
+}
+
+// Refused counts a request that a limit refused.
+func (m *DoorMetrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
+
+// Connections adds n to the connections of clients.
+func (m *DoorMetrics) Connections(n int) { m.open.Add(float64(n)) }
+
+// ConnectionClosed counts a connection that a limit closed: idle or refused.
+func (m *DoorMetrics) ConnectionClosed(reason string) { m.connClosed.WithLabelValues(reason).Inc() }
+
+// Bodies returns the counters of bodies that found no room.
+func (m *DoorMetrics) Bodies() bodies.Counters { return m.bodies }
+
+// Answered counts an answer by its HTTP status.
+func (m *DoorMetrics) Answered(route, model string, status int) {
+	m.requests.WithLabelValues(route, model, strconv.Itoa(status)).Inc()
+}
+
+// Retried counts a request that goes to a second worker, by the failure of the first.
+func (m *DoorMetrics) Retried(reason string) { m.retries.WithLabelValues(reason).Inc() }
+
+// FirstToken records the time from a request's arrival to its first token.
+func (m *DoorMetrics) FirstToken(model, worker string, d time.Duration) {
+	m.first.WithLabelValues(model, worker).Observe(d.Seconds())
+}
+
+// Gap returns the function that records the times between the tokens of an answer.
+func (m *DoorMetrics) Gap(model, worker string) func(time.Duration) {
+	h := m.gap.WithLabelValues(model, worker)
+	return func(d time.Duration) { h.Observe(d.Seconds()) }
+}
+
+// Ended records the time from a request's arrival to the end of its answer, and the tokens
+// that the worker generated; 0 is unknown.
+func (m *DoorMetrics) Ended(model, worker string, d time.Duration, output int) {
+	m.whole.WithLabelValues(model, worker).Observe(d.Seconds())
+	m.outputs.WithLabelValues(model).Add(float64(output))
+}
+
+// Prompt counts a prompt by how its tokens are known: exact, approximate or none.
+func (m *DoorMetrics) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
+
+// Cached records the cached tokens of a prompt: the prediction, and what the worker
+// reported.
+func (m *DoorMetrics) Cached(model, quality string, predicted, delivered int) {
+	m.predicted.WithLabelValues(model).Add(float64(predicted))
+	m.delivered.WithLabelValues(model).Add(float64(delivered))
+	switch by := delivered - predicted; {
+	case by < 0:
+		m.difference.WithLabelValues(model, "less", quality).Add(float64(-by))
+	case by > 0:
+		m.difference.WithLabelValues(model, "more", quality).Add(float64(by))
+	}
+}

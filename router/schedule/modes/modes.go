@@ -1,0 +1,128 @@
+package modes
+
+import (
+	"errors"
+	"math/rand/v2"
+
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+// ErrNotPinned says that a request names no worker although the mode is direct.
+var ErrNotPinned = errors.New("worker: is required, because router_mode is direct")
+
+var (
+	_ schedule.Selector     = (*Random)(nil)
+	_ schedule.Selector     = (*PowerOfTwo)(nil)
+	_ schedule.Selector     = (*LeastLoaded)(nil)
+	_ schedule.Selector     = Direct{}
+	_ schedule.CacheIgnorer = (*Random)(nil)
+	_ schedule.CacheIgnorer = (*PowerOfTwo)(nil)
+	_ schedule.CacheIgnorer = (*LeastLoaded)(nil)
+	_ schedule.CacheIgnorer = Direct{}
+)
+
+// newDraw returns a source of random numbers; seed 0 stands for a random seed.
+func newDraw(seed uint64) *rand.Rand {
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	return rand.New(rand.NewPCG(seed, seed))
+}
+
+// Random chooses each candidate with the same probability.
+type Random struct{ draw *rand.Rand }
+
+// NewRandom returns a Random. A seed makes its choices repeatable; 0 does not.
+func NewRandom(seed uint64) *Random { return &Random{newDraw(seed)} }
+
+// IgnoresCache implements schedule.CacheIgnorer.
+func (*Random) IgnoresCache() {}
+
+// Select implements schedule.Selector.
+func (s *Random) Select(in *schedule.Selection) (int, error) {
+	if in.Request.Pinned != nil {
+		return in.At(0), nil
+	}
+	return in.At(s.draw.IntN(in.Len())), nil
+}
+
+// PowerOfTwo draws two candidates and chooses the one with less load.
+type PowerOfTwo struct{ draw *rand.Rand }
+
+// NewPowerOfTwo returns a PowerOfTwo. A seed makes its draws repeatable; 0 does not.
+func NewPowerOfTwo(seed uint64) *PowerOfTwo { return &PowerOfTwo{newDraw(seed)} }
+
+// IgnoresCache implements schedule.CacheIgnorer.
+func (*PowerOfTwo) IgnoresCache() {}
+
+// Select implements schedule.Selector. Of two candidates with equal loads the one that was
+// drawn first is chosen.
+func (s *PowerOfTwo) Select(in *schedule.Selection) (int, error) {
+	n := in.Len()
+	if in.Request.Pinned != nil || n == 1 {
+		return in.At(0), nil
+	}
+	first, second := s.draw.IntN(n), s.draw.IntN(n-1)
+	if second >= first {
+		second++
+	}
+	a, b := in.At(first), in.At(second)
+	if less(in, b, a) {
+		return b, nil
+	}
+	return a, nil
+}
+
+// LeastLoaded chooses the candidate with the least load.
+type LeastLoaded struct{ draw *rand.Rand }
+
+// NewLeastLoaded returns a LeastLoaded. A seed makes its draws among equally loaded
+// candidates repeatable; 0 does not.
+func NewLeastLoaded(seed uint64) *LeastLoaded { return &LeastLoaded{newDraw(seed)} }
+
+// IgnoresCache implements schedule.CacheIgnorer.
+func (*LeastLoaded) IgnoresCache() {}
+
+// Select implements schedule.Selector: it returns the candidate with the least load. Among
+// several with that load it draws one, or takes the first with schedule.TieFirst.
+func (s *LeastLoaded) Select(in *schedule.Selection) (int, error) {
+	best, equal := in.At(0), 1
+	for k := 1; k < in.Len(); k++ {
+		m := in.At(k)
+		switch {
+		case less(in, m, best):
+			best, equal = m, 1
+		case less(in, best, m) || in.Config.Tie == schedule.TieFirst:
+		default:
+			// The n-th of equal candidates replaces best with probability 1/n. So each of
+			// them is drawn with the same probability.
+			if equal++; s.draw.IntN(equal) == 0 {
+				best = m
+			}
+		}
+	}
+	return best, nil
+}
+
+// less reports whether member a has less load than member b.
+func less(in *schedule.Selection, a, b int) bool {
+	l := in.Loads
+	if l.Requests[a] != l.Requests[b] {
+		return l.Requests[a] < l.Requests[b]
+	}
+	return l.PrefillTokens[a] < l.PrefillTokens[b]
+}
+
+// Direct sends each request to the worker that the request names.
+type Direct struct{}
+
+// IgnoresCache implements schedule.CacheIgnorer.
+func (Direct) IgnoresCache() {}
+
+// Select implements schedule.Selector. The error is ErrNotPinned.
+func (Direct) Select(in *schedule.Selection) (int, error) {
+	if in.Request.Pinned == nil {
+		return 0, ErrNotPinned
+	}
+	return in.At(0), nil
+}
