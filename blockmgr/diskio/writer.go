@@ -259,7 +259,19 @@ func (m *Mover) writeBatch(wanted int) {
 		// has counted it.
 		_ = m.flush()
 	}
-	m.done(b.taken) // one operation of enqueueWrite for each block
+	m.endBatch(b.taken)
+}
+
+// endBatch ends the operations of n blocks, one operation of enqueueWrite each. It first queues
+// deferred blocks, under the same lock. So Quiesce does not return between two batches while
+// blocks wait for a disk that works.
+func (m *Mover) endBatch(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.stopped() && m.Health.UntilWrite() <= 0 {
+		m.offerDeferred()
+	}
+	m.pool.Done(n)
 }
 
 // done ends n operations. The caller does not hold the pool's lock.
