@@ -26,7 +26,8 @@ func (a *API) busy(w http.ResponseWriter, req *http.Request) {
 	a.answerBusy(w, req.URL.Query().Get("model"))
 }
 
-// answerBusy answers with the thresholds of a model.
+// answerBusy sends the client the busy thresholds of a model. An empty name means the
+// thresholds of models opened later.
 func (a *API) answerBusy(w http.ResponseWriter, model string) {
 	b, err := a.router.Busy(model)
 	if err != nil {
@@ -44,7 +45,8 @@ func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 		a.fail(w, badBody(err), strictjson.Explain(err, nil))
 		return
 	}
-	// Thresholds that the body does not name stay as they are.
+	// The body is decoded twice. The model comes first, because thresholds that the body does
+	// not name keep the values of that model.
 	var named struct {
 		Model string `json:"model"`
 	}
@@ -65,9 +67,10 @@ func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 	a.answerBusy(w, named.Model)
 }
 
-// decodeBusy changes the thresholds that a body names.
+// decodeBusy decodes the JSON in data into b. Thresholds that data does not name keep their
+// values in b, and null removes a threshold. b is unchanged after an error.
 func decodeBusy(data []byte, b *schedule.BusyThresholds) error {
-	// The decoder writes through pointers, so it gets copies.
+	// The decoder writes through pointers, and those of b are shared with the router.
 	var body struct {
 		busyAnswer
 		Model *string `json:"model"`

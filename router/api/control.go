@@ -15,9 +15,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 )
 
-// ControlHandler serves operators: GET /v1/dump, POST /v1/route with all methods, POST /busy_threshold, POST and DELETE
-// /v1/workers with a registry, and the read-only paths of Handler. It has no authentication:
-// serve it with ServeControl at an address of package control.
+// ControlHandler returns the HTTP handler for operators: GET /v1/dump, POST /v1/route with all
+// methods, POST /busy_threshold, POST and DELETE /v1/workers with a registry, draining of worker
+// servers, and the read-only paths of Handler. The handler has no authentication: serve it with
+// ServeControl at a loopback or Unix-socket address, which package control checks.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.inspection(mux)
@@ -78,7 +79,7 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	encoder := json.NewEncoder(out)
 	var event kvevent.StoredJSON
 	separator := byte('[')
-	var failed error
+	var failed error // the first error
 	check := func(err error) bool {
 		if err != nil && failed == nil {
 			failed = err
@@ -88,7 +89,7 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 	var id uint64
 	write := func(e *kvevent.RouterEvent) bool {
 		event.Set(e)
-		event.Event.ID, id = id, id+1
+		event.Event.ID, id = id, id+1 // the dump numbers its events from 0 across models
 		ok := check(out.WriteByte(separator)) && check(encoder.Encode(&event))
 		separator = ','
 		return ok
@@ -98,7 +99,7 @@ func (a *API) dump(w http.ResponseWriter, req *http.Request) {
 			m.Decide().DumpEvents(write)
 		}
 	}
-	if separator == '[' {
+	if separator == '[' { // no event was written
 		check(out.WriteByte(separator))
 	}
 	if _, err := out.WriteString("]\n"); check(err) && check(out.Flush()) {

@@ -65,7 +65,7 @@ func New(r *router.Router, o Options) *API {
 	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, service: newService(r, o.Servers)}
 }
 
-// Handler serves clients: POST /v1/route, GET /v1/workers, /v1/feeds, /v1/sources,
+// Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds, /v1/sources,
 // /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a registry. With
 // Options.Registration it also serves POST and DELETE /v1/workers. docs/router-api.md
 // describes the paths.
@@ -73,6 +73,7 @@ func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })
 	a.inspection(mux)
+	// These paths answer 403 here and name the control listener.
 	a.controlOnly(mux, "GET /v1/dump", "POST /busy_threshold", drainPath, undrainPath)
 	switch g := a.router.Registry(); {
 	case g != nil && a.registration:
@@ -84,7 +85,8 @@ func (a *API) Handler() http.Handler {
 	return control.RefuseCrossSite(mux)
 }
 
-// inspection adds the read-only paths.
+// inspection adds the read-only paths, which clients' and operators' handlers share. The paths of
+// agents need a registry, and those of worker servers need a directory.
 func (a *API) inspection(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
@@ -123,8 +125,11 @@ func (a *API) Serve(ctx context.Context, l net.Listener) error {
 	return a.serve(ctx, l, a.Handler(), drainTimeout)
 }
 
-// serve is Serve with a handler and a time for requests to finish.
+// serve answers HTTP on l with h until ctx ends, and then closes l. After the end of ctx,
+// requests have the time drain to finish. Then requests that still wait for a worker are
+// answered with errStopping. The error is nil after the end of ctx.
 func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
+	// Requests outlive ctx: end cancels them, and only after drain.
 	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	server := &http.Server{
@@ -148,18 +153,22 @@ func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain t
 		drained <- nil
 	})
 	err := server.Serve(l)
+	// stop returns true while ctx lasts: then Serve ended by itself.
 	if stop() || !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve http on %s: %w", l.Addr(), err)
 	}
 	return <-drained
 }
 
-// route answers POST /v1/route. registers says whether the client may register workers.
+// route answers POST /v1/route. registers is true when the client may register workers. When the
+// reply cannot be delivered, route frees the booking: the load that the decision has put on a
+// worker.
 func (a *API) route(w http.ResponseWriter, req *http.Request, registers bool) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
 		id: req.Header.Get(RequestIDHeader), client: host, registers: registers,
-		// Some http.ResponseWriters have no deadlines. Then the read goes on.
+		// A read deadline in the past ends a blocked read. Some http.ResponseWriters have no
+		// deadlines; then the read goes on.
 		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
 	})
 	for name, value := range out.headers() {
@@ -237,7 +246,8 @@ func (a *API) answer(w http.ResponseWriter, code int, v any) {
 // undelivered logs an answer whose client has left.
 func (a *API) undelivered(err error) { a.log.Debug("answer is not delivered", zap.Error(err)) }
 
-// deliver writes v as JSON.
+// deliver answers with the status code and v as JSON. The error says that the client did not
+// get the answer.
 func deliver(w http.ResponseWriter, code int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -52,9 +52,11 @@ type candidateAnswer struct {
 	ActiveRequests  int32   `json:"active_requests"`
 }
 
-// chosen returns the answer to "new" and "explain".
+// chosen returns the answer to "new" and "explain" for the decision m: the worker, the URL of
+// its server, and the header that selects its data-parallel rank.
 func (s *service) chosen(q *routeRequest, model *router.Model, m *router.Match) *routeAnswer {
 	place := model.Place(m.Worker)
+	// The directory of worker servers has asked the server itself, so its URL wins.
 	if s.servers != nil {
 		if server, ok := s.servers.Worker(m.Worker.ID); ok {
 			place.Endpoint, place.Ranks = server.URL, max(place.Ranks, int(server.Ranks))
@@ -71,21 +73,24 @@ func (s *service) chosen(q *routeRequest, model *router.Model, m *router.Match) 
 	return out
 }
 
-// explained returns the explanation of a decision.
+// explained returns how the workers compared: the chosen worker first, then others in the order
+// of their cost, at most maxExplained in all.
 func explained(m *router.Match) *explanationAnswer {
 	out := &explanationAnswer{Workers: []candidateAnswer{}, Compared: len(m.Candidates)}
-	at := slices.IndexFunc(m.Candidates, func(c schedule.Candidate) bool { return c.Worker == m.Worker })
-	if at >= 0 {
-		out.Workers = append(out.Workers, candidateOf(&m.Candidates[at]))
+	chosen := slices.IndexFunc(m.Candidates, func(c schedule.Candidate) bool { return c.Worker == m.Worker })
+	if chosen >= 0 {
+		out.Workers = append(out.Workers, candidateOf(&m.Candidates[chosen]))
 	}
 	for i := range m.Candidates {
-		if i != at && len(out.Workers) < maxExplained {
+		if i != chosen && len(out.Workers) < maxExplained {
 			out.Workers = append(out.Workers, candidateOf(&m.Candidates[i]))
 		}
 	}
 	return out
 }
 
+// candidateOf returns one compared worker as JSON: its cost, what the cost consists of, the
+// cached blocks by tier, and the load when the router decided.
 func candidateOf(c *schedule.Candidate) candidateAnswer {
 	return candidateAnswer{
 		WorkerID: uint64(c.Worker.ID), DPRank: uint32(c.Worker.Rank), Formula: c.Formula(),
@@ -96,7 +101,9 @@ func candidateOf(c *schedule.Candidate) candidateAnswer {
 	}
 }
 
-// namedWorker returns the worker of "add_request" and "record_routing_decision".
+// namedWorker returns the worker that a request of "add_request" or "record_routing_decision"
+// names. A name without a rank means the only rank of the worker. The error is a QueryError when
+// the worker has several ranks, and ErrUnknownWorker when the model's index has no such worker.
 func namedWorker(model *router.Model, n *workerName) (kv.Worker, error) {
 	w := kv.Worker{ID: n.WorkerID}
 	if n.DPRank != nil {
@@ -130,7 +137,8 @@ func (s *service) recordDecision(q *routeRequest) reply {
 	})
 }
 
-// toWorker calls f with the model and the worker that a request names.
+// toWorker calls f with the model and the worker that a request names, and returns the reply:
+// success with the method name answer, or the error. id is the request id, or empty.
 func (s *service) toWorker(q *routeRequest, id, answer string, f func(model *router.Model, w kv.Worker) error) reply {
 	model, err := s.model(q.Model)
 	if err != nil {
@@ -198,7 +206,8 @@ func (s *service) registerWorkers(q *routeRequest, c *caller) reply {
 	return s.answered(q.Method, "", s.router.Quality(), &out)
 }
 
-// blockSize returns the block size of a model's workers, else the configured one; 0 is unknown.
+// blockSize returns the block size of a model's workers in tokens. For an unknown model it
+// returns the configured block size, or 0 without one.
 func (s *service) blockSize(name string) uint32 {
 	if m, err := s.router.Model(name); err == nil {
 		return m.Key().BlockSize

@@ -64,7 +64,9 @@ func (a *API) ServeNATS(ctx context.Context, n *natssource.Source) error {
 	return a.serveNATS(ctx, n, drainTimeout)
 }
 
-// serveNATS is ServeNATS with a time for requests to finish.
+// serveNATS answers route requests over n until ctx ends. After that, requests have the time
+// drain to finish. Then requests that still wait for a worker are answered with errStopping.
+// serveNATS returns when all requests are answered.
 func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Duration) error {
 	s := &natsService{
 		service:  a.service,
@@ -73,11 +75,14 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 		counters: &a.router.Metrics().API,
 		slots:    make(chan struct{}, maxNATSRequests),
 	}
-	// The queue group of the router's own subject has one member.
+	// The shared subject brings requests for any router, one member of the queue group each. The
+	// router's own subject brings calls about requests that this router has booked; it has one
+	// member.
 	requests, err := n.Listen("blockyard-routers", natsRequestQueue, &s.counters.NATSDropped, RouteSubject(n.Cluster()), s.subject)
 	if err != nil {
 		return fmt.Errorf("serve routing over nats: %w", err)
 	}
+	// Requests outlive ctx: cancel ends them, and only after drain.
 	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	for q, ok := requests.Next(ctx); ok; q, ok = requests.Next(ctx) {
@@ -87,6 +92,7 @@ func (a *API) serveNATS(ctx context.Context, n *natssource.Source, drain time.Du
 	// After drain, requests that still wait for a worker get errStopping.
 	end := time.AfterFunc(drain, func() { cancel(errStopping) })
 	defer end.Stop()
+	// Requests that arrived before Stop still get an answer.
 	for q, ok := requests.Rest(); ok; q, ok = requests.Rest() {
 		s.serve(serving, q)
 	}
@@ -104,7 +110,8 @@ func (s *natsService) serve(ctx context.Context, q *natssource.Request) {
 		return
 	}
 	s.goroutines.Go(func() {
-		// A waiting request gives its slot to requests that may free others.
+		// A request that waits for a worker gives up its slot. Else waiting requests could
+		// shut out the calls that free workers.
 		release := sync.OnceFunc(func() { <-s.slots })
 		defer release()
 		s.send(q, s.answer(ctx, q, release))
@@ -120,7 +127,8 @@ func (s *natsService) answer(ctx context.Context, q *natssource.Request, onWait 
 		caller{id: q.Header(RequestIDHeader), client: "nats", unwatched: true, timeout: natsTimeout, onWait: onWait})
 }
 
-// send replies to q. It frees the booking of an undelivered reply.
+// send replies to q with r. It frees the booking of an undelivered reply, because the sender
+// will not use the worker.
 func (s *natsService) send(q *natssource.Request, r reply) {
 	err := s.reply(q, &r)
 	if err == nil {
@@ -133,7 +141,8 @@ func (s *natsService) send(q *natssource.Request, r reply) {
 	}
 }
 
-// reply sends r, with its headers, to the sender of q.
+// reply sends r to the sender of q: the body as JSON, and headers with the quality, with the
+// subject of this router and with the error, if r has one.
 func (s *natsService) reply(q *natssource.Request, r *reply) error {
 	body, err := json.Marshal(r.body)
 	if err != nil {

@@ -32,7 +32,8 @@ type registrationAnswer struct {
 	ExpiresInSeconds uint32 `json:"expires_in_seconds"`
 }
 
-// register adds POST and DELETE /v1/workers.
+// register adds the paths that register and unregister a worker over HTTP: POST and DELETE
+// /v1/workers. r holds the registrations until they expire.
 func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 	mux.HandleFunc("POST /v1/workers", func(w http.ResponseWriter, req *http.Request) {
 		q, err := decodeRegistration(http.MaxBytesReader(w, req.Body, maxRegistrationBody))

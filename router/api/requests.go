@@ -111,7 +111,8 @@ type errorAnswer struct {
 	Error string `json:"error"`
 }
 
-// route answers the request in body, at most maxBody bytes of JSON.
+// route returns the reply to the route request in body, at most maxBody bytes of JSON. The caller
+// delivers the reply and calls its unbook if that fails. ctx ends when the sender has left.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 	budgeted := s.bodies.Wrap(body, c.client, c.interrupt)
 	defer budgeted.Done()
@@ -120,6 +121,7 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 		return s.fail(badBody(err), err)
 	}
 	budgeted.Decoded()
+	// The id in the body wins over the header's. field names the one that is checked.
 	field := RequestIDHeader
 	if strings.TrimSpace(q.RequestID) != "" {
 		field, c.id = "request_id", q.RequestID
@@ -144,18 +146,21 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 	return s.mark(q, c.id)
 }
 
-// newRequest chooses a worker, and books the request unless it is a dry run.
+// newRequest answers "new" and "explain": it chooses a worker for the prompt, and waits for one
+// while all are busy. It books the request, which adds its load to the worker, unless the request
+// is a dry run. The reply's unbook takes the booking back.
 func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) reply {
 	id := c.id
 	if q.books() {
-		id = cmp.Or(id, rand.Text())
+		id = cmp.Or(id, rand.Text()) // the client frees the booking by this id
 	}
 	select {
 	case s.routing <- struct{}{}:
 	default:
 		return s.fail(http.StatusServiceUnavailable, errBusy)
 	}
-	// A waiting request makes room for other requests.
+	// routed gives up the place in s.routing. A request does so when it begins to wait, because
+	// the queue has its own bound.
 	routed := sync.OnceFunc(func() { <-s.routing })
 	defer routed()
 	if timeout := cmp.Or(q.timeout(), c.timeout); timeout > 0 {
@@ -185,7 +190,8 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	}
 	var unbook func()
 	if m.Booked {
-		// Free by number: a client without a reply may book the same id again.
+		// The booking's number frees it, and not the id: a client without a reply may have
+		// booked the same id again.
 		unbook = func() { model.Decide().FreeBooking(id, m.Booking) }
 	}
 	if ctx.Err() != nil {
@@ -211,7 +217,8 @@ func (s *service) model(name string) (*router.Model, error) {
 	return s.router.Model(name)
 }
 
-// pinRank sets the rank of a pinned worker with one rank.
+// pinRank sets query.Pinned.Rank for a request that pins a worker without a rank. The error says
+// that the worker has several ranks. An unknown worker is no error here: FindBestMatch reports it.
 func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Request) error {
 	if q.Pinned == nil || q.Pinned.DPRank != nil {
 		return nil
@@ -221,14 +228,15 @@ func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Re
 		query.Pinned.Rank = rank
 		return nil
 	}
-	ofIt := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
-	if slices.ContainsFunc(model.Index().Members().List, ofIt) {
+	isPinned := func(m index.Member) bool { return m.Worker.ID == q.Pinned.WorkerID }
+	if slices.ContainsFunc(model.Index().Members().List, isPinned) {
 		return fmt.Errorf("pinned_worker: worker %d has several ranks; dp_rank must say which", uint64(q.Pinned.WorkerID))
 	}
 	return nil
 }
 
-// mark answers "mark_prefill", "output_block" and "mark_free".
+// mark answers "mark_prefill", "output_block" and "mark_free", by which a client reports the
+// progress of the booked request id. Success is false in the answer for an unknown request.
 func (s *service) mark(q *routeRequest, id string) reply {
 	if id == "" {
 		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs a request id, in the body or in the header %s", q.Method, RequestIDHeader))
@@ -246,7 +254,8 @@ func (s *service) mark(q *routeRequest, id string) reply {
 	return s.answered(q.Method, id, s.router.Quality(), &m)
 }
 
-// potentialLoads answers "potential_loads".
+// potentialLoads answers "potential_loads": the load that each worker would have with the
+// request, and how many requests wait. Nothing is booked.
 func (s *service) potentialLoads(q *routeRequest) reply {
 	model, err := s.router.Model(q.Model)
 	if err != nil {
@@ -264,7 +273,8 @@ func (s *service) potentialLoads(q *routeRequest) reply {
 	return s.answered(q.Method, "", model.Quality(), &out)
 }
 
-// overlap answers "overlap".
+// overlap answers "overlap": how many blocks of the prompt each worker holds, by tier. Nothing is
+// booked.
 func (s *service) overlap(q *routeRequest) reply {
 	model, err := s.router.Model(q.Model)
 	if err != nil {
@@ -295,7 +305,8 @@ func (s *service) fail(code int, err error) reply {
 	return reply{status: code, body: &errorAnswer{err.Error()}, failed: err.Error()}
 }
 
-// failed returns the reply of an error of the router.
+// failed returns the reply to a request that the router refused with err. The body names the
+// reached limit when the queue was full.
 func (s *service) failed(err error) reply {
 	out := s.fail(s.status(err), err)
 	var full *schedule.QueueRejection
@@ -313,7 +324,8 @@ func (s *service) failedRequest(id string, err error) reply {
 	return out
 }
 
-// status returns the HTTP status of an error of the router.
+// status returns the HTTP status of an error of the router; 500 for an unexpected error. s.overload
+// is the configured status of refusals because of load.
 func (s *service) status(err error) int {
 	for _, known := range []struct {
 		err    error
@@ -351,7 +363,8 @@ func (s *service) status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// headerText returns s as one line of at most 512 bytes, for a header.
+// headerText returns the start of s as one header value: at most 512 bytes, with blanks for
+// control characters.
 func headerText(s string) string {
 	const limit = 512
 	b := []byte(s[:min(len(s), limit)])
@@ -363,7 +376,8 @@ func headerText(s string) string {
 	return string(b)
 }
 
-// badBody returns the HTTP status of an error of reading or decoding a body.
+// badBody returns the HTTP status for err, an error of reading or decoding a request body: 413 for
+// a body over the limit, 503 when bodies fill the memory, 408 for a slow upload, and else 400.
 func badBody(err error) int {
 	var tooLarge *http.MaxBytesError
 	switch {

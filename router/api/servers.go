@@ -41,7 +41,8 @@ type serverModelAnswer struct {
 	MaxLen int    `json:"max_model_len,omitempty"`
 }
 
-// servers answers with the worker servers.
+// servers answers GET /v1/servers: each worker server with its state, models, engine facts and
+// requests in progress.
 func (a *API) servers(w http.ResponseWriter, d *workers.Directory) {
 	out := []serverAnswer{}
 	for _, s := range d.Workers() {

@@ -83,7 +83,8 @@ type routingConstraints struct {
 	Preferred map[string]float64 `json:"preferred_taints"`
 }
 
-// query returns the request for the router.
+// query returns q as a request of package router, with the request id. The caller completes the
+// rank of a pinned worker that q names without a rank.
 func (q *routeRequest) query(id string) *router.Request {
 	out := &router.Request{
 		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
@@ -103,6 +104,7 @@ func (q *routeRequest) query(id string) *router.Request {
 			out.Allowed[w] = struct{}{}
 		}
 	}
+	// Sorted, because the order of a map is random and float sums depend on the order.
 	for _, taint := range slices.Sorted(maps.Keys(q.Constraints.Preferred)) {
 		out.PreferredTaints = append(out.PreferredTaints, schedule.TaintPreference{Taint: taint, Weight: q.Constraints.Preferred[taint]})
 	}
@@ -211,7 +213,7 @@ func (q *routeRequest) validate() error {
 	if err := q.checkFields(); err != nil {
 		return err
 	}
-	if d := q.DecayFraction; d != nil && !(*d >= 0 && *d <= 1) {
+	if d := q.DecayFraction; d != nil && !(*d >= 0 && *d <= 1) { // true for NaN too
 		return fmt.Errorf("decay_fraction: %v is not in 0..1", *d)
 	}
 	if q.ExpectedOutput > math.MaxInt32 {
@@ -232,7 +234,8 @@ func (q *routeRequest) validate() error {
 	return q.checkNames()
 }
 
-// checkTargets reports a missing worker of a method that names workers.
+// checkTargets reports a worker, a list of workers or a model that the method requires and the
+// request lacks.
 func (q *routeRequest) checkTargets() error {
 	switch q.Method {
 	case "add_request", "record_routing_decision":
@@ -264,6 +267,7 @@ func (l *tokenList) UnmarshalJSON(data []byte) error {
 		return errors.New("tokens: want an array of token ids")
 	}
 	out := make(tokenList, 0, bytes.Count(data, []byte{','})+1)
+	// data is valid JSON, so blanks and commas can be skipped without a check of their order.
 	for at := 1; data[at] != ']'; {
 		if strings.IndexByte(" \t\r\n,", data[at]) >= 0 {
 			at++
@@ -291,7 +295,7 @@ func parseToken(b []byte) (v uint32, n int) {
 		n++
 	}
 	if n < len(b) && strings.IndexByte(" \t\r\n,]", b[n]) < 0 {
-		return 0, 0
+		return 0, 0 // a fraction or an exponent
 	}
 	return uint32(wide), n
 }
@@ -299,7 +303,8 @@ func parseToken(b []byte) (v uint32, n int) {
 // maxName bounds lora_name and cache_namespace, in bytes.
 const maxName = 4096
 
-// checkFields refuses fields that do not belong to the method.
+// checkFields returns an error for the first field that is set but does not belong to the method.
+// The tag "in" of a field of routeRequest lists the methods that accept the field.
 func (q *routeRequest) checkFields() error {
 	v := reflect.ValueOf(q).Elem()
 	for i := range v.NumField() {
@@ -312,15 +317,16 @@ func (q *routeRequest) checkFields() error {
 	return nil
 }
 
-// checkNames refuses names that are too long.
+// checkNames returns an error for the first model, adapter, namespace or taint whose name exceeds
+// its limit in bytes.
 func (q *routeRequest) checkNames() error {
 	for _, name := range []struct {
 		field, value string
-		x            int
+		limit        int
 	}{
 		{"model", q.Model, kvevent.MaxModel}, {"lora_name", q.LoRAName, maxName}, {"cache_namespace", q.CacheNamespace, maxName},
 	} {
-		if err := checkLength(name.field, name.value, name.x); err != nil {
+		if err := checkLength(name.field, name.value, name.limit); err != nil {
 			return err
 		}
 	}

@@ -58,7 +58,8 @@ type poolLoadJSON struct {
 	PromoteMicros       uint64  `json:"promote_micros"`
 }
 
-// workers answers GET /v1/workers.
+// workers answers GET /v1/workers: every rank of every worker, with its model card, and the last
+// load reports of the worker and of its pool.
 func (a *API) workers(w http.ResponseWriter, _ *http.Request) {
 	loads, now := a.router.Loads(), time.Now()
 	measured := make(map[kv.Worker]*estimate.WorkerMeasures)
@@ -66,7 +67,7 @@ func (a *API) workers(w http.ResponseWriter, _ *http.Request) {
 		measured[m.Worker] = &m
 	}
 	out := []workerAnswer{}
-	for _, i := range a.router.Workers() {
+	for _, i := range a.router.Workers() { // one entry for each rank
 		answer := workerAnswer{
 			WorkerID: uint64(i.Worker.ID), DPRank: uint32(i.Worker.Rank), Pool: i.Pool,
 			Namespace: i.Namespace.String(), Model: i.Model, BlockSize: i.BlockSize, Quality: i.Quality,

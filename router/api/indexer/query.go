@@ -37,7 +37,9 @@ type instanceSummary struct {
 	Disk           uint32            `json:"disk"`
 }
 
-// add adds what one rank holds of a prompt. A rank without any block adds nothing.
+// add adds to the answer what one rank holds of a prompt: h has the blocks by tier, blockSize is in
+// tokens. A rank without any block adds nothing. GPU, CPU and Disk of an instance are those of its
+// best rank.
 func (a *scoreAnswer) add(w kv.Worker, h index.Hits, blockSize uint32) {
 	if h.Total() == 0 {
 		return
@@ -73,8 +75,9 @@ func newScoreAnswer() *scoreAnswer {
 	return &scoreAnswer{Scores: map[string]map[string]uint32{}, Frequencies: []int{}, Instances: map[string]*instanceSummary{}}
 }
 
-// model returns the model of a query. It answers the request when there is no model to ask:
-// with 404, or with an empty answer for a registered model whose workers have not joined.
+// model returns the router's model for a query's model name and routing group. It returns false
+// after it has answered the request itself: with 404 for an unknown model, or with an empty answer
+// for a registered model whose workers have not joined.
 func (s *Server) model(w http.ResponseWriter, name, group string) (*router.Model, bool) {
 	m, err := s.router.Model(modelOf(name, group))
 	if err == nil {
@@ -103,7 +106,8 @@ func (s *Server) registered(name, group string) bool {
 	return false
 }
 
-// partition returns the name of a router's model with its routing group, as MODEL:GROUP.
+// partition returns MODEL:GROUP, the key of a dump, for the router's name of a model. A model that
+// no instance has registered is in the group "default".
 func (s *Server) partition(model string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +119,8 @@ func (s *Server) partition(model string) string {
 	return model + ":" + defaultGroup
 }
 
-// query answers POST /query.
+// query answers POST /query: how many tokens of a prompt each instance holds, given the prompt's
+// token ids.
 func (s *Server) query(w http.ResponseWriter, req *http.Request) {
 	var q struct {
 		TokenIDs     []uint32 `json:"token_ids"`
@@ -133,7 +138,7 @@ func (s *Server) query(w http.ResponseWriter, req *http.Request) {
 	}
 	out := newScoreAnswer()
 	overlaps, err := m.Decide().Overlaps(&decide.Query{Tokens: q.TokenIDs, LoRA: q.LoRAName, Salt: q.CacheSalt})
-	if err != nil && !errors.Is(err, decide.ErrNoWorkers) {
+	if err != nil && !errors.Is(err, decide.ErrNoWorkers) { // no worker is an empty answer
 		s.fail(w, http.StatusInternalServerError, err)
 		return
 	}
@@ -143,7 +148,7 @@ func (s *Server) query(w http.ResponseWriter, req *http.Request) {
 	s.answer(w, http.StatusOK, out)
 }
 
-// queryByHash answers POST /query_by_hash.
+// queryByHash answers POST /query_by_hash: as query, given the LocalHashes of the prompt's blocks.
 func (s *Server) queryByHash(w http.ResponseWriter, req *http.Request) {
 	var q struct {
 		BlockHashes  []int64 `json:"block_hashes"`

@@ -19,7 +19,8 @@ type instance struct {
 	ranks        map[uint32]source.EngineRank
 }
 
-// engine returns what the follower is told.
+// engine returns the description of an instance for the follower, which connects to the ZMQ events
+// of its ranks. id is the instance id, which becomes the worker id.
 func (i *instance) engine(id uint64) source.Engine {
 	e := source.Engine{Worker: kv.WorkerID(id), Model: modelOf(i.model, i.group), BlockSize: i.blockSize}
 	for _, rank := range slices.Sorted(maps.Keys(i.ranks)) {
@@ -39,7 +40,7 @@ type registerRequest struct {
 	Replay       string  `json:"replay_endpoint"`
 }
 
-// register answers POST /register.
+// register answers POST /register: the router follows the ZMQ events of one more engine rank.
 func (s *Server) register(w http.ResponseWriter, req *http.Request) {
 	var q registerRequest
 	if !s.decode(w, req, maxBody, &q) || !s.need(w, "instance_id", q.InstanceID != nil) || !s.need(w, "endpoint", q.Endpoint != nil) ||
@@ -65,8 +66,8 @@ func (s *Server) register(w http.ResponseWriter, req *http.Request) {
 	s.ok(w, http.StatusCreated)
 }
 
-// add follows one more rank. The error says what the registration contradicts, or is the
-// follower's.
+// add follows the rank of a registration, as a new instance or as one more rank of an instance. The
+// error names the earlier registration or the worker that q contradicts, or is the follower's.
 func (s *Server) add(q *registerRequest) error {
 	id, group := *q.InstanceID, cmp.Or(q.RoutingGroup, defaultGroup)
 	s.mu.Lock()
@@ -87,6 +88,7 @@ func (s *Server) add(q *registerRequest) error {
 	case old.blockSize != *q.BlockSize:
 		return fmt.Errorf("block_size mismatch for model=%s routing_group=%s: existing=%d, requested=%d", old.model, old.group, old.blockSize, *q.BlockSize)
 	}
+	// A copy, because the instance must stay as it is when the follower refuses.
 	next := *old
 	next.ranks = maps.Clone(old.ranks)
 	if next.ranks == nil {
@@ -100,8 +102,8 @@ func (s *Server) add(q *registerRequest) error {
 	return nil
 }
 
-// checkNewLocked reports what a new instance contradicts: another worker of the router, or
-// the block size of its model.
+// checkNewLocked returns an error when a new instance has the id of another worker of the router, or
+// a block size (in tokens) other than that of its model's instances. The caller holds s.mu.
 func (s *Server) checkNewLocked(id uint64, model, group string, blockSize uint32) error {
 	for _, w := range s.router.Workers() {
 		if uint64(w.Worker.ID) == id {
@@ -116,7 +118,7 @@ func (s *Server) checkNewLocked(id uint64, model, group string, blockSize uint32
 	return nil
 }
 
-// unregister answers POST /unregister.
+// unregister answers POST /unregister: the router stops following an instance, or one rank of it.
 func (s *Server) unregister(w http.ResponseWriter, req *http.Request) {
 	var q struct {
 		InstanceID   *uint64 `json:"instance_id"`
@@ -134,7 +136,8 @@ func (s *Server) unregister(w http.ResponseWriter, req *http.Request) {
 	s.ok(w, http.StatusOK)
 }
 
-// remove ends a registration, or that of one rank when group and rank are given.
+// remove ends the registration of an instance. With both group and rank it ends only that rank, and
+// the instance ends with its last rank. A nil group matches every group.
 func (s *Server) remove(id uint64, model string, group *string, rank *uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +185,9 @@ type listenerAnswer struct {
 	Status   string `json:"status"`
 }
 
-// workers answers GET /workers: registered instances, and the router's other workers with
-// their own source and without listeners.
+// workers answers GET /workers: registered instances, and the router's other workers with their own
+// source and without listeners. An instance is pending until the router has one of its ranks as a
+// worker. The parameters model_name and routing_group filter the answer.
 func (s *Server) workers(w http.ResponseWriter, req *http.Request) {
 	s.mu.Lock()
 	all := make(map[uint64]*workerAnswer)

@@ -55,7 +55,8 @@ func New(o Options) *Server {
 	return &Server{router: o.Router, follower: o.Follower, log: o.Log, instances: make(map[uint64]*instance)}
 }
 
-// Handler serves the paths of the indexer.
+// Handler returns the HTTP handler with all paths of Dynamo's standalone indexer. Paths without a
+// counterpart here (peers, log files) have fixed answers, so that clients go on.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /register", s.register)
@@ -88,8 +89,8 @@ func modelOf(model, group string) string {
 	return model + ":" + group
 }
 
-// decode reads the body of a request into v. Unknown fields are ignored, as the indexer's
-// clients expect. It answers the request and returns false after an error.
+// decode reads the JSON body of a request, at most limit bytes, into v. Unknown fields are ignored,
+// as the indexer's clients expect. After an error, decode answers the request and returns false.
 func (s *Server) decode(w http.ResponseWriter, req *http.Request, limit int64, v any) bool {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
 	var large *http.MaxBytesError
