@@ -59,8 +59,9 @@ type Budget struct {
 	streams int // reserved for event streams
 }
 
-// Divide divides the limit of the process. The agent must have opened everything that it opens
-// at its start, except the HTTP listeners.
+// Divide makes the budget of the process: what the agent needs itself (n and the descriptors
+// that are open now), and a half of the rest each for connections and for event streams. The
+// agent must have opened everything that it opens at its start, except the HTTP listeners.
 func Divide(n Needs) (*Budget, error) {
 	limit, err := Limit()
 	if err != nil {
@@ -74,8 +75,9 @@ func Divide(n Needs) (*Budget, error) {
 	return &Budget{limit: limit, own: own, without: without, rank: n.Rank, open: openDescriptors}, nil
 }
 
-// own returns what the agent needs itself, of a limit of which open are in use, and the number
-// of extents without a descriptor.
+// own returns how many descriptors the agent needs itself. Of its limit, open are in use.
+// Extents, the files of growing tiers, get at most half of what is left; without is the number
+// of extents that get none.
 func (n *Needs) own(limit, open int) (own, without int) {
 	own = open + n.Listeners*HTTPConnections(limit) + spareDescriptors
 	if n.NATS {
@@ -102,6 +104,7 @@ func (b *Budget) Log(log *zap.Logger) {
 // wanted returns the limit that full tiers and one engine's event streams need; 0 when the
 // limit is high enough.
 func (b *Budget) wanted() int {
+	// Extents get half of what is left, and event streams the half of what is left after them.
 	wanted := max(b.limit+2*b.without, b.own+2*b.rank)
 	if wanted <= b.limit {
 		return 0
@@ -140,8 +143,9 @@ func (b *Budget) Connections() int {
 	return min(maxConnections, max(1, b.share()/connectionDescriptors))
 }
 
-// Reserve takes n descriptors for the event streams of a session, until Release. The refusal
-// says that too few are left, by reservation or by the open ones.
+// Reserve takes n descriptors for the event streams of a session, until Release. It refuses
+// when reservations leave too few of the streams' share, or when open descriptors leave too few
+// of the limit. Half of the spare descriptors always stay free.
 func (b *Budget) Reserve(n int) error {
 	if n == 0 {
 		return nil
@@ -186,13 +190,14 @@ type limitedListener struct {
 	once   sync.Once
 }
 
-// LimitListener accepts at most so many open connections of l at a time. Further ones wait in
-// the system's queue.
+// LimitListener accepts at most connections open connections of l at a time. Further ones wait
+// in the system's queue.
 func LimitListener(l net.Listener, connections int) net.Listener {
 	return &limitedListener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. While the listener has as many open connections as it may
+// have, Accept waits until one of them closes.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:

@@ -66,6 +66,7 @@ func (s *session) cachedHashes(ctx context.Context) ([]kv.EngineHash, error) {
 	return s.lists.get(ctx)
 }
 
+// get asks the scheduler for a list and waits for its last part; see session.cachedHashes.
 func (l *cachedLists) get(ctx context.Context) ([]kv.EngineHash, error) {
 	if l.ask == nil {
 		return nil, errCannotList
@@ -114,8 +115,9 @@ func (l *cachedLists) end(f *listFlight, err error) {
 	l.endLocked(f, err)
 }
 
+// endLocked makes f's hashes, or err, the result of get. The caller holds mu.
 func (l *cachedLists) endLocked(f *listFlight, err error) {
-	if l.flight != f {
+	if l.flight != f { // f has ended
 		return
 	}
 	l.flight = nil

@@ -105,7 +105,7 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 		return decodeThen(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
 	case proto.TypeResume:
 		return decodeThen(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
-	default:
+	default: // TypeReset
 		return decodeThen(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
 	}
 }

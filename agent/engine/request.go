@@ -55,9 +55,9 @@ type request struct {
 type pin struct {
 	slot   blockmgr.Slot
 	source kv.Tier
-	// lost are slots that earlier lookups of the block reported and that were found damaged
+	// damaged are slots that earlier lookups of the block reported and that were found damaged
 	// since. They stay pinned with slot: a copy from them may be in flight.
-	lost []blockmgr.Slot
+	damaged []blockmgr.Slot
 }
 
 // dropPinsLocked removes the pins of blocks first … end-1 and returns their slots. The caller
@@ -65,7 +65,7 @@ type pin struct {
 func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
 	for i := range r.pinnable(first, end) {
 		if p, ok := r.pins[i]; ok {
-			slots = append(append(slots, p.slot), p.lost...)
+			slots = append(append(slots, p.slot), p.damaged...)
 			delete(r.pins, i)
 		}
 	}
@@ -104,7 +104,8 @@ func newChain(ns *kv.Namespace, tokens func() tokens.Sink) *chain {
 	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier(), tokens: tokens}
 }
 
-// open begins a request without tokens.
+// open returns the request that an OPEN describes, without its tokens. Every block of it may be
+// stored.
 func (c *chain) open(m *proto.Open) *request {
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
@@ -116,7 +117,7 @@ func (c *chain) open(m *proto.Open) *request {
 	}
 }
 
-// add appends tokens to r.
+// add appends tokens to r. Each full block of tokens becomes the next block of r.
 func (c *chain) add(r *request, tokens []uint32) {
 	r.tokens += len(tokens)
 	for len(tokens) > 0 {
@@ -129,7 +130,8 @@ func (c *chain) add(r *request, tokens []uint32) {
 	}
 }
 
-// complete makes r's tail its next block.
+// complete makes r's tail, which is full, the next block of r. The sink of tokens, if there is
+// one, gets the block's tokens.
 func (c *chain) complete(r *request) {
 	if n := len(r.blocks); n == 0 {
 		r.blocks = append(r.blocks, c.identify.First(r.root, r.tail))

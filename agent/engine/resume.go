@@ -48,7 +48,8 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 }
 
 // takePrevious moves slots of the previous session that m names to this session. It returns
-// the slots that this session got.
+// the slots that this session got: none if the previous session is unknown, has ended or had
+// this same agent.
 func (s *session) takePrevious(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
 	previous, ok := s.previous.lookup(blockmgr.SessionID(m.Session))
 	if !ok || m.AgentNonce == s.previous.nonce {
@@ -89,13 +90,13 @@ func resumedSlots(field string, packed []byte) ([]blockmgr.Slot, error) {
 }
 
 // mayResume refuses a RESUME by another process or for another namespace.
-func (s *session) mayResume(f *blockmgr.PreviousSession) error {
+func (s *session) mayResume(previous *blockmgr.PreviousSession) error {
 	id := s.engine.ID
 	switch {
-	case f.Namespace != s.namespace:
-		return refusal.New(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", f.Session, f.Namespace, s.namespace)
-	case f.Foreign || !process.Identified(id) || !slices.Contains(f.Processes, id):
-		return refusal.New(proto.CodeState, "RESUME session: %s, started at %d, is not on record for session %d", process.Name(id.PID), id.Start, f.Session)
+	case previous.Namespace != s.namespace:
+		return refusal.New(proto.CodeNamespace, "RESUME session: %d had namespace %s, this one has %s", previous.Session, previous.Namespace, s.namespace)
+	case previous.Foreign || !process.Identified(id) || !slices.Contains(previous.Processes, id):
+		return refusal.New(proto.CodeState, "RESUME session: %s, started at %d, is not on record for session %d", process.Name(id.PID), id.Start, previous.Session)
 	}
 	return nil
 }
@@ -103,14 +104,14 @@ func (s *session) mayResume(f *blockmgr.PreviousSession) error {
 // inherit adds the living processes of the previous session to this one: its workers may still
 // be copying, and have not connected yet. When there are too many it returns an error and adds
 // none.
-func (s *session) inherit(f *blockmgr.PreviousSession) error {
+func (s *session) inherit(previous *blockmgr.PreviousSession) error {
 	var alive []*process.Process
-	for _, id := range f.Processes {
+	for _, id := range previous.Processes {
 		p, gone, err := s.previous.processes.Find(id)
 		switch {
 		case gone:
 			continue
-		case err != nil:
+		case err != nil: // perhaps alive
 			p = s.previous.processes.Unwatched(id)
 		}
 		alive = append(alive, p)
@@ -128,7 +129,8 @@ func (s *session) inherit(f *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// recordResumed records the slots that RESUME kept.
+// recordResumed records the slots that RESUME kept, in a pseudo-request. The engine names no
+// blocks for pinned slots: RELEASE counts them in the order of pinned, from 0.
 func (s *session) recordResumed(granted, pinned []blockmgr.Slot) {
 	r := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{})}
 	s.mu.Lock()
@@ -277,7 +279,8 @@ func (f *previousSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSessi
 	return blockmgr.PreviousSession{}, false
 }
 
-// stats counts the previous sessions, and the stuck ones among them.
+// stats counts the previous sessions, and those among them with a process that cannot be
+// watched (stuck).
 func (f *previousSessions) stats() (waiting, stuck int) {
 	left := f.manager.Previous()
 	f.mu.Lock()

@@ -31,7 +31,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 	}
 	sess.log.Info("session began", zap.String("engine", h.Engine), zap.String("connector", h.Connector),
 		zap.String("incarnation", fmt.Sprintf("%016x", h.Incarnation)), zap.Int32("pid", peer.PID), zap.Stringer("namespace", sess.namespace))
-	defer close(sess.answered)
+	defer close(sess.answered) // Drain waits for it
 	var evicted *events.EvictionQueue
 	if h.WantEvicted { // before WELCOME: after it the engine relies on notices
 		evicted = s.hub.ListenEvictions(sess.namespace)
@@ -60,6 +60,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 	return nil
 }
 
+// welcome returns the answer to HELLO. pool is the id by which routers know the session's pool.
 func (s *Server) welcome(sess *session, h *proto.Hello, pool uint64) *proto.Welcome {
 	return &proto.Welcome{
 		Major: proto.VersionMajor, Minor: min(h.Minor, proto.VersionMinor),
@@ -157,7 +158,7 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 		return 0, err
 	}
 	defer func() {
-		if sess.rank == nil {
+		if sess.rank == nil { // a later part has failed: the rank is the last one
 			s.files.Release(sess.files)
 		}
 	}()
@@ -187,7 +188,8 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 	return stream.Owner().ID, nil
 }
 
-// remove makes the worker rank free for another session.
+// remove makes the worker rank of an ended session free for another one and wakes those that
+// wait for it.
 func (s *Server) remove(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +223,7 @@ func (s *Server) end(sess *session, bye *bye, cause error) {
 	switch held := sess.pool.EndSession(sess.id, gone); {
 	case held:
 		s.awaitExit(sess, left.procs, gone)
-	case bye == nil:
+	case bye == nil: // only the checkpoint waits for the processes
 		s.wg.Go(func() {
 			sess.rank.RemoveCheckpointAfter(exits(left.procs))
 			process.ReleaseAll(left.procs)
@@ -334,7 +336,7 @@ func (s *Server) Drain(patience time.Duration) {
 	var open, welcomed []*session
 	for _, sess := range s.byWorker {
 		open = append(open, sess)
-		if sess.welcomed {
+		if sess.welcomed { // markWelcomed tells the others
 			welcomed = append(welcomed, sess)
 		}
 	}

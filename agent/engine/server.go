@@ -101,8 +101,8 @@ type Server struct {
 	awaitingExit map[process.Key]int
 }
 
-// New makes a server for the connections of l and begins to watch the processes of previous
-// sessions. Run serves. Close must be called.
+// New makes a server for the connections of l. It begins to watch the processes of the sessions
+// that an earlier agent left behind. Run serves. Close must be called.
 func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
 	s := &Server{
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
@@ -154,6 +154,7 @@ func (s *Server) accept(c *proto.Conn) {
 		s.sessions.denied.Add(1)
 		if !s.closed {
 			s.sampled.Warn("connection refused: too many", zap.Int("connections", len(s.conns)), zap.Int("files_limit", s.files.Limit()))
+			// under the lock: the send does not wait, because the socket's buffer is empty
 			_ = sendError(c, 0, 0, refusalOf(refusal.Retry(proto.CodeLimit, "the agent has %d connections, the limit with %d file descriptors (RLIMIT_NOFILE)", limit, s.files.Limit())))
 		}
 		c.Close()
@@ -189,7 +190,8 @@ func (s *Server) Close() {
 	s.previous.wg.Wait()
 }
 
-// serve serves one connection until it ends.
+// serve serves one connection until it ends: it checks the user, waits for HELLO and goes on
+// as HELLO's role says.
 func (s *Server) serve(c *proto.Conn) {
 	peer, err := c.Peer()
 	if err != nil {
@@ -284,8 +286,8 @@ func (s *Server) receive(c *proto.Conn) (proto.Frame, error) {
 	return f, nil
 }
 
-// refuse answers a frame with the refusal err. It returns an error when the connection must
-// end: the frame was malformed, or the client does not read.
+// refuse answers a frame about a request (0: about none) with the refusal err. It returns an
+// error when the connection must end: the frame was malformed, or the client does not read.
 func (s *Server) refuse(c *proto.Conn, f proto.Frame, request uint64, err error) error {
 	s.sessions.refused.Add(1)
 	r := refusalOf(err)

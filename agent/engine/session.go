@@ -99,7 +99,8 @@ type sessionCounters struct {
 	prefetched, lowPriority, listsDropped    atomic.Uint64
 }
 
-// find returns the open request that a frame names.
+// find returns the open request that a frame names. The error is the refusal of the frame. A
+// broken request, whose tokens differ from the engine's, is refused too.
 func (s *session) find(id uint64, generation uint32) (*request, error) {
 	r := s.requests[id]
 	switch {
@@ -125,8 +126,8 @@ func (s *session) grantHolder(id uint64, generation uint32) (*request, error) {
 	return s.find(id, generation)
 }
 
-// open answers OPEN: it adds a request. A request with the same id and a lower generation
-// is superseded.
+// open answers OPEN: it adds a request. It closes an open request with the same id and a lower
+// generation, which keeps its grants (see supersede).
 func (s *session) open(m *proto.Open) error {
 	if m.Request == proto.ResumedRequest {
 		return refusal.New(proto.CodeRange, "OPEN req: %d names the slots that RESUME kept, want 0..%d", m.Request, uint64(proto.ResumedRequest-1))
@@ -152,8 +153,8 @@ func (s *session) open(m *proto.Open) error {
 	return s.addTokens(r, m.Tokens)
 }
 
-// append answers APPEND: it adds tokens to a request. A wrong offset breaks the request; see
-// request.broken.
+// append answers APPEND: it adds tokens to a request. A wrong offset breaks the request: every
+// later frame about it gets the same refusal.
 func (s *session) append(m *proto.Append) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -166,8 +167,9 @@ func (s *session) append(m *proto.Append) error {
 	return s.addTokens(r, m.Tokens)
 }
 
-// addTokens appends tokens to r within the session's bounds. A refusal breaks the request,
-// because its tokens now differ from the engine's.
+// addTokens appends packed tokens to r, and begins to read the blocks that they complete from
+// disk. Tokens beyond a bound of the request or session break the request, because its tokens
+// now differ from the engine's: every later frame about it gets the same refusal.
 func (s *session) addTokens(r *request, packed []byte) error {
 	tokens, err := proto.ParseTokens(s.tokenBuf[:0], packed)
 	if err != nil {
@@ -175,23 +177,23 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	}
 	s.tokenBuf = tokens
 	n := len(tokens)
+	completes := (len(r.tail) + n) / s.chain.blockSize // blocks; tail is the incomplete one
 	switch {
 	case r.tokens+n > proto.MaxTokens:
 		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d, want at most %d", r, r.tokens+n, proto.MaxTokens)
 	case s.tokens+n > maxSessionTokens:
 		r.broken = refusal.New(proto.CodeLimit, "%s tokens: %d in the session's open requests, want at most %d", r, s.tokens+n, maxSessionTokens)
-	case s.blocks+(len(r.tail)+n)/s.chain.blockSize > maxSessionBlocks:
+	case s.blocks+completes > maxSessionBlocks:
 		r.broken = refusal.New(proto.CodeLimit, "%s blocks: more than %d in the session's open requests", r, maxSessionBlocks)
 	}
 	if r.broken != nil {
 		return r.broken
 	}
-	before := len(r.blocks)
 	s.chain.add(r, tokens)
 	s.tokens += n
-	s.blocks += len(r.blocks) - before
-	if complete := r.blocks[before:]; !s.cfg.NoPrefetch && len(complete) > 0 {
-		s.count.prefetched.Add(uint64(s.pool.Prefetch(complete)))
+	s.blocks += completes
+	if !s.cfg.NoPrefetch && completes > 0 {
+		s.count.prefetched.Add(uint64(s.pool.Prefetch(r.blocks[len(r.blocks)-completes:])))
 	}
 	return nil
 }
@@ -292,7 +294,8 @@ func (s *session) unpin(slots []blockmgr.Slot) error {
 	return s.pool.Unpin(s.id, slots)
 }
 
-// join adds a worker's connection.
+// join adds a worker's connection. It refuses the worker when the session has ended or has
+// proto.MaxWorkers workers.
 func (s *session) join(l *workerLink) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,9 +306,9 @@ func (s *session) join(l *workerLink) error {
 		return refusal.New(proto.CodeLimit, "session %d has %d workers, limit %d", s.id, len(s.workers), proto.MaxWorkers)
 	}
 	s.workers[l] = struct{}{}
-	s.links.Add(1)
+	s.links.Add(1) // runWorker calls Done
 	l.joined = true
-	s.workerLost = false
+	s.workerLost = false // the new worker takes the lost one's place
 	return nil
 }
 

@@ -178,7 +178,8 @@ func (c *cacheCounters) onboarded(pins []pin) {
 	}
 }
 
-// finish adds an ended request to the hit rates, unless it asked for nothing.
+// finish adds an ended request to the hit rates, unless it asked for nothing. The hit rates
+// span the last cap(c.last) requests: the new request replaces the oldest one.
 func (c *cacheCounters) finish(h requestHits) {
 	if h.blocks == 0 {
 		return
@@ -231,6 +232,8 @@ func (c *cacheCounters) logRates(ctx context.Context, interval time.Duration, lo
 	}
 }
 
+// snapshot returns the counters and the hit rates of the last requests. The rates are 0 before
+// the first request has ended.
 func (c *cacheCounters) snapshot() CacheStats {
 	s := CacheStats{MatchedTokens: c.matchedTokens.Load(), OnboardedHost: c.host.Load(), OnboardedDisk: c.disk.Load()}
 	c.mu.Lock()

@@ -28,7 +28,7 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	}
 	select {
 	case s.lookupSlots <- struct{}{}:
-	default:
+	default: // maxWaitingLookups wait already
 		return s.answerLookup(corr, m, r, blocks, 0)
 	}
 	s.lookups.Go(func() {
@@ -42,8 +42,9 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	return nil
 }
 
-// answerLookup finds and pins blocks, and answers. The request records the pins before the
-// answer leaves. The pins drop if the request was closed during the lookup.
+// answerLookup finds and pins blocks, and answers. It waits for reads from disk at most for
+// wait. The request records the pins before the answer leaves. The pins drop if the request was
+// closed during the lookup.
 func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
 	var found blockmgr.LookupResult
 	if len(blocks) > 0 {
@@ -89,7 +90,7 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 			spare = append(spare, slot)
 			continue
 		case ok: // the earlier slot is damaged; a copy from it may be in flight
-			p.lost = append(p.lost, p.slot)
+			p.damaged = append(p.damaged, p.slot)
 		}
 		p.slot, p.source = slot, found.Sources[i]
 		r.pins[block] = p
@@ -135,7 +136,8 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	return s.sched.conn.Send(proto.TypeClaimed, corr, &proto.Claimed{Job: m.Job, Workers: uint32(sent)}, nil)
 }
 
-// claimable returns the pins and the workers of a CLAIM.
+// claimable returns the pins that a CLAIM names and the workers that shall load them. Every
+// block must be pinned. The first call after the loss of a worker returns a refusal.
 func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +175,10 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	if m.Priority < s.cfg.MinPriority {
 		r.storableEnd = min(r.storableEnd, m.First)
 	}
-	storable := int(min(max(r.storableEnd, m.First)-m.First, m.Count))
+	storable := 0 // how many of the blocks lie before storableEnd
+	if m.First < r.storableEnd {
+		storable = int(min(r.storableEnd-m.First, m.Count))
+	}
 	s.count.lowPriority.Add(uint64(len(blocks) - storable))
 	var got blockmgr.GrantResult
 	offered := blocks[:min(storable, s.grantRoom())]

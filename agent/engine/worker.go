@@ -40,8 +40,8 @@ func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process,
 // runWorker returns.
 func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) (bye *bye, err error) {
 	defer func() {
-		if l.joined { // register has joined it
-			sess.links.Done()
+		if l.joined {
+			sess.links.Done() // session.join called Add
 		}
 	}()
 	if err := s.register(c, sess, l, h); err != nil {
@@ -63,7 +63,8 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 	return bye, err
 }
 
-// findSession returns the session that a worker may join.
+// findSession returns the session that a worker joins: the one that HELLO names, or that of
+// the worker's rank if HELLO names none. An error refuses the worker.
 func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) {
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
 	sess := s.lookup(blockmgr.SessionID(h.Session), w)
@@ -99,7 +100,7 @@ func (s *Server) lookup(id blockmgr.SessionID, w kv.Worker) *session {
 	defer s.mu.Unlock()
 	if id == 0 {
 		if held := s.byWorker[w]; held != nil {
-			id = held.id // byID has no session that is still being made
+			id = held.id // still being made, it is not in byID
 		}
 	}
 	return s.byID[id]

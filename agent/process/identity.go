@@ -53,9 +53,10 @@ func (t *Table) startTime(pid int32) (uint64, error) {
 	return parseStart(stat)
 }
 
-// parseStart returns the start time in the text of a stat file.
+// parseStart returns the start time, in clock ticks since boot, in the text of a
+// /proc/PID/stat. The name, in parentheses, may itself contain parentheses and spaces.
 func parseStart(stat []byte) (uint64, error) {
-	const index = startField - 3
+	const index = startField - 3 // fields begins with field 3, the first after the name
 	end := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[end+1:])
 	if end < 0 || len(fields) <= index {
@@ -75,9 +76,9 @@ var (
 	errHidden = errors.New("a process has this pid, and its start time cannot be read")
 )
 
-// Find watches the process with an identity that an earlier agent recorded. p is nil when gone
-// says that the process has exited. An error says that this is unknown; the process counts as
-// alive.
+// Find watches the process with an identity that an earlier agent recorded. gone says that the
+// process has exited; p is nil then. After an error nobody knows whether the process has
+// exited: the caller takes it for alive.
 //
 // Only the kernel's answer for the pid itself shows that a process is gone. An absent /proc
 // entry shows nothing: hidepid may hide it.

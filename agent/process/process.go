@@ -64,7 +64,8 @@ func (t *Table) Watch(c *net.UnixConn, pid int32) (*Process, error) {
 	return p, nil
 }
 
-// adopt returns the watch of the process of pidfd fd. The watch closes fd.
+// adopt returns the watch of the process of pidfd fd, which has pid: the watch that the table
+// has, with one more reference, or a new one. adopt owns fd, which the watch closes at its end.
 func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 	key := keyOf(fd, pid)
 	t.mu.Lock()
@@ -81,7 +82,7 @@ func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 		return nil, err
 	}
 	if p.ID = t.Identify(pid); !p.alive() {
-		p.ID.Start = 0 // it may be another process's
+		p.ID.Start = 0 // the start time may be that of another process with the pid
 	}
 	if key != (Key{}) {
 		t.byKey[key] = p
@@ -89,10 +90,10 @@ func (t *Table) adopt(fd int, pid int32) (*Process, error) {
 	return p, nil
 }
 
-// Unwatched stands for a process that cannot be watched.
+// Unwatched stands for a process that cannot be watched. It never counts as gone.
 func (t *Table) Unwatched(id blockmgr.Process) *Process {
 	key := Key{pid: id.PID}
-	if id.PID == unseenPID {
+	if id.PID == unseenPID { // in another pid namespace: nothing tells the process from others
 		key = Key{}
 	}
 	return &Process{Key: key, ID: id, table: t, refs: 1, exited: make(chan struct{})}
@@ -121,7 +122,9 @@ func newProcess(t *Table, key Key, fd int) (*Process, error) {
 	return p, nil
 }
 
-// keyOf returns the key of the process of a pidfd.
+// keyOf returns the key under which the table shares the watch of a pidfd's process: the
+// pidfd's inode where every process has its own (Linux 6.9), else the pid. The key is zero when
+// the pid is unknown too.
 func keyOf(fd int, pid int32) Key {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
@@ -131,8 +134,9 @@ func keyOf(fd int, pid int32) Key {
 	return Key{pid: max(pid, 0)}
 }
 
-// peerPidfd opens a pidfd of c's peer: the kernel's record of the peer (Linux 6.5), else by
-// pid. By pid, another process is all but excluded, because the connection is still open.
+// peerPidfd opens a pidfd of the process that connected c. From Linux 6.5 on the kernel has a
+// record of that process. Before, peerPidfd opens pid: as c is still open, another process can
+// hardly have the pid.
 func peerPidfd(c *net.UnixConn, pid int32) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -189,7 +193,8 @@ func (p *Process) Release() {
 	}
 }
 
-// forget reports whether that was the last use.
+// forget drops a reference to the watch and reports whether it was the last one. The table then
+// shares the watch no more.
 func (p *Process) forget() bool {
 	t := p.table
 	t.mu.Lock()
@@ -211,7 +216,8 @@ func ReleaseAll(procs []*Process) {
 	}
 }
 
-// AllExited waits until all of procs have exited; false when stopping is closed first.
+// AllExited waits until all of procs have exited and then returns true. It returns false when
+// stopping is closed first.
 func AllExited(procs []*Process, stopping <-chan struct{}) bool {
 	for _, p := range procs {
 		select {
