@@ -18,7 +18,7 @@ import (
 // ControlHandler returns the HTTP handler for operators: GET /v1/dump, POST /v1/route with all
 // methods, POST /busy_threshold, POST and DELETE /v1/workers with a registry, draining of worker
 // servers, and the read-only paths of Handler. The handler has no authentication: serve it with
-// ServeControl at a loopback or Unix-socket address, which package control checks.
+// ServeControl, on a listener of package control that only operators reach.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.inspection(mux)

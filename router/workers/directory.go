@@ -132,6 +132,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.ProbeEvery == 0 {
 		o.ProbeEvery = 2 * time.Second
@@ -169,7 +170,8 @@ type Directory struct {
 	known   map[kv.WorkerID]*Known
 }
 
-// New returns a directory whose servers were not asked yet.
+// New returns a directory of the servers that the options name. All are Starting until Run
+// probes them.
 func New(o Options) (*Directory, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -190,8 +192,8 @@ const (
 	publishGap = 10 * time.Millisecond
 )
 
-// Run finds and asks servers until ctx ends. Then it ends their registrations. The error
-// is the one of a finder.
+// Run finds and probes servers, and tells the router about them, until ctx ends. Then it ends
+// their registrations and returns nil. It returns an error when a finder fails.
 func (d *Directory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -219,6 +221,7 @@ func (d *Directory) Run(ctx context.Context) error {
 			return nil
 		case <-d.dirty:
 			d.publish()
+			// Changes that come together make one snapshot.
 			if !pause(ctx, publishGap) {
 				continue
 			}
@@ -233,7 +236,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	}
 }
 
-// pause waits; false when ctx ended first.
+// pause waits for the time t. It returns false when ctx ended first.
 func pause(ctx context.Context, t time.Duration) bool {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -270,8 +273,8 @@ type wanted struct {
 	known *Known
 }
 
-// reconcile starts and ends servers so that the directory has the wanted ones. Without
-// start they are not asked yet.
+// reconcile adds and ends servers until the directory has exactly the wanted ones. start is false
+// only in New: then the servers are not probed yet. Only the goroutine of Run calls it later.
 func (d *Directory) reconcile(ctx context.Context, start bool) {
 	want := d.wanted()
 	ended := make(map[string]*server) // by URL
@@ -287,6 +290,7 @@ func (d *Directory) reconcile(ctx context.Context, start bool) {
 		s := d.servers[key]
 		if s == nil {
 			s = d.newServer(w)
+			// Another source may name the same server. With another API key it is asked anew.
 			if before := ended[w.spec.URL]; before != nil && before.spec.key == w.spec.key {
 				s.adopt(before)
 			}
@@ -303,12 +307,14 @@ func (d *Directory) reconcile(ctx context.Context, start bool) {
 	}
 }
 
-// wanted returns the servers that the directory should have, by key: the URL, or the
-// worker's id for a worker that only the router knows.
+// wanted returns the servers that the directory should have: first those of the flags, then those of
+// the finders, then the workers of the router that have an endpoint. The key is the URL, or the
+// worker's id for a worker that only the router knows. The first of several servers with one key or
+// one id counts.
 func (d *Directory) wanted() map[string]*wanted {
 	all := make(map[string]*wanted)
 	ids := make(map[kv.WorkerID]bool)
-	byURL := d.lookAtKnown()
+	byURL := d.refreshKnown()
 	full := false
 	add := func(key string, id kv.WorkerID, w *wanted) {
 		switch {
@@ -322,6 +328,7 @@ func (d *Directory) wanted() map[string]*wanted {
 	named := func(s Spec, source string, leaving bool) {
 		w := &wanted{spec: s, source: source, leaving: leaving}
 		id := s.id()
+		// A server that the router knows already keeps the router's id and source.
 		if w.known = d.known[id]; w.known == nil && s.ID == 0 {
 			w.known = byURL[s.URL]
 		}
@@ -355,9 +362,10 @@ func (d *Directory) wanted() map[string]*wanted {
 	return all
 }
 
-// lookAtKnown asks for the router's workers, without the ones that the directory
-// registered or has followed. It returns the ones with an endpoint by URL.
-func (d *Directory) lookAtKnown() map[string]*Known {
+// refreshKnown sets d.known to the workers that the router has from other sources than this
+// directory. It returns those with an endpoint, by URL. The first of several workers with one URL
+// counts.
+func (d *Directory) refreshKnown() map[string]*Known {
 	byURL := make(map[string]*Known)
 	if d.opt.Known == nil {
 		return byURL
@@ -376,7 +384,7 @@ func (d *Directory) lookAtKnown() map[string]*Known {
 	for _, k := range d.opt.Known() {
 		url, err := CleanURL(k.Endpoint)
 		if (k.Source == FromRegistration || k.Source == FromEvents) && err == nil && own[k.ID] == url {
-			continue // The directory made it known, or might have.
+			continue // This directory told the router about the worker.
 		}
 		d.known[k.ID] = &k
 		if err == nil && byURL[url] == nil {

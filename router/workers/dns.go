@@ -31,9 +31,9 @@ type DNS struct {
 	template         Template
 }
 
-// ParseDNS reads NAME:PORT[,key=value...], with the keys of ParseTemplate. https:// in front
-// of the name asks the servers over TLS; then each server's certificate must have its
-// address.
+// ParseDNS returns the finder of the servers behind a DNS name. text is NAME:PORT[,key=value...],
+// with the keys of ParseTemplate. every is how often the name is resolved. With https:// in front of
+// the name the servers are asked over TLS; then each server's certificate must have its IP address.
 func ParseDNS(text string, every time.Duration) (*DNS, error) {
 	name, template, err := ParseTemplate(text)
 	if err != nil {
@@ -62,8 +62,9 @@ func ParseDNS(text string, every time.Duration) (*DNS, error) {
 // Source implements Finder.
 func (*DNS) Source() string { return FromDNS }
 
-// Run implements Finder. A name without addresses twice in a row has no servers; other
-// errors leave the servers as they were.
+// Run implements Finder. It resolves the name every d.Every and calls set with the servers at a
+// change. The servers go only when the name has no addresses twice in a row, because one such
+// answer may be an error of the resolver. Other errors leave the servers as they were.
 func (d *DNS) Run(ctx context.Context, set func([]Found)) error {
 	log := d.Log
 	if log == nil {
@@ -71,6 +72,7 @@ func (d *DNS) Run(ctx context.Context, set func([]Found)) error {
 	}
 	log = log.With(zap.String("name", d.name))
 	var before []netip.Addr
+	// absent counts answers in a row without addresses. failed is the last logged error.
 	absent, failed := 0, ""
 	for {
 		addresses, err := d.lookup(ctx)
@@ -111,8 +113,8 @@ func (d *DNS) Run(ctx context.Context, set func([]Found)) error {
 	}
 }
 
-// lookup returns the addresses of the name, in order, each once: the ones of IPv4 if there
-// are some.
+// lookup returns the addresses of the name, sorted, each once. With addresses of both kinds it
+// returns only those of IPv4.
 func (d *DNS) lookup(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -138,7 +140,8 @@ func (d *DNS) lookup(ctx context.Context) ([]netip.Addr, error) {
 	return slices.Compact(all), nil
 }
 
-// found returns the servers at addresses.
+// found returns the servers at addresses. It leaves out an address of which the template makes no
+// valid URL.
 func (d *DNS) found(addresses []netip.Addr) []Found {
 	all := make([]Found, 0, len(addresses))
 	for _, a := range addresses {

@@ -31,8 +31,8 @@ type described struct {
 	eventsErr error
 }
 
-// keep keeps what before tells and d does not, because a server that is busy may leave a
-// question without an answer.
+// keep fills gaps of d with the facts of the last time, in before, because a busy server may leave a
+// question without an answer. Facts of another engine do not count.
 func (d *described) keep(before *described) {
 	if d.facts.Engine != before.facts.Engine {
 		return
@@ -46,9 +46,12 @@ func (d *described) keep(before *described) {
 	}
 }
 
-// describe asks the server for facts. What the server does not tell stays unknown.
+// describe asks the server for facts: its version, block size, cache, event endpoints and routes.
+// engine is the owner of its models, as alive returns it. Facts that the server does not tell stay
+// unknown, so there is no error.
 func (p *prober) describe(ctx context.Context, engine string) described {
 	d := described{ranks: 1}
+	// A route that exists complains of the empty body that it is sent.
 	d.facts.Tokenize = offered(p.status(ctx, http.MethodPost, "/tokenize"))
 	if engine == engineSGLang {
 		p.describeSGLang(ctx, &d)
@@ -115,8 +118,8 @@ func (p *prober) eventSources(ctx context.Context) ([]EventSource, error) {
 	return all, nil
 }
 
-// reachable returns an address that the server listens at as others reach it: a wildcard
-// becomes the host of the server's URL.
+// reachable returns the address tcp://host:port by which the router reaches a listener of the
+// server. A wildcard host, like * or 0.0.0.0, becomes the host of the server's URL.
 func (p *prober) reachable(address string) (string, error) {
 	host, port, err := splitZMQ(address)
 	if err != nil {
@@ -143,10 +146,12 @@ type cacheConfig struct {
 // maxMetricLine bounds the lines of /metrics that are looked at; longer ones are skipped.
 const maxMetricLine = 64 << 10
 
-// read finds the lines among metrics in Prometheus' text format.
+// read reads vLLM's metrics in Prometheus' text format, and takes the block size and the number of
+// blocks from the lines of vllm:cache_config_info, one for each rank. Memory stays bounded: a line
+// longer than the buffer comes in pieces and is ignored.
 func (c *cacheConfig) read(r io.Reader) error {
 	lines := bufio.NewReaderSize(io.LimitReader(r, maxMetrics), maxMetricLine)
-	whole := true // the line began with this piece
+	whole := true // the piece is the start of a line
 	for {
 		piece, err := lines.ReadSlice('\n')
 		ended := !errors.Is(err, bufio.ErrBufferFull)
@@ -165,7 +170,8 @@ func (c *cacheConfig) read(r io.Reader) error {
 	}
 }
 
-// line reads the labels of one line.
+// line takes block size, number of blocks and rank from the labels of one line of
+// vllm:cache_config_info. Bad numbers count as absent.
 func (c *cacheConfig) line(text string) {
 	rank := uint32(0)
 	labels(text, func(name, value string) {
@@ -207,8 +213,9 @@ func atoi(text string, limit int) int {
 	return n
 }
 
-// labels calls f for each label of text, which begins behind the brace. It stops at text
-// that is no label.
+// labels calls f for each label of a metric. text is the line after the opening brace:
+// name="value",name="value"} and so on. A backslash escapes a quote, a backslash, or n for a line
+// break. labels stops at text that is no label.
 func labels(text string, f func(name, value string)) {
 	for {
 		name, rest, ok := strings.Cut(text, `="`)
@@ -257,13 +264,15 @@ type sglangInfo struct {
 	} `json:"kv_events"`
 }
 
-// describeSGLang asks SGLang for facts.
+// describeSGLang asks an SGLang server for facts and sets them in d. Facts that the server does not
+// tell, or that are out of range, stay unknown.
 func (p *prober) describeSGLang(ctx context.Context, d *described) {
 	d.facts.Engine = engineSGLang
 	var info sglangInfo
 	err := p.json(ctx, "/server_info", &info)
 	var status *statusError
 	if errors.As(err, &status) && status.status == http.StatusNotFound {
+		// Older servers have the path of the next line.
 		info = sglangInfo{}
 		err = p.json(ctx, "/get_server_info", &info)
 	}
@@ -299,8 +308,9 @@ func (p *prober) describeSGLang(ctx context.Context, d *described) {
 		d.eventsErr = err
 		return
 	}
+	// Each rank publishes at a port of its own, counted from the first.
 	for rank := range max(1, e.Ranks) {
-		if endpoint, ok := grow(base, "", rank); ok {
+		if endpoint, ok := rankEndpoint(base, "", rank); ok {
 			d.facts.Events = append(d.facts.Events, EventSource{Rank: rank, Endpoint: endpoint, Topic: e.Topic})
 		}
 	}

@@ -30,8 +30,9 @@ type health struct {
 	opened    int
 }
 
-// probed notes the result of a probe. A decisive failure proves that the server does not
-// serve; others may be a busy server.
+// probed updates the health after a probe. failed is true for a probe without a good answer.
+// decisive is true when the failure proves that the server does not serve, and false when the server
+// may only be busy. The server is down after one decisive failure or maxSlowProbes others in a row.
 func (h *health) probed(failed, decisive bool) {
 	if !failed {
 		h.answered, h.down, h.slow = true, false, 0
@@ -42,8 +43,9 @@ func (h *health) probed(failed, decisive bool) {
 	}
 }
 
-// requests notes how many requests in a row have failed. It returns the count to go on
-// with: after a pause one more failure is enough.
+// requests updates the health from failed, the number of requests in a row that have failed. It is a
+// circuit breaker: after maxFailedRequests failures the server gets no requests for a while. It
+// returns the count to go on with. After the pause one more failure opens the breaker again.
 func (h *health) requests(failed int, now time.Time) int {
 	switch {
 	case failed == 0:
@@ -59,7 +61,8 @@ func (h *health) requests(failed int, now time.Time) int {
 	return failed
 }
 
-// state returns Starting, Ready or Unhealthy.
+// state returns Starting before the first good probe, Unhealthy while probes or requests fail, and
+// else Ready.
 func (h *health) state() State {
 	switch {
 	case !h.answered:

@@ -29,8 +29,8 @@ const (
 	idleTimeout = 4 * time.Second
 )
 
-// newClient returns the client for questions to servers. It follows no redirect and uses
-// no proxy.
+// newClient returns the HTTP client that probes servers. It follows no redirect and uses no proxy:
+// an answer from elsewhere says nothing about the server.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -69,7 +69,9 @@ func (e *statusError) Error() string {
 	return s
 }
 
-// do sends a request and hands the answer's body to read, if the status is 200.
+// do sends a request to a path of the server and calls read with the answer's body. The body of a
+// POST is an empty JSON object. The error is a statusError for a status other than 200, or the error
+// of the connection or of read. Each request has p.timeout.
 func (p *prober) do(ctx context.Context, method, path string, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -100,7 +102,8 @@ func (p *prober) do(ctx context.Context, method, path string, read func(io.Reade
 	return nil
 }
 
-// printable returns text without control characters and invalid UTF-8, for one log line.
+// printable returns text for one log line: without blanks around it, with blanks for control
+// characters and with ? for invalid UTF-8.
 func printable(text []byte) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -110,7 +113,7 @@ func printable(text []byte) string {
 	}, strings.ToValidUTF8(string(bytes.TrimSpace(text)), "?"))
 }
 
-// json reads an answer of JSON into v.
+// json gets a path of the server and decodes the answer, at most maxBody bytes of JSON, into v.
 func (p *prober) json(ctx context.Context, path string, v any) error {
 	return p.do(ctx, http.MethodGet, path, func(r io.Reader) error {
 		data, err := io.ReadAll(io.LimitReader(r, maxBody+1))
@@ -124,7 +127,7 @@ func (p *prober) json(ctx context.Context, path string, v any) error {
 	})
 }
 
-// status returns the status of an answer; 0 without one.
+// status returns the HTTP status of the server's answer; 0 when no answer came.
 func (p *prober) status(ctx context.Context, method, path string) int {
 	err := p.do(ctx, method, path, func(io.Reader) error { return nil })
 	var other *statusError
@@ -137,8 +140,9 @@ func (p *prober) status(ctx context.Context, method, path string) int {
 	return http.StatusOK
 }
 
-// decisive reports whether an error proves that the server does not serve: nobody listens,
-// the engine is dead, or the answer is not the one of an inference server.
+// decisive reports whether the error of a probe proves that the server does not serve: nobody
+// listens, the engine is dead, or the answer is not the one of an inference server. Timeouts and
+// broken connections prove nothing, because a busy server causes them too.
 func decisive(err error) bool {
 	var status *statusError
 	var network net.Error
@@ -163,7 +167,9 @@ type modelList struct {
 	} `json:"data"`
 }
 
-// alive asks whether the server serves, and what. engine is the owner of its first model.
+// alive probes the server. It returns the models that the server serves, base models before
+// adapters, and engine, the owner of the first base model, like "vllm". The error says why the
+// server does not serve.
 func (p *prober) alive(ctx context.Context) (models []Model, engine string, err error) {
 	err = p.do(ctx, http.MethodGet, "/health", func(io.Reader) error { return nil })
 	var status *statusError
@@ -185,7 +191,7 @@ func (p *prober) alive(ctx context.Context) (models []Model, engine string, err 
 			return nil, "", fmt.Errorf("/v1/models: data[%d].id: %.60q: want 1 to %d bytes without control characters", i, m.ID, kvevent.MaxModel)
 		}
 		model := Model{Name: m.ID, Base: m.Parent, MaxLen: max(0, m.MaxLen)}
-		if m.Parent != "" {
+		if m.Parent != "" { // a LoRA adapter
 			adapters = append(adapters, model)
 			continue
 		}

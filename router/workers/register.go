@@ -18,12 +18,12 @@ const (
 	renewEvery  = 8 * time.Second
 )
 
-// register keeps up to date how the router knows the server. A ready server that nobody
-// announces is followed, if it publishes events, and else registered. The registration also
-// speaks for ranks without events: an announced publisher wins over it.
+// register tells the router about the server after each probe. A ready server that no agent announces
+// is followed if all its ranks publish KV events, and else registered. Ranks with events are
+// followed also when others are registered: a publisher of events wins over the registration.
 func (s *server) register(now time.Time) {
 	s.mu.Lock()
-	announced := s.known != nil
+	announced := s.known != nil // an agent or another source tells the router
 	s.mu.Unlock()
 	w := s.current.Load()
 	if announced || w.State != Ready {
@@ -42,13 +42,14 @@ func (s *server) register(now time.Time) {
 	s.renew(w, now)
 }
 
-// renew registers a worker, or renews its registration when that is due.
+// renew registers w with the router. A registration expires, so renew sends it again when it has
+// changed or when renewEvery has passed.
 func (s *server) renew(w *Worker, now time.Time) {
 	r := s.d.opt.Registry
 	if r == nil {
 		return
 	}
-	if s.registered != 0 && s.registered != w.ID {
+	if s.registered != 0 && s.registered != w.ID { // the worker got another id
 		s.unregister()
 	}
 	g := registration(w)
@@ -66,8 +67,8 @@ func (s *server) renew(w *Worker, now time.Time) {
 	}
 }
 
-// follow has the router follow the events of a worker. It returns true when that covers
-// every rank.
+// follow has the router follow the KV events of w. It returns true when every rank publishes events
+// and is followed, so that w needs no registration. It ends an earlier following that no longer fits.
 func (s *server) follow(w *Worker) bool {
 	f := s.d.opt.Follower
 	if f == nil {
@@ -89,12 +90,13 @@ func (s *server) follow(w *Worker) bool {
 	return len(e.Ranks) == int(w.Ranks)
 }
 
-// engine says where the ranks of a worker publish events.
+// engine returns the description of w for the follower: its model, and where its ranks publish KV
+// events. Ranks that w does not have are left out.
 func engine(w *Worker) source.Engine {
 	e := source.Engine{Worker: w.ID, Model: w.Model, BlockSize: uint32(w.Facts.BlockSize), Card: kvevent.ModelCard{
 		Endpoint: w.URL, Ranks: w.Ranks, DeviceBlocks: uint64(w.Facts.DeviceBlocks),
 	}}
-	// A specification with bad taints is an error before.
+	// Spec.set has checked the taints.
 	e.Card.Taints, _ = kvevent.NewTaints(w.Taints)
 	for _, r := range w.Facts.Events {
 		if r.Rank >= w.FirstRank && r.Rank-w.FirstRank < w.Ranks {

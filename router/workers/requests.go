@@ -13,8 +13,9 @@ func (d *Directory) Begin(id kv.WorkerID) {
 	}
 }
 
-// Done notes how a request ended. A failure has the worker probed at once. After 5
-// failures in a row the worker gets no requests for a while; one success ends that.
+// Done ends a request that Begin has counted. outcome says how the request ended. A failure has the
+// worker probed at once. After 5 failures in a row the worker gets no requests for a while; one
+// success ends that. An id that the directory does not know has no effect.
 func (d *Directory) Done(id kv.WorkerID, outcome Outcome) {
 	s := d.server(id)
 	if s == nil {
@@ -44,7 +45,8 @@ func (d *Directory) Inflight(id kv.WorkerID) int {
 	return 0
 }
 
-// NoteCachedTokens notes whether the usage of an answer had prompt_tokens_details.
+// NoteCachedTokens records whether the worker reports cached tokens. reported is true when the usage
+// of an answer had prompt_tokens_details. It becomes Facts.CachedTokens unless the server tells that.
 func (d *Directory) NoteCachedTokens(id kv.WorkerID, reported bool) {
 	s := d.server(id)
 	if s == nil || s.current.Load().Facts.CachedTokens == triOf(reported) {
@@ -56,8 +58,9 @@ func (d *Directory) NoteCachedTokens(id kv.WorkerID, reported bool) {
 	s.publish()
 }
 
-// Drain stops new requests to a worker, or lets it get requests again. The worker is
-// drained until that, or until it is removed.
+// Drain stops new requests to a worker when on is true, and allows them again when on is false.
+// Requests in progress go on. The worker stays drained until then, or until it is removed. The
+// error is ErrUnknownWorker.
 func (d *Directory) Drain(id kv.WorkerID, on bool) error {
 	s := d.server(id)
 	if s == nil {

@@ -69,7 +69,7 @@ type server struct {
 	followed kv.WorkerID
 }
 
-// newServer returns a server that was not asked yet.
+// newServer returns the server for w. It is Starting, and nothing probes it before start.
 func (d *Directory) newServer(w *wanted) *server {
 	s := &server{
 		d: d, spec: w.spec, source: w.source, wake: make(chan struct{}, 1), reported: make(map[string]bool),
@@ -78,12 +78,12 @@ func (d *Directory) newServer(w *wanted) *server {
 		known: w.known, leaving: w.leaving,
 	}
 	s.described.ranks = 1
-	s.current.Store(s.workerLocked(time.Now()))
+	s.current.Store(s.workerLocked(time.Now())) // without s.mu: nobody else has s yet
 	return s
 }
 
-// adopt takes over what another entry of the same URL knows, so that a worker stays ready
-// when another source names it.
+// adopt copies health, models, facts and drain from other, an ended entry for the same URL. So a
+// worker stays ready when another source names it. The locks are taken one after the other.
 func (s *server) adopt(other *server) {
 	other.mu.Lock()
 	health, models, described, cached, drain := other.health, other.models, other.described, other.cached, other.drain
@@ -99,7 +99,8 @@ func (s *server) same(w *wanted) bool {
 	return s.source == w.source && reflect.DeepEqual(s.spec, w.spec)
 }
 
-// update takes over what may change while a server runs.
+// update takes from w what may change while a server runs: the router's worker that it is, and
+// whether its finder says that it leaves. A change is published, and the server is probed at once.
 func (s *server) update(w *wanted) {
 	s.mu.Lock()
 	changed := s.leaving != w.leaving || (s.known == nil) != (w.known == nil) || w.known != nil && *s.known != *w.known
@@ -111,7 +112,8 @@ func (s *server) update(w *wanted) {
 	}
 }
 
-// start begins to probe, once.
+// start begins to probe the server in a goroutine, until ctx or end ends it. Later calls have no
+// effect.
 func (s *server) start(ctx context.Context) {
 	if s.cancel != nil {
 		return
@@ -132,7 +134,8 @@ func (s *server) end() {
 	}
 }
 
-// run probes until ctx ends. Then the router forgets the server.
+// run probes the server and tells the router the result, until ctx ends. Then the server is
+// unregistered. Probes come every ProbeEvery while the server is ready, and sooner otherwise.
 func (s *server) run(ctx context.Context) {
 	defer s.leave()
 	retries := backoff.Jittered(firstRetry, lastRetry)
@@ -149,13 +152,15 @@ func (s *server) run(ctx context.Context) {
 		} else {
 			wait = min(wait, retries.NextBackOff())
 		}
+		// pause ignores s.wake, so that failing requests do not cause probes without a gap.
 		if !pause(ctx, min(probeGap, wait)) || !s.sleep(ctx, wait-probeGap) {
 			return
 		}
 	}
 }
 
-// sleep waits until it is time for the next probe; false when ctx ended.
+// sleep waits for the time wait, or until s.wake asks for a probe at once. It returns false when
+// ctx ended.
 func (s *server) sleep(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(max(0, wait))
 	defer timer.Stop()
@@ -173,7 +178,9 @@ func jitter(t time.Duration) time.Duration {
 	return t*3/4 + time.Duration(rand.Int64N(int64(t)/2+1))
 }
 
-// look probes the server and updates its health.
+// look probes the server once and updates its health and models. It also asks for the facts, when the
+// server was not ready before, and every describeEvery. Only the server's goroutine calls look, and
+// it holds no lock during requests.
 func (s *server) look(ctx context.Context) {
 	models, engine, err := s.probe.alive(ctx)
 	if ctx.Err() != nil {
@@ -224,12 +231,13 @@ func (s *server) stateLocked() State {
 	return state
 }
 
-// publish publishes the worker if it has changed.
+// publish makes the state of the server visible to readers, if it has changed: it stores a new Worker
+// in s.current and has the directory make a new snapshot. It logs a change of state.
 func (s *server) publish() {
 	s.mu.Lock()
 	before, w := s.current.Load(), s.workerLocked(time.Now())
 	if before.State == w.State {
-		w.Since = before.Since
+		w.Since = before.Since // the time of the last change of state
 	}
 	changed := !reflect.DeepEqual(before, w)
 	if changed {
@@ -244,7 +252,8 @@ func (s *server) publish() {
 	}
 }
 
-// logState logs a new state, or a new reason for the same state.
+// logState logs that the server has a new state, or a new reason why it is not ready. before and w
+// are the published worker before and now.
 func (s *server) logState(before, w *Worker) {
 	fields := []zap.Field{zap.Stringer("state", w.State), zap.Stringer("before", before.State), zap.Uint64("id", uint64(w.ID))}
 	switch w.State {
@@ -258,7 +267,8 @@ func (s *server) logState(before, w *Worker) {
 	}
 }
 
-// workerLocked returns the worker as it is now.
+// workerLocked returns what the directory publishes about the server: its spec, what the server told,
+// and what the router knows, which wins. now becomes Since. The caller holds s.mu.
 func (s *server) workerLocked(now time.Time) *Worker {
 	d := &s.described
 	w := &Worker{
@@ -289,7 +299,8 @@ func (s *server) workerLocked(now time.Time) *Worker {
 	return w
 }
 
-// problemLocked says why the server is not ready.
+// problemLocked returns why the server gets no requests, as one line for people; empty for a ready
+// server. The caller holds s.mu.
 func (s *server) problemLocked() string {
 	switch {
 	case s.failure != "":
@@ -304,8 +315,9 @@ func (s *server) problemLocked() string {
 	return ""
 }
 
-// blockSizeLocked returns the block size in tokens: the announced one, else the server's
-// own, else the one of its spec, else the router's; 0 is unknown.
+// blockSizeLocked returns the block size in tokens; 0 is unknown. The first known one counts: that
+// of the router's worker, of the server, of the spec, of the router's configuration. The caller
+// holds s.mu.
 func (s *server) blockSizeLocked() int {
 	switch {
 	case s.known != nil:
@@ -318,7 +330,8 @@ func (s *server) blockSizeLocked() int {
 	return int(s.d.opt.BlockSize)
 }
 
-// report logs once what the server lacks, by the name of its flag.
+// report warns about settings of the engine that make routing worse, and names the flag to set.
+// Each warning is logged once for a server. d has the server's facts.
 func (s *server) report(d *described) {
 	say := func(what, text string, fields ...zap.Field) {
 		if !s.reported[what] {
@@ -331,7 +344,7 @@ func (s *server) report(d *described) {
 	s.mu.Unlock()
 	vllm := d.facts.Engine == engineVLLM
 	switch {
-	case announced || s.spec.Events != "" || len(d.facts.Events) > 0:
+	case announced || s.spec.Events != "" || len(d.facts.Events) > 0: // the router gets the events
 	case d.eventsErr != nil:
 		say("events", "the worker does not tell where it publishes KV events; give the endpoint with events= of --worker", zap.Error(d.eventsErr))
 	case vllm:

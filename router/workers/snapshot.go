@@ -54,7 +54,8 @@ type step struct {
 	set   map[kv.WorkerID]struct{}
 }
 
-// draw returns the set for one request.
+// draw returns the workers that one request may go to; nil means every worker of the router. A worker
+// in its slow start is in the set with the probability of its share.
 func (c *choice) draw() map[kv.WorkerID]struct{} {
 	if len(c.steps) == 0 {
 		return c.all
@@ -124,13 +125,13 @@ func (d *Directory) Resolve(model string) (Served, error) {
 	switch {
 	case n != nil && len(n.ready) > 0:
 		return n.served, nil
-	case n != nil || len(now.names) == 0:
+	case n != nil || len(now.names) == 0: // the model may come when its servers are ready
 		return Served{}, fmt.Errorf("model %.64q: %w", model, ErrNoWorkers)
 	}
 	return Served{}, fmt.Errorf("model: %.64q: %w: workers serve %s", model, ErrUnknownModel, listed(now.bases))
 }
 
-// listed returns names as errors show them.
+// listed returns names for the text of an error: at most 8, and how many more there are.
 func listed(names []string) string {
 	const most = 8
 	more := ""
@@ -149,6 +150,8 @@ func (d *Directory) publish() {
 	}
 }
 
+// snapshot returns a new snapshot of all servers: the workers by id and by model name, and the
+// sets of workers that requests may go to. Only the goroutine of Run calls it, and New.
 func (d *Directory) snapshot(now time.Time) *snapshot {
 	v := &snapshot{byID: make(map[kv.WorkerID]entry), names: make(map[string]*named), replaced: make(chan struct{})}
 	for _, s := range d.servers {
@@ -173,7 +176,7 @@ func (d *Directory) snapshot(now time.Time) *snapshot {
 			unknown[k.Model] = true
 		}
 	}
-	whole := len(unknown) == 0
+	whole := len(unknown) == 0 // all workers of the router are ready
 	for _, w := range v.workers {
 		if w.State == Ready {
 			ready = append(ready, w)
@@ -182,15 +185,17 @@ func (d *Directory) snapshot(now time.Time) *snapshot {
 			unknown[w.Model] = true
 		}
 	}
-	v.all = chosen(ready, whole, shares)
+	v.all = choiceOf(ready, whole, shares)
 	for _, n := range v.names {
+		// An adapter may be served by fewer workers than its base model.
 		every := !unknown[n.served.Model] && len(n.ready) == len(v.names[n.served.Model].ready)
-		n.allowed = chosen(n.ready, every, shares)
+		n.allowed = choiceOf(n.ready, every, shares)
 	}
 	return v
 }
 
-// nameModels fills names, models and bases.
+// nameModels sets v.names (what each model name means), v.models (the served models) and v.bases
+// (the names of base models), from v.workers in the order of their ids.
 func (v *snapshot) nameModels() {
 	bases := make(map[string]bool)
 	for _, w := range v.workers {
@@ -227,8 +232,8 @@ func rank(w *Worker) int {
 	return 1
 }
 
-// name adds one model of a worker. Of workers that mean different models by one name the
-// ready one with the lowest id counts.
+// name adds the model m of w to v.names. Workers may mean different models by one name: then the ready
+// one with the lowest id counts. The shortest known context length of the ready workers counts.
 func (v *snapshot) name(w *Worker, m Model) {
 	served := Served{Model: w.Model, MaxLen: m.MaxLen}
 	if m.Base != "" {
@@ -257,14 +262,16 @@ func (v *snapshot) name(w *Worker, m Model) {
 	n.ready = append(n.ready, w)
 }
 
-// shares returns the shares of workers in their slow start, of 0 to 1. A share is relative
-// to the largest one of the worker's model, so that one worker always gets all requests.
+// shares returns the shares of workers in their slow start. A share is the probability, below 1, that
+// a request may go to the worker; it grows with the time since the worker became ready. It is
+// relative to the largest share of the model, so that at least one worker may get every request.
 func (d *Directory) shares(v *snapshot, now time.Time) map[kv.WorkerID]float64 {
 	if d.opt.SlowStart <= 0 {
 		return nil
 	}
 	share := func(w *Worker) float64 {
-		return min(1, max(0.05, now.Sub(w.Since).Seconds()/d.opt.SlowStart.Seconds()))
+		const least = 0.05 // a new worker gets some requests at once
+		return min(1, max(least, now.Sub(w.Since).Seconds()/d.opt.SlowStart.Seconds()))
 	}
 	most := make(map[string]float64)
 	for _, w := range v.workers {
@@ -284,9 +291,9 @@ func (d *Directory) shares(v *snapshot, now time.Time) map[kv.WorkerID]float64 {
 	return shares
 }
 
-// chosen returns the choice among ready workers. every says that they are all workers that
-// the router may choose.
-func chosen(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choice {
+// choiceOf returns the choice among ready workers. every is true when the router has no other workers
+// for the model: then an empty choice, which allows all, saves the set. shares are those of shares.
+func choiceOf(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choice {
 	var growing []float64
 	for _, w := range ready {
 		if s, ok := shares[w.ID]; ok {
@@ -299,6 +306,7 @@ func chosen(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choice 
 		}
 		return choice{all: setOf(ready, nil, 0)}
 	}
+	// A step for each different share: a draw below it admits the workers with at least that share.
 	slices.Sort(growing)
 	c := choice{}
 	below := 0.0

@@ -50,8 +50,8 @@ type Spec struct {
 	key string
 }
 
-// ParseSpec reads URL[,key=value...]. The error names the key, its value and what is
-// wanted. The file of an API key is read.
+// ParseSpec returns the server that a flag --worker names: URL[,key=value...]. It also reads the file
+// of the API key. The error names the key, its value and the accepted values.
 func ParseSpec(text string) (Spec, error) {
 	base, rest, _ := strings.Cut(text, ",")
 	url, err := CleanURL(base)
@@ -66,8 +66,9 @@ func ParseSpec(text string) (Spec, error) {
 // Template is what a person says of all servers that a finder finds.
 type Template struct{ spec Spec }
 
-// ParseTemplate reads NAME[,key=value...] with the keys of ParseSpec except id. The caller
-// reads the name.
+// ParseTemplate reads NAME[,key=value...], which describes all servers of a finder. It returns the
+// name, which the caller interprets, and the template of their specs. The keys are those of
+// ParseSpec except id, because several servers cannot have one id.
 func ParseTemplate(text string) (name string, t Template, err error) {
 	name, rest, _ := strings.Cut(text, ",")
 	t.spec, err = parseKeys(rest)
@@ -85,7 +86,8 @@ func (t *Template) At(base string) (Spec, error) {
 	return s, err
 }
 
-// parseKeys reads key=value,key=value...
+// parseKeys returns the spec with the fields of key=value,key=value... and without a URL. Only taint
+// may occur more than once. It reads the file of the API key.
 func parseKeys(rest string) (s Spec, err error) {
 	seen := make(map[string]bool)
 	for rest != "" {
@@ -106,7 +108,7 @@ func parseKeys(rest string) (s Spec, err error) {
 	return s, s.readKey()
 }
 
-// set sets the field of one key.
+// set sets the field of s that key names to value. The error names the key and the accepted values.
 func (s *Spec) set(key, value string) (err error) {
 	switch key {
 	case "id":
@@ -172,7 +174,8 @@ func checkZMQ(key, value string) error {
 	return nil
 }
 
-// splitZMQ returns host and port of tcp://host:port.
+// splitZMQ returns host and port of the address tcp://host:port. The host may be *. The caller
+// describes the address in the error.
 func splitZMQ(address string) (host string, port uint64, err error) {
 	rest, ok := strings.CutPrefix(address, "tcp://")
 	if !ok {
@@ -189,7 +192,8 @@ func splitZMQ(address string) (host string, port uint64, err error) {
 	return host, port, err
 }
 
-// readKey reads the API key. The error does not show it.
+// readKey sets s.key to the content of the file s.APIKeyFile, if there is one. The error does not show
+// the key.
 func (s *Spec) readKey() error {
 	if s.APIKeyFile == "" {
 		return nil
@@ -214,9 +218,9 @@ func (s *Spec) readKey() error {
 	return nil
 }
 
-// CleanURL returns a base URL without a slash at the end, with host and scheme in lower
-// case and without the scheme's own port. The error shows a URL unless it may contain a
-// password.
+// CleanURL returns the base URL in text in one canonical form, so that equal servers have equal URLs:
+// scheme and host in lower case, no default port, no slash at the end. A query, a fragment and a
+// user are errors. The error shows the URL unless it may contain a password.
 func CleanURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
@@ -252,7 +256,8 @@ func (s *Spec) id() kv.WorkerID {
 	return idOf(s.URL)
 }
 
-// eventsOf returns the event endpoints of the spec for each rank. The host * stands for the
+// eventsOf returns the event endpoints of the ranks first to first+ranks-1. The spec has the endpoint
+// of rank 0, and the port of each rank is that port plus the rank. The host * stands for the
 // server's own.
 func (s *Spec) eventsOf(first, ranks uint32) []EventSource {
 	if s.Events == "" {
@@ -264,25 +269,25 @@ func (s *Spec) eventsOf(first, ranks uint32) []EventSource {
 	}
 	all := make([]EventSource, 0, ranks)
 	for rank := first; rank-first < ranks; rank++ {
-		endpoint, ok := grow(s.Events, host, rank)
+		endpoint, ok := rankEndpoint(s.Events, host, rank)
 		if !ok {
 			break
 		}
-		replay, _ := grow(s.Replay, host, rank)
+		replay, _ := rankEndpoint(s.Replay, host, rank) // empty without an endpoint for replays
 		all = append(all, EventSource{Rank: rank, Endpoint: endpoint, Replay: replay})
 	}
 	return all
 }
 
-// grow adds a rank to the port of an address and puts own in place of the host *; false
-// when the sum is no port.
-func grow(address, own string, rank uint32) (string, bool) {
+// rankEndpoint returns the endpoint of a rank: the address of rank 0 with rank added to its port, and
+// with ownHost in place of the host *. It returns false when the sum is no port.
+func rankEndpoint(address, ownHost string, rank uint32) (string, bool) {
 	host, port, err := splitZMQ(address)
 	if err != nil || port+uint64(rank) > maxPort {
 		return "", false
 	}
 	if host == "*" {
-		host = own
+		host = ownHost
 	}
 	return "tcp://" + net.JoinHostPort(host, strconv.FormatUint(port+uint64(rank), 10)), true
 }

@@ -167,7 +167,8 @@ func (w *Worker) Authorize(h http.Header) {
 	}
 }
 
-// serves returns the entry of a model; false when the worker does not serve it.
+// serves returns the model or adapter of that name. It returns false when the worker does not serve
+// the name.
 func (w *Worker) serves(name string) (Model, bool) {
 	for _, m := range w.Models {
 		if m.Name == name {

@@ -41,8 +41,8 @@ type Cluster struct {
 	Namespace string
 }
 
-// InCluster returns how a pod reaches its API server. The error says what is missing
-// outside a cluster.
+// InCluster returns the API server's address and credentials, from the environment and the service
+// account that Kubernetes gives each pod. Outside a cluster the error says what is missing.
 func InCluster() (Cluster, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -81,7 +81,8 @@ type client struct {
 	http    *http.Client
 }
 
-// newClient reads the CA's certificates.
+// newClient returns a client of the API server that trusts the certificates in the cluster's CA file,
+// or those of the system without one.
 func newClient(c Cluster) (*client, error) {
 	transport := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -120,7 +121,9 @@ func gone(err error) bool {
 	return errors.As(err, &status) && (status.Code == http.StatusGone || status.Reason == "Expired")
 }
 
-// get asks for a path. The caller closes the body.
+// get returns the body of the API server's answer for a path; the caller closes it. The error is a
+// statusError when the API server refuses. The token is read each time, because Kubernetes
+// replaces it in the file.
 func (c *client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.cluster.URL+path+"?"+query.Encode(), http.NoBody)
 	if err != nil {

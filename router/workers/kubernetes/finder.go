@@ -55,9 +55,9 @@ type Finder struct {
 // label is a name of Kubernetes: a namespace, a Service or a port.
 var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Parse reads NAMESPACE/SERVICE[:PORT][,key=value...], with the keys of
-// workers.ParseTemplate. Without NAMESPACE/ the pod's own namespace counts. PORT is a
-// number, or the name of a port of the Service.
+// Parse returns the finder of the servers of a Kubernetes Service. text is
+// NAMESPACE/SERVICE[:PORT][,key=value...], with the keys of workers.ParseTemplate. Without
+// NAMESPACE/ the pod's own namespace counts. PORT is a number, or the name of a port of the Service.
 func Parse(text string, c Cluster) (*Finder, error) {
 	name, template, err := workers.ParseTemplate(text)
 	if err != nil {
@@ -87,7 +87,9 @@ func Parse(text string, c Cluster) (*Finder, error) {
 // Source implements workers.Finder.
 func (*Finder) Source() string { return workers.FromKubernetes }
 
-// Run implements workers.Finder.
+// Run implements workers.Finder: it lists the endpoint slices of the Service and then watches them.
+// After an error it watches again from the same version, and it lists again when the API server no
+// longer has that version.
 func (f *Finder) Run(ctx context.Context, set func([]workers.Found)) error {
 	if f.Log == nil {
 		f.Log = zap.NewNop()
@@ -133,7 +135,7 @@ func (f *Finder) Run(ctx context.Context, set func([]workers.Found)) error {
 	}
 }
 
-// note logs an error, once while it stays the same.
+// note logs err once, until it changes or goes away. nil means that all servers are known.
 func (f *Finder) note(log *zap.Logger, err error) {
 	text := ""
 	if err != nil {
@@ -145,7 +147,7 @@ func (f *Finder) note(log *zap.Logger, err error) {
 	f.failed = text
 }
 
-// sleep waits; false when ctx ended first.
+// sleep waits for the time t. It returns false when ctx ended first.
 func sleep(ctx context.Context, t time.Duration) bool {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -199,6 +201,7 @@ func (f *Finder) list(ctx context.Context) (all map[string]*endpointSlice, versi
 	}
 }
 
+// page returns one page of the list of endpoint slices, at most maxPage bytes.
 func (f *Finder) page(ctx context.Context, query url.Values) (*sliceList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -224,8 +227,8 @@ type watchEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watch applies the events after version to all, and calls changed after each change. The
-// error is nil when the API server ended the watch in order.
+// watch asks for the changes after *version, applies each to all and to *version, and then calls
+// changed. It returns nil when the API server ends the watch in order, which it does after watchFor.
 func (f *Finder) watch(ctx context.Context, all map[string]*endpointSlice, version *string, changed func()) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
@@ -242,7 +245,7 @@ func (f *Finder) watch(ctx context.Context, all map[string]*endpointSlice, versi
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)
 	for {
-		limited.N = maxEvent
+		limited.N = maxEvent // for each event anew
 		var e watchEvent
 		switch err := decoder.Decode(&e); {
 		case errors.Is(err, io.EOF) && limited.N > 0:
@@ -255,13 +258,14 @@ func (f *Finder) watch(ctx context.Context, all map[string]*endpointSlice, versi
 		if err := apply(&e, all, version); err != nil {
 			return fmt.Errorf("watch endpoint slices: %w", err)
 		}
-		if e.Type != "BOOKMARK" {
+		if e.Type != "BOOKMARK" { // a bookmark has only a newer version
 			changed()
 		}
 	}
 }
 
-// apply applies one event.
+// apply applies one event of a watch to all, the slices by name, and sets *version to the event's
+// resource version. The error is the API server's own for an ERROR event.
 func apply(e *watchEvent, all map[string]*endpointSlice, version *string) error {
 	if e.Type == "ERROR" {
 		refused := &statusError{}

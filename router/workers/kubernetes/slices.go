@@ -49,8 +49,9 @@ type port struct {
 // families are the address types in the order of preference.
 var families = []string{"IPv4", "IPv6", "FQDN"}
 
-// servers returns the servers of all slices of a Service, each once, ordered by URL. The
-// error says which slice has no port of that name; its servers are missing.
+// servers returns the servers of all slices of a Service, each once, ordered by URL. It uses one
+// address family, the first of families with endpoints, because a server with two families is in
+// two slices. The error names the first slice or endpoint that makes no server; found lacks it.
 func (f *Finder) servers(all map[string]*endpointSlice) (found []workers.Found, err error) {
 	family := ""
 	for _, want := range families {
@@ -87,7 +88,7 @@ func (f *Finder) servers(all map[string]*endpointSlice) (found []workers.Found, 
 				byURL[spec.URL] = len(found)
 				found = append(found, workers.Found{Spec: spec, Leaving: e.leaving()})
 			} else if !e.leaving() {
-				// While an endpoint moves between slices both have it.
+				// Both slices have an endpoint while it moves between them.
 				found[at].Leaving = false
 			}
 		}
@@ -96,6 +97,7 @@ func (f *Finder) servers(all map[string]*endpointSlice) (found []workers.Found, 
 	return found, err
 }
 
+// sortedNames returns the names of all slices in order, so that the first error is always the same.
 func sortedNames(all map[string]*endpointSlice) []string {
 	names := make([]string, 0, len(all))
 	for name := range all {
@@ -105,8 +107,9 @@ func sortedNames(all map[string]*endpointSlice) []string {
 	return names
 }
 
-// portOf returns the port of a slice that takes requests: the number or name of the flag,
-// else the only port, else the port "http".
+// portOf returns the port of a slice that takes requests, and the scheme, "http://" or "https://". The
+// flag may give the number or the name of the port. Else the only port counts, or among several the
+// port "http".
 func (f *Finder) portOf(s *endpointSlice) (scheme string, number uint32, err error) {
 	if f.portNumber != 0 {
 		return "http://", f.portNumber, nil
