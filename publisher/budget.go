@@ -32,7 +32,7 @@ func NewBudget(maxBytes int) Budget {
 }
 
 // Take adds e to the message. It returns false when e does not fit. The first event always
-// fits.
+// fits, because an event cannot be split here.
 func (b *Budget) Take(e *kvevent.RouterEvent) bool {
 	size := eventBytes + storedBytes*len(e.Blocks) + removedBytes*len(e.Removed)
 	if b.used && (b.events < 1 || b.blocks < e.NumBlocks() || b.bytes < size) {
@@ -45,7 +45,8 @@ func (b *Budget) Take(e *kvevent.RouterEvent) bool {
 	return true
 }
 
-// MessageLen returns how many of the first events fit into one message of at most maxBytes.
+// MessageLen returns how many events, from the first one on, fit into one message of at most
+// maxBytes.
 func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
 	left := NewBudget(maxBytes)
 	for i := range events {
@@ -56,8 +57,9 @@ func MessageLen(events []kvevent.RouterEvent, maxBytes int) int {
 	return len(events)
 }
 
-// Chunks yields an answer in messages of at most maxBytes. Each message is r with the next
-// events, the number of the chunk, and Final for the last one.
+// Chunks yields the messages of an answer to a query, each of at most maxBytes. Each message is
+// r itself, with the next events, its chunk number, and Final in the last one. An answer
+// without events is one message.
 func Chunks(r *kvevent.QueryReply, events []kvevent.RouterEvent, maxBytes int) iter.Seq[*kvevent.QueryReply] {
 	return func(yield func(*kvevent.QueryReply) bool) {
 		for !r.Final {

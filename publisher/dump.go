@@ -38,7 +38,7 @@ func TakeDump(src Source) Dump {
 func (d *Dump) Chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, final, ok bool) {
 	if d.starts == nil {
 		d.maxBytes = maxBytes
-		for at := 0; at == 0 || at < len(d.Events); {
+		for at := 0; at == 0 || at < len(d.Events); { // an empty dump has one empty chunk
 			d.starts = append(d.starts, at)
 			at += max(1, MessageLen(d.Events[at:], maxBytes))
 		}
@@ -57,8 +57,10 @@ func (d *Dump) Chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, fina
 // Fits reports whether the chunks that were read are messages of at most maxBytes.
 func (d *Dump) Fits(maxBytes int) bool { return d.maxBytes <= maxBytes }
 
-// Extend returns d with the events of the journal up to a status; ok is false when the
-// journal lacks some of them, or when the result does not have the status' digest.
+// Extend brings an older dump up to date: it applies the journal's events up to status to a copy
+// of d. So the source need not make a new snapshot. ok is false when only a new snapshot helps,
+// or is cheaper: the journal lacks events, there are more than maxTail, an event clears the
+// owner, or the result does not have the digest of status.
 func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
 	if status.LastEventID == d.Last {
 		return *d, status.Digest == d.Digest
@@ -74,7 +76,7 @@ func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
 	for i := range tail {
 		e := &tail[i]
 		switch e.Kind {
-		case kvevent.Cleared:
+		case kvevent.Cleared: // no event of d remains
 			return Dump{}, false
 		case kvevent.Stored:
 			for _, b := range e.Blocks {

@@ -92,8 +92,8 @@ func (f *Feed) Owner() kv.Owner { return f.opt.Owner }
 // Meta returns the part of the announcements that does not change.
 func (f *Feed) Meta() Meta { return f.opt.Meta }
 
-// Publish queues copies of events. It never blocks. Events after Close are counted and
-// otherwise ignored.
+// Publish queues copies of events for the sending goroutine. The stream calls Publish under its
+// own lock, so Publish never blocks. Events after Close are counted and otherwise ignored.
 func (f *Feed) Publish(events []kvevent.RouterEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,9 +118,10 @@ func (f *Feed) Announce() { f.announceNow.Raise() }
 // answered. It may be called once.
 func (f *Feed) Attach(src Source) error { return f.AttachWith(src, nil) }
 
-// AttachWith is Attach, but calls prepare before the first announcement, unless prepare is
-// nil. An error of prepare leaves the feed without a source. prepare runs under the feed's
-// lock: it may call Go, but no method that takes the lock.
+// AttachWith is Attach, but calls prepare before the first announcement, unless prepare is nil.
+// prepare starts what consumers use after an announcement, such as a subscription to queries.
+// An error of prepare leaves the feed without a source. prepare runs under the feed's lock: it
+// may call Go, but no method that takes the lock.
 func (f *Feed) AttachWith(src Source, prepare func() error) error {
 	if src.Owner() != f.opt.Owner {
 		return fmt.Errorf("feed of %s: the source is %s", f.opt.Owner, src.Owner())
@@ -192,7 +193,7 @@ func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count.Skipped += f.unsentLocked()
-	_, f.unsent = f.journal.Held()
+	_, f.unsent = f.journal.Held() // Stats no longer reports the skipped events as waiting
 }
 
 // send sends events and announcements until Close. It runs in its own goroutine.
@@ -231,8 +232,9 @@ func (f *Feed) sendPending() {
 	}
 }
 
-// takeBatch copies the events of the next message to f.batch. It returns false when there
-// is no event to send or the gate is not open.
+// takeBatch copies the events of the next message from the journal to f.batch. It returns false
+// when there is no event to send or the gate is not open. GateHeld leaves the events in the
+// journal, and GateDiscard marks them as sent.
 func (f *Feed) takeBatch(gate Gate) bool {
 	if gate == GateHeld {
 		return false
@@ -245,8 +247,8 @@ func (f *Feed) takeBatch(gate Gate) bool {
 		f.unsent = next
 		return false
 	}
-	if f.unsent < first {
-		if f.unsent > 0 {
+	if f.unsent < first { // the journal dropped unsent events
+		if f.unsent > 0 { // else nothing was sent yet, and the stream begins with event first
 			f.count.Skipped += first - f.unsent
 		}
 		f.unsent = first
@@ -274,6 +276,7 @@ func (f *Feed) Envelope(events []kvevent.RouterEvent) kvevent.Envelope {
 	}
 }
 
+// sendAnnouncement announces the owner with the constant fields of Meta and the status s.
 func (f *Feed) sendAnnouncement(s Status) {
 	meta := &f.opt.Meta
 	sent := f.opt.Transport.SendAnnouncement(&kvevent.Announcement{

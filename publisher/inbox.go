@@ -76,6 +76,9 @@ func (b *Inbox) Add(events []kvevent.RouterEvent) {
 	b.wakeLocked()
 }
 
+// addLocked queues a copy of e. When e does not follow the last event, or has no room, the queued
+// events are dropped and the inbox is lossy. e is queued all the same, because e may follow the
+// snapshot that the goroutine takes next.
 func (b *Inbox) addLocked(e *kvevent.RouterEvent) {
 	gap := b.next != 0 && e.ID != b.next
 	full := len(b.events) == b.maxEvents || len(b.events) > 0 && b.blocks+e.NumBlocks() > inboxBlocks
@@ -83,7 +86,7 @@ func (b *Inbox) addLocked(e *kvevent.RouterEvent) {
 		switch {
 		case gap:
 			b.count.Gaps++
-		case !b.lost:
+		case !b.lost: // a lossy inbox has counted its overflow
 			b.count.Overflows++
 		}
 		b.lost = true
@@ -94,6 +97,7 @@ func (b *Inbox) addLocked(e *kvevent.RouterEvent) {
 	b.next = e.ID + 1
 }
 
+// dropLocked drops and counts the queued events.
 func (b *Inbox) dropLocked() {
 	b.count.Dropped += uint64(len(b.events))
 	clear(b.events)
@@ -190,7 +194,7 @@ func (b *Inbox) Resync(last uint64) bool {
 	switch {
 	case len(b.events) > 0:
 		b.lost = b.events[0].ID != last+1
-	case b.next <= last+1:
+	case b.next <= last+1: // the snapshot includes every event that was added
 		b.next, b.lost = last+1, false
 	default: // the events that followed the snapshot were dropped
 		b.lost = true

@@ -147,7 +147,7 @@ func carve[T any](free *[]T, list []T, grows bool) []T {
 	switch {
 	case len(list) == 0:
 		return nil
-	case grows:
+	case grows: // append below enlarges the memory
 	case len(list) > slabBlocks:
 		return slices.Clone(list)
 	case cap(*free)-n < len(list):

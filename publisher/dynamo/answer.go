@@ -18,7 +18,8 @@ const (
 	restateEvery = 10 * time.Second
 )
 
-// answer returns the response item for a query.
+// answer returns the encoded answer to a router's recovery query: the lost events, a dump of all
+// blocks, or an error. A query without a start, or from before the held events, gets a dump.
 func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	s.count.queries.Add(1)
 	refuse := func(format string, args ...any) []byte {
@@ -41,14 +42,15 @@ func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	return s.dumpItem(q)
 }
 
-// answerFrom returns the sent events from start on. It returns false when only a dump has them.
+// answerFrom answers with the sent events from id start on. It returns false when the journal
+// lacks some of them, so that only a dump helps.
 func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	first, next := s.sent.Held()
 	r := kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: next - 1}
 	switch {
-	case first == next:
+	case first == next: // the journal is empty, but blocks from before event 1 may exist
 		return r, false
 	case start >= next:
 		r.Kind = kvevent.QueryTooNew
@@ -59,8 +61,9 @@ func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
 	return r, ok
 }
 
-// dumpItem returns the response item of a dump. Queries that come while a dump is made
-// share it.
+// dumpItem returns the encoded answer with a dump of all blocks. Queries that come while a dump
+// is made share it. When the dump is too large for an answer, the answer is an error, and the
+// source publishes its whole state instead.
 func (s *Source) dumpItem(q *kvevent.DynamoQuery) []byte {
 	made, _, _ := s.dumps.Do("", func() (any, error) {
 		s.count.dumps.Add(1)
@@ -76,7 +79,7 @@ func (s *Source) dumpItem(q *kvevent.DynamoQuery) []byte {
 		Kind: kvevent.QueryDumpFailed, LastEventID: d.last,
 		Message: fmt.Sprintf("%d blocks do not fit an answer; everything is published again", d.blocks),
 	}
-	if !q.KnowsDumpFailed {
+	if !q.KnowsDumpFailed { // an older router, which cannot decode that kind
 		r.Kind = kvevent.QueryError
 	}
 	return kvevent.AppendDynamoReply(nil, q, &r)
@@ -89,6 +92,8 @@ type sharedDump struct {
 	last   uint64
 }
 
+// makeDump dumps the source's blocks. The dump has no item when it is larger than an answer may
+// be. An estimate avoids encoding dumps that are far too large.
 func (s *Source) makeDump() sharedDump {
 	events, last := s.dump()
 	d := sharedDump{last: last}

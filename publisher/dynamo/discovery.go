@@ -47,7 +47,9 @@ func newDirectory(root string, log *zap.Logger) *directory {
 	return &directory{root: root, log: log, records: make(map[string]*heldRecord)}
 }
 
-// put writes a record, replacing an existing one, and touches it from now on.
+// put writes record as JSON to a file, replacing an existing one, and keeps it alive until remove.
+// Each time another process has deleted the file and touch has restored it, touch calls deleted,
+// unless deleted is nil.
 func (d *directory) put(file string, record any, deleted func()) error {
 	content, err := json.Marshal(record)
 	if err != nil {
@@ -62,8 +64,8 @@ func (d *directory) put(file string, record any, deleted func()) error {
 	return nil
 }
 
-// write makes a file appear with its whole content. The temporary file is in the root,
-// where no reader looks for records.
+// write replaces a file atomically, so that no reader sees a part of the content. The temporary
+// file is in the root, where no reader looks for records.
 func (d *directory) write(file string, content []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -92,6 +94,7 @@ func (d *directory) remove(file string) {
 	d.removeLocked(file)
 }
 
+// removeLocked deletes a record of this process, and counts a failure. Other files stay.
 func (d *directory) removeLocked(file string) {
 	if _, ok := d.records[file]; !ok {
 		return
@@ -120,7 +123,8 @@ func (d *directory) touch() {
 	}
 }
 
-// touchRecords is touch without the calls: it returns the callbacks.
+// touchRecords is touch under the lock. It returns the callbacks of the restored records, which
+// the caller calls.
 func (d *directory) touchRecords() (callbacks []func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,8 +250,8 @@ func (o *Options) queryPath(instance, publisher uint64) string {
 	return fmt.Sprintf("%x/%s/%s/%s", instance, o.Namespace, o.Component, queryEndpoint(publisher))
 }
 
-// recoveryTarget returns the record of the endpoint that answers a publisher's recovery
-// queries.
+// recoveryTarget returns the part of a publisher's record that tells routers where to send its
+// recovery queries: to address, the host:port of the plane's recovery server.
 func (o *Options) recoveryTarget(address string, instance, publisher uint64) *instanceRecord {
 	return &instanceRecord{
 		Component:  o.Component,
@@ -281,7 +285,8 @@ func (p *Plane) watchRivals() {
 	}
 }
 
-// rivals returns the records of other processes for our ranks, by file name.
+// rivals returns the records of other processes for ranks of this plane, by file name. A directory
+// that cannot be read gives none. At most maxRecords files are looked at.
 func (p *Plane) rivals() map[string]kv.Worker {
 	ours := make(map[kv.Worker]bool)
 	p.mu.Lock()
@@ -293,7 +298,7 @@ func (p *Plane) rivals() map[string]kv.Worker {
 	if len(ours) == 0 {
 		return found
 	}
-	dir := filepath.Dir(p.opt.recordPath(bucketSources, p.opt.sourceKey(1)))
+	dir := filepath.Dir(p.opt.recordPath(bucketSources, p.opt.sourceKey(1))) // every key has this directory
 	d, err := os.Open(dir)
 	if err != nil {
 		return found

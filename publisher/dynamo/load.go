@@ -52,7 +52,8 @@ func newLoads(conn Conn, subject string, log *zap.Logger) *loads {
 	}
 }
 
-// set records the load of a rank, to be sent if it changed.
+// set records the present load of a rank. If it differs from the load sent last, run sends it.
+// The load of a new rank beyond maxLoads is dropped and counted.
 func (l *loads) set(a kvevent.ActiveLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,9 +79,10 @@ func (l *loads) forget(w kv.Worker) {
 	delete(l.ranks, w)
 }
 
-// run publishes until stop is closed.
+// run publishes changed loads until stop is closed: loadDebounce after the first change, and at
+// every tick those that the connection did not take.
 func (l *loads) run(stop <-chan struct{}) {
-	debounce := time.NewTimer(time.Hour)
+	debounce := time.NewTimer(time.Hour) // the first change sets the time
 	defer debounce.Stop()
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
@@ -123,7 +125,8 @@ func (l *loads) publish() {
 	}
 }
 
-// changed returns the loads to send.
+// changed returns the loads that differ from those sent last. After a lost connection it returns
+// the loads of all ranks.
 func (l *loads) changed() []kvevent.ActiveLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,7 +57,8 @@ func (o *Options) Validate() error {
 	if o.FileKV == "" {
 		return errors.New("dynamo discovery directory: want a path")
 	}
-	if name := filepath.Base(o.recordPath(bucketSources, o.sourceKey(1<<53-1))); len(name) > 255 {
+	longestKey := o.sourceKey(1<<53 - 1) // with the largest publisher id
+	if name := filepath.Base(o.recordPath(bucketSources, longestKey)); len(name) > 255 {
 		return fmt.Errorf("dynamo endpoint %s.%s.%s: its record needs a file name of %d bytes, the limit is 255",
 			o.Namespace, o.Component, o.Endpoint, len(name))
 	}
@@ -88,8 +89,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkAddress checks a host:port whose port is at least least; "" passes.
-func checkAddress(s string, least int) error {
+// checkAddress checks that s is a host:port whose port is at least minPort, or empty.
+func checkAddress(s string, minPort int) error {
 	if s == "" {
 		return nil
 	}
@@ -97,8 +98,8 @@ func checkAddress(s string, least int) error {
 	if err != nil {
 		return fmt.Errorf("%q: want host:port", s)
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || int(n) < least {
-		return fmt.Errorf("%q: port %q is not in %d..65535", s, port, least)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || int(n) < minPort {
+		return fmt.Errorf("%q: port %q is not in %d..65535", s, port, minPort)
 	}
 	return nil
 }
@@ -125,7 +126,8 @@ func alphanumeric(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
 }
 
-// escape returns s with every byte that is not plain as % and two hexadecimal digits.
+// escape returns s with percent-encoding: bytes for which plain returns false become % and two
+// hexadecimal digits, as in Dynamo's keys and subjects.
 func escape(s string, plain func(byte) bool) string {
 	var b strings.Builder
 	for i := range len(s) {

@@ -77,8 +77,9 @@ func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	return p, nil
 }
 
-// startRecovery starts the recovery server, and closes it when it cannot be reached:
-// routers wait long for a server that does not answer.
+// startRecovery starts the recovery server, which makes the plane's sources recoverable. When the
+// server does not answer at its advertised address, startRecovery closes it and returns nil:
+// routers wait long for such a server, so live-only sources are better.
 func (p *Plane) startRecovery(ctx context.Context) error {
 	r, err := listenRecovery(ctx, &p.opt)
 	if err != nil {
@@ -102,8 +103,8 @@ func (p *Plane) startRecovery(ctx context.Context) error {
 	return nil
 }
 
-// checkReachable asks the server at address for a path that no source has, and expects
-// the refusal.
+// checkReachable asks the server at address for a path that no source has. It returns an error
+// unless the answer is this process's refusal, which ends with the path.
 func checkReachable(ctx context.Context, address, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -114,6 +115,7 @@ func checkReachable(ctx context.Context, address, path string) error {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(ackTimeout))
+	// A frame for readFrame: the path, empty JSON headers, and no payload.
 	ask := []byte{0, byte(len(path))}
 	ask = append(append(ask, path...), 0, 2, '{', '}', 0, 0, 0, 0)
 	if _, err := c.Write(ask); err != nil {
@@ -183,6 +185,7 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 	s.begin()
 	var target *instanceRecord
 	if p.recovery != nil {
+		// Routers may query the source as soon as its record exists.
 		p.recovery.add(s.path, s)
 		target = p.opt.recoveryTarget(p.address, p.instance, id)
 	}
@@ -232,6 +235,8 @@ func (p *Plane) Close() error {
 	return nil
 }
 
+// beginClose marks the plane as closed, so that no source is added. It returns the sources to
+// close. first is false when an earlier Close has begun.
 func (p *Plane) beginClose() (sources []*Source, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -127,7 +127,8 @@ func (r *recovery) accept() {
 	}
 }
 
-// admit counts a connection unless there are too many.
+// admit counts a new connection from peer as open. It returns false, and counts nothing, when too
+// many are open altogether or from that peer.
 func (r *recovery) admit(peer netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +140,8 @@ func (r *recovery) admit(peer netip.Addr) bool {
 	return true
 }
 
-// serve reads the requests of one connection.
+// serve reads the requests of one connection until the peer closes it or stalls, and acknowledges
+// each. The replies go over connections of their own.
 func (r *recovery) serve(c net.Conn) {
 	defer r.leave(remoteAddr(c))
 	defer c.Close()
@@ -164,6 +166,7 @@ func (r *recovery) serve(c net.Conn) {
 	}
 }
 
+// leave counts a connection of peer as closed.
 func (r *recovery) leave(peer netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +183,8 @@ func (r *recovery) uncountCheck() {
 	r.unknownPaths.Store(0)
 }
 
-// begin starts a reply, or returns why it refuses.
+// begin starts a goroutine that replies to a request, and returns "". f is the request, c its
+// connection. begin returns the reason for the router when it refuses the request.
 func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
 	s := r.find(f.path)
 	if s == nil {
@@ -225,7 +229,9 @@ const (
 	maxLinger = 1 << 20
 )
 
-// reply answers a request on a connection of its own.
+// reply sends the answer of s to the address that the request names, over a connection of its own.
+// Dynamo's response stream is a handshake, a prologue without error, the answer, an end mark and
+// the word sentinel.
 func (r *recovery) reply(s *Source, q *request) error {
 	ctx, cancel := context.WithTimeout(r.ctx, dialTimeout)
 	defer cancel()
@@ -263,8 +269,9 @@ func (r *recovery) reply(s *Source, q *request) error {
 	return nil
 }
 
-// linger waits for the reader to close, and discards its bytes: unread bytes would reset the
-// connection before the reader has the whole answer.
+// linger waits until the reader of an answer closes the connection, and discards the reader's
+// bytes. Closing a connection with unread bytes resets it, and the reader could lose the end of
+// the answer.
 func linger(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTimeout))

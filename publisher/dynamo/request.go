@@ -62,7 +62,7 @@ func readFrame(r *bufio.Reader) (frame, error) {
 	return f, insideFrame(err)
 }
 
-// readLength reads a length of size bytes.
+// readLength reads a big-endian length of size bytes, 2 or 4. A length above limit is an error.
 func readLength(r io.Reader, size, limit int) (int, error) {
 	var b [4]byte
 	if _, err := io.ReadFull(r, b[4-size:]); err != nil {
@@ -107,8 +107,9 @@ type connectionInfo struct {
 	Stream  string `json:"stream_type"`
 }
 
-// decodeRequest decodes a payload: a two-part message of a JSON head and a msgpack
-// body.
+// decodeRequest decodes the payload of a frame: a two-part message. Its JSON head says where the
+// answer goes, its msgpack body is the query. The errors wrap errMalformed and are sent to the
+// router.
 func decodeRequest(payload []byte) (request, error) {
 	head, body, err := splitTwoPart(payload)
 	if err != nil {
@@ -141,6 +142,7 @@ func decodeRequest(payload []byte) (request, error) {
 // body, big-endian; a checksum of 0 is none.
 const twoPartHeader = 24
 
+// splitTwoPart returns the parts of a two-part message that b consists of. They share its memory.
 func splitTwoPart(b []byte) (head, body []byte, err error) {
 	if len(b) < twoPartHeader {
 		return nil, nil, fmt.Errorf("%w: a message of %d bytes, want at least %d", errMalformed, len(b), twoPartHeader)

@@ -61,7 +61,7 @@ func (s *Source) emit(events []kvevent.RouterEvent) {
 		}
 	}
 	s.flush()
-	if len(events) > 0 {
+	if len(events) > 0 { // probes follow the last event
 		s.beginProbes(time.Now())
 	}
 }
@@ -82,7 +82,8 @@ func split(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
 	return piece, rest, true
 }
 
-// flush sends the numbered events as one message.
+// flush sends the numbered events of s.pieces as one message. If the message cannot be sent, the
+// state must be restated.
 func (s *Source) flush() {
 	if len(s.pieces) == 0 {
 		return
@@ -101,8 +102,9 @@ func (s *Source) flush() {
 	s.pieces = s.pieces[:0]
 }
 
-// publish reports whether the connection took the message. After a refused message the
-// others of the turn are not tried.
+// publish sends s.pieces as one message and reports whether the connection took it. After a
+// refused message publish does not try the others of the turn, because the restatement has their
+// blocks.
 func (s *Source) publish() bool {
 	if s.mustRestate || !s.plane.conn.Connected() {
 		return false

@@ -158,8 +158,9 @@ func (s *Source) beginRefreshes(now time.Time) {
 	s.refreshAt = now.Add(s.refreshes.NextBackOff())
 }
 
-// takeTurn repairs lost events or sends the waiting ones. Then it sends a probe or a refresh
-// that is due.
+// takeTurn sends the waiting events, and then a probe or a refresh that is due. When events were
+// lost, it restates the whole state instead. Without a connection it only notes that. run calls
+// it at each event and tick.
 func (s *Source) takeTurn() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -179,7 +180,7 @@ func (s *Source) takeTurn() {
 	}
 	s.forwardEvents(math.MaxUint64)
 	switch {
-	case s.mustRestate:
+	case s.mustRestate: // the connection refused an event; the next turn restates
 	case !s.recoverable && !now.Before(s.refreshAt):
 		s.restate(false)
 		s.refreshes.MaxInterval = s.longestRefresh()
@@ -197,7 +198,7 @@ func (s *Source) takeTurn() {
 // rank's blocks.
 func (s *Source) reconnected() {
 	switch {
-	case s.mustRestate:
+	case s.mustRestate: // that repairs the loss too
 	case s.recoverable:
 		s.probe()
 	default:
@@ -205,14 +206,15 @@ func (s *Source) reconnected() {
 	}
 }
 
-// repair sends a cleared event and restates the state.
+// repair makes up for events that routers did not get: it sends a cleared event and then the whole
+// state. A repair that fails is tried again after a growing pause.
 func (s *Source) repair(now time.Time) {
 	if now.Before(s.retryAt) {
 		return
 	}
 	s.mustRestate = false
 	s.restate(true)
-	if s.mustRestate || s.in.Lost() {
+	if s.mustRestate || s.in.Lost() { // a message was refused, or the inbox lost events again
 		s.mustRestate = true
 		s.retryAt = now.Add(s.retries.NextBackOff())
 		return
@@ -227,8 +229,9 @@ func (s *Source) longestRefresh() time.Duration {
 	return max(lastRefresh, time.Duration(blocks/refreshRate)*time.Second)
 }
 
-// restate sends the stream's whole state. With clearFirst it sends a cleared event first, and
-// drops the waiting events that the state includes. Otherwise it sends the waiting events first.
+// restate sends the stream's whole state. With clearFirst, for a repair, it sends a cleared event
+// first and drops the waiting events that the state includes. Otherwise, for the refresh of a
+// live-only source, it sends the waiting events first.
 func (s *Source) restate(clearFirst bool) {
 	events, last, _ := s.src.Snapshot()
 	if clearFirst {
@@ -267,8 +270,8 @@ func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 	defer s.turn.Unlock()
 	events, upTo, _ := s.src.Snapshot()
 	if s.in.Lost() {
-		// The dropped events have no ids. The gap tells the other routers that events are
-		// missing.
+		// The dropped events have no ids. The unused id tells routers without this dump that
+		// events are missing.
 		s.in.Resync(upTo)
 		s.sent.Skip()
 		s.mustRestate = true

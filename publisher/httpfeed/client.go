@@ -36,7 +36,8 @@ func newClient(limit int, w http.ResponseWriter) *client {
 	return &client{limit: limit, control: http.NewResponseController(w), wake: publisher.NewAlarm()}
 }
 
-// offer queues a frame, which other clients share. It returns false without room.
+// offer queues a frame, which other clients share. It returns false, and counts the frame as
+// dropped, when the queue would exceed the limit in bytes. An empty queue takes any frame.
 func (c *client) offer(frame []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

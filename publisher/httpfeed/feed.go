@@ -64,7 +64,8 @@ func (f *Feed) Close() {
 	})
 }
 
-// beginAnswer counts an answer; after a nil error endAnswer must be called.
+// beginAnswer admits a query and counts it as being answered; after a nil error endAnswer must be
+// called. The error is ErrClosed or errBusy.
 func (f *Feed) beginAnswer() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,6 +80,7 @@ func (f *Feed) beginAnswer() error {
 	return nil
 }
 
+// endAnswer ends an answer that beginAnswer counted.
 func (f *Feed) endAnswer() {
 	f.mu.Lock()
 	f.answering--
@@ -86,7 +88,8 @@ func (f *Feed) endAnswer() {
 	f.answers.Done()
 }
 
-// answer writes the answer to a query.
+// answer writes the answer to query q: events of the journal when it has all that q asks for, else
+// a dump of the owner's state.
 func (f *Feed) answer(ctx context.Context, w http.ResponseWriter, q *kvevent.QueryRequest) {
 	src := f.Source()
 	switch {
@@ -114,8 +117,8 @@ type snapshot struct {
 	held  bool
 }
 
-// dump writes the owner's whole state. Ranges and up to maxDumps dumps are answered
-// concurrently.
+// dump writes the owner's whole state. Queries that come before the next snapshot is taken share
+// that snapshot. ctx ends when the client leaves.
 func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.Source) {
 	s, first := f.joinSnapshot()
 	defer f.leaveSnapshot(s)
@@ -136,7 +139,8 @@ func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.So
 	f.reply(w, kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: s.dump.Last}, s.dump.Events)
 }
 
-// joinSnapshot returns the next snapshot; the first query that joins takes it.
+// joinSnapshot adds a query to the users of the next snapshot, which is not taken yet. first is
+// true for the query that has to call take. leaveSnapshot must be called.
 func (f *Feed) joinSnapshot() (s *snapshot, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +195,8 @@ func (f *Feed) reply(w http.ResponseWriter, r kvevent.QueryReply, events []kveve
 		if f.Stopped() {
 			timeout = endTimeout
 		}
-		_ = control.SetWriteDeadline(time.Now().Add(min(timeout, time.Until(end)))) // see client.endWrite
+		// A writer without deadlines keeps the server's.
+		_ = control.SetWriteDeadline(time.Now().Add(min(timeout, time.Until(end))))
 		if _, err := w.Write(kvevent.EndStreamFrame(buf, 0)); err != nil || f.Stopped() && !r.Final {
 			f.Count(func(s *FeedStats) { s.VoidAnswers++ })
 			return

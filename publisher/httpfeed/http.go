@@ -60,7 +60,8 @@ func parseCursors(values []string) ([]cursor, error) {
 	return all, nil
 }
 
-// serveEvents serves one client until the client leaves or the hub closes.
+// serveEvents serves GET /v1/events to one client until the client leaves or the hub closes. It
+// writes a heartbeat, the held events after the client's cursors, and then the live frames.
 func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	cursors, err := parseCursors(r.URL.Query()["cursor"])
 	if err != nil {
@@ -109,7 +110,7 @@ func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error 
 			continue
 		}
 		_, next := f.Held()
-		events, _ := f.Range(at.last+1, next-1)
+		events, _ := f.Range(at.last+1, next-1) // none if some are missing: then the client queries
 		for len(events) > 0 {
 			n := publisher.MessageLen(events, noByteLimit)
 			e := f.Envelope(events[:n])
@@ -122,8 +123,8 @@ func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error 
 	return nil
 }
 
-// stream writes the frames of the client's queue. It returns nil when the hub has closed,
-// else why the stream ended.
+// stream writes the frames of the client's queue, and a heartbeat every AnnounceEvery. It returns
+// nil when the hub has closed, else why the stream ended.
 func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 	beat := time.NewTicker(h.opt.AnnounceEvery)
 	defer beat.Stop()
@@ -148,7 +149,8 @@ func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 	return nil
 }
 
-// write writes frames and flushes them.
+// write writes frames to a client and flushes them. A frame that the client does not read in time
+// is an error, which ends the client's stream.
 func (h *Hub) write(w http.ResponseWriter, c *client, frames [][]byte) error {
 	for _, frame := range frames {
 		timeout := h.readTimeout
@@ -157,7 +159,7 @@ func (h *Hub) write(w http.ResponseWriter, c *client, frames [][]byte) error {
 			timeout = endTimeout
 		default:
 		}
-		_ = c.control.SetWriteDeadline(time.Now().Add(timeout)) // see endWrite
+		_ = c.control.SetWriteDeadline(time.Now().Add(timeout)) // a writer without deadlines keeps the server's
 		if _, err := w.Write(frame); err != nil {
 			return err
 		}
@@ -222,7 +224,8 @@ func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(out) // an error means that the client has left
 }
 
-// serveQuery answers POST /v1/events/query?publisher=P.
+// serveQuery answers POST /v1/events/query?publisher=P, with P a publisher id in hexadecimal. The
+// body is a query in the format of kvevent; the answer is a stream of frames.
 func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("publisher")
 	id, err := strconv.ParseUint(name, 16, 64)

@@ -48,6 +48,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.AnnounceEvery == 0 {
 		o.AnnounceEvery = time.Second
@@ -151,7 +152,7 @@ func (h *Hub) Close() error {
 	close(h.ended)
 	h.mu.Lock()
 	for c := range h.clients {
-		c.endWrite()
+		c.endWrite() // a client that does not read must not delay Close
 	}
 	h.mu.Unlock()
 	h.serving.Wait()
@@ -173,11 +174,12 @@ func (h *Hub) join(c *client) error {
 	h.clients[c] = struct{}{}
 	h.serving.Add(1)
 	for _, f := range h.feeds {
-		f.Announce()
+		f.Announce() // the client learns of every publisher at once
 	}
 	return nil
 }
 
+// leave removes a client that join added.
 func (h *Hub) leave(c *client) {
 	h.mu.Lock()
 	delete(h.clients, c)
@@ -215,13 +217,17 @@ func (w wire) Gate() publisher.Gate {
 	return publisher.GateDiscard
 }
 
+// MaxMessage implements publisher.Transport: events and blocks alone bound a message.
 func (w wire) MaxMessage() int { return noByteLimit }
 
+// SendEvents queues events for the clients that want them. It returns true even when a client has
+// no room: that client finds the gap and queries.
 func (w wire) SendEvents(e *kvevent.Envelope) bool {
 	w.hub.offer(eventFrame(e), func(c *client) bool { return !c.noEvents })
 	return true
 }
 
+// SendAnnouncement queues an announcement for every client. It returns false without clients.
 func (w wire) SendAnnouncement(a *kvevent.Announcement) bool {
 	if !w.hub.hasClients() {
 		return false
@@ -240,6 +246,8 @@ func eventFrame(e *kvevent.Envelope) []byte {
 // broadcast puts a frame into every client's queue. The clients share the frame.
 func (h *Hub) broadcast(frame []byte) { h.offer(frame, func(*client) bool { return true }) }
 
+// offer puts a frame into the queues of the clients for which wanted returns true, and counts the
+// queues without room.
 func (h *Hub) offer(frame []byte, wanted func(*client) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -257,6 +265,7 @@ func (h *Hub) feed(id uint64) *Feed {
 	return h.feeds[id]
 }
 
+// forget removes a feed that has ended, and keeps its counters for Stats.
 func (h *Hub) forget(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -90,7 +90,9 @@ func (n *Conn) checkServer(ctx context.Context) error {
 	return n.keeper.ensure(ctx, n.conn)
 }
 
-// dial makes the connection.
+// dial connects to one of the servers, or leaves the connection to try in the background. At each
+// connection the stream is checked and all feeds announce themselves: consumers may have missed
+// messages.
 func (n *Conn) dial(login nats.Option) (err error) {
 	up := func(c *nats.Conn) {
 		n.connections.Add(1)
@@ -162,6 +164,7 @@ func (n *Conn) forget(f *Feed) {
 	delete(n.feeds, f)
 }
 
+// announceAll makes every feed announce its source at once.
 func (n *Conn) announceAll() {
 	n.mu.Lock()
 	feeds := n.feedsLocked()
@@ -258,7 +261,8 @@ func (n *Conn) claimName(ctx context.Context) error {
 	return nil
 }
 
-// askForName returns an error when another agent answers for the name.
+// askForName asks on subject whether another agent has this node's name, and returns an error if
+// one answers. No answer within nameTimeout means that none has.
 func (n *Conn) askForName(ctx context.Context, subject string, self kvevent.NodeClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()

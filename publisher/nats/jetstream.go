@@ -78,6 +78,8 @@ type streamKeeper struct {
 	running sync.WaitGroup
 }
 
+// newStreamKeeper returns the keeper of the stream that j describes, with defaults for its zero
+// fields. The keeper does nothing before start or ensure.
 func newStreamKeeper(cluster string, j JetStream, log *zap.Logger) *streamKeeper {
 	c := jetstream.StreamConfig{
 		Name:        j.Stream,
@@ -118,7 +120,7 @@ func (k *streamKeeper) close() {
 	k.running.Wait()
 }
 
-// run makes the stream at each connection, and tries again after a failure.
+// run makes the stream at each connection, which raises check, and tries again after a failure.
 func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 	pauses := backoff.Doubling(firstRetry, lastRetry)
 	retry := time.NewTimer(firstRetry)
@@ -130,7 +132,7 @@ func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 		case <-k.check:
 			pauses.Reset()
 		case <-retry.C:
-			if k.ready.Load() {
+			if k.ready.Load() { // a check has made the stream in the meantime
 				continue
 			}
 		}

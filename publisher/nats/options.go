@@ -90,6 +90,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// setDefaults replaces zero fields by their defaults.
 func (o *Options) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {

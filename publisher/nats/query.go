@@ -52,7 +52,8 @@ type waiter struct {
 	maxChunks uint32
 }
 
-// answer answers queries. It runs in a goroutine of its own.
+// answer answers the queries that arrive in requests until the feed stops. It runs in a goroutine
+// of its own. A dump that nobody has asked for in keepDump is dropped.
 func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
 	defer a.idle.Stop()
@@ -85,7 +86,8 @@ func (a *answerer) takeWaiting() {
 	}
 }
 
-// take answers a request, or makes it wait for a dump.
+// take answers a request from the journal or with a part of the held dump. Else the request waits
+// for the next dump. A message that is no query is counted.
 func (a *answerer) take(m *nats.Msg) {
 	f := a.feed
 	if m.Reply == "" {
@@ -115,12 +117,14 @@ func (a *answerer) take(m *nats.Msg) {
 	a.waiters = append(a.waiters, waiter{m.Reply, q.MaxChunks})
 }
 
-// answerRange answers from the journal; false when only a dump can answer. With an empty
-// journal a dump answers even an event that has not happened: the reader may follow an
-// earlier publisher.
+// answerRange answers query q from the journal, to the reply subject to. It returns false when only
+// a dump can answer. With an empty journal a dump answers even a query for an event that has not
+// happened: the reader may follow an earlier publisher.
 func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 	r, events, ok := a.feed.AnswerRange(a.src, q)
-	if first, next := a.feed.Held(); r.Kind == kvevent.QueryTooNew && first == next || !ok {
+	first, next := a.feed.Held()
+	isEmpty := first == next
+	if !ok || isEmpty && r.Kind == kvevent.QueryTooNew {
 		return false
 	}
 	if r.Kind == kvevent.QueryEvents {
@@ -143,7 +147,8 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 	return events[:end]
 }
 
-// sendDump answers all waiters. A reader of parts gets the first part.
+// sendDump answers all waiters with one dump, new or brought up to date. A reader that limits the
+// chunks gets the first part, and asks for the next one.
 func (a *answerer) sendDump() {
 	waiters := a.waiters
 	a.waiters = nil
@@ -196,12 +201,12 @@ func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
 	if !now.Before(a.readUntil) || status.LastEventID <= a.dump.Last {
 		return false
 	}
-	_, ok := a.feed.Range(a.dump.Last+1, a.dump.Last+1)
+	_, ok := a.feed.Range(a.dump.Last+1, a.dump.Last+1) // the journal has this event and all later ones
 	return ok
 }
 
-// sendPart sends up to n chunks of the dump, which stays as it is for a while so that
-// the reader can read on.
+// sendPart sends up to n chunks of the dump, from chunk first on, to the reply subject to. The dump
+// then stays as it is for keepDump, so that the reader can ask for the rest.
 func (a *answerer) sendPart(to string, first, n uint32) {
 	r := kvevent.QueryReply{PublisherID: a.feed.PublisherID(), DumpID: a.id, Kind: kvevent.QueryTreeDump, LastEventID: a.dump.Last}
 	var buf []byte
@@ -255,6 +260,8 @@ func (a *answerer) send(readers []string, r kvevent.QueryReply, events []kvevent
 	}
 }
 
+// publish sends one chunk to a reply subject. It returns false, and counts an error, when the
+// connection refuses the chunk.
 func (a *answerer) publish(to string, data []byte) bool {
 	err := a.feed.wire.conn.conn.Publish(to, data)
 	if err != nil {

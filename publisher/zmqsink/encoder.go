@@ -61,10 +61,11 @@ func (enc *encoder) apply(e *kvevent.RouterEvent) {
 	case kvevent.Cleared:
 		enc.clear()
 	}
-	enc.countHeld()
+	enc.updateGauges()
 }
 
-func (enc *encoder) countHeld() {
+// updateGauges publishes the numbers of announced and of pending blocks.
+func (enc *encoder) updateGauges() {
 	enc.count.said.Store(uint64(enc.known))
 	enc.count.left.Store(uint64(len(enc.queue.blocks)))
 }
@@ -77,53 +78,57 @@ func (enc *encoder) clear() {
 	enc.addEvent(kvevent.Cleared, "")
 }
 
+// stored announces the blocks of a stored event. Each block is the parent of the next. When the
+// last block becomes pending, the next turn of retries begins with that block: the request that
+// stored it has probably brought the tokens of its ancestors.
 func (enc *encoder) stored(e *kvevent.RouterEvent) {
-	parent, hasParent, ok := e.Parent, e.HasParent, true
+	last, hasParent, announced := e.Parent, e.HasParent, true
 	for _, b := range e.Blocks {
-		ok = enc.store(e.Tier, parent, hasParent, b.Hash)
-		parent, hasParent = b.Hash, true
+		announced = enc.store(e.Tier, last, hasParent, b.Hash)
+		last, hasParent = b.Hash, true
 	}
-	if !ok {
-		enc.hasten(parent)
+	if !announced {
+		enc.hasten(last)
 	}
 }
 
-// store announces one block; false when the block is pending instead.
+// store announces that block h is in tier t, unless that was announced before. It returns false
+// when the block becomes pending, because its parent is not announced or its tokens are unknown.
 func (enc *encoder) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) bool {
-	in := enc.states[h]
+	state := enc.states[h]
 	switch {
-	case in.announced.Has(t):
+	case state.announced.Has(t):
 	case hasParent && enc.states[parent].announced == 0:
 		enc.count.orphans.Add(1)
-		enc.postpone(t, parent, hasParent, h, in)
+		enc.postpone(t, parent, hasParent, h, state)
 		return false
 	case !enc.describe(h):
 		enc.count.unknownTokens.Add(1)
-		enc.postpone(t, parent, hasParent, h, in)
+		enc.postpone(t, parent, hasParent, h, state)
 		return false
 	default:
-		in.pending = in.pending.With(t)
-		enc.emitIn(in, parent, hasParent, h)
+		state.pending = state.pending.With(t)
+		enc.emitIn(state, parent, hasParent, h)
 	}
 	return true
 }
 
-// emitIn adds the scratch block, which is h, to the batch for every tier in which h is
-// pending.
-func (enc *encoder) emitIn(in blockState, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
-	if in.announced == 0 {
+// emitIn announces block h in every tier in which h is pending, and records that. The caller has
+// made h the scratch block.
+func (enc *encoder) emitIn(state blockState, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
+	if state.announced == 0 {
 		enc.known++
 	}
 	for _, t := range kv.Tiers {
-		if in.pending.Has(t) {
+		if state.pending.Has(t) {
 			enc.emit(t, parent, hasParent, h)
 		}
 	}
-	enc.unlist(in.at)
-	enc.states[h] = blockState{announced: in.announced | in.pending}
+	enc.unlist(state.at)
+	enc.states[h] = blockState{announced: state.announced | state.pending}
 }
 
-// emit appends enc.block, the description of the block with hash h, to the batch for tier t.
+// emit appends the scratch block, which is h, to the batch: it is in tier t.
 func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
 	e := enc.runFor(t, parent, hasParent)
 	if enc.block.Multimodal != nil || e.Multimodal != nil {
@@ -131,7 +136,7 @@ func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv
 	}
 	tokens := enc.block.Tokens
 	if e.Eagle && len(e.BlockHashes) > 0 {
-		tokens = tokens[1:] // the last token of the block before
+		tokens = tokens[1:] // with Eagle, the first token is the last one of the block before
 	}
 	e.BlockHashes = append(e.BlockHashes, kv.EngineHash(h))
 	e.Tokens = append(e.Tokens, tokens...)
@@ -144,6 +149,8 @@ func (enc *encoder) describe(h kv.SequenceHash) bool {
 	return enc.tokens.Describe(h, &enc.block) && enc.isWhole()
 }
 
+// isWhole reports whether the scratch block has the worker's block size and all its tokens. An
+// Eagle block has one token more, because its engine hashes overlapping pairs of tokens.
 func (enc *encoder) isWhole() bool {
 	n := int64(enc.block.BlockSize)
 	if enc.block.Eagle {
@@ -170,8 +177,8 @@ func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *e
 	return e
 }
 
-// addObjects appends the scratch block's multimodal objects to e, which has the blocks
-// before it.
+// addObjects appends the multimodal objects of the scratch block to e. e already has the blocks
+// before the scratch block; those without objects get an empty entry.
 func (enc *encoder) addObjects(e *engineevent.Event) {
 	for len(e.Multimodal) < len(e.BlockHashes) {
 		e.Multimodal = append(e.Multimodal, nil)
@@ -184,6 +191,8 @@ func (enc *encoder) addObjects(e *engineevent.Event) {
 	enc.grew(0, 32*len(objects))
 }
 
+// removed announces that blocks have left a tier. It only counts blocks that were not announced
+// there, because subscribers do not know them.
 func (enc *encoder) removed(e *kvevent.RouterEvent) {
 	medium := mediumOf(e.Tier)
 	for _, h := range e.Removed {
@@ -202,23 +211,23 @@ func (enc *encoder) removed(e *kvevent.RouterEvent) {
 }
 
 // forget records that h left tier t. It reports whether h had been announced there.
-func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (said bool) {
-	in := enc.states[h]
-	said = in.announced.Has(t)
-	in.announced, in.pending = in.announced.Without(t), in.pending.Without(t)
-	if said && in.announced == 0 {
+func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (wasAnnounced bool) {
+	state := enc.states[h]
+	wasAnnounced = state.announced.Has(t)
+	state.announced, state.pending = state.announced.Without(t), state.pending.Without(t)
+	if wasAnnounced && state.announced == 0 {
 		enc.known--
 	}
-	if in.pending == 0 {
-		enc.unlist(in.at)
-		in.at, in.root = 0, false
+	if state.pending == 0 {
+		enc.unlist(state.at)
+		state.at, state.root = 0, false
 	}
-	if in == (blockState{}) {
+	if state == (blockState{}) {
 		delete(enc.states, h)
 	} else {
-		enc.states[h] = in
+		enc.states[h] = state
 	}
-	return said
+	return wasAnnounced
 }
 
 // lastEvent returns the batch's last event if it has that kind and medium, else nil.

@@ -59,19 +59,20 @@ func (l *pendingBlocks) due() time.Time {
 	return l.last.Add(retryEvery)
 }
 
-// postpone makes block h pending in tier t.
-func (enc *encoder) postpone(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash, in blockState) {
-	in.pending, in.root = in.pending.With(t), !hasParent
-	if in.at == 0 {
-		if in.at = enc.queue.add(h, parent); in.at == 0 {
-			enc.count.unkept.Add(1)
+// postpone makes block h pending in tier t: a later turn of retries announces it. state is the
+// block's state until now.
+func (enc *encoder) postpone(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash, state blockState) {
+	state.pending, state.root = state.pending.With(t), !hasParent
+	if state.at == 0 {
+		if state.at = enc.queue.add(h, parent); state.at == 0 {
+			enc.count.unkept.Add(1) // no retry finds h; the next stored event of h does
 		}
 	}
-	enc.states[h] = in
+	enc.states[h] = state
 }
 
-// unlist removes a block from the pending blocks. at is its blockState.at; at 0 the block is
-// not pending.
+// unlist removes a block from the pending blocks. at is its blockState.at; at 0 it is not among
+// them. The last pending block takes its index. The caller then sets the removed block's state.
 func (enc *encoder) unlist(at uint32) {
 	if at == 0 {
 		return
@@ -85,7 +86,7 @@ func (enc *encoder) unlist(at uint32) {
 	enc.queue.blocks = blocks[:len(blocks)-1]
 }
 
-// hasten makes pending block h come first in the next turn.
+// hasten makes pending block h come before the sweep in the next turn of retries.
 func (enc *encoder) hasten(h kv.SequenceHash) {
 	if enc.states[h].at == 0 {
 		return
@@ -103,7 +104,9 @@ func (enc *encoder) stateAnnounced(now time.Time) {
 	enc.queue.hastened, enc.queue.last = enc.queue.hastened[:0], now
 }
 
-// retry takes a turn: it announces the pending blocks whose tokens are known now.
+// retry announces pending blocks whose tokens are known now: first the hastened ones, then those
+// that the sweep reaches. A turn visits at most turnSteps blocks, so that new events need not
+// wait long.
 func (enc *encoder) retry(now time.Time) {
 	enc.queue.last = now
 	budget := turnSteps
@@ -114,14 +117,15 @@ func (enc *encoder) retry(now time.Time) {
 	enc.queue.hastened = append(enc.queue.hastened[:0], enc.queue.hastened[done:]...)
 	enc.sweep(&budget)
 	clear(enc.queue.blocked)
-	enc.countHeld()
+	enc.updateGauges()
 	enc.flush()
 }
 
-// sweep announces the chains of the next pending blocks, in their order.
+// sweep tries to announce the next turnSweep pending blocks from the cursor on, each after its
+// pending ancestors. It stops when the budget of visits is used up.
 func (enc *encoder) sweep(budget *int) {
 	l := &enc.queue
-	for n := min(turnSweep, len(l.blocks)); n > 0 && *budget > 0 && len(l.blocks) > 0; n-- {
+	for left := min(turnSweep, len(l.blocks)); left > 0 && *budget > 0 && len(l.blocks) > 0; left-- {
 		if l.cursor >= len(l.blocks) {
 			l.cursor = 0
 		}
@@ -138,20 +142,22 @@ func (enc *encoder) sweep(budget *int) {
 func (enc *encoder) announceChain(h kv.SequenceHash, budget *int) {
 	l := &enc.queue
 	l.path = l.path[:0]
+	// Climb to the topmost pending ancestor. It is the first block of the sequence, or its parent
+	// is announced.
 	for top := false; !top; {
-		in := enc.states[h]
+		state := enc.states[h]
 		_, blocked := l.blocked[h]
-		if in.at == 0 || blocked || *budget == 0 {
+		if state.at == 0 || blocked || *budget == 0 { // at 0: this ancestor is not known
 			enc.markBlocked(l.path)
 			return
 		}
 		*budget--
 		l.path = append(l.path, h)
-		parent := l.blocks[in.at-1].parent
-		top = in.root || enc.states[parent].announced != 0
+		parent := l.blocks[state.at-1].parent
+		top = state.root || enc.states[parent].announced != 0
 		h = parent
 	}
-	for n := len(l.path); n > 0; n-- {
+	for n := len(l.path); n > 0; n-- { // ancestors first
 		if !enc.announcePending(l.path[n-1]) {
 			enc.markBlocked(l.path[:n])
 			return
@@ -177,7 +183,7 @@ func (enc *encoder) announcePending(h kv.SequenceHash) bool {
 		return false
 	}
 	enc.count.recovered.Add(1)
-	in := enc.states[h]
-	enc.emitIn(in, enc.queue.blocks[in.at-1].parent, !in.root, h)
+	state := enc.states[h]
+	enc.emitIn(state, enc.queue.blocks[state.at-1].parent, !state.root, h)
 	return true
 }

@@ -29,14 +29,16 @@ type sender struct {
 	events  []kvevent.RouterEvent
 	raw     [][]byte
 	payload []byte
-	// due: the whole state has to be announced, as soon as earliest allows.
-	due       bool
+	// stateDue: the whole state has to be announced, as soon as earliest allows. It was last
+	// announced at lastState.
+	stateDue  bool
 	lastState time.Time
 	// unheard: there was no subscriber at lastState.
 	unheard bool
 	slow    slowSubscribers
 }
 
+// newSender returns the sender of sink s. tokens is nil in passthrough.
 func newSender(s *Sink, tokens Tokens) *sender {
 	n := &sender{
 		sink: s, sockets: s.sockets, count: &s.count,
@@ -49,7 +51,8 @@ func newSender(s *Sink, tokens Tokens) *sender {
 	return n
 }
 
-// run sends and answers until the sink is closed.
+// run is the sink's goroutine. Until the sink is closed it waits for a message of a peer, for
+// queued events or for a timer, and then answers and sends what is due.
 func (n *sender) run() {
 	defer close(n.sink.ended)
 	defer n.sink.end()
@@ -66,7 +69,7 @@ func (n *sender) run() {
 			return
 		}
 		n.catchUp(time.Now())
-		if n.due && !n.slow.stalled && !time.Now().Before(n.earliest()) {
+		if n.stateDue && !n.slow.stalled && !time.Now().Before(n.earliest()) {
 			n.announceState()
 		}
 		if retry := n.retryDue(); !retry.IsZero() && !time.Now().Before(retry) {
@@ -85,10 +88,11 @@ func (n *sender) serve(found found) {
 	}
 }
 
-// wake returns the time of the next retry, catch-up or announcement; zero for none.
+// wake returns when run must act although nothing arrives: the time of the next retry of pending
+// blocks, catch-up of a slow subscriber, or announcement of the whole state; zero for none.
 func (n *sender) wake() (at time.Time) {
 	times := []time.Time{n.retryDue(), n.catchUpDue()}
-	if n.due && !n.slow.stalled {
+	if n.stateDue && !n.slow.stalled { // a stalled sink announces its state after the catch-up
 		times = append(times, n.earliest())
 	}
 	for _, t := range times {
@@ -117,14 +121,14 @@ func (n *sender) earliest() time.Time {
 	return n.lastState.Add(n.sink.opt.ReannounceEvery)
 }
 
-// sendQueued sends the queued events, and reports whether the sink is closing. Events
-// behind missing ones wait for the whole state.
+// sendQueued sends the queued payloads and events, and reports whether the sink is closing. Events
+// behind missing ones are not sent: the whole state becomes due.
 func (n *sender) sendQueued() (closing bool) {
 	dirty := n.sink.inbox.Begin()
 	closing = n.sink.closing.Load()
 	n.raw = n.sink.raw.take(n.raw)
 	for _, payload := range n.raw {
-		if payload == nil {
+		if payload == nil { // payloads were dropped: subscribers see the unused number
 			n.numbered(nil)
 			continue
 		}
@@ -138,15 +142,16 @@ func (n *sender) sendQueued() (closing bool) {
 	}
 	clear(n.events)
 	n.encoder.flush()
-	n.due = n.due || n.sink.src != nil && (dirty || n.sink.inbox.Lost())
+	n.stateDue = n.stateDue || n.sink.src != nil && (dirty || n.sink.inbox.Lost())
 	return closing
 }
 
-// announceState sends a clear and then the whole state.
+// announceState sends a clear and then the whole state, so that every subscriber has it. If events
+// after the snapshot were dropped, the state stays due.
 func (n *sender) announceState() {
 	n.lastState, n.unheard = time.Now(), n.count.subscribers.Load() == 0
 	events, last, _ := n.sink.src.Snapshot()
-	n.due = !n.sink.inbox.Resync(last)
+	n.stateDue = !n.sink.inbox.Resync(last)
 	n.encoder.clear()
 	for i := range events {
 		n.encoder.apply(&events[i])
@@ -157,12 +162,14 @@ func (n *sender) announceState() {
 	n.count.reannounced.Add(1)
 }
 
+// sendBatch encodes and sends a batch of the encoder.
 func (n *sender) sendBatch(b *engineevent.Batch) {
 	n.payload = engineevent.AppendBatch(n.payload[:0], b)
 	n.sendPayload(bytes.Clone(n.payload))
 }
 
-// sendPayload sends a payload under the next number and keeps it for replays.
+// sendPayload sends a payload under the next number and keeps it for replays. A stalled sink only
+// keeps it, because the whole state follows.
 func (n *sender) sendPayload(payload []byte) {
 	seq := n.numbered(payload)
 	if n.slow.stalled {
@@ -208,7 +215,8 @@ func (n *sender) numbered(payload []byte) (seq uint64) {
 	return seq
 }
 
-// readSubscriptions reads subscriptions (1) and their ends (0), each with a prefix of topics.
+// readSubscriptions counts the subscribers. A message is 1 for a subscription or 0 for its end,
+// and a prefix of topics. A new subscriber makes the whole state due.
 func (n *sender) readSubscriptions() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.pub)
@@ -221,7 +229,7 @@ func (n *sender) readSubscriptions() {
 		switch parts[0][0] {
 		case 0:
 			if n.count.subscribers.Load() > 0 {
-				n.count.subscribers.Add(^uint64(0))
+				n.count.subscribers.Add(^uint64(0)) // minus one
 			}
 			if n.count.subscribers.Load() == 0 {
 				n.slow.forget()
@@ -229,14 +237,14 @@ func (n *sender) readSubscriptions() {
 		case 1:
 			n.count.subscriptions.Add(1)
 			n.count.subscribers.Add(1)
-			n.due = n.sink.src != nil
+			n.stateDue = n.sink.src != nil
 		}
 	}
 }
 
-// answerReplays answers every replay request that has arrived. It counts other messages and
-// does not answer them, as vLLM does. A request from before the oldest held batch gets the
-// batches from there on; the sequence number of the first batch shows that.
+// answerReplays answers every replay request that has arrived. A request has three frames: the
+// peer's identity, an empty frame, and the number of the first batch. Other messages are counted
+// and not answered, as in vLLM.
 func (n *sender) answerReplays() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.router)
@@ -252,9 +260,11 @@ func (n *sender) answerReplays() {
 	}
 }
 
+// replay sends a peer the held batches from number start on, and then the end mark. When older
+// batches are no longer held, the number of the first one shows that.
 func (n *sender) replay(peer []byte, start uint64) {
 	for seq, payload := range n.history.From(start) {
-		if *payload == nil {
+		if *payload == nil { // lost, or too large to hold
 			continue
 		}
 		if err := n.sockets.reply(peer, nil, []byte(n.sink.opt.Topic), sequenceFrame(seq), *payload); err != nil {

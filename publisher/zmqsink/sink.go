@@ -59,10 +59,11 @@ func (s *Sink) Endpoint() string { return s.sockets.endpoint }
 // ReplayEndpoint returns the endpoint for replays, with the port that was bound.
 func (s *Sink) ReplayEndpoint() string { return s.sockets.replayEndpoint }
 
-// Publish queues copies of events; see residency.Sink. It never blocks. Without room
-// the queue is dropped and the whole state is announced again.
+// Publish queues copies of events; see residency.Sink. It never blocks. Without room the queue is
+// dropped and the whole state is announced again. Events of another owner are only counted, and
+// so are all events in passthrough.
 func (s *Sink) Publish(events []kvevent.RouterEvent) {
-	from := 0
+	from := 0 // first event of the present run of own events
 	for i := range events {
 		if s.src == nil || events[i].Owner != s.owner {
 			s.count.foreign.Add(1)

@@ -88,12 +88,15 @@ func (n *sender) sendToOthers(seq uint64, payload []byte) {
 		return
 	}
 	n.warnSlow()
+	// At the longest pause the pauses start over: a subscriber that missed a batch only now need
+	// not wait ten minutes.
 	if n.slow.next.IsZero() || n.slow.pause == maxCatchUp {
 		n.slow.pauses = backoff.Doubling(n.sink.opt.ReannounceEvery, maxCatchUp)
 		n.slow.postpone(time.Now())
 	}
 }
 
+// warnSlow logs that a subscriber does not read, at most once per warnEvery.
 func (n *sender) warnSlow() {
 	now := time.Now()
 	if now.Sub(n.slow.warned) < warnEvery {
@@ -112,19 +115,20 @@ func (n *sender) catchUpDue() time.Time {
 	return n.slow.next
 }
 
-// catchUp makes the whole state due for subscribers that missed a batch, when it is time.
+// catchUp makes the whole state due for subscribers that missed a batch, when it is time. A
+// stalled sink first sends its waiting batch, and stays stalled while its only subscriber does
+// not read.
 func (n *sender) catchUp(now time.Time) {
-	switch at := n.catchUpDue(); {
-	case !n.slow.stalled && at.IsZero() || now.Before(at):
-		return
-	case !n.slow.stalled:
-	case n.trySend(n.slow.waitingSeq, n.slow.waiting):
-	case n.count.subscribers.Load() > 1:
-		n.sendToOthers(n.slow.waitingSeq, n.slow.waiting) // others have subscribed
-	default:
-		n.slow.nextTry = now.Add(stallPoll)
+	if at := n.catchUpDue(); at.IsZero() || now.Before(at) {
 		return
 	}
+	if n.slow.stalled && !n.trySend(n.slow.waitingSeq, n.slow.waiting) {
+		if n.count.subscribers.Load() <= 1 {
+			n.slow.nextTry = now.Add(stallPoll)
+			return
+		}
+		n.sendToOthers(n.slow.waitingSeq, n.slow.waiting) // others have subscribed
+	}
 	n.slow.stalled, n.slow.waiting = false, nil
-	n.due = true
+	n.stateDue = true
 }

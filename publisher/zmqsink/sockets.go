@@ -27,6 +27,7 @@ type sockets struct {
 	endpoint, replayEndpoint string
 }
 
+// openSockets binds the endpoints of o. The sending goroutine closes the sockets.
 func openSockets(o *Options) (*sockets, error) {
 	ctx, err := zmq.NewContext()
 	if err != nil {
@@ -47,6 +48,8 @@ func openSockets(o *Options) (*sockets, error) {
 	return s, nil
 }
 
+// open makes, configures and binds the sockets. After an error the caller closes those that were
+// made.
 func (s *sockets) open(o *Options) (err error) {
 	if s.wake, err = s.ctx.NewSocket(zmq.PAIR); err != nil {
 		return fmt.Errorf("wake-up sockets: %w", err)
@@ -76,8 +79,9 @@ func (s *sockets) open(o *Options) (err error) {
 	return err
 }
 
-// bind sets the options that both sockets share and binds, unless err is set. It returns
-// the bound endpoint.
+// bind sets the options that the XPUB and the ROUTER socket share, binds s to endpoint, and
+// returns the bound endpoint. err is the error of setting the socket's own options: unless nil,
+// bind returns it and does not bind.
 func bind(s *zmq.Socket, endpoint string, err error) (string, error) {
 	err = errors.Join(err, s.SetLinger(linger), s.SetMaxmsgsize(maxRequestBytes), s.SetTcpKeepalive(1))
 	if err != nil {
@@ -107,6 +111,8 @@ func (s *sockets) wait(until time.Time) (found, error) {
 // wait.
 func (s *sockets) waitForPeers(timeout time.Duration) (found, error) { return s.poll(s.peers, timeout) }
 
+// poll waits for messages on one of the two pollers; a negative timeout is forever. It drains the
+// rings of the alarm, which only had to end the wait.
 func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err error) {
 	polled, err := on.Poll(timeout)
 	if err != nil {
@@ -161,6 +167,7 @@ func isFull(err error) bool { return err != nil && zmq.AsErrno(err) == zmq.Errno
 // peer that has left.
 func (s *sockets) reply(parts ...[]byte) error { return send(s.router, parts) }
 
+// send sends parts as the frames of one message. It never blocks: see isFull.
 func send(to *zmq.Socket, parts [][]byte) error {
 	for i, p := range parts {
 		flags := zmq.DONTWAIT
@@ -174,7 +181,7 @@ func send(to *zmq.Socket, parts [][]byte) error {
 	return nil
 }
 
-// close waits until unfinished batches are sent, for linger at most.
+// close closes the sockets. It waits until queued batches are sent, for linger at most.
 func (s *sockets) close() {
 	for _, k := range []*zmq.Socket{s.pub, s.router, s.wake, s.alarm} {
 		if k != nil {
