@@ -127,6 +127,7 @@ func (c *RankConfig) Validate() error {
 	return nil
 }
 
+// setDefaults gives zero fields their defaults.
 func (c *RankConfig) setDefaults() {
 	c.MaxBlocks = cmp.Or(c.MaxBlocks, defaultMaxBlocks)
 	c.ReceiveHWM = cmp.Or(c.ReceiveHWM, defaultHWM)

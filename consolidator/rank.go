@@ -102,6 +102,8 @@ type loop struct {
 	seq   *sequence.Sequencer
 }
 
+// run handles messages and timeouts until Run's context ends. An error says that a socket has
+// failed.
 func (l *loop) run() error {
 	for {
 		l.advance()
@@ -149,12 +151,13 @@ func (l *loop) advance() {
 			l.seq.ReplayFailed(now)
 		}
 	}
-	if !l.seq.Replaying() {
+	if !l.seq.Replaying() { // also after the Sequencer has abandoned a replay
 		l.socks.hangUp()
 	}
 }
 
-// receiveLive takes the messages of the SUB socket.
+// receiveLive takes messages from the SUB socket, at most framesPerTurn, and passes them to the
+// Sequencer. When no message is left, the mirror learns that it has caught up with the engine.
 func (l *loop) receiveLive() {
 	for range framesPerTurn {
 		parts, ok := l.socks.receive(l.socks.sub)
@@ -175,7 +178,8 @@ func (l *loop) receiveLive() {
 	}
 }
 
-// receiveReplay takes the messages of the DEALER socket, up to the end mark.
+// receiveReplay takes messages from the DEALER socket, at most framesPerTurn and up to the end
+// mark of the replay, and passes them to the Sequencer.
 func (l *loop) receiveReplay() {
 	for range framesPerTurn {
 		if !l.seq.Replaying() {
@@ -202,7 +206,7 @@ func (l *loop) badFrame(err error) {
 	l.log.warn("engine message ignored", zap.Error(err))
 }
 
-// Readable implements sequence.Target.
+// Readable implements sequence.Target. It decodes the payload into l.batch.
 func (l *loop) Readable(payload []byte) bool {
 	if err := l.decoder.Decode(payload, &l.batch); err != nil {
 		l.badFrame(err)
@@ -211,7 +215,8 @@ func (l *loop) Readable(payload []byte) bool {
 	return true
 }
 
-// Apply implements sequence.Target.
+// Apply implements sequence.Target. The mirror and RankConfig.Raw get the batch. Raw gets no
+// batch of another rank.
 func (l *loop) Apply(payload []byte) bool {
 	if !l.Readable(payload) {
 		return false
@@ -220,7 +225,8 @@ func (l *loop) Apply(payload []byte) bool {
 		l.badEvents(l.batch.Bad)
 	}
 	l.cache.Apply(&l.batch)
-	if l.cfg.Raw != nil && !(l.batch.HasRank && l.batch.Rank != l.cfg.Worker.Rank) {
+	otherRank := l.batch.HasRank && l.batch.Rank != l.cfg.Worker.Rank
+	if l.cfg.Raw != nil && !otherRank {
 		l.cfg.Raw(payload)
 	}
 	return true
@@ -254,7 +260,8 @@ func (l *loop) checkpoint(dst []byte) []byte {
 	return l.cache.AppendCheckpoint(dst, l.checkpointID(), l.seq.State())
 }
 
-// restore loads the checkpoint, if there is one.
+// restore puts the mirror and the Sequencer into the state of the checkpoint, if there is one.
+// It counts and ignores a checkpoint that cannot be used.
 func (l *loop) restore() {
 	if l.cfg.Checkpoint == "" {
 		return
@@ -293,6 +300,7 @@ type limitedLog struct {
 
 func newLimitedLog(log *zap.Logger) *limitedLog { return &limitedLog{log: log} }
 
+// warn writes a warning, or counts it as suppressed within logPause of the last one.
 func (l *limitedLog) warn(msg string, fields ...zap.Field) {
 	now := time.Now()
 	if !l.last.IsZero() && now.Sub(l.last) < logPause {

@@ -45,6 +45,7 @@ type sockets struct {
 	woken    chan struct{}
 }
 
+// openSockets opens all sockets but dealer. It does not wait for the engine.
 func openSockets(cfg *RankConfig) (*sockets, error) {
 	zctx, err := zmq4.NewContext()
 	if err != nil {
@@ -63,6 +64,8 @@ func openSockets(cfg *RankConfig) (*sockets, error) {
 	return s, nil
 }
 
+// openWake connects two sockets of this process: a message from wakeSend to wakeRecv ends a
+// wait. After an error the caller closes s.
 func (s *sockets) openWake() (err error) {
 	if s.wakeRecv, err = s.ctx.NewSocket(zmq4.PAIR); err != nil {
 		return err
@@ -76,6 +79,8 @@ func (s *sockets) openWake() (err error) {
 	return errors.Join(s.wakeSend.SetLinger(0), s.wakeSend.Connect(wakeEndpoint))
 }
 
+// openSub opens the SUB socket, which gets the engine's live messages, and its monitor. After an
+// error the caller closes s.
 func (s *sockets) openSub(cfg *RankConfig) (err error) {
 	if s.sub, err = s.ctx.NewSocket(zmq4.SUB); err != nil {
 		return err
@@ -100,6 +105,8 @@ func (s *sockets) openSub(cfg *RankConfig) (err error) {
 	return s.sub.Connect(dialable(cfg.EventsEndpoint))
 }
 
+// openMonitor opens the socket that gets a message when the SUB socket has made a handshake
+// with the engine.
 func (s *sockets) openMonitor() (err error) {
 	if err = s.sub.Monitor(monitorEndpoint, zmq4.EVENT_HANDSHAKE_SUCCEEDED); err != nil {
 		return fmt.Errorf("monitor: %w", err)
@@ -162,7 +169,8 @@ func (s *sockets) receive(from *zmq4.Socket) (parts [][]byte, ok bool) {
 	return parts, err == nil
 }
 
-// ask sends a replay request on a new socket.
+// ask requests a replay of the batches from start on, on a new DEALER socket. The answers come
+// to that socket.
 func (s *sockets) ask(start uint64) error {
 	s.hangUp()
 	d, err := s.ctx.NewSocket(zmq4.DEALER)
@@ -200,9 +208,10 @@ func (s *sockets) repoll() {
 	}
 }
 
+// close closes all sockets that are open, and their ZMQ context.
 func (s *sockets) close() {
 	if s.stopWake != nil && !s.stopWake() {
-		<-s.woken
+		<-s.woken // another goroutine was using wakeSend
 	}
 	for _, k := range []*zmq4.Socket{s.sub, s.monitor, s.dealer, s.wakeSend, s.wakeRecv} {
 		if k != nil {
@@ -217,7 +226,8 @@ func (s *sockets) close() {
 // closeSocket closes k, which can fail only if it is closed already.
 func closeSocket(k *zmq4.Socket) { _ = k.Close() }
 
-// dialable turns an endpoint that an engine binds into one to connect to.
+// dialable turns an endpoint that an engine binds into one to connect to: a wildcard host
+// becomes this machine.
 func dialable(endpoint string) string {
 	for _, wildcard := range []string{"tcp://*:", "tcp://0.0.0.0:"} {
 		if port, ok := strings.CutPrefix(endpoint, wildcard); ok {

@@ -117,6 +117,7 @@ type counters struct {
 	recentBad []BadEvent
 }
 
+// snapshot returns the counters of the rank and of its parts.
 func (c *counters) snapshot() RankStats {
 	seq, m := &c.sequence, &c.mirror
 	s := RankStats{
@@ -145,7 +146,7 @@ func (c *counters) ended() {
 	c.sequence.Repairing.Store(false)
 }
 
-// bad counts and remembers events that could not be decoded.
+// bad counts events that could not be decoded, and remembers the last maxRecentBad of them.
 func (c *counters) bad(errs []error) {
 	c.badEvents.Add(uint64(len(errs)))
 	c.mu.Lock()

@@ -53,7 +53,7 @@ func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte
 		select {
 		case err := <-f.done:
 			f.written(err)
-		default:
+		default: // the last write is not over
 			f.next = now.Add(f.every)
 			return
 		}
@@ -61,7 +61,7 @@ func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte
 	start := time.Now()
 	f.buf = state(f.buf[:0])
 	f.version, f.busy = version, true
-	f.next = now.Add(max(f.every, copyShare*time.Since(start)))
+	f.next = now.Add(max(f.every, copyShare*time.Since(start))) // see copyShare
 	go func() { f.done <- f.write() }()
 }
 
@@ -76,7 +76,7 @@ func (f *File) Finish(version uint64, state func(dst []byte) []byte) {
 	f.written(f.write())
 }
 
-// Remove deletes the file.
+// Remove deletes the file, after a write that has begun. An absent file is no error.
 func (f *File) Remove() {
 	f.wait()
 	if f.path == "" {

@@ -99,7 +99,8 @@ type Tables struct {
 	NumEngineBlocks int
 }
 
-// Append appends a file without its checksum; AppendChecksum adds that.
+// Append appends the checkpoint of the rank that about names, in the file's format but without
+// the checksum at its end. AppendChecksum adds that.
 func Append(dst []byte, about ID, s *State, t *Tables) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, magic...)
@@ -134,6 +135,7 @@ func Append(dst []byte, about ID, s *State, t *Tables) []byte {
 	return append(le.AppendUint32(dst, uint32(len(s.Parked))), s.Parked...)
 }
 
+// append appends both tables, each with the number of its rows in front.
 func (t *Tables) append(dst []byte) []byte {
 	le := binary.LittleEndian
 	dst = slices.Grow(dst, 8+BlockBytes*t.NumBlocks+EngineBlockBytes*t.NumEngineBlocks)
@@ -155,6 +157,7 @@ func (t *Tables) append(dst []byte) []byte {
 	return dst
 }
 
+// flags returns a byte with first in bit 0 and second in bit 1.
 func flags(first, second bool) (f byte) {
 	if first {
 		f |= 1
@@ -177,8 +180,9 @@ type Saved struct {
 	EngineBlocks []EngineBlock
 }
 
-// Parse reads the file of a rank. The result borrows from b. The error is ErrForeign
-// for a whole file about something else.
+// Parse reads the content b of a checkpoint of the rank that about names. The result borrows
+// from b. The error is ErrForeign for a whole file about something else; any other error means
+// that the file is damaged.
 func Parse(b []byte, about ID) (*Saved, error) {
 	if len(b) < 4 || len(b) < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, errors.New("no checkpoint")
@@ -201,7 +205,8 @@ func Parse(b []byte, about ID) (*Saved, error) {
 	return s, s.validate()
 }
 
-// validate checks that the tables are consistent.
+// validate checks that the tables fit together: slots ascend, each hash is that of its block's
+// content, and references between tables have a target.
 func (s *Saved) validate() error {
 	for i, b := range s.Blocks {
 		if i > 0 && s.Blocks[i-1].Slot >= b.Slot {

@@ -15,6 +15,7 @@ type reader struct {
 	bad bool
 }
 
+// take returns the next n bytes, and nil when the file is shorter.
 func (r *reader) take(n int) []byte {
 	if r.bad || n > len(r.buf) {
 		r.bad = true
@@ -46,7 +47,8 @@ func (r *reader) uint64() uint64 {
 	return 0
 }
 
-// length reads the length of a list whose elements have at least size bytes.
+// length reads the length of a list whose elements have at least size bytes each. A list that
+// cannot fit into the rest of the file has length 0 and sets bad.
 func (r *reader) length(size int) int {
 	n := int(r.uint32())
 	if n > len(r.buf)/size {
@@ -58,6 +60,8 @@ func (r *reader) length(size int) int {
 
 func (r *reader) text() string { return string(r.take(r.length(1))) }
 
+// sequence reads the rank's position in the engine's sequence, and the batches that it
+// remembers by number and checksum.
 func (r *reader) sequence(st *sequence.State) {
 	st.Next, st.LastLive = r.uint64(), r.uint64()
 	st.HasLive = r.uint8()&flagHasLive != 0
@@ -66,6 +70,7 @@ func (r *reader) sequence(st *sequence.State) {
 	}
 }
 
+// rank reads the flags, groups and names of a rank: see the format above magic.
 func (r *reader) rank(s *State) {
 	f := r.uint8()
 	s.Degraded, s.LowerTiers = f&flagDegraded != 0, f&flagLowerTiers != 0
@@ -79,6 +84,7 @@ func (r *reader) rank(s *State) {
 	}
 }
 
+// tables reads blocks, engine blocks, unlisted hashes and parked events.
 func (r *reader) tables(s *Saved) {
 	n := r.length(BlockBytes)
 	s.Blocks = make([]Block, 0, n)

@@ -102,14 +102,14 @@ func (t *Table[V]) Key(slot uint32) uint64 {
 // Find returns the slot of a key. ok is false when the table does not have the key.
 func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	h := mixKey(key)
-	words := t.shards[h>>56].words
+	words := t.shards[h>>56].words // the top byte chooses the shard
 	if len(words) == 0 {
 		return 0, false
 	}
 	i := homeOf(h, len(words))
 	for distance := uint32(0); ; distance++ {
 		w := words[i]
-		d := w >> slotBits
+		d := w >> slotBits // the distance of w from its home
 		// An insertion of key would have displaced a word that is nearer to its home.
 		if w == 0 || d < distance {
 			return 0, false
@@ -164,6 +164,7 @@ func (t *Table[V]) Remove(slot uint32) {
 	for words[i]&slotMask != slot+1 {
 		i = next(i)
 	}
+	// The words behind move back, each nearer to its home, up to a word that is at home.
 	for j := next(i); words[j]>>slotBits > 0; i, j = j, next(j) {
 		words[i] = words[j] - 1<<slotBits
 	}
@@ -178,6 +179,8 @@ func (t *Table[V]) Remove(slot uint32) {
 // Clear removes every entry and frees the memory.
 func (t *Table[V]) Clear() { *t = Table[V]{} }
 
+// takeSlot returns a free slot, or one that was never taken. It returns false when the table
+// has MaxEntries entries. The caller fills the slot's entry.
 func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 	if t.free != 0 {
 		slot = t.free - 1
@@ -233,8 +236,9 @@ func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 	return put(extra)
 }
 
-// putWord adds w, a slot plus one, whose key has hash h. False means that one word is
-// left, w or a displaced one: it would lie too far from home.
+// putWord adds w, a slot plus one, whose key has hash h, to the words of a shard. A word that
+// is nearer to its home gives way and moves on (Robin Hood). False means that one word is left,
+// w or a displaced one: it would lie more than maxDistance from its home.
 func putWord(words []uint32, h uint64, w uint32) (left uint32, ok bool) {
 	i := homeOf(h, len(words))
 	for distance := uint32(0); distance <= maxDistance; distance++ {

@@ -31,7 +31,7 @@ func (t *Table[V]) View() *View[V] {
 // unshareChunk replaces a chunk that an open view may read by a copy of the chunk.
 func (t *Table[V]) unshareChunk(chunk uint32) {
 	switch {
-	case t.views.Load() == 0:
+	case t.views.Load() == 0: // all views were closed
 		t.views = nil
 	case t.shared[chunk]:
 		c := *t.chunks[chunk]

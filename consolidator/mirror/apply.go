@@ -33,14 +33,14 @@ func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 		// this batch does not make up for the loss: the unreadable event may be later.
 		c.degraded, c.wantList = true, c.wantList || c.cfg.CanList
 	}
-	c.unconfirmed, c.unreached = false, false
+	c.unconfirmed, c.unreached = false, false // a batch shows that the same engine answers
 	c.version++
 	c.updateHealth(tx)
 }
 
 // applyEvent applies one event, or counts why it cannot be used.
 func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
-	if e.Ownership != "" && e.Ownership != "framework" {
+	if e.Ownership != "" && e.Ownership != "framework" { // not the engine's own blocks
 		c.drop(dropOwnership, max(1, len(e.BlockHashes)))
 		return
 	}
@@ -88,10 +88,9 @@ func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	if n == 0 {
 		return
 	}
-	r := run{
-		event: e, tier: t, root: !e.HasParent,
-		repeats: c.storeMayBeListed(e, t) || c.cfg.FullReports && !e.HasParent && n > 1,
-	}
+	// A full cache report announces the whole prefix of a request, from its root.
+	mayBeReport := c.cfg.FullReports && !e.HasParent && n > 1
+	r := run{event: e, tier: t, root: !e.HasParent, repeats: c.storeMayBeListed(e, t) || mayBeReport}
 	if e.HasParent {
 		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
 			b := c.known.At(slot)
@@ -262,13 +261,14 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 	c.park.clearTier(kv.TierDevice)
 	c.unannounced, c.wantList = nil, false
 	c.dropHidden()
-	if !c.lowerTiers {
+	if !c.lowerTiers { // nothing is cached anywhere
 		c.degraded = false
 	}
 }
 
 // release takes back n references in tier t of the known block in a slot, or all of them
-// if there are fewer than n. With its last reference in any tier the block is forgotten.
+// if there are fewer than n. With its last reference in t the block leaves t in the stream.
+// With its last reference in any tier the block is forgotten.
 func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
 	left := b.refs.Of(t) - min(n, b.refs.Of(t))

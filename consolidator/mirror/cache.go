@@ -157,15 +157,16 @@ func (c *Cache) Wake() time.Time {
 	return time.Time{}
 }
 
-// updateHealth sets the stream's health and the gauges. It runs after each change and when
-// a parked run becomes overdue.
+// updateHealth sets the stream's health and the gauges. It runs after each change, and when
+// a parked run (a stored event whose parent is unknown) has waited too long.
 func (c *Cache) updateHealth(tx *residency.Tx) {
 	c.count.Known.Store(uint64(c.known.Len()))
 	c.count.ParkedBytes.Store(uint64(c.park.bytes))
 	c.count.Unlisted.Store(uint64(len(c.unannounced)))
-	overdue := c.park.overdueAt()
+	overdueAt := c.park.overdueAt()
+	runOverdue := !overdueAt.IsZero() && !c.cfg.Now().Before(overdueAt)
 	health := kvevent.HealthExact
-	if c.degraded || c.unconfirmed || c.unreached || len(c.unannounced) > 0 || !overdue.IsZero() && !c.cfg.Now().Before(overdue) {
+	if c.degraded || c.unconfirmed || c.unreached || len(c.unannounced) > 0 || runOverdue {
 		health = kvevent.HealthDegraded
 	}
 	tx.SetHealth(health)

@@ -37,7 +37,7 @@ func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 func (c *Cache) malformed(e *engineevent.Event) (dropReason, bool) {
 	n := len(e.BlockHashes)
 	want := n * c.cfg.BlockSize
-	if e.Eagle {
+	if e.Eagle { // pairs of tokens that overlap have one token more
 		want++
 	}
 	switch {
@@ -73,8 +73,10 @@ type groupFilter struct {
 	main map[int32]bool // by group number; true: the main group
 }
 
-// accepts reports whether e is about the main group, and learns from it. Blocks
-// on disk or elsewhere are not grouped and always accepted.
+// accepts reports whether e is about the main group. From a stored event that names an
+// attention kind it learns whether the event's group is the main one. An unknown group is the
+// main one if its number is 0. Events without a group, and about blocks on disk or elsewhere,
+// are always accepted.
 func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDisk || t == kv.TierExternal {
 		return true
@@ -95,6 +97,7 @@ func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
 	return e.Group == 0
 }
 
+// learn records whether a group is the main one. A full table ignores further groups.
 func (g *groupFilter) learn(group int32, main bool) {
 	if g.main == nil {
 		g.main = make(map[int32]bool)

@@ -126,10 +126,10 @@ func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	if b.refs.Of(kv.TierDevice) > 0 && c.takeUnannounced(kv.EngineHash(c.known.Key(slot))) {
 		keep = 1
 	}
-	refs := b.refs
+	refs := b.refs // release changes b, and may free it
 	for _, t := range kv.Tiers {
 		c.release(tx, slot, t, refs.Of(t)-keep)
-		keep = 0
+		keep = 0 // kept in the device, the first tier; a list has no other
 	}
 }
 
@@ -176,7 +176,8 @@ func (c *Cache) Hide() {
 	c.stream.Update(c.updateHealth) // hideKnown changed the counters and c.degraded
 }
 
-// hideKnown moves the known blocks to c.hidden. table holds the blocks that the stream held.
+// hideKnown moves the known blocks to c.hidden, which may have blocks from an earlier loss.
+// table holds the blocks that the stream held.
 func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	if c.hidden == nil {
 		c.hidden = &hidden{known: c.known, blocks: table}
@@ -191,11 +192,11 @@ func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	c.known.Clear()
 }
 
-// hideOne adds one block to c.hidden. It returns false when the block is hidden already, or
-// when a table is full.
+// hideOne adds the known block with engine hash h to c.hidden. table is that of hideKnown. It
+// returns false when the block is hidden already, or when a table is full.
 func (c *Cache) hideOne(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
 	if old, there := c.hidden.known.Find(h); there {
-		c.hidden.known.At(old).refs |= b.refs
+		c.hidden.known.At(old).refs |= b.refs // only zero or not matters: a list restores one copy
 		return false
 	}
 	if c.hidden.known.Len() >= c.cfg.MaxBlocks {

@@ -37,8 +37,9 @@ func newNames() names {
 	return names{numbers: make(map[name]uint32), list: []namedBlocks{{seed: kv.LocalSeed("", "")}}}
 }
 
-// number returns the number of n. ok is false when maxNameBytes leave no room for another
-// name. The caller then calls retain for a block, or freeUnused if no block gets the name.
+// number returns the number of n, and adds n if no block has it yet. The caller then calls
+// retain for a block, or freeUnused if no block gets the name. ok is false when maxNameBytes
+// leave no room for another name.
 func (t *names) number(n name) (i uint32, ok bool) {
 	if n == (name{}) {
 		return 0, true

@@ -40,6 +40,8 @@ type parkedRun struct {
 	done    bool      // the run has left the park
 }
 
+// newParkedRun returns a copy of a stored event, which the decoder reuses. bytes adds the
+// elements of its slices: 8 for a hash, 4 for a token, 24 for the header of a slice.
 func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
 	r := &parkedRun{event: *e, tier: t, left: len(e.BlockHashes), since: now}
 	r.event.BlockHashes = slices.Clone(e.BlockHashes)
@@ -103,7 +105,7 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	}
 	p.bytes += r.bytes
 	p.runs++
-	if len(p.order) > 64+2*p.runs {
+	if len(p.order) > 64+2*p.runs { // more than half are done
 		p.order = slices.DeleteFunc(p.order, func(r *parkedRun) bool { return r.done })
 	}
 	p.order = append(p.order, r)
@@ -128,8 +130,8 @@ func (p *park) oldest() *parkedRun {
 	return p.order[0]
 }
 
-// discard removes r from the park, and then the emptied runs that are no other run's
-// parent.
+// discard removes r from the park. Then it removes the emptied runs (all their blocks were
+// removed) that stayed only as parents of discarded runs.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
 		if gone[0].done {
@@ -283,7 +285,7 @@ func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
 		c.count.ParkOverflow.Add(uint64(r.left))
 		c.drop(dropUnknownParent, r.left)
 	}
-	if c.mayBeListed(t) {
+	if c.mayBeListed(t) { // the event may repeat what is counted already
 		for _, h := range e.BlockHashes {
 			c.keepOneAnnouncement(parkedBlock{t, h})
 		}

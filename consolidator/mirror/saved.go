@@ -10,8 +10,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// AppendCheckpoint appends the checkpoint of c and seq to dst, without the checksum of the
-// file. Hidden blocks and tokens are not saved.
+// AppendCheckpoint appends the checkpoint of c and of its Sequencer's state seq to dst, without
+// the checksum of the file. about names the rank that the file is about. Hidden blocks (see
+// Hide) and tokens are not saved.
 func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.State) []byte {
 	s := &checkpoint.State{
 		Sequence: seq, Degraded: c.degraded, LowerTiers: c.lowerTiers, Groups: c.groups.main, Parked: c.park.appendBatch(nil),
@@ -146,7 +147,7 @@ func (c *Cache) storePlaced(blocks []placedBlock) {
 // learnPlaced adds a stored block to the known blocks. counted[t] has the slots whose
 // reference in tier t from StoreAll belongs to an engine block that is known already.
 func (c *Cache) learnPlaced(tx *residency.Tx, b *placedBlock, counted *[kv.NumTiers]map[uint32]bool) {
-	slot, ok := tx.Find(b.seq)
+	slot, ok := tx.Find(b.seq) // not ok: StoreAll found the table full
 	if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
 		c.names.freeUnused(b.name)
 		return

@@ -148,6 +148,8 @@ func (f *follower) take() (batches []*eventBatch, lost bool) {
 	return batches, lost
 }
 
+// run is the follower's goroutine. It works until nothing is left to do, and then waits for
+// events or for detach.
 func (f *follower) run() {
 	defer close(f.ended)
 	for {
@@ -178,7 +180,8 @@ func (f *follower) step() bool {
 		return true
 	default:
 		batches, lost := f.take()
-		return !f.apply(batches, lost) || len(batches) > 0
+		sweeping := !f.apply(batches, lost)
+		return sweeping || len(batches) > 0
 	}
 }
 
@@ -195,8 +198,8 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	return false
 }
 
-// adopt copies a chunk of the stream's table into the Merged. Events published before
-// the copy go first.
+// adopt copies the next chunk of the stream's table into the Merged. Events published before
+// the copy go first. Without a further chunk the adopt phase ends.
 func (f *follower) adopt() {
 	var copied, lost bool
 	var batches []*eventBatch
@@ -230,7 +233,8 @@ func (f *follower) adopted() {
 	}
 }
 
-// sweep removes from a chunk of the Merged the blocks that the stream no longer holds.
+// sweep removes the blocks that the stream no longer holds from the next chunk of the Merged.
+// After the last chunk another adopt phase begins.
 func (f *follower) sweep() {
 	next := min(f.at+dense.ChunkSize, f.end)
 	f.blocks = f.merged.appendPoolBlocks(f.blocks[:0], f.at, next)

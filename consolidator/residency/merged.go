@@ -288,7 +288,7 @@ func (m *Merged) sourceBit(s mergeSource, t kv.Tier) uint32 {
 }
 
 // unpublishedBit returns the bit that marks a block for which no stored event was
-// published. It is in the same Refs as the sourceBits of the block.
+// published. It is in the same Refs as the sourceBits of both sources, and above them.
 func (m *Merged) unpublishedBit() uint32 {
 	if m.mode == MergeDedup {
 		return 1 << (2 * kv.NumTiers)
@@ -341,13 +341,13 @@ func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, pub
 	before := refs.Of(t)
 	now := before | m.sourceBit(s, tier)
 	switch {
-	case before == 0 && !publish:
+	case before == 0 && !publish: // in t for the first time, without an event
 		refs.Set(t, now|m.unpublishedBit())
 		tx.addPair(t, slot, false)
 	case before == 0:
 		refs.Set(t, now)
 		tx.addPair(t, slot, true)
-	case publish && before&m.unpublishedBit() != 0:
+	case publish && before&m.unpublishedBit() != 0: // in t, but no event has told so
 		refs.Set(t, now&^m.unpublishedBit())
 		tx.pendStored(t, tx.Hash(slot), tx.Block(slot))
 	default:

@@ -33,6 +33,7 @@ func (s *Stream) AddSink(sink Sink) error {
 	return s.tx.addSink(sink)
 }
 
+// addSink is Stream.AddSink without the lock.
 func (tx *Tx) addSink(sink Sink) error {
 	if err := tx.checkSinkLimit(); err != nil {
 		return err

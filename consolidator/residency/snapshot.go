@@ -73,10 +73,8 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 	for _, head := range c.heads {
 		b := table.At(head.slot)
 		first := len(blocks)
-		for slot := head.slot + 1; slot != 0; slot = c.nextInEvent(head.tier, slot-1) {
-			blocks = append(blocks, kvevent.StoredBlock{
-				Hash: kv.SequenceHash(table.Key(slot - 1)), Local: table.At(slot - 1).Local,
-			})
+		for slot, more := head.slot, true; more; slot, more = c.nextInEvent(head.tier, slot) {
+			blocks = append(blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(table.Key(slot)), Local: table.At(slot).Local})
 		}
 		events = append(events, kvevent.RouterEvent{
 			Owner: owner, Tier: head.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored,
@@ -88,11 +86,12 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 }
 
 // add puts the block in a slot into an event for each of its tiers: after its parent, or
-// as a head. Among siblings the block with the lowest hash follows the parent.
+// as a head, which begins an event. Among siblings the block with the lowest hash follows the
+// parent. A head at every maxEventBlocks-th position keeps events within maxEventBlocks.
 func (c *chains) add(slot uint32) {
 	b := c.table.At(slot)
 	parent, follows := uint32(0), b.HasParent() && b.Position()%maxEventBlocks != 0
-	if follows {
+	if follows { // unless the parent is not in the table, or contradicts the block
 		parent, follows = c.index.Find(uint64(b.Parent))
 		follows = follows && c.table.At(parent).Position()+1 == b.Position()
 	}
@@ -108,7 +107,7 @@ func (c *chains) add(slot uint32) {
 		if c.next[t] == nil {
 			c.next[t] = make([]uint32, c.table.Slots())
 		}
-		switch sibling := c.next[t][parent]; {
+		switch sibling := c.next[t][parent]; { // a slot plus one, as slot 0 is a block's too
 		case sibling == 0:
 			c.next[t][parent] = slot + 1
 		case c.table.Key(sibling-1) < c.table.Key(slot):
@@ -125,11 +124,12 @@ func (c *chains) addHead(t kv.Tier, slot uint32) {
 	c.heads = append(c.heads, chainHead{pair{t, h}, c.table.At(slot).Position(), slot})
 }
 
-// nextInEvent returns the slot plus one of the block after the block in slot; 0: the event
-// of tier t ends there.
-func (c *chains) nextInEvent(t kv.Tier, slot uint32) uint32 {
+// nextInEvent returns the slot of the block after the block in slot. It returns false when the
+// event of tier t ends there.
+func (c *chains) nextInEvent(t kv.Tier, slot uint32) (next uint32, ok bool) {
 	if c.next[t] == nil {
-		return 0
+		return 0, false
 	}
-	return c.next[t][slot]
+	next = c.next[t][slot]
+	return next - 1, next != 0
 }

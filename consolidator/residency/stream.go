@@ -36,8 +36,8 @@ func NewStream(owner kv.Owner, sink Sink) *Stream {
 func (s *Stream) Owner() kv.Owner { return s.owner }
 
 // Update runs change as one transaction, under the stream's lock. No observer sees the
-// stream between two changes of one transaction. Changes that change does not flush stay
-// pending. change must not block, keep tx, or call the stream.
+// stream between two changes of one transaction. Events for the changes wait for the next
+// Flush. The function change must not block, keep tx, or call the stream.
 func (s *Stream) Update(change func(tx *Tx)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,13 +69,13 @@ func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 			*table.At(slot) = b
 			continue
 		}
-		table.At(slot).Refs |= b.Refs
+		table.At(slot).Refs |= b.Refs // only zero or not matters
 	}
 	view := table.View()
 	defer view.Close()
 	for i, e := range snapshotEvents(s.owner, view) {
 		s.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
-		if i%(maxPendingBlocks/maxEventBlocks) == 0 {
+		if i%(maxPendingBlocks/maxEventBlocks) == 0 { // the pending changes may be full
 			s.Flush()
 		}
 	}

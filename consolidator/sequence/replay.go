@@ -52,7 +52,7 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if seq < s.next {
 		return // older than requested
 	}
-	s.verified = true
+	s.verified = true // the engine's history no longer has the last applied batch
 	if seq > s.next && s.progress {
 		// A ZMQ ROUTER drops messages that its peer does not read fast enough. Only a replay
 		// that begins with the missing batch proves that the engine does not have it.
@@ -62,7 +62,7 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if seq > s.next {
 		s.lose(seq)
 	}
-	if !s.gapCounted {
+	if !s.gapCounted { // the replay was a tail probe, and this is its first batch
 		s.foundTail(seq)
 	}
 	if !s.apply(payload, s.requests) {

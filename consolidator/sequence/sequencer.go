@@ -139,7 +139,7 @@ type State struct {
 func (s *Sequencer) State() State {
 	st := State{Next: s.next, LastLive: s.lastLive, HasLive: s.hasLive}
 	for _, e := range s.recent.entries {
-		if e.After != 0 {
+		if e.After != 0 { // not an empty entry
 			st.Remembered = append(st.Remembered, e)
 		}
 	}
@@ -161,7 +161,9 @@ func (s *Sequencer) Restore(now time.Time, st State) {
 	}
 }
 
-// Live takes a frame of the live stream. The Sequencer owns the payload from then on.
+// Live takes a frame of the live stream: it applies the frame, skips the frame, or holds the
+// frame until a replay is over. A frame without room among the held ones becomes a gap. The
+// Sequencer owns the payload from then on.
 func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	if seq >= s.next {
 		s.restartProbes(now)
@@ -202,7 +204,8 @@ func (s *Sequencer) Wake() time.Time {
 	return s.probeAt
 }
 
-// Tick gives up a replay that is too slow, or makes a tail probe due.
+// Tick gives up a replay that is too slow. After a silence it makes a tail probe due: a replay
+// that shows whether the engine's last frames were lost.
 func (s *Sequencer) Tick(now time.Time) {
 	switch {
 	case s.phase == replaying && !now.Before(s.deadline):
@@ -213,13 +216,15 @@ func (s *Sequencer) Tick(now time.Time) {
 	}
 }
 
-// restartProbes makes the next tail probe due after a silence.
+// restartProbes makes the next tail probe (see Tick) due after a silence of Config.Idle.
 func (s *Sequencer) restartProbes(now time.Time) {
 	s.probeAt = now.Add(s.cfg.Idle)
 	s.probes.Reset()
 }
 
-// applyHeld applies held frames until one of them has to wait.
+// applyHeld takes the held frames, oldest first, until one of them has to wait for another
+// replay. Frames that found no room are behind the held ones: after those it opens a gap for
+// them.
 func (s *Sequencer) applyHeld(now time.Time) {
 	for {
 		f, ok := s.held.first()
@@ -339,7 +344,7 @@ func (s *Sequencer) foundGap(now time.Time, end uint64) {
 
 // lose gives up the missing batches before seq, and reports the loss to the Target.
 func (s *Sequencer) lose(seq uint64) {
-	if !s.gap {
+	if !s.gap { // a replay has shown the loss, before any live frame
 		s.count.Gaps.Add(1)
 	}
 	s.count.Lost.Add(1)

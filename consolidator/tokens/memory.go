@@ -15,6 +15,7 @@ type slab[T any] struct {
 
 func (s *slab[T]) at(i uint32) *T { return &s.chunks[i/slabChunk][i%slabChunk] }
 
+// take returns the number of an unused element, which has the zero value.
 func (s *slab[T]) take() uint32 {
 	if n := len(s.free); n > 0 {
 		i := s.free[n-1]
@@ -28,6 +29,7 @@ func (s *slab[T]) take() uint32 {
 	return i
 }
 
+// give takes back element i.
 func (s *slab[T]) give(i uint32) {
 	var zero T
 	*s.at(i) = zero
@@ -53,7 +55,8 @@ type namedBlocks struct {
 	blocks uint32
 }
 
-// hold counts one more block with name n. It returns the bytes that this took.
+// hold counts one more block with name n. It returns the name's number, and the bytes that the
+// name takes if no other block has it, else 0.
 func (t *nameTable) hold(n name) (i uint32, grown int) {
 	i, known := t.index[n]
 	if !known {
@@ -65,7 +68,8 @@ func (t *nameTable) hold(n name) (i uint32, grown int) {
 	return i, grown
 }
 
-// leave counts one block less. It returns the bytes that this freed.
+// leave counts one block less with name i. After the last one it frees the name and returns the
+// name's bytes, else 0.
 func (t *nameTable) leave(i uint32) (freed int) {
 	n := t.at(i)
 	if n.blocks--; n.blocks > 0 {
@@ -80,8 +84,8 @@ func (t *nameTable) leave(i uint32) (freed int) {
 // cellsFor returns the number of cells for that many words.
 func cellsFor(words int) int { return (words + cellWords - 1) / cellWords }
 
-// shrinkLocked evicts blocks without references, oldest first, until need bytes are free.
-// False means that only retained blocks are left.
+// shrinkLocked evicts blocks without references until need bytes are free. The block released
+// longest ago goes first. False means that only retained blocks are left.
 func (t *Table) shrinkLocked(need int) bool {
 	for t.bytes+need > t.maxBytes {
 		if t.oldest == none {
@@ -95,7 +99,8 @@ func (t *Table) shrinkLocked(need int) bool {
 	return true
 }
 
-// addEntryLocked adds a block without tokens.
+// addEntryLocked adds a block without tokens and returns the number of its entry. The caller
+// retains the block, or adds it to the list of blocks without references.
 func (t *Table) addEntryLocked(h kv.SequenceHash) uint32 {
 	i := t.entries.take()
 	*t.entries.at(i) = entry{hash: h, first: none, name: none}
@@ -104,12 +109,13 @@ func (t *Table) addEntryLocked(h kv.SequenceHash) uint32 {
 	return i
 }
 
-// fillLocked adds tokens, objects and name to an entry without them.
+// fillLocked adds tokens, the hashes of multimodal objects and a name's number to an entry
+// without tokens. BlockTokens has made room for them.
 func (t *Table) fillLocked(e *entry, name uint32, tokens []uint32, objects []uint64) {
 	t.bare--
 	t.bytes += entryBytes
 	e.name, e.tokens, e.objects = name, uint16(len(tokens)), uint16(len(objects))
-	w := cellWriter{table: t, link: &e.first, at: cellWords}
+	w := cellWriter{table: t, link: &e.first, at: cellWords} // as if a cell were full
 	for _, v := range tokens {
 		w.write(v)
 	}
@@ -127,6 +133,7 @@ type cellWriter struct {
 	at    int
 }
 
+// write appends a word to the chain. A full cell gets a new one behind it.
 func (w *cellWriter) write(v uint32) {
 	if w.at == cellWords {
 		i := w.table.cells.take()
@@ -140,7 +147,7 @@ func (w *cellWriter) write(v uint32) {
 	w.at++
 }
 
-// wordsLocked appends an entry's tokens and objects to dst, as words.
+// wordsLocked appends an entry's tokens, and then its objects as two words each, to dst.
 func (t *Table) wordsLocked(dst []uint32, e *entry) []uint32 {
 	left := int(e.tokens) + 2*int(e.objects)
 	for c := e.first; left > 0; {
@@ -162,7 +169,8 @@ func joinWords(words []uint32) []uint64 {
 	return numbers
 }
 
-// dropLocked forgets an entry. The entry must not be in the list.
+// dropLocked frees an entry with its tokens. The entry must have left the list of blocks without
+// references.
 func (t *Table) dropLocked(i uint32) {
 	e := t.entries.at(i)
 	for c := e.first; c != none; {
@@ -173,7 +181,7 @@ func (t *Table) dropLocked(i uint32) {
 	}
 	if e.name != none {
 		t.bytes -= t.names.leave(e.name) + entryBytes
-	} else {
+	} else { // without tokens
 		t.bare--
 	}
 	delete(t.index, e.hash)
@@ -188,7 +196,8 @@ func (t *Table) usedLocked(i uint32) {
 	}
 }
 
-// linkLocked adds an entry without references to the list, as the youngest.
+// linkLocked adds an entry to the list of blocks without references, as the youngest: the last
+// to be evicted.
 func (t *Table) linkLocked(i uint32) {
 	e := t.entries.at(i)
 	e.older, e.younger = t.youngest, none
@@ -200,6 +209,7 @@ func (t *Table) linkLocked(i uint32) {
 	t.youngest = i
 }
 
+// unlinkLocked removes an entry from the list of blocks without references.
 func (t *Table) unlinkLocked(i uint32) {
 	e := t.entries.at(i)
 	if e.older == none {

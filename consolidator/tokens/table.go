@@ -151,7 +151,7 @@ func (t *Table) Retain(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
-	if !known && t.bare >= t.maxBare {
+	if !known && t.bare >= t.maxBare { // too many blocks without tokens
 		t.ignored++
 		t.stats.Refused++
 		return
@@ -161,7 +161,7 @@ func (t *Table) Retain(h kv.SequenceHash) {
 	}
 	e := t.entries.at(i)
 	if known && e.refs == 0 {
-		t.unlinkLocked(i)
+		t.unlinkLocked(i) // a retained block is not evicted
 	}
 	if e.refs == 0 {
 		t.stats.Retained++
@@ -169,13 +169,14 @@ func (t *Table) Retain(h kv.SequenceHash) {
 	e.refs++
 }
 
-// Release takes back one Retain of h.
+// Release takes back one Retain of h. After the last one the tokens stay until their bytes are
+// needed.
 func (t *Table) Release(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
 	if !known || t.entries.at(i).refs == 0 {
-		if t.ignored > 0 {
+		if t.ignored > 0 { // Retain ignored the block
 			t.ignored--
 			return
 		}
