@@ -88,15 +88,16 @@ func (b *Budget) Wrap(body io.Reader, client string, interrupt func()) *Body {
 	return &Body{from: body, budget: b, interrupt: interrupt, name: client, begun: time.Now()}
 }
 
-// Read implements io.Reader. The error is ErrBusy when the budget is used up, and ErrSlow
-// after the body lost its bytes.
+// Read implements io.Reader. The bytes that it reads beyond the first Free are charged to the
+// budget. The error is ErrBusy when the budget is used up, and ErrSlow after the body lost its
+// bytes to a faster upload.
 func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
 	b.read += int64(n)
 	if err != nil {
-		delete(b.budget.uploads, b)
+		delete(b.budget.uploads, b) // a body that has ended is no upload
 	}
 	owed := b.read - Free - b.kept
 	switch {
@@ -111,9 +112,10 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// chargeLocked charges n more bytes to a body, in both budgets. When they do not fit, it ends
-// uploads that arrive more slowly than this one, the slowest first. It returns false when no
-// such upload is left.
+// chargeLocked charges n more bytes to a body: to the limit for bodies that are not decoded and to
+// the limit for all bodies. While the bytes do not fit, it ends uploads that arrive more slowly than
+// this one, the slowest first. It returns false, and charges nothing, when no such upload is left.
+// The caller holds b.mu.
 func (b *Budget) chargeLocked(body *Body, n int64) bool {
 	if body.client == nil {
 		if body.client = b.clients[body.name]; body.client == nil {
@@ -146,7 +148,7 @@ func (b *Budget) addLocked(body *Body, reading, kept int64) {
 func (b *Budget) slowestLocked(body *Body) *Body {
 	now := time.Now()
 	var slowest *Body
-	var least float64
+	var least float64 // its bytes per second
 	for u := range b.uploads {
 		lasted := now.Sub(u.begun)
 		if u == body || lasted < SlowAfter || u.client != body.client && u.client.reading <= body.client.reading {
@@ -162,7 +164,8 @@ func (b *Budget) slowestLocked(body *Body) *Body {
 	return slowest
 }
 
-// endUploadLocked ends an upload and releases its bytes. Its goroutine frees the memory soon.
+// endUploadLocked ends an upload and releases its bytes: its next Read returns ErrSlow. The
+// goroutine that reads the upload frees the memory then. The caller holds b.mu.
 func (b *Budget) endUploadLocked(u *Body) {
 	b.counters.Slow.Add(1)
 	u.slow = true
@@ -188,7 +191,8 @@ func (b *Body) decodedLocked() {
 	}
 }
 
-// Done releases all bytes of the body.
+// Done releases all bytes of the body. The caller calls it when the request has ended; later calls
+// have no effect.
 func (b *Body) Done() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()

@@ -50,6 +50,8 @@ func Parse(text string) (Size, error) {
 	return Size(whole.Uint64()), nil
 }
 
+// cutUnit splits a size like "1.5 GiB" into its number and the bytes of its unit. A text without a
+// unit is in bytes.
 func cutUnit(text string) (digits string, bytes uint64) {
 	for _, u := range units {
 		for _, name := range u.names {

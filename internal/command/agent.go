@@ -58,8 +58,8 @@ type Agent struct {
 	given map[string]bool // flags on the command line
 }
 
-// AfterApply checks the environment and notes which flags were on the command line.
-// A flag wins over every variable.
+// AfterApply is called by kong when it has parsed the flags. It checks the environment for misspelt
+// variables, and records which flags were on the command line: they win over every variable.
 func (c *Agent) AfterApply(k *kong.Context) error {
 	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (c *Agent) Run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// configure returns the agent's configuration from flags and environ. The log gets each
-// value with its source.
+// configure returns the agent's configuration from the flags and environ. It logs each value with
+// its source: a flag, a variable or the default.
 func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, error) {
 	node := c.Node
 	if node == "" {
@@ -126,7 +126,7 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 		},
 	}
 	if c.ScrubRate == 0 {
-		cfg.Tiers.ScrubBytesPerSecond = -1
+		cfg.Tiers.ScrubBytesPerSecond = -1 // off; 0 would mean the default rate
 	}
 	if err := c.takeSizes(s, &cfg); err != nil {
 		return agent.Config{}, err

@@ -48,7 +48,8 @@ type eventFlags struct {
 	ZMQTokens bytesize.Size `group:"ZMQ" name:"zmq-token-memory" default:"256MiB" env:"BLOCKYARD_ZMQ_TOKEN_MEMORY" help:"Memory for the tokens of blocks, which the ZMQ stream contains."`
 }
 
-// configure sets the events part of cfg. url is the NATS server's, empty for none.
+// configure sets the part of cfg about events and NATS from the flags. url is the NATS server's,
+// empty for none. s records the source of each value. The error names the flag that is wrong.
 func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err error) {
 	o := &cfg.Events
 	if f.EmbeddedNATS == "" {
@@ -104,8 +105,8 @@ func (f *eventFlags) configure(url string, s *settings, cfg *agent.Config) (err 
 	return nil
 }
 
-// checkDependents refuses flags that have no effect without another flag. nats is true
-// when an external server is configured.
+// checkDependents returns an error for a flag that has no effect because another flag is missing.
+// nats is true when an external server is configured.
 func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 	embedded, dynamo := f.EmbeddedNATS != "", f.DynamoEndpoint != ""
 	for _, d := range []struct {

@@ -52,8 +52,9 @@ func newSettings(flags []*kong.Flag, given map[string]bool, environ []string) (*
 	return s, nil
 }
 
-// source returns where the value of a flag comes from. kvbm is true when it is a variable
-// of KVBM: the first given one of variables, or of those that the flag's tag names.
+// source returns the name of the flag, the variable or the default that a flag's value comes from.
+// kvbm is true when the source is a variable of KVBM: then the caller takes the value from s.env.
+// KVBM's variables are those given, in their order, or those that the flag's tag names.
 func (s *settings) source(flag string, variables ...string) (source string, kvbm bool) {
 	own := variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 	switch {
@@ -72,7 +73,8 @@ func (s *settings) source(flag string, variables ...string) (source string, kvbm
 	return fromDefault, false
 }
 
-// kvbmVariables returns KVBM's variables of a flag.
+// kvbmVariables returns the names of KVBM's variables that set the same value as a flag, from the
+// flag's tag "kvbm". Most flags have none.
 func (s *settings) kvbmVariables(flag string) []string {
 	for _, f := range s.flags {
 		if f.Name == flag && f.Tag.Has("kvbm") {
@@ -82,9 +84,11 @@ func (s *settings) kvbmVariables(flag string) []string {
 	return nil
 }
 
+// first returns the first result of source.
 func first(source string, _ bool) string { return source }
 
-// noteFlags notes the value of every flag that was not noted yet, but for credentials.
+// noteFlags has the value of every flag logged with its source. It leaves out credentials, and
+// values that were noted under their own rule.
 func (s *settings) noteFlags() {
 	for _, f := range s.flags {
 		name := strings.ReplaceAll(f.Name, "-", "_")
@@ -113,9 +117,9 @@ const (
 	kvbmDiskGB     = "DYN_KVBM_DISK_CACHE_GB"
 )
 
-// takeSizes sets the tiers' sizes. KVBM's variables that make a disk tier and no host
-// tier turn the host tier off, as in KVBM. The error says that they leave no tier at
-// all.
+// takeSizes sets the sizes of the host and disk tiers in cfg, in bytes or in blocks of each
+// namespace. KVBM's variables that make a disk tier and no host tier turn the host tier off, as in
+// KVBM. The error says that KVBM's variables leave no tier at all.
 func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	diskNames := sizeNames(s.env.Disk, kvbmDiskBlocks, kvbmDiskGB)
 	source, disk := s.source("disk-size", diskNames...)
@@ -127,6 +131,7 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	s.note("disk_size", tierSize(cfg.Tiers.DiskBytes, cfg.Tiers.DiskBlocks), source)
 
 	hostNames := sizeNames(s.env.Host, kvbmHostBlocks, kvbmHostGB)
+	// Then the variables of the disk tier decide that there is no host tier.
 	if disk && s.env.ShouldBypassCPUCache() {
 		hostNames = append(hostNames, diskNames...)
 	}
@@ -138,7 +143,8 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	cfg.HostSetting = settingName(source, "host-size")
 	s.note("host_size", tierSize(cfg.Tiers.HostBytes, cfg.Tiers.HostBlocks), source)
 
-	if on := cfg.Tiers.HostBytes + cfg.Tiers.HostBlocks + cfg.Tiers.DiskBytes + cfg.Tiers.DiskBlocks; on == 0 && (host || disk) {
+	sizes := cfg.Tiers.HostBytes | cfg.Tiers.HostBlocks | cfg.Tiers.DiskBytes | cfg.Tiers.DiskBlocks
+	if sizes == 0 && (host || disk) {
 		return s.env.CheckTiers()
 	}
 	return nil
@@ -167,7 +173,8 @@ func tierSize(bytes, blocks uint64) string {
 	return bytesize.Size(bytes).String()
 }
 
-// takeDisk sets how the disk tier makes its files and chooses blocks.
+// takeDisk sets how the disk tier makes its files and chooses blocks. Each value comes from its flag,
+// or from the variable of KVBM that means the same, where the two have different forms.
 func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	source, kvbm := s.source("disk-dir")
 	cfg.Tiers.DiskDir = c.DiskDir
@@ -216,6 +223,7 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	s.note("zero_fill", cfg.Tiers.ZeroFill, source)
 }
 
+// either returns yes when condition is true, and else no.
 func either(condition bool, yes, no string) string {
 	if condition {
 		return yes
@@ -223,7 +231,8 @@ func either(condition bool, yes, no string) string {
 	return no
 }
 
-// withoutPassword returns a list of URLs without what must not be logged.
+// withoutPassword returns a list of URLs, with commas between them, for the log: an ellipsis
+// replaces the user and the password of each.
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {

@@ -40,6 +40,8 @@ type connectorConfigCmd struct {
 // go to standard error.
 func (c *connectorConfigCmd) Run(stdout io.Writer) error { return c.write(stdout, os.Stderr) }
 
+// write writes the engine's configuration to stdout. Environment variables that the engine needs
+// besides go to stderr, so that stdout can be a file of the engine.
 func (c *connectorConfigCmd) write(stdout, stderr io.Writer) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -86,9 +88,10 @@ func (c *connectorConfigCmd) vllmText() string {
 	return transfer.json()
 }
 
-// vllmTransfer returns vLLM's kv_transfer_config. With KVBM's names it equals that of
-// KVBM's deployments. With ours a failed load is computed again; the engine's default
-// fails the request.
+// vllmTransfer returns vLLM's kv_transfer_config. With KVBM's names it equals that of KVBM's
+// deployments. With our own names a failed load is computed again, while the engine's default fails
+// the request. With --pd (prefill and decode on different engines) our connector is one of two that
+// KVBM's PdConnector joins; the other, NIXL's, moves blocks between engines.
 func (c *connectorConfigCmd) vllmTransfer() object {
 	const kvbmModule, extraKey = "kvbm.vllm_integration.connector", "kv_connector_extra_config"
 	transfer := vllmConnector("DynamoConnector", kvbmModule)
@@ -117,8 +120,8 @@ func vllmConnector(name, module string) object {
 	return object{{"kv_connector", name}, {"kv_connector_module_path", module}, {"kv_role", "kv_both"}}
 }
 
-// extraConfig returns the settings of our connector. With KVBM's names it has only those
-// that were given.
+// extraConfig returns the settings of our connector inside the engine: the agent's socket and the
+// worker id. With KVBM's names it has only those that were given on the command line.
 func (c *connectorConfigCmd) extraConfig() (extra object) {
 	if socket := c.Socket; socket != "" {
 		extra = append(extra, member{"socket", socket})
@@ -131,8 +134,8 @@ func (c *connectorConfigCmd) extraConfig() (extra object) {
 	return extra
 }
 
-// trtllmText returns a file of TensorRT-LLM's options. Blocks are reused whole or not at
-// all, as in KVBM's deployments.
+// trtllmText returns the file of options for TensorRT-LLM, as JSON or YAML. It turns partial reuse of
+// blocks off, as KVBM's deployments do.
 func (c *connectorConfigCmd) trtllmText() string {
 	module, leader, worker := "kvbm.trtllm_integration.connector", "DynamoKVBMConnectorLeader", "DynamoKVBMConnectorWorker"
 	if c.Names == namesOwn {
@@ -150,7 +153,8 @@ func (c *connectorConfigCmd) trtllmText() string {
 	return options.yaml(0)
 }
 
-// variables returns the settings that TensorRT-LLM's options cannot carry.
+// variables returns NAME=value, quoted for a shell, for the settings that TensorRT-LLM's options
+// cannot carry. The connector reads them from its environment.
 func (c *connectorConfigCmd) variables() (list []string) {
 	if c.Socket != "" {
 		list = append(list, "BLOCKYARD_SOCKET="+shellQuote(c.Socket))
@@ -202,7 +206,8 @@ func (o object) MarshalJSON() ([]byte, error) {
 
 func (o object) json() string { return scalar(o) }
 
-// scalar returns a value as JSON, which YAML reads too.
+// scalar returns a value as JSON on one line, which YAML reads too. A value that JSON cannot encode
+// is a bug.
 func scalar(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)

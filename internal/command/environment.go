@@ -28,8 +28,9 @@ const scriptVariables = "BIN SHARED DYNAMO_ENV EVENTS_ENV VLLM_ENV"
 // container for a service whose name begins with "blockyard".
 var foreignVariable = regexp.MustCompile(`^BLOCKYARD_((E2E|TEST)_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+))$`)
 
-// checkEnvironment returns an error for variables of ours that no command of app and no
-// connector reads. Otherwise a misspelt setting would be ignored in silence.
+// checkEnvironment returns an error for variables with Blockyard's prefix that no command of app and
+// no connector reads. Otherwise a misspelt setting would be ignored in silence. environ is a list of
+// NAME=value.
 func checkEnvironment(app *kong.Application, environ []string) error {
 	known := make(map[string]bool)
 	for _, name := range strings.Fields(connectorVariables + " " + scriptVariables) {
@@ -55,7 +56,8 @@ func checkEnvironment(app *kong.Application, environ []string) error {
 	return fmt.Errorf("environment variable %s: unknown; --help lists those that are read", strings.Join(unknown, ", "))
 }
 
-// addVariables adds the variables of the flags of a command and of those below it.
+// addVariables adds to known the names of the variables that set flags of a command, or of the
+// commands below it.
 func addVariables(known map[string]bool, node *kong.Node) {
 	for _, f := range node.Flags {
 		for _, name := range f.Envs {
@@ -81,8 +83,9 @@ type natsFlags struct {
 	Insecure bool   `group:"NATS login" log:"-" name:"nats-tls-insecure" env:"BLOCKYARD_NATS_TLS_INSECURE" help:"Accept any certificate of the NATS server."`
 }
 
-// resolve returns the server, empty when none is named, and the login. Flags win over
-// Dynamo's variables. The error names flags that have no effect without a server.
+// resolve returns the URL of the NATS server, empty when none is named, and the settings to log in
+// with. url is the flag's; flags win over Dynamo's variables. The error names a flag that has no
+// effect without a server.
 func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
 	server, auth, err := natsauth.Resolve(url, natsauth.Settings{
 		User: f.User, Password: natsauth.Secret(f.Password), Token: natsauth.Secret(f.Token),
@@ -95,8 +98,8 @@ func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
 	return server, auth, err
 }
 
-// unused returns an error for the first flag that is set although there is no server.
-// want names the flag that is missing.
+// unused returns an error for the first login flag that is set, nil when none is. The caller has found
+// that login flags have no effect; want completes the error with the flag that would change that.
 func (f *natsFlags) unused(want string) error {
 	for _, v := range []struct {
 		flag string

@@ -71,7 +71,8 @@ func (p Program) Main() int {
 	return p.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// Run runs the subcommand that args name and returns the exit status.
+// Run runs the subcommand that args name and returns the exit status: 0, ExitUsage for a wrong
+// command line, or ExitFailed. ctx ends the subcommand. An error is one line on stderr.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(p.Root,
@@ -100,8 +101,8 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return report(stderr, command.Run())
 }
 
-// report writes err as one line and returns the exit status that belongs to
-// it; a nil error is silent.
+// report writes err to stderr as one line and returns the exit status: ExitUsage for a wrong command
+// line, ExitFailed for other errors, 0 without an error.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -156,6 +157,8 @@ func logLevel(name string) (zapcore.Level, error) {
 	return level, nil
 }
 
+// logEncoder returns the encoder of log lines: text for people when people is true, and
+// else JSON.
 func logEncoder(people bool) zapcore.Encoder {
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
@@ -192,8 +195,8 @@ type labCommand struct {
 	Args []string `arg:"" optional:"" help:"Arguments of blockyard-lab; --help shows them."`
 }
 
-// Run replaces this process by the blockyard-lab beside it. It returns only when
-// that fails.
+// Run runs a command of the lab: it replaces this process by the program blockyard-lab in the same
+// directory, with the same arguments. It returns only when that fails.
 func (c *labCommand) Run(command *kong.Context) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -214,8 +217,8 @@ type Version struct{}
 // build is the program that runs.
 type build Program
 
-// Run writes one line for the binary and one for each thing that it depends on
-// and does not contain in source form.
+// Run writes the versions to stdout: of the binary, of Go, and of libzmq, which is linked from the
+// system.
 func (Version) Run(b build, stdout io.Writer) error {
 	info, _ := debug.ReadBuildInfo()
 	major, minor, patch := zmq4.Version()
@@ -227,8 +230,8 @@ func (Version) Run(b build, stdout io.Writer) error {
 	return nil
 }
 
-// versionString returns the linker's version, else the module's, each followed by
-// the commit when the build recorded one. info may be nil.
+// versionString returns the version that the linker set, else that of the module, else "devel". The
+// commit follows when the build recorded one. info may be nil.
 func versionString(linked string, info *debug.BuildInfo) string {
 	v := linked
 	if info == nil {

@@ -54,8 +54,9 @@ type Router struct {
 // the router's settings.
 func NewRouter() Router { return Router{Settings: settingFlags()} }
 
-// AfterApply checks the environment and resolves the settings. A wrong setting is an
-// error of usage.
+// AfterApply is called by kong when it has parsed the flags. It checks the environment for misspelt
+// variables, and sets c.settings from flags, variables and --router-config. Kong reports its error
+// as one of usage.
 func (c *Router) AfterApply(k *kong.Context) error {
 	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
 		return err
@@ -63,6 +64,7 @@ func (c *Router) AfterApply(k *kong.Context) error {
 	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
 		return err
 	}
+	// Two settings that openSources needs.
 	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
 	return nil
 }
@@ -129,8 +131,9 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// serve serves callers and operators in g, and says that the router is ready. operators is
-// nil without a listener for operators, door while the front door is closed.
+// serve starts goroutines in g that serve callers and operators until ctx ends, and writes the line
+// that says the router is ready, with all addresses. operators is nil without a listener for
+// operators. door is nil without a front door (the listeners for clients of engines).
 func serve(ctx context.Context, g *errgroup.Group, served *api.API, callers, operators net.Listener, door *openDoor) {
 	ready := map[string]any{"ready": true, "http": callers.Addr().String(), "control": ""}
 	g.Go(func() error { return served.Serve(ctx, callers) })
@@ -154,9 +157,9 @@ func closeAll(listeners ...net.Listener) (err error) {
 	return err
 }
 
-// listenControl listens at --control. The default is a socket named for the HTTP port,
-// which only one process of a machine has. Without --control a default socket that
-// cannot be made is logged and nil is returned, as on a read-only file system.
+// listenControl returns the listener for operators, at --control. The default is a socket named for
+// the port of http, which only one process of a machine has. When the default socket cannot be made,
+// as on a read-only file system, it logs that and returns nil.
 func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener, error) {
 	address := c.Control
 	if address == "" {

@@ -62,7 +62,9 @@ func (f *tlsFlags) http() servertls.Files {
 	return servertls.Files{Cert: f.HTTPCert, Key: f.HTTPKey, ClientCA: f.HTTPClientCA}
 }
 
-// listen listens with the certificates of files. limited bounds the connections below TLS.
+// listen returns a listener at address that speaks TLS with the certificates of files, or plain TCP
+// without files. limited adds limits for connections; it is applied below TLS, so that connections
+// in a handshake count.
 func listen(ctx context.Context, address string, files servertls.Files, limited func(net.Listener) net.Listener, log *zap.Logger) (net.Listener, error) {
 	plain, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -86,7 +88,8 @@ type openDoor struct {
 	gateways net.Listener
 }
 
-// connections returns the listener of clients with the limits of connections.
+// connections returns a function that adds the limits of the flags to the listener of clients:
+// connections in all and of one address. m counts the connections and those closed at a limit.
 func (f *doorFlags) connections(m *router.DoorMetrics) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener {
 		return connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns}, connlimit.Events{
@@ -99,7 +102,9 @@ func (f *doorFlags) connections(m *router.DoorMetrics) func(net.Listener) net.Li
 // unlimited returns l.
 func unlimited(l net.Listener) net.Listener { return l }
 
-// openDoor listens for clients and gateways; nil when the door stays closed.
+// openDoor opens the front door: the listeners at which clients send requests to engines, and
+// gateways ask for a worker over ext-proc. Nothing is served before serve. It returns nil when the
+// settings ask for neither.
 func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Directory, log *zap.Logger) (*openDoor, error) {
 	address, open := c.settings.doorAddress(c.serverFlags.given())
 	if !open && c.ExtProc == "" {
@@ -143,7 +148,8 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	return o, nil
 }
 
-// listen opens the listeners for clients and for gateways. An empty address is none.
+// listen opens the listener for clients at the address clients, or none for an empty one, and the
+// listener for gateways if --ext-proc is set. After an error no listener is open.
 func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *router.DoorMetrics, log *zap.Logger) (err error) {
 	if c.ExtProc != "" {
 		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, Log: log.Named("ext-proc")}); err != nil {
@@ -164,7 +170,7 @@ func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *wor
 // serve answers clients and gateways until ctx ends.
 func (o *openDoor) serve(ctx context.Context) error {
 	defer o.prompts.Close()
-	go resource.Trim(ctx)
+	go resource.Trim(ctx) // bursts of prompts leave garbage behind
 	g, ctx := errgroup.WithContext(ctx)
 	if o.clients != nil {
 		g.Go(func() error { return o.Serve(ctx, o.clients) })
@@ -175,7 +181,8 @@ func (o *openDoor) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// addresses adds the listeners to the line that says the router is ready.
+// addresses adds the addresses of the open listeners to ready, the JSON line that says the router is
+// ready.
 func (o *openDoor) addresses(ready map[string]any) {
 	if o.clients != nil {
 		ready["door"] = o.clients.Addr().String()
@@ -188,7 +195,8 @@ func (o *openDoor) addresses(ready map[string]any) {
 // tokenizers shows the servers of a directory to package tokens.
 type tokenizers struct{ directory *workers.Directory }
 
-// Tokenizers implements tokens.Servers.
+// Tokenizers implements tokens.Servers: it returns the ready servers of a model that turn prompts into
+// tokens, each with the header that authorizes a request.
 func (t tokenizers) Tokenizers(model string) []tokens.Server {
 	ready := t.directory.Tokenizers(model)
 	all := make([]tokens.Server, len(ready))
@@ -210,7 +218,8 @@ type serviceFlags struct {
 // serviceDrain is how long requests to a service may continue after the end.
 const serviceDrain = 2 * time.Second
 
-// openServices serves the services in g until ctx ends.
+// openServices starts goroutines in g that serve the optional services until ctx ends: the interface
+// of Dynamo's indexer, if --indexer-port is set. It returns an error when the port cannot be opened.
 func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, log *zap.Logger) error {
 	if c.IndexerPort == 0 {
 		return nil
@@ -228,7 +237,8 @@ func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *r
 	return nil
 }
 
-// serveService serves h on a listener in g until ctx ends.
+// serveService serves h on l in goroutines of g until ctx ends. Then requests have the time
+// serviceDrain to finish.
 func serveService(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler, log *zap.Logger) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, ErrorLog: zap.NewStdLog(log)}

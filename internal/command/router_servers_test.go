@@ -154,7 +154,7 @@ func TestServerFlags(t *testing.T) {
 		}
 	}
 	for card, want := range map[string]string{"": workers.FromAgent, "http": workers.FromRegistration, "file": workers.FromFile, "dynamo": workers.FromDynamo} {
-		if got := heardOf(card); got != want {
+		if got := workerSource(card); got != want {
 			t.Errorf("%q: %q, want %q", card, got, want)
 		}
 	}

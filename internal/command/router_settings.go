@@ -15,9 +15,10 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
-// settingFlags returns the flags of the settings of package router/config, for kong to
-// embed. Values stay text, so that package config reads flags, variables and documents
-// by one rule. Kong reads the variables for the help alone.
+// settingFlags returns one flag for each setting of package router/config, for kong to embed. It
+// builds a struct type at run time, because kong takes flags from struct tags. Values stay text, so
+// that package config reads flags, variables and documents by one rule. Kong uses the variables for
+// the help alone.
 func settingFlags() kong.Plugins {
 	var fields []reflect.StructField
 	add := func(s *config.Setting, tag string) {
@@ -32,7 +33,7 @@ func settingFlags() kong.Plugins {
 	settings := config.Settings()
 	for i := range settings {
 		s := &settings[i]
-		older := s.Flags[1:]
+		older := s.Flags[1:] // deprecated names of the same setting
 		tag := tagOf("name", s.Flags[0])
 		switch {
 		case s.Group == config.GroupLater:
@@ -94,8 +95,8 @@ type resolvedSettings struct {
 	flags map[string]string
 }
 
-// resolve joins the flags of k, an environment, and the document at path, which may be
-// empty.
+// resolve sets r from the flags of k, the variables in environ, and the file at path, if path is not
+// empty. Flags win over variables, and variables over the file. The error names the wrong setting.
 func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path string) (err error) {
 	if r.flags, err = givenSettings(k); err != nil {
 		return err
@@ -114,12 +115,13 @@ func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path strin
 	return nil
 }
 
-// agree returns an error for two names of one setting with different values in args.
-// Of one name that is repeated the last value counts. It reads the arguments because
-// kong does not tell a flag's aliases apart.
+// agree returns an error when args give one setting two different values under two of its names. When
+// one name is repeated, the last value counts. agree parses args itself because kong does not tell a
+// flag's aliases apart.
 func agree(settings []config.Setting, args []string) error {
 	said := make(map[string]string) // by name
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		// whole is true for --name=value; otherwise the value is the next argument.
 		name, value, whole := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
 		if !strings.HasPrefix(args[i], "--") {
 			continue
@@ -158,8 +160,8 @@ func settingOf(settings []config.Setting, flag string) *config.Setting {
 	return &settings[at]
 }
 
-// givenSettings returns the settings among the flags on the command line. Two names
-// of one setting must agree.
+// givenSettings returns the settings on the command line: the text of each value by the setting's
+// first name. The error says that two names of one setting have different values.
 func givenSettings(k *kong.Context) (map[string]string, error) {
 	settings := config.Settings()
 	if err := agree(settings, k.Args); err != nil {
@@ -190,8 +192,9 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	log.Info("configuration", fields...)
 }
 
-// doorAddress returns where clients are served. open is false when neither http_port nor
-// a worker server asks for the front door.
+// doorAddress returns the address of the front door, where clients of the engines are served. open is
+// true when the setting http_port or a worker server asks for the front door. servers is true when a
+// flag names worker servers.
 func (r *resolvedSettings) doorAddress(servers bool) (address string, open bool) {
 	host, port := defaultDoorHost, uint32(defaultDoorPort)
 	if r.HTTPPort != nil {

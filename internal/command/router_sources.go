@@ -34,7 +34,8 @@ type closerFunc func() error
 // Close implements io.Closer.
 func (f closerFunc) Close() error { return f() }
 
-// openSources connects to every source that the flags name.
+// openSources connects to every source of workers and events that the flags name, and joins them. The
+// caller closes the result. The error names the flag whose source cannot be opened.
 func (c *Router) openSources(log *zap.Logger) (*routerSources, error) {
 	options, err := c.natsOptions(log)
 	if err != nil {
@@ -47,6 +48,8 @@ func (c *Router) openSources(log *zap.Logger) (*routerSources, error) {
 	return s, nil
 }
 
+// open connects to the sources and sets s. s.made has all that was opened, also after an error. The
+// options of NATS are nil without a server.
 func (s *routerSources) open(c *Router, options *natssource.Options, log *zap.Logger) (err error) {
 	var given []source.Transport
 	if options != nil {
@@ -93,7 +96,8 @@ func (c *Router) wantsEvents() bool { return c.settings.ShouldSubscribeToKVEvent
 // durable reports whether events come from a stream that keeps them.
 func (c *Router) durable() bool { return c.DurableKVEvents && c.wantsEvents() }
 
-// natsOptions returns how to connect to NATS, nil without a server.
+// natsOptions returns the options of the connection to NATS, nil when no server is named. It returns
+// an error for flags that need NATS, and warns when the flags name no source of workers at all.
 func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 	url := c.NATS
 	if c.NATSFile != "" {
@@ -133,10 +137,10 @@ type workerFlags struct {
 // sources reports whether the flags name any source of workers.
 func (f *workerFlags) sources() bool { return len(f.Agents) > 0 || f.WorkersFile != "" }
 
-// join returns a source that joins the given transports with the agents and workers of
-// the flags, and with the load reports of n, which is nil without NATS. With events the
-// agents are asked for events. closeAll closes the source and everything that join
-// opened, but not the given transports.
+// join returns one source that joins the given transports with the agents and workers of the flags,
+// and with the load reports over n, which is nil without NATS. events is true when agents are asked
+// for events too. closeAll closes the source and everything that join opened, but not the given
+// transports.
 func (f *workerFlags) join(log *zap.Logger, events bool, n *natssource.Source, given ...source.Transport) (joined *registry.Source, closeAll func() error, err error) {
 	var made []io.Closer
 	closeMade := func() (err error) {
@@ -174,8 +178,8 @@ type dynamoWorkers struct {
 	Endpoint  string `group:"Sources" name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 
-// open follows Dynamo's workers, over n, which is needed where their events are wanted; nil when the flags
-// name none.
+// open returns the source of Dynamo's workers, nil when the flags name none. Their events come over n,
+// which may be nil when events is false.
 func (d *dynamoWorkers) open(n *natssource.Source, events bool, log *zap.Logger) (*dynamo.Source, error) {
 	if d.Endpoint == "" {
 		return nil, nil

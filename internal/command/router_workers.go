@@ -26,8 +26,9 @@ type serverFlags struct {
 // given reports whether the flags name any server or a way to find some.
 func (f *serverFlags) given() bool { return len(f.Workers)+len(f.DNS)+len(f.Kubernetes) > 0 }
 
-// directory returns the directory of worker servers. Servers without an agent are followed
-// or registered with the sources. Announced workers of r become servers of the directory.
+// directory returns the directory of worker servers: the inference servers that the flags name, DNS
+// names and Kubernetes Services included, and the workers of r that announce an endpoint. The
+// directory tells s of servers that no agent announces.
 func (f *serverFlags) directory(r *router.Router, s *routerSources, log *zap.Logger) (*workers.Directory, error) {
 	o := workers.Options{Registry: s.Source, Known: func() []workers.Known { return knownWorkers(r.Workers()) }, SlowStart: f.SlowStart, Log: log}
 	if s.engines != nil {
@@ -60,7 +61,8 @@ func (f *serverFlags) directory(r *router.Router, s *routerSources, log *zap.Log
 	return workers.New(o)
 }
 
-// findInCluster adds the finders of Kubernetes Services.
+// findInCluster adds to o a finder for each Kubernetes Service that the flags name. It returns an
+// error outside a cluster.
 func (f *serverFlags) findInCluster(o *workers.Options) error {
 	if len(f.Kubernetes) == 0 {
 		return nil
@@ -80,7 +82,8 @@ func (f *serverFlags) findInCluster(o *workers.Options) error {
 	return nil
 }
 
-// knownWorkers joins the ranks of each worker, which are in order.
+// knownWorkers returns one entry for each worker, with its range of ranks. ranks has an entry for each
+// rank of a worker, ordered by worker and rank.
 func knownWorkers(ranks []feed.Worker) []workers.Known {
 	var all []workers.Known
 	for i := range ranks {
@@ -91,14 +94,15 @@ func knownWorkers(ranks []feed.Worker) []workers.Known {
 		}
 		all = append(all, workers.Known{
 			ID: w.Worker.ID, FirstRank: uint32(w.Worker.Rank), Ranks: 1, Model: w.Model, BlockSize: w.BlockSize,
-			DeviceBlocks: w.Card.DeviceBlocks, Endpoint: w.Card.Endpoint, Source: heardOf(w.Card.Source),
+			DeviceBlocks: w.Card.DeviceBlocks, Endpoint: w.Card.Endpoint, Source: workerSource(w.Card.Source),
 		})
 	}
 	return all
 }
 
-// heardOf returns the directory's word for the source of a worker's card.
-func heardOf(cardSource string) string {
+// workerSource returns the name by which package workers calls the source of a worker's model card.
+// An agent's card has no source.
+func workerSource(cardSource string) string {
 	switch cardSource {
 	case source.FromFile:
 		return workers.FromFile

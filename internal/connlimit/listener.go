@@ -52,7 +52,8 @@ type conn struct {
 	closed   bool
 }
 
-// Listen returns l with limits.
+// Listen returns a listener that accepts from l and keeps to the limits. Functions of events may be
+// nil. The server must report the state of connections to State.
 func Listen(l net.Listener, limits Limits, events Events) *Listener {
 	if events.Changed == nil {
 		events.Changed = func(int) {}
@@ -66,11 +67,13 @@ func Listen(l net.Listener, limits Limits, events Events) *Listener {
 	return &Listener{Listener: l, limits: limits, events: events, addresses: make(map[string]*address)}
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. At a limit it closes the connection that has been idle longest to
+// make room; without an idle one it closes the new connection and waits for the next.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			// Out of descriptors: one connection less lets the next Accept succeed.
 			l.evict(l.longest())
 		}
 		if err != nil {
@@ -97,8 +100,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a connection in. When there are too many, it returns the idle connection to
-// evict, or nil.
+// admit counts the new connection c, as an idle one, and returns true. At a limit it counts nothing
+// and returns false with the idle connection to close first, nil when none is idle.
 func (l *Listener) admit(c *conn) (victim *conn, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +152,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// remove counts a connection out. It returns false for one that is out.
+// remove ends the counting of a connection that is closed. It returns false when the connection was
+// removed before.
 func (l *Listener) remove(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,7 +187,8 @@ func (l *Listener) busyLocked(c *conn) {
 	}
 }
 
-// State is for http.Server.ConnState. It leaves connections of other listeners alone.
+// State learns from an HTTP server which connections are idle. Set it as http.Server.ConnState, or
+// call it from there. Connections of other listeners have no effect.
 func State(nc net.Conn, s http.ConnState) {
 	if wrapped, ok := nc.(interface{ NetConn() net.Conn }); ok {
 		nc = wrapped.NetConn()

@@ -19,9 +19,9 @@ const (
 	ownDirMode = 0o755
 )
 
-// DefaultPath returns where the socket name lies when nobody says: in
-// /run/blockyard for root, else in the user's runtime directory, else in a
-// directory of the user's own below the one for temporary files.
+// DefaultPath returns the default path of the control socket called name. It is in /run/blockyard for
+// root, else in XDG_RUNTIME_DIR, else in a directory of the user's own below the one for temporary
+// files.
 func DefaultPath(name string) string {
 	dir := "/run/blockyard"
 	if uid := os.Getuid(); uid != 0 {
@@ -39,7 +39,8 @@ func Check(address string) error {
 	return err
 }
 
-// split returns the network of an address, "unix" or "tcp", and the address in it.
+// split parses a control address: the path of a socket, which unix: may precede, or HOST:PORT. It
+// returns the network, "unix" or "tcp", and the address in that network.
 func split(address string) (network, in string, err error) {
 	path, named := strings.CutPrefix(address, "unix:")
 	if named || strings.Contains(address, "/") {
@@ -55,7 +56,8 @@ func split(address string) (network, in string, err error) {
 	return "tcp", address, nil
 }
 
-// Listen listens at address. It makes a socket's directory where there is none.
+// Listen returns a listener at a control address: the path of a socket or HOST:PORT. It makes the
+// directory of a socket if it is missing. The error names the address.
 func Listen(address string) (net.Listener, error) {
 	network, in, err := split(address)
 	if err != nil {
@@ -78,8 +80,8 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ownDirectory makes dir where it is missing. A directory of another user could
-// have its socket replaced by that user.
+// ownDirectory makes dir if it is missing. It returns an error for a directory of another user, who
+// could replace the socket.
 func ownDirectory(dir string) error {
 	if err := os.MkdirAll(dir, ownDirMode); err != nil {
 		return err
@@ -94,8 +96,8 @@ func ownDirectory(dir string) error {
 	return nil
 }
 
-// Client returns a client of the listener at address, and what its URLs begin
-// with. A URL of HTTP is an address too.
+// Client returns an HTTP client of the listener at address, and base, the start of every URL that the
+// client requests. address is a control address or a URL.
 func Client(address string) (client *http.Client, base string, err error) {
 	if strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://") {
 		return &http.Client{}, strings.TrimRight(address, "/"), nil

@@ -18,9 +18,9 @@ func RefuseCrossSite(h http.Handler) http.Handler {
 	return p.Handler(h)
 }
 
-// Protect returns a handler for a listener of Listen. It refuses cross-site
-// requests, and at a loopback port host names other than localhost: a page can
-// have its own name point there, and then passes for the same site.
+// Protect returns h protected from web pages, for a listener of Listen. It refuses cross-site
+// requests. At a loopback port it also refuses host names other than localhost, because a page can
+// have its own name point to the loopback address and then passes for the same site.
 func Protect(h http.Handler) http.Handler {
 	sameSite := RefuseCrossSite(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

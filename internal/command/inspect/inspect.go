@@ -35,7 +35,8 @@ const maxInspected = 64 << 20
 // errAbsent says that a server has no such path.
 var errAbsent = errors.New("not found")
 
-// Validate implements kong's interface; its errors are errors of usage.
+// Validate checks the timeout and the address, and makes the client for the address: a URL, HOST:PORT
+// or the path of a socket. Kong calls it after parsing and reports its errors as errors of usage.
 func (c *Command) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
@@ -57,7 +58,8 @@ func (c *Command) Validate() error {
 	return err
 }
 
-// Run asks the server and prints its answers.
+// Run asks the server about its state and prints the answers, as text or as JSON. A server that has
+// /v1/stats is an agent, and one that has /v1/feeds is a router.
 func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -96,7 +98,8 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-// take reads one path into seen; false when the server does not have it.
+// take gets one path of the server and stores the JSON answer in seen under name. It returns false
+// when the server does not have the path.
 func (c *Command) take(ctx context.Context, seen map[string]json.RawMessage, name, path string) (bool, error) {
 	body, err := c.get(ctx, path)
 	if errors.Is(err, errAbsent) {
@@ -109,6 +112,8 @@ func (c *Command) take(ctx context.Context, seen map[string]json.RawMessage, nam
 	return true, nil
 }
 
+// get returns the JSON answer of the server for one path, at most maxInspected bytes. The error is
+// errAbsent when the server does not have the path.
 func (c *Command) get(ctx context.Context, path string) (json.RawMessage, error) {
 	target := c.URL + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)

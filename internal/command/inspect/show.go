@@ -82,6 +82,7 @@ func table(b *strings.Builder, rows []string) {
 	_ = w.Flush() // a strings.Builder takes everything
 }
 
+// row returns one line of a table: the cells with tabs between them, and "-" for an empty cell.
 func row(cells ...any) string {
 	text := make([]string, len(cells))
 	for i, c := range cells {
@@ -108,7 +109,8 @@ func printable(text string) string {
 	return b.String()
 }
 
-// showAgent returns the text for people about an agent.
+// showAgent returns the report for people about the agent at url. seen has its answers by name:
+// "stats", and "http" if the agent serves events over HTTP.
 func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 	var s agentStats
 	if err := json.Unmarshal(seen["stats"], &s); err != nil {
@@ -169,8 +171,8 @@ func number(rank map[string]json.RawMessage, key string) string {
 	return "-"
 }
 
-// rankDetails returns lines about a rank: counters that are not 0, dropped blocks by
-// reason, and each entry of its lists, such as the last bad events.
+// rankDetails returns lines about a rank of a worker, each begun with owner: dropped blocks by reason,
+// each entry of its lists, such as the last bad events, and counters that are not 0.
 func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(dropped); text != "" {
@@ -190,7 +192,7 @@ func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.R
 	return lines
 }
 
-// totals returns the counters of the event path, a line for each part.
+// totals returns a line for each part of the event path with its counters that are not 0.
 func totals(events map[string]uint64, parts map[string]map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(events); text != "" {
@@ -204,7 +206,8 @@ func totals(events map[string]uint64, parts map[string]map[string]json.RawMessag
 	return lines
 }
 
-// counters lists the numbers that are not 0.
+// counters returns the numbers that are not 0, as "name 3, other 5" in the order of their names. It
+// returns an empty text when all are 0.
 func counters(numbers map[string]uint64) string {
 	var text []string
 	for _, key := range slices.Sorted(maps.Keys(numbers)) {
@@ -215,7 +218,8 @@ func counters(numbers map[string]uint64) string {
 	return strings.Join(text, ", ")
 }
 
-// showRouter returns the text for people about a router.
+// showRouter returns the report for people about the router at url. seen has its answers by name:
+// "feeds", "workers", "agents" and "sources". A router without one of the paths lacks its answer.
 func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 	var feeds []routerFeed
 	var workers []routerWorker
@@ -267,6 +271,7 @@ func showRouter(url string, seen map[string]json.RawMessage) (string, error) {
 	return b.String(), nil
 }
 
+// row returns the worker's line of the table. The cells about load stay empty without a report.
 func (w *routerWorker) row() string {
 	events := "yes"
 	if w.Silent {
@@ -294,7 +299,8 @@ type agentOutputs struct {
 	}
 }
 
-// show writes the outputs, nothing when there are none and nothing went wrong.
+// show writes to b what the agent restates in foreign formats (vLLM's over ZMQ, Dynamo's): a table by
+// rank, and counters that are not 0. It writes nothing when there is no such output and no failure.
 func (o *agentOutputs) show(b *strings.Builder) {
 	var lines []string
 	for _, part := range []struct {
