@@ -204,6 +204,7 @@ func Fields(s *proto.Stats) []Field {
 		{"lookups", &s.Lookups}, {"hit_blocks", &s.HitBlocks}, {"loads", &s.Loads}, {"loaded_blocks", &s.LoadedBlocks},
 		{"failed_loads", &s.FailedLoads}, {"stores", &s.Stores}, {"stored_blocks", &s.StoredBlocks}, {"dropped_stores", &s.DroppedStores},
 		{"copied_bytes", &s.CopiedBytes}, {"copy_us", &s.CopyMicros}, {"errors", &s.Errors},
+		{"hand_overs", &s.HandOvers}, {"hand_over_blocks", &s.HandOverBlocks}, {"hand_over_missing", &s.HandOverMissing},
 	}
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from . import frames
 from .connection import Connection
+from .handover import Wait
 from .packed import SLOT_BYTES
 from .packer import INLINE_TOKENS, Pack, PackError, Packer, pack_open
 from .readable import Readable
@@ -244,6 +245,9 @@ class Lookups:
 
         MISS for fewer than `least` blocks.
         """
+        if r.hand_over is not None and r.state not in (PACKING, ASKED):
+            if self._awaits(r, r.hand_over, max(r.known, local_blocks)):
+                return None
         if r.state == KNOWN:
             if r.known < r.total and not r.unanswered:
                 self._refresh(r)
@@ -277,6 +281,16 @@ class Lookups:
             return MISS
         r.state = KNOWN  # the prefix of the first round
         return self.hit(r, local_blocks, least)
+
+    def _awaits(self, r: Request, wait: Wait, have: int) -> bool:
+        """Whether r waits for the blocks of its hand-over. Looks them up again, if so."""
+        if have < wait.wanted(r.total) and self._may_ask(r) and not wait.over():
+            if not r.unanswered and wait.due(r.asked_at):
+                self._ask(r, 0)
+            return True
+        r.hand_over = None
+        wait.end(self._count, r.total, have)
+        return False
 
     def _readable_end(self, r: Request, first: int) -> int:
         """The end of the known blocks from `first` on that all workers can read.
@@ -344,10 +358,11 @@ class Lookups:
 
     def _refresh(self, r: Request) -> None:
         """Looks up the missing blocks again: another request may have stored them."""
-        connection = r.connection
-        if connection is not None and connection.usable and not r.broken:
-            if _now() - r.asked_at >= _REFRESH_SECONDS:
-                self._ask(r, 0)
+        if self._may_ask(r) and _now() - r.asked_at >= _REFRESH_SECONDS:
+            self._ask(r, 0)
+
+    def _may_ask(self, r: Request) -> bool:
+        return r.connection is not None and r.connection.usable and not r.broken
 
     def pass_by(self, r: Request) -> None:
         """Ends the lookup of r without a load and releases its pins."""

@@ -10,6 +10,7 @@ from .namespace import Identity
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .handover import Wait
     from .packer import Pack
 
 # The lookup state of one generation of a request. MISSED and PASSED are final: the generation loads
@@ -93,6 +94,7 @@ class Request:
         "delayed",
         "broken",
         "finished",
+        "hand_over",
     )
 
     def __init__(
@@ -114,6 +116,7 @@ class Request:
         self.opened = -1  # the generation that the agent has, -1 for none
         self.unsettled = 0  # stores offered or in flight, of all generations
         self.finished = False  # the engine has ended the request
+        self.hand_over: Wait | None = None  # the wait for another engine's blocks
         self.begin(generation)
 
     def begin(self, generation: int) -> None:

@@ -22,6 +22,7 @@ from .attachment import Attachment
 from .cached import CachePool
 from .connection import close_if_done
 from .frames import HelloFields
+from .handover import HandOver, Wait
 from .jobs import LOAD, Job, Jobs
 from .keeper import Keeper
 from .loads import Loads
@@ -37,7 +38,7 @@ from .work import EMPTY_WORK, Done, Mapped, Work
 
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
-# Counters of the session. STATS has the first nine, under these names.
+# Counters of the session. STATS has the first twelve, under these names.
 _COUNTERS = (
     "lookups",  # requests that were looked up
     "hit_blocks",
@@ -48,6 +49,9 @@ _COUNTERS = (
     "stored_blocks",
     "dropped_stores",  # blocks that were offered and not stored
     "errors",  # frames that the agent refused
+    "hand_overs",  # requests that waited for the blocks of another engine's prefill
+    "hand_over_blocks",  # blocks that they waited for and got
+    "hand_over_missing",  # blocks that they recompute
     "present_blocks",  # offered blocks that the agent had already
     "resumed_blocks",  # blocks stored although the agent restarted during their copy
     "deferred",  # offers deferred by the limit on held blocks
@@ -59,7 +63,7 @@ _COUNTERS = (
     "doubted",  # hits withheld while loads fail
     "unmapped",  # hits shortened because a worker had not mapped the memory
 )
-_REPORTED = _COUNTERS[:9]
+_REPORTED = _COUNTERS[:12]
 
 _SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
 _MIN_LIMIT = 64
@@ -154,10 +158,12 @@ class SchedulerSession:
         identity: Identity = BASE,
         lookup: bool = True,
         store: bool = True,
+        hand_over: HandOver | None = None,
     ) -> None:
         """Opens a request at the agent. An open request begins its next, higher generation.
 
         tokens: the engine's own list; the session reads the tokens that the engine appends later.
+        hand_over: the blocks that hit() waits for, in the first generation.
         The engine must call finished() for every opened request.
         """
         self._pump(True)
@@ -170,6 +176,8 @@ class SchedulerSession:
         store = store and self._settings.store
         r = Request(rid, generation, tokens, identity, lookup, store)
         self._requests[rid] = r
+        if hand_over is not None and lookup:
+            r.hand_over = Wait(hand_over)
         if lookup or store:
             self._lookups.begin(r, self._attachment.connection)
 

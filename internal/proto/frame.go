@@ -78,7 +78,7 @@ const (
 	// VersionMajor and VersionMinor are the protocol's version. The majors of both
 	// sides must be equal. The lower minor applies.
 	VersionMajor = 1
-	VersionMinor = 2
+	VersionMinor = 3
 	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every list
 	// of slots fits a frame. Longer runs take several frames.
 	MaxBlocksPerFrame = 1024

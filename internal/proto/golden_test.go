@@ -97,7 +97,7 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 	}
 }
 
-// What minor versions 1 and 2 added comes after the keys of minor version 0, and only
+// What minor versions 1 to 3 added comes after the keys of minor version 0, and only
 // where it says something: an agent or an engine of any of them reads the others' frames.
 func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	hello := *samples()[0].m.(*Hello)
@@ -107,7 +107,8 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	welcome := Welcome{Major: 1, Session: 1, NamespaceID: make([]byte, 16), BlockBytes: 1, SlotBytes: 1}
 	warns := welcome
 	warns.Warning = "another engine has the port"
-	stats := Stats{Errors: 11, DeviceBlocksTotal: 100, DeviceBlocksUsed: 7, RunningRequests: 2, WaitingRequests: 1}
+	stats := Stats{Errors: 11, DeviceBlocksTotal: 100, DeviceBlocksUsed: 7, RunningRequests: 2, WaitingRequests: 1,
+		HandOvers: 3, HandOverBlocks: 5, HandOverMissing: 1}
 	for _, c := range []struct {
 		t      Type
 		m, old Message
@@ -115,7 +116,7 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	}{
 		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks", "max_num_batched_tokens", "connector"}},
 		{TypeWelcome, &warns, &welcome, []string{"warning"}},
-		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests"}},
+		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests", "hand_overs", "hand_over_blocks", "hand_over_missing"}},
 	} {
 		frame, err := AppendFrame(nil, c.t, 1, c.m)
 		if err != nil {

@@ -344,6 +344,13 @@ type Stats struct {
 	// RunningRequests took part in the engine's last step. WaitingRequests did not.
 	RunningRequests uint64 `msg:"running_requests,omitempty" json:"running_requests,omitempty"`
 	WaitingRequests uint64 `msg:"waiting_requests,omitempty" json:"waiting_requests,omitempty"`
+
+	// The fields from here on are counters from schedulers. HandOvers counts requests that
+	// waited for the blocks of another engine's prefill, HandOverBlocks the blocks that they
+	// waited for and got, HandOverMissing those that were recomputed.
+	HandOvers       uint64 `msg:"hand_overs,omitempty" json:"hand_overs,omitempty"`
+	HandOverBlocks  uint64 `msg:"hand_over_blocks,omitempty" json:"hand_over_blocks,omitempty"`
+	HandOverMissing uint64 `msg:"hand_over_missing,omitempty" json:"hand_over_missing,omitempty"`
 }
 
 // Drain says that the agent is about to stop (DRAIN). The engine opens and claims

@@ -1978,8 +1978,8 @@ func (z *SlotList) Msgsize() (s int) {
 func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// check for omitted fields
-	zb0001Len := uint32(15)
-	var zb0001Mask uint16 /* 15 bits */
+	zb0001Len := uint32(18)
+	var zb0001Mask uint32 /* 18 bits */
 	_ = zb0001Mask
 	if z.DeviceBlocksTotal == 0 {
 		zb0001Len--
@@ -1997,8 +1997,20 @@ func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 		zb0001Len--
 		zb0001Mask |= 0x4000
 	}
+	if z.HandOvers == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x8000
+	}
+	if z.HandOverBlocks == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x10000
+	}
+	if z.HandOverMissing == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x20000
+	}
 	// variable map header, size zb0001Len
-	o = append(o, 0x80|uint8(zb0001Len))
+	o = msgp.AppendMapHeader(o, zb0001Len)
 
 	// skip if no fields are to be emitted
 	if zb0001Len != 0 {
@@ -2054,6 +2066,21 @@ func (z *Stats) MarshalMsg(b []byte) (o []byte, err error) {
 			// string "waiting_requests"
 			o = append(o, 0xb0, 0x77, 0x61, 0x69, 0x74, 0x69, 0x6e, 0x67, 0x5f, 0x72, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x73)
 			o = msgp.AppendUint64(o, z.WaitingRequests)
+		}
+		if (zb0001Mask & 0x8000) == 0 { // if not omitted
+			// string "hand_overs"
+			o = append(o, 0xaa, 0x68, 0x61, 0x6e, 0x64, 0x5f, 0x6f, 0x76, 0x65, 0x72, 0x73)
+			o = msgp.AppendUint64(o, z.HandOvers)
+		}
+		if (zb0001Mask & 0x10000) == 0 { // if not omitted
+			// string "hand_over_blocks"
+			o = append(o, 0xb0, 0x68, 0x61, 0x6e, 0x64, 0x5f, 0x6f, 0x76, 0x65, 0x72, 0x5f, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+			o = msgp.AppendUint64(o, z.HandOverBlocks)
+		}
+		if (zb0001Mask & 0x20000) == 0 { // if not omitted
+			// string "hand_over_missing"
+			o = append(o, 0xb1, 0x68, 0x61, 0x6e, 0x64, 0x5f, 0x6f, 0x76, 0x65, 0x72, 0x5f, 0x6d, 0x69, 0x73, 0x73, 0x69, 0x6e, 0x67)
+			o = msgp.AppendUint64(o, z.HandOverMissing)
 		}
 	}
 	return
@@ -2167,6 +2194,24 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "WaitingRequests")
 				return
 			}
+		case "hand_overs":
+			z.HandOvers, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "HandOvers")
+				return
+			}
+		case "hand_over_blocks":
+			z.HandOverBlocks, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "HandOverBlocks")
+				return
+			}
+		case "hand_over_missing":
+			z.HandOverMissing, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "HandOverMissing")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -2181,7 +2226,7 @@ func (z *Stats) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Stats) Msgsize() (s int) {
-	s = 1 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size + 20 + msgp.Uint64Size + 19 + msgp.Uint64Size + 17 + msgp.Uint64Size + 17 + msgp.Uint64Size
+	s = 3 + 8 + msgp.Uint64Size + 11 + msgp.Uint64Size + 6 + msgp.Uint64Size + 14 + msgp.Uint64Size + 13 + msgp.Uint64Size + 7 + msgp.Uint64Size + 14 + msgp.Uint64Size + 15 + msgp.Uint64Size + 13 + msgp.Uint64Size + 8 + msgp.Uint64Size + 7 + msgp.Uint64Size + 20 + msgp.Uint64Size + 19 + msgp.Uint64Size + 17 + msgp.Uint64Size + 17 + msgp.Uint64Size + 11 + msgp.Uint64Size + 17 + msgp.Uint64Size + 18 + msgp.Uint64Size
 	return
 }
 

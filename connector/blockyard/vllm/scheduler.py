@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blockyard.frames import HelloFields
+from blockyard.handover import HandOver, read_hand_over
 from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks, PoolView
 from blockyard.vllm.guard import Faults, guarded
@@ -143,8 +144,17 @@ class VllmScheduler:
             identity,
             lookup=lookup,
             store=self.settings.store,
+            hand_over=self._hand_over(request),
         )
         return True
+
+    def _hand_over(self, request: Any) -> HandOver | None:
+        """The hand-over that a router asks for. A malformed one is noted and ignored."""
+        try:
+            return read_hand_over(getattr(request, "kv_transfer_params", None))
+        except ValueError as err:
+            self.faults.note("hand_over", err)
+            return None
 
     @guarded(lambda: NO_HIT)
     def get_num_new_matched_tokens(
