@@ -41,7 +41,9 @@ type fence struct {
 	gone bool
 }
 
-// fenceLocked fences a publisher. At maxFenced it forgets an arbitrary fenced publisher.
+// fenceLocked fences the publisher of a: the Set drops its events and announcements from now on.
+// gone is true after the publisher's goodbye, false when another publisher took its owner over or
+// it fell silent. At maxFenced fenceLocked forgets an arbitrary fenced publisher.
 func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	if len(s.fenced) >= maxFenced {
 		for id := range s.fenced {
@@ -53,9 +55,10 @@ func (s *Set) fenceLocked(a *kvevent.Announcement, now time.Time, gone bool) {
 	s.fenced[a.PublisherID] = fence{owner: a.Owner, fencedAt: now, seenAt: now, gone: gone}
 }
 
-// handleFencedLocked handles an announcement of a fenced publisher. It returns false when
-// the publisher is not fenced, or takes the owner over now: the caller then handles the
-// announcement.
+// handleFencedLocked drops an announcement of a fenced publisher: one that has ended, or whose owner
+// another publisher took over. While two publishers announce the owner, the owner is ambiguous.
+// from is the source of the announcement. The result is false when the publisher is not fenced, or
+// takes its owner back now: the caller then handles the announcement.
 func (s *Set) handleFencedLocked(a *kvevent.Announcement, from int, now time.Time) bool {
 	p, ok := s.fenced[a.PublisherID]
 	if !ok {
@@ -71,7 +74,7 @@ func (s *Set) handleFencedLocked(a *kvevent.Announcement, from int, now time.Tim
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[from] || source.IsRegistered(a):
+	case followed == nil || s.offline[from] || source.IsRegistered(a): // no contest, or an old message
 	case p.gone && followed.rival == a.PublisherID:
 		s.endContestLocked(followed)
 	case !p.gone && now.Sub(p.fencedAt) >= minContest:
@@ -80,9 +83,9 @@ func (s *Set) handleFencedLocked(a *kvevent.Announcement, from int, now time.Tim
 	return true
 }
 
-// takesOverLocked reports whether a fenced publisher takes its owner over. It does if the
-// owner has no feed or only a registration, or if the followed publisher fell silent while
-// the fenced publisher did not.
+// takesOverLocked reports whether fenced publisher p, which announces itself now, takes its owner
+// over. It does if the owner has no feed or only a registration, or if the followed publisher fell
+// silent while p did not. A third of the timeout is enough silence, because p is alive.
 func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
@@ -90,7 +93,8 @@ func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	return !s.offline[followed.source] && p.seenAt.After(followed.seenAt) && now.Sub(followed.seenAt) > s.silenceTimeout/3
 }
 
-// contestLocked records that rival, a fenced publisher of the feed's owner, is alive.
+// contestLocked records that rival, a fenced publisher of the feed's owner, is alive. The feed is
+// not exact until the contest ends.
 func (s *Set) contestLocked(f *feed, rival uint64, now time.Time) {
 	if f.rival == 0 {
 		s.counters.Contests++
@@ -166,14 +170,14 @@ func (s *Set) refuseLocked(a *kvevent.Announcement, now time.Time, reason string
 		s.endLocked(f, reason)
 		s.refreshLocked()
 	}
-	known, ok := s.refused[a.PublisherID]
-	if known.reason != reason {
+	before, known := s.refused[a.PublisherID]
+	if before.reason != reason {
 		s.counters.Refused++
 	}
-	if !ok && len(s.refused) >= maxRefused {
-		return
+	if !known && len(s.refused) >= maxRefused {
+		return // without a record of the reason, each announcement would log it
 	}
-	if known.reason != reason {
+	if before.reason != reason {
 		s.log.Warn("publisher is refused", zap.Stringer("owner", a.Owner),
 			zap.String("publisher", source.PublisherName(a.PublisherID)), zap.String("reason", reason))
 	}

@@ -83,11 +83,11 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 	return nil
 }
 
-// keepPartial keeps a, the beginning of an interrupted dump, so that the next query asks only
-// for the rest. A beginning above source.MaxAnswerBlocks is dropped.
+// keepPartial keeps a, the beginning of an interrupted dump that answered query number, so that
+// the next query asks only for the rest. A beginning above source.MaxAnswerBlocks is dropped.
 func (f *feed) keepPartial(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
-	f.failures = 0
+	f.failures = 0 // the recovery has made progress
 	f.needDump = true
 	f.partial, f.partialOf, f.partialAt = a, number, now
 	if a.Size() > source.MaxAnswerBlocks {
@@ -112,8 +112,9 @@ const (
 	lastRefill  = time.Hour
 )
 
-// refillLocked begins a recovery if the index lost pairs of the owner and has room for them
-// now. One feed refills at a time, because two would count the same room.
+// refillLocked begins a recovery if the index lacks (block, tier) pairs of the owner and has room
+// for them now. The Set calls it at each announcement. One feed refills at a time, because two
+// would count the same room.
 func (s *Set) refillLocked(f *feed, now time.Time) {
 	switch {
 	case f.lost == 0:

@@ -201,8 +201,8 @@ func (f *feed) repair(now time.Time) {
 }
 
 // compareDigest compares the owner's digest in the index with announcement a, whose last
-// event id is the cursor. Different digests begin a repair. While pairs are lost, the digest
-// says nothing: it may count a lost pair twice or not at all.
+// event id is the cursor. Different digests begin a repair. While the index lacks (block, tier)
+// pairs for want of room, the digest says nothing: it may count a lost pair twice or not at all.
 func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
 	sum, pairs := f.blocks.Digest(a.Owner)
 	f.diverged = f.lost == 0 && (sum != a.Digest || pairs != a.Blocks)

@@ -58,13 +58,15 @@ func newQueryGate(slots int) queryGate {
 	return queryGate{slots: slots, reserved: make(map[ticket]*reservation)}
 }
 
-// admit reserves room for the answer of ticket t, which has at most the given number of
-// bytes. Without room admit returns false and the feed of t waits. A small answer always
-// has room when no other small answer is in flight.
+// admit reserves room for the answer to query t, which has at most the given number of bytes.
+// Without room admit returns false, and the feed of t waits in line for room. At most maxLarge
+// large answers are in flight. The sum of the small ones is bounded, but one alone always fits.
 func (g *queryGate) admit(t ticket, bytes int) bool {
-	switch {
-	case bytes > largeBytes && g.largeAnswers == maxLarge,
-		bytes <= largeBytes && g.smallBytes > 0 && g.smallBytes+bytes > maxSmallBytes:
+	hasRoom := g.smallBytes == 0 || g.smallBytes+bytes <= maxSmallBytes
+	if bytes > largeBytes {
+		hasRoom = g.largeAnswers < maxLarge
+	}
+	if !hasRoom {
 		if !t.feed.waitsForRoom {
 			t.feed.waitsForRoom = true
 			g.waiting = append(g.waiting, t.feed)
@@ -85,8 +87,9 @@ func (g *queryGate) resume(from, to ticket) {
 	}
 }
 
-// settle releases the room of an answer that has come, unless the feed keeps its beginning.
-func (g *queryGate) settle(t ticket) {
+// finish releases the room of query t, which has been answered or has failed. The room stays
+// reserved while the feed keeps the beginning of an interrupted dump, to query for the rest.
+func (g *queryGate) finish(t ticket) {
 	r := g.reserved[t]
 	if r == nil {
 		return
@@ -125,7 +128,7 @@ func (g *queryGate) sweep(now time.Time) {
 			g.release(t, r)
 		}
 	}
-	g.waiting = slices.DeleteFunc(g.waiting, func(f *feed) bool {
+	g.waiting = slices.DeleteFunc(g.waiting, func(f *feed) bool { // feeds without a query to send
 		f.waitsForRoom = f.recovering
 		return !f.recovering
 	})
@@ -146,8 +149,9 @@ func (g *queryGate) next() *feed {
 	return f
 }
 
-// answerBytes returns an upper bound of the size of the answer to the feed's next query, in
-// bytes.
+// answerBytes returns an upper bound of the bytes of the answer to the feed's next query. It
+// estimates them from the last announcement: a dump has all blocks, another answer the events
+// after the cursor.
 func (f *feed) answerBytes() int {
 	if f.needDump {
 		return int(min(f.announcement.Blocks, source.MaxAnswerBlocks)) * bytesPerBlock
@@ -191,14 +195,14 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a != nil {
-		s.events.Add(uint64(len(a.Events)))
+		s.events.Add(uint64(len(a.Events))) // these events count towards the next snapshot
 	}
 	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
 			zap.Int("failures", q.feed.failures), zap.Error(err))
 	}
 	s.gate.inFlight--
-	s.gate.settle(ticket{q.feed, q.number})
+	s.gate.finish(ticket{q.feed, q.number})
 	s.recountLocked(q.feed)
 	due := s.askLocked(nil, q.feed, now)
 	// Several small answers may fit into the room of the answer that came.

@@ -43,7 +43,7 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 						at.feed.partial, at.feed.partialOf, at.feed.partialAt = &source.Answer{}, at.number, now
 					}
 					delete(flying, at)
-					g.settle(at)
+					g.finish(at)
 					return
 				}
 			},
@@ -68,7 +68,7 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			},
 		})
 		for at := range flying {
-			g.settle(at)
+			g.finish(at)
 		}
 		g.sweep(now.Add(partialMaxAge + 1))
 		if len(g.reserved) > 0 || g.smallBytes != 0 || g.largeAnswers != 0 {

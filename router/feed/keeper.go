@@ -94,7 +94,8 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// Keep starts to save a snapshot once Threshold events came since the last one.
+// Keep starts to save a snapshot if Threshold events came since the last one and none is being
+// saved. The router calls it at each tick. Keep does not wait for the snapshot.
 func (k *Keeper) Keep(ctx context.Context) {
 	if k.store == nil || k.threshold == 0 {
 		return
@@ -110,7 +111,8 @@ func (k *Keeper) Keep(ctx context.Context) {
 	})
 }
 
-// Finish waits for the snapshot in progress and saves the last one.
+// Finish waits for the snapshot in progress and saves a last one, unless nothing is new. The router
+// calls it when it stops.
 func (k *Keeper) Finish() {
 	k.goroutines.Wait()
 	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedEvents && !k.unsaved.Load() {
@@ -119,7 +121,7 @@ func (k *Keeper) Finish() {
 	k.save(context.Background(), snapshotLastTimeout)
 }
 
-// save saves a snapshot within limit.
+// save saves a snapshot, counts and logs the result. It gives up after limit.
 func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

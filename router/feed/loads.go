@@ -40,7 +40,8 @@ func (t *loadTable) add(data []byte, now time.Time) (kvevent.LoadReport, bool) {
 	return r, t.keep(&r, err, now)
 }
 
-// keep counts a decoded report and keeps it if there is room.
+// keep keeps a report as the owner's last one and returns true. It only counts a report that could
+// not be decoded, for which err is set, or that finds no room.
 func (t *loadTable) keep(r *kvevent.LoadReport, err error, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -85,16 +85,18 @@ func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 	return &feed{announcement: *a, blocks: m.Index(), model: m}
 }
 
-// openModel returns the model that an announcement names, and opens it if necessary.
+// openModel returns the model that an announcement names, and opens it if necessary. The caller
+// holds s.mu.
 func (s *Set) openModel(a *kvevent.Announcement) (*modelFeeds, error) {
 	limit := MaxModels
 	if a.Owner.Kind != kv.OwnerWorker || source.IsRegistered(a) {
-		limit = MaxModels / 2
+		limit = MaxModels / 2 // the other half is for workers of agents
 	}
 	return s.open(keyOf(a), limit)
 }
 
-// open returns the model of a key, and opens it if fewer than limit models are open.
+// open returns the model of a key, and opens it if fewer than limit models are open. The caller
+// holds s.mu.
 func (s *Set) open(key ModelKey, limit int) (*modelFeeds, error) {
 	if m := s.models[key]; m != nil {
 		return m, nil
@@ -122,8 +124,9 @@ func (s *Set) Keep(key ModelKey) error {
 	return nil
 }
 
-// retireModelsLocked forgets workers that were absent for too long. It retires models
-// without feeds, absent workers and requests.
+// retireModelsLocked retires the models that have no feeds, no requests, and no absent workers:
+// workers that left lately and whose engine may still run. It first forgets workers that were
+// absent for too long. Tick calls it.
 func (s *Set) retireModelsLocked(now time.Time) {
 	for _, m := range s.models {
 		for _, w := range m.absent.expire(now) {
@@ -159,7 +162,9 @@ func (s *Set) forgetElsewhereLocked(w kv.Worker, m *modelFeeds) {
 	}
 }
 
-// removeWorker removes a worker from the model. The worker stays absent if absent has room.
+// removeWorker removes a worker that left from the candidates of the model. engine is the last known
+// incarnation of its engine, which may still run. So the worker's requests and measures stay, unless
+// too many workers are absent.
 func (m *modelFeeds) removeWorker(w kv.Worker, engine uint64) {
 	m.RemoveCard(w)
 	if !m.absent.add(w, engine) {
@@ -180,7 +185,9 @@ func stripBlocks(a *kvevent.Announcement) (ok bool) {
 	return true
 }
 
-// joinLocked makes a worker a member of the index, or applies its new pool or card.
+// joinLocked makes the worker of a feed a candidate for requests, or applies its new pool or card.
+// If the worker has a new engine, the requests and measures of the old one are forgotten. For the
+// feed of a pool joinLocked does nothing.
 func (s *Set) joinLocked(f *feed) {
 	if f.owner().Kind != kv.OwnerWorker {
 		return

@@ -82,7 +82,7 @@ func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	delete(s.restored, a.PublisherID)
 	delete(s.restoredOf, a.Owner)
 	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
-	f.seenAt = time.Time{}
+	f.seenAt = time.Time{} // the caller handles a as the first announcement of the feed
 	s.counters.Resumed++
 	s.log.Info("owner of the snapshot is back", zap.Stringer("owner", f.owner()),
 		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))

@@ -159,7 +159,8 @@ func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
 	return nil
 }
 
-// setConnectedLocked records whether a source is connected.
+// setConnectedLocked records whether a source is connected. Feeds of a disconnected source are not
+// exact. A reconnection restarts the timeout of the source's publishers.
 func (s *Set) setConnectedLocked(source int, connected bool, now time.Time) {
 	if connected {
 		delete(s.offline, source)
@@ -175,7 +176,7 @@ func (s *Set) setConnectedLocked(source int, connected bool, now time.Time) {
 				f.seenAt = now // the source was disconnected, not the publisher silent
 			}
 			f.replayed = false
-			if f.contribution.counted {
+			if f.contribution.counted { // restored feeds are not
 				s.countLocked(f)
 			}
 		}
@@ -239,7 +240,7 @@ func (s *Set) handleAnnouncementLocked(a *kvevent.Announcement, source int, now 
 	}
 	f.handleAnnouncement(a, now)
 	f.replayed = s.offline[source]
-	if isNew || pool != a.Pool || card != a.Card {
+	if isNew || pool != a.Pool || card != a.Card { // the worker joins, or changes
 		s.joinLocked(f)
 	}
 	s.refillLocked(f, now)
@@ -253,7 +254,7 @@ func (s *Set) handleGoodbyeLocked(f *feed, a *kvevent.Announcement, now time.Tim
 	if f != nil {
 		s.counters.Gone++
 		s.endLocked(f, "the publisher said goodbye")
-		s.fenceLocked(a, now, true)
+		s.fenceLocked(a, now, true) // an older announcement that comes late must not bring it back
 		s.refreshLocked()
 	}
 	s.forgetRestoredLocked(s.restored[a.PublisherID])
@@ -284,7 +285,7 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 	}
 	if previous := s.byOwner[a.Owner]; previous != nil {
 		if source.IsRegistered(&previous.announcement) && previous.model != m {
-			s.counters.Displaced++
+			s.counters.Displaced++ // the registration named another model than the worker serves
 		}
 		s.endLocked(previous, "another publisher announces the owner")
 		s.fenceLocked(&previous.announcement, now, false)
@@ -380,8 +381,9 @@ func (s *Set) NoteDrops(dropped uint64, now time.Time) {
 	s.dropped = dropped
 }
 
-// silentLocked reports whether a feed's publisher exceeded its timeout. Silence does not
-// count while the source is disconnected.
+// silentLocked reports whether a feed's publisher exceeded its timeout. Silence does not count
+// while the source is disconnected. After dropped messages the timeout is longer, because they may
+// have been announcements.
 func (s *Set) silentLocked(f *feed, now time.Time) bool {
 	limit := s.silenceTimeout
 	if now.Sub(s.droppedAt) < s.silenceTimeout {

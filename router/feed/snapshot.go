@@ -71,6 +71,8 @@ type snapshotWriter struct {
 	feeds uint64
 }
 
+// newSnapshotWriter begins a snapshot: it writes the head to w. position is the stream position of
+// the last applied message.
 func newSnapshotWriter(w io.Writer, position uint64) (*snapshotWriter, error) {
 	s := &snapshotWriter{w: w}
 	s.buf = append(s.buf, snapshotMagic...)
@@ -108,7 +110,7 @@ func (s *snapshotWriter) add(f *feedImage) error {
 			s.buf = s.buf[:0]
 		}
 	}
-	s.buf = binary.LittleEndian.AppendUint16(s.buf, 0)
+	s.buf = binary.LittleEndian.AppendUint16(s.buf, 0) // no further run
 	sum = crc32.Update(sum, castagnoli, s.buf)
 	s.buf = binary.LittleEndian.AppendUint32(s.buf, sum)
 	s.feeds++
@@ -135,6 +137,8 @@ type snapshotReader struct {
 	scratch  [16]byte
 }
 
+// newSnapshotReader reads and checks the head of a snapshot. The error is errOldSnapshot for a
+// snapshot of an earlier version.
 func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
 	s := &snapshotReader{r: bufio.NewReaderSize(r, maxAnnouncement)}
 	head, err := s.read(16)
@@ -204,7 +208,7 @@ func (s *snapshotReader) next() (*feedImage, error) {
 	return f, nil
 }
 
-// end reads the number of feeds and compares it.
+// end reads the number of feeds at the end of a snapshot, and compares it with the feeds read.
 func (s *snapshotReader) end() error {
 	b, err := s.read(8)
 	if err != nil {
@@ -229,7 +233,7 @@ func (s *snapshotReader) checkSum() error {
 	return nil
 }
 
-// feed reads one feed.
+// feed reads one feed, behind its tag: announcement, cursor and the runs of its blocks.
 func (s *snapshotReader) feed() (*feedImage, error) {
 	b, err := s.read(4)
 	if err != nil {
@@ -313,7 +317,8 @@ func chain(parent kv.SequenceHash, hasParent bool, local kv.LocalHash) kv.Sequen
 	return kv.SequenceHash(local)
 }
 
-// run reads a run into f. It returns false at the end of the feed.
+// run reads a run, blocks of one tier each of which is the parent of the next, and adds it to f as a
+// stored event. It returns false at the end of the feed.
 func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
 	b, err := s.read(2)
 	if err != nil {
@@ -347,8 +352,9 @@ func (s *snapshotReader) run(f *feedImage) (more bool, err error) {
 	return true, nil
 }
 
-// blocks reads the blocks of a run.
-func (s *snapshotReader) blocks(e *kvevent.RouterEvent, n int, hashes bool) error {
+// blocks reads the n blocks of a run into e. hasHashes says that the snapshot has their hashes;
+// otherwise they follow from the parent and the LocalHashes.
+func (s *snapshotReader) blocks(e *kvevent.RouterEvent, n int, hasHashes bool) error {
 	parent, hasParent := e.Parent, e.HasParent
 	for range n {
 		b, err := s.read(8)
@@ -357,7 +363,7 @@ func (s *snapshotReader) blocks(e *kvevent.RouterEvent, n int, hashes bool) erro
 		}
 		local := kv.LocalHash(binary.LittleEndian.Uint64(b))
 		hash := chain(parent, hasParent, local)
-		if hashes {
+		if hasHashes {
 			if b, err = s.read(8); err != nil {
 				return err
 			}

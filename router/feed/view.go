@@ -216,7 +216,8 @@ type poolTally struct {
 	exact, reported       bool
 }
 
-// incomplete returns how many workers of the pool are incomplete.
+// incomplete returns how many workers of the pool are incomplete: all of them unless the pool
+// itself is exact, else those whose own feed is not.
 func (p *poolTally) incomplete() int {
 	if p.exact {
 		return p.members - p.exactMembers
@@ -260,7 +261,8 @@ func (t *tally) add(c contribution, n int) {
 	t.addToPool(c, n)
 }
 
-// addToPool adds the contribution of a pool, or of a worker with a pool, n times.
+// addToPool adds the contribution of a pool, or of a worker with a pool, n times: 1 adds it, -1
+// subtracts it. It replaces what the pool adds to the sums.
 func (t *tally) addToPool(c contribution, n int) {
 	p := t.pools[c.pool]
 	t.incomplete -= p.incomplete()
@@ -282,7 +284,8 @@ func (t *tally) addToPool(c contribution, n int) {
 	}
 }
 
-// view returns the view of the model.
+// view returns what decisions need to know of the model: its workers, and the quality of the
+// index for them.
 func (t *tally) view() View {
 	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: Exact}
 	switch {
@@ -294,8 +297,8 @@ func (t *tally) view() View {
 	return v
 }
 
-// countLocked replaces the contribution of f, a feed of s.feeds, in the tally of its model. The
-// model's View is made from the tally.
+// countLocked brings the tally of the model, from which its View is made, up to date with feed f: it
+// replaces the contribution of f. Call it after each change of f or of its source.
 func (s *Set) countLocked(f *feed) {
 	a := &f.announcement
 	now := contribution{

@@ -9,8 +9,8 @@ import (
 // MaxAgents bounds the agents of a router.
 const MaxAgents = 4096
 
-// CheckAgents checks the base URLs of agents. The error shows the first bad URL, unless
-// the URL may contain a password.
+// CheckAgents checks the base URLs of agents: a scheme, a host and nothing else. The error shows the
+// first bad URL, unless the URL may contain a password.
 func CheckAgents(urls []string) error {
 	if len(urls) > MaxAgents {
 		return fmt.Errorf("agents: %d agents, want at most %d", len(urls), MaxAgents)

@@ -18,7 +18,8 @@ type Answer struct {
 	FirstChunk, NextChunk uint32
 }
 
-// Extend appends the rest of a dump. A next of another answer replaces a.
+// Extend appends next, the rest of an interrupted dump, to a. If next does not continue a, because
+// the publisher has sent a whole new answer, next replaces a.
 func (a *Answer) Extend(next *Answer) {
 	if a.DumpID == 0 || next.DumpID != a.DumpID || next.FirstChunk != a.NextChunk {
 		*a = *next
@@ -62,12 +63,12 @@ func NewAssembly(publisher uint64, q *kvevent.QueryRequest) *Assembly {
 // Answer returns the chunks so far.
 func (a *Assembly) Answer() *Answer { return &a.answer }
 
-// Add appends the next chunk and reports whether it was the last one. A chunk out of
-// order, or of another answer, is an error. A publisher may answer the query for the rest
-// of a dump with a whole new answer.
+// Add appends the next chunk and reports whether it was the last one. A chunk out of order, or of
+// another answer, is an error.
 func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	if a.chunks == 0 {
 		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}
+		// The publisher may continue the dump, or begin another answer with chunk 0.
 		if a.resume != 0 && r.DumpID == a.resume {
 			a.answer.FirstChunk, a.answer.NextChunk = a.first, a.first
 		}

@@ -23,8 +23,8 @@ type Loads struct {
 
 var _ source.Transport = (*Loads)(nil)
 
-// FollowLoads subscribes to the load reports of n's cluster. Close must be called before
-// n is closed.
+// FollowLoads subscribes to the load reports of n's cluster and delivers them as frames. Close must
+// be called before n is closed.
 func FollowLoads(n *Source) (*Loads, error) {
 	messages := make(chan []byte, 256)
 	stop, dropped, err := n.Subscribe(kvevent.AllLoadSubject(n.cluster), messages)

@@ -28,8 +28,9 @@ const windowChunks = 8
 // errDisconnected ends the queries of a lost connection.
 var errDisconnected = errors.New("the nats connection was lost")
 
-// Query implements source.Transport. A publisher without windows sends its whole answer
-// at once.
+// Query implements source.Transport: it sends q to a publisher and returns the whole answer. It
+// requests the chunks of a dump window by window. A publisher that knows no windows sends them all
+// at once. A lost connection ends the query.
 func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -81,9 +82,10 @@ func (w *window) open(q kvevent.QueryRequest) error {
 	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
 }
 
-// advance requests more chunks once half of the window has come.
+// advance requests more chunks of answer a once half of the window has come. The publisher sends
+// them to the same inbox.
 func (w *window) advance(a *source.Answer) error {
-	if a.DumpID == 0 {
+	if a.DumpID == 0 { // an answer without parts: all chunks come unasked
 		return nil
 	}
 	w.requested = max(w.requested, a.FirstChunk+windowChunks)
@@ -95,7 +97,8 @@ func (w *window) advance(a *source.Answer) error {
 	return w.conn.PublishRequest(w.subject, w.inbox, kvevent.AppendQueryRequest(nil, &q))
 }
 
-// nextChunk waits for a chunk, at most chunkTimeout.
+// nextChunk waits for a chunk, at most chunkTimeout, and decodes it. When ctx ends, the error is its
+// cause.
 func nextChunk(ctx context.Context, sub *nats.Subscription) (kvevent.QueryReply, error) {
 	chunkCtx, cancel := context.WithTimeout(ctx, chunkTimeout)
 	defer cancel()

@@ -87,7 +87,7 @@ func (r *Requests) Rest() (q *Request, ok bool) {
 	}
 }
 
-// Stop ends the subscriptions.
+// Stop ends the subscriptions. Requests that came before wait for Rest.
 func (r *Requests) Stop() (err error) {
 	r.countTicks.Stop()
 	r.countDropped()

@@ -68,7 +68,8 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	return nil
 }
 
-// writeSnapshot calls write with the pipe and closes the pipe.
+// writeSnapshot passes the bytes of write, at most maxSnapshotBytes, to the pipe. Then it closes the
+// pipe with the error of write, so that the reader stores no unfinished snapshot.
 func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: maxSnapshotBytes}, snapshotBuffer)
 	err := write(buffered)
@@ -79,8 +80,9 @@ func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	return err
 }
 
-// purgeRemains purges the parts of unfinished snapshots. Such parts do not belong to the
-// stored snapshot, and the last of them is older than age.
+// purgeRemains purges the parts of unfinished snapshots, which the bucket would keep for a day. A
+// part is on a subject of its snapshot. A subject is purged if it is not of the stored snapshot and
+// its last part is older than age: a younger one may be of a save by another router.
 func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
@@ -109,6 +111,7 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 			continue
 		}
 		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		// Another router may have purged the subject.
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && time.Since(last.Time) < age {
 			continue
 		}
@@ -200,7 +203,7 @@ func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore
 	})
 }
 
-// waitConnected waits for a connection until ctx ends.
+// waitConnected waits for a connection. It returns an error when ctx ends first.
 func (n *Source) waitConnected(ctx context.Context) error {
 	tick := time.NewTicker(connectPoll)
 	defer tick.Stop()

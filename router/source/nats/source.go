@@ -70,6 +70,7 @@ func (o *Options) Validate() error {
 
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Cluster == "" {
 		o.Cluster = "default"
@@ -168,7 +169,7 @@ func (n *Source) dial(o *Options, login nats.Option) (err error) {
 		nats.Name("blockyard router"),
 		nats.Timeout(o.ConnectTimeout),
 		nats.ReconnectWait(250*time.Millisecond),
-		nats.ReconnectBufSize(-1),
+		nats.ReconnectBufSize(-1), // a query without a connection fails at once
 		nats.PingInterval(5*time.Second),
 		nats.DisconnectErrHandler(n.disconnected),
 		nats.ConnectHandler(n.connected),
@@ -274,10 +275,11 @@ func (n *Source) wake() {
 	}
 }
 
-// pump turns messages and changes of the connection into frames.
+// pump is the goroutine that delivers frames: messages of the subscriptions or of the stream, and
+// FrameDisconnected and FrameConnected when behind changes. It ends with Close.
 func (n *Source) pump() {
-	lost := false
-	var streamed chan source.Frame
+	lost := false                  // the last of these frames was FrameDisconnected
+	var streamed chan source.Frame // nil without JetStream, and then never ready
 	if n.stream != nil {
 		streamed = n.stream.frames
 	}

@@ -59,6 +59,8 @@ type streamReader struct {
 	stop context.CancelFunc
 }
 
+// newStreamReader returns a reader that is behind until it has caught up with the stream. The caller
+// sets conn and starts run. wake is called when behind changes.
 func newStreamReader(o *Options, wake func()) *streamReader {
 	r := &streamReader{cluster: o.Cluster, name: o.Stream, log: o.Log, wake: wake,
 		frames: make(chan source.Frame), resume: make(chan uint64, 1)}
@@ -68,7 +70,8 @@ func newStreamReader(o *Options, wake func()) *streamReader {
 	return r
 }
 
-// run reads until stop, from the position of Resume.
+// run waits for Resume and delivers the stream's messages after its position, until stop. After a
+// failure it reads on behind the last delivered message.
 func (r *streamReader) run() {
 	var last uint64
 	select {
@@ -85,7 +88,7 @@ func (r *streamReader) run() {
 		}
 		r.failures.Add(1)
 		r.setBehind(true)
-		if last != before {
+		if last != before { // this read has delivered messages
 			pauses.Reset()
 		}
 		r.log.Warn("reading the event stream failed; retrying", zap.String("stream", r.name), zap.Error(err))
@@ -93,6 +96,7 @@ func (r *streamReader) run() {
 	}
 }
 
+// pause waits for d or until stop.
 func (r *streamReader) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -102,7 +106,8 @@ func (r *streamReader) pause(d time.Duration) {
 	}
 }
 
-// read delivers messages until an error. last is the position of the last one.
+// read delivers the messages after position last until an error. It moves last to the position of
+// each delivered message, and sets behind while many messages are pending.
 func (r *streamReader) read(last *uint64) error {
 	consumer, err := r.consumer(last)
 	if err != nil {
@@ -149,8 +154,9 @@ func (r *streamReader) age(stored, now time.Time) time.Duration {
 	return max(0, now.Sub(stored))
 }
 
-// consumer creates an ordered consumer of the messages after last. Position 0 becomes the
-// end of the stream. A position beyond the end becomes the start of the stream.
+// consumer creates an ordered consumer of the messages after position last. It moves last from 0,
+// which asks for new messages only, to the end of the stream. It moves a position beyond the end,
+// which is of an earlier stream of this name, to the start.
 func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, streamTimeout)
 	defer cancel()
