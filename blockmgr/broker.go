@@ -40,8 +40,9 @@ type broker struct {
 	turns atomic.Uint64
 }
 
-// growHost makes a host extent of at most maxSlots slots for pool p. When the arena is full it
-// takes extents from other pools, as reclaim allows, and tries again.
+// growHost makes a host extent of at most maxSlots slots for pool p, 0 for no bound. first says
+// that p has no host extent. When the arena is full growHost takes extents from other pools, as
+// reclaim allows, and tries again. ErrFull: no pool can give an extent.
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostExtent, error) {
 	least := leastOf(p.growth.host.leastSlots, maxSlots)
 	for {
@@ -133,7 +134,7 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 	for i, other := range pools {
 		holders[i] = other.holding(lv)
 	}
-	holders[taker].InUse = true
+	holders[taker].InUse = true // p may have no session yet
 	for {
 		i, ok := p.giver(lv, holders, taker, first)
 		if !ok {
@@ -142,18 +143,20 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 		if pools[i].yield(lv) {
 			return true
 		}
-		holders[i].Bytes = 0
+		holders[i].Bytes = 0 // it has no idle extent: ask the next pool
 	}
 }
 
-// giver returns the first of the pools that must give an extent so that p gets one. ok is
-// false when all of them would not suffice.
+// giver returns the index in holders of the pool that should give an extent of the tier first.
+// holders describes all pools; p is holders[taker]. Several pools may have to give before the
+// room is enough for an extent of p. ok is false when all of them together cannot make the room.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
+	// budget is the size of the tier, least the size of the smallest extent of p, in bytes.
 	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.host.leastSlots
 	if lv == registry.Disk {
 		budget, least = p.cfg.DiskBytes, p.slotBytes
 	}
-	plan := slices.Clone(holders)
+	plan := slices.Clone(holders) // as if each pool had given
 	giver = -1
 	for given := uint64(0); given < least; {
 		i, ok := policy.Giver(plan, taker, budget, first)
@@ -180,7 +183,7 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	}
 	if t := p.slots.Tier(lv); t != nil {
 		extent := p.broker.extentBytes(lv)
-		h.Extent = max(extent-extent%p.slotBytes, p.slotBytes)
+		h.Extent = max(extent-extent%p.slotBytes, p.slotBytes) // whole slots, at least one
 		h.Bytes, h.Last = uint64(t.Capacity)*p.slotBytes, t.Live <= 1
 	}
 	return h
@@ -250,26 +253,28 @@ const yieldTries = 3
 // one extent at most.
 func (p *Pool) coldest(lv registry.Level) (coldest *tier.Extent) {
 	var oldest uint64
-	for n, more := 0, true; more; n++ {
-		var e *tier.Extent
-		var lastUse uint64
-		if e, lastUse, more = p.idleExtent(lv, n); e != nil && (coldest == nil || lastUse < oldest) {
+	for number := 0; ; number++ {
+		e, lastUse, more := p.idleExtent(lv, number)
+		if !more {
+			return coldest
+		}
+		if e != nil && (coldest == nil || lastUse < oldest) {
 			coldest, oldest = e, lastUse
 		}
 	}
-	return coldest
 }
 
-// idleExtent returns extent n of a tier if it is idle, and the tick at which one of its blocks
-// was last used. more is false behind the last extent.
-func (p *Pool) idleExtent(lv registry.Level, n int) (e *tier.Extent, lastUse uint64, more bool) {
+// idleExtent returns the extent with that number in a tier, nil if one of its slots is in use or
+// no extent has the number. lastUse is the tick at which one of its blocks was last used. more is
+// false behind the last extent.
+func (p *Pool) idleExtent(lv registry.Level, number int) (e *tier.Extent, lastUse uint64, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Tier(lv)
-	if t == nil || p.life.closing || n >= len(t.Extents) {
+	if t == nil || p.life.closing || number >= len(t.Extents) {
 		return nil, 0, false
 	}
-	if e = t.Extents[n]; e != nil {
+	if e = t.Extents[number]; e != nil {
 		var idle bool
 		if lastUse, idle = e.Idle(); idle {
 			return e, lastUse, true
@@ -278,8 +283,8 @@ func (p *Pool) idleExtent(lv registry.Level, n int) (e *tier.Extent, lastUse uin
 	return nil, 0, true
 }
 
-// takeOut evicts the blocks of an extent and removes it, if the pool still has it and it is
-// idle.
+// takeOut evicts the blocks of an extent and removes the extent from its tier. It returns false,
+// and changes nothing, if the extent is no longer the pool's or one of its slots is in use again.
 func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,7 +300,8 @@ func (p *Pool) takeOut(lv registry.Level, gone *tier.Extent) bool {
 	return true
 }
 
-// emptyLocked evicts the blocks of an extent and removes it from its tier.
+// emptyLocked evicts the blocks of an idle extent and removes the extent from its tier. The
+// caller gives the extent back to its arena; see broker.drop.
 func (p *Pool) emptyLocked(t *tier.Tier, gone *tier.Extent) {
 	p.slots.TakeOut(t, gone)
 	p.mover.ForgetExtent(t.Level, gone.Number)

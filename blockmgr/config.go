@@ -137,6 +137,7 @@ func (c *Config) Validate() error {
 	if c.DiskBytes != 0 && c.DiskBytes < minExtentBytes {
 		return fmt.Errorf("disk size %v: want 0 or at least %v", bytesize.Size(c.DiskBytes), bytesize.Size(minExtentBytes))
 	}
+	// By default a large tier gets larger extents, up to MaxExtentBytes; see ExtentBytesFor.
 	extent := cmp.Or(c.ExtentBytes, MaxExtentBytes)
 	if n := max(c.HostBytes, c.DiskBytes) / extent; n > MaxExtents {
 		return fmt.Errorf("extent size %v: makes %d extents, want at most %d", bytesize.Size(extent), n, MaxExtents)
@@ -156,6 +157,7 @@ func (c *Config) Validate() error {
 	return c.validateLimits()
 }
 
+// validateLimits is Validate for the fields that have nothing to do with sizes and directories.
 func (c *Config) validateLimits() error {
 	if c.MaxPinsPerSession < 0 {
 		return fmt.Errorf("pins per session %d: want 0 (default %d) or more", c.MaxPinsPerSession, DefaultMaxPinsPerSession)
@@ -193,21 +195,21 @@ func (c *Config) hasDisk() bool { return c.DiskBytes != 0 || c.DiskBlocks != 0 }
 // disk tier and no host tier.
 func (c *Config) BypassesHost() bool { return c.hasDisk() && c.HostBytes == 0 && c.HostBlocks == 0 }
 
-// leastSlots returns the fewest slots that an extent may have, for a namespace of so many
-// blocks. Smaller extents would be too many. most is the most slots that an extent may have.
+// leastSlots returns the fewest slots that an extent may have, so that a namespace of that many
+// blocks has at most fewExtents extents. most is the most slots that an extent may have.
 func leastSlots(blocks, most uint64) uint64 {
 	return max(min((blocks+fewExtents-1)/fewExtents, most), 1)
 }
 
-// maxHostExtents returns the most host extents that a pool can have, when it makes each as
-// large as extentBytes and leastSlots say.
+// maxHostExtents returns the most host extents that a pool can have. An extent has extentBytes
+// of slots, or leastSlots slots if that is more.
 func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 	perExtent := max(extentBytes/slotBytes, leastSlots)
 	slots := c.HostBytes / slotBytes
 	if c.HostBlocks != 0 {
 		slots = c.HostBlocks
 	}
-	// The last extent of each tier may be shorter.
+	// Rounded up, with one extent to spare: the last extent may be shorter.
 	return int(min(slots/perExtent+2, registry.MaxExtents))
 }
 

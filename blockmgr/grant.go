@@ -66,9 +66,10 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	return res, nil
 }
 
-// presentLocked reports whether a block needs no slot. It also returns the block's host slot, or
-// NoRef if the block is not resident in host memory.
-func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, registry.Ref) {
+// presentLocked reports whether Grant needs no slot for a block: a tier has the block, or the
+// block is on its way into host memory. It raises the priority of a resident block. hostSlot is
+// its host slot, or NoRef if the block is not resident in host memory.
+func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (present bool, hostSlot registry.Ref) {
 	id := p.slots.Find(&b.Key)
 	if id == registry.None {
 		return false, registry.NoRef
@@ -85,7 +86,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (bool, re
 	switch {
 	case host == registry.NoRef:
 		return false, registry.NoRef
-	case !p.slots.Host.Slot(host).Resident():
+	case !p.slots.Host.Slot(host).Resident(): // an engine fills the slot, or a read from disk
 		return !p.supersedeLocked(host, now), registry.NoRef
 	}
 	p.slots.Prefer(p.slots.Host, host, priority)
@@ -121,7 +122,8 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	return nil
 }
 
-// fillLocked makes the block of a granted slot visible and queues its checksum.
+// fillLocked makes the block of a granted slot visible and queues its checksum. r is the slot's
+// record.
 func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
 	p.slots.Fill(ref, r)
 	p.mover.Seal(ref)
@@ -166,7 +168,7 @@ func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 	return true
 }
 
-// takeBlockLocked takes the block from a granted slot of a session.
+// takeBlockLocked takes the block from a granted slot of a session, which keeps the slot.
 func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *tier.Slot) {
 	owner.superseded[ref] = struct{}{}
 	p.slots.Vacate(sl)
@@ -177,6 +179,7 @@ func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *tier.Slot) 
 // another session has stored the block, the slot is freed.
 func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
 	r := p.slots.Host.Record(ref)
+	// The record still names the block that the slot has lost. Length 0: it never had a block.
 	if r.Length != 0 && p.unfilledLocked(&r.Key) {
 		block := tier.BlockOf(&r)
 		p.slots.Occupy(p.slots.Host, ref, &block, storage.StateGranted, s, r)
@@ -187,8 +190,8 @@ func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
 	p.count.Deduplicated++
 }
 
-// unfilledLocked reports whether no host slot has the block's bytes. It takes the block from a
-// slot that is granted and not filled.
+// unfilledLocked reports whether the block may get another host slot: no slot has its bytes or
+// reads them from disk. It takes the block from a slot that another session has not filled yet.
 func (p *Pool) unfilledLocked(key *kv.StoredKey) bool {
 	ref := p.slots.HostSlot(key)
 	if ref == registry.NoRef {

@@ -56,11 +56,12 @@ func (g *growth) of(lv registry.Level) *tierGrowth {
 	return &g.disk
 }
 
-// begin starts to count the slots that are asked for while an extent is made.
+// begin starts to count the slots that are asked for while an extent is made, until end.
 func (g *growth) begin() { g.asked = 0 }
 
-// end sets ahead to the slots asked for while an extent was made, plus those refused before, at
-// most limit. Without demand ahead falls by a quarter.
+// end ends the try to make an extent and wakes the lookups that wait for it. It sets ahead, the
+// slots to keep free, to the demand: the slots asked for during the try and those refused before,
+// at most limit. While the demand falls, ahead falls by a quarter for each try.
 func (g *growth) end(limit int) {
 	g.ahead = min(max(g.asked+g.refused, g.ahead-g.ahead/4), limit)
 	g.refused = 0
@@ -75,8 +76,8 @@ func (g *growth) wake() {
 	}
 }
 
-// wait returns a channel that is closed when the next try to make an extent ends, or when no
-// extent is needed any more.
+// wait returns a channel that is closed when the current or next try to make a host extent ends,
+// or when no extent is needed any more.
 func (g *growth) wait() <-chan struct{} {
 	if g.ended == nil {
 		g.ended = make(chan struct{})
@@ -84,8 +85,9 @@ func (g *growth) wait() <-chan struct{} {
 	return g.ended
 }
 
-// tickLocked begins an operation: it advances the slots' clock. It also sets the weight of
-// priorities: a level counts as much as the ticks in which the tier's size in blocks comes in.
+// tickLocked begins a call of the pool: it advances the clock by which blocks age. It also sets
+// how much a level of priority counts in evictions: as much as the age of a block after as many
+// other blocks as the tier can hold have come in. That size changes as other pools grow.
 func (p *Pool) tickLocked() {
 	p.slots.Tick()
 	for _, t := range p.slots.Tiers() {
@@ -105,7 +107,8 @@ func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
 	return p.slots.Alloc(t)
 }
 
-// allocForLocked is allocLocked for block b. It evicts no ancestor of b.
+// allocForLocked is allocLocked for block b. It evicts no ancestor of b, because a lookup finds b
+// only behind its ancestors.
 func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.Free() > 0 {
 		return p.allocLocked(t)
@@ -135,7 +138,7 @@ func (p *Pool) wakeGrowerLocked() {
 		select {
 		case p.growth.wakeup <- struct{}{}:
 			p.pending.operations++ // planHostGrowth ends it
-		default:
+		default: // the grower has a wake-up to handle
 		}
 	}
 }
@@ -160,7 +163,7 @@ func (p *Pool) hostWantsLocked() bool {
 	if t.Live == 0 {
 		return true
 	}
-	extent := t.Capacity / t.Live
+	extent := t.Capacity / t.Live // the mean number of slots
 	if t.Free() < extent/2+1 || p.growth.refused > 0 {
 		return true
 	}
@@ -177,8 +180,8 @@ func (p *Pool) sizeLocked(t *tier.Tier) int {
 	return int(min(size, MaxBlocks))
 }
 
-// hostRoomLocked reports whether the host tier has room for an extent that no pool
-// uses.
+// hostRoomLocked reports whether the unused room of the host tier is enough for the smallest
+// extent of this pool. Otherwise another pool must give an extent.
 func (p *Pool) hostRoomLocked() bool {
 	return p.broker.host.Room() >= leastOf(p.growth.host.leastSlots, p.slots.Host.Room())*p.slotBytes
 }
@@ -242,18 +245,19 @@ func (p *Pool) planHostExtentLocked() growthPlan {
 	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, takes: !p.hostRoomLocked(), maxSlots: t.Room()}
 }
 
-// growHost makes a host extent. The caller has planned it.
+// growHost makes the host extent of a plan, adds it to the tier and ends the try. Without room it
+// records the failed try; see growFailedLocked. The caller does not hold the lock.
 func (p *Pool) growHost(plan growthPlan) {
 	made, err := p.broker.growHost(p, plan.first, plan.maxSlots)
-	if p.addHostExtent(plan, made, err) {
+	if surplus := p.addHostExtent(plan, made, err); surplus {
 		p.broker.host.Drop(made)
 		p.endHostGrowth() // after Drop, which frees the extent's budget
 	}
 }
 
-// addHostExtent adds the extent that growHost has made. surplus says that the pool cannot have
-// it, because it has grown in the meantime. Then the caller drops the extent and calls
-// endHostGrowth.
+// addHostExtent adds the extent that growHost has made, or records err as a failed try, and ends
+// the try. surplus says that the pool cannot have the extent, because the pool has grown in the
+// meantime. Then the caller drops the extent and calls endHostGrowth.
 func (p *Pool) addHostExtent(plan growthPlan, made storage.HostExtent, err error) (surplus bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -129,6 +129,7 @@ func (b *MutableBlock) InitAfter(parent Block) error {
 	return b.init("continue a sequence", nextBlock(&parent))
 }
 
+// init makes an empty block partial, with the identity begun. what names the operation in errors.
 func (b *MutableBlock) init(what string, begun Block) error {
 	if err := b.check(what, BlockReset); err != nil {
 		return err
@@ -190,7 +191,7 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 // Reset clears the tokens, identity and priority of a block that is not registered. The
 // slot and its bytes stay. ErrBlockState: the block is registered. ErrBadSlot: it is released.
 func (b *MutableBlock) Reset() error {
-	if b.state == BlockRegistered || b.released {
+	if b.state == BlockRegistered || b.released { // check returns the error
 		return b.check("reset", BlockReset, BlockPartial, BlockComplete)
 	}
 	b.clear()
@@ -232,7 +233,8 @@ func (b *MutableBlock) clear() { b.block, b.tokens, b.state = Block{}, nil, Bloc
 
 func (b *MutableBlock) blockSize() int { return int(b.pool.ns.BlockSize) }
 
-// check refuses an operation unless the block is in one of the wanted states.
+// check returns an error unless the block is in one of the wanted states. The error wraps
+// ErrBadSlot for a released block, else ErrBlockState. what names the operation in the error.
 func (b *MutableBlock) check(what string, want ...BlockState) error {
 	switch {
 	case b.released:
@@ -243,17 +245,18 @@ func (b *MutableBlock) check(what string, want ...BlockState) error {
 	return nil
 }
 
-// heldLocked returns the slot, while it is granted to the session.
-func (b *MutableBlock) heldLocked() (registry.Ref, bool) {
+// heldLocked returns the block's slot. held is false when the slot is no longer granted to the
+// session: the slot was released or committed, or the session has ended.
+func (b *MutableBlock) heldLocked() (ref registry.Ref, held bool) {
 	p := b.pool
 	if p.life.closed || p.members.sessions[b.session] != b.sess {
 		return registry.NoRef, false
 	}
-	ref, ok := p.findLocked(b.slot)
-	if ok {
-		_, ok = b.sess.granted[ref]
+	ref, held = p.findLocked(b.slot)
+	if held {
+		_, held = b.sess.granted[ref]
 	}
-	return ref, ok
+	return ref, held
 }
 
 // dataLocked returns the memory of a host slot's block.
@@ -320,8 +323,9 @@ func (b *ImmutableBlock) Release() {
 	b.released = true
 }
 
-// pinnedLocked returns the block's slot while the handle has its pin.
-func (b *ImmutableBlock) pinnedLocked() (registry.Ref, bool) {
+// pinnedLocked returns the block's slot. pinned is false when the handle was released, or its
+// session or slot is gone.
+func (b *ImmutableBlock) pinnedLocked() (ref registry.Ref, pinned bool) {
 	p := b.pool
 	if b.released || p.life.closed || p.members.sessions[b.session] != b.sess {
 		return registry.NoRef, false

@@ -29,7 +29,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 	for {
 		select {
 		case found, ok := <-extents:
-			if !ok {
+			if !ok { // all have come
 				p.endJoining()
 				return nil
 			}
@@ -44,11 +44,12 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 	}
 }
 
-// readDisk enters the namespace in the disk's slot table, which makes the tier, and sends its
-// extents. After a failure it closes failing and tries again now and then.
+// readDisk makes the pool's disk tier, sends the namespace's extents of an earlier agent and closes
+// extents. After the first failure it closes failing, and tries again until the disk answers or
+// the pool stops. A step that takes longer than Config.IODeadline opens the disk's breaker.
 func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct{}) {
 	defer close(extents)
-	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled)
+	watch := time.AfterFunc(p.cfg.IODeadline, p.broker.health.All.Stalled) // off during pauses
 	defer watch.Stop()
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -78,11 +79,11 @@ func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct
 	p.broker.health.All.Succeeded()
 }
 
-// restFromDisk waits for d. It returns false when the pool stops, and when the disk tier could
-// not be opened.
+// restFromDisk waits for d, or until Open's try to open the disk tier has ended. It returns false
+// when the pool stops, and when the manager has no disk tier because that try failed.
 func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	select {
-	case <-p.broker.diskAnswered:
+	case <-p.broker.diskAnswered: // nothing but the pause is left to wait for
 		return p.broker.disk.Load() != nil && p.mover.Rest(timer, d)
 	default:
 	}
@@ -97,8 +98,8 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// enterDisk makes the disk tier, without an extent. It returns false when the disk fails
-// or its breaker is open.
+// enterDisk enters the namespace in the disk's slot table and makes the pool's disk tier, without
+// an extent. It returns false when the disk fails, has not answered yet or its breaker is open.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
 	if arena == nil || !p.broker.health.All.Allow() {
@@ -106,6 +107,7 @@ func (p *Pool) enterDisk() bool {
 	}
 	// These calls wait for the disk: the lock must not be held.
 	index, err := arena.Namespace(p.id, p.slotBytes)
+	// The registry makes room for the blocks of an earlier agent in both tiers at once.
 	expected := p.broker.host.Unclaimed(p.slots.Host.Namespace)
 	if err == nil {
 		expected += arena.Unclaimed(index)
@@ -126,7 +128,9 @@ func (p *Pool) enterDisk() bool {
 	return true
 }
 
-// joinDisk recovers the rest of the disk tier while the pool is in use.
+// joinDisk recovers the extents of the disk tier that openDisk did not wait for, while the pool is
+// in use. Then the disk tier is complete: joinDisk makes a first extent if there is none, and
+// offers the blocks in host memory to the disk. It ends early when the pool stops.
 func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	for found := range rest {
 		if p.announceAll(registry.Disk, p.joinExtent(found)) {
@@ -184,8 +188,8 @@ func diskExtent(found storage.DiskExtent) *tier.Extent {
 	return &tier.Extent{ID: found.ID, Records: found.Slots, Disk: found.Extent}
 }
 
-// awaitDiskRoom calls makeDiskRoom in the background and waits for it for
-// Config.IODeadline.
+// awaitDiskRoom makes the first extent of the disk tier, if it has none. It waits for
+// Config.IODeadline at most; after that makeDiskRoom goes on in the background.
 func (p *Pool) awaitDiskRoom(ctx context.Context) {
 	p.mu.Lock()
 	lacking := p.lacksDiskLocked()
@@ -212,7 +216,8 @@ func (p *Pool) lacksDiskLocked() bool {
 	return p.slots.Disk != nil && !p.mover.Joining && p.slots.Disk.Live == 0 && !p.growth.makingFirst && !p.life.closing
 }
 
-// makeDiskRoom makes the first extent of the disk tier, unless the breaker is open.
+// makeDiskRoom makes the first extent of the disk tier. It does nothing when the tier has an
+// extent, another goroutine is making the first one, or the disk's breaker is open.
 func (p *Pool) makeDiskRoom(ctx context.Context) {
 	p.mu.Lock()
 	if !p.lacksDiskLocked() || !p.broker.health.All.Allow() {
@@ -234,7 +239,8 @@ func (p *Pool) growDisk(want int) {
 	}
 }
 
-// growDiskOnce makes a disk extent, if one is wanted. It reports whether the pool has it.
+// growDiskOnce makes a disk extent, unless want slots are free or the tier cannot grow. It reports
+// whether the pool has got an extent.
 func (p *Pool) growDiskOnce(want int) (added bool) {
 	plan, ok := p.planDiskGrowth(want)
 	if !ok {
@@ -251,9 +257,12 @@ func (p *Pool) growDiskOnce(want int) (added bool) {
 	return added
 }
 
-// planDiskGrowth returns the next disk extent to make. ok is false when none is
-// wanted. One extent is made at a time: the budget that one has reserved would look
-// used up to the other, which would then evict blocks that there is room for.
+// planDiskGrowth returns the next disk extent to make, for a caller that wants that many free
+// slots. ok is false when they are free already or the tier cannot grow; else endDiskGrowth ends
+// the plan.
+//
+// One extent is made at a time. The budget that one caller has reserved would look used up to
+// another, which would then evict blocks that there is room for.
 func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

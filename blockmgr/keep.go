@@ -67,7 +67,8 @@ func (p *Pool) disarmKeeperLocked() {
 	}
 }
 
-// expireKept ends the retention pins that have expired.
+// expireKept ends the retention pins that have expired and sets the timer to the next one. The
+// timer calls it.
 func (p *Pool) expireKept() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,11 +144,11 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 		host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
 		if host != registry.NoRef {
 			s, f := p.slots.Host.Slot(host), p.mover.Flight(host)
-			if f == nil && !s.Resident() {
+			if f == nil && !s.Resident() { // an engine fills the slot
 				break
 			}
 			if f != nil {
-				f.Wanted = true
+				f.Wanted = true // a queued read runs even if its lookups end
 			}
 			p.slots.Touch(p.slots.Host, host, s)
 			p.slots.Hold(p.slots.Host, host)

@@ -13,6 +13,8 @@ import (
 
 // candidate is one block of a running lookup. Its host slot is held.
 type candidate struct {
+	// ref is the host slot. Until promoteLocked it is NoRef for a block that is on disk only,
+	// whose disk slot is held.
 	ref registry.Ref
 	// flight is the read or the check of the slot. It is nil when the block is in host memory
 	// and good.
@@ -87,7 +89,8 @@ func (p *Pool) beginLookup(l *lookup) (err error) {
 	return nil
 }
 
-// extendLookup continues a lookup after the host tier has grown, or could not.
+// extendLookup continues a lookup after the host tier has grown, or could not. beginLookup has
+// counted the blocks that were not found as misses: those found now are none.
 func (p *Pool) extendLookup(l *lookup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,14 +103,16 @@ func (p *Pool) extendLookup(l *lookup) {
 	p.count.Misses -= uint64(len(l.found) - before)
 }
 
-// matchMoreLocked extends the prefix that a lookup has found.
+// matchMoreLocked extends l.found by the blocks that are resident and that the session may pin,
+// and starts the reads of those on disk. If host slots are lacking because the host tier grows,
+// it sets l.short and l.grown.
 func (p *Pool) matchMoreLocked(l *lookup) {
 	if p.slots.Host == nil {
 		return
 	}
 	rest := l.blocks[len(l.found):]
-	room := max(p.cfg.MaxPinsPerSession-l.sess.pinned, 0)
-	more := p.matchLocked(rest[:min(len(rest), room)])
+	pinRoom := max(p.cfg.MaxPinsPerSession-l.sess.pinned, 0)
+	more := p.matchLocked(rest[:min(len(rest), pinRoom)])
 	matched := len(more)
 	more = p.reserveLocked(l.sess, rest, more)
 	wanted := len(more)
@@ -115,11 +120,11 @@ func (p *Pool) matchMoreLocked(l *lookup) {
 	if len(more) < wanted && p.hostGrowsLocked() {
 		l.short, l.grown = wanted-len(more), p.growth.wait()
 	}
-	if matched == room && matched < len(rest) {
+	if matched == pinRoom && matched < len(rest) { // the bound ended the prefix, not a miss
 		p.count.PinsRefused++
 	}
 	l.found = append(l.found, more...)
-	l.sess.pinned += len(more)
+	l.sess.pinned += len(more) // finishLookup takes back those that it does not pin
 }
 
 // awaitGrowth waits for the end of a try to grow. It reports whether the try ended
@@ -166,10 +171,12 @@ func (p *Pool) matchLocked(blocks []Block) []candidate {
 	return found
 }
 
-// matchOneLocked holds one block of a prefix. It does not touch the disk copy of a block in host
-// memory, which saves a memory access: before its eviction the disk copy takes over the age of
-// the host copy.
-func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
+// matchOneLocked holds the slot of one block of a prefix and makes the block the most recently
+// used one. ok is false when the block is a miss: no tier has it, or none can serve it now.
+//
+// It does not touch the disk copy of a block in host memory, which saves a memory access: before
+// its eviction the disk copy takes over the age of the host copy.
+func (p *Pool) matchOneLocked(id registry.ID) (c candidate, ok bool) {
 	if id == registry.None {
 		return candidate{}, false
 	}
@@ -184,7 +191,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 	case f != nil:
 		p.mover.Counters.PromotionsShared++ // a read, or a check after a restart
 	case !s.Resident():
-		return candidate{}, false
+		return candidate{}, false // an engine fills the slot
 	case s.Unverified:
 		f = p.mover.Verify(host, s)
 	}
@@ -203,8 +210,9 @@ func (p *Pool) matchOneLocked(id registry.ID) (candidate, bool) {
 	return candidate{ref: host, flight: f}, true
 }
 
-// matchDiskLocked holds a block that is on disk only.
-func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
+// matchDiskLocked holds the slot of a block that is on disk only; promoteLocked then reads the
+// block. ok is false when the disk cannot serve the block now.
+func (p *Pool) matchDiskLocked(disk registry.Ref) (c candidate, ok bool) {
 	if disk == registry.NoRef {
 		return candidate{}, false
 	}
@@ -218,7 +226,8 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (candidate, bool) {
 }
 
 // promoteLocked allocates a host slot for every candidate without one and starts to read its
-// block. The prefix ends at the first candidate without a slot.
+// block from disk. blocks are those of found. It cuts found before the first candidate that gets
+// no slot.
 func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	promoted, wanted := false, len(found)
 	for i := range found {
@@ -230,7 +239,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 			p.slots.Release(p.slots.Disk, p.slots.Registry.At(p.slots.Host.Slot(ref).Entry).Slots[registry.Disk])
 			found[i].ref, found[i].flight = ref, p.mover.Flight(ref)
 			found[i].flight.Waiters++
-			p.slots.Host.Slot(ref).Holds++
+			p.slots.Host.Slot(ref).Holds++ // not Hold: a slot that is being filled needs no settling
 			continue
 		}
 		ref := p.allocLocked(p.slots.Host)
@@ -251,7 +260,8 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 	return found
 }
 
-// abandonLocked releases what matchLocked holds from candidate i on.
+// abandonLocked releases the slots that candidate i and those after it hold, because the lookup's
+// prefix ends there. blocks are those of found.
 func (p *Pool) abandonLocked(blocks []Block, found []candidate, i int) {
 	for ; i < len(found); i++ {
 		if ref := found[i].ref; ref != registry.NoRef {
@@ -281,6 +291,7 @@ const (
 	candidateFailed
 )
 
+// stateLocked says whether the block of a candidate is ready to be pinned.
 func (p *Pool) stateLocked(c *candidate) candidateState {
 	switch f := c.flight; {
 	case f != nil && !f.Finished:
@@ -322,6 +333,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 		case candidateComing:
 			if !missed {
 				res.Coming++
+				// The read goes on without the lookup: the engine asks again.
 				c.flight.Wanted = c.flight.Wanted || alive
 			}
 		}
@@ -349,8 +361,9 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	return res, nil
 }
 
-// sourceLocked returns the tier that a block was found in, and counts the hit. A block that
-// was promoted is a hit of the disk the first time that a lookup reports it.
+// sourceLocked returns the tier that a block was found in, and counts the hit. f is the read or
+// check that the lookup waited for, or nil. A block that was read from disk is a hit of the disk
+// the first time that a lookup reports it.
 func (p *Pool) sourceLocked(sl *tier.Slot, f *diskio.Flight) kv.Tier {
 	if f != nil && f.Disk != registry.NoRef || sl.FromDisk {
 		sl.FromDisk = false

@@ -77,6 +77,8 @@ func Open(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
+// openArenas opens the host tier, and the disk tier if there is one. An arena is the storage of
+// one tier: its directory, its slot table and its extents.
 func (m *Manager) openArenas() (err error) {
 	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log}
 	if m.cfg.HostBlocks != 0 {
@@ -89,7 +91,8 @@ func (m *Manager) openArenas() (err error) {
 		return nil
 	}
 	if err := m.openDiskArena(); err != nil {
-		return errors.Join(err, m.broker.host.Close(nil, true))
+		const keepFiles = true
+		return errors.Join(err, m.broker.host.Close(nil, keepFiles))
 	}
 	return nil
 }
@@ -104,7 +107,7 @@ func (m *Manager) openDiskArena() error {
 		},
 	}
 	if m.cfg.DiskBlocks != 0 {
-		cfg.Bytes = 0
+		cfg.Bytes = 0 // each namespace is bounded by itself
 	}
 	m.cfg.Log.Info("disk tier", zap.String("dir", cfg.Dir), zap.Int("queue_depth", m.cfg.Transfers))
 	opened := make(chan error, 1)
@@ -188,7 +191,7 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	p := entry.pool
 	m.mu.Unlock()
 	if p != nil {
-		p.findRoom()
+		p.findRoom() // a tier that found no room earlier tries again
 		return p, nil
 	}
 	if p, err = m.newPool(ns, l); err != nil {
@@ -200,8 +203,8 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 	return p, nil
 }
 
-// enterEntry returns the namespace's entry and counts the caller until leaveEntry. It makes a
-// missing entry.
+// enterEntry returns the namespace's entry in m.entries, and makes a missing one. It counts the
+// caller until leaveEntry, so that the entry stays and Close waits for the caller.
 func (m *Manager) enterEntry(id kv.NamespaceID) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,6 +266,8 @@ func (m *Manager) Close() error {
 	return err
 }
 
+// close is the first call of Close. Blocks get drainTime to reach the disk, then the pools end,
+// and then the arenas.
 func (m *Manager) close() error {
 	pools := m.beginClose()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
@@ -304,8 +309,8 @@ func (m *Manager) diskEnded() bool {
 	}
 }
 
-// finishClose closes all pools at once, within Config.IODeadline, and returns their
-// extents.
+// finishClose closes all pools at once, within Config.IODeadline, and returns their extents, for
+// the caller to close. With flush the pools first write the records that have changed.
 func (m *Manager) finishClose(pools []*Pool, flush bool) (host []storage.HostExtent, disk []storage.DiskExtent, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.IODeadline)
 	defer cancel()
@@ -333,7 +338,8 @@ func (m *Manager) awaitRetiring() error {
 	return nil
 }
 
-// beginClose refuses callers and returns the pools, all of which are open.
+// beginClose makes the manager and its pools refuse callers. It waits for pools that are being
+// opened, and returns all open pools.
 func (m *Manager) beginClose() []*Pool {
 	m.mu.Lock()
 	m.closed = true

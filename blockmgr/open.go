@@ -29,7 +29,8 @@ func SlotBytes(ns *kv.Namespace) uint64 {
 	return extent.RoundUp(ns.BlockBytes(), storage.PageSize)
 }
 
-// blockLayout returns how the namespace's blocks lie in slots.
+// blockLayout returns the layout of one block of the namespace in its slot. ErrNamespace: the
+// namespace cannot be served.
 func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	if err := ns.Validate(); err != nil {
 		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
@@ -73,11 +74,12 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter,
 		Log: p.log, Health: &m.broker.health, Stop: p.life.stop,
 	}, operations{p}, &p.mu, p.slots)
+	// A filter that counts blocks learns how many the tiers can hold; see Config.Filter.
 	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
 		f.Expect(m.cfg.blocksOf(p.slotBytes))
 	}
 	if !m.cfg.enabled() {
-		return p, nil
+		return p, nil // without a tier every lookup is a miss
 	}
 	if err := p.openHost(); err != nil {
 		return nil, err
@@ -98,7 +100,8 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	return p, nil
 }
 
-// openHost makes the host tier, without an extent yet.
+// openHost makes the host tier, without an extent yet. It also sets the bounds of its extents:
+// their slots and their number.
 func (p *Pool) openHost() error {
 	arena := p.broker.host
 	index, err := arena.Namespace(p.id, p.slotBytes)
@@ -107,9 +110,11 @@ func (p *Pool) openHost() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// most is the number of slots of the largest possible extent. maxSlots bounds the tier's
+	// slots; 0 for no bound.
 	most, maxSlots := arena.MostSlots(p.slotBytes), p.cfg.HostBlocks
 	if p.cfg.BypassesHost() {
-		// The pool has a single staging extent.
+		// The pool has a single staging extent, through which blocks pass to and from disk.
 		p.growth.host.leastSlots = min(stagingSlots, most)
 		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.host.leastSlots)
 	} else {
@@ -143,10 +148,13 @@ func (p *Pool) settleRecovered() {
 	p.slots.SettleRecovered()
 }
 
-// trim deletes the newest extents of an earlier agent, if the namespace has more than its
-// bound. Extents that are in use stay.
+// trim deletes the newest extents of a tier until the namespace has no more slots than
+// Config.HostBlocks or DiskBlocks allows. An earlier agent with a higher bound left the extents.
+// Extents that are in use stay.
 func (p *Pool) trim(lv registry.Level) {
-	if lv == registry.Disk { // as in yield
+	if lv == registry.Disk {
+		// Records that are being written must not overwrite the records of the pool that gets
+		// the extent's rows of the table.
 		p.mover.LockRecords()
 		defer p.mover.UnlockRecords()
 	}
@@ -157,7 +165,7 @@ func (p *Pool) trim(lv registry.Level) {
 		if t.MaxSlots == 0 || uint64(t.Capacity) <= t.MaxSlots {
 			break
 		}
-		if e == nil {
+		if e == nil { // an extent that was removed earlier
 			continue
 		}
 		if _, idle := e.Idle(); idle {
@@ -189,7 +197,7 @@ func (p *Pool) findRoom() {
 		}
 	}()
 	p.mu.Lock()
-	p.life.unusedSince = p.broker.turns.Add(1)
+	p.life.unusedSince = p.broker.turns.Add(1) // a call of Manager.Pool is a use
 	p.mu.Unlock()
 	if p.slots.Host == nil {
 		return
@@ -198,7 +206,8 @@ func (p *Pool) findRoom() {
 	p.awaitDiskRoom(ctx)
 }
 
-// findRoomIn is findRoom for a tier that the pool has.
+// findRoomIn makes the first extent of a tier that the pool has. Without room it waits for other
+// pools to finish operations, because they may then give an extent. It gives up when ctx ends.
 func (p *Pool) findRoomIn(ctx context.Context, lv registry.Level) {
 	for p.lacksExtent(lv) {
 		if lv == registry.Host {
@@ -231,6 +240,8 @@ func (p *Pool) growFirstHost() {
 	p.growHost(plan)
 }
 
+// start starts the pool's goroutines, which end with p.life.stop: growth, checksums,
+// announcements, scrubbing, and reads and writes of the disk.
 func (p *Pool) start() {
 	if p.slots.Host == nil {
 		return
@@ -264,7 +275,8 @@ func (p *Pool) stopped() bool {
 	}
 }
 
-// beginClose makes the pool refuse callers. Its goroutines go on.
+// beginClose makes the pool refuse callers with ErrClosed, even if Retire has begun to close the
+// pool. The pool's goroutines go on.
 func (p *Pool) beginClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,14 +295,15 @@ var errStuck = errors.New("the disk does not answer")
 // operations did not return before ctx ended. The kernel may still write into the extents, so
 // that they stay open until the process ends.
 func (p *Pool) finishClose(ctx context.Context, flush bool) (host []storage.HostExtent, disk []storage.DiskExtent, err error) {
-	ages := time.Now().Add(p.cfg.IODeadline / 2)
+	// Half of the caller's time at most is for the ages of blocks, which the next agent can do without.
+	agesUntil := time.Now().Add(p.cfg.IODeadline / 2)
 	p.stopWorkers()
 	p.life.workers.Wait()
 	var flushed error
 	returned := endsBefore(ctx, func() {
 		p.life.transfers.Wait()
 		if flush {
-			flushed = p.mover.FlushAll(ages)
+			flushed = p.mover.FlushAll(agesUntil)
 		}
 	})
 

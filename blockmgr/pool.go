@@ -197,7 +197,7 @@ func (p *Pool) doneLocked(n int) {
 	if p.quietLocked() {
 		p.wakeQuietLocked()
 	}
-	p.releasedLocked()
+	p.releasedLocked() // the last operation may have been the last use of the pool
 }
 
 func (p *Pool) wakeQuietLocked() {
@@ -217,7 +217,7 @@ func (p *Pool) countersLocked() (Counters, diskio.Queues) {
 	return c, queues
 }
 
-// operations counts the mover's operations in the pool. It implements diskio.Pool.
+// operations implements diskio.Pool: it counts the mover's operations, for Quiesce.
 type operations struct{ pool *Pool }
 
 // Begin implements diskio.Pool.
@@ -237,8 +237,8 @@ func (p *Pool) closedLocked() error {
 	return ErrClosed
 }
 
-// checkLocked returns a session of the pool. An error says that the pool is closed or has no
-// such session.
+// checkLocked returns a session of the pool, for a call of that session. The error is ErrClosed,
+// ErrRetired or ErrNoSession.
 func (p *Pool) checkLocked(s SessionID) (*session, error) {
 	if p.life.closing {
 		return nil, p.closedLocked()
@@ -257,6 +257,7 @@ func (p *Pool) Extents() []ExtentInfo {
 	return p.extentsLocked()
 }
 
+// extentsLocked is Extents for callers that hold the lock.
 func (p *Pool) extentsLocked() []ExtentInfo {
 	if p.slots.Host == nil {
 		return nil
@@ -305,6 +306,7 @@ func (p *Pool) notifyWatchersLocked(info ExtentInfo) {
 	}
 }
 
+// unwatchLocked ends a watch and closes its channel. It does nothing when the watch has ended.
 func (p *Pool) unwatchLocked(c chan ExtentInfo) {
 	if _, ok := p.growth.watchers[c]; ok {
 		delete(p.growth.watchers, c)
@@ -313,6 +315,7 @@ func (p *Pool) unwatchLocked(c chan ExtentInfo) {
 	}
 }
 
+// extentInfo describes an extent to callers of the pool.
 func extentInfo(e *tier.Extent) ExtentInfo {
 	g := e.Geometry()
 	info := ExtentInfo{

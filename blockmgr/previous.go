@@ -25,6 +25,7 @@ type PreviousSession struct {
 
 // previousHolds are the slots that a previous session holds in a pool.
 type previousHolds struct {
+	// bit marks the session's pins in the pin words; 0 for a session without pins.
 	bit uint64
 	// granted slots are quarantined, and their records name the session. pinned slots have
 	// one hold each.
@@ -69,22 +70,23 @@ func (m *Manager) ForgetIdle(p *Pool) []SessionID {
 	return idle
 }
 
+// idlePrevious returns the previous sessions that hold no slot, none while there are torn slots.
 func (p *Pool) idlePrevious() (idle []SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.members.torn) > 0 {
 		return nil
 	}
-	for s, f := range p.members.previous {
-		if len(f.granted)+len(f.pinned) == 0 {
+	for s, holds := range p.members.previous {
+		if len(holds.granted)+len(holds.pinned) == 0 {
 			idle = append(idle, s)
 		}
 	}
 	return idle
 }
 
-// takePrevious removes a previous session from the list. pool is the pool of its namespace, nil
-// if that is not open.
+// takePrevious removes a previous session from m.previous and returns its record, nil for an
+// unknown session. pool is the open pool of its namespace, nil when there is none.
 func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Pool) {
 	m.mu.Lock()
 	r = m.previous[s]
@@ -97,7 +99,7 @@ func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Poo
 	if entry == nil {
 		return r, nil
 	}
-	// A pool that is being opened reads the list of previous sessions.
+	// A pool that is being opened may have read the session from m.previous: wait for the pool.
 	entry.transition.Lock()
 	defer entry.transition.Unlock()
 	m.mu.Lock()
@@ -105,7 +107,8 @@ func (m *Manager) takePrevious(s SessionID) (r *storage.SessionRecord, pool *Poo
 	return r, entry.pool
 }
 
-// previousOf returns the previous sessions of a namespace.
+// previousOf returns the previous sessions of a namespace, without the slots that they hold: the
+// recovery of the host extents adds these.
 func (m *Manager) previousOf(ns kv.NamespaceID) map[SessionID]*previousHolds {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,11 +117,11 @@ func (m *Manager) previousOf(ns kv.NamespaceID) map[SessionID]*previousHolds {
 		if r.Namespace != ns {
 			continue
 		}
-		f := &previousHolds{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
+		holds := &previousHolds{granted: map[registry.Ref]struct{}{}, pinned: map[registry.Ref]struct{}{}}
 		if r.PinBit != storage.NoPinBit {
-			f.bit = 1 << r.PinBit
+			holds.bit = 1 << r.PinBit
 		}
-		found[id] = f
+		found[id] = holds
 	}
 	return found
 }
@@ -132,24 +135,26 @@ func (p *Pool) forget(s SessionID) {
 	}
 }
 
+// forgetLocked implements forget. The next agent must not find the session's pins either.
 func (p *Pool) forgetLocked(s SessionID) {
-	f := p.members.previous[s]
-	if f == nil {
+	holds := p.members.previous[s]
+	if holds == nil {
 		return
 	}
 	delete(p.members.previous, s)
-	for ref := range f.granted {
+	for ref := range holds.granted {
 		p.slots.Free(p.slots.Host, ref)
 	}
-	for ref := range f.pinned {
-		p.clearPinLocked(ref, f.bit)
+	for ref := range holds.pinned {
+		p.clearPinLocked(ref, holds.bit)
 		p.slots.Release(p.slots.Host, ref)
 	}
 	p.freeTornLocked()
 	p.releasedLocked()
 }
 
-// freeTornLocked frees the torn slots if no session is left that may use one.
+// freeTornLocked frees the torn slots, whose owners nobody knows, if no session is left that may
+// use one; see members.torn.
 func (p *Pool) freeTornLocked() {
 	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
@@ -171,23 +176,24 @@ func (p *Pool) freeTornLocked() {
 // of the previous session.
 //
 // ErrNoSession: the pool has no such previous session, or no session s.
-func (p *Pool) Resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
-	if g, pn, err = p.resume(s, previous, granted, pinned); err != nil {
+func (p *Pool) Resume(s, previous SessionID, granted, pinned []Slot) (regranted, repinned []Slot, err error) {
+	if regranted, repinned, err = p.resume(s, previous, granted, pinned); err != nil {
 		return nil, nil, err
 	}
-	p.members.forget(previous)
-	return g, pn, nil
+	p.members.forget(previous) // frees the slots that the caller did not name
+	return regranted, repinned, nil
 }
 
-func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Slot, err error) {
+// resume is Resume without the end: Manager.Forget takes the lock itself.
+func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (regranted, repinned []Slot, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sess, err := p.checkLocked(s)
 	if err != nil {
 		return nil, nil, err
 	}
-	f := p.members.previous[previous]
-	if f == nil {
+	holds := p.members.previous[previous]
+	if holds == nil {
 		return nil, nil, fmt.Errorf("previous session %d: %w", previous, ErrNoSession)
 	}
 	p.tickLocked()
@@ -195,44 +201,45 @@ func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (g, pn []Sl
 		p.members.tornHolders[s] = struct{}{}
 	}
 	for _, name := range granted {
-		if ref, ok := p.findLocked(name); ok && p.regrantLocked(s, sess, f, ref) {
-			g = append(g, name)
+		if ref, ok := p.findLocked(name); ok && p.regrantLocked(s, sess, holds, ref) {
+			regranted = append(regranted, name)
 		}
 	}
 	for _, name := range pinned {
-		if ref, ok := p.findLocked(name); ok && p.repinLocked(sess, f, ref) {
-			pn = append(pn, name)
+		if ref, ok := p.findLocked(name); ok && p.repinLocked(sess, holds, ref) {
+			repinned = append(repinned, name)
 		}
 	}
 	// The session gets a slot on the wrong list too, but it is not returned.
 	for _, name := range granted {
 		if ref, ok := p.findLocked(name); ok && sess.pins.of(ref) == 0 {
-			p.repinLocked(sess, f, ref)
+			p.repinLocked(sess, holds, ref)
 		}
 	}
 	for _, name := range pinned {
 		if ref, ok := p.findLocked(name); ok {
-			p.regrantLocked(s, sess, f, ref)
+			p.regrantLocked(s, sess, holds, ref)
 		}
 	}
-	p.count.Resumed += uint64(len(g) + len(pn))
-	p.count.ResumeRefused += uint64(len(granted) - len(g) + len(pinned) - len(pn))
-	return g, pn, nil
+	p.count.Resumed += uint64(len(regranted) + len(repinned))
+	p.count.ResumeRefused += uint64(len(granted) - len(regranted) + len(pinned) - len(repinned))
+	return regranted, repinned, nil
 }
 
-// regrantLocked grants session s a slot, if the previous session f was granted it, and reports
-// whether it did. If another session has stored the block the slot is superseded: the copy into
-// it goes on, and Commit frees it. A slot whose record names no block is superseded too.
-func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousHolds, ref registry.Ref) bool {
-	if _, held := f.granted[ref]; !held {
+// regrantLocked grants session s a slot, if a previous session with those holds was granted the
+// slot, and reports whether it did. If another session has stored the block the slot is
+// superseded: the copy into it goes on, and Commit frees it. A slot whose record names no block is
+// superseded too.
+func (p *Pool) regrantLocked(s SessionID, sess *session, holds *previousHolds, ref registry.Ref) bool {
+	if _, held := holds.granted[ref]; !held {
 		return false
 	}
-	delete(f.granted, ref)
+	delete(holds.granted, ref)
 	sess.grant(ref, time.Now())
 	sl, r := p.slots.Host.Slot(ref), p.slots.Host.Record(ref)
 	sl.Holds = 0
-	there := r.Length != 0 && p.slots.HostSlot(&r.Key) != registry.NoRef
-	if r.Length != 0 && !there {
+	namesBlock := r.Length != 0
+	if namesBlock && p.slots.HostSlot(&r.Key) == registry.NoRef {
 		block := tier.BlockOf(&r)
 		p.slots.Occupy(p.slots.Host, ref, &block, storage.StateGranted, s, r)
 		return true
@@ -242,12 +249,12 @@ func (p *Pool) regrantLocked(s SessionID, sess *session, f *previousHolds, ref r
 	return true
 }
 
-// repinLocked pins a slot for session sess, if the previous session f had it pinned. It reports
-// whether the block can be read. The hold of f stays until f is forgotten: the pin word gets the
-// mark of sess before it loses the mark of f. The pin may exceed the session's bound, because
-// the slot would be freed without it.
-func (p *Pool) repinLocked(sess *session, f *previousHolds, ref registry.Ref) bool {
-	if _, held := f.pinned[ref]; !held {
+// repinLocked pins a slot for session sess, if a previous session with those holds had the slot
+// pinned. It reports whether the block can be read. The previous session's hold stays until the
+// session is forgotten: so the pin word gets the new mark before it loses the old one. The first
+// pin of a slot may exceed the session's bound, because the slot would be freed without it.
+func (p *Pool) repinLocked(sess *session, holds *previousHolds, ref registry.Ref) bool {
+	if _, held := holds.pinned[ref]; !held {
 		return false
 	}
 	if sess.pins.of(ref) > 0 && sess.pinned >= p.cfg.MaxPinsPerSession {

@@ -34,14 +34,15 @@ func (p *Pool) recoverDiskLocked(e *tier.Extent) {
 func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.Record, damaged bool) {
 	t := p.slots.Host
 	e, i := t.At(ref)
+	// word is the generation word, which is written before the record when a slot is freed.
 	word, err := e.Host.Generation(i)
 	if err != nil {
 		p.slots.MemoryError(e, err)
 		damaged = true
 	}
 	pinners := p.pinnersLocked(ref)
-	outOfUse := r.State == storage.StateGranted || r.State == storage.StateQuarantined
-	if prev := p.members.previous[SessionID(r.Session)]; !damaged && prev != nil && outOfUse {
+	mayBeFilled := r.State == storage.StateGranted || r.State == storage.StateQuarantined
+	if prev := p.members.previous[SessionID(r.Session)]; !damaged && prev != nil && mayBeFilled {
 		// The record stays as it is: if this agent dies too, it names the session.
 		s.Session, s.Holds = SessionID(r.Session), 1
 		prev.granted[ref] = struct{}{}
@@ -65,7 +66,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	case r.State == storage.StateQuarantined && !p.slots.Readable(e, i):
 		p.slots.Quarantine(t, ref)
 		holdForLocked(pinners, ref, s)
-	case len(pinners) > 0:
+	case len(pinners) > 0: // the block is gone, but engines may still copy from the slot
 		s.Lost = true
 		p.slots.Quarantine(t, ref)
 		holdForLocked(pinners, ref, s)
@@ -76,8 +77,8 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	}
 }
 
-// pinnersLocked returns the previous sessions that had the slot pinned. The marks of other
-// sessions are taken out of the pin word.
+// pinnersLocked returns the previous sessions that had the host slot pinned. The slot's pin word
+// in the slot table has a bit for each. pinnersLocked clears the bits of all other sessions.
 func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*previousHolds) {
 	e, i := p.slots.Host.At(ref)
 	word := e.Records.Pins(i)
@@ -97,7 +98,8 @@ func (p *Pool) pinnersLocked(ref registry.Ref) (pinners []*previousHolds) {
 	return pinners
 }
 
-// holdForLocked holds a slot for the previous sessions that had it pinned.
+// holdForLocked holds a slot once for each previous session that had the slot pinned, until the
+// session is forgotten or resumed.
 func holdForLocked(pinners []*previousHolds, ref registry.Ref, s *tier.Slot) {
 	for _, prev := range pinners {
 		prev.pinned[ref] = struct{}{}
@@ -122,11 +124,11 @@ func (p *Pool) startAnnouncing() {
 	}
 }
 
-// announce reports the recovered blocks to the sink, resident parents before their children, a
-// few at a time, so that callers of the pool do not wait for the sink.
+// announce reports the recovered blocks to the sink, parents before their children. It takes the
+// lock for a few blocks at a time, so that callers of the pool do not wait for the sink.
 func (p *Pool) announce() {
 	for _, lv := range []registry.Level{registry.Host, registry.Disk} {
-		if !p.announceAll(lv, p.recoveredByPosition(lv)) {
+		if !p.announceAll(lv, p.recoveredByPosition(lv)) { // the pool stops
 			break
 		}
 	}
@@ -139,8 +141,8 @@ func (p *Pool) announce() {
 	}
 }
 
-// announceAll reports the blocks of a tier that the sink does not know yet. It returns false
-// when the pool stops first.
+// announceAll reports those of the blocks in refs that the sink does not know yet, in that order.
+// It returns false when the pool stops first.
 func (p *Pool) announceAll(lv registry.Level, refs []registry.Ref) bool {
 	for slice := range slices.Chunk(refs, announceSlice) {
 		if p.stopped() {
@@ -170,17 +172,18 @@ func (p *Pool) announceSomeWaiting() (more bool) {
 	return p.slots.AnnounceWaiting(announceSlice)
 }
 
-// recoveredByPosition returns the slots of a tier whose recovered blocks the sink does not
-// know, in order of the blocks' positions, and some NoRef. It lets others have the pool
-// now and then.
+// recoveredByPosition returns the slots of a tier whose recovered blocks the sink does not know,
+// in order of the blocks' positions in their sequences: parents come before children. It is a
+// counting sort in two passes, which release the lock now and then. A slot that was announced
+// between the passes leaves a NoRef in the result.
 func (p *Pool) recoveredByPosition(lv registry.Level) []registry.Ref {
-	var ends []int
+	var ends []int // by position: first the number of blocks, then where they end in the result
 	p.eachRecovered(lv, func(t *tier.Tier, ref registry.Ref) {
-		n := t.Position(ref)
-		for len(ends) <= n {
+		position := t.Position(ref)
+		for len(ends) <= position {
 			ends = append(ends, 0)
 		}
-		ends[n]++
+		ends[position]++
 	})
 	sum := 0
 	at := make([]int, len(ends)) // where the next block of a position goes
@@ -194,9 +197,9 @@ func (p *Pool) recoveredByPosition(lv registry.Level) []registry.Ref {
 		refs[i] = registry.NoRef
 	}
 	p.eachRecovered(lv, func(t *tier.Tier, ref registry.Ref) {
-		if n := t.Position(ref); n < len(ends) && at[n] < ends[n] {
-			refs[at[n]] = ref
-			at[n]++
+		if position := t.Position(ref); position < len(ends) && at[position] < ends[position] {
+			refs[at[position]] = ref
+			at[position]++
 		} else {
 			refs = append(refs, ref) // its extent has joined since the first pass
 		}
@@ -204,22 +207,20 @@ func (p *Pool) recoveredByPosition(lv registry.Level) []registry.Ref {
 	return refs
 }
 
-// eachRecovered calls do, under the pool's lock, for the slots of a tier whose
-// recovered blocks the sink does not know.
+// eachRecovered calls do, under the pool's lock, for the slots of a tier whose recovered blocks
+// the sink does not know. It releases the lock after every announceScan slots.
 func (p *Pool) eachRecovered(lv registry.Level, do func(*tier.Tier, registry.Ref)) {
-	for number, more := 0, true; more; number++ {
-		for from := 0; ; from += announceScan {
-			var next bool
-			if next, more = p.eachRecoveredIn(lv, number, from, do); !next {
-				break
-			}
+	for number, moreExtents := 0, true; moreExtents; number++ {
+		for from, moreSlots := 0, true; moreSlots; from += announceScan {
+			moreSlots, moreExtents = p.eachRecoveredIn(lv, number, from, do)
 		}
 	}
 }
 
-// eachRecoveredIn is eachRecovered for announceScan slots of an extent. next reports
-// whether the extent has more slots, more whether the tier may have more extents.
-func (p *Pool) eachRecoveredIn(lv registry.Level, number, from int, do func(*tier.Tier, registry.Ref)) (next, more bool) {
+// eachRecoveredIn is eachRecovered for announceScan slots, from slot from on, of the extent with
+// that number. moreSlots is true while the extent may have more slots, moreExtents while the tier
+// may have more extents.
+func (p *Pool) eachRecoveredIn(lv registry.Level, number, from int, do func(*tier.Tier, registry.Ref)) (moreSlots, moreExtents bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Tier(lv)

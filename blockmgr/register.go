@@ -38,7 +38,7 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 	for range n {
 		ref := p.allocLocked(p.slots.Host)
 		if ref == registry.NoRef {
-			// The slot of an evicted block has damaged memory.
+			// obtainableLocked counted a slot whose memory turns out to be damaged.
 			for _, b := range blocks {
 				ref, _ := b.heldLocked()
 				delete(sess.granted, ref)
@@ -63,8 +63,9 @@ func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
 	sess.grant(ref, time.Now())
 }
 
-// obtainableLocked returns how many host slots Allocate could take. A tier that can grow evicts
-// nothing: only its free slots count. A result below want is exact, any other a lower bound.
+// obtainableLocked returns how many host slots Allocate could take for want blocks. A result
+// below want is exact, any other a lower bound. In a tier that can grow only free slots count,
+// because it evicts nothing; the slots that it lacks count as demand for growth.
 func (p *Pool) obtainableLocked(want int) int {
 	t := p.slots.Host
 	if t == nil {
@@ -104,8 +105,9 @@ func (p *Pool) Register(s SessionID, blocks []*MutableBlock) ([]*ImmutableBlock,
 	return handles, nil
 }
 
-// beginRegister checks the blocks. It holds host blocks of the same keys that are being
-// read or verified.
+// beginRegister checks the blocks and returns those whose keys are already in host slots that
+// are being read or verified: Register waits for these flights. Each result holds its slot until
+// stopWaitingLocked.
 func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []candidate, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,6 +133,8 @@ func (p *Pool) beginRegister(s SessionID, blocks []*MutableBlock) (awaited []can
 	return awaited, nil
 }
 
+// finishRegister checks the blocks again, because the lock was free meanwhile, registers them and
+// pins them for the session. It ends the waiting of beginRegister even if it fails.
 func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []candidate) ([]*ImmutableBlock, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,8 +165,8 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 	return handles, nil
 }
 
-// stopWaitingLocked releases what beginRegister holds. A flight that failed has released
-// its slot already.
+// stopWaitingLocked releases the slots that beginRegister holds. A flight that failed has
+// released its slot already.
 func (p *Pool) stopWaitingLocked(awaited []candidate) {
 	for _, c := range awaited {
 		if !c.flight.Finished || c.flight.OK {
@@ -206,13 +210,13 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 	return sess, refs, nil
 }
 
-// registerOneLocked makes a complete block in slot ref visible. It returns ref, or the slot that
-// has the block already.
+// registerOneLocked makes a complete block in slot ref visible and returns ref. If another host
+// slot has the block already, it frees ref and returns that slot. The caller pins the result.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
 	sess.settle(ref)
 	b.state, b.tokens = BlockRegistered, nil
-	primary := p.slots.HostSlot(&b.block.Key)
-	if primary == registry.NoRef {
+	existing := p.slots.HostSlot(&b.block.Key)
+	if existing == registry.NoRef {
 		r := tier.RecordOf(&b.block, p.blockBytes)
 		r.Priority = b.priority
 		p.slots.Occupy(p.slots.Host, ref, &b.block, storage.StateGranted, b.session, r)
@@ -220,15 +224,15 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 		p.count.Committed++
 		return ref
 	}
-	s := p.slots.Host.Slot(primary)
+	s := p.slots.Host.Slot(existing)
 	if s.State == storage.StateSealed && s.Pins+s.Holds == 0 {
 		// The filter counts this use, as it counts a lookup.
-		p.mover.Offer(primary, s)
+		p.mover.Offer(existing, s)
 	}
-	p.slots.Prefer(p.slots.Host, primary, b.priority)
+	p.slots.Prefer(p.slots.Host, existing, b.priority)
 	p.slots.DropGrant(ref, storage.StateFree)
 	p.count.Deduplicated++
-	return primary
+	return existing
 }
 
 // Match is Lookup that returns a handle for each pin.

@@ -96,8 +96,9 @@ func (p *Pool) resettableLocked(kind kv.Tier) (*tier.Tier, error) {
 	return nil, fmt.Errorf("tier %s of pool %s: %w", kind, p.id, ErrNoTier)
 }
 
-// reset empties the tiers that which chooses, if none of their slots is in use. The lock is free
-// between its slices. A pool that closes during the reset keeps the other blocks.
+// reset empties the tiers that which chooses, if none of their slots is in use. which is called
+// with the lock held. reset removes the blocks in slices of a few hundred, and releases the lock
+// between them. A pool that closes during the reset keeps the other blocks.
 func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	p.resets.Lock()
 	defer p.resets.Unlock()
@@ -107,7 +108,7 @@ func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	if err != nil {
 		return err
 	}
-	defer p.done(1)
+	defer p.done(1) // beginReset has counted the operation
 	for more := true; more; {
 		if more, err = p.resetSlice(r); err != nil {
 			return err
@@ -121,8 +122,9 @@ func (p *Pool) reset(which func() ([]*tier.Tier, error)) error {
 	return nil
 }
 
-// beginReset begins to reset the tiers that which chooses. The reset is an operation of the
-// pool, so that the pool is not retired during it.
+// beginReset makes the blocks of the tiers that which chooses stale: lookups find them no more,
+// and resetSlice removes them. The reset is an operation of the pool until done, so that the pool
+// is not retired during it. ErrActive: a slot is in use, and nothing has changed.
 func (p *Pool) beginReset(which func() ([]*tier.Tier, error)) (*tier.Reset, []*tier.Tier, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +139,8 @@ func (p *Pool) beginReset(which func() ([]*tier.Tier, error)) (*tier.Reset, []*t
 	return p.slots.BeginReset(tiers), tiers, nil
 }
 
-// resetSlice drops some blocks and reports whether there may be more.
+// resetSlice drops a few hundred of the stale blocks and reports whether there may be more. An
+// error says that the pool closes.
 func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +150,8 @@ func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
 	return p.slots.ResetSlice(r), nil
 }
 
-// idleTiersLocked refuses tiers of which a slot is in use.
+// idleTiersLocked returns ErrActive if a slot of the tiers is in use, or if extents of the disk
+// tier are still to come from an earlier agent.
 func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	for _, t := range tiers {
 		if t.Level == registry.Disk && p.mover.Joining {
@@ -181,9 +185,9 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 	if err != nil {
 		return ResetResult{}, fmt.Errorf("reset blocks: %w", err)
 	}
-	type found struct {
-		refs []registry.Ref
-		used bool
+	type found struct { // the blocks of one hash
+		refs  []registry.Ref
+		inUse bool
 	}
 	blocks := make(map[kv.SequenceHash]*found, len(hashes))
 	for _, h := range hashes {
@@ -195,7 +199,7 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 		}
 		e, i := t.At(ref)
 		if b := blocks[e.Records.Seq(i)]; b != nil {
-			b.refs, b.used = append(b.refs, ref), b.used || s.Active()
+			b.refs, b.inUse = append(b.refs, ref), b.inUse || s.Active()
 		}
 	})
 	var res ResetResult
@@ -206,7 +210,7 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 			continue
 		case len(b.refs) == 0:
 			res.NotFound = append(res.NotFound, h)
-		case b.used:
+		case b.inUse:
 			res.NotReset = append(res.NotReset, h)
 		default:
 			res.Reset = append(res.Reset, h)

@@ -29,9 +29,9 @@ type Retired struct {
 func (m *Manager) Census() (pools []*Pool, retired Retired) {
 	m.mu.Lock()
 	pools, retired = m.poolsLocked(), m.retired
-	going := slices.Collect(maps.Keys(m.retiring))
+	retiring := slices.Collect(maps.Keys(m.retiring)) // not in retired yet
 	m.mu.Unlock()
-	for _, p := range going {
+	for _, p := range retiring {
 		st := p.Stats()
 		retired.Add(&st.Counters)
 	}
@@ -72,7 +72,7 @@ func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	return gone, nil
 }
 
-// retire implements Pool.Retire.
+// retire implements Pool.Retire. Manager.Pool waits for entry.transition, until gone is closed.
 func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 	entry, err := m.enterOpenPool(p)
 	if err != nil {
@@ -99,7 +99,8 @@ func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 	return gone, nil
 }
 
-// enterOpenPool returns the entry of an open pool and counts the caller until leaveRetired.
+// enterOpenPool returns the entry of an open pool and counts the caller until leaveRetired, so that
+// the entry stays. ErrRetired: the pool is not open any more.
 func (m *Manager) enterOpenPool(p *Pool) (*poolEntry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,6 +123,7 @@ func (m *Manager) leaveRetired(id kv.NamespaceID, entry *poolEntry) {
 }
 
 // beginRetire removes an unused pool from the manager. The caller holds entry.transition.
+// ErrActive: the pool is in use.
 func (m *Manager) beginRetire(entry *poolEntry, p *Pool) error {
 	if !p.beginRetire() {
 		return ErrActive

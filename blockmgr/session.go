@@ -40,7 +40,7 @@ type session struct {
 	lastSettled time.Time
 }
 
-// grant records that the session was granted a slot.
+// grant records that the session was granted a slot at time now.
 func (s *session) grant(ref registry.Ref, now time.Time) {
 	if len(s.granted) == 0 {
 		s.lastSettled = now
@@ -48,8 +48,8 @@ func (s *session) grant(ref registry.Ref, now time.Time) {
 	s.granted[ref] = now
 }
 
-// settle removes a granted slot, which is committed, aborted or released. superseded says that
-// another session got a slot for its block.
+// settle removes a slot from the granted ones: the session commits, aborts or releases the slot.
+// superseded says that the slot had lost its block to another session.
 func (s *session) settle(ref registry.Ref) (superseded bool) {
 	_, superseded = s.superseded[ref]
 	delete(s.granted, ref)
@@ -67,7 +67,7 @@ func (s *session) overdue(now time.Time) int {
 	return len(s.granted)
 }
 
-// unreserve releases the reservations of a lookup's candidates.
+// unreserve ends the reservations of reserveLocked for a lookup's candidates.
 func (s *session) unreserve(found []candidate) {
 	for i := range found {
 		if found[i].reserved {
@@ -95,7 +95,7 @@ func (p *Pool) BeginSession(s SessionID, procs ...Process) error {
 			return fmt.Errorf("session %d: %w", s, err)
 		}
 		sess.bit = 1 << bit
-		p.wakeGrowerLocked()
+		p.wakeGrowerLocked() // an engine starts: its first prompts need free slots
 	}
 	p.members.sessions[s] = sess
 	for _, proc := range procs {
@@ -117,6 +117,7 @@ func (p *Pool) AddProcess(s SessionID, proc Process) error {
 	return p.addProcessLocked(s, proc)
 }
 
+// addProcessLocked is AddProcess for a session that the caller has checked.
 func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 	if p.slots.Host == nil {
 		return nil
@@ -140,6 +141,7 @@ func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	return waits
 }
 
+// endLocked implements EndSession, with ErrNoSession for an unknown session.
 func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err error) {
 	sess, ok := p.members.sessions[s]
 	if !ok {
@@ -174,13 +176,14 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		return false, nil
 	}
 	p.members.exiting++
-	if !p.stopped() {
+	if !p.stopped() { // a stopped pool leaves the slots to the next agent
 		p.life.workers.Go(func() { p.freeWhenGone(s, waiting, gone) })
 	}
 	return true, nil
 }
 
-// goneLocked records that all processes of an ended session have exited.
+// goneLocked removes an ended session from the session table, because all of its processes have
+// exited. It frees the torn slots if this session was the last that might use one.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
 	p.freeTornLocked()
@@ -246,21 +249,15 @@ func (p *Pool) findLocked(name Slot) (registry.Ref, bool) {
 	return p.slots.Host.Lookup(name)
 }
 
-// grantedLocked returns the slots that a caller named. The error says that a slot is not granted
-// to the session or is named twice.
+// grantedLocked returns the granted slots that a caller of Commit or Abort named. ErrBadSlot: a
+// slot is not granted to the session, belongs to a MutableBlock, or is named twice.
 func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error) {
 	refs := make([]registry.Ref, 0, len(slots))
 	seen := make(map[registry.Ref]struct{}, len(slots))
 	for _, name := range slots {
-		ref, ok := p.findLocked(name)
-		if ok {
-			_, ok = sess.granted[ref]
-			// A granted slot without a block is a MutableBlock's, or superseded.
-			_, superseded := sess.superseded[ref]
-			ok = ok && (superseded || p.slots.Host.Slot(ref).Entry != registry.None)
-		}
-		_, twice := seen[ref]
-		if !ok || twice {
+		ref, found := p.findLocked(name)
+		granted := found && p.grantedBlockLocked(sess, ref)
+		if _, twice := seen[ref]; twice || !granted {
 			return nil, fmt.Errorf("slot %d/%d generation %d: %w", name.Extent, name.Index, name.Generation, ErrBadSlot)
 		}
 		seen[ref] = struct{}{}
@@ -269,22 +266,30 @@ func (p *Pool) grantedLocked(sess *session, slots []Slot) ([]registry.Ref, error
 	return refs, nil
 }
 
+// grantedBlockLocked reports whether Grant gave the slot to the session. A MutableBlock's slot has
+// no block, and is not superseded.
+func (p *Pool) grantedBlockLocked(sess *session, ref registry.Ref) bool {
+	_, granted := sess.granted[ref]
+	_, superseded := sess.superseded[ref]
+	return granted && (superseded || p.slots.Host.Slot(ref).Entry != registry.None)
+}
+
 // pinCounts counts the pins of one session for each host slot. It takes four bytes for every
 // slot of an extent in which the session has ever pinned a slot.
 type pinCounts struct{ extents [][]uint32 }
 
-// add counts one pin and returns the number of pins before it. slots is the number of slots of
-// the extent.
-func (c *pinCounts) add(ref registry.Ref, slots int) (before uint32) {
-	n := int(ref.Extent())
-	for len(c.extents) <= n {
+// add counts one pin of slot ref and returns how many pins the slot had before. extentSlots is
+// the number of slots of the slot's extent.
+func (c *pinCounts) add(ref registry.Ref, extentSlots int) (before uint32) {
+	extent := int(ref.Extent())
+	for len(c.extents) <= extent {
 		c.extents = append(c.extents, nil)
 	}
-	if c.extents[n] == nil {
-		c.extents[n] = make([]uint32, slots)
+	if c.extents[extent] == nil {
+		c.extents[extent] = make([]uint32, extentSlots)
 	}
-	before = c.extents[n][ref.Slot()]
-	c.extents[n][ref.Slot()]++
+	before = c.extents[extent][ref.Slot()]
+	c.extents[extent][ref.Slot()]++
 	return before
 }
 
@@ -304,7 +309,7 @@ func (c *pinCounts) sub(ref registry.Ref) (left uint32) {
 	return *at
 }
 
-// each calls do for every slot that has pins.
+// each calls do for every slot that the session has pinned, n times each.
 func (c *pinCounts) each(do func(ref registry.Ref, n uint32)) {
 	for extent, counts := range c.extents {
 		for i, n := range counts {
@@ -359,19 +364,21 @@ func (p *Pool) pinRoomLocked(sess *session) int {
 	if !p.cfg.SharePins {
 		return math.MaxInt
 	}
-	size := p.sizeLocked(p.slots.Host)
-	spare := max(size-(p.slots.Host.Pinned-sess.slots), 0)
-	return max(spare-spare/4-sess.slots-sess.reserved, 0)
+	pinnedByOthers := p.slots.Host.Pinned - sess.slots
+	spare := max(p.sizeLocked(p.slots.Host)-pinnedByOthers, 0)
+	share := spare - spare/4
+	return max(share-sess.slots-sess.reserved, 0)
 }
 
-// reserveLocked returns the candidates of a lookup before the first that the session may not
-// pin. It reserves those that the session has not pinned yet.
+// reserveLocked cuts a lookup's candidates before the first that the session may not pin; see
+// pinRoomLocked. It reserves room for the pins of the others until finishLookup makes them, so
+// that two lookups of a session cannot exceed the bound together. blocks are those of found.
 func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	room := p.pinRoomLocked(sess)
 	for i := range found {
 		c := &found[i]
 		if c.ref != registry.NoRef && sess.pins.of(c.ref) > 0 {
-			continue
+			continue // another pin of a pinned slot takes no room
 		}
 		if room == 0 {
 			p.count.PinsRefused++

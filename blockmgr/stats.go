@@ -178,7 +178,8 @@ func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {
 	}
 }
 
-// dumpChunk appends the blocks of limit entries, from one on.
+// dumpChunk appends the blocks of limit entries of the registry, from entry from on. next is the
+// entry after them; more is false behind the last entry.
 func (p *Pool) dumpChunk(chunk []BlockInfo, from registry.ID, limit int) (_ []BlockInfo, next registry.ID, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,8 +211,9 @@ func (p *Pool) describeLocked(e *registry.Entry) (info BlockInfo, ok bool) {
 	return info, info.Tiers != 0
 }
 
-// locate returns the entry's resident copy in the tier.
-func locate(t *tier.Tier, e *registry.Entry) (Location, Block, bool) {
+// locate returns where tier t has the entry's block. ok is false when the tier has no resident
+// copy, or the copy is about to be removed by a reset.
+func locate(t *tier.Tier, e *registry.Entry) (loc Location, b Block, ok bool) {
 	if t == nil || e.Slots[t.Level] == registry.NoRef {
 		return Location{}, Block{}, false
 	}

@@ -109,7 +109,7 @@ func nextBlock(parent *Block) Block {
 	}
 }
 
-// complete returns b with the key and the hashes, which depend on the tokens.
+// complete returns b, which has its parent, with the key in KV cache group 0 and the hashes.
 func (id *Identifier) complete(b Block, tokens []uint32) Block {
 	b.Key = id.keyer.Next(b.Parent, tokens, nil).InGroup(0)
 	b.Local = id.hasher.Local(tokens, b.Seed, nil)
