@@ -69,7 +69,8 @@ func (a *Agent) start(ctx context.Context) error {
 	return nil
 }
 
-// openEvents connects the outputs of events.
+// openEvents connects the outputs of events. An embedded NATS server without a limit of
+// connections gets its share of the file descriptors.
 func (a *Agent) openEvents(ctx context.Context) error {
 	cfg := a.cfg.events()
 	if e := cfg.Embedded; e != nil && e.MaxConnections == 0 {
@@ -219,7 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// servers returns the HTTP servers.
+// servers returns the HTTP servers that start has made.
 func (a *Agent) servers() (all []*admin.Server) {
 	for _, s := range []*admin.Server{a.public, a.control, a.kvbm} {
 		if s != nil {

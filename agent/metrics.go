@@ -31,6 +31,7 @@ type collector struct {
 	connector []*prometheus.Desc
 }
 
+// newCollector returns a collector of the agent's metrics that calls stats once for each scrape.
 func newCollector(stats func() Stats) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("blockyard_"+name, help, labels, nil)
@@ -109,6 +110,7 @@ func (m metrics) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	m <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
+// collectEvents sends the counters of the path of events.
 func (c *collector) collectEvents(m metrics, s *Stats) {
 	prom.Kinds(m, c.events, nil, &s.Events)
 	for reason, n := range s.Totals.Ranks.Dropped {
@@ -117,6 +119,7 @@ func (c *collector) collectEvents(m metrics, s *Stats) {
 	c.collectPath(m, s)
 }
 
+// collectEngines sends the values of sessions, of the cache as engines see it, and of the node.
 func (c *collector) collectEngines(m metrics, s *Stats) {
 	prom.Kinds(m, c.engines, nil, &s.Engines)
 	m.gauge(c.sessions, float64(s.Sessions))
@@ -133,6 +136,7 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	m.gauge(c.heapLimit, float64(s.Space.HeapLimit))
 }
 
+// collectStream sends the state of one owner's stream.
 func (c *collector) collectStream(m metrics, st *events.StreamStats) {
 	m.gauge(c.streamBlocks, float64(st.Blocks), st.Owner)
 	m.gauge(c.streamLast, float64(st.LastEventID), st.Owner)
@@ -152,6 +156,7 @@ func (c *collector) collectConnector(m metrics, s *reports.Stats) {
 	}
 }
 
+// collectPool sends the values of one open pool and its tiers.
 func (c *collector) collectPool(m metrics, p *PoolStats) {
 	pool := strconv.FormatUint(p.Pool, 10)
 	for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {

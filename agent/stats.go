@@ -37,7 +37,8 @@ type Stats struct {
 	Quiet bool `json:"quiet"`
 }
 
-// Stats takes a snapshot. It flushes the streams, so that ids and digests are those of now.
+// Stats takes a snapshot. It flushes the streams, so that ids and digests are those of now. The
+// agent is quiet when no pool has an operation and no rank repairs a gap.
 func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
 	open, retired := a.pools.Manager().Census()

@@ -83,6 +83,7 @@ func decodeControl(body io.Reader, in any) error {
 	return nil
 }
 
+// controlStatus returns the HTTP status of an answer with err.
 func controlStatus(err error) int {
 	var c *controlError
 	switch {
@@ -180,7 +181,7 @@ func (h hashText) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%016x
 // UnmarshalJSON implements json.Unmarshaler.
 func (h *hashText) UnmarshalJSON(b []byte) error {
 	digits, base := string(b), 10
-	if len(b) == 18 && b[0] == '"' && b[17] == '"' {
+	if len(b) == 18 && b[0] == '"' && b[17] == '"' { // 16 digits in quotes
 		digits, base = string(b[1:17]), 16
 	}
 	v, err := strconv.ParseUint(digits, base, 64)
@@ -215,6 +216,7 @@ type resetBlocksAnswer struct {
 	NotReset []hashText `json:"not_reset"`
 }
 
+// resetBlocks removes blocks from one tier of a pool. Blocks in use stay.
 func (c *control) resetBlocks(in resetBlocksRequest) (resetBlocksAnswer, error) {
 	tier, err := controlTier(in.Tier)
 	if err != nil {
@@ -263,7 +265,7 @@ func (c *control) keep(in keepRequest) (keepAnswer, error) {
 	if n := len(in.Tokens); n < int(ns.BlockSize) || n > proto.MaxTokens {
 		return keepAnswer{}, badRequest("tokens: %d items, want %d (one block) to %d", n, ns.BlockSize, proto.MaxTokens)
 	}
-	if most := blockmgr.MaxKeep.Seconds(); !(in.TTL >= minKeep.Seconds() && in.TTL <= most) {
+	if most := blockmgr.MaxKeep.Seconds(); in.TTL < minKeep.Seconds() || in.TTL > most {
 		return keepAnswer{}, badRequest("ttl_seconds %v: want %v to %.0f", in.TTL, minKeep.Seconds(), most)
 	}
 	keys := promptKeys(&ns, &in)
@@ -271,7 +273,8 @@ func (c *control) keep(in keepRequest) (keepAnswer, error) {
 	return keepAnswer{kept, len(keys)}, err
 }
 
-// promptKeys returns the keys of a prompt's complete blocks.
+// promptKeys returns the keys of a prompt's complete blocks, as a session computes them from
+// the engine's OPEN.
 func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
 	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
 	// A connector sends the hash of a long salt.
@@ -305,6 +308,7 @@ type poolStatus struct {
 	Tiers     map[string]tierStatus `json:"tiers"`
 }
 
+// statusOf returns the body of GET /v1/status.
 func statusOf(pools Pools) []poolStatus {
 	list := []poolStatus{}
 	for _, p := range pools.Manager().Pools() {

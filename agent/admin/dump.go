@@ -106,6 +106,7 @@ func writeBlocks(w io.Writer, p *blockmgr.Pool, flush func() error) error {
 	return nil
 }
 
+// dumpBlock returns a block as GET /v1/pools shows it: where its bytes lie in each tier.
 func dumpBlock(b blockmgr.BlockInfo) blockDump {
 	d := blockDump{Key: b.Block.Key.String(), Hash: fmt.Sprintf("%016x", uint64(b.Block.Seq)), Tiers: []string{}}
 	for _, t := range kv.Tiers {

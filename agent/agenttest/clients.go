@@ -20,7 +20,7 @@ func (s Socket) Scheduler(t *testing.T, worker uint64) *proto.SchedulerClient {
 	return s.Connect(t, Hello(worker))
 }
 
-// Connect is Scheduler with a HELLO.
+// Connect connects a scheduler with HELLO h, until the end of the test.
 func (s Socket) Connect(t *testing.T, h proto.Hello) *proto.SchedulerClient {
 	t.Helper()
 	c, err := s.DialWith(t, h)
@@ -36,7 +36,8 @@ func (s Socket) Dial(t *testing.T, worker uint64) (*proto.SchedulerClient, error
 	return s.DialWith(t, Hello(worker))
 }
 
-// DialWith is Dial with a HELLO.
+// DialWith connects a scheduler with HELLO h, which the agent may refuse. The connection closes
+// at the end of the test.
 func (s Socket) DialWith(t *testing.T, h proto.Hello) (*proto.SchedulerClient, error) {
 	t.Helper()
 	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(s), Hello: h})
@@ -46,7 +47,7 @@ func (s Socket) DialWith(t *testing.T, h proto.Hello) (*proto.SchedulerClient, e
 	return c, err
 }
 
-// Worker has a worker join the session of c.
+// Worker connects a worker that joins the session of c. The test closes it at its end.
 func (s Socket) Worker(t *testing.T, c *proto.SchedulerClient, worker uint64) *proto.WorkerClient {
 	t.Helper()
 	h := Hello(worker)
@@ -58,7 +59,8 @@ func (s Socket) Worker(t *testing.T, c *proto.SchedulerClient, worker uint64) *p
 	return w
 }
 
-// DialWorker is Worker with a HELLO, where the agent may refuse.
+// DialWorker connects a worker with HELLO h, which the agent may refuse. The connection closes at
+// the end of the test.
 func (s Socket) DialWorker(t *testing.T, h proto.Hello) (*proto.WorkerClient, error) {
 	t.Helper()
 	w, err := proto.DialWorker(t.Context(), proto.ClientOptions{Socket: string(s), Hello: h}, proto.Register{DeviceBlocks: 64, BlockBytes: 4096})
@@ -68,8 +70,8 @@ func (s Socket) DialWorker(t *testing.T, h proto.Hello) (*proto.WorkerClient, er
 	return w, err
 }
 
-// WantFound looks a prompt up, loads its first n blocks, checks them, and that there are no
-// more.
+// WantFound checks that LOOKUP finds the first n blocks of the prompt of seed, and no more. A
+// worker loads them and compares the bytes with those of StorePrompt.
 func (s Socket) WantFound(t *testing.T, c *proto.SchedulerClient, seed, n int) {
 	t.Helper()
 	r := proto.RequestID{ID: 1000 + uint64(seed)}
@@ -98,6 +100,7 @@ type Evicted struct {
 	lost   uint64
 }
 
+// note records the notices of one EVICTED. lost is the number of lost notices so far.
 func (e *Evicted) note(t kv.Tier, hashes []kv.SequenceHash, lost uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,7 +125,7 @@ func (e *Evicted) Lost() uint64 {
 	return e.lost
 }
 
-// Listener connects a scheduler that asks for EVICTED.
+// Listener connects a scheduler that asks for EVICTED. The second result gathers the notices.
 func (s Socket) Listener(t *testing.T, h proto.Hello) (*proto.SchedulerClient, *Evicted) {
 	t.Helper()
 	got := new(Evicted)

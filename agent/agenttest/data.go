@@ -78,7 +78,8 @@ func CloseRequest(t *testing.T, c *proto.SchedulerClient, r proto.RequestID) {
 	NoError(t, c.CloseRequest(r))
 }
 
-// Grant stores n blocks of request r, each of which must be granted a slot.
+// Grant sends STORE for n blocks of request r from first on. The agent must grant a slot for
+// each. Grant returns the slots in the blocks' order.
 func Grant(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, first, n int) []proto.Slot {
 	t.Helper()
 	got, err := c.Store(t.Context(), r, first, n)

@@ -81,7 +81,7 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 		close(c.waitOver)
 		return c
 	}
-	if old := s.latest[c.path]; old != nil {
+	if old := s.latest[c.path]; old != nil { // of the rank's earlier session: the file is ours now
 		close(old.waitOver)
 	}
 	s.latest[c.path] = c

@@ -87,6 +87,8 @@ type Options struct {
 	NoCheckpoints bool
 }
 
+// validate checks the options. nats says that a NATS URL is set. The error names the first bad
+// option and its value.
 func (o *Options) validate(nats bool) error {
 	modes := []string{"", proto.ConsolidatorTiered, proto.ConsolidatorDedup, proto.ConsolidatorPassthrough}
 	if !slices.Contains(modes, o.ZMQMode) {

@@ -102,6 +102,7 @@ func replaceFile(name, text string) error {
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	// O_EXCL: an existing file would keep its own mode, and a link would lead elsewhere.
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

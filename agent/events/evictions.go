@@ -84,6 +84,8 @@ func (q *EvictionQueue) Close() {
 	})
 }
 
+// add queues a notice that block h left a tier. A notice without room is lost and counted. It
+// does not wait: the block manager holds its lock.
 func (q *EvictionQueue) add(tier kv.Tier, h kv.SequenceHash) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,7 +110,8 @@ func (q *EvictionQueue) take() (byTier [kv.NumTiers][]kv.SequenceHash, lost uint
 	return byTier, q.lost
 }
 
-// Run sends the notices to a scheduler until stop is closed or the connection ends.
+// Run sends the notices to a scheduler until stop is closed or the connection ends. After the
+// first notice it waits evictedDelay for others, to send them in one frame.
 func (q *EvictionQueue) Run(c *proto.Conn, stop <-chan struct{}) {
 	timer := time.NewTimer(evictedDelay)
 	defer timer.Stop()

@@ -77,12 +77,14 @@ func (h *Hub) KeepCheckpoints() { h.files.stop() }
 // BlockStored implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	if p := h.pool(ns); p != nil {
-		p.stream.Store(t, b.ParentSeq, b.Position > 0, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
+		hasParent := b.Position > 0
+		p.stream.Store(t, b.ParentSeq, hasParent, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
 		h.changed()
 	}
 }
 
-// BlockRemoved implements blockmgr.EventSink. The block manager holds its lock.
+// BlockRemoved implements blockmgr.EventSink: routers and the sessions that listen to evictions
+// learn that a block left a tier. The block manager holds its lock.
 func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	if p := h.pool(ns); p != nil {
 		p.stream.Remove(t, []kv.SequenceHash{b.Seq})
@@ -135,7 +137,7 @@ func (h *Hub) liveStreams(sum *Totals) (ranks []*Rank, pools []*PoolStream) {
 	return ranks, h.poolStreamsLocked()
 }
 
-// loadSources returns the owners with a load.
+// loadSources returns the live ranks and open pools, with the functions that tell their load.
 func (h *Hub) loadSources() []loadSource {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -46,6 +46,8 @@ func openOutputs(ctx context.Context, cfg *Config, log *zap.Logger) (*outputs, e
 	return o, nil
 }
 
+// open connects the outputs that Config names: HTTP always, then NATS, by URL or as a server in
+// this process, and Dynamo's plane over NATS. After an error the caller closes o.
 func (o *outputs) open(ctx context.Context) (err error) {
 	cfg, log := o.cfg, o.log
 	if o.http, err = httpfeed.New(httpfeed.Options{Log: log}); err != nil {
@@ -166,7 +168,7 @@ func newOwnerStream(owner kv.Owner) *ownerStream {
 // attach publishes the stream. The first announcements let consumers ask for earlier events.
 // After an error the caller calls close.
 func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
-	var id uint64
+	var id uint64 // of the publisher, the same for both feeds; 0: the HTTP feed draws one
 	if o.nats != nil {
 		f, err := o.nats.NewFeed(s.stream.Owner(), meta)
 		if err != nil {

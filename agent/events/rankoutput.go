@@ -93,7 +93,8 @@ func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint stri
 	return r, nil
 }
 
-// portTaken reports whether endpoint, or its replay endpoint, needs a TCP port of bound.
+// portTaken reports whether endpoint needs a TCP port that one of the bound endpoints has. Its
+// replays need another port, sinkPortOffset higher.
 func portTaken(endpoint string, bound ...string) bool {
 	own := portOf(endpoint)
 	for _, b := range bound {

@@ -92,6 +92,8 @@ func (h *Hub) Snapshot() *Snapshot {
 	return s
 }
 
+// describe returns the state of an owner's stream. dropped counts the blocks of engine events
+// that were not applied, by reason; nil for a pool.
 func (o *ownerStream) describe(dropped map[string]uint64) StreamStats {
 	st := o.stream.Status()
 	s := StreamStats{
@@ -214,6 +216,7 @@ func (o *outputs) stats(ranks []*Rank) OutputStats {
 	return s
 }
 
+// stats returns the counters of a rank's output. owner is the rank's name.
 func (r *rankOutput) stats(owner string) RankOutputStats {
 	s := RankOutputStats{Owner: owner}
 	if r.Merged != nil {

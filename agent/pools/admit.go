@@ -61,9 +61,9 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	if errors.Is(err, errNoRoom) {
 		return err
 	}
-	if _, told := a.refused[id]; !told {
+	if _, logged := a.refused[id]; !logged {
 		a.log.Error("namespace refused", zap.Stringer("namespace", id), zap.String("model", ns.Model), zap.Error(err))
-		if len(a.refused) >= MaxPools {
+		if len(a.refused) >= MaxPools { // bounds the map; later refusals are logged again
 			clear(a.refused)
 		}
 		a.refused[id] = struct{}{}
@@ -71,7 +71,8 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	return err
 }
 
-// addIfFits adds the namespace to all if the node has room for it and for those in all.
+// addIfFits adds the share of the namespace to all if the node has room for both. It then limits
+// the Go heap to what they leave. Errors are those of admit.
 func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
 	s, err := a.shareOf(ns)
 	if err != nil {
@@ -80,7 +81,8 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 	all[ns.ID()] = s
 	want := a.want(all)
 	// The start has checked the tiers that all namespaces share. To measure them again would
-	// make engines wait for a disk that does not answer.
+	// make engines wait for a disk that does not answer. Only a namespace that adds bytes of its
+	// own needs a new measurement.
 	n := a.atStart
 	if s.host != 0 || s.disk != 0 {
 		if n, err = a.measureNode(); err != nil {
@@ -130,7 +132,7 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	c := a.cfg
 	slot := blockmgr.SlotBytes(ns)
 	s := share{slotBytes: slot, host: mulSaturating(c.Tiers.HostBlocks, slot), disk: mulSaturating(c.Tiers.DiskBlocks, slot)}
-	if c.Tiers.BypassesHost() {
+	if c.Tiers.BypassesHost() { // a staging extent for blocks on their way to and from disk
 		extent := cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))
 		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
 	}
@@ -159,16 +161,16 @@ func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	if c.Tiers.HostBlocks != 0 {
 		w.HostBytes = host
 	} else if c.Tiers.BypassesHost() {
-		w.HostBytes, w.HostSetting = host, "the extent size"
+		w.HostBytes, w.HostSetting = host, "the extent size" // the setting that errors name
 	}
 	if c.Tiers.DiskBlocks != 0 {
 		w.DiskBytes = disk
 	}
-	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest
+	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest // 0 without namespaces
 	return w
 }
 
-// mulSaturating returns a*b, addSaturating a+b, at most math.MaxUint64.
+// mulSaturating returns a*b, at most math.MaxUint64.
 func mulSaturating(a, b uint64) uint64 {
 	high, low := bits.Mul64(a, b)
 	if high != 0 {
@@ -177,6 +179,7 @@ func mulSaturating(a, b uint64) uint64 {
 	return low
 }
 
+// addSaturating returns a+b, at most math.MaxUint64.
 func addSaturating(a, b uint64) uint64 {
 	sum, carry := bits.Add64(a, b, 0)
 	if carry != 0 {

@@ -31,9 +31,10 @@ func (c *Config) Validate() error {
 		}
 		extent := cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(t.bytes))
 		n := t.bytes / extent
-		if n <= blockmgr.MaxExtents || extent < storage.PageSize {
+		if n <= blockmgr.MaxExtents || extent < storage.PageSize { // Tiers.Validate refuses the latter
 			continue
 		}
+		// the least extent size with which the tier has at most MaxExtents, in whole pages
 		least := (t.bytes/blockmgr.MaxExtents + storage.PageSize) / storage.PageSize * storage.PageSize
 		if least > blockmgr.MaxExtentBytes {
 			return fmt.Errorf("%s size %v%s: want at most %v", t.name, bytesize.Size(t.bytes), inBrackets(t.setting), bytesize.Size(blockmgr.MaxExtents*blockmgr.MaxExtentBytes))

@@ -38,6 +38,7 @@ type nodePools struct {
 	manager   *blockmgr.Manager
 }
 
+// open implements source. A namespace without a pool must pass the admission first.
 func (p nodePools) open(ns kv.Namespace, first bool) (*blockmgr.Pool, error) {
 	if first {
 		if err := p.admission.admit(&ns, p.unused); err != nil {
@@ -161,7 +162,7 @@ func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, gone <-chan struct{
 		e = &entry{ns: ns, opened: make(chan struct{})}
 		s.entries[ns], made = e, true
 	}
-	e.callers++
+	e.callers++ // no call retires the entry until releaseEntry
 	return e, made, nil
 }
 

@@ -90,7 +90,7 @@ func (s *Set) idlePools() (idle []*entry, retiring <-chan struct{}) {
 func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 	type candidate struct {
 		*entry
-		since uint64
+		since uint64 // smaller: unused for longer
 		empty bool
 	}
 	var unused []candidate
@@ -121,7 +121,7 @@ func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 // of the pool's last block; then the channel is closed.
 func (s *Set) retire(e *entry) <-chan struct{} {
 	s.mu.Lock()
-	if e.callers > 0 || e.retiring != nil || s.entries[e.ns] != e {
+	if e.callers > 0 || e.retiring != nil || s.entries[e.ns] != e { // used, or retired meanwhile
 		s.mu.Unlock()
 		return nil
 	}

@@ -90,6 +90,8 @@ type node struct {
 	hostHeld, diskHeld uint64
 }
 
+// measureNode measures the node now. Without readable limits it logs a warning, and limits are
+// not checked.
 func (a *admission) measureNode() (n node, err error) {
 	if n.host, n.disk, err = tierSpaces(a.cfg); err != nil {
 		return n, err
@@ -162,25 +164,25 @@ func (a *admission) measureSpaces() {
 func (a *admission) run(ctx context.Context) {
 	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
-	var looking chan struct{} // nil while nothing is measured
+	var measuring chan struct{} // nil while nothing is measured
 	for {
 		var due <-chan time.Time
-		if looking == nil {
+		if measuring == nil {
 			due = tick.C
 		}
 		select {
 		case <-due:
-			looking = make(chan struct{})
+			measuring = make(chan struct{})
 			go func(done chan<- struct{}) { // the loop waits for it, unless it hangs
 				defer close(done)
 				a.measureSpaces()
-			}(looking)
-		case <-looking:
-			looking = nil
+			}(measuring)
+		case <-measuring:
+			measuring = nil
 		case <-ctx.Done():
-			if looking != nil {
+			if measuring != nil {
 				select {
-				case <-looking:
+				case <-measuring:
 				case <-time.After(spaceEndTimeout):
 				}
 			}

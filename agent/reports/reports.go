@@ -84,8 +84,9 @@ func (c *Table) Reporter(w kv.Worker, h *proto.Hello) *Reporter {
 	return &Reporter{reports: c, key: key{w, proto.Role(h.Role)}, connector: h.Connector, allowed: reportBurst}
 }
 
-// Take adds the difference to the last report. It refuses the whole report if a
-// counter has fallen.
+// Take adds the growth since the connection's last report to the sum of the worker rank and
+// role. It refuses the whole report if a counter has fallen. A report too soon after others is
+// ignored and counted; the growth comes with the next one.
 func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 	fields, seen := Fields(m), Fields(&r.seen)
 	for i, f := range fields {
@@ -117,7 +118,8 @@ func (r *Reporter) Take(m *proto.Stats, now time.Time) error {
 	return nil
 }
 
-// allow lets one report count for each interval that has passed.
+// allow lets one report count for each interval that has passed, at most reportBurst at once.
+// The rest of an interval counts toward the next call.
 func (r *Reporter) allow(now time.Time) {
 	n := now.Sub(r.since) / reportInterval
 	r.since = r.since.Add(n * reportInterval)
