@@ -66,7 +66,8 @@ func (s *eventSource) exact() bool {
 	return s.complete && !s.lossPossible && !s.recovering && s.table.holes == 0
 }
 
-// applyMessage applies the live events of one message. It does not keep them.
+// applyMessage applies the live events of one message to the table and appends the table's changes to
+// out. It does not keep events.
 func (s *eventSource) applyMessage(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	for i := range events {
 		if e := &events[i]; e.Owner.Worker() != s.origin.worker {
@@ -81,7 +82,8 @@ func (s *eventSource) applyMessage(out, events []kvevent.RouterEvent, now time.T
 	return out
 }
 
-// handle applies one live event, queues it during a recovery, or begins a recovery.
+// handle handles one live event: it applies the event to the table, queues it while lost events are
+// recovered, or finds a gap and begins a recovery. It appends the table's changes to out.
 func (s *eventSource) handle(out []kvevent.RouterEvent, e *kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	switch {
 	case s.started && e.ID <= s.cursor:
@@ -95,17 +97,17 @@ func (s *eventSource) handle(out []kvevent.RouterEvent, e *kvevent.RouterEvent, 
 	case s.recovering:
 		s.queue(e)
 	case !s.started:
-		s.complete = e.ID == 1
+		s.complete = e.ID == 1 // else earlier events are missing
 		out = s.apply(out, e)
 	case e.ID == s.cursor+1:
 		out = s.apply(out, e)
-		if !s.needDump {
+		if !s.needDump { // the query for a dump keeps its time
 			s.queryAt = now.Add(checkInterval)
 		}
 	case s.recoverable():
 		s.beginRecovery(now)
 		s.queue(e)
-	default:
+	default: // a gap that cannot be repaired: as in Dynamo, it empties the rank
 		s.counters.Gaps++
 		out = s.table.clear(out)
 		s.complete = false
@@ -128,7 +130,7 @@ func (s *eventSource) beginRecovery(now time.Time) {
 	s.recovering, s.needDump, s.attempts, s.queryAt, s.inFlight = true, false, 0, now, 0
 }
 
-// queue keeps a copy of an event until the recovery ends.
+// queue keeps a copy of a live event until the recovery ends. A full queue drops its oldest event.
 func (s *eventSource) queue(e *kvevent.RouterEvent) {
 	if len(s.waiting) == maxWaitingEvents {
 		// The next recovery queries for the dropped event.
@@ -148,7 +150,8 @@ func (s *eventSource) suspectLoss(now time.Time) {
 	s.lossPossible = s.lossPossible || !s.recoverable() // the next event shows whether there is a gap
 }
 
-// nextQuery returns the query to send now and its number; due is false without one.
+// nextQuery returns the query to send to the recovery target now, and the number that the caller
+// passes to handleAnswer. due is false when no query is to be sent.
 func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
 	if !s.recoverable() || s.inFlight != 0 || now.Before(s.queryAt) {
 		return q, 0, false
@@ -166,8 +169,9 @@ func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number ui
 	return q, s.inFlight, true
 }
 
-// handleAnswer applies the answer to query number, or schedules a retry after its error.
-// The error is err, or says why the answer was unusable.
+// handleAnswer applies the answer to query number, or schedules a retry after its error err. It
+// appends the table's changes to out. The error is err, or says why the answer was unusable. Answers
+// to earlier queries are ignored.
 func (s *eventSource) handleAnswer(out []kvevent.RouterEvent, number uint64, a *kvevent.QueryReply, err error, now time.Time) ([]kvevent.RouterEvent, error) {
 	if number != s.inFlight {
 		return out, nil
@@ -196,7 +200,8 @@ func (s *eventSource) endRecovery(now time.Time) {
 // errUnusable marks an answer that contradicts the table. The next query asks for a dump.
 var errUnusable = errors.New("answer contradicts the events")
 
-// applyAnswer applies the answer to the table.
+// applyAnswer applies an answer to the table and appends the table's changes to out. After an error,
+// which wraps errUnusable, the next query asks for a dump.
 func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
 	for i := range a.Events {
 		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
@@ -251,11 +256,13 @@ func (s *eventSource) scheduleRetry(out []kvevent.RouterEvent, now time.Time) []
 		}
 	}
 	s.waiting = nil
+	// One more failure gives up again.
 	s.needDump, s.attempts, s.queryAt = true, maxAttempts-1, now.Add(givenUpPause)
 	return out
 }
 
-// applyWaiting applies the waiting events up to the next gap.
+// applyWaiting handles the events that waited for the end of a recovery, and appends the table's
+// changes to out. A gap between them begins another recovery, for which the rest waits.
 func (s *eventSource) applyWaiting(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	waiting := s.waiting
 	s.waiting = nil

@@ -64,6 +64,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.PollEvery == 0 {
 		o.PollEvery = 500 * time.Millisecond

@@ -76,11 +76,11 @@ func Open(o Options, p Plane) (*Source, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	loads := p
+	loads := p // brings load reports; p brings events
 	if o.NoEvents {
 		p = noPlane{}
 	}
-	if loads == nil {
+	if loads == nil { // allowed with NoEvents
 		loads = p
 	}
 	t := &Source{
@@ -145,7 +145,8 @@ func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryReque
 	return r.answer(), nil
 }
 
-// run owns the ranks until Close.
+// run is the goroutine that changes the ranks until Close. It handles messages, loads, views of the
+// directory and answers, one at a time, and delivers the frames that they lead to.
 func (t *Source) run(views <-chan view) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
@@ -175,7 +176,8 @@ func (t *Source) run(views <-chan view) {
 	}
 }
 
-// handleMessage applies one encoded envelope.
+// handleMessage applies one message with events and returns the frames for the router. A message of an
+// unknown publisher waits for the publisher's discovery record.
 func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,14 +195,16 @@ func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	return t.applyEnvelopeLocked(nil, r, now)
 }
 
-// applyEnvelopeLocked applies the decoded envelope to its rank.
+// applyEnvelopeLocked applies the decoded envelope t.envelope to its rank r, and appends the frames for
+// the router to out.
 func (t *Source) applyEnvelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
 	out = r.publish(out, r.source.applyMessage(r.changes[:0], t.envelope.Events, now))
 	t.queryLocked(r, now)
 	return r.announce(out, now)
 }
 
-// handleView adds and removes ranks and sources until they equal a view of the directory.
+// handleView adds and removes ranks and event sources, so that they equal those of the discovery
+// directory in v. It returns the frames for the router.
 func (t *Source) handleView(v *view, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -260,7 +264,8 @@ func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	return append(out, r.announcement(kvevent.HealthGone))
 }
 
-// bindLocked gives a rank its source if there is exactly one.
+// bindLocked gives rank r its event source. origins are the sources that the directory lists for the
+// rank. With none or several of them the rank has no source. It appends frames for the router to out.
 func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
 	old := r.source
 	var o *origin
@@ -297,7 +302,7 @@ func (t *Source) tick(now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	connections := t.plane.Connections()
-	reconnected := connections != t.connections && t.connections > 0
+	reconnected := connections != t.connections && t.connections > 0 // 0: the first connection
 	t.connections = connections
 	var out []source.Frame
 	for _, r := range t.ranks {
@@ -328,7 +333,8 @@ func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	return out
 }
 
-// queryLocked sends the next query of a rank's source, if one is due.
+// queryLocked sends the next query of a rank's source, if one is due and fewer than maxRecoveries are
+// in flight. A goroutine passes the answer to run.
 func (t *Source) queryLocked(r *rank, now time.Time) {
 	if r.source == nil || t.queriesInFlight == maxRecoveries {
 		return

@@ -46,7 +46,8 @@ func newTable(b *budget, c *Counters) *table {
 	}
 }
 
-// apply applies e and appends the resulting changes to out.
+// apply applies event e, which names blocks by external hashes, to the table. It appends the resulting
+// changes to out, as events with SequenceHashes and without owner and id.
 func (t *table) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	switch e.Kind {
 	case kvevent.Stored:
@@ -65,7 +66,7 @@ func (t *table) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 	return out
 }
 
-// clear empties the table.
+// clear empties the table and appends a cleared event to out, unless the table was empty.
 func (t *table) clear(out []kvevent.RouterEvent) []kvevent.RouterEvent {
 	filled := len(t.entries) > 0
 	t.release()
@@ -75,7 +76,7 @@ func (t *table) clear(out []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return out
 }
 
-// release empties the table and reports no changes.
+// release empties the table without an event, and gives its entries back to the budget.
 func (t *table) release() {
 	t.budget.free += len(t.entries)
 	clear(t.entries)
@@ -83,7 +84,9 @@ func (t *table) release() {
 	t.digest, t.pairs, t.holes = 0, 0, 0
 }
 
-// store adds the blocks of a stored event, up to the first with an unknown parent.
+// store adds the blocks of a stored event to the table, in which each is the parent of the next. It
+// appends stored events with the blocks that are new in their tier to out. Blocks with an unknown
+// parent, and those beyond the budget, are only counted.
 func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	var parent entry
 	position := uint32(0)
@@ -93,7 +96,7 @@ func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 			return t.skipOrphans(out, len(e.Blocks))
 		}
 		parent, position = known, known.position+1
-	} else if e.HasStart && e.StartPosition > 0 {
+	} else if e.HasStart && e.StartPosition > 0 { // the event does not say which block is before it
 		return t.skipOrphans(out, len(e.Blocks))
 	}
 	run := kvevent.RouterEvent{Kind: kvevent.Stored, Tier: e.Tier}
@@ -116,7 +119,7 @@ func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 			break
 		}
 		if added {
-			if len(run.Blocks) == 0 {
+			if len(run.Blocks) == 0 { // the block begins a run
 				run.Parent, run.HasParent = block.parent, position > 0
 				run.StartPosition, run.HasStart = position, true
 			}
@@ -200,7 +203,8 @@ func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
 	}
 }
 
-// removeName removes an external hash from every tier.
+// removeName removes an external hash from every tier, and appends removed events with the blocks that
+// have no other hash there to out.
 func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kvevent.RouterEvent {
 	tiers := t.entries[name].tiers
 	for _, tier := range kv.Tiers {
@@ -216,7 +220,8 @@ func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kveve
 	return out
 }
 
-// replace makes the table equal to a dump and appends the differences.
+// replace makes the table equal to a dump. It appends only the differences to out, as removed and stored
+// events, so that the router's index keeps the blocks that stay.
 func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
 	old := maps.Clone(t.nameCounts)
 	t.release()
@@ -246,9 +251,10 @@ func (t *table) dump(out []kvevent.RouterEvent, keep func(kv.SequenceHash, kv.Ti
 	return out
 }
 
-// dumpTier appends the selected blocks of one tier.
+// dumpTier appends the selected blocks of one tier to out, as stored events in the order of their
+// positions. A run of children is one event.
 func (t *table) dumpTier(out []kvevent.RouterEvent, tier kv.Tier, keep func(kv.SequenceHash, kv.Tier) bool) []kvevent.RouterEvent {
-	left := make(map[kv.SequenceHash]entry)
+	left := make(map[kv.SequenceHash]entry) // selected and not in out
 	for _, e := range t.entries {
 		if e.tiers.Has(tier) && (keep == nil || keep(e.seq, tier)) {
 			left[e.seq] = e

@@ -29,7 +29,8 @@ type unclaimed struct {
 	dropped uint64
 }
 
-// add keeps a message and drops those beyond the bounds.
+// add keeps a message of an unknown publisher. It drops the oldest messages that are beyond the bounds
+// or too old.
 func (u *unclaimed) add(publisher uint64, data []byte, now time.Time) {
 	u.messages = append(u.messages, message{publisher, data, now})
 	u.bytes += len(data)

@@ -54,7 +54,8 @@ func newWatcher(dir string, e Endpoint) *watcher {
 	return &watcher{dir: dir, endpoint: e, records: make(map[string]*record)}
 }
 
-// watch reads the directory until Close.
+// watch is the goroutine that reads the discovery directory every PollEvery until Close, and passes
+// each view to run. An error that repeats is logged once.
 func (t *Source) watch(views chan<- view) {
 	w := newWatcher(t.options.Directory, t.options.Endpoint)
 	ticker := time.NewTicker(t.options.PollEvery)
@@ -98,8 +99,8 @@ func (w *watcher) scan(now time.Time) (view, error) {
 	return w.view(now), nil
 }
 
-// bucket adds the files of a directory whose names are prefix and an id. A missing directory
-// counts as empty: Dynamo creates it with the first record.
+// bucket adds the records of one directory to seen, by path: the files whose names are prefix and a
+// hexadecimal id. A missing directory counts as empty: Dynamo creates it with the first record.
 func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,8 +122,8 @@ func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.T
 	return nil
 }
 
-// read returns the record at path: the old one when the file has not changed, nil when the
-// file is gone.
+// read returns the record of the file at path. An unchanged file gives the old record, whose age goes
+// on. A missing file gives nil. A file that cannot be used gives a record with an error.
 func (w *watcher) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,9 +152,9 @@ func (w *watcher) read(path string, now time.Time) *record {
 	return r
 }
 
-// decode decodes the content of the file.
+// decode decodes the content of a file in the bucket of model cards or of event sources.
 func (r *record) decode(bucket string, data []byte, e Endpoint) {
-	if bucket == "mdc" {
+	if bucket == "mdc" { // model cards
 		c, err := decodeCard(data, e)
 		r.card, r.err = &c, err
 		return
@@ -167,7 +168,7 @@ func (w *watcher) view(now time.Time) view {
 	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
 	for _, path := range slices.Sorted(maps.Keys(w.records)) {
 		switch r := w.records[path]; {
-		case now.Sub(r.changedAt) > staleAfter:
+		case now.Sub(r.changedAt) > staleAfter: // nobody touches the file: its process has ended
 		case r.err != nil:
 			v.bad = append(v.bad, fmt.Sprintf("%s: %v", filepath.Base(path), r.err))
 		case r.card != nil:

@@ -70,7 +70,8 @@ func describe(links map[string]*agentLink) []source.Agent {
 	return out
 }
 
-// run follows the agent until the link is cancelled.
+// run is the link's goroutine: it follows the agent, and connects again after each stream, until the
+// agent leaves the list or the Source closes.
 func (l *agentLink) run() {
 	pauses := backoff.Jittered(l.parent.opt.ReconnectWait, maxReconnectWait)
 	for l.ctx.Err() == nil {
@@ -145,7 +146,8 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// forward passes a frame to the router. It returns false when the link ends.
+// forward passes a frame of the agent to the router, or records the agent's count of dropped frames. It
+// returns false when the link ends.
 func (l *agentLink) forward(kind kvevent.StreamKind, body []byte) bool {
 	switch kind {
 	case kvevent.StreamEvents:
@@ -165,8 +167,8 @@ func (l *agentLink) forward(kind kvevent.StreamKind, body []byte) bool {
 	return l.ctx.Err() == nil
 }
 
-// remember records which publishers the agent has. Announcements that cannot be decoded
-// are left for the router to count.
+// remember records the publisher of an announcement, so that queries reach it over this link. The router
+// counts announcements that cannot be decoded.
 func (l *agentLink) remember(body []byte) {
 	a, err := kvevent.DecodeAnnouncement(body)
 	if err != nil {
@@ -186,7 +188,8 @@ func (l *agentLink) remember(body []byte) {
 	l.publishers = len(l.announced)
 }
 
-// forgetPublisherLocked ends the queries over this link to a publisher.
+// forgetPublisherLocked ends queries to a publisher over this link. Another link may bring the publisher
+// by now, and keeps it.
 func (l *agentLink) forgetPublisherLocked(publisher uint64) {
 	if l.parent.publishers[publisher] == l {
 		delete(l.parent.publishers, publisher)
@@ -217,7 +220,7 @@ func (l *agentLink) streamEnded(connected bool, err error) {
 		return
 	}
 	l.parent.mu.Lock()
-	alreadyLogged := l.err != nil && !connected
+	alreadyLogged := l.err != nil && !connected // the attempt before failed too
 	l.connected = false
 	l.err = err
 	l.dropped += l.streamDropped
@@ -232,7 +235,7 @@ func (l *agentLink) streamEnded(connected bool, err error) {
 	l.parent.reportConnection()
 }
 
-// announceAll announces a health for every publisher of the agent.
+// announceAll repeats the last announcement of every publisher of the agent, with this health.
 func (l *agentLink) announceAll(health kvevent.Health) {
 	for _, a := range l.announced {
 		a.Health = health
@@ -257,7 +260,8 @@ func (l *agentLink) retire() {
 	l.parent.reportConnection()
 }
 
-// query asks one of the agent's publishers.
+// query sends q to one of the agent's publishers and returns the whole answer. It gives up when ctx
+// ends, or when no bytes come for answerSilence.
 func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -42,6 +42,7 @@ func (o *Options) Validate() error {
 	return source.CheckAgents(o.Agents)
 }
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.ReconnectWait == 0 {
 		o.ReconnectWait = 250 * time.Millisecond
@@ -73,7 +74,7 @@ type Source struct {
 	goroutines sync.WaitGroup
 
 	// reportMu is held while a FrameDisconnected or FrameConnected is sent, so that they
-	// keep their order. offline is true after FrameDisconnected.
+	// keep their order. reportedDisconnected is true after FrameDisconnected.
 	reportMu             sync.Mutex
 	reportedDisconnected bool
 
@@ -104,7 +105,7 @@ func Connect(o Options) (*Source, error) {
 	h := &Source{
 		opt: o, log: o.Log, frames: make(chan source.Frame),
 		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
+			return http.ErrUseLastResponse // an agent does not redirect: the status is an error
 		}},
 		links: make(map[string]*agentLink), publishers: make(map[uint64]*agentLink),
 	}

@@ -51,6 +51,7 @@ func (o *Options) Validate() error {
 	return source.CheckAgents(o.Agents)
 }
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Poll == 0 {
 		o.Poll = 2 * time.Second
@@ -255,7 +256,8 @@ func (r *Source) send(f source.Frame) bool {
 	}
 }
 
-// run announces the registered workers and polls the file.
+// run is the registry's own goroutine: until Close it announces the registered workers every
+// AnnounceEvery, or sooner after AnnounceSoon, and reads the file when it has changed.
 func (r *Source) run() {
 	announce := time.NewTicker(r.opt.AnnounceEvery)
 	defer announce.Stop()

@@ -60,6 +60,7 @@ func (a *Agent) Forget(publisher uint64) {
 	delete(a.publishers, publisher)
 }
 
+// serveEvents serves a stream: the announcements of all publishers, and then what Say sends.
 func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	if a.failing {
@@ -93,6 +94,7 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveQuery answers a query to one of the publishers, with one event per chunk.
 func (a *Agent) serveQuery(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseUint(r.URL.Query().Get("publisher"), 16, 64)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// WirePublisher puts a testPublisher on a NATS connection of its own, with
-// answers of one event per chunk.
+// WirePublisher puts a Publisher on a NATS connection of its own. Its answers have one event per chunk.
 type WirePublisher struct {
 	*Publisher
 	t    *testing.T
@@ -33,6 +32,7 @@ func NewWirePublisher(t *testing.T, url, cluster string, p *Publisher) *WirePubl
 	return w
 }
 
+// serve answers a query, with one event per chunk.
 func (w *WirePublisher) serve(m *nats.Msg) {
 	q, err := kvevent.DecodeQueryRequest(m.Data)
 	if err != nil {

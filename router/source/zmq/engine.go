@@ -64,8 +64,8 @@ func (e *engine) setCard(card kvevent.ModelCard) {
 	}
 }
 
-// beginLocked follows an engine. The former engine of the same worker says goodbye first.
-// The caller holds s.mu.
+// beginLocked begins to follow an engine, in a goroutine for each of its ranks. An engine of the same
+// worker that is still leaving says goodbye first. The caller holds s.mu.
 func (s *Source) beginLocked(what source.Engine) {
 	e := &engine{Engine: what, done: make(chan struct{})}
 	e.card.Store(&what.Card)
@@ -77,11 +77,11 @@ func (s *Source) beginLocked(what source.Engine) {
 		s.publishers[r.feed.PublisherID()] = r
 	}
 	s.engines[what.Worker] = e
-	former := s.leaving[what.Worker]
+	previous := s.leaving[what.Worker]
 	s.running.Go(func() {
 		defer s.endEngine(e)
-		if former != nil {
-			<-former.done
+		if previous != nil {
+			<-previous.done
 		}
 		var following sync.WaitGroup
 		for _, r := range e.ranks {
@@ -91,7 +91,8 @@ func (s *Source) beginLocked(what source.Engine) {
 	})
 }
 
-// leaveLocked ends an engine. The caller holds s.mu.
+// leaveLocked makes the ranks of an engine say goodbye. endEngine follows when they have. The caller
+// holds s.mu.
 func (s *Source) leaveLocked(e *engine) {
 	delete(s.engines, e.Worker)
 	s.leaving[e.Worker] = e
@@ -116,7 +117,8 @@ func (s *Source) endEngine(e *engine) {
 	close(e.done)
 }
 
-// newRank returns a rank that does nothing yet.
+// newRank returns the rank of engine e whose endpoints are in where. It does nothing before run, and is
+// degraded.
 func (s *Source) newRank(e *engine, where *source.EngineRank) *rank {
 	r := &rank{s: s, engine: e, cfg: rankConfig(&e.Engine, where)}
 	r.cfg.Log = s.log
@@ -164,7 +166,8 @@ func (r *rank) run(ctx context.Context) {
 	}
 }
 
-// follow follows the rank's events until ctx ends, or until the sockets fail.
+// follow opens the rank's sockets and applies the engine's events to the rank's stream. It returns nil
+// when ctx ends, or the error of the sockets.
 func (r *rank) follow(ctx context.Context) error {
 	follower, err := consolidator.NewRank(r.cfg, r.stream)
 	if err != nil {

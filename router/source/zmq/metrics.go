@@ -19,12 +19,12 @@ type Stats struct {
 	Published publisher.FeedStats
 }
 
-// addRank adds the counters and gauges of a rank.
+// addRank adds the counters and gauges of a rank to s.
 func (s *Stats) addRank(r *rank) {
 	r.mu.Lock()
 	s.Reopened += r.reopened
 	s.Followed.Add(r.ended)
-	current := r.current.Load()
+	current := r.current.Load() // under r.mu, so that no follower counts twice
 	r.mu.Unlock()
 	if current != nil {
 		s.Followed.Add(current.Stats())
@@ -37,7 +37,7 @@ func (s *Stats) addRank(r *rank) {
 func (s *Source) Counters() Stats {
 	s.mu.Lock()
 	out := s.ended
-	out.Followed = consolidator.RankStats{} // Add keeps maps of its receiver
+	out.Followed = consolidator.RankStats{} // has a map: Add must not change that of s.ended
 	out.Followed.Add(s.ended.Followed)
 	out.Engines = len(s.engines)
 	ranks := make([]*rank, 0, len(s.publishers))

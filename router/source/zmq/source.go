@@ -78,7 +78,7 @@ func New(o Options) (*Source, error) {
 		if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 			return nil, fmt.Errorf("limit of file descriptors: %w", err)
 		}
-		o.MaxRanks = int(min(limit.Cur, 1<<20)) / 2 / rankDescriptors
+		o.MaxRanks = int(min(limit.Cur, 1<<20)) / 2 / rankDescriptors // half of the descriptors
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -117,7 +117,7 @@ func (s *Source) Follow(e source.Engine) error {
 			ranks += len(o.Ranks)
 		}
 	}
-	for _, o := range s.leaving {
+	for _, o := range s.leaving { // their sockets may still be open
 		ranks += len(o.Ranks)
 	}
 	if ranks > s.opt.MaxRanks {
@@ -217,7 +217,8 @@ func (s *Source) Query(_ context.Context, id uint64, q kvevent.QueryRequest) (*s
 	return r.answer(&q), nil
 }
 
-// answer returns the events that q asks for, or everything that the rank holds.
+// answer returns the events that q asks for if the feed's journal has them, else a dump of the rank's
+// blocks.
 func (r *rank) answer(q *kvevent.QueryRequest) *source.Answer {
 	r.feed.Count(func(c *publisher.FeedStats) { c.Queries++ })
 	if q.HasStart {
