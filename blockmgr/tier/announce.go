@@ -38,13 +38,13 @@ type waitingSlot struct {
 // minWaiting is the length below which the list of waiting slots is not compacted.
 const minWaiting = 64
 
-// forget drops the slots of an extent that leaves its tier.
+// forget removes the slots of an extent that leaves its tier from the waiting ones.
 func (a *announcement) forget(lv registry.Level, extent uint32) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waitingSlot) bool { return w.level == lv && w.ref.Extent() == extent })
 }
 
-// wait adds a slot whose block waits for its parent. At most half of a long list are slots
-// that have lost their blocks.
+// wait adds a slot whose block is announced after its parent. It compacts a list of which more
+// than half are slots that have lost their blocks.
 func (set *Set) wait(t *Tier, ref registry.Ref, s *Slot) {
 	a := &set.announcing
 	s.announced = waitsForParent
@@ -75,7 +75,8 @@ func (set *Set) announce(t *Tier, ref registry.Ref, s *Slot) {
 	set.Sink.BlockStored(set.ns, t.Kind, BlockOf(&r))
 }
 
-// announceCopies reports the copies that a block has in tiers other than t.
+// announceCopies reports the recovered copies of the slot's block in tiers other than t, unless
+// the Sink knows them already.
 func (set *Set) announceCopies(t *Tier, s *Slot) {
 	for _, other := range set.Tiers() {
 		if ref := set.Registry.At(s.Entry).Slots[other.Level]; other != t && ref != registry.NoRef {
@@ -84,8 +85,8 @@ func (set *Set) announceCopies(t *Tier, s *Slot) {
 	}
 }
 
-// stored reports a block that became resident. A block with an unannounced parent waits for
-// the parent.
+// stored reports a block that became resident in tier t to the Sink. r is the record of its slot.
+// A block whose parent the Sink does not know yet waits for the parent.
 func (set *Set) stored(t *Tier, ref registry.Ref, r *storage.Record) {
 	if set.Sink == nil {
 		return
@@ -118,7 +119,7 @@ func (set *Set) unannounced(id registry.ID) bool {
 	return resident
 }
 
-// markRecovered marks the recovered block of a slot for Announce.
+// markRecovered marks the recovered block of a slot, so that Announce reports it.
 func (set *Set) markRecovered(s *Slot) {
 	if set.Sink != nil {
 		s.announced = notAnnounced
@@ -142,8 +143,9 @@ func (set *Set) Announce(lv registry.Level, refs []registry.Ref) {
 	}
 }
 
-// AnnounceWaiting reports up to n blocks that wait for their parents. All recovered blocks
-// must have been reported before. more means that other blocks may be waiting.
+// AnnounceWaiting reports up to n blocks that were stored before their recovered parents were
+// announced. Announce must have reported all recovered blocks. more means that other blocks may
+// be waiting.
 func (set *Set) AnnounceWaiting(n int) (more bool) {
 	a := &set.announcing
 	now := a.waiting[:min(n, len(a.waiting))]
@@ -188,10 +190,10 @@ func (t *Tier) Position(ref registry.Ref) int {
 	return int(min(e.Records.Position(i), maxSortedPosition))
 }
 
-// ByPosition returns the resident slots of a tier by their blocks' positions in their
-// sequences, ascending.
+// ByPosition returns the resident slots of a tier by their blocks' positions in their sequences,
+// ascending: parents before children. It is a counting sort.
 func (t *Tier) ByPosition() []registry.Ref {
-	var starts []int
+	var starts []int // starts[n] is where the next block at position n goes
 	t.Each(func(ref registry.Ref, s *Slot) {
 		if s.Resident() {
 			n := t.Position(ref)

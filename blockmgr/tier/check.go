@@ -19,6 +19,7 @@ func (set *Set) Check() error {
 	return errors.Join(bad...)
 }
 
+// checkTier returns the differences that Check finds in one tier.
 func (set *Set) checkTier(t *Tier) (bad []error) {
 	st := t.Stats()
 	if sum := st.Free + st.Granted + st.Staging + st.Receiving + st.Quarantined + st.Active + st.Inactive; sum != st.Capacity {
@@ -53,6 +54,8 @@ func (set *Set) checkTier(t *Tier) (bad []error) {
 	return bad
 }
 
+// checkSlot returns an error if a slot disagrees with the eviction order, with its registry entry
+// or with its record.
 func (set *Set) checkSlot(t *Tier, ref registry.Ref, s *Slot) error {
 	if s.ordered && (s.State != storage.StateSealed || s.InUse() || set.Registry.At(s.Entry).Kids[t.Level] > 0) {
 		return errors.New("is in the eviction order and may not be evicted")

@@ -10,9 +10,9 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
-// Drop takes the slot's block out of the tier and reports its removal to the Sink. The slot
-// becomes free or quarantined. A block that was not announced yet is announced first, even
-// before its parent: the Sink sees a store for every removal.
+// Drop takes the slot's block out of the tier and reports its removal to the Sink. to is the state
+// that the slot gets: free or quarantined. A block that was not announced yet is announced first,
+// even before its parent: the Sink sees a store for every removal.
 func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 	s := t.Slot(ref)
 	wasResident := s.Resident()
@@ -35,7 +35,7 @@ func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 	} else {
 		set.Quarantine(t, ref)
 	}
-	set.settleEntry(t, parent)
+	set.settleEntry(t, parent) // without children the parent may be evicted
 }
 
 // DropDamaged drops a host block with wrong bytes or damaged memory; err says which. Damaged
@@ -49,7 +49,7 @@ func (set *Set) DropDamaged(ref registry.Ref, err error) {
 		e, _ := set.Host.At(ref)
 		set.MemoryError(e, err)
 		set.Drop(set.Host, ref, storage.StateQuarantined)
-	case s.InUse():
+	case s.InUse(): // LetGo frees the slot
 		s.Lost = true
 		set.Drop(set.Host, ref, storage.StateQuarantined)
 	default:
@@ -57,7 +57,9 @@ func (set *Set) DropDamaged(ref registry.Ref, err error) {
 	}
 }
 
-// DropGrant takes back a granted host slot, with or without a block.
+// DropGrant takes a granted host slot away from its session. to is the state that the slot gets:
+// free, or quarantined while the session's processes may still write. The slot may have lost its
+// block to another session.
 func (set *Set) DropGrant(ref registry.Ref, to storage.State) {
 	switch {
 	case set.Host.Slot(ref).Entry != registry.None:
@@ -69,11 +71,13 @@ func (set *Set) DropGrant(ref registry.Ref, to storage.State) {
 	}
 }
 
-// Free makes a slot without a block grantable again, at its next generation.
+// Free makes a slot without a block grantable again, at its next generation. A host slot whose
+// generation word cannot be written is quarantined instead.
 func (set *Set) Free(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Generation++
 	s.Session, s.Holds, s.Priority, s.Lost = 0, 0, 0, false
+	// The word comes first: after a crash in between, recovery sees that the block is gone.
 	if !set.writeGeneration(t, ref, s) {
 		return
 	}
@@ -89,8 +93,9 @@ func (set *Set) FreeLast(t *Tier, ref registry.Ref) {
 	t.useLast(ref)
 }
 
-// writeGeneration writes the generation word of a host slot. It quarantines a slot whose word
-// cannot be written, and returns false.
+// writeGeneration writes the slot's generation to the generation word, which engines compare when
+// they copy. It quarantines a slot whose word cannot be written, and returns false. Disk slots
+// have no word.
 func (set *Set) writeGeneration(t *Tier, ref registry.Ref, s *Slot) bool {
 	e, i := t.At(ref)
 	if e.Host == nil {

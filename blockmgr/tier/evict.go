@@ -39,8 +39,8 @@ func (set *Set) Prefer(t *Tier, ref registry.Ref, priority uint32) {
 	}
 }
 
-// age sets the tick at which a slot was last used. The record keeps a coarse copy for the
-// next agent.
+// age sets the tick at which a slot was last used, and moves the slot in the eviction order. The
+// record keeps a coarse copy of the tick for the next agent.
 func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
 	if s.Tick>>recencyShift != tick>>recencyShift {
 		e, i := t.At(ref)
@@ -52,8 +52,8 @@ func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
 	}
 }
 
-// AgeDiskCopy gives the disk copy of a host block the tick of the host block, if that is
-// later.
+// AgeDiskCopy gives the disk copy of a host block the tick of the host block, if that is later:
+// lookups touch the host copy alone. It is called before the host copy leaves its tier.
 func (set *Set) AgeDiskCopy(host *Slot) {
 	ref := set.Registry.At(host.Entry).Slots[registry.Disk]
 	if ref == registry.NoRef {
@@ -91,9 +91,10 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 		return set.Alloc(t)
 	}
 	parent := b.ParentKey()
+	// The nearest ancestor with a slot in the tier is held while Alloc evicts.
 	for id := set.Registry.Find(&parent); ; {
 		if id == registry.None || !set.Registry.At(id).Occupied() {
-			return registry.NoRef
+			return registry.NoRef // an ancestor is gone: no lookup would find b
 		}
 		e := set.Registry.At(id)
 		if ref := e.Slots[t.Level]; ref != registry.NoRef {
@@ -102,7 +103,7 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 			defer set.Release(t, ref)
 			return set.Alloc(t)
 		}
-		if e.Parent == registry.None {
+		if e.Parent == registry.None { // no ancestor is in this tier
 			return set.Alloc(t)
 		}
 		id = e.Parent
@@ -115,7 +116,7 @@ func (set *Set) Obtainable(t *Tier, want int) int {
 	if n := t.Free() + t.order.Len(); n >= want {
 		return n
 	}
-	// Alloc can evict every block except those in use and their ancestors.
+	// Alloc can evict every block except those in use and their ancestors, which stay.
 	blocks, stays := 0, map[registry.ID]struct{}{}
 	t.Each(func(_ registry.Ref, s *Slot) {
 		if s.Entry == registry.None {
@@ -138,9 +139,9 @@ func (set *Set) Obtainable(t *Tier, want int) int {
 // maxReprieves bounds how many blocks one eviction puts back into the order.
 const maxReprieves = 64
 
-// victim returns the slot to evict first. A disk block whose host copy was used later takes
-// over the tick of that copy and goes back into the order.
-func (set *Set) victim(t *Tier) (registry.Ref, bool) {
+// victim returns the slot to evict first. ok is false when no slot may be evicted. A disk block
+// whose host copy was used later takes over the tick of that copy and goes back into the order.
+func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
 	for range maxReprieves {
 		victim, ok := t.order.Victim()
 		if !ok || t.Level == registry.Host {

@@ -59,8 +59,8 @@ func (set *Set) unkeep(t *Tier, ref registry.Ref, s *Slot) {
 	set.kept.count[t.Level]--
 }
 
-// ExpireKept ends the retention pins that end at or before now. next is the end of the next
-// one, zero without one.
+// ExpireKept ends the retention pins whose time is up at now. next is the time at which the next
+// retention pin ends, zero if none is left.
 func (set *Set) ExpireKept(now time.Time) (next time.Time) {
 	for name, until := range set.kept.until {
 		if until.After(now) {

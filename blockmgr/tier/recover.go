@@ -13,9 +13,10 @@ import (
 // misses overlap.
 const recoverGroup = 64
 
-// Recover adds an extent of an earlier agent. It calls slot for each of its slots. slot calls
-// Adopt, Quarantine, ReturnFree or Reclaim; until then the slot counts as free. damaged says
-// that the record could not be read: r is not valid.
+// Recover adds an extent of an earlier agent. It calls slot for each of its slots, with the slot's
+// record r, to decide what becomes of the slot: slot calls Adopt, Quarantine, ReturnFree or
+// Reclaim. Until then the slot counts as free. damaged says that the record could not be read: r
+// is not valid.
 func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool)) {
 	t.install(e)
 	var records [recoverGroup]storage.Record
@@ -37,7 +38,7 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 			} else {
 				set.Counters.DamagedRecords++
 			}
-			t.counts[storage.StateFree]++ // until slot says otherwise
+			t.counts[storage.StateFree]++ // until the callback says otherwise
 			slot(registry.MakeRef(e.Number, uint32(first+i)), s, r, damaged[i])
 		}
 	}
@@ -58,6 +59,7 @@ func (set *Set) prefetch(records []storage.Record) {
 		}
 		keys[n] = r.Key
 		n++
+		// Neighbouring slots often have neighbouring blocks: the parent was looked up just now.
 		if r.Position > 0 && (i == 0 || records[i-1].Key.Block() != r.Parent) {
 			keys[n] = r.Parent.InGroup(r.Key.Group())
 			n++
@@ -66,10 +68,10 @@ func (set *Set) prefetch(records []storage.Record) {
 	set.Registry.FindAll(keys[:n], ids[:n])
 }
 
-// Adopt registers the sealed block of a recovered slot. It refuses and counts a record of
-// another namespace or size, and a block that is registered already. The caller settles the
-// slots with SettleRecovered after all blocks are registered.
-func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) bool {
+// Adopt registers the sealed block of a recovered slot and reports whether it did. It refuses and
+// counts a record of another namespace or size, and a block that is registered already. The caller
+// settles the slots with SettleRecovered after all blocks are registered.
+func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (adopted bool) {
 	if r.Namespace != t.Namespace || uint64(r.Length) != set.blockBytes {
 		set.Counters.RecoveryForeign++
 		return false
@@ -92,9 +94,10 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) boo
 	return true
 }
 
-// Recoverable reports whether a host slot still has the sealed block of its record. It counts
-// a filled or freed block, which is lost. Free writes the generation word before the record:
-// a word that differs from the record's generation means that the block is gone.
+// Recoverable reports whether a host slot still has the sealed block of its record r. word is the
+// slot's generation word. Free writes the word before the record: a word that differs from the
+// record's generation means that the block is gone. Recoverable counts lost blocks: those freed,
+// and those filled whose checksum was not computed.
 func (set *Set) Recoverable(r *storage.Record, word uint64) bool {
 	switch {
 	case r.State == storage.StateFilled:
@@ -129,8 +132,8 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 	t.pushFree(ref)
 }
 
-// SettleRecovered adds the recovered blocks to the eviction order. It is called after Adopt of
-// every block, because a block with children is not in the order.
+// SettleRecovered adds the recovered blocks without children to the eviction order. The caller
+// first adopts every block, so that children are known.
 func (set *Set) SettleRecovered() {
 	for _, t := range set.Tiers() {
 		t.Each(func(ref registry.Ref, s *Slot) {

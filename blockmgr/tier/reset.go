@@ -49,6 +49,7 @@ func (set *Set) ResetSlice(r *Reset) (more bool) {
 			return false
 		}
 		t := r.tiers[r.tier]
+		// Each step drops the coldest block, or looks at the next slot if that block is not stale.
 		leaf, ok := t.order.Victim()
 		switch {
 		case ok && t.Stale(t.Slot(leaf)):
@@ -76,10 +77,10 @@ func (set *Set) Discard(t *Tier, ref registry.Ref) {
 	set.Drop(t, ref, storage.StateFree)
 }
 
-// Current drops the stale copies of an entry's block. It returns the entry, or None when no
-// copy is left.
+// Current returns the entry id without its stale copies, which it drops; see Reset. It returns
+// None when no copy is left.
 func (set *Set) Current(id registry.ID) registry.ID {
-	if id == registry.None || !set.resetting {
+	if id == registry.None || !set.resetting { // without a reset nothing is stale
 		return id
 	}
 	var stale []*Tier

@@ -97,7 +97,7 @@ func (set *Set) Tier(lv registry.Level) *Tier {
 	return set.Disk
 }
 
-// Grant gives a granted slot without a block to a session.
+// Grant grants session s a host slot that has no block. r becomes the slot's record.
 func (set *Set) Grant(ref registry.Ref, s SessionID, r storage.Record) {
 	sl := set.Host.Slot(ref)
 	sl.Session, sl.Tick = s, set.clock
@@ -105,8 +105,8 @@ func (set *Set) Grant(ref registry.Ref, s SessionID, r storage.Record) {
 	set.Host.PutRecord(ref, r)
 }
 
-// Fill makes the block of a granted slot visible. The caller holds the slot until its
-// checksum is computed.
+// Fill makes the block of a granted slot visible and reports it to the Sink. r is the slot's
+// record. Fill holds the slot until its checksum is computed; the caller ends that hold.
 func (set *Set) Fill(ref registry.Ref, r *storage.Record) {
 	s := set.Host.Slot(ref)
 	s.Session, s.Tick = 0, set.clock
@@ -134,7 +134,7 @@ func (set *Set) Store(t *Tier, ref registry.Ref, r storage.Record) {
 // Settle updates the active count and the eviction order of tier t after a change of the
 // slot's state, pins, holds or block.
 func (set *Set) Settle(t *Tier, ref registry.Ref, s *Slot) {
-	leaf := s.Entry != registry.None && set.Registry.At(s.Entry).Kids[t.Level] == 0
+	leaf := s.Entry != registry.None && set.Registry.At(s.Entry).Kids[t.Level] == 0 // no children in the tier
 	t.settle(ref, s, leaf)
 }
 
@@ -172,7 +172,8 @@ func (set *Set) LetGo(t *Tier, ref registry.Ref, s *Slot) {
 	set.Settle(t, ref, s)
 }
 
-// Occupy gives block b the free slot ref of tier t, in the given state, with record r.
+// Occupy gives block b the slot ref of tier t, which has no block, in the given state and with
+// record r. s is the session that fills the slot, 0 when the pool does.
 func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State, s SessionID, r storage.Record) {
 	id, parent := set.Registry.Occupy(b.Key, b.Position > 0, b.ParentKey(), t.Level, ref)
 	sl := t.Slot(ref)
@@ -182,10 +183,11 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 	}
 	t.SetState(sl, state)
 	t.PutRecord(ref, r)
-	set.settleEntry(t, parent)
+	set.settleEntry(t, parent) // the parent has a child now and may not be evicted
 }
 
-// Vacate takes its block away from a granted host slot. The slot stays granted.
+// Vacate takes the block away from a granted host slot, so that another slot can have the block.
+// The slot stays granted.
 func (set *Set) Vacate(s *Slot) {
 	parent := set.Registry.Vacate(s.Entry, registry.Host)
 	s.Entry = registry.None

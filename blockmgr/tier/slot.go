@@ -158,7 +158,7 @@ func (e *Extent) Idle() (lastUse uint64, ok bool) {
 		}
 		switch s.State {
 		case storage.StateFree, storage.StateSealed, storage.StateQuarantined:
-		default:
+		default: // the slot is being filled, or its checksum is being computed
 			return 0, false
 		}
 		if s.Entry != registry.None {

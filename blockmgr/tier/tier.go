@@ -35,8 +35,8 @@ type Tier struct {
 	epoch bool
 }
 
-// New makes a tier without extents. ns is the namespace's index in the tier's slot table.
-// maxSlots bounds the capacity, 0 for no bound.
+// New makes a tier of one pool, without extents. ns is the namespace's index in the tier's slot
+// table. maxSlots bounds the capacity; 0 for no bound.
 func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
 	kind := kv.TierHost
 	if lv == registry.Disk {
@@ -45,12 +45,13 @@ func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
 	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, order: policy.NewLeafLRU(), MaxSlots: maxSlots}
 }
 
-// Add adds an extent whose slots are all free, at the generations of their records.
+// Add adds a new extent, whose slots are all free. They keep the generations of their records. An
+// extent of an earlier agent is added by Set.Recover.
 func (t *Tier) Add(e *Extent) {
 	t.install(e)
 	n := e.Geometry().Slots
 	e.free = make([]uint32, 0, n)
-	for i := n; i > 0; i-- {
+	for i := n; i > 0; i-- { // a stack: slot 0 is taken first
 		e.free = append(e.free, i-1)
 	}
 	for i := range e.Slots {
@@ -62,7 +63,8 @@ func (t *Tier) Add(e *Extent) {
 	t.freeFrom = min(t.freeFrom, int(e.Number))
 }
 
-// install gives an extent a number. The caller counts the state of each slot.
+// install adds an extent, under the lowest number that is free. Its slots have no block yet. The
+// caller counts the state of each slot in t.counts.
 func (t *Tier) install(e *Extent) {
 	e.Number = uint32(len(t.Extents))
 	for i, old := range t.Extents {
@@ -86,7 +88,8 @@ func (t *Tier) install(e *Extent) {
 	t.order.AddExtent(e.Number, n)
 }
 
-// remove removes an extent without blocks.
+// remove removes an extent. The caller has dropped the blocks of its slots; a slot with a block is
+// a bug.
 func (t *Tier) remove(e *Extent) {
 	for i := range e.Slots {
 		s := &e.Slots[i]
@@ -113,7 +116,7 @@ func (t *Tier) Has(ref registry.Ref) bool {
 	return int(ref.Extent()) < len(t.Extents) && t.Extents[ref.Extent()] != nil && ref.Slot() < uint32(len(t.Extents[ref.Extent()].Slots))
 }
 
-// Each calls do for every slot.
+// Each calls do for every slot of the tier, in any state.
 func (t *Tier) Each(do func(registry.Ref, *Slot)) {
 	for _, e := range t.Extents {
 		if e == nil {
@@ -173,8 +176,9 @@ func (t *Tier) SetState(s *Slot, to storage.State) {
 // age of a block after slots other blocks have come into host memory.
 func (t *Tier) SetTurnover(slots int) { t.order.SetLevel(blockTicks * uint64(slots)) }
 
-// settle updates the active count and the eviction order after a change of the slot's state,
-// pins, holds, tick, priority or children. leaf says that the block has no child in the tier.
+// settle updates what the tier derives from a slot: the count of active slots and the eviction
+// order. Each change of the slot's state, pins, holds, tick, priority or children calls it. leaf
+// says that the block has no child in the tier; only such a block may be evicted.
 func (t *Tier) settle(ref registry.Ref, s *Slot, leaf bool) {
 	active := s.Resident() && s.InUse()
 	if active != s.active {
@@ -214,15 +218,15 @@ func (t *Tier) popFree() registry.Ref {
 	return registry.NoRef
 }
 
-// pushFree gives a slot back to popFree.
+// pushFree makes a slot available to popFree.
 func (t *Tier) pushFree(ref registry.Ref) {
 	e, i := t.At(ref)
 	e.free = append(e.free, i)
 	t.freeFrom = min(t.freeFrom, int(e.Number))
 }
 
-// useLast moves the slot that was freed last behind the other free slots of its
-// extent.
+// useLast moves the slot that was freed last to the bottom of its extent's stack of free slots, so
+// that it is taken after all others.
 func (t *Tier) useLast(ref registry.Ref) {
 	e, i := t.At(ref)
 	if n := len(e.free); n > 0 && e.free[n-1] == i {
