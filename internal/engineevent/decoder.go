@@ -68,8 +68,8 @@ func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	return nil
 }
 
-// batch reads [ts, events, rank] or {ts, events, data_parallel_rank}. Further
-// elements and keys are skipped, because engines append new ones.
+// batch reads one batch of an engine into b: [ts, events, rank] or the map {ts, events,
+// data_parallel_rank}. Further elements and keys are skipped, because engines append new ones.
 func (d *Decoder) batch(c *msgpack.Reader, b *Batch) error {
 	if c.Peek() == msgpack.Map {
 		return d.batchMap(c, b)
@@ -95,6 +95,7 @@ func (d *Decoder) batch(c *msgpack.Reader, b *Batch) error {
 	return c.Err
 }
 
+// batchMap reads a batch in its form as a map into b.
 func (d *Decoder) batchMap(c *msgpack.Reader, b *Batch) error {
 	hasEvents := false
 	for range c.Map() {
@@ -142,6 +143,7 @@ func (b *Batch) readRank(c *msgpack.Reader) {
 	b.Rank, b.HasRank = kv.DPRank(c.Uint(math.MaxUint32)), true
 }
 
+// events reads the array of events of a batch into b.Events and b.Bad.
 func (d *Decoder) events(c *msgpack.Reader, b *Batch) error {
 	n := c.Array()
 	for i := range n {
@@ -152,8 +154,8 @@ func (d *Decoder) events(c *msgpack.Reader, b *Batch) error {
 	return c.Err
 }
 
-// event reads one event into b.Events or b.Bad. After an error the next event
-// cannot be found.
+// event reads event number i of a batch into b.Events, or into b.Bad when only that event is
+// damaged. An error means that the start of the next event is unknown, or that too many are bad.
 func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
 	start := c.Offset()
 	ev, known, err := d.decodeEvent(c, b)
@@ -163,6 +165,7 @@ func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
 		}
 		return nil
 	}
+	// The event is whole msgpack if Skip succeeds. Then the next one can be read.
 	c.Rewind(start)
 	c.Skip()
 	if c.Err != nil {
@@ -177,7 +180,8 @@ func (d *Decoder) event(c *msgpack.Reader, b *Batch, i int) error {
 	return nil
 }
 
-// decodeEvent reads one event. known is false for an event of type Ignored.
+// decodeEvent reads one event, whose slices lie in b's memory. known is false for an event of type
+// Ignored, which has no meaning for the cache.
 func (d *Decoder) decodeEvent(c *msgpack.Reader, b *Batch) (ev Event, known bool, err error) {
 	f := eventFields{decoder: d, c: c, mem: &b.mem, ev: Event{Group: NoGroup}}
 	if c.Peek() == msgpack.Map {
@@ -208,6 +212,7 @@ type batchMemory struct {
 	rows    [][]uint64
 }
 
+// reset empties the batch and keeps its memory for the next one.
 func (b *Batch) reset() {
 	clear(b.Bad) // lets the errors be collected
 	m := &b.mem
@@ -230,6 +235,8 @@ type interner struct {
 	seen map[string]string
 }
 
+// get returns b as a string, without an allocation when the same bytes came lately. Long strings are
+// not kept, and a full table is emptied, so that the memory stays bounded.
 func (t *interner) get(b []byte) string {
 	if s, ok := t.seen[string(b)]; ok || len(b) == 0 {
 		return s

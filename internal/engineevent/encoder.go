@@ -25,6 +25,7 @@ func AppendBatch(dst []byte, b *Batch) []byte {
 	return msgp.AppendUint32(dst, uint32(b.Rank))
 }
 
+// appendEvent appends one event as a msgpack map.
 func appendEvent(dst []byte, e *Event) []byte {
 	switch e.Kind {
 	case kvevent.Stored:
@@ -37,8 +38,9 @@ func appendEvent(dst []byte, e *Event) []byte {
 	panic("BUG: engine event of kind " + e.Kind.String())
 }
 
+// appendStored appends a BlockStored event with the keys in vLLM's order.
 func appendStored(dst []byte, e *Event) []byte {
-	n := 8 + e.groupKeys() + e.placeKeys()
+	n := 8 + e.groupKeys() + e.placeKeys() // eight keys are always there
 	if e.Salt != "" {
 		n++
 	}
@@ -81,6 +83,7 @@ func appendRemoved(dst []byte, e *Event) []byte {
 	return e.appendPlace(dst)
 }
 
+// appendCleared appends an AllBlocksCleared event.
 func appendCleared(dst []byte, e *Event) []byte {
 	n := 1 + e.placeKeys()
 	if e.Medium != "" {
@@ -98,6 +101,7 @@ func appendTag(dst []byte, n int, tag string) []byte {
 	return msgp.AppendString(dst, tag)
 }
 
+// appendHashes appends the key block_hashes and the hashes as unsigned integers.
 func appendHashes(dst []byte, hashes []kv.EngineHash) []byte {
 	dst = msgp.AppendString(dst, "block_hashes")
 	dst = msgp.AppendArrayHeader(dst, uint32(len(hashes)))
@@ -107,7 +111,8 @@ func appendHashes(dst []byte, hashes []kv.EngineHash) []byte {
 	return dst
 }
 
-// appendTokens appends the tokens, in overlapping pairs for Eagle.
+// appendTokens appends the key token_ids and the tokens. For an engine with an Eagle draft model the
+// tokens a b c are the overlapping pairs (a,b) (b,c).
 func appendTokens(dst []byte, e *Event) []byte {
 	dst = msgp.AppendString(dst, "token_ids")
 	if !e.Eagle || len(e.Tokens) < 2 {
@@ -126,6 +131,8 @@ func appendTokens(dst []byte, e *Event) []byte {
 	return dst
 }
 
+// appendMMInfos appends the key block_mm_infos: for each block nil, or its multimodal objects. blocks
+// has the hashes of the objects by block. The offsets stay empty, because Event does not keep them.
 func appendMMInfos(dst []byte, blocks [][]uint64) []byte {
 	dst = msgp.AppendString(dst, "block_mm_infos")
 	dst = msgp.AppendArrayHeader(dst, uint32(len(blocks)))
@@ -148,7 +155,7 @@ func appendMMInfos(dst []byte, blocks [][]uint64) []byte {
 	return dst
 }
 
-// groupKeys returns the number of keys that appendGroup writes.
+// groupKeys returns the number of keys that appendGroup writes, for the header of the map.
 func (e *Event) groupKeys() int {
 	n := 0
 	if e.Group != NoGroup {
@@ -163,6 +170,7 @@ func (e *Event) groupKeys() int {
 	return n
 }
 
+// appendGroup appends the keys about the KV cache group that are set.
 func (e *Event) appendGroup(dst []byte) []byte {
 	if e.Group != NoGroup {
 		dst = msgp.AppendString(dst, "group_idx")
@@ -176,7 +184,7 @@ func (e *Event) appendGroup(dst []byte) []byte {
 	return dst
 }
 
-// placeKeys returns the number of keys that appendPlace writes.
+// placeKeys returns the number of keys that appendPlace writes, for the header of the map.
 func (e *Event) placeKeys() int {
 	n := 0
 	if e.Locality != "" {

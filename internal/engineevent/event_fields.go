@@ -24,7 +24,8 @@ type eventFields struct {
 	extraKeys, mmInfos []byte
 }
 
-// tag reads the event's type.
+// tag reads the event's type into f.ev.Kind, or sets f.ignored for a type without meaning for the
+// cache. The error is ErrUnknownTag for any other type.
 func (f *eventFields) tag() error {
 	switch tag := f.c.Text(); string(tag) {
 	case tagStored:
@@ -55,7 +56,7 @@ func (f *eventFields) readMap() error {
 			}
 			continue
 		}
-		if f.ignored {
+		if f.ignored { // known only once the type has come
 			f.c.Skip()
 		} else {
 			f.field(key)
@@ -153,8 +154,8 @@ func (f *eventFields) readArray() error {
 	return f.c.Err
 }
 
-// leastFields returns how many fields a positional event has at least after its
-// tag.
+// leastFields returns the least number of fields that a positional event of kind k has after its tag:
+// those that all engine versions send.
 func leastFields(k kvevent.Kind) int {
 	switch k {
 	case kvevent.Stored:
@@ -165,8 +166,8 @@ func leastFields(k kvevent.Kind) int {
 	return 0
 }
 
-// storedField reads field i of n after the tag, and reports whether it has read all
-// the rest.
+// storedField reads field i, from 0, of the n fields that a positional BlockStored has after its tag.
+// It returns true when it has read all remaining fields too.
 func (f *eventFields) storedField(i, n int) bool {
 	switch i {
 	case 0:
@@ -192,6 +193,8 @@ func (f *eventFields) storedField(i, n int) bool {
 	return false
 }
 
+// removedField reads field i, from 0, of the n fields that a positional BlockRemoved has after its
+// tag. It returns true when it has read all remaining fields too.
 func (f *eventFields) removedField(i, n int) bool {
 	switch i {
 	case 0:
@@ -213,6 +216,8 @@ func (f *eventFields) clearedField(i int) {
 	f.c.Skip()
 }
 
+// hashes reads an array of block hashes into the batch's memory. The event's slice has no spare
+// capacity, so that an append to it cannot write over the next event's hashes.
 func (f *eventFields) hashes() {
 	h := f.mem.hashes
 	start := len(h)
@@ -307,7 +312,8 @@ func (f *eventFields) optionalName() string {
 	return f.decoder.name(f.c.Text())
 }
 
-// located skips a value and returns its encoding, nil for nil.
+// located skips a value and returns its encoded bytes, or nil for the value nil. finish decodes such
+// values when all fields are known.
 func (f *eventFields) located() []byte {
 	if f.c.Null() {
 		return nil
@@ -348,8 +354,8 @@ func fieldError(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// readEngineHash reads a block hash: an integer of either sign, bit for bit, or the
-// last eight of some bytes.
+// readEngineHash reads a block hash as 64 bits. An integer of either sign gives its bits, a byte
+// string its last eight bytes as a big-endian number.
 func readEngineHash(c *msgpack.Reader) uint64 {
 	switch c.Peek() {
 	case msgpack.Int:

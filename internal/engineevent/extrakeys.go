@@ -73,7 +73,8 @@ func (f *eventFields) isSalt(text []byte, block int) bool {
 	return f.ev.Salt == name
 }
 
-// objectKey appends the object of an extra key that is no text.
+// objectKey reads an extra key that is no text, and appends its object's hash to f.mem.objects: a
+// multimodal object with its offset, the digest of prompt embeddings, or a key of an unknown kind.
 func (f *eventFields) objectKey(c *msgpack.Reader) {
 	start := c.Offset()
 	if id, offset, ok := identifier(c); ok {
@@ -84,7 +85,7 @@ func (f *eventFields) objectKey(c *msgpack.Reader) {
 		return
 	}
 	c.Rewind(start)
-	if c.Peek() == msgpack.Bin {
+	if c.Peek() == msgpack.Bin { // prompt embeddings
 		f.mem.objects = append(f.mem.objects, xxh3.HashSeed(c.Bin(), kv.HashSeed))
 		return
 	}
@@ -93,8 +94,9 @@ func (f *eventFields) objectKey(c *msgpack.Reader) {
 	f.unknownKeys++
 }
 
-// identifier reads a pair of an object's identifier and its offset, in tokens from
-// the start of the block. Older engines send no offset.
+// identifier reads an object's identifier and its offset, in tokens from the start of the block: an
+// array of one or two elements. Older engines send no offset, which counts as 0. ok is false when the
+// value has another form; the caller then rewinds.
 func identifier(c *msgpack.Reader) (id []byte, offset int64, ok bool) {
 	if c.Peek() != msgpack.Array {
 		return nil, 0, false
@@ -145,6 +147,7 @@ func ObjectHash[T ~string | ~[]byte](id T) uint64 {
 	return v
 }
 
+// hexDigit returns the value of a hexadecimal digit in either case; false for another byte.
 func hexDigit(b byte) (uint64, bool) {
 	switch {
 	case b >= '0' && b <= '9':
@@ -157,8 +160,9 @@ func hexDigit(b byte) (uint64, bool) {
 	return 0, false
 }
 
-// readMMInfos reads a list with one entry per block: nil, or a map whose mm_objects
-// are maps with an mm_hash each.
+// readMMInfos decodes the value of block_mm_infos and sets f.ev.Multimodal, the objects' hashes by
+// block. The value is a list with one entry per block: nil, or a map whose mm_objects are maps with
+// an mm_hash each.
 func (f *eventFields) readMMInfos() error {
 	if f.mmInfos == nil {
 		return nil
@@ -186,6 +190,7 @@ func (f *eventFields) readMMInfos() error {
 	return c.Err
 }
 
+// readMMObject reads one map of mm_objects and appends its mm_hash to f.mem.objects.
 func (f *eventFields) readMMObject(c *msgpack.Reader) {
 	for range c.Map() {
 		if string(c.Text()) == "mm_hash" {
@@ -196,8 +201,8 @@ func (f *eventFields) readMMObject(c *msgpack.Reader) {
 	}
 }
 
-// addObjects makes the objects since start those of one block of the event. A block
-// that the event does not name has none.
+// addObjects makes f.mem.objects[start:] the multimodal objects of block number block. For a block
+// beyond the hashes of the event it drops them.
 func (f *eventFields) addObjects(block, start int) {
 	objects := f.mem.objects[start:len(f.mem.objects):len(f.mem.objects)]
 	if len(objects) == 0 || block >= len(f.ev.BlockHashes) {

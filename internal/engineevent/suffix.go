@@ -12,6 +12,7 @@ const maxSuffix = 5
 // that order. Otherwise the first integer is the group, the second the sliding
 // window, the first string the spec kind, and the first array the multimodal infos.
 func (f *eventFields) suffix(n int) {
+	// The first pass looks at the types only; the second, after Rewind, reads the values.
 	var kinds [maxSuffix]msgpack.Kind
 	known := min(n, maxSuffix)
 	start := f.c.Offset()
@@ -51,6 +52,8 @@ func fullSuffix(kinds []msgpack.Kind) bool {
 	return len(kinds) >= 4
 }
 
+// suffixByType reads fields of the given kinds by the rule for short lists; see suffix. A value that
+// the rule gives no meaning is skipped.
 func (f *eventFields) suffixByType(kinds []msgpack.Kind) {
 	integers, texts := 0, 0
 	for _, k := range kinds {

@@ -30,6 +30,8 @@ type library interface {
 // others.
 func List() ([]Device, error) { return list(nvml.New()) }
 
+// list returns the GPUs that lib, NVIDIA's management library, reports. With an error it returns the
+// GPUs that could be read as well.
 func list(lib library) ([]Device, error) {
 	switch ret := lib.Init(); ret {
 	case nvml.SUCCESS:

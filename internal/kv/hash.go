@@ -110,12 +110,12 @@ func Chain(parent SequenceHash, local LocalHash) SequenceHash {
 	return SequenceHash(xxh3.HashSeed(b[:], HashSeed))
 }
 
-// AppendSequence appends the SequenceHash of each block of a sequence to dst. The
-// sequence starts at its root.
+// AppendSequence appends the SequenceHash of each block of a sequence to dst: the hash of the block with
+// its whole prefix. locals are the blocks' LocalHashes from the first block on.
 func AppendSequence(dst []SequenceHash, locals []LocalHash) []SequenceHash {
 	var parent SequenceHash
 	for i, l := range locals {
-		s := SequenceHash(l)
+		s := SequenceHash(l) // the first block has no parent
 		if i > 0 {
 			s = Chain(parent, l)
 		}

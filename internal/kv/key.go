@@ -24,7 +24,7 @@ type BlockKey [16]byte
 // String returns the key in hexadecimal.
 func (k BlockKey) String() string { return hex.EncodeToString(k[:]) }
 
-// ParseBlockKey reads what String returns.
+// ParseBlockKey returns the block key of 32 hexadecimal digits, as String writes it.
 func ParseBlockKey(s string) (BlockKey, error) {
 	var k BlockKey
 	if len(s) != 2*len(k) {
@@ -96,8 +96,9 @@ func (k *Keyer) Root(ns NamespaceID, lora, salt string) BlockKey {
 	return k.finish()
 }
 
-// Next returns the key of the block of tokens and extras behind parent. len(tokens)
-// must be the namespace's block size.
+// Next returns the key of the block that follows the block parent and has these tokens and extras (the
+// content beside tokens). len(tokens) must be the namespace's block size. Stored blocks have their keys
+// from these bytes, so the order must not change.
 func (k *Keyer) Next(parent BlockKey, tokens []uint32, extras []Extra) BlockKey {
 	k.buf = append(k.buf[:0], parent[:]...)
 	for _, t := range tokens {

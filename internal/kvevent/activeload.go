@@ -82,8 +82,8 @@ func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 	return l, nil
 }
 
-// DecodeLoadEnvelope decodes a message with an ActiveLoad. An envelope of another
-// topic is an error.
+// DecodeLoadEnvelope returns the ActiveLoad in a whole message of the load topic: a map of topic and
+// payload. An envelope of another topic is an error.
 func DecodeLoadEnvelope(b []byte) (ActiveLoad, error) {
 	var topic string
 	var payload []byte

@@ -90,7 +90,8 @@ func DecodeAnnouncement(b []byte) (Announcement, error) {
 	return a, nil
 }
 
-// field reads the value of an optional key.
+// field reads the value of an optional key into a. Keys that are not the announcement's own belong to
+// the model card, which skips unknown ones.
 func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "dp_rank":
@@ -118,6 +119,7 @@ func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 	}
 }
 
+// readOwnerKind reads "worker" or "pool". Any other text fails c.
 func readOwnerKind(c *msgpack.Reader) kv.OwnerKind {
 	name := c.Text()
 	for _, k := range []kv.OwnerKind{kv.OwnerWorker, kv.OwnerPool} {
@@ -129,6 +131,7 @@ func readOwnerKind(c *msgpack.Reader) kv.OwnerKind {
 	return 0
 }
 
+// readHealth reads the health of a publisher. An unknown text fails c.
 func readHealth(c *msgpack.Reader) Health {
 	name := c.Text()
 	for _, h := range []Health{HealthExact, HealthDegraded, HealthGone} {

@@ -62,6 +62,8 @@ func (d *EnvelopeDecoder) Decode(b []byte, e *Envelope) error {
 	return nil
 }
 
+// header reads an envelope into e, except its events, and returns the encoded events. A key that is
+// missing, or another topic than Topic, is an error.
 func (d *EnvelopeDecoder) header(b []byte, e *Envelope) (payload []byte, err error) {
 	c := msgpack.NewReader(b)
 	var topic []byte
@@ -99,6 +101,7 @@ func (d *EnvelopeDecoder) header(b []byte, e *Envelope) (payload []byte, err err
 	return payload, c.Err
 }
 
+// payload reads the encoded events of an envelope into e.Events: an array, or a single map.
 func (d *EnvelopeDecoder) payload(b []byte, e *Envelope) error {
 	c := msgpack.NewReader(b)
 	n := 1
@@ -117,8 +120,8 @@ func (d *EnvelopeDecoder) payload(b []byte, e *Envelope) error {
 	return nil
 }
 
-// event reads one event into e.Events, or counts why not. After an error the next
-// event cannot be found.
+// event reads one event into e.Events. It counts an event that this version does not model in
+// d.Skipped, and a damaged one in d.Bad. An error means that the start of the next event is unknown.
 func (d *EnvelopeDecoder) event(c *msgpack.Reader, e *Envelope) error {
 	start := c.Offset()
 	ev, err := decodeRouterEvent(c, &e.mem)

@@ -77,6 +77,7 @@ func (w *WorkerLoad) fields() []loadField {
 	}
 }
 
+// fields returns the numbers of a pool's load with their keys on the wire, in the order of encoding.
 func (p *PoolLoad) fields() []loadField {
 	return []loadField{
 		{"host_bytes_total", &p.HostBytesTotal}, {"host_bytes_used", &p.HostBytesUsed},
@@ -173,6 +174,8 @@ func DecodeLoadReport(b []byte) (LoadReport, error) {
 	return r, nil
 }
 
+// readLoadField reads the value of key into the field of known that has that key. An unknown key is
+// skipped.
 func readLoadField(c *msgpack.Reader, key []byte, known []loadField) {
 	for _, f := range known {
 		if string(key) == f.key {

@@ -57,7 +57,7 @@ const MaxEndpoint = 2048
 // MaxModel bounds the length of a model's name in bytes.
 const MaxModel = 1024
 
-// keys returns the number of pairs that append writes.
+// keys returns the number of pairs that append writes, for the header of the map.
 func (m *ModelCard) keys() uint32 {
 	var n uint32
 	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.MaxBatchedTokens != 0,
@@ -150,9 +150,9 @@ const (
 	MaxTaint  = 128
 )
 
-// NewTaints returns the Taints of labels. The error names the label that is empty,
-// longer than MaxTaint, not printable ASCII, or has a comma or a space, or says
-// that there are more than MaxTaints.
+// NewTaints returns the Taints of a worker from its labels, sorted and each once. The error names a
+// label that is empty, longer than MaxTaint, not printable ASCII, or has a comma or a space. More
+// than MaxTaints labels are an error too.
 func NewTaints(labels []string) (Taints, error) {
 	if len(labels) > MaxTaints {
 		return "", fmt.Errorf("taints: %d are more than %d", len(labels), MaxTaints)
@@ -177,6 +177,7 @@ func (t Taints) List() []string {
 	return strings.Split(string(t), ",")
 }
 
+// append appends key and the labels as an array of strings.
 func (t Taints) append(dst []byte, key string) []byte {
 	list := t.List()
 	dst = msgp.AppendString(dst, key)
@@ -187,7 +188,7 @@ func (t Taints) append(dst []byte, key string) []byte {
 	return dst
 }
 
-// readTaints reads an array of labels.
+// readTaints reads an array of labels. Labels that NewTaints refuses fail c.
 func readTaints(c *msgpack.Reader) Taints {
 	n := c.Array()
 	if n > MaxTaints {

@@ -135,7 +135,8 @@ func DecodeQueryReply(b []byte) (QueryReply, error) {
 	return r, nil
 }
 
-// events reads the router events of a reply.
+// events reads the router events of a reply into r.Events, whose slices lie in mem. Any event that
+// cannot be decoded fails c.
 func (r *QueryReply) events(c *msgpack.Reader, mem *routerMemory) {
 	r.Events = nil
 	for i := range c.Array() {
@@ -148,6 +149,7 @@ func (r *QueryReply) events(c *msgpack.Reader, mem *routerMemory) {
 	}
 }
 
+// readQueryKind reads the kind of a reply. An unknown kind fails c.
 func readQueryKind(c *msgpack.Reader) QueryKind {
 	name := c.Text()
 	for _, k := range []QueryKind{QueryEvents, QueryTreeDump, QueryTooNew, QueryInvalidRange, QueryError} {

@@ -51,6 +51,8 @@ func appendRouterEvent(dst []byte, e *RouterEvent) []byte {
 	return dst
 }
 
+// appendData appends what an event says: {"stored": fields}, {"removed": fields} or "cleared". The
+// caller has set the event's Kind.
 func appendData(dst []byte, e *RouterEvent) []byte {
 	switch e.Kind {
 	case Stored:
@@ -73,6 +75,8 @@ func appendData(dst []byte, e *RouterEvent) []byte {
 	panic("BUG: router event of kind " + e.Kind.String())
 }
 
+// appendStoredData appends the fields of a stored event. mm_extra_info is always nil, because the tokens
+// hash covers multimodal objects.
 func appendStoredData(dst []byte, e *RouterEvent) []byte {
 	dst = msgp.AppendMapHeader(dst, 3)
 	dst = appendUint64OrNil(dst, "parent_hash", uint64(e.Parent), e.HasParent)
@@ -115,8 +119,9 @@ type routerMemory struct {
 
 func (m *routerMemory) reset() { m.blocks, m.removed = m.blocks[:0], m.removed[:0] }
 
-// decodeRouterEvent reads one router event. The error is errForeign for an event
-// that must be skipped although nothing is wrong with it.
+// decodeRouterEvent reads one router event, whose slices lie in mem. The error is errForeign for a
+// well-formed event of an owner or a residency domain that this version does not model; the caller
+// skips it. After any other error the reader is at an unknown place.
 func decodeRouterEvent(c *msgpack.Reader, mem *routerMemory) (RouterEvent, error) {
 	var e RouterEvent
 	var seen msgpack.Keys
@@ -170,7 +175,8 @@ func readTier(c *msgpack.Reader) kv.Tier {
 	return t
 }
 
-// decodeChange reads {event_id, data, dp_rank} into e.
+// decodeChange reads the inner map of a router event, {event_id, data, dp_rank}, into e. Slices of e lie
+// in mem. Errors are in c.
 func decodeChange(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	var seen msgpack.Keys
 	for range c.Map() {
@@ -193,10 +199,10 @@ func decodeChange(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	seen.Require(c, "event_id", "data")
 }
 
-// decodeData reads a change: a map with the kind as its only key, or the kind
-// alone.
+// decodeData reads what an event says into e: {"stored": fields}, {"removed": fields} or the text
+// "cleared".
 func decodeData(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
-	*e = RouterEvent{Owner: e.Owner, Tier: e.Tier, ID: e.ID}
+	*e = RouterEvent{Owner: e.Owner, Tier: e.Tier, ID: e.ID} // a repeated key replaces the first
 	if c.Peek() == msgpack.Text {
 		if name := c.Text(); string(name) != "cleared" {
 			c.Fail("change %.64q is not known", name)
@@ -219,6 +225,7 @@ func decodeData(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	}
 }
 
+// decodeStored reads the fields of a stored event into e. The blocks lie in mem.
 func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.blocks)
 	for range c.Map() {
@@ -245,6 +252,7 @@ func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	e.Blocks = mem.blocks[start:len(mem.blocks):len(mem.blocks)]
 }
 
+// decodeBlock reads one block of a stored event: {block_hash, tokens_hash}. Both are required.
 func decodeBlock(c *msgpack.Reader) StoredBlock {
 	var b StoredBlock
 	var seen msgpack.Keys
@@ -264,6 +272,7 @@ func decodeBlock(c *msgpack.Reader) StoredBlock {
 	return b
 }
 
+// decodeRemoved reads the fields of a removed event into e. The hashes lie in mem.
 func decodeRemoved(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.removed)
 	for range c.Map() {
@@ -310,7 +319,8 @@ type BlockJSON struct {
 	Extra  *struct{} `json:"mm_extra_info"`
 }
 
-// Set makes j show the stored event e. It borrows nothing from e.
+// Set replaces the contents of j with the stored event e. j shares no memory with e, and j's own memory
+// is used again.
 func (j *StoredJSON) Set(e *RouterEvent) {
 	j.WorkerID, j.Tier, j.OwnerKind = e.Owner.ID, e.Tier.String(), ""
 	j.Event.ID, j.Event.Rank = e.ID, uint32(e.Owner.Rank)

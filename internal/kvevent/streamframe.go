@@ -59,8 +59,8 @@ func ReadStreamFrame(r io.Reader, buf []byte) (kind StreamKind, body []byte, err
 	if n > MaxStreamFrame {
 		return 0, buf, fmt.Errorf("%w: %d bytes, want at most %d", ErrStreamFrame, n, MaxStreamFrame)
 	}
-	// The announced bytes need not come, so a large body gets its memory bit by
-	// bit.
+	// The sender may announce more bytes than it sends, so a large body gets its memory step by
+	// step.
 	const step = 1 << 20
 	body = buf[:0]
 	for left := int(n); left > 0; {

@@ -117,6 +117,7 @@ func DecodeNodeClaim(b []byte) (NodeClaim, error) {
 	return claim, nil
 }
 
+// readShortText reads a string of at most maxClaimText bytes. A longer one fails c.
 func readShortText(c *msgpack.Reader) string {
 	text := c.Text()
 	if len(text) > maxClaimText {

@@ -64,6 +64,8 @@ func AddCounters[T any](to, from *T) {
 // declared caches the fields of each snapshot type. The number of types is fixed at build time.
 var declared sync.Map // reflect.Type -> []Field
 
+// fieldsOf returns the metrics that the snapshot type t declares in its tags, from a cache after the
+// first call. Two metrics of one name are a bug.
 func fieldsOf(t reflect.Type) []Field {
 	if known, ok := declared.Load(t); ok {
 		return known.([]Field)
@@ -80,6 +82,9 @@ func fieldsOf(t reflect.Type) []Field {
 	return fields
 }
 
+// appendFields appends the metrics of the exported fields of t, and of the structs in them. path leads
+// from the snapshot type to t. The name is that of the tag metric, or else of the tag json. A uint64 is
+// a counter unless the tag says gauge.
 func appendFields(fields []Field, t reflect.Type, path []int) []Field {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -127,6 +132,7 @@ func kindOf(t reflect.Type) (Kind, bool) {
 	}
 }
 
+// number returns a field's value for Prometheus; true is 1.
 func number(v reflect.Value) float64 {
 	switch v.Kind() {
 	case reflect.Uint64, reflect.Uint32:
@@ -143,6 +149,8 @@ func number(v reflect.Value) float64 {
 	}
 }
 
+// add adds the fields of the struct from to those of to: counters, and gauges too when gauges is true.
+// Both have the same type. See Add and AddCounters.
 func add(to, from reflect.Value, gauges bool) {
 	for i := range to.NumField() {
 		f := to.Type().Field(i)

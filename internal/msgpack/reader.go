@@ -111,7 +111,7 @@ func (c *Reader) Mismatch(want string) {
 	}
 }
 
-// take reads n bytes.
+// take returns the next n bytes of the input, without a copy. It fails c when fewer are left.
 func (c *Reader) take(n uint64) []byte {
 	if c.Err != nil {
 		return nil
@@ -151,6 +151,7 @@ func (c *Reader) Integer() (bits uint64, negative bool) {
 	case b <= 0xcf: // unsigned of 1, 2, 4 or 8 bytes
 		return c.bigEndian(1 << (b - 0xcc)), false
 	}
+	// Signed of 1, 2, 4 or 8 bytes. The two shifts extend the sign.
 	size := uint64(1) << (b - 0xd0)
 	shift := 64 - 8*size
 	v := int64(c.bigEndian(size)<<shift) >> shift
@@ -206,7 +207,7 @@ func (c *Reader) OptionalUint64() (v uint64, has bool) {
 	return c.Uint64(), true
 }
 
-// Number reads a float or an integer.
+// Number reads a float or an integer as a float64. Integers beyond 2^53 are rounded.
 func (c *Reader) Number() float64 {
 	switch c.Peek() {
 	case Int:
@@ -233,7 +234,7 @@ func (c *Reader) Boolean() bool {
 		return false
 	}
 	c.off++
-	return c.buf[c.off-1] == 0xc3
+	return c.buf[c.off-1] == 0xc3 // 0xc2 is false
 }
 
 // Null reads nil if nil is next, and reports whether it was.
@@ -245,7 +246,7 @@ func (c *Reader) Null() bool {
 	return true
 }
 
-// Text reads a string.
+// Text reads a string. The bytes are part of the input and valid as long as it.
 func (c *Reader) Text() []byte {
 	if c.Peek() != Text {
 		c.Mismatch("a string")
@@ -253,14 +254,14 @@ func (c *Reader) Text() []byte {
 	}
 	b := c.buf[c.off]
 	c.off++
-	if b < 0xc0 {
+	if b < 0xc0 { // a short string has its length in the low five bits
 		return c.take(uint64(b & 0x1f))
 	}
 	return c.take(c.bigEndian(1 << (b - 0xd9)))
 }
 
-// BoundedText reads a string of at most limit bytes without control characters.
-// Whoever shows the string need not escape it.
+// BoundedText reads a string of at most limit bytes without control characters, so that a log or a
+// terminal can show it. Another string fails c.
 func (c *Reader) BoundedText(limit int) string {
 	b := c.Text()
 	if len(b) > limit {
@@ -274,7 +275,7 @@ func (c *Reader) BoundedText(limit int) string {
 	return string(b)
 }
 
-// Bin reads bytes.
+// Bin reads a byte string. The bytes are part of the input and valid as long as it.
 func (c *Reader) Bin() []byte {
 	if c.Peek() != Bin {
 		c.Mismatch("bytes")
@@ -316,7 +317,8 @@ func (c *Reader) Map() int {
 	return c.length(2*n) / 2
 }
 
-// length returns n if n values can still follow, and fails otherwise.
+// length returns n if n values can still follow, and fails c otherwise. A value takes at least one byte,
+// so a false announcement of many values cannot cause a large allocation.
 func (c *Reader) length(n uint64) int {
 	if c.Err != nil {
 		return 0

@@ -56,6 +56,7 @@ type method struct {
 	given bool
 }
 
+// methods returns the ways to log in, each with whether the settings give it.
 func (s *Settings) methods() []method {
 	return []method{
 		{"user", s.User != "" || s.Password != ""},
@@ -65,7 +66,7 @@ func (s *Settings) methods() []method {
 	}
 }
 
-// logsIn reports whether a way to log in is given.
+// logsIn reports whether the settings give any way to log in.
 func (s *Settings) logsIn() bool {
 	for _, m := range s.methods() {
 		if m.given {
@@ -79,8 +80,9 @@ func (s *Settings) logsIn() bool {
 // URL does not matter.
 func (s *Settings) TLS() bool { return s.CA != "" || s.Cert != "" || s.Insecure }
 
-// Validate returns an error that names a setting that is missing or given twice. urls are
-// the servers of the settings. Validate reads no file.
+// Validate returns an error for settings that contradict one another or lack a partner, such as a
+// certificate without its key. urls are the servers, which may have credentials too. Validate reads no
+// file.
 func (s *Settings) Validate(urls string) error {
 	used := ""
 	for _, m := range s.methods() {
@@ -129,7 +131,8 @@ func CheckServers(urls string) error {
 	return nil
 }
 
-// badServer returns what is wrong with a server's URL, empty for nothing.
+// badServer returns why s is not the URL of a NATS server, without showing any of it; empty for a good
+// URL.
 func badServer(s string) string {
 	const form = "want nats:// or tls://, and then [user:password@]host[:port]"
 	u, err := url.Parse(s)

@@ -82,7 +82,8 @@ type reply struct {
 	body []byte
 }
 
-// dial connects, sends HELLO and reads WELCOME. The caller starts run.
+// dial connects to the agent's socket, sends HELLO with the role and reads WELCOME. ctx bounds that. The
+// caller then sets the notices and starts run, which reads all later frames.
 func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	log := o.Log
 	if log == nil {
@@ -92,6 +93,7 @@ func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A deadline in the past ends a blocked receive.
 	stop := context.AfterFunc(ctx, func() { conn.SetReceiveDeadline(time.Unix(1, 0)) })
 	w, err := handshake(conn, o.Hello, role)
 	if !stop() && err == nil {
@@ -108,6 +110,8 @@ func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	}, nil
 }
 
+// handshake sends HELLO with this version and the role, and returns the agent's WELCOME. The error is a
+// RefusedError when the agent does not accept h.
 func handshake(conn *Conn, h Hello, role Role) (Welcome, error) {
 	h.Major, h.Minor, h.Role = VersionMajor, VersionMinor, string(role)
 	if err := h.Validate(); err != nil {
@@ -128,8 +132,8 @@ func handshake(conn *Conn, h Hello, role Role) (Welcome, error) {
 	return w, err
 }
 
-// decodeReply reads an answer of type want into m, or turns an ERROR into a
-// RefusedError.
+// decodeReply decodes the answer r to a frame of type sent. An answer of type want goes into m, which
+// may be nil for one without a body. An ERROR is returned as a RefusedError.
 func decodeReply(sent Type, r reply, want Type, m Message) error {
 	switch r.Type {
 	case TypeError:
@@ -147,7 +151,8 @@ func decodeReply(sent Type, r reply, want Type, m Message) error {
 	return fmt.Errorf("agent answered %s with %s: want %s", sent, r.Type, want)
 }
 
-// run reads frames until the connection ends.
+// run handles the agent's frames until the connection ends. Then it sets the cause that pending and
+// later calls return, and closes done. It is the only reader of the connection.
 func (c *client) run() {
 	err := c.receiveAll()
 	c.conn.Close()
@@ -162,6 +167,7 @@ func (c *client) run() {
 	close(c.done)
 }
 
+// receiveAll handles frames until the connection ends or the agent violates the protocol.
 func (c *client) receiveAll() error {
 	for {
 		f, err := c.conn.Receive()
@@ -190,7 +196,7 @@ func (c *client) handle(f Frame) error {
 		f.File.Close()
 		return fmt.Errorf("%s came with a file descriptor", f.Type)
 	}
-	if f.Corr != 0 {
+	if f.Corr != 0 { // the answer to a call
 		c.answer(f)
 		return nil
 	}
@@ -206,7 +212,8 @@ func (c *client) handle(f Frame) error {
 	return nil // a type of a later minor version
 }
 
-// refused logs what the agent says about a frame that wanted no answer.
+// refused logs an ERROR of the agent about a frame that wanted no answer, such as APPEND. The next call
+// about the request fails too.
 func (c *client) refused(body []byte) error {
 	var e Error
 	if err := Decode(TypeError, body, &e); err != nil {
@@ -216,8 +223,8 @@ func (c *client) refused(body []byte) error {
 	return nil
 }
 
-// answer hands a frame to the pending call. An answer to an abandoned call is
-// dropped.
+// answer passes a frame to the pending call with its correlation. It drops the answer to a call that has
+// ended. The body is copied, because the connection uses its buffer again.
 func (c *client) answer(f Frame) {
 	c.mu.Lock()
 	p, ok := c.pending[f.Corr]
@@ -228,7 +235,9 @@ func (c *client) answer(f Frame) {
 	}
 }
 
-// call sends a frame and waits for its answer.
+// call sends a frame of type t with body m, waits for the answer of type want and decodes it into into.
+// The error is a RefusedError when the agent refuses, ctx's when ctx ends first, and ErrDisconnected
+// when the connection ends. Calls may run at the same time.
 func (c *client) call(ctx context.Context, t Type, m Message, want Type, into Message) error {
 	if err := validate(t, m); err != nil {
 		return err
@@ -260,7 +269,8 @@ func (c *client) call(ctx context.Context, t Type, m Message, want Type, into Me
 	}
 }
 
-// register reserves a correlation for a call.
+// register returns a correlation that no other pending call has, and the channel that gets the answer to
+// a frame of type t. The caller removes the call from c.pending.
 func (c *client) register(t Type) (uint32, <-chan reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,6 +294,7 @@ func (c *client) post(t Type, m Message) error {
 	return c.conn.Send(t, 0, m, nil)
 }
 
+// validate checks the ranges of m, the body of a frame of type t; nil is valid.
 func validate(t Type, m Message) error {
 	if m == nil {
 		return nil

@@ -68,7 +68,7 @@ func NewConn(c *net.UnixConn, sendTimeout time.Duration) *Conn {
 	}
 }
 
-// Dial connects to the agent's socket.
+// Dial returns a connection to the agent's socket at path. The error names the path.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, Network, path)
@@ -84,7 +84,8 @@ func (c *Conn) Close() error { return c.c.Close() }
 // Socket returns the socket, for reading its options. The Conn owns it.
 func (c *Conn) Socket() *net.UnixConn { return c.c }
 
-// Peer returns who connected.
+// Peer returns the process, user and group at the other end of the connection, as the kernel recorded
+// them when it connected.
 func (c *Conn) Peer() (Peer, error) {
 	raw, err := c.c.SyscallConn()
 	if err != nil {
@@ -122,7 +123,8 @@ func (c *Conn) Receive() (Frame, error) {
 	return f, nil
 }
 
-// checkMessage turns one received message into a frame.
+// checkMessage returns the frame in a received message. flags, files and err are those of receiving it.
+// The error is that of Receive. After an error the caller closes the files.
 func checkMessage(b []byte, flags int, files []*os.File, err error) (Frame, error) {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -145,8 +147,8 @@ func checkMessage(b []byte, flags int, files []*os.File, err error) (Frame, erro
 	return f, nil
 }
 
-// parseFiles takes every descriptor in the control data, so that none stays open
-// unnoticed.
+// parseFiles returns every descriptor in the control data of a message, also those that no frame may
+// have: the caller closes them.
 func parseFiles(oob []byte) ([]*os.File, error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -195,7 +197,8 @@ func (c *Conn) Send(t Type, corr uint32, m Message, file *os.File) error {
 	return sendErr
 }
 
-// writeLocked writes one message, and closes the connection after a failure.
+// writeLocked writes one message with control data, and closes the connection after a failure. t is for
+// errors. The caller holds c.mu.
 func (c *Conn) writeLocked(t Type, b, oob []byte) error {
 	if err := c.c.SetWriteDeadline(time.Now().Add(c.sendTimeout)); err != nil {
 		return fmt.Errorf("send %s: %w", t, err)

@@ -71,6 +71,7 @@ func (m *extentMap) add(r ExtentReady, file *os.File) error {
 	return nil
 }
 
+// find returns the mapped extent of a slot. The error names a slot that is in no mapped extent.
 func (m *extentMap) find(s Slot) (extent, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -94,7 +95,8 @@ func (m *extentMap) bytes(s Slot) ([]byte, error) {
 	return e.mem[off : off+m.blockBytes : off+m.blockBytes], nil
 }
 
-// generation returns the slot's current generation word.
+// generation returns the slot's current generation, which the agent increases before it uses the slot for
+// another block. A reader compares it before and after a copy. The words are at the extent's start.
 func (m *extentMap) generation(s Slot) (uint64, error) {
 	e, err := m.find(s)
 	if err != nil {

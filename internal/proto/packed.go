@@ -37,7 +37,7 @@ func AppendTokens(b []byte, tokens []uint32) []byte {
 	return b
 }
 
-// ParseTokens appends the unpacked tokens to dst.
+// ParseTokens appends the tokens packed in b to dst. The error says that b has a broken length.
 func ParseTokens(dst []uint32, b []byte) ([]uint32, error) {
 	if len(b)%packedTokenSize != 0 {
 		return dst, fmt.Errorf("packed tokens: %d bytes is not a multiple of %d", len(b), packedTokenSize)
@@ -57,7 +57,7 @@ func AppendSlots(b []byte, slots []Slot) []byte {
 	return b
 }
 
-// ParseSlots appends the unpacked slots to dst.
+// ParseSlots appends the slots packed in b to dst. The error says that b has a broken length.
 func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
 	if len(b)%packedSlotSize != 0 {
 		return dst, fmt.Errorf("packed slots: %d bytes is not a multiple of %d", len(b), packedSlotSize)
@@ -68,8 +68,8 @@ func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
 	return dst, nil
 }
 
-// AppendGrants packs granted slots: u32 block | u32 extent | u32 index | u32
-// zero | u64 generation each, little-endian.
+// AppendGrants appends granted slots to b in packed form: u32 block | u32 extent | u32 index | u32 zero
+// | u64 generation each, little-endian.
 func AppendGrants(b []byte, grants []GrantedSlot) []byte {
 	for _, g := range grants {
 		b = binary.LittleEndian.AppendUint32(b, g.Block)
@@ -81,7 +81,7 @@ func AppendGrants(b []byte, grants []GrantedSlot) []byte {
 	return b
 }
 
-// ParseGrants appends the unpacked granted slots to dst.
+// ParseGrants appends the granted slots packed in b to dst. The error says that b has a broken length.
 func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
 	if len(b)%packedGrantSize != 0 {
 		return dst, fmt.Errorf("packed grants: %d bytes is not a multiple of %d", len(b), packedGrantSize)
@@ -107,7 +107,7 @@ func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
 	return b
 }
 
-// ParseHashes appends the unpacked hashes to dst.
+// ParseHashes appends the hashes packed in b to dst. The error says that b has a broken length.
 func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
@@ -126,7 +126,7 @@ func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
 	return b
 }
 
-// ParseEngineHashes appends the unpacked hashes to dst.
+// ParseEngineHashes appends the hashes packed in b to dst. The error says that b has a broken length.
 func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)

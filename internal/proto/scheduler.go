@@ -45,8 +45,9 @@ type SchedulerClient struct {
 	drain chan Drain
 }
 
-// DialScheduler connects to the agent as a scheduler. The client maps each extent
-// that the agent announces. ctx bounds the handshake only.
+// DialScheduler returns a client of the agent in the role of an engine's scheduler. The client maps each
+// extent (file of slots) that the agent announces. ctx bounds the handshake only. The caller closes
+// the client.
 func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
 	o.Hello.WantEvicted, o.Hello.ListsCached = o.Evicted != nil, o.Cached != nil
 	c, err := dial(ctx, o, RoleScheduler)
@@ -75,7 +76,8 @@ func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, erro
 	return s, nil
 }
 
-// noteDrain keeps the first DRAIN; the agent sends one.
+// noteDrain handles the body of a DRAIN, by which the agent says that it will stop. It keeps the first;
+// the agent sends one.
 func (c *SchedulerClient) noteDrain(body []byte) error {
 	var m Drain
 	if err := Decode(TypeDrain, body, &m); err != nil {
@@ -178,8 +180,9 @@ func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count i
 	return c.StorePriority(ctx, r, first, count, 0)
 }
 
-// StorePriority is Store with a retention priority. Blocks of a higher priority
-// stay longer.
+// StorePriority asks for slots to store blocks first … first+count-1 of a request in, with a retention
+// priority: blocks of a higher priority stay longer. The answer has a granted slot for each block that
+// is neither present nor refused. The caller fills the slots and calls Commit or Abort.
 func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first, count int, priority uint32) (StoreAnswer, error) {
 	if err := checkRun(TypeStore, first, count); err != nil {
 		return StoreAnswer{}, err
@@ -203,7 +206,8 @@ func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first,
 	return a, nil
 }
 
-// Commit says that granted slots are filled. Their blocks are resident after that.
+// Commit tells the agent that the granted slots are filled. Their blocks are resident when it returns
+// nil.
 func (c *SchedulerClient) Commit(ctx context.Context, r RequestID, slots []Slot) error {
 	for len(slots) > 0 {
 		n := min(len(slots), MaxBlocksPerFrame)
@@ -216,7 +220,7 @@ func (c *SchedulerClient) Commit(ctx context.Context, r RequestID, slots []Slot)
 	return nil
 }
 
-// Abort gives granted slots back unfilled.
+// Abort gives granted slots back to the agent unfilled. There is no answer.
 func (c *SchedulerClient) Abort(r RequestID, slots []Slot) error {
 	for len(slots) > 0 {
 		n := min(len(slots), MaxBlocksPerFrame)

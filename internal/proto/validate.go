@@ -53,7 +53,8 @@ func checkUint(field string, v, lo, hi uint64) error {
 	return nil
 }
 
-// checkPacked checks a packed list of lo to hi items of size bytes each.
+// checkPacked returns an error that names field unless b is a packed list of lo to hi items of size
+// bytes each.
 func checkPacked(field string, b []byte, size, lo, hi int) error {
 	if len(b)%size != 0 {
 		return fmt.Errorf("%s: %d bytes is not a multiple of %d", field, len(b), size)
@@ -64,6 +65,7 @@ func checkPacked(field string, b []byte, size, lo, hi int) error {
 	return nil
 }
 
+// firstError returns the first error that is not nil.
 func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -81,7 +83,8 @@ func checkBlocks(first, count uint32, limit uint64) error {
 	)
 }
 
-// Validate implements Message.
+// Validate implements Message. It returns the first field out of range. A worker may leave the namespace
+// empty, because its session has one.
 func (m *Hello) Validate() error {
 	if m.Role != string(RoleScheduler) && m.Role != string(RoleWorker) {
 		return fmt.Errorf("role: %.64q is neither %q nor %q", m.Role, RoleScheduler, RoleWorker)
@@ -165,7 +168,7 @@ func checkMode(field, s string) error {
 	return fmt.Errorf("%s: %.64q is none of %q, %q, %q", field, s, ConsolidatorTiered, ConsolidatorDedup, ConsolidatorPassthrough)
 }
 
-// Validate implements Message.
+// Validate implements Message. It returns the first field out of range.
 func (m *Welcome) Validate() error {
 	if n := len(m.NamespaceID); n != len(kv.NamespaceID{}) {
 		return fmt.Errorf("namespace_id: %d bytes, want %d", n, len(kv.NamespaceID{}))
@@ -186,7 +189,8 @@ func (m *Register) Validate() error {
 	)
 }
 
-// Validate implements Message.
+// Validate implements Message. An extent's file has a generation word of 8 bytes for each slot, and from
+// DataOffset on the slots. Both must fit the file.
 func (m *ExtentReady) Validate() error {
 	if err := firstError(
 		checkUint("slots", uint64(m.Slots), 1, MaxExtentBytes/pageSize),
@@ -210,7 +214,7 @@ func (m *Error) Validate() error {
 	return firstError(checkString("code", m.Code, MaxNameLen), checkString("text", m.Text, 4*MaxTextLen))
 }
 
-// Validate implements Message.
+// Validate implements Message. It returns the first field out of range.
 func (m *Open) Validate() error {
 	return firstError(
 		checkString("lora", m.LoRA, MaxNameLen),
@@ -239,7 +243,7 @@ func (m *Lookup) Validate() error {
 	)
 }
 
-// Validate implements Message.
+// Validate implements Message. Each ready block needs one source tier and one slot.
 func (m *LookupHit) Validate() error {
 	if err := firstError(
 		checkUint("first", uint64(m.First), 0, MaxTokens-1),
@@ -330,7 +334,7 @@ func (m *Stats) Validate() error {
 // Validate implements Message.
 func (m *ListCached) Validate() error { return checkUint("list", m.List, 1, math.MaxUint64) }
 
-// Validate implements Message.
+// Validate implements Message. An unavailable list is final and empty.
 func (m *Cached) Validate() error {
 	if m.Unavailable && (!m.Final || len(m.Hashes) > 0) {
 		return fmt.Errorf("unavailable: true with final %v and %d bytes of hashes, want final and none", m.Final, len(m.Hashes))
@@ -349,6 +353,8 @@ func (m *Drain) Validate() error {
 	)
 }
 
+// checkHeld checks the packed slots of a RESUME or RESUMED: at most MaxResumeSlots of both kinds
+// together, so that the frame stays within its limit.
 func checkHeld(granted, pinned []byte) error {
 	if err := firstError(
 		checkPacked("granted", granted, packedSlotSize, 0, MaxResumeSlots),

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// Dir returns where recordings of real engines and of Dynamo lie: the
-// directory named by BLOCKYARD_SHARED, or else shared beside the repository.
-// They are too large to be part of it; without them the test is skipped.
+// Dir returns the directory of recordings of real engines and of Dynamo: the one that BLOCKYARD_SHARED
+// names, or else shared beside the repository. Recordings are too large for the repository. Without
+// them Dir skips the test.
 func Dir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("BLOCKYARD_SHARED")
@@ -49,7 +49,8 @@ type Line struct {
 	Decoded json.RawMessage
 }
 
-// Read reads a file of recordings.
+// Read returns the lines of a file of recordings, which are JSON objects. It fails the test for a
+// damaged file.
 func Read(t *testing.T, path string) []Line {
 	t.Helper()
 	f, err := os.Open(path)
@@ -94,7 +95,7 @@ func DynamoFiles() []string {
 	return []string{"mocker-dp2-host-tier.jsonl", "mocker-zmq-and-nats.jsonl", "relay-zmq-to-nats.jsonl", "other-subjects.jsonl"}
 }
 
-// ReadDynamo reads a file of recordings of Dynamo.
+// ReadDynamo returns the lines of a file of recordings of Dynamo 1.6. Without the file it skips the test.
 func ReadDynamo(t *testing.T, name string) []Line {
 	t.Helper()
 	path := filepath.Join(Dir(t), "golden", "dynamo-1.6", name)
@@ -104,7 +105,7 @@ func ReadDynamo(t *testing.T, name string) []Line {
 	return Read(t, path)
 }
 
-// Vectors reads a file of golden vectors: on each line a name and bytes in
+// Vectors returns the bytes by name of a file of golden vectors: on each line a name and bytes in
 // hexadecimal. A line that begins with # is a comment.
 func Vectors(tb testing.TB, path string) map[string][]byte {
 	tb.Helper()

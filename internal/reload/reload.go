@@ -41,8 +41,9 @@ type state struct {
 	inode   uint64
 }
 
-// Open reads and parses the files. parse gets the contents in the order of paths. failed
-// gets the errors of later reads; no two in a row are equal.
+// Open returns the files at paths with their parsed value, which Get reads again when a file changes.
+// parse gets the contents in the order of paths. failed gets the errors of later reads, an equal one
+// only once in a row. The error is that of the first read.
 func Open[T any](paths []string, parse func(contents [][]byte) (T, error), failed func(error)) (*Files[T], error) {
 	f := &Files[T]{paths: slices.Clone(paths), parse: parse, failed: failed}
 	f.next.Store(time.Now().Add(checkEvery).UnixNano())
@@ -52,8 +53,8 @@ func Open[T any](paths []string, parse func(contents [][]byte) (T, error), faile
 	return f, nil
 }
 
-// Get returns the last good value. It reads files that have changed. Only one caller reads
-// at a time; the others get the value of before.
+// Get returns the last good value. Every checkEvery it first looks for changed files and reads them.
+// Only one caller reads at a time; the others do not wait and get the value of before.
 func (f *Files[T]) Get() T {
 	if now := time.Now(); now.UnixNano() >= f.next.Load() && f.mu.TryLock() {
 		defer f.mu.Unlock()
@@ -63,7 +64,8 @@ func (f *Files[T]) Get() T {
 	return *f.current.Load()
 }
 
-// reportLocked reports an error that differs from the last one.
+// reportLocked calls f.failed for an error that differs from the last one, and remembers it. The caller
+// holds f.mu.
 func (f *Files[T]) reportLocked(err error) {
 	text := ""
 	if err != nil {
@@ -75,8 +77,8 @@ func (f *Files[T]) reportLocked(err error) {
 	f.lastError = text
 }
 
-// read parses the files if one has changed. Files that were bad and have not changed return
-// the same error again.
+// read parses the files if one has changed, and stores the value. A file that was bad is read again
+// although it has not changed, so that its error does not go away. The caller holds f.mu, or is Open.
 func (f *Files[T]) read() error {
 	now := make([]state, len(f.paths))
 	for i, path := range f.paths {
@@ -108,7 +110,8 @@ func (f *Files[T]) read() error {
 	return nil
 }
 
-// readRegular reads a regular file. It does not block on a pipe.
+// readRegular returns the contents of a regular file of at most maxFile bytes. It does not block on a
+// pipe: another kind of file is an error.
 func readRegular(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -19,6 +19,7 @@ type groupFiles struct {
 	cache [2]string
 }
 
+// filesOf returns the names of the files about memory in a control group of version 1 or 2.
 func filesOf(version int) groupFiles {
 	if version == 1 {
 		return groupFiles{
@@ -33,8 +34,9 @@ func filesOf(version int) groupFiles {
 // rounded down to a page of up to 64 KiB.
 const unlimitedV1 = 1<<63 - 1<<16
 
-// readGroups returns the limited groups of this process and those above them. The
-// process may be in a hierarchy of either version or of both.
+// readGroups returns the control groups with a memory limit that this process is in, and those above
+// them. The process may be in a hierarchy of either version or of both. root is "/" outside tests.
+// With an error readGroups returns the groups that could be read as well.
 func readGroups(root string) ([]Group, error) {
 	lines, err := readLines(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -81,7 +83,8 @@ type groupMount struct {
 	point, top string
 }
 
-// readMounts returns the hierarchies that may have a memory controller.
+// readMounts returns the mounted control group hierarchies that may have a memory controller: all of
+// version 2, and that of memory of version 1.
 func readMounts(root string) ([]groupMount, error) {
 	lines, err := readLines(filepath.Join(root, "proc/self/mountinfo"))
 	if err != nil {
@@ -112,8 +115,8 @@ func readMounts(root string) ([]groupMount, error) {
 	return mounts, nil
 }
 
-// readChain returns the limited ones of a group and all groups above it, as far as the
-// mount shows them.
+// readChain returns the groups with a memory limit among group and those above it, up to the top of the
+// mount m. group is the path in the hierarchy, as /proc/self/cgroup has it.
 func readChain(root string, m groupMount, group string) ([]Group, error) {
 	group = path.Clean("/" + group)
 	// In a container with the node's view of groups, the mount shows the
@@ -139,7 +142,8 @@ func readChain(root string, m groupMount, group string) ([]Group, error) {
 	}
 }
 
-// readGroup returns one group; a group without a limit has Limit 0.
+// readGroup returns the limit of the group in dir, and its used memory without page cache. A group
+// without a limit has Limit 0.
 func readGroup(root, dir string, files groupFiles) (Group, error) {
 	g := Group{Path: dir}
 	file := filepath.Join(root, dir, files.limit)
@@ -155,10 +159,10 @@ func readGroup(root, dir string, files groupFiles) (Group, error) {
 	if err != nil {
 		return g, fmt.Errorf("%s: %q: want a number or max", file, text)
 	}
-	if limit >= unlimitedV1 {
+	if limit >= unlimitedV1 { // version 1 has a large number for no limit
 		return g, nil
 	}
-	g.Limit = max(limit, 1)
+	g.Limit = max(limit, 1) // a limit of 0 stays a limit
 	used, err := readNumber(filepath.Join(root, dir, files.used))
 	if err != nil {
 		return g, err
@@ -171,7 +175,8 @@ func readGroup(root, dir string, files groupFiles) (Group, error) {
 	return g, nil
 }
 
-// readCache returns how much page cache of files a group has.
+// readCache returns the bytes of page cache of files in a group, which the kernel gives up before it
+// enforces the limit. file is the group's memory.stat; without it the answer is 0.
 func readCache(file string, files groupFiles) (uint64, error) {
 	lines, err := readLines(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,6 +200,7 @@ func readCache(file string, files groupFiles) (uint64, error) {
 	return sum, nil
 }
 
+// hasField reports whether a list with commas has the element name.
 func hasField(list, name string) bool {
 	for field := range strings.SplitSeq(list, ",") {
 		if field == name {

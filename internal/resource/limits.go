@@ -55,6 +55,7 @@ func Read(root string) (Limits, error) {
 	var l Limits
 	var errs []error
 	keep := func(err error) {
+		// A kernel may lack a file. Then the limit is unknown.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -68,6 +69,7 @@ func Read(root string) (Limits, error) {
 	return l, errors.Join(errs...)
 }
 
+// readMeminfo sets the node's memory and swap, in bytes, from /proc/meminfo.
 func (l *Limits) readMeminfo(root string) error {
 	path := filepath.Join(root, "proc/meminfo")
 	lines, err := readLines(path)
@@ -96,8 +98,8 @@ func (l *Limits) readMeminfo(root string) error {
 	return nil
 }
 
-// readMemlock reads the limit from procfs instead of getrlimit, so that a test can set
-// it.
+// readMemlock sets l.Memlock, the limit of locked memory in bytes; 0 is unlimited. It reads procfs and
+// not getrlimit, so that a test can set the limit.
 func (l *Limits) readMemlock(root string) error {
 	path := filepath.Join(root, "proc/self/limits")
 	lines, err := readLines(path)
@@ -124,6 +126,7 @@ func (l *Limits) readMemlock(root string) error {
 	return nil
 }
 
+// readHugePages sets l.HugePages: the total and free huge pages of each size, the smallest size first.
 func (l *Limits) readHugePages(root string) error {
 	dir := filepath.Join(root, "sys/kernel/mm/hugepages")
 	entries, err := os.ReadDir(dir)

@@ -36,7 +36,8 @@ const (
 	kindHugetlbfs = "hugetlbfs"
 )
 
-// SpaceOf returns the file system that dir is on, or will be on when it is made.
+// SpaceOf returns the file system of dir with its free and total bytes. dir need not exist: then the
+// nearest directory above it counts.
 func SpaceOf(dir string) (Space, error) {
 	at, err := filepath.Abs(dir)
 	if err != nil {
@@ -88,6 +89,7 @@ func mountOf(dir string, device uint64) string {
 	return dir
 }
 
+// kindOf returns the name of a file system type, or its magic number in hexadecimal.
 func kindOf(magic uint32) string {
 	switch magic {
 	case unix.TMPFS_MAGIC:

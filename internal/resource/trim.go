@@ -21,7 +21,7 @@ const (
 func Trim(ctx context.Context) {
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
-	var t trimmer
+	var t trimmer // decides when a quiet process has enough garbage
 	t.trimmed(usage())
 	for {
 		select {

@@ -20,7 +20,8 @@ type Files struct {
 	ClientCA string
 }
 
-// Validate reports files that do not go together.
+// Validate returns an error for a certificate without a key, a key without a certificate, or a client CA
+// without both. It reads no file.
 func (f Files) Validate() error {
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
@@ -31,8 +32,9 @@ func (f Files) Validate() error {
 	return nil
 }
 
-// Listen returns a listener whose connections speak TLS: l itself for the zero Files. The
-// caller closes l after an error.
+// Listen returns a listener on l whose connections speak TLS; for the zero Files it returns l itself.
+// Changed files apply to new connections without a restart; bad ones are logged. After an error the
+// caller closes l.
 func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 	if err := f.Validate(); err != nil || f.Cert == "" {
 		return l, err
@@ -58,7 +60,8 @@ func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 // protocols are offered to clients, the preferred one first.
 var protocols = []string{"h2", "http/1.1"}
 
-// parse makes the configuration from the contents of the files.
+// parse returns the TLS configuration from the contents of the certificate, the key and, if there is
+// one, the client CA. The error names the file.
 func (f Files) parse(contents [][]byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(contents[0], contents[1])
 	if err != nil {

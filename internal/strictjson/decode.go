@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Decode reads one JSON value from r into v. what names the value in the error about
-// text that follows it. wanted says what a field may be where its type allows more;
-// it may be nil.
+// Decode reads one JSON value from r into v. Unknown fields and text after the value are errors. what
+// names the value in the error about such text. wanted has, by field, the accepted values of fields
+// whose Go types allow more; it may be nil.
 func Decode(r io.Reader, v any, what string, wanted map[string]string) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
@@ -26,8 +26,8 @@ func Decode(r io.Reader, v any, what string, wanted map[string]string) error {
 	return nil
 }
 
-// Explain says in words of the interface what encoding/json says in words of Go.
-// Other errors come back as they are.
+// Explain returns an error of reading or decoding JSON in words for a client: it names the field and the
+// accepted values, and no Go types. wanted is that of Decode. Other errors come back as they are.
 func Explain(err error, wanted map[string]string) error {
 	var mismatch *json.UnmarshalTypeError
 	var tooLarge *http.MaxBytesError
@@ -53,7 +53,7 @@ func Explain(err error, wanted map[string]string) error {
 	return err
 }
 
-// wantedType says what a field of a type may be.
+// wantedType returns the accepted values of a field of Go type t, as text for an error.
 func wantedType(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
