@@ -8,46 +8,50 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// bytes returns the memory of the index, in use or idle.
+// bytes returns the bytes that the index occupies now, in use or idle.
 func (x *Index) bytes() int64 {
 	return x.arena.Bytes() + x.runs.Bytes() + x.runs.ChildBytes() + x.directory.Bytes() +
-		int64(len(x.orphans.byHash))*orphanBytes + x.runs.OverflowBytes + x.listBytes
+		x.orphans.Bytes() + x.runs.OverflowBytes + x.listBytes
 }
 
-// idleBytes returns the part of bytes that is free for new blocks.
+// idleBytes returns the allocated bytes that are free for new blocks.
 func (x *Index) idleBytes() int64 {
 	return int64(x.arena.Idle())*runs.UnitBytes + int64(x.runs.Idle())*runs.RunBytes + x.directory.IdleBytes()
 }
 
-// total returns bytes, with a directory of every block and a child table for every
-// run that there is room for. The budget always leaves room for that directory:
-// after evictions the owners remove blocks that the index no longer has, and then
-// every block must be in the directory.
+// total returns the bytes that the index would occupy if its allocated memory were full of
+// blocks: bytes, plus the missing part of a directory of every block and of the table of
+// children. The budget reserves that directory: owners remove evicted blocks too, and only
+// a directory of every block tells cheaply that the index no longer has such a block.
 func (x *Index) total() int64 {
-	full := int64(x.arena.Units()) * runs.UnitBlocks * runs.DirectoryBytes
-	children := x.runs.Bytes() / runs.RunBytes * runs.MaxChildBytes
-	return x.bytes() + max(0, full-x.directory.Bytes()) + max(0, children-x.runs.ChildBytes())
+	fullDirectory := int64(x.arena.Units()) * runs.UnitBlocks * runs.DirectoryBytes
+	fullChildren := x.runs.Bytes() / runs.RunBytes * runs.MaxChildBytes
+	return x.bytes() + max(0, fullDirectory-x.directory.Bytes()) + max(0, fullChildren-x.runs.ChildBytes())
 }
 
 // mayGrow reports whether the budget has room for more bytes.
 func (x *Index) mayGrow(bytes int64) bool { return x.total()+bytes <= x.options.MaxBytes }
 
-// HasRoom reports whether a number of (block, tier) pairs fits twice without eviction.
+// HasRoom reports whether the index could store twice that many more (block, tier) pairs
+// without eviction. Feeds ask before they fetch an owner's lost blocks again. The factor of
+// two is a reserve, so that the lost blocks do not evict the blocks of others.
 func (x *Index) HasRoom(pairs uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	// total includes the directory of the idle units. The spare that evict keeps
-	// free is idle but no room.
+	// A unit is memory for UnitBlocks blocks. The spare units that evict keeps free are
+	// idle, but not room for new blocks.
 	units := int64(x.arena.Idle()) - 2*int64(x.arena.Units())/spareShare
+	// Units that the index may still allocate. total counts the directory of idle units.
 	units += max(0, x.options.MaxBytes-x.total()) / (runs.FullUnitBytes + runs.RunBytes + runs.MaxChildBytes)
 	return !x.memoryLow() && uint64(max(0, units))*runs.UnitBlocks/2 >= pairs
 }
 
-// chunkShift returns log2 of the number of things of a size in a chunk. A chunk has
-// about 256 KiB, less under a small budget.
-func chunkShift(budget int64, size int, most uint) uint {
-	n := min(budget/32, 256<<10) / int64(size)
-	return min(uint(bits.Len64(uint64(max(n, 1)))-1), most)
+// chunkShift returns how large the chunks are in which the index allocates memory: log2 of
+// the number of elements, at most maxShift. A chunk has about 256 KiB, and at most 1/32 of
+// the budget. budget and elementBytes are in bytes.
+func chunkShift(budget int64, elementBytes int, maxShift uint) uint {
+	elements := min(budget/32, 256<<10) / int64(elementBytes)
+	return min(uint(bits.Len64(uint64(max(elements, 1)))-1), maxShift)
 }
 
 const (
@@ -60,8 +64,9 @@ const (
 	spareShare = 32
 )
 
-// evict keeps a little memory free once memory cannot grow, so that the next change
-// need not wait for readers.
+// evict frees a little memory ahead of the next change when the budget is used up. Evicted
+// memory is reusable only after its readers have left, so the next change would have to
+// wait otherwise. One call evicts at most evictMost runs.
 func (x *Index) evict() {
 	for tries, evicted := evictTries, 0; tries > 0 && evicted < evictMost && x.memoryLow(); tries-- {
 		if x.advanceClock() {
@@ -70,26 +75,29 @@ func (x *Index) evict() {
 	}
 }
 
-// memoryLow reports whether less memory is free than evict keeps free, or overflow entries
-// take too much of an index over its budget.
+// memoryLow reports whether evict must evict runs. Memory for blocks or for runs is low when
+// the budget has no room for another chunk and less than 1/spareShare of it is free. Memory
+// in limbo, which becomes free when its readers leave, counts as free. The entries of an
+// index over its budget are also too many when their overflow takes a quarter of the budget.
 func (x *Index) memoryLow() bool {
-	spare := x.options.MaxBytes - x.total()
-	if spare < 0 && x.runs.OverflowBytes > x.options.MaxBytes/4 {
+	left := x.options.MaxBytes - x.total()
+	if left < 0 && x.runs.OverflowBytes > x.options.MaxBytes/4 {
 		return true
 	}
-	if spare < x.arena.ChunkUnits()*runs.FullUnitBytes && x.arena.Idle()+x.limbo.units < int(x.arena.Units())/spareShare {
+	if left < x.arena.ChunkUnits()*runs.FullUnitBytes && x.arena.Idle()+x.limbo.units < int(x.arena.Units())/spareShare {
 		return true
 	}
-	return spare < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes) && x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
+	return left < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes) && x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
 }
 
-// advanceClock moves the clock hand to the next run. A leaf that no reader has touched
-// since the last visit is evicted, and then advanceClock returns true.
+// advanceClock is one step of CLOCK eviction. It moves the clock hand to the next run, and
+// returns true if it evicts that run. It evicts a leaf, a run that no other run follows,
+// unless a reader or a store has touched the leaf since the hand's last visit.
 func (x *Index) advanceClock() bool {
 	if x.clockHand++; x.clockHand >= x.runs.Unused {
 		x.clockHand = runs.Root + 1
 	}
-	if x.clockHand >= x.runs.Unused {
+	if x.clockHand >= x.runs.Unused { // the index has no run but the root
 		return false
 	}
 	h, s := x.runs.Head(x.clockHand), x.runs.WriterState(x.clockHand)
@@ -97,16 +105,17 @@ func (x *Index) advanceClock() bool {
 		return false
 	}
 	if h.Flags.Load()&runs.FlagSeen != 0 {
-		h.Flags.And(^runs.FlagSeen)
+		h.Flags.And(^runs.FlagSeen) // the run's second chance
 		return false
 	}
 	x.evictRun(x.clockHand)
 	return true
 }
 
-// takePiece returns memory for blocks, and evicts leaves if necessary. got is the class of
-// the piece. got is smaller than class when the free memory is scattered, and 0 when there
-// is no leaf to evict or readers may still reach the evicted memory.
+// takePiece allocates memory for the blocks of a run, and evicts leaf runs if necessary. It
+// returns the piece's first unit and its size. class and got are sizes in units of
+// UnitBlocks blocks. got is smaller than class when the free memory is fragmented. got is 0
+// when no leaf is left to evict, or while readers may still reach the evicted memory.
 func (x *Index) takePiece(class int) (unit uint32, got int) {
 	unit, ok := x.arena.Take(class, x.mayGrow)
 	if !ok {
@@ -124,8 +133,8 @@ func (x *Index) takePiece(class int) (unit uint32, got int) {
 	return unit, class
 }
 
-// newRun returns an unused run, and evicts leaves if necessary. newRun returns None when
-// takePiece would return class 0.
+// newRun allocates a run without blocks, and evicts leaf runs if necessary. newRun returns
+// None when no leaf is left to evict, or while readers may still reach the evicted runs.
 func (x *Index) newRun() runs.ID {
 	r := x.runs.Take(x.mayGrow)
 	if r == runs.None {
@@ -135,6 +144,7 @@ func (x *Index) newRun() runs.ID {
 		})
 	}
 	if r != runs.None {
+		// A dense directory has every block, so enlist must enter the blocks of this run.
 		x.runs.WriterState(r).Listed = x.dense
 	}
 	return r
@@ -151,34 +161,36 @@ const (
 	readerWaitStep = 20 * time.Microsecond
 )
 
-// waitForReaders waits until at most the given number of units of evicted memory is in
-// limbo, and reports whether that was reached. A suspended reader must neither empty the
-// index nor block the writer. So after one wait that timed out, no call waits until those
-// readers have left.
-func (x *Index) waitForReaders(units int) bool {
-	if x.limbo.units <= units {
+// waitForReaders waits until at most maxUnits units of evicted memory are in limbo, where
+// readers may still reach them. It returns false after maxReaderWait. A suspended reader
+// must neither empty the index nor block the writer. So after a timeout, calls return at
+// once until limbo has shrunk.
+func (x *Index) waitForReaders(maxUnits int) bool {
+	if x.limbo.units <= maxUnits {
 		x.readersStalled = false
 		return true
 	}
 	for until := time.Now().Add(maxReaderWait); !x.readersStalled; x.readersStalled = time.Now().After(until) {
 		time.Sleep(readerWaitStep)
-		if x.freeRetired(); x.limbo.units <= units {
+		if x.freeRetired(); x.limbo.units <= maxUnits {
 			return true
 		}
 	}
 	return false
 }
 
-// makeRoom evicts leaves until enough returns true. makeRoom returns false when too much
-// evicted memory is in limbo, or after maxEvictions evictions.
+// makeRoom evicts leaf runs until enough returns true. enough tries the allocation again
+// after each eviction. makeRoom returns false when readers keep too much evicted memory in
+// limbo, after maxEvictions evictions, or when two rounds of the clock found no leaf.
 func (x *Index) makeRoom(enough func() bool) bool {
 	x.freeRetired()
 	if enough() {
 		return true
 	}
-	most := int(x.arena.Units())/16 + 4*runs.Classes
+	// Evicting more than 1/16 of the index for a slow reader would empty the index.
+	maxLimbo := int(x.arena.Units())/16 + 4*runs.Classes
 	for tries, evicted := 2*int(x.runs.Unused), 0; tries > 0 && evicted < maxEvictions; tries-- {
-		if !x.waitForReaders(most) {
+		if !x.waitForReaders(maxLimbo) {
 			return false
 		}
 		if !x.advanceClock() {
@@ -193,7 +205,8 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	return false
 }
 
-// evictRun removes a leaf run from all owners that hold its blocks and frees the run.
+// evictRun frees a leaf run. Each owner that holds blocks of the run then counts these
+// blocks as lost, so that the owner's digest still covers them.
 func (x *Index) evictRun(r runs.ID) {
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
@@ -203,6 +216,7 @@ func (x *Index) evictRun(r runs.ID) {
 		}
 		slot.Store(0)
 		x.runs.WriterState(r).EntryCount--
+		// The pairs of a retired owner no longer count.
 		if o := x.owners[e.owner()]; !o.gone {
 			x.evictEntry(o, r, e.tier(), e.lo(), e.hi())
 			o.entries--
@@ -211,8 +225,8 @@ func (x *Index) evictRun(r runs.ID) {
 	x.prune(r)
 }
 
-// evictEntry counts blocks lo..hi-1 of a run as lost by an owner that held the blocks. The
-// caller changes the entry.
+// evictEntry moves blocks lo..hi-1 of run r from the held to the lost blocks of owner o, in
+// tier t. It changes the sums only. The caller shortens or clears the owner's entry.
 func (x *Index) evictEntry(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
 	n := hi - lo
 	sum := x.digest(r, t, lo, hi)

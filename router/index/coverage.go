@@ -8,7 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// coverage gathers which owners hold which blocks of a prompt.
+// coverage gathers which owners hold which blocks of one prompt. Match calls begin, then add
+// for each entry of each run that the prompt follows, then hits. A coverage belongs to one
+// Matches and keeps its memory from prompt to prompt.
 type coverage struct {
 	view    *view
 	reading Reading
@@ -20,12 +22,14 @@ type coverage struct {
 	// true when another pass may extend them.
 	firstBlockHeld, extended, pending bool
 
-	// owners is indexed by ownerID. An entry with another stamp belongs to an earlier prompt.
+	// owners is indexed by ownerID. An element with another stamp belongs to an earlier
+	// prompt. So no prompt clears the slice. touched are the owners with this stamp.
 	owners  []ownerCoverage
 	stamp   uint32
 	touched []ownerID
 	spans   []span
-	// members is a set of member numbers, in words lowest to highest.
+	// members is a set of member numbers, in words lowest to highest. It is empty between
+	// prompts.
 	members         []uint64
 	lowest, highest int
 }
@@ -48,29 +52,35 @@ type span struct {
 	lo, hi uint32
 }
 
-// begin prepares c for a prompt that is counted as r says.
+// begin prepares c for a new prompt. v is the reader's snapshot of members and owners. r
+// says how the blocks of the prompt are counted.
 func (c *coverage) begin(v *view, r Reading) {
 	c.view, c.reading = v, r
 	if n := len(v.owners) - len(c.owners); n > 0 {
 		c.owners = append(c.owners, make([]ownerCoverage, n)...)
 	}
-	if c.stamp++; c.stamp == 0 {
+	if c.stamp++; c.stamp == 0 { // the counter wrapped, so old stamps could look current
 		clear(c.owners)
 		c.stamp = 1
 	}
 	c.touched, c.spans = c.touched[:0], c.spans[:0]
 }
 
-// add adds one entry of the current run.
+// add records one entry of the current run: an owner holds blocks lo..hi-1 of the run in one
+// tier. c.from and c.upTo are the blocks of the prompt that the run has. With Continuation
+// an owner's device blocks must follow each other without a hole, so add counts them in
+// ownerCoverage.device. All other blocks become spans.
 func (c *coverage) add(e entry) {
 	lo, hi := c.from+e.lo(), min(c.from+e.hi(), c.upTo)
 	id := e.owner()
+	// The entry has no block of the prompt, or its owner is newer than the view.
 	if lo >= hi || int(id) >= len(c.view.owners) {
 		return
 	}
 	kind := c.view.owners[id].kind
 	t := e.tier()
-	// A pool has no device. An entry for a pool's device would be wrong.
+	// viewNobody is an owner whose blocks no member can reach. A pool has no device, so an
+	// entry for a pool's device would be wrong.
 	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
 		return
 	}
@@ -94,7 +104,9 @@ func (c *coverage) add(e entry) {
 	}
 }
 
-// addSpan records that owner id, whose coverage is o, has blocks lo..hi-1 in tier t.
+// addSpan records that owner id holds blocks lo..hi-1 of the prompt in tier t. o is the
+// owner's element of c.owners. Blocks that touch or overlap the owner's latest span in that
+// tier extend this span.
 func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint32) {
 	if n := o.spans[t]; n > 0 {
 		if last := &c.spans[n-1]; last.lo <= lo && lo <= last.hi {
@@ -106,8 +118,9 @@ func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint3
 	o.spans[t] = int32(len(c.spans))
 }
 
-// hits appends to dst the hits of every member that has a block of the prompt, ordered by
-// member number. It clears c.members for the next prompt.
+// hits appends to dst the blocks by tier of every member that has a block of the prompt,
+// ordered by member number. A member has its own blocks and those of its pool. hits ends
+// the prompt: it empties c.members for the next one.
 func (c *coverage) hits(dst []Hit) []Hit {
 	c.gather()
 	// With Continuation, add keeps device blocks in ownerCoverage.device. So without spans only
@@ -128,11 +141,13 @@ func (c *coverage) hits(dst []Hit) []Hit {
 	return dst
 }
 
-// deviceHits does what hits does, for a prompt that no tier below the device has.
+// deviceHits is a faster hits for a prompt of which no owner has blocks below the device
+// tier. c.members has the members that may have a block.
 func (c *coverage) deviceHits(dst []Hit) []Hit {
 	for w := c.lowest; w <= c.highest; w++ {
 		for left := c.members[w]; left != 0; left &= left - 1 {
 			m := w<<6 + bits.TrailingZeros64(left)
+			// Every such member is a touched worker, so its device count is of this prompt.
 			if n := c.owners[c.view.sources[m].own].device; n > 0 {
 				dst = append(dst, Hit{Member: int32(m)})
 				dst[len(dst)-1].Hits[kv.TierDevice] = n
@@ -143,8 +158,8 @@ func (c *coverage) deviceHits(dst []Hit) []Hit {
 	return dst
 }
 
-// gather sets c.members to the members that may have a block of the prompt: the touched
-// workers and the members of the touched pools.
+// gather fills the bit set c.members with the members that may have a block of the prompt:
+// workers with an entry on the way, and the members of pools with an entry.
 func (c *coverage) gather() {
 	if n := (len(c.view.sources)+63)/64 - len(c.members); n > 0 {
 		c.members = append(c.members, make([]uint64, n)...)
@@ -167,7 +182,8 @@ func (c *coverage) addMember(m int32) {
 	c.lowest, c.highest = min(c.lowest, w), max(c.highest, w)
 }
 
-// sort brings the spans of each owner and tier together, in the order of the prompt.
+// sort orders c.spans by owner, tier and first block. Then it sets ownerCoverage.spans to
+// the first span of each owner and tier, for ownerSpans. It runs after the last addSpan.
 func (c *coverage) sort() {
 	if len(c.spans) == 0 {
 		return
@@ -175,12 +191,14 @@ func (c *coverage) sort() {
 	slices.SortFunc(c.spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.tier, b.tier), cmp.Compare(a.lo, b.lo))
 	})
-	for i := len(c.spans) - 1; i >= 0; i-- {
+	for i := len(c.spans) - 1; i >= 0; i-- { // backwards, so that the first span stays
 		c.owners[c.spans[i].owner].spans[c.spans[i].tier] = int32(i)
 	}
 }
 
-// memberHits returns the blocks of the prompt that a member can reach, by tier.
+// memberHits returns the number of blocks of the prompt that a member can reach, by tier. s
+// has the owner ids of the worker and of its pool. With Continuation each tier continues
+// where the faster tier ends. c.spans is sorted.
 func (c *coverage) memberHits(s source) Hits {
 	if c.reading == Union {
 		return c.union(s)
@@ -192,7 +210,7 @@ func (c *coverage) memberHits(s source) Hits {
 	if len(c.spans) == 0 {
 		return h
 	}
-	end := h[kv.TierDevice] // of the blocks that are counted
+	end := h[kv.TierDevice] // the first block that is not counted yet
 	for t := kv.TierHost; t < kv.NumTiers; t++ {
 		own, pool := c.ownerSpans(s.own, t), c.ownerSpans(s.pool, t)
 		start := end
@@ -208,21 +226,25 @@ func (c *coverage) memberHits(s source) Hits {
 	return h
 }
 
-// ownerSpans returns the spans of an owner in a tier.
+// ownerSpans returns the blocks of the prompt that an owner holds in a tier, as spans
+// ordered by first block. The result is empty for noOwner and for an owner without a block.
+// c.spans is sorted. The caller must not change the result.
 func (c *coverage) ownerSpans(id ownerID, t kv.Tier) []span {
 	if id == noOwner || c.owners[id].stamp != c.stamp {
 		return nil
 	}
+	// first is 0 for an owner without spans in this tier, and then the loop ends at once.
 	first := int(c.owners[id].spans[t])
-	last := first
-	for last < len(c.spans) && c.spans[last].owner == id && c.spans[last].tier == t {
-		last++
+	end := first
+	for end < len(c.spans) && c.spans[end].owner == id && c.spans[end].tier == t {
+		end++
 	}
-	return c.spans[first:last]
+	return c.spans[first:end]
 }
 
-// extendTo extends a row of blocks that ends before block end by the spans that continue
-// the row. extendTo returns the unused spans and the new end.
+// extendTo moves end, the end of the counted blocks, over the leading spans that continue
+// there without a hole. spans are ordered by first block. extendTo returns the spans behind
+// the hole and the new end.
 func extendTo(spans []span, end uint32) ([]span, uint32) {
 	for len(spans) > 0 && spans[0].lo <= end {
 		end = max(end, spans[0].hi)
@@ -231,19 +253,22 @@ func extendTo(spans []span, end uint32) ([]span, uint32) {
 	return spans, end
 }
 
-// union returns the leading blocks of the prompt that a member can reach in any tier. Each
-// block counts once, in the fastest tier that has the block.
+// union returns the number of leading blocks of the prompt that a member can reach in any
+// tier, for the reading Union. Each block counts once, in the fastest tier that has it. s
+// has the owner ids of the worker and of its pool. c.spans is sorted.
 func (c *coverage) union(s source) Hits {
+	// Elements 2*t and 2*t+1 are the worker's and the pool's spans in tier t, fastest first.
 	var lists [2 * kv.NumTiers][]span
 	for t := range kv.Tier(kv.NumTiers) {
 		lists[2*t], lists[2*t+1] = c.ownerSpans(s.own, t), c.ownerSpans(s.pool, t)
 	}
 	var h Hits
+	// Each round counts the blocks from block to the next place where a list begins or ends.
 	for block := uint32(0); ; {
-		upTo := ^uint32(0) // the first block that a faster tier has, or the end of the best span
-		best := -1         // the fastest list that has the block
+		best := -1         // the fastest list that has block
+		upTo := ^uint32(0) // where the span of best ends, or earlier a faster list begins
 		for i := 0; i < len(lists) && best < 0; i++ {
-			for len(lists[i]) > 0 && lists[i][0].hi <= block {
+			for len(lists[i]) > 0 && lists[i][0].hi <= block { // spans before block
 				lists[i] = lists[i][1:]
 			}
 			if len(lists[i]) == 0 {

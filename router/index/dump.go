@@ -38,6 +38,7 @@ func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 	x.dumpOwner(who, visit)
 }
 
+// dumpOwner is DumpOwner. It returns false when visit ended the dump.
 func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) bool {
 	e := kvevent.RouterEvent{Owner: who, Kind: kvevent.Stored}
 	for t, strips := range x.stripsOf(who) {
@@ -50,7 +51,7 @@ func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 	return true
 }
 
-// strip is an unbroken row of an owner's blocks in one run.
+// strip is a copy of consecutive blocks of one run that an owner holds in one tier.
 type strip struct {
 	first  runs.Place
 	blocks []kvevent.StoredBlock
@@ -61,7 +62,8 @@ type strip struct {
 	hasParent  bool
 }
 
-// stripsOf copies the blocks of an owner, by tier, in the order of runs.
+// stripsOf returns a copy of all blocks of an owner at one moment: for each tier a list of
+// strips, rows of consecutive blocks of one run. The result is empty for an unknown owner.
 func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -69,6 +71,7 @@ func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 	if !ok {
 		return strips
 	}
+	// owner.runs may name a run twice, and runs that were freed.
 	list := slices.Clone(x.owners[id].runs)
 	slices.Sort(list)
 	for _, r := range slices.Compact(list) {
@@ -92,6 +95,7 @@ func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 	return strips
 }
 
+// strip returns a copy of the blocks lo..hi-1 of run r. The caller holds x.mu.
 func (x *Index) strip(r runs.ID, lo, hi int) strip {
 	h := x.runs.Head(r)
 	s := strip{first: runs.At(r, lo), parent: runs.At(r, lo-1), blocks: make([]kvevent.StoredBlock, hi-lo)}
@@ -99,10 +103,10 @@ func (x *Index) strip(r runs.ID, lo, hi int) strip {
 	for i := range s.blocks {
 		s.blocks[i] = kvevent.StoredBlock{Hash: kv.SequenceHash(hashes[lo+i]), Local: locals[lo+i]}
 	}
-	if lo == 0 {
+	if lo == 0 { // the run's first block follows a block of another run
 		s.parent = runs.UnpackPlace(h.Parent.Load())
 	}
-	if s.parent.Run != runs.Root {
+	if s.parent.Run != runs.Root { // the root stands before the first block of a prompt
 		s.parentHash, s.hasParent = x.hashAt(s.parent), true
 	}
 	return s
@@ -120,15 +124,17 @@ type piece struct {
 	children []int
 }
 
-// newForest cuts strips into pieces and orders the pieces as trees.
+// newForest orders an owner's blocks of one tier as trees, for walk. It cuts each strip, a
+// row of blocks, after every block that another strip follows. Each piece is then the child
+// of the piece that ends with its parent block, or a root.
 func newForest(strips []strip) *forest {
 	f := &forest{}
-	// cuts are the blocks that a strip follows.
+	// cuts are the blocks after which a strip begins, so pieces must end there.
 	cuts := make(map[runs.Place]bool)
 	for i := range strips {
 		cuts[strips[i].parent] = true
 	}
-	ends := make(map[runs.Place]int)
+	ends := make(map[runs.Place]int) // the piece that ends with a block
 	for _, s := range strips {
 		for from, i := 0, 0; i < len(s.blocks); i++ {
 			at := runs.At(s.first.Run, s.first.Pos+i)
@@ -168,7 +174,9 @@ func (f *forest) order(list []int) {
 	})
 }
 
-// walk visits the forest, with one event for each chain without branches.
+// walk visits the blocks of the forest as stored events, parents before children. A chain
+// without branches is one event, or several of maxDumpBlocks blocks. e has the owner and the
+// tier; walk fills in the rest and reuses e. walk returns false once visit has.
 func (f *forest) walk(e *kvevent.RouterEvent, visit func(e *kvevent.RouterEvent) bool) bool {
 	stack := f.roots
 	var blocks []kvevent.StoredBlock
@@ -252,7 +260,9 @@ type walkedRow struct {
 	tier   kv.Tier
 }
 
-// copySome copies the next runs. It returns false when none are left.
+// copySome copies the blocks of the next runs into w.runs, and who holds them into w.rows. A
+// parent comes before its children. The bounds walkRuns, walkRows and walkScan keep the lock
+// short. copySome returns false when no run is left.
 func (w *walker) copySome() bool {
 	w.runs, w.rows = w.runs[:0], w.rows[:0]
 	x := w.x
@@ -275,25 +285,28 @@ func (w *walker) copySome() bool {
 	return true
 }
 
-// begin makes a run and its unvisited ancestors pending.
+// begin makes run r and its ancestors pending, so that Walk visits the ancestors first. It
+// stops at a run that was pending before. The caller holds the index's lock.
 func (w *walker) begin(r runs.ID) {
 	x := w.x
+	// A stand-in takes the place of an unknown parent and has no blocks to visit.
 	for r > runs.Root && x.runs.WriterState(r).Live && !x.runs.WriterState(r).StandIn {
 		for int(r>>6) >= len(w.begun) {
 			w.begun = append(w.begun, 0)
 		}
-		if bit := uint64(1) << (r & 63); w.begun[r>>6]&bit == 0 {
-			w.begun[r>>6] |= bit
-		} else {
+		bit := uint64(1) << (r & 63)
+		if w.begun[r>>6]&bit != 0 {
 			return
 		}
+		w.begun[r>>6] |= bit
 		w.pending = append(w.pending, r)
 		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run
 	}
 }
 
-// copyRun copies the blocks of run r to w.runs and its entries to w.rows, ordered by position.
-// The caller has locked the index.
+// copyRun appends the blocks of run r to w.runs. It appends a row to w.rows for each entry:
+// an owner that holds some of the blocks in one tier. The rows are ordered by first block.
+// The caller holds the index's lock.
 func (w *walker) copyRun(r runs.ID) {
 	x := w.x
 	if s := x.runs.WriterState(r); !s.Live || s.StandIn {
@@ -315,6 +328,7 @@ func (w *walker) copyRun(r runs.ID) {
 	first := len(w.rows)
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
+		// The entries of a retired owner no longer count.
 		if e := entry(slot.Load()); e != 0 && !x.owners[e.owner()].gone {
 			w.rows = append(w.rows, walkedRow{at, e.lo(), e.hi(), x.owners[e.owner()].who, e.tier()})
 		}
@@ -322,7 +336,8 @@ func (w *walker) copyRun(r runs.ID) {
 	slices.SortFunc(w.rows[first:], func(a, b walkedRow) int { return a.lo - b.lo })
 }
 
-// show returns a row as an event.
+// show returns a row, the blocks that one owner holds in one tier of a run, as a stored
+// event. The event is w.event, valid until the next call.
 func (w *walker) show(r *walkedRow) *kvevent.RouterEvent {
 	run, e := &w.runs[r.run], &w.event
 	e.Owner, e.Tier, e.Blocks = r.who, r.tier, run.blocks[r.lo:r.hi]

@@ -27,8 +27,10 @@ func (e entry) lo() int         { return int(e >> 8 & 0xff) }
 func (e entry) hi() int         { return int(e & 0xff) }
 func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
-// survey has the blocks of one owner in a run and a tier, and the entries that say so.
+// survey is what cover needs to know before it adds the blocks lo..hi-1 of a run to an owner
+// in one tier: the blocks that the owner has there, and the slots that the span may join.
 type survey struct {
+	// have are the owner's blocks of the run in this tier.
 	have runs.Mask
 	// left is the entry that ends where a span begins, right the entry that begins
 	// where the span ends. free is a free slot. Each may be nil. leftAt and rightAt
@@ -39,7 +41,8 @@ type survey struct {
 	any bool
 }
 
-// survey looks at the entries of a run for the owner and tier of k, beside the span lo..hi-1.
+// survey reads the entries of run r once, for a span of blocks lo..hi-1 that cover adds.
+// k names the owner and the tier.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
@@ -68,13 +71,15 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover adds the blocks lo..hi-1 of a run to an owner in tier t, and returns the
-// number of these blocks that the owner held already.
+// cover records that owner o holds the blocks lo..hi-1 of run r in tier t. It joins the
+// owner's entries that end at lo or begin at hi, or else writes a new entry. cover returns
+// the number of these blocks that the owner held already. The caller holds x.mu.
 func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
 	span := runs.Span(lo, hi)
 	if both := span.And(s.have); !both.Empty() {
+		// Add the gaps between the blocks that the owner holds already.
 		fresh := span.Without(s.have)
 		for !fresh.Empty() {
 			a, b := fresh.PopSpan()
@@ -85,22 +90,24 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 	o.digest += x.digest(r, t, lo, hi)
 	o.pairs += uint64(hi - lo)
 	x.pairs += hi - lo
-	grown := func(lo, hi int) uint64 { return uint64(newEntry(o.id, t, lo, hi)) }
+	word := func(lo, hi int) uint64 { return uint64(newEntry(o.id, t, lo, hi)) }
 	switch {
 	case s.left != nil && s.right != nil:
-		whole := grown(entry(s.left.Load()).lo(), entry(s.right.Load()).hi())
+		whole := word(entry(s.left.Load()).lo(), entry(s.right.Load()).hi())
 		first, last := s.left, s.right
 		if s.leftAt > s.rightAt {
 			first, last = last, first
 		}
+		// Readers look at the slots from first to last. The later slot gets all blocks before
+		// the earlier slot loses its own, so no reader misses a block.
 		last.Store(whole)
 		first.Store(0)
 		x.runs.WriterState(r).EntryCount--
 		o.entries--
 	case s.left != nil:
-		s.left.Store(grown(entry(s.left.Load()).lo(), hi))
+		s.left.Store(word(entry(s.left.Load()).lo(), hi))
 	case s.right != nil:
-		s.right.Store(grown(lo, entry(s.right.Load()).hi()))
+		s.right.Store(word(lo, entry(s.right.Load()).hi()))
 	default:
 		if s.free == nil {
 			more := x.runs.AddSlots(r)
@@ -112,8 +119,8 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 	return 0
 }
 
-// addEntry puts an entry into a free slot. first says that the entry is the owner's
-// only one in this run.
+// addEntry writes entry e of owner o into a free slot of run r and counts the entry. first
+// is true when the owner has no other entry in this run, so that o.runs lacks the run.
 func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
 	x.runs.WriterState(r).EntryCount++
@@ -123,8 +130,9 @@ func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, firs
 	}
 }
 
-// uncover removes a set of blocks of a run from an owner in tier t, and returns
-// the blocks of the set that the owner held.
+// uncover records that owner o no longer holds a set of blocks of run r in tier t. It
+// returns the blocks of the set that the owner held. set is not empty. The blocks stay in
+// the run, also when no owner is left: the caller then prunes the run.
 func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()
@@ -148,14 +156,16 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	for left := gone; !left.Empty(); {
 		a, b := left.PopSpan()
-		o.digest -= digest(hashes[a:b], t)
+		o.digest -= runs.Digest(hashes[a:b], t)
 	}
 	x.runs.Compact(r)
 	return gone
 }
 
-// cut reduces an entry to the blocks of left, which is a part of the entry. A second span
-// goes to a later slot before it leaves this entry. rest is the walk behind slot.
+// cut reduces entry e of owner o, in a slot of run r, to the blocks of left, a part of the
+// entry. An entry is one span lo..hi-1. So a hole makes further entries, which go to later
+// slots: readers look at the slots from first to last and must miss no block. rest is the
+// walk over the slots behind slot.
 func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
@@ -166,40 +176,27 @@ func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e
 	lo, hi := left.PopSpan()
 	for !left.Empty() {
 		a, b := left.PopSpan()
-		behind := rest.Next()
-		for behind != nil && behind.Load() != 0 {
-			behind = rest.Next()
+		free := rest.Next()
+		for free != nil && free.Load() != 0 {
+			free = rest.Next()
 		}
-		if behind == nil {
+		if free == nil {
 			rest = x.runs.AddSlots(r)
-			behind = rest.Next()
+			free = rest.Next()
 		}
-		x.addEntry(o, r, behind, newEntry(o.id, e.tier(), a, b), false)
+		x.addEntry(o, r, free, newEntry(o.id, e.tier(), a, b), false)
 	}
 	slot.Store(uint64(newEntry(o.id, e.tier(), lo, hi)))
 }
 
-// digest returns the sum of kv.Digest over the blocks lo..hi-1 of a run.
+// digest returns the sum of kv.Digest over the blocks lo..hi-1 of a run in tier t.
 func (x *Index) digest(r runs.ID, t kv.Tier, lo, hi int) uint64 {
-	return digest(x.arena.Hashes(x.runs.Head(r).Storage())[lo:hi], t)
+	return runs.Digest(x.arena.Hashes(x.runs.Head(r).Storage())[lo:hi], t)
 }
 
-// digest returns the sum of kv.Digest over hashes in tier t.
-func digest(hashes []runs.Word, t kv.Tier) (sum uint64) {
-	// Four at a time, because the multiplications of one block need not wait for
-	// those of another.
-	for ; len(hashes) >= 4; hashes = hashes[4:] {
-		h := (*[4]runs.Word)(hashes)
-		a, b := kv.Digest(kv.SequenceHash(h[0]), t), kv.Digest(kv.SequenceHash(h[1]), t)
-		sum += a + b + kv.Digest(kv.SequenceHash(h[2]), t) + kv.Digest(kv.SequenceHash(h[3]), t)
-	}
-	for _, h := range hashes {
-		sum += kv.Digest(kv.SequenceHash(h), t)
-	}
-	return sum
-}
-
-// clearEntries removes all entries of an owner from a run and returns their number.
+// clearEntries removes all entries of a retired owner id from run r and returns their
+// number. The sweep calls it run by run. The id's pairs no longer count, so clearEntries
+// changes no sum.
 func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 	n := 0
 	walk := x.runs.Slots(r)

@@ -5,16 +5,18 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// enterHint enters the block of a hint into the directory. An owner calls enterHint before
-// the owner gives the hint up, because no hint leads to the block afterwards.
+// enterHint enters the block of an owner's hint into the directory, if the block is still
+// there. store and remove call it before they replace the hint: the next event that
+// continues at the block must find the block without a scan.
 func (x *Index) enterHint(h hint) {
 	if x.runs.HasHash(h.Place, h.hash) {
 		x.mark(h.Place, h.hash)
 	}
 }
 
-// find returns the block with hash h. It looks first where o most likely has the block. ok
-// is false when the index does not have the block.
+// find returns the block with hash h, for an event of owner o that names the block. It looks
+// at o's last blocks, then in the directory, then scans the runs. A dense directory, which
+// has every block, saves the scan. ok is false when the index does not have the block.
 func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
 	if x.runs.HasHash(o.stored.Place, h) {
 		return o.stored.Place, true
@@ -24,10 +26,10 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
 	}
 	p, ok = x.directory.Lookup(x.runs, h)
 	switch {
-	case x.dense && (ok || x.nextUnlisted == runs.None):
+	case x.dense && (ok || x.nextUnlisted == runs.None): // the directory's answer is final
 		x.countSavedSearch(o, p, ok)
 	case !ok:
-		if x.dense {
+		if x.dense { // the directory is still being filled
 			x.listMany()
 			// A scan leaves out the blocks that listMany has just entered.
 			if p, ok = x.directory.Lookup(x.runs, h); ok {
@@ -41,8 +43,8 @@ func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
 	return p, ok
 }
 
-// listMany enters a share of all runs into a directory that becomes dense, so that
-// one change with many unknown hashes makes a bounded number of scans.
+// listMany enters 1/32 of all runs into a directory that becomes dense. find calls it before
+// each scan. So one event with many unknown hashes makes at most about 32 scans.
 func (x *Index) listMany() {
 	const share = 32
 	for range 1 + int(x.runs.Unused)/share/listRuns {
@@ -50,19 +52,20 @@ func (x *Index) listMany() {
 	}
 }
 
-// scan looks for the block with hash h in the runs of o, then in all runs. The work is
-// linear in the blocks that it compares.
+// scan looks for the block with hash h without the directory: in the runs of owner o, then
+// in all runs. The work is linear in the blocks that it compares. scan counts these blocks,
+// because many expensive scans make the directory dense.
 func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
 	found := runs.Place{}
-	look := func(r runs.ID, hd *runs.Head, s *runs.WriterState) bool {
+	look := func(r runs.ID, hd *runs.Head, s *runs.WriterState) (goOn bool) {
 		st := hd.Storage()
-		if !s.Live || s.Listed || st.Blocks() == 0 {
+		if !s.Live || s.Listed || st.Blocks() == 0 { // of a listed run the directory has all blocks
 			return true
 		}
 		scanned += st.Blocks()
-		if i := position(x.arena.Hashes(st), runs.Word(h)); i >= 0 {
+		if i := runs.IndexOf(x.arena.Hashes(st), runs.Word(h)); i >= 0 {
 			found = runs.At(r, i)
 		}
 		return found.Run == runs.None
@@ -80,28 +83,14 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return found, found.Run != runs.None
 }
 
-// position returns the index of h in hashes, or -1.
-func position(hashes []runs.Word, h runs.Word) int {
-	i := 0
-	for ; i+8 <= len(hashes); i += 8 {
-		b := (*[8]runs.Word)(hashes[i:])
-		if b[0] == h || b[1] == h || b[2] == h || b[3] == h || b[4] == h || b[5] == h || b[6] == h || b[7] == h {
-			break
-		}
-	}
-	for ; i < len(hashes); i++ {
-		if hashes[i] == h {
-			return i
-		}
-	}
-	return -1
-}
-
 // A scan costs a fraction of a nanosecond per block. An entry in a dense directory
 // costs about ten times as much, and each block pays for it twice.
 const (
-	scanRatio  = 8
-	scanSlack  = 4 << 20
+	// scanRatio is how many scanned blocks cost as much as one block in a dense directory.
+	scanRatio = 8
+	// scanSlack is the number of blocks of either kind before which nothing switches.
+	scanSlack = 4 << 20
+	// scanWindow is the number of changed blocks after which old scans count half.
 	scanWindow = 1 << 24
 )
 
@@ -112,27 +101,30 @@ type searchCost struct {
 	scanned, applied int
 }
 
-// countSearch counts a scan, and makes the directory dense when scans cost more
-// than a dense directory would.
+// countSearch counts a scan that compared a number of blocks, while the directory is sparse.
+// It makes the directory dense when scans have cost more than entering every stored and
+// removed block into a dense directory would have.
 func (x *Index) countSearch(scanned int) {
 	c := &x.search
 	c.scanned += scanned
 	applied := x.applied - c.applied
 	if c.scanned > scanRatio*applied+scanSlack {
 		x.makeDense()
-	} else if applied > scanWindow {
+	} else if applied > scanWindow { // old scans count less and less
 		c.scanned /= 2
 		c.applied += applied / 2
 	}
 }
 
-// countSavedSearch counts a scan that the dense directory has saved. The directory
-// becomes sparse again when it saves less than it costs.
+// countSavedSearch counts a scan that the dense directory has saved find. p is the block
+// that find returned, if found. The directory becomes sparse again when it saves less than
+// half of what it costs.
 func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	c := &x.search
 	if !found {
 		c.scanned += x.resident
 	} else if s := x.runs.WriterState(p.Run); !s.Marks.Has(p.Pos) {
+		// A sparse directory lacks unmarked blocks. After the scan it would have this one.
 		c.scanned += int(o.pairs)
 		s.Marks.Set(p.Pos)
 	}
@@ -146,8 +138,9 @@ func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	*c = searchCost{applied: x.applied}
 }
 
-// makeDense makes the directory dense. New blocks are entered when they are stored.
-// listNextRuns enters the existing blocks, a few runs at each change.
+// makeDense makes the directory dense, so that it finds every block and nothing scans. New
+// blocks are entered when they are stored. listNextRuns enters the existing blocks, a few
+// runs at each change.
 func (x *Index) makeDense() {
 	x.counts.DenseSwitches++
 	x.search = searchCost{applied: x.applied}
@@ -159,7 +152,8 @@ func (x *Index) makeDense() {
 // listRuns is the number of runs that each change enters into a directory that becomes dense.
 const listRuns = 256
 
-// listNextRuns enters the next runs into a directory that becomes dense.
+// listNextRuns enters the blocks of the next listRuns runs into a directory that becomes
+// dense. Each change calls it, so that no change waits for the whole index.
 func (x *Index) listNextRuns() {
 	if x.nextUnlisted == runs.None {
 		return
@@ -172,6 +166,7 @@ func (x *Index) listNextRuns() {
 		s.Listed = true
 		hashes := x.arena.Hashes(x.runs.Head(x.nextUnlisted).Storage())
 		x.growDirectory(len(hashes))
+		// The directory has the marked blocks already.
 		for left := runs.Span(0, len(hashes)).Without(s.Marks); !left.Empty(); {
 			i := left.Pop()
 			x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(x.nextUnlisted, i))
@@ -182,18 +177,19 @@ func (x *Index) listNextRuns() {
 	}
 }
 
-// makeSparse reduces the directory to the marked blocks.
+// makeSparse replaces a dense directory, which has every block, by one that has only the
+// marked blocks: those where events have begun or ended.
 func (x *Index) makeSparse() {
 	x.counts.DenseSwitches++
 	x.dense, x.nextUnlisted = false, runs.None
 	x.directory = runs.NewDirectory(0)
-	x.runs.All(func(r runs.ID, h *runs.Head, side *runs.WriterState) bool {
-		side.Listed = false
+	x.runs.All(func(r runs.ID, h *runs.Head, state *runs.WriterState) bool {
+		state.Listed = false
 		if s := h.Storage(); s.Blocks() > 0 {
 			hashes := x.arena.Hashes(s)
-			x.growDirectory(side.Marks.Count())
-			for m := side.Marks; !m.Empty(); {
-				i := m.Pop()
+			x.growDirectory(state.Marks.Count())
+			for marked := state.Marks; !marked.Empty(); {
+				i := marked.Pop()
 				x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))
 			}
 		}
@@ -201,29 +197,29 @@ func (x *Index) makeSparse() {
 	})
 }
 
-// mark enters the block at p with hash h into the directory, dense or sparse, because no
-// neighbour leads to the block.
+// mark makes the directory find the block at p, which has hash h, also while the directory
+// is sparse. Blocks where an event may continue are marked: only their hash leads there.
 func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	s := x.runs.WriterState(p.Run)
 	if s.Marks.Has(p.Pos) {
 		return
 	}
 	s.Marks.Set(p.Pos)
-	if !s.Listed {
+	if !s.Listed { // of a listed run the directory has all blocks already
 		x.growDirectory(1)
 		x.directory.Put(h, p)
 	}
 }
 
-// enlist enters the blocks of a run from position lo on into the directory, if the
-// directory has all earlier blocks of the run.
+// enlist enters new blocks of run r, from position lo on, into the directory. It does so
+// only for a listed run: one of which the directory has every block.
 func (x *Index) enlist(r runs.ID, lo int) {
 	if !x.runs.WriterState(r).Listed {
 		return
 	}
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	x.growDirectory(len(hashes) - lo)
-	for _, h := range hashes[lo:] {
+	for _, h := range hashes[lo:] { // so that the cache misses of all blocks overlap
 		x.directory.Prefetch(kv.SequenceHash(h))
 	}
 	for i := lo; i < len(hashes); i++ {
@@ -231,14 +227,15 @@ func (x *Index) enlist(r runs.ID, lo int) {
 	}
 }
 
-// unmark removes the blocks of a run from position lo on from the directory.
+// unmark removes the blocks of run r from position lo on from the directory, before these
+// blocks leave the run.
 func (x *Index) unmark(r runs.ID, lo int) {
 	s := x.runs.WriterState(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	gone := s.Marks.And(runs.Span(lo, runs.MaxBlocks))
-	if s.Listed {
+	if s.Listed { // the directory has every block of the run, not only the marked ones
 		gone = runs.Span(lo, len(hashes))
-		for _, h := range hashes[lo:] {
+		for _, h := range hashes[lo:] { // so that the cache misses of all blocks overlap
 			x.directory.Prefetch(kv.SequenceHash(h))
 		}
 	}
@@ -249,7 +246,7 @@ func (x *Index) unmark(r runs.ID, lo int) {
 	s.Marks = s.Marks.And(runs.Span(0, lo))
 }
 
-// growDirectory replaces a directory that has no room for n more blocks.
+// growDirectory makes room in the directory for n more blocks.
 func (x *Index) growDirectory(n int) {
 	if !x.directory.Fits(n) {
 		x.directory = x.directory.Grown(n, x.mayGrow)

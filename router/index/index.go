@@ -17,7 +17,7 @@ type Index struct {
 
 	// Readers use the fields down to arena. Each is atomic, or immutable once
 	// readers can reach it.
-	readers readers
+	readers runs.Readers
 	view    atomic.Pointer[view]
 	runs    *runs.Tree
 	arena   *runs.Arena // of runs
@@ -31,7 +31,7 @@ type Index struct {
 	dense        bool
 	nextUnlisted runs.ID
 	search       searchCost
-	orphans      orphans
+	orphans      runs.Orphans
 	limbo        limbo
 
 	// owners is indexed by ownerID. Element 0 is nil, because ownerID 0 is noOwner.
@@ -72,7 +72,7 @@ func New(o Options) (*Index, error) {
 		options:   o,
 		runs:      runs.NewTree(chunkShift(o.MaxBytes, runs.UnitBytes, 11), chunkShift(o.MaxBytes, runs.RunBytes, 11)),
 		directory: runs.NewDirectory(0),
-		orphans:   newOrphans(),
+		orphans:   runs.NewOrphans(),
 		owners:    make([]*owner, 1),
 		ids:       make(map[kv.Owner]ownerID),
 	}
@@ -128,9 +128,9 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 // whether readers still use them.
 const limboBatch = 16
 
-// maintain does a bounded part of the work that changes leave behind. It shrinks runs,
-// fills a directory that becomes dense, sweeps retired owners, frees retired memory and
-// evicts. The caller has locked x.mu.
+// maintain does a bounded part of the work that earlier changes left behind. Every change
+// calls it last. It shrinks runs, fills a directory that becomes dense, sweeps retired
+// owners, frees retired memory and evicts. The caller holds x.mu.
 func (x *Index) maintain() {
 	x.shrinkSome()
 	x.listNextRuns()
@@ -158,11 +158,12 @@ func check(e *kvevent.RouterEvent) error {
 	return fmt.Errorf("event %d kind: %d is not stored, removed or cleared", e.ID, e.Kind)
 }
 
-// hashAt returns the sequence hash of the block at p. For a stand-in hashAt returns the
-// hash of the unknown parent, and for the root 0.
+// hashAt returns the sequence hash of the block at p. For a stand-in, a run in place of an
+// unknown parent, it returns the hash of that parent. For the root and for a place without
+// a block it returns 0. The caller holds x.mu.
 func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 	if s := x.runs.WriterState(p.Run); s.StandIn {
-		return x.orphans.hashOf[p.Run]
+		return x.orphans.HashOf(p.Run)
 	}
 	if s := x.runs.Head(p.Run).Storage(); p.Pos < s.Blocks() {
 		return kv.SequenceHash(x.arena.Hashes(s)[p.Pos])
@@ -296,7 +297,7 @@ func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	s := Stats{
 		Memberships: x.pairs, Owners: len(x.ids), Workers: len(x.members),
-		Runs: x.runs.Live - 1 - len(x.orphans.byHash), Parked: len(x.orphans.byHash),
+		Runs: x.runs.Live - 1 - x.orphans.Len(), Parked: x.orphans.Len(),
 		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * runs.UnitBytes,
 		LostNow: x.lost, Dense: x.dense, Counts: x.counts,
 	}
@@ -309,16 +310,14 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// countBlocks returns the number of distinct blocks that at least one live owner holds.
+// countBlocks returns the number of distinct blocks that at least one live owner holds. It
+// takes no lock: it registers as a reader, so that the writer does not reuse a run's memory.
 //
 // retired is indexed by ownerID. A true element says that the owner has left and that its
 // remaining entries do not count. An owner whose id is not in retired was added after the
 // caller made retired, so its entries count.
-//
-// countBlocks takes no lock. It registers as a reader, and the writer does not reuse the
-// memory of a registered reader's runs.
 func (x *Index) countBlocks(retired []bool) int {
-	activeReaders := x.readers.enter(x.readers.nextShard())
+	activeReaders := x.readers.Enter(x.readers.NextShard())
 	defer activeReaders.Add(-1)
 	blocks := 0
 	for _, chunk := range x.runs.Chunks() {
@@ -337,7 +336,7 @@ func (x *Index) countBlocks(retired []bool) int {
 			for j := range head.Entries {
 				addEntry(entry(head.Entries[j].Load()))
 			}
-			if head.Flags.Load()&runs.FlagMore != 0 {
+			if head.Flags.Load()&runs.FlagMore != 0 { // more entries than the head holds
 				for node := chunk.Over[i].Load(); node != nil; node = node.Next.Load() {
 					for j := range node.Entries {
 						addEntry(entry(node.Entries[j].Load()))
@@ -376,10 +375,10 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	return 0, 0
 }
 
-// Held returns the number of (block, tier) pairs of a worker according to its events. The
-// number includes lost pairs and excludes the pairs of the worker's pool. The worker is
-// member number n of list m, which may be a list of another index. Held returns 0 for a
-// worker that is no member here. Held takes no lock.
+// Held returns the number of (block, tier) pairs of member number n of list m. It counts the
+// worker's own pairs according to its events, lost ones included, and no pair of its pool. m
+// may be a list of another index. Held returns 0 for a worker that is no member here. Held
+// takes no lock.
 func (x *Index) Held(m *Members, n int) uint64 {
 	v, worker := x.view.Load(), m.List[n].Worker
 	// m may be another list than the current one, with other numbers.

@@ -268,7 +268,7 @@ func (x *Index) disagreement(honest bool) string {
 		got, want int
 	}{
 		{"live runs", x.runs.Live, live},
-		{"children", x.runs.Children(), live - 1 - len(x.orphans.byHash)},
+		{"children", x.runs.Children(), live - 1 - x.orphans.Len()},
 		{"resident blocks", x.resident, resident},
 		{"directory entries", x.directory.Len(), marks},
 		{"units in use", x.arena.InUse(), units + inLimbo},

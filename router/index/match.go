@@ -48,20 +48,21 @@ type Matches struct {
 	coverage coverage
 }
 
-// Match sets dst.Hits to the number of blocks of a prompt that each member has, by tier,
-// and dst.Members to the list of members. locals are the local hashes of the prompt's
-// blocks, first block first. r says how blocks are counted. Below the device tier a
-// member also has the blocks of its pool.
+// Match sets dst.Hits to the number of blocks of a prompt that each member, a worker, can
+// reach, by tier. It sets dst.Members to the list of members. locals are the local hashes
+// of the prompt's blocks, first block first. r says how blocks are counted. Below the
+// device tier a member also reaches the blocks of its pool.
 //
 // Match takes no lock and never waits. Changes during the call may or may not be in the
 // answer. A dst that is reused makes Match allocate nothing.
 func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	if dst.shard == 0 {
-		// enter takes the shard modulo readerShards. The addend keeps dst.shard from being 0,
+		// Enter takes the shard modulo ReaderShards. The addend keeps dst.shard from being 0,
 		// which means that no shard is chosen.
-		dst.shard = readerShards + x.readers.nextShard()
+		dst.shard = runs.ReaderShards + x.readers.NextShard()
 	}
-	activeReaders := x.readers.enter(dst.shard)
+	// While the reader is registered, the writer reuses no memory that the walk may reach.
+	activeReaders := x.readers.Enter(dst.shard)
 	v := x.view.Load()
 	c := &dst.coverage
 	// A run may lose blocks while the walk reads the run. Then the walk starts again. This
@@ -83,7 +84,7 @@ type visit struct {
 	locals   []runs.Word
 }
 
-// begin makes v a visit of run r.
+// begin makes v a visit of run r, with the blocks that the run has now.
 func (v *visit) begin(x *Index, r runs.ID) {
 	chunk, i := x.runs.Chunk(r)
 	v.run, v.head, v.overflow = r, &chunk.Heads[i], &chunk.Over[i]
@@ -99,9 +100,10 @@ func (v *visit) follows(p runs.Place, local kv.LocalHash) bool {
 	return v.head.Parent.Load() == p.Pack() && len(v.locals) > 0 && v.locals[0] == local
 }
 
-// walk follows the prompt from run to run and adds the entries of each run to c. walk
-// returns false when a run lost blocks during the walk: other blocks may have taken the
-// positions that the walk compared. The caller begins again then.
+// walk finds the runs that hold the leading blocks of a prompt, and adds the entries of each
+// run to c. A run is a row of up to 128 blocks, and a child of the block before its first.
+// walk takes no lock. It returns false when a run lost blocks meanwhile: other blocks may
+// have taken the positions that walk compared. The caller then begins again.
 func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
@@ -121,15 +123,17 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 			x.prefetchNext(current, next)
 			prefetched = prefetchPrompt(prompt, matched, prefetched)
 		}
-		n := common(current.locals, prompt[matched:])
+		n := runs.CommonPrefix(current.locals, prompt[matched:])
 		if n == 0 {
 			return true
 		}
 		c.from, c.upTo, c.firstBlockHeld = matched, matched+n, false
 		c.addEntries(current.head, current.overflow)
+		// Tell eviction that the run is in use. The load saves most readers a write.
 		if current.head.Flags.Load()&runs.FlagSeen == 0 {
 			current.head.Flags.Or(runs.FlagSeen)
 		}
+		// No owner has the run's first block: nobody has a prefix that reaches further.
 		if matched += n; !c.firstBlockHeld || matched == len(prompt) {
 			return !current.changed()
 		}
@@ -150,9 +154,9 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	}
 }
 
-// prefetchNext makes next a visit of the run that most likely follows current, or leaves
-// next without a run. prefetchNext loads that run, and the head of the run after it, into
-// the cache while the walk still compares current.
+// prefetchNext guesses the run that follows current, and makes next a visit of that run.
+// Without a guess it leaves next unchanged. prefetchNext loads the guessed run, and the head
+// of the run after it, into the CPU cache while walk still compares current.
 func (x *Index) prefetchNext(current, next *visit) {
 	guess := runs.ID(current.head.Next.Load())
 	if guess == runs.None {
@@ -170,11 +174,12 @@ func (x *Index) prefetchNext(current, next *visit) {
 // blocks waste less when the walk ends.
 const prefetchBlocks = 5 * runs.MaxBlocks
 
-// prefetchPrompt loads the next prefetchBlocks of the prompt after the first matched
-// blocks into the cache. The first prefetched blocks are there already. prefetchPrompt
-// returns the new number of prefetched blocks.
+// prefetchPrompt loads the prompt's hashes that walk compares next into the CPU cache. walk
+// has compared the first matched blocks, and the first prefetched blocks are in the cache
+// already. prefetchPrompt returns the new number of prefetched blocks.
 func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
 	upTo := min(matched+prefetchBlocks, len(prompt))
+	// The next MaxBlocks are compared at once. A prefetch of them would come too late.
 	from := max(prefetched, matched+runs.MaxBlocks)
 	if from < upTo {
 		runs.Prefetch(prompt[from:upTo])
@@ -182,29 +187,10 @@ func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
 	return upTo
 }
 
-// common returns the length of the common prefix of a and b.
-func common(a, b []runs.Word) int {
-	n := min(len(a), len(b))
-	i := 0
-	if n == runs.MaxBlocks && *(*[runs.MaxBlocks]runs.Word)(a) == *(*[runs.MaxBlocks]runs.Word)(b) {
-		return n
-	}
-	for ; i+16 <= n; i += 16 {
-		if *(*[16]runs.Word)(a[i:]) != *(*[16]runs.Word)(b[i:]) {
-			break
-		}
-	}
-	for ; i < n; i++ {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return n
-}
-
-// addEntries adds the entries of the current run to c. Entries are in no order, and an
-// entry counts as device blocks only if it continues the owner's earlier blocks. So
-// addEntries repeats the pass while an entry may continue what a later entry added.
+// addEntries adds the entries of the current run, which say who holds which of its blocks,
+// to c. head has the first entries, and overflow the list of nodes with the others. Entries
+// are in no order, and device blocks count only if they continue the owner's earlier blocks.
+// So addEntries repeats the pass while an entry may continue what a later entry added.
 func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Overflow]) {
 	for {
 		c.extended, c.pending = false, false

@@ -72,7 +72,8 @@ func (x *Index) open(who kv.Owner) (*owner, error) {
 	return o, nil
 }
 
-// newOwner returns a new owner for who, which ids does not know yet.
+// newOwner returns an owner without blocks for who, with an unused id. The caller enters the
+// id into x.ids, so that events of who reach this owner.
 func (x *Index) newOwner(who kv.Owner) *owner {
 	id := ownerID(len(x.owners))
 	if n := len(x.freeOwners); n > 0 {
@@ -86,7 +87,8 @@ func (x *Index) newOwner(who kv.Owner) *owner {
 	return o
 }
 
-// forgetIfUnused forgets an owner without blocks that nothing refers to.
+// forgetIfUnused removes an owner that has no blocks, is no member, and is no member's pool.
+// Every change calls it for the owners that it may have emptied.
 func (x *Index) forgetIfUnused(o *owner) {
 	if !o.empty() || o.known || o.members > 0 {
 		return
@@ -95,8 +97,9 @@ func (x *Index) forgetIfUnused(o *owner) {
 	x.retireOwner(o)
 }
 
-// retireOwner gives up an id that ids no longer has. The sweep removes the entries
-// of the id once no reader can look at them.
+// retireOwner makes the blocks of an owner id stop counting. x.ids and the view no longer
+// have the id. Its entries stay in the runs until no reader can look for them; then the
+// sweep removes them in small steps.
 func (x *Index) retireOwner(o *owner) {
 	if x.latest == o {
 		x.latest = nil
@@ -107,8 +110,9 @@ func (x *Index) retireOwner(o *owner) {
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
-// replaceOwner gives an owner a fresh id, with the blocks of fresh, and retires the old id
-// with its blocks.
+// replaceOwner replaces all blocks of a worker or pool in one step for readers: fresh, with
+// a new id and the new blocks, takes the place of old, whose id is retired. old and fresh
+// have the same name who.
 func (x *Index) replaceOwner(old, fresh *owner) {
 	fresh.known, fresh.members = old.known, old.members
 	old.known, old.members = false, 0
@@ -135,24 +139,28 @@ func (x *Index) clear(who kv.Owner) {
 	}
 }
 
-// noteRun records that an owner has an entry in a run. When most of the list is
-// stale, the list is cleaned.
+// noteRun appends run r to o.runs, the runs in which owner o has an entry. Entries that go
+// leave their run in the list. So before the list grows, noteRun removes stale runs, if they
+// are most of the list. x.listBytes counts the memory of all lists.
 func (x *Index) noteRun(o *owner, r runs.ID) {
 	if len(o.runs) == cap(o.runs) && len(o.runs) > 2*o.entries+16 {
 		o.runs = slices.DeleteFunc(o.runs, func(r runs.ID) bool { return !x.hasEntry(o.id, r) })
-		if len(o.runs) > 2*o.entries {
+		if len(o.runs) > 2*o.entries { // runs that the owner left and came back to
 			slices.Sort(o.runs)
 			o.runs = slices.Compact(o.runs)
 		}
 		if before := cap(o.runs); len(o.runs) < before/4 {
 			o.runs = slices.Clone(o.runs)
-			x.listBytes -= int64(before-cap(o.runs)) * 4
+			x.listBytes -= int64(before-cap(o.runs)) * runIDBytes
 		}
 	}
 	before := cap(o.runs)
 	o.runs = append(o.runs, r)
-	x.listBytes += int64(cap(o.runs)-before) * 4
+	x.listBytes += int64(cap(o.runs)-before) * runIDBytes
 }
+
+// runIDBytes is the memory of one element of owner.runs.
+const runIDBytes = 4
 
 // hasEntry reports whether an owner has an entry in run r.
 func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
@@ -192,16 +200,18 @@ func (x *Index) Members() *Members { return x.view.Load().members }
 // view says whose entries count for which members. It is immutable and for readers.
 type view struct {
 	members *Members
-	// sources has, for each member, the ids of the worker and of its pool. holders has,
-	// for each member, the worker's owner. Readers use no field of an owner but held.
+	// sources has, for each member, the ids of the worker and of its pool. memberOwners
+	// has, for each member, the worker's owner. Readers use only its totalPairs.
 	sources      []source
 	memberOwners []*owner
 	// owners is indexed by ownerID. Ids beyond the end count for no member.
 	owners []ownerView
-	// pools are the members of each pool.
+	// pools has, for each pool, the numbers of its members.
 	pools [][]int32
 }
 
+// source has the owners whose blocks a member can reach: the worker itself and its pool,
+// noOwner without one.
 type source struct{ own, pool ownerID }
 
 // ownerView says for which members the entries of an owner count. With viewWorker number
@@ -226,9 +236,9 @@ type member struct {
 	source
 }
 
-// SetMember says whether Match reports a worker, and which pool's blocks count for
-// the worker too. Pool 0 is none. The own blocks of a worker that is no longer
-// known stay until they are removed. The error is ErrFull.
+// SetMember makes a worker a member, which Match reports, or no member if known is false.
+// The blocks of the pool count for the worker too; pool 0 is none. The own blocks of a
+// worker that is no longer a member stay until they are removed. The error is ErrFull.
 func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -272,8 +282,9 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	return nil
 }
 
-// renameInView publishes that an owner has the id of fresh instead of the id of old. The
-// unchanged parts of the view are shared with the previous view.
+// renameInView makes readers count the entries of fresh.id in place of those of old.id, in
+// one step. Both are ids of one worker or pool. A view is immutable, so renameInView
+// publishes a new one, which shares its unchanged parts with the current view.
 func (x *Index) renameInView(old, fresh *owner) {
 	v := *x.view.Load()
 	v.sources = slices.Clone(v.sources)
@@ -296,7 +307,9 @@ func (x *Index) renameInView(old, fresh *owner) {
 	x.view.Store(&v)
 }
 
-// publishView publishes the members.
+// publishView publishes x.members to readers as a new immutable view: the list of members,
+// and for each owner id the members that can reach the owner's blocks. SetMember calls it
+// after each change of the members.
 func (x *Index) publishView() {
 	v := &view{
 		members:      &Members{List: make([]Member, len(x.members))},
@@ -304,7 +317,7 @@ func (x *Index) publishView() {
 		memberOwners: make([]*owner, len(x.members)),
 		owners:       make([]ownerView, len(x.owners)),
 	}
-	pooled := make([]int32, len(x.members))
+	pooled := make([]int32, len(x.members)) // memory for the lists of all pools
 	for i, m := range x.members {
 		v.members.List[i], v.sources[i], v.memberOwners[i] = m.Member, m.source, x.owners[m.own]
 		v.owners[m.own] = ownerView{viewWorker, int32(i)}

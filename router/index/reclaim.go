@@ -1,54 +1,54 @@
 package index
 
-import (
-	"sync/atomic"
-
-	"github.com/blockyard-ai/blockyard/router/index/runs"
-)
+import "github.com/blockyard-ai/blockyard/router/index/runs"
 
 // sweepRuns is the number of runs of retired owners that each change sweeps.
 const sweepRuns = 4
 
-// Sweep frees the entries and runs that removed owners left. Sweep looks at the given
-// number of runs at most, and reports whether there is more to free.
-func (x *Index) Sweep(runs int) (more bool) {
+// Sweep frees memory that removed owners still occupy. It looks at no more than maxRuns runs,
+// so that writers wait only briefly, and reports whether there is more to free. Every change
+// sweeps a few runs too.
+func (x *Index) Sweep(maxRuns int) (more bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.freeRetired()
-	x.sweep(runs)
+	x.sweep(maxRuns)
 	x.freeRetired()
 	return len(x.sweeping) > 0 || x.limbo.len() > 0
 }
 
-// sweep removes the entries of retired owners from at most the given number of runs.
-func (x *Index) sweep(runs int) {
-	for runs > 0 && len(x.sweeping) > 0 {
+// sweep removes the entries of retired owner ids from no more than maxRuns runs, and frees
+// runs that nobody holds any more. An id without entries may be used again.
+func (x *Index) sweep(maxRuns int) {
+	for maxRuns > 0 && len(x.sweeping) > 0 {
 		o := x.owners[x.sweeping[len(x.sweeping)-1]]
 		n := len(o.runs)
 		if n == 0 {
 			x.sweeping = x.sweeping[:len(x.sweeping)-1]
-			x.listBytes -= int64(cap(o.runs)) * 4
+			x.listBytes -= int64(cap(o.runs)) * runIDBytes
 			x.owners[o.id] = nil
 			x.freeOwners = append(x.freeOwners, o.id)
 			continue
 		}
 		r := o.runs[n-1]
 		o.runs = o.runs[:n-1]
-		runs--
+		maxRuns--
 		if x.runs.WriterState(r).Live && x.clearEntries(o.id, r) > 0 {
 			x.prune(r)
 		}
 	}
 }
 
-// prune frees a run without owners and children, and then possibly its parent.
+// prune frees run r if no owner holds its blocks and no run follows it. Then it does the same
+// for the parent of r, and so on up to the root. The run x.protected stays, because the
+// current change is about to extend it.
 func (x *Index) prune(r runs.ID) {
 	for r != runs.Root {
 		s := x.runs.WriterState(r)
 		if s.EntryCount > 0 || s.FirstChild != runs.None || r == x.protected {
 			return
 		}
-		if s.StandIn {
+		if s.StandIn { // of an unknown parent that no block waits for any more
 			x.dropStandIn(r)
 			return
 		}
@@ -64,7 +64,8 @@ func (x *Index) freeRun(r runs.ID) runs.ID {
 	return p.Run
 }
 
-// discard retires a run that is detached and not in the directory.
+// discard retires run r and its memory: both are reused once no reader can reach them. The
+// run is detached from its parent, and its blocks are not in the directory.
 func (x *Index) discard(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
@@ -83,7 +84,6 @@ func (x *Index) giveRun(r runs.ID) {
 }
 
 // maxShrinking is the number of runs that wait to be checked for unused blocks.
-// Most of them are freed before their turn.
 const maxShrinking = 512
 
 // queueShrink queues a run that may have unused blocks at its end.
@@ -96,7 +96,9 @@ func (x *Index) queueShrink(r runs.ID) {
 	x.shrinking = append(x.shrinking, r)
 }
 
-// shrinkSome checks the runs that have waited longest.
+// shrinkSome cuts unused blocks off the runs that removals have queued. It waits until
+// maxShrinking runs are queued, and then handles the older half. Most of them are freed by
+// then.
 func (x *Index) shrinkSome() {
 	if len(x.shrinking) < maxShrinking {
 		return
@@ -112,8 +114,8 @@ func (x *Index) shrinkSome() {
 	x.shrinking = append(x.shrinking[:0], x.shrinking[half:]...)
 }
 
-// shrink cuts the unused blocks off the end of a run if that frees memory. An
-// unused block has no owner and no child.
+// shrink cuts the unused blocks off the end of run r, if the rest fits into a smaller piece
+// of memory. An unused block has no owner, and no run follows it.
 func (x *Index) shrink(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
@@ -122,6 +124,7 @@ func (x *Index) shrink(r runs.ID) {
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		used = max(used, entry(slot.Load()).hi())
 	}
+	// The loop over the children ends early when nothing can be saved any more.
 	for c := x.runs.WriterState(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.WriterState(c).NextSibling {
 		used = max(used, runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos+1)
 	}
@@ -129,11 +132,14 @@ func (x *Index) shrink(r runs.ID) {
 	if used == 0 || class >= st.Class() {
 		return
 	}
+	// The new version tells readers that blocks were cut off.
 	x.move(r, class, used, st.Version()+1)
 }
 
-// move copies the first n blocks of a run into a piece of another class. The old
-// piece stays as it is for its readers.
+// move moves the first n blocks of run r into other memory, a piece of class units, and
+// reports whether there was memory. The old piece stays unchanged until its readers have
+// left. version is the new version of the storage: the caller adds 1 when blocks are cut
+// off.
 func (x *Index) move(r runs.ID, class, n, version int) bool {
 	unit, ok := x.arena.Take(class, x.mayGrow)
 	if ok {
@@ -142,7 +148,8 @@ func (x *Index) move(r runs.ID, class, n, version int) bool {
 	return ok
 }
 
-// moveTo does what move does, with a piece that the caller has taken.
+// moveTo is move with a piece of memory that the caller has taken. unit is its first unit.
+// Blocks beyond the first n leave the run and the directory.
 func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	st := x.runs.Head(r).Storage()
 	if n < st.Blocks() {
@@ -154,48 +161,6 @@ func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	copy(x.arena.Hashes(fresh), x.arena.Hashes(st))
 	x.runs.Head(r).Store.Store(uint64(fresh))
 	x.retire(retiredPiece, st.Unit(), st.Class())
-}
-
-// readers counts the readers, so that the writer knows when no reader can reach unlinked
-// memory. Only the parity of epoch matters: a reader increments the counter of the current
-// epoch's parity when it enters, and decrements that counter when it leaves. The writer
-// frees unlinked memory once it has seen both parities without readers and has begun a
-// new epoch in between.
-type readers struct {
-	epoch    atomic.Uint32
-	counters [readerShards]readerCounter
-	// lastShard spreads readers over counters.
-	lastShard atomic.Uint32
-}
-
-const readerShards = 16
-
-// readerCounter counts the readers inside, by the parity of the epoch in which they
-// entered. It fills two cache lines, so that readers on different cores do not share one.
-type readerCounter struct {
-	inside [2]atomic.Int64
-	_      [112]byte
-}
-
-// nextShard returns the number of a counter for a new reader.
-func (r *readers) nextShard() uint32 { return r.lastShard.Add(1) % readerShards }
-
-// enter registers a reader and returns the counter of readers that includes the new
-// reader. The reader subtracts 1 from the counter when it leaves.
-func (r *readers) enter(shard uint32) *atomic.Int64 {
-	c := &r.counters[shard%readerShards].inside[r.epoch.Load()&1]
-	c.Add(1)
-	return c
-}
-
-// empty reports whether no reader is inside that entered in an epoch of this parity.
-func (r *readers) empty(epoch uint32) bool {
-	for i := range r.counters {
-		if r.counters[i].inside[epoch&1].Load() != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // retired is an unlinked piece, run or owner that readers may still reach.
@@ -228,8 +193,9 @@ type limbo struct {
 // len returns the number of retired pieces, runs and owners.
 func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
 
-// retire puts an unlinked piece, run or owner into limbo. class is 0 unless kind is
-// retiredPiece.
+// retire frees a piece of memory, a run or an owner id later, once no reader can reach it.
+// The caller has unlinked it, so that new readers cannot find it. id is its number, as in
+// retired. class is the size of a piece in units, 0 for other kinds.
 func (x *Index) retire(kind retiredKind, id uint32, class int) {
 	x.limbo.young = append(x.limbo.young, retired{kind, uint8(class), id})
 	x.limbo.units += class
@@ -238,19 +204,23 @@ func (x *Index) retire(kind retiredKind, id uint32, class int) {
 	}
 }
 
-// freeRetired frees the retired pieces, runs and owners that no reader can reach.
+// freeRetired frees what was retired and what no reader can reach any more. It never waits:
+// while a reader from an earlier epoch is inside, it returns, and a later call goes on. The
+// two checks for readers, one in each epoch, are the grace period: see runs.Readers.
 func (x *Index) freeRetired() {
 	l := &x.limbo
 	for l.len() > 0 {
 		if len(l.waiting) == 0 {
 			l.waiting, l.young, l.epochEnded = l.young, l.waiting[:0], false
 		}
-		epoch := x.readers.epoch.Load()
-		if !x.readers.empty(epoch - 1) {
+		epoch := x.readers.Epoch()
+		if !x.readers.Empty(epoch - 1) {
 			return
 		}
 		if !l.epochEnded {
-			x.readers.epoch.Store(epoch + 1)
+			// Readers of this epoch may have entered before the retirement. Begin a new epoch,
+			// and wait for them too.
+			x.readers.BeginEpoch()
 			l.epochEnded = true
 			continue
 		}
@@ -261,7 +231,8 @@ func (x *Index) freeRetired() {
 	}
 }
 
-// free makes retired memory available again. No reader may be able to reach r.
+// free makes a retired piece or run available for new blocks, and lets the sweep remove the
+// entries of a retired owner id. No reader can reach r any more.
 func (x *Index) free(r retired) {
 	switch r.kind {
 	case retiredPiece:

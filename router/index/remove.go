@@ -10,8 +10,9 @@ import (
 // remove treats an event as unordered.
 const shortRow = 4
 
-// remove removes blocks of o from one tier. Events usually name children
-// before parents, so remove first looks for each block just before the previous one.
+// remove applies a removed event: owner o no longer has the blocks with these hashes in tier
+// t. Events usually name children before parents, so remove first looks for each block just
+// before the previous one. Hashes in no such order go to removeScattered.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	next := o.removed // where the next block most likely is
 	for len(hashes) > 0 {
@@ -39,8 +40,8 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	o.removed = next
 }
 
-// takeFrom removes a set of o's blocks of run r from tier t. Blocks that o does
-// not hold are counted.
+// takeFrom removes a set of blocks of run r from owner o in tier t. It counts the blocks of
+// the set that o does not hold. The caller then frees or shrinks the run.
 func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 	x.applied += set.Count()
 	gone := x.uncover(o, r, t, set)
@@ -49,7 +50,8 @@ func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
 	}
 }
 
-// pruneOrShrink frees an unused run, or queues a run in use for a check of its end.
+// pruneOrShrink frees run r after a removal if no owner holds its blocks and no run follows
+// it. Otherwise it queues the run for shrink, which cuts unused blocks off the end.
 func (x *Index) pruneOrShrink(r runs.ID) {
 	if s := x.runs.WriterState(r); !s.Live {
 		return
@@ -70,12 +72,13 @@ type scattered struct {
 // removeScattered stops looking at neighbours, if the directory is dense.
 const maxScattered = 8
 
-// removeScattered removes blocks of o that an event names in no order. It first sorts the
-// blocks by run, into x.batch, and then changes each run once. p is where the first block is.
-// The result is the block before the last removed ones: the next event often continues there.
+// removeScattered removes blocks of owner o from tier t that an event names in no order. It
+// first collects the blocks by run in x.batch, and then changes each run once. p is the place
+// of the first block. The result is the block before the last removed ones, where the next
+// event often continues.
 func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
 	batch := x.batch[:0]
-	if x.dense {
+	if x.dense { // so that the cache misses of all look-ups overlap
 		for _, h := range hashes {
 			x.directory.Prefetch(h)
 		}
@@ -85,6 +88,7 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 		if i > 0 {
 			var next runs.Place
 			ok := false
+			// A sparse directory makes find dear, so a look at the neighbours always pays.
 			if strays < maxScattered || !x.dense {
 				next, ok = x.neighbour(p, h)
 			}
@@ -96,7 +100,8 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			}
 			p = next
 		}
-		// Batch is the run's index in batch, or is left over from an earlier removal.
+		// Batch is the run's index in batch, or is left over from an earlier removal. The
+		// comparison with batch tells.
 		s := x.runs.WriterState(p.Run)
 		if int(s.Batch) >= len(batch) || batch[s.Batch].run != p.Run {
 			s.Batch = int32(len(batch))
@@ -108,20 +113,22 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			b.set.Set(p.Pos)
 		}
 	}
-	at := hint{}
+	last := hint{}
 	for _, b := range batch {
 		x.takeFrom(o, t, b.run, b.set)
-		at = x.hintBefore(runs.At(b.run, b.set.First()))
+		last = x.hintBefore(runs.At(b.run, b.set.First()))
 	}
+	// Only now, because pruning one run may free the parent run, which may be in batch too.
 	for _, b := range batch {
 		x.pruneOrShrink(b.run)
 	}
 	x.batch = batch
-	return at
+	return last
 }
 
-// neighbour returns the block before or after p if that block has hash h.
-func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
+// neighbour returns the place of the block with hash h if that block is just before or just
+// after p. ok is false for any other block. Blocks before p may be in the parent run.
+func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (at runs.Place, ok bool) {
 	before := runs.At(p.Run, p.Pos-1)
 	if p.Pos == 0 {
 		before = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load())
@@ -133,8 +140,9 @@ func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (runs.Place, bool) {
 	return after, x.runs.HasHash(after, h)
 }
 
-// countBackwards returns the number of leading hashes that are the blocks of one run from
-// p backwards.
+// countBackwards returns how many leading hashes are blocks of the run of p, in reverse
+// order: hashes[0] the block at p, hashes[1] the block before p, and so on. Removed events
+// usually name blocks in this order.
 func (x *Index) countBackwards(p runs.Place, hashes []kv.SequenceHash) int {
 	run := x.arena.Hashes(x.runs.Head(p.Run).Storage())[:p.Pos+1]
 	if len(hashes) > len(run) {
@@ -149,8 +157,9 @@ func (x *Index) countBackwards(p runs.Place, hashes []kv.SequenceHash) int {
 	return len(hashes)
 }
 
-// hintBefore returns the block before p with its hash. The hint is zero when p is the
-// first block of its sequence or follows a stand-in.
+// hintBefore returns the block before p and its hash: the block that the owner's next
+// removed event most likely names. The hint is zero when p is the first block of its
+// sequence, or when the block before p is unknown and has a stand-in.
 func (x *Index) hintBefore(p runs.Place) hint {
 	if p.Pos > 0 {
 		p.Pos--
@@ -160,8 +169,9 @@ func (x *Index) hintBefore(p runs.Place) hint {
 	return hint{p, x.hashAt(p)}
 }
 
-// countMissing counts the removal of a block that o does not hold. While o has lost pairs,
-// the block counts as one of them. Otherwise the removal counts as unknown.
+// countMissing counts the removal of a block that the index does not have for owner o. Lost
+// pairs are blocks that the index evicted or could not store. While o has lost pairs, the
+// block is taken for one of them. Otherwise the removal counts as unknown.
 func (x *Index) countMissing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	if o.lostPairs == 0 {
 		x.counts.UnknownRemovals++
@@ -172,12 +182,14 @@ func (x *Index) countMissing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	x.lost--
 }
 
-// resolveConflict decides between the existing block, which follows p, and new block b
-// with the same local hash and another sequence hash. resolveConflict returns true when
-// the existing block is wrong and has been evicted with its descendants. Blocks are
-// verified only here, because verifying every block would cost more than storing it.
+// resolveConflict decides between an existing block, which follows block p, and new block b.
+// Both have the same local hash and parent, but different sequence hashes, so one is wrong.
+// resolveConflict returns true when the existing block is wrong and has been evicted with
+// its descendants: the caller may store b. Blocks are verified only here, because verifying
+// every block would cost more than storing it.
 func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) bool {
 	x.counts.Conflicts++
+	// A sequence hash chains the parent's sequence hash and the block's local hash.
 	right := kv.SequenceHash(b.Local)
 	if p.Run != runs.Root {
 		right = kv.Chain(x.hashAt(p), b.Local)
@@ -199,7 +211,7 @@ func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) b
 	return x.truncate(r, existing.Pos)
 }
 
-// childFrom returns a run that follows a block of r at position pos or later.
+// childFrom returns any run that follows a block of run r at position pos or later, or None.
 func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	c := x.runs.WriterState(r).FirstChild
 	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos < pos {
@@ -208,7 +220,8 @@ func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	return c
 }
 
-// evictTree evicts a run and its descendants, leaves first.
+// evictTree evicts run r and all runs that follow it, leaves first. Their owners then count
+// the blocks as lost.
 func (x *Index) evictTree(r runs.ID) {
 	for x.runs.WriterState(r).Live {
 		leaf := r
@@ -219,8 +232,10 @@ func (x *Index) evictTree(r runs.ID) {
 	}
 }
 
-// truncate evicts the blocks of a run from position pos on and removes them. No run follows
-// these blocks. truncate returns false when there is no memory for the remaining blocks.
+// truncate evicts the blocks of run r from position pos on: their owners count them as lost.
+// No run follows these blocks. The remaining blocks move to new memory, because readers may
+// still read the old. truncate returns false when there is no memory; then the blocks stay
+// in the run without an owner.
 func (x *Index) truncate(r runs.ID, pos int) bool {
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
@@ -229,7 +244,7 @@ func (x *Index) truncate(r runs.ID, pos int) bool {
 			continue
 		}
 		o := x.owners[e.owner()]
-		if !o.gone {
+		if !o.gone { // the pairs of a retired owner no longer count
 			x.evictEntry(o, r, e.tier(), max(e.lo(), pos), e.hi())
 		}
 		x.cut(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
@@ -240,7 +255,7 @@ func (x *Index) truncate(r runs.ID, pos int) bool {
 		x.moveTo(r, unit, class, pos, x.runs.Head(r).Storage().Version()+1)
 		return true
 	}
-	if got > 0 {
+	if got > 0 { // a piece too small for the remaining blocks
 		x.arena.Give(unit, got)
 	}
 	return false

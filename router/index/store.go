@@ -6,14 +6,15 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// store adds the blocks of stored event e to o. Blocks without room are counted
-// as lost.
+// store applies a stored event: owner o has the event's blocks in the event's tier. The
+// blocks follow each other, and the first follows the event's parent. Blocks without room
+// count as lost.
 func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	blocks := e.Blocks
 	if len(blocks) == 0 {
 		return
 	}
-	p := runs.At(runs.Root, 0)
+	p := runs.At(runs.Root, 0) // the block that the next stored block follows
 	if e.HasParent {
 		var ok bool
 		if p, ok = x.parent(o, e.Parent); !ok {
@@ -22,7 +23,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 			return
 		}
 	} else {
-		x.enterHint(o.stored)
+		x.enterHint(o.stored) // o.stored changes below
 	}
 	for len(blocks) > 0 {
 		var n int
@@ -35,44 +36,47 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		blocks = blocks[n:]
 	}
 	x.protected = runs.None
-	x.prune(p.Run)
+	x.prune(p.Run) // a stand-in that got no block
 }
 
-// parent returns the block with hash h, or the stand-in of an unknown block.
-// ok is false when there is no room for a stand-in.
-func (x *Index) parent(o *owner, h kv.SequenceHash) (runs.Place, bool) {
+// parent returns the block with hash h, which new blocks of owner o follow. An unknown block
+// gets a stand-in: an empty run in its place. ok is false when there is no room for it.
+func (x *Index) parent(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
 	if o.stored.hash == h && x.runs.HasHash(o.stored.Place, h) {
 		return o.stored.Place, true
 	}
 	x.enterHint(o.stored)
-	if len(x.orphans.byHash) > 0 {
-		if r := x.orphans.awaited(h); r != runs.None {
+	if x.orphans.Len() > 0 {
+		if r := x.orphans.StandIn(h); r != runs.None {
 			return runs.At(r, 0), true
 		}
 	}
-	if p, ok := x.find(o, h); ok {
+	if p, ok = x.find(o, h); ok {
 		return p, true
 	}
 	return x.standIn(h)
 }
 
-// storeInRun stores the leading blocks that belong into one run, after block p. It
-// returns the place of the last stored block and the number of stored blocks. The number
-// is 0 when there is no memory, or when another block follows p with the same local hash
-// and is not provably wrong.
+// storeInRun stores the leading blocks after block p for owner o in tier t, as many as go
+// into one run. A run is a row of up to 128 blocks. It returns the place of the last stored
+// block and the number of stored blocks; the caller goes on from there. The number is 0 when
+// there is no memory, or when the index has another block at that place, with the same local
+// hash and another sequence hash, that is not provably wrong.
 func (x *Index) storeInRun(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	s := x.runs.Head(p.Run).Storage()
 	next := runs.At(p.Run, p.Pos+1)
-	if s.Blocks() == 0 {
+	if s.Blocks() == 0 { // p is the root or a stand-in, which have no blocks
 		next.Pos = 0
 	}
 	if next.Pos >= s.Blocks() || x.arena.Locals(s)[next.Pos] != blocks[0].Local {
+		// The first block is not the next block of this run, so look for a run that follows p.
 		next = runs.At(x.runs.Child(p, blocks[0].Local), 0)
 		if next.Run == runs.None {
 			return x.extend(o, t, p, s, blocks)
 		}
 		s = x.runs.Head(next.Run).Storage()
 	}
+	// The index has a block with this content here. Owner o may be new to it.
 	n := equalPrefix(x.arena.Locals(s)[next.Pos:], x.arena.Hashes(s)[next.Pos:], blocks)
 	if n == 0 {
 		if x.resolveConflict(p, next, blocks[0]) {
@@ -85,7 +89,8 @@ func (x *Index) storeInRun(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.S
 	return runs.At(next.Run, next.Pos+n-1), n
 }
 
-// equalPrefix returns the number of leading blocks whose hashes equal locals and hashes.
+// equalPrefix returns the number of leading blocks that have the local hashes of locals and
+// the sequence hashes of hashes, position by position.
 func equalPrefix(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	n := min(len(locals), len(blocks))
 	locals, hashes, blocks = locals[:n], hashes[:n], blocks[:n]
@@ -97,17 +102,19 @@ func equalPrefix(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	return n
 }
 
-// extend stores new blocks after p, in tier t of o, and returns what storeInRun returns. s
-// is the storage of the run of p. The blocks join the run of p if the run ends with p
-// and the event fits. Otherwise they get a run of their own, so that later events
-// stay aligned with runs.
+// extend stores blocks that the index does not have yet, after block p, for owner o in tier
+// t. It returns the place of the last stored block and the number of stored blocks, 0
+// without memory. s says where the blocks of the run of p lie. The new blocks join that run
+// if it ends with p and the whole event fits. Otherwise they get a run of their own: a run
+// that begins with an event's first block stays aligned with later events.
 func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	n := min(len(blocks), runs.MaxBlocks)
-	if len(x.orphans.byHash) > 0 {
+	if x.orphans.Len() > 0 { // other blocks may wait for one of these
 		n = x.untilAwaited(n, func(i int) kv.SequenceHash { return blocks[i].Hash })
 	}
 	old := s.Blocks()
-	if old > 0 && p.Pos == old-1 && old+len(blocks) <= runs.MaxBlocks && x.growRun(p.Run, s, n) {
+	endsWithP := old > 0 && p.Pos == old-1
+	if endsWithP && old+len(blocks) <= runs.MaxBlocks && x.growRun(p.Run, s, n) {
 		s = x.runs.Head(p.Run).Storage()
 		x.appendBlocks(p.Run, s, blocks[:n])
 		x.cover(o, p.Run, t, old, old+n)
@@ -115,7 +122,7 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 		x.adopt(p, blocks[n-1].Hash)
 		return p, n
 	}
-	x.protected = p.Run
+	x.protected = p.Run // takePiece and newRun may evict
 	unit, class := x.takePiece(runs.ClassFor(n))
 	if class == 0 {
 		return p, 0
@@ -125,7 +132,7 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 		x.arena.Give(unit, class)
 		return p, 0
 	}
-	n = min(n, class*runs.UnitBlocks)
+	n = min(n, class*runs.UnitBlocks) // takePiece may return less than asked for
 	x.appendBlocks(r, runs.PackStorage(0, class, 0, unit), blocks[:n])
 	x.cover(o, r, t, 0, n)
 	x.runs.Attach(r, p)
@@ -134,8 +141,8 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 	return p, n
 }
 
-// growRun gives run r room for n more blocks and reports whether there is memory. s is the
-// run's storage.
+// growRun makes sure that run r has memory for n more blocks, and returns false when there is
+// no memory. It may move the run's blocks. s says where they lie before the call.
 func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 	want := s.Blocks() + n
 	if want <= s.Capacity() {
@@ -148,8 +155,9 @@ func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
 }
 
-// appendBlocks appends blocks to a run that has room for them. s is the run's storage.
-// Readers see the blocks once all are written.
+// appendBlocks writes new blocks behind the blocks of run r, whose memory has room for them.
+// s is the run's Storage word, of which the lowest bits are the number of blocks. Readers see
+// the new blocks at once, when the grown word replaces s. No owner holds the blocks yet.
 func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredBlock) {
 	old := s.Blocks()
 	grown := s + runs.Storage(len(blocks))
@@ -160,7 +168,7 @@ func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredB
 	}
 	h := x.runs.Head(r)
 	h.Store.Store(uint64(grown))
-	if h.Flags.Load()&runs.FlagSeen == 0 {
+	if h.Flags.Load()&runs.FlagSeen == 0 { // eviction spares new blocks for a round
 		h.Flags.Or(runs.FlagSeen)
 	}
 	x.applied += len(blocks)
@@ -168,8 +176,8 @@ func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredB
 	x.enlist(r, old)
 }
 
-// countLost counts blocks that the index cannot store, so that the digest of o still
-// covers every block that events gave the owner.
+// countLost counts blocks of owner o in tier t that the index cannot store. The owner's
+// digest then still covers every block that events gave the owner.
 func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	for i := range blocks {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)
@@ -179,46 +187,15 @@ func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	x.counts.Lost += uint64(len(blocks))
 }
 
-// orphans are the unknown parents that blocks wait for. Each has a run without blocks as
-// its stand-in. Readers cannot reach the blocks behind a stand-in until the parent comes.
-type orphans struct {
-	byHash map[kv.SequenceHash]runs.ID
-	hashOf map[runs.ID]kv.SequenceHash
-	// filter has a bit for each parent, so that most new blocks need no lookup in byHash.
-	filter [1 << 10]uint64
-	// filtered counts the parents entered into filter since it was last cleared.
-	filtered int
-}
-
 // dumpParked is the number of further unknown parents that a dump may have while it
 // is applied.
 const dumpParked = 1 << 20
 
-// orphanBytes is the approximate memory of an unknown parent without its run, in bytes.
-const orphanBytes = 96
-
-func newOrphans() orphans {
-	return orphans{byHash: make(map[kv.SequenceHash]runs.ID), hashOf: make(map[runs.ID]kv.SequenceHash)}
-}
-
-// bit returns the word and the bit of filter for block h.
-func (o *orphans) bit(h kv.SequenceHash) (*uint64, uint64) {
-	v := runs.Mix(h) >> 48
-	return &o.filter[v>>6], 1 << (v & 63)
-}
-
-// awaited returns the stand-in of block h, or None.
-func (o *orphans) awaited(h kv.SequenceHash) runs.ID {
-	if w, bit := o.bit(h); *w&bit == 0 {
-		return runs.None
-	}
-	return o.byHash[h]
-}
-
-// standIn returns the stand-in of the unknown block h. ok is false when there are
-// too many unknown parents or no room.
-func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
-	if r := x.orphans.awaited(h); r != runs.None {
+// standIn returns the stand-in of the unknown block h: an empty run that h's children follow
+// until h comes. It makes the stand-in if there is none. ok is false when there are too many
+// unknown parents or no room.
+func (x *Index) standIn(h kv.SequenceHash) (p runs.Place, ok bool) {
+	if r := x.orphans.StandIn(h); r != runs.None {
 		return runs.At(r, 0), true
 	}
 	// The blocks of a dump come in any order, so many may wait until its end.
@@ -226,7 +203,7 @@ func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 	if x.replacing {
 		most += dumpParked
 	}
-	if len(x.orphans.byHash) >= most {
+	if x.orphans.Len() >= most {
 		return runs.Place{}, false
 	}
 	r := x.newRun()
@@ -234,67 +211,42 @@ func (x *Index) standIn(h kv.SequenceHash) (runs.Place, bool) {
 		return runs.Place{}, false
 	}
 	x.runs.WriterState(r).StandIn = true
-	x.orphans.byHash[h], x.orphans.hashOf[r] = r, h
-	x.orphans.addToFilter(h)
+	x.orphans.Add(h, r)
 	return runs.At(r, 0), true
 }
 
-// addToFilter enters parent h, which blocks wait for, into filter. Parents that have come stay
-// in the filter, because parents share bits. When most of the entered parents have come or been
-// dropped, addToFilter rebuilds the filter.
-func (o *orphans) addToFilter(h kv.SequenceHash) {
-	w, bit := o.bit(h)
-	*w |= bit
-	// A rebuild takes time for each awaited parent and each word of the filter. With this limit
-	// about as many parents are entered between two rebuilds.
-	if o.filtered++; o.filtered < 4*len(o.byHash)+len(o.filter) {
-		return
-	}
-	o.filtered = len(o.byHash)
-	clear(o.filter[:])
-	for h := range o.byHash {
-		w, bit := o.bit(h)
-		*w |= bit
-	}
-}
-
-// dropStandIn forgets a stand-in without children.
+// dropStandIn removes stand-in r of an unknown parent. No run follows r: either the parent
+// has come, or no block waits for it any more.
 func (x *Index) dropStandIn(r runs.ID) {
-	delete(x.orphans.byHash, x.orphans.hashOf[r])
-	delete(x.orphans.hashOf, r)
-	if len(x.orphans.byHash) == 0 {
-		clear(x.orphans.filter[:])
-		x.orphans.filtered = 0
-	}
+	x.orphans.Remove(r)
 	x.giveRun(r)
 }
 
-// untilAwaited returns the number of new blocks up to and including the first block that
-// other blocks wait for, at most n. hash returns the hash of new block i.
+// untilAwaited returns how many of n new blocks extend may store at once: up to and including
+// the first block that other blocks wait for. adopt attaches waiting blocks behind the last
+// stored block only. hash returns the hash of new block i.
 func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
-	if len(x.orphans.byHash) == 0 {
-		return n
-	}
 	for i := range n {
-		if x.orphans.awaited(hash(i)) != runs.None {
+		if x.orphans.StandIn(hash(i)) != runs.None {
 			return i + 1
 		}
 	}
 	return n
 }
 
-// adopt attaches the runs that waited for the new block p.
+// adopt attaches the runs that waited for the new block p, which has hash h. Readers can
+// reach their blocks from then on. p is the last block of its run.
 func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
-	if len(x.orphans.byHash) == 0 {
+	if x.orphans.Len() == 0 {
 		return
 	}
-	standIn := x.orphans.awaited(h)
+	standIn := x.orphans.StandIn(h)
 	if standIn == runs.None || x.treeRoot(p.Run) == standIn {
 		return // nobody waits, or the block would be its own ancestor
 	}
 	for c := x.runs.WriterState(standIn).FirstChild; c != runs.None; c = x.runs.WriterState(standIn).FirstChild {
 		x.runs.Detach(c)
-		if !x.absorb(p, c) {
+		if !x.absorb(p, c) { // a short run joins the run of p
 			x.runs.Attach(c, p)
 		}
 		x.counts.Spliced++
@@ -306,10 +258,10 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 // runs would be moved again and again by blocks that come backwards.
 const absorbBlocks = 32
 
-// absorb moves the blocks of run c to the end of the run that ends with block p. Run c is
-// detached, and no reader has ever reached run c. With absorb, blocks that come one by one
-// and backwards end up in long runs. absorb returns false and changes nothing when the
-// blocks are too many or do not fit.
+// absorb moves the blocks of run c, with their owners and child runs, behind block p, the
+// last block of its run. Run c is detached and then freed. No reader has ever reached c. So
+// blocks that come one by one and backwards end up in long runs. absorb returns false and
+// changes nothing when the blocks are too many, do not fit, or p is not the last block.
 func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	from := x.runs.Head(c).Storage()
 	s := x.runs.Head(p.Run).Storage()
@@ -323,8 +275,10 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
 	x.runs.Head(p.Run).Store.Store(uint64(s))
 	x.resident += from.Blocks()
+	// The directory must find the same blocks, and the last one, to which owners may have a
+	// hint, at their new places.
 	marks := x.runs.WriterState(c).Marks
-	marks.Set(from.Blocks() - 1) // owners may have a hint to this block
+	marks.Set(from.Blocks() - 1)
 	x.unmark(c, 0)
 	x.enlist(p.Run, old)
 	for !marks.Empty() {
@@ -346,14 +300,15 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	return true
 }
 
-// transferEntry moves entry e of run c to run r, which has a copy of the blocks,
-// where these blocks begin at position offset.
+// transferEntry makes the owner of entry e hold the blocks in run r in place of run c. Run r
+// has a copy of the blocks of c from position offset on. The caller clears the old slot.
 func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
 	x.runs.WriterState(c).EntryCount--
 	o := x.owners[e.owner()]
-	if o.gone {
+	if o.gone { // the entries of a retired owner need not move
 		return
 	}
+	// cover adds the blocks to these sums again.
 	n := e.hi() - e.lo()
 	o.entries--
 	o.digest -= x.digest(c, e.tier(), e.lo(), e.hi())
@@ -363,10 +318,10 @@ func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
 }
 
 // dropParked evicts blocks that wait for unknown parents, until there are at most
-// Options.MaxParked such parents.
+// Options.MaxParked such parents. While a dump is applied there may be more.
 func (x *Index) dropParked() {
-	for r := range x.orphans.hashOf {
-		if len(x.orphans.byHash) <= x.options.MaxParked {
+	for r := range x.orphans.StandIns() {
+		if x.orphans.Len() <= x.options.MaxParked {
 			return
 		}
 		for x.runs.WriterState(r).Live && x.runs.WriterState(r).FirstChild != runs.None {
@@ -375,7 +330,8 @@ func (x *Index) dropParked() {
 	}
 }
 
-// treeRoot returns the root, or the stand-in that is the first ancestor of run r.
+// treeRoot returns the first ancestor of run r: the root, or the stand-in of an unknown
+// parent for which the whole tree waits.
 func (x *Index) treeRoot(r runs.ID) runs.ID {
 	for r != runs.Root && !x.runs.WriterState(r).StandIn {
 		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run

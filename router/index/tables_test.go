@@ -24,17 +24,17 @@ func TestLimboWaitsForThoseWhoWereReading(t *testing.T) {
 	run := func() uint32 { return uint32(x.runs.Take(x.mayGrow)) }
 	x.retire(retiredRun, run(), 0)
 	waits(false)
-	early := x.readers.enter(1)
+	early := x.readers.Enter(1)
 	x.retire(retiredRun, run(), 0)
 	waits(true)
-	late := x.readers.enter(2)
+	late := x.readers.Enter(2)
 	waits(true)
 	early.Add(-1)
 	waits(false)
 	// Readers that overlap without end do not keep things for ever.
 	x.retire(retiredRun, run(), 0)
 	for range 4 {
-		next := x.readers.enter(3)
+		next := x.readers.Enter(3)
 		late.Add(-1)
 		late = next
 		x.freeRetired()
@@ -68,7 +68,7 @@ func TestOneReaderThatStandsStillDoesNotEmptyTheIndex(t *testing.T) {
 	}
 	store(1000)
 	full := x.pairs
-	reader := x.readers.enter(0)
+	reader := x.readers.Enter(0)
 	if lost := store(1000); lost == 0 || x.pairs < full*3/4 {
 		t.Errorf("%d blocks refused and %d of %d left beside a reader", lost, x.pairs, full)
 	}

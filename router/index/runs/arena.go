@@ -47,8 +47,9 @@ func (s Storage) Unit() uint32 { return uint32(s >> 32) }
 // Capacity returns the number of blocks that the piece has room for.
 func (s Storage) Capacity() int { return s.Class() * UnitBlocks }
 
-// Arena hands out pieces of memory for blocks. Chunks never move, so that readers
-// find a piece without a lock. Readers use Locals and Hashes only.
+// Arena hands out pieces of memory for blocks. A piece is 1..Classes consecutive units of
+// UnitBlocks blocks; its class is the number of units. Memory comes from chunks, which never
+// move, so that readers find a piece without a lock. Readers use Locals and Hashes only.
 type Arena struct {
 	chunks atomic.Pointer[[]chunk]
 	// shift is log2 of the number of units in a chunk.
@@ -56,9 +57,10 @@ type Arena struct {
 	// bump is the first unit that was never handed out. end is the first unit beyond
 	// the last chunk.
 	bump, end uint32
-	// free lists the free pieces by class, and pieces that are no longer free: tags
-	// tell. Each free piece has a tag at its first and its last unit. All other tags
-	// are zero.
+	// free has the first units of the free pieces, by class. A list may also have stale
+	// elements: pieces that are no longer free, or no longer of this class. tags, with an
+	// element per unit, is the truth. Each free piece has a tag at its first and its last
+	// unit. All other tags are zero.
 	free [Classes + 1][]uint32
 	tags []uint8
 	// used counts the units that are handed out, idle the units of free pieces.
@@ -113,22 +115,23 @@ const (
 	tagClass = 0x1f
 )
 
-// Take hands out a piece of a class. ok is false when no piece is free and mayGrow
-// refuses the memory for a chunk.
+// Take hands out a piece of class units and returns its first unit. ok is false when no
+// piece is free and mayGrow refuses the memory for another chunk.
 func (a *Arena) Take(class int, mayGrow func(bytes int64) bool) (unit uint32, ok bool) {
 	if unit, ok := a.pop(class); ok {
 		return unit, true
 	}
-	// If much is free, larger pieces are cut before the arena grows.
-	thrifty := a.idle > a.used/4+1<<a.shift
-	if thrifty {
+	// Cutting a larger piece fragments memory. So the arena grows first, unless much is free.
+	cutFirst := a.idle > a.used/4+1<<a.shift
+	if cutFirst {
 		if unit, ok := a.cutLarger(class); ok {
 			return unit, true
 		}
 	}
+	// bump is the first unit that was never handed out.
 	if int(a.end-a.bump) < class && !a.grow(mayGrow) {
-		if thrifty {
-			return 0, false
+		if cutFirst {
+			return 0, false // there is no larger piece
 		}
 		return a.cutLarger(class)
 	}
@@ -138,8 +141,10 @@ func (a *Arena) Take(class int, mayGrow func(bytes int64) bool) (unit uint32, ok
 	return unit, true
 }
 
-// pop takes a free piece of exactly this class.
-func (a *Arena) pop(class int) (uint32, bool) {
+// pop hands out a free piece of exactly class units and returns its first unit. ok is false
+// when none is free. The list of free pieces may have stale elements, and tags tells them
+// apart: pop drops them on the way.
+func (a *Arena) pop(class int) (unit uint32, ok bool) {
 	list := a.free[class]
 	for n := len(list) - 1; n >= 0; n-- {
 		unit := list[n]
@@ -155,8 +160,9 @@ func (a *Arena) pop(class int) (uint32, bool) {
 	return 0, false
 }
 
-// cutLarger cuts a piece from a larger free piece.
-func (a *Arena) cutLarger(class int) (uint32, bool) {
+// cutLarger hands out the beginning of a larger free piece, and frees the rest. It returns
+// the first unit of the piece of class units. ok is false when no larger piece is free.
+func (a *Arena) cutLarger(class int) (unit uint32, ok bool) {
 	for larger := class + 1; larger <= Classes; larger++ {
 		if unit, ok := a.pop(larger); ok {
 			a.used -= larger - class
@@ -167,19 +173,24 @@ func (a *Arena) cutLarger(class int) (uint32, bool) {
 	return 0, false
 }
 
-// Give takes a piece back. Free neighbours are joined, so that many small pieces
-// become large ones again. No reader may be able to reach the piece.
+// Give takes back the piece of class units that begins at unit. It joins the piece with free
+// neighbours in the same chunk, so that many small pieces become large ones again. No reader
+// may be able to reach the piece.
 func (a *Arena) Give(unit uint32, class int) {
 	a.used -= class
 	first := unit &^ (1<<a.shift - 1) // of the chunk
-	last := first + 1<<a.shift
-	if end := unit + uint32(class); end < last && a.tags[end]&tailTag == headTag {
+	next := first + 1<<a.shift        // the first unit of the next chunk
+	// The unit after the piece may be the head of a free piece. Pieces of the largest class
+	// cannot grow, so they stay as they are.
+	if end := unit + uint32(class); end < next && a.tags[end]&tailTag == headTag {
 		if more := int(a.tags[end] & tagClass); more < Classes {
 			a.untag(end, more)
 			a.idle -= more
 			class += more
 		}
 	}
+	// The unit before the piece may be the tail of a free piece, or a free piece of one unit,
+	// whose tag is a head.
 	if unit > first && (a.tags[unit-1]&tailTag == tailTag || a.tags[unit-1] == headTag|1) {
 		if more := int(a.tags[unit-1] & tagClass); more < Classes {
 			unit -= uint32(more)
@@ -188,26 +199,27 @@ func (a *Arena) Give(unit uint32, class int) {
 			class += more
 		}
 	}
-	for ; class > Classes; class -= Classes {
+	for ; class > Classes; class -= Classes { // the joined piece may be too large
 		a.put(unit, Classes)
 		unit += Classes
 	}
 	a.put(unit, class)
 }
 
-// put makes a free piece of units that belong to no piece.
+// put makes a free piece of class units, from unit on. The units belong to no piece now.
 func (a *Arena) put(unit uint32, class int) {
 	a.tags[unit+uint32(class)-1] = tailTag | uint8(class)
 	a.tags[unit] = headTag | uint8(class)
 	a.idle += class
 	list := a.free[class]
-	if len(list) == cap(list) && len(list) > 64 {
+	if len(list) == cap(list) && len(list) > 64 { // before the list grows
 		list = a.refresh(class)
 	}
 	a.free[class] = append(list, unit)
 }
 
-// refresh returns the list of free pieces of a class without pieces in use.
+// refresh returns the first units of the free pieces of a class, without the stale and
+// repeated elements of a.free.
 func (a *Arena) refresh(class int) []uint32 {
 	slices.Sort(a.free[class])
 	list := slices.Compact(a.free[class])
@@ -218,7 +230,8 @@ func (a *Arena) untag(unit uint32, class int) {
 	a.tags[unit], a.tags[unit+uint32(class)-1] = 0, 0
 }
 
-// grow adds a chunk. The unused rest of the last chunk becomes free pieces.
+// grow adds a chunk of memory. It returns false when mayGrow refuses the bytes, or when unit
+// numbers run out. The unused rest of the last chunk becomes free pieces.
 func (a *Arena) grow(mayGrow func(bytes int64) bool) bool {
 	units := uint32(1) << a.shift
 	if !mayGrow(int64(units)*FullUnitBytes) || a.end+units < a.end {
@@ -227,9 +240,10 @@ func (a *Arena) grow(mayGrow func(bytes int64) bool) bool {
 	for a.bump < a.end {
 		class := min(int(a.end-a.bump), Classes)
 		a.bump += uint32(class)
-		a.used += class
+		a.used += class // Give subtracts them
 		a.Give(a.bump-uint32(class), class)
 	}
+	// Readers may hold the old list. Appending behind its end does not change it.
 	old := *a.chunks.Load()
 	n := int(units) * UnitBlocks
 	list := append(old[:len(old):cap(old)], chunk{make([]Word, n), make([]Word, n)})

@@ -11,9 +11,9 @@ import (
 // directory has the blocks where stores and removals ended, because the next event
 // begins there. A dense directory has every block.
 //
-// The directory uses open addressing with backward shifts over slots of
-// {fingerprint, run, position}. The fingerprint is the top of the mixed hash and
-// gives the home slot, so that entries move without a look at their blocks.
+// The directory is a hash table with linear probing over slots of {fingerprint, run,
+// position}; 0 is an empty slot. The fingerprint is the top of the mixed hash. It gives the
+// home slot, where a search begins, so that slots move without a look at their blocks.
 type Directory struct {
 	slots []uint64
 	used  int
@@ -67,8 +67,9 @@ func (d *Directory) IdleBytes() int64 { return int64(max(len(d.slots)-d.used*4/3
 // Fits reports whether there is room for n more blocks.
 func (d *Directory) Fits(n int) bool { return 4*(d.used+n) <= 3*len(d.slots) }
 
-// Grown returns a directory with the same blocks and room for n more. It is half as
-// large again, or only a little larger where mayGrow refuses.
+// Grown returns a directory with the same blocks and room for at least n more. The room is
+// half as much again as needed, so that the directory seldom grows. Where mayGrow refuses
+// the bytes, it is 1/16 more. d stays as it was.
 func (d *Directory) Grown(n int, mayGrow func(bytes int64) bool) *Directory {
 	want := d.used + n
 	if half := want / 2; mayGrow(int64(half) * DirectoryBytes) {
@@ -85,7 +86,8 @@ func (d *Directory) Grown(n int, mayGrow func(bytes int64) bool) *Directory {
 	return fresh
 }
 
-// home returns the slot where the search for v begins.
+// home returns the slot where the search for v begins: the fingerprint of v as a fraction of
+// the number of slots.
 func (d *Directory) home(v uint64) int {
 	hi, _ := bits.Mul64(v&^directoryMask, uint64(len(d.slots)))
 	return int(hi)
@@ -99,12 +101,14 @@ func (d *Directory) after(i int) int {
 	return 0
 }
 
-// Lookup returns the block of t with hash h, if the directory has it.
-func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (Place, bool) {
+// Lookup returns the place of the block of t with hash h. ok is false when the directory does
+// not have the block.
+func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (p Place, ok bool) {
 	mixed := Mix(h)
 	for i := d.home(mixed); d.slots[i] != 0; i = d.after(i) {
+		// Other hashes may have the same fingerprint, so compare the block's own hash too.
 		if v := d.slots[i]; (v^mixed)>>directoryBits == 0 {
-			if p := slotPlace(v); t.HasHash(p, h) {
+			if p = slotPlace(v); t.HasHash(p, h) {
 				return p, true
 			}
 		}
@@ -123,6 +127,8 @@ const maxAlike = 8
 // Put enters a block. There must be room.
 func (d *Directory) Put(h kv.SequenceHash, p Place) { d.put(directorySlot(h, p)) }
 
+// put writes slot value v, a fingerprint with a place, into the first empty slot from the home
+// of v on. It enters no more than maxAlike values of one fingerprint. There must be room.
 func (d *Directory) put(v uint64) {
 	alike := 0
 	i := d.home(v)
@@ -141,7 +147,8 @@ func (d *Directory) put(v uint64) {
 // Delete takes out a block if the directory has it.
 func (d *Directory) Delete(h kv.SequenceHash, p Place) { d.delete(directorySlot(h, p)) }
 
-// delete takes out a slot and closes the gap, so that a search may end at an empty slot.
+// delete removes slot value v, if the directory has it. Then it moves later values back into
+// the gap, because a search ends at the first empty slot.
 func (d *Directory) delete(v uint64) {
 	i := d.home(v)
 	for d.slots[i] != v {
@@ -167,7 +174,8 @@ func (d *Directory) delete(v uint64) {
 	}
 }
 
-// distance returns the number of steps from one slot to another.
+// distance returns the number of steps from one slot to another. A search goes from the last
+// slot to the first.
 func (d *Directory) distance(from, to int) int {
 	if to < from {
 		to += len(d.slots)

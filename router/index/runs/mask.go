@@ -63,11 +63,12 @@ func (m *Mask) PopSpan() (lo, hi int) {
 	lo = m.First()
 	var lowest Mask
 	lowest.Set(lo)
-	// The sum with the lowest bit carries through the span to the bit after it.
+	// The sum with the lowest bit carries through the span: it clears the span's bits and
+	// sets the bit after them.
 	a, carry := bits.Add64(m[0], lowest[0], 0)
 	b, _ := bits.Add64(m[1], lowest[1], carry)
-	behind := Mask{a, b}
-	hi = behind.Without(*m).First()
-	*m = m.And(behind)
+	sum := Mask{a, b}
+	hi = sum.Without(*m).First()
+	*m = m.And(sum)
 	return lo, hi
 }

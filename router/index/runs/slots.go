@@ -2,13 +2,15 @@ package runs
 
 import "sync/atomic"
 
-// Slots walks over the slots for entries of one run. It is for the writer.
+// Slots walks over the slots of one run. A slot holds an entry, which says who holds which
+// blocks of the run, or 0. The first slots are in the run's Head, the others in a list of
+// Overflow nodes. A walk is for the writer.
 type Slots struct {
 	list []atomic.Uint64
 	more *Overflow
 }
 
-// Slots returns a walk over the slots of a run.
+// Slots returns a walk over the entry slots of run r. The first Next returns the first slot.
 func (t *Table) Slots(r ID) Slots {
 	c, i := t.Chunk(r)
 	s := Slots{list: c.Heads[i].Entries[:]}
@@ -18,7 +20,8 @@ func (t *Table) Slots(r ID) Slots {
 	return s
 }
 
-// Next returns the next slot, or nil.
+// Next returns the next slot of the walk, or nil after the last. The slot may be free, which
+// is 0.
 func (s *Slots) Next() *atomic.Uint64 {
 	for len(s.list) == 0 {
 		if s.more == nil {
@@ -37,9 +40,10 @@ const (
 	overflowBatch = 16
 )
 
-// AddSlots appends overflow nodes, of overflowEntries free slots each, to a run and returns
-// the slots. A run that has nodes gets as many again, at most overflowBatch, side by side in
-// memory. Table.oversized then tells trim that the run may have more slots than it needs.
+// AddSlots gives run r more entry slots behind its slots, and returns a walk over the new
+// ones. They come in overflow nodes of overflowEntries slots. A run that has nodes gets as
+// many again, at most overflowBatch, side by side in memory. That may be more than the run
+// needs, so AddSlots sets oversized, and the next Compact looks.
 func (t *Table) AddSlots(r ID) Slots {
 	c, i := t.Chunk(r)
 	nodes := 0
@@ -54,12 +58,12 @@ func (t *Table) AddSlots(r ID) Slots {
 		last.Next.Store(fresh)
 	} else {
 		c.Over[i].Store(fresh)
-		c.Heads[i].Flags.Or(FlagMore)
+		c.Heads[i].Flags.Or(FlagMore) // readers look at the nodes from now on
 	}
 	return Slots{more: fresh}
 }
 
-// newOverflow makes a list of n nodes.
+// newOverflow returns the first of n linked nodes with free slots, and counts their memory.
 func (t *Table) newOverflow(n int) *Overflow {
 	nodes := make([]Overflow, n)
 	for i := 1; i < n; i++ {
@@ -69,8 +73,9 @@ func (t *Table) newOverflow(n int) *Overflow {
 	return &nodes[0]
 }
 
-// Compact moves the overflow entries of a run together if the last AddSlots left
-// most slots free. A reader of the old list sees the entries as they were.
+// Compact moves the entries of run r into fewer overflow nodes, if the last AddSlots left
+// most of the slots free. The caller calls it once it has written the new entries. A reader
+// of the old nodes sees the entries as they were.
 func (t *Table) Compact(r ID) {
 	if !t.oversized {
 		return
@@ -78,7 +83,7 @@ func (t *Table) Compact(r ID) {
 	t.oversized = false
 	c, i := t.Chunk(r)
 	var live []uint64
-	room := 0
+	room := 0 // the number of slots in the nodes
 	for walk := (Slots{more: c.Over[i].Load()}); ; room++ {
 		slot := walk.Next()
 		if slot == nil {
@@ -100,13 +105,14 @@ func (t *Table) Compact(r ID) {
 	c.Over[i].Store(fresh)
 }
 
-// DropOverflow forgets the overflow of a run.
+// DropOverflow removes the overflow nodes of run r, which nobody holds any more.
 func (t *Table) DropOverflow(r ID) {
 	c, i := t.Chunk(r)
 	t.uncountOverflow(c, i)
 	c.Over[i].Store(nil)
 }
 
+// uncountOverflow subtracts the memory of the overflow nodes of run i in chunk c.
 func (t *Table) uncountOverflow(c *Chunk, i int) {
 	for o := c.Over[i].Load(); o != nil; o = o.Next.Load() {
 		t.OverflowBytes -= overflowBytes

@@ -78,7 +78,7 @@ type WriterState struct {
 	Marks Mask
 	// EntryCount is the number of entries in use.
 	EntryCount int32
-	// Batch is the index of the run in the removal that is under way.
+	// Batch is the index of the run in the batch of the current or an earlier removal.
 	Batch int32
 	// Live is true between Take and Drop. StandIn is true for the stand-in of an
 	// unknown parent, Queued while the run waits to be checked for unused blocks,
@@ -88,9 +88,9 @@ type WriterState struct {
 
 // Chunk is memory for runs, by number within the chunk.
 type Chunk struct {
-	Heads []Head
-	sides []WriterState
-	Over  []atomic.Pointer[Overflow]
+	Heads  []Head
+	states []WriterState
+	Over   []atomic.Pointer[Overflow]
 }
 
 // Table holds runs. Chunks never move.
@@ -145,11 +145,12 @@ func (t *Table) Head(r ID) *Head {
 // WriterState returns the writer's part of a run.
 func (t *Table) WriterState(r ID) *WriterState {
 	c, i := t.Chunk(r)
-	return &c.sides[i]
+	return &c.states[i]
 }
 
-// Take returns a run that is all zero but for Live. Take returns None when the
-// table is full and mayGrow refuses the memory for more runs.
+// Take returns an unused run, without blocks, entries and parent. Its WriterState is zero but
+// for Live. Take returns None when all runs are in use and there is no memory for more:
+// mayGrow refuses the bytes, or the ids run out.
 func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 	r := None
 	if n := len(t.free); n > 0 {
@@ -162,6 +163,7 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 			if t.Unused>>idBits != 0 || !mayGrow(int64(n)*(RunBytes+MaxChildBytes)) {
 				return None
 			}
+			// Readers may hold the old list. Appending behind its end does not change it.
 			list := append(old[:len(old):cap(old)], &Chunk{make([]Head, n), make([]WriterState, n), make([]atomic.Pointer[Overflow], n)})
 			t.chunks.Store(&list)
 		}
@@ -169,8 +171,9 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 		t.Unused++
 	}
 	t.Live++
+	// Before Drop the caller has cleared the run's entries, storage and parent.
 	c, i := t.Chunk(r)
-	c.sides[i] = WriterState{Live: true}
+	c.states[i] = WriterState{Live: true}
 	c.Heads[i].Next.Store(0)
 	c.Heads[i].Flags.Store(0)
 	return r
@@ -186,11 +189,12 @@ func (t *Table) Drop(r ID) {
 // Free lets a dropped run be taken again. No reader may be able to reach the run.
 func (t *Table) Free(r ID) { t.free = append(t.free, r) }
 
-// All calls visit for every live run until visit returns false.
+// All calls visit for every run in use, the root included, until visit returns false. It is
+// for the writer.
 func (t *Table) All(visit func(r ID, h *Head, s *WriterState) bool) {
 	for n, c := range *t.chunks.Load() {
-		for i := range c.sides {
-			if c.sides[i].Live && !visit(ID(n<<t.shift+i), &c.Heads[i], &c.sides[i]) {
+		for i := range c.states {
+			if c.states[i].Live && !visit(ID(n<<t.shift+i), &c.Heads[i], &c.states[i]) {
 				return
 			}
 		}

@@ -33,7 +33,8 @@ func (t *Tree) ChildBytes() int64 { return int64(len(t.children.Load().slots)) *
 // Children returns the number of runs that are attached.
 func (t *Tree) Children() int { return t.live }
 
-// HasHash reports whether the block at p has hash h.
+// HasHash reports whether there is a block at p and its sequence hash is h. p may be out of
+// date: a run that was freed or shortened has no block there.
 func (t *Tree) HasHash(p Place, h kv.SequenceHash) bool {
 	if p.Run == None || p.Run == Root {
 		return false
@@ -42,9 +43,10 @@ func (t *Tree) HasHash(p Place, h kv.SequenceHash) bool {
 	return p.Pos < s.Blocks() && t.Arena.Hashes(s)[p.Pos] == Word(h)
 }
 
-// childTable finds the run that follows a block, by block and first local hash.
-// The table uses open addressing over slots of {fingerprint, run}. An entry never
-// moves within one table, so that readers need no lock. Growth makes a new table.
+// childTable finds the run that follows a block, by block and first local hash. It is a hash
+// table with linear probing over slots of {fingerprint, run}; 0 is an empty slot, where a
+// search ends. A deleted slot becomes a grave, which a search passes. A slot never moves
+// within one table, so that readers need no lock. Growth makes a new table.
 type childTable struct {
 	slots []atomic.Uint64
 	// shift brings a hash down to its home slot.
@@ -71,7 +73,7 @@ func childHash(p Place, local kv.LocalHash) uint64 {
 	return (hi ^ lo) * 0x9fb21c651e98df25
 }
 
-// Child returns the run that follows block p with the given first local hash, or
+// Child returns the run that follows block p and begins with a block of this local hash, or
 // None. Readers may call Child.
 func (t *Tree) Child(p Place, local kv.LocalHash) ID {
 	c := t.children.Load()
@@ -82,6 +84,7 @@ func (t *Tree) Child(p Place, local kv.LocalHash) ID {
 		if v == 0 {
 			return None
 		}
+		// A slot has the fingerprint above the bits of the run. Skip other fingerprints.
 		if v^hash&^childRunMask >= 1<<idBits {
 			continue
 		}
@@ -105,7 +108,7 @@ func (t *Tree) isChild(r ID, p Place, local kv.LocalHash) bool {
 // readers find r by block p and by local, the first local hash of r.
 func (t *Tree) addChild(r ID, p Place, local kv.LocalHash) {
 	c := t.children.Load()
-	if 2*(t.live+t.graves+1) > len(c.slots) {
+	if 2*(t.live+t.graves+1) > len(c.slots) { // at most half full, so that searches are short
 		c = t.rebuild(c)
 	}
 	if c.put(childHash(p, local)&^childRunMask | uint64(r)) {
@@ -114,9 +117,9 @@ func (t *Tree) addChild(r ID, p Place, local kv.LocalHash) {
 	t.live++
 }
 
-// put enters v into the first free slot or grave, and reports whether the slot was
-// a grave.
-func (c *childTable) put(v uint64) bool {
+// put writes v, a fingerprint with a run, into the first slot from the home of v on that is
+// empty or a grave, a deleted slot. It reports whether the slot was a grave.
+func (c *childTable) put(v uint64) (wasGrave bool) {
 	last := len(c.slots) - 1
 	for i := int(v >> c.shift); ; i = (i + 1) & last {
 		if old := c.slots[i].Load(); old == 0 || old == graveSlot {
@@ -126,7 +129,8 @@ func (c *childTable) put(v uint64) bool {
 	}
 }
 
-// rebuild publishes a table without graves and with room to grow.
+// rebuild replaces the table of children c by one with the same runs, without the graves of
+// deleted slots and with room to grow. It returns the new table.
 func (t *Tree) rebuild(c *childTable) *childTable {
 	log := uint(bits.Len(uint(4*t.live + 16)))
 	fresh := newChildTable(min(log, 64-idBits))
@@ -140,8 +144,9 @@ func (t *Tree) rebuild(c *childTable) *childTable {
 	return fresh
 }
 
-// removeChild deletes the entry of run r from the table of children. p and local are those
-// of its addChild.
+// removeChild removes run r from the table of children, so that readers no longer find r by
+// block p, which r follows, and by local, its first local hash. Slots must not move, because
+// readers search without a lock. So a slot becomes a grave, which searches pass.
 func (t *Tree) removeChild(r ID, p Place, local kv.LocalHash) {
 	c := t.children.Load()
 	v := childHash(p, local)&^childRunMask | uint64(r)
@@ -183,13 +188,13 @@ func (t *Tree) Attach(r ID, p Place) {
 	}
 }
 
-// isChildOf reports whether run r, which may be None or unused, is attached to block p.
+// isChildOf reports whether run r follows block p now. r may be None or no longer in use.
 func (t *Tree) isChildOf(r ID, p Place) bool {
 	return r != None && t.WriterState(r).Live && t.Head(r).Parent.Load() == p.Pack()
 }
 
-// Detach takes a run from its parent and returns the block that the run followed.
-// The run keeps its blocks.
+// Detach makes readers no longer find run r, and returns the block that r followed. r keeps
+// its blocks, entries and children. The caller attaches r again or frees it.
 func (t *Tree) Detach(r ID) Place {
 	h, s := t.Head(r), t.WriterState(r)
 	p := UnpackPlace(h.Parent.Load())

@@ -1,0 +1,57 @@
+package runs
+
+import "github.com/blockyard-ai/blockyard/internal/kv"
+
+// Digest returns the sum of kv.Digest over sequence hashes of blocks in tier t.
+func Digest(hashes []Word, t kv.Tier) (sum uint64) {
+	// Four at a time, because the multiplications of one block need not wait for
+	// those of another.
+	for ; len(hashes) >= 4; hashes = hashes[4:] {
+		h := (*[4]Word)(hashes)
+		a, b := kv.Digest(kv.SequenceHash(h[0]), t), kv.Digest(kv.SequenceHash(h[1]), t)
+		sum += a + b + kv.Digest(kv.SequenceHash(h[2]), t) + kv.Digest(kv.SequenceHash(h[3]), t)
+	}
+	for _, h := range hashes {
+		sum += kv.Digest(kv.SequenceHash(h), t)
+	}
+	return sum
+}
+
+// IndexOf returns the position of the first h in hashes, or -1.
+func IndexOf(hashes []Word, h Word) int {
+	i := 0
+	// Eight comparisons for each branch, because a scan compares millions of hashes.
+	for ; i+8 <= len(hashes); i += 8 {
+		b := (*[8]Word)(hashes[i:])
+		if b[0] == h || b[1] == h || b[2] == h || b[3] == h || b[4] == h || b[5] == h || b[6] == h || b[7] == h {
+			break
+		}
+	}
+	for ; i < len(hashes); i++ {
+		if hashes[i] == h {
+			return i
+		}
+	}
+	return -1
+}
+
+// CommonPrefix returns the number of leading words that a and b share.
+func CommonPrefix(a, b []Word) int {
+	n := min(len(a), len(b))
+	i := 0
+	// Go compares arrays as memory. A whole run in one comparison is the usual case.
+	if n == MaxBlocks && *(*[MaxBlocks]Word)(a) == *(*[MaxBlocks]Word)(b) {
+		return n
+	}
+	for ; i+16 <= n; i += 16 {
+		if *(*[16]Word)(a[i:]) != *(*[16]Word)(b[i:]) {
+			break
+		}
+	}
+	for ; i < n; i++ {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
