@@ -28,7 +28,8 @@ func MergeMax(dst, other *index.Matches) {
 	}
 }
 
-// raise makes the device hits at least n, at the cost of the lower tiers.
+// raise makes the device hits of a worker at least n. The added hits are taken from the lower tiers, host
+// first, because they are probably the same blocks.
 func raise(h *index.Hits, n uint32) {
 	more := n - min(n, h[kv.TierDevice])
 	h[kv.TierDevice] += more
@@ -83,6 +84,7 @@ func memberOf(m *index.Members, other *index.Matches, i int) (member int32, hits
 	return int32(at), h.Hits[kv.TierDevice]
 }
 
+// findHit returns the position in hits, ordered by member, of the hit of a member.
 func findHit(hits []index.Hit, member int32) (int, bool) {
 	return slices.BinarySearchFunc(hits, member, func(h index.Hit, m int32) int { return int(h.Member) - int(m) })
 }

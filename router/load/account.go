@@ -109,7 +109,7 @@ func (a *Account) Add(r *Request) error {
 		heard: now, provisional: r.Provisional,
 	}
 	if b.prefill == 0 {
-		b.duration = 0
+		b.duration = 0 // nothing runs down
 	}
 	if len(r.Sequence) > 0 {
 		var added int64
@@ -131,7 +131,8 @@ func (a *Account) Add(r *Request) error {
 // number, not even a later one of the same id.
 func (a *Account) LastBooking() uint64 { return a.stats.Added }
 
-// open returns the workload of a worker, and adds a missing one.
+// open returns the workload of a worker. A worker without requests gets a new one, with a free slot: the
+// number that stands for the worker in the trie of prompts.
 func (a *Account) open(worker kv.Worker) *workload {
 	if w := a.workers[worker]; w != nil {
 		return w
@@ -159,8 +160,8 @@ func (a *Account) silenceList(r *request) *list {
 	return &a.confirmed
 }
 
-// noteAlive records that a request is alive. It returns the request and the time of clock.
-// The error is ErrUnknownRequest.
+// noteAlive records a call for a request: its silence begins again, and it is no longer provisional or a
+// phantom. It returns the request and the time of clock. The error is ErrUnknownRequest.
 func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
 	if r == nil {
@@ -215,7 +216,7 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	}
 	before := r.outputWeight
 	r.outputWeight += one
-	if decay != nil {
+	if decay != nil { // all output blocks get the new weight
 		weight := int32(math.Round(*decay * one))
 		r.outputWeight = int64(r.outputs) * int64(weight)
 		if r.end != nil {
@@ -295,7 +296,8 @@ func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 	return n
 }
 
-// end removes a request from the account, and a worker with its last request.
+// end takes the load of a request off its worker and removes the request from the account. The workload of
+// the worker goes with its last request.
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.on
 	delete(a.requests, r.id)

@@ -55,6 +55,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Expiry == 0 {
 		o.Expiry = 300 * time.Second

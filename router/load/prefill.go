@@ -27,7 +27,8 @@ type prefill struct {
 	lasts time.Duration
 }
 
-// add counts a request that begins now. A request without prompt tokens is ignored.
+// add counts the prompt tokens of a request that its worker gets now. A request without prompt tokens is
+// ignored.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -42,7 +43,7 @@ func (p *prefill) add(r *request, now time.Duration) {
 	}
 }
 
-// setAnchor makes r the anchor. r may be nil.
+// setAnchor makes r the anchor: the request that the worker is assumed to compute from now on; nil is none.
 func (p *prefill) setAnchor(r *request, now time.Duration) {
 	p.anchor, p.since, p.full, p.lasts = r, now, 0, 0
 	if r != nil {
@@ -50,8 +51,8 @@ func (p *prefill) setAnchor(r *request, now time.Duration) {
 	}
 }
 
-// remove removes the prefill of r, if any is left. r must still be in its worker's list of
-// active requests, because the next anchor is the next request in that list.
+// remove removes the prompt tokens of r, if any are left: r has begun to generate or has ended. r must still
+// be in its worker's list of active requests, because the next anchor is the next request in that list.
 func (p *prefill) remove(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -79,7 +80,8 @@ func (p *prefill) remove(r *request, now time.Duration) {
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.lasts > 0 }
 
-// remaining returns the number of prompt tokens that still have to be computed at time now.
+// remaining returns the number of prompt tokens that still have to be computed at time now. Since the anchor
+// began, tokens run down at its rate, full tokens in the time lasts.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.since {
 		return p.tokens
@@ -88,9 +90,9 @@ func (p *prefill) remaining(now time.Duration) int64 {
 	if p.unmodelled > 0 {
 		limit = p.full
 	}
-	hi, lo := bits.Mul64(uint64(p.full), uint64(now-p.since))
+	hi, lo := bits.Mul64(uint64(p.full), uint64(now-p.since)) // the product may exceed 64 bits
 	if hi >= uint64(p.lasts) {
-		return p.tokens - limit
+		return p.tokens - limit // the quotient exceeds 64 bits, and so limit
 	}
 	done, _ := bits.Div64(hi, lo, uint64(p.lasts))
 	return p.tokens - int64(min(done, uint64(limit)))

@@ -50,7 +50,7 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	case more <= 0:
 		w.least = 0
 		return 0
-	case w.least == 0:
+	case w.least == 0: // the first report with a surplus
 		w.least, w.surplusSince = more, now
 		return 0
 	}

@@ -33,6 +33,7 @@ type Request struct {
 // maxNameBytes bounds the id.
 const maxNameBytes = 4096
 
+// validate returns an error that names the first field out of range.
 func (r *Request) validate() error {
 	if r.ID == "" || len(r.ID) > maxNameBytes {
 		return fmt.Errorf("request id: %d bytes are not in 1..%d", len(r.ID), maxNameBytes)
@@ -115,6 +116,7 @@ type list struct {
 	n           int
 }
 
+// push appends r, which is in no list of order o.
 func (l *list) push(o order, r *request) {
 	r.in[o] = link{prev: l.last}
 	if l.last == nil {
@@ -126,6 +128,7 @@ func (l *list) push(o order, r *request) {
 	l.n++
 }
 
+// remove removes r from the list, whose order is o. r must be in the list.
 func (l *list) remove(o order, r *request) {
 	at := r.in[o]
 	if at.prev == nil {

@@ -56,8 +56,9 @@ func common(a, b []kv.SequenceHash) int {
 	return n
 }
 
-// add counts a request of a worker along sequence, which is not empty. It returns
-// the last node and the weight of the blocks that are new to the worker.
+// add counts a request whose prompt blocks are sequence, not empty, for the worker with that slot. It returns
+// the node where sequence ends, for free and weigh, and the weight of the blocks that no other request of the
+// worker uses.
 func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int64) {
 	end = t.open(sequence)
 	end.ends++
@@ -73,7 +74,8 @@ func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int
 	return end, added
 }
 
-// open returns the node with which sequence ends, and adds missing nodes.
+// open returns the node that ends with the last block of sequence. It adds missing nodes, and splits a node in
+// which sequence ends or branches off.
 func (t *trie) open(sequence []kv.SequenceHash) *node {
 	at := &t.root
 	for len(sequence) > 0 {
@@ -141,6 +143,7 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 // release removes the share at position i.
 func (n *node) release(i int) {
 	n.shares = slices.Delete(n.shares, i, i+1)
+	// Near the root many workers come and go: give back memory that is mostly unused.
 	if cap(n.shares) >= 16 && len(n.shares) <= cap(n.shares)/4 {
 		n.shares = append(make([]share, 0, 2*len(n.shares)), n.shares...)
 	}
@@ -152,7 +155,7 @@ func (t *trie) merge(n *node) *node {
 	if n.ends > 0 || len(n.children) != 1 {
 		return n
 	}
-	for _, child := range n.children {
+	for _, child := range n.children { // the only one
 		if !slices.Equal(n.shares, child.shares) {
 			return n
 		}
@@ -164,13 +167,13 @@ func (t *trie) merge(n *node) *node {
 	return n
 }
 
-// weigh sets the weight of the blocks that only one request of the worker uses. The request
-// ends at node end. weigh returns the change of the worker's sum of weights.
+// weigh gives the blocks of a request a new weight, except blocks that another request of the worker uses too.
+// The request ends at node end. weigh returns the change of the worker's sum of weights.
 func (t *trie) weigh(end *node, slot, weight int32) (change int64) {
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)
 		h := &n.shares[i]
-		if h.requests > 1 {
+		if h.requests > 1 { // the other request uses all ancestors too
 			break
 		}
 		change += int64(len(n.hashes)) * int64(weight-h.weight)

@@ -115,13 +115,15 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	return hits, nil
 }
 
-// hashes returns the SequenceHashes of a prompt's full blocks.
+// hashes returns the SequenceHashes of a prompt's full blocks in namespace: the names of the blocks in the
+// service.
 func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.SequenceHash {
 	var h kv.Hasher
 	seed := kv.LocalSeed("", namespace)
 	if !c.pairs() {
 		return kv.AppendSequence(nil, h.AppendLocals(nil, tokens, blockSize, seed))
 	}
+	// A block of pairs is full only with the first token of the next block.
 	var locals []kv.LocalHash
 	for i := 0; blockSize > 0 && (i+1)*blockSize < len(tokens); i++ {
 		locals = append(locals, h.Local(kv.BlockTokens(tokens, i, blockSize, true), seed, nil))
@@ -129,6 +131,8 @@ func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.S
 	return kv.AppendSequence(nil, locals)
 }
 
+// query sends one query to the service and returns the positions of the blocks that it holds. An answer
+// that is longer than these blocks need is an error.
 func (c *Client) query(ctx context.Context, hashes []kv.SequenceHash) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(appendQuery(nil, hashes)))
@@ -156,6 +160,7 @@ func (c *Client) query(ctx context.Context, hashes []kv.SequenceHash) (schedule.
 	return decodeRanges(body, len(hashes))
 }
 
+// appendQuery appends the JSON body of a query, which lists the hashes as numbers.
 func appendQuery(b []byte, hashes []kv.SequenceHash) []byte {
 	b = append(b, `{"block_hashes":[`...)
 	for i, h := range hashes {
@@ -167,7 +172,8 @@ func appendQuery(b []byte, hashes []kv.SequenceHash) []byte {
 	return append(b, "]}"...)
 }
 
-// decodeRanges returns the ranges of an answer about a number of blocks.
+// decodeRanges decodes an answer about a number of blocks: half-open ranges of positions. Ranges that are
+// empty, out of bounds or not in order are an error.
 func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
 	var answer struct {
@@ -209,6 +215,8 @@ type breaker struct {
 	pausedUntil time.Time
 }
 
+// allows reports whether a query may be sent now. After maxFailures failures it admits one query per
+// pauseTime, to find out whether the service is back.
 func (b *breaker) allows(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,10 +231,11 @@ func (b *breaker) allows(now time.Time) bool {
 	return true
 }
 
-func (b *breaker) record(well bool, now time.Time) {
+// record records whether a query succeeded.
+func (b *breaker) record(succeeded bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if well {
+	if succeeded {
 		b.failures = 0
 		return
 	}

@@ -283,6 +283,7 @@ func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now t
 		}
 		if o != nil {
 			t.sources[o.publisher] = r
+			// Events may have come before the poll that found the source.
 			for _, data := range t.unclaimed.claim(o.publisher) {
 				if t.decoder.Decode(data, &t.envelope) == nil {
 					out = t.applyEnvelopeLocked(out, r, now)
