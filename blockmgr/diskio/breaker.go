@@ -77,7 +77,8 @@ func (b *Breaker) Succeeded() {
 	}
 }
 
-// Failed reports an operation that failed with a device error.
+// Failed reports an operation that failed with a device error. BreakerFailures in a row open the
+// breaker. The failure of a try doubles the pause until the next one.
 func (b *Breaker) Failed(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,15 +88,16 @@ func (b *Breaker) Failed(err error) {
 	}
 }
 
-// Stalled reports an operation that has not ended in time. It opens the breaker.
+// Stalled reports an operation that has not ended in time. It opens the breaker at once.
 func (b *Breaker) Stalled() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tripLocked("an operation does not end")
 }
 
-// tripLocked opens the breaker, or ends a try. It ignores other failures of an open breaker:
-// their operations began before it opened, or belong to the ended try.
+// tripLocked opens the breaker, or ends a try without success and begins the next pause. why goes
+// into the log. It ignores other failures of an open breaker: their operations began before the
+// breaker opened, or belong to the ended try.
 func (b *Breaker) tripLocked(why string) {
 	if b.open && !b.trying {
 		return

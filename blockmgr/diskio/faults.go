@@ -104,7 +104,7 @@ func (m *Mover) writeFailed(ref registry.Ref, err error) {
 // suspect for suspectTime, or all suspect slots when the breaker for writes closes. Slots with
 // badWrites failures are never freed.
 func (m *Mover) writeWorked(ref registry.Ref) {
-	recovered := m.Health.Writes.IsOpen()
+	recovered := m.Health.Writes.IsOpen() // this write closes the breaker
 	m.Health.Wrote()
 	delete(m.faults.writes, ref)
 	now := time.Now()
@@ -139,7 +139,7 @@ func (m *Mover) readWorked(ref registry.Ref) {
 // other blocks can be read and this one cannot.
 func (m *Mover) readFailed(ref registry.Ref) (lost bool) {
 	f, generation := m.faults.reads[ref], m.slots.Disk.Slot(ref).Generation
-	if f == nil || f.generation != generation {
+	if f == nil || f.generation != generation { // the first failure of this block
 		f = &readFault{since: m.faults.readsWorked, generation: generation}
 		m.faults.reads[ref] = f
 	}
@@ -153,7 +153,7 @@ func (m *Mover) ReadFailed(ref registry.Ref) bool {
 	return f != nil && f.generation == m.slots.Disk.Slot(ref).Generation
 }
 
-// loseDiskBlock drops a disk block that cannot be read. Its slot stays out of use until a
+// loseDiskBlock drops a disk block that cannot be read or has wrong bytes. Its slot stays out of use until a
 // restart, because its medium is suspect.
 func (m *Mover) loseDiskBlock(ref registry.Ref) {
 	delete(m.faults.reads, ref)

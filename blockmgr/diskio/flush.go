@@ -61,7 +61,8 @@ func (m *Mover) flush() error {
 	}
 }
 
-// takeDirty appends copies of up to about flushPages changed pages, from the cursor on.
+// takeDirty appends copies of up to about flushPages changed pages of the disk tier's records, and
+// moves the cursor behind them. They count as unchanged then; see redirty.
 func (m *Mover) takeDirty(c *flushCursor, pages []storage.Page) []storage.Page {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +79,8 @@ func (m *Mover) takeDirty(c *flushCursor, pages []storage.Page) []storage.Page {
 	return pages
 }
 
-// redirty marks pages that could not be written as changed again.
+// redirty marks pages that could not be written as changed again, and counts and logs the error of
+// the write.
 func (m *Mover) redirty(pages []storage.Page, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,9 +90,9 @@ func (m *Mover) redirty(pages []storage.Page, err error) {
 	m.Log.Warn("slot table of the disk tier", zap.Error(err))
 }
 
-// FlushAll writes the changed records of the disk tier. Then it writes the blocks' ages, but
-// stops at until. Without them the next agent evicts in a less exact order. FlushAll takes the
-// locks itself.
+// FlushAll writes the changed records of the disk tier at the end of the pool. Then it writes the
+// pages in which only the ages of blocks have changed, until the time until. Without these the next
+// agent evicts in a less exact order. FlushAll takes the locks itself.
 func (m *Mover) FlushAll(until time.Time) error {
 	if !m.ageDiskCopies() {
 		return nil
@@ -110,8 +112,8 @@ func (m *Mover) FlushAll(until time.Time) error {
 	return nil
 }
 
-// ageDiskCopies gives disk blocks the ages of their copies in host memory. It returns false
-// without a disk tier.
+// ageDiskCopies gives disk blocks the ages of their copies in host memory, which lookups touch
+// alone. It returns false without a disk tier.
 func (m *Mover) ageDiskCopies() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,8 +128,8 @@ func (m *Mover) ageDiskCopies() bool {
 	return true
 }
 
-// agesChanged marks up to agedPages pages in which only ages changed as changed. It reports
-// whether there were any.
+// agesChanged gives flush about agedPages pages in which only ages have changed, and reports whether
+// there were any. flush leaves out such pages otherwise.
 func (m *Mover) agesChanged() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

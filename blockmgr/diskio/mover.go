@@ -132,7 +132,8 @@ type Queues struct {
 	ReadFaults, WriteFaults int
 }
 
-// NewMover makes a Mover for the slots of a pool, which mu guards.
+// NewMover makes a Mover for the slots of a pool, which mu, the pool's lock, guards. The caller
+// starts the goroutines; see ReadLoops, WriteLoops and the Run methods.
 func NewMover(o Options, pool Pool, mu *sync.Mutex, slots *tier.Set) *Mover {
 	m := &Mover{Options: o, pool: pool, mu: mu, slots: slots}
 	m.reads = reads{flights: map[registry.Ref]*Flight{}, work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers)}

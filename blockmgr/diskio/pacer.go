@@ -12,8 +12,8 @@ type Pacer struct {
 	next time.Time
 }
 
-// Take books work with a cost in time. It returns how long the caller must wait before the next
-// Take.
+// Take books work that takes cost at the allowed rate. It returns how long the caller must wait
+// before it calls Take again.
 func (p *Pacer) Take(cost time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,7 +19,7 @@ func (q *RefQueue) Len() int { return len(q.buf) - q.head }
 
 // Push appends a slot that is not in the queue.
 func (q *RefQueue) Push(ref registry.Ref) {
-	if q.head > len(q.buf)/2 {
+	if q.head > len(q.buf)/2 { // more than half of buf has been popped: use that part again
 		q.buf = q.buf[:copy(q.buf, q.buf[q.head:])]
 		q.head = 0
 	}

@@ -64,8 +64,8 @@ func (m *Mover) Readable() bool {
 	return m.reads.stuck < m.Transfers && m.Health.All.Ready()
 }
 
-// Read begins to fill the free host slot ref with a block whose disk slot is held. The
-// end of the flight releases the disk slot.
+// Read queues the read of a block from disk into the host slot ref, which has no block. The caller
+// holds the block's disk slot; the end of the flight releases it.
 func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
 	disk := m.slots.DiskSlot(key)
 	r := m.slots.Disk.Record(disk)
@@ -89,7 +89,8 @@ func (m *Mover) Prefetch(key *kv.StoredKey, ref registry.Ref) {
 // Prefetching returns the number of unfinished reads of Prefetch.
 func (m *Mover) Prefetching() int { return m.reads.prefetching }
 
-// endFlight ends a flight; the caller closes Done.
+// endFlight ends the flight of host slot ref. ok says that the block is in host memory and good.
+// The caller then closes f.Done.
 func (m *Mover) endFlight(ref registry.Ref, f *Flight, ok bool) {
 	delete(m.reads.flights, ref)
 	f.Finished, f.OK = true, ok
@@ -138,7 +139,8 @@ func (m *Mover) takeRead() (r *read, ok bool) {
 		}
 		ref := m.reads.queue.Pop()
 		f := m.reads.flights[ref]
-		if f.Waiters == 0 && !f.Wanted || !m.Health.All.Allow() {
+		unwanted := f.Waiters == 0 && !f.Wanted
+		if unwanted || !m.Health.All.Allow() {
 			m.cancelRead(ref, f)
 			continue
 		}
@@ -149,7 +151,8 @@ func (m *Mover) takeRead() (r *read, ok bool) {
 	}
 }
 
-// cancelRead ends a read that has not begun.
+// cancelRead ends a read that has not begun: the block is a miss for the lookups that wait. Its
+// host slot becomes free, and the block stays on disk.
 func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 	m.Counters.ReadsCancelled++
 	m.endFlight(ref, f, false)
@@ -160,9 +163,9 @@ func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 	m.pool.Done(1)
 }
 
-// readBlock fills the host slot from the disk slot and verifies the block. It tries
-// readAttempts times, because an error on the way from the device may be transient. It needs no
-// lock.
+// readBlock fills the host slot from the disk slot and verifies the block. sum is the content sum
+// of the bytes, retries the number of second tries. It tries readAttempts times, because an error
+// on the way from the device may be transient; an error of host memory is not. It needs no lock.
 func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
 		m.reads.limit <- struct{}{}
@@ -177,8 +180,9 @@ func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	}
 }
 
-// compare compares a host slot's bytes with the checksum in record r, and returns their content
-// sum. want is the key that r must have. compare needs no lock.
+// compare compares the bytes of slot i of a host extent with the checksum in record r, and returns
+// their content sum. want is the key that r must have. ErrCorrupt: record or bytes are wrong;
+// extent.ErrMemory: the bytes cannot be read. compare needs no lock.
 func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.StoredKey) (uint64, error) {
 	if r.Key != want || uint64(r.Length) != m.BlockBytes {
 		return 0, fmt.Errorf("record of %s, want %s: %w", r.Key, want, ErrCorrupt)
@@ -193,7 +197,8 @@ func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.
 	return sum, nil
 }
 
-// finishRead makes a block that was read visible, or ends a failed read.
+// finishRead makes a block that was read visible in host memory, or ends a failed or abandoned
+// read. sum, retries and err are readBlock's.
 func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,7 +211,7 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	}
 	m.reads.time.End(time.Now())
 	m.endFlight(r.ref, f, err == nil && !m.closed)
-	if m.closed {
+	if m.closed { // the slots may be unmapped
 		close(f.Done)
 		return
 	}
@@ -231,7 +236,7 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 // readFailed says that it is lost. Wrong bytes lose the block.
 func (m *Mover) finishFailed(r *read, err error) {
 	f := r.flight
-	m.slots.Host.Slot(r.ref).Holds -= f.Waiters
+	m.slots.Host.Slot(r.ref).Holds -= f.Waiters // the waiting lookups leave a failed slot to us
 	if errors.Is(err, extent.ErrMemory) {
 		m.slots.DropDamaged(r.ref, err)
 		return
@@ -280,7 +285,8 @@ func (m *Mover) abandonRead(r *read) {
 	}
 }
 
-// finishAbandoned ends an abandoned read, which has returned: its host slot becomes free.
+// finishAbandoned ends an abandoned read that has returned at last: nobody writes into its host
+// slot any more, which becomes free. err is the read's.
 func (m *Mover) finishAbandoned(r *read, err error) {
 	m.reads.stuck--
 	if m.closed {

@@ -36,6 +36,7 @@ func (m *Mover) RunScrubber() {
 		return
 	}
 	defer free()
+	// perBlock is the time that one block may take at the scrub rate.
 	perBlock := time.Duration(float64(m.BlockBytes) / float64(m.ScrubBytesPerSecond) * float64(time.Second))
 	pause := time.NewTimer(ScrubIdle)
 	defer pause.Stop()
@@ -71,7 +72,8 @@ func (m *Mover) Rest(timer *time.Timer, d time.Duration) bool {
 }
 
 // nextSealed returns the first sealed slot of a tier at or after from. After scrubScan slots it
-// returns the slot that it has reached. ok is false behind the last slot.
+// returns the slot that it has reached, sealed or not, to release the lock; ScrubSlot skips that
+// slot. ok is false behind the last slot.
 func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.Ref, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,11 +98,10 @@ func (m *Mover) nextSealed(lv registry.Level, from registry.Ref) (ref registry.R
 	return registry.NoRef, false
 }
 
-// ScrubSlot compares the bytes of one slot with the checksum in its record, and drops a
-// block that differs. The result is false for a slot that it skips: one without a sealed
-// block, or one that something holds. buf has room for a slot. ScrubSlot takes the pool's
-// lock itself.
-func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool {
+// ScrubSlot compares the bytes of one slot with the checksum in its record, and drops a block that
+// differs. checked is false for a slot that it skips: one without a sealed block, or one that
+// something holds. buf has room for a slot, page-aligned. ScrubSlot takes the pool's lock itself.
+func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) (checked bool) {
 	if lv == registry.Host {
 		s, ok := m.takeHostCheck(ref)
 		if !ok {
@@ -127,7 +128,9 @@ func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) bool 
 	return true
 }
 
-// beginCheck begins the check of a slot, if it is sealed and not held.
+// beginCheck begins the check of a slot and holds the slot. It returns false, and changes nothing,
+// when the slot has no sealed block or is held, the scrubber is paused or the disk's breaker is
+// open.
 func (m *Mover) beginCheck(lv registry.Level, ref registry.Ref) bool {
 	t := m.slots.Tier(lv)
 	if t == nil || !t.Has(ref) { // its extent has left the tier
@@ -152,8 +155,8 @@ func (m *Mover) endCheck() {
 	m.Counters.Scrubbed++
 }
 
-// takeHostCheck begins the check of a host slot.
-func (m *Mover) takeHostCheck(ref registry.Ref) (*sum, bool) {
+// takeHostCheck begins the check of a host slot; see beginCheck for ok.
+func (m *Mover) takeHostCheck(ref registry.Ref) (s *sum, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.beginCheck(registry.Host, ref) {
@@ -162,8 +165,9 @@ func (m *Mover) takeHostCheck(ref registry.Ref) (*sum, bool) {
 	return m.sumOf(ref), true
 }
 
-// finishHostCheck ends the check of a host block. A lookup may have checked a recovered block
-// in the same time, and may have dropped the block.
+// finishHostCheck ends the check of a host block and drops a block with wrong bytes; err is
+// compare's. A lookup may have had a recovered block checked in the same time. Then that flight
+// drops the block, or has dropped it.
 func (m *Mover) finishHostCheck(s *sum, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,8 +189,8 @@ type diskCheck struct {
 	from   *extent.Disk
 }
 
-// takeDiskCheck begins the check of a disk slot.
-func (m *Mover) takeDiskCheck(ref registry.Ref) (*diskCheck, bool) {
+// takeDiskCheck begins the check of a disk slot; see beginCheck for ok.
+func (m *Mover) takeDiskCheck(ref registry.Ref) (c *diskCheck, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.beginCheck(registry.Disk, ref) {
@@ -196,8 +200,8 @@ func (m *Mover) takeDiskCheck(ref registry.Ref) (*diskCheck, bool) {
 	return &diskCheck{ref: ref, record: m.slots.Disk.Record(ref), from: e.Disk}, true
 }
 
-// finishDiskCheck ends the check of a disk slot. bad means that its bytes do not match
-// their checksum.
+// finishDiskCheck ends the check of a disk slot. err says that the slot could not be read. bad says
+// that its bytes do not match their checksum; then the block is dropped.
 func (m *Mover) finishDiskCheck(c *diskCheck, bad bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -214,6 +218,7 @@ func (m *Mover) finishDiskCheck(c *diskCheck, bad bool, err error) {
 		m.Health.All.Failed(err)
 	case !bad:
 		m.readWorked(c.ref)
+	// A read that holds the slot finds the wrong bytes itself.
 	case s.Holds == 0 && s.State == storage.StateSealed && s.Generation == c.record.Generation:
 		m.Counters.CorruptReads++
 		m.Log.Warn("block on disk is lost", zap.Stringer("key", c.record.Key), zap.String("cause", "its bytes do not match their checksum"))

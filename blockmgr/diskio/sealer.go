@@ -25,7 +25,8 @@ func (m *Mover) Seal(ref registry.Ref) {
 	m.seals.work.Signal()
 }
 
-// Verify queues the check of a recovered host block. The flight holds the slot.
+// Verify queues the check of a recovered host block against its checksum: the bytes may have
+// changed while no agent ran. The flight holds the slot until the check has ended.
 func (m *Mover) Verify(ref registry.Ref, s *tier.Slot) *Flight {
 	f := &Flight{key: m.slots.Registry.At(s.Entry).Key, Disk: registry.NoRef, Done: make(chan struct{})}
 	m.reads.flights[ref] = f
@@ -44,7 +45,8 @@ type sum struct {
 	flight *Flight
 }
 
-// sumOf returns the work of computing the checksum of a host slot.
+// sumOf returns what a goroutine needs to compute the checksum of a held host slot without the
+// lock.
 func (m *Mover) sumOf(ref registry.Ref) *sum {
 	e, _ := m.slots.Host.At(ref)
 	return &sum{ref: ref, record: m.slots.Host.Record(ref), host: e.Host}
@@ -69,7 +71,8 @@ func (m *Mover) RunSealer() {
 	}
 }
 
-// takeSeal waits for a queued slot. ok is false when the sealer must end.
+// takeSeal waits for a queued slot and takes it, for a first checksum or for a check. ok is false
+// when the sealer must end.
 func (m *Mover) takeSeal() (s *sum, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +87,8 @@ func (m *Mover) takeSeal() (s *sum, ok bool) {
 	return s, true
 }
 
-// finishSeal seals a filled slot, or drops its block when its memory is damaged. The slot is
+// finishSeal seals a filled slot and offers its block to the disk. content is the sum of the
+// block's bytes; err says that its memory is damaged, and then the block is dropped. The slot is
 // still filled, at the same generation: it was held, and eviction, resets and damage drop only
 // sealed blocks.
 func (m *Mover) finishSeal(s *sum, content uint64, err error) {
@@ -106,7 +110,8 @@ func (m *Mover) finishSeal(s *sum, content uint64, err error) {
 	m.slots.Settle(t, s.ref, slot)
 }
 
-// finishVerify ends the check of a recovered host block.
+// finishVerify ends the check of a recovered host block and drops a block with wrong bytes. err is
+// compare's. Lookups that wait for the check go on.
 func (m *Mover) finishVerify(s *sum, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +120,7 @@ func (m *Mover) finishVerify(s *sum, err error) {
 	there := slot.State == storage.StateSealed // the scrubber may have dropped the block
 	m.endFlight(s.ref, f, there && err == nil)
 	slot.Holds--
-	if !f.OK {
+	if !f.OK { // lookups do not release the slot of a failed flight
 		slot.Holds -= f.Waiters
 	}
 	if there && err != nil {
@@ -127,8 +132,8 @@ func (m *Mover) finishVerify(s *sum, err error) {
 	m.pool.Done(1)
 }
 
-// compared records the result of comparing a host block with its checksum. A good recovered
-// block becomes verified.
+// compared records that a host block was compared with its checksum; err is compare's. A good
+// recovered block becomes verified, and is offered to the disk.
 func (m *Mover) compared(ref registry.Ref, err error) {
 	s := m.slots.Host.Slot(ref)
 	if err != nil || !s.Unverified || s.State != storage.StateSealed {

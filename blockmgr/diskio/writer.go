@@ -102,8 +102,8 @@ func (m *Mover) enqueueWrite(ref registry.Ref, s *tier.Slot) {
 	m.writes.work.Signal()
 }
 
-// deferWrite adds a slot to the deferred ones. The slot is not held: offerDeferred offers the
-// block that the slot has then.
+// deferWrite puts a slot on the list of deferred ones, whose blocks are offered to the disk again
+// later. The slot is not held: offerDeferred offers the block that the slot has then.
 func (m *Mover) deferWrite(ref registry.Ref, s *tier.Slot) {
 	if !s.Deferred {
 		s.Deferred = true
@@ -115,7 +115,8 @@ func (m *Mover) deferWrite(ref registry.Ref, s *tier.Slot) {
 // writeRoom returns how many blocks may wait for the disk: at most half of the host slots.
 func (m *Mover) writeRoom() int { return min(max(m.slots.Host.Capacity/2, 1), writeQueueMax) }
 
-// offerDeferred fills the queue with deferred blocks.
+// offerDeferred moves deferred blocks to the queue until it is full. It drops those from the list
+// that are on disk by now, or that have left host memory.
 func (m *Mover) offerDeferred() {
 	for m.writes.deferred.Len() > 0 && m.writes.queue.Len() < m.writeRoom() {
 		ref := m.writes.deferred.Pop()
@@ -127,8 +128,8 @@ func (m *Mover) offerDeferred() {
 	}
 }
 
-// deferQueue releases the blocks that wait for a failing disk, so that they can be
-// evicted.
+// deferQueue defers all queued blocks, because the disk fails. It releases their slots, so that the
+// blocks can be evicted.
 func (m *Mover) deferQueue() {
 	for m.writes.queue.Len() > 0 {
 		ref := m.writes.queue.Pop()
@@ -220,7 +221,7 @@ func (m *Mover) awaitWrites() (wanted int, flush, ok bool) {
 			return 0, true, true
 		case m.writes.queue.Len() == 0 && m.writes.deferred.Len() == 0:
 			m.writes.work.Wait()
-		case m.Health.UntilWrite() > 0:
+		case m.Health.UntilWrite() > 0: // a breaker is open: wait for its next try
 			m.deferQueue()
 			again := time.AfterFunc(m.Health.UntilWrite(), m.WakeWriter)
 			m.writes.work.Wait()
@@ -228,7 +229,7 @@ func (m *Mover) awaitWrites() (wanted int, flush, ok bool) {
 		default:
 			m.offerDeferred()
 			if m.writes.queue.Len() == 0 || !m.Health.AllowWrite() {
-				continue
+				continue // the deferred blocks are gone, or another writer makes the try
 			}
 			if m.Health.WritesDoubtful() {
 				return 1, false, true
@@ -295,8 +296,8 @@ func (m *Mover) takeWrites(wanted int) batch {
 	return b
 }
 
-// takeWrite finds a disk slot for a queued host slot. It releases the host slot when the block
-// needs no write or gets no disk slot.
+// takeWrite takes a disk slot for the block of a queued host slot, which stays held for the write.
+// ok is false when the block needs no write or gets no disk slot; then the host slot is released.
 func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	host, disk := m.slots.Host, m.slots.Disk
 	r, s := host.Record(ref), host.Slot(ref)
