@@ -97,8 +97,9 @@ type extentEntry struct {
 	leaving bool
 }
 
-// openArena makes the directory, opens the table and takes over the extents of an
-// earlier agent. The extents of a table that is not warm are unlinked.
+// openArena makes the directory, opens and locks the slot table and takes over the extents of an
+// earlier agent. It unlinks them if the table says nothing about their blocks. remove removes the
+// file of an extent later. ErrLocked: another agent has the arena open.
 func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) (*arena, error) {
 	_, err := os.Stat(cfg.Dir)
 	made := errors.Is(err, os.ErrNotExist)
@@ -119,7 +120,7 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
-	cfg.ExtentBytes = max(cfg.ExtentBytes, t.header.extentBytes)
+	cfg.ExtentBytes = max(cfg.ExtentBytes, t.header.extentBytes) // with anySize the table's may be larger
 	a := &arena{
 		cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, remove: remove,
 		extents: map[uint32]extentEntry{}, named: map[uint32]struct{}{},
@@ -130,8 +131,9 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	return a, nil
 }
 
-// recoverExtents takes over the extents of an earlier agent whose sections are good, up to the
-// budget. It unlinks the other extents.
+// recoverExtents takes over the extents of an earlier agent whose sections of the slot table are
+// good, up to the budget. It unlinks the other extents. A table that says nothing about their
+// blocks is emptied first.
 func (a *arena) recoverExtents() error {
 	files, err := extentFiles(a.cfg.Dir)
 	if err != nil {
@@ -146,7 +148,7 @@ func (a *arena) recoverExtents() error {
 		// unlikely.
 		next = 1 + rand.Uint64N(1<<30)
 	}
-	if a.table.warm {
+	if a.table.warm { // the table describes the extents
 		if m := a.table.migrated; m != (migrated{}) {
 			a.cfg.Log.Info("slot table of an older version is migrated",
 				zap.Stringer("tier", a.kind), zap.Int("extents", m.extents), zap.Int("slots", m.slots))
@@ -198,15 +200,17 @@ func (a *arena) adopt(files []extentFile) error {
 	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
 }
 
+// enterUnclaimed enters an extent of an earlier agent that no pool has claimed yet.
 func (a *arena) enterUnclaimed(section uint32, head sectionHead) {
 	a.extents[section] = extentEntry{sectionHead: head, unclaimed: true}
 	a.used.Add(head.bytes())
 }
 
-// inspect returns the head of an extent file's section, or an error that says why
-// the file cannot be taken over.
+// inspect returns the head of the section that describes an extent file, or an error that says why
+// the file cannot be taken over. The head must name the extent and a known namespace with the same
+// slots, and the file must have the size that follows from them.
 func (a *arena) inspect(f extentFile) (sectionHead, error) {
-	if !f.whole {
+	if !f.whole { // it has a temporary name
 		return sectionHead{}, errors.New("it was never finished")
 	}
 	head, err := a.table.readSectionHead(f.section)

@@ -19,9 +19,10 @@ type need struct {
 	minSlots, maxSlots uint64
 }
 
-// reserve takes the slots of a new extent out of the budget and gives the extent an
-// id and a section. Leaving extents are tried again first. When the budget is used
-// up, unclaimed extents are discarded; ErrFull means that there is none left.
+// reserve takes the slots of a new extent out of the budget and gives the extent an id and a
+// section of the slot table; release undoes that. It first tries again to remove the files of
+// leaving extents. When the budget is used up, it discards unclaimed extents; ErrFull means that
+// none is left.
 func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 	item, ok := a.table.item(n.ns)
 	if !ok || item.slotBytes != n.slotBytes {
@@ -52,15 +53,17 @@ func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 	return section, head, nil
 }
 
-// tryReserve is reserve without discarding an extent, and without an id.
+// tryReserve is reserve without discarding an extent, and without an id. The new extent has as many
+// slots as ExtentBytes and the budget allow. ErrFull: fewer than n.minSlots fit into the rest of the
+// budget. Other errors say that n can never be met.
 func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error) {
 	least := max(n.minSlots, 1)
 	if n.maxSlots > 0 && n.maxSlots < least {
 		return 0, head, fmt.Errorf("%s extent of at most %d slots: want at least %d", a.kind, n.maxSlots, least)
 	}
-	fit := a.MostSlots(n.slotBytes)
-	if least > fit {
-		return 0, head, fmt.Errorf("%s extent of %d slots of %d bytes: want at most %d", a.kind, least, n.slotBytes, fit)
+	most := a.MostSlots(n.slotBytes)
+	if least > most {
+		return 0, head, fmt.Errorf("%s extent of %d slots of %d bytes: want at most %d", a.kind, least, n.slotBytes, most)
 	}
 	if least > a.cfg.Bytes/n.slotBytes {
 		return 0, head, fmt.Errorf("%s size %d: too small, one extent needs at least %d bytes", a.kind, a.cfg.Bytes, least*n.slotBytes)
@@ -68,7 +71,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	left := a.Room()
-	slots := min(max(a.cfg.ExtentBytes/n.slotBytes, least), fit, left/n.slotBytes)
+	slots := min(max(a.cfg.ExtentBytes/n.slotBytes, least), most, left/n.slotBytes)
 	if n.maxSlots > 0 {
 		slots = min(slots, n.maxSlots)
 	}
@@ -76,7 +79,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 		return 0, head, fmt.Errorf("%s size %d: %w: %d bytes are left, one extent needs at least %d",
 			a.kind, a.cfg.Bytes, ErrFull, left, least*n.slotBytes)
 	}
-	for a.extents[section].slots > 0 {
+	for a.extents[section].slots > 0 { // the first section that no extent has
 		section++
 	}
 	head = sectionHead{namespace: n.ns, slots: uint32(slots), slotBytes: n.slotBytes}
@@ -122,7 +125,8 @@ func (a *arena) discardAll(gone map[uint32]extentEntry) bool {
 	return removed
 }
 
-// takeLeaving returns the leaving extents, by section. Only the caller may discard them.
+// takeLeaving returns the leaving extents, by section, for the caller to discard. They are not
+// leaving any more, so that no other goroutine discards them too.
 func (a *arena) takeLeaving() map[uint32]extentEntry {
 	if a.leaving.Load() == 0 {
 		return nil
@@ -141,8 +145,8 @@ func (a *arena) takeLeaving() map[uint32]extentEntry {
 	return taken
 }
 
-// takeUnclaimed claims the extents that a namespace had before the restart and
-// returns their sections, oldest extent first.
+// takeUnclaimed claims the extents that a namespace had before the restart: no other caller gets
+// them. It returns their sections, oldest extent first.
 func (a *arena) takeUnclaimed(ns uint32) []uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +164,8 @@ func (a *arena) unclaim(section uint32) {
 	a.setUnclaimedLocked(section, true)
 }
 
-// takeYielding claims the oldest unclaimed extent that no process can touch.
+// takeYielding claims the oldest unclaimed extent that no process can touch, for the caller to
+// discard. ok is false when there is none.
 func (a *arena) takeYielding() (section uint32, e extentEntry, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,6 +176,7 @@ func (a *arena) takeYielding() (section uint32, e extentEntry, ok bool) {
 	return sections[0], a.setUnclaimedLocked(sections[0], false), true
 }
 
+// setUnclaimedLocked changes extentEntry.unclaimed and returns the entry.
 func (a *arena) setUnclaimedLocked(section uint32, unclaimed bool) extentEntry {
 	e := a.extents[section]
 	e.unclaimed = unclaimed
@@ -191,7 +197,7 @@ func (a *arena) unclaimedLocked(suits func(*extentEntry) bool) []uint32 {
 	return sections
 }
 
-// Unclaimed returns how many slots Claim would find.
+// Unclaimed returns how many slots the extents have that Claim would return for namespace ns.
 func (a *arena) Unclaimed(ns uint32) (slots int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -226,11 +232,12 @@ func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	}
 }
 
-// tryNamespace is Namespace without taking an entry from another namespace.
+// tryNamespace is Namespace without making room in a full directory: it gets a free entry, or the
+// entry of a namespace that has no extents and is not in a.named.
 func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index, err := a.table.namespace(id, slotBytes, func(i uint32) bool {
+	inUse := func(i uint32) bool {
 		if _, ok := a.named[i]; ok {
 			return true
 		}
@@ -240,7 +247,8 @@ func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error
 			}
 		}
 		return false
-	})
+	}
+	index, err := a.table.namespace(id, slotBytes, inUse)
 	if err == nil {
 		a.named[index] = struct{}{}
 	}
@@ -254,7 +262,7 @@ func (a *arena) takeNamespace() map[uint32]extentEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	youngest := map[uint32]uint32{} // the id of each namespace's youngest extent
-	kept := map[uint32]bool{}
+	kept := map[uint32]bool{}       // the namespaces with an extent in use
 	for _, e := range a.extents {
 		if _, named := a.named[e.namespace]; named || !e.unclaimed {
 			kept[e.namespace] = true

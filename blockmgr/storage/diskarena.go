@@ -54,7 +54,9 @@ func (d *DiskArena) Claim(ns uint32) iter.Seq[DiskExtent] {
 	}
 }
 
-// claimOne opens an extent that takeUnclaimed returned.
+// claimOne opens an extent that takeUnclaimed returned. ok is false when that fails: after a device
+// error, or while the arena closes, the extent is unclaimed again; after any other error it is
+// dropped.
 func (d *DiskArena) claimOne(section uint32) (opened DiskExtent, ok bool) {
 	e := d.entry(section)
 	opened, err := d.reopen(section, &e.sectionHead)
@@ -73,6 +75,7 @@ func (d *DiskArena) claimOne(section uint32) (opened DiskExtent, ok bool) {
 	return DiskExtent{}, false
 }
 
+// reopen opens the file and the records of an extent that an earlier agent made.
 func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskExtent, error) {
 	ext, err := extent.OpenDisk(d.path(section, head.extent), d.geometry(head), d.cfg.Disk)
 	if err != nil {
@@ -143,8 +146,8 @@ func (d *DiskArena) Sync() error {
 	return nil
 }
 
-// Close closes the given extents and unlocks the directory. Everything stays on disk.
-// Close writes nothing: the caller writes dirty pages before.
+// Close closes the given extents, which are all that callers still have open, and unlocks the
+// directory. Everything stays on disk. Close writes nothing: the caller writes dirty pages before.
 func (d *DiskArena) Close(extents []DiskExtent) error {
 	var errs []error
 	for _, p := range extents {

@@ -24,6 +24,7 @@ type extentFile struct {
 
 const extentPrefix = "extent-"
 
+// name returns the file's name in the arena's directory.
 func (f extentFile) name() string {
 	switch {
 	case f.text != "":
@@ -51,6 +52,7 @@ func extentFiles(dir string) ([]extentFile, error) {
 	return files, nil
 }
 
+// parseExtentName is the inverse of extentFile.name. ok is false for a file that is no extent.
 func parseExtentName(name string) (f extentFile, ok bool) {
 	numbers, ok := strings.CutPrefix(name, extentPrefix)
 	if !ok {
@@ -61,7 +63,7 @@ func parseExtentName(name string) (f extentFile, ok bool) {
 	if f.section, ok = parseExtentNumber(first); !ok {
 		return f, false
 	}
-	if !both {
+	if !both { // the name of a table of version 1
 		return extentFile{id: f.section, text: name}, !temporary
 	}
 	f.id, ok = parseExtentNumber(second)

@@ -98,6 +98,7 @@ type header struct {
 	directory []directoryItem
 }
 
+// encode returns the header page; see header for the layout.
 func (h *header) encode() []byte {
 	b := make([]byte, headerSize)
 	le := binary.LittleEndian
@@ -165,8 +166,9 @@ func decodeHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// decodeHeaders decodes the copies at the start of a table and returns the newest
-// whole one. When there is none, the error is that of the first copy.
+// decodeHeaders decodes the two copies of the header at the start of a table and returns the newer
+// whole one. When there is none, the error is that of the first copy. Tables of an older version
+// have one copy, and nothing is known of the second copy in a newer version.
 func decodeHeaders(b []byte) (header, error) {
 	first, err := decodeHeader(b)
 	newer := errors.Is(err, errNewer) && isWhole(b)
@@ -180,8 +182,9 @@ func decodeHeaders(b []byte) (header, error) {
 	return first, err
 }
 
-// fits reports why a table with header h cannot serve an arena that wants w. A table
-// of the other kind is never made anew: its blocks belong to another tier.
+// fits returns why a table with header h cannot serve an arena that wants header w, nil when it
+// can. ErrForeign: the table is of the other kind and must stay, because its blocks belong to
+// another tier. errStale: the table may be made anew.
 func (h *header) fits(w *header) error {
 	if h.kind != w.kind {
 		return fmt.Errorf("%w: it is a %s table, want %s", ErrForeign, h.kind, w.kind)
@@ -237,6 +240,7 @@ const (
 // bytes returns the size of the extent's slots.
 func (h *sectionHead) bytes() uint64 { return uint64(h.slots) * h.slotBytes }
 
+// encode returns the start of the section's first page; see sectionHead for the layout.
 func (h *sectionHead) encode() []byte {
 	b := make([]byte, sectionHeadBytes)
 	le := binary.LittleEndian
@@ -249,6 +253,7 @@ func (h *sectionHead) encode() []byte {
 	return b
 }
 
+// decodeSectionHead is the inverse of sectionHead.encode.
 func decodeSectionHead(b []byte) (sectionHead, error) {
 	le := binary.LittleEndian
 	if len(b) < sectionHeadBytes || string(b[:8]) != sectionMagic || le.Uint32(b[32:]) != crc32.Checksum(b[:32], castagnoli()) {

@@ -68,6 +68,7 @@ func (h *HostArena) Claim(ns uint32) []HostExtent {
 	return extents
 }
 
+// reopen maps the file and the records of an extent that an earlier agent made.
 func (h *HostArena) reopen(section uint32, head *sectionHead) (HostExtent, error) {
 	ext, err := extent.OpenHost(h.path(section, head.extent), h.geometry(head))
 	if err != nil {
@@ -80,10 +81,10 @@ func (h *HostArena) reopen(section uint32, head *sectionHead) (HostExtent, error
 	return HostExtent{head.extent, ext, slots}, nil
 }
 
-// Grow makes one extent for namespace ns, as DiskArena.Grow does. The memory of the
-// extent is reserved and faulted in. Unclaimed extents of a namespace with a session
-// in the session table are not dropped for it; ErrFull means that dropping extents
-// would help.
+// Grow makes one extent for namespace ns, as DiskArena.Grow does. The memory of the extent is
+// reserved and faulted in. Grow does not drop unclaimed extents of a namespace with a session in
+// the session table, because its processes may still copy. ErrFull means that the budget is used
+// up by extents of pools or of such namespaces.
 func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostExtent, error) {
 	section, head, err := h.reserve(need{ns, slotBytes, minSlots, maxSlots})
 	if err != nil {
@@ -97,8 +98,9 @@ func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostE
 	return opened, nil
 }
 
-// build makes the file under a temporary name and publishes the file when
-// generation words and section are complete.
+// build makes the file of a new extent under a temporary name, and publishes the file when its
+// generation words and its section of the slot table are complete. After an error nothing is left
+// but the reservation.
 func (h *HostArena) build(section uint32, head sectionHead) (opened HostExtent, err error) {
 	ext, err := extent.CreateHost(h.path(section, head.extent), h.geometry(&head))
 	if err != nil {

@@ -51,7 +51,8 @@ func (t *table) migrate(old *header) (header, error) {
 	return next.header, err
 }
 
-// migrateTo writes the new table and renames the extents.
+// migrateTo writes the header and the sections of the new table next, renames the extents and
+// syncs the table.
 func (t *table) migrateTo(next *table) error {
 	dir := filepath.Dir(t.path)
 	files, err := extentFiles(dir)
@@ -109,6 +110,7 @@ func (t *table) migrateExtent(next *table, from extentFile) (slots int, err erro
 			break
 		}
 	}
+	// A version 1 table names an extent's namespace in its records alone.
 	if !ok || item.slotBytes == 0 || !st.Mode().IsRegular() || uint64(st.Size())%item.slotBytes != 0 {
 		return 0, nil
 	}
@@ -130,7 +132,8 @@ func (t *table) migrateExtent(next *table, from extentFile) (slots int, err erro
 	return int(n), errors.Join(WritePages(s.TakeDirty(nil)), s.close())
 }
 
-// decodeRecord1 decodes a record of version 1.
+// decodeRecord1 decodes a record of version 1; see tableVersion1. It checks the old CRC, and then
+// turns the bytes into a record of the current version.
 func decodeRecord1(b []byte) (Record, error) {
 	le := binary.LittleEndian
 	if got, want := crc32.Checksum(b[:124], castagnoli()), le.Uint32(b[124:]); got != want || b[101] != 1 {

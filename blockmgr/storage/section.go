@@ -78,8 +78,9 @@ func (t *table) readSectionHead(index uint32) (sectionHead, error) {
 	return decodeSectionHead(b)
 }
 
-// createSection makes the records of a new extent: all free, at generation 1. On
-// return they are in the file, whatever was there before. A disk table is synced.
+// createSection makes section index for a new extent. All of its slots are free, at generation 1,
+// and unpinned. On return the records are in the file, whatever was there before. A disk table is
+// synced.
 func (t *table) createSection(index uint32, head sectionHead) (*Section, error) {
 	s, err := t.newSection(index, head)
 	if err != nil {
@@ -96,7 +97,7 @@ func (t *table) createSection(index uint32, head sectionHead) (*Section, error) 
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	copy(s.image, head.encode())
+	copy(s.image, head.encode()) // the head comes last: it makes the records valid
 	return s, nil
 }
 
@@ -134,7 +135,8 @@ func (t *table) openSection(index uint32, head sectionHead) (*Section, error) {
 	return s, nil
 }
 
-// newSection allocates the memory of a section: the file's own for a host table.
+// newSection returns a section whose records are not read or written yet. The memory of a host
+// section is the mapped file, that of a disk section is private to the agent.
 func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	size := t.sectionBytes(head.slots)
 	s := &Section{table: t, index: index, head: head}
@@ -153,7 +155,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 	if err != nil {
 		return nil, fmt.Errorf("slot table %s: section of %d bytes: %w", t.path, size, err)
 	}
-	if t.kind == kindHost {
+	if t.kind == kindHost { // behind the records: all pin words, then all recencies
 		words := s.image[PageSize+recordBytes(head.slots):]
 		s.pins = extent.Words(words[:pinBytes*head.slots])
 		s.recency = unsafe.Slice((*uint32)(unsafe.Pointer(&words[perSlot(head.slots, pinBytes)])), head.slots)
@@ -268,9 +270,9 @@ func (s *Section) TakeDirty(to []Page) []Page {
 	return to
 }
 
-// TakeSomeDirty is TakeDirty of the pages from page from on, a multiple of 64. It
-// stops when to has most pages or up to 63 more. more reports whether there may be
-// further dirty pages, from page next on.
+// TakeSomeDirty is TakeDirty of the pages from page from on, a multiple of 64. It stops when to has
+// most pages, or up to 63 more because it takes the pages of a bitmap word together. more reports
+// whether there may be further dirty pages, from page next on.
 func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, next uint32, more bool) {
 	for w := int(from / 64); w < len(s.dirty); w++ {
 		if len(to) >= most {

@@ -89,7 +89,7 @@ func pidNamespace() uint32 {
 func (t *SessionTable) Begin(session uint64, ns kv.NamespaceID) (pinBit uint8, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free, taken := -1, uint64(0)
+	free, taken := -1, uint64(0) // the first free entry; the pin bits in use
 	for i, e := range t.entriesLocked() {
 		switch {
 		case !e.used():
@@ -280,6 +280,7 @@ func control(pinBit uint8, processes int) uint64 {
 	return controlUsed | uint64(pinBit)<<controlPin | uint64(processes)<<controlCount
 }
 
+// beginStores returns the stores that make a free entry the session's, without processes.
 func beginStores(session uint64, ns kv.NamespaceID, pinBit uint8) []store {
 	return []store{
 		{wordSession, session},
@@ -289,6 +290,7 @@ func beginStores(session uint64, ns kv.NamespaceID, pinBit uint8) []store {
 	}
 }
 
+// addStores returns the stores that add process p, of the pid namespace pidns, to the entry.
 func (e sessionEntry) addStores(p Process, pidns uint32) []store {
 	n := e.processes()
 	return []store{
@@ -325,7 +327,8 @@ func (e sessionEntry) check() error {
 	return nil
 }
 
-// record returns the record of the entry for an agent in pid namespace pidns.
+// record returns the session of the entry, for an agent in pid namespace pidns. Processes of other
+// pid namespaces are left out; see SessionRecord.Foreign.
 func (e sessionEntry) record(pidns uint32) SessionRecord {
 	r := SessionRecord{Session: e[wordSession], PinBit: e.pinBit()}
 	binary.LittleEndian.PutUint64(r.Namespace[:8], e[wordNamespace])

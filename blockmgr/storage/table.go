@@ -64,8 +64,9 @@ func openTable(path string, want header, anySize bool, unit uint64, wrap func(st
 	return t, nil
 }
 
-// takeOver reads the table in the file. A table that cannot be used leaves t cold: it
-// is renamed, unless reset may overwrite it.
+// takeOver reads the table in the file. A table that cannot be used leaves t cold, with the reason
+// in coldReason. A damaged or newer table is renamed, so that no data is lost; reset may overwrite
+// any other.
 func (t *table) takeOver(want *header, anySize bool) error {
 	err := t.read(want, anySize)
 	switch {
@@ -82,16 +83,17 @@ func (t *table) takeOver(want *header, anySize bool) error {
 	return err
 }
 
-// read takes over the table in the file, if there is one and it fits. A table of an
-// older version is migrated first. errStale means that the table may be made anew,
-// errNewer and errUnreadable that it must be renamed first.
+// read takes over the table in the file, if there is one and it fits want; then t is warm. A table
+// of an older version is migrated first. With anySize a table for extents of another size fits
+// too. errStale means that the table may be made anew, errNewer and errUnreadable that it must be
+// renamed first.
 func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
 	n, err := t.file.ReadAt(copies, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if n == 0 {
+	if n == 0 { // a new file
 		return nil
 	}
 	old, err := decodeHeaders(copies[:n])
@@ -162,7 +164,7 @@ func openLocked(path string) (*os.File, error) {
 	return nil, fmt.Errorf("slot table %s: it is replaced again and again: %w", path, ErrLocked)
 }
 
-// reset empties the table. Extent ids start at nextExtent.
+// reset empties the table and writes both copies of its header. Extent ids start at nextExtent.
 func (t *table) reset(nextExtent uint64) error {
 	if err := t.unmapHead(); err != nil {
 		return fmt.Errorf("slot table %s: %w", t.path, err)
@@ -213,6 +215,7 @@ func (t *table) headBytes() uint64 {
 	return extent.RoundUp(size, t.unit)
 }
 
+// mapHead maps the part of a host table before its first section: headers and session table.
 func (t *table) mapHead() error {
 	mem, err := extent.MapShared(t.file, 0, t.headBytes())
 	if err != nil {
@@ -223,6 +226,7 @@ func (t *table) mapHead() error {
 	return nil
 }
 
+// unmapHead ends mapHead. It does nothing for a table without a mapped head.
 func (t *table) unmapHead() error {
 	if t.head == nil {
 		return nil
@@ -267,8 +271,9 @@ func (t *table) takeExtentID() (uint32, error) {
 	return uint32(id), t.updateLocked(func(h *header) { h.nextExtent++ })
 }
 
-// namespace returns the index of id in the directory, and enters a new id. It never
-// gives an index for which inUse is true to another namespace.
+// namespace returns the index of a namespace in the directory, and enters a new one. A full
+// directory gives up an entry for which inUse is false. ErrNamespaces: there is none. A namespace
+// whose entry has slots of another size is an error too.
 func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32) bool) (uint32, error) {
 	if slotBytes == 0 || slotBytes%PageSize != 0 {
 		return 0, fmt.Errorf("namespace %s: slots of %d bytes: want a multiple of %d", id, slotBytes, PageSize)
