@@ -38,6 +38,7 @@ func (o *FrequencyOptions) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults of its zero fields.
 func (o FrequencyOptions) withDefaults() FrequencyOptions {
 	if o.Min == 0 {
 		o.Min = 2
@@ -159,8 +160,9 @@ func (f *FrequencyFilter) Stats() FrequencyStats {
 	return stats
 }
 
-// countLocked sets the count of h to 1, or doubles it, and returns the new count. If h is one
-// block too many, its count is pruned before countLocked returns.
+// countLocked counts a use of block h at time now, and returns the new count: 1 for an unknown
+// block, otherwise twice the count before. If h is one block too many, pruneLocked lowers all
+// counts, that of h too; the result does not show that.
 func (f *FrequencyFilter) countLocked(h kv.SequenceHash, now time.Time) uint64 {
 	f.decayLocked(now)
 	i, ok := f.index[h]
@@ -187,6 +189,7 @@ func (f *FrequencyFilter) countLocked(h kv.SequenceHash, now time.Time) uint64 {
 	return 1
 }
 
+// leaveLevelLocked counts one block less at a level.
 func (f *FrequencyFilter) leaveLevelLocked(level uint64) {
 	if n := f.atLevel[level]; n > 1 {
 		f.atLevel[level] = n - 1
@@ -217,7 +220,7 @@ func (f *FrequencyFilter) pruneLocked(now time.Time) {
 // lowerLocked subtracts n from every count, and forgets the blocks whose count becomes 0.
 func (f *FrequencyFilter) lowerLocked(n uint64) {
 	f.decrements += n
-	if n == 1 {
+	if n == 1 { // the usual case: the only level that the decrements have newly reached
 		f.forgetLocked(f.decrements)
 		return
 	}
@@ -248,7 +251,7 @@ func (f *FrequencyFilter) clearSomeLocked() {
 		}
 		delete(f.index, t.hash)
 		f.filled--
-		if f.next < f.filled {
+		if f.next < f.filled { // otherwise it was the last entry
 			*t = *f.entries.at(f.filled)
 			f.index[t.hash] = f.next
 		}

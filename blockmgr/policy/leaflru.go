@@ -117,7 +117,7 @@ func (l *LeafLRU) Remove(ref registry.Ref) {
 	p.position[ref.Slot()] = 0
 	p.placed--
 	l.end--
-	if i < l.end {
+	if i < l.end { // the last leaf fills the gap
 		l.placeAt(i, *l.heap.at(l.end))
 	}
 }
@@ -148,7 +148,7 @@ func (l *LeafLRU) placeAt(i uint32, n leaf) {
 	}
 }
 
-// up puts n at element i, or at an element above whose leaves it moves down.
+// up puts n at element i or at one of its ancestors. The ancestors that n comes before move down.
 func (l *LeafLRU) up(i uint32, n leaf) {
 	for i > heapRoot {
 		above := l.heap.at(parentOf(i))
@@ -161,10 +161,11 @@ func (l *LeafLRU) up(i uint32, n leaf) {
 	l.put(i, n)
 }
 
-// down puts n at element i, or at an element below whose leaves it moves up.
+// down puts n at element i or at one of its descendants. The descendants that come before n move
+// up.
 func (l *LeafLRU) down(i uint32, n leaf) {
 	for last := l.end - 1; i <= parentOf(last); {
-		child := childOf(i)
+		child := childOf(i) // then the child that comes first
 		least := l.heap.at(child)
 		for c := child + 1; c <= min(childOf(i)+3, last); c++ {
 			if other := l.heap.at(c); other.before(least) {
@@ -180,12 +181,13 @@ func (l *LeafLRU) down(i uint32, n leaf) {
 	l.put(i, n)
 }
 
-// put makes n element i.
+// put makes n element i and records its position.
 func (l *LeafLRU) put(i uint32, n leaf) {
 	*l.heap.at(i) = n
 	l.extents[n.ref.Extent()].position[n.ref.Slot()] = i
 }
 
+// before reports whether n is evicted before m.
 func (n *leaf) before(m *leaf) bool {
 	if n.rank != m.rank {
 		return n.rank < m.rank

@@ -45,6 +45,7 @@ func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, o
 		return 0, false
 	}
 	weights := totalWeight(holders, taker)
+	// A giver must be more over its share than this.
 	most := max(0, over(asker.Bytes+asker.Extent, asker.Weight, weights, budget))
 	for i, h := range holders {
 		if i == taker || !h.InUse || h.Bytes == 0 || h.Last {
@@ -58,7 +59,8 @@ func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, o
 	return giver, ok
 }
 
-// coldest returns the unused pool that may give and is first by colder.
+// coldest returns the index of the unused pool that gives first; see Giver. ok is false when no
+// unused pool may give.
 func coldest(holders []Holder, taker int, first bool) (giver int, ok bool) {
 	for i, h := range holders {
 		if i == taker || h.InUse || h.Bytes == 0 || h.Last && !first {

@@ -92,7 +92,7 @@ type slab struct {
 
 func (s *slab) at(id ID) *Entry { return &s.chunks[id/chunkEntries][id%chunkEntries] }
 
-// take makes an entry without slots.
+// take makes an entry without slots, in a freed entry if there is one, and returns its id.
 func (s *slab) take(key kv.StoredKey) ID {
 	id := s.free
 	if id != None {

@@ -34,6 +34,7 @@ type segment [segmentWords]word
 func home(fp uint32) uint32   { return fp % segmentWords }
 func follow(at uint32) uint32 { return (at + 1) % segmentWords }
 
+// insert adds a word. The segment has fewer than segmentLimit words.
 func (s *segment) insert(w word) {
 	at := home(w.fingerprint())
 	for s[at] != 0 {
@@ -42,8 +43,9 @@ func (s *segment) insert(w word) {
 	s[at] = w
 }
 
-// candidate returns the first id with the fingerprint, None when there is none. first
-// is the word at the fingerprint's home.
+// candidate returns the first id with the fingerprint, None when there is none. Its key may differ
+// from the one that is looked up. first is the word at the fingerprint's home: the caller has read
+// that word before, see findBatch.
 func (s *segment) candidate(fp uint32, first word) ID {
 	at := home(fp)
 	for w := first; w != 0; w = s[at] {
@@ -117,13 +119,14 @@ func (ix *index) expect(entries int) {
 	if depth <= ix.depth {
 		return
 	}
-	*ix = index{depth: depth, dir: make([]uint32, 1<<depth)}
+	*ix = index{depth: depth, dir: make([]uint32, 1<<depth)} // a segment for each entry
 	for i := range ix.dir {
 		ix.dir[i] = ix.grow(depth)
 	}
 }
 
-// grow makes a segment.
+// grow makes an empty segment, for fingerprints that share depth leading bits, and returns its
+// number.
 func (ix *index) grow(depth uint8) uint32 {
 	s := uint32(len(ix.states))
 	if s%chunkSegments == 0 {
@@ -154,11 +157,12 @@ func (ix *index) find(fp uint32, key *kv.StoredKey, entries *slab) ID {
 	}
 }
 
-// insert adds an id that is not in the index.
+// insert adds an id that is not in the index. fp is the fingerprint of its key. A full segment is
+// split. One that may not be split is continued in another segment.
 func (ix *index) insert(fp uint32, id ID) {
 	s := ix.root(fp)
 	for ix.states[s].used == segmentLimit && ix.split(s, fp) {
-		s = ix.root(fp)
+		s = ix.root(fp) // the half that fp belongs to, which may be full again
 	}
 	for ix.states[s].used == segmentLimit {
 		if ix.states[s].next == 0 {
@@ -172,7 +176,7 @@ func (ix *index) insert(fp uint32, id ID) {
 	ix.states[s].used++
 }
 
-// remove takes out an id that is in the index.
+// remove takes out an id that is in the index. fp is the fingerprint of its key.
 func (ix *index) remove(fp uint32, id ID) {
 	w := makeWord(fp, id)
 	s := ix.root(fp)
@@ -193,13 +197,13 @@ func (ix *index) split(s, fp uint32) bool {
 	}
 	if depth == ix.depth {
 		if 2*len(ix.dir) > directoryRatio*len(ix.states) {
-			return false
+			return false // fingerprints are spread unevenly: the directory would grow without bound
 		}
 		ix.double()
 	}
-	t := ix.grow(depth + 1)
+	t := ix.grow(depth + 1) // the new segment
 	ix.states[s] = segmentState{depth: depth + 1}
-	low, high := ix.segment(s), ix.segment(t)
+	low, high := ix.segment(s), ix.segment(t) // for fingerprints with the next bit 0 and 1
 	words := *low
 	clear(low[:])
 	for _, w := range words {

@@ -44,6 +44,7 @@ func (r *Registry) Find(key *kv.StoredKey) ID {
 	return r.index.find(r.fingerprint(key), key, &r.entries)
 }
 
+// fingerprint returns the hash of a key by which the index finds it.
 func (r *Registry) fingerprint(key *kv.StoredKey) uint32 {
 	return uint32(maphash.Bytes(r.seed, key[:]))
 }

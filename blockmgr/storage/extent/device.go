@@ -67,6 +67,7 @@ func QueueDepth(dir string) int {
 	}
 }
 
+// queueDepth is QueueDepth without a bound on the wait for the disk.
 func queueDepth(dir string) int {
 	var st unix.Stat_t
 	for err := unix.Stat(dir, &st); err != nil; err = unix.Stat(dir, &st) {
@@ -87,11 +88,12 @@ func queueDepth(dir string) int {
 	return defaultDepth
 }
 
-// deviceDepth returns the queue depth of a block device in a sysfs; 0 means unknown. A
-// device that is made of others has the sum of theirs.
+// deviceDepth returns the queue depth of a block device; 0 means unknown. sys is /sys, device the
+// device's path in sys. A device that is made of others, such as a RAID, has the sum of theirs.
+// stacked bounds the levels of such devices.
 func deviceDepth(sys fs.FS, device string, stacked int) int {
 	if _, err := fs.Stat(sys, path.Join(device, "partition")); err == nil {
-		device = path.Dir(device)
+		device = path.Dir(device) // a partition's queue is the whole disk's
 	}
 	parts, _ := fs.ReadDir(sys, path.Join(device, "slaves")) // most devices have none
 	sum := 0
@@ -116,11 +118,12 @@ func deviceDepth(sys fs.FS, device string, stacked int) int {
 	return solidDepth
 }
 
-func deviceNumber(sys fs.FS, name string) (int, bool) {
+// deviceNumber reads a sysfs file with one number. ok is false without such a file.
+func deviceNumber(sys fs.FS, name string) (n int, ok bool) {
 	text, err := fs.ReadFile(sys, name)
 	if err != nil {
 		return 0, false
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	n, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	return n, err == nil
 }

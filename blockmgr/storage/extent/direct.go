@@ -47,8 +47,9 @@ func openExtentFile(path string, flag int, o DiskOptions) (f *os.File, refusal s
 	return f, refusal, err
 }
 
-// openDirect opens path with O_DIRECT; with a refusal f is nil. Most file systems take
-// the flag on an open file. Some, such as IBM Storage Scale, heed it only at open.
+// openDirect opens path with O_DIRECT. When the file system refuses direct I/O, f is nil and refusal
+// says why; err is for other failures. atOpen passes the flag to open(2). Most file systems also
+// take the flag on an open file. Some, such as IBM Storage Scale, heed it only at open.
 func openDirect(path string, flag int, atOpen bool) (f *os.File, refusal string, err error) {
 	if atOpen {
 		f, err = os.OpenFile(path, flag|unix.O_DIRECT, 0o600)
@@ -73,7 +74,7 @@ func openDirect(path string, flag int, atOpen bool) (f *os.File, refusal string,
 	return f, "", nil
 }
 
-// setDirect sets O_DIRECT on an open file.
+// setDirect sets O_DIRECT on an open file. refusal says why that failed; empty if it did not.
 func setDirect(f *os.File) (refusal string) {
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 	if err == nil {
@@ -97,8 +98,9 @@ func directRefusal(f *os.File) string {
 	return alignmentRefusal(st.Dio_offset_align, st.Dio_mem_align)
 }
 
-// alignmentRefusal returns what is wrong with the alignment of file offsets and memory
-// that statx reports; zero means that there is no direct I/O on this file.
+// alignmentRefusal returns why direct I/O in units of PageSize does not work, empty if it does.
+// offset and memory are the alignments in bytes that statx says file offsets and buffers need; zero
+// means that the file has no direct I/O.
 func alignmentRefusal(offset, memory uint32) string {
 	switch {
 	case offset == 0 || memory == 0:

@@ -43,7 +43,7 @@ type Disk struct {
 	refusal string
 }
 
-// CreateDisk makes the file anew and reserves its space.
+// CreateDisk makes the file anew and reserves its space. After an error there is no file.
 func CreateDisk(path string, geo Geometry, o DiskOptions) (*Disk, error) {
 	d, err := openDisk(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, geo, o)
 	if err == nil {
@@ -72,10 +72,11 @@ func OpenDisk(path string, geo Geometry, o DiskOptions) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.raw.sparse = st.Blocks*statBlock < st.Size
+	d.raw.sparse = st.Blocks*statBlock < st.Size // CreateDisk could not reserve the space
 	return d, nil
 }
 
+// openDisk opens a file with the given open(2) flags and o, without a look at its size.
 func openDisk(path string, flag int, geo Geometry, o DiskOptions) (*Disk, error) {
 	f, refusal, err := openExtentFile(path, flag, o)
 	if err != nil {
@@ -132,6 +133,7 @@ func (d *Disk) WriteSlot(i uint32, p []byte) error {
 	return nil
 }
 
+// check returns an error unless slot i exists and p has the size of a slot.
 func (d *Disk) check(i uint32, p []byte) error {
 	if i >= d.geo.Slots {
 		return fmt.Errorf("slot %d of %s: want 0 to %d", i, d.path, d.geo.Slots-1)

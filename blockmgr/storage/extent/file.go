@@ -41,6 +41,7 @@ func (o *osFile) WriteAt(p []byte, off int64) (int, error) { return o.f.WriteAt(
 func (o *osFile) Sync() error                              { return unix.Fdatasync(int(o.f.Fd())) }
 func (o *osFile) Close() error                             { return o.f.Close() }
 
+// Allocate implements File.
 func (o *osFile) Allocate(size int64) error {
 	err := retryInterrupted(func() error { return unix.Fallocate(int(o.f.Fd()), 0, 0, size) })
 	if errors.Is(err, unix.EOPNOTSUPP) {

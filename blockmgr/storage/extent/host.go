@@ -74,6 +74,8 @@ func OpenHost(path string, geo Geometry) (*Host, error) {
 	return h, nil
 }
 
+// remap maps the file of an earlier agent, after a check of its size. It allocates and faults in
+// the memory of a file with holes.
 func (h *Host) remap() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(h.file.Fd()), &st); err != nil {
@@ -135,6 +137,7 @@ func (h *Host) Generation(i uint32) (generation uint64, err error) {
 	return generation, err
 }
 
+// generation returns the generation word of slot i in the mapped file; see Guard.
 func (h *Host) generation(i uint32) (*uint64, error) {
 	if i >= h.geo.Slots {
 		return nil, fmt.Errorf("generation of slot %d: want 0 to %d", i, h.geo.Slots-1)

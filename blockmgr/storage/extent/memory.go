@@ -28,11 +28,12 @@ func blameMemory(err error) error {
 // Guard runs fn, which touches mapped memory, and turns a fault into ErrMemory.
 // Without Guard a truncated file kills the process with SIGBUS.
 func Guard(fn func()) (err error) {
+	// The setting is the goroutine's: it is restored at the end.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
-		case interface {
+		case interface { // the runtime's error for a fault at an address
 			runtime.Error
 			Addr() uintptr
 		}:
@@ -58,7 +59,7 @@ func NewBuffer(size uint64) (buf []byte, free func(), err error) {
 // AlignedBytes returns n zero bytes of page-aligned memory on the Go heap.
 func AlignedBytes(n int) []byte {
 	b := make([]byte, n+PageSize)
-	skip := int(-addressOf(b) & (PageSize - 1))
+	skip := int(-addressOf(b) & (PageSize - 1)) // to the next page boundary
 	return b[skip : skip+n : skip+n]
 }
 
@@ -70,8 +71,8 @@ func Words(mem []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
 }
 
-// MapShared allocates a piece of a file and maps it, shared, for reading and writing.
-// The memory may not be faulted in yet.
+// MapShared allocates size bytes of a file from off on, and maps them for reading and writing,
+// shared with other processes. The memory may not be faulted in yet.
 func MapShared(f *os.File, off int64, size uint64) ([]byte, error) {
 	fd := int(f.Fd())
 	if err := retryInterrupted(func() error { return unix.Fallocate(fd, 0, off, int64(size)) }); err != nil {
@@ -84,7 +85,8 @@ func MapShared(f *os.File, off int64, size uint64) ([]byte, error) {
 	return mem, nil
 }
 
-// populate faults mapped memory in for writing.
+// populate faults mapped memory in for writing, so that no later access has to wait or can find the
+// memory used up.
 func populate(mem []byte) error {
 	err := retryInterrupted(func() error { return unix.Madvise(mem, unix.MADV_POPULATE_WRITE) })
 	if errors.Is(err, unix.EINVAL) {
