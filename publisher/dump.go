@@ -139,8 +139,9 @@ type tierBlock struct {
 	hash kv.SequenceHash
 }
 
-// applyTail returns the events of a dump after the events of tail, parents still before
-// children. The result shares the blocks of both and has new ids.
+// applyTail returns a newer dump: the state events of a dump, with the later events of tail applied.
+// They are stored events again, parents before children. The result shares the blocks of both and
+// has new ids.
 func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	// touched has each block that tail stores or removes: true if the block is resident at
 	// the end. A block is deleted from touched once it is in out.

@@ -74,7 +74,8 @@ type Feed struct {
 	envelope kvevent.Envelope
 }
 
-// NewFeed returns a feed. Nothing is sent before Attach.
+// NewFeed returns a feed that will publish the events of o.Owner over o.Transport. Nothing is sent
+// before Attach.
 func NewFeed(o FeedOptions) *Feed {
 	return &Feed{
 		opt: o, wake: NewAlarm(), announceNow: NewAlarm(),

@@ -59,7 +59,8 @@ func NewLendingInbox(maxEvents int, wake func()) *Inbox {
 	return b
 }
 
-// Add takes copies of events. It never blocks.
+// Add queues copies of events and wakes the publishing goroutine. The stream calls Add under its
+// lock, so Add never blocks: a full inbox drops events and is lossy.
 func (b *Inbox) Add(events []kvevent.RouterEvent) {
 	if len(events) == 0 {
 		return
@@ -135,7 +136,8 @@ func (b *Inbox) MarkDirty() {
 	b.wakeLocked()
 }
 
-// Begin begins a turn of the goroutine. It returns and clears the mark of MarkDirty.
+// Begin begins a turn of the publishing goroutine: the next event calls wake again. It reports
+// whether MarkDirty was called since the last turn.
 func (b *Inbox) Begin() (dirty bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,7 +213,7 @@ func (b *Inbox) upToLocked(last uint64) int {
 	return n
 }
 
-// removeLocked removes the first n events.
+// removeLocked removes the first n events from the queue.
 func (b *Inbox) removeLocked(n int) {
 	for i := range b.events[:n] {
 		b.blocks -= b.events[i].NumBlocks()

@@ -112,7 +112,8 @@ func (s *Source) makeDump() sharedDump {
 	return d
 }
 
-// restateInstead makes the source restate its state, unless it did within restateEvery.
+// restateInstead makes the source publish its whole state, for a router whose dump is too large for
+// an answer. It does nothing within restateEvery of the last time.
 func (s *Source) restateInstead() {
 	s.turn.Lock()
 	now := time.Now()

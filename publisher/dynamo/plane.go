@@ -136,7 +136,8 @@ func checkReachable(ctx context.Context, address, path string) error {
 	return nil
 }
 
-// keepRecords touches the records until the plane is closed.
+// keepRecords touches the plane's records until the plane is closed, because readers delete stale
+// ones. It also watches for sources of other processes.
 func (p *Plane) keepRecords() {
 	tick := time.NewTicker(touchEvery)
 	defer tick.Stop()
@@ -203,7 +204,7 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 // PublishLoad publishes a changed load of a rank within loadDebounce. It never blocks.
 func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
 
-// forget removes a source's record and ends its recovery.
+// forget takes an ended source off the plane: its record, its recovery queries and its load.
 func (p *Plane) forget(s *Source) {
 	p.directory.remove(s.record)
 	if p.recovery != nil {

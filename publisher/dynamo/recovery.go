@@ -53,7 +53,8 @@ type recovery struct {
 	peers   map[netip.Addr]int // open connections of each
 }
 
-// listenRecovery starts a server on a host:port.
+// listenRecovery starts the server for recovery queries on o.Recovery. close ends it; the end of ctx
+// does not.
 func listenRecovery(ctx context.Context, o *Options) (*recovery, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", o.Recovery)

@@ -37,8 +37,9 @@ func (s *Source) newBudget() publisher.Budget {
 	return publisher.NewBudget(int(s.plane.conn.MaxPayload()))
 }
 
-// emit numbers events and sends them. Once the connection refuses a message, it sets
-// mustRestate and only numbers the rest. The events are not changed.
+// emit numbers events and sends them, in pieces of at most maxEventBlocks. Once the connection
+// refuses a message, it sets mustRestate and only numbers the rest: the numbers show routers the
+// gap. The events are not changed.
 func (s *Source) emit(events []kvevent.RouterEvent) {
 	left := s.newBudget()
 	for i := range events {
@@ -66,8 +67,8 @@ func (s *Source) emit(events []kvevent.RouterEvent) {
 	}
 }
 
-// split splits the first maxEventBlocks blocks off an event. more is false when no rest is
-// left.
+// split splits the first maxEventBlocks blocks off an event that may be too large for a message.
+// more is false when no rest is left.
 func split(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
 	piece, rest = e, e
 	switch {

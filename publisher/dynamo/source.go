@@ -114,7 +114,7 @@ func (s *Source) Close() {
 	<-s.done
 }
 
-// run sends the stream. It runs in a goroutine of its own.
+// run is the source's goroutine: until Close it takes a turn at each waiting event and each tick.
 func (s *Source) run() {
 	defer close(s.done)
 	tick := time.NewTicker(tickEvery)

@@ -139,7 +139,7 @@ func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.So
 	f.reply(w, kvevent.QueryReply{Kind: kvevent.QueryTreeDump, LastEventID: s.dump.Last}, s.dump.Events)
 }
 
-// joinSnapshot adds a query to the users of the next snapshot, which is not taken yet. first is
+// joinSnapshot makes a query wait for the next snapshot: a dump that several queries share. first is
 // true for the query that has to call take. leaveSnapshot must be called.
 func (f *Feed) joinSnapshot() (s *snapshot, first bool) {
 	f.mu.Lock()

@@ -79,7 +79,8 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 // show a token, because it takes the token for a user name.
 func serverName(c *nats.Conn) string { return c.ConnectedAddr() }
 
-// checkServer checks the connected server's limits and makes the stream there.
+// checkServer checks that the connected server takes messages of minPayload, and makes the JetStream
+// stream there if one is configured.
 func (n *Conn) checkServer(ctx context.Context) error {
 	if limit := n.conn.MaxPayload(); limit < minPayload {
 		return fmt.Errorf("nats server %s: max_payload %d is below %d", serverName(n.conn), limit, minPayload)

@@ -158,6 +158,7 @@ type wire struct {
 	messages, bytes, errors, silent atomic.Uint64
 }
 
+// Gate keeps events in the journal while no server is connected.
 func (w *wire) Gate() publisher.Gate {
 	if w.conn.Connected() {
 		return publisher.GateOpen
@@ -172,6 +173,8 @@ func (w *wire) SendEvents(e *kvevent.Envelope) bool {
 	return w.publish(w.events)
 }
 
+// SendAnnouncement sends an announcement. It returns false when no server is connected: another one
+// follows at the next connection.
 func (w *wire) SendAnnouncement(a *kvevent.Announcement) bool {
 	if !w.conn.Connected() {
 		w.silent.Add(1)

@@ -74,7 +74,7 @@ func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	}
 }
 
-// takeWaiting takes the queued requests.
+// takeWaiting takes the requests that are queued already, so that they share one dump.
 func (a *answerer) takeWaiting() {
 	for range queryQueue {
 		select {
@@ -104,6 +104,7 @@ func (a *answerer) take(m *nats.Msg) {
 	}
 	f.Count(func(s *publisher.FeedStats) { s.Queries++ })
 	switch {
+	// The reader asks for the rest of the dump that it has begun to read.
 	case q.DumpID != 0 && a.held && q.DumpID == a.id && a.dump.Fits(f.wire.MaxMessage()):
 		a.sendPart(m.Reply, q.FirstChunk, q.MaxChunks)
 		return

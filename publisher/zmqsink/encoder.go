@@ -51,7 +51,7 @@ type encoder struct {
 	block engineevent.Event
 }
 
-// apply turns one event into events of the batch.
+// apply turns one router event into events of the batch, which flush sends.
 func (enc *encoder) apply(e *kvevent.RouterEvent) {
 	switch e.Kind {
 	case kvevent.Stored:

@@ -167,7 +167,8 @@ func isFull(err error) bool { return err != nil && zmq.AsErrno(err) == zmq.Errno
 // peer that has left.
 func (s *sockets) reply(parts ...[]byte) error { return send(s.router, parts) }
 
-// send sends parts as the frames of one message. It never blocks: see isFull.
+// send sends parts as the frames of one message. It never blocks: isFull recognizes the error of a
+// full queue.
 func send(to *zmq.Socket, parts [][]byte) error {
 	for i, p := range parts {
 		flags := zmq.DONTWAIT

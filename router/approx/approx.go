@@ -160,8 +160,9 @@ func (a *Index) Record(w kv.Worker, locals []kv.LocalHash, seq []kv.SequenceHash
 	return nil
 }
 
-// pruneLocked removes the blocks that expire soonest, at most limit of them, and returns their number.
-// It does nothing until the index exceeds maxBlocks, and then goes on until keepBlocks are left.
+// pruneLocked removes the blocks that expire soonest, at most limit of them, and returns their
+// number. It does nothing until the index exceeds maxBlocks, and then goes on until keepBlocks are
+// left.
 func (a *Index) pruneLocked(limit int) int {
 	if !a.pruning {
 		return 0
@@ -271,8 +272,8 @@ func (a *Index) dueAt(elapsed time.Duration) bool {
 	return int64(elapsed/tick) >= a.nextDue.Load()
 }
 
-// updateNextDueLocked sets nextDue, which is read without the lock, to the expiry of the first block in
-// the queue. Call it after each change of the queue.
+// updateNextDueLocked sets nextDue, which is read without the lock, to the expiry of the first
+// block in the queue. Call it after each change of the queue.
 func (a *Index) updateNextDueLocked() {
 	next := int64(math.MaxInt64)
 	if slot := a.queue.first(); slot != noBlock {
@@ -293,8 +294,9 @@ func (a *Index) expireLocked(elapsed time.Duration, limit int) int {
 	return n
 }
 
-// dropLocked removes blocks from the queue and from the index, those that expire soonest first, while
-// mayDrop returns true for the next one. It returns their number. Neighbours of one worker are one event.
+// dropLocked removes blocks from the queue and from the index, those that expire soonest first,
+// while mayDrop returns true for the next one. It returns their number. Neighbours of one worker
+// are one event.
 func (a *Index) dropLocked(mayDrop func(*routedBlock) bool) int {
 	e := &a.removed
 	n := 0

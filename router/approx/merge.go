@@ -28,8 +28,8 @@ func MergeMax(dst, other *index.Matches) {
 	}
 }
 
-// raise makes the device hits of a worker at least n. The added hits are taken from the lower tiers, host
-// first, because they are probably the same blocks.
+// raise makes the device hits of a worker at least n. It takes the added hits from the lower tiers,
+// host first, so that no block counts twice.
 func raise(h *index.Hits, n uint32) {
 	more := n - min(n, h[kv.TierDevice])
 	h[kv.TierDevice] += more

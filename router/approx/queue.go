@@ -36,8 +36,9 @@ func newRoutedQueue() routedQueue {
 // first returns the slot of the block that expires first, or noBlock.
 func (q *routedQueue) first() uint32 { return q.blocks[noBlock].next }
 
-// push adds the blocks of a prompt that worker w gets, or moves them to the end of the queue. due is the
-// tick at which they expire. The last block goes first, so that no block expires before its descendants.
+// push adds the blocks of a prompt that worker w gets, or moves them to the end of the queue. due
+// is the tick at which they expire. The last block goes first, so that no block expires before its
+// descendants.
 func (q *routedQueue) push(w kv.Worker, seq []kv.SequenceHash, due int64) {
 	slots := q.byWorker[w]
 	if slots == nil {

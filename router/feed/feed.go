@@ -150,9 +150,9 @@ func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged
 // of other owners may evict the owner's at any time.
 func (f *feed) updateLost() { f.lost = f.blocks.Lost(f.owner()) }
 
-// handleAnnouncement compares the feed with an announcement of its publisher: the last
-// event id with the cursor, and the digest with that of the index. A difference begins a
-// recovery.
+// handleAnnouncement handles an announcement of the feed's publisher. It compares the announced
+// last event id with the cursor, the id of the last applied event, and the digest with that of the
+// index. A difference begins a recovery: a query for the missing events or for a dump.
 func (f *feed) handleAnnouncement(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
 	f.seenAt = now
@@ -213,10 +213,10 @@ func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
 	f.repair(now)
 }
 
-// handleEvent handles one live event of the publisher's stream. It does not keep e. Events
-// of another owner, and events at or below the cursor, are only counted. The event after the
-// cursor, and an event that clears the owner, are applied. Any other event shows a gap, and
-// waits with all later events until the recovery ends.
+// handleEvent handles one live event of the publisher's stream. It does not keep e. The cursor is
+// the id of the last applied event. Events of another owner, and events at or below the cursor, are
+// only counted. The next event, and an event that clears the owner, are applied. Any other event
+// shows a gap, and waits with all later events until a query has brought the missing ones.
 func (f *feed) handleEvent(e *kvevent.RouterEvent, now time.Time) {
 	switch {
 	case e.Owner != f.owner():
@@ -277,8 +277,8 @@ func (f *feed) park(e *kvevent.RouterEvent) {
 	f.waitingBlocks += e.NumBlocks()
 }
 
-// beginRecovery begins a recovery for cause c. The next query is due now. A gap needs the
-// missing events. A divergence, lost pairs and a first feed without a cursor need a dump.
+// beginRecovery makes the feed query its publisher, at once, because of c. A gap needs the missing
+// events. A divergence, lost pairs and a first feed without a cursor need a dump.
 func (f *feed) beginRecovery(c cause, now time.Time) {
 	// A first feed with a cursor is from a snapshot and lacks only later events.
 	dump := c == causeDivergence || c == causeLost || c == causeFirst && f.cursor == 0
@@ -291,8 +291,8 @@ func (f *feed) beginRecovery(c cause, now time.Time) {
 	}
 }
 
-// applyAnswer applies the events of an answer, or replaces the owner's blocks by a dump. An
-// error wraps errUnusable. Events before the error stay applied.
+// applyAnswer applies the events of an answer to the index, or replaces the owner's blocks there by
+// a dump. An error wraps errUnusable. Events before the error stay applied.
 func (f *feed) applyAnswer(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
@@ -324,8 +324,8 @@ func (f *feed) applyAnswer(a *source.Answer) error {
 	return fmt.Errorf("%w: %s: %s", errUnusable, a.Kind, a.Message)
 }
 
-// endRecovery ends a recovery and handles the waiting events. A waiting event may show the
-// next gap, which begins another recovery.
+// endRecovery ends a recovery: the missing events or a dump are applied. It then handles the live
+// events that waited. One of them may show the next gap, which begins another recovery.
 func (f *feed) endRecovery(now time.Time) {
 	switch f.cause {
 	case causeGap:

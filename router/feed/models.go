@@ -111,7 +111,7 @@ func (s *Set) open(key ModelKey, limit int) (*modelFeeds, error) {
 	return m, nil
 }
 
-// Keep opens a model that is never retired.
+// Keep opens a model, of the router's options, that is never retired.
 func (s *Set) Keep(key ModelKey) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,8 @@ func (s *Set) retireModelsLocked(now time.Time) {
 	}
 }
 
-// applyLoad passes a load report to the model of its owner, if the owner has one.
+// applyLoad passes a load report to the model of the worker or pool that it is of. A report of an
+// owner without a feed is ignored.
 func (s *Set) applyLoad(l *kvevent.LoadReport) {
 	s.mu.Lock()
 	f := s.byOwner[l.Owner]
@@ -208,7 +209,8 @@ func (s *Set) joinLocked(f *feed) {
 	}
 }
 
-// endLocked ends a feed and removes the owner's blocks. A worker becomes absent.
+// endLocked stops following the publisher of feed f, and removes its owner's blocks from the index.
+// A worker gets no more requests and is absent: its engine may still run. reason is for the log.
 func (s *Set) endLocked(f *feed, reason string) {
 	delete(s.feeds, f.announcement.PublisherID)
 	delete(s.byOwner, f.owner())
@@ -225,7 +227,8 @@ func (s *Set) endLocked(f *feed, reason string) {
 		zap.String("publisher", source.PublisherName(f.announcement.PublisherID)), zap.String("reason", reason))
 }
 
-// dropLocked removes the blocks of a feed that the caller has removed from the tables.
+// dropLocked removes the blocks of feed f from the index and keeps its counters. The caller has
+// removed f from the tables of the Set.
 func (s *Set) dropLocked(f *feed) {
 	metric.Add(&s.counters.Counters, &f.counters)
 	// Ignore an answer in flight.
@@ -278,7 +281,8 @@ func (a *absentWorkers) remove(w kv.Worker) (absence, bool) {
 	return left, ok
 }
 
-// expire removes and returns the workers that were absent for longer than keep.
+// expire removes and returns the workers that were absent for longer than keep. Absence is counted
+// from the first call after the worker left.
 func (a *absentWorkers) expire(now time.Time) (expired []kv.Worker) {
 	for w, left := range a.workers {
 		switch {

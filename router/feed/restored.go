@@ -19,8 +19,9 @@ import (
 // queries only for the events that it missed. A feed whose publisher stays silent is
 // forgotten.
 
-// restoreFeed adds a feed of a snapshot. It returns false when the feed is already followed
-// or has no room.
+// restoreFeed adds a feed of a snapshot and its blocks, to wait for an announcement of its
+// publisher. It returns false when the publisher or its owner is followed already, or when there is
+// no room.
 func (s *Set) restoreFeed(f *feedImage, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +48,8 @@ func (s *Set) restoreFeed(f *feedImage, now time.Time) (bool, error) {
 	return true, nil
 }
 
-// restore adds the feeds of a snapshot, or none after an error. It returns the position
-// of the snapshot and the number of feeds.
+// restore adds the feeds of the snapshot in r, or none after an error. It returns the stream
+// position of the snapshot, from which to read on, and the number of feeds.
 func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, err error) {
 	snapshot, err := newSnapshotReader(r)
 	for err == nil {
@@ -68,8 +69,9 @@ func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, e
 	return snapshot.position, feeds, nil
 }
 
-// adoptLocked turns the restored feed of a publisher that announced itself into an ordinary
-// feed, and returns it. It returns nil without a restored feed.
+// adoptLocked turns the restored feed of a publisher that announced itself into an ordinary feed,
+// and returns it. A feed of another owner or model is dropped. Without a restored feed the result
+// is nil.
 func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 	f := s.restored[a.PublisherID]
 	if f == nil {
@@ -99,8 +101,9 @@ func (s *Set) forgetRestoredLocked(f *feed) {
 	s.dropLocked(f)
 }
 
-// save writes a snapshot of the complete feeds. It reads the position first, so that every
-// feed is at the position or ahead.
+// save writes a snapshot of the complete feeds: those whose blocks are all in the index. It reads
+// the stream position first, so that every feed is at the position or ahead. Events go on
+// meanwhile.
 func (s *Set) save(w io.Writer) error {
 	s.mu.Lock()
 	position := s.position
@@ -125,9 +128,10 @@ func (s *Set) save(w io.Writer) error {
 	return out.finish()
 }
 
-// imageOf fills f with a feed. It returns false when the feed is not complete. Events go on
-// while imageOf dumps a large owner, so the blocks may be newer than the image's cursor. The
-// last event of a block decides, so applying the events after the cursor again is harmless.
+// imageOf fills f with a feed, for a snapshot. It returns false when the feed is not complete.
+// Events go on while imageOf dumps a large owner, so the blocks may be newer than the image's
+// cursor. The last event of a block decides, so applying the events after the cursor again is
+// harmless.
 func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	feed, dumps := s.beginImage(publisher, f)
 	if feed == nil {

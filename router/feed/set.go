@@ -118,7 +118,8 @@ func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	return s.askLocked(nil, s.handleFrameLocked(fr, now), now)
 }
 
-// handleFrameLocked applies one message. It returns the publisher's feed, or nil.
+// handleFrameLocked applies one message. It returns the publisher's feed, which may have a query to
+// send now, or nil.
 func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
 	s.recordInputLocked(now)
 	if fr.Position > 0 {
@@ -212,8 +213,8 @@ func (s *Set) handleEventsLocked(now time.Time) *feed {
 	return f
 }
 
-// handleAnnouncementLocked applies an announcement. It returns the publisher's feed, or nil
-// when the feed has ended or the publisher is not followed.
+// handleAnnouncementLocked applies an announcement of a source, sent at now. It returns the
+// publisher's feed, or nil when the feed has ended or the publisher is not followed.
 func (s *Set) handleAnnouncementLocked(a *kvevent.Announcement, source int, now time.Time) *feed {
 	if s.handleFencedLocked(a, source, now) {
 		return nil

@@ -84,7 +84,7 @@ func newSnapshotWriter(w io.Writer, position uint64) (*snapshotWriter, error) {
 	return s, err
 }
 
-// add writes one feed, run by run through one buffer.
+// add writes one feed to the snapshot, run by run through one buffer.
 func (s *snapshotWriter) add(f *feedImage) error {
 	announcement := kvevent.AppendAnnouncement(nil, &f.announcement)
 	if len(announcement) > maxAnnouncement {
@@ -274,7 +274,8 @@ const (
 	runHashes = 0x20
 )
 
-// appendRun appends a stored event of at most maxRun blocks.
+// appendRun appends a stored event of at most maxRun blocks in the format of a snapshot. It leaves
+// out hashes that follow from the parent and the LocalHashes.
 func appendRun(dst []byte, e *kvevent.RouterEvent) []byte {
 	flags := byte(e.Tier)
 	if e.HasParent {
@@ -297,7 +298,8 @@ func appendRun(dst []byte, e *kvevent.RouterEvent) []byte {
 	return dst
 }
 
-// isChain reports whether the hashes follow from the parent and the LocalHashes.
+// isChain reports whether the hashes of e follow from its parent and the LocalHashes, so that a
+// snapshot need not have them.
 func isChain(e *kvevent.RouterEvent) bool {
 	parent, hasParent := e.Parent, e.HasParent
 	for _, b := range e.Blocks {

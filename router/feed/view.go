@@ -32,7 +32,8 @@ type View struct {
 	Quality     Quality
 }
 
-// workerExactLocked reports whether the worker and its pool are exact.
+// workerExactLocked reports whether the index has all blocks of the worker of feed f and of its
+// pool.
 func (s *Set) workerExactLocked(f *feed) bool {
 	if !s.exactLocked(f) {
 		return false
@@ -235,7 +236,7 @@ func (p *poolTally) inUse() int {
 
 func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
-// add adds a contribution n times: 1 adds it, -1 subtracts it.
+// add adds what one feed contributes to the sums of its model, n times: 1 adds it, -1 subtracts it.
 func (t *tally) add(c contribution, n int) {
 	if !c.counted {
 		return

@@ -131,8 +131,8 @@ func (a *Account) Add(r *Request) error {
 // number, not even a later one of the same id.
 func (a *Account) LastBooking() uint64 { return a.stats.Added }
 
-// open returns the workload of a worker. A worker without requests gets a new one, with a free slot: the
-// number that stands for the worker in the trie of prompts.
+// open returns the workload of a worker. A worker without requests gets a new one, with a free
+// slot: the number that stands for the worker in the trie of prompts.
 func (a *Account) open(worker kv.Worker) *workload {
 	if w := a.workers[worker]; w != nil {
 		return w
@@ -160,8 +160,8 @@ func (a *Account) silenceList(r *request) *list {
 	return &a.confirmed
 }
 
-// noteAlive records a call for a request: its silence begins again, and it is no longer provisional or a
-// phantom. It returns the request and the time of clock. The error is ErrUnknownRequest.
+// noteAlive records a call for a request: its silence begins again, and it is no longer provisional
+// or a phantom. It returns the request and the time of clock. The error is ErrUnknownRequest.
 func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	r := a.requests[id]
 	if r == nil {
@@ -296,8 +296,8 @@ func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 	return n
 }
 
-// end takes the load of a request off its worker and removes the request from the account. The workload of
-// the worker goes with its last request.
+// end takes the load of a request off its worker and removes the request from the account. The
+// workload of the worker goes with its last request.
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.on
 	delete(a.requests, r.id)

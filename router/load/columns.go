@@ -81,8 +81,8 @@ func zeros[T int32 | int64](s []T, n int) []T {
 	return s
 }
 
-// updateColumns computes the columns of worker w for the time now. Call it after each change of w. A worker
-// outside the list of members has no columns.
+// updateColumns computes the columns of worker w for the time now. Call it after each change of w.
+// A worker outside the list of members has no columns.
 func (a *Account) updateColumns(w *workload, now time.Duration) {
 	isListed := w.decaying != notDecaying
 	if decays := w.prefill.decays(); decays != isListed {
@@ -96,8 +96,8 @@ func (a *Account) updateColumns(w *workload, now time.Duration) {
 	a.columns.Requests[w.member] = int32(w.running.n)
 }
 
-// setDecaying adds worker w to a.decaying, the workers whose prefill tokens change with time, or removes w
-// from there. Columns computes their tokens anew.
+// setDecaying adds worker w to a.decaying, the workers whose prefill tokens change with time, or
+// removes w from there. Columns computes their tokens anew.
 func (a *Account) setDecaying(w *workload, decays bool) {
 	if decays {
 		w.decaying = int32(len(a.decaying))
@@ -159,9 +159,9 @@ func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
 	return a.appendShared(dst, n.shares, nil, depth)
 }
 
-// appendShared appends to dst the aligned members whose requests share exactly the first depth blocks of the
-// sequence. shares are the workers at the node that ends there, deeper those at the next node. Both are
-// ordered by slot, and each worker of deeper is in shares too.
+// appendShared appends to dst the aligned members whose requests share exactly the first depth
+// blocks of the sequence. shares are the workers at the node that ends there, deeper those at the
+// next node. Both are ordered by slot, and each worker of deeper is in shares too.
 func (a *Account) appendShared(dst []Shared, shares, deeper []share, depth int) []Shared {
 	for i := range shares {
 		if len(deeper) > 0 && deeper[0].slot == shares[i].slot {

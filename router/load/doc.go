@@ -17,7 +17,8 @@
 // so that a prompt of hundreds of blocks touches as many nodes as it has branches.
 // A block is identified with its prefix.
 //
-// A request expires after Options.Expiry without a call for it, however long it has run. Options.MaxRequests and Options.MaxBlocks bound the memory.
+// A request expires after Options.Expiry without a call for it, however long it has run.
+// Options.MaxRequests and Options.MaxBlocks bound the memory.
 //
 // An Account has no lock: its calls must not overlap. It does no I/O and starts no
 // goroutine.

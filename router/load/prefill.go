@@ -27,8 +27,8 @@ type prefill struct {
 	lasts time.Duration
 }
 
-// add counts the prompt tokens of a request that its worker gets now. A request without prompt tokens is
-// ignored.
+// add counts the prompt tokens of a request that its worker gets now. A request without prompt
+// tokens is ignored.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -43,7 +43,8 @@ func (p *prefill) add(r *request, now time.Duration) {
 	}
 }
 
-// setAnchor makes r the anchor: the request that the worker is assumed to compute from now on; nil is none.
+// setAnchor makes r the anchor: the request that the worker is assumed to compute from now on; nil
+// is none.
 func (p *prefill) setAnchor(r *request, now time.Duration) {
 	p.anchor, p.since, p.full, p.lasts = r, now, 0, 0
 	if r != nil {
@@ -51,8 +52,9 @@ func (p *prefill) setAnchor(r *request, now time.Duration) {
 	}
 }
 
-// remove removes the prompt tokens of r, if any are left: r has begun to generate or has ended. r must still
-// be in its worker's list of active requests, because the next anchor is the next request in that list.
+// remove removes the prompt tokens of r, if any are left: r has begun to generate or has ended. r
+// must still be in its worker's list of active requests, because the next anchor is the next
+// request in that list.
 func (p *prefill) remove(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -80,8 +82,8 @@ func (p *prefill) remove(r *request, now time.Duration) {
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.lasts > 0 }
 
-// remaining returns the number of prompt tokens that still have to be computed at time now. Since the anchor
-// began, tokens run down at its rate, full tokens in the time lasts.
+// remaining returns the number of prompt tokens that still have to be computed at time now. Since
+// the anchor began, tokens run down at its rate, full tokens in the time lasts.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.since {
 		return p.tokens

@@ -56,9 +56,9 @@ func common(a, b []kv.SequenceHash) int {
 	return n
 }
 
-// add counts a request whose prompt blocks are sequence, not empty, for the worker with that slot. It returns
-// the node where sequence ends, for free and weigh, and the weight of the blocks that no other request of the
-// worker uses.
+// add counts a request whose prompt blocks are sequence, not empty, for the worker with that slot.
+// It returns the node where sequence ends, for free and weigh, and the weight of the blocks that no
+// other request of the worker uses.
 func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int64) {
 	end = t.open(sequence)
 	end.ends++
@@ -74,8 +74,8 @@ func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int
 	return end, added
 }
 
-// open returns the node that ends with the last block of sequence. It adds missing nodes, and splits a node in
-// which sequence ends or branches off.
+// open returns the node that ends with the last block of sequence. It adds missing nodes, and
+// splits a node in which sequence ends or branches off.
 func (t *trie) open(sequence []kv.SequenceHash) *node {
 	at := &t.root
 	for len(sequence) > 0 {
@@ -96,7 +96,7 @@ func (t *trie) open(sequence []kv.SequenceHash) *node {
 	return at
 }
 
-// adopt makes child a child of n.
+// adopt makes child a child of n, by its first hash.
 func (n *node) adopt(child *node) {
 	if n.children == nil {
 		n.children = make(map[kv.SequenceHash]*node, 1)
@@ -140,17 +140,17 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 	return removed
 }
 
-// release removes the share at position i.
+// release removes the share at position i: its worker has no request through n any more.
 func (n *node) release(i int) {
 	n.shares = slices.Delete(n.shares, i, i+1)
-	// Near the root many workers come and go: give back memory that is mostly unused.
+	// Give back the memory of a node that had many more workers.
 	if cap(n.shares) >= 16 && len(n.shares) <= cap(n.shares)/4 {
 		n.shares = append(make([]share, 0, 2*len(n.shares)), n.shares...)
 	}
 }
 
-// merge joins n and its only child if both have the same shares. It returns the node that then
-// has the blocks of n.
+// merge keeps the trie compressed: it joins n and its only child if the same requests use both. It
+// returns the node that then has the blocks of n.
 func (t *trie) merge(n *node) *node {
 	if n.ends > 0 || len(n.children) != 1 {
 		return n
@@ -167,8 +167,9 @@ func (t *trie) merge(n *node) *node {
 	return n
 }
 
-// weigh gives the blocks of a request a new weight, except blocks that another request of the worker uses too.
-// The request ends at node end. weigh returns the change of the worker's sum of weights.
+// weigh gives the blocks of a request a new weight, except blocks that another request of the
+// worker uses too. The request ends at node end. weigh returns the change of the worker's sum of
+// weights.
 func (t *trie) weigh(end *node, slot, weight int32) (change int64) {
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)

@@ -115,8 +115,8 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	return hits, nil
 }
 
-// hashes returns the SequenceHashes of a prompt's full blocks in namespace: the names of the blocks in the
-// service.
+// hashes returns the SequenceHashes of a prompt's full blocks in namespace: the names of the blocks
+// in the service.
 func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.SequenceHash {
 	var h kv.Hasher
 	seed := kv.LocalSeed("", namespace)
@@ -131,8 +131,8 @@ func (c *Client) hashes(tokens []uint32, blockSize int, namespace string) []kv.S
 	return kv.AppendSequence(nil, locals)
 }
 
-// query sends one query to the service and returns the positions of the blocks that it holds. An answer
-// that is longer than these blocks need is an error.
+// query sends one query to the service and returns the positions of the blocks that it holds. An
+// answer that is longer than these blocks need is an error.
 func (c *Client) query(ctx context.Context, hashes []kv.SequenceHash) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(appendQuery(nil, hashes)))
@@ -172,8 +172,8 @@ func appendQuery(b []byte, hashes []kv.SequenceHash) []byte {
 	return append(b, "]}"...)
 }
 
-// decodeRanges decodes an answer about a number of blocks: half-open ranges of positions. Ranges that are
-// empty, out of bounds or not in order are an error.
+// decodeRanges decodes an answer about a number of blocks: half-open ranges of positions. Ranges
+// that are empty, out of bounds or not in order are an error.
 func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 	var none schedule.SharedHits
 	var answer struct {

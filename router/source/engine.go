@@ -38,8 +38,8 @@ type EngineRank struct {
 	Topic string
 }
 
-// RankEndpoint returns the ZMQ endpoint of a data-parallel rank. endpoint is that of rank 0: the port
-// grows by one with each rank, as in vLLM. An empty endpoint stays empty.
+// RankEndpoint returns the ZMQ endpoint of a data-parallel rank. endpoint is that of rank 0: the
+// port grows by one with each rank, as in vLLM. An empty endpoint stays empty.
 func RankEndpoint(endpoint string, rank kv.DPRank) (string, error) {
 	if endpoint == "" || rank == 0 {
 		return endpoint, nil

@@ -66,8 +66,8 @@ func (s *eventSource) exact() bool {
 	return s.complete && !s.lossPossible && !s.recovering && s.table.holes == 0
 }
 
-// applyMessage applies the live events of one message to the table and appends the table's changes to
-// out. It does not keep events.
+// applyMessage applies the live events of one message to the table and appends the table's changes
+// to out. It does not keep events.
 func (s *eventSource) applyMessage(out, events []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	for i := range events {
 		if e := &events[i]; e.Owner.Worker() != s.origin.worker {

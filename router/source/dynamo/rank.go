@@ -36,9 +36,9 @@ type rank struct {
 	changes    []kvevent.RouterEvent // reused
 }
 
-// attach makes o the source of the rank's events; nil is none. Another source than before empties the
-// rank, because its events do not continue those of the old one. attach appends the frames that tell
-// the router to out.
+// attach makes o the source of the rank's events; nil is none. Another source than before empties
+// the rank, because its events do not continue those of the old one. attach appends the frames that
+// tell the router to out.
 func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Frame {
 	hasNone := r.source == nil && o == nil
 	hasSame := r.source != nil && o != nil && r.source.origin == *o
@@ -53,8 +53,8 @@ func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Fra
 	return out
 }
 
-// publish appends changes of the rank's table to out, as frames for the router. It numbers the changes
-// and sets their owner. A frame has as many changes as a message may have.
+// publish appends changes of the rank's table to out, as frames for the router. It numbers the
+// changes and sets their owner. A frame has as many changes as a message may have.
 func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []source.Frame {
 	for i := range changes {
 		r.lastEvent++
@@ -81,8 +81,8 @@ func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []sour
 // announceInterval is the period of a rank's announcements.
 const announceInterval = time.Second
 
-// announce appends an announcement of the rank to out when it is due or the rank's health has changed.
-// A rank is exact while its source is exact.
+// announce appends an announcement of the rank to out when it is due or the rank's health has
+// changed. A rank is exact while its source is exact.
 func (r *rank) announce(out []source.Frame, now time.Time) []source.Frame {
 	health := kvevent.HealthDegraded
 	if r.source != nil && r.source.exact() {
@@ -122,8 +122,8 @@ const (
 	loadInterval = 20 * time.Second
 )
 
-// handleLoad handles one load message of a Dynamo worker, and returns a load report for the router. It
-// returns none for a message of an unknown rank or without the number of used blocks.
+// handleLoad handles one load message of a Dynamo worker, and returns a load report for the router.
+// It returns none for a message of an unknown rank or without the number of used blocks.
 func (t *Source) handleLoad(data []byte, now time.Time) []source.Frame {
 	l, err := kvevent.DecodeLoadEnvelope(data)
 	t.mu.Lock()

@@ -58,7 +58,8 @@ func (n endpointName) is(e Endpoint) bool {
 	return n.Namespace == e.Namespace && n.Component == e.Component && n.Name == e.Name
 }
 
-// decodeCard reads the record of a worker of endpoint e. The error names the field.
+// decodeCard decodes a discovery record in JSON: the model card of a worker of endpoint e. The error
+// names the field.
 func decodeCard(data []byte, e Endpoint) (card, error) {
 	var r struct {
 		Type       string `json:"type"`
@@ -113,7 +114,8 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 	}, nil
 }
 
-// decodeOrigin reads the record of an event source of endpoint e. The error names the field.
+// decodeOrigin decodes a discovery record in JSON: which publisher has the events of a worker rank
+// of endpoint e, and where to query it. The error names the field.
 func decodeOrigin(data []byte, e Endpoint) (origin, error) {
 	var r struct {
 		Type  string `json:"type"`

@@ -69,9 +69,9 @@ func queryTarget(ctx context.Context, t target, q *kvevent.DynamoQuery) (*kveven
 	return a, nil
 }
 
-// requestFrame encodes a request: path, headers and payload, each after its length. The payload is a
-// two-part message of a control header and the query. The target sends the answer to returnAddress, and
-// begins with subject.
+// requestFrame encodes a request: path, headers and payload, each after its length. The payload is
+// a two-part message of a control header and the query. The target sends the answer to
+// returnAddress, and begins with subject.
 func requestFrame(path, returnAddress, subject string, query []byte) ([]byte, error) {
 	id := rand.Text()
 	headers, err := json.Marshal(map[string]string{
@@ -156,8 +156,9 @@ func acknowledgement(r io.Reader) error {
 // errOtherConnection says that a connection to the return address does not bring the answer.
 var errOtherConnection = errors.New("not the answer's connection")
 
-// acceptAnswer waits for the target's connection and reads the answer from it. A connection that does
-// not begin with subject is somebody else's and is closed; maxConnections of them are an error.
+// acceptAnswer waits for the target's connection and reads the answer from it. A connection that
+// does not begin with subject is somebody else's and is closed; maxConnections of them are an
+// error.
 func acceptAnswer(ctx context.Context, listener net.Listener, subject string) (*kvevent.QueryReply, error) {
 	for range maxConnections {
 		conn, err := listener.Accept()

@@ -176,8 +176,8 @@ func (t *Source) run(views <-chan view) {
 	}
 }
 
-// handleMessage applies one message with events and returns the frames for the router. A message of an
-// unknown publisher waits for the publisher's discovery record.
+// handleMessage applies one message with events and returns the frames for the router. A message of
+// an unknown publisher waits for the publisher's discovery record.
 func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,8 +195,8 @@ func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	return t.applyEnvelopeLocked(nil, r, now)
 }
 
-// applyEnvelopeLocked applies the decoded envelope t.envelope to its rank r, and appends the frames for
-// the router to out.
+// applyEnvelopeLocked applies the decoded envelope t.envelope to its rank r, and appends the frames
+// for the router to out.
 func (t *Source) applyEnvelopeLocked(out []source.Frame, r *rank, now time.Time) []source.Frame {
 	out = r.publish(out, r.source.applyMessage(r.changes[:0], t.envelope.Events, now))
 	t.queryLocked(r, now)
@@ -252,7 +252,7 @@ func (t *Source) joinLocked(w kv.Worker, c card) {
 	t.log.Info("dynamo worker joins", zap.Stringer("worker", w), zap.String("model", c.model), zap.Uint32("block_size", c.blockSize))
 }
 
-// leaveLocked removes a rank and appends its goodbye.
+// leaveLocked removes a rank and appends its goodbye, a frame for the router, to out.
 func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	if r.source != nil {
 		delete(t.sources, r.source.origin.publisher)
@@ -264,8 +264,9 @@ func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	return append(out, r.announcement(kvevent.HealthGone))
 }
 
-// bindLocked gives rank r its event source. origins are the sources that the directory lists for the
-// rank. With none or several of them the rank has no source. It appends frames for the router to out.
+// bindLocked gives rank r its event source. origins are the sources that the directory lists for
+// the rank. With none or several of them the rank has no source. It appends frames for the router
+// to out.
 func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
 	old := r.source
 	var o *origin
@@ -334,8 +335,8 @@ func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	return out
 }
 
-// queryLocked sends the next query of a rank's source, if one is due and fewer than maxRecoveries are
-// in flight. A goroutine passes the answer to run.
+// queryLocked sends the next query of a rank's source, if one is due and fewer than maxRecoveries
+// are in flight. A goroutine passes the answer to run.
 func (t *Source) queryLocked(r *rank, now time.Time) {
 	if r.source == nil || t.queriesInFlight == maxRecoveries {
 		return

@@ -46,8 +46,8 @@ func newTable(b *budget, c *Counters) *table {
 	}
 }
 
-// apply applies event e, which names blocks by external hashes, to the table. It appends the resulting
-// changes to out, as events with SequenceHashes and without owner and id.
+// apply applies event e, which names blocks by external hashes, to the table. It appends the
+// resulting changes to out, as events with SequenceHashes and without owner and id.
 func (t *table) apply(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	switch e.Kind {
 	case kvevent.Stored:
@@ -148,8 +148,9 @@ func (t *table) skipOrphans(out []kvevent.RouterEvent, n int) []kvevent.RouterEv
 	return out
 }
 
-// insert adds a tier to the block with an external hash. added reports whether the block is
-// new in the tier. ok reports whether the budget had room.
+// insert records that tier has the block that the engine calls name, its external hash. added
+// reports whether the block is new in the tier, under any name. ok is false when the budget has no
+// room.
 func (t *table) insert(name externalHash, block entry, tier kv.Tier) (added, ok bool) {
 	named, known := t.entries[name]
 	if known && named.tiers.Has(tier) {
@@ -175,8 +176,8 @@ func (t *table) insert(name externalHash, block entry, tier kv.Tier) (added, ok 
 	return true, true
 }
 
-// remove removes an external hash from the tier of change. When the tier has no other hash
-// of the block, the block joins change.
+// remove removes the block that the engine calls name, its external hash, from the tier of change.
+// When the tier has the block under no other name, the block is appended to change.Removed.
 func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
 	named, ok := t.entries[name]
 	tier := change.Tier
@@ -203,8 +204,8 @@ func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
 	}
 }
 
-// removeName removes an external hash from every tier, and appends removed events with the blocks that
-// have no other hash there to out.
+// removeName removes an external hash from every tier, and appends removed events with the blocks
+// that have no other hash there to out.
 func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kvevent.RouterEvent {
 	tiers := t.entries[name].tiers
 	for _, tier := range kv.Tiers {
@@ -220,8 +221,8 @@ func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kveve
 	return out
 }
 
-// replace makes the table equal to a dump. It appends only the differences to out, as removed and stored
-// events, so that the router's index keeps the blocks that stay.
+// replace makes the table equal to a dump. It appends only the differences to out, as removed and
+// stored events, so that the router's index keeps the blocks that stay.
 func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
 	old := maps.Clone(t.nameCounts)
 	t.release()

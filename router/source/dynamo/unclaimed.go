@@ -29,8 +29,8 @@ type unclaimed struct {
 	dropped uint64
 }
 
-// add keeps a message of an unknown publisher. It drops the oldest messages that are beyond the bounds
-// or too old.
+// add keeps a message of an unknown publisher. It drops the oldest messages that are beyond the
+// bounds or too old.
 func (u *unclaimed) add(publisher uint64, data []byte, now time.Time) {
 	u.messages = append(u.messages, message{publisher, data, now})
 	u.bytes += len(data)
@@ -44,7 +44,7 @@ func (u *unclaimed) add(publisher uint64, data []byte, now time.Time) {
 	}
 }
 
-// claim removes and returns the messages of a publisher, in order.
+// claim removes and returns the messages of a publisher whose record was found, in order.
 func (u *unclaimed) claim(publisher uint64) [][]byte {
 	var found [][]byte
 	u.messages = slices.DeleteFunc(u.messages, func(m message) bool {

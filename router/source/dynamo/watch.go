@@ -122,8 +122,8 @@ func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.T
 	return nil
 }
 
-// read returns the record of the file at path. An unchanged file gives the old record, whose age goes
-// on. A missing file gives nil. A file that cannot be used gives a record with an error.
+// read returns the record of the file at path. An unchanged file gives the old record, whose age
+// goes on. A missing file gives nil. A file that cannot be used gives a record with an error.
 func (w *watcher) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +163,8 @@ func (r *record) decode(bucket string, data []byte, e Endpoint) {
 	r.origin, r.err = &o, err
 }
 
-// view collects the records that are not stale, in the order of their paths.
+// view returns the model cards and event sources of the records that are not stale, and the records
+// with errors.
 func (w *watcher) view(now time.Time) view {
 	v := view{cards: make(map[kv.WorkerID]card), origins: make(map[kv.Worker][]origin)}
 	for _, path := range slices.Sorted(maps.Keys(w.records)) {

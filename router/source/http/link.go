@@ -90,8 +90,9 @@ func (l *agentLink) run() {
 	l.retire()
 }
 
-// follow reads one stream to its end. connected reports whether the stream began. err says
-// why it ended.
+// follow reads one stream of the agent to its end and forwards its frames. A stream without bytes
+// for the silence of the options ends. connected reports whether the stream began, err why it
+// ended.
 func (l *agentLink) follow() (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
@@ -146,8 +147,8 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// forward passes a frame of the agent to the router, or records the agent's count of dropped frames. It
-// returns false when the link ends.
+// forward passes a frame of the agent to the router, or records the agent's count of dropped
+// frames. It returns false when the link ends.
 func (l *agentLink) forward(kind kvevent.StreamKind, body []byte) bool {
 	switch kind {
 	case kvevent.StreamEvents:
@@ -167,8 +168,8 @@ func (l *agentLink) forward(kind kvevent.StreamKind, body []byte) bool {
 	return l.ctx.Err() == nil
 }
 
-// remember records the publisher of an announcement, so that queries reach it over this link. The router
-// counts announcements that cannot be decoded.
+// remember records the publisher of an announcement, so that queries reach it over this link. The
+// router counts announcements that cannot be decoded.
 func (l *agentLink) remember(body []byte) {
 	a, err := kvevent.DecodeAnnouncement(body)
 	if err != nil {
@@ -188,8 +189,8 @@ func (l *agentLink) remember(body []byte) {
 	l.publishers = len(l.announced)
 }
 
-// forgetPublisherLocked ends queries to a publisher over this link. Another link may bring the publisher
-// by now, and keeps it.
+// forgetPublisherLocked ends queries to a publisher over this link. Another link may bring the
+// publisher by now, and keeps it.
 func (l *agentLink) forgetPublisherLocked(publisher uint64) {
 	if l.parent.publishers[publisher] == l {
 		delete(l.parent.publishers, publisher)

@@ -157,7 +157,7 @@ func Connect(o Options) (*Source, error) {
 	return n, nil
 }
 
-// dial connects: now, or in the background when no server answers.
+// dial connects: now, or in the background when no server answers. It sets n.conn.
 func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	retrying := func(err error) {
 		n.log.Warn("no NATS server answers; retrying, without cache events until then",
@@ -241,7 +241,7 @@ func (n *Source) cancelQueries() {
 	n.connCtx, n.endConnCtx = context.WithCancel(context.Background())
 }
 
-// disconnected handles a lost connection.
+// disconnected handles a lost connection: pump reports it to the router, and queries in flight end.
 func (n *Source) disconnected(_ *nats.Conn, err error) {
 	select {
 	case <-n.closing:

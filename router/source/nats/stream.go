@@ -189,7 +189,7 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	})
 }
 
-// open returns the stream, and creates a missing one.
+// open returns the cluster's stream, and creates a missing one with default limits.
 func (r *streamReader) open(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
 	stream, err := js.Stream(ctx, r.name)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {

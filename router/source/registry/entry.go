@@ -157,8 +157,8 @@ func (r *Source) upsertLocked(w kv.Worker, g *Registration, source string, expir
 	e.Registration, e.source, e.expires, e.ended = *g, source, expires, false
 }
 
-// checkRegistrationLocked returns an error if worker g cannot be registered: the other source has the
-// worker, or there would be too many ranks. source is FromFile or FromHTTP.
+// checkRegistrationLocked returns an error if worker g cannot be registered: the other source has
+// the worker, or there would be too many ranks. source is FromFile or FromHTTP.
 func (r *Source) checkRegistrationLocked(g *Registration, source string) error {
 	others := len(r.entries) // ranks of other workers
 	for w, e := range r.entries {

@@ -126,8 +126,9 @@ func (r *Source) readFile() error {
 	return nil
 }
 
-// recordFileError counts and returns an error of the file, whose state is info; nil without a file. For
-// an error that repeats the last one it returns errFileUnchanged, so that the error is logged once.
+// recordFileError counts and returns an error of the file, whose state is info; nil without a file.
+// For an error that repeats the last one it returns errFileUnchanged, so that the error is logged
+// once.
 func (r *Source) recordFileError(err error, info fs.FileInfo) error {
 	repeated := r.lastFile.lastError == err.Error()
 	r.lastFile.lastError = err.Error()
@@ -152,8 +153,8 @@ func (r *Source) setAgents(fromFile []string) error {
 	return r.opt.HTTP.SetAgents(all)
 }
 
-// replaceWorkers registers the workers of a new version of the file, and ends those that only the last
-// version had. A worker that registered over HTTP and is in the file belongs to the file.
+// replaceWorkers registers the workers of a new version of the file, and ends those that only the
+// last version had. A worker that registered over HTTP and is in the file belongs to the file.
 func (r *Source) replaceWorkers(workers []Registration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

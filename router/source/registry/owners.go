@@ -11,8 +11,8 @@ import (
 // The router tells the registry which announcements it accepted. So Source.owners and
 // Source.publishers have no publisher that the router refused.
 
-// connectionChanged records whether a source is connected. The silence of a disconnected source does not
-// count as silence of its publishers.
+// connectionChanged records whether a source is connected. The silence of a disconnected source
+// does not count as silence of its publishers.
 func (r *Source) connectionChanged(source int, connected bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,8 +40,8 @@ func (r *Source) SnapshotSource() int {
 	return 0
 }
 
-// Announced implements source.Joiner. It records which publisher announces which owner, and over which
-// source. So the registry knows where to send queries, and which registered workers need no
+// Announced implements source.Joiner. It records which publisher announces which owner, and over
+// which source. So the registry knows where to send queries, and which registered workers need no
 // announcement.
 func (r *Source) Announced(source int, a *kvevent.Announcement, accepted bool) {
 	if source == 0 {

@@ -10,7 +10,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// WirePublisher puts a Publisher on a NATS connection of its own. Its answers have one event per chunk.
+// WirePublisher puts a Publisher on a NATS connection of its own. Its answers have one event per
+// chunk.
 type WirePublisher struct {
 	*Publisher
 	t    *testing.T

@@ -64,8 +64,8 @@ func (e *engine) setCard(card kvevent.ModelCard) {
 	}
 }
 
-// beginLocked begins to follow an engine, in a goroutine for each of its ranks. An engine of the same
-// worker that is still leaving says goodbye first. The caller holds s.mu.
+// beginLocked begins to follow an engine, in a goroutine for each of its ranks. An engine of the
+// same worker that is still leaving says goodbye first. The caller holds s.mu.
 func (s *Source) beginLocked(what source.Engine) {
 	e := &engine{Engine: what, done: make(chan struct{})}
 	e.card.Store(&what.Card)
@@ -117,8 +117,8 @@ func (s *Source) endEngine(e *engine) {
 	close(e.done)
 }
 
-// newRank returns the rank of engine e whose endpoints are in where. It does nothing before run, and is
-// degraded.
+// newRank returns the rank of engine e whose endpoints are in where. It does nothing before run,
+// and is degraded.
 func (s *Source) newRank(e *engine, where *source.EngineRank) *rank {
 	r := &rank{s: s, engine: e, cfg: rankConfig(&e.Engine, where)}
 	r.cfg.Log = s.log
@@ -166,8 +166,8 @@ func (r *rank) run(ctx context.Context) {
 	}
 }
 
-// follow opens the rank's sockets and applies the engine's events to the rank's stream. It returns nil
-// when ctx ends, or the error of the sockets.
+// follow opens the rank's sockets and applies the engine's events to the rank's stream. It returns
+// nil when ctx ends, or the error of the sockets.
 func (r *rank) follow(ctx context.Context) error {
 	follower, err := consolidator.NewRank(r.cfg, r.stream)
 	if err != nil {

@@ -217,8 +217,8 @@ func (s *Source) Query(_ context.Context, id uint64, q kvevent.QueryRequest) (*s
 	return r.answer(&q), nil
 }
 
-// answer returns the events that q asks for if the feed's journal has them, else a dump of the rank's
-// blocks.
+// answer returns the events that q asks for if the feed's journal has them, else a dump of the
+// rank's blocks.
 func (r *rank) answer(q *kvevent.QueryRequest) *source.Answer {
 	r.feed.Count(func(c *publisher.FeedStats) { c.Queries++ })
 	if q.HasStart {
