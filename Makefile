@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-index soak-index test-connector test-vllm test-python test-dynamo test-front bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-index soak-index test-connector test-vllm test-python test-dynamo test-front test-envoy bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ test-dynamo: build ## Test with a real NVIDIA Dynamo, installed on first use: ma
 
 test-front: build ## Test the front door with real vLLM servers on CPU and the OpenAI client, installed on first use: make test-front ARGS="--only second-turn"
 	@scripts/test-front.sh $(ARGS)
+
+test-envoy: build ## Test the endpoint picker behind a real Envoy, installed on first use
+	@envoy=$$(scripts/envoy-env.sh); BLOCKYARD_ENVOY=$$envoy go test -count=1 -v ./interop/envoy
 
 bench-connector: build ## The connector in a real vLLM: cost of hooks, start of a load, time to first token
 	@scripts/bench-connector.sh $(ARGS)

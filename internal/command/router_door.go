@@ -40,22 +40,31 @@ type doorFlags struct {
 	ClientConns int           `group:"Front door" name:"max-client-connections" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one client address, at most. 0 is no limit."`
 	RenderURL   string        `group:"Front door" name:"render-url" placeholder:"URL" env:"BLOCKYARD_ROUTER_RENDER_URL" help:"Render server that turns prompts into tokens: vllm launch render MODEL. Without it the workers are asked."`
 	ExtProc     string        `group:"Front door" name:"ext-proc" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_EXT_PROC" help:"Listen for Envoy's external processing (gRPC): Envoy and gateways of the Gateway API forward requests to the workers that this router chooses."`
+	Fallbacks   bool          `group:"Front door" name:"ext-proc-fallbacks" default:"true" negatable:"" env:"BLOCKYARD_ROUTER_EXT_PROC_FALLBACKS" help:"Name other workers after the chosen one, for the gateway's retries. Envoy's ORIGINAL_DST clusters take only one."`
 	AccessLog   bool          `group:"Front door" name:"access-log" env:"BLOCKYARD_ROUTER_ACCESS_LOG" help:"Log one line for each request."`
 }
 
-// tlsFlags are the certificates of the clients' listener and of --http.
+// tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc and of --http.
 type tlsFlags struct {
 	Cert         string `group:"Front door" name:"tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CERT" help:"PEM certificate of the clients' listener. Default: no TLS."`
 	Key          string `group:"Front door" name:"tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_KEY" help:"PEM key of --tls-cert."`
 	ClientCA     string `group:"Front door" name:"tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_TLS_CLIENT_CA" help:"PEM certificates of the authorities of clients. With it, clients need a certificate."`
+	ExtCert      string `group:"Front door" name:"ext-proc-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_CERT" help:"PEM certificate of --ext-proc. Default: no TLS."`
+	ExtKey       string `group:"Front door" name:"ext-proc-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_KEY" help:"PEM key of --ext-proc-tls-cert."`
+	ExtClientCA  string `group:"Front door" name:"ext-proc-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_EXT_PROC_TLS_CLIENT_CA" help:"PEM certificates of the authorities of gateways. With it, gateways need a certificate."`
 	HTTPCert     string `group:"Start and server" name:"http-tls-cert" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CERT" help:"PEM certificate of --http. Default: no TLS."`
 	HTTPKey      string `group:"Start and server" name:"http-tls-key" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_KEY" help:"PEM key of --http-tls-cert."`
 	HTTPClientCA string `group:"Start and server" name:"http-tls-client-ca" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_HTTP_TLS_CLIENT_CA" help:"PEM certificates of the authorities of the callers of --http. With it, callers need a certificate."`
 }
 
-// clients returns the files of the clients' listener, http those of --http.
+// clients returns the files of the clients' listener, gateways those of --ext-proc, http those
+// of --http.
 func (f *tlsFlags) clients() servertls.Files {
 	return servertls.Files{Cert: f.Cert, Key: f.Key, ClientCA: f.ClientCA}
+}
+
+func (f *tlsFlags) gateways() servertls.Files {
+	return servertls.Files{Cert: f.ExtCert, Key: f.ExtKey, ClientCA: f.ExtClientCA}
 }
 
 func (f *tlsFlags) http() servertls.Files {
@@ -152,11 +161,11 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 // listener for gateways if --ext-proc is set. After an error no listener is open.
 func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *router.DoorMetrics, log *zap.Logger) (err error) {
 	if c.ExtProc != "" {
-		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, Log: log.Named("ext-proc")}); err != nil {
+		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, OnlyChosen: !c.Fallbacks, Log: log.Named("ext-proc")}); err != nil {
 			return err
 		}
-		if o.gateways, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.ExtProc); err != nil {
-			return fmt.Errorf("--ext-proc: %w", err)
+		if o.gateways, err = listen(ctx, c.ExtProc, c.tlsFlags.gateways(), unlimited, log.Named("ext-proc")); err != nil {
+			return fmt.Errorf("gateways' listener (--ext-proc, --ext-proc-tls-cert): %w", err)
 		}
 	}
 	if clients != "" {

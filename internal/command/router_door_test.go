@@ -116,3 +116,14 @@ func TestExtProc(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A certificate of --ext-proc that cannot be read is an error that names the flag.
+func TestExtProcCertificate(t *testing.T) {
+	withoutSettings(t)
+	missing := t.TempDir() + "/none.pem"
+	c := settle(t, "--ext-proc=127.0.0.1:0", "--ext-proc-tls-cert="+missing, "--ext-proc-tls-key="+missing)
+	r, servers := doorParts(t, c)
+	if _, err := c.openDoor(t.Context(), r, servers, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "--ext-proc-tls-cert") {
+		t.Errorf("error %v, want --ext-proc-tls-cert", err)
+	}
+}

@@ -48,7 +48,7 @@ var exampleRule = rule{
 // public reports whether a program may import the package in dir: the lab, commands and
 // test doubles are for this repository.
 func public(dir string) bool {
-	private := []string{"internal", "lab", "cmd", "examples", "scripts"}
+	private := []string{"internal", "lab", "cmd", "examples", "scripts", "interop"}
 	return !slices.ContainsFunc(private, func(p string) bool { return within(dir, p) }) && !strings.HasSuffix(dir, "test")
 }
 

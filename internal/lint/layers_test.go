@@ -108,6 +108,7 @@ func layers() []layer {
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
+		{"interop/envoy", []string{"lab/cluster", "lab/front"}},
 	}
 }
 

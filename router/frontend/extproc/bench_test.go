@@ -97,7 +97,7 @@ type bench struct {
 }
 
 // newBench has n workers; worker i is at 10.0.0.i:8000.
-func newBench(t *testing.T, n int, ro router.Options, o frontend.Options) *bench {
+func newBench(t *testing.T, n int, ro router.Options, o frontend.Options, with ...func(*extproc.Options)) *bench {
 	t.Helper()
 	reg, err := registry.New(registry.Options{})
 	if err != nil {
@@ -123,13 +123,17 @@ func newBench(t *testing.T, n int, ro router.Options, o frontend.Options) *bench
 	if b.door, err = frontend.New(o); err != nil {
 		t.Fatal(err)
 	}
-	b.serve()
+	b.serve(with)
 	return b
 }
 
-func (b *bench) serve() {
+func (b *bench) serve(with []func(*extproc.Options)) {
 	b.t.Helper()
-	server, err := extproc.New(extproc.Options{Door: b.door, Workers: b.directory})
+	o := extproc.Options{Door: b.door, Workers: b.directory}
+	for _, change := range with {
+		change(&o)
+	}
+	server, err := extproc.New(o)
 	if err != nil {
 		b.t.Fatal(err)
 	}

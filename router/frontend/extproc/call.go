@@ -192,8 +192,11 @@ func (c *call) decide(ctx context.Context, d *frontend.Decision) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
 	c.endpoints = map[string]kv.WorkerID{c.primary: d.Worker.ID}
-	list := c.primary
-	for _, w := range d.Fallbacks {
+	list, fallbacks := c.primary, d.Fallbacks
+	if c.server.onlyChosen {
+		fallbacks = nil
+	}
+	for _, w := range fallbacks {
 		// A fallback without an address is none.
 		e, err := c.server.names.endpoint(ctx, w)
 		if _, double := c.endpoints[e]; err == nil && !double {
@@ -304,7 +307,8 @@ func (c *call) takeHeaders(m *extprocv3.ProcessingRequest) error {
 		code = http.StatusBadGateway
 	}
 	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	c.relay.answerFrom(code, d.AddedUsage && kind == "text/event-stream" && code < http.StatusBadRequest)
+	filtered := d.AddedUsage && kind == "text/event-stream" && code < http.StatusBadRequest
+	c.relay.answerFrom(code, filtered)
 	served := servedBy(m.GetMetadataContext())
 	select {
 	case c.answers <- answered{
@@ -322,7 +326,12 @@ func (c *call) takeHeaders(m *extprocv3.ProcessingRequest) error {
 		// The headers are those of the decision for another worker.
 		describe = nil
 	}
-	return c.reply(responseHeaders(&extprocv3.CommonResponse{HeaderMutation: mutation(describe)}))
+	headers := mutation(describe)
+	if filtered {
+		// The client's answer is shorter than the worker's.
+		headers.RemoveHeaders = append(headers.RemoveHeaders, "content-length")
+	}
+	return c.reply(responseHeaders(&extprocv3.CommonResponse{HeaderMutation: headers}))
 }
 
 // follow shows the Door a part of the answer and returns what the client gets in its place.

@@ -8,7 +8,7 @@
 // and books the request as one of its own clients'. The reply names the worker in the header
 // and in the metadata x-gateway-destination-endpoint, other workers after it as fallbacks.
 // Then Envoy sends the worker's answer through the same stream, and the Door follows it:
-// first token, output blocks, usage, end. docs/front-door.md has a configuration of Envoy.
+// first token, output blocks, usage, end. docs/envoy.md has configurations of Envoy.
 //
 // Guarantees:
 //

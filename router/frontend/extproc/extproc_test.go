@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/frontend"
+	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
@@ -229,6 +230,23 @@ func TestSubset(t *testing.T) {
 		}
 		g.cancel()
 	}
+	b.expectIdle()
+}
+
+// OnlyChosen names one endpoint. A streamed answer without its usage event has no length.
+func TestOnlyChosen(t *testing.T) {
+	b := newBench(t, 3, router.Options{}, frontend.Options{}, func(o *extproc.Options) { o.OnlyChosen = true })
+	g := b.gateway(duplex)
+	h, _, _ := g.request(streamed, nil)
+	if got := h["x-gateway-destination-endpoint"]; !slices.Contains([]string{endpoint(1), endpoint(2), endpoint(3)}, got) {
+		t.Errorf("the endpoint is %q, want one of a worker", got)
+	}
+	g.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: headerMap(":status", "200", "content-type", eventKind, "content-length", "999")}})
+	if got := g.recv().GetResponseHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders(); !slices.Equal(got, []string{"content-length"}) {
+		t.Errorf("the headers %v are removed, want content-length", got)
+	}
+	g.parts(event, usage, done)
 	b.expectIdle()
 }
 

@@ -35,6 +35,8 @@ type Directory interface {
 type Options struct {
 	Door    Door
 	Workers Directory
+	// OnlyChosen leaves out the fallbacks, for gateways that take one endpoint.
+	OnlyChosen bool
 	// Log may be nil.
 	Log *zap.Logger
 }
@@ -45,7 +47,9 @@ type Server struct {
 	handler http.Handler
 	workers Directory
 	names   *names
-	log     *zap.Logger
+	// onlyChosen leaves fallbacks out of decisions.
+	onlyChosen bool
+	log        *zap.Logger
 }
 
 // New returns a Server. The error names the option that is missing.
@@ -58,7 +62,7 @@ func New(o Options) (*Server, error) {
 	case o.Log == nil:
 		o.Log = zap.NewNop()
 	}
-	return &Server{door: o.Door, handler: o.Door.Handler(), workers: o.Workers, names: newNames(), log: o.Log}, nil
+	return &Server{door: o.Door, handler: o.Door.Handler(), workers: o.Workers, names: newNames(), onlyChosen: o.OnlyChosen, log: o.Log}, nil
 }
 
 const (
