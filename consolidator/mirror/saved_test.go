@@ -1,8 +1,6 @@
 package mirror
 
 import (
-	"bytes"
-	"errors"
 	"reflect"
 	"testing"
 
@@ -84,38 +82,6 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	}
 	residencytest.Check(t, s, rec.Resident())
 }
-
-// TestBadCheckpointsAreIgnored: a file that is torn anywhere, flipped anywhere or
-// about something else is refused.
-func TestBadCheckpointsAreIgnored(t *testing.T) {
-	c, seq := savedCache()
-	good := c.encoded(seq)
-	for n := range len(good) {
-		if _, err := checkpoint.Parse(good[:n], testCheckpoint); err == nil {
-			t.Errorf("the first %d of %d bytes are accepted", n, len(good))
-		}
-		flipped := bytes.Clone(good)
-		flipped[n] ^= 0x10
-		if _, err := checkpoint.Parse(flipped, testCheckpoint); err == nil {
-			t.Errorf("byte %d flipped is accepted", n)
-		}
-	}
-	older := bytes.Clone(good[:len(good)-4])
-	older[len("BYRANK\r\n")]--
-	for name, err := range map[string]error{
-		"another worker":     secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 8}, BlockSize: testBlockSize, Engine: 0})),
-		"another rank":       secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7, Rank: 1}, BlockSize: testBlockSize, Engine: 0})),
-		"another block size": secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: 2 * testBlockSize, Engine: 0})),
-		"another engine":     secondOf(checkpoint.Parse(good, checkpoint.ID{Worker: kv.Worker{ID: 7}, BlockSize: testBlockSize, Engine: 1})),
-		"another version":    secondOf(checkpoint.Parse(checkpoint.AppendChecksum(older), testCheckpoint)),
-	} {
-		if !errors.Is(err, checkpoint.ErrForeign) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func secondOf(_ *checkpoint.Saved, err error) error { return err }
 
 // FuzzCheckpoint: no file makes parsing panic, and what it accepts can be
 // restored to a stream whose digest is that of its events.
