@@ -38,7 +38,8 @@ type demoCmd struct {
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
 }
 
-// demoVars returns the defaults that the help of demoCmd mentions.
+// demoVars returns the values of the variables, like ${demo_nodes}, in the help texts of demoCmd's flags: the
+// defaults, which may differ with --trace.
 func demoVars() kong.Vars {
 	plain, traced := demo.Defaults("", 0), demo.Defaults("trace", 0)
 	vars := make(kong.Vars)
@@ -78,7 +79,8 @@ func (c *demoCmd) Validate(command *kong.Context) error {
 	return o.Validate()
 }
 
-// checkSelftestFlags refuses flags that the self-test does not use.
+// checkSelftestFlags returns an error that names the flags in path, the parsed command line, that have no
+// effect with --selftest.
 func checkSelftestFlags(path []*kong.Path) error {
 	var unused []string
 	for _, p := range path {
@@ -97,7 +99,8 @@ func checkSelftestFlags(path []*kong.Path) error {
 	return nil
 }
 
-// Run starts a NATS server in this process and everything else as processes.
+// Run runs the demo, or its self-test. It starts a NATS server in this process and everything else as
+// processes, and ends all of them.
 func (c *demoCmd) Run(ctx context.Context, stdout io.Writer, r *root) (err error) {
 	o := c.options(stdout)
 	if o.Programs, err = r.programs(); err != nil {
@@ -119,6 +122,7 @@ func (c *demoCmd) Run(ctx context.Context, stdout io.Writer, r *root) (err error
 	return demo.Run(ctx, o)
 }
 
+// options returns the demo's options: the defaults, replaced by the flags that were given.
 func (c *demoCmd) options(stdout io.Writer) demo.Options {
 	requests := 0
 	override(&requests, c.Requests)

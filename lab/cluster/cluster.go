@@ -49,7 +49,8 @@ type Cluster struct {
 	client *Client
 }
 
-// New returns a cluster without processes. The caller must call Close.
+// New returns a cluster without processes, whose name and password for NATS are its own. The caller
+// must call Close, which ends all processes.
 func New(o Options) *Cluster {
 	o.Name = cmp.Or(o.Name, "lab-"+strconv.Itoa(os.Getpid()))
 	var secret [16]byte

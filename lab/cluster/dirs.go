@@ -59,8 +59,9 @@ func (d *Dirs) InMemory() bool { return d.lock != nil }
 // hostPrefix begins the names of host directories of the scenario name.
 func hostPrefix(name string) string { return name + "-host-" }
 
-// claim makes a directory of this process in root and locks it while the returned file is open.
-// The directory gets its name after it is locked, so that no other scenario sweeps it.
+// claim makes a directory for the scenario name in root and locks it. It returns the path and the file
+// that holds the lock until it is closed. The directory gets its name after it is locked, so that no
+// other scenario's sweep removes it.
 func claim(root, name string) (string, *os.File, error) {
 	hidden, err := os.MkdirTemp(root, ".blockyard-")
 	if err != nil {
@@ -93,6 +94,7 @@ func sweep(root, name string) {
 		if err != nil {
 			continue
 		}
+		// A lock means that the scenario still runs.
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)
 		}
@@ -116,7 +118,8 @@ func (d *Dirs) Sub(name string) (*Dirs, error) {
 	return s, errors.Join(os.MkdirAll(s.Work, 0o700), os.MkdirAll(s.Host, 0o700), os.MkdirAll(s.Logs, 0o700))
 }
 
-// HostFiles lists the files and sockets below Host.
+// HostFiles returns the paths of the files and sockets below Host, where tiers leave nothing after an
+// orderly end.
 func (d *Dirs) HostFiles() (files []string) {
 	_ = filepath.WalkDir(d.Host, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
@@ -127,7 +130,7 @@ func (d *Dirs) HostFiles() (files []string) {
 	return files
 }
 
-// Remove removes the directories; with keepLogs all but the logs.
+// Remove removes the directories of the scenario. With keepLogs it leaves the logs.
 func (d *Dirs) Remove(keepLogs bool) error {
 	err := os.RemoveAll(d.Host)
 	if d.lock != nil {

@@ -70,7 +70,8 @@ func (e Endpoint) Post(ctx context.Context, path string, body, v any) error {
 	return e.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: raw}, decodeInto(v))
 }
 
-// decodeInto returns a reader of answers for Do.
+// decodeInto returns a function for Do that decodes the answer into v. Of several JSON values, one a line,
+// v gets the last. A nil v reads the answer and drops it.
 func decodeInto(v any) func(io.Reader) error {
 	return func(answer io.Reader) error {
 		if v == nil {
@@ -107,6 +108,8 @@ func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error)
 	return fmt.Errorf("%s: %s %s: %w", e.Name, r.Method, r.Path, err)
 }
 
+// send makes a call and calls read with the answer, at most maxAnswer bytes, if its status is 200. The
+// error has the text of another answer.
 func (e Endpoint) send(ctx context.Context, r Request, read func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, r.Method, e.URL+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
@@ -130,7 +133,7 @@ func (e Endpoint) send(ctx context.Context, r Request, read func(io.Reader) erro
 	return read(io.LimitReader(resp.Body, maxAnswer))
 }
 
-// Wait waits for d. The error is the cause for which ctx ended.
+// Wait waits for the time d. When ctx ends first, Wait returns its cause.
 func Wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -142,8 +145,8 @@ func Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Until calls done every interval until it reports true or fails. It returns
-// ErrTooLong, wrapped, after limit.
+// Until calls done every interval until done returns true or an error, and returns that error. After
+// limit it returns ErrTooLong, wrapped. When ctx ends it returns its cause.
 func Until(ctx context.Context, limit, interval time.Duration, done func() (bool, error)) error {
 	deadline := time.Now().Add(limit)
 	for {

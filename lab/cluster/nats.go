@@ -49,7 +49,9 @@ func (c *Cluster) StartNATS(ctx context.Context) (*Process, error) {
 	return p, nil
 }
 
-// natsConfig returns the server's configuration: two users on loopback.
+// natsConfig returns the text of the server's configuration: a port on loopback, and a user each for
+// agents and the router. With BlindRouter the router may not ask publishers for lost events, so that
+// it cannot repair gaps.
 func (c *Cluster) natsConfig() string {
 	port := c.port
 	if port == 0 {
@@ -67,8 +69,8 @@ authorization: { users: [
 `, port, agentUser, c.secret, routerUser, c.secret, permissions)
 }
 
-// natsAnswers reports whether the server accepts connections; of the first one
-// it learns the port.
+// natsAnswers reports whether the server p accepts connections. The first server chooses its port, which
+// natsAnswers reads and keeps for later servers.
 func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
 	if c.port == 0 {
 		c.port = c.readPort(p)
@@ -84,7 +86,8 @@ func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
 	return true
 }
 
-// readPort reads the file to which the server writes its port; 0 while there is no file.
+// readPort returns the port that the server p chose, from the file that it writes; 0 while there is no
+// such file.
 func (c *Cluster) readPort(p *Process) int {
 	name := fmt.Sprintf("%s_%d.ports", filepath.Base(c.o.NATSServer), p.cmd.Process.Pid)
 	data, err := os.ReadFile(filepath.Join(c.o.Dirs.Work, name))

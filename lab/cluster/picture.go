@@ -40,9 +40,9 @@ type Picture struct {
 	Diff Difference
 }
 
-// Settle looks until all parts are idle, every stream and feed is exact and the router's index
-// is right, for limit at most. It returns the last picture. The error is a process that does not
-// answer.
+// Settle polls the processes until all are idle, every stream and feed is exact and the router's index
+// equals what engines and pools hold. After limit it gives up and returns the last picture, which then
+// shows the difference. The error names a process that does not answer.
 func (p Parts) Settle(ctx context.Context, limit time.Duration) (*Picture, error) {
 	for deadline := time.Now().Add(limit); ; {
 		last := time.Now().After(deadline)
@@ -65,7 +65,9 @@ func (s *Picture) settled() bool {
 	return s.Moving == "" && len(s.Inexact) == 0 && s.Diff.Diverged() == 0
 }
 
-// Look asks every process. It compares the blocks when all parts are idle, or with force.
+// Look returns the state of every process now. It compares the blocks that engines and pools hold with
+// the router's index only when all parts are idle or force is true, because a comparison during
+// changes says nothing and is slow.
 func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	s := new(Picture)
 	for _, a := range p.Agents {
@@ -106,7 +108,8 @@ func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	return s, err
 }
 
-// moving names a part that is not idle; empty when all are.
+// moving returns the name of a part that is busy or behind, with the reason; empty when all are idle and
+// the router has every stream's last event.
 func (s *Picture) moving(p Parts) string {
 	for i := range s.Engines {
 		if !s.Engines[i].Idle {
@@ -134,8 +137,8 @@ func (s *Picture) moving(p Parts) string {
 	return ""
 }
 
-// inexact lists the streams and feeds that have missed something, and the engines
-// without a stream.
+// inexact returns a line for each stream or feed (a stream at the router) that may have missed events,
+// and for each engine without a stream. It is empty when everything is exact.
 func (s *Picture) inexact(p Parts) (found []string) {
 	note := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	for i := range s.Agents {
@@ -229,7 +232,7 @@ const maxShown = 5
 // Diverged returns the number of residencies that only one side has.
 func (d *Difference) Diverged() int { return d.Lost + d.Phantom }
 
-// Held returns the residencies that engines and pools hold.
+// Held returns the residencies (owner, block and tier) of all blocks that engines and pools hold.
 func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
 	held := make(map[Residency]bool)
 	for i := range engines {
@@ -254,6 +257,7 @@ func (r *Router) Believed(ctx context.Context) (map[Residency]bool, error) {
 	return dump.residencies(), err
 }
 
+// residencies returns the residencies in a dump of the router's index.
 func (d RouterDump) residencies() map[Residency]bool {
 	believed := make(map[Residency]bool)
 	for i := range d {
@@ -265,7 +269,8 @@ func (d RouterDump) residencies() map[Residency]bool {
 	return believed
 }
 
-// Compare compares the held residencies with those in the router's index.
+// Compare returns the difference between the held residencies and those that the router believes: how
+// many the router lacks, how many only the router has, and a line for each of the first maxShown.
 func Compare(held, believed map[Residency]bool) Difference {
 	d := Difference{Compared: len(held)}
 	var all []string

@@ -55,7 +55,8 @@ func (p *Process) keep(line []byte) {
 	}
 }
 
-// follow passes each line of output to line, and waits for the end of the process.
+// follow passes each line of stdout to line until the process ends, and then closes p.done. It calls
+// died, unless died is nil, when the process ended without Kill or Stop after its first line.
 func (p *Process) follow(stdout io.Reader, line func([]byte), died func(error)) {
 	in, said := bufio.NewReader(stdout), false
 	for {
@@ -75,8 +76,8 @@ func (p *Process) follow(stdout io.Reader, line func([]byte), died func(error)) 
 	}
 }
 
-// ready waits for the ready line, for limit at most, and decodes it. A process
-// that is not ready is killed.
+// ready waits for the ready line, which a program prints when it serves, and decodes its JSON into into. A
+// process that is not ready after limit is killed. The error says how the process ended.
 func (p *Process) ready(ctx context.Context, limit time.Duration, into any) (err error) {
 	defer func() {
 		if err != nil {
@@ -102,7 +103,7 @@ func (p *Process) ready(ctx context.Context, limit time.Duration, into any) (err
 	}
 }
 
-// accept decodes a ready line.
+// accept decodes the ready line, a JSON object with "ready": true, into into.
 func (p *Process) accept(line []byte, into any) error {
 	var r struct {
 		Ready bool `json:"ready"`
@@ -125,7 +126,8 @@ func (p *Process) Ask(ctx context.Context, order, answer any) error {
 	return p.Next(ctx, answer)
 }
 
-// Next waits for the process's next line and decodes it.
+// Next waits for the process's next line of output and decodes its JSON into into. The error says that
+// the process or ctx ended, or that the line is not JSON.
 func (p *Process) Next(ctx context.Context, into any) error {
 	select {
 	case line := <-p.lines:
@@ -216,7 +218,8 @@ func (f *Failure) Error() string { return fmt.Sprintf("%s (log: %s)", f.err, f.l
 // Unwrap returns the error without the log.
 func (f *Failure) Unwrap() error { return f.err }
 
-// lastLines returns the last lines of a file; nil when the file cannot be read.
+// lastLines returns the last tailLines lines of a log for an error; nil when the file cannot be read. It
+// reads at most tailBytes from the end.
 func lastLines(path string) []string {
 	f, err := os.Open(path)
 	if err != nil {

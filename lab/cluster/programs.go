@@ -42,9 +42,8 @@ type Agent struct {
 	Socket string
 }
 
-// StartAgent starts an agent that publishes on the NATS server, if there is one.
-// Its disk tier takes every block, because a scenario is shorter than a cache's
-// life.
+// StartAgent starts an agent, which publishes on the NATS server if there is one, and waits until it is
+// ready. Its disk tier takes every block, because a scenario is too short for blocks to be used often.
 func (c *Cluster) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	d := c.o.Dirs
 	socket := filepath.Join(d.Work, o.Node+".sock")
@@ -100,7 +99,7 @@ type Engine struct {
 	EngineOptions
 }
 
-// StartEngine starts a simulated engine.
+// StartEngine starts a simulated engine, and waits until it serves requests.
 func (c *Cluster) StartEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	name := "engine-" + decimal(o.Worker)
 	var ready struct {
@@ -129,8 +128,8 @@ type Router struct {
 	Control Endpoint
 }
 
-// StartRouter starts a router that follows the cluster's agents. flags are further
-// flags of "blockyard router".
+// StartRouter starts a router that follows the cluster's agents, and waits until it is ready. flags are
+// further flags of "blockyard router".
 func (c *Cluster) StartRouter(ctx context.Context, flags ...string) (*Router, error) {
 	const name = "router"
 	var ready struct {

@@ -50,6 +50,8 @@ type Supervisor struct {
 // files in logs. died, unless nil, is called once for each process that has printed a line and
 // ends without Kill or Stop. The caller must call Stop.
 func NewSupervisor(logs string, died func(error)) *Supervisor {
+	// The kernel kills a process started with Pdeathsig when the thread that started it ends. So one
+	// goroutine with a thread of its own starts all processes.
 	starts := make(chan func())
 	s := &Supervisor{logs: logs, died: died, starts: starts}
 	s.starter.Go(func() {
@@ -61,7 +63,8 @@ func NewSupervisor(logs string, died func(error)) *Supervisor {
 	return s
 }
 
-// Start starts a process.
+// Start starts a process of spec. Its standard error goes to the log, and its output to spec.Line or to
+// Next. It is killed when this process dies.
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
 	p := &Process{
 		Name: spec.Name, Log: filepath.Join(s.logs, spec.Name+".log"), stage: spec.Stage,
@@ -145,7 +148,8 @@ func (s *Supervisor) Stop(budget time.Duration) (unclean []string) {
 	return unclean
 }
 
-// stopStage ends the processes of one stage within budget; see Stop.
+// stopStage ends the processes of one stage within the time budget, and returns a line for each that did
+// not end cleanly; see Stop.
 func stopStage(procs []*Process, budget time.Duration) (unclean []string) {
 	for _, p := range procs {
 		p.asked.Store(true)

@@ -4,12 +4,13 @@ package engine
 // evicts blocks of the request while it waits.
 const maxLookups = 2
 
-// admit advances waiting requests in order and returns the rest of the step's budget. Later
-// requests overtake a request that waits for the agent. They do not overtake a request that
-// lacks blocks, unless they hold blocks already.
+// admit moves waiting requests on, in order, and starts to run those that can compute. budget is the
+// number of tokens left in the step; admit returns what it did not spend. Later requests overtake a
+// request that waits for the agent. They do not overtake a request that lacks device blocks, unless
+// they hold blocks already.
 func (c *core) admit(budget int) int {
 	active := c.active()
-	full := false
+	full := false // an earlier request lacks device blocks
 	kept := c.waiting[:0]
 	for _, r := range c.waiting {
 		if r.phase == queued && !full && budget > 0 && active < c.opts.MaxSeqs {
@@ -26,7 +27,7 @@ func (c *core) admit(budget int) int {
 		case r.phase == loaded:
 			n = c.resume(r, budget)
 		}
-		if n == 0 {
+		if n == 0 { // r computes nothing in this step and waits on
 			kept = append(kept, r)
 			continue
 		}
@@ -50,8 +51,8 @@ func (c *core) active() int {
 	return n
 }
 
-// ask begins an attempt. It looks for blocks on the device and asks the agent for the
-// others.
+// ask begins an attempt to run r: it looks for the prompt's blocks on the device and asks the agent
+// which of the others it holds. The answer comes later, through the core's inbox.
 func (c *core) ask(r *request) {
 	c.scratch = c.pool.match(c.scratch[:0], r.hittable())
 	first := len(c.scratch)
@@ -65,7 +66,7 @@ func (c *core) ask(r *request) {
 		r.phase = asking
 		r.talk.lookup(first, count, func(h lookupHit) {
 			c.post(func() {
-				if r.phase == asking {
+				if r.phase == asking { // r has not been aborted meanwhile
 					r.hit, r.phase = h, answered
 				}
 			})
@@ -73,7 +74,8 @@ func (c *core) ask(r *request) {
 	}
 }
 
-// converse opens r's conversation with the agent, if there is an agent.
+// converse opens r's conversation with the agent: all calls about this attempt. r.talk stays nil without
+// an agent.
 func (c *core) converse(r *request) {
 	r.talk = c.remote.open(attempt{
 		request:    r.number,
@@ -87,13 +89,14 @@ func (c *core) converse(r *request) {
 	}
 }
 
-// place gives r its first blocks. If some must be loaded it starts the load and
-// schedules nothing. Otherwise it returns the tokens that r computes in this step. room
-// is false when too few blocks are free.
+// place gives r its first device blocks, after the agent has answered. It returns n, the tokens that r
+// computes in this step, at most budget. n is 0 when blocks must be loaded first: place starts that
+// load. room is false when too few blocks are free; then r waits.
 func (c *core) place(r *request, budget int) (n int, room bool) {
 	local := c.pool.match(c.scratch[:0], r.hittable())
 	c.scratch = local
 	if pinned := len(r.hit.sources); pinned > 0 {
+		// Since the lookup the device may have lost blocks before the agent's, which leaves a gap.
 		switch stale := len(local) < r.hit.first; {
 		case stale && r.lookups < maxLookups:
 			r.talk.release(r.hit.first, pinned)
@@ -114,8 +117,8 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 	return n, true
 }
 
-// occupy references local and takes n more blocks for r. It reports false when too few
-// are free.
+// occupy gives r the cached device blocks local, which hold the start of its tokens, and n more blocks
+// for other tokens. It returns false, and changes nothing, when too few are free.
 func (c *core) occupy(r *request, local []int32, n int) bool {
 	if !c.pool.fits(n, local) {
 		return false
@@ -127,8 +130,9 @@ func (c *core) occupy(r *request, local []int32, n int) bool {
 	return true
 }
 
-// startLoad loads the blocks that the agent holds after local. It reports false without
-// room for them.
+// startLoad loads into new device blocks the blocks that the agent holds after local, the blocks found on
+// the device. r continues in loadDone. startLoad returns false, and starts nothing, when too few device
+// blocks are free.
 func (c *core) startLoad(r *request, local []int32) bool {
 	sources := r.hit.beyond(len(local))
 	first := len(local)
@@ -148,21 +152,22 @@ func (c *core) startLoad(r *request, local []int32) bool {
 	return true
 }
 
-// loadDone takes over the first good blocks of a load. The other blocks are computed.
+// loadDone ends a load of r. The first good blocks arrived with the right bytes and are cached now. r
+// computes the tokens of the others.
 func (c *core) loadDone(r *request, good int) {
 	if good > 0 {
 		c.cacheBlocks(r, r.cached+good)
 		r.computed = r.cached * c.pool.blockSize
 	}
 	r.phase = loaded
-	if r.aborted {
+	if r.aborted { // its client left while the load wrote the blocks
 		c.abort(r)
 	}
 }
 
-// resume schedules r, whose loads are done, and returns its tokens. It returns 0
-// without room for its next block. If no running request can make room, another request
-// that only holds loaded blocks loses them.
+// resume returns the tokens that r, whose load is done, computes in this step, at most budget. It returns
+// 0 when no device block is free for them. If no running request can free blocks later, a request that
+// only holds loaded blocks loses them, because otherwise all would wait for ever.
 func (c *core) resume(r *request, budget int) int {
 	n := min(r.left(), budget)
 	for !c.grow(r, n) {
@@ -173,8 +178,8 @@ func (c *core) resume(r *request, budget int) int {
 	return n
 }
 
-// evictLoaded takes the blocks of the last request, other than r, that holds loaded
-// blocks.
+// evictLoaded takes the device blocks from the last waiting request, other than r, that holds loaded
+// blocks; that request starts again. It returns false when there is none.
 func (c *core) evictLoaded(r *request) bool {
 	for i := len(c.waiting) - 1; i >= 0; i-- {
 		if v := c.waiting[i]; v != r && v.phase == loaded {

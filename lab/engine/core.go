@@ -49,6 +49,8 @@ type core struct {
 	deadline *time.Timer // of the drain
 }
 
+// newCore returns the scheduler of an engine. publish gets each encoded batch of events. giveUp ends the
+// agent session. The caller starts run.
 func newCore(o Options, d device, r remote, publish func([]byte), giveUp func(), ctr *counters) *core {
 	return &core{
 		opts:    o,
@@ -94,6 +96,7 @@ func (c *core) drain() {
 	c.deadline = time.AfterFunc(drainTime, func() { c.post(c.failAll) })
 }
 
+// drainInbox calls the posted functions that wait, and does not wait for more.
 func (c *core) drainInbox() {
 	for {
 		select {
@@ -111,7 +114,7 @@ func (c *core) quiet() bool {
 	return len(c.waiting) == 0 && len(c.running) == 0 && c.talks == 0 && len(c.pool.events) == 0
 }
 
-// submit queues a request.
+// submit queues a request. The error says that the engine stops or that too many requests wait.
 func (c *core) submit(r *request) error {
 	switch {
 	case c.stopping:
@@ -151,7 +154,8 @@ func (c *core) end(r *request, u update) {
 	r.tell(u)
 }
 
-// vacate releases r's blocks and ends its conversation.
+// vacate releases r's device blocks and ends its conversation with the agent, at its end or before it
+// starts again. r.after tells the next attempt when this conversation is over.
 func (c *core) vacate(r *request) {
 	c.pool.release(r.blocks)
 	r.blocks = nil
@@ -172,7 +176,8 @@ func (c *core) failAll() {
 	}
 }
 
-// reset drops the prefix cache. It reports false while a block is in use.
+// reset drops all cached blocks, as vLLM's /reset_prefix_cache does. It returns false, and drops nothing,
+// while a request uses a block.
 func (c *core) reset() bool {
 	if !c.pool.reset() {
 		c.ctr.add(&c.ctr.ResetsRefused, 1)
@@ -182,7 +187,8 @@ func (c *core) reset() bool {
 	return true
 }
 
-// publishEvents passes the events of the pool to the publisher as one batch.
+// publishEvents publishes what has changed in the cache since the last call as one batch of events, in
+// vLLM's encoding.
 func (c *core) publishEvents() {
 	events := c.pool.takeEvents()
 	if len(events) == 0 {
@@ -257,8 +263,9 @@ func (c *core) stepStart(now time.Time) time.Time {
 	return now
 }
 
-// schedule spends the step's token budget, on running requests first, and returns the
-// tokens that it spent.
+// schedule chooses the tokens of the next step: it spends the token budget on running requests first, then
+// on waiting ones, and returns the tokens that it spent. Without free device blocks it preempts the last
+// running request.
 func (c *core) schedule() int {
 	budget := c.opts.MaxBatchedTokens
 	preempted := false
@@ -267,20 +274,21 @@ func (c *core) schedule() int {
 		n := min(r.left(), budget)
 		for !c.grow(r, n) {
 			preempted = true
-			if c.preemptLast() == r {
+			if c.preemptLast() == r { // r was the last, so nothing after it runs
 				return c.opts.MaxBatchedTokens - budget
 			}
 		}
 		r.scheduled = n
 		budget -= n
 	}
-	if !preempted {
+	if !preempted { // a new request would only preempt again
 		budget = c.admit(budget)
 	}
 	return c.opts.MaxBatchedTokens - budget
 }
 
-// grow gives r the blocks for n more tokens. It reports false when too few are free.
+// grow gives r the device blocks for n more tokens. It returns false, and changes nothing, when too few
+// are free.
 func (c *core) grow(r *request, n int) bool {
 	need := c.blocksFor(r.computed+n) - len(r.blocks)
 	if need <= 0 {
@@ -314,7 +322,8 @@ func (c *core) requeue(r *request) {
 	r.phase = queued
 }
 
-// compute writes the bytes of every block that this step fills.
+// compute writes the bytes of every device block that becomes full in this step. The bytes follow from the
+// block's key, so that a later copy can be verified.
 func (c *core) compute() {
 	for _, r := range c.running {
 		full := (r.computed + r.scheduled) / c.pool.blockSize

@@ -92,8 +92,9 @@ func (e *Engine) Run(ctx context.Context, ready func(Endpoints)) error {
 	return closeServer(server, failed)
 }
 
-// start runs the scheduler until ctx ends, and the agent session until the scheduler
-// has ended. wait returns when both have ended.
+// start starts the scheduler, which runs until ctx ends, and the agent session, which runs until the
+// scheduler has ended. It returns the scheduler, and wait, which returns when both have ended. pub
+// publishes the scheduler's events.
 func (e *Engine) start(ctx context.Context, pub *zmqpub.Publisher) (c *core, wait func()) {
 	// The session outlives ctx: requests that drain still store.
 	sessionCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
@@ -118,7 +119,8 @@ func (e *Engine) start(ctx context.Context, pub *zmqpub.Publisher) (c *core, wai
 	return c, group.Wait
 }
 
-// closeServer ends the HTTP server. All requests have been answered by now.
+// closeServer ends the HTTP server, whose Serve sends its result to failed. The scheduler has answered all
+// requests by then.
 func closeServer(s *http.Server, failed <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), httpCloseTime)
 	defer cancel()

@@ -61,7 +61,8 @@ func (a *api) handler() http.Handler {
 	return mux
 }
 
-// generate serves one request as a stream of lines.
+// generate answers POST /v1/generate with a stream of JSON lines: the first token with where the prompt's
+// KV came from, and the end with the output or an error. A client that leaves ends its request.
 func (a *api) generate(w http.ResponseWriter, req *http.Request) {
 	var body GenerateRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxBody)).Decode(&body); err != nil {
@@ -91,7 +92,8 @@ func (a *api) generate(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// newRequest checks a request and names its blocks.
+// newRequest returns a client's request as the scheduler keeps it, with the hashes of its full blocks. The
+// error names the field that is out of range.
 func (a *api) newRequest(g *GenerateRequest) (*request, error) {
 	capacity := a.opts.DeviceBlocks * a.naming.blockSize
 	switch {
@@ -113,7 +115,7 @@ func (a *api) newRequest(g *GenerateRequest) (*request, error) {
 	}, nil
 }
 
-// submit queues r at the scheduler.
+// submit queues r at the scheduler, from another goroutine, and returns its error.
 func (a *api) submit(r *request) error {
 	result := make(chan error, 1)
 	a.core.post(func() { result <- a.core.submit(r) })
@@ -140,7 +142,7 @@ func (a *api) state(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// reset drops the prefix cache.
+// reset answers the request to drop the prefix cache. The answer says whether the cache was dropped.
 func (a *api) reset(w http.ResponseWriter, _ *http.Request) {
 	result := make(chan bool, 1)
 	a.core.post(func() { result <- a.core.reset() })
@@ -154,7 +156,7 @@ func (a *api) reset(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// stream writes one line and reports whether it was the last.
+// stream writes the update u as one JSON line at once. It returns true when the request has ended with it.
 func stream(w http.ResponseWriter, u update) (last bool) {
 	var e GenerateEvent
 	switch {

@@ -41,6 +41,7 @@ type deviceBlock struct {
 	id     identity
 }
 
+// newPool returns a pool of free device blocks of blockSize tokens each.
 func newPool(blocks, blockSize int) *pool {
 	p := &pool{
 		blockSize: blockSize,
@@ -67,8 +68,8 @@ func (p *pool) match(dst []int32, ids []identity) []int32 {
 	return dst
 }
 
-// fits reports whether n blocks can be taken once the blocks of hit have been
-// referenced.
+// fits reports whether n blocks can be taken in addition to the cached blocks of hit. Those of hit that are
+// free leave the free list too.
 func (p *pool) fits(n int, hit []int32) bool {
 	for _, b := range hit {
 		if p.blocks[b].refs == 0 {
@@ -78,7 +79,7 @@ func (p *pool) fits(n int, hit []int32) bool {
 	return n <= p.free.n
 }
 
-// touch takes one reference on each block and revives those that are free.
+// touch takes one reference on each block. A free block leaves the free list and keeps its content.
 func (p *pool) touch(blocks []int32) {
 	for _, b := range blocks {
 		if p.blocks[b].refs == 0 {
@@ -142,6 +143,7 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 			panic(fmt.Sprintf("BUG: device block %d stored with refs %d, cached %t", b, d.refs, d.cached))
 		}
 		d.id, d.cached = ids[i], true
+		// A second block of one hash joins the list of the first.
 		if first, ok := p.cached[d.id.engine]; ok {
 			d.same, p.blocks[first].same = p.blocks[first].same, b
 		} else {
@@ -152,13 +154,15 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 	p.events = append(p.events, e)
 }
 
-// forget drops the content of b, if any, and announces the removal.
+// forget drops the cached content of block b, if any, and adds the removal to the events. Other blocks with
+// the same hash stay findable.
 func (p *pool) forget(b int32) {
 	d := &p.blocks[b]
 	if !d.cached {
 		return
 	}
 	hash := d.id.engine
+	// Take b out of the list of blocks with this hash.
 	switch first := p.cached[hash]; {
 	case first != b:
 		for p.blocks[first].same != b {
@@ -179,8 +183,8 @@ func (p *pool) forget(b int32) {
 	})
 }
 
-// reset drops everything that is cached and announces it. It refuses, and
-// returns false, while any block is referenced.
+// reset drops everything that is cached and adds that to the events. It returns false, and drops nothing,
+// while any block is referenced.
 func (p *pool) reset() bool {
 	if p.free.n != len(p.blocks) {
 		return false
@@ -232,7 +236,8 @@ type freeList struct {
 	n          int
 }
 
-// newFreeList returns the list 0, 1 … blocks-1.
+// newFreeList returns a list of the free blocks 0, 1 … blocks-1, the oldest first. It is a ring of links with
+// one more element, the head, so that a block leaves from any place in constant time.
 func newFreeList(blocks int) freeList {
 	l := freeList{prev: make([]int32, blocks+1), next: make([]int32, blocks+1)}
 	head := int32(blocks)
@@ -291,8 +296,8 @@ func (d device) bytes(b int32) []byte {
 // compute writes the KV that a forward pass would leave in block b.
 func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
 
-// fillBlock writes the KV bytes of the block with identity key over the whole
-// of dst.
+// fillBlock writes over the whole of dst the bytes that the simulated engine computes for the block key. Equal
+// keys give equal bytes, so that wrongBytes can verify any copy.
 func fillBlock(dst []byte, key kv.BlockKey) {
 	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
 	for len(dst) >= 8 {

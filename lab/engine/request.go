@@ -92,8 +92,9 @@ func (r *request) blockTokens(first, end int) []uint32 {
 	return r.seq.tokens[first*size : end*size]
 }
 
-// countServed records where the KV of the first admission came from: device blocks, and
-// one source for each loaded block.
+// countServed records in r.served where the KV of the prompt came from: device is the number of blocks found
+// on the device, and sources has the tier of each loaded block. Only the first admission counts; later ones
+// follow a preemption.
 func (r *request) countServed(device int, sources []kv.Tier) {
 	if r.servedKnown {
 		return
@@ -170,7 +171,8 @@ func (s *sequence) push(token uint32) {
 	s.nameFull()
 }
 
-// prefixHash returns the hash of all tokens, a last partial block included.
+// prefixHash returns the hash of all tokens, a last partial block included. It selects the output, so that
+// equal prompts get equal output.
 func (s *sequence) prefixHash() kv.SequenceHash {
 	full := len(s.ids) * s.naming.blockSize
 	if full == len(s.tokens) && full > 0 {
@@ -183,7 +185,7 @@ func (s *sequence) prefixHash() kv.SequenceHash {
 	return kv.Chain(s.ids[len(s.ids)-1].seq, tail)
 }
 
-// nameFull names the full blocks that have no identity yet.
+// nameFull computes the identity (hashes and key) of each full block that has none yet.
 func (s *sequence) nameFull() {
 	size := s.naming.blockSize
 	for n := len(s.ids); (n+1)*size <= len(s.tokens); n++ {
@@ -202,8 +204,8 @@ func (s *sequence) nameFull() {
 	}
 }
 
-// engineHash advances the chain of engine digests by one block. As in vLLM, the
-// name in events is the digest's last eight bytes, big-endian.
+// engineHash returns the engine's own hash of the next block, whose tokens are block, and advances the chain
+// of digests. As in vLLM, the hash in events is the digest's last eight bytes, big-endian.
 func (s *sequence) engineHash(block []uint32) kv.EngineHash {
 	s.buf = append(s.buf[:0], s.digest[:]...)
 	for _, t := range block {

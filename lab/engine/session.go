@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +50,8 @@ type liveLink struct {
 
 var _ remote = (*session)(nil)
 
+// newSession returns the session of an engine with the agent at o.AgentSocket. hello is what the engine says
+// at each connection, d its device memory. The caller starts run.
 func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *counters) *session {
 	s := &session{
 		client: proto.ClientOptions{Socket: o.AgentSocket, Hello: hello, Log: log},
@@ -67,7 +67,8 @@ func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *c
 	return s
 }
 
-// open implements remote.
+// open implements remote. It returns nil, and the request runs without the agent, while no agent is connected,
+// when the agent has no tier, and when its limit of open requests is reached.
 func (s *session) open(a attempt) conversation {
 	l := s.current.Load()
 	if l != nil && !l.enabled {
@@ -86,22 +87,23 @@ func (s *session) open(a attempt) conversation {
 	return newTalk(l.link, a)
 }
 
-// run dials and serves links until ctx ends.
+// run keeps the engine connected until ctx ends: it dials the agent, with growing pauses after failures, and
+// serves the link. After the agent's death it tells the next agent which slots copies still use.
 func (s *session) run(ctx context.Context) {
 	pauses := backoff.Doubling(minRedial, maxRedial)
 	redial := pauses.NextBackOff()
 	tried := sync.OnceFunc(func() { close(s.tried) })
 	defer tried()
-	var left *liveLink // of the agent that died, with its grants and pins
+	var lost *liveLink // to the agent that died, with its grants and pins
 	defer func() {
-		if left != nil {
-			left.close()
+		if lost != nil {
+			lost.close()
 		}
 	}()
 	for ctx.Err() == nil {
 		l, err := s.dial(ctx)
-		if err == nil && left != nil {
-			if left, err = s.resume(ctx, left, l); err != nil {
+		if err == nil && lost != nil {
+			if lost, err = s.resume(ctx, lost, l); err != nil {
 				l.close()
 			}
 		}
@@ -110,7 +112,7 @@ func (s *session) run(ctx context.Context) {
 			redial = pauses.NextBackOff()
 			s.current.Store(l)
 			tried()
-			left = s.serve(ctx, l)
+			lost = s.serve(ctx, l)
 		} else if ctx.Err() == nil {
 			tried()
 			s.ctr.add(&s.ctr.DialsFailed, 1)
@@ -124,9 +126,9 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// serve keeps l until l or ctx ends. It returns l when the agent is gone: the next
-// agent takes over its slots.
-func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
+// serve lets the engine use the link l until l or ctx ends, and reports statistics over it. It
+// returns l, not closed, when the agent died: then the next agent takes over its slots.
+func (s *session) serve(ctx context.Context, l *liveLink) (lost *liveLink) {
 	s.ctr.add(&s.ctr.Sessions, 1)
 	s.log.Info("connected to the agent", zap.String("socket", s.client.Socket))
 	reporting, stop := context.WithCancel(ctx)
@@ -150,7 +152,8 @@ func (s *session) serve(ctx context.Context, l *liveLink) (left *liveLink) {
 	return nil
 }
 
-// dial opens both connections of a session.
+// dial opens both connections of a session with the agent, as scheduler and as worker. The error is also that
+// the agent's geometry differs from the engine's.
 func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -165,7 +168,7 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	}
 	o := s.client
 	o.Hello.Session = w.Session
-	o.Hello.EventsEndpoint, o.Hello.ReplayEndpoint, o.Hello.EventsTopic = "", "", ""
+	o.Hello.EventsEndpoint, o.Hello.ReplayEndpoint, o.Hello.EventsTopic = "", "", "" // the scheduler's only
 	worker, err := proto.DialWorker(ctx, o, proto.Register{DeviceBlocks: uint32(s.blocks), BlockBytes: w.BlockBytes})
 	if err != nil {
 		_ = sched.Close()
@@ -179,7 +182,7 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	}, nil
 }
 
-// check compares the agent's answer with the engine's geometry.
+// check returns an error when the agent's namespace or block size, in its WELCOME, is not the engine's.
 func (s *session) check(w *proto.Welcome) error {
 	ns := s.client.Hello.Namespace
 	if id := ns.ID(); !bytes.Equal(w.NamespaceID, id[:]) {
@@ -191,7 +194,8 @@ func (s *session) check(w *proto.Welcome) error {
 	return nil
 }
 
-// hello returns the HELLO of the engine.
+// hello returns the frame with which the engine begins a session. incarnation is a number of this start of
+// the engine; events and replay are the endpoints of its KV events.
 func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	return proto.Hello{
 		Engine:         "blockyard sim-engine",
@@ -208,182 +212,31 @@ func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	}
 }
 
-// hangUpTime bounds the time between the ends of both connections when an agent dies.
-// After it only the worker has lost its connection.
-const hangUpTime = 100 * time.Millisecond
-
-// agentGone reports whether the agent ended the link. It waits for at most wait.
-func (l *link) agentGone(wait time.Duration) bool {
-	select {
-	case <-l.sched.Done():
-		return true
-	default:
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-l.sched.Done():
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// lose fails the calls that wait for the agent. No copy begins any more. Copies under
-// way go on, because the next agent hears of their slots.
-func (l *link) lose() {
-	l.cancel()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lost = true
-}
-
-// drain begins no further copy and waits, no longer than patience, until copies under
-// way have ended and the agent has their blocks.
-func (l *link) drain(ctx context.Context, patience time.Duration) {
-	l.mu.Lock()
-	l.lost = true
-	done := make(chan struct{})
-	l.settledAll = done
-	l.tellSettledLocked()
-	l.mu.Unlock()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-l.sched.Done():
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// tellSettledLocked ends the wait of drain once nothing is granted or read.
-func (l *link) tellSettledLocked() {
-	if l.settledAll != nil && len(l.granted)+len(l.loading) == 0 {
-		close(l.settledAll)
-		l.settledAll = nil
-	}
-}
-
-// beginStore records granted slots that will be written; endStore follows. It reports
-// false when the link is lost: the next agent does not hear of these slots.
-func (l *link) beginStore(slots []proto.Slot) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost {
-		return false
-	}
-	for _, s := range slots {
-		l.granted[s] = false
-	}
-	l.copies.Add(1)
-	return true
-}
-
-// endStore records that the slots are not written any more. They stay granted until
-// settled.
-func (l *link) endStore(slots []proto.Slot, whole bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range slots {
-		l.granted[s] = whole
-	}
-	l.copies.Done()
-}
-
-// settled removes slots that were committed or aborted.
-func (l *link) settled(slots []proto.Slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range slots {
-		delete(l.granted, s)
-	}
-	l.tellSettledLocked()
-}
-
-// beginLoad records pinned slots that will be read; endLoad follows. It reports false
-// when the link is lost.
-func (l *link) beginLoad(slots []proto.Slot) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost {
-		return false
-	}
-	for _, s := range slots {
-		l.loading[s]++
-	}
-	l.copies.Add(1)
-	return true
-}
-
-func (l *link) endLoad(slots []proto.Slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range slots {
-		if l.loading[s]--; l.loading[s] == 0 {
-			delete(l.loading, s)
-		}
-	}
-	l.copies.Done()
-	l.tellSettledLocked()
-}
-
-// held returns the slots of a lost link that copies use or have filled. When RESUME
-// cannot name all of them it waits for the copies and leaves some out.
-func (l *link) held() proto.Held {
-	if h := l.heldNow(); len(h.Granted)+len(h.Pinned) <= proto.MaxResumeSlots {
-		return h
-	}
-	l.copies.Wait()
-	h := l.heldNow()
-	h.Granted = h.Granted[:min(len(h.Granted), proto.MaxResumeSlots)]
-	return h
-}
-
-func (l *link) heldNow() proto.Held {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return proto.Held{Granted: slices.Collect(maps.Keys(l.granted)), Pinned: slices.Collect(maps.Keys(l.loading))}
-}
-
-// sort separates slots that have their block from slots whose copy failed.
-func (l *link) sort(slots []proto.Slot) (filled, spoilt []proto.Slot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range slots {
-		if l.granted[s] {
-			filled = append(filled, s)
-		} else {
-			spoilt = append(spoilt, s)
-		}
-	}
-	return filled, spoilt
-}
-
-// resume tells the agent of l about the slots that copies of left, a link with a dead
-// agent, still use. When the copies have ended it commits or releases every slot. It
-// returns left with the error when the new agent died too.
-func (s *session) resume(ctx context.Context, left, l *liveLink) (*liveLink, error) {
+// resume tells the agent of the new link l which slots the copies of lost, the link to a dead
+// agent, still use. When the copies have ended it commits or releases every slot. With an error,
+// when the new agent died too, it returns lost for the next agent; otherwise lost is closed.
+func (s *session) resume(ctx context.Context, lost, l *liveLink) (*liveLink, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	kept, err := l.sched.Resume(ctx, left.welcome, left.held())
+	kept, err := l.sched.Resume(ctx, lost.welcome, lost.held())
 	var refused *proto.RefusedError
 	switch {
 	case errors.As(err, &refused):
 		s.log.Warn("the agent does not let the session go on", zap.Error(err))
 	case err != nil:
-		return left, err
+		return lost, err
 	default:
-		left.copies.Wait()
-		s.settle(ctx, left, l, kept)
+		lost.copies.Wait()
+		s.settle(ctx, lost, l, kept)
 	}
-	left.close()
+	lost.close()
 	return nil, nil
 }
 
-// settle commits or releases the kept slots of a lost link, whose copies have ended.
-func (s *session) settle(ctx context.Context, left, l *liveLink, kept proto.Held) {
-	filled, spoilt := left.sort(kept.Granted)
+// settle commits, aborts or releases the slots of lost that the agent of l has kept. All copies
+// have ended.
+func (s *session) settle(ctx context.Context, lost, l *liveLink, kept proto.Held) {
+	filled, spoilt := lost.splitFilled(kept.Granted)
 	id := proto.RequestID{ID: proto.ResumedRequest}
 	err := errors.Join(
 		l.sched.Commit(ctx, id, filled),

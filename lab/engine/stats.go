@@ -89,7 +89,8 @@ const statsInterval = time.Second
 
 var errStarting = errors.New("the engine's pool is not there yet")
 
-// inCore runs f in the core's goroutine and returns its result.
+// inCore runs f in the goroutine of the scheduler c, which owns the engine's state, and returns the
+// result. The error says that the engine or ctx has ended.
 func inCore[T any](ctx context.Context, c *core, f func() T) (result T, err error) {
 	done := make(chan T, 1)
 	c.post(func() { done <- f() })
@@ -116,8 +117,8 @@ func (s *session) cached(ctx context.Context) ([]kv.EngineHash, error) {
 	return inCore(ctx, c, func() []kv.EngineHash { return c.pool.list() })
 }
 
-// report sends STATS over a link until ctx ends: gauges, and counters since the link
-// began.
+// report sends the engine's statistics over the link l at every statsInterval until ctx ends: gauges, and
+// counters since the link began.
 func (s *session) report(ctx context.Context, l *liveLink) {
 	began := s.ctr.snapshot()
 	tick := time.NewTicker(statsInterval)
@@ -139,7 +140,8 @@ func (s *session) report(ctx context.Context, l *liveLink) {
 	}
 }
 
-// statsSince returns the counters since began as STATS.
+// statsSince returns the body of a STATS frame: the counters of now less those of began, and the gauges of
+// now.
 func statsSince(began, now *Stats) proto.Stats {
 	return proto.Stats{
 		Lookups:           now.Lookups - began.Lookups,

@@ -33,7 +33,8 @@ type talk struct {
 
 var _ conversation = (*talk)(nil)
 
-// newTalk starts a conversation over l. ended is called when it has ended.
+// newTalk starts a conversation with the agent over l about the attempt a. Its goroutine calls a.ended at
+// the end.
 func newTalk(l *link, a attempt) *talk {
 	t := &talk{
 		link:   l,
@@ -46,6 +47,7 @@ func newTalk(l *link, a attempt) *talk {
 	return t
 }
 
+// run opens the request at the agent, carries out the calls in order until close, and closes the request.
 func (t *talk) run(a attempt) {
 	defer a.ended()
 	defer close(t.done)
@@ -78,6 +80,7 @@ func (t *talk) do(task func()) {
 func (t *talk) close()                { close(t.tasks) }
 func (t *talk) over() <-chan struct{} { return t.done }
 
+// lookup implements conversation. done gets no sources when the agent does not answer.
 func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	t.do(func() {
 		sources, err := t.ask(first, count)
@@ -88,6 +91,8 @@ func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	})
 }
 
+// ask looks up count blocks from first on, and returns the tiers of the blocks that the agent has pinned.
+// It keeps their slots for load.
 func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -109,6 +114,7 @@ func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	return a.Sources, nil
 }
 
+// release implements conversation.
 func (t *talk) release(first, count int) {
 	t.do(func() {
 		if t.err == nil {
@@ -118,6 +124,7 @@ func (t *talk) release(first, count int) {
 	})
 }
 
+// load implements conversation.
 func (t *talk) load(first int, blocks []int32, ids []identity, done func(good int)) {
 	t.do(func() {
 		good := t.loadAll(first, blocks, ids)
@@ -127,7 +134,8 @@ func (t *talk) load(first int, blocks []int32, ids []identity, done func(good in
 	})
 }
 
-// loadAll claims the blocks, in several frames if necessary, and waits for the copier.
+// loadAll claims the blocks at the agent, in several frames if necessary, and waits until the copier has
+// copied them. It returns the number of leading blocks that arrived with the right bytes.
 func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	var jobs []*loadJob
 	for len(blocks) > 0 {
@@ -153,8 +161,9 @@ func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	return good
 }
 
-// claim has the agent send one LOAD. The job always reports: by the copier, or here
-// when no LOAD will come; claim then returns false.
+// claim has the agent send one LOAD for the blocks of j, the first of which has index first in the request.
+// It returns false when no LOAD will come. j.good gets exactly one report: from the copier, or from claim
+// when it returns false.
 func (t *talk) claim(j *loadJob, first int) bool {
 	if t.err != nil || !t.link.expect(j) {
 		j.good <- 0
@@ -174,8 +183,8 @@ func (t *talk) claim(j *loadJob, first int) bool {
 	return true
 }
 
-// await waits for the report of a job. It gives up after answerTime a LOAD that does
-// not come over a standing connection.
+// await returns the report of a job: the number of good blocks. After answerTime it gives up a LOAD that
+// has not come, and the report is 0.
 func (t *talk) await(j *loadJob) int {
 	timer := time.NewTimer(answerTime)
 	defer timer.Stop()
@@ -184,10 +193,11 @@ func (t *talk) await(j *loadJob) int {
 		return n
 	case <-timer.C:
 		t.link.abandon(j)
-		return <-j.good
+		return <-j.good // a copy under way reports when it ends
 	}
 }
 
+// store implements conversation. It keeps room in the queue for calls that must not be refused.
 func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bool {
 	if len(t.tasks) >= talkQueue-talkReserve {
 		return false
@@ -201,7 +211,8 @@ func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bo
 	return true
 }
 
-// storeAll sends the tokens that the agent lacks and offers the blocks, frame by frame.
+// storeAll sends the agent those of the request's tokens that it lacks, and stores the device blocks, whose
+// first has index first in the request, frame by frame.
 func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	if t.err != nil {
 		return t.err
@@ -222,9 +233,9 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	return nil
 }
 
-// storeSome offers blocks, copies those with a granted slot and commits them. When a
-// copy fails it aborts all. It copies nothing for a GRANT that is late, so that CLOSE
-// may abort it.
+// storeSome offers one frame of blocks to the agent, copies those that get a slot, and commits the slots.
+// When a copy fails it aborts all of them. For a GRANT that comes too late it copies nothing, and the CLOSE
+// of the request aborts the grant.
 func (t *talk) storeSome(first int, blocks []int32) error {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
 	defer cancel()
@@ -254,8 +265,8 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	return nil
 }
 
-// fill copies blocks into their granted slots. The first block has index first in the
-// request.
+// fill copies device blocks into the slots that the agent has granted. blocks are those that were offered;
+// the first has index first in the request. The error names a grant for another block.
 func (t *talk) fill(grants []proto.GrantedSlot, first int, blocks []int32) error {
 	for _, g := range grants {
 		i := int(g.Block) - first

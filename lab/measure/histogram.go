@@ -15,7 +15,7 @@ type Histogram struct {
 	bounds []float64
 }
 
-// Between returns the values that after has and before has not.
+// Between returns the values that came between two readings of one runtime metric, before and after.
 func Between(before, after *metrics.Float64Histogram) Histogram {
 	h := Histogram{counts: slices.Clone(after.Counts), bounds: after.Buckets}
 	for i := range h.counts {
@@ -25,8 +25,8 @@ func Between(before, after *metrics.Float64Histogram) Histogram {
 	return h
 }
 
-// Quantile returns the upper bound of the bucket of the q-quantile, or the lower bound where
-// the upper is infinite; 0 without values.
+// Quantile returns an upper bound of the q-quantile, q in 0..1: the upper bound of its bucket, or the lower
+// bound of the last bucket, which has no upper one. Without values it returns 0.
 func (h Histogram) Quantile(q float64) float64 {
 	want, sum := uint64(math.Ceil(q*float64(h.N))), uint64(0)
 	for i, c := range h.counts {

@@ -24,7 +24,7 @@ const (
 	maxTraceTokens = 4 << 20
 )
 
-// ReadMooncakeFile reads a trace from a file as ReadMooncake does.
+// ReadMooncakeFile returns the requests of the trace in a file; see ReadMooncake.
 func ReadMooncakeFile(path string, limit int) ([]Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -79,6 +79,7 @@ func ReadMooncake(r io.Reader, name string, limit int) ([]Request, error) {
 	return requests, nil
 }
 
+// parseMooncakeLine returns the request of one line of a trace, without id and session.
 func parseMooncakeLine(line []byte) (Request, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(line, &fields); err != nil {
@@ -104,8 +105,9 @@ func parseMooncakeLine(line []byte) (Request, error) {
 	return Request{At: time.Duration(millis) * time.Millisecond, Pieces: pieces, OutputTokens: int(output)}, nil
 }
 
-// tracePieces turns hash_ids into pieces of MooncakeBlock tokens, the last one
-// cut so that they add up to input.
+// tracePieces returns the prompt that the field hash_ids of a trace describes: for each id a piece of
+// MooncakeBlock tokens that is the same wherever the id occurs. input is the length of the prompt in tokens;
+// the last piece is cut to it.
 func tracePieces(fields map[string]json.RawMessage, input int) ([]Piece, error) {
 	raw, ok := fields["hash_ids"]
 	if !ok {
@@ -133,6 +135,8 @@ func tracePieces(fields map[string]json.RawMessage, input int) ([]Piece, error) 
 // makes.
 func traceStream(id uint64) uint64 { return mix(id ^ 0x6d6f6f6e63616b65) } // "mooncake"
 
+// traceInt returns the integer field name of a trace's line. The error says that the field is missing, no
+// integer, or not in low..high.
 func traceInt(fields map[string]json.RawMessage, name string, low, high int64) (int64, error) {
 	raw, ok := fields[name]
 	if !ok {

@@ -88,8 +88,8 @@ func InputTokens(requests []Request) uint64 {
 	return sum
 }
 
-// eachPrompt calls f for each request with the length of its prompt, history
-// included.
+// eachPrompt calls f for each request, in order, with the length of its prompt in tokens. The prompt
+// includes the prompts and outputs of the session's earlier turns.
 func eachPrompt(requests []Request, f func(r *Request, prompt int)) {
 	history := make(map[int]int)
 	for i := range requests {
