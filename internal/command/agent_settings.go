@@ -173,8 +173,8 @@ func tierSize(bytes, blocks uint64) string {
 	return bytesize.Size(bytes).String()
 }
 
-// takeDisk sets how the disk tier makes its files and chooses blocks. Each value comes from its flag,
-// or from the variable of KVBM that means the same, where the two have different forms.
+// takeDisk sets how the disk tier makes its files and chooses blocks. Each value comes from its
+// flag, or from the variable of KVBM that means the same, where the two have different forms.
 func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	source, kvbm := s.source("disk-dir")
 	cfg.Tiers.DiskDir = c.DiskDir

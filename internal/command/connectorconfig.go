@@ -134,8 +134,8 @@ func (c *connectorConfigCmd) extraConfig() (extra object) {
 	return extra
 }
 
-// trtllmText returns the file of options for TensorRT-LLM, as JSON or YAML. It turns partial reuse of
-// blocks off, as KVBM's deployments do.
+// trtllmText returns the file of options for TensorRT-LLM, as JSON or YAML. It turns partial
+// reuse of blocks off, as KVBM's deployments do.
 func (c *connectorConfigCmd) trtllmText() string {
 	module, leader, worker := "kvbm.trtllm_integration.connector", "DynamoKVBMConnectorLeader", "DynamoKVBMConnectorWorker"
 	if c.Names == namesOwn {

@@ -98,8 +98,9 @@ func (f *natsFlags) resolve(url string) (string, natsauth.Settings, error) {
 	return server, auth, err
 }
 
-// unused returns an error for the first login flag that is set, nil when none is. The caller has found
-// that login flags have no effect; want completes the error with the flag that would change that.
+// unused returns an error for the first login flag that is set, nil when none is. The caller has
+// found that login flags have no effect; want completes the error with the flag that would change
+// that.
 func (f *natsFlags) unused(want string) error {
 	for _, v := range []struct {
 		flag string

@@ -204,8 +204,8 @@ func (o *openDoor) addresses(ready map[string]any) {
 // tokenizers shows the servers of a directory to package tokens.
 type tokenizers struct{ directory *workers.Directory }
 
-// Tokenizers implements tokens.Servers: it returns the ready servers of a model that turn prompts into
-// tokens, each with the header that authorizes a request.
+// Tokenizers implements tokens.Servers: it returns the ready servers of a model that turn prompts
+// into tokens, each with the header that authorizes a request.
 func (t tokenizers) Tokenizers(model string) []tokens.Server {
 	ready := t.directory.Tokenizers(model)
 	all := make([]tokens.Server, len(ready))

@@ -115,9 +115,9 @@ func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path strin
 	return nil
 }
 
-// agree returns an error when args give one setting two different values under two of its names. When
-// one name is repeated, the last value counts. agree parses args itself because kong does not tell a
-// flag's aliases apart.
+// agree returns an error when args give one setting two different values under two of its names.
+// When one name is repeated, the last value counts. agree parses args itself because kong does
+// not tell a flag's aliases apart.
 func agree(settings []config.Setting, args []string) error {
 	said := make(map[string]string) // by name
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
@@ -192,9 +192,9 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	log.Info("configuration", fields...)
 }
 
-// doorAddress returns the address of the front door, where clients of the engines are served. open is
-// true when the setting http_port or a worker server asks for the front door. servers is true when a
-// flag names worker servers.
+// doorAddress returns the address of the front door, where clients of the engines are served.
+// open is true when the setting http_port or a worker server asks for the front door. servers is
+// true when a flag names worker servers.
 func (r *resolvedSettings) doorAddress(servers bool) (address string, open bool) {
 	host, port := defaultDoorHost, uint32(defaultDoorPort)
 	if r.HTTPPort != nil {

@@ -34,8 +34,8 @@ type closerFunc func() error
 // Close implements io.Closer.
 func (f closerFunc) Close() error { return f() }
 
-// openSources connects to every source of workers and events that the flags name, and joins them. The
-// caller closes the result. The error names the flag whose source cannot be opened.
+// openSources connects to every source of workers and events that the flags name, and joins them.
+// The caller closes the result. The error names the flag whose source cannot be opened.
 func (c *Router) openSources(log *zap.Logger) (*routerSources, error) {
 	options, err := c.natsOptions(log)
 	if err != nil {
@@ -178,8 +178,8 @@ type dynamoWorkers struct {
 	Endpoint  string `group:"Sources" name:"dynamo-endpoint" placeholder:"NAMESPACE.COMPONENT.ENDPOINT" env:"BLOCKYARD_DYNAMO_ENDPOINT" help:"Endpoint of Dynamo's workers, such as dynamo.backend.generate. Default: none."`
 }
 
-// open returns the source of Dynamo's workers, nil when the flags name none. Their events come over n,
-// which may be nil when events is false.
+// open returns the source of Dynamo's workers, nil when the flags name none. Their events come
+// over n, which may be nil when events is false.
 func (d *dynamoWorkers) open(n *natssource.Source, events bool, log *zap.Logger) (*dynamo.Source, error) {
 	if d.Endpoint == "" {
 		return nil, nil

@@ -82,8 +82,8 @@ func (f *serverFlags) findInCluster(o *workers.Options) error {
 	return nil
 }
 
-// knownWorkers returns one entry for each worker, with its range of ranks. ranks has an entry for each
-// rank of a worker, ordered by worker and rank.
+// knownWorkers returns one entry for each worker, with its range of ranks. ranks has an entry for
+// each rank of a worker, ordered by worker and rank.
 func knownWorkers(ranks []feed.Worker) []workers.Known {
 	var all []workers.Known
 	for i := range ranks {

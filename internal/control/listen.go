@@ -19,9 +19,9 @@ const (
 	ownDirMode = 0o755
 )
 
-// DefaultPath returns the default path of the control socket called name. It is in /run/blockyard for
-// root, else in XDG_RUNTIME_DIR, else in a directory of the user's own below the one for temporary
-// files.
+// DefaultPath returns the default path of the control socket called name. It is in /run/blockyard
+// for root, else in XDG_RUNTIME_DIR, else in a directory of the user's own below the one for
+// temporary files.
 func DefaultPath(name string) string {
 	dir := "/run/blockyard"
 	if uid := os.Getuid(); uid != 0 {
@@ -96,8 +96,8 @@ func ownDirectory(dir string) error {
 	return nil
 }
 
-// Client returns an HTTP client of the listener at address, and base, the start of every URL that the
-// client requests. address is a control address or a URL.
+// Client returns an HTTP client of the listener at address, and base, the start of every URL that
+// the client requests. address is a control address or a URL.
 func Client(address string) (client *http.Client, base string, err error) {
 	if strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://") {
 		return &http.Client{}, strings.TrimRight(address, "/"), nil

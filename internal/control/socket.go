@@ -33,8 +33,9 @@ func ListenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 	return l, nil
 }
 
-// listenUnix returns a listener on a Unix socket with the permissions of mode. It replaces the socket of
-// a dead process. The error says that another process serves there, or that path is no socket.
+// listenUnix returns a listener on a Unix socket with the permissions of mode. It replaces the
+// socket of a dead process. The error says that another process serves there, or that path is no
+// socket.
 func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("%d bytes, limit %d", len(path), maxSocketPath)
@@ -76,8 +77,8 @@ func lockDirectory(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// removeStale removes the socket at path if no process serves on it. It returns an error when one does,
-// and when the file is no socket. The caller holds the lock of the directory.
+// removeStale removes the socket at path if no process serves on it. It returns an error when one
+// does, and when the file is no socket. The caller holds the lock of the directory.
 func removeStale(network, path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -131,8 +131,9 @@ func appendTokens(dst []byte, e *Event) []byte {
 	return dst
 }
 
-// appendMMInfos appends the key block_mm_infos: for each block nil, or its multimodal objects. blocks
-// has the hashes of the objects by block. The offsets stay empty, because Event does not keep them.
+// appendMMInfos appends the key block_mm_infos: for each block nil, or its multimodal objects.
+// blocks has the hashes of the objects by block. The offsets stay empty, because Event does not
+// keep them.
 func appendMMInfos(dst []byte, blocks [][]uint64) []byte {
 	dst = msgp.AppendString(dst, "block_mm_infos")
 	dst = msgp.AppendArrayHeader(dst, uint32(len(blocks)))

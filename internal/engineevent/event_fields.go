@@ -154,8 +154,8 @@ func (f *eventFields) readArray() error {
 	return f.c.Err
 }
 
-// leastFields returns the least number of fields that a positional event of kind k has after its tag:
-// those that all engine versions send.
+// leastFields returns the least number of fields that a positional event of kind k has after its
+// tag: those that all engine versions send.
 func leastFields(k kvevent.Kind) int {
 	switch k {
 	case kvevent.Stored:
@@ -166,8 +166,8 @@ func leastFields(k kvevent.Kind) int {
 	return 0
 }
 
-// storedField reads field i, from 0, of the n fields that a positional BlockStored has after its tag.
-// It returns true when it has read all remaining fields too.
+// storedField reads field i, from 0, of the n fields that a positional BlockStored has after its
+// tag. It returns true when it has read all remaining fields too.
 func (f *eventFields) storedField(i, n int) bool {
 	switch i {
 	case 0:

@@ -94,9 +94,9 @@ func (f *eventFields) objectKey(c *msgpack.Reader) {
 	f.unknownKeys++
 }
 
-// identifier reads an object's identifier and its offset, in tokens from the start of the block: an
-// array of one or two elements. Older engines send no offset, which counts as 0. ok is false when the
-// value has another form; the caller then rewinds.
+// identifier reads an object's identifier and its offset, in tokens from the start of the block:
+// an array of one or two elements. Older engines send no offset, which counts as 0. ok is false
+// when the value has another form; the caller then rewinds.
 func identifier(c *msgpack.Reader) (id []byte, offset int64, ok bool) {
 	if c.Peek() != msgpack.Array {
 		return nil, 0, false

@@ -110,8 +110,8 @@ func Chain(parent SequenceHash, local LocalHash) SequenceHash {
 	return SequenceHash(xxh3.HashSeed(b[:], HashSeed))
 }
 
-// AppendSequence appends the SequenceHash of each block of a sequence to dst: the hash of the block with
-// its whole prefix. locals are the blocks' LocalHashes from the first block on.
+// AppendSequence appends the SequenceHash of each block of a sequence to dst: the hash of the
+// block with its whole prefix. locals are the blocks' LocalHashes from the first block on.
 func AppendSequence(dst []SequenceHash, locals []LocalHash) []SequenceHash {
 	var parent SequenceHash
 	for i, l := range locals {

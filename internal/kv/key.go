@@ -96,9 +96,9 @@ func (k *Keyer) Root(ns NamespaceID, lora, salt string) BlockKey {
 	return k.finish()
 }
 
-// Next returns the key of the block that follows the block parent and has these tokens and extras (the
-// content beside tokens). len(tokens) must be the namespace's block size. Stored blocks have their keys
-// from these bytes, so the order must not change.
+// Next returns the key of the block that follows the block parent and has these tokens and extras
+// (the content beside tokens). len(tokens) must be the namespace's block size. Stored blocks have
+// their keys from these bytes, so the order must not change.
 func (k *Keyer) Next(parent BlockKey, tokens []uint32, extras []Extra) BlockKey {
 	k.buf = append(k.buf[:0], parent[:]...)
 	for _, t := range tokens {

@@ -107,8 +107,8 @@ const MaxBlockBytes = 256 << 20
 
 type namespaceField struct{ name, value string }
 
-// fields returns every field as text, in the order that ID hashes. Another order or text would give all
-// stored blocks another namespace.
+// fields returns every field as text, in the order that ID hashes. Another order or text would
+// give all stored blocks another namespace.
 func (n *Namespace) fields() []namespaceField {
 	u := func(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 	return []namespaceField{

@@ -17,8 +17,8 @@ const randomIDBits = 53
 // stands for no id everywhere.
 func RandomID() uint64 { return randomID(rand.Read) }
 
-// randomID returns a random id of randomIDBits bits that is not 0. read fills its argument with random
-// bytes. It never fails, because crypto/rand ends the process instead.
+// randomID returns a random id of randomIDBits bits that is not 0. read fills its argument with
+// random bytes. It never fails, because crypto/rand ends the process instead.
 func randomID(read func([]byte) (int, error)) uint64 {
 	var b [8]byte
 	for {

@@ -90,8 +90,8 @@ func DecodeAnnouncement(b []byte) (Announcement, error) {
 	return a, nil
 }
 
-// field reads the value of an optional key into a. Keys that are not the announcement's own belong to
-// the model card, which skips unknown ones.
+// field reads the value of an optional key into a. Keys that are not the announcement's own
+// belong to the model card, which skips unknown ones.
 func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "dp_rank":

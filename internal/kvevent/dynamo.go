@@ -64,8 +64,9 @@ func appendDynamoEvents(dst []byte, events []RouterEvent, reach ClearReach) []by
 	return dst
 }
 
-// appendDynamoEvent appends an event as {worker_id, storage_tier, residency_domain, event}. The domain
-// is "worker". A cleared event has it only with ClearWorker, because Dynamo clears at once without it.
+// appendDynamoEvent appends an event as {worker_id, storage_tier, residency_domain, event}. The
+// domain is "worker". A cleared event has it only with ClearWorker, because Dynamo clears at once
+// without it.
 func appendDynamoEvent(dst []byte, e *RouterEvent, reach ClearReach) []byte {
 	domain := e.Kind != Cleared || reach == ClearWorker
 	keys := uint32(3)
@@ -271,8 +272,8 @@ func DecodeDynamoItem(b []byte) (DynamoItem, error) {
 	return item, nil
 }
 
-// readDynamoReply reads a recovery answer into item.Reply: a map with the kind of the answer as its only
-// key and the fields as its value.
+// readDynamoReply reads a recovery answer into item.Reply: a map with the kind of the answer as
+// its only key and the fields as its value.
 func readDynamoReply(c *msgpack.Reader, item *DynamoItem) {
 	if n := c.Map(); c.Err == nil && n != 1 {
 		c.Fail("an answer of %d kinds, want 1", n)
@@ -299,8 +300,8 @@ func readDynamoReply(c *msgpack.Reader, item *DynamoItem) {
 	readDynamoFields(c, item)
 }
 
-// readDynamoFields reads the fields of a recovery answer into item.Reply. Each kind of answer has some
-// of the fields.
+// readDynamoFields reads the fields of a recovery answer into item.Reply. Each kind of answer has
+// some of the fields.
 func readDynamoFields(c *msgpack.Reader, item *DynamoItem) {
 	for range c.Map() {
 		switch string(c.Text()) {
@@ -316,8 +317,8 @@ func readDynamoFields(c *msgpack.Reader, item *DynamoItem) {
 	}
 }
 
-// readDynamoEvents appends the events of a recovery answer to item.Reply. It counts well-formed events
-// that this version does not model in item.Skipped. A damaged event fails c.
+// readDynamoEvents appends the events of a recovery answer to item.Reply. It counts well-formed
+// events that this version does not model in item.Skipped. A damaged event fails c.
 func readDynamoEvents(c *msgpack.Reader, item *DynamoItem) {
 	var mem routerMemory
 	for i := range c.Array() {

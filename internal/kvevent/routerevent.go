@@ -75,8 +75,8 @@ func appendData(dst []byte, e *RouterEvent) []byte {
 	panic("BUG: router event of kind " + e.Kind.String())
 }
 
-// appendStoredData appends the fields of a stored event. mm_extra_info is always nil, because the tokens
-// hash covers multimodal objects.
+// appendStoredData appends the fields of a stored event. mm_extra_info is always nil, because the
+// tokens hash covers multimodal objects.
 func appendStoredData(dst []byte, e *RouterEvent) []byte {
 	dst = msgp.AppendMapHeader(dst, 3)
 	dst = appendUint64OrNil(dst, "parent_hash", uint64(e.Parent), e.HasParent)
@@ -175,8 +175,8 @@ func readTier(c *msgpack.Reader) kv.Tier {
 	return t
 }
 
-// decodeChange reads the inner map of a router event, {event_id, data, dp_rank}, into e. Slices of e lie
-// in mem. Errors are in c.
+// decodeChange reads the inner map of a router event, {event_id, data, dp_rank}, into e. Slices
+// of e lie in mem. Errors are in c.
 func decodeChange(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	var seen msgpack.Keys
 	for range c.Map() {
@@ -319,8 +319,8 @@ type BlockJSON struct {
 	Extra  *struct{} `json:"mm_extra_info"`
 }
 
-// Set replaces the contents of j with the stored event e. j shares no memory with e, and j's own memory
-// is used again.
+// Set replaces the contents of j with the stored event e. j shares no memory with e, and j's own
+// memory is used again.
 func (j *StoredJSON) Set(e *RouterEvent) {
 	j.WorkerID, j.Tier, j.OwnerKind = e.Owner.ID, e.Tier.String(), ""
 	j.Event.ID, j.Event.Rank = e.ID, uint32(e.Owner.Rank)

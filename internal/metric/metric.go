@@ -82,9 +82,9 @@ func fieldsOf(t reflect.Type) []Field {
 	return fields
 }
 
-// appendFields appends the metrics of the exported fields of t, and of the structs in them. path leads
-// from the snapshot type to t. The name is that of the tag metric, or else of the tag json. A uint64 is
-// a counter unless the tag says gauge.
+// appendFields appends the metrics of the exported fields of t, and of the structs in them. path
+// leads from the snapshot type to t. The name is that of the tag metric, or else of the tag json.
+// A uint64 is a counter unless the tag says gauge.
 func appendFields(fields []Field, t reflect.Type, path []int) []Field {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -149,8 +149,8 @@ func number(v reflect.Value) float64 {
 	}
 }
 
-// add adds the fields of the struct from to those of to: counters, and gauges too when gauges is true.
-// Both have the same type. See Add and AddCounters.
+// add adds the fields of the struct from to those of to: counters, and gauges too when gauges is
+// true. Both have the same type. See Add and AddCounters.
 func add(to, from reflect.Value, gauges bool) {
 	for i := range to.NumField() {
 		f := to.Type().Field(i)

@@ -317,8 +317,8 @@ func (c *Reader) Map() int {
 	return c.length(2*n) / 2
 }
 
-// length returns n if n values can still follow, and fails c otherwise. A value takes at least one byte,
-// so a false announcement of many values cannot cause a large allocation.
+// length returns n if n values can still follow, and fails c otherwise. A value takes at least
+// one byte, so a false announcement of many values cannot cause a large allocation.
 func (c *Reader) length(n uint64) int {
 	if c.Err != nil {
 		return 0

@@ -17,10 +17,11 @@ import (
 // maxFile bounds a file with a seed, credentials or certificates.
 const maxFile = 1 << 20
 
-// Connect returns a connection to the first of the servers in urls that answers. When none answers in
-// time, Connect calls away with the reason and returns a connection that tries in the background for
-// ever. A lost connection is made again for ever too. The error is for bad options, or says that
-// client and server refuse one another: see Refused. login is the result of Settings.Login.
+// Connect returns a connection to the first of the servers in urls that answers. When none
+// answers in time, Connect calls away with the reason and returns a connection that tries in the
+// background for ever. A lost connection is made again for ever too. The error is for bad
+// options, or says that client and server refuse one another: see Refused. login is the result of
+// Settings.Login.
 func Connect(urls string, login nats.Option, away func(error), options ...nats.Option) (*nats.Conn, error) {
 	// The first dial waits for the result, so that a refusal is reported. The second does not.
 	dial := func(wait nats.Option) (*nats.Conn, error) {
@@ -65,9 +66,9 @@ func (s *Settings) Login() (nats.Option, error) {
 	}, nil
 }
 
-// setSeed sets in o how to log in with an nkey seed: the public key names the user, and the seed signs
-// the server's nonce. read returns the seed; it is called at each connection, so that the seed does not
-// stay in memory. field names the setting in errors.
+// setSeed sets in o how to log in with an nkey seed: the public key names the user, and the seed
+// signs the server's nonce. read returns the seed; it is called at each connection, so that the
+// seed does not stay in memory. field names the setting in errors.
 func setSeed(o *nats.Options, field string, read func() ([]byte, error)) error {
 	withPair := func(use func(nkeys.KeyPair) error) error {
 		text, err := read()
@@ -99,8 +100,8 @@ func setSeed(o *nats.Options, field string, read func() ([]byte, error)) error {
 	})
 }
 
-// setCreds sets in o how to log in with a credentials file, which has a JWT and its seed. It reads the
-// file once to check it; later connections read it again.
+// setCreds sets in o how to log in with a credentials file, which has a JWT and its seed. It
+// reads the file once to check it; later connections read it again.
 func setCreds(o *nats.Options, file string) error {
 	const field = "nats creds"
 	if err := setSeed(o, field, func() ([]byte, error) { return readFile(file) }); err != nil {
@@ -123,8 +124,8 @@ func setCreds(o *nats.Options, file string) error {
 	return err
 }
 
-// setTLS sets the TLS configuration in o, if a setting asks for TLS. It reads the files once to check
-// them; later connections read them again.
+// setTLS sets the TLS configuration in o, if a setting asks for TLS. It reads the files once to
+// check them; later connections read them again.
 func (s *Settings) setTLS(o *nats.Options) error {
 	if !s.TLS() {
 		return nil
@@ -175,9 +176,9 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// Refused reports whether an error of Connect says that client and server do not accept one another, so
-// that only other settings help. It misses a server that refuses the client's certificate by hanging
-// up, which looks like a broken connection.
+// Refused reports whether an error of Connect says that client and server do not accept one
+// another, so that only other settings help. It misses a server that refuses the client's
+// certificate by hanging up, which looks like a broken connection.
 func Refused(err error) bool {
 	for _, refusal := range []error{
 		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,

@@ -78,8 +78,8 @@ func asksTLS(urls string) bool {
 	})
 }
 
-// truth returns the boolean that value, the text of the variable name, means: 1, true, yes or on, or one
-// of their opposites, in any case. Empty is false.
+// truth returns the boolean that value, the text of the variable name, means: 1, true, yes or on,
+// or one of their opposites, in any case. Empty is false.
 func truth(name, value string) (bool, error) {
 	v := strings.ToLower(strings.TrimSpace(value))
 	switch {

@@ -81,8 +81,8 @@ func (s *Settings) logsIn() bool {
 func (s *Settings) TLS() bool { return s.CA != "" || s.Cert != "" || s.Insecure }
 
 // Validate returns an error for settings that contradict one another or lack a partner, such as a
-// certificate without its key. urls are the servers, which may have credentials too. Validate reads no
-// file.
+// certificate without its key. urls are the servers, which may have credentials too. Validate
+// reads no file.
 func (s *Settings) Validate(urls string) error {
 	used := ""
 	for _, m := range s.methods() {
@@ -131,8 +131,8 @@ func CheckServers(urls string) error {
 	return nil
 }
 
-// badServer returns why s is not the URL of a NATS server, without showing any of it; empty for a good
-// URL.
+// badServer returns why s is not the URL of a NATS server, without showing any of it; empty for a
+// good URL.
 func badServer(s string) string {
 	const form = "want nats:// or tls://, and then [user:password@]host[:port]"
 	u, err := url.Parse(s)

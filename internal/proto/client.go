@@ -82,8 +82,8 @@ type reply struct {
 	body []byte
 }
 
-// dial connects to the agent's socket, sends HELLO with the role and reads WELCOME. ctx bounds that. The
-// caller then sets the notices and starts run, which reads all later frames.
+// dial connects to the agent's socket, sends HELLO with the role and reads WELCOME. ctx bounds
+// that. The caller then sets the notices and starts run, which reads all later frames.
 func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	log := o.Log
 	if log == nil {
@@ -110,8 +110,8 @@ func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
 	}, nil
 }
 
-// handshake sends HELLO with this version and the role, and returns the agent's WELCOME. The error is a
-// RefusedError when the agent does not accept h.
+// handshake sends HELLO with this version and the role, and returns the agent's WELCOME. The
+// error is a RefusedError when the agent does not accept h.
 func handshake(conn *Conn, h Hello, role Role) (Welcome, error) {
 	h.Major, h.Minor, h.Role = VersionMajor, VersionMinor, string(role)
 	if err := h.Validate(); err != nil {
@@ -132,8 +132,8 @@ func handshake(conn *Conn, h Hello, role Role) (Welcome, error) {
 	return w, err
 }
 
-// decodeReply decodes the answer r to a frame of type sent. An answer of type want goes into m, which
-// may be nil for one without a body. An ERROR is returned as a RefusedError.
+// decodeReply decodes the answer r to a frame of type sent. An answer of type want goes into m,
+// which may be nil for one without a body. An ERROR is returned as a RefusedError.
 func decodeReply(sent Type, r reply, want Type, m Message) error {
 	switch r.Type {
 	case TypeError:
@@ -212,8 +212,8 @@ func (c *client) handle(f Frame) error {
 	return nil // a type of a later minor version
 }
 
-// refused logs an ERROR of the agent about a frame that wanted no answer, such as APPEND. The next call
-// about the request fails too.
+// refused logs an ERROR of the agent about a frame that wanted no answer, such as APPEND. The
+// next call about the request fails too.
 func (c *client) refused(body []byte) error {
 	var e Error
 	if err := Decode(TypeError, body, &e); err != nil {
@@ -223,8 +223,8 @@ func (c *client) refused(body []byte) error {
 	return nil
 }
 
-// answer passes a frame to the pending call with its correlation. It drops the answer to a call that has
-// ended. The body is copied, because the connection uses its buffer again.
+// answer passes a frame to the pending call with its correlation. It drops the answer to a call
+// that has ended. The body is copied, because the connection uses its buffer again.
 func (c *client) answer(f Frame) {
 	c.mu.Lock()
 	p, ok := c.pending[f.Corr]
@@ -235,9 +235,9 @@ func (c *client) answer(f Frame) {
 	}
 }
 
-// call sends a frame of type t with body m, waits for the answer of type want and decodes it into into.
-// The error is a RefusedError when the agent refuses, ctx's when ctx ends first, and ErrDisconnected
-// when the connection ends. Calls may run at the same time.
+// call sends a frame of type t with body m, waits for the answer of type want and decodes it into
+// into. The error is a RefusedError when the agent refuses, ctx's when ctx ends first, and
+// ErrDisconnected when the connection ends. Calls may run at the same time.
 func (c *client) call(ctx context.Context, t Type, m Message, want Type, into Message) error {
 	if err := validate(t, m); err != nil {
 		return err
@@ -269,8 +269,8 @@ func (c *client) call(ctx context.Context, t Type, m Message, want Type, into Me
 	}
 }
 
-// register returns a correlation that no other pending call has, and the channel that gets the answer to
-// a frame of type t. The caller removes the call from c.pending.
+// register returns a correlation that no other pending call has, and the channel that gets the
+// answer to a frame of type t. The caller removes the call from c.pending.
 func (c *client) register(t Type) (uint32, <-chan reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

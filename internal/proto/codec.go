@@ -123,8 +123,8 @@ func Decode(t Type, body []byte, m Message) error {
 	return nil
 }
 
-// skipBounded returns b without its first msgpack value. A value nested deeper than depth is an error, so
-// that a hostile frame cannot exhaust the stack.
+// skipBounded returns b without its first msgpack value. A value nested deeper than depth is an
+// error, so that a hostile frame cannot exhaust the stack.
 func skipBounded(b []byte, depth int) ([]byte, error) {
 	var n uint64
 	var sz uint32

@@ -84,8 +84,8 @@ func (c *Conn) Close() error { return c.c.Close() }
 // Socket returns the socket, for reading its options. The Conn owns it.
 func (c *Conn) Socket() *net.UnixConn { return c.c }
 
-// Peer returns the process, user and group at the other end of the connection, as the kernel recorded
-// them when it connected.
+// Peer returns the process, user and group at the other end of the connection, as the kernel
+// recorded them when it connected.
 func (c *Conn) Peer() (Peer, error) {
 	raw, err := c.c.SyscallConn()
 	if err != nil {
@@ -123,8 +123,8 @@ func (c *Conn) Receive() (Frame, error) {
 	return f, nil
 }
 
-// checkMessage returns the frame in a received message. flags, files and err are those of receiving it.
-// The error is that of Receive. After an error the caller closes the files.
+// checkMessage returns the frame in a received message. flags, files and err are those of
+// receiving it. The error is that of Receive. After an error the caller closes the files.
 func checkMessage(b []byte, flags int, files []*os.File, err error) (Frame, error) {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -197,8 +197,8 @@ func (c *Conn) Send(t Type, corr uint32, m Message, file *os.File) error {
 	return sendErr
 }
 
-// writeLocked writes one message with control data, and closes the connection after a failure. t is for
-// errors. The caller holds c.mu.
+// writeLocked writes one message with control data, and closes the connection after a failure. t
+// is for errors. The caller holds c.mu.
 func (c *Conn) writeLocked(t Type, b, oob []byte) error {
 	if err := c.c.SetWriteDeadline(time.Now().Add(c.sendTimeout)); err != nil {
 		return fmt.Errorf("send %s: %w", t, err)

@@ -95,8 +95,9 @@ func (m *extentMap) bytes(s Slot) ([]byte, error) {
 	return e.mem[off : off+m.blockBytes : off+m.blockBytes], nil
 }
 
-// generation returns the slot's current generation, which the agent increases before it uses the slot for
-// another block. A reader compares it before and after a copy. The words are at the extent's start.
+// generation returns the slot's current generation, which the agent increases before it uses the
+// slot for another block. A reader compares it before and after a copy. The words are at the
+// extent's start.
 func (m *extentMap) generation(s Slot) (uint64, error) {
 	e, err := m.find(s)
 	if err != nil {

@@ -26,8 +26,8 @@ func newLister(c *client, list func(context.Context) ([]kv.EngineHash, error)) *
 	return &lister{c: c, list: list, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// note handles the body of a LIST_CACHED, by which the agent asks for the hashes of all blocks that the
-// engine caches. It wakes run. A later request replaces an earlier one.
+// note handles the body of a LIST_CACHED, by which the agent asks for the hashes of all blocks
+// that the engine caches. It wakes run. A later request replaces an earlier one.
 func (l *lister) note(body []byte) error {
 	var m ListCached
 	if err := Decode(TypeListCached, body, &m); err != nil {
@@ -43,8 +43,8 @@ func (l *lister) note(body []byte) error {
 	return nil
 }
 
-// run answers requests for lists, one after the other, until the connection ends. It is a goroutine of
-// its own because the engine may take long to list its hashes.
+// run answers requests for lists, one after the other, until the connection ends. It is a
+// goroutine of its own because the engine may take long to list its hashes.
 func (l *lister) run() {
 	defer close(l.done)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -80,8 +80,8 @@ func (l *lister) run() {
 	}
 }
 
-// send sends the hashes of a list in as many CACHED frames as necessary, at least one. list is the number
-// that the agent gave the list. The last frame is final.
+// send sends the hashes of a list in as many CACHED frames as necessary, at least one. list is
+// the number that the agent gave the list. The last frame is final.
 func (l *lister) send(list uint64, hashes []kv.EngineHash) error {
 	last := Cached{List: list, Final: true}
 	parts := slices.Collect(slices.Chunk(hashes, MaxListedPerFrame))

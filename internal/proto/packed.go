@@ -68,8 +68,8 @@ func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
 	return dst, nil
 }
 
-// AppendGrants appends granted slots to b in packed form: u32 block | u32 extent | u32 index | u32 zero
-// | u64 generation each, little-endian.
+// AppendGrants appends granted slots to b in packed form: u32 block | u32 extent | u32 index |
+// u32 zero | u64 generation each, little-endian.
 func AppendGrants(b []byte, grants []GrantedSlot) []byte {
 	for _, g := range grants {
 		b = binary.LittleEndian.AppendUint32(b, g.Block)
@@ -81,7 +81,8 @@ func AppendGrants(b []byte, grants []GrantedSlot) []byte {
 	return b
 }
 
-// ParseGrants appends the granted slots packed in b to dst. The error says that b has a broken length.
+// ParseGrants appends the granted slots packed in b to dst. The error says that b has a broken
+// length.
 func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
 	if len(b)%packedGrantSize != 0 {
 		return dst, fmt.Errorf("packed grants: %d bytes is not a multiple of %d", len(b), packedGrantSize)
@@ -126,7 +127,8 @@ func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
 	return b
 }
 
-// ParseEngineHashes appends the hashes packed in b to dst. The error says that b has a broken length.
+// ParseEngineHashes appends the hashes packed in b to dst. The error says that b has a broken
+// length.
 func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)

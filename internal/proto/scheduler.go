@@ -45,9 +45,9 @@ type SchedulerClient struct {
 	drain chan Drain
 }
 
-// DialScheduler returns a client of the agent in the role of an engine's scheduler. The client maps each
-// extent (file of slots) that the agent announces. ctx bounds the handshake only. The caller closes
-// the client.
+// DialScheduler returns a client of the agent in the role of an engine's scheduler. The client
+// maps each extent (file of slots) that the agent announces. ctx bounds the handshake only. The
+// caller closes the client.
 func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, error) {
 	o.Hello.WantEvicted, o.Hello.ListsCached = o.Evicted != nil, o.Cached != nil
 	c, err := dial(ctx, o, RoleScheduler)
@@ -76,8 +76,8 @@ func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, erro
 	return s, nil
 }
 
-// noteDrain handles the body of a DRAIN, by which the agent says that it will stop. It keeps the first;
-// the agent sends one.
+// noteDrain handles the body of a DRAIN, by which the agent says that it will stop. It keeps the
+// first; the agent sends one.
 func (c *SchedulerClient) noteDrain(body []byte) error {
 	var m Drain
 	if err := Decode(TypeDrain, body, &m); err != nil {
@@ -180,9 +180,10 @@ func (c *SchedulerClient) Store(ctx context.Context, r RequestID, first, count i
 	return c.StorePriority(ctx, r, first, count, 0)
 }
 
-// StorePriority asks for slots to store blocks first … first+count-1 of a request in, with a retention
-// priority: blocks of a higher priority stay longer. The answer has a granted slot for each block that
-// is neither present nor refused. The caller fills the slots and calls Commit or Abort.
+// StorePriority asks for slots to store blocks first … first+count-1 of a request in, with a
+// retention priority: blocks of a higher priority stay longer. The answer has a granted slot for
+// each block that is neither present nor refused. The caller fills the slots and calls Commit or
+// Abort.
 func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first, count int, priority uint32) (StoreAnswer, error) {
 	if err := checkRun(TypeStore, first, count); err != nil {
 		return StoreAnswer{}, err
@@ -206,8 +207,8 @@ func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first,
 	return a, nil
 }
 
-// Commit tells the agent that the granted slots are filled. Their blocks are resident when it returns
-// nil.
+// Commit tells the agent that the granted slots are filled. Their blocks are resident when it
+// returns nil.
 func (c *SchedulerClient) Commit(ctx context.Context, r RequestID, slots []Slot) error {
 	for len(slots) > 0 {
 		n := min(len(slots), MaxBlocksPerFrame)

@@ -83,8 +83,8 @@ func checkBlocks(first, count uint32, limit uint64) error {
 	)
 }
 
-// Validate implements Message. It returns the first field out of range. A worker may leave the namespace
-// empty, because its session has one.
+// Validate implements Message. It returns the first field out of range. A worker may leave the
+// namespace empty, because its session has one.
 func (m *Hello) Validate() error {
 	if m.Role != string(RoleScheduler) && m.Role != string(RoleWorker) {
 		return fmt.Errorf("role: %.64q is neither %q nor %q", m.Role, RoleScheduler, RoleWorker)
@@ -189,8 +189,8 @@ func (m *Register) Validate() error {
 	)
 }
 
-// Validate implements Message. An extent's file has a generation word of 8 bytes for each slot, and from
-// DataOffset on the slots. Both must fit the file.
+// Validate implements Message. An extent's file has a generation word of 8 bytes for each slot,
+// and from DataOffset on the slots. Both must fit the file.
 func (m *ExtentReady) Validate() error {
 	if err := firstError(
 		checkUint("slots", uint64(m.Slots), 1, MaxExtentBytes/pageSize),

@@ -24,9 +24,9 @@ type WorkerClient struct {
 	dropped atomic.Uint64
 }
 
-// DialWorker returns a client of the agent in the role of a worker (the process that copies blocks) of
-// session o.Hello.Session, registered with the geometry in reg. ctx bounds the handshake and the
-// registration only. The caller closes the client.
+// DialWorker returns a client of the agent in the role of a worker (the process that copies
+// blocks) of session o.Hello.Session, registered with the geometry in reg. ctx bounds the
+// handshake and the registration only. The caller closes the client.
 func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClient, error) {
 	c, err := dial(ctx, o, RoleWorker)
 	if err != nil {
@@ -45,9 +45,9 @@ func DialWorker(ctx context.Context, o ClientOptions, reg Register) (*WorkerClie
 	return w, nil
 }
 
-// queue passes the LOAD in body to the reader of Loads. If the reader is far behind, queue drops the LOAD
-// and counts it, so that the connection goes on. The engine treats a load that no worker reports as
-// failed.
+// queue passes the LOAD in body to the reader of Loads. If the reader is far behind, queue drops
+// the LOAD and counts it, so that the connection goes on. The engine treats a load that no worker
+// reports as failed.
 func (w *WorkerClient) queue(body []byte) error {
 	var l Load
 	if err := Decode(TypeLoad, body, &l); err != nil {

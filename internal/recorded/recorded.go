@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// Dir returns the directory of recordings of real engines and of Dynamo: the one that BLOCKYARD_SHARED
-// names, or else shared beside the repository. Recordings are too large for the repository. Without
-// them Dir skips the test.
+// Dir returns the directory of recordings of real engines and of Dynamo: the one that
+// BLOCKYARD_SHARED names, or else shared beside the repository. Recordings are too large for the
+// repository. Without them Dir skips the test.
 func Dir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("BLOCKYARD_SHARED")
@@ -95,7 +95,8 @@ func DynamoFiles() []string {
 	return []string{"mocker-dp2-host-tier.jsonl", "mocker-zmq-and-nats.jsonl", "relay-zmq-to-nats.jsonl", "other-subjects.jsonl"}
 }
 
-// ReadDynamo returns the lines of a file of recordings of Dynamo 1.6. Without the file it skips the test.
+// ReadDynamo returns the lines of a file of recordings of Dynamo 1.6. Without the file it skips
+// the test.
 func ReadDynamo(t *testing.T, name string) []Line {
 	t.Helper()
 	path := filepath.Join(Dir(t), "golden", "dynamo-1.6", name)

@@ -41,9 +41,9 @@ type state struct {
 	inode   uint64
 }
 
-// Open returns the files at paths with their parsed value, which Get reads again when a file changes.
-// parse gets the contents in the order of paths. failed gets the errors of later reads, an equal one
-// only once in a row. The error is that of the first read.
+// Open returns the files at paths with their parsed value, which Get reads again when a file
+// changes. parse gets the contents in the order of paths. failed gets the errors of later reads,
+// an equal one only once in a row. The error is that of the first read.
 func Open[T any](paths []string, parse func(contents [][]byte) (T, error), failed func(error)) (*Files[T], error) {
 	f := &Files[T]{paths: slices.Clone(paths), parse: parse, failed: failed}
 	f.next.Store(time.Now().Add(checkEvery).UnixNano())
@@ -64,8 +64,8 @@ func (f *Files[T]) Get() T {
 	return *f.current.Load()
 }
 
-// reportLocked calls f.failed for an error that differs from the last one, and remembers it. The caller
-// holds f.mu.
+// reportLocked calls f.failed for an error that differs from the last one, and remembers it. The
+// caller holds f.mu.
 func (f *Files[T]) reportLocked(err error) {
 	text := ""
 	if err != nil {
@@ -77,8 +77,9 @@ func (f *Files[T]) reportLocked(err error) {
 	f.lastError = text
 }
 
-// read parses the files if one has changed, and stores the value. A file that was bad is read again
-// although it has not changed, so that its error does not go away. The caller holds f.mu, or is Open.
+// read parses the files if one has changed, and stores the value. A file that was bad is read
+// again although it has not changed, so that its error does not go away. The caller holds f.mu,
+// or is Open.
 func (f *Files[T]) read() error {
 	now := make([]state, len(f.paths))
 	for i, path := range f.paths {
@@ -110,8 +111,8 @@ func (f *Files[T]) read() error {
 	return nil
 }
 
-// readRegular returns the contents of a regular file of at most maxFile bytes. It does not block on a
-// pipe: another kind of file is an error.
+// readRegular returns the contents of a regular file of at most maxFile bytes. It does not block
+// on a pipe: another kind of file is an error.
 func readRegular(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

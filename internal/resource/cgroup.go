@@ -115,8 +115,8 @@ func readMounts(root string) ([]groupMount, error) {
 	return mounts, nil
 }
 
-// readChain returns the groups with a memory limit among group and those above it, up to the top of the
-// mount m. group is the path in the hierarchy, as /proc/self/cgroup has it.
+// readChain returns the groups with a memory limit among group and those above it, up to the top
+// of the mount m. group is the path in the hierarchy, as /proc/self/cgroup has it.
 func readChain(root string, m groupMount, group string) ([]Group, error) {
 	group = path.Clean("/" + group)
 	// In a container with the node's view of groups, the mount shows the

@@ -122,8 +122,8 @@ func Check(l Limits, host, disk Space, w Want) (warnings []string, err error) {
 	return append(warnLocations(l, tiers), memWarnings...), errors.Join(err, memErr)
 }
 
-// checkSpace returns an error when the file system of a tier has too little space for it. Space that an
-// earlier agent allocated for the tier counts as available. A Total of 0 is unknown.
+// checkSpace returns an error when the file system of a tier has too little space for it. Space
+// that an earlier agent allocated for the tier counts as available. A Total of 0 is unknown.
 func checkSpace(t *tier) error {
 	s := t.space
 	if s.Total == 0 || t.bytes <= s.Total && t.more() <= s.Free {
@@ -140,8 +140,8 @@ func checkSpace(t *tier) error {
 	return fmt.Errorf("%v: %s has %s free of %s%s; %s or lower %s", t, t.location(), rounded(s.Free), rounded(s.Total), held, remedy, t.setting)
 }
 
-// checkHugePages returns an error when a tier on hugetlbfs wants more than the free huge pages of its
-// size, or than the mount allows. A Total of 0 is a mount without a limit.
+// checkHugePages returns an error when a tier on hugetlbfs wants more than the free huge pages of
+// its size, or than the mount allows. A Total of 0 is a mount without a limit.
 func checkHugePages(l Limits, t *tier) error {
 	s := t.space
 	for _, p := range l.HugePages {
@@ -173,9 +173,9 @@ func checkShared(a, b *tier) error {
 	return nil
 }
 
-// checkMemory compares the memory that the tiers need beyond what they have with the memory that control
-// groups and the node leave. More than a group leaves, or than the node has, is an error. Less than
-// minHeap left for the agent, or more than is available now, is a warning.
+// checkMemory compares the memory that the tiers need beyond what they have with the memory that
+// control groups and the node leave. More than a group leaves, or than the node has, is an error.
+// Less than minHeap left for the agent, or more than is available now, is a warning.
 func checkMemory(l Limits, tiers []*tier) (warnings []string, err error) {
 	var need uint64
 	var asked, settings string
@@ -228,8 +228,8 @@ func tightest(groups []Group) *Group {
 	return found
 }
 
-// warnLocations returns warnings about directories that work badly: a host tier on a disk, a disk tier
-// in memory, and a host tier larger than the limit of locked memory.
+// warnLocations returns warnings about directories that work badly: a host tier on a disk, a disk
+// tier in memory, and a host tier larger than the limit of locked memory.
 func warnLocations(l Limits, tiers []*tier) (warnings []string) {
 	for _, t := range tiers {
 		switch {

@@ -98,8 +98,8 @@ func (l *Limits) readMeminfo(root string) error {
 	return nil
 }
 
-// readMemlock sets l.Memlock, the limit of locked memory in bytes; 0 is unlimited. It reads procfs and
-// not getrlimit, so that a test can set the limit.
+// readMemlock sets l.Memlock, the limit of locked memory in bytes; 0 is unlimited. It reads
+// procfs and not getrlimit, so that a test can set the limit.
 func (l *Limits) readMemlock(root string) error {
 	path := filepath.Join(root, "proc/self/limits")
 	lines, err := readLines(path)
@@ -126,7 +126,8 @@ func (l *Limits) readMemlock(root string) error {
 	return nil
 }
 
-// readHugePages sets l.HugePages: the total and free huge pages of each size, the smallest size first.
+// readHugePages sets l.HugePages: the total and free huge pages of each size, the smallest size
+// first.
 func (l *Limits) readHugePages(root string) error {
 	dir := filepath.Join(root, "sys/kernel/mm/hugepages")
 	entries, err := os.ReadDir(dir)

@@ -20,8 +20,8 @@ type Files struct {
 	ClientCA string
 }
 
-// Validate returns an error for a certificate without a key, a key without a certificate, or a client CA
-// without both. It reads no file.
+// Validate returns an error for a certificate without a key, a key without a certificate, or a
+// client CA without both. It reads no file.
 func (f Files) Validate() error {
 	switch {
 	case (f.Cert == "") != (f.Key == ""):
@@ -32,9 +32,9 @@ func (f Files) Validate() error {
 	return nil
 }
 
-// Listen returns a listener on l whose connections speak TLS; for the zero Files it returns l itself.
-// Changed files apply to new connections without a restart; bad ones are logged. After an error the
-// caller closes l.
+// Listen returns a listener on l whose connections speak TLS; for the zero Files it returns l
+// itself. Changed files apply to new connections without a restart; bad ones are logged. After an
+// error the caller closes l.
 func (f Files) Listen(l net.Listener, log *zap.Logger) (net.Listener, error) {
 	if err := f.Validate(); err != nil || f.Cert == "" {
 		return l, err

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Decode reads one JSON value from r into v. Unknown fields and text after the value are errors. what
-// names the value in the error about such text. wanted has, by field, the accepted values of fields
-// whose Go types allow more; it may be nil.
+// Decode reads one JSON value from r into v. Unknown fields and text after the value are errors.
+// what names the value in the error about such text. wanted has, by field, the accepted values of
+// fields whose Go types allow more; it may be nil.
 func Decode(r io.Reader, v any, what string, wanted map[string]string) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
@@ -26,8 +26,9 @@ func Decode(r io.Reader, v any, what string, wanted map[string]string) error {
 	return nil
 }
 
-// Explain returns an error of reading or decoding JSON in words for a client: it names the field and the
-// accepted values, and no Go types. wanted is that of Decode. Other errors come back as they are.
+// Explain returns an error of reading or decoding JSON in words for a client: it names the field
+// and the accepted values, and no Go types. wanted is that of Decode. Other errors come back as
+// they are.
 func Explain(err error, wanted map[string]string) error {
 	var mismatch *json.UnmarshalTypeError
 	var tooLarge *http.MaxBytesError

@@ -33,8 +33,8 @@ type benchCmd struct {
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }
 
-// benchVars returns the values of the variables, like ${bench_sizes}, in the defaults and help texts of
-// benchCmd's flags.
+// benchVars returns the values of the variables, like ${bench_sizes}, in the defaults and help
+// texts of benchCmd's flags.
 func benchVars() kong.Vars {
 	sizes := ""
 	for i, s := range disk.DefaultSizes() {
@@ -75,8 +75,8 @@ func (c *benchDiskCmd) Validate() error {
 		moreThanZero(c.Blocks != 0, "blocks", c.Blocks), o.Validate())
 }
 
-// Run measures the disk tier with the flags' options and writes the results to stdout. It starts this
-// binary again as the process that copies.
+// Run measures the disk tier with the flags' options and writes the results to stdout. It starts
+// this binary again as the process that copies.
 func (c *benchDiskCmd) Run(ctx context.Context, stdout io.Writer) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -94,8 +94,8 @@ func (c *benchDiskCmd) Run(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-// options returns the benchmark's options from the flags. exe is this binary, which the benchmark starts
-// again to copy blocks.
+// options returns the benchmark's options from the flags. exe is this binary, which the benchmark
+// starts again to copy blocks.
 func (c *benchDiskCmd) options(exe string, stdout io.Writer) disk.Options {
 	o := disk.Options{
 		Dir: c.Dir, HostDir: c.HostDir, Duration: time.Duration(c.Seconds * float64(time.Second)),

@@ -32,8 +32,8 @@ func New(version string) command.Program {
 	return command.Program{Name: "blockyard-lab", Description: description, Version: version, Root: &root{Router: command.NewRouter()}, Vars: vars}
 }
 
-// programs returns the programs that a scenario starts: this binary for the lab's own, and for agents and
-// routers the one that --blockyard names, or else this binary too.
+// programs returns the programs that a scenario starts: this binary for the lab's own, and for
+// agents and routers the one that --blockyard names, or else this binary too.
 func (r *root) programs() (cluster.Programs, error) {
 	exe, err := os.Executable()
 	if err != nil {

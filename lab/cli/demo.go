@@ -38,8 +38,8 @@ type demoCmd struct {
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
 }
 
-// demoVars returns the values of the variables, like ${demo_nodes}, in the help texts of demoCmd's flags: the
-// defaults, which may differ with --trace.
+// demoVars returns the values of the variables, like ${demo_nodes}, in the help texts of
+// demoCmd's flags: the defaults, which may differ with --trace.
 func demoVars() kong.Vars {
 	plain, traced := demo.Defaults("", 0), demo.Defaults("trace", 0)
 	vars := make(kong.Vars)
@@ -79,8 +79,8 @@ func (c *demoCmd) Validate(command *kong.Context) error {
 	return o.Validate()
 }
 
-// checkSelftestFlags returns an error that names the flags in path, the parsed command line, that have no
-// effect with --selftest.
+// checkSelftestFlags returns an error that names the flags in path, the parsed command line, that
+// have no effect with --selftest.
 func checkSelftestFlags(path []*kong.Path) error {
 	var unused []string
 	for _, p := range path {
@@ -99,8 +99,8 @@ func checkSelftestFlags(path []*kong.Path) error {
 	return nil
 }
 
-// Run runs the demo, or its self-test. It starts a NATS server in this process and everything else as
-// processes, and ends all of them.
+// Run runs the demo, or its self-test. It starts a NATS server in this process and everything
+// else as processes, and ends all of them.
 func (c *demoCmd) Run(ctx context.Context, stdout io.Writer, r *root) (err error) {
 	o := c.options(stdout)
 	if o.Programs, err = r.programs(); err != nil {

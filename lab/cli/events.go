@@ -84,8 +84,9 @@ func (c *soakEventsCmd) Validate() error {
 	return cmp.Or(moreThanZero(c.Seconds > 0, "seconds", c.Seconds), o.Validate())
 }
 
-// Run runs the soak of the event path and prints its progress: it breaks connections and processes, and
-// compares the router's index with the truth. Without --seed the run has a random seed.
+// Run runs the soak of the event path and prints its progress: it breaks connections and
+// processes, and compares the router's index with the truth. Without --seed the run has a random
+// seed.
 func (c *soakEventsCmd) Run(ctx context.Context, stdout io.Writer, r *root) error {
 	run, err := r.programs()
 	if err != nil {

@@ -74,8 +74,8 @@ func (c *killLoopCmd) Validate() error {
 	return o.Validate()
 }
 
-// Run runs the kill loop and prints its progress: it kills engines and agents, and checks every byte that is
-// served afterwards. Without --seed the run has a random seed.
+// Run runs the kill loop and prints its progress: it kills engines and agents, and checks every
+// byte that is served afterwards. Without --seed the run has a random seed.
 func (c *killLoopCmd) Run(ctx context.Context, stdout io.Writer, r *root) error {
 	run, err := r.programs()
 	if err != nil {

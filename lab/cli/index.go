@@ -127,8 +127,8 @@ func (soakIndexCmd) Help() string {
 	return `Engines and pools store and remove blocks at a fixed rate; meanwhile prompts are looked up and sent to workers, owners leave and others come, dumps replace an owner's blocks, and owners lose all of them. The exit status is 1 when heap or resident memory grows after the first fifth of the run, and when the index does not hold in the end exactly what it was told. Runs of less than two minutes are not judged by their slopes.`
 }
 
-// Validate checks the flags after parsing; kong reports its error as one of usage. It refuses zeros, because
-// soak.Options takes a zero for the default.
+// Validate checks the flags after parsing; kong reports its error as one of usage. It refuses
+// zeros, because soak.Options takes a zero for the default.
 func (c *soakIndexCmd) Validate() error {
 	for _, f := range []struct {
 		flag  string

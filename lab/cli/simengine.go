@@ -55,8 +55,8 @@ type simEngineReady struct {
 	Replay string `json:"replay"`
 }
 
-// Run runs a simulated engine until ctx ends. It writes the ready line with the engine's addresses to standard
-// output.
+// Run runs a simulated engine until ctx ends. It writes the ready line with the engine's
+// addresses to standard output.
 func (c *simEngineCmd) Run(ctx context.Context) error {
 	log, err := command.NewLogger("sim-engine")
 	if err != nil {
@@ -78,8 +78,8 @@ func (c *simEngineCmd) Run(ctx context.Context) error {
 	return errors.Join(unheard, err)
 }
 
-// Validate checks the flags after parsing; kong reports its error as one of usage. It refuses zeros, because
-// engine.Options takes a zero for the default.
+// Validate checks the flags after parsing; kong reports its error as one of usage. It refuses
+// zeros, because engine.Options takes a zero for the default.
 func (c *simEngineCmd) Validate() error {
 	for _, f := range []struct {
 		flag string
@@ -103,8 +103,8 @@ func (c *simEngineCmd) Validate() error {
 	return nil
 }
 
-// options returns the engine's options from the flags. Weights and layout are fixed, because a simulated
-// engine has neither.
+// options returns the engine's options from the flags. Weights and layout are fixed, because a
+// simulated engine has neither.
 func (c *simEngineCmd) options() engine.Options {
 	return engine.Options{
 		Worker: kv.Worker{ID: kv.WorkerID(c.WorkerID), Rank: kv.DPRank(c.Rank)},

@@ -59,9 +59,9 @@ func (d *Dirs) InMemory() bool { return d.lock != nil }
 // hostPrefix begins the names of host directories of the scenario name.
 func hostPrefix(name string) string { return name + "-host-" }
 
-// claim makes a directory for the scenario name in root and locks it. It returns the path and the file
-// that holds the lock until it is closed. The directory gets its name after it is locked, so that no
-// other scenario's sweep removes it.
+// claim makes a directory for the scenario name in root and locks it. It returns the path and the
+// file that holds the lock until it is closed. The directory gets its name after it is locked, so
+// that no other scenario's sweep removes it.
 func claim(root, name string) (string, *os.File, error) {
 	hidden, err := os.MkdirTemp(root, ".blockyard-")
 	if err != nil {
@@ -118,8 +118,8 @@ func (d *Dirs) Sub(name string) (*Dirs, error) {
 	return s, errors.Join(os.MkdirAll(s.Work, 0o700), os.MkdirAll(s.Host, 0o700), os.MkdirAll(s.Logs, 0o700))
 }
 
-// HostFiles returns the paths of the files and sockets below Host, where tiers leave nothing after an
-// orderly end.
+// HostFiles returns the paths of the files and sockets below Host, where tiers leave nothing
+// after an orderly end.
 func (d *Dirs) HostFiles() (files []string) {
 	_ = filepath.WalkDir(d.Host, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {

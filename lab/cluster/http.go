@@ -70,8 +70,8 @@ func (e Endpoint) Post(ctx context.Context, path string, body, v any) error {
 	return e.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: raw}, decodeInto(v))
 }
 
-// decodeInto returns a function for Do that decodes the answer into v. Of several JSON values, one a line,
-// v gets the last. A nil v reads the answer and drops it.
+// decodeInto returns a function for Do that decodes the answer into v. Of several JSON values,
+// one a line, v gets the last. A nil v reads the answer and drops it.
 func decodeInto(v any) func(io.Reader) error {
 	return func(answer io.Reader) error {
 		if v == nil {
@@ -108,8 +108,8 @@ func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error)
 	return fmt.Errorf("%s: %s %s: %w", e.Name, r.Method, r.Path, err)
 }
 
-// send makes a call and calls read with the answer, at most maxAnswer bytes, if its status is 200. The
-// error has the text of another answer.
+// send makes a call and calls read with the answer, at most maxAnswer bytes, if its status is
+// 200. The error has the text of another answer.
 func (e Endpoint) send(ctx context.Context, r Request, read func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, r.Method, e.URL+r.Path, bytes.NewReader(r.Body))
 	if err != nil {

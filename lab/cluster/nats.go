@@ -69,8 +69,8 @@ authorization: { users: [
 `, port, agentUser, c.secret, routerUser, c.secret, permissions)
 }
 
-// natsAnswers reports whether the server p accepts connections. The first server chooses its port, which
-// natsAnswers reads and keeps for later servers.
+// natsAnswers reports whether the server p accepts connections. The first server chooses its
+// port, which natsAnswers reads and keeps for later servers.
 func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
 	if c.port == 0 {
 		c.port = c.readPort(p)
@@ -86,8 +86,8 @@ func (c *Cluster) natsAnswers(ctx context.Context, p *Process) bool {
 	return true
 }
 
-// readPort returns the port that the server p chose, from the file that it writes; 0 while there is no
-// such file.
+// readPort returns the port that the server p chose, from the file that it writes; 0 while there
+// is no such file.
 func (c *Cluster) readPort(p *Process) int {
 	name := fmt.Sprintf("%s_%d.ports", filepath.Base(c.o.NATSServer), p.cmd.Process.Pid)
 	data, err := os.ReadFile(filepath.Join(c.o.Dirs.Work, name))

@@ -40,9 +40,9 @@ type Picture struct {
 	Diff Difference
 }
 
-// Settle polls the processes until all are idle, every stream and feed is exact and the router's index
-// equals what engines and pools hold. After limit it gives up and returns the last picture, which then
-// shows the difference. The error names a process that does not answer.
+// Settle polls the processes until all are idle, every stream and feed is exact and the router's
+// index equals what engines and pools hold. After limit it gives up and returns the last picture,
+// which then shows the difference. The error names a process that does not answer.
 func (p Parts) Settle(ctx context.Context, limit time.Duration) (*Picture, error) {
 	for deadline := time.Now().Add(limit); ; {
 		last := time.Now().After(deadline)
@@ -65,9 +65,9 @@ func (s *Picture) settled() bool {
 	return s.Moving == "" && len(s.Inexact) == 0 && s.Diff.Diverged() == 0
 }
 
-// Look returns the state of every process now. It compares the blocks that engines and pools hold with
-// the router's index only when all parts are idle or force is true, because a comparison during
-// changes says nothing and is slow.
+// Look returns the state of every process now. It compares the blocks that engines and pools hold
+// with the router's index only when all parts are idle or force is true, because a comparison
+// during changes says nothing and is slow.
 func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	s := new(Picture)
 	for _, a := range p.Agents {
@@ -108,8 +108,8 @@ func (p Parts) Look(ctx context.Context, force bool) (*Picture, error) {
 	return s, err
 }
 
-// moving returns the name of a part that is busy or behind, with the reason; empty when all are idle and
-// the router has every stream's last event.
+// moving returns the name of a part that is busy or behind, with the reason; empty when all are
+// idle and the router has every stream's last event.
 func (s *Picture) moving(p Parts) string {
 	for i := range s.Engines {
 		if !s.Engines[i].Idle {
@@ -137,8 +137,8 @@ func (s *Picture) moving(p Parts) string {
 	return ""
 }
 
-// inexact returns a line for each stream or feed (a stream at the router) that may have missed events,
-// and for each engine without a stream. It is empty when everything is exact.
+// inexact returns a line for each stream or feed (a stream at the router) that may have missed
+// events, and for each engine without a stream. It is empty when everything is exact.
 func (s *Picture) inexact(p Parts) (found []string) {
 	note := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	for i := range s.Agents {
@@ -269,8 +269,9 @@ func (d RouterDump) residencies() map[Residency]bool {
 	return believed
 }
 
-// Compare returns the difference between the held residencies and those that the router believes: how
-// many the router lacks, how many only the router has, and a line for each of the first maxShown.
+// Compare returns the difference between the held residencies and those that the router believes:
+// how many the router lacks, how many only the router has, and a line for each of the first
+// maxShown.
 func Compare(held, believed map[Residency]bool) Difference {
 	d := Difference{Compared: len(held)}
 	var all []string

@@ -76,8 +76,9 @@ func (p *Process) follow(stdout io.Reader, line func([]byte), died func(error)) 
 	}
 }
 
-// ready waits for the ready line, which a program prints when it serves, and decodes its JSON into into. A
-// process that is not ready after limit is killed. The error says how the process ended.
+// ready waits for the ready line, which a program prints when it serves, and decodes its JSON
+// into into. A process that is not ready after limit is killed. The error says how the process
+// ended.
 func (p *Process) ready(ctx context.Context, limit time.Duration, into any) (err error) {
 	defer func() {
 		if err != nil {
@@ -126,8 +127,8 @@ func (p *Process) Ask(ctx context.Context, order, answer any) error {
 	return p.Next(ctx, answer)
 }
 
-// Next waits for the process's next line of output and decodes its JSON into into. The error says that
-// the process or ctx ended, or that the line is not JSON.
+// Next waits for the process's next line of output and decodes its JSON into into. The error says
+// that the process or ctx ended, or that the line is not JSON.
 func (p *Process) Next(ctx context.Context, into any) error {
 	select {
 	case line := <-p.lines:
@@ -218,8 +219,8 @@ func (f *Failure) Error() string { return fmt.Sprintf("%s (log: %s)", f.err, f.l
 // Unwrap returns the error without the log.
 func (f *Failure) Unwrap() error { return f.err }
 
-// lastLines returns the last tailLines lines of a log for an error; nil when the file cannot be read. It
-// reads at most tailBytes from the end.
+// lastLines returns the last tailLines lines of a log for an error; nil when the file cannot be
+// read. It reads at most tailBytes from the end.
 func lastLines(path string) []string {
 	f, err := os.Open(path)
 	if err != nil {

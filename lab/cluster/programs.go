@@ -42,8 +42,9 @@ type Agent struct {
 	Socket string
 }
 
-// StartAgent starts an agent, which publishes on the NATS server if there is one, and waits until it is
-// ready. Its disk tier takes every block, because a scenario is too short for blocks to be used often.
+// StartAgent starts an agent, which publishes on the NATS server if there is one, and waits until
+// it is ready. Its disk tier takes every block, because a scenario is too short for blocks to be
+// used often.
 func (c *Cluster) StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	d := c.o.Dirs
 	socket := filepath.Join(d.Work, o.Node+".sock")
@@ -128,8 +129,8 @@ type Router struct {
 	Control Endpoint
 }
 
-// StartRouter starts a router that follows the cluster's agents, and waits until it is ready. flags are
-// further flags of "blockyard router".
+// StartRouter starts a router that follows the cluster's agents, and waits until it is ready.
+// flags are further flags of "blockyard router".
 func (c *Cluster) StartRouter(ctx context.Context, flags ...string) (*Router, error) {
 	const name = "router"
 	var ready struct {

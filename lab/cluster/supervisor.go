@@ -63,8 +63,8 @@ func NewSupervisor(logs string, died func(error)) *Supervisor {
 	return s
 }
 
-// Start starts a process of spec. Its standard error goes to the log, and its output to spec.Line or to
-// Next. It is killed when this process dies.
+// Start starts a process of spec. Its standard error goes to the log, and its output to spec.Line
+// or to Next. It is killed when this process dies.
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
 	p := &Process{
 		Name: spec.Name, Log: filepath.Join(s.logs, spec.Name+".log"), stage: spec.Stage,
@@ -148,8 +148,8 @@ func (s *Supervisor) Stop(budget time.Duration) (unclean []string) {
 	return unclean
 }
 
-// stopStage ends the processes of one stage within the time budget, and returns a line for each that did
-// not end cleanly; see Stop.
+// stopStage ends the processes of one stage within the time budget, and returns a line for each
+// that did not end cleanly; see Stop.
 func stopStage(procs []*Process, budget time.Duration) (unclean []string) {
 	for _, p := range procs {
 		p.asked.Store(true)

@@ -15,8 +15,8 @@ import (
 // caller makes the demo's HTTP calls. No call lasts longer than its limit.
 type caller struct{ limits limits }
 
-// post decodes the answer to a POST of body into v. id is the request id of the
-// header, unless it is empty.
+// post sends body to a path of the process at and decodes the JSON answer into v. id is the
+// request id of the header, unless it is empty.
 func (c *caller) post(ctx context.Context, at cluster.Endpoint, path string, body []byte, id string, v any) error {
 	r := cluster.Request{Method: http.MethodPost, Path: path, Body: body, ID: id, Limit: c.limits.call}
 	return at.Do(ctx, r, func(answer io.Reader) error {
@@ -43,7 +43,8 @@ func routeBody(tokens []uint32) []byte {
 	return append(appendTokens(b, tokens), '}')
 }
 
-// generateBody returns the body of a request to an engine.
+// generateBody returns the JSON body of a request to an engine: a prompt, and how many tokens of
+// output it wants. It is built by hand because prompts have thousands of tokens.
 func generateBody(id string, tokens []uint32, output int) []byte {
 	b := make([]byte, 0, 96+len(id)+6*len(tokens))
 	b = append(b, `{"request_id":`...)
@@ -54,6 +55,7 @@ func generateBody(id string, tokens []uint32, output int) []byte {
 	return append(appendTokens(b, tokens), '}')
 }
 
+// appendTokens appends tokens as a JSON array.
 func appendTokens(b []byte, tokens []uint32) []byte {
 	b = append(b, '[')
 	for i, t := range tokens {
@@ -114,7 +116,8 @@ func (c *caller) generate(ctx context.Context, at cluster.Endpoint, id string, t
 	return made, err
 }
 
-// readGenerated reads the lines of an engine's answer.
+// readGenerated reads the JSON lines of an engine's answer: first_token, for which it calls
+// firstToken, and then done, whose output it returns. Another order is an error.
 func readGenerated(answer io.Reader, firstToken func(Served)) ([]uint32, error) {
 	lines := json.NewDecoder(answer)
 	first := false

@@ -47,8 +47,8 @@ func (c *demoCluster) parts() cluster.Parts {
 	return p
 }
 
-// start starts agents, engines and router in this order, each when the processes before
-// it are ready.
+// start starts agents, engines and router in this order, each when the one before it is ready.
+// Engine i belongs to agent i modulo the number of agents. A spec without a mode has no router.
 func (c *demoCluster) start(ctx context.Context, spec clusterSpec) (err error) {
 	for i := range spec.nodes {
 		a, err := c.StartAgent(ctx, cluster.AgentOptions{
@@ -120,7 +120,8 @@ func (c *demoCluster) settle(ctx context.Context, l limits) (settled, error) {
 	return settled{p}, nil
 }
 
-// fillReport copies counters and comparison into a report.
+// fillReport copies the processes' counters, and the comparison of the router's index with the
+// owners' blocks, into the report of a run.
 func (s settled) fillReport(r *RunReport) {
 	for i := range s.Engines {
 		st := &s.Engines[i].Stats
@@ -156,7 +157,8 @@ func (s settled) corruptReads() (n uint64) {
 	return n
 }
 
-// byHash returns the pools' blocks by SequenceHash.
+// byHash returns the blocks of all pools, with their places in host memory and on disk, by
+// SequenceHash.
 func (s settled) byHash() map[string]cluster.Block {
 	m := make(map[string]cluster.Block)
 	for _, p := range s.Pools {

@@ -36,7 +36,7 @@ func (d *display) print(text string) {
 	io.WriteString(d.out, text)
 }
 
-// update shows a line of progress.
+// update shows a line of progress. On a terminal it replaces the line before.
 func (d *display) update(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,7 +64,8 @@ func (d *display) clearLocked() {
 	}
 }
 
-// follow shows the progress of a run until the returned function is called.
+// follow shows the progress of a run at intervals until the caller calls stop, which shows it
+// once more.
 func (d *display) follow(rec *recorder) (stop func()) {
 	interval := plainInterval
 	if d.terminal {
@@ -93,7 +94,7 @@ func (d *display) follow(rec *recorder) (stop func()) {
 	}
 }
 
-// keep turns the line of progress into one that stays.
+// keep ends the line of progress, so that the next output does not replace it.
 func (d *display) keep() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

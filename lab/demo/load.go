@@ -65,8 +65,10 @@ type ended struct {
 	history []uint32
 }
 
-// play sends every request and returns when the last one has ended. It returns the
-// cause of ctx when ctx ends first. No request is under way when it returns.
+// play sends every request when it is due and returns when the last one has ended. At most
+// p.concurrency are under way; a turn of a session waits for the turn before it. Once half have
+// ended, p.midway runs. play returns the cause of ctx when ctx ends first. No request is under
+// way when it returns.
 func (p *player) play(ctx context.Context, requests []workload.Request) error {
 	next, first := linkTurns(requests)
 	var queue dueQueue
@@ -87,7 +89,7 @@ func (p *player) play(ctx context.Context, requests []workload.Request) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil && finished < len(requests) {
-		var dueNow <-chan time.Time
+		var dueNow <-chan time.Time // nil blocks while no further request may start
 		if len(queue) > 0 && inFlight < p.concurrency {
 			wait := queue[0].at - time.Since(start)
 			if wait <= 0 {
@@ -144,8 +146,8 @@ func linkTurns(requests []workload.Request) (next, first []int) {
 	return next, first
 }
 
-// serve takes one request through router and engine, records the outcome, and
-// returns the history of the session's next turn.
+// serve sends one request through router and engine, and records the outcome. due is when it was
+// due. It returns the history of the session's next turn: the prompt and the output.
 func (p *player) serve(ctx context.Context, r *workload.Request, history []uint32, due time.Time) []uint32 {
 	tokens := r.Prompt(history)
 	got, err := p.answer(ctx, r, tokens, due)
@@ -167,6 +169,9 @@ type answer struct {
 	output []uint32
 }
 
+// answer asks the router for a worker, has the chosen engine answer the prompt, and tells the
+// router of the first token and of the end. It records the time from due to the first token in
+// simulated time.
 func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint32, due time.Time) (got answer, err error) {
 	body := routeBody(tokens)
 	asked := time.Now()
@@ -198,8 +203,8 @@ func (p *player) answer(ctx context.Context, r *workload.Request, tokens []uint3
 	return got, err
 }
 
-// free tells the router that a request has ended, however it ended, also after ctx was
-// cancelled.
+// free tells the router that the request id has ended, well or not. It does so also after ctx has
+// ended, with less patience, because the router would count the request as load.
 func (p *player) free(ctx context.Context, id string) error {
 	patience := p.calls.limits.call
 	if ctx.Err() != nil {

@@ -133,7 +133,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// check checks everything that Run and Selftest need.
+// check returns an error for options that Run and Selftest cannot work with: missing ones,
+// numbers out of range, and places that cannot be written.
 func (o *Options) check() error {
 	if o.Product == "" || o.Lab == "" || o.NATSURL == "" || o.Out == nil || o.Err == nil {
 		return errors.New("demo options: Programs, NATSURL, Out and Err must be set")
@@ -144,7 +145,8 @@ func (o *Options) check() error {
 	return o.checkWritable()
 }
 
-// checkWritable reports a result that cannot be written before a minute of work.
+// checkWritable returns an error when the report or the directory cannot be written, so that a
+// run does not fail after a minute of work. It leaves no file.
 func (o *Options) checkWritable() error {
 	if o.Report != "" {
 		_, missing := os.Stat(o.Report)
@@ -195,10 +197,10 @@ type limits struct {
 // maxWorkloadTime bounds the share of the workload in the limits.
 const maxWorkloadTime = 30 * 24 * time.Hour
 
-// limitsFor returns the limits of a demo with these requests at o's speed. An answer
-// may take a minute, plus the time in which one engine without a cache computes every
-// prompt. The whole may take a quarter of an hour, plus three times the arrivals and
-// that time in every run. Limits in o win.
+// limitsFor returns the time limits of a demo with these requests at o's speed. An answer may
+// take a minute, plus the time in which one engine without a cache computes every prompt. The
+// whole may take a quarter of an hour, plus three times that time and the arrivals in every run.
+// Limits in o win.
 func limitsFor(o *Options, requests []workload.Request) limits {
 	compute := float64(workload.InputTokens(requests)) / float64(o.PrefillRate)
 	arrivals, output := 0.0, 0

@@ -43,8 +43,9 @@ func (r *recorder) firstToken(d time.Duration) {
 	r.ttft = append(r.ttft, d)
 }
 
-// succeeded records that e answered a prompt of so many tokens in full, with its
-// account of their KV.
+// succeeded records that the engine e answered request id in full. tokens is the length of the
+// prompt, and s says where its KV came from. A count that does not add up to tokens is noted as
+// an error.
 func (r *recorder) succeeded(id string, e *engine, tokens int, s Served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +89,7 @@ func (r *recorder) progress() progress {
 	return progress{finished: r.finished, total: r.total, failed: r.failed, served: r.served}
 }
 
-// fillReport copies the figures into a report.
+// fillReport copies what was recorded into the report of a run: counts, and quantiles of the times.
 func (r *recorder) fillReport(out *RunReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,6 +116,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[max(rank, 1)-1]
 }
 
+// mean returns the mean of values, 0 without values.
 func mean(values []time.Duration) time.Duration {
 	if len(values) == 0 {
 		return 0

@@ -37,6 +37,8 @@ const (
 	modeRoundRobin = "round-robin"
 )
 
+// variants returns the runs of a demo, which differ in the router's mode and in the tiers that
+// are on. With onlyOurs there is only the first.
 func variants(onlyOurs bool) []variant {
 	v := []variant{
 		{"ours", "by cache, all tiers", modeKV, true},
@@ -78,7 +80,8 @@ func Run(ctx context.Context, o Options) error {
 	return finish(ctx, &o, out, d, err)
 }
 
-// runVariants fills report with one run after another.
+// runVariants runs one variant after the other and fills the report with their figures, and with
+// the reasons why a variant failed.
 func runVariants(ctx context.Context, o *Options, d *cluster.Dirs, out *display, requests []workload.Request, report *Report) error {
 	vs := variants(o.OnlyOurs)
 	out.say("%d requests of %s to %d engines on %d nodes", len(requests), report.Workload, o.Engines, o.Nodes)
@@ -107,7 +110,7 @@ func runVariants(ctx context.Context, o *Options, d *cluster.Dirs, out *display,
 	return nil
 }
 
-// conclude prints and writes the report.
+// conclude prints the report and writes it to --report. It returns ErrFailed when a check failed.
 func conclude(o *Options, out *display, report *Report) error {
 	out.print(renderReport(report, o.Color))
 	if o.Report != "" {
@@ -124,7 +127,9 @@ func conclude(o *Options, out *display, report *Report) error {
 	return fmt.Errorf("demo: %w (%d reasons)", ErrFailed, len(report.Reasons))
 }
 
-// finish removes the directories, says where logs are, and completes err.
+// finish ends a demo: it shows the last log lines of a process that failed, removes the
+// directories, and keeps and names the logs after a failure. It returns err, or that the demo was
+// interrupted.
 func finish(ctx context.Context, o *Options, out *display, d *cluster.Dirs, err error) error {
 	out.endLine()
 	interrupted := ctx.Err() != nil
@@ -145,7 +150,8 @@ func finish(ctx context.Context, o *Options, out *display, d *cluster.Dirs, err 
 	return errors.Join(err, removed)
 }
 
-// workload makes or reads the requests and names where they come from.
+// workload returns the requests, read from --trace or generated, and a name for where they come
+// from. The error is also a request that does not fit an engine's device.
 func (o *Options) workload() ([]workload.Request, string, error) {
 	var requests []workload.Request
 	var err error
@@ -207,7 +213,8 @@ func runOnce(ctx context.Context, o *Options, d *cluster.Dirs, out *display, v v
 // lookupWait is how long the demo's engines wait for blocks from disk.
 const lookupWait = 500 * time.Millisecond
 
-// measure starts the cluster, plays, waits for rest and takes the figures.
+// measure starts the cluster's processes, plays the requests, waits until all processes are idle,
+// and returns the figures. At half time it resets the cache of one engine.
 func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spec clusterSpec, requests []workload.Request) (*RunReport, error) {
 	if err := c.start(ctx, spec); err != nil {
 		return nil, err
@@ -222,7 +229,7 @@ func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spe
 		speedUp: o.SpeedUp, concurrency: o.Concurrency, rec: rec,
 	}
 	victim := c.engines[0]
-	resetErr := errors.New("not reached")
+	resetErr := errors.New("not reached") // midway replaces it
 	p.midway = func(ctx context.Context) { resetErr = victim.resetCache(ctx, calls, resetPatience) }
 	stopProgress := out.follow(rec)
 	start := time.Now()

@@ -58,7 +58,8 @@ func Selftest(ctx context.Context, o Options) error {
 	return finish(ctx, &own, out, d, selftestIn(watched, &own, d, out))
 }
 
-// selftestIn runs the self-test in fresh processes and prints its result.
+// selftestIn runs the self-test in the directories d with an agent and an engine of its own, and
+// prints its result.
 func selftestIn(ctx context.Context, o *Options, d *cluster.Dirs, out *display) error {
 	rd, err := d.Sub("selftest")
 	if err != nil {
@@ -92,7 +93,8 @@ func selftestIn(ctx context.Context, o *Options, d *cluster.Dirs, out *display) 
 	return t.conclude(o, out)
 }
 
-// conclude prints the checks and writes the report.
+// conclude prints the checks and writes the report to --report. It returns ErrFailed when a check
+// failed.
 func (t *selftest) conclude(o *Options, out *display) error {
 	out.print(renderChecks(t.checks, o.Color))
 	for _, c := range t.checks {
@@ -133,6 +135,7 @@ type check struct {
 
 func (c check) ok() bool { return c.got >= c.min && c.got <= c.max }
 
+// want returns the accepted range of the check's value as text.
 func (c check) want() string {
 	switch c.max {
 	case c.min:
@@ -269,7 +272,8 @@ func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) er
 	return nil
 }
 
-// pushOut sends other prompts until the blocks of prompts are on disk only.
+// pushOut sends other prompts until those evict the blocks of prompts from host memory, so that
+// they are on disk only. It returns the state of the cluster then.
 func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (settled, error) {
 	if _, err := t.rest(ctx); err != nil {
 		return settled{}, err
@@ -290,6 +294,7 @@ func (t *selftest) pushOut(ctx context.Context, prompts []prompt) (settled, erro
 	return settled{}, fmt.Errorf("blocks are still not on disk alone after %d blocks of other prompts", maxFillers*fillerBlocks)
 }
 
+// onDiskAlone reports whether the disk tier, and no other, has every block of prompts.
 func onDiskAlone(blocks map[string]cluster.Block, prompts []prompt) bool {
 	for _, p := range prompts {
 		for _, hash := range p.hashes {
@@ -301,7 +306,8 @@ func onDiskAlone(blocks map[string]cluster.Block, prompts []prompt) bool {
 	return true
 }
 
-// rest waits until the cluster is at rest.
+// rest waits until all processes are idle and returns their state. A process that stays busy, or
+// a stream that missed an event, is an error.
 func (t *selftest) rest(ctx context.Context) (settled, error) {
 	s, err := t.c.settle(ctx, t.calls.limits)
 	if err != nil {

@@ -105,7 +105,8 @@ const (
 	yellow = "33"
 )
 
-// share returns a number of input tokens and its part of all.
+// share returns a function for a row of the table: the tokens that of selects, and their
+// percentage of all input tokens.
 func share(of func(*Served) uint64) func(*RunReport) string {
 	return func(r *RunReport) string {
 		n := of(&r.Served)
@@ -143,7 +144,7 @@ func (t *table) heading(label string, cells []string) {
 
 func (t *table) rule() { t.text(strings.Repeat("─", labelWidth+t.columns*columnWidth)) }
 
-// section writes a title, unless it is empty, and a line for each row.
+// section writes a title, unless it is empty, and a line for each row with a column for each run.
 func (t *table) section(runs []*RunReport, title string, rows []row) {
 	if title != "" {
 		t.text(t.styled(title, "1"))
@@ -177,7 +178,7 @@ func grouped(n uint64) string {
 	return s
 }
 
-// fixed returns v with so many decimals, grouped, and its unit.
+// fixed returns v with that many decimals, its digits in groups of three, and its unit.
 func fixed(v float64, decimals int, unit string) string {
 	whole, fraction, found := strings.Cut(strconv.FormatFloat(v, 'f', decimals, 64), ".")
 	n, err := strconv.ParseUint(whole, 10, 64)

@@ -26,8 +26,8 @@ func (v variant) expectation(o *Options) expectation {
 	}
 }
 
-// verdict returns the reasons why a run fails, one line each, and notes for the reader.
-// A check that looked at nothing fails.
+// verdict returns the reasons why a run fails, one line each, and notes for the reader. e says
+// what the run should have shown. A check that had nothing to look at fails too.
 func verdict(e expectation, r *RunReport) (reasons, notes []string) {
 	j := judge{name: e.name}
 	j.requests(r)
@@ -144,7 +144,8 @@ func (j *judge) events(e *expectation, r *RunReport) {
 	}
 }
 
-// end checks the rest at the end and the files that are left.
+// end checks that all came to rest, that the router's index equals what the owners hold, and that
+// processes and files were gone at the end.
 func (j *judge) end(r *RunReport) {
 	if !r.Settled {
 		j.fail("did not come to rest: %s", r.unsettled)

@@ -41,9 +41,9 @@ type ceiling interface {
 	run(ctx context.Context, j job) (sample, error)
 }
 
-// ceilings returns the candidates and their name: fio with each of its fast I/O
-// engines, with buffers in small and in huge pages, or a plain loop where fio is
-// missing or unwanted.
+// ceilings returns the programs that may show the disk's highest rate, and a name for them: fio
+// with each of its fast I/O engines, with buffers in small and in huge pages, or a plain loop
+// where fio is missing or unwanted.
 func ceilings(noFio bool) (what string, all []ceiling) {
 	if path, err := exec.LookPath("fio"); err == nil && !noFio {
 		for _, engine := range []string{"libaio", "io_uring", psync} {
@@ -70,8 +70,9 @@ type trial struct {
 
 func (t *trial) median() float64 { return summarize(t.took).Median }
 
-// fastest returns the ceiling with the shortest time. Ceilings that do not work here,
-// such as an engine that fio was built without, are left out.
+// fastest returns the ceiling that does the job j in the shortest median time. Each runs once,
+// and the best few some more times. Ceilings that do not work here, such as an engine that fio
+// was built without, are left out.
 func fastest(ctx context.Context, j job, all []ceiling) (ceiling, error) {
 	var field []trial
 	var errs []error
@@ -99,7 +100,8 @@ func fastest(ctx context.Context, j job, all []ceiling) (ceiling, error) {
 	return slices.MinFunc(field, byMedian).ceiling, nil
 }
 
-// run does the job once more.
+// run has the ceiling do the job j once more, and adds the time. Another number of bytes than j
+// has is an error.
 func (t *trial) run(ctx context.Context, j job) error {
 	s, err := t.ceiling.run(ctx, j)
 	if err == nil && s.bytes != j.bytes() {
@@ -126,6 +128,8 @@ func (l rawLoop) name() string {
 	return "raw"
 }
 
+// run moves the job's blocks in a loop, depth at a time, with O_DIRECT. With spread each block
+// has its own buffer; otherwise each goroutine uses one buffer again and again.
 func (l rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
 	f, err := os.OpenFile(j.path, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
@@ -239,6 +243,7 @@ func number(n uint64) string { return strconv.FormatUint(n, 10) }
 // escapeFio protects colons, which separate several files.
 func escapeFio(path string) string { return strings.ReplaceAll(path, ":", `\:`) }
 
+// run has fio do the job and returns what fio reports.
 func (f fio) run(ctx context.Context, j job) (sample, error) {
 	cmd := exec.CommandContext(ctx, f.path, f.args(j)...)
 	if f.huge {
@@ -270,8 +275,8 @@ type fioTotal struct {
 	Ops   int     `json:"total_ios"`
 }
 
-// parseFio reads fio's report of one group of jobs. fio may print notes before
-// it.
+// parseFio returns the sample in fio's JSON report of one group of jobs: of its writes, or else
+// of its reads. fio may print notes before the report.
 func parseFio(out []byte, write bool) (sample, error) {
 	start := bytes.IndexByte(out, '{')
 	if start < 0 {

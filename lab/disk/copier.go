@@ -43,8 +43,8 @@ type copier struct {
 	files           map[string][]byte
 }
 
-// ServeCopies serves the requests on r until r ends. It is the main function of
-// Options.Copier.
+// ServeCopies carries out the requests to copy that it reads from r, and writes its answers to w,
+// until r ends. It is the main function of Options.Copier, a process that stands for an engine.
 func ServeCopies(r io.Reader, w io.Writer) (err error) {
 	c := &copier{files: map[string][]byte{}}
 	defer func() { err = errors.Join(err, c.close()) }()
@@ -64,6 +64,7 @@ func ServeCopies(r io.Reader, w io.Writer) (err error) {
 		if err := out.Encode(copyReply{}); err != nil {
 			return fmt.Errorf("copier's answer: %w", err)
 		}
+		// The measurement begins only when the memory is in place.
 		var start any
 		if err := in.Decode(&start); err != nil {
 			return fmt.Errorf("copier's start: %w", err)
@@ -74,7 +75,8 @@ func ServeCopies(r io.Reader, w io.Writer) (err error) {
 	}
 }
 
-// prepare returns the memory of every block, with all pages in place.
+// prepare returns the memory that each block is copied to, with all pages in place: the targets
+// of the request, or private memory without any.
 func (c *copier) prepare(req *copyRequest) ([][]byte, error) {
 	total := req.Block * uint64(req.Count)
 	if req.Count < 1 || req.Block < 8 || total > maxRoundBytes {
@@ -109,7 +111,7 @@ func (c *copier) prepare(req *copyRequest) ([][]byte, error) {
 	return targets, nil
 }
 
-// file maps a file and keeps the mapping.
+// file returns the memory of a mapped file. It maps a file once and keeps the mapping until close.
 func (c *copier) file(path string) ([]byte, error) {
 	if mem, ok := c.files[path]; ok {
 		return mem, nil
@@ -122,7 +124,8 @@ func (c *copier) file(path string) ([]byte, error) {
 	return mem, nil
 }
 
-// copy fills the targets from the source and reports each of them.
+// copy copies a block of that many bytes to each target, and writes an answer after each with the
+// time since the start.
 func (c *copier) copy(targets [][]byte, block uint64, out *json.Encoder) error {
 	start := time.Now()
 	for i, to := range targets {
@@ -134,7 +137,8 @@ func (c *copier) copy(targets [][]byte, block uint64, out *json.Encoder) error {
 	return nil
 }
 
-// enlarge makes buf at least size bytes of memory that was written to.
+// enlarge replaces *buf by at least size bytes of memory whose pages are in place, unless it is
+// that large already.
 func enlarge(buf *[]byte, size uint64) error {
 	if uint64(len(*buf)) >= size {
 		return nil
@@ -153,6 +157,7 @@ func enlarge(buf *[]byte, size uint64) error {
 	return nil
 }
 
+// close unmaps all memory.
 func (c *copier) close() error {
 	var errs []error
 	for _, mem := range c.files {
@@ -176,6 +181,8 @@ type mappedExtent struct {
 	mem  []byte
 }
 
+// mapPool maps all extents (files of slots) of a pool, as an engine does. The caller closes the
+// mapping.
 func mapPool(p *blockmgr.Pool) (*mapping, error) {
 	m := &mapping{map[uint32]mappedExtent{}}
 	for _, info := range p.Extents() {

@@ -22,7 +22,8 @@ type copierProcess struct {
 	out *json.Decoder
 }
 
-// startCopier starts a copier that ends with ctx at the latest.
+// startCopier starts command, a process that runs ServeCopies. The process ends with ctx at the
+// latest.
 func startCopier(ctx context.Context, command []string) (*copierProcess, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -65,8 +66,9 @@ func (c *copierProcess) receive() (copyReply, error) {
 	return r, nil
 }
 
-// do makes a round of copies and calls each after every block. It returns when the
-// copier was told to start, and the copying time on the copier's clock.
+// do has the copier make a round of copies, and calls each with the number of a block after its
+// copy. It returns start, when the copier was told to start, and elapsed, the copying time on the
+// copier's clock.
 func (c *copierProcess) do(req copyRequest, each func(i int) error) (start time.Time, elapsed time.Duration, err error) {
 	if err := c.send(req); err != nil {
 		return start, 0, err
@@ -103,6 +105,8 @@ type copyBench struct {
 	prompt  uint64
 }
 
+// openCopyBench opens a pool in dir with host memory for one round of blocks of size bytes, and
+// starts a copier. The caller closes the bench.
 func openCopyBench(ctx context.Context, o *Options, dir *workspace, size uint64) (*copyBench, error) {
 	n := o.roundBlocks(size)
 	round := uint64(n) * size
@@ -164,7 +168,8 @@ func (b *copyBench) store(ctx context.Context) (sample, error) {
 	return sample{b.n, req.Block * uint64(b.n), elapsed}, nil
 }
 
-// compareCopies measures copies of blocks of one size.
+// compareCopies compares storing blocks of size bytes, copies by an engine included, with plain
+// copies of as many bytes.
 func compareCopies(ctx context.Context, o *Options, w *workspace, size uint64) (found []Comparison, err error) {
 	dir, err := w.sub("copy-" + number(size))
 	if err != nil {

@@ -35,8 +35,8 @@ type diskBench struct {
 	prompt uint64
 }
 
-// openDiskBench opens a pool of blocks of size bytes and writes the prompt for read
-// rounds.
+// openDiskBench opens a pool of blocks of size bytes with a host tier and a disk tier in dir, and
+// stores the prompt that read rounds look up. The caller closes the bench.
 func openDiskBench(ctx context.Context, o *Options, dir *workspace, size uint64) (*diskBench, error) {
 	n := o.roundBlocks(size)
 	round := uint64(n) * size
@@ -117,7 +117,8 @@ func (d *diskBench) store(ctx context.Context) (sample, error) {
 	return d.sample(elapsed), nil
 }
 
-// read makes a round that looks up the prompt that is on disk only.
+// read looks up the prompt that is on disk only, measures until its blocks are in host memory,
+// and checks their bytes.
 func (d *diskBench) read(ctx context.Context) (sample, error) {
 	blocks := appendPrompt(nil, keepPrompt, 0, d.n)
 	before := d.pool.Stats()
@@ -144,7 +145,8 @@ func (d *diskBench) read(ctx context.Context) (sample, error) {
 	return d.sample(elapsed), d.pool.Unpin(sessionID, found.Slots)
 }
 
-// grantAll gets a slot for every block.
+// grantAll returns a granted slot for every block. It is an error when the pool has some of them
+// or no room for all.
 func grantAll(p *blockmgr.Pool, blocks []blockmgr.Block) ([]blockmgr.Slot, error) {
 	granted, err := p.Grant(sessionID, blocks, 0)
 	if err != nil {
@@ -161,7 +163,8 @@ func grantAll(p *blockmgr.Pool, blocks []blockmgr.Block) ([]blockmgr.Slot, error
 	return slots, nil
 }
 
-// compareDisk measures writes and reads of blocks of one size.
+// compareDisk compares writes and reads of blocks of size bytes through the pool with the fastest
+// ceiling, and with a loop that uses as many buffers as the pool does.
 func compareDisk(ctx context.Context, o *Options, w *workspace, size uint64) (found []Comparison, err error) {
 	dir, err := w.sub("disk-" + number(size))
 	if err != nil {
@@ -199,7 +202,8 @@ func compareDisk(ctx context.Context, o *Options, w *workspace, size uint64) (fo
 	return alternate(ctx, o.Duration, pairs...)
 }
 
-// diskPair makes the ceiling's file and chooses the ceiling.
+// diskPair returns the comparison of ours with the fastest of all ceilings for the job j, whose
+// file it makes. what names the operation.
 func diskPair(ctx context.Context, what string, ours side, j job, all []ceiling) (*pair, error) {
 	if err := makeFile(ctx, j); err != nil {
 		return nil, err

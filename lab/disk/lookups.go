@@ -40,7 +40,8 @@ type looker struct {
 
 func newLooker(c *fullPool) *looker { return &looker{pool: c} }
 
-// one looks up the next prompt and releases it.
+// one looks up the next prompt, unpins its blocks, and records both times. A prompt with a block
+// from disk only counts in l.fromDisk, because its time is the disk's.
 func (l *looker) one(ctx context.Context) error {
 	prompt := l.next % l.pool.prompts
 	l.next++
@@ -74,7 +75,7 @@ func (l *looker) result() Lookups {
 	return Lookups{N: len(l.lookup), P50: l.lookup.at(0.5), P99: l.lookup.at(0.99), Unpin: l.unpin.at(0.5)}
 }
 
-// warm brings the prompts into host memory.
+// warm looks up every prompt once, which brings its blocks from disk into host memory.
 func (c *fullPool) warm(ctx context.Context) error {
 	if err := c.pool.BeginSession(sessionID); err != nil {
 		return err
@@ -88,7 +89,8 @@ func (c *fullPool) warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// measureLookups looks up prompts for d without other load.
+// measureLookups returns the times of look-ups in host memory without other load, measured for d
+// at least.
 func (c *fullPool) measureLookups(ctx context.Context, d time.Duration) (Lookups, error) {
 	l := newLooker(c)
 	for start := time.Now(); time.Since(start) < d || len(l.lookup) < minLookups; {
@@ -132,7 +134,8 @@ type Pauses struct {
 	Stored  int
 }
 
-// measurePauses uses the pool for d while the collector runs again and again.
+// measurePauses returns the pauses of the garbage collector, and the times of look-ups during
+// collections. For d it forces collections while it looks up and stores.
 func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, error) {
 	before := readCollector()
 	done, stop := context.WithCancel(ctx)
@@ -167,7 +170,7 @@ func (c *fullPool) measurePauses(ctx context.Context, d time.Duration) (Pauses, 
 	}, nil
 }
 
-// collect forces collections for d.
+// collect forces a garbage collection every collectEvery for d, and at least minCycles times.
 func collect(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()

@@ -61,8 +61,9 @@ type holes struct {
 // Allocate makes one hole of size bytes.
 func (h holes) Allocate(size int64) error { return os.Truncate(h.path, size) }
 
-// makeRegistered makes the disk arena that an agent leaves after storing so many
-// blocks, prompt after prompt.
+// makeRegistered makes in dir the disk arena that an agent leaves behind after it stored that
+// many blocks, prompt after prompt. It writes the records only; the blocks' bytes are holes in
+// the files.
 func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks int) (err error) {
 	arena, err := storage.OpenDiskArena(storage.ArenaConfig{
 		Dir: dir, Bytes: tinyExtents(blocks) * tinyExtent, ExtentBytes: tinyExtent, Log: zap.NewNop(),
@@ -97,7 +98,8 @@ func makeRegistered(ctx context.Context, dir string, ns kv.NamespaceID, blocks i
 	return nil
 }
 
-// sealedRecord returns the record of the n-th block on its slot's first generation.
+// sealedRecord returns the slot record of block n, from 0, of the namespace with index ns:
+// stored, of zeros, on its slot's first generation.
 func sealedRecord(ns uint32, n int) *storage.Record {
 	prompt, i := uint64(n/promptBlocks), n%promptBlocks
 	key := promptKey(prompt, i).InGroup(0)
@@ -122,8 +124,8 @@ type fullPool struct {
 	prompts int
 }
 
-// openFullPool makes the blocks and opens the pool. The summary has the seconds of
-// opening.
+// openFullPool makes an arena of o.Blocks blocks and opens a pool on it some times. It returns
+// the pool of the last time, and the seconds that opening took.
 func openFullPool(ctx context.Context, o *Options, dir *workspace) (*fullPool, Summary, error) {
 	ns := namespaceOf("registered", tinyBlock)
 	cfg := blockmgr.Config{
@@ -156,6 +158,7 @@ func openFullPool(ctx context.Context, o *Options, dir *workspace) (*fullPool, S
 	return c, summarize(seconds), nil
 }
 
+// openPool opens a manager with cfg and its pool for the namespace ns.
 func openPool(cfg blockmgr.Config, ns kv.Namespace) (*fullPool, error) {
 	m, err := blockmgr.Open(cfg)
 	if err != nil {

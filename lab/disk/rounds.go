@@ -56,7 +56,8 @@ type pair struct {
 	bytes                 uint64
 }
 
-// round performs both sides, the ceiling first if ceilingFirst.
+// round runs both sides of the comparison once, the ceiling first if ceilingFirst is true, and
+// adds their rates. Both sides must move equally many bytes.
 func (p *pair) round(ctx context.Context, ceilingFirst bool) error {
 	var ours, limit sample
 	steps := []func() error{
@@ -93,8 +94,9 @@ func (p *pair) result() Comparison {
 	}
 }
 
-// alternate performs rounds of the pairs in turn for d, at least minRounds. One more
-// round before them does not count: it allocates.
+// alternate runs rounds of the pairs in turn for d, at least minRounds and at most maxRounds, and
+// returns their results. One more round before them does not count, because it allocates memory
+// and files.
 func alternate(ctx context.Context, d time.Duration, pairs ...*pair) ([]Comparison, error) {
 	for _, p := range pairs {
 		warm := *p
@@ -105,6 +107,7 @@ func alternate(ctx context.Context, d time.Duration, pairs ...*pair) ([]Comparis
 	start := time.Now()
 	for n := 0; n < minRounds || n < maxRounds && time.Since(start) < d; n++ {
 		for _, p := range pairs {
+			// Each side goes first as often, so that a drift of the machine favours neither.
 			if err := p.round(ctx, n%2 == 1); err != nil {
 				return nil, err
 			}

@@ -98,6 +98,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Dir == "" {
 		o.Dir = os.TempDir()
@@ -169,7 +170,8 @@ func Run(ctx context.Context, o Options) (r *Result, err error) {
 	return r, nil
 }
 
-// compare measures disk and copies at every block size.
+// compare measures the disk tier and copies at every block size, prints the results and adds them
+// to r.
 func (r *Result) compare(ctx context.Context, o *Options, w *workspace) error {
 	printHeading(o.Out)
 	for _, measure := range []func(context.Context, *Options, *workspace, uint64) ([]Comparison, error){compareDisk, compareCopies} {
@@ -191,7 +193,8 @@ func (r *Result) compare(ctx context.Context, o *Options, w *workspace) error {
 	return nil
 }
 
-// measureFullPool measures a pool with many blocks.
+// measureFullPool measures opening, look-ups and garbage collection of a pool with many blocks,
+// prints the results and sets them in r.
 func (r *Result) measureFullPool(ctx context.Context, o *Options, w *workspace) (err error) {
 	dir, err := w.sub("registered")
 	if err != nil {

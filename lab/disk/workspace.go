@@ -18,8 +18,8 @@ import (
 // workspace is the pair of directories that a run works in.
 type workspace struct{ disk, host string }
 
-// makeWorkspace makes the directories. It fails when the run needs more room than there
-// is.
+// makeWorkspace makes the run's directories on disk and in host memory. It is an error when
+// either has too little room.
 func makeWorkspace(o *Options) (*workspace, error) {
 	if err := checkRoom(o); err != nil {
 		return nil, err
@@ -35,7 +35,8 @@ func makeWorkspace(o *Options) (*workspace, error) {
 	return w, nil
 }
 
-// checkRoom fails when a run would lack room.
+// checkRoom returns an error when the disk, the host directory or the memory has too little room
+// for a run, or when the disk directory lies in memory.
 func checkRoom(o *Options) error {
 	disk, err := resource.SpaceOf(o.Dir)
 	if err != nil {
@@ -98,7 +99,8 @@ func memoryNeed(o *Options) uint64 {
 	return hostNeed(o) + max(3*o.RoundBytes, uint64(o.Blocks)*perBlock) + slack
 }
 
-// checkFree fails for a directory without enough room. flag names another one.
+// checkFree returns an error for a directory with fewer than need free bytes. what names the
+// directory, and flag the flag that chooses another one.
 func checkFree(what string, space resource.Space, flag string, need uint64) error {
 	// Total is 0 for a tmpfs without a size of its own; then memory is the limit.
 	if space.Total != 0 && space.Free < need {
@@ -108,8 +110,8 @@ func checkFree(what string, space resource.Space, flag string, need uint64) erro
 	return nil
 }
 
-// checkMemory fails for a run that needs more memory than the node or the control group
-// has left.
+// checkMemory returns an error for a run that needs more bytes of memory than the node or a
+// control group has left.
 func checkMemory(l *resource.Limits, need uint64) error {
 	left, of := l.MemAvailable, "the node"
 	for _, g := range l.Groups {
@@ -123,7 +125,8 @@ func checkMemory(l *resource.Limits, need uint64) error {
 	return nil
 }
 
-// namespaceOf returns a namespace of blocks of so many bytes, at least 16.
+// namespaceOf returns a namespace whose blocks have blockBytes bytes, at least 16. Equal names of
+// models give equal namespaces.
 func namespaceOf(model string, blockBytes uint64) kv.Namespace {
 	tokens, width := uint32(1), uint32(2)
 	if blockBytes%(16*2) == 0 {
@@ -136,9 +139,9 @@ func namespaceOf(model string, blockBytes uint64) kv.Namespace {
 	}
 }
 
-// appendPrompt appends blocks from to from+n of a prompt. The number of the prompt
-// determines them: the manager takes keys as random, and hashing tokens is not
-// measured.
+// appendPrompt appends the blocks from … from+n-1 of the prompt with that number. Keys and hashes
+// follow from the number and not from tokens: to the manager they look random all the same, and
+// hashing is not measured.
 func appendPrompt(to []blockmgr.Block, prompt uint64, from, n int) []blockmgr.Block {
 	for i := from; i < from+n; i++ {
 		b := blockmgr.Block{
@@ -161,7 +164,8 @@ func promptKey(prompt uint64, i int) kv.BlockKey {
 	return k
 }
 
-// mix returns a random number that depends on all its arguments.
+// mix returns a number that looks random and follows from the arguments alone. what tells apart
+// the hashes of one block.
 func mix(prompt uint64, i int, what uint64) uint64 {
 	// The finalizer of SplitMix64, a bijection of 64 bits.
 	x := prompt<<24 ^ uint64(i+1)<<2 ^ what
@@ -187,7 +191,7 @@ func stamp(data []byte, b *blockmgr.Block) {
 	}
 }
 
-// stamped reports whether data has the stamp of the block.
+// stamped reports whether every page of data has the stamp that stamp wrote for the block b.
 func stamped(data []byte, b *blockmgr.Block) bool {
 	for page := 0; page < len(data); page += storage.PageSize {
 		if binary.LittleEndian.Uint64(data[page:]) != uint64(b.Seq)+uint64(page) {

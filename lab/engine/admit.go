@@ -74,8 +74,8 @@ func (c *core) ask(r *request) {
 	}
 }
 
-// converse opens r's conversation with the agent: all calls about this attempt. r.talk stays nil without
-// an agent.
+// converse opens r's conversation with the agent: all calls about this attempt. r.talk stays nil
+// without an agent.
 func (c *core) converse(r *request) {
 	r.talk = c.remote.open(attempt{
 		request:    r.number,
@@ -89,9 +89,9 @@ func (c *core) converse(r *request) {
 	}
 }
 
-// place gives r its first device blocks, after the agent has answered. It returns n, the tokens that r
-// computes in this step, at most budget. n is 0 when blocks must be loaded first: place starts that
-// load. room is false when too few blocks are free; then r waits.
+// place gives r its first device blocks, after the agent has answered. It returns n, the tokens
+// that r computes in this step, at most budget. n is 0 when blocks must be loaded first: place
+// starts that load. room is false when too few blocks are free; then r waits.
 func (c *core) place(r *request, budget int) (n int, room bool) {
 	local := c.pool.match(c.scratch[:0], r.hittable())
 	c.scratch = local
@@ -117,8 +117,8 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 	return n, true
 }
 
-// occupy gives r the cached device blocks local, which hold the start of its tokens, and n more blocks
-// for other tokens. It returns false, and changes nothing, when too few are free.
+// occupy gives r the cached device blocks local, which hold the start of its tokens, and n more
+// blocks for other tokens. It returns false, and changes nothing, when too few are free.
 func (c *core) occupy(r *request, local []int32, n int) bool {
 	if !c.pool.fits(n, local) {
 		return false
@@ -130,9 +130,9 @@ func (c *core) occupy(r *request, local []int32, n int) bool {
 	return true
 }
 
-// startLoad loads into new device blocks the blocks that the agent holds after local, the blocks found on
-// the device. r continues in loadDone. startLoad returns false, and starts nothing, when too few device
-// blocks are free.
+// startLoad loads into new device blocks the blocks that the agent holds after local, the blocks
+// found on the device. r continues in loadDone. startLoad returns false, and starts nothing, when
+// too few device blocks are free.
 func (c *core) startLoad(r *request, local []int32) bool {
 	sources := r.hit.beyond(len(local))
 	first := len(local)
@@ -152,8 +152,8 @@ func (c *core) startLoad(r *request, local []int32) bool {
 	return true
 }
 
-// loadDone ends a load of r. The first good blocks arrived with the right bytes and are cached now. r
-// computes the tokens of the others.
+// loadDone ends a load of r. The first good blocks arrived with the right bytes and are cached
+// now. r computes the tokens of the others.
 func (c *core) loadDone(r *request, good int) {
 	if good > 0 {
 		c.cacheBlocks(r, r.cached+good)
@@ -165,9 +165,9 @@ func (c *core) loadDone(r *request, good int) {
 	}
 }
 
-// resume returns the tokens that r, whose load is done, computes in this step, at most budget. It returns
-// 0 when no device block is free for them. If no running request can free blocks later, a request that
-// only holds loaded blocks loses them, because otherwise all would wait for ever.
+// resume returns the tokens that r, whose load is done, computes in this step, at most budget. It
+// returns 0 when no device block is free for them. If no running request can free blocks later, a
+// request that only holds loaded blocks loses them, because otherwise all would wait for ever.
 func (c *core) resume(r *request, budget int) int {
 	n := min(r.left(), budget)
 	for !c.grow(r, n) {

@@ -49,8 +49,8 @@ type core struct {
 	deadline *time.Timer // of the drain
 }
 
-// newCore returns the scheduler of an engine. publish gets each encoded batch of events. giveUp ends the
-// agent session. The caller starts run.
+// newCore returns the scheduler of an engine. publish gets each encoded batch of events. giveUp
+// ends the agent session. The caller starts run.
 func newCore(o Options, d device, r remote, publish func([]byte), giveUp func(), ctr *counters) *core {
 	return &core{
 		opts:    o,
@@ -154,8 +154,8 @@ func (c *core) end(r *request, u update) {
 	r.tell(u)
 }
 
-// vacate releases r's device blocks and ends its conversation with the agent, at its end or before it
-// starts again. r.after tells the next attempt when this conversation is over.
+// vacate releases r's device blocks and ends its conversation with the agent, at its end or
+// before it starts again. r.after tells the next attempt when this conversation is over.
 func (c *core) vacate(r *request) {
 	c.pool.release(r.blocks)
 	r.blocks = nil
@@ -176,8 +176,8 @@ func (c *core) failAll() {
 	}
 }
 
-// reset drops all cached blocks, as vLLM's /reset_prefix_cache does. It returns false, and drops nothing,
-// while a request uses a block.
+// reset drops all cached blocks, as vLLM's /reset_prefix_cache does. It returns false, and drops
+// nothing, while a request uses a block.
 func (c *core) reset() bool {
 	if !c.pool.reset() {
 		c.ctr.add(&c.ctr.ResetsRefused, 1)
@@ -187,8 +187,8 @@ func (c *core) reset() bool {
 	return true
 }
 
-// publishEvents publishes what has changed in the cache since the last call as one batch of events, in
-// vLLM's encoding.
+// publishEvents publishes what has changed in the cache since the last call as one batch of
+// events, in vLLM's encoding.
 func (c *core) publishEvents() {
 	events := c.pool.takeEvents()
 	if len(events) == 0 {
@@ -263,9 +263,9 @@ func (c *core) stepStart(now time.Time) time.Time {
 	return now
 }
 
-// schedule chooses the tokens of the next step: it spends the token budget on running requests first, then
-// on waiting ones, and returns the tokens that it spent. Without free device blocks it preempts the last
-// running request.
+// schedule chooses the tokens of the next step: it spends the token budget on running requests
+// first, then on waiting ones, and returns the tokens that it spent. Without free device blocks
+// it preempts the last running request.
 func (c *core) schedule() int {
 	budget := c.opts.MaxBatchedTokens
 	preempted := false
@@ -287,8 +287,8 @@ func (c *core) schedule() int {
 	return c.opts.MaxBatchedTokens - budget
 }
 
-// grow gives r the device blocks for n more tokens. It returns false, and changes nothing, when too few
-// are free.
+// grow gives r the device blocks for n more tokens. It returns false, and changes nothing, when
+// too few are free.
 func (c *core) grow(r *request, n int) bool {
 	need := c.blocksFor(r.computed+n) - len(r.blocks)
 	if need <= 0 {
@@ -322,8 +322,8 @@ func (c *core) requeue(r *request) {
 	r.phase = queued
 }
 
-// compute writes the bytes of every device block that becomes full in this step. The bytes follow from the
-// block's key, so that a later copy can be verified.
+// compute writes the bytes of every device block that becomes full in this step. The bytes follow
+// from the block's key, so that a later copy can be verified.
 func (c *core) compute() {
 	for _, r := range c.running {
 		full := (r.computed + r.scheduled) / c.pool.blockSize

@@ -119,8 +119,8 @@ func (e *Engine) start(ctx context.Context, pub *zmqpub.Publisher) (c *core, wai
 	return c, group.Wait
 }
 
-// closeServer ends the HTTP server, whose Serve sends its result to failed. The scheduler has answered all
-// requests by then.
+// closeServer ends the HTTP server, whose Serve sends its result to failed. The scheduler has
+// answered all requests by then.
 func closeServer(s *http.Server, failed <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), httpCloseTime)
 	defer cancel()

@@ -61,8 +61,9 @@ func (a *api) handler() http.Handler {
 	return mux
 }
 
-// generate answers POST /v1/generate with a stream of JSON lines: the first token with where the prompt's
-// KV came from, and the end with the output or an error. A client that leaves ends its request.
+// generate answers POST /v1/generate with a stream of JSON lines: the first token with where the
+// prompt's KV came from, and the end with the output or an error. A client that leaves ends its
+// request.
 func (a *api) generate(w http.ResponseWriter, req *http.Request) {
 	var body GenerateRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxBody)).Decode(&body); err != nil {
@@ -92,8 +93,8 @@ func (a *api) generate(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// newRequest returns a client's request as the scheduler keeps it, with the hashes of its full blocks. The
-// error names the field that is out of range.
+// newRequest returns a client's request as the scheduler keeps it, with the hashes of its full
+// blocks. The error names the field that is out of range.
 func (a *api) newRequest(g *GenerateRequest) (*request, error) {
 	capacity := a.opts.DeviceBlocks * a.naming.blockSize
 	switch {
@@ -156,7 +157,8 @@ func (a *api) reset(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// stream writes the update u as one JSON line at once. It returns true when the request has ended with it.
+// stream writes the update u as one JSON line at once. It returns true when the request has ended
+// with it.
 func stream(w http.ResponseWriter, u update) (last bool) {
 	var e GenerateEvent
 	switch {

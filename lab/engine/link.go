@@ -137,9 +137,9 @@ type loadJob struct {
 	good   chan int // receives the number of leading blocks that are right; never blocks
 }
 
-// newLink returns one session with the agent over a scheduler's and a worker's connection, and starts the
-// copier, which copies blocks into the device. wait is the agent's time for a lookup. The caller calls
-// close.
+// newLink returns one session with the agent over a scheduler's and a worker's connection, and
+// starts the copier, which copies blocks into the device. wait is the agent's time for a lookup.
+// The caller calls close.
 func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duration, ctr *counters) *link {
 	l := &link{
 		sched: sched, worker: worker, device: d, wait: wait, ctr: ctr,
@@ -151,8 +151,8 @@ func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duratio
 	return l
 }
 
-// serve waits until a connection or ctx has ended, or until the agent says that it will stop. Then patience
-// is how long the agent waits for the session to end; otherwise it is 0.
+// serve waits until a connection or ctx has ended, or until the agent says that it will stop.
+// Then patience is how long the agent waits for the session to end; otherwise it is 0.
 func (l *link) serve(ctx context.Context) (patience time.Duration) {
 	select {
 	case <-l.sched.Done():
@@ -194,8 +194,8 @@ func (l *link) runCopier() {
 	l.jobs = nil
 }
 
-// expect gives the load j a number, under which the agent's LOAD will name it. It returns false when no
-// LOAD will ever come, because the copier has ended.
+// expect gives the load j a number, under which the agent's LOAD will name it. It returns false
+// when no LOAD will ever come, because the copier has ended.
 func (l *link) expect(j *loadJob) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,8 +226,8 @@ func (l *link) abandon(j *loadJob) {
 	}
 }
 
-// copyJob carries out one LOAD and reports the number of leading blocks that arrived with the right bytes.
-// It goes on after a bad block, so that every block of the load is verified.
+// copyJob carries out one LOAD and reports the number of leading blocks that arrived with the
+// right bytes. It goes on after a bad block, so that every block of the load is verified.
 func (l *link) copyJob(load proto.LoadJob) {
 	j := l.takeJob(load.Job)
 	if j == nil { // abandoned
@@ -251,9 +251,9 @@ func (l *link) copyJob(load proto.LoadJob) {
 	j.good <- good
 }
 
-// loadBlock copies a slot of the agent into device block b and compares every byte with those that key
-// demands. A slot whose generation changed during the copy was used for another block; that is an error,
-// and not a wrong byte.
+// loadBlock copies a slot of the agent into device block b and compares every byte with those
+// that key demands. A slot whose generation changed during the copy was used for another block;
+// that is an error, and not a wrong byte.
 func (l *link) loadBlock(s proto.Slot, b int32, key kv.BlockKey) error {
 	if l.closing.Load() {
 		return proto.ErrDisconnected

@@ -68,8 +68,8 @@ func (p *pool) match(dst []int32, ids []identity) []int32 {
 	return dst
 }
 
-// fits reports whether n blocks can be taken in addition to the cached blocks of hit. Those of hit that are
-// free leave the free list too.
+// fits reports whether n blocks can be taken in addition to the cached blocks of hit. Those of
+// hit that are free leave the free list too.
 func (p *pool) fits(n int, hit []int32) bool {
 	for _, b := range hit {
 		if p.blocks[b].refs == 0 {
@@ -154,8 +154,8 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 	p.events = append(p.events, e)
 }
 
-// forget drops the cached content of block b, if any, and adds the removal to the events. Other blocks with
-// the same hash stay findable.
+// forget drops the cached content of block b, if any, and adds the removal to the events. Other
+// blocks with the same hash stay findable.
 func (p *pool) forget(b int32) {
 	d := &p.blocks[b]
 	if !d.cached {
@@ -183,8 +183,8 @@ func (p *pool) forget(b int32) {
 	})
 }
 
-// reset drops everything that is cached and adds that to the events. It returns false, and drops nothing,
-// while any block is referenced.
+// reset drops everything that is cached and adds that to the events. It returns false, and drops
+// nothing, while any block is referenced.
 func (p *pool) reset() bool {
 	if p.free.n != len(p.blocks) {
 		return false
@@ -236,8 +236,9 @@ type freeList struct {
 	n          int
 }
 
-// newFreeList returns a list of the free blocks 0, 1 … blocks-1, the oldest first. It is a ring of links with
-// one more element, the head, so that a block leaves from any place in constant time.
+// newFreeList returns a list of the free blocks 0, 1 … blocks-1, the oldest first. It is a ring
+// of links with one more element, the head, so that a block leaves from any place in constant
+// time.
 func newFreeList(blocks int) freeList {
 	l := freeList{prev: make([]int32, blocks+1), next: make([]int32, blocks+1)}
 	head := int32(blocks)
@@ -296,8 +297,8 @@ func (d device) bytes(b int32) []byte {
 // compute writes the KV that a forward pass would leave in block b.
 func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
 
-// fillBlock writes over the whole of dst the bytes that the simulated engine computes for the block key. Equal
-// keys give equal bytes, so that wrongBytes can verify any copy.
+// fillBlock writes over the whole of dst the bytes that the simulated engine computes for the
+// block key. Equal keys give equal bytes, so that wrongBytes can verify any copy.
 func fillBlock(dst []byte, key kv.BlockKey) {
 	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
 	for len(dst) >= 8 {

@@ -92,9 +92,9 @@ func (r *request) blockTokens(first, end int) []uint32 {
 	return r.seq.tokens[first*size : end*size]
 }
 
-// countServed records in r.served where the KV of the prompt came from: device is the number of blocks found
-// on the device, and sources has the tier of each loaded block. Only the first admission counts; later ones
-// follow a preemption.
+// countServed records in r.served where the KV of the prompt came from: device is the number of
+// blocks found on the device, and sources has the tier of each loaded block. Only the first
+// admission counts; later ones follow a preemption.
 func (r *request) countServed(device int, sources []kv.Tier) {
 	if r.servedKnown {
 		return
@@ -171,8 +171,8 @@ func (s *sequence) push(token uint32) {
 	s.nameFull()
 }
 
-// prefixHash returns the hash of all tokens, a last partial block included. It selects the output, so that
-// equal prompts get equal output.
+// prefixHash returns the hash of all tokens, a last partial block included. It selects the
+// output, so that equal prompts get equal output.
 func (s *sequence) prefixHash() kv.SequenceHash {
 	full := len(s.ids) * s.naming.blockSize
 	if full == len(s.tokens) && full > 0 {
@@ -204,8 +204,9 @@ func (s *sequence) nameFull() {
 	}
 }
 
-// engineHash returns the engine's own hash of the next block, whose tokens are block, and advances the chain
-// of digests. As in vLLM, the hash in events is the digest's last eight bytes, big-endian.
+// engineHash returns the engine's own hash of the next block, whose tokens are block, and
+// advances the chain of digests. As in vLLM, the hash in events is the digest's last eight bytes,
+// big-endian.
 func (s *sequence) engineHash(block []uint32) kv.EngineHash {
 	s.buf = append(s.buf[:0], s.digest[:]...)
 	for _, t := range block {

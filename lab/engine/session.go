@@ -50,8 +50,8 @@ type liveLink struct {
 
 var _ remote = (*session)(nil)
 
-// newSession returns the session of an engine with the agent at o.AgentSocket. hello is what the engine says
-// at each connection, d its device memory. The caller starts run.
+// newSession returns the session of an engine with the agent at o.AgentSocket. hello is what the
+// engine says at each connection, d its device memory. The caller starts run.
 func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *counters) *session {
 	s := &session{
 		client: proto.ClientOptions{Socket: o.AgentSocket, Hello: hello, Log: log},
@@ -67,8 +67,8 @@ func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *c
 	return s
 }
 
-// open implements remote. It returns nil, and the request runs without the agent, while no agent is connected,
-// when the agent has no tier, and when its limit of open requests is reached.
+// open implements remote. It returns nil, and the request runs without the agent, while no agent
+// is connected, when the agent has no tier, and when its limit of open requests is reached.
 func (s *session) open(a attempt) conversation {
 	l := s.current.Load()
 	if l != nil && !l.enabled {
@@ -87,8 +87,9 @@ func (s *session) open(a attempt) conversation {
 	return newTalk(l.link, a)
 }
 
-// run keeps the engine connected until ctx ends: it dials the agent, with growing pauses after failures, and
-// serves the link. After the agent's death it tells the next agent which slots copies still use.
+// run keeps the engine connected until ctx ends: it dials the agent, with growing pauses after
+// failures, and serves the link. After the agent's death it tells the next agent which slots
+// copies still use.
 func (s *session) run(ctx context.Context) {
 	pauses := backoff.Doubling(minRedial, maxRedial)
 	redial := pauses.NextBackOff()
@@ -152,8 +153,8 @@ func (s *session) serve(ctx context.Context, l *liveLink) (lost *liveLink) {
 	return nil
 }
 
-// dial opens both connections of a session with the agent, as scheduler and as worker. The error is also that
-// the agent's geometry differs from the engine's.
+// dial opens both connections of a session with the agent, as scheduler and as worker. The error
+// is also that the agent's geometry differs from the engine's.
 func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -182,7 +183,8 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	}, nil
 }
 
-// check returns an error when the agent's namespace or block size, in its WELCOME, is not the engine's.
+// check returns an error when the agent's namespace or block size, in its WELCOME, is not the
+// engine's.
 func (s *session) check(w *proto.Welcome) error {
 	ns := s.client.Hello.Namespace
 	if id := ns.ID(); !bytes.Equal(w.NamespaceID, id[:]) {
@@ -194,8 +196,8 @@ func (s *session) check(w *proto.Welcome) error {
 	return nil
 }
 
-// hello returns the frame with which the engine begins a session. incarnation is a number of this start of
-// the engine; events and replay are the endpoints of its KV events.
+// hello returns the frame with which the engine begins a session. incarnation is a number of this
+// start of the engine; events and replay are the endpoints of its KV events.
 func hello(o *Options, incarnation uint64, events, replay string) proto.Hello {
 	return proto.Hello{
 		Engine:         "blockyard sim-engine",

@@ -117,8 +117,8 @@ func (s *session) cached(ctx context.Context) ([]kv.EngineHash, error) {
 	return inCore(ctx, c, func() []kv.EngineHash { return c.pool.list() })
 }
 
-// report sends the engine's statistics over the link l at every statsInterval until ctx ends: gauges, and
-// counters since the link began.
+// report sends the engine's statistics over the link l at every statsInterval until ctx ends:
+// gauges, and counters since the link began.
 func (s *session) report(ctx context.Context, l *liveLink) {
 	began := s.ctr.snapshot()
 	tick := time.NewTicker(statsInterval)
@@ -140,8 +140,8 @@ func (s *session) report(ctx context.Context, l *liveLink) {
 	}
 }
 
-// statsSince returns the body of a STATS frame: the counters of now less those of began, and the gauges of
-// now.
+// statsSince returns the body of a STATS frame: the counters of now less those of began, and the
+// gauges of now.
 func statsSince(began, now *Stats) proto.Stats {
 	return proto.Stats{
 		Lookups:           now.Lookups - began.Lookups,

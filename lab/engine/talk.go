@@ -33,8 +33,8 @@ type talk struct {
 
 var _ conversation = (*talk)(nil)
 
-// newTalk starts a conversation with the agent over l about the attempt a. Its goroutine calls a.ended at
-// the end.
+// newTalk starts a conversation with the agent over l about the attempt a. Its goroutine calls
+// a.ended at the end.
 func newTalk(l *link, a attempt) *talk {
 	t := &talk{
 		link:   l,
@@ -47,7 +47,8 @@ func newTalk(l *link, a attempt) *talk {
 	return t
 }
 
-// run opens the request at the agent, carries out the calls in order until close, and closes the request.
+// run opens the request at the agent, carries out the calls in order until close, and closes the
+// request.
 func (t *talk) run(a attempt) {
 	defer a.ended()
 	defer close(t.done)
@@ -91,8 +92,8 @@ func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	})
 }
 
-// ask looks up count blocks from first on, and returns the tiers of the blocks that the agent has pinned.
-// It keeps their slots for load.
+// ask looks up count blocks from first on, and returns the tiers of the blocks that the agent has
+// pinned. It keeps their slots for load.
 func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -134,8 +135,9 @@ func (t *talk) load(first int, blocks []int32, ids []identity, done func(good in
 	})
 }
 
-// loadAll claims the blocks at the agent, in several frames if necessary, and waits until the copier has
-// copied them. It returns the number of leading blocks that arrived with the right bytes.
+// loadAll claims the blocks at the agent, in several frames if necessary, and waits until the
+// copier has copied them. It returns the number of leading blocks that arrived with the right
+// bytes.
 func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	var jobs []*loadJob
 	for len(blocks) > 0 {
@@ -161,9 +163,9 @@ func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
 	return good
 }
 
-// claim has the agent send one LOAD for the blocks of j, the first of which has index first in the request.
-// It returns false when no LOAD will come. j.good gets exactly one report: from the copier, or from claim
-// when it returns false.
+// claim has the agent send one LOAD for the blocks of j, the first of which has index first in
+// the request. It returns false when no LOAD will come. j.good gets exactly one report: from the
+// copier, or from claim when it returns false.
 func (t *talk) claim(j *loadJob, first int) bool {
 	if t.err != nil || !t.link.expect(j) {
 		j.good <- 0
@@ -183,8 +185,8 @@ func (t *talk) claim(j *loadJob, first int) bool {
 	return true
 }
 
-// await returns the report of a job: the number of good blocks. After answerTime it gives up a LOAD that
-// has not come, and the report is 0.
+// await returns the report of a job: the number of good blocks. After answerTime it gives up a
+// LOAD that has not come, and the report is 0.
 func (t *talk) await(j *loadJob) int {
 	timer := time.NewTimer(answerTime)
 	defer timer.Stop()
@@ -211,8 +213,8 @@ func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bo
 	return true
 }
 
-// storeAll sends the agent those of the request's tokens that it lacks, and stores the device blocks, whose
-// first has index first in the request, frame by frame.
+// storeAll sends the agent those of the request's tokens that it lacks, and stores the device
+// blocks, whose first has index first in the request, frame by frame.
 func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	if t.err != nil {
 		return t.err
@@ -233,9 +235,9 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 	return nil
 }
 
-// storeSome offers one frame of blocks to the agent, copies those that get a slot, and commits the slots.
-// When a copy fails it aborts all of them. For a GRANT that comes too late it copies nothing, and the CLOSE
-// of the request aborts the grant.
+// storeSome offers one frame of blocks to the agent, copies those that get a slot, and commits
+// the slots. When a copy fails it aborts all of them. For a GRANT that comes too late it copies
+// nothing, and the CLOSE of the request aborts the grant.
 func (t *talk) storeSome(first int, blocks []int32) error {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
 	defer cancel()
@@ -265,8 +267,8 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	return nil
 }
 
-// fill copies device blocks into the slots that the agent has granted. blocks are those that were offered;
-// the first has index first in the request. The error names a grant for another block.
+// fill copies device blocks into the slots that the agent has granted. blocks are those that were
+// offered; the first has index first in the request. The error names a grant for another block.
 func (t *talk) fill(grants []proto.GrantedSlot, first int, blocks []int32) error {
 	for _, g := range grants {
 		i := int(g.Block) - first

@@ -61,8 +61,9 @@ const (
 	idlePatience = 20 * time.Second
 )
 
-// Consume serves orders until in ends. It is the main function of Options.Consumer. Its
-// Go code runs on one processor at a time.
+// Consume consumes events as the orders on in say, and answers each with its use of processor and
+// memory on out, until in ends. It is the main function of Options.Consumer. Its Go code runs on
+// one processor at a time.
 func Consume(ctx context.Context, in io.Reader, out io.Writer) error {
 	runtime.GOMAXPROCS(1)
 	var w worker
@@ -107,7 +108,8 @@ func newWorker(plain bool) worker {
 	return new(rankWorker)
 }
 
-// watch returns when the worker has seen until blocks.
+// watch waits until the worker has seen that many blocks. It is an error when none comes for
+// idlePatience.
 func watch(ctx context.Context, w worker, until uint64) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -138,7 +140,7 @@ func readUsage() usage {
 	return usage{CPU: measure.CPUSeconds(), Mallocs: m.Mallocs}
 }
 
-// weigh collects garbage and reads the memory that is left.
+// weigh sets the heap and the resident memory of u, in bytes, after a garbage collection.
 func weigh(u *usage) (err error) {
 	runtime.GC()
 	runtime.GC() // the second one frees what finalizers held
@@ -161,6 +163,8 @@ type rankWorker struct {
 // consumedWorker is the worker whose events are followed.
 var consumedWorker = kv.Worker{ID: 1}
 
+// start implements worker: it consumes the engine's events at endpoint with the agent's own code,
+// which writes router events to w.out.
 func (w *rankWorker) start(endpoint string) (err error) {
 	w.stream = residency.NewStream(kv.WorkerOwner(consumedWorker), &w.out)
 	w.rank, err = consolidator.NewRank(consolidator.RankConfig{
@@ -178,6 +182,7 @@ func (w *rankWorker) start(endpoint string) (err error) {
 
 func (w *rankWorker) named() uint64 { return w.rank.Stats().Blocks }
 
+// report implements worker: it sets the bytes that left and the blocks that were lost or dropped.
 func (w *rankWorker) report(u *usage) {
 	w.stream.Flush() // so that the figures are those of now
 	s := w.rank.Stats()
@@ -200,7 +205,8 @@ type envelopes struct {
 	sequence, bytes uint64
 }
 
-// Publish implements residency.Sink.
+// Publish implements residency.Sink: it encodes the events as messages for a router, and only
+// counts the bytes.
 func (e *envelopes) Publish(events []kvevent.RouterEvent) {
 	for len(events) > 0 {
 		n := min(len(events), kvevent.MaxEventsPerMessage)
@@ -220,6 +226,7 @@ type plainWorker struct {
 	total uint64
 }
 
+// start implements worker: it only receives and decodes the engine's events at endpoint.
 func (w *plainWorker) start(endpoint string) (err error) {
 	if w.ctx, err = zmq4.NewContext(); err != nil {
 		return err
@@ -238,7 +245,7 @@ func (w *plainWorker) start(endpoint string) (err error) {
 	return nil
 }
 
-// receive ends with the context of the socket.
+// receive counts the blocks in the batches that sub receives, until its ZMQ context ends.
 func (w *plainWorker) receive(sub *zmq4.Socket) {
 	defer sub.Close()
 	var d engineevent.Decoder
@@ -259,6 +266,7 @@ func (w *plainWorker) receive(sub *zmq4.Socket) {
 	}
 }
 
+// named implements worker: it returns the number of blocks that the received events have named.
 func (w *plainWorker) named() uint64 {
 	for {
 		select {

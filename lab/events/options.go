@@ -63,6 +63,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	o.Blocks = cmp.Or(o.Blocks, DefaultBlocks)
 	o.Rate = cmp.Or(o.Rate, DefaultRate)

@@ -46,12 +46,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// measureRounds measures both ways in turn, and returns the medians of each figure.
+// measureRounds returns the medians of rounds of two measurements in turn: plain only receives
+// and decodes events, and wire is the whole way through the agent's code.
 func measureRounds(ctx context.Context, r *cluster.Cluster, o *Options) (plain, wire wireFigures, err error) {
 	var plains, wires []wireFigures
 	for round := range wireRounds {
 		for turn := range 2 {
-			isPlain := (round+turn)%2 == 0
+			isPlain := (round+turn)%2 == 0 // each goes first as often
 			f, err := measureWire(ctx, r, o, isPlain)
 			switch {
 			case err != nil && isPlain:
@@ -68,7 +69,7 @@ func measureRounds(ctx context.Context, r *cluster.Cluster, o *Options) (plain, 
 	return medians(plains), medians(wires), nil
 }
 
-// medians returns the median of each figure by itself.
+// medians returns the median over the rounds of each figure, separately.
 func medians(rounds []wireFigures) wireFigures {
 	of := func(figure func(*wireFigures) float64) float64 {
 		var values []float64
@@ -88,8 +89,8 @@ func medians(rounds []wireFigures) wireFigures {
 	}
 }
 
-// lines returns the figures. In the last line rates are rounded down, and times, sizes
-// and counts up, so that no target is met by rounding.
+// lines returns the figures as text for people, and a last line for scripts. In that line rates
+// are rounded down, and times, sizes and counts up, so that no target is met by rounding.
 func lines(o *Options, plain, wire wireFigures, v *visibleFigures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d blocks of %d tokens, %d in a batch; processor time of one process, medians of %d rounds; %d processors here\n",

@@ -21,6 +21,8 @@ type socket struct {
 	next     uint64 // sequence number of the next batch
 }
 
+// openSocket returns a socket that publishes events as an engine does, on a free port. The caller
+// closes it.
 func openSocket() (s *socket, err error) {
 	s = new(socket)
 	if s.ctx, err = zmq4.NewContext(); err != nil {
@@ -51,7 +53,7 @@ func (s *socket) awaitSubscriber() error {
 	return nil
 }
 
-// send numbers a batch and sends it.
+// send publishes one encoded batch under the next sequence number.
 func (s *socket) send(payload []byte) error {
 	var seq [8]byte
 	binary.BigEndian.PutUint64(seq[:], s.next)

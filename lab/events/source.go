@@ -25,6 +25,8 @@ type source struct {
 	buf      []byte
 }
 
+// newSource returns a source of an engine's events whose device holds capacity blocks. Equal
+// seeds give equal events.
 func newSource(capacity int, seed uint64) *source {
 	return &source{
 		capacity: capacity, rng: rand.New(rand.NewPCG(seed, 0)),
@@ -53,8 +55,9 @@ func (s *source) next(probe []uint32) (payload []byte, named int) {
 	return s.buf, named
 }
 
-// store adds a chain of blocks to the batch, after the removal of the blocks that they
-// replace.
+// store adds to the batch an event that stores a sequence of blocks with these tokens, and before
+// it an event that removes the oldest blocks when the device is full. It adds the number of
+// blocks in both to *named.
 func (s *source) store(tokens []uint32, named *int) {
 	n := len(tokens) / blockSize
 	stored := engineevent.Event{

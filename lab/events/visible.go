@@ -54,8 +54,8 @@ type probe struct {
 	sent   chan time.Time
 }
 
-// measureVisible runs an engine at the rate and measures the age of its events at the
-// router.
+// measureVisible returns the ages of an engine's events when the router answers with them. It
+// runs NATS, an agent and a router, and sends events at the rate of o.
 func measureVisible(ctx context.Context, r *cluster.Cluster, o *Options) (visibleFigures, error) {
 	var f visibleFigures
 	if _, err := r.StartNATS(ctx); err != nil {
@@ -115,7 +115,7 @@ func measureVisible(ctx context.Context, r *cluster.Cluster, o *Options) (visibl
 	return f, err
 }
 
-// awaitReady waits until the router has heard of the worker.
+// awaitReady waits until the router is ready, which means that it has heard of the worker.
 func awaitReady(ctx context.Context, router *cluster.Router) error {
 	var last error
 	err := cluster.Until(ctx, settleTime, probeEvery, func() (bool, error) {
@@ -129,7 +129,8 @@ func awaitReady(ctx context.Context, router *cluster.Router) error {
 	return nil
 }
 
-// hello returns the HELLO of the engine.
+// hello returns the frame with which the engine begins its session. endpoint is where it
+// publishes events.
 func hello(endpoint string) proto.Hello {
 	return proto.Hello{
 		Engine: "blockyard bench events", Incarnation: kv.RandomID(), WorkerID: 1, EventsEndpoint: endpoint,
@@ -140,8 +141,9 @@ func hello(endpoint string) proto.Hello {
 	}
 }
 
-// feed fills the device and then sends batches at the rate until ctx ends. A batch
-// carries a probe when one waits. It returns the number of stored blocks.
+// feed sends batches at a rate in blocks per second until ctx ends, and returns the number of
+// stored blocks. When a probe waits, the next batch also stores its block, and p.sent gets the
+// time.
 func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-chan probe) (stored uint64, err error) {
 	step := time.Duration(float64(time.Second) * batchBlocks / float64(rate))
 	due := time.Now()
@@ -172,7 +174,8 @@ func feed(ctx context.Context, s *socket, engine *source, rate int, probes <-cha
 	}
 }
 
-// watch sends probes and asks the router for them, for d after warmUp.
+// watch measures ages in f for d after warmUp: it has a block stored and asks the router until
+// the router knows the block.
 func (f *visibleFigures) watch(ctx context.Context, router cluster.Endpoint, probes chan<- probe, d time.Duration) error {
 	began := time.Now()
 	var asked time.Duration
@@ -248,7 +251,8 @@ func await(ctx context.Context, router cluster.Endpoint, tokens []uint32, sent t
 	}
 }
 
-// complete checks that nothing was lost: the router holds every block of the engine.
+// complete waits until the router knows exactly the held blocks of the engine. It is an error
+// when it does not, or when the agent has lost an event.
 func complete(ctx context.Context, agent *cluster.Agent, router *cluster.Router, held int) error {
 	var e cluster.EventCounts
 	known := 0

@@ -23,7 +23,9 @@ type wireFigures struct {
 	out float64
 }
 
-// measureWire has a consumer take o.Blocks blocks and then as many again.
+// measureWire returns the costs of a consumer process: per block while o.Blocks blocks are stored
+// (fill), and while each new block replaces one (churn). A plain consumer only receives and
+// decodes.
 func measureWire(ctx context.Context, r *cluster.Cluster, o *Options, plain bool) (wireFigures, error) {
 	var f wireFigures
 	s, err := openSocket()
@@ -47,7 +49,7 @@ func measureWire(ctx context.Context, r *cluster.Cluster, o *Options, plain bool
 		return f, err
 	}
 	filled := float64(c.sent)
-	churn, err := c.take(ctx, 2*o.Blocks)
+	churn, err := c.take(ctx, 2*o.Blocks) // each stored block also names a removed one
 	if err != nil {
 		return f, err
 	}
@@ -72,8 +74,8 @@ type consumer struct {
 	sent   uint64 // blocks named
 }
 
-// take sends batches until they have named at least n more blocks, and returns the
-// consumer's usage for them.
+// take sends batches whose events name at least n more blocks, and returns what the consumer used
+// for them. The batches are encoded before the measurement.
 func (c *consumer) take(ctx context.Context, n int) (usage, error) {
 	var batches [][]byte
 	first := c.sent == 0

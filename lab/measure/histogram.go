@@ -25,8 +25,8 @@ func Between(before, after *metrics.Float64Histogram) Histogram {
 	return h
 }
 
-// Quantile returns an upper bound of the q-quantile, q in 0..1: the upper bound of its bucket, or the lower
-// bound of the last bucket, which has no upper one. Without values it returns 0.
+// Quantile returns an upper bound of the q-quantile, q in 0..1: the upper bound of its bucket, or
+// the lower bound of the last bucket, which has no upper one. Without values it returns 0.
 func (h Histogram) Quantile(q float64) float64 {
 	want, sum := uint64(math.Ceil(q*float64(h.N))), uint64(0)
 	for i, c := range h.counts {

@@ -127,8 +127,8 @@ type generator struct {
 	systemDomain, sessionDomain uint64
 }
 
-// newGenerator draws the system prompts and their popularity. Arrivals, choices and lengths have random
-// sources of their own, so that a changed option of one leaves the others as they are.
+// newGenerator draws the system prompts and their popularity. Arrivals, choices and lengths have
+// random sources of their own, so that a changed option of one leaves the others as they are.
 func newGenerator(o Options) *generator {
 	g := &generator{
 		o:             o,
@@ -151,8 +151,8 @@ func newGenerator(o Options) *generator {
 	return g
 }
 
-// session returns the requests of session number n, one for each turn. The first turn begins with a system
-// prompt, chosen by popularity; each turn adds what the user says.
+// session returns the requests of session number n, one for each turn. The first turn begins with
+// a system prompt, chosen by popularity; each turn adds what the user says.
 func (g *generator) session(n int) []Request {
 	g.clock += seconds(g.arrivals.ExpFloat64() / g.o.Rate)
 	k := sort.SearchFloat64s(g.popularity, g.choices.Float64())

@@ -105,9 +105,9 @@ func parseMooncakeLine(line []byte) (Request, error) {
 	return Request{At: time.Duration(millis) * time.Millisecond, Pieces: pieces, OutputTokens: int(output)}, nil
 }
 
-// tracePieces returns the prompt that the field hash_ids of a trace describes: for each id a piece of
-// MooncakeBlock tokens that is the same wherever the id occurs. input is the length of the prompt in tokens;
-// the last piece is cut to it.
+// tracePieces returns the prompt that the field hash_ids of a trace describes: for each id a
+// piece of MooncakeBlock tokens that is the same wherever the id occurs. input is the length of
+// the prompt in tokens; the last piece is cut to it.
 func tracePieces(fields map[string]json.RawMessage, input int) ([]Piece, error) {
 	raw, ok := fields["hash_ids"]
 	if !ok {
@@ -135,8 +135,8 @@ func tracePieces(fields map[string]json.RawMessage, input int) ([]Piece, error) 
 // makes.
 func traceStream(id uint64) uint64 { return mix(id ^ 0x6d6f6f6e63616b65) } // "mooncake"
 
-// traceInt returns the integer field name of a trace's line. The error says that the field is missing, no
-// integer, or not in low..high.
+// traceInt returns the integer field name of a trace's line. The error says that the field is
+// missing, no integer, or not in low..high.
 func traceInt(fields map[string]json.RawMessage, name string, low, high int64) (int64, error) {
 	raw, ok := fields[name]
 	if !ok {

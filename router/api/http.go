@@ -65,10 +65,10 @@ func New(r *router.Router, o Options) *API {
 	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, service: newService(r, o.Servers)}
 }
 
-// Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds, /v1/sources,
-// /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a registry. With
-// Options.Registration it also serves POST and DELETE /v1/workers. docs/router-api.md
-// describes the paths.
+// Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds,
+// /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a
+// registry. With Options.Registration it also serves POST and DELETE /v1/workers.
+// docs/router-api.md describes the paths.
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })

@@ -18,9 +18,10 @@ const (
 	renewEvery  = 8 * time.Second
 )
 
-// register tells the router about the server after each probe. A ready server that no agent announces
-// is followed if all its ranks publish KV events, and else registered. Ranks with events are
-// followed also when others are registered: a publisher of events wins over the registration.
+// register tells the router about the server after each probe. A ready server that no agent
+// announces is followed if all its ranks publish KV events, and else registered. Ranks with
+// events are followed also when others are registered: a publisher of events wins over the
+// registration.
 func (s *server) register(now time.Time) {
 	s.mu.Lock()
 	announced := s.known != nil // an agent or another source tells the router
@@ -67,8 +68,9 @@ func (s *server) renew(w *Worker, now time.Time) {
 	}
 }
 
-// follow has the router follow the KV events of w. It returns true when every rank publishes events
-// and is followed, so that w needs no registration. It ends an earlier following that no longer fits.
+// follow has the router follow the KV events of w. It returns true when every rank publishes
+// events and is followed, so that w needs no registration. It ends an earlier following that no
+// longer fits.
 func (s *server) follow(w *Worker) bool {
 	f := s.d.opt.Follower
 	if f == nil {

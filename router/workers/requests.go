@@ -45,8 +45,9 @@ func (d *Directory) Inflight(id kv.WorkerID) int {
 	return 0
 }
 
-// NoteCachedTokens records whether the worker reports cached tokens. reported is true when the usage
-// of an answer had prompt_tokens_details. It becomes Facts.CachedTokens unless the server tells that.
+// NoteCachedTokens records whether the worker reports cached tokens. reported is true when the
+// usage of an answer had prompt_tokens_details. It becomes Facts.CachedTokens unless the server
+// tells that.
 func (d *Directory) NoteCachedTokens(id kv.WorkerID, reported bool) {
 	s := d.server(id)
 	if s == nil || s.current.Load().Facts.CachedTokens == triOf(reported) {

@@ -178,9 +178,9 @@ func jitter(t time.Duration) time.Duration {
 	return t*3/4 + time.Duration(rand.Int64N(int64(t)/2+1))
 }
 
-// look probes the server once and updates its health and models. It also asks for the facts, when the
-// server was not ready before, and every describeEvery. Only the server's goroutine calls look, and
-// it holds no lock during requests.
+// look probes the server once and updates its health and models. It also asks for the facts, when
+// the server was not ready before, and every describeEvery. Only the server's goroutine calls
+// look, and it holds no lock during requests.
 func (s *server) look(ctx context.Context) {
 	models, engine, err := s.probe.alive(ctx)
 	if ctx.Err() != nil {
@@ -231,8 +231,8 @@ func (s *server) stateLocked() State {
 	return state
 }
 
-// publish makes the state of the server visible to readers, if it has changed: it stores a new Worker
-// in s.current and has the directory make a new snapshot. It logs a change of state.
+// publish makes the state of the server visible to readers, if it has changed: it stores a new
+// Worker in s.current and has the directory make a new snapshot. It logs a change of state.
 func (s *server) publish() {
 	s.mu.Lock()
 	before, w := s.current.Load(), s.workerLocked(time.Now())
@@ -267,8 +267,8 @@ func (s *server) logState(before, w *Worker) {
 	}
 }
 
-// workerLocked returns what the directory publishes about the server: its spec, what the server told,
-// and what the router knows, which wins. now becomes Since. The caller holds s.mu.
+// workerLocked returns what the directory publishes about the server: its spec, what the server
+// told, and what the router knows, which wins. now becomes Since. The caller holds s.mu.
 func (s *server) workerLocked(now time.Time) *Worker {
 	d := &s.described
 	w := &Worker{

@@ -54,8 +54,8 @@ type step struct {
 	set   map[kv.WorkerID]struct{}
 }
 
-// draw returns the workers that one request may go to; nil means every worker of the router. A worker
-// in its slow start is in the set with the probability of its share.
+// draw returns the workers that one request may go to; nil means every worker of the router. A
+// worker in its slow start is in the set with the probability of its share.
 func (c *choice) draw() map[kv.WorkerID]struct{} {
 	if len(c.steps) == 0 {
 		return c.all
@@ -232,8 +232,9 @@ func rank(w *Worker) int {
 	return 1
 }
 
-// name adds the model m of w to v.names. Workers may mean different models by one name: then the ready
-// one with the lowest id counts. The shortest known context length of the ready workers counts.
+// name adds the model m of w to v.names. Workers may mean different models by one name: then the
+// ready one with the lowest id counts. The shortest known context length of the ready workers
+// counts.
 func (v *snapshot) name(w *Worker, m Model) {
 	served := Served{Model: w.Model, MaxLen: m.MaxLen}
 	if m.Base != "" {
@@ -262,9 +263,10 @@ func (v *snapshot) name(w *Worker, m Model) {
 	n.ready = append(n.ready, w)
 }
 
-// shares returns the shares of workers in their slow start. A share is the probability, below 1, that
-// a request may go to the worker; it grows with the time since the worker became ready. It is
-// relative to the largest share of the model, so that at least one worker may get every request.
+// shares returns the shares of workers in their slow start. A share is the probability, below 1,
+// that a request may go to the worker; it grows with the time since the worker became ready. It
+// is relative to the largest share of the model, so that at least one worker may get every
+// request.
 func (d *Directory) shares(v *snapshot, now time.Time) map[kv.WorkerID]float64 {
 	if d.opt.SlowStart <= 0 {
 		return nil
@@ -291,8 +293,9 @@ func (d *Directory) shares(v *snapshot, now time.Time) map[kv.WorkerID]float64 {
 	return shares
 }
 
-// choiceOf returns the choice among ready workers. every is true when the router has no other workers
-// for the model: then an empty choice, which allows all, saves the set. shares are those of shares.
+// choiceOf returns the choice among ready workers. every is true when the router has no other
+// workers for the model: then an empty choice, which allows all, saves the set. shares are those
+// of shares.
 func choiceOf(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choice {
 	var growing []float64
 	for _, w := range ready {

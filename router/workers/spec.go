@@ -50,8 +50,8 @@ type Spec struct {
 	key string
 }
 
-// ParseSpec returns the server that a flag --worker names: URL[,key=value...]. It also reads the file
-// of the API key. The error names the key, its value and the accepted values.
+// ParseSpec returns the server that a flag --worker names: URL[,key=value...]. It also reads the
+// file of the API key. The error names the key, its value and the accepted values.
 func ParseSpec(text string) (Spec, error) {
 	base, rest, _ := strings.Cut(text, ",")
 	url, err := CleanURL(base)
@@ -192,8 +192,8 @@ func splitZMQ(address string) (host string, port uint64, err error) {
 	return host, port, err
 }
 
-// readKey sets s.key to the content of the file s.APIKeyFile, if there is one. The error does not show
-// the key.
+// readKey sets s.key to the content of the file s.APIKeyFile, if there is one. The error does not
+// show the key.
 func (s *Spec) readKey() error {
 	if s.APIKeyFile == "" {
 		return nil
@@ -218,9 +218,9 @@ func (s *Spec) readKey() error {
 	return nil
 }
 
-// CleanURL returns the base URL in text in one canonical form, so that equal servers have equal URLs:
-// scheme and host in lower case, no default port, no slash at the end. A query, a fragment and a
-// user are errors. The error shows the URL unless it may contain a password.
+// CleanURL returns the base URL in text in one canonical form, so that equal servers have equal
+// URLs: scheme and host in lower case, no default port, no slash at the end. A query, a fragment
+// and a user are errors. The error shows the URL unless it may contain a password.
 func CleanURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
@@ -256,9 +256,9 @@ func (s *Spec) id() kv.WorkerID {
 	return idOf(s.URL)
 }
 
-// eventsOf returns the event endpoints of the ranks first to first+ranks-1. The spec has the endpoint
-// of rank 0, and the port of each rank is that port plus the rank. The host * stands for the
-// server's own.
+// eventsOf returns the event endpoints of the ranks first to first+ranks-1. The spec has the
+// endpoint of rank 0, and the port of each rank is that port plus the rank. The host * stands for
+// the server's own.
 func (s *Spec) eventsOf(first, ranks uint32) []EventSource {
 	if s.Events == "" {
 		return nil
@@ -279,8 +279,8 @@ func (s *Spec) eventsOf(first, ranks uint32) []EventSource {
 	return all
 }
 
-// rankEndpoint returns the endpoint of a rank: the address of rank 0 with rank added to its port, and
-// with ownHost in place of the host *. It returns false when the sum is no port.
+// rankEndpoint returns the endpoint of a rank: the address of rank 0 with rank added to its port,
+// and with ownHost in place of the host *. It returns false when the sum is no port.
 func rankEndpoint(address, ownHost string, rank uint32) (string, bool) {
 	host, port, err := splitZMQ(address)
 	if err != nil || port+uint64(rank) > maxPort {

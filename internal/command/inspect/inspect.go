@@ -35,8 +35,9 @@ const maxInspected = 64 << 20
 // errAbsent says that a server has no such path.
 var errAbsent = errors.New("not found")
 
-// Validate checks the timeout and the address, and makes the client for the address: a URL, HOST:PORT
-// or the path of a socket. Kong calls it after parsing and reports its errors as errors of usage.
+// Validate checks the timeout and the address, and makes the client for the address: a URL,
+// HOST:PORT or the path of a socket. Kong calls it after parsing and reports its errors as errors
+// of usage.
 func (c *Command) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)

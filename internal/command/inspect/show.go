@@ -171,8 +171,8 @@ func number(rank map[string]json.RawMessage, key string) string {
 	return "-"
 }
 
-// rankDetails returns lines about a rank of a worker, each begun with owner: dropped blocks by reason,
-// each entry of its lists, such as the last bad events, and counters that are not 0.
+// rankDetails returns lines about a rank of a worker, each begun with owner: dropped blocks by
+// reason, each entry of its lists, such as the last bad events, and counters that are not 0.
 func rankDetails(owner string, dropped map[string]uint64, rank map[string]json.RawMessage) []string {
 	var lines []string
 	if text := counters(dropped); text != "" {
@@ -299,8 +299,9 @@ type agentOutputs struct {
 	}
 }
 
-// show writes to b what the agent restates in foreign formats (vLLM's over ZMQ, Dynamo's): a table by
-// rank, and counters that are not 0. It writes nothing when there is no such output and no failure.
+// show writes to b what the agent restates in foreign formats (vLLM's over ZMQ, Dynamo's): a
+// table by rank, and counters that are not 0. It writes nothing when there is no such output and
+// no failure.
 func (o *agentOutputs) show(b *strings.Builder) {
 	var lines []string
 	for _, part := range []struct {

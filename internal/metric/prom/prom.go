@@ -9,9 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
-// Kinds sends the numbers of the snapshot s to ch as two metric families: every counter in the family
-// counters and every gauge in gauges. The label values are labels and, last, the name of the number. A
-// nil family leaves its numbers out.
+// Kinds sends the numbers of the snapshot s to ch as two metric families: every counter in the
+// family counters and every gauge in gauges. The label values are labels and, last, the name of
+// the number. A nil family leaves its numbers out.
 func Kinds[T any](ch chan<- prometheus.Metric, counters, gauges *prometheus.Desc, s *T, labels ...string) {
 	metric.Each(s, func(f *metric.Field, v float64) {
 		family, kind := counters, prometheus.CounterValue
@@ -24,8 +24,9 @@ func Kinds[T any](ch chan<- prometheus.Metric, counters, gauges *prometheus.Desc
 	})
 }
 
-// Families sends each number of the snapshot s to ch as a metric family of its own. The family's name
-// is prefix and the number's name, with "_total" after a counter's. The help is the number's.
+// Families sends each number of the snapshot s to ch as a metric family of its own. The family's
+// name is prefix and the number's name, with "_total" after a counter's. The help is the
+// number's.
 func Families[T any](ch chan<- prometheus.Metric, prefix string, s *T) {
 	metric.Each(s, func(f *metric.Field, v float64) {
 		name, kind := prefix+f.Name, prometheus.GaugeValue

@@ -16,8 +16,8 @@ func Encode(tb testing.TB, v any) []byte {
 	return appendValue(tb, nil, v)
 }
 
-// appendValue appends v to dst: a Dict as a map, a slice as an array, and anything else as the msgpack
-// library encodes it.
+// appendValue appends v to dst: a Dict as a map, a slice as an array, and anything else as the
+// msgpack library encodes it.
 func appendValue(tb testing.TB, dst []byte, v any) []byte {
 	switch v := v.(type) {
 	case Dict:

@@ -94,8 +94,9 @@ func New(o Options) (*Publisher, error) {
 	return p, nil
 }
 
-// bind opens the publisher's sockets: PUB for events, ROUTER for replays, and a pair by which Publish wakes
-// the goroutine that alone may use the first two. After an error the caller closes the sockets.
+// bind opens the publisher's sockets: PUB for events, ROUTER for replays, and a pair by which
+// Publish wakes the goroutine that alone may use the first two. After an error the caller closes
+// the sockets.
 func (p *Publisher) bind() (err error) {
 	if p.zctx, err = zmq.NewContext(); err != nil {
 		return fmt.Errorf("event publisher: %w", err)
@@ -120,8 +121,8 @@ func (p *Publisher) bind() (err error) {
 	return nil
 }
 
-// socket returns a socket of type t bound to endpoint, and the endpoint with the port that it got. hwm is the
-// number of messages that a peer's queue holds.
+// socket returns a socket of type t bound to endpoint, and the endpoint with the port that it
+// got. hwm is the number of messages that a peer's queue holds.
 func (p *Publisher) socket(t zmq.Type, endpoint string, hwm int) (*zmq.Socket, string, error) {
 	s, err := p.zctx.NewSocket(t)
 	if err != nil {
@@ -176,7 +177,8 @@ func (p *Publisher) ring() {
 	}
 }
 
-// run sends batches and answers replay requests until Close. Only its goroutine uses the PUB and ROUTER sockets.
+// run sends batches and answers replay requests until Close. Only its goroutine uses the PUB and
+// ROUTER sockets.
 func (p *Publisher) run() {
 	defer close(p.ended)
 	poller := zmq.NewPoller()
@@ -337,7 +339,8 @@ func (p *Publisher) answerReplays() {
 	}
 }
 
-// replay sends peer the buffered batches from the number start on, and then the message that marks the end.
+// replay sends peer the buffered batches from the number start on, and then the message that
+// marks the end.
 func (p *Publisher) replay(peer []byte, start uint64) {
 	for seq, payload := range p.buffer.from(start) {
 		if _, err := p.router.SendMessage(peer, "", p.opts.Topic, sequenceFrame(seq), payload); err != nil {
@@ -351,9 +354,10 @@ func (p *Publisher) replay(peer []byte, start uint64) {
 	}
 }
 
-// ChooseDrops returns n different numbers of batches that a publisher drops, so that its subscribers must
-// repair gaps. They are among the first n*dropSpread of a stream, and never 0, with which a subscriber
-// learns that the stream began. Equal seeds and workers give equal numbers.
+// ChooseDrops returns n different numbers of batches that a publisher drops, so that its
+// subscribers must repair gaps. They are among the first n*dropSpread of a stream, and never 0,
+// with which a subscriber learns that the stream began. Equal seeds and workers give equal
+// numbers.
 func ChooseDrops(n int, seed uint64, worker uint64) map[uint64]bool {
 	drops := make(map[uint64]bool, n)
 	r := rand.New(rand.NewPCG(seed, worker))

@@ -39,6 +39,8 @@ func (w *world) restartAgent(ctx context.Context) error {
 	return w.replaceAgent(ctx, w.rng.IntN(nodes), w.upTo(maxAgentAway))
 }
 
+// replaceAgent kills agent n, waits for the time away, and starts the next agent with the same
+// options and directories.
 func (w *world) replaceAgent(ctx context.Context, n int, away time.Duration) error {
 	a := w.agents[n]
 	w.countAgent(ctx, a)
@@ -130,7 +132,8 @@ func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture)
 	return nil
 }
 
-// known returns the share of held that the router knows, the best within atOnce.
+// known returns the share, 0 to 1, of the held residencies that the router knows: the largest
+// within the time atOnce.
 func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (share float64, err error) {
 	if len(held) == 0 {
 		return 1, nil
@@ -151,8 +154,8 @@ func (w *world) known(ctx context.Context, held map[cluster.Residency]bool) (sha
 	}
 }
 
-// returned waits until the router has caught up with new publishers of all workers in
-// old, which has their earlier publishers.
+// returned waits until each worker in old has a new publisher, and the router has all its events.
+// old has the publisher before the restart, by worker. It returns the state then.
 func (w *world) returned(ctx context.Context, old map[uint64]string) (p *cluster.Picture, err error) {
 	reason := ""
 	err = cluster.Until(ctx, returnTime, lookEvery, func() (bool, error) {
@@ -168,7 +171,8 @@ func (w *world) returned(ctx context.Context, old map[uint64]string) (p *cluster
 	return p, err
 }
 
-// missing names a worker whose new publisher the router has not caught up with.
+// missing returns which worker of old has no new publisher, or one whose events the router still
+// lacks; empty when all is well.
 func missing(p *cluster.Picture, old map[uint64]string) string {
 	for worker, publisher := range old {
 		st, ok := p.Stream(worker, 0)

@@ -29,6 +29,8 @@ type load struct {
 	clients   sync.WaitGroup
 }
 
+// newLoad returns a load whose prompts begin with parts of a few random documents, so that
+// engines find cached blocks.
 func newLoad(seed uint64) *load {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	l := &load{cancel: func() {}}
@@ -42,7 +44,8 @@ func newLoad(seed uint64) *load {
 	return l
 }
 
-// start starts the clients. at returns the present endpoint of an engine.
+// start starts clients that send requests to the engines until stop. at returns the present
+// endpoint of engine i, which changes with a restart.
 func (l *load) start(ctx context.Context, seed uint64, at func(i int) cluster.Endpoint) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	for c := range engines * clientsPerEngine {
@@ -67,6 +70,7 @@ func (l *load) stop() {
 	l.clients.Wait()
 }
 
+// prompt returns a request with the start of a document, of random length, and some random tokens.
 func (l *load) prompt(rng *rand.Rand) engine.GenerateRequest {
 	doc := l.documents[rng.IntN(len(l.documents))]
 	tokens := append([]uint32{}, doc[:1+rng.IntN(len(doc))]...)

@@ -27,8 +27,8 @@ func (o *Options) report(t *tally, err error) error {
 	return errors.Join(err, t.verdict(o))
 }
 
-// verdict returns an error for a run with differences, and for a run that proves
-// nothing.
+// verdict returns an error for a run that found the router's index wrong, and for a run that
+// proves nothing because it saw no event or no fault of a kind.
 func (t *tally) verdict(o *Options) error {
 	var wrong []string
 	note := func(bad bool, format string, args ...any) {

@@ -15,9 +15,10 @@ import (
 // resetOdds is one in how many rounds a prefix cache is reset.
 const resetOdds = 3
 
-// Run breaks, mends and compares until the time is over or ctx ends. It writes progress
-// and figures to o.Out. The error says what was wrong, or that the run proved nothing.
-// A short run without repair goes first, unless o.NoRepair.
+// Run restarts processes and drops events under load, and compares the router's index with the
+// truth, until the time is over or ctx ends. It writes progress and figures to o.Out. The error
+// says what was wrong, or that the run proved nothing. First comes a short run without repair,
+// which must find differences; with o.NoRepair it is the only one.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -49,7 +50,8 @@ func blind(t *tally, err error) error {
 	return nil
 }
 
-// play makes one run.
+// play makes one run with processes of its own and returns its counts. With noRepair the router
+// cannot ask for lost events.
 func (o *Options) play(ctx context.Context, noRepair bool) (t *tally, err error) {
 	dirs, err := cluster.MakeDirs("blockyard-soak", o.Dir, o.HostDir, 0)
 	if err != nil {
@@ -100,8 +102,9 @@ func (o *Options) over(rounds uint64, began time.Time) bool {
 	return time.Since(began) >= o.Duration
 }
 
-// round loads the engines, breaks things meanwhile, and compares. Without repair it
-// ends with a new router, which can learn nothing of earlier events.
+// round loads the engines while faults happen, waits for rest and compares. Without repair it
+// compares a new router, which can learn nothing of earlier events. bag has the kinds of faults
+// that have not come yet.
 func (w *world) round(ctx context.Context, bag *[]fault, faults int, noRepair bool, out io.Writer) error {
 	w.tally.rounds++
 	began := time.Now()
@@ -136,7 +139,7 @@ func (w *world) round(ctx context.Context, bag *[]fault, faults int, noRepair bo
 	return nil
 }
 
-// breakThings lets the load run for a while, with faults at random instants.
+// breakThings lets the load run for a while, with that many faults at random instants.
 func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error {
 	for range faults {
 		load := minLoad + w.upTo(maxLoad-minLoad)

@@ -81,8 +81,8 @@ type client struct {
 	http    *http.Client
 }
 
-// newClient returns a client of the API server that trusts the certificates in the cluster's CA file,
-// or those of the system without one.
+// newClient returns a client of the API server that trusts the certificates in the cluster's CA
+// file, or those of the system without one.
 func newClient(c Cluster) (*client, error) {
 	transport := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,

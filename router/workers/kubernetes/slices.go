@@ -107,9 +107,9 @@ func sortedNames(all map[string]*endpointSlice) []string {
 	return names
 }
 
-// portOf returns the port of a slice that takes requests, and the scheme, "http://" or "https://". The
-// flag may give the number or the name of the port. Else the only port counts, or among several the
-// port "http".
+// portOf returns the port of a slice that takes requests, and the scheme, "http://" or
+// "https://". The flag may give the number or the name of the port. Else the only port counts, or
+// among several the port "http".
 func (f *Finder) portOf(s *endpointSlice) (scheme string, number uint32, err error) {
 	if f.portNumber != 0 {
 		return "http://", f.portNumber, nil
