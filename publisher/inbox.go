@@ -167,9 +167,9 @@ func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEve
 	return dst
 }
 
-// TakeAll returns the events of a lending inbox and takes back cleared, the cleared slice of the
-// last TakeAll. It returns no events while events before them are missing. The blocks of the
-// events are lent until the next TakeAll.
+// TakeAll takes all events out of a lending inbox, which reuses their memory: their blocks are valid
+// until the next TakeAll. cleared is the slice of the last TakeAll, which the caller has cleared. It
+// returns no events while events before them are missing.
 func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +178,7 @@ func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	}
 	events := b.events
 	b.events, b.blocks = cleared[:0], 0
-	b.copies, b.lent = b.lent, b.copies
+	b.copies, b.lent = b.lent, b.copies // new events get the memory of the last but one TakeAll
 	b.reuseLocked()
 	return events
 }

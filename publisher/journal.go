@@ -94,8 +94,8 @@ func (j *Journal[T]) From(n uint64) iter.Seq2[uint64, *T] {
 	}
 }
 
-// Range returns copies of the entries first to last; false when the journal does not
-// have all of them.
+// Range returns copies of the entries with the numbers first to last; false when the journal does
+// not have all of them.
 func (j *Journal[T]) Range(first, last uint64) ([]T, bool) {
 	if !j.Holds(first) || !j.Holds(last) || last < first {
 		return nil, false

@@ -224,7 +224,8 @@ func (o *Options) endpoint() endpointName {
 	return endpointName{Namespace: o.Namespace, Component: o.Component, Name: o.Endpoint}
 }
 
-// sourceRecord returns the record of a publisher; target is nil for a live-only one.
+// sourceRecord returns the discovery record that tells routers: this publisher has the events of
+// worker rank w. target is where they query for lost events; nil if they cannot.
 func (o *Options) sourceRecord(publisher uint64, w kv.Worker, target *instanceRecord) sourceRecord {
 	return sourceRecord{
 		Type:        "EventSource",

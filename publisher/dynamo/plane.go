@@ -77,9 +77,9 @@ func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	return p, nil
 }
 
-// startRecovery starts the recovery server, which makes the plane's sources recoverable. When the
-// server does not answer at its advertised address, startRecovery closes it and returns nil:
-// routers wait long for such a server, so live-only sources are better.
+// startRecovery starts the recovery server, which routers query for lost events. When the server
+// does not answer at its advertised address, startRecovery closes it and returns nil: routers wait
+// long for such a server. The sources are then live-only: they publish their state regularly.
 func (p *Plane) startRecovery(ctx context.Context) error {
 	r, err := listenRecovery(ctx, &p.opt)
 	if err != nil {

@@ -179,7 +179,8 @@ func checkDialBack(address string, requester netip.Addr, local func(netip.Addr) 
 		return fmt.Errorf("response address %.64q: want an IP address and a port", address)
 	}
 	host, from := to.Addr().Unmap(), requester.Unmap()
-	if to.Port() == 0 || host != from && !(local(host) && local(from)) {
+	isAllowed := host == from || local(host) && local(from)
+	if to.Port() == 0 || !isAllowed {
 		return fmt.Errorf("response address %s: want a port of the requester's address %s", to, from)
 	}
 	return nil

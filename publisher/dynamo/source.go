@@ -130,8 +130,9 @@ func (s *Source) run() {
 	}
 }
 
-// begin starts at the stream's present state, as of event 0. A recoverable source gives the
-// state to routers that ask; a live-only source sends it in its first turn.
+// begin makes the stream's present state that of event 0: later events are numbered from 1. A
+// recoverable source gives the state to routers that query it. A live-only source, which routers
+// cannot query, sends it in its first turn.
 func (s *Source) begin() {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -143,7 +144,7 @@ func (s *Source) begin() {
 		s.mustRestate = true
 		return
 	}
-	s.mustRestate = !s.in.Resync(s.src.Status().LastEventID)
+	s.mustRestate = !s.in.Resync(s.src.Status().LastEventID) // true if events after the state were dropped
 }
 
 // beginProbes makes the next probe due firstProbe from now.
@@ -181,7 +182,7 @@ func (s *Source) takeTurn() {
 	s.forwardEvents(math.MaxUint64)
 	switch {
 	case s.mustRestate: // the connection refused an event; the next turn restates
-	case !s.recoverable && !now.Before(s.refreshAt):
+	case !s.recoverable && !now.Before(s.refreshAt): // routers cannot query: they get the state regularly
 		s.restate(false)
 		s.refreshes.MaxInterval = s.longestRefresh()
 		s.refreshAt = now.Add(s.refreshes.NextBackOff())

@@ -160,10 +160,10 @@ func (f *Feed) leaveSnapshot(s *snapshot) {
 	}
 }
 
-// take waits until fewer than maxDumps snapshots are being written. Then it sets s.dump, or
-// s.err when the feed closes, and closes s.taken. Queries that come after the dump has begun
-// get another snapshot, so no query gets a dump older than itself. If take sets s.held, the
-// last leaveSnapshot of s gives the element of f.dumps back.
+// take waits until fewer than maxDumps snapshots are being written, which f.dumps counts. Then it
+// sets s.dump, or s.err when the feed closes, and closes s.taken. Queries that come after the dump
+// has begun get another snapshot, so no query gets a dump older than itself. s.held is true while s
+// counts in f.dumps: the last leaveSnapshot ends that.
 func (f *Feed) take(s *snapshot, src publisher.Source) {
 	defer close(s.taken)
 	held := false

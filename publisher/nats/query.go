@@ -155,7 +155,7 @@ func (a *answerer) sendDump() {
 	a.waiters = nil
 	shared := len(waiters)
 	if a.refresh(time.Now()) {
-		shared--
+		shared-- // one waiter has cost a snapshot
 	}
 	a.feed.Count(func(s *publisher.FeedStats) { s.Dumps += uint64(len(waiters)) })
 	a.feed.sharedDumps.Add(uint64(shared))
@@ -284,7 +284,7 @@ func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 	if f.Stopped() || f.wire.conn.conn.FlushTimeout(flushTimeout) != nil {
 		return false
 	}
-	var requests <-chan *nats.Msg
+	var requests <-chan *nats.Msg // nil is never ready
 	if mayAnswer {
 		a.takeWaiting()
 		requests = a.requests

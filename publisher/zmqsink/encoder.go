@@ -218,7 +218,7 @@ func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (wasAnnounced bool) {
 	if wasAnnounced && state.announced == 0 {
 		enc.known--
 	}
-	if state.pending == 0 {
+	if state.pending == 0 { // nothing of h is left to announce
 		enc.unlist(state.at)
 		state.at, state.root = 0, false
 	}

@@ -147,7 +147,7 @@ func (n *sender) sendQueued() (closing bool) {
 }
 
 // announceState sends a clear and then the whole state, so that every subscriber has it. If events
-// after the snapshot were dropped, the state stays due.
+// after the snapshot were dropped, the state stays due. unheard notes that nobody subscribes.
 func (n *sender) announceState() {
 	n.lastState, n.unheard = time.Now(), n.count.subscribers.Load() == 0
 	events, last, _ := n.sink.src.Snapshot()
@@ -168,8 +168,8 @@ func (n *sender) sendBatch(b *engineevent.Batch) {
 	n.sendPayload(bytes.Clone(n.payload))
 }
 
-// sendPayload sends a payload under the next number and keeps it for replays. A stalled sink only
-// keeps it, because the whole state follows.
+// sendPayload sends a payload under the next number and keeps it for replays. While the only
+// subscriber does not read, the sink is stalled and sends nothing: the whole state follows.
 func (n *sender) sendPayload(payload []byte) {
 	seq := n.numbered(payload)
 	if n.slow.stalled {
@@ -192,7 +192,7 @@ func (n *sender) trySend(seq uint64, payload []byte) bool {
 	return true
 }
 
-// sent counts a batch that was given to libzmq.
+// sent counts a batch that was given to libzmq, or refused by it with err.
 func (n *sender) sent(payload []byte, err error) {
 	if err != nil {
 		// Subscribers see by the numbers that a batch is missing.

@@ -193,7 +193,8 @@ func (a *Index) Match(dst *index.Matches, locals []kv.LocalHash) error {
 	return nil
 }
 
-// Tick expires blocks, continues pruning, and returns the number of expired blocks.
+// Tick removes the blocks that have expired, and blocks above Options.MaxBlocks. It returns the
+// number of expired blocks. Call it regularly.
 func (a *Index) Tick() int {
 	elapsed := a.elapsed()
 	a.x.Sweep(sweepRuns)

@@ -90,7 +90,8 @@ func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
-	return !s.offline[followed.source] && p.seenAt.After(followed.seenAt) && now.Sub(followed.seenAt) > s.silenceTimeout/3
+	fellSilent := p.seenAt.After(followed.seenAt) && now.Sub(followed.seenAt) > s.silenceTimeout/3
+	return fellSilent && !s.offline[followed.source] // a disconnected source shows no silence
 }
 
 // contestLocked records that rival, a fenced publisher of the feed's owner, is alive. The feed is
@@ -156,7 +157,7 @@ func (s *Set) refusalReasonLocked(f *feed, a *kvevent.Announcement) string {
 	}
 	previous := s.byOwner[a.Owner]
 	if previous != nil && previous != f && source.IsRegistered(a) && !source.IsRegistered(&previous.announcement) {
-		return "the worker has a publisher"
+		return "the worker has a publisher" // which knows more than a registration
 	}
 	if f == nil && previous == nil && len(s.feeds) >= s.maxFeeds {
 		return fmt.Sprintf("the router has %d feeds, limit %d", len(s.feeds), s.maxFeeds)

@@ -55,7 +55,7 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 	}
 	f.inFlight = 0
 	before := f.cursor
-	if a != nil && f.partial != nil {
+	if a != nil && f.partial != nil { // a is the rest of the dump that the feed has begun to read
 		f.partial.Extend(a)
 		a = f.partial
 	}

@@ -249,8 +249,8 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 	}
 }
 
-// apply applies e to the index and moves the cursor to e. An event that the index refuses
-// leaves the feed diverged.
+// apply applies e to the index and moves the cursor to e. If the index refuses e, the feed is
+// diverged: its blocks differ from the publisher's.
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
 	if err := f.blocks.Apply(e); err != nil {
@@ -277,8 +277,9 @@ func (f *feed) park(e *kvevent.RouterEvent) {
 	f.waitingBlocks += e.NumBlocks()
 }
 
-// beginRecovery makes the feed query its publisher, at once, because of c. A gap needs the missing
-// events. A divergence, lost pairs and a first feed without a cursor need a dump.
+// beginRecovery makes the feed query its publisher at once, because of c. A gap needs the missing
+// events. A new feed needs a dump, and so do a digest that differs though no event is missing and
+// blocks that the index had no room for.
 func (f *feed) beginRecovery(c cause, now time.Time) {
 	// A first feed with a cursor is from a snapshot and lacks only later events.
 	dump := c == causeDivergence || c == causeLost || c == causeFirst && f.cursor == 0

@@ -115,7 +115,8 @@ func (k *Keeper) Keep(ctx context.Context) {
 // calls it when it stops.
 func (k *Keeper) Finish() {
 	k.goroutines.Wait()
-	if k.store == nil || k.threshold == 0 || k.feeds.events.Load() == k.savedEvents && !k.unsaved.Load() {
+	isCurrent := k.feeds.events.Load() == k.savedEvents && !k.unsaved.Load()
+	if k.store == nil || k.threshold == 0 || isCurrent {
 		return
 	}
 	k.save(context.Background(), snapshotLastTimeout)

@@ -95,17 +95,17 @@ func (s *Set) openModel(a *kvevent.Announcement) (*modelFeeds, error) {
 	return s.open(keyOf(a), limit)
 }
 
-// open returns the model of a key, and opens it if fewer than limit models are open. The caller
-// holds s.mu.
+// open returns the Set's state of the model with that name and block size. It opens a new model if
+// fewer than limit models are open. The caller holds s.mu.
 func (s *Set) open(key ModelKey, limit int) (*modelFeeds, error) {
 	if m := s.models[key]; m != nil {
 		return m, nil
 	}
-	followed, err := s.directory.Open(key, limit)
+	opened, err := s.directory.Open(key, limit)
 	if err != nil {
 		return nil, err
 	}
-	m := &modelFeeds{Model: followed, key: key, tally: newTally(), absent: newAbsentWorkers(s.keepAbsent)}
+	m := &modelFeeds{Model: opened, key: key, tally: newTally(), absent: newAbsentWorkers(s.keepAbsent)}
 	s.models[key] = m
 	s.refreshModelLocked(m)
 	return m, nil

@@ -144,8 +144,9 @@ func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
 	return s.confirmImage(feed, dumps)
 }
 
-// beginImage starts an image with the feed's announcement and cursor. It returns the feed
-// and the feed's number of dumps, for confirmImage. The feed is nil when it is not complete.
+// beginImage starts the image of a publisher's feed in a snapshot with the announcement and the
+// cursor. It returns the feed and the feed's number of dumps, for confirmImage. The feed is nil when
+// the index lacks blocks of it.
 func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -217,8 +217,8 @@ type poolTally struct {
 	exact, reported       bool
 }
 
-// incomplete returns how many workers of the pool are incomplete: all of them unless the pool
-// itself is exact, else those whose own feed is not.
+// incomplete returns for how many workers of the pool the index may lack blocks: for all of them
+// unless it has all blocks of the pool itself, else for those whose own feed is not exact.
 func (p *poolTally) incomplete() int {
 	if p.exact {
 		return p.members - p.exactMembers
@@ -290,9 +290,9 @@ func (t *tally) addToPool(c contribution, n int) {
 func (t *tally) view() View {
 	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: Exact}
 	switch {
-	case t.reported == 0:
+	case t.reported == 0: // of no worker and no pool the index has ever had all blocks
 		v.Quality = Fallback
-	case t.incomplete > 0:
+	case t.incomplete > 0: // of some worker or its pool it lacks blocks now
 		v.Quality = Degraded
 	}
 	return v

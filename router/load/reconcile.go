@@ -45,7 +45,8 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	}
 	inEngine, queued := int(min(running, math.MaxInt32)), int(min(waiting, math.MaxInt32))
 	now := a.clock()
-	more := min(w.running.n-w.phantoms-inEngine-queued, w.prefill.requests-queued)
+	unreported := w.running.n - w.phantoms - inEngine - queued
+	more := min(unreported, w.prefill.requests-queued) // only requests with prefill are phantoms
 	switch {
 	case more <= 0:
 		w.least = 0

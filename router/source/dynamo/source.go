@@ -328,7 +328,7 @@ func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	case !t.reportedLost && !connected:
 		t.reportedLost, t.connectionsAtLoss = true, t.connections
 		return append(out, source.Frame{Kind: source.FrameDisconnected})
-	case t.reportedLost && connected && t.connections != t.connectionsAtLoss:
+	case t.reportedLost && connected && t.connections != t.connectionsAtLoss: // tick has seen the new one
 		t.reportedLost = false
 		return append(out, source.Frame{Kind: source.FrameConnected})
 	}

@@ -92,7 +92,9 @@ func (r *Requests) Stop() (err error) {
 	r.countTicks.Stop()
 	r.countDropped()
 	for _, sub := range r.subs {
-		if e := sub.Unsubscribe(); !errors.Is(e, nats.ErrConnectionClosed) && !errors.Is(e, nats.ErrBadSubscription) {
+		e := sub.Unsubscribe()
+		hasEnded := errors.Is(e, nats.ErrConnectionClosed) || errors.Is(e, nats.ErrBadSubscription)
+		if !hasEnded {
 			err = errors.Join(err, e)
 		}
 	}

@@ -57,7 +57,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	go func() { written <- writeSnapshot(writer, write) }()
 	info, err := bucket.Put(putCtx, jetstream.ObjectMeta{Name: snapshotObject,
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
-	reader.CloseWithError(err)
+	reader.CloseWithError(err) // after a failed Put nobody reads: write must not block
 	if writeErr := <-written; writeErr != nil {
 		err = writeErr
 	}
@@ -163,7 +163,8 @@ func (n *Source) ForgetSnapshot(ctx context.Context) error {
 	if err == nil {
 		err = js.DeleteObjectStore(ctx, kvevent.SnapshotBucket(n.cluster))
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrBucketNotFound) {
+	isMissing := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)
+	if err != nil && !isMissing {
 		return fmt.Errorf("forget snapshot: %w", err)
 	}
 	return nil
@@ -188,8 +189,9 @@ func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore
 	}
 	name := kvevent.SnapshotBucket(n.cluster)
 	bucket, err := js.ObjectStore(ctx, name)
+	isMissing := errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 	switch {
-	case !errors.Is(err, jetstream.ErrBucketNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
+	case !isMissing:
 		return bucket, withoutJetStream(err)
 	case !create:
 		return nil, source.ErrNoSnapshot

@@ -103,7 +103,7 @@ func (g *Registration) hasRank(rank kv.DPRank) bool {
 	return uint32(rank) >= g.FirstRank && uint32(rank)-g.FirstRank < g.ranks()
 }
 
-// workers returns the ranks of the worker, in order.
+// workers returns the data-parallel ranks of the registered worker, in order.
 func (g *Registration) workers() []kv.Worker {
 	all := make([]kv.Worker, g.ranks())
 	for i := range all {

@@ -320,7 +320,7 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 		switch {
 		case e.ended:
 			delete(r.entries, w)
-			if e.publisher != 0 && !announced {
+			if e.publisher != 0 && !announced { // else the router does not follow the registration
 				all = append(all, e.announcement(w, kvevent.HealthGone))
 			}
 		case !announced:
