@@ -67,7 +67,7 @@ func writePools(w io.Writer, pools Pools, flush func() error) error {
 		if err != nil {
 			return err
 		}
-		// The list of blocks is the last field of the pool's object.
+		// The list of blocks takes the place of the brace that closes the pool's object.
 		if _, err := io.WriteString(w, separator+string(head[:len(head)-1])+`,"blocks":[`); err != nil {
 			return err
 		}

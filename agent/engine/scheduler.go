@@ -360,7 +360,8 @@ func (s *Server) Drain(patience time.Duration) {
 	}
 }
 
-// markWelcomed records that WELCOME has left, and sends DRAIN if the agent is stopping.
+// markWelcomed records that WELCOME has left: from now on Drain sends DRAIN to the session. If
+// the agent is stopping already, markWelcomed sends it.
 func (s *Server) markWelcomed(sess *session) {
 	s.mu.Lock()
 	sess.welcomed = true

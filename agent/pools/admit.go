@@ -100,8 +100,8 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 	return nil
 }
 
-// fitsWithout reports whether all fits the node after the removal of gone, and whether the
-// removal changes all. id, the namespace that asks, is never removed.
+// fitsWithout reports whether the namespaces in all would fit the node without those in gone.
+// id, the namespace that asks for room, stays. Without any that could go the answer is false.
 func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
 	left := maps.Clone(all)
 	for _, other := range gone {

@@ -65,7 +65,7 @@ func (r *reader) text() string { return string(r.take(r.length(1))) }
 func (r *reader) sequence(st *sequence.State) {
 	st.Next, st.LastLive = r.uint64(), r.uint64()
 	st.HasLive = r.uint8()&flagHasLive != 0
-	for range r.length(16) {
+	for range r.length(8 + 8) { // bytes of an element
 		st.Remembered = append(st.Remembered, sequence.Applied{After: r.uint64(), Sum: r.uint64()})
 	}
 }
@@ -75,11 +75,11 @@ func (r *reader) rank(s *State) {
 	f := r.uint8()
 	s.Degraded, s.LowerTiers = f&flagDegraded != 0, f&flagLowerTiers != 0
 	s.Groups = make(map[int32]bool)
-	for range r.length(5) {
+	for range r.length(4 + 1) { // bytes of an element
 		group := int32(r.uint32())
 		s.Groups[group] = r.uint8() != 0
 	}
-	for range r.length(8) {
+	for range r.length(4 + 4) { // the lengths of two empty texts
 		s.Names = append(s.Names, Name{LoRA: r.text(), Salt: r.text()})
 	}
 }

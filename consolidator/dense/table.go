@@ -143,7 +143,7 @@ func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 		t.grow(h>>56, slot+1)
 		return slot, true
 	}
-	if left, ok := putWord(s.words, h, slot+1); !ok {
+	if left, ok := putWord(s.words, h, slot+1); !ok { // left found no place near its home
 		t.grow(h>>56, left)
 	}
 	return slot, true
@@ -161,6 +161,8 @@ func (t *Table[V]) Remove(slot uint32) {
 		}
 		return i
 	}
+	// A word has the distance of an entry from its home in the high bits, and the entry's slot
+	// plus one.
 	for words[i]&slotMask != slot+1 {
 		i = next(i)
 	}
@@ -172,7 +174,7 @@ func (t *Table[V]) Remove(slot uint32) {
 	s.n--
 	t.n--
 	t.Unshare(slot)
-	*t.entry(slot) = Entry[V]{lo: t.free}
+	*t.entry(slot) = Entry[V]{lo: t.free} // the list of free slots runs through the free entries
 	t.free = slot + 1
 }
 

@@ -37,8 +37,8 @@ func (c *Cache) mayBeListed(t kv.Tier) bool {
 	return t == kv.TierDevice && (c.queuePredatesList || !c.listedUntil.IsZero() && c.cfg.Now().Before(c.listedUntil))
 }
 
-// storeMayBeListed removes the blocks of a stored event from c.unannounced, and returns
-// mayBeListed(t).
+// storeMayBeListed removes the blocks of a stored event from c.unannounced, the listed blocks
+// that no event has announced. It returns mayBeListed(t).
 func (c *Cache) storeMayBeListed(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDevice && c.unannounced != nil {
 		for _, h := range e.BlockHashes {
@@ -56,7 +56,8 @@ func (c *Cache) CaughtUp() {
 	}
 }
 
-// takeUnannounced removes h from c.unannounced, and reports whether h was there.
+// takeUnannounced removes h from c.unannounced, the listed blocks that no event has announced,
+// and reports whether h was there.
 func (c *Cache) takeUnannounced(h kv.EngineHash) bool {
 	if len(c.unannounced) == 0 {
 		return false
@@ -176,8 +177,8 @@ func (c *Cache) Hide() {
 	c.stream.Update(c.updateHealth) // hideKnown changed the counters and c.degraded
 }
 
-// hideKnown moves the known blocks to c.hidden, which may have blocks from an earlier loss.
-// table holds the blocks that the stream held.
+// hideKnown moves the known blocks to c.hidden, where they wait for the engine's list. c.hidden
+// may have blocks from an earlier loss. table holds the blocks that the stream held.
 func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	if c.hidden == nil {
 		c.hidden = &hidden{known: c.known, blocks: table}
@@ -192,8 +193,9 @@ func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	c.known.Clear()
 }
 
-// hideOne adds the known block with engine hash h to c.hidden. table is that of hideKnown. It
-// returns false when the block is hidden already, or when a table is full.
+// hideOne adds the known block b with engine hash h to c.hidden, where it waits for the engine's
+// list. table holds the block's place in its sequence. hideOne returns false when the block is
+// hidden already, or when a table is full.
 func (c *Cache) hideOne(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
 	if old, there := c.hidden.known.Find(h); there {
 		c.hidden.known.At(old).refs |= b.refs // only zero or not matters: a list restores one copy

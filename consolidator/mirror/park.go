@@ -309,8 +309,9 @@ func (c *Cache) storeParked(tx *residency.Tx) {
 	}
 }
 
-// storeChildren removes the last element of c.parents and stores the runs parked for it.
-// The stored blocks may add elements to c.parents.
+// storeChildren stores the runs that are parked for the last element of c.parents, a block that
+// has just become known, and removes the element. The stored blocks may be parents of other
+// parked runs and add elements to c.parents.
 func (c *Cache) storeChildren(tx *residency.Tx) {
 	p := c.parents[len(c.parents)-1]
 	c.parents = c.parents[:len(c.parents)-1]

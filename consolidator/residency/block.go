@@ -16,7 +16,7 @@ type Block struct {
 
 // NewBlock returns a block without references at a position, counted in blocks.
 func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.LocalHash) Block {
-	b := Block{Parent: parent, Local: local, Packed: min(position, maxPosition) << 1}
+	b := Block{Parent: parent, Local: local, Packed: min(position, maxPosition) << 1} // bit 0: has a parent
 	if hasParent {
 		b.Packed |= 1
 	}

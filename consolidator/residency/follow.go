@@ -185,8 +185,8 @@ func (f *follower) step() bool {
 	}
 }
 
-// apply applies batches to the Merged. If batches are missing (lost), it starts a sweep
-// and returns false.
+// apply applies batches of the pool's events to the Merged. If batches are missing (lost), it
+// starts a sweep of the Merged and returns false.
 func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	for _, b := range batches {
 		f.merged.pool.Publish(b.events)
@@ -198,8 +198,8 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	return false
 }
 
-// adopt copies the next chunk of the stream's table into the Merged. Events published before
-// the copy go first. Without a further chunk the adopt phase ends.
+// adopt copies the next chunk of the pool's table into the Merged. Events that the pool's stream
+// published before the copy go first. Without a further chunk the adopt phase ends.
 func (f *follower) adopt() {
 	var copied, lost bool
 	var batches []*eventBatch
@@ -217,8 +217,9 @@ func (f *follower) adopt() {
 	}
 }
 
-// adopted ends the adopt phase. The Merged now holds the blocks that the stream held at
-// one moment.
+// adopted ends the adopt phase, in which the follower copies the pool's table into the Merged.
+// The Merged now holds the blocks that the pool held at one moment. Sinks hear of blocks that
+// came in without events.
 func (f *follower) adopted() {
 	f.phase = phaseLive
 	f.merged.setStale(false)
@@ -227,14 +228,15 @@ func (f *follower) adopted() {
 	}
 	f.grown = false
 	select {
-	case <-f.joined:
+	case <-f.joined: // closed after the first adopt phase
 	default:
 		close(f.joined)
 	}
 }
 
-// sweep removes the blocks that the stream no longer holds from the next chunk of the Merged.
-// After the last chunk another adopt phase begins.
+// sweep repairs the next chunk of the Merged after the queue has overflowed and events are lost:
+// it removes the blocks that the pool no longer holds. After the last chunk another adopt phase
+// brings the blocks that the Merged lacks.
 func (f *follower) sweep() {
 	next := min(f.at+dense.ChunkSize, f.end)
 	f.blocks = f.merged.appendPoolBlocks(f.blocks[:0], f.at, next)
@@ -248,7 +250,7 @@ func (f *follower) sweep() {
 			return ok && tx.Block(slot).Refs.Of(b.tier) > 0
 		})
 		batches, lost = f.take()
-		end = tx.table.Slots()
+		end = tx.table.Slots() // where the next adopt phase ends
 	})
 	if !f.apply(batches, lost) {
 		return

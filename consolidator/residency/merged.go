@@ -208,8 +208,8 @@ func (m *Merged) updateHealth(tx *Tx) {
 	tx.SetHealth(h)
 }
 
-// adopt adds the blocks in a chunk of the pool's table, without events. It reports
-// whether any (block, tier) pair is new.
+// adopt adds the blocks in a chunk of the pool's table, without events: consumers take a
+// snapshot for them. It reports whether any (block, tier) pair is new.
 func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
 	m.out.Update(func(tx *Tx) {
 		before := tx.pairs
@@ -304,7 +304,7 @@ func (m *Merged) sourceBits(s mergeSource) uint32 {
 	return 1 << s
 }
 
-// store applies a stored event of source s.
+// store applies a stored event of source s, the worker's own stream or its pool's.
 func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
@@ -332,8 +332,9 @@ func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) 
 	return slot, true
 }
 
-// addSource records that source s has the block in a slot in tier. If publish is true
-// and no stored event was published for the block in the shown tier, one becomes pending.
+// addSource records that source s, the worker's own stream or its pool's, has the block in a slot
+// in tier. If publish is true and no stored event was published for the block in the tier in
+// which the Merged shows it, one becomes pending.
 func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, publish bool) {
 	t := m.shownTier(tier)
 	tx.table.Unshare(slot)
@@ -355,7 +356,8 @@ func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, pub
 	}
 }
 
-// remove records that source s no longer has block h in tier t.
+// remove records that source s no longer has block h in tier t. If the other source has not the
+// block either, the Merged removes it.
 func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
 	slot, found := tx.Find(h)
 	if !found || tx.Block(slot).Refs.Of(m.shownTier(t))&m.sourceBit(s, t) == 0 {
@@ -365,7 +367,7 @@ func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
 	m.clearBits(tx, slot, m.shownTier(t), m.sourceBit(s, t))
 }
 
-// removeAll records that source s no longer has any block.
+// removeAll records that source s no longer has any block: its stream was cleared.
 func (m *Merged) removeAll(tx *Tx, s mergeSource) {
 	for slot := range tx.table.Slots() {
 		for _, t := range kv.Tiers {
@@ -376,8 +378,8 @@ func (m *Merged) removeAll(tx *Tx, s mergeSource) {
 	}
 }
 
-// clearBits clears bits in the Refs of the block in a slot, in the shown tier t. The block
-// must have at least one of them. Without a source's bit the block is removed from t.
+// clearBits clears sources' bits of the block in a slot, in the shown tier t. The block must
+// have at least one of them. A block that no source has any more is removed from t.
 func (m *Merged) clearBits(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
 	h := tx.Hash(slot)
 	tx.table.Unshare(slot)

@@ -27,7 +27,8 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	s.phase = replaying
 	s.lastRequest, s.deadline = now, now.Add(s.cfg.Timeout)
 	s.answered, s.gapCounted, s.progress = false, s.gap, false
-	// There is nothing to compare before the first batch and after a loss.
+	// The replay begins with the last applied batch, to compare its bytes: another incarnation of
+	// the engine has others. There is nothing to compare before the first batch and after a loss.
 	s.verified = true
 	if s.next > 0 {
 		if _, remembered := s.recent.find(s.next - 1); remembered {
@@ -117,6 +118,7 @@ func (s *Sequencer) ReplayFailed(now time.Time) {
 		// decide.
 		s.maybeReplaced = false
 	default:
+		// An engine that has answered before and does not now may be gone, and another be there.
 		s.maybeReplaced = s.maybeReplaced || s.keepsHistory
 	}
 	s.replayOver(now, closed)

@@ -270,6 +270,7 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 		}
 	}
 	if s.maybeReplaced && s.cfg.Replay {
+		// The frame may be a new incarnation's. The replay compares the last applied batch.
 		s.scheduleReplay(now)
 		return false
 	}
@@ -354,7 +355,8 @@ func (s *Sequencer) lose(seq uint64) {
 	s.out.Lost()
 }
 
-// restart expects batch 0 of another incarnation, and reports the restart to the Target.
+// restart expects batch 0 of another incarnation of the engine, and reports the restart to the
+// Target. What the Sequencer has learnt of the old one is void.
 func (s *Sequencer) restart() {
 	s.count.Restarts.Add(1)
 	s.recent.reset()
