@@ -7,7 +7,8 @@
 //	m.Close()
 //
 // A config.Config describes the manager as KVBM's users know it. A Place adds what a Config
-// has no field for.
+// has no field for. NewFromEnviron is New with KVBM's environment variables: they size the
+// tiers and name the consolidator's ports.
 //
 // # The fields
 //

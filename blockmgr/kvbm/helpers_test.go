@@ -152,6 +152,12 @@ func open(t *testing.T, cfg config.Config, place Place) *client {
 	if err != nil {
 		t.Fatalf("new: %v", err)
 	}
+	return begin(t, m)
+}
+
+// begin begins a session. The manager is closed when the test ends.
+func begin(t *testing.T, m *Manager) *client {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Errorf("close: %v", err)

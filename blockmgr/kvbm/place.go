@@ -91,11 +91,11 @@ func (p *Place) shape(cfg *config.Config) (shape, error) {
 	if err != nil {
 		return shape{}, err
 	}
-	mode, together := layout.LeaderWorkerSharded, ranks
+	mode := layout.LeaderWorkerSharded
 	if p.Replicated {
-		mode, together = layout.Replicated, 1
+		mode = layout.Replicated
 	}
-	geometry := cfg.Model.Geometry(1, together)
+	geometry := cfg.Model.Geometry(1, p.parts(ranks))
 	geometry.Alignment = storage.PageSize
 	slot, err := layout.NewFullyContiguous(geometry)
 	if err != nil {
@@ -108,6 +108,28 @@ func (p *Place) shape(cfg *config.Config) (shape, error) {
 	sh.slotBytes = blockmgr.SlotBytes(&sh.namespace)
 	sh.sharding, err = layout.NewSharding(slot, ranks, mode)
 	return sh, err
+}
+
+// parts returns how many parts a slot holds for that many ranks.
+func (p *Place) parts(ranks uint64) uint64 {
+	if p.Replicated {
+		return 1
+	}
+	return ranks
+}
+
+// blockBytes returns the size of a block with a logical layout: the parts of all of its ranks.
+func (p *Place) blockBytes(m config.Model) (uint64, error) {
+	const sharded = true
+	ranks, err := p.ranks(sharded)
+	if err != nil {
+		return 0, err
+	}
+	block, err := layout.NewFullyContiguous(m.Geometry(1, p.parts(ranks)))
+	if err != nil {
+		return 0, fmt.Errorf("model, %d ranks together: %w", ranks, err)
+	}
+	return block.BlockBytes(), nil
 }
 
 // sharded reports whether slots hold the parts of several ranks. A block has the same bytes
