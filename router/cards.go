@@ -108,7 +108,7 @@ func (o *decisionObserver) Decided(d *decide.Decision) {
 	o.model.metrics.overhead.decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
-			Tokens: len(d.Query.Tokens), BlockSize: d.BlockSize, Hits: d.Match.Hits,
+			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Hits,
 			Untracked: !o.model.config.TrackPrefillTokens(d.Query.Override)})
 	}
 }
@@ -134,7 +134,7 @@ func (o *decisionObserver) Freed(id string) {
 // caller does not say which tier has them.
 func (o *decisionObserver) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
 	if e := o.model.estimate; e != nil {
-		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: len(q.Tokens), BlockSize: blockSize,
+		e.Booked(&estimate.Booking{ID: q.ID, Worker: w, Tokens: q.Len(), BlockSize: blockSize,
 			Hits: index.Hits{kv.TierDevice: uint32(cached)}})
 	}
 }

@@ -192,6 +192,12 @@ func (r *Router) AddOutputBlock(model, id string, decay *float64) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.AddOutputBlock(id, decay) })
 }
 
+// Touch records that a request is alive. An empty model means any model. The error is
+// load.ErrUnknownRequest.
+func (r *Router) Touch(model, id string) error {
+	return r.onRequest(model, id, func(m *Model) error { return m.scheduler.Touch(id) })
+}
+
 // onRequest calls f for the models of a name until one has the request.
 func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	err := fmt.Errorf("request %q: %w", id, load.ErrUnknownRequest)

@@ -116,7 +116,7 @@ func (c *Router) Run(ctx context.Context) (err error) {
 		return errors.Join(err, closeAll(listener, operators))
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	if err := c.openServices(ctx, g, r, sources, log); err != nil {
+	if err := c.openServices(ctx, g, r, sources, servers, log); err != nil {
 		return errors.Join(err, closeAll(listener, operators))
 	}
 	g.Go(func() error { return r.Run(ctx) })

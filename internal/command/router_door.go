@@ -13,10 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/resource"
 	"github.com/blockyard-ai/blockyard/internal/servertls"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api/indexer"
+	"github.com/blockyard-ai/blockyard/router/api/selection"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
@@ -220,29 +222,65 @@ func (t tokenizers) Tokenizers(model string) []tokens.Server {
 // serviceFlags are the flags of "blockyard router" for listeners in the shapes of Dynamo's
 // services.
 type serviceFlags struct {
-	ServiceHost string `group:"Start and server" name:"service-host" default:"127.0.0.1" placeholder:"HOST" env:"BLOCKYARD_ROUTER_SERVICE_HOST" help:"Address of --indexer-port. Its clients may add workers, so give a private one."`
-	IndexerPort uint16 `group:"Start and server" name:"indexer-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_INDEXER_PORT" help:"Port with the HTTP interface of Dynamo's standalone indexer, which has 8090; 0 is off."`
+	ServiceHost  string `group:"Start and server" name:"service-host" default:"127.0.0.1" placeholder:"HOST" env:"BLOCKYARD_ROUTER_SERVICE_HOST" help:"Address of --indexer-port and --selection-port. Their clients may add workers, so give a private one."`
+	IndexerPort  uint16 `group:"Start and server" name:"indexer-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_INDEXER_PORT" help:"Port with the HTTP interface of Dynamo's standalone indexer, which has 8090; 0 is off."`
+	Selection    uint16 `group:"Start and server" name:"selection-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_SELECTION_PORT" help:"Port with the HTTP interface of Dynamo's selection service, which has 8092; 0 is off."`
+	CacheTTL     uint32 `group:"Start and server" name:"selection-cache-ttl-secs" default:"120" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_TTL_SECS" help:"Seconds that a choice of --selection-port may wait for its reservation."`
+	CacheEntries uint32 `group:"Start and server" name:"selection-cache-max-entries" default:"4096" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_ENTRIES" help:"Choices that wait, at most; more drop the oldest."`
+	CacheBytes   uint32 `group:"Start and server" name:"selection-cache-max-bytes" default:"268435456" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_BYTES" help:"Bytes of choices that wait, at most; more drop the oldest."`
 }
 
 // serviceDrain is how long requests to a service may continue after the end.
 const serviceDrain = 2 * time.Second
 
-// openServices starts goroutines in g that serve the optional services until ctx ends: the interface
-// of Dynamo's indexer, if --indexer-port is set. It returns an error when the port cannot be opened.
-func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, log *zap.Logger) error {
-	if c.IndexerPort == 0 {
+// given reports whether any service is on.
+func (c *serviceFlags) given() bool { return c.IndexerPort > 0 || c.Selection > 0 }
+
+// openServices starts goroutines in g that serve the optional services until ctx ends: the interfaces
+// of Dynamo's indexer and selection service, each if its port is set. d has the URLs of worker servers
+// and may be nil. The error names the flag of a port that cannot be opened.
+func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, d *workers.Directory, log *zap.Logger) error {
+	if c.IndexerPort > 0 {
+		o := indexer.Options{Router: r, Log: log.Named("indexer")}
+		if s.engines != nil {
+			o.Follower = s.engines
+		}
+		if err := c.open(ctx, g, "--indexer-port", c.IndexerPort, indexer.New(o).Handler(), log); err != nil {
+			return err
+		}
+	}
+	if c.Selection == 0 {
 		return nil
 	}
-	o := indexer.Options{Router: r, Log: log.Named("indexer")}
+	o := selection.Options{Router: r, Registry: s.Source, Log: log.Named("selection"),
+		Cache: selection.CacheLimits{TTL: time.Duration(c.CacheTTL) * time.Second, Entries: int(c.CacheEntries), Bytes: int64(c.CacheBytes)}}
 	if s.engines != nil {
 		o.Follower = s.engines
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(c.IndexerPort))))
-	if err != nil {
-		return fmt.Errorf("--indexer-port: %w", err)
+	if d != nil {
+		o.Endpoint = func(id kv.WorkerID) string {
+			if w, ok := d.Worker(id); ok {
+				return w.URL
+			}
+			return ""
+		}
 	}
-	log.Info("the indexer's interface is open", zap.Stringer("address", listener.Addr()))
-	serveService(ctx, g, listener, indexer.New(o).Handler(), log)
+	service := selection.New(o)
+	if err := c.open(ctx, g, "--selection-port", c.Selection, service.Handler(), log); err != nil {
+		return err
+	}
+	g.Go(func() error { return service.Run(ctx) })
+	return nil
+}
+
+// open serves h on a port in g until ctx ends. flag names the port in errors.
+func (c *serviceFlags) open(ctx context.Context, g *errgroup.Group, flag string, port uint16, h http.Handler, log *zap.Logger) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(c.ServiceHost, strconv.Itoa(int(port))))
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	log.Info("a service of Dynamo's shape is open", zap.String("flag", flag), zap.Stringer("address", listener.Addr()))
+	serveService(ctx, g, listener, h, log)
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (s *routerSources) open(c *Router, options *natssource.Options, log *zap.Lo
 		s.made = append(s.made, workers)
 		given = append(given, workers)
 	}
-	if (c.serverFlags.given() || c.IndexerPort > 0) && c.wantsEvents() {
+	if (c.serverFlags.given() || c.serviceFlags.given()) && c.wantsEvents() {
 		if s.engines, err = zmqsource.New(zmqsource.Options{Log: log}); err != nil {
 			return err
 		}

@@ -41,6 +41,8 @@ func layers() []layer {
 		{"router/approx", []string{"router/index", "internal"}},
 		{"router/api", []string{"router", "internal"}},
 		{"router/api/indexer", []string{"router", "internal"}},
+		{"router/api/selection", []string{"router", "internal"}},
+		{"router/api/shape", []string{"router", "internal"}},
 		{"router/feed", []string{"router/source", "router/index", "internal"}},
 		{"router/source", []string{"internal"}},
 		{"router/source/nats", []string{"router/source", "internal"}},

@@ -17,11 +17,11 @@ import sys
 import time
 import traceback
 
-from live import cases_ours, cases_worker
+from live import cases_ours, cases_selection, cases_worker
 from live.case import Case
 from live.testbed import TestBed, Skipped, default_binaries
 
-CASES = [*cases_worker.CASES, *cases_ours.CASES]
+CASES = [*cases_worker.CASES, *cases_ours.CASES, *cases_selection.CASES]
 
 
 def attempt(case: Case, keep: bool) -> str:

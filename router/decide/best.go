@@ -102,6 +102,9 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 
 // track returns the blocks that count as active while the request runs, nil for none.
 func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
+	if q.Hashed != nil && q.Hashed.Sequence != nil && r.config.RouterTrackActiveBlocks {
+		return q.Hashed.Sequence
+	}
 	sequence, ok := r.config.SequenceHashesForTracking(q.Tokens, blockSize, q.Override, q.LoRA, q.Salt, w.blocks.locals)
 	if !ok {
 		return nil
@@ -112,7 +115,7 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 // find fills w.matches and queries the shared cache at the same time. The result is nil
 // without a shared cache, after its failure, or when the choice does not use its answer.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
-	if r.shared == nil || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
+	if r.shared == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil
 	}
@@ -135,7 +138,7 @@ func (r *Router) match(w *work) time.Duration {
 func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.SequenceHash) schedule.Request {
 	return schedule.Request{
 		ID: q.ID, Book: q.UpdateStates,
-		Tokens: len(q.Tokens), BlockSize: blockSize, Sequence: sequence, Locals: w.blocks.locals,
+		Tokens: q.Len(), BlockSize: blockSize, Sequence: sequence, Locals: w.blocks.locals,
 		Members: w.matches.Members, Hits: w.matches.Hits,
 		TrackPrefill: r.config.TrackPrefillTokens(q.Override), Override: q.Override.Schedule(),
 		StrictPriority: q.StrictPriority, PriorityJump: q.PriorityJump,

@@ -30,7 +30,7 @@ func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []k
 	for i, l := range locals {
 		hashes[i] = uint64(l)
 	}
-	log.Debug("[ROUTING_INPUT] request local hashes", zap.String("request", q.ID), zap.Int("isl_tokens", len(q.Tokens)),
+	log.Debug("[ROUTING_INPUT] request local hashes", zap.String("request", q.ID), zap.Int("isl_tokens", q.Len()),
 		zap.Int("block_size", blockSize), zap.Int("num_blocks", len(locals)), zap.Uint64s("local_hashes", hashes))
 }
 

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
@@ -15,6 +16,9 @@ type Query struct {
 	// Model names the model, for callers with several Routers. A Router ignores it.
 	Model  string
 	Tokens []uint32
+	// Hashed replaces the hashes of Tokens for callers that have them. It may be nil. Then
+	// only a shared cache is asked by Tokens, which may be empty.
+	Hashed *Hashed
 	// BlockMMInfos are the multimodal objects of each block, nil for a block of
 	// text. Blocks beyond the end of the list are text.
 	BlockMMInfos []*BlockExtraInfo
@@ -42,6 +46,26 @@ type Query struct {
 	// Provisional and Waits are as in schedule.Request.
 	Provisional bool
 	Waits       func()
+}
+
+// Hashed is a prompt by its hashes.
+type Hashed struct {
+	// Tokens is the length of the prompt.
+	Tokens int
+	// Locals are the full blocks to look up. They have the adapter, the salt and the
+	// multimodal objects in them.
+	Locals []kv.LocalHash
+	// Sequence are the blocks that count as active while the request runs. Nil takes the
+	// SequenceHashes of Locals.
+	Sequence []kv.SequenceHash
+}
+
+// Len returns the number of tokens of the prompt.
+func (q *Query) Len() int {
+	if q.Hashed != nil {
+		return q.Hashed.Tokens
+	}
+	return len(q.Tokens)
 }
 
 // BlockExtraInfo is the content of a block besides its tokens.
@@ -72,7 +96,17 @@ const maxMMObjects = 4096
 
 // Validate reports the first invalid field of a query, for a block size in tokens.
 func (q *Query) Validate(blockSize int) error {
-	if most := (len(q.Tokens) + blockSize - 1) / blockSize; len(q.BlockMMInfos) > most {
+	if h := q.Hashed; h != nil {
+		if h.Tokens < 0 || h.Tokens > math.MaxInt32 {
+			return fmt.Errorf("hashed prompt: %d tokens are not in 0..%d", h.Tokens, math.MaxInt32)
+		}
+		// Callers divide a length by the block size and may count a partial block.
+		if most := h.Tokens/blockSize + 1; len(h.Locals) > most || len(h.Sequence) > most {
+			return fmt.Errorf("hashed prompt: %d and %d blocks are more than %d of a prompt of %d tokens",
+				len(h.Locals), len(h.Sequence), most, h.Tokens)
+		}
+	}
+	if most := (q.Len() + blockSize - 1) / blockSize; len(q.BlockMMInfos) > most {
 		return fmt.Errorf("block_mm_infos: %d entries for %d blocks", len(q.BlockMMInfos), most)
 	}
 	for i, info := range q.BlockMMInfos {
@@ -96,6 +130,14 @@ func (q *Query) hasObjects() bool {
 	return false
 }
 
+// Locals returns the hashes of the full blocks of Tokens, with their adapter, salt and
+// multimodal objects. pairs is as in kv.BlockTokens.
+func (q *Query) Locals(blockSize int, pairs bool) []kv.LocalHash {
+	var b blocks
+	b.hash(q, blockSize, pairs)
+	return b.locals
+}
+
 // blocks hashes prompts and reuses its memory.
 type blocks struct {
 	hasher kv.Hasher
@@ -110,6 +152,10 @@ func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 		b.locals = make([]kv.LocalHash, 0, 64)
 	}
 	b.locals = b.locals[:0]
+	if q.Hashed != nil {
+		b.locals = append(b.locals, q.Hashed.Locals...)
+		return
+	}
 	seed := kv.LocalSeed(q.LoRA, q.Salt)
 	if !pairs && !q.hasObjects() {
 		b.locals = b.hasher.AppendLocals(b.locals, q.Tokens, blockSize, seed)

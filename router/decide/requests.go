@@ -40,7 +40,7 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	defer r.work.Put(w)
 	w.blocks.hash(q, blockSize, r.eagle())
 	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
-	cached := min(max(0, cachedTokens), len(q.Tokens))
+	cached := min(max(0, cachedTokens), q.Len())
 	if err := r.scheduler.Add(&request, worker, cached); err != nil {
 		return err
 	}

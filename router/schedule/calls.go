@@ -202,7 +202,7 @@ func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
 	}
 	loads := s.account.Columns()
 	for m := range s.members.List {
-		dst = append(dst, PotentialLoad{s.members.List[m].Worker, int(loads.PrefillTokens[m]), int(loads.ActiveBlocks[m])})
+		dst = append(dst, PotentialLoad{s.members.List[m].Worker, int(loads.PrefillTokens[m]), int(loads.ActiveBlocks[m]), int(loads.Requests[m])})
 	}
 	return dst
 }
@@ -222,7 +222,7 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 		if r.TrackPrefill {
 			prefill += max(0, r.Tokens-CachedTokens(s.effective(r, int32(m)), r.BlockSize))
 		}
-		dst = append(dst, PotentialLoad{s.members.List[m].Worker, prefill, potentialBlocks(r, loads.ActiveBlocks[m], 0)})
+		dst = append(dst, PotentialLoad{s.members.List[m].Worker, prefill, potentialBlocks(r, loads.ActiveBlocks[m], 0), int(loads.Requests[m])})
 	}
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active[:0], r.Sequence)

@@ -53,7 +53,7 @@ func TestAccountCalls(t *testing.T) {
 		}
 	}
 	loads, err := s.PotentialLoads(nil, &Request{Tokens: 16, BlockSize: 16, TrackPrefill: true, Members: members})
-	if want := (PotentialLoad{members.List[0].Worker, 16, 3}); err != nil || loads[0] != want {
+	if want := (PotentialLoad{members.List[0].Worker, 16, 3, 1}); err != nil || loads[0] != want {
 		t.Errorf("%+v (%v), want %+v: half of 2 blocks, half an output block, a new one", loads, err, want)
 	}
 	if !s.Free("a") || s.Free("a") {
@@ -82,7 +82,7 @@ func TestPotentialLoadGoldens(t *testing.T) {
 	}
 	r := &Request{Tokens: 16, BlockSize: 4, Members: members, Sequence: blocks(1, 2, 3, 5)}
 	loads, err := s.PotentialLoads(nil, r)
-	want := []PotentialLoad{{members.List[0].Worker, 0, 2 + 1}, {members.List[1].Worker, 12, 3 + 2}}
+	want := []PotentialLoad{{members.List[0].Worker, 0, 2 + 1, 1}, {members.List[1].Worker, 12, 3 + 2, 1}}
 	if err != nil || !slices.Equal(loads, want) {
 		t.Errorf("%+v (%v), want %+v", loads, err, want)
 	}

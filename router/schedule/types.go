@@ -169,9 +169,9 @@ type WorkerConfig struct {
 // PotentialLoad is the load of a worker with a request added.
 type PotentialLoad struct {
 	Worker kv.Worker
-	// PrefillTokens are the prompt tokens to compute. DecodeBlocks are the distinct prompt
-	// blocks to keep, including a partial block of the request.
-	PrefillTokens, DecodeBlocks int
+	// PrefillTokens are the prompt tokens to compute, DecodeBlocks the distinct prompt blocks
+	// with a partial one of the request. Requests are the active requests without this one.
+	PrefillTokens, DecodeBlocks, Requests int
 }
 
 // Selection is the input of a Selector. It is valid only during the call.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/api/shape"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -22,7 +23,7 @@ type instance struct {
 // engine returns the description of an instance for the follower, which connects to the ZMQ events
 // of its ranks. id is the instance id, which becomes the worker id.
 func (i *instance) engine(id uint64) source.Engine {
-	e := source.Engine{Worker: kv.WorkerID(id), Model: modelOf(i.model, i.group), BlockSize: i.blockSize}
+	e := source.Engine{Worker: kv.WorkerID(id), Model: shape.ModelOf(i.model, i.group), BlockSize: i.blockSize}
 	for _, rank := range slices.Sorted(maps.Keys(i.ranks)) {
 		e.Ranks = append(e.Ranks, i.ranks[rank])
 	}
@@ -43,8 +44,8 @@ type registerRequest struct {
 // register answers POST /register: the router follows the ZMQ events of one more engine rank.
 func (s *Server) register(w http.ResponseWriter, req *http.Request) {
 	var q registerRequest
-	if !s.decode(w, req, maxBody, &q) || !s.need(w, "instance_id", q.InstanceID != nil) || !s.need(w, "endpoint", q.Endpoint != nil) ||
-		!s.need(w, "model_name", q.ModelName != nil) || !s.need(w, "block_size", q.BlockSize != nil) {
+	if !s.Decode(w, req, maxBody, &q) || !s.Need(w, "instance_id", q.InstanceID != nil) || !s.Need(w, "endpoint", q.Endpoint != nil) ||
+		!s.Need(w, "model_name", q.ModelName != nil) || !s.Need(w, "block_size", q.BlockSize != nil) {
 		return
 	}
 	err := source.CheckEndpoint(*q.Endpoint)
@@ -53,23 +54,23 @@ func (s *Server) register(w http.ResponseWriter, req *http.Request) {
 	}
 	switch {
 	case err != nil:
-		s.fail(w, http.StatusBadRequest, fmt.Errorf("endpoint: %w", err))
+		s.Fail(w, http.StatusBadRequest, fmt.Errorf("endpoint: %w", err))
 		return
 	case s.follower == nil:
-		s.fail(w, http.StatusServiceUnavailable, errors.New("the router follows no events (use_kv_events is off)"))
+		s.Fail(w, http.StatusServiceUnavailable, errors.New("the router follows no events (use_kv_events is off)"))
 		return
 	}
 	if err := s.add(&q); err != nil {
-		s.fail(w, http.StatusConflict, err)
+		s.Fail(w, http.StatusConflict, err)
 		return
 	}
-	s.ok(w, http.StatusCreated)
+	s.OK(w, http.StatusCreated)
 }
 
 // add follows the rank of a registration, as a new instance or as one more rank of an instance. The
 // error names the earlier registration or the worker that q contradicts, or is the follower's.
 func (s *Server) add(q *registerRequest) error {
-	id, group := *q.InstanceID, cmp.Or(q.RoutingGroup, defaultGroup)
+	id, group := *q.InstanceID, cmp.Or(q.RoutingGroup, shape.DefaultGroup)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.instances[id]
@@ -126,14 +127,14 @@ func (s *Server) unregister(w http.ResponseWriter, req *http.Request) {
 		RoutingGroup *string `json:"routing_group"`
 		DPRank       *uint32 `json:"dp_rank"`
 	}
-	if !s.decode(w, req, maxBody, &q) || !s.need(w, "instance_id", q.InstanceID != nil) || !s.need(w, "model_name", q.ModelName != nil) {
+	if !s.Decode(w, req, maxBody, &q) || !s.Need(w, "instance_id", q.InstanceID != nil) || !s.Need(w, "model_name", q.ModelName != nil) {
 		return
 	}
 	if err := s.remove(*q.InstanceID, *q.ModelName, q.RoutingGroup, q.DPRank); err != nil {
-		s.fail(w, http.StatusNotFound, err)
+		s.Fail(w, http.StatusNotFound, err)
 		return
 	}
-	s.ok(w, http.StatusOK)
+	s.OK(w, http.StatusOK)
 }
 
 // remove ends the registration of an instance. With both group and rank it ends only that rank, and
@@ -205,7 +206,7 @@ func (s *Server) workers(w http.ResponseWriter, req *http.Request) {
 		id, rank := uint64(known.Worker.ID), fmt.Sprint(known.Worker.Rank)
 		a := all[id]
 		if a == nil {
-			a = &workerAnswer{InstanceID: id, Source: cmp.Or(known.Card.Source, "agent"), ModelName: known.Model, RoutingGroup: defaultGroup,
+			a = &workerAnswer{InstanceID: id, Source: cmp.Or(known.Card.Source, "agent"), ModelName: known.Model, RoutingGroup: shape.DefaultGroup,
 				BlockSize: known.BlockSize, Endpoints: map[string]string{}, Listeners: map[string]listenerAnswer{}}
 			all[id] = a
 		}
@@ -223,5 +224,5 @@ func (s *Server) workers(w http.ResponseWriter, req *http.Request) {
 		}
 		out = append(out, a)
 	}
-	s.answer(w, http.StatusOK, out)
+	s.Answer(w, http.StatusOK, out)
 }
