@@ -203,3 +203,20 @@ func TestBusyThresholdsOutOfRangeAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestsWithoutASetOfWorkersInALargeCluster: a request that allows all workers finds
+// those that are left, however many there are, when taints or an overload rule some out.
+func TestRequestsWithoutASetOfWorkersInALargeCluster(t *testing.T) {
+	for _, n := range []int{15, 16, 17, 1000} {
+		members, workers, overload := fleet(n), make([]WorkerConfig, n), make([]bool, n)
+		overload[0], workers[n-1].Taints = true, []string{"a"}
+		x := cluster{members, workers, overload}
+		if got, err := x.eligible(nil, filter{}); err != nil || len(got) != n-1 || got[0] != 1 {
+			t.Errorf("%d workers, one overloaded: members %v, %v", n, got, err)
+		}
+		x.overload = nil
+		if got, err := x.eligible(nil, filter{taints: []string{"a"}}); err != nil || !slices.Equal(got, []int32{int32(n - 1)}) {
+			t.Errorf("%d workers, one with the taint: members %v, %v", n, got, err)
+		}
+	}
+}

@@ -259,11 +259,11 @@ func (s *Scheduler) mayServe(i *Item) bits {
 	return l.serving
 }
 
-// allowed appends to dst the members whose workers are allowed, ascending. It
-// iterates over the smaller of the two sets.
+// allowed appends to dst the members whose workers are allowed, ascending. A nil set allows
+// all. It iterates over the smaller of the two sets.
 func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	list := c.members.List
-	if len(f.allowed) >= len(list)/16 {
+	if f.allowed == nil || len(f.allowed) >= len(list)/16 {
 		for m := range list {
 			if f.allows(list[m].Worker.ID) {
 				dst = append(dst, int32(m))
