@@ -102,7 +102,7 @@ func (m *Model) scheduling(o *Options) schedule.Options {
 func selectorOf(c *config.Config) schedule.Selector {
 	switch c.RouterMode {
 	case config.ModeRoundRobin:
-		return &schedule.RoundRobin{}
+		return &modes.RoundRobin{}
 	case config.ModeRandom:
 		return modes.NewRandom(c.Seed)
 	case config.ModePowerOfTwo:

@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/sharedcache/sharedcachetest"
 )
@@ -208,7 +209,7 @@ func TestSharedCacheIsAskedWhereItCounts(t *testing.T) {
 		"multiplier 0":        {want: 0},
 		"cost, multiplier 0":  {cost: true, want: 0},
 		"pinned":              {multiplier: 0.5, query: Query{Pinned: &one}, want: 0},
-		"round-robin":         {multiplier: 0.5, selector: &schedule.RoundRobin{}, want: 0},
+		"round-robin":         {multiplier: 0.5, selector: &modes.RoundRobin{}, want: 0},
 		"a request turns off": {multiplier: 0.5, query: Query{Override: &config.Override{SharedCacheMultiplier: &zero}}, want: 0},
 		"a request turns on":  {query: Query{Override: &config.Override{SharedCacheMultiplier: &half}}, want: 1},
 	} {

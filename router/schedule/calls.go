@@ -8,8 +8,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Add books a request that the caller has sent to worker w. cachedTokens of the prompt need
-// no computing. The error is one of package load, or names the field that is out of range.
+// Add books a request that the caller has sent to worker w, without a choice by the
+// scheduler. cachedTokens of the prompt need no computing. The error is one of package load,
+// or names the field that is out of range.
 func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	if err := s.validate(r); err != nil {
 		return err
@@ -20,12 +21,13 @@ func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	defer s.dispatch()
+	defer s.dispatch() // an expired request may have freed a worker
 	return s.book(r, w, cachedTokens)
 }
 
-// MarkPrefillCompleted records that a request's prompt is computed. Further calls keep a
-// long request from expiring. The error is load.ErrUnknownRequest.
+// MarkPrefillCompleted records that a request's prompt is computed and no longer load. Call
+// it at the first token. Further calls keep a long request from expiring. The error is
+// load.ErrUnknownRequest.
 func (s *Scheduler) MarkPrefillCompleted(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +54,8 @@ func (s *Scheduler) Touch(id string) error {
 	return s.account.Touch(id)
 }
 
-// Free ends a request and its prefill. It reports whether the request was active.
+// Free ends a request: its blocks and its prefill no longer count as load. It reports
+// whether the request was booked.
 func (s *Scheduler) Free(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +66,8 @@ func (s *Scheduler) Free(id string) bool {
 	return ok
 }
 
-// FreeBooking is Free for one booking. Another booking of the id, such as that of a
-// retry, stays.
+// FreeBooking is Free for one booking of a request: number is Result.Booking. Another
+// booking of the id, such as that of a retry, stays.
 func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +78,8 @@ func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	return ok
 }
 
-// released dispatches waiting requests after the load of worker w has dropped. The caller
-// holds s.mu.
+// released decides for the requests that waited for worker w, because the load of w has
+// dropped. The caller holds s.mu.
 func (s *Scheduler) released(w kv.Worker) {
 	if s.queue.Len() == 0 {
 		return
@@ -87,7 +90,8 @@ func (s *Scheduler) released(w kv.Worker) {
 	}
 }
 
-// RemoveWorker ends every request of a worker and returns their number.
+// RemoveWorker ends every request that is booked on worker w, and returns their number. Call
+// it when the worker has left.
 func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +102,8 @@ func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 	return n
 }
 
-// WorkersChanged reads the members and their descriptions again, and dispatches waiting
-// requests.
+// WorkersChanged reads the list of workers and their descriptions again, and decides for the
+// waiting requests. Call it when a description of a worker has changed.
 func (s *Scheduler) WorkersChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +151,9 @@ func (s *Scheduler) ReportRequests(w kv.Worker, running, waiting uint64) {
 	}
 }
 
-// Tick expires silent requests and dispatches waiting requests. Call it about once a second,
-// or ten times a second if PrefillDuration is set and requests may wait.
+// Tick expires silent requests and decides for the waiting requests that have a free worker.
+// Call it about once a second, or ten times a second if PrefillDuration is set and requests
+// may wait.
 func (s *Scheduler) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +198,7 @@ func (s *Scheduler) Stats() Stats {
 	return out
 }
 
-// Loads appends to dst the booked load of each member.
+// Loads appends to dst the load of each worker from its booked requests, ordered by worker.
 func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +212,8 @@ func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
 	return dst
 }
 
-// PotentialLoads appends to dst the load of each member with r added.
+// PotentialLoads appends to dst the load that each worker would have with r booked on it,
+// ordered by worker. It books nothing. The error names the field of r that is out of range.
 func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
 	if err := s.validate(r); err != nil {
 		return dst, err
@@ -224,6 +230,7 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 		}
 		dst = append(dst, PotentialLoad{s.members.List[m].Worker, prefill, potentialBlocks(r, loads.ActiveBlocks[m], 0), int(loads.Requests[m])})
 	}
+	// Blocks of r that are active on a worker already are not added there.
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active[:0], r.Sequence)
 		for _, a := range s.active {
@@ -242,8 +249,8 @@ func (s *Scheduler) alignRequest(r *Request) *Request {
 	return r.withMembers(s.members)
 }
 
-// latest returns the list of members to use for a request with list m: the list of
-// Options.Members, else m, else s.members.
+// latest returns the current list of members: the list of Options.Members, else the list m
+// of a request, else s.members. The caller then aligns the scheduler with the result.
 func (s *Scheduler) latest(m *index.Members) *index.Members {
 	if s.options.Members != nil {
 		m = s.options.Members()
@@ -263,8 +270,9 @@ func (r *Request) withMembers(m *index.Members) *Request {
 	return r.renumbered(m)
 }
 
-// align makes m the list of members. The next dispatch tries every waiting request. The
-// caller holds s.mu.
+// align makes m the scheduler's list of members. A member number is a position in that list,
+// so every part with per-member state renumbers it here. The next dispatch tries every
+// waiting request. The caller holds s.mu.
 func (s *Scheduler) align(m *index.Members) {
 	s.members = m
 	s.alignments++
@@ -283,8 +291,9 @@ func (s *Scheduler) describe() {
 	}
 }
 
-// renumbered returns a copy of r whose hits and overlaps have the member numbers of target.
-// Workers that target does not list have neither in the copy.
+// renumbered returns a copy of r for another list of members. A member number is a position
+// in the list, so the hits and overlaps of the copy get the numbers of target. Those of
+// workers that target does not list are left out.
 func (r *Request) renumbered(target *index.Members) *Request {
 	moved, from := *r, r.Members
 	moved.Members, moved.Hits, moved.Overlaps = target, nil, nil

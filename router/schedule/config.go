@@ -146,14 +146,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// checkRange returns an error with the name unless v is in 0..limit.
 func checkRange(name string, v, limit float64) error {
-	if !(v >= 0 && v <= limit) { // also refuses NaN
+	if !(v >= 0 && v <= limit) { // in this form it refuses NaN too
 		return fmt.Errorf("%s: %v is not in 0..%v", name, v, limit)
 	}
 	return nil
 }
 
-// external returns the weight of an external block.
+// external returns the weight of a block in external storage, relative to a device block.
 func (c *Config) external() float64 {
 	if c.ExternalWeight != nil {
 		return *c.ExternalWeight
@@ -161,7 +162,8 @@ func (c *Config) external() float64 {
 	return c.DiskWeight
 }
 
-// lowerTiers returns the weighted number of hits in the tiers below the device.
+// lowerTiers returns what the hits below the device tier are worth, in device blocks: each
+// block counts the weight of its tier.
 func (c *Config) lowerTiers(h *index.Hits) float64 {
 	return c.HostWeight*float64(h[kv.TierHost]) +
 		c.DiskWeight*float64(h[kv.TierDisk]) +
@@ -192,7 +194,8 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
-// check reports the first field that has no effect under c. Cost mode uses no weights.
+// check reports the first replaced field that has no effect under configuration c: cost
+// mode chooses by milliseconds and uses no weights. The client would believe otherwise.
 func (o *Override) check(c *Config) error {
 	if o == nil || !c.Cost {
 		return nil
@@ -264,7 +267,7 @@ type Options struct {
 	RefreshAfter time.Duration
 }
 
-// Validate reports the first option that is out of range.
+// Validate reports the first option that is out of range. New checks Load and Queue.
 func (o *Options) Validate() error {
 	if o.RefreshAfter < 0 {
 		return fmt.Errorf("overlap refresh after: %v is negative", o.RefreshAfter)
@@ -272,6 +275,7 @@ func (o *Options) Validate() error {
 	return cmp.Or(o.Config.Validate(), o.Busy.Validate())
 }
 
+// withDefaults returns o with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Load.Now == nil {
 		o.Load.Now = time.Now

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule/draw"
 )
 
 // CostSelector chooses by cost. The Config of a Selection says which cost and which Tie.
@@ -15,8 +16,10 @@ type CostSelector struct {
 	estimator Estimator
 	blocksOf  func(m *index.Members, member int) uint64
 	random    *rand.Rand
-	costs     []float64
-	// active has the blocks of Selection.Active by member. It is all 0 between decisions.
+	// costs has the cost of each candidate in the current decision.
+	costs []float64
+	// active has, by member number, how many blocks of the request are already active on the
+	// worker. It is all 0 between decisions.
 	active []int32
 	stats  CostStats
 }
@@ -52,8 +55,11 @@ func NewCostSelector(o CostOptions) *CostSelector {
 // Stats returns the counters. Stats must not run beside Select.
 func (s *CostSelector) Stats() CostStats { return s.stats }
 
-// Select computes the cost of each candidate and picks one.
-func (s *CostSelector) Select(in *Selection) (int, error) {
+// Select implements Selector. It computes the cost of each candidate and returns the member
+// number of the chosen one: the lowest cost, or a draw by temperature. In cost mode the costs
+// are expected milliseconds. Without an estimate for every candidate, Select falls back to
+// costs in blocks, and in.Outcome.Mode says why. It calls Request.Explain for each candidate.
+func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	s.begin(in)
 	defer s.end(in)
 	w := newWeighing(in)
@@ -86,7 +92,8 @@ func (s *CostSelector) Select(in *Selection) (int, error) {
 	return in.At(k), nil
 }
 
-// begin prepares the memory of a decision.
+// begin prepares the reused memory of the selector for one decision: s.costs with an element
+// per candidate, and s.active. end undoes it.
 func (s *CostSelector) begin(in *Selection) {
 	if n := in.Len(); cap(s.costs) < n {
 		s.costs = make([]float64, n, n+n/4)
@@ -108,16 +115,17 @@ func (s *CostSelector) end(in *Selection) {
 	}
 }
 
-// weigh computes the costs of all candidates by weights. On a large cluster a decision
-// spends most of its time here and in weighRest. So both copy their parameters into local
-// variables.
+// weigh sets s.costs to the costs of all candidates in blocks. Hits are ordered by member,
+// and so are candidates. So weigh handles each member with hits, and lets weighRest handle
+// the members without hits in between. On a large cluster a decision spends most of its time
+// in both, so they copy their parameters into local variables.
 func (s *CostSelector) weigh(w *weighing) {
-	in, loads, v, from := w.in, w.in.Loads, *w, 0
+	in, loads, v, from := w.in, w.in.Loads, *w, 0 // the candidates before from have a cost
 	for i := range in.Request.Hits {
 		h := &in.Request.Hits[i]
 		m := int(h.Member)
 		k, ok := m, true
-		if in.Candidates != nil {
+		if in.Candidates != nil { // else candidate k is member k
 			if k, ok = in.Find(h.Member); !ok {
 				continue
 			}
@@ -126,6 +134,7 @@ func (s *CostSelector) weigh(w *weighing) {
 			s.weighRest(w, from, k)
 		}
 		r := v.overlapOfHits(&h.Hits)
+		// These are the usual terms, without a call. termsOf handles the other cases.
 		t := terms{tokens: v.tokens, credit: v.deviceCredit*r.device + r.lower}
 		if !v.constantCredit || r.effective*v.blockSize > float64(v.tokens) {
 			t = w.termsOf(m, r)
@@ -139,8 +148,8 @@ func (s *CostSelector) weigh(w *weighing) {
 	s.weighRest(w, from, len(s.costs))
 }
 
-// weighOverlaps computes the costs of the candidates up to the last one that
-// Request.Overlaps names, and returns the next candidate.
+// weighOverlaps is weigh for a request with Overlaps in place of Hits. It sets the costs of
+// the candidates up to the last one that Overlaps names, and returns the next candidate.
 func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 	for _, o := range w.in.Request.Overlaps {
 		k, ok := w.in.Find(o.Member)
@@ -154,16 +163,16 @@ func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 	return from
 }
 
-// costOf returns the cost of member m.
+// costOf returns the cost of member m, whose terms are t, in blocks.
 func (s *CostSelector) costOf(w *weighing, m int, t terms) costParts {
 	loads := w.in.Loads
 	return w.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
 }
 
-// weighRest computes the costs of the candidates from..to-1. Their workers have no block of
-// the prompt.
+// weighRest sets the costs of candidates from..to-1, whose workers have no block of the
+// prompt. All of them have the same terms, so their costs differ only by the loads.
 func (s *CostSelector) weighRest(w *weighing, from, to int) {
-	t, v := w.termsOf(0, overlap{}), *w
+	t, v := w.termsOf(0, overlap{}), *w // without overlap the member makes no difference
 	loads := w.in.Loads
 	if w.in.Candidates != nil {
 		for k := from; k < to; k++ {
@@ -173,13 +182,16 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	}
 	costs, active := s.costs[from:to], s.active[from:to]
 	prefill, blocks, requests := loads.PrefillTokens[from:to], loads.ActiveBlocks[from:to], loads.Requests[from:to]
+	// Equal lengths let the compiler drop the bounds checks of the loop.
 	active, prefill, blocks, requests = active[:len(costs)], prefill[:len(costs)], blocks[:len(costs)], requests[:len(costs)]
 	for k := range costs {
 		costs[k] = v.cost(t, prefill[k], blocks[k]+v.sequence-active[k], requests[k]).total
 	}
 }
 
-// estimate computes the costs in expected milliseconds, or returns the missing measure.
+// estimate sets s.costs to the expected milliseconds to the first token of each candidate.
+// ok is false when the estimator lacks a measure or returns no usable number. why then names
+// the reason, and the caller falls back to costs in blocks.
 func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	defer func() {
 		if !ok {
@@ -200,9 +212,10 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	return "", true
 }
 
-// preferTaints multiplies the costs of the workers with a preferred taint.
+// preferTaints multiplies the cost of each candidate by its taintFactor. A taint is a label
+// of a worker, which a request may prefer or avoid.
 func (s *CostSelector) preferTaints(in *Selection) {
-	if len(in.Request.PreferredTaints) == 0 || in.Request.Pinned != nil {
+	if len(in.Request.PreferredTaints) == 0 || in.Request.Pinned != nil { // a pin leaves no choice
 		return
 	}
 	for k := range s.costs {
@@ -210,7 +223,9 @@ func (s *CostSelector) preferTaints(in *Selection) {
 	}
 }
 
-// taintFactor returns the factor of member m's cost, below 1 for a preferred member.
+// taintFactor returns the factor by which the request's preferences for taints, the labels of
+// workers, change the cost of member m: exp(-tanh(sum of the weights)). It is in 1/e..e, and
+// below 1 for a preferred member.
 func taintFactor(in *Selection, m int) float64 {
 	sum := 0.0
 	for _, p := range in.Request.PreferredTaints {
@@ -224,30 +239,31 @@ func taintFactor(in *Selection, m int) float64 {
 	return math.Exp(-math.Tanh(sum))
 }
 
-// pick returns the chosen candidate.
-func (s *CostSelector) pick(in *Selection) int {
+// pick returns the number of the chosen candidate by s.costs. With a temperature it draws by
+// cost. Otherwise it chooses the lowest cost, and Config.Tie decides among equals.
+func (s *CostSelector) pick(in *Selection) (candidate int) {
 	c := in.Config
 	if c.Temperature > 0 {
-		d := newSoftmax(s.costs, c.Temperature)
-		return d.draw(s.random)
+		d := draw.NewSoftmax(s.costs, c.Temperature)
+		return d.Draw(s.random)
 	}
 	tie := c.Tie
 	if tie == TieRandom && c.Formula == FormulaOverlapWeight && in.Outcome.Mode != ModeCost {
-		tie = TieSmallestTree
+		tie = TieSmallestTree // that formula's own rule: see FormulaOverlapWeight
 	}
 	switch {
 	case tie == TieFirst:
-		return drawLowest(s.costs, nil)
+		return draw.Lowest(s.costs, nil)
 	case tie == TieSmallestTree && s.blocksOf != nil:
 		return s.pickSmallest(in)
 	}
-	return drawLowest(s.costs, s.random)
+	return draw.Lowest(s.costs, s.random)
 }
 
-// pickSmallest returns a candidate of lowest cost whose worker has the fewest blocks. It
-// draws uniformly from several.
-func (s *CostSelector) pickSmallest(in *Selection) int {
-	best := drawLowest(s.costs, nil)
+// pickSmallest returns the number of a candidate with the lowest cost. Among several it
+// chooses the worker that holds the fewest blocks, and draws among equals.
+func (s *CostSelector) pickSmallest(in *Selection) (candidate int) {
+	best := draw.Lowest(s.costs, nil)
 	lowest, fewest, equals := s.costs[best], uint64(math.MaxUint64), 0
 	for k := best; k < len(s.costs); k++ {
 		if s.costs[k] != lowest {
@@ -268,7 +284,8 @@ func (s *CostSelector) pickSmallest(in *Selection) int {
 	return best
 }
 
-// candidate returns candidate k with all parts of its cost.
+// candidate returns a description of candidate number k with all parts of its cost, for
+// Request.Explain and the Outcome. It runs after s.costs is complete.
 func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	in := w.in
 	m := in.At(k)
@@ -279,7 +296,7 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	if in.Request.Pinned == nil {
 		c.TaintFactor = taintFactor(in, m)
 	}
-	if c.Mode != ModeCost {
+	if c.Mode != ModeCost { // an estimate has no parts
 		t := w.termsOf(m, r)
 		p := s.costOf(w, m, t)
 		c.Weight, c.Prefill, c.Decode = w.weight, p.prefill, p.decode
@@ -346,10 +363,12 @@ func FromRanges(ranges []Range) SharedHits {
 // TotalHits returns the number of blocks.
 func (h *SharedHits) TotalHits() int { return h.total }
 
-// Beyond returns the number of blocks at position d and after it.
-func (h *SharedHits) Beyond(d int) int {
-	at, _ := slices.BinarySearchFunc(h.ranges, d, func(r Range, d int) int {
-		if int(r.End) <= d {
+// Beyond returns the number of blocks at position first of the prompt and after it: those
+// that a worker with first leading blocks would gain from the shared cache.
+func (h *SharedHits) Beyond(first int) int {
+	// at is the first range that ends after position first.
+	at, _ := slices.BinarySearchFunc(h.ranges, first, func(r Range, first int) int {
+		if int(r.End) <= first {
 			return -1
 		}
 		return 1
@@ -357,5 +376,5 @@ func (h *SharedHits) Beyond(d int) int {
 	if at == len(h.ranges) {
 		return 0
 	}
-	return h.total - h.before[at] - max(0, d-int(h.ranges[at].First))
+	return h.total - h.before[at] - max(0, first-int(h.ranges[at].First))
 }

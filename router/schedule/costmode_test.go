@@ -125,7 +125,10 @@ func TestTemperatureAndTaintsApplyToMilliseconds(t *testing.T) {
 		}
 		won[m] += 1.0 / n
 	}
-	for i, want := range expected([]float64{100, 110, 120}, 0.7) {
+	// The costs 100, 110 and 120 have these weights in a softmax at temperature 0.7.
+	weights := [3]float64{1, math.Exp(-0.5 / 0.7), math.Exp(-1 / 0.7)}
+	for i := range weights {
+		want := weights[i] / (weights[0] + weights[1] + weights[2])
 		if slack := 6 * math.Sqrt(want*(1-want)/n); math.Abs(won[i]-want) > slack {
 			t.Errorf("worker %d: %.4f, want %.4f", i+1, won[i], want)
 		}

@@ -13,9 +13,8 @@
 // that arrive together the second sees the first.
 //
 // Choice: CostSelector chooses the worker with the lowest cost. The cost is a formula in
-// blocks, or the expected milliseconds to the first token from an Estimator. RoundRobin
-// chooses the workers in turn. Package modes has more strategies that ignore caches. Other
-// strategies implement Selector.
+// blocks, or the expected milliseconds to the first token from an Estimator. Package modes
+// has strategies that ignore caches. Other strategies implement Selector.
 //
 // Eligibility: a request may be pinned to a worker, limited to some workers, and require
 // taints. Workers beyond the busy thresholds get no requests. Each reason for an empty

@@ -39,8 +39,9 @@ type cluster struct {
 	overload []bool
 }
 
-// eligible appends the members that pass the filter to an empty dst, ascending. A nil result
-// means all members. The error says why no member is eligible.
+// eligible returns the numbers of the members that a request may go to: those that pass the
+// filter and are not overloaded, ascending, in the memory of the empty dst. A nil result
+// means all members, which needs no list. The error says why no member is eligible.
 func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	if len(c.members.List) == 0 {
 		return nil, ErrNoEndpoints
@@ -70,7 +71,8 @@ func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	return dst, nil
 }
 
-// eligiblePin is eligible for a request that is pinned to a worker.
+// eligiblePin is eligible for a request that only the worker f.pinned may serve. It appends
+// the worker's member number to dst. The error says why the worker may not serve it.
 func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {
 	if !f.allows(f.pinned.ID) {
 		return nil, fmt.Errorf("worker %s: %w", f.pinned, ErrPinnedNotAllowed)
@@ -87,6 +89,7 @@ func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {
 	return append(dst, int32(m)), nil
 }
 
+// allows reports whether the request may go to this worker; without a set it may go to any.
 func (f *filter) allows(id kv.WorkerID) bool {
 	if f.allowed == nil {
 		return true
@@ -135,8 +138,9 @@ func (b *BusyThresholds) never() bool {
 	return b.DecodeBlocks == nil && b.PrefillTokens == nil && b.PrefillFraction == nil
 }
 
-// prefillLimit returns how many pending prompt tokens a worker may have. The arguments are a
-// bound in tokens and a bound as a multiple of a step. A nil bound is ignored.
+// prefillLimit returns how many pending prompt tokens worker w may have before it counts as
+// overloaded: the smaller of two bounds. fraction is a multiple of MaxBatchedTokens, the
+// tokens that the worker computes in one step. A nil bound is ignored.
 func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	limit := int64(math.MaxInt64)
 	if tokens != nil {
@@ -178,8 +182,9 @@ func newOverloads(t BusyThresholds, now func() time.Time) *overloads {
 	return &overloads{thresholds: t, members: &index.Members{}, now: now}
 }
 
-// align makes m the list of members. workers describes them. Members of the old and the new
-// list keep their reports.
+// align makes m the list of members, and workers their descriptions. A member number is a
+// position in the list. Members of both the old and the new list keep their state under the
+// new numbers.
 func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
 	old, usedBlocks, reportedAt, decodeBusy := o.members, o.usedBlocks, o.reportedAt, o.decodeBusy
 	o.members, o.workers = m, workers
@@ -192,9 +197,9 @@ func (o *overloads) align(m *index.Members, workers []WorkerConfig) {
 	}
 }
 
-// report records the number of device blocks that a worker uses. It returns false for a
-// worker that is no member.
-func (o *overloads) report(w kv.Worker, used uint64) bool {
+// report records the number of device blocks in use that a worker reports. known is false
+// for a worker that is no member; the report is then ignored.
+func (o *overloads) report(w kv.Worker, used uint64) (known bool) {
 	member, ok := o.members.Find(w)
 	if ok {
 		o.usedBlocks[member], o.reportedAt[member] = used, o.now()
@@ -202,14 +207,15 @@ func (o *overloads) report(w kv.Worker, used uint64) bool {
 	return ok
 }
 
-// current returns for each member whether its worker is overloaded: all ranks of the worker
-// are beyond a threshold. It returns nil when no worker is overloaded.
+// current returns for each member number whether its worker is overloaded and gets no
+// requests: all ranks of the worker are beyond a busy threshold. Each rank is a member. The
+// result is nil when no worker is overloaded, and valid until the next call.
 func (o *overloads) current(loads *load.Columns) []bool {
 	if o.thresholds.never() {
 		return nil
 	}
 	any, now := false, o.now()
-	list := o.members.List
+	list := o.members.List // ordered by worker, so the ranks of a worker are neighbours
 	for first := 0; first < len(list); {
 		end, all := first, true
 		for ; end < len(list) && list[end].Worker.ID == list[first].Worker.ID; end++ {
@@ -228,8 +234,9 @@ func (o *overloads) current(loads *load.Columns) []bool {
 	return o.overloaded
 }
 
-// rankOverloaded updates decodeBusy of member m and reports whether the member is beyond a
-// threshold.
+// rankOverloaded reports whether member m, one rank of a worker, is beyond a busy threshold,
+// and updates decodeBusy[m]. Decode load counts the blocks of booked requests, or the blocks
+// that the worker reports in use if those are more.
 func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bool {
 	t, w := &o.thresholds, &o.workers[m]
 	if t.DecodeBlocks != nil && w.TotalBlocks > 0 {
@@ -238,6 +245,7 @@ func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bo
 			o.usedBlocks[m] = 0
 		}
 		used := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
+		// At the bound the state stays as it was, except that a bound of 0 needs a way back.
 		if used > bound {
 			o.decodeBusy[m] = true
 		} else if used < bound || used == 0 {

@@ -9,7 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// lane has the waiting requests that may go to the same workers.
+// lane has the waiting requests that may go to the same workers, in order. A lane is awake
+// while it may have a free worker. It sleeps, and costs nothing, while all its workers are
+// known to be busy.
 type lane struct {
 	key laneKey
 	// waiting is never empty.
@@ -36,6 +38,8 @@ type laneKey struct {
 // an item before they lock. The key is kept until the item leaves a queue.
 func (i *Item) prepare() { i.key, i.keyed = i.laneKey(), true }
 
+// laneKey returns the key of the item's lane: a comparable form of the workers that may
+// serve the item. Sets are sorted and encoded as strings. A prepared item has the key already.
 func (i *Item) laneKey() laneKey {
 	if i.keyed {
 		return i.key
@@ -52,7 +56,7 @@ func (i *Item) laneKey() laneKey {
 		k.allowed = string(b)
 	}
 	if len(i.RequiredTaints) > 0 {
-		var b []byte
+		var b []byte // each taint behind its length, so that no two sets look alike
 		for _, t := range slices.Compact(slices.Sorted(slices.Values(i.RequiredTaints))) {
 			b = binary.AppendUvarint(b, uint64(len(t)))
 			b = append(b, t...)
@@ -62,7 +66,9 @@ func (i *Item) laneKey() laneKey {
 	return k
 }
 
-// laneFor returns the lane of an item, and creates it if necessary.
+// laneFor returns the lane of an item: the waiting requests that may go to the same workers.
+// It creates a missing lane, asleep, and enters it where Released finds it: by its allowed
+// workers, or in q.unlimited.
 func (q *Queue) laneFor(i *Item) *lane {
 	k := i.laneKey()
 	l := q.lanes[k]
@@ -72,7 +78,7 @@ func (q *Queue) laneFor(i *Item) *lane {
 	l = &lane{key: k, at: notInHeap}
 	q.lanes[k] = l
 	switch {
-	case k.isPinned:
+	case k.isPinned: // Released finds it by its key
 	case !k.limited:
 		q.unlimited[l] = struct{}{}
 	default:
@@ -87,22 +93,22 @@ func (q *Queue) laneFor(i *Item) *lane {
 	return l
 }
 
-// fix restores the order of awake after a lane's first request has changed. A sleeping lane
-// stays asleep: its workers are busy for a new first request too.
+// fix restores the order of the heap q.awake after the first request of lane l has changed. A
+// sleeping lane stays asleep: its workers are busy for a new first request too.
 func (q *Queue) fix(l *lane) {
 	if l.at != notInHeap {
 		heap.Fix(&q.awake, l.at)
 	}
 }
 
-// dropLane removes an empty lane.
+// dropLane removes a lane without requests from all structures of the queue.
 func (q *Queue) dropLane(l *lane) {
 	if l.at != notInHeap {
 		heap.Remove(&q.awake, l.at)
 	}
 	delete(q.lanes, l.key)
 	delete(q.unlimited, l)
-	q.limitedIDs -= len(l.key.allowed) / 8
+	q.limitedIDs -= len(l.key.allowed) / 8 // the key has each allowed id in 8 bytes
 	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
 		id := kv.WorkerID(binary.BigEndian.Uint64(b))
 		delete(q.limited[id], l)
@@ -112,8 +118,8 @@ func (q *Queue) dropLane(l *lane) {
 	}
 }
 
-// Released wakes the lanes that a worker may serve, because the worker may have become free.
-// taints are the worker's.
+// Released makes Next try the requests that worker w may serve, because the load of w has
+// dropped. It wakes their lanes and leaves all others asleep. taints are the labels of w.
 func (q *Queue) Released(w kv.Worker, taints []string) {
 	if q.stats.Pending == 0 {
 		return
@@ -131,7 +137,8 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 	}
 }
 
-// satisfiedBy reports whether taints contain every taint that the lane requires.
+// satisfiedBy reports whether taints contain every taint that the lane requires. All requests
+// of a lane require the same taints.
 func (l *lane) satisfiedBy(taints []string) bool {
 	for _, t := range l.waiting[0].RequiredTaints {
 		if !slices.Contains(taints, t) {
@@ -141,8 +148,8 @@ func (l *lane) satisfiedBy(taints []string) bool {
 	return true
 }
 
-// WakeAll wakes all lanes. Call it when the workers or thresholds have changed, or when time
-// has reduced pending prefills.
+// WakeAll makes Next try every waiting request. Call it when the workers or thresholds have
+// changed, or when time has reduced pending prefills.
 func (q *Queue) WakeAll() {
 	for _, l := range q.lanes {
 		q.wake(l)

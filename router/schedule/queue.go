@@ -56,15 +56,19 @@ type Item struct {
 	// Value is for the caller.
 	Value any
 
-	key      laneKey
-	keyed    bool
+	// key is the key of the item's lane if keyed is true. lane is nil unless the item waits.
+	key   laneKey
+	keyed bool
+	lane  *lane
+	// score is PriorityJump less Arrival. sequence numbers the calls of Push. at is the
+	// position in lane.waiting.
 	score    float64
 	sequence uint64
-	lane     *lane
 	at       int
 }
 
-// before orders items: strict priority, then score, then sequence.
+// before reports whether item i gets a worker before item j: by higher priority, then by
+// higher score, which is an earlier arrival, then in the order of Push.
 func (i *Item) before(j *Item) bool {
 	if i.StrictPriority != j.StrictPriority {
 		return i.StrictPriority > j.StrictPriority
@@ -110,8 +114,9 @@ func (q *Queue) Options() *QueueOptions { return &q.o }
 // SetWorkers sets the number of workers, which multiplies the limits.
 func (q *Queue) SetWorkers(n int) { q.workers = n }
 
-// Waits reports whether an arriving request has to wait. It does if other requests of its
-// lane wait, or if busy reports that all its workers are busy.
+// Waits reports whether an arriving request has to wait: requests that may go to the same
+// workers wait already, or busy reports that all its workers are busy. The caller then calls
+// Push. Otherwise it decides at once.
 func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	if !q.o.Enabled() || i.Untracked {
 		return false
@@ -122,8 +127,8 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	return busy(i)
 }
 
-// Push makes a request wait. The error is a *QueueRejection when a limit is reached. An item
-// may be in one queue at a time.
+// Push makes a request wait, until Next returns it or Remove removes it. The error is a
+// *QueueRejection when a limit is reached. An item may be in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		return r
@@ -137,7 +142,7 @@ func (q *Queue) Push(i *Item) error {
 	l := q.laneFor(i)
 	i.lane = l
 	heap.Push(&l.waiting, i)
-	if len(l.waiting) == 1 {
+	if len(l.waiting) == 1 { // Next must try a new lane once
 		q.wake(l)
 	}
 	q.fix(l)
@@ -146,7 +151,8 @@ func (q *Queue) Push(i *Item) error {
 	return nil
 }
 
-// rejection returns and counts the rejection of a request, or returns nil.
+// rejection returns nil if the request may wait, or else the limit that refuses it. It counts
+// the refusal. Limits per worker come first, then the bounds on the memory of the queue.
 func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
@@ -172,6 +178,7 @@ func (q *Queue) rejection(i *Item) *QueueRejection {
 	case q.stats.Tokens >= q.o.MaxTokens:
 		q.stats.RejectedTokens++
 		return &QueueRejection{Kind: LimitTokens, Current: q.stats.Tokens, Limit: q.o.MaxTokens}
+	// Requests with the same sets share a lane and its memory, so only a new lane counts.
 	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.limitedIDs && q.lanes[i.laneKey()] == nil:
 		q.stats.RejectedAllowed++
 		return &QueueRejection{Kind: LimitAllowed, Current: q.limitedIDs, Limit: q.o.MaxAllowed}
@@ -187,22 +194,24 @@ func times(n, count int) int {
 	return n * count
 }
 
-// count adds an item to the gauges, or subtracts the item with sign -1.
+// count adds an item to the gauges of waiting requests with sign 1, and subtracts it with
+// sign -1.
 func (q *Queue) count(i *Item, sign int) {
 	q.stats.Pending += sign
 	q.stats.Tokens += sign * i.Tokens
 	q.stats.CachedTokens += sign * i.CachedTokens
 }
 
-// Next removes and returns the next request with a free worker, or nil. busy reports whether
-// all workers of an item are busy; Next calls it once for each awake lane. busy must return
-// false for an item without eligible workers, so that its caller gets the error.
+// Next removes and returns the first waiting request with a free worker, or nil. busy reports
+// whether all workers of an item are busy. Requests that may go to the same workers form a
+// lane, and Next asks for the first request of each awake lane only. busy must return false
+// for an item without eligible workers, so that its caller gets the error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
 	for len(q.awake) > 0 {
 		l := q.awake[0]
 		i := l.waiting[0]
 		if busy(i) {
-			heap.Pop(&q.awake)
+			heap.Pop(&q.awake) // the lane sleeps until Released or WakeAll wakes it
 			continue
 		}
 		q.remove(i)
@@ -212,7 +221,8 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 	return nil
 }
 
-// Remove removes a request and reports whether the request was waiting.
+// Remove ends the wait of a request whose caller has left, and reports whether the request
+// was waiting.
 func (q *Queue) Remove(i *Item) bool {
 	if i.lane == nil {
 		return false
@@ -222,7 +232,8 @@ func (q *Queue) Remove(i *Item) bool {
 	return true
 }
 
-// remove removes a waiting item from its lane, and an empty lane from the queue.
+// remove takes a waiting item out of its lane, the requests that may go to the same workers.
+// It removes a lane that becomes empty.
 func (q *Queue) remove(i *Item) {
 	l := i.lane
 	heap.Remove(&l.waiting, i.at)
@@ -299,6 +310,7 @@ func (o *QueueOptions) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with defaults in place of zero bounds.
 func (o QueueOptions) withDefaults() QueueOptions {
 	if o.MaxPending == 0 {
 		o.MaxPending = 1 << 14
@@ -315,9 +327,9 @@ func (o QueueOptions) withDefaults() QueueOptions {
 // Enabled reports whether requests may wait.
 func (o *QueueOptions) Enabled() bool { return o.Threshold != nil || o.ThresholdTokens != nil }
 
-// Busy reports whether a worker with that many pending prefill tokens is busy.
-// maxBatchedTokens is WorkerConfig.MaxBatchedTokens, 0 when unknown. A worker with an unknown
-// value is practically never busy by Threshold.
+// Busy reports whether requests wait rather than go to a worker with that many pending prefill
+// tokens. maxBatchedTokens is WorkerConfig.MaxBatchedTokens, 0 when unknown. A worker with an
+// unknown value is practically never busy by Threshold.
 func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	if o.ThresholdTokens != nil && prefillTokens > *o.ThresholdTokens {
 		return true

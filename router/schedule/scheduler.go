@@ -104,7 +104,8 @@ func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	return s.cost == nil || multiplier > 0
 }
 
-// validate reports the first field of r that is out of range, overrides included.
+// validate reports the first field of r that is out of range, or an override without effect
+// under the scheduler's configuration.
 func (s *Scheduler) validate(r *Request) error {
 	if err := r.Override.check(&s.config); err != nil {
 		return fmt.Errorf("request %q: %w", r.ID, err)
@@ -112,14 +113,14 @@ func (s *Scheduler) validate(r *Request) error {
 	return r.validate()
 }
 
-// validate reports the first field that is out of range.
+// validate reports the first field that is out of range, in any configuration.
 func (r *Request) validate() error {
 	switch {
 	case r.BlockSize <= 0 || r.BlockSize > math.MaxInt32:
 		return fmt.Errorf("request %q block size: %d is not in 1..%d", r.ID, r.BlockSize, math.MaxInt32)
 	case r.Tokens < 0 || r.Tokens > math.MaxInt32:
 		return fmt.Errorf("request %q tokens: %d is not in 0..%d", r.ID, r.Tokens, math.MaxInt32)
-	case !(math.Abs(r.PriorityJump) <= math.MaxFloat64):
+	case !(math.Abs(r.PriorityJump) <= math.MaxFloat64): // in this form it refuses NaN too
 		return fmt.Errorf("request %q priority jump: %v is not a finite number", r.ID, r.PriorityJump)
 	case r.Members == nil && len(r.Hits)+len(r.Overlaps) > 0:
 		return fmt.Errorf("request %q: hits without Members", r.ID)
@@ -139,9 +140,9 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// eligible appends to dst the members that pass the filter and are not overloaded. A nil
-// result without an error means that all members are eligible. The error says why no
-// member is. The caller holds s.mu.
+// eligible returns the numbers of the members that pass the filter and are not overloaded,
+// in the memory of the empty dst. A nil result without an error means all members. The error
+// says why no member is eligible. The caller holds s.mu.
 func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 	c := cluster{s.members, s.workers, s.busy.current(s.account.Columns())}
 	return c.eligible(dst, f)
@@ -189,7 +190,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 		Request: r, Config: &s.config, Members: s.members, Candidates: candidates,
 		Loads: s.account.Columns(), Active: s.active, Workers: s.workers,
 	}
-	defer func() { s.selection = Selection{} }()
+	defer func() { s.selection = Selection{} }() // keeps no request alive
 	in := &s.selection
 	if r.Override != nil {
 		s.override = s.config
@@ -218,7 +219,8 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	return result, nil
 }
 
-// result returns the Result for the choice of member m.
+// result returns the Result for a decision whose selector chose member m. in has the
+// selector's input and the outcome that it reported. Nothing is booked yet.
 func (s *Scheduler) result(in *Selection, m int) Result {
 	r := in.Request
 	out := Result{
@@ -260,13 +262,14 @@ func sharedOf(active []load.Shared, m int32) int32 {
 	return 0
 }
 
-// book books r on worker w. cached counts the tokens of the prompt that need no computing.
-// The error is one of package load.
+// book adds r to the account, the load of booked requests, on worker w. cached counts the
+// tokens of the prompt that need no computing. The error is one of package load. The caller
+// holds s.mu.
 func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence,
 		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize,
-		Provisional: r.Provisional && s.waited,
+		Provisional: r.Provisional && s.waited, // the caller may have left while r waited
 	}
 	if r.TrackPrefill {
 		s.booking.PrefillTokens = max(0, r.Tokens-cached)
@@ -274,6 +277,6 @@ func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 			s.booking.PrefillDuration = s.options.PrefillDuration(w, s.booking.PrefillTokens, cached)
 		}
 	}
-	defer func() { s.booking = load.Request{} }()
+	defer func() { s.booking = load.Request{} }() // keeps no request alive
 	return s.account.Add(&s.booking)
 }

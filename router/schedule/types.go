@@ -81,7 +81,8 @@ type TaintPreference struct {
 // Blocks returns the number of blocks of the prompt, including a partial last block.
 func (r *Request) Blocks() int { return (r.Tokens + r.BlockSize - 1) / r.BlockSize }
 
-// hitsOf returns a member's hits.
+// hitsOf returns the blocks of the prompt that a member has, by tier; zero without an entry
+// in r.Hits.
 func (r *Request) hitsOf(member int32) index.Hits {
 	at, ok := slices.BinarySearchFunc(r.Hits, member, func(h index.Hit, m int32) int { return cmp.Compare(h.Member, m) })
 	if !ok {
@@ -90,7 +91,8 @@ func (r *Request) hitsOf(member int32) index.Hits {
 	return r.Hits[at].Hits
 }
 
-// overlapOf returns the caller's effective overlap of a member.
+// overlapOf returns the overlap of a member in blocks that the caller passed in r.Overlaps; 0
+// without an entry.
 func (r *Request) overlapOf(member int32) float64 {
 	at, ok := slices.BinarySearchFunc(r.Overlaps, member, func(o Overlap, m int32) int { return cmp.Compare(o.Member, m) })
 	if !ok {
@@ -211,7 +213,8 @@ func (in *Selection) At(k int) int {
 	return int(in.Candidates[k])
 }
 
-// Find returns the number k of the candidate that is member m.
+// Find returns the number k of the candidate that is member m. ok is false when m is no
+// candidate. m is below the number of members.
 func (in *Selection) Find(m int32) (k int, ok bool) {
 	if in.Candidates == nil {
 		return int(m), true
@@ -245,39 +248,7 @@ type Outcome struct {
 	Mode                                       string
 }
 
-var (
-	_ Selector = (*CostSelector)(nil)
-	_ Selector = (*RoundRobin)(nil)
-)
-
-// RoundRobin chooses the workers in turn. A worker that comes or goes does not change the
-// order of the others. A pinned request takes no turn. The zero value is ready.
-type RoundRobin struct {
-	last    kv.Worker
-	started bool
-}
-
-// IgnoresCache implements CacheIgnorer.
-func (*RoundRobin) IgnoresCache() {}
-
-// Select returns the first candidate after the previous choice.
-func (s *RoundRobin) Select(in *Selection) (int, error) {
-	if in.Request.Pinned != nil {
-		return in.At(0), nil
-	}
-	next := 0
-	if s.started {
-		for next < in.Len() && in.Members.List[in.At(next)].Worker.Compare(s.last) <= 0 {
-			next++
-		}
-	}
-	if next == in.Len() {
-		next = 0
-	}
-	member := in.At(next)
-	s.last, s.started = in.Members.List[member].Worker, true
-	return member, nil
-}
+var _ Selector = (*CostSelector)(nil)
 
 // Errors of Schedule for errors.Is. Errors of package load are returned too.
 var (

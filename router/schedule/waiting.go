@@ -12,7 +12,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// waiter is a request that waits. The scheduler's lock guards all but settled.
+// waiter is a request that waits. The goroutine that frees a worker decides for it: it sets
+// result and err, and closes settled. The scheduler's lock guards all fields but settled.
 // result and err do not change once settled is closed.
 type waiter struct {
 	item    Item
@@ -50,7 +51,9 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	return Result{}, fmt.Errorf("request %q waited %v for a worker: %w", r.ID, s.now().Sub(w.arrived), context.Cause(ctx))
 }
 
-// decideOrQueue decides at once, or queues r and returns its waiter.
+// decideOrQueue chooses a worker for r at once and returns the result with a nil waiter. If
+// all workers that may serve r are busy, it queues r and returns its waiter. A waiter without
+// an error means that the caller must wait for waiter.settled.
 func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	item := Item{
 		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
@@ -64,9 +67,11 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	defer s.mu.Unlock()
 	s.expire()
 	r = s.alignRequest(r)
-	defer s.dispatch()
+	defer s.dispatch() // expire may have freed a worker
+	// probe is a field, because Waits would make a local item escape to the heap.
 	s.probe = item
 	defer func() { s.probe = Item{} }()
+	// An overloaded request does not wait: decide refuses it with an error.
 	if !s.queue.Waits(&s.probe, s.allBusy) || s.overloaded(&s.probe) {
 		result, err := s.decide(r)
 		return nil, result, err
@@ -82,24 +87,26 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	return w, Result{}, nil
 }
 
-// overloaded reports whether all workers that may serve an item are overloaded. Such a
-// request is refused and does not wait.
+// overloaded reports whether all workers that may serve an item are beyond a busy threshold.
+// Such a request is refused and does not wait.
 func (s *Scheduler) overloaded(i *Item) bool {
 	_, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
 
-// itemBusy reports whether an item has eligible workers and all of them are busy.
+// itemBusy reports whether an item has eligible workers and all of them have too much pending
+// prefill, so that the item waits. The queue calls it for arriving and for waiting items. The
+// caller holds s.mu.
 func (s *Scheduler) itemBusy(i *Item) bool {
-	if i.lane != nil {
+	if i.lane != nil { // the item waits already
 		return s.laneBusy(i)
 	}
 	found, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	if err != nil {
-		return false
+		return false // the request must not wait, but get the error
 	}
 	options, prefill := s.queue.Options(), s.account.Columns().PrefillTokens
-	if found == nil {
+	if found == nil { // all members are eligible
 		for m, n := range prefill {
 			if !options.Busy(n, s.workers[m].MaxBatchedTokens) {
 				return false
@@ -116,7 +123,8 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	return true
 }
 
-// bestCached returns the cached tokens of r's prompt on the best worker that may serve r.
+// bestCached returns how many tokens of r's prompt are cached on the worker that has most of
+// them, among the workers that may serve r. The queue limits the sum over waiting requests.
 func (s *Scheduler) bestCached(r *Request) int {
 	f, best := r.filter(), 0.0
 	consider := func(m int32, effective float64) {
@@ -136,7 +144,8 @@ func (s *Scheduler) bestCached(r *Request) int {
 	return min(CachedTokens(best, r.BlockSize), r.Tokens)
 }
 
-// dispatch decides for the waiting requests that have a free worker.
+// dispatch chooses workers for the waiting requests that have a free worker, in order, and
+// wakes their callers. Every call that may free a worker calls it last. The caller holds s.mu.
 func (s *Scheduler) dispatch() {
 	if s.queue.Len() == 0 {
 		return
@@ -154,18 +163,18 @@ func (s *Scheduler) dispatch() {
 			s.stats.Refreshed++
 		}
 		w.result, w.err = s.decide(w.request.withMembers(s.members))
-		s.free.valid = false
+		s.free.valid = false // the booking changed a load
 		w.result.Waited = waited
 		close(w.settled)
 	}
 }
 
-// retract ends the wait of a request whose caller has left. It frees a booking that the
-// request got meanwhile.
+// retract ends the wait of a request whose caller has left. Another goroutine may have chosen
+// a worker meanwhile: then retract frees the booking.
 func (s *Scheduler) retract(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queue.Remove(&w.item) || w.err != nil {
+	if s.queue.Remove(&w.item) || w.err != nil { // the request got no worker
 		return
 	}
 	s.stats.RolledBack++
@@ -198,28 +207,30 @@ type freeMembers struct {
 	members bits
 }
 
-// refreshFree computes s.room if it is not known.
+// refreshFree computes s.free, the members that can take a waiting request now, unless it is
+// valid. dispatch invalidates it when a load has changed.
 func (s *Scheduler) refreshFree() {
 	if s.free.valid {
 		return
 	}
 	loads, options, n := s.account.Columns(), s.queue.Options(), len(s.members.List)
-	r := &s.free
+	free := &s.free
 	overload := s.busy.current(loads)
-	r.valid, r.members = true, r.members.cleared(n)
+	free.valid, free.members = true, free.members.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
 		if (overload == nil || !overload[m]) && !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
-			r.members.add(m)
+			free.members.add(m)
 		}
 	}
 }
 
-// laneBusy is itemBusy for a waiting item. The item's lane caches the members that may serve
-// it. An overloaded worker counts as busy: a waiting request is not refused, and the overload
-// may end with the next report.
+// laneBusy reports whether a waiting item has workers that may serve it and all of them are
+// busy. An overloaded worker counts as busy: a waiting request is not refused, and the
+// overload may end with the next report. Sets of members are bits, so that many lanes cost
+// little.
 func (s *Scheduler) laneBusy(i *Item) bool {
 	s.refreshFree()
-	if i.Pinned != nil {
+	if i.Pinned != nil { // a lane of one worker needs no set
 		c := cluster{s.members, s.workers, nil}
 		found, err := c.eligiblePin(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 		return err == nil && !s.free.members.has(int(found[0]))
@@ -231,13 +242,15 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 		}
 		anyServing |= serving
 	}
-	return anyServing != 0
+	return anyServing != 0 // an item without workers is not busy: it gets the error
 }
 
-// mayServe returns the members that may serve a waiting item, overloaded or not.
+// mayServe returns the members that may serve a waiting item, overloaded or not. The item's
+// lane, the requests that may go to the same workers, caches the set until the members or
+// their descriptions change.
 func (s *Scheduler) mayServe(i *Item) bits {
 	l := i.lane
-	if l.aligned == s.alignments {
+	if l.aligned == s.alignments { // computed since the last change
 		return l.serving
 	}
 	l.serving, l.aligned = l.serving.cleared(len(s.members.List)), s.alignments
@@ -259,8 +272,9 @@ func (s *Scheduler) mayServe(i *Item) bits {
 	return l.serving
 }
 
-// allowed appends to dst the members whose workers are allowed, ascending. A nil set allows
-// all. It iterates over the smaller of the two sets.
+// allowed appends to dst the numbers of the members whose workers the filter allows,
+// ascending. A nil set allows all. A small set is looked up in the list of members, which
+// takes less time than a pass over all members.
 func (c *cluster) allowed(dst []int32, f filter) []int32 {
 	list := c.members.List
 	if f.allowed == nil || len(f.allowed) >= len(list)/16 {

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"math"
-	"math/rand/v2"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -12,17 +11,20 @@ import (
 //
 //	weight*max(0, raw/blockSize - credit) + max(0, decode - decodeCredit) + perRequest*requests
 //
-// where raw is the tokens to compute. The formulas differ in their parameters.
+// where raw is the tokens to compute, and a credit is what cached blocks are worth. The
+// formulas differ in their parameters.
 type weighing struct {
 	in         *Selection
 	weight     float64
 	perRequest float64
-	blockSize  float64
-	blocks     float64
-	tokens     int64
-	// sequence is the length of Request.Sequence.
+	// blockSize is in tokens. blocks and tokens are the length of the prompt.
+	blockSize float64
+	blocks    float64
+	tokens    int64
+	// sequence is the number of blocks that the request keeps active on its worker.
 	sequence int32
-	track    bool
+	// track is true when the prompt counts as prefill load.
+	track bool
 	// overlapOnly is true for FormulaOverlapWeight. decodeOnly is true for decode workers
 	// without tracked prefill.
 	overlapOnly, decodeOnly bool
@@ -33,8 +35,8 @@ type weighing struct {
 	// least is the smallest prefill load of all candidates, for the decay.
 	least  int64
 	shared *SharedHits
-	// decays is true when the credit of a device block depends on the worker's load. plain
-	// is true when neither load nor a shared cache changes the credit.
+	// decays is true when the credit of a device block depends on the worker's load.
+	// constantCredit is true when neither load nor a shared cache changes the credit.
 	decays, constantCredit bool
 }
 
@@ -43,6 +45,8 @@ type weighing struct {
 // weighted number of blocks in the lower tiers. effective is device + lower.
 type overlap struct{ device, lower, effective float64 }
 
+// newWeighing returns the parameters of the cost formula for one decision, from the
+// configuration and the request of in.
 func newWeighing(in *Selection) weighing {
 	c, r := in.Config, in.Request
 	w := weighing{
@@ -66,14 +70,16 @@ func newWeighing(in *Selection) weighing {
 	} else {
 		w.decodeOnly = c.DecodeWorkers && !w.track && c.OverlapCredit > 0
 	}
-	if w.decays = w.track && c.CreditDecay > 0 && w.blocks > 0 && !w.overlapOnly; w.decays {
+	w.decays = w.track && c.CreditDecay > 0 && w.blocks > 0 && !w.overlapOnly
+	if w.decays {
 		w.least = w.leastPrefill()
 	}
 	w.constantCredit = w.track && w.shared == nil && !w.decays && !w.overlapOnly
 	return w
 }
 
-// leastPrefill returns the smallest prefill load of all candidates, in tokens.
+// leastPrefill returns the smallest pending prefill of all candidates, in tokens. The credit
+// of a worker decays with its pending prefill beyond that.
 func (w *weighing) leastPrefill() int64 {
 	loads := w.in.Loads.PrefillTokens
 	least := int64(math.MaxInt64)
@@ -89,7 +95,8 @@ func (w *weighing) leastPrefill() int64 {
 	return least
 }
 
-// overlapOfHits returns the overlap of a worker with hits h.
+// overlapOfHits returns the cached part of the prompt for a worker with hits h, in blocks. A
+// block below the device tier counts by the weight of its tier.
 func (w *weighing) overlapOfHits(h *index.Hits) overlap {
 	lower := w.tierWeight[kv.TierHost]*float64(h[kv.TierHost]) +
 		w.tierWeight[kv.TierDisk]*float64(h[kv.TierDisk]) +
@@ -103,7 +110,8 @@ func overlapOfBlocks(blocks float64) overlap {
 	return overlap{blocks, 0, blocks}
 }
 
-// memberOverlap returns the overlap of member m.
+// memberOverlap returns the cached part of the prompt on member m, in blocks: by
+// Request.Hits, or by Request.Overlaps without hits.
 func (w *weighing) memberOverlap(m int32) overlap {
 	if len(w.in.Request.Hits) == 0 {
 		return overlapOfBlocks(w.in.Request.overlapOf(m))
@@ -112,14 +120,14 @@ func (w *weighing) memberOverlap(m int32) overlap {
 	return w.overlapOfHits(&h)
 }
 
-// credit returns the blocks that the formula subtracts from the prefill of member m, whose
-// overlap is r.
+// credit returns the blocks that the formula subtracts from the prefill of member m, because
+// they are cached. r is the cached part of the prompt on that member.
 func (w *weighing) credit(m int, r overlap) float64 {
 	beyond := 0.0 // blocks that only the shared cache has, weighted
 	if w.shared != nil {
 		beyond = w.in.Config.SharedMultiplier * float64(w.shared.Beyond(int(r.device)))
 	}
-	if w.overlapOnly {
+	if w.overlapOnly { // addedTokens leaves out cached tokens already
 		return beyond
 	}
 	decay := 1.0
@@ -138,18 +146,19 @@ type terms struct {
 	credit, decodeCredit float64
 }
 
-// termsOf returns the terms of member m, whose overlap is r.
+// termsOf returns the parts of member m's cost that cached blocks decide. r is the cached
+// part of the prompt on that member.
 func (w *weighing) termsOf(m int, r overlap) terms {
 	t := terms{tokens: w.addedTokens(r), credit: w.credit(m, r)}
-	if w.decodeOnly {
+	if w.decodeOnly { // without prefill the credit reduces the decode load
 		t.credit, t.decodeCredit = 0, t.credit
 	}
 	return t
 }
 
-// addedTokens returns the number of tokens that the request adds to a worker's prefill load.
-// The result includes cached tokens, because the formula subtracts a credit for them.
-// FormulaOverlapWeight has no such credit, so its result has no cached tokens.
+// addedTokens returns the number of tokens that the request adds to the prefill load of a
+// worker with overlap r. The result includes cached tokens, because the formula subtracts a
+// credit for them. FormulaOverlapWeight has no such credit, so it gets no cached tokens.
 func (w *weighing) addedTokens(r overlap) int64 {
 	switch {
 	case !w.track:
@@ -159,17 +168,18 @@ func (w *weighing) addedTokens(r overlap) int64 {
 	case r.effective*w.blockSize <= float64(w.tokens):
 		return w.tokens
 	}
-	return w.cached(r)
+	return w.cached(r) // an overlap longer than the prompt counts in full, like its credit
 }
 
-// cached returns the number of prompt tokens that count as cached with overlap r.
+// cached returns the number of tokens that count as cached with overlap r.
 func (w *weighing) cached(r overlap) int64 {
 	return int64(CachedTokens(r.effective, w.in.Request.BlockSize))
 }
 
-// cost returns the cost of sending the request to a worker. Unit: blocks. prefill is the
-// worker's pending prefill in tokens. blocks counts the worker's active blocks with this
-// request. requests counts the worker's requests without this request.
+// cost returns the cost of sending the request to a worker, and its parts. Unit: blocks. t
+// are the parts that cached blocks decide. prefill is the worker's pending prefill in tokens.
+// blocks counts the worker's active blocks with this request. requests counts the worker's
+// requests without this request.
 func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costParts {
 	var p costParts
 	if p.prefill = float64(prefill+t.tokens)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
@@ -185,103 +195,6 @@ func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costPart
 
 // costParts is a cost and its parts, in blocks.
 type costParts struct{ total, prefill, decode float64 }
-
-// drawLowest returns the position of a lowest cost: a random one of several, or the
-// first when random is nil.
-func drawLowest(costs []float64, random *rand.Rand) int {
-	best, equals := 0, 1
-	for i := 1; i < len(costs); i++ {
-		if costs[i] > costs[best] {
-			continue
-		}
-		if costs[i] < costs[best] {
-			best, equals = i, 0
-		}
-		equals++
-	}
-	if random == nil || equals == 1 {
-		return best
-	}
-	return nthEqual(costs, best, random.IntN(equals))
-}
-
-// nthEqual returns the position of the n-th cost, from 0, that equals the one at
-// first. No cost before first equals it.
-func nthEqual(costs []float64, first, n int) int {
-	for i := first; ; i++ {
-		if costs[i] != costs[first] {
-			continue
-		}
-		if n--; n < 0 {
-			return i
-		}
-	}
-}
-
-// softmax is a distribution over costs. The probability of position i is
-// proportional to exp(-(costs[i]-min)/((max-min)*temperature)).
-type softmax struct {
-	costs                  []float64
-	low, span, temperature float64
-}
-
-// newSoftmax scales costs to 0..1. It halves all costs, so that the span of two extreme costs
-// does not overflow.
-func newSoftmax(costs []float64, temperature float64) softmax {
-	low, high := costs[0], costs[0]
-	for _, c := range costs[1:] {
-		if c < low {
-			low = c
-		} else if c > high {
-			high = c
-		}
-	}
-	return softmax{costs, low / 2, high/2 - low/2, temperature}
-}
-
-// weight returns the probability of position i relative to that of a lowest cost, 0..1.
-func (s *softmax) weight(i int) float64 {
-	return math.Exp(-(s.costs[i]/2 - s.low) / s.span / s.temperature)
-}
-
-// maxRejections is how many positions draw tries before it adds up all weights.
-const maxRejections = 24
-
-// draw returns a random position by its probability.
-//
-// It uses rejection sampling: it draws a uniform position and accepts it with the chance of
-// its weight. At usual temperatures a few trials are enough, while the sum over all weights
-// costs an exponential per worker. After maxRejections trials draw adds up the weights. The
-// trials are independent, so this does not change the distribution.
-func (s *softmax) draw(random *rand.Rand) int {
-	if s.span == 0 {
-		return random.IntN(len(s.costs))
-	}
-	if len(s.costs) > maxRejections {
-		for range maxRejections {
-			if i := random.IntN(len(s.costs)); random.Float64() < s.weight(i) {
-				return i
-			}
-		}
-	}
-	return s.drawByTotal(random)
-}
-
-// drawByTotal is draw with the sum over all weights.
-func (s *softmax) drawByTotal(random *rand.Rand) int {
-	total := 0.0
-	for i := range s.costs {
-		total += s.weight(i)
-	}
-	left := random.Float64() * total
-	for i := range s.costs {
-		if left -= s.weight(i); left < 0 {
-			return i
-		}
-	}
-	// Rounding can leave a rest after the last weight.
-	return len(s.costs) - 1
-}
 
 // Estimator predicts how long workers take to the first token of a request. It is
 // called once per decision under the scheduler's lock: it must be quick, must not
@@ -304,9 +217,9 @@ func LocalTokens(h index.Hits, blockSize int) int {
 	return (int(h[kv.TierDevice]) + int(h[kv.TierHost]) + int(h[kv.TierDisk])) * blockSize
 }
 
-// bookedCached returns how many tokens of r's prompt are booked as cached. In cost mode all
-// local hits count in full, because blocks of lower tiers are loaded and not computed. With
-// weights a hit counts by the weight of its tier.
+// bookedCached returns how many tokens of r's prompt need no computing on the chosen worker,
+// for the booking. In cost mode all local hits count in full, because blocks of lower tiers
+// are loaded and not computed. With weights a hit counts by the weight of its tier.
 func (s *Scheduler) bookedCached(r *Request, chosen *Result) int {
 	if !s.config.Cost || s.options.Estimator == nil || len(r.Hits) == 0 {
 		return chosen.CachedTokens

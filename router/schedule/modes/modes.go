@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -11,15 +12,47 @@ import (
 var ErrNotPinned = errors.New("worker: is required, because router_mode is direct")
 
 var (
+	_ schedule.Selector     = (*RoundRobin)(nil)
 	_ schedule.Selector     = (*Random)(nil)
 	_ schedule.Selector     = (*PowerOfTwo)(nil)
 	_ schedule.Selector     = (*LeastLoaded)(nil)
 	_ schedule.Selector     = Direct{}
+	_ schedule.CacheIgnorer = (*RoundRobin)(nil)
 	_ schedule.CacheIgnorer = (*Random)(nil)
 	_ schedule.CacheIgnorer = (*PowerOfTwo)(nil)
 	_ schedule.CacheIgnorer = (*LeastLoaded)(nil)
 	_ schedule.CacheIgnorer = Direct{}
 )
+
+// RoundRobin chooses the workers in turn. A worker that comes or goes does not change the
+// order of the others. A pinned request takes no turn. The zero value is ready.
+type RoundRobin struct {
+	last    kv.Worker
+	started bool
+}
+
+// IgnoresCache implements schedule.CacheIgnorer.
+func (*RoundRobin) IgnoresCache() {}
+
+// Select implements schedule.Selector: it returns the member number of the first candidate
+// after the previous choice, in the order of workers.
+func (s *RoundRobin) Select(in *schedule.Selection) (member int, err error) {
+	if in.Request.Pinned != nil { // the pinned worker is the only candidate
+		return in.At(0), nil
+	}
+	next := 0
+	if s.started {
+		for next < in.Len() && in.Members.List[in.At(next)].Worker.Compare(s.last) <= 0 {
+			next++
+		}
+	}
+	if next == in.Len() {
+		next = 0
+	}
+	member = in.At(next)
+	s.last, s.started = in.Members.List[member].Worker, true
+	return member, nil
+}
 
 // newDraw returns a source of random numbers; seed 0 stands for a random seed.
 func newDraw(seed uint64) *rand.Rand {
@@ -38,9 +71,9 @@ func NewRandom(seed uint64) *Random { return &Random{newDraw(seed)} }
 // IgnoresCache implements schedule.CacheIgnorer.
 func (*Random) IgnoresCache() {}
 
-// Select implements schedule.Selector.
-func (s *Random) Select(in *schedule.Selection) (int, error) {
-	if in.Request.Pinned != nil {
+// Select implements schedule.Selector: it returns the member number of a random candidate.
+func (s *Random) Select(in *schedule.Selection) (member int, err error) {
+	if in.Request.Pinned != nil { // the pinned worker is the only candidate
 		return in.At(0), nil
 	}
 	return in.At(s.draw.IntN(in.Len())), nil
@@ -55,15 +88,15 @@ func NewPowerOfTwo(seed uint64) *PowerOfTwo { return &PowerOfTwo{newDraw(seed)} 
 // IgnoresCache implements schedule.CacheIgnorer.
 func (*PowerOfTwo) IgnoresCache() {}
 
-// Select implements schedule.Selector. Of two candidates with equal loads the one that was
-// drawn first is chosen.
-func (s *PowerOfTwo) Select(in *schedule.Selection) (int, error) {
+// Select implements schedule.Selector: it returns the member number of the candidate with
+// less load of two random ones. Of two with equal loads it returns the first drawn.
+func (s *PowerOfTwo) Select(in *schedule.Selection) (member int, err error) {
 	n := in.Len()
-	if in.Request.Pinned != nil || n == 1 {
+	if in.Request.Pinned != nil || n == 1 { // the pinned worker is the only candidate
 		return in.At(0), nil
 	}
 	first, second := s.draw.IntN(n), s.draw.IntN(n-1)
-	if second >= first {
+	if second >= first { // so that the two differ and all pairs are equally likely
 		second++
 	}
 	a, b := in.At(first), in.At(second)
@@ -83,9 +116,10 @@ func NewLeastLoaded(seed uint64) *LeastLoaded { return &LeastLoaded{newDraw(seed
 // IgnoresCache implements schedule.CacheIgnorer.
 func (*LeastLoaded) IgnoresCache() {}
 
-// Select implements schedule.Selector: it returns the candidate with the least load. Among
-// several with that load it draws one, or takes the first with schedule.TieFirst.
-func (s *LeastLoaded) Select(in *schedule.Selection) (int, error) {
+// Select implements schedule.Selector: it returns the member number of the candidate with
+// the least load. Among several with that load it draws one, or takes the first with
+// schedule.TieFirst. A pinned worker is the only candidate.
+func (s *LeastLoaded) Select(in *schedule.Selection) (member int, err error) {
 	best, equal := in.At(0), 1
 	for k := 1; k < in.Len(); k++ {
 		m := in.At(k)
@@ -104,7 +138,8 @@ func (s *LeastLoaded) Select(in *schedule.Selection) (int, error) {
 	return best, nil
 }
 
-// less reports whether member a has less load than member b.
+// less reports whether member a has less load than member b: fewer booked requests, or as
+// many and fewer prompt tokens to compute.
 func less(in *schedule.Selection, a, b int) bool {
 	l := in.Loads
 	if l.Requests[a] != l.Requests[b] {

@@ -56,6 +56,37 @@ func TestRandomIsUniformAmongCandidates(t *testing.T) {
 	expect(t, "two of four", shares(t, NewRandom(1), in), []float64{.5, 0, .5, 0})
 }
 
+func TestRoundRobinKeepsItsTurnsWhenWorkersComeAndGo(t *testing.T) {
+	var s RoundRobin
+	pick := func(ids []int, pinned bool) int {
+		in := fleet(make([]int32, len(ids)), make([]int64, len(ids)))
+		for i, id := range ids {
+			in.Members.List[i].Worker.ID = kv.WorkerID(id)
+		}
+		if pinned {
+			in.Candidates, in.Request.Pinned = []int32{int32(len(ids) - 1)}, &in.Members.List[len(ids)-1].Worker
+		}
+		m, err := s.Select(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ids[m]
+	}
+	for i, step := range []struct {
+		ids    []int
+		pinned bool
+		want   int
+	}{
+		{[]int{1, 2, 3}, false, 1}, {[]int{1, 2, 3}, false, 2}, {[]int{1, 3}, false, 3}, {[]int{1, 2, 3}, false, 1},
+		{[]int{1, 2, 3}, true, 3}, {[]int{1, 2, 3}, false, 2}, {[]int{1}, false, 1}, {[]int{1}, false, 1},
+		{[]int{0, 1, 5}, false, 5}, {[]int{0, 1, 5}, false, 0},
+	} {
+		if got := pick(step.ids, step.pinned); got != step.want {
+			t.Errorf("turn %d among %v: worker %d, want %d", i, step.ids, got, step.want)
+		}
+	}
+}
+
 // Of four workers with different loads the k-th least loaded wins the draws in which no
 // better one is: 3/6, 2/6, 1/6 and 0/6.
 func TestPowerOfTwoTakesTheLighterOfTwo(t *testing.T) {
