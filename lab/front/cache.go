@@ -29,7 +29,8 @@ func newCache(capacity int, publish func([]byte) bool) *cache {
 	return &cache{capacity: capacity, seed: maphash.MakeSeed(), publish: publish, resident: make(map[kv.EngineHash]struct{}, capacity)}
 }
 
-// chain returns the hashes of the full blocks of a prompt.
+// chain returns the engine hashes of the full blocks of a prompt. Each depends on all tokens
+// before it.
 func (c *cache) chain(tokens []uint32) []kv.EngineHash {
 	out := make([]kv.EngineHash, 0, len(tokens)/blockSize)
 	var piece [8 + 4*blockSize]byte
@@ -47,8 +48,9 @@ func (c *cache) chain(tokens []uint32) []kv.EngineHash {
 	return out
 }
 
-// admit stores the blocks of a prompt and publishes what changed. It returns how many
-// tokens were cached. As in vLLM the last token is always computed, with its block.
+// admit stores the blocks of a prompt in the simulated cache and publishes the events. It returns
+// the number of tokens that were cached before. As in vLLM the last token is always computed,
+// with its block.
 func (c *cache) admit(tokens []uint32) (cached int) {
 	hashes := c.chain(tokens)
 	c.mu.Lock()
@@ -68,8 +70,8 @@ func (c *cache) admit(tokens []uint32) (cached int) {
 	return min(hits, max(0, len(tokens)-1)/blockSize) * blockSize
 }
 
-// store adds the blocks behind the first hits, and returns the encoded events; nil without
-// a new block. c.mu is held.
+// store adds the blocks after the first hits ones, which are cached, and evicts the oldest blocks
+// of a full cache. It returns the encoded events; nil without a new block. The caller holds c.mu.
 func (c *cache) store(tokens []uint32, hashes []kv.EngineHash, hits int) []byte {
 	if hits == len(hashes) {
 		return nil

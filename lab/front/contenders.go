@@ -49,6 +49,7 @@ func names() (all []string) {
 
 type commander = func(o *Options, stubs []Ready, port, metrics int) []string
 
+// blockyard returns the command line of our router, with further flags.
 func blockyard(flags ...string) commander {
 	return func(o *Options, stubs []Ready, port, metrics int) []string {
 		c := []string{o.Product, "router", "--http-host=127.0.0.1", "--http-port=" + strconv.Itoa(port), "--http=" + local(metrics), "--control=127.0.0.1:0"}
@@ -59,6 +60,8 @@ func blockyard(flags ...string) commander {
 	}
 }
 
+// vllmRouter returns the command line of vllm-router with a policy. Only kv_aware follows the
+// stubs' events.
 func vllmRouter(policy string) commander {
 	return func(o *Options, stubs []Ready, port, metrics int) []string {
 		c := []string{
@@ -92,7 +95,8 @@ func urls(stubs []Ready) (all []string) {
 
 func local(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// freePorts returns two ports that nobody listens at.
+// freePorts returns two ports of this machine that are free now. Another process may take one
+// before its use.
 func freePorts() (ports [2]int, err error) {
 	for i := range ports {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,8 +109,9 @@ func freePorts() (ports [2]int, err error) {
 	return ports, nil
 }
 
-// routed returns the share of prompts that a router counted under good, and its counters in
-// words. Without prompts the share is 0.
+// routed returns the share, 0 to 1, of the prompts that the router counted under a label of
+// c.good, which says that it knew the cache. words has its counters as text. Without prompts the
+// share is 0.
 func (c *contender) routed(ctx context.Context, metrics cluster.Endpoint) (share float64, words string, err error) {
 	var all, good float64
 	var seen []string

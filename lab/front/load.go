@@ -42,7 +42,8 @@ type loaded struct {
 // errorShare returns the share of requests that failed or were late.
 func (l *loaded) errorShare() float64 { return float64(l.failed) / float64(max(1, l.sent)) }
 
-// run sends the calls at a rate, and waits for the answers.
+// run sends the calls at a rate per second, whether or not earlier ones were answered, and
+// returns their times when all have ended. A call that would exceed maxInFlight counts as failed.
 func (g *generator) run(ctx context.Context, calls []call, rate float64) (*loaded, error) {
 	var (
 		mu    sync.Mutex
@@ -84,7 +85,8 @@ func (g *generator) run(ctx context.Context, calls []call, rate float64) (*loade
 
 var errBroken = errors.New("the stream is not complete")
 
-// send sends a request and reads its answer. A late answer is an error.
+// send sends the request c and returns the times of its streamed answer. turn chooses the URL. An
+// answer that is late or broken off is an error.
 func (g *generator) send(ctx context.Context, turn int, c *call) (*stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstDelay+chunks*chunkDelay+late, errors.New("late"))
 	defer cancel()
@@ -109,7 +111,8 @@ func (g *generator) send(ctx context.Context, turn int, c *call) (*stream, error
 	}
 }
 
-// open sends a request, and notes in s when.
+// open sends the request c, sets s.began to the time, and returns the answer, whose body the
+// caller closes. A status other than 200 is an error.
 func (g *generator) open(ctx context.Context, turn int, c *call, s *stream) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.urls[turn%len(g.urls)]+c.path, bytes.NewReader(c.body))
 	if err != nil {
@@ -132,8 +135,8 @@ func (g *generator) open(ctx context.Context, turn int, c *call, s *stream) (*ht
 // holdRate is how many streams are opened a second.
 const holdRate = 500
 
-// hold opens streams that send one chunk and stay open, and calls look when all have their
-// chunk. Then it closes them.
+// hold opens n streams that send one chunk and stay open, calls look when all have their chunk,
+// and then closes them. So look sees what open streams cost.
 func (g *generator) hold(ctx context.Context, n int, look func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var open sync.WaitGroup

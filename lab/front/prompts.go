@@ -50,8 +50,8 @@ func (m *maker) draw(n int) []uint32 {
 	return out
 }
 
-// next returns the next request. Half of them are chats with text, half completions with
-// token ids.
+// next returns the next request: half are chats with text, half completions with token ids. Its
+// prompt begins with one of a few shared prefixes.
 func (m *maker) next() call {
 	group := m.rng.IntN(sharedPrefixes)
 	tail := m.draw(ownTokens)
@@ -77,7 +77,8 @@ func held() call {
 // holdUser is the user of requests whose streams stay open.
 const holdUser = "hold"
 
-// words returns a text whose words stand for tokens.
+// words returns a text with one word of fixed length for each token, which tokenise makes into
+// one token again.
 func words(tokens []uint32) string {
 	var b strings.Builder
 	for _, t := range tokens {
@@ -91,7 +92,7 @@ func words(tokens []uint32) string {
 // wordBase makes every word as long as the others.
 const wordBase = 36 * 36 * 36 * 36
 
-// tokenise appends the stub's tokens of a text: one for wordLetters bytes.
+// tokenise appends to out the tokens that the stub makes of a text: one for each wordLetters bytes.
 func tokenise(out []uint32, text string) []uint32 {
 	for len(text) > 0 {
 		n := min(wordLetters, len(text))

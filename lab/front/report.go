@@ -31,7 +31,7 @@ type row struct {
 	note                 string
 }
 
-// rowOf returns the row of a contender.
+// rowOf returns the table's row of a contender: the medians of its rounds.
 func rowOf(c *contender, rounds []figures) *row {
 	median := func(of func(*figures) float64) float64 {
 		var all []float64
@@ -79,8 +79,9 @@ func (r *row) String() string {
 	return s
 }
 
-// lines returns the table and the line for scripts. That line compares ours with the best
-// peer of each figure, exact or not. A peer with 1 % errors or more is left out.
+// lines returns the table for people and the last line for scripts. That line compares our router
+// with the best peer of each figure, whether or not the peer knew the caches. A peer with 1 %
+// errors or more is left out.
 func lines(o *Options, chosen []contender, rounds map[string][]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%g requests/s of %d chunks %s apart, %d stubs, medians of %d rounds of %s; router on one core, load and stubs on another, %d here\n",
@@ -108,7 +109,7 @@ func lines(o *Options, chosen []contender, rounds map[string][]figures) string {
 // total is the processor time of a request wherever it is spent.
 func (r *row) total() float64 { return r.cpu + r.render }
 
-// best returns the least figure of the rows; 0 without rows.
+// best returns the least value of a figure among the rows; 0 without rows.
 func best(rows []*row, of func(*row) float64) float64 {
 	least := 0.0
 	for i, r := range rows {

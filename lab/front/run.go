@@ -94,7 +94,8 @@ type running struct {
 	metrics cluster.Endpoint
 }
 
-// measure starts a contender and measures it.
+// measure starts the contender's processes, measures them for one round, and ends them. Memory of
+// streams is measured in the first round only, and the highest rate in the last.
 func (b *bench) measure(ctx context.Context, c *contender, round int) (f figures, err error) {
 	s := cluster.NewSupervisor(b.logs, nil)
 	defer s.Stop(0)
@@ -146,7 +147,8 @@ func (m *maker) calls(n float64) []call {
 	return out
 }
 
-// start starts stubs and router, and waits until a request is answered.
+// start starts the stubs, which stand for engines, and the contender's router, and waits until a
+// request is answered. The baseline has no router: then requests go to the stubs.
 func (b *bench) start(ctx context.Context, s *cluster.Supervisor, c *contender) (*running, error) {
 	r := &running{c: c}
 	var ready []Ready
@@ -190,7 +192,8 @@ func (b *bench) start(ctx context.Context, s *cluster.Supervisor, c *contender) 
 	return r, nil
 }
 
-// load measures the main load.
+// load runs the main load and sets its figures: times of answers, processor time of the router
+// per request, and the share of cached tokens.
 func (b *bench) load(ctx context.Context, r *running, m *maker, f *figures) error {
 	calls := m.calls(b.o.Rate * b.o.Duration.Seconds())
 	before, err := r.counts(ctx)
@@ -224,7 +227,8 @@ func (b *bench) load(ctx context.Context, r *running, m *maker, f *figures) erro
 	return nil
 }
 
-// exactness notes how the router says that it routed.
+// exactness adds a note to the figures when the router itself says that it routed less than
+// exactShare of the prompts with knowledge of the caches.
 func (r *running) exactness(ctx context.Context, f *figures) error {
 	share, words, err := r.c.routed(ctx, r.metrics)
 	if err != nil {
@@ -244,7 +248,7 @@ func (r *running) usage() (usage, error) {
 	return groupUsage(r.group)
 }
 
-// counts returns the sums of the stubs.
+// counts returns the sums of the stubs' counters.
 func (r *running) counts(ctx context.Context) (sum Counts, err error) {
 	for _, p := range r.stubs {
 		var c Counts
@@ -258,7 +262,7 @@ func (r *running) counts(ctx context.Context) (sum Counts, err error) {
 	return sum, nil
 }
 
-// streams measures the memory of open streams.
+// streams sets the router's memory per open stream, in bytes, measured with o.Streams open ones.
 func (b *bench) streams(ctx context.Context, r *running, f *figures) error {
 	before, err := r.usage()
 	if err != nil {
@@ -280,8 +284,8 @@ const (
 	sweepErrors = 0.01
 )
 
-// sweep returns the highest rate at which less than 1 % of the requests fail or are late; 0
-// when the first step fails.
+// sweep raises the rate step by step, and returns the highest rate in requests per second at
+// which less than 1 % of the requests fail or are late; 0 when the first step fails.
 func (b *bench) sweep(ctx context.Context, r *running, m *maker) (highest float64, err error) {
 	rate := 2 * b.o.Rate
 	for range sweepSteps {

@@ -12,7 +12,8 @@ type stamp struct{ arrived, sent int64 }
 // String returns the stamp as the text of a chunk.
 func (s stamp) String() string { return fmt.Sprintf("@%d,%d;", s.arrived, s.sent) }
 
-// parseStamp returns the stamp of an event; ok is false without one.
+// parseStamp returns the times that the stub wrote into an event, as @ARRIVED,SENT; in
+// nanoseconds. ok is false for an event without them.
 func parseStamp(event []byte) (s stamp, ok bool) {
 	_, rest, found := bytes.Cut(event, []byte("@"))
 	arrived, rest, found2 := bytes.Cut(rest, []byte(","))
@@ -40,7 +41,8 @@ type stream struct {
 	done, failed bool
 }
 
-// add takes what was read at a time.
+// add adds a piece of the answer that was read at the time now, in nanoseconds, and records each
+// event that is whole.
 func (s *stream) add(piece []byte, now int64) {
 	s.rest = append(s.rest, piece...)
 	for {
@@ -53,6 +55,8 @@ func (s *stream) add(piece []byte, now int64) {
 	}
 }
 
+// event records one event of the stream, which arrived at the time now. The time of the first
+// event leaves out the stub's own, between arrival and sending.
 func (s *stream) event(event []byte, now int64) {
 	t, ok := parseStamp(event)
 	switch {

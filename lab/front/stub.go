@@ -49,7 +49,9 @@ type stub struct {
 	nanos    atomic.Int64
 }
 
-// Serve is a stub until in ends.
+// Serve runs a stub, which stands for a vLLM server without a model, until in ends. It writes its
+// addresses to out, and then its counters for each line on in. It is the main function of
+// Options.Stub.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	events, err := zmqpub.New(zmqpub.Options{BufferSteps: 10_000})
 	if err != nil {
@@ -100,6 +102,8 @@ func (s *stub) counts() Counts {
 	return Counts{s.requests.Load(), s.prompts.Load(), s.cached.Load(), s.renders.Load(), s.nanos.Load()}
 }
 
+// handler returns the HTTP handler with the paths of a vLLM server that routers use. The answers
+// about the server are fixed.
 func (s *stub) handler() http.Handler {
 	mux := http.NewServeMux()
 	text := func(path, kind, body string) {
@@ -147,7 +151,8 @@ type body struct {
 
 var errNoPrompt = errors.New("no prompt")
 
-// tokens returns the tokens of the prompt.
+// tokens returns the tokens of the prompt in a request: those that the router passes on, those of
+// chat messages, of a text, or given ids.
 func (b *body) tokens() (out []uint32, err error) {
 	switch {
 	case len(b.Transfer.Tokens) > 0:
@@ -168,6 +173,8 @@ func (b *body) tokens() (out []uint32, err error) {
 	return out, err
 }
 
+// read decodes the body of a request and the tokens of its prompt. ok is false after it has
+// answered with an error.
 func read(w http.ResponseWriter, r *http.Request) (b body, tokens []uint32, ok bool) {
 	err := json.NewDecoder(r.Body).Decode(&b)
 	if err == nil {
@@ -181,7 +188,8 @@ func read(w http.ResponseWriter, r *http.Request) (b body, tokens []uint32, ok b
 	return b, tokens, err == nil
 }
 
-// render answers with the tokens of a prompt.
+// render returns a handler that answers with the tokens of a prompt. format takes their number
+// and the JSON array.
 func (s *stub) render(format string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := threadNanos()
@@ -200,7 +208,8 @@ func (s *stub) render(format string) http.HandlerFunc {
 	}
 }
 
-// complete streams chunks at fixed times after the request arrived.
+// complete answers a completion: it streams chunks at fixed times after the request arrived, each
+// with the time when it was sent. A request of holdUser stays open after its first chunk.
 func (s *stub) complete(w http.ResponseWriter, r *http.Request) {
 	arrived := cluster.Now()
 	b, tokens, ok := read(w, r)

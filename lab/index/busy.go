@@ -24,8 +24,8 @@ const (
 // errOneProcessor says that a reader cannot run beside a writer.
 var errOneProcessor = errors.New("a reader beside a writer needs two processors, and this process has one")
 
-// halves splits a log in the middle of its records. It returns the events of both
-// halves and the queries of the second.
+// halves splits the log in the middle of its records, and returns the events of both halves and
+// the queries of the second.
 func (r *replay) halves() (first, second []kvevent.RouterEvent, queries [][]kv.LocalHash) {
 	events, asked := 0, 0
 	for _, n := range r.order[:len(r.order)/2] {
@@ -38,9 +38,9 @@ func (r *replay) halves() (first, second []kvevent.RouterEvent, queries [][]kv.L
 	return r.events[:events], r.events[events:], r.queries[asked:]
 }
 
-// rounds fills an index with the first half of the log and lets round apply the second
-// half, again and again until that took atLeast. It returns the named blocks and the
-// time of the second halves.
+// rounds fills an empty index with the first half of the log and has round apply the second half,
+// again and again until the second halves took atLeast. It returns how many blocks their events
+// name, and how long they took.
 func (r *replay) rounds(ctx context.Context, atLeast time.Duration, round func(x *index.Index, second []kvevent.RouterEvent) error) (blocks int, took time.Duration, err error) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		return 0, 0, errOneProcessor
@@ -72,7 +72,8 @@ func (r *replay) rounds(ctx context.Context, atLeast time.Duration, round func(x
 	return blocks, took, nil
 }
 
-// measureBusy times lookups while the second half is applied.
+// measureBusy returns the times of lookups while another goroutine applies the second half of the
+// log. It checks the answers after each round.
 func (r *replay) measureBusy(ctx context.Context, atLeast time.Duration) (Figures, error) {
 	_, _, queries := r.halves()
 	if len(queries) == 0 {
@@ -109,7 +110,8 @@ func (r *replay) measureBusy(ctx context.Context, atLeast time.Duration) (Figure
 	return f, nil
 }
 
-// checkFinal asks all queries after the last record and checks the sums.
+// checkFinal asks all queries of the log after its last record, and checks the sums of the
+// answers against the log's.
 func (r *replay) checkFinal(x *index.Index, matches *index.Matches) error {
 	var got sums
 	for _, q := range r.queries {
@@ -177,8 +179,8 @@ func (r *replay) measureVisible(ctx context.Context, atLeast time.Duration) (Fig
 	return f, nil
 }
 
-// applyBetween applies events. When the last probe was seen it removes that probe and
-// applies the next one.
+// applyBetween applies events, and between them probes: blocks that watch looks for. The next
+// probe comes when watch has seen the last one, which is then removed.
 func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner kv.Owner) error {
 	id, number, last := uint64(0), uint64(0), 0
 	block, gone := make([]kvevent.StoredBlock, 1), make([]kv.SequenceHash, 1)
@@ -208,7 +210,8 @@ func (p *probe) applyBetween(x *index.Index, events []kvevent.RouterEvent, owner
 	return nil
 }
 
-// watch looks for each probe and appends the time until it was found.
+// watch looks for each probe until it finds the probe, and appends to ns the time in nanoseconds
+// since the probe was applied. It returns when the writer has ended.
 func (p *probe) watch(x *index.Index, ns []uint32) ([]uint32, error) {
 	var matches index.Matches
 	prompt := make([]kv.LocalHash, 1)

@@ -41,6 +41,9 @@ func measureScore(ctx context.Context, decisions int) (Figures, error) {
 	return scoreOf(ctx, scoreBlocks, scoreWorkers, decisions)
 }
 
+// scoreOf measures n decisions for a prompt of that many blocks which every one of the workers
+// holds and runs: the time to hash it, to match it, and to decide. The first decisions do not
+// count.
 func scoreOf(ctx context.Context, blocks, workers, n int) (Figures, error) {
 	tokens := make([]uint32, blocks*benchBlockTokens)
 	for i := range tokens {
@@ -91,6 +94,8 @@ type decision struct {
 	request schedule.Request
 }
 
+// newDecision returns an index and a scheduler for that many workers, and the hashes of the
+// prompt in tokens.
 func newDecision(ctx context.Context, workers int, tokens []uint32) (*decision, error) {
 	x, err := newIndex(workers)
 	if err != nil {
@@ -112,7 +117,8 @@ func newScheduler() (*schedule.Scheduler, error) {
 	return schedule.New(o)
 }
 
-// holdAndRun has a worker hold the prompt and run a request for it.
+// holdAndRun has the worker of that number hold the prompt in the index, and run a request for it
+// in the scheduler.
 func (d *decision) holdAndRun(engine int) error {
 	owner, id := kv.WorkerOwner(worker(engine)), uint64(0)
 	for at := 0; at < len(d.seq); at += storeChunk {
@@ -142,7 +148,8 @@ func (d *decision) holdAndRun(engine int) error {
 // everything after the LocalHashes.
 type stages struct{ hash, match, whole uint32 }
 
-// decide makes one decision and checks that every worker has the whole prompt.
+// decide makes one decision and returns the time of each stage in nanoseconds. It checks that
+// every worker has the whole prompt.
 func (d *decision) decide() (stages, error) {
 	var t stages
 	start := time.Now()
@@ -174,6 +181,8 @@ func measureSelect(ctx context.Context, decisions int) (Figures, error) {
 	return selectOf(ctx, selectWorkers, selectHits, decisions)
 }
 
+// selectOf measures n choices among workers with loads, for prompts that no worker holds, some
+// workers and all hold. The index takes no part.
 func selectOf(ctx context.Context, workers, some, n int) (Figures, error) {
 	s, err := newScheduler()
 	if err != nil {
@@ -249,8 +258,8 @@ func occupy(ctx context.Context, s *schedule.Scheduler, members *index.Members, 
 	return nil
 }
 
-// timeChoices times n choices in nanoseconds and returns the megabytes that they
-// allocated. It frees booked requests again.
+// timeChoices makes n choices for the request r, and returns the time of each in nanoseconds and
+// the megabytes that all allocated. It frees booked requests again.
 func timeChoices(ctx context.Context, s *schedule.Scheduler, r *schedule.Request, n int) (ns []uint32, allocated float64, err error) {
 	var m mark
 	warm := min(n, warmDecisions)

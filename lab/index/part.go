@@ -24,8 +24,8 @@ type order struct {
 	Decisions int `json:"decisions"`
 }
 
-// ServePart measures the part that in names and writes its figures to out. It is the
-// main function of Options.Child.
+// ServePart measures the part of the benchmark that the order on in names, and writes its figures
+// to out as JSON. It is the main function of Options.Child: each part has a process of its own.
 func ServePart(ctx context.Context, in io.Reader, out io.Writer) error {
 	var o order
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
@@ -38,6 +38,7 @@ func ServePart(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(f)
 }
 
+// measure measures the part of the order, on the order's log if the part needs one.
 func (o *order) measure(ctx context.Context) (f Figures, err error) {
 	switch o.Part {
 	case PartScore:
@@ -74,7 +75,8 @@ const (
 	maxComplaint = 4096
 )
 
-// measure runs one part in a process of its own.
+// measure runs one part in a process of its own and returns the process's figures. log is the
+// path of the log, empty for a part without one.
 func (o *Options) measure(ctx context.Context, part Part, log string) (Figures, error) {
 	in, err := json.Marshal(order{Part: part, Log: log, Busy: o.Busy, Decisions: o.Decisions})
 	if err != nil {
@@ -104,7 +106,7 @@ func (o *Options) measure(ctx context.Context, part Part, log string) (Figures, 
 	return f, nil
 }
 
-// startOn starts cmd with all threads on one processor, or on any for Unpinned.
+// startOn starts cmd with all its threads on the processor cpu, or on any for Unpinned.
 func startOn(cmd *exec.Cmd, cpu int) error {
 	if cpu == Unpinned {
 		return cmd.Start()

@@ -30,6 +30,7 @@ func openReplay(path string) (*replay, error) {
 	return newReplay(l), nil
 }
 
+// newReplay returns the events and queries of a log, decoded before any measurement.
 func newReplay(l *oplog.Log) *replay {
 	h := l.Header()
 	r := &replay{
@@ -53,8 +54,8 @@ func newReplay(l *oplog.Log) *replay {
 // worker returns the worker that stands for an engine; worker 0 does not exist.
 func worker(engine int) kv.Worker { return kv.Worker{ID: kv.WorkerID(engine + 1)} }
 
-// eventOf returns the event of a record that is not a query. It shares the log's
-// memory.
+// eventOf returns the router event, with this id, of a record that is not a query. Its slices are
+// the log's memory.
 func eventOf(r *oplog.Record, id uint64) kvevent.RouterEvent {
 	e := kvevent.RouterEvent{Owner: kv.WorkerOwner(worker(int(r.Engine))), Tier: kv.TierDevice, ID: id}
 	if r.Op == oplog.Removed {
@@ -85,7 +86,7 @@ func drain(x *index.Index) {
 	}
 }
 
-// apply applies events. The index must accept all of them.
+// apply applies events to the index. The error is that of the first event that the index refuses.
 func apply(x *index.Index, events []kvevent.RouterEvent) error {
 	for i := range events {
 		if err := x.Apply(&events[i]); err != nil {
@@ -98,6 +99,7 @@ func apply(x *index.Index, events []kvevent.RouterEvent) error {
 // sums of answers.
 type sums struct{ score, best uint64 }
 
+// add adds the answer to one query: the hits of all engines together, and those of the best.
 func (s *sums) add(m *index.Matches) {
 	best := uint32(0)
 	for i := range m.Hits {
@@ -119,8 +121,9 @@ func (s sums) check(what string, score, best uint64) error {
 // held is the digest and the number of blocks of one engine at the end of a log.
 type held struct{ digest, pairs uint64 }
 
-// heldInTheEnd adds up the records. It is right for logs that store no held block and
-// remove no absent one; the total confirms that.
+// heldInTheEnd returns the blocks that each engine holds after all records, as a digest and a
+// number. It only adds up, which is right for logs that store no held block and remove no absent
+// one; the log's totals confirm that.
 func (r *replay) heldInTheEnd() []held {
 	all := make([]held, r.log.Header().Engines)
 	for _, rec := range r.log.Records() {
@@ -158,7 +161,8 @@ func (r *replay) checkHeld(x *index.Index) error {
 	return errors.Join(errs...)
 }
 
-// measureEvents applies all events, then checks the contents of the index.
+// measureEvents measures how fast the index applies all events of the log, deferred work
+// included. It then checks the contents.
 func (r *replay) measureEvents() (Figures, error) {
 	h := r.log.Header()
 	x, err := newIndex(h.Engines)
@@ -175,7 +179,8 @@ func (r *replay) measureEvents() (Figures, error) {
 	return f, r.checkHeld(x)
 }
 
-// measureMixed applies events and asks queries in the order of the log.
+// measureMixed measures how fast the index applies events and answers queries in the order of the
+// log. It checks the answers.
 func (r *replay) measureMixed() (Figures, error) {
 	h := r.log.Header()
 	x, err := newIndex(h.Engines)
@@ -199,7 +204,8 @@ func (r *replay) measureMixed() (Figures, error) {
 	return f, got.check("queries in order", h.Answers.Score, h.Answers.Best)
 }
 
-// measureLookups times each query, in the order of the log and then on the last state.
+// measureLookups returns the quantiles of the times of single queries: in the order of the log,
+// and then all on the last state. It checks the answers.
 func (r *replay) measureLookups() (Figures, error) {
 	h := r.log.Header()
 	x, err := newIndex(h.Engines)

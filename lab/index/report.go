@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// printSetting prints the settings of the measurement.
+// printSetting prints the line that says where and how the parts are measured.
 func (o *Options) printSetting() error {
 	where := "wherever the kernel puts it"
 	if o.CPU != Unpinned {
@@ -29,7 +29,8 @@ func (o *Options) printSetting() error {
 // row is the format of the table's heading and rows.
 const row = "%-16s %11s %10s %8s %8s %10s %10s %8s %8s %10s %11s\n"
 
-// printLog prints a log's row of the table, and the figures of the collector.
+// printLog prints the row of the log at path with the figures r, and below it those of the
+// garbage collector. The first log gets the heading of the table.
 func (o *Options) printLog(first bool, path string, r results) error {
 	var b strings.Builder
 	if first {
@@ -58,7 +59,8 @@ func (o *Options) printLog(first bool, path string, r results) error {
 	return err
 }
 
-// printDecisions prints the parts that need no log.
+// printDecisions prints the figures of the two parts without a log: a decision for a long prompt,
+// and a choice among many workers.
 func (o *Options) printDecisions(r results) error {
 	d, c := r[PartScore], r[PartSelect]
 	_, err := fmt.Fprintf(o.Out, "a prompt of %d blocks that %d workers hold and run: decision %s ms (match %s), p99 %s; %s MB allocated; hashing its tokens before that %s ms\n  %s"+

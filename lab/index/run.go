@@ -105,6 +105,7 @@ func (o *Options) Validate() error {
 	return c.Generate.Validate()
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	o.Rounds = cmp.Or(o.Rounds, DefaultRounds)
 	o.Busy = cmp.Or(o.Busy, DefaultBusy)
@@ -161,7 +162,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// makeLogs makes the three default logs.
+// makeLogs generates the three default logs in dir and returns their paths, the one for the last
+// line last.
 func (o *Options) makeLogs(dir string) ([]string, error) {
 	var paths []string
 	for _, l := range []struct {
@@ -186,8 +188,8 @@ func MakeLog(path string, o loggen.Options) error {
 	return oplog.Save(path, words)
 }
 
-// measureLog measures every part that needs a log. Repeated parts take turns, so that a
-// slow phase of the machine hits each alike.
+// measureLog returns the medians of every part that needs a log, measured on the log at path.
+// Repeated parts take turns, so that a slow phase of the machine hits each alike.
 func (o *Options) measureLog(ctx context.Context, path string) (results, error) {
 	all := make(map[Part][]Figures)
 	for round := range o.Rounds {
@@ -209,7 +211,7 @@ func (o *Options) measureLog(ctx context.Context, path string) (results, error) 
 	return out, nil
 }
 
-// medians returns the median of each figure by itself.
+// medians returns the median over the rounds of each figure, separately.
 func medians(rounds []Figures) Figures {
 	out := make(Figures)
 	for name := range rounds[0] {

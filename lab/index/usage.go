@@ -60,7 +60,8 @@ func now() mark {
 	return m
 }
 
-// end returns the usage since m.
+// end returns what the process has used since begin returned m: time, processor time,
+// collections, pauses and memory.
 func (m *mark) end() Figures {
 	stop := time.Now()
 	n := now()
@@ -76,8 +77,8 @@ func (m *mark) end() Figures {
 	}
 }
 
-// quantiles sorts latencies in nanoseconds and returns the ones at floor(q(n-1)) in
-// microseconds; zeros without latencies.
+// quantiles returns the q-quantile of the latencies ns for each q of qs. ns is in nanoseconds and
+// gets sorted; the results are in microseconds. Without latencies they are 0.
 func quantiles(ns []uint32, qs ...float64) []float64 {
 	out := make([]float64, len(qs))
 	if len(ns) == 0 {
@@ -95,8 +96,8 @@ func since(t time.Time) uint32 {
 	return uint32(min(time.Since(t), math.MaxUint32))
 }
 
-// privateMemory returns the resident memory of the process in bytes without mapped
-// files. The log is such a file.
+// privateMemory returns the resident memory of the process in bytes, without mapped files such as
+// the log.
 func privateMemory() (uint64, error) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
@@ -135,7 +136,8 @@ func settledMemory() (uint64, error) {
 	return privateMemory()
 }
 
-// applyOneByOne applies the log's events and makes each when it is its turn.
+// applyOneByOne applies the log's events to the index. It makes each event when it is needed, so
+// that memory holds one at a time.
 func (r *replay) applyOneByOne(x *index.Index) error {
 	id := uint64(0)
 	for _, rec := range r.log.Records() {
@@ -152,8 +154,8 @@ func (r *replay) applyOneByOne(x *index.Index) error {
 	return nil
 }
 
-// measureMemory compares resident memory before the index and after all events. Each
-// event reuses the memory of the one before.
+// measureMemory returns the resident memory of the index in bytes per pair of block and worker:
+// the growth from before the index to after all events.
 func (r *replay) measureMemory() (Figures, error) {
 	h := r.log.Header()
 	if h.Answers.Memberships == 0 {

@@ -13,9 +13,9 @@ import (
 // patience bounds the way of a block from disk. A block that takes longer is lost.
 const patience = 30 * time.Second
 
-// check looks up the wanted blocks, document by document, and reads those that it
-// finds. When the agent dies it ends without an error; blocks that were not looked up
-// are not noted.
+// check is the main function of a checker process: it looks up the wanted blocks, document by
+// document, and compares every byte of those that it finds. It writes what it found and lost to
+// out as notes. When the agent dies it ends without an error and notes nothing about the rest.
 func check(ctx context.Context, o orders, out io.Writer) error {
 	for space := range spaces {
 		c := checker{space: space, notes: newNoteWriter(out, space)}
@@ -50,7 +50,8 @@ type checker struct {
 	request uint64
 }
 
-// document looks up the wanted blocks of one document.
+// document looks up the wanted blocks of one document, which is the prompt of one request. The
+// error is ErrDisconnected when the agent died.
 func (c *checker) document(ctx context.Context, w wanted) error {
 	c.request++
 	id := proto.RequestID{ID: c.request}
@@ -65,7 +66,8 @@ func (c *checker) document(ctx context.Context, w wanted) error {
 	return c.gone(c.sched.CloseRequest(id))
 }
 
-// gone wraps an error of a connection that ended in ErrDisconnected.
+// gone returns err of a call to the agent as it is when the agent refused or did not answer. Any
+// other error means that the agent died, and gone wraps it in ErrDisconnected.
 func (c *checker) gone(err error) error {
 	if err == nil {
 		return nil
@@ -80,7 +82,7 @@ func (c *checker) gone(err error) error {
 // blockRun is a range of blocks.
 type blockRun struct{ first, count int }
 
-// runs groups blocks in ascending order.
+// runs returns the ranges of consecutive numbers in blocks, which are in ascending order.
 func runs(blocks []uint32) []blockRun {
 	var all []blockRun
 	for _, b := range blocks {
@@ -93,8 +95,8 @@ func runs(blocks []uint32) []blockRun {
 	return all
 }
 
-// run looks up the blocks of a range. A block that is not there is lost; the search
-// goes on after it.
+// run looks up the blocks of a range and reads them. It notes a block that the agent does not
+// have as lost, and goes on after it.
 func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
 	for r.count > 0 {
 		slots, err := c.lookup(ctx, id, r)
@@ -113,8 +115,8 @@ func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r bloc
 	return nil
 }
 
-// lookup pins the first ready blocks of the range. It waits for blocks that are being
-// read from disk.
+// lookup returns the pinned slots of the first blocks of the range, none when the first block is
+// not there. It waits for blocks that the agent is reading from disk.
 func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([]proto.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -126,7 +128,8 @@ func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([
 	}
 }
 
-// read compares every byte of pinned blocks. The first slot has block first.
+// read compares every byte of the pinned slots with the document's content, and notes wrong bytes
+// and the blocks that it found. slots[0] has block number first of the document.
 func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, first int, slots []proto.Slot) error {
 	ns := namespaceOf(c.space)
 	keys := doc.keys(ns.ID())

@@ -93,8 +93,9 @@ type link struct {
 	welcome proto.Welcome
 }
 
-// dial connects both connections. It tries until ctx ends, because the agent may be
-// dead, or may not have noticed yet that the engine's earlier process is.
+// dial returns a session with the agent: a scheduler's and a worker's connection. It tries until
+// ctx ends, because the agent may be dead, or may not have noticed yet that the engine's earlier
+// process is dead.
 func dial(ctx context.Context, o *orders, space int, worker uint64) (link, error) {
 	for {
 		l, err := dialOnce(ctx, o, space, worker)
@@ -107,6 +108,7 @@ func dial(ctx context.Context, o *orders, space int, worker uint64) (link, error
 	}
 }
 
+// dialOnce tries once to connect as scheduler and as worker.
 func dialOnce(ctx context.Context, o *orders, space int, worker uint64) (link, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -179,7 +181,8 @@ type moverAnswer struct {
 // standard output.
 const answerFile = 3
 
-// startMover starts this program once more.
+// startMover starts this program once more as the engine's mover: a worker process of its own,
+// which goes on copying when the engine is killed. The caller closes it.
 func startMover(o orders) (*mover, error) {
 	answers, write, err := os.Pipe()
 	if err != nil {
@@ -203,8 +206,8 @@ func startMover(o orders) (*mover, error) {
 	return m, m.jobs.Encode(o)
 }
 
-// copy has the mover copy a document's blocks and waits for it. After false nothing was
-// touched. The caller holds mu.
+// copy has the mover copy a document's blocks into slots, and waits for the end. It returns false
+// when the mover could not join the session; then no slot was touched. The caller holds m.mu.
 func (m *mover) copy(session uint64, doc docID, copies []*slotCopy) bool {
 	j := moverJob{Session: session, Doc: doc}
 	for _, c := range copies {
@@ -248,8 +251,8 @@ type worker struct {
 	stamp uint64
 }
 
-// fill joins the session and fills the slots. Once it began, neither the end of the
-// engine nor that of the agent stops it.
+// fill joins the session of the job and fills its slots. Once the first byte is written, neither
+// the end of the engine nor that of the agent stops it. It returns false when it wrote nothing.
 func (w *worker) fill(j *moverJob) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
@@ -275,8 +278,8 @@ func (w *worker) fill(j *moverJob) bool {
 	return true
 }
 
-// copies waits for the slots' extents and returns the copies. It reports false when the
-// connection ends first.
+// copies waits until the extents of the job's slots are mapped, and returns a copy to make for
+// each slot. ok is false when the connection ends first.
 func (w *worker) copies(c *proto.WorkerClient, j *moverJob) (copies []*slotCopy, ok bool) {
 	keys := j.Doc.keys(w.space)
 	for i, slot := range j.Slots {

@@ -12,8 +12,9 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 )
 
-// end waits until the engines are connected and all sealed blocks were looked up. It
-// then ends the engines, one of them by a kill, and checks that nothing is held.
+// end ends the run: it waits until all engines are connected and a checker has looked up all
+// sealed blocks. Then it ends the engines, one of them by a kill, and checks that the agent holds
+// nothing for them. Last it stops the agent.
 func (l *loop) end(ctx context.Context) error {
 	err := l.until(ctx, func() (bool, error) {
 		stats, err := l.stats(ctx)
@@ -154,7 +155,7 @@ type Report struct {
 	texts  []string
 }
 
-// take copies the figures of the ledger.
+// take copies the figures of the ledger into the report.
 func (r *Report) take(l *ledger) {
 	r.MidCopy = l.inFlight()
 	l.mu.Lock()
@@ -165,7 +166,8 @@ func (r *Report) take(l *ledger) {
 	r.faults, r.texts = l.counts, l.texts
 }
 
-// verdict returns an error for a run with faults, and for a run that proves nothing.
+// verdict returns an error for a run with faults, and for a run that proves nothing because kills
+// hit no copy or no sealed block.
 func (r *Report) verdict() error {
 	var wrong []string
 	for _, f := range faults() {

@@ -78,7 +78,8 @@ func newEngine(o orders, out io.Writer) *engine {
 	}
 }
 
-// run stores and loads until ctx ends. It then stops its copies and disconnects.
+// run is the main function of an engine process: it stores and loads documents until ctx ends.
+// Then it stops its copies and disconnects.
 func (e *engine) run(ctx context.Context) (err error) {
 	if e.mover, err = startMover(e.orders); err != nil {
 		return err
@@ -102,9 +103,10 @@ func (e *engine) run(ctx context.Context) (err error) {
 	return errors.Join(e.mover.close(), e.notes.failed())
 }
 
-// connect keeps the engine connected until ctx ends.
+// connect keeps the engine connected until ctx ends. After the death of an agent it dials the
+// next one and resumes, so that the slots of copies under way stay the engine's.
 func (e *engine) connect(ctx context.Context) {
-	var left *session // the session with the agent that died
+	var old *session // the session with the agent that died
 	for {
 		l, err := dial(ctx, &e.orders, e.Space, e.Worker)
 		if err != nil {
@@ -115,11 +117,11 @@ func (e *engine) connect(ctx context.Context) {
 			stores: map[*store]struct{}{}, loads: map[*load]struct{}{}, pins: map[proto.Slot]*resumedPin{},
 		}
 		go s.deliver()
-		if left != nil && !e.resume(ctx, left, s) {
+		if old != nil && !e.resume(ctx, old, s) {
 			s.close()
 			continue
 		}
-		left = nil
+		old = nil
 		e.begin(s)
 		select {
 		case <-s.sched.Done():
@@ -127,12 +129,12 @@ func (e *engine) connect(ctx context.Context) {
 			return
 		}
 		e.lose(s)
-		left = s
+		old = s
 		_ = cluster.Wait(ctx, rand.N(maxLate))
 	}
-	if left != nil {
-		left.copies.Wait()
-		left.close()
+	if old != nil {
+		old.copies.Wait()
+		old.close()
 	}
 }
 
@@ -152,7 +154,8 @@ func (e *engine) lose(s *session) {
 	e.current, e.connected = nil, make(chan struct{})
 }
 
-// session waits for a session and returns it. It returns nil when ctx ends first.
+// session returns the session for new work. Without an agent it waits for one; it returns nil
+// when ctx ends first.
 func (e *engine) session(ctx context.Context) *session {
 	for {
 		e.mu.Lock()
@@ -172,35 +175,37 @@ func (e *engine) session(ctx context.Context) *session {
 // request returns an id that the engine has not used.
 func (e *engine) request() proto.RequestID { return proto.RequestID{ID: e.requests.Add(1)} }
 
-// resume moves the slots of session left to session s. It reports false when the new
-// agent died before its answer; the caller then asks the next agent.
-func (e *engine) resume(ctx context.Context, left, s *session) bool {
+// resume tells the agent of session s which slots the engine still uses from old, the session
+// with the dead agent, and moves the kept ones to s. It returns false when the new agent died
+// before its answer; the caller then asks the next agent.
+func (e *engine) resume(ctx context.Context, old, s *session) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	held := e.held(left)
+	held := e.held(old)
 	asked := cluster.Now()
-	kept, err := s.sched.Resume(ctx, left.welcome, held)
+	kept, err := s.sched.Resume(ctx, old.welcome, held)
 	var refused *proto.RefusedError
 	switch {
 	case errors.As(err, &refused):
 		e.notes.fault(faultRefused, 1, "%v", err)
 	case err != nil:
 		e.mu.Lock()
-		left.unsure = true
+		old.unsure = true
 		e.mu.Unlock()
 		return false
 	}
-	gone, unused := e.move(left, s, kept, asked)
+	gone, unused := e.move(old, s, kept, asked)
 	s.releaseResumed(unused)
 	e.notes.put(note{Kind: noteResumed, Count: uint64(len(kept.Granted)), Other: uint64(len(kept.Pinned)), Slots: gone})
 	e.closing.Go(func() {
-		left.copies.Wait()
-		left.close()
+		old.copies.Wait()
+		old.close()
 	})
 	return true
 }
 
-// held returns the slots of a session that copies use or have filled.
+// held returns the slots of a session that stores fill or have filled and that loads read, for
+// RESUME. A slot that several loads read is named once.
 func (e *engine) held(s *session) (h proto.Held) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,22 +226,23 @@ func (e *engine) held(s *session) (h proto.Held) {
 	return h
 }
 
-// move gives session s the slots that RESUMED kept and drops the others. gone are the
-// dropped granted slots, unused the numbers of kept pins that no load uses.
-func (e *engine) move(left, s *session, kept proto.Held, asked int64) (gone []proto.Slot, unused []int) {
+// move gives session s the slots of old that RESUMED kept, and drops the others. asked is when
+// RESUME was sent. gone are the dropped granted slots, and unused the numbers of kept pins that
+// no load uses any more. A pin that was dropped for no reason is a fault.
+func (e *engine) move(old, s *session, kept proto.Held, asked int64) (gone []proto.Slot, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	granted := make(map[proto.Slot]struct{}, len(kept.Granted))
 	for _, slot := range kept.Granted {
 		granted[slot] = struct{}{}
 	}
-	for st := range left.stores {
-		gone = append(gone, e.moveStoreLocked(st, left, s, granted, asked)...)
+	for st := range old.stores {
+		gone = append(gone, e.moveStoreLocked(st, old, s, granted, asked)...)
 	}
 	for i, slot := range kept.Pinned {
 		s.pins[slot] = &resumedPin{index: i}
 	}
-	for l := range left.loads {
+	for l := range old.loads {
 		l.owner, l.resumed = s, true
 		s.loads[l] = struct{}{}
 		for _, slot := range l.slots {
@@ -244,7 +250,7 @@ func (e *engine) move(left, s *session, kept proto.Held, asked int64) (gone []pr
 				p.users++
 			} else if !l.dropped[slot] {
 				l.dropped[slot] = true
-				if !left.unsure {
+				if !old.unsure {
 					e.notes.fault(faultDropped, 1, "pin of %+v", slot)
 				}
 			}
@@ -256,21 +262,22 @@ func (e *engine) move(left, s *session, kept proto.Held, asked int64) (gone []pr
 			unused = append(unused, p.index)
 		}
 	}
-	close(left.moved)
+	close(old.moved)
 	return gone, unused
 }
 
-// moveStoreLocked drops the slots of a store that were not kept, and returns them. A
-// drop is in order when COMMIT or ABORT had been sent, or when an earlier RESUME got no
-// answer. It is a fault otherwise, also when another engine stored the block meanwhile.
-func (e *engine) moveStoreLocked(st *store, left, s *session, kept map[proto.Slot]struct{}, asked int64) (gone []proto.Slot) {
+// moveStoreLocked moves a store from session old to s and returns its slots that RESUMED did not
+// keep. Dropping a slot is right when COMMIT or ABORT had been sent, or when an earlier RESUME
+// got no answer. Otherwise it is a fault, even if another engine stored the block meanwhile. The
+// caller holds e.mu.
+func (e *engine) moveStoreLocked(st *store, old, s *session, kept map[proto.Slot]struct{}, asked int64) (gone []proto.Slot) {
 	st.copies = slices.DeleteFunc(st.copies, func(c *slotCopy) bool {
 		if _, ok := kept[c.slot]; ok {
 			return false
 		}
 		c.dropped.Store(true)
 		gone = append(gone, c.slot)
-		if !st.offered && !left.unsure {
+		if !st.offered && !old.unsure {
 			e.notes.fault(faultDropped, 1, "grant of %+v", c.slot)
 		}
 		return true
@@ -283,7 +290,8 @@ func (e *engine) moveStoreLocked(st *store, left, s *session, kept map[proto.Slo
 	return gone
 }
 
-// deliver passes each LOAD to its claim until the worker connection ends.
+// deliver passes each LOAD to the claim that expects it, until the worker's connection ends. It
+// is a goroutine of its own.
 func (s *session) deliver() {
 	for j := range s.worker.Loads() {
 		s.jobMu.Lock()

@@ -59,6 +59,7 @@ type place struct {
 // agent. proven: the checker found it in some life.
 type duty struct{ found, proven bool }
 
+// newLedger returns an empty ledger, which knows the namespaces of the run.
 func newLedger() *ledger {
 	l := &ledger{
 		holds: map[proto.Slot]*hold{}, docs: map[docKey]struct{}{}, places: map[kv.StoredKey]place{},
@@ -85,7 +86,7 @@ func (l *ledger) faultLocked(f fault, count uint64, format string, args ...any) 
 	}
 }
 
-// add enters a note of the process from.
+// add enters into the ledger a note of the process whose name is from.
 func (l *ledger) add(from string, n *note) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,8 @@ func (l *ledger) add(from string, n *note) {
 	}
 }
 
-// learnLocked notes the keys of a document.
+// learnLocked records which block of the document d each of its keys stands for, so that keys in
+// slot tables can be looked up. The caller holds l.mu.
 func (l *ledger) learnLocked(d docKey) {
 	if _, known := l.docs[d]; known || d.space < 0 || d.space >= spaces {
 		return
@@ -137,6 +139,8 @@ func (l *ledger) grantLocked(from string, slot proto.Slot, at int64) {
 	l.holds[slot] = &hold{holder: from, span: span{start: at}}
 }
 
+// copyLocked enters the begin or the end of a copy into a slot. It ignores a process that does
+// not hold the slot. The caller holds l.mu.
 func (l *ledger) copyLocked(from string, slot proto.Slot, n *note) {
 	h := l.holds[slot]
 	switch {
@@ -171,8 +175,8 @@ func (l *ledger) checkedLocked(n *note) {
 	}
 }
 
-// engineEnded ends every hold of a process at the time at which the process ended or
-// was killed. All notes of the process must be in.
+// engineEnded ends every hold (the time in which an engine owns a slot) of the process name at
+// the time at, when the process ended or was killed. All notes of the process must be in.
 func (l *ledger) engineEnded(name string, at int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,8 +199,9 @@ func (l *ledger) granted() int {
 	return len(l.holds)
 }
 
-// agentKilled enters the slot tables of an agent that was killed at a time, and returns
-// the number of sealed blocks. With wiped the host tier is lost too.
+// agentKilled enters the slot tables of an agent that was killed at the time at: every sealed
+// block in them must be found again. It returns their number. With wiped the host tier is lost
+// too, and only blocks on disk must be found.
 func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,10 +230,10 @@ func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed
 	return len(seen)
 }
 
-// wanted returns the blocks that must be there and were not found yet in this life of
-// the agent. Documents with blocks that no checker ever found come first, then the
-// order is that of rank. limit bounds the documents; 0 is no limit. unknown counts the
-// sealed blocks without a grant in the notes.
+// wanted returns the blocks that must be there and were not found yet in this life of the agent,
+// by document. Documents with blocks that no checker ever found come first; then the order is
+// that of rank. limit bounds the documents; 0 is no limit. unknown counts the sealed blocks that
+// no engine's note explains.
 func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unknown int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,8 +275,8 @@ func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unkn
 	return list, unknown
 }
 
-// audit counts slots that were granted while another engine held them. Call it when all
-// notes are in.
+// audit records a fault for each slot that was granted to one engine while another one held it.
+// Call it when all notes are in.
 func (l *ledger) audit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

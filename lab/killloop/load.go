@@ -26,7 +26,7 @@ type load struct {
 	dropped map[proto.Slot]bool // pins that RESUMED did not give back
 }
 
-// loadAll loads documents, one after the other.
+// loadAll loads one document after the other until ctx ends. It is one of the engine's loaders.
 func (e *engine) loadAll(ctx context.Context, rng *rand.Rand) {
 	for {
 		s := e.session(ctx)
@@ -55,7 +55,7 @@ func (e *engine) choose(rng *rand.Rand) docID {
 	return makeDoc(e.Worker, e.Life, 1+rng.Uint32N(max(e.stored.Load(), 1)))
 }
 
-// loadDoc loads the stored blocks of a document.
+// loadDoc looks up a document and loads the leading blocks that the agent has.
 func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 	id := e.request()
 	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
@@ -71,8 +71,9 @@ func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// claim loads pinned blocks. It loads nothing when the agent dies before the LOAD has
-// come.
+// claim loads the n pinned blocks of a document: it has the agent send a LOAD and then copies the
+// slots. It loads nothing when the agent dies before the LOAD has come. ctx is the engine's,
+// answer bounds the wait for the agent.
 func (e *engine) claim(ctx, answer context.Context, s *session, id proto.RequestID, doc docID, n int) error {
 	job, came := s.expect()
 	if _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
@@ -103,8 +104,8 @@ func (e *engine) claim(ctx, answer context.Context, s *session, id proto.Request
 	return nil
 }
 
-// beginLoad records a load. It returns nil when the agent is dead: the next agent will
-// not hear of these pins.
+// beginLoad records that the engine reads pinned slots, until endLoad. It returns nil, and
+// nothing may be read, when the agent is dead: the next agent will not hear of these pins.
 func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,8 +156,9 @@ func (s *session) releaseResumed(pins []int) {
 // errMoved says that a slot changed its generation.
 var errMoved = errors.New("generation has changed")
 
-// loadSlot copies one block and compares it. It reports false when it could not load
-// the block.
+// loadSlot copies one block out of a pinned slot and compares its bytes with those that key
+// demands. It returns true when the whole block is right. A slot that changed although it was
+// pinned is a fault.
 func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.BlockKey) bool {
 	block, err := readSlot(ctx, &l.origin.link, slot, piecePause)
 	switch {
@@ -173,8 +175,8 @@ func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.
 	return wrong == 0
 }
 
-// readSlot copies a slot in pieces, with a gap after each, and compares the generation
-// before and after.
+// readSlot returns a copy of a slot. It copies in pieces, with the pause gap after each, so that
+// kills hit copies. The error is errMoved when the slot's generation changed.
 func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) ([]byte, error) {
 	mem, err := mappedSlot(ctx, l, slot)
 	if err != nil {
@@ -218,8 +220,8 @@ func checkGeneration(l *link, slot proto.Slot) error {
 	return err
 }
 
-// stillPinned reports whether the pin still holds. After the death of an agent the next
-// agent's RESUMED decides.
+// stillPinned reports whether the agent should still keep the load's pin of a slot. After the
+// death of an agent it waits for RESUMED of the next agent, which decides.
 func (e *engine) stillPinned(ctx context.Context, l *load, slot proto.Slot) bool {
 	for {
 		e.mu.Lock()

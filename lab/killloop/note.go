@@ -83,7 +83,8 @@ func newNoteWriter(w io.Writer, space int) *noteWriter {
 	return &noteWriter{space: space, out: json.NewEncoder(w)}
 }
 
-// put writes a note. It sets the time unless the note has one.
+// put writes a note for the harness as one JSON line. It sets the space, and the time unless the
+// note has one.
 func (w *noteWriter) put(n note) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -43,6 +43,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	o.Kills = cmp.Or(o.Kills, DefaultKills)
 	o.HostDir = cmp.Or(o.HostDir, DefaultHostDir)

@@ -79,7 +79,8 @@ func (l *loop) hostDir() string { return filepath.Join(l.dirs.Host, agentNode) }
 func (l *loop) diskDir() string { return filepath.Join(l.dirs.Work, agentNode+"-disk") }
 func (l *loop) socket() string  { return filepath.Join(l.dirs.Work, agentNode+".sock") }
 
-// play makes the run.
+// play makes the run: it starts an agent and engines, kills the agent o.Kills times, sometimes
+// with engines, and ends everything in good order.
 func (l *loop) play(ctx context.Context) error {
 	for worker, space := range []int{0, 0, 1} {
 		l.engines = append(l.engines, &engineProcess{worker: uint64(worker) + 1, space: space})
@@ -106,7 +107,9 @@ func (l *loop) play(ctx context.Context) error {
 	return l.end(ctx)
 }
 
-// live lets the agent serve for a random time while a checker looks up sealed blocks.
+// live lets the agent serve for a random time before it is killed, while a checker looks up
+// sealed blocks. Every sweepEvery kills it first waits until the checker has looked up all of
+// them.
 func (l *loop) live(ctx context.Context, kill int) error {
 	sweep := kill%sweepEvery == 0
 	if err := l.startChecker(sweep); err != nil {
@@ -155,7 +158,8 @@ func result(p *cluster.Process) error {
 	return err
 }
 
-// wait waits until a child has ended.
+// wait waits until the child p has ended, for limit at most. what says in the error what takes
+// too long.
 func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration, what string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s takes longer than %s", what, limit))
 	defer cancel()
@@ -167,8 +171,8 @@ func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration
 	}
 }
 
-// die kills the agent, perhaps with engines, reads its slot tables and starts
-// everything again.
+// die kills the agent, perhaps with engines, enters its slot tables into the ledger, and starts
+// everything again. kill is the number of the kill; every wipeEvery-th also loses the host tier.
 func (l *loop) die(ctx context.Context, kill int) error {
 	wipe := kill%wipeEvery == 0
 	var victims []*engineProcess
@@ -219,7 +223,8 @@ func (l *loop) kill(engines ...*engineProcess) {
 	}
 }
 
-// awaitKilled waits until killed engines and their movers have ended.
+// awaitKilled waits until killed engines and their movers have ended, and enters their ends into
+// the ledger.
 func (l *loop) awaitKilled() {
 	for _, e := range l.engines {
 		if e.killed != 0 {
@@ -238,7 +243,9 @@ func (l *loop) killChecker() {
 	}
 }
 
-// inspect reads the slot tables of a dead agent. With wipe it removes the host tier.
+// inspect enters the slot tables of an agent that was killed at the time at into the ledger. With
+// wipe it removes the host tier. It is an error when a tier is so full that blocks may have been
+// evicted.
 func (l *loop) inspect(at int64, wipe bool) error {
 	host, err := readTier(l.hostDir(), true)
 	if err != nil {
@@ -289,7 +296,8 @@ func (l *loop) startAgent(ctx context.Context) error {
 	return nil
 }
 
-// startEngines starts the killed engines again when their movers have ended.
+// startEngines waits until killed engines and their movers have ended, and starts those engines
+// again.
 func (l *loop) startEngines() error {
 	l.awaitKilled()
 	for _, e := range l.engines {
@@ -302,7 +310,7 @@ func (l *loop) startEngines() error {
 	return nil
 }
 
-// startEngine starts the next life of an engine.
+// startEngine starts the process of an engine; after a kill it is the engine's next life.
 func (l *loop) startEngine(e *engineProcess) (err error) {
 	if e.killed != 0 {
 		e.life, e.killed = e.life+1, 0
@@ -316,8 +324,8 @@ func (l *loop) startEngine(e *engineProcess) (err error) {
 // checkerWorker is the checker's worker id, above those of engines.
 const checkerWorker = 1000
 
-// startChecker starts a checker for all sealed blocks, or for some, unproven blocks
-// first.
+// startChecker starts a checker for all sealed blocks, or else for those of a few documents,
+// blocks that were never found first.
 func (l *loop) startChecker(all bool) (err error) {
 	limit := checkedDocs
 	if all {

@@ -31,7 +31,8 @@ const (
 	sectionSum  = 32 // where the head's CRC32C is, of what is before it
 )
 
-// readTier reads the slot table in dir. A directory without one holds nothing.
+// readTier returns the sealed blocks of a tier from the slot table in dir, as a new agent would
+// find them. host is true for the host tier. A directory without a table holds nothing.
 func readTier(dir string, host bool) (tierFiles, error) {
 	found := tierFiles{Sealed: map[kv.StoredKey]struct{}{}}
 	table, err := os.ReadFile(filepath.Join(dir, tableName))
@@ -63,7 +64,8 @@ func readTier(dir string, host bool) (tierFiles, error) {
 	return found, nil
 }
 
-// section reads the records of one extent.
+// section adds the slot records of one extent to f. path is the extent's file, whose generation
+// words, in the host tier, say which records are still true.
 func (f *tierFiles) section(records []byte, slots int, path string, host bool) error {
 	if len(records) < slots*storage.RecordSize {
 		return fmt.Errorf("slot table: %s has %d slots and %d bytes of records", path, slots, len(records))
@@ -93,6 +95,7 @@ func (f *tierFiles) section(records []byte, slots int, path string, host bool) e
 	return nil
 }
 
+// readStart fills b from the start of a file, where an extent has its generation words.
 func readStart(path string, b []byte) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -89,7 +89,8 @@ func (p pattern) fill(b []byte, offset int) {
 	}
 }
 
-// wrong returns the number of bytes of b that differ from the pattern.
+// wrong returns the number of bytes of b that differ from the pattern. offset is the place of b
+// in the block.
 func (p pattern) wrong(b []byte, offset int) int {
 	n := 0
 	for i := 0; i < len(b); i += 8 {
@@ -160,7 +161,8 @@ func newSlotCopy(block uint32, slot proto.Slot, mem []byte, stamp uint64, key kv
 	}
 }
 
-// storeAll stores documents, one after the other.
+// storeAll stores one document after the other until ctx ends. Half of them are documents that
+// all engines store. It is one of the engine's storers.
 func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
 	for {
 		s := e.session(ctx)
@@ -178,7 +180,8 @@ func (e *engine) storeAll(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// storeDoc stores one document. Now and then it aborts in the middle.
+// storeDoc stores one document: it asks for slots, copies the blocks and commits. Now and then it
+// aborts in the middle.
 func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.Rand) {
 	id := e.request()
 	if s.sched.Open(id, "", "", "", doc.tokens()) != nil {
@@ -198,8 +201,9 @@ func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.
 	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// beginStore records granted slots. It returns nil without slots, and when the agent is
-// dead: the next agent will not hear of these grants.
+// beginStore records that the engine fills granted slots, until settle. at is when the grant
+// came. It returns nil, and nothing may be written, without slots and when the agent is dead: the
+// next agent will not hear of these grants.
 func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []proto.GrantedSlot, at int64) *store {
 	st := &store{doc: doc, origin: s, owner: s, id: id}
 	keys := doc.keys(e.space)
@@ -224,8 +228,9 @@ func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []
 	return st
 }
 
-// copyAll copies every block of a store, itself or through the mover. It reports false
-// when it gave up, which happens now and then, and when ctx ended.
+// copyAll copies every block of a store into its slot, by itself or through the mover. It returns
+// false when not all bytes are there: when it gave up, which it does now and then, and when ctx
+// ended.
 func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole bool) {
 	e.mu.Lock()
 	copies := slices.Clone(st.copies) // a RESUME may drop some meanwhile
@@ -247,8 +252,9 @@ func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole 
 	return e.notes.copyAll(ctx, copies, pieces)
 }
 
-// copyAll copies blocks one after the other and notes each. It stops after a number of
-// pieces, unless that is negative, and when ctx ends; it then reports false.
+// copyAll copies blocks one after the other and notes the begin and the end of each. It stops
+// after that many pieces, unless pieces is negative, and when ctx ends. It returns true when
+// every block is whole.
 func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int) (whole bool) {
 	for _, c := range copies {
 		if c.dropped.Load() {
@@ -270,8 +276,9 @@ func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int
 	return true
 }
 
-// step copies one piece: first the stamp over the whole slot, then the content. It
-// returns the number of bytes that another writer changed.
+// step copies the next piece: first the stamp, which is unique to this process, over the whole
+// slot, then the content over the stamp. It returns the number of stamped bytes that another
+// writer has changed, which proves that the slot was granted twice.
 func (c *slotCopy) step() (foreign int) {
 	if c.stamped < len(c.mem) {
 		c.stamp.fill(c.mem[c.stamped:c.stamped+pieceBytes], c.stamped)
@@ -290,8 +297,9 @@ func (c *slotCopy) foreign() int {
 	return c.content.wrong(c.mem[:c.written], 0) + c.stamp.wrong(c.mem[c.written:c.stamped], c.written)
 }
 
-// settle checks every byte of the slots that are still granted and gives the slots
-// back, to this agent or to the next one that keeps them.
+// settle checks every byte of the slots of a store that are still granted, and commits them, or
+// with abort gives them back unfilled. When the agent dies it goes on with the next agent that
+// keeps the slots.
 func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 	defer st.origin.copies.Done()
 	for {
@@ -313,7 +321,8 @@ func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 	delete(st.owner.stores, st)
 }
 
-// giveBack commits or aborts. It reports false when the agent is dead.
+// giveBack commits the copies' slots at the agent of session owner, or with abort gives them back
+// unfilled. It returns false when the agent is dead. Before that it checks every byte.
 func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies []*slotCopy, abort bool) bool {
 	slots := make([]proto.Slot, len(copies))
 	for i, c := range copies {
@@ -350,7 +359,8 @@ func (e *engine) disconnected(err error) bool {
 	return err != nil && !e.refusal(err)
 }
 
-// refusal reports whether err is a refusal, and notes it.
+// refusal reports whether err says that the agent refused or did not answer in time, and notes
+// that as a fault.
 func (e *engine) refusal(err error) bool {
 	var refused *proto.RefusedError
 	if !errors.As(err, &refused) && !errors.Is(err, context.DeadlineExceeded) {

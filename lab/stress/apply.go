@@ -11,7 +11,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// apply does one operation. An error ends the run.
+// apply does the operation o of a stream on the agent of the moment. An error means that the
+// manager was wrong, or that the disk never answered, and ends the stream.
 func (w *world) apply(o *operation) error {
 	w.at++
 	w.total.Ops++
@@ -40,7 +41,7 @@ func (w *world) apply(o *operation) error {
 	case opCommit:
 		return w.commit(c, pool, o)
 	case opAbort:
-		n := min(o.n, len(c.grants))
+		n := min(o.n, len(c.grants)) // the newest grants
 		gone := c.grants[len(c.grants)-n:]
 		c.grants = c.grants[:len(c.grants)-n]
 		return pool.Abort(c.session, slotsOf(gone, grantSlot))
@@ -60,7 +61,8 @@ func (w *world) apply(o *operation) error {
 	return w.maintain(c, pool, o)
 }
 
-// maintain does the operations that need no session.
+// maintain does an operation on a pool that needs no session, such as a reset, and checks the
+// pools after those that change much. A refusal because a block is in use is no error.
 func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	keys, hashes := make([]kv.StoredKey, len(run)), make([]kv.SequenceHash, len(run))
@@ -110,7 +112,8 @@ func (w *world) rest(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// grant asks for slots and fills them. The commit is a later operation.
+// grant asks for slots for a run of blocks, checks that nobody else uses them, and fills them
+// with the content of a new commit. A later operation commits them.
 func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	run = run[:min(len(run), w.held-len(c.grants))]
@@ -137,8 +140,8 @@ func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 	return nil
 }
 
-// commit commits the client's oldest grants. No other process may have touched their
-// slots before. A grant whose bytes the harness flipped is aborted instead.
+// commit commits the client's o.n oldest grants, after a check that no other process has touched
+// their slots. A grant whose bytes the harness itself has flipped (nonce 0) is aborted instead.
 func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
 	n := min(o.n, len(c.grants))
 	var good, bad []grant
@@ -163,7 +166,8 @@ func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
 	return w.ledger.committed(w.spaces[c.space].id, good)
 }
 
-// lookup looks up a run of blocks, checks the bytes, and keeps some blocks pinned.
+// lookup looks up a run of blocks, checks their bytes, and keeps them pinned; the client's oldest
+// pins beyond its limit are released.
 func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	res, err := look(pool, c.session, run, o.kind == opGlance)
@@ -176,12 +180,13 @@ func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
 	return w.unpin(c, pool, max(len(c.pins)-w.held, 0))
 }
 
-// look looks up a run of blocks. A glance does not wait for the disk.
+// look looks up a run of blocks in a session and checks that the answer is consistent. With
+// glance it does not wait for blocks on disk.
 func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glance bool) (blockmgr.LookupResult, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
 	defer cancel()
 	if glance {
-		cancel()
+		cancel() // an ended context waits for nothing
 	}
 	res, err := pool.Lookup(ctx, s, run)
 	if err == nil && (len(res.Slots)+res.Coming > len(run) || len(res.Sources) != len(res.Slots)) {
@@ -190,7 +195,8 @@ func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glanc
 	return res, err
 }
 
-// keepPins checks the blocks of a lookup and records their pins.
+// keepPins checks the bytes of the blocks that a lookup has pinned, res for the blocks run, and
+// records their pins as the client's.
 func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, res blockmgr.LookupResult) error {
 	for i, slot := range res.Slots {
 		nonce, err := w.served(c.space, pool, &run[i], slot)
@@ -205,7 +211,8 @@ func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, r
 	return nil
 }
 
-// storm looks up overlapping runs at the same time, so that they share reads.
+// storm makes several lookups of overlapping runs at the same time, so that they share reads from
+// disk, checks the bytes of all, and releases them.
 func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	const lookups = 4
 	chain := w.spaces[c.space].chains[o.chain]
@@ -229,7 +236,8 @@ func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	return pool.Unpin(c.session, slotsOf(mine, pinSlot))
 }
 
-// unpin releases the client's oldest pins and checks that their bytes did not change.
+// unpin releases the client's n oldest pins, after a check that the bytes did not change while
+// they were pinned.
 func (w *world) unpin(c *client, pool *blockmgr.Pool, n int) error {
 	n = min(n, len(c.pins))
 	for _, p := range c.pins[:n] {
@@ -242,7 +250,8 @@ func (w *world) unpin(c *client, pool *blockmgr.Pool, n int) error {
 	return pool.Unpin(c.session, slots)
 }
 
-// end ends a session in good order.
+// end ends the client's session in good order: it releases half of the pins and leaves the rest
+// to the manager. No process uses them any more.
 func (w *world) end(c *client, pool *blockmgr.Pool) error {
 	if err := w.unpin(c, pool, len(c.pins)/2); err != nil {
 		return err
@@ -252,7 +261,8 @@ func (w *world) end(c *client, pool *blockmgr.Pool) error {
 	return nil
 }
 
-// die ends a session whose processes still write into its granted slots.
+// die ends the client's session while its processes still write into the granted slots. The dead
+// session becomes a ghost until gone ends its processes.
 func (w *world) die(c *client, pool *blockmgr.Pool) error {
 	g := &ghost{space: c.space, session: c.session, grants: c.grants, gone: make(chan struct{})}
 	pool.EndSession(c.session, g.gone)
@@ -264,7 +274,8 @@ func (w *world) die(c *client, pool *blockmgr.Pool) error {
 	return w.writeAfterDeath(g)
 }
 
-// gone ends the processes of the oldest dead session.
+// gone ends the processes of the oldest dead session, after one more write. From then on the
+// manager may use the slots again.
 func (w *world) gone() error {
 	if len(w.ghosts) == 0 {
 		return nil
@@ -278,8 +289,8 @@ func (w *world) gone() error {
 	return nil
 }
 
-// forget ends the processes of a session of an earlier agent. Until then its pinned
-// slots keep their bytes.
+// forget ends the processes of an orphan, a session that an earlier agent had and that does not
+// resume, and tells the manager. Until then its pinned slots must keep their bytes.
 func (w *world) forget() error {
 	if len(w.orphans) == 0 {
 		return nil
@@ -298,7 +309,8 @@ func (w *world) forget() error {
 	return nil
 }
 
-// writeAfterDeath writes into the granted slots of a session that has ended.
+// writeAfterDeath writes random bytes into the slots of a session that has ended, as a process
+// that is still copying does. None of them may ever be served.
 func (w *world) writeAfterDeath(g *ghost) error {
 	data := w.buffer(g.space)
 	rng := (&operation{draw: uint64(w.at)}).rng()

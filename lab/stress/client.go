@@ -59,7 +59,8 @@ func slotsOf[T any](held []T, slot func(*T) blockmgr.Slot) []blockmgr.Slot {
 func grantSlot(g *grant) blockmgr.Slot { return g.slot }
 func pinSlot(p *pin) blockmgr.Slot     { return p.slot }
 
-// holders calls do with every grant and pin that a process may be touching.
+// holders calls do for every session, dead ones included, with the grants and pins that its
+// processes may still touch.
 func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []pin)) {
 	for _, c := range w.clients {
 		do(max(c.session, c.earlier), c.grants, c.pins)
@@ -72,8 +73,8 @@ func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []p
 	}
 }
 
-// exclusive checks that no process touches a slot that was just granted, and that its
-// generation is new.
+// exclusive returns an error when any process may still touch a slot that was just granted, or
+// when the slot had its generation before.
 func (w *world) exclusive(slot blockmgr.Slot) (err error) {
 	name := [2]uint32{slot.Extent, slot.Index}
 	if last := w.generations[name]; slot.Generation <= last {
@@ -91,8 +92,9 @@ func (w *world) exclusive(slot blockmgr.Slot) (err error) {
 	return err
 }
 
-// enter gives the client a session in its pool. It resumes a session of an earlier
-// agent; grants and pins that the manager kept stay the client's.
+// enter returns the client's pool after it has given the client a session there, if it has none.
+// A client that had a session with an earlier agent resumes it; grants and pins that the manager
+// kept stay the client's.
 func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 	pool, err := w.pool(c.space)
 	if err != nil || c.session != 0 {
@@ -133,7 +135,8 @@ type wrongByte struct {
 	when string
 }
 
-// Error names the key and both contents.
+// Error implements error. It names the key, the slot, the content that was there, and the
+// contents that were allowed.
 func (e *wrongByte) Error() string {
 	text := fmt.Sprintf("WRONG BYTES: %s: key %s in slot %d/%d generation %d: content %d", e.when, e.block.Key,
 		e.slot.Extent, e.slot.Index, e.slot.Generation, e.got)
@@ -143,8 +146,9 @@ func (e *wrongByte) Error() string {
 	return text + fmt.Sprintf(", want %v", e.allowed)
 }
 
-// served checks the bytes of a pinned block and returns their commit. It returns 0 for
-// wrong bytes after which the run goes on.
+// served checks the bytes of a block that a lookup has pinned, and returns their nonce, which
+// names the commit that they come from. In the negative control it counts wrong bytes and returns
+// 0; otherwise they are an error.
 func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) (nonce uint64, err error) {
 	data := w.buffer(space)
 	if err := w.memory.read(pool, slot, data); err != nil {
@@ -162,7 +166,9 @@ func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot b
 	return 0, w.wrong(&wrongByte{block: b, slot: slot, got: nonce, allowed: allowed, torn: ok, when: "looked up"})
 }
 
-// still checks that a held slot has the bytes that it had.
+// still checks that a slot which a process holds has the bytes of the commit nonce, as it had
+// before. A nonce of 0 is not checked, because the harness itself has flipped the bytes. when
+// says in errors how the slot is held.
 func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot, nonce uint64, when string) error {
 	if nonce == 0 {
 		return nil
@@ -182,10 +188,10 @@ func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot bl
 	return nil
 }
 
-// proveCheck returns the negative control of served. It flips one bit of a block that
-// served has just verified, through the engine's own mapping. The agent trusts live
-// host memory, so served gets the wrong byte and must count it. Then the bit is
-// flipped back. A background check of the agent may have seen it meanwhile.
+// proveCheck is the negative control of served: it proves that the check is not blind. It flips
+// one bit of a block that served has just verified, in host memory, which the agent trusts. So
+// served gets the wrong byte and must count it. Then the bit is flipped back. A background check
+// of the agent may have seen the flip meanwhile.
 func (w *world) proveCheck(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) error {
 	bit := (&operation{draw: uint64(w.at)}).rng().IntN(8 * int(w.spaces[space].desc.BlockBytes()))
 	if err := w.memory.flip(pool, slot, bit); err != nil {

@@ -69,7 +69,9 @@ type sink struct {
 	life int
 }
 
-// BlockStored implements blockmgr.EventSink.
+// BlockStored implements blockmgr.EventSink: it records the new copy of a block, with the
+// contents that it may have. A copy that exists already, or that nothing can have made, breaks
+// the ledger.
 func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +99,9 @@ func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	}
 }
 
-// madeLocked returns the content of a new copy, nil if nothing exists that it could
-// have been made from.
+// madeLocked returns the content that a new copy may have: that of the copy in the other tier, of
+// a commit, or of a copy from an earlier life. It returns nil if there is nothing that the copy
+// could have been made from. The caller holds l.mu.
 func (l *ledger) madeLocked(at place) *content {
 	host, disk := at.in(kv.TierHost), at.in(kv.TierDisk)
 	source := l.resident[host]
@@ -130,7 +133,8 @@ func (l *ledger) madeLocked(at place) *content {
 	return l.resident[disk]
 }
 
-// BlockRemoved implements blockmgr.EventSink.
+// BlockRemoved implements blockmgr.EventSink: it records that a copy is gone. A copy that was not
+// there breaks the ledger.
 func (s sink) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +168,9 @@ func (l *ledger) begin() blockmgr.EventSink {
 	return sink{l, l.life}
 }
 
-// open records an open pool. Where nothing can have been lost, the pool must have found
-// every copy. With joining, disk copies may still come.
+// open records that the pool of namespace ns is open, and that its events have told which copies
+// it found. Where nothing can have been lost, it must have found every copy. With joining, the
+// pool still reads the disk's table and more copies may come.
 func (l *ledger) open(ns kv.NamespaceID, joining bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +206,8 @@ type ending struct {
 	flushed, lossless, reverted, dark bool
 }
 
-// end ends a life. Copies of open pools may come back in the next life. Pools that were
-// not open keep what they had.
+// end ends the life of an agent; how says what survived. Copies of open pools may come back in
+// the next life. Pools that were not open keep what they had.
 func (l *ledger) end(how ending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +244,8 @@ func (l *ledger) end(how ending) {
 	clear(l.lastHost)
 }
 
-// commit announces the contents of the next host copies.
+// commit records the contents of grants that are about to be committed, so that the events of the
+// commit find them.
 func (l *ledger) commit(ns kv.NamespaceID, grants []grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,8 +290,9 @@ func (l *ledger) offerEnds() {
 	clear(l.offered)
 }
 
-// serve reports whether a host copy may hold a commit. From then on the copy holds that
-// commit only.
+// serve reports whether the host copy of a block may have the content of the commit nonce. If it
+// may, the copy has that content only from then on. If not, allowed has the contents that it may
+// have.
 func (l *ledger) serve(ns kv.NamespaceID, key kv.StoredKey, nonce uint64) (allowed []uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,8 +307,8 @@ func (l *ledger) serve(ns kv.NamespaceID, key kv.StoredKey, nonce uint64) (allow
 	return nil, true
 }
 
-// compare checks that a pool's dump equals the events. Events go on meanwhile; it then
-// takes another dump.
+// compare checks that a pool's dump has exactly the blocks that the events told of. When an event
+// comes meanwhile it takes another dump, and after many tries it gives up without an error.
 func (l *ledger) compare(pool *blockmgr.Pool) error {
 	const tries = 1000
 	for range tries {
@@ -319,6 +326,8 @@ func (l *ledger) compare(pool *blockmgr.Pool) error {
 	return nil
 }
 
+// compareLocked compares the dump of the namespace's pool with the resident copies. The caller
+// holds l.mu.
 func (l *ledger) compareLocked(ns kv.NamespaceID, dump []blockmgr.BlockInfo) error {
 	if l.broken != nil {
 		return l.broken

@@ -51,7 +51,8 @@ type wire struct {
 	ended chan struct{}
 }
 
-// connect starts the life of an agent and returns its blockmgr.Config.WrapDisk.
+// connect gives a new agent access to the simulated disk. It returns the function for
+// blockmgr.Config.WrapDisk, which puts faults around each file.
 func (m *machine) connect() (wrap func(path string, f extent.File) extent.File) {
 	w := &wire{gate: &storagetest.Gate{}, stop: make(chan struct{}), ended: make(chan struct{})}
 	go w.unstall()
@@ -61,7 +62,7 @@ func (m *machine) connect() (wrap func(path string, f extent.File) extent.File) 
 	}
 }
 
-// unstall releases stalled operations now and then.
+// unstall lets stalled disk operations go on at intervals, until stop.
 func (w *wire) unstall() {
 	defer close(w.ended)
 	tick := time.NewTicker(stallTime)
@@ -112,7 +113,8 @@ func faultKinds() []storagetest.Fault {
 	}
 }
 
-// wrap puts the faults and the power-loss record around a file.
+// wrap returns the file f with the machine's faults, drawn from the seed, and with a record of
+// what a loss of power would destroy.
 func (m *machine) wrap(path string, f extent.File, gate *storagetest.Gate) extent.File {
 	f = m.power.Wrap(path, f)
 	if len(m.rates) == 0 {
@@ -140,6 +142,7 @@ type wiredFile struct {
 
 var _ extent.File = (*wiredFile)(nil)
 
+// do runs a disk operation, or returns errCut when the agent's access has ended.
 func (f *wiredFile) do(op func() error) error {
 	f.wire.mu.RLock()
 	defer f.wire.mu.RUnlock()

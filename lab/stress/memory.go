@@ -27,8 +27,9 @@ const maxMapped = 256
 // errUnmapped says that the extent of a slot is gone.
 var errUnmapped = errors.New("extent is not mapped")
 
-// find returns the file and offset of a slot. Without a pool it finds only extents that
-// are open already.
+// find returns the file and the offset at which a slot's data begin. The error wraps errUnmapped
+// for a slot in no extent of the pool. Without a pool, find knows only extents that are open
+// already.
 func (m *memory) find(pool *blockmgr.Pool, slot blockmgr.Slot) (file *os.File, offset int64, err error) {
 	e, ok := m.extents[slot.Extent]
 	if !ok && pool != nil {
@@ -43,6 +44,8 @@ func (m *memory) find(pool *blockmgr.Pool, slot blockmgr.Slot) (file *os.File, o
 	return e.file, int64(e.info.DataOffset + uint64(slot.Index)*e.info.SlotBytes), nil
 }
 
+// mapAll opens the files of all extents of the pool that are not open. When very many are open it
+// first closes all.
 func (m *memory) mapAll(pool *blockmgr.Pool) error {
 	if len(m.extents) > maxMapped {
 		if err := m.forget(); err != nil {
@@ -112,6 +115,8 @@ func (m *memory) read(pool *blockmgr.Pool, slot blockmgr.Slot, data []byte) erro
 	return sameGeneration(f, slot)
 }
 
+// sameGeneration returns an error that wraps errChanged when the slot's generation word in the
+// extent's file is not that of slot.
 func sameGeneration(f *os.File, slot blockmgr.Slot) error {
 	var word [8]byte
 	if _, err := f.ReadAt(word[:], 8*int64(slot.Index)); err != nil {

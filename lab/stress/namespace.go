@@ -16,8 +16,9 @@ type namespace struct {
 	chains [chains][]blockmgr.Block
 }
 
-// makeNamespaces returns n namespaces without a common key. Their blocks do not fill
-// their slots. The slots of every second namespace are two pages long.
+// makeNamespaces returns n namespaces, no two of which have a block's key in common. Their blocks
+// are shorter than their slots, so that padding is tested. The slots of every second namespace
+// are two pages long.
 func makeNamespaces(n int) []*namespace {
 	made := make([]*namespace, n)
 	for i := range made {
@@ -38,8 +39,8 @@ func makeNamespaces(n int) []*namespace {
 	return made
 }
 
-// makeChain returns one sequence of blocks. Chains 2i and 2i+1 share their first
-// blocks.
+// makeChain returns the sequence of blocks number c in a namespace. Sequences 2i and 2i+1 share
+// their first chainShared blocks, as prompts with a common prefix do.
 func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 	keyer := kv.NewKeyer()
 	parent, seq := keyer.Root(ns, "", ""), kv.SequenceHash(0)
@@ -82,7 +83,7 @@ func fill(data []byte, key kv.StoredKey, nonce uint64) {
 // nonceOf returns the nonce that content claims.
 func nonceOf(data []byte) uint64 { return binary.LittleEndian.Uint64(data) }
 
-// holds reports whether data is the whole content of a commit.
+// holds reports whether data has every byte that fill writes for the block key in the commit nonce.
 func holds(data []byte, key kv.StoredKey, nonce uint64) bool {
 	if nonceOf(data) != nonce {
 		return false

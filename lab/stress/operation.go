@@ -48,7 +48,7 @@ const (
 	numOpKinds = iota
 )
 
-// opWeights returns the relative frequency of each operation.
+// opWeights returns the relative frequency of each kind of operation in a stream.
 func opWeights() [numOpKinds]int {
 	return [numOpKinds]int{
 		opGrant: 185, opCommit: 162, opAbort: 25, opRegister: 40,
@@ -89,7 +89,7 @@ type operation struct {
 // rng returns the generator of the operation's own random choices.
 func (o *operation) rng() *rand.Rand { return rand.New(rand.NewPCG(o.draw, 0)) }
 
-// stream draws the operations of one stream.
+// stream returns n random operations. Equal seeds give equal streams.
 func stream(seed uint64, n int) []operation {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	weights := opWeights()

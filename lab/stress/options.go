@@ -81,6 +81,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values. A seed of 0 becomes a random
+// one.
 func (o Options) withDefaults() Options {
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	for o.Seed == 0 {
@@ -157,7 +159,8 @@ func variants() []variant {
 	}
 }
 
-// faultRates returns the rates of all faults, with the given rate of stalls.
+// faultRates returns the probability of each fault for each disk operation. stall is that of
+// operations that do not end for a while.
 func faultRates(stall float64) storagetest.FaultRates {
 	return storagetest.FaultRates{
 		storagetest.OpRead: {
@@ -178,9 +181,9 @@ func (v *variant) faulty() bool { return len(v.rates) > 0 }
 // hasDisk reports whether the variant has a disk tier.
 func (v *variant) hasDisk() bool { return v.disk+v.diskBlocks > 0 }
 
-// engines returns the number of engines, and the most slots that each of them holds
-// granted or pinned between operations. All together leave a part of the host tier
-// evictable.
+// engines returns the number n of engines, and held, the most slots that each of them holds
+// granted or pinned between operations. Together they leave a part of the host tier evictable, so
+// that grants find room.
 func (v *variant) engines() (n, held int) {
 	slots := int(v.host)
 	if v.hostBlocks > 0 {
@@ -200,7 +203,8 @@ const stagingSlots = 64
 // matter.
 func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 
-// config returns the manager's configuration, less the parts of one life.
+// config returns the manager's configuration under this variant, without the parts that differ
+// for each agent: sink, filter and disk.
 func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	cfg := blockmgr.Config{
 		HostDir: filepath.Join(hostDir, v.name), DiskDir: filepath.Join(diskDir, v.name),

@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	return res, o.judge(&res)
 }
 
-// judge returns an error for a run that did not see everything it is for.
+// judge returns an error for wrong bytes, and for a run that saw too little to prove anything.
 func (o *Options) judge(res *Result) error {
 	switch {
 	case res.WrongBytes > 0:
@@ -110,7 +110,7 @@ func (o *Options) judge(res *Result) error {
 	return nil
 }
 
-// runControl runs the first stream as the negative control.
+// runControl runs the negative control: it flips bits of verified blocks and counts seen flips.
 func (r *runner) runControl(ctx context.Context) (Totals, error) {
 	r.control = true
 	defer func() { r.control = false }()
@@ -121,8 +121,8 @@ func (r *runner) runControl(ctx context.Context) (Totals, error) {
 	return all.sum(), nil
 }
 
-// streams runs stream after stream under each configuration until d is over, and at
-// least one.
+// streams runs stream after stream under each configuration of vs, o.Parallel at a time, until d
+// is over, and at least one of each. It returns their totals, also with an error.
 func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*board, error) {
 	r.board = newBoard(vs)
 	end := time.Now().Add(d)
@@ -149,7 +149,7 @@ func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*b
 	return r.board, ctx.Err()
 }
 
-// wait waits for the streams. It returns early when one hangs.
+// wait waits for the streams. When one hangs it writes all goroutines' stacks and returns ErrHung.
 func (r *runner) wait(g *errgroup.Group) error {
 	ended := make(chan error, 1)
 	go func() { ended <- g.Wait() }() // outlives this call when a stream hangs
@@ -163,7 +163,8 @@ func (r *runner) wait(g *errgroup.Group) error {
 	}
 }
 
-// one runs one stream under one configuration.
+// one runs the stream of a seed under the configuration v, in directories of its own. The error
+// has the flags that repeat the stream. An operation that takes hangTime counts as hung.
 func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskDir string) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -194,6 +195,7 @@ func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskD
 	return fmt.Errorf("seed %d, configuration %s, operation %d: %w (again: --seed %d --config %s)", seed, v.name, w.at, err, seed, v.name)
 }
 
+// drive applies a stream's operations and checks all pools. watch is the timer for a hung stream.
 func (r *runner) drive(ctx context.Context, w *world, ops []operation, watch *time.Timer) error {
 	for i := range ops {
 		if ctx.Err() != nil {
@@ -282,6 +284,7 @@ type Totals struct {
 	Faults map[string]int
 }
 
+// add adds the counters of o to t.
 func (t *Totals) add(o *Totals) {
 	t.Ops += o.Ops
 	t.Retired += o.Retired
@@ -303,6 +306,7 @@ func (t *Totals) add(o *Totals) {
 	}
 }
 
+// fault adds n to the number of injected faults of that name.
 func (t *Totals) fault(name string, n int) {
 	if n == 0 {
 		return
@@ -313,7 +317,7 @@ func (t *Totals) fault(name string, n int) {
 	t.Faults[name] += n
 }
 
-// life adds the counters of the pools of one agent.
+// life adds the counters of an agent's pools at the end of its life.
 func (t *Totals) life(pools []*blockmgr.Pool) {
 	trips := uint64(0)
 	for _, p := range pools {
@@ -340,6 +344,7 @@ type board struct {
 	by    map[string]*Totals
 }
 
+// newBoard returns a board with empty totals for each configuration.
 func newBoard(vs []variant) *board {
 	b := &board{by: map[string]*Totals{}}
 	for _, v := range vs {
@@ -366,7 +371,7 @@ func (b *board) sum() Totals {
 	return all
 }
 
-// copies returns the totals by configuration.
+// copies returns a copy of the totals of each configuration, by its name.
 func (b *board) copies() map[string]Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -379,7 +384,7 @@ func (b *board) copies() map[string]Totals {
 	return all
 }
 
-// table returns the totals of each configuration as lines.
+// table returns a table of the totals, a line for each configuration.
 func (b *board) table() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,8 @@ type target struct {
 	slot   blockmgr.Slot
 }
 
-// targets returns the resident blocks.
+// targets returns where the blocks of all open pools lie, in host memory and on disk, for spoil
+// to flip bits there. It returns nothing under a configuration without flips.
 func (w *world) targets() []target {
 	if !w.v.spoil {
 		return nil
@@ -46,7 +47,8 @@ func (w *world) targets() []target {
 	return all
 }
 
-// spoil flips bits in blocks and in slot records while no agent runs.
+// spoil flips bits in some of the targets and in slot records while no agent runs. how is the way
+// in which the last agent ended. Nothing that was flipped may be served later.
 func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 	for _, t := range targets {
 		if rng.IntN(4*spoilChance) != 0 || how == deathPower && t.tier == kv.TierHost {
@@ -88,8 +90,8 @@ func (w *world) count(flipped bool) {
 	}
 }
 
-// forgetBytes records that the bytes of a held slot are not known any more, because a
-// bit was flipped.
+// forgetBytes sets the nonce of every grant and pin of a slot to 0: a bit was flipped there, so
+// the bytes are not those of a commit any more.
 func (w *world) forgetBytes(slot blockmgr.Slot) {
 	w.holders(func(_ blockmgr.SessionID, grants []grant, pins []pin) {
 		for i := range grants {
@@ -105,8 +107,8 @@ func (w *world) forgetBytes(slot blockmgr.Slot) {
 	})
 }
 
-// flip inverts one bit of the byte at off. It reports false where the file does not
-// have that byte any more.
+// flip inverts a random bit of the byte at the offset off of a file. It returns false when the
+// file no longer has that byte.
 func flip(path string, off int64, rng *rand.Rand) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -138,7 +140,8 @@ func flipBit(f *os.File, off int64, bit int) error {
 // their number is 16 bytes after the magic.
 const sectionMagic = "BYARDSC1"
 
-// usedRecords returns the offsets of the records of a slot table that are not zero.
+// usedRecords returns the offsets in a slot table's file of the records that are not zero. A
+// missing file has none.
 func usedRecords(path string) ([]int64, error) {
 	table, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

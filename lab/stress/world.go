@@ -54,8 +54,9 @@ type world struct {
 	buf   []byte
 }
 
-// newWorld makes the machine in empty directories and starts the first agent. The
-// caller must close the world, also after an error.
+// newWorld returns the world of one stream: a simulated disk, clients that stand for engines, and
+// a ledger of what must be true. It starts the first agent. The directories must be empty. The
+// caller closes the world, also after an error.
 func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log *zap.Logger) (*world, error) {
 	w := &world{
 		v: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
@@ -71,7 +72,8 @@ func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log
 	return w, w.boot()
 }
 
-// boot starts an agent. A failing disk may need several tries.
+// boot starts an agent, the first or the next. Under a configuration with disk faults it tries
+// several times.
 func (w *world) boot() (err error) {
 	w.cfg.WrapDisk = w.machine.connect()
 	w.pools = make([]*blockmgr.Pool, len(w.spaces))
@@ -97,9 +99,9 @@ func (w *world) boot() (err error) {
 	return fmt.Errorf("start of an agent: %w", err)
 }
 
-// forgetExited makes a new agent forget the previous sessions without a process: its
-// predecessor died before it recorded the end of these sessions. The agent must know
-// all other sessions.
+// forgetExited tells a new agent to forget the sessions of its predecessor whose processes have
+// ended: the predecessor died before it recorded their end. All other sessions must be known to
+// the agent; otherwise it would reuse their slots.
 func (w *world) forgetExited() error {
 	known := map[blockmgr.SessionID]bool{}
 	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
@@ -116,7 +118,8 @@ func (w *world) forgetExited() error {
 	return nil
 }
 
-// pool returns the pool of a namespace and opens it if necessary.
+// pool returns the pool of the namespace with that number. It opens the pool if necessary, and
+// then waits until its events have told which copies it found.
 func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	if w.pools[space] != nil {
 		return w.pools[space], nil
@@ -142,8 +145,8 @@ func (w *world) opened() []*blockmgr.Pool {
 	return slices.DeleteFunc(slices.Clone(w.pools), func(p *blockmgr.Pool) bool { return p == nil })
 }
 
-// audit checks that the states of the slots of every tier add up and that dumps equal
-// the events.
+// audit returns an error when the states of the slots of a tier do not add up to its capacity, or
+// when a pool's dump differs from its events.
 func (w *world) audit() error {
 	for _, p := range w.opened() {
 		st := p.Stats()
@@ -183,7 +186,8 @@ const (
 // process ends.
 var errLockedOut = errors.New("the arenas stay locked")
 
-// restart ends the agent and starts the next one.
+// restart ends the agent in the way how, lets memory, disk and engines suffer what that entails,
+// and starts the next agent. It checks all pools before and after.
 func (w *world) restart(how death, rng *rand.Rand) error {
 	if err := w.audit(); err != nil {
 		return err
@@ -223,7 +227,8 @@ func (w *world) restart(how death, rng *rand.Rand) error {
 	return w.audit()
 }
 
-// kill ends the agent.
+// kill ends the agent: in good order, by cutting it off from the disk as kill -9 does, or with
+// the power, which also empties host memory. The ledger learns which copies may come back.
 func (w *world) kill(how death, rng *rand.Rand) error {
 	m := w.m
 	w.m = nil
@@ -253,7 +258,7 @@ func (w *world) kill(how death, rng *rand.Rand) error {
 	return emptyDir(w.cfg.HostDir)
 }
 
-// darken ends everything that uses host memory, which is gone.
+// darken ends all sessions, grants and pins, because the host memory that they use is gone.
 func (w *world) darken() error {
 	w.ghosts, w.orphans = nil, nil
 	for _, c := range w.clients {
@@ -263,8 +268,8 @@ func (w *world) darken() error {
 	return w.memory.forget()
 }
 
-// part decides for each engine whether it outlives the agent and resumes, or dies.
-// Processes of dead engines go on writing.
+// part decides for each engine, after the end of an agent, whether it will resume or dies.
+// Processes of dead engines may go on writing into their slots; their sessions become orphans.
 func (w *world) part(how death, rng *rand.Rand) {
 	for _, g := range w.ghosts {
 		w.orphans = append(w.orphans, &ghost{space: g.space, session: g.session, grants: g.grants})
@@ -284,7 +289,8 @@ func (w *world) part(how death, rng *rand.Rand) {
 	}
 }
 
-// close ends the run. w.total then has the counters of the last agent.
+// close ends the last agent, adds its counters and the injected faults to w.total, and empties
+// the directories.
 func (w *world) close() error {
 	var errs []error
 	if w.m != nil {
@@ -302,9 +308,9 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// retire closes the pool of a namespace after all engines have left, unless processes
-// of a dead engine go on. Its copies must not come back, but for disk extents that the
-// pool could not read.
+// retire ends all sessions of a namespace and retires its pool, which drops all copies. A pool
+// that processes of a dead engine still use refuses. The copies must not come back, except those
+// in disk extents that the pool could not read.
 func (w *world) retire(o *operation) error {
 	space := o.n % len(w.spaces)
 	pool := w.pools[space]
@@ -343,8 +349,9 @@ func (w *world) retire(o *operation) error {
 	return w.audit()
 }
 
-// retired records that the pool of a namespace was closed with everything it had. With
-// left the disk may have copies that the pool did not have.
+// retired records that the pool of namespace ns has dropped all its copies. A copy that its
+// events did not remove is an error. With left the disk may have copies that the pool did not
+// know.
 func (l *ledger) retired(ns kv.NamespaceID, left bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -156,7 +156,8 @@ func (w *world) breakThings(ctx context.Context, bag *[]fault, faults int) error
 	return cluster.Wait(ctx, minLoad/faultsPerRound)
 }
 
-// draw takes a fault out of the bag and refills an empty bag.
+// draw takes the next fault out of the bag. An empty bag gets every kind of fault again, in
+// random order, so that each kind comes equally often.
 func draw(rng *rand.Rand, bag *[]fault) fault {
 	if len(*bag) == 0 {
 		*bag = faults()
@@ -167,7 +168,8 @@ func draw(rng *rand.Rand, bag *[]fault) fault {
 	return f
 }
 
-// rest waits until the cluster is at rest and counts the comparison.
+// rest waits until all processes are idle, adds the comparison of the router's index to the
+// tally, and returns the state. when says in notes what came before.
 func (w *world) rest(ctx context.Context, when string) (*cluster.Picture, error) {
 	p, err := w.parts().Settle(ctx, w.wanted)
 	if err == nil {

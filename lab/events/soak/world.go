@@ -55,7 +55,7 @@ func (t *tally) note(format string, args ...any) {
 	}
 }
 
-// newWorld starts everything.
+// newWorld starts NATS, agents, engines and a router. seed selects the faults and the load.
 func newWorld(ctx context.Context, c *cluster.Cluster, seed uint64) (*world, error) {
 	w := &world{Cluster: c, rng: rand.New(rand.NewPCG(seed, 0)), load: newLoad(seed), tally: tally{kept: 1}}
 	var err error
@@ -80,6 +80,8 @@ func newWorld(ctx context.Context, c *cluster.Cluster, seed uint64) (*world, err
 	return w, err
 }
 
+// startEngine starts engine i, which has another seed in each life, so that other frames are
+// dropped.
 func (w *world) startEngine(ctx context.Context, i int) error {
 	w.lives++
 	e, err := w.StartEngine(ctx, cluster.EngineOptions{
@@ -105,7 +107,7 @@ func (w *world) parts() cluster.Parts {
 	return p
 }
 
-// alive reports a process that ended by itself.
+// alive returns an error for a process that has ended although no fault ended it.
 func (w *world) alive() error {
 	procs := []*cluster.Process{w.broker, w.router.Process}
 	for _, a := range w.agents {

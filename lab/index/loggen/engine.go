@@ -57,7 +57,8 @@ func NewEngine(o Options, number uint64) *Engine {
 // Held returns the number of held blocks.
 func (e *Engine) Held() int { return len(e.blocks) }
 
-// Prefix returns the number of leading blocks of a prompt that are held.
+// Prefix returns the number of leading blocks of a prompt that the engine holds. seq are the
+// blocks' hashes.
 func (e *Engine) Prefix(seq []kv.SequenceHash) int {
 	for i, h := range seq {
 		if e.blocks[h] == 0 {
@@ -97,7 +98,8 @@ func (e *Engine) Serve(locals []kv.LocalHash, seq []kv.SequenceHash, to Sink) er
 	return nil
 }
 
-// storeRun makes room for blocks at..end of a prompt and stores them.
+// storeRun stores the blocks at … end-1 of a prompt, and evicts as many old blocks as that needs.
+// It sends both changes to to, the removal first.
 func (e *Engine) storeRun(locals []kv.LocalHash, seq []kv.SequenceHash, at, end int, to Sink) error {
 	e.removed = e.removed[:0]
 	for len(e.free) < end-at {
@@ -130,7 +132,8 @@ func (e *Engine) storeRun(locals []kv.LocalHash, seq []kv.SequenceHash, at, end 
 	return to.Stored(parent, e.store)
 }
 
-// release makes the blocks of the prompt evictable, its end first.
+// release makes the blocks of the last prompt evictable: its end first, or in random order for
+// Scattered.
 func (e *Engine) release() {
 	if e.order == Scattered {
 		e.rng.Shuffle(len(e.prompt), func(i, j int) { e.prompt[i], e.prompt[j] = e.prompt[j], e.prompt[i] })
@@ -158,8 +161,8 @@ func (e *Engine) Reset() {
 	}
 }
 
-// Dump sends all held blocks to to, as stored events of at most a chunk, in no
-// particular order.
+// Dump sends all held blocks to to, as stored events of at most a chunk each. A block may come
+// before its parent.
 func (e *Engine) Dump(to Sink) error {
 	child := make([]int32, len(e.slots)) // of each block, one of several
 	for _, at := range e.blocks {

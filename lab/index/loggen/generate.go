@@ -8,7 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/index/oplog"
 )
 
-// Generate returns the words of the log of o. A Twin gives the answers.
+// Generate returns a log of requests to simulated engines, as the words that oplog.Save writes.
+// The right answers to its queries come from a Twin, which is simple and slow.
 func Generate(o Options) ([]uint64, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -68,7 +69,8 @@ func (g *generator) Removed(hashes []kv.SequenceHash) error {
 	return g.builder.Removed(g.engine, hashes)
 }
 
-// finish asks every query again and completes the header.
+// finish asks the twin every query again on the last state, and returns the words of the log with
+// all answers.
 func (g *generator) finish() ([]uint64, error) {
 	l, err := oplog.Parse(g.builder.Finish(g.answers))
 	if err != nil {

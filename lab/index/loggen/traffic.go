@@ -79,7 +79,7 @@ func (t *Traffic) length(low, high int) int {
 	return int(float64(low) * math.Pow(float64(high)/float64(low), t.rng.Float64()))
 }
 
-// fresh appends n new blocks.
+// fresh appends n blocks that no prompt had before.
 func (t *Traffic) fresh(dst []kv.LocalHash, n int) []kv.LocalHash {
 	dst = slices.Grow(dst, n)
 	for range n {

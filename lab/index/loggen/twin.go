@@ -75,6 +75,7 @@ func (t *Twin) Depths(seq []kv.SequenceHash) []uint32 {
 	for i := range t.engines {
 		t.live[i/64] |= 1 << (i % 64)
 	}
+	// live has a bit for each engine that holds all blocks so far.
 	for at, h := range seq {
 		set := t.holders[h]
 		alive := false
@@ -104,7 +105,7 @@ func (t *Twin) end(word int, engines uint64, depth int) {
 	}
 }
 
-// sum returns the sum of depths, the greatest depth, and the first engine that has it.
+// sum returns the sum of the engines' depths, the greatest depth, and the first engine that has it.
 func sum(depths []uint32) (total, best uint64, deepest int) {
 	for i, d := range depths {
 		total += uint64(d)

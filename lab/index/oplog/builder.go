@@ -59,7 +59,8 @@ func (b *Builder) head(op Op, engine uint32, n int) (at int) {
 	return at
 }
 
-// tail counts the record that starts at a word, or removes it after an error.
+// tail adds the record that starts at the word at to the header's totals. It removes a record
+// that the format does not allow, and returns why.
 func (b *Builder) tail(at int) error {
 	if n := b.words[at+1]; n > math.MaxUint32 {
 		b.words = b.words[:at]

@@ -92,7 +92,8 @@ func (l *Log) Records() iter.Seq2[int, *Record] {
 	}
 }
 
-// read decodes the checked record in front of words and returns its length.
+// read sets r to the record at the start of words and returns its length in words. Parse has
+// checked the record.
 func (r *Record) read(words []uint64) int {
 	*r = Record{Op: Op(words[0]), Engine: uint32(words[0] >> 32)}
 	n := int(uint32(words[1]))
@@ -119,7 +120,8 @@ func as[T kv.SequenceHash | kv.LocalHash | kvevent.StoredBlock](words []uint64) 
 	return unsafe.Slice((*T)(unsafe.Pointer(&words[0])), n)
 }
 
-// Parse checks words and returns their log. The words must not change afterwards.
+// Parse returns the log that words are, after it has checked the header and every record. The
+// words must not change afterwards.
 func Parse(words []uint64) (*Log, error) {
 	if len(words) < headerWords {
 		return nil, fmt.Errorf("op log: %d words, want %d of header at least", len(words), headerWords)
@@ -142,6 +144,7 @@ func Parse(words []uint64) (*Log, error) {
 	return l, l.header.compare(&got)
 }
 
+// read sets h to the header at the start of words. The error names the word that is out of range.
 func (h *Header) read(words []uint64) error {
 	for _, f := range []struct {
 		name     string
@@ -165,8 +168,8 @@ func (h *Header) read(words []uint64) error {
 	return nil
 }
 
-// count checks the record in front of words, adds it to the totals and returns its
-// length.
+// count checks the record at the start of words, adds it to the totals of h, and returns its
+// length in words. engines is the number of engines of the log.
 func (h *Header) count(words []uint64, engines uint32) (int, error) {
 	if len(words) < 2 {
 		return 0, fmt.Errorf("word 1 (items) is missing")
@@ -200,7 +203,8 @@ func (h *Header) count(words []uint64, engines uint32) (int, error) {
 	return int(size), nil
 }
 
-// compare returns an error for the first total that differs from the counted one.
+// compare returns an error for the first total of the header h that differs from got, the totals
+// of the records.
 func (h *Header) compare(got *Header) error {
 	for _, f := range []struct {
 		name      string

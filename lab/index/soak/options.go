@@ -48,6 +48,7 @@ type Options struct {
 	Out io.Writer
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	fill := func(v *int, fallback int) {
 		if *v == 0 {

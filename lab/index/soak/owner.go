@@ -31,7 +31,8 @@ func (o *owner) next(kind kvevent.Kind) kvevent.RouterEvent {
 	return kvevent.RouterEvent{Owner: o.name, Tier: o.tier, ID: o.lastID, Kind: kind}
 }
 
-// Stored implements loggen.Sink.
+// Stored implements loggen.Sink: it applies the change to the index, and adds it to what the
+// owner must hold.
 func (o *owner) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) error {
 	e := o.next(kvevent.Stored)
 	e.Blocks, e.Parent, e.HasParent = blocks, parent, parent != 0
@@ -43,7 +44,8 @@ func (o *owner) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) err
 	return o.x.Apply(&e)
 }
 
-// Removed implements loggen.Sink.
+// Removed implements loggen.Sink: it applies the change to the index, and takes it off the
+// owner's own account.
 func (o *owner) Removed(hashes []kv.SequenceHash) error {
 	e := o.next(kvevent.Removed)
 	e.Removed = hashes
@@ -89,7 +91,8 @@ func (o *owner) replace() error {
 	return o.x.Replace(o.name, d.events)
 }
 
-// check compares the index with the owner's account.
+// check returns an error when the index does not have exactly the blocks of the owner's account,
+// by digest and number.
 func (o *owner) check() error {
 	sum, pairs := o.x.Digest(o.name)
 	if sum != o.digest || pairs != o.pairs || int(pairs) != o.engine.Held() {

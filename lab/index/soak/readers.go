@@ -60,7 +60,8 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// look looks up a prompt and, with send, sends it to a worker.
+// look looks up a recent prompt in the index and checks that the answer is possible. With send it
+// also has the scheduler book the prompt.
 func (r *reader) look(ctx context.Context, send bool) error {
 	r.locals = r.w.prompt(r.locals[:0], r.rng)
 	locals := r.locals
@@ -76,7 +77,8 @@ func (r *reader) look(ctx context.Context, send bool) error {
 	return r.send(ctx, locals)
 }
 
-// send books the prompt that was looked up last. The oldest running request ends.
+// send has the scheduler choose a worker for the prompt that was looked up last, and book it. The
+// oldest request ends first, so that their number stays the same.
 func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 	r.seq = kv.AppendSequence(r.seq[:0], locals)
 	id := &r.ids[r.next%running]
@@ -103,7 +105,7 @@ func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 	return nil
 }
 
-// sweep completes the index's deferred work until ctx ends.
+// sweep does the deferred work of the index and the scheduler at intervals until ctx ends.
 func (w *world) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()

@@ -11,8 +11,8 @@ const (
 	tableRow  = "%9.1f %12d %10d %10d %10d %10.2f %10.1f %10.1f\n"
 )
 
-// report compares the index with all owners, prints the figures and returns what is
-// wrong.
+// report compares the index with all owners, prints the figures of the run, and returns an error
+// for wrong contents or figures out of bounds. took is how long the run lasted.
 func (w *world) report(r *reader, samples []sample, took time.Duration) error {
 	for w.x.Sweep(sweepRuns) {
 	}
@@ -33,7 +33,8 @@ func (w *world) report(r *reader, samples []sample, took time.Duration) error {
 // slopes are the growth of each memory in a minute, in per cent of its mean.
 type slopes struct{ heap, rss, index float64 }
 
-// judge returns an error for figures out of bounds, in a run that was long enough.
+// judge returns an error when memory grows too fast or the index was too slow. A run shorter than
+// MinJudged is not judged. rate is in blocks per second.
 func (o *Options) judge(got slopes, rate float64) error {
 	if o.Duration < MinJudged {
 		return nil

@@ -43,7 +43,8 @@ func Run(ctx context.Context, o Options) error {
 	return w.report(r, samples, time.Since(start))
 }
 
-// runAll runs writer, reader, sweeper and sampler until the time is over.
+// runAll runs writer, reader, sweeper and sampler, each in a goroutine, until the time is over.
+// It returns the samples of memory.
 func (w *world) runAll(ctx context.Context, r *reader, start time.Time) ([]sample, error) {
 	g, gctx := errgroup.WithContext(ctx)
 	going, stop := context.WithCancel(gctx)
@@ -96,7 +97,7 @@ func (w *world) write(ctx context.Context, start time.Time) error {
 	}
 }
 
-// watch takes samples and prints them until ctx ends.
+// watch takes a sample of the memory at every o.Sample until ctx ends, prints each and returns all.
 func (w *world) watch(ctx context.Context, r *reader, start time.Time) ([]sample, error) {
 	tick := time.NewTicker(w.o.Sample)
 	defer tick.Stop()

@@ -15,6 +15,8 @@ type sample struct {
 	heap, rss, index uint64
 }
 
+// takeSample returns the live heap and the resident memory in bytes, after a garbage collection.
+// at is the time since the start.
 func takeSample(at time.Duration) (s sample, err error) {
 	debug.FreeOSMemory()
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -24,7 +26,8 @@ func takeSample(at time.Duration) (s sample, err error) {
 	return s, err
 }
 
-// settled returns the samples after the first fifth of a run.
+// settled returns the samples after the first fifth of a run, in which memory grows for good
+// reasons. run is its duration.
 func settled(samples []sample, run time.Duration) []sample {
 	for i, s := range samples {
 		if s.at >= run/5 {

@@ -48,7 +48,8 @@ type world struct {
 	wrong []error
 }
 
-// newWorld returns owners that hold nothing.
+// newWorld returns an empty index and a scheduler with the workers and pools of o, which hold
+// nothing yet.
 func newWorld(o Options) (*world, error) {
 	x, err := index.New(index.Options{})
 	if err != nil {
@@ -77,7 +78,8 @@ func newWorld(o Options) (*world, error) {
 	return w, nil
 }
 
-// newOwner returns an owner with a new name and an empty engine.
+// newOwner returns an owner of blocks with a new name. engine decides what it holds: on the
+// device for a worker, in host memory for a pool.
 func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 	w.lastName++
 	n := &owner{
@@ -96,7 +98,8 @@ func (w *world) join(engine *loggen.Engine) (*owner, error) {
 	return n, w.x.SetMember(n.name.Worker(), n.pool, true)
 }
 
-// serve gives the next prompt to any owner.
+// serve has a random owner serve the next prompt of the traffic, which changes the index. It also
+// keeps the prompt for readers.
 func (w *world) serve() error {
 	locals := w.traffic.Next()
 	p := &w.prompts[w.written.Load()%remembered]
@@ -112,7 +115,7 @@ func (w *world) serve() error {
 	return err
 }
 
-// prompt appends a recent prompt to dst, nothing before the first.
+// prompt appends a random one of the last prompts to dst; nothing before the first.
 func (w *world) prompt(dst []kv.LocalHash, rng *rand.Rand) []kv.LocalHash {
 	n := min(w.written.Load(), remembered)
 	if n == 0 {
@@ -124,7 +127,8 @@ func (w *world) prompt(dst []kv.LocalHash, rng *rand.Rand) []kv.LocalHash {
 	return append(dst, p.locals...)
 }
 
-// disturb makes one disturbance.
+// disturb checks a random owner, and then has it leave for another worker, lose all blocks, or
+// replace its blocks by a dump.
 func (w *world) disturb() error {
 	at := w.rng.IntN(len(w.owners))
 	o := w.owners[at]
@@ -148,7 +152,8 @@ func (w *world) note(err error) {
 	}
 }
 
-// succeed has a worker leave and another one come, which takes over the empty engine.
+// succeed has the worker at the index at leave and another worker join, with the emptied engine
+// of the first. It checks that the index kept nothing of the first.
 func (w *world) succeed(at int) error {
 	old := w.owners[at]
 	if err := w.x.SetMember(old.name.Worker(), 0, false); err != nil {
@@ -165,8 +170,8 @@ func (w *world) succeed(at int) error {
 	return err
 }
 
-// check compares all owners, whose blocks together must be all blocks of the index. It
-// returns the number of owners that are right.
+// check compares the index with every owner, and its total with the sum of all. It returns the
+// number of owners that are right, and all differences of the run.
 func (w *world) check() (right int, err error) {
 	total := uint64(0)
 	for _, o := range w.owners {
