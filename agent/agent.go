@@ -100,7 +100,8 @@ func (a *Agent) openPools(context.Context) error {
 	return err
 }
 
-// listenEngines makes the engines' socket. Connections wait in it for Run.
+// listenEngines makes the engines' socket and server. It divides the file descriptors of the
+// process among the agent's parts. Connections wait in the socket for Run.
 func (a *Agent) listenEngines(context.Context) error {
 	l, err := engine.Listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
 	if err != nil {

@@ -47,7 +47,8 @@ func (l *loop) listAgain(now time.Time) {
 	}
 }
 
-// list returns the engine's list of cached blocks. It returns false after a failure.
+// list returns the engine's list of cached blocks. It returns false when the engine cannot list,
+// after a failure, and during the pause after a failure.
 func (l *loop) list() ([]kv.EngineHash, bool) {
 	if l.cfg.Cached == nil || time.Now().Before(l.lists.failedUntil) {
 		return nil, false

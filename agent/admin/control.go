@@ -46,7 +46,8 @@ func badRequest(format string, args ...any) error {
 	return &controlError{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
-// controlHandler makes a handler of a function from a JSON body to a JSON answer.
+// controlHandler makes a handler of do, which gets the decoded JSON body. The answer is do's
+// result in JSON, or an error with the status that controlStatus gives.
 func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In

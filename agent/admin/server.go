@@ -34,7 +34,7 @@ type Public struct {
 	Events func(*http.ServeMux)
 }
 
-// Handler returns the handler of p.
+// Handler returns the handler of the public requests. It changes nothing in the agent.
 func (p Public) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })

@@ -124,7 +124,8 @@ func unexpected(t proto.Type, r proto.Role) error {
 // errEnded says that the session has ended.
 var errEnded = errors.New("the session has ended")
 
-// refusalOf translates an error to the code and the text of an ERROR.
+// refusalOf translates an error to the refusal that the engine gets in an ERROR. An error
+// without a code of its own becomes proto.CodeInternal.
 func refusalOf(err error) *refusal.Error {
 	var r *refusal.Error
 	switch {

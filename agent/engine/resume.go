@@ -217,7 +217,9 @@ func newPreviousSessions(m *blockmgr.Manager, t *process.Table, nonce uint64, st
 	}
 }
 
-// watch waits in the background for the processes of every previous session.
+// watch waits in the background for the processes of every session of an earlier agent. When
+// all processes of a session have exited, nobody writes to its slots any more: the block manager
+// may use them.
 func (f *previousSessions) watch() {
 	for _, previous := range f.manager.Previous() {
 		procs, ok := f.find(previous)
@@ -240,8 +242,8 @@ func (f *previousSessions) watch() {
 	}
 }
 
-// find watches the living processes of a previous session. It returns false, and watches none,
-// when it cannot tell whether one of the processes lives.
+// find watches the living processes of a session of an earlier agent. It returns false, and
+// watches none, when it cannot tell whether one of the processes lives.
 func (f *previousSessions) find(previous blockmgr.PreviousSession) (procs []*process.Process, ok bool) {
 	log := f.log.With(zap.Uint64("session", uint64(previous.Session)))
 	if previous.Foreign {
@@ -262,14 +264,15 @@ func (f *previousSessions) find(previous blockmgr.PreviousSession) (procs []*pro
 	return procs, true
 }
 
-// forgetIdle ends the previous sessions that hold no slot of a pool that has just opened.
+// forgetIdle ends the sessions of an earlier agent in a pool that has just opened, if they hold
+// no slot of the pool.
 func (f *previousSessions) forgetIdle(p *blockmgr.Pool) {
 	for _, s := range f.manager.ForgetIdle(p) {
 		f.log.Info("a previous session holds nothing", zap.Uint64("session", uint64(s)))
 	}
 }
 
-// lookup returns a previous session; false after it has resumed or ended.
+// lookup returns a session of an earlier agent; false after it has resumed or ended.
 func (f *previousSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSession, bool) {
 	for _, previous := range f.manager.Previous() {
 		if previous.Session == id {
@@ -279,8 +282,8 @@ func (f *previousSessions) lookup(id blockmgr.SessionID) (blockmgr.PreviousSessi
 	return blockmgr.PreviousSession{}, false
 }
 
-// stats counts the previous sessions, and those among them with a process that cannot be
-// watched (stuck).
+// stats counts the sessions of an earlier agent that have neither resumed nor ended, and those
+// among them with a process that cannot be watched (stuck).
 func (f *previousSessions) stats() (waiting, stuck int) {
 	left := f.manager.Previous()
 	f.mu.Lock()

@@ -19,8 +19,9 @@ import (
 )
 
 // serveScheduler makes a session for a scheduler that said HELLO, and serves it until its
-// connection ends or BYE comes. It releases p. The error says why no session began; the log
-// says how a session ended.
+// connection ends or BYE comes. p is the watch of its process. The session releases p, or
+// serveScheduler does if no session begins. The error says why none began; the log says how a
+// session ended.
 func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, pool, err := s.newSession(c, peer, p, h)
 	if err != nil {
@@ -95,7 +96,7 @@ func (s *Server) newSession(c *proto.Conn, peer proto.Peer, p *process.Process, 
 	return sess, pool, nil
 }
 
-// makeSession returns a session without pool, link and rank.
+// makeSession returns a session without pool, link and rank, which openParts adds.
 func (s *Server) makeSession(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello) *session {
 	w := kv.Worker{ID: kv.WorkerID(h.WorkerID), Rank: kv.DPRank(h.DPRank)}
 	sess := &session{

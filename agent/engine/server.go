@@ -146,7 +146,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// accept serves a connection in the background, or refuses it.
+// accept serves a connection in the background. It refuses the connection when the server is
+// closed, or when the file descriptors do not suffice for another one.
 func (s *Server) accept(c *proto.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

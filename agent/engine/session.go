@@ -312,7 +312,8 @@ func (s *session) join(l *workerLink) error {
 	return nil
 }
 
-// leave removes a worker's connection. lost says that it ended without BYE.
+// leave removes a worker's connection. lost says that it ended without BYE: the next CLAIM is
+// then refused, so that the scheduler does not wait for this worker's part.
 func (s *session) leave(l *workerLink, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -137,7 +137,8 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 }
 
 // claimable returns the pins that a CLAIM names and the workers that shall load them. Every
-// block must be pinned. The first call after the loss of a worker returns a refusal.
+// block must be pinned. The first call after the loss of a worker returns a refusal, which
+// tells the scheduler of the loss.
 func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +257,8 @@ func (s *session) removeGrants(r *request, slots []blockmgr.Slot) {
 	}
 }
 
-// commit answers COMMIT: the blocks in the slots become visible.
+// commit answers COMMIT: from now on lookups find the blocks that the engine has written to the
+// slots.
 func (s *session) commit(corr uint32, m *proto.SlotList) error {
 	r, slots, err := s.granted(m)
 	if err != nil {
@@ -270,7 +272,7 @@ func (s *session) commit(corr uint32, m *proto.SlotList) error {
 	return s.sched.conn.Send(proto.TypeOK, corr, nil, nil)
 }
 
-// abort answers ABORT: it frees granted slots.
+// abort answers ABORT: it frees granted slots, to which the engine writes no more.
 func (s *session) abort(m *proto.SlotList) error {
 	r, slots, err := s.granted(m)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // serveWorker lets a worker that said HELLO join its session, and serves it until its
-// connection ends or BYE comes. It releases p, or leaves p to the session.
+// connection ends or BYE comes. p is the watch of its process. The session releases p, or
+// serveWorker does if the worker may not join.
 func (s *Server) serveWorker(c *proto.Conn, peer proto.Peer, p *process.Process, h *proto.Hello, corr uint32) error {
 	sess, err := s.findSession(peer, h)
 	if err == nil {

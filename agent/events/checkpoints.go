@@ -54,8 +54,8 @@ func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
 	return s
 }
 
-// begin returns the file for a rank that begins; nil for none. It prunes the oldest files of
-// ranks without a session.
+// begin returns the checkpoint file for a rank that begins. It prunes the oldest files of ranks
+// without a session. It returns nil when checkpoints are off or their directory cannot be made.
 func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	if s.dir == "" {
 		return nil
@@ -116,7 +116,7 @@ func (s *checkpoints) pruneLocked(keep int) {
 	}
 }
 
-// stop leaves all files for the next agent, and ends all waits.
+// stop leaves all files for the next agent, and ends all waits for engines to exit.
 func (s *checkpoints) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

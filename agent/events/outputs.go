@@ -135,7 +135,8 @@ func (o *outputs) tokenSink() tokens.Sink {
 	return nil
 }
 
-// publishLoad publishes an owner's load.
+// publishLoad publishes an owner's load over every output. A report that NATS does not take is
+// lost and counted.
 func (o *outputs) publishLoad(r *kvevent.LoadReport) {
 	if o.http != nil {
 		o.http.PublishLoad(r)

@@ -115,7 +115,9 @@ func portOf(endpoint string) uint64 {
 	return n
 }
 
-// sinkEndpoint returns where a rank's ZMQ stream is published; empty for nowhere.
+// sinkEndpoint returns the endpoint of a rank's ZMQ stream; empty for no stream. HELLO may name
+// it. Otherwise its port is that of the engine's events plus sinkPortOffset, if the agent is
+// configured to publish ZMQ streams.
 func (o *outputs) sinkEndpoint(h *proto.Hello) (string, error) {
 	switch {
 	case h.ConsolidatedEndpoint != "":

@@ -160,7 +160,8 @@ func (c *Table) enterLocked(k key) *sum {
 	return s
 }
 
-// Copies returns the sums of the copies of a rank's workers.
+// Copies returns the sums of the copies of a rank's workers between host memory and device:
+// bytes, microseconds, and the number of connected workers. They are zero before a report.
 func (c *Table) Copies(w kv.Worker) Copies {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,7 +28,8 @@ func (t *Table[V]) View() *View[V] {
 	return &View[V]{chunks: slices.Clone(t.chunks), used: t.used, n: t.n, open: t.views}
 }
 
-// unshareChunk replaces a chunk that an open view may read by a copy of the chunk.
+// unshareChunk replaces a chunk that an open view may read by a copy, which the caller may
+// change.
 func (t *Table[V]) unshareChunk(chunk uint32) {
 	switch {
 	case t.views.Load() == 0: // all views were closed

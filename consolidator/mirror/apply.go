@@ -237,7 +237,8 @@ func (c *Cache) addKnown(h kv.EngineHash, b engineBlock) bool {
 	return true
 }
 
-// remove takes back one announcement of each of hashes in tier t.
+// remove takes back one announcement of each of hashes in tier t: of a known block, of a parked
+// one, or of one that only the engine's list has named.
 func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 	for _, h := range hashes {
 		slot, ok := c.known.Find(uint64(h))

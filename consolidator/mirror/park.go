@@ -278,7 +278,8 @@ type parent struct {
 	name     uint32
 }
 
-// parkEvent keeps a stored event until its parent is known.
+// parkEvent keeps a stored event until its parent is known. A full park drops its oldest events,
+// which are counted.
 func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
 	c.count.Parked.Add(uint64(len(e.BlockHashes)))
 	for _, r := range c.park.add(newParkedRun(e, t, c.cfg.Now())) {

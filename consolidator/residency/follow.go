@@ -169,7 +169,8 @@ func (f *follower) run() {
 	}
 }
 
-// step does a bounded piece of work. It returns false when there is nothing to do.
+// step does the next piece of work in the follower's phase: one chunk of a table, or the queued
+// events. It returns false when there is nothing to do.
 func (f *follower) step() bool {
 	switch f.phase {
 	case phaseSweep:

@@ -241,7 +241,7 @@ func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
 	}
 }
 
-// tellStateGrown calls every sink that is a StateObserver.
+// tellStateGrown tells every StateObserver that a snapshot has blocks without events.
 func (m *Merged) tellStateGrown() {
 	m.out.Update(func(tx *Tx) {
 		tx.Flush()

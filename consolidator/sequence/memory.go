@@ -46,7 +46,8 @@ type heldFrames struct {
 	overflowed bool
 }
 
-// push appends f. It returns false when there is no room. One frame always fits.
+// push appends a live frame that waits for a replay. It returns false when there is no room: the
+// frame is lost, and its number is kept. One frame always fits.
 func (h *heldFrames) push(f frame) bool {
 	full := len(h.frames) >= h.maxFrames || h.bytes+len(f.payload) > h.maxBytes
 	if full && len(h.frames) > 0 {

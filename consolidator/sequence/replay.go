@@ -39,7 +39,8 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	return s.next, true
 }
 
-// Replayed takes batch seq of the current replay. The payload is lent.
+// Replayed takes batch seq of the current replay: it compares the batch with the last applied
+// one, or applies the batch. Batches that the engine no longer has are lost. The payload is lent.
 func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if s.phase != replaying {
 		return
@@ -87,7 +88,8 @@ func (s *Sequencer) verifyLast(now time.Time, seq uint64, payload []byte) {
 	s.out.Continued()
 }
 
-// ReplayEnd takes the end mark of the current replay.
+// ReplayEnd takes the end mark of the current replay. If the gap is filled, the held frames
+// follow; otherwise another replay does.
 func (s *Sequencer) ReplayEnd(now time.Time) {
 	if s.phase != replaying {
 		return

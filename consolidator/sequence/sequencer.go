@@ -236,7 +236,7 @@ func (s *Sequencer) applyHeld(now time.Time) {
 		}
 		s.held.pop()
 	}
-	if missing, ok := s.held.takeOverflow(); ok && missing >= s.next {
+	if missing, ok := s.held.takeOverflow(); ok && missing >= s.next { // the first without room
 		s.foundGap(now, missing+1)
 	}
 }
