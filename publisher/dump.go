@@ -156,7 +156,7 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 		}
 	}
 	out := make([]kvevent.RouterEvent, 0, len(events)+len(tail))
-	for i := range events {
+	for i := range events { // keep the blocks that tail leaves alone or stores again
 		e := &events[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
 			key := tierBlock{e.Tier, h}
@@ -167,7 +167,7 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 			return !known || resident
 		})
 	}
-	for i := range tail {
+	for i := range tail { // add the blocks that only tail stores, once each
 		e := &tail[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
 			key := tierBlock{e.Tier, h}

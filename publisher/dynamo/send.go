@@ -13,10 +13,10 @@ import (
 // fits any message.
 const maxEventBlocks = 512
 
-// pauseRestating waits after a message of a restatement, as long as the pace asks for. A
-// source that closes does not wait.
+// pauseRestating limits the rate at which the source sends its whole state, so that readers can keep
+// up: it waits after a message of the state. A source that closes does not wait.
 func (s *Source) pauseRestating() {
-	if s.pace == nil {
+	if s.pace == nil { // the message is of live events
 		return
 	}
 	s.pace.Sent(len(s.buf))

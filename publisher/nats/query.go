@@ -199,7 +199,7 @@ func (a *answerer) refresh(now time.Time) (taken bool) {
 // beingRead reports whether the dump has to stay as it is for a reader of its parts,
 // and every other reader can continue with events of the journal.
 func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
-	if !now.Before(a.readUntil) || status.LastEventID <= a.dump.Last {
+	if !now.Before(a.readUntil) || status.LastEventID <= a.dump.Last { // nobody reads, or nothing is new
 		return false
 	}
 	_, ok := a.feed.Range(a.dump.Last+1, a.dump.Last+1) // the journal has this event and all later ones

@@ -97,7 +97,7 @@ func (enc *encoder) stored(e *kvevent.RouterEvent) {
 func (enc *encoder) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) bool {
 	state := enc.states[h]
 	switch {
-	case state.announced.Has(t):
+	case state.announced.Has(t): // subscribers know
 	case hasParent && enc.states[parent].announced == 0:
 		enc.count.orphans.Add(1)
 		enc.postpone(t, parent, hasParent, h, state)
@@ -188,7 +188,7 @@ func (enc *encoder) addObjects(e *engineevent.Event) {
 		objects = enc.block.Multimodal[0]
 	}
 	e.Multimodal = append(e.Multimodal, objects)
-	enc.grew(0, 32*len(objects))
+	enc.grew(0, 32*len(objects)) // an upper bound of their encoded size
 }
 
 // removed announces that blocks have left a tier. It only counts blocks that were not announced

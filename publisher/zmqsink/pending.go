@@ -104,9 +104,9 @@ func (enc *encoder) stateAnnounced(now time.Time) {
 	enc.queue.hastened, enc.queue.last = enc.queue.hastened[:0], now
 }
 
-// retry announces pending blocks whose tokens are known now: first the hastened ones, then those
-// that the sweep reaches. A turn visits at most turnSteps blocks, so that new events need not
-// wait long.
+// retry announces pending blocks whose tokens are known now. It begins with the hastened ones,
+// behind which a request has just stored blocks, and goes on with those that the sweep reaches. A
+// turn visits at most turnSteps blocks, so that new events need not wait long.
 func (enc *encoder) retry(now time.Time) {
 	enc.queue.last = now
 	budget := turnSteps
@@ -137,8 +137,9 @@ func (enc *encoder) sweep(budget *int) {
 	}
 }
 
-// announceChain announces h after its pending ancestors. Each visited block costs one of
-// the budget. A block that cannot be announced is visited once a turn.
+// announceChain announces the pending ancestors of pending block h, topmost first, and then h. It
+// stops at the first block whose tokens are unknown. Each visited block costs one of the budget. A
+// block that cannot be announced is visited once in a turn of retries.
 func (enc *encoder) announceChain(h kv.SequenceHash, budget *int) {
 	l := &enc.queue
 	l.path = l.path[:0]
@@ -147,7 +148,7 @@ func (enc *encoder) announceChain(h kv.SequenceHash, budget *int) {
 	for top := false; !top; {
 		state := enc.states[h]
 		_, blocked := l.blocked[h]
-		if state.at == 0 || blocked || *budget == 0 { // at 0: this ancestor is not known
+		if state.at == 0 || blocked || *budget == 0 { // at 0: not among the pending blocks
 			enc.markBlocked(l.path)
 			return
 		}

@@ -124,7 +124,7 @@ func (n *sender) earliest() time.Time {
 // sendQueued sends the queued payloads and events, and reports whether the sink is closing. Events
 // behind missing ones are not sent: the whole state becomes due.
 func (n *sender) sendQueued() (closing bool) {
-	dirty := n.sink.inbox.Begin()
+	dirty := n.sink.inbox.Begin() // the state has grown without events
 	closing = n.sink.closing.Load()
 	n.raw = n.sink.raw.take(n.raw)
 	for _, payload := range n.raw {

@@ -53,7 +53,7 @@ func (q *routedQueue) push(w kv.Worker, seq []kv.SequenceHash, due int64) {
 			slot = q.allocate()
 			slots[seq[i]] = slot
 		}
-		last := q.blocks[noBlock].prev
+		last := q.blocks[noBlock].prev // noBlock is the anchor of the ring
 		q.blocks[slot] = routedBlock{worker: w, hash: seq[i], due: due, prev: last}
 		q.blocks[last].next = slot
 		q.blocks[noBlock].prev = slot

@@ -116,13 +116,12 @@ const (
 // for them now. The Set calls it at each announcement. One feed refills at a time, because two
 // would count the same room.
 func (s *Set) refillLocked(f *feed, now time.Time) {
-	switch {
-	case f.lost == 0:
+	if f.lost == 0 {
 		f.refills = 0
 		return
-	case f.recovering, now.Before(f.refillAt),
-		s.refilling != nil && s.refilling.recovering && now.Before(s.refilling.refillAt),
-		!f.blocks.HasRoom(f.lost):
+	}
+	otherRefills := s.refilling != nil && s.refilling.recovering && now.Before(s.refilling.refillAt)
+	if f.recovering || now.Before(f.refillAt) || otherRefills || !f.blocks.HasRoom(f.lost) {
 		return
 	}
 	s.refilling = f

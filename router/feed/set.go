@@ -261,8 +261,8 @@ func (s *Set) handleGoodbyeLocked(f *feed, a *kvevent.Announcement, now time.Tim
 	s.forgetRestoredLocked(s.restored[a.PublisherID])
 }
 
-// feedOfLocked returns the feed for an announcement: f, the publisher's restored feed, or a
-// new one. It ends f when the publisher has changed its model.
+// feedOfLocked returns the feed for an announcement: the publisher's feed f, its feed of the
+// snapshot, or a new one. It ends f when the publisher has changed its model.
 func (s *Set) feedOfLocked(f *feed, a *kvevent.Announcement, now time.Time) (*feed, error) {
 	if f != nil && f.model.key != keyOf(a) {
 		s.endLocked(f, fmt.Sprintf("the publisher serves %s now", keyOf(a)))

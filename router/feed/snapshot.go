@@ -102,7 +102,7 @@ func (s *snapshotWriter) add(f *feedImage) error {
 			s.buf = appendRun(s.buf, &e)
 			e.Parent, e.HasParent = blocks[len(blocks)-1].Hash, true
 		}
-		if len(s.buf) >= maxAnnouncement {
+		if len(s.buf) >= maxAnnouncement { // bounds the buffer for a large feed
 			sum = crc32.Update(sum, castagnoli, s.buf)
 			if _, err := s.w.Write(s.buf); err != nil {
 				return err

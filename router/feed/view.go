@@ -252,7 +252,7 @@ func (t *tally) add(c contribution, n int) {
 		if c.reported {
 			t.reported += n
 		}
-		if c.pool == 0 {
+		if c.pool == 0 { // the worker is complete if its own feed is
 			if !c.exact {
 				t.incomplete += n
 			}
@@ -263,7 +263,8 @@ func (t *tally) add(c contribution, n int) {
 }
 
 // addToPool adds the contribution of a pool, or of a worker with a pool, n times: 1 adds it, -1
-// subtracts it. It replaces what the pool adds to the sums.
+// subtracts it. The change may complete all workers of the pool, so their part of the sums is
+// subtracted before it and added after it.
 func (t *tally) addToPool(c contribution, n int) {
 	p := t.pools[c.pool]
 	t.incomplete -= p.incomplete()
@@ -317,8 +318,8 @@ func (s *Set) countLocked(f *feed) {
 	f.contribution = now
 }
 
-// recountLocked updates the tally and publishes a changed view. Feeds that have ended, and
-// restored feeds, do not count.
+// recountLocked updates the sums of the model after a change of feed f, and publishes the model's
+// view if it has changed. Feeds that have ended, and restored feeds, do not count.
 func (s *Set) recountLocked(f *feed) {
 	if f.contribution.counted {
 		s.countLocked(f)

@@ -102,27 +102,27 @@ func (a *Account) Add(r *Request) error {
 	}
 	now := a.clock()
 	w := a.open(r.Worker)
-	b := &request{
+	booked := &request{
 		id: strings.Clone(r.ID), on: w,
 		tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
 		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
 		heard: now, provisional: r.Provisional,
 	}
-	if b.prefill == 0 {
-		b.duration = 0 // nothing runs down
+	if booked.prefill == 0 {
+		booked.duration = 0 // nothing runs down
 	}
 	if len(r.Sequence) > 0 {
 		var added int64
-		b.end, added = a.prompts.add(r.Sequence, w.slot)
+		booked.end, added = a.prompts.add(r.Sequence, w.slot)
 		w.blocks += added
 	}
-	w.running.push(byArrival, b)
-	w.prefill.add(b, now)
-	a.silenceList(b).push(bySilence, b)
-	a.requests[b.id] = b
+	w.running.push(byArrival, booked)
+	w.prefill.add(booked, now)
+	a.silenceList(booked).push(bySilence, booked)
+	a.requests[booked.id] = booked
 	a.stats.Blocks += len(r.Sequence)
 	a.stats.Added++
-	b.number = a.stats.Added
+	booked.number = a.stats.Added
 	a.updateColumns(w, now)
 	return nil
 }

@@ -20,9 +20,9 @@ type Columns struct {
 	Requests []int32
 }
 
-// Align makes the columns follow m. Align costs nothing if they follow m already,
-// and otherwise time linear in the members. The load of a worker outside the list
-// is kept until the worker becomes a member.
+// Align makes m the list of workers that the columns are for: each column has the load of m.List[i]
+// at i. Align costs nothing if m is the list already, and otherwise time linear in the members. The
+// load of a worker outside the list is kept until the worker becomes a member.
 func (a *Account) Align(m *index.Members) {
 	if m == a.members {
 		return
@@ -119,8 +119,8 @@ func rounded(weight int64) int32 {
 	return int32(min((weight+one/2+one>>20)/one, math.MaxInt32))
 }
 
-// Columns returns the loads of the aligned members. The columns are read-only and
-// valid until the next call of the account.
+// Columns returns the loads of the workers in the list of Align, up to date: prefill tokens may run
+// down with time. The columns are read-only and valid until the next call of the account.
 func (a *Account) Columns() *Columns {
 	if len(a.decaying) > 0 {
 		now := a.clock()
@@ -140,8 +140,8 @@ type Shared struct {
 	Blocks int32
 }
 
-// Shared appends to dst the aligned members that share active blocks with sequence, each once,
-// in no order. The time is linear in the members and in the blocks that they share.
+// Shared appends to dst the workers in the list of Align whose active requests share leading blocks
+// with sequence, each once, in no order. The time is linear in these workers and blocks.
 func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
 	n, depth := &a.prompts.root, 0 // the deepest node reached, and the matched blocks
 	for depth < len(sequence) {
@@ -159,9 +159,9 @@ func (a *Account) Shared(dst []Shared, sequence []kv.SequenceHash) []Shared {
 	return a.appendShared(dst, n.shares, nil, depth)
 }
 
-// appendShared appends to dst the aligned members whose requests share exactly the first depth
-// blocks of the sequence. shares are the workers at the node that ends there, deeper those at the
-// next node. Both are ordered by slot, and each worker of deeper is in shares too.
+// appendShared appends to dst the workers in the list of Align whose requests share exactly the
+// first depth blocks of the sequence. shares are the workers at the node that ends there, deeper
+// those at the next node. Both are ordered by slot, and each worker of deeper is in shares too.
 func (a *Account) appendShared(dst []Shared, shares, deeper []share, depth int) []Shared {
 	for i := range shares {
 		if len(deeper) > 0 && deeper[0].slot == shares[i].slot {

@@ -28,7 +28,7 @@ type prefill struct {
 }
 
 // add counts the prompt tokens of a request that its worker gets now. A request without prompt
-// tokens is ignored.
+// tokens is ignored. An idle worker begins with the request: it is the anchor.
 func (p *prefill) add(r *request, now time.Duration) {
 	if r.prefill == 0 {
 		return
@@ -82,8 +82,10 @@ func (p *prefill) remove(r *request, now time.Duration) {
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.lasts > 0 }
 
-// remaining returns the number of prompt tokens that still have to be computed at time now. Since
-// the anchor began, tokens run down at its rate, full tokens in the time lasts.
+// remaining returns the number of prompt tokens that still have to be computed at time now. The
+// anchor is the request that the worker is assumed to compute since p.since: full tokens, in the
+// time lasts. All tokens run down at that rate, or only the anchor's if the expected duration of
+// some request is unknown.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.since {
 		return p.tokens

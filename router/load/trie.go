@@ -128,7 +128,7 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 			removed += int64(len(n.hashes)) * int64(h.weight)
 			n.release(i)
 		}
-		if len(n.shares) > 0 {
+		if len(n.shares) > 0 { // other requests use the node
 			n = t.merge(n).parent
 			continue
 		}

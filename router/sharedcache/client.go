@@ -93,7 +93,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// CheckBlocks implements Cache. The error is ErrPaused or describes the failure.
+// CheckBlocks implements Cache: it asks the service which full blocks of the prompt it holds. The
+// error is ErrPaused or describes the failure.
 func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int, namespace string) (schedule.SharedHits, error) {
 	hashes := c.hashes(tokens, blockSize, namespace)
 	if len(hashes) == 0 {

@@ -237,7 +237,7 @@ func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryRep
 // scheduleRetry sets the time of the next attempt. After the last attempt it applies the
 // waiting events despite their gaps. From then on it asks for a dump every givenUpPause.
 func (s *eventSource) scheduleRetry(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
-	if !s.recovering {
+	if !s.recovering { // a check for lost last events has failed
 		s.queryAt = now.Add(checkInterval)
 		if s.needDump {
 			s.queryAt = now

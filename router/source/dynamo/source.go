@@ -134,7 +134,7 @@ func (t *Source) Stats() source.Stats {
 // errNoPublisher is the error of a query to a rank that has left.
 var errNoPublisher = errors.New("no such publisher")
 
-// Query implements source.Transport.
+// Query implements source.Transport. Whatever the query, the answer is a dump of the rank's blocks.
 func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryRequest) (*source.Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -124,7 +124,7 @@ func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 				run.StartPosition, run.HasStart = position, true
 			}
 			run.Blocks = append(run.Blocks, kvevent.StoredBlock{Hash: block.seq, Local: block.local})
-		} else {
+		} else { // the router knows the block, which ends the run
 			out = flush(out, &run)
 		}
 		parent, position = block, position+1

@@ -182,7 +182,7 @@ func (l *agentLink) remember(body []byte) {
 	case a.Health == kvevent.HealthGone:
 		delete(l.announced, a.PublisherID)
 		l.forgetPublisherLocked(a.PublisherID)
-	case known || len(l.announced) < maxLinkPublishers:
+	case known || len(l.announced) < maxLinkPublishers: // others cannot be queried
 		l.announced[a.PublisherID] = a
 		l.parent.publishers[a.PublisherID] = l
 	}

@@ -221,7 +221,7 @@ func (h *Source) send(f source.Frame) bool {
 	}
 }
 
-// Query implements source.Transport.
+// Query implements source.Transport. It asks the agent that announced the publisher last.
 func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	h.mu.Lock()
 	l := h.publishers[publisher]

@@ -34,8 +34,9 @@ var errNoJetStream = errors.New("snapshots need JetStream")
 
 var _ source.SnapshotStore = (*Source)(nil)
 
-// SaveSnapshot implements source.SnapshotStore. It returns within purgeTimeout of the
-// end of ctx. The previous snapshot stays until the new one is complete.
+// SaveSnapshot implements source.SnapshotStore: it stores what write writes as the cluster's
+// snapshot. It returns within purgeTimeout of the end of ctx. The previous snapshot stays until the
+// new one is complete.
 func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
 	bucket, err := n.bucket(ctx, true)
 	if err != nil {
@@ -91,6 +92,7 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 		return err
 	}
 	name := kvevent.SnapshotBucket(n.cluster)
+	// OBJ_ and $O are JetStream's names for the stream of a bucket and its subjects.
 	stream, err := js.Stream(ctx, "OBJ_"+name)
 	if err != nil {
 		return err
@@ -125,7 +127,8 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 	return nil
 }
 
-// LoadSnapshot implements source.SnapshotStore. It waits for a connection until ctx ends.
+// LoadSnapshot implements source.SnapshotStore: it passes the stored snapshot to read. It waits for
+// a connection until ctx ends.
 func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
@@ -152,7 +155,8 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	return nil
 }
 
-// ForgetSnapshot implements source.SnapshotStore.
+// ForgetSnapshot implements source.SnapshotStore: it deletes the bucket of snapshots, if there is
+// one.
 func (n *Source) ForgetSnapshot(ctx context.Context) error {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("forget snapshot: %w", err)

@@ -275,8 +275,9 @@ func (n *Source) wake() {
 	}
 }
 
-// pump is the goroutine that delivers frames: messages of the subscriptions or of the stream, and
-// FrameDisconnected and FrameConnected when behind changes. It ends with Close.
+// pump is the goroutine that delivers frames until Close: messages of the subscriptions or of the
+// stream, FrameDisconnected when the connection is lost or the stream brings only old messages, and
+// FrameConnected when that is over.
 func (n *Source) pump() {
 	lost := false                  // the last of these frames was FrameDisconnected
 	var streamed chan source.Frame // nil without JetStream, and then never ready
@@ -324,7 +325,7 @@ func (n *Source) Frames() <-chan source.Frame { return n.frames }
 func (n *Source) Stats() source.Stats {
 	s := source.Stats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
 	if n.stream != nil {
-		s.Connected = s.Connected && !n.stream.behind.Load()
+		s.Connected = s.Connected && !n.stream.behind.Load() // old messages are as good as none
 		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.snapshotBytes.Load()
 		return s
 	}

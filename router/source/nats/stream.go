@@ -183,7 +183,7 @@ func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 		FilterSubjects: kvevent.StreamSubjects(r.cluster),
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:    *last + 1,
-		// Then read fails, and run creates another consumer.
+		// After that many failed resets read fails, and run creates another consumer.
 		MaxResetAttempts:  3,
 		InactiveThreshold: time.Minute,
 	})

@@ -152,7 +152,7 @@ func (r *Source) upsertLocked(w kv.Worker, g *Registration, source string, expir
 		r.entries[w] = e
 	}
 	if e.Model != g.Model || e.BlockSize != g.BlockSize {
-		e.publisher = 0
+		e.publisher = 0 // the next announcement gets a new id
 	}
 	e.Registration, e.source, e.expires, e.ended = *g, source, expires, false
 }

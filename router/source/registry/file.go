@@ -99,8 +99,8 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 	return &w, nil
 }
 
-// readFile applies the file if it has changed. An invalid file changes nothing and is
-// reported once.
+// readFile applies the workers file if it has changed; else the error is errFileUnchanged. An
+// invalid file changes nothing, and its error is returned once.
 func (r *Source) readFile() error {
 	info, err := os.Stat(r.opt.File)
 	if err != nil {
