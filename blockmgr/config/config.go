@@ -39,6 +39,7 @@ type tierLayout struct {
 	layout *Layout
 }
 
+// layouts returns the layouts of G1, G2 and G3, nil ones too, with their names in errors.
 func (c *Config) layouts() []tierLayout {
 	return []tierLayout{
 		{"device_layout", kv.TierDevice, c.DeviceLayout},
@@ -70,8 +71,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Warnings returns a sentence for each setting that is allowed and probably a mistake.
-// Config must be valid.
+// Warnings returns a sentence for each setting that is allowed and probably a mistake. Config must be
+// valid.
 func (c *Config) Warnings() []string {
 	var w []string
 	if c.Runtime.NIXL.Mode != NIXLDisabled {

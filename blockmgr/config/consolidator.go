@@ -56,6 +56,8 @@ func NewVLLM(in, out string) (Consolidator, error) { return newConsolidator(Sour
 // in, and publishes on the endpoint out.
 func NewTRTLLM(in, out string) (Consolidator, error) { return newConsolidator(SourceTRTLLM, in, out) }
 
+// newConsolidator returns the consolidator of an engine of that kind that publishes on endpoint in.
+// It publishes on endpoint out, in mode Dedup. The error names the first bad field.
 func newConsolidator(engine EventSource, in, out string) (Consolidator, error) {
 	c := Consolidator{EngineEventEndpoint: in, ConsolidatedEventEndpoint: out, EngineSource: engine}
 	if err := c.Validate(); err != nil {
@@ -84,7 +86,8 @@ func (c *Consolidator) Validate() error {
 	return nil
 }
 
-// checkSource checks that a source is an engine.
+// checkSource returns an error unless the source is an engine, whose events can be merged with the
+// block manager's.
 func checkSource(engine EventSource) error {
 	switch engine {
 	case SourceVLLM, SourceTRTLLM:
@@ -97,8 +100,9 @@ func checkSource(engine EventSource) error {
 		uint8(engine), SourceVLLM, SourceVLLM, SourceTRTLLM, SourceTRTLLM)
 }
 
-// checkEndpoint checks a ZMQ endpoint to bind or to connect to. Only an endpoint to bind may
-// have the host *. inproc:// is refused: the engine is another process.
+// checkEndpoint checks the ZMQ endpoint of the field name, which is bound if bind is true, else
+// connected to. Only an endpoint to bind may have the host *. inproc:// is refused: the engine is
+// another process.
 func checkEndpoint(name, endpoint string, bind bool) error {
 	want := "tcp://HOST:PORT or ipc://PATH"
 	if endpoint == "" {

@@ -144,7 +144,7 @@ func FromEnviron(environ []string) (Env, []string, error) {
 			bad = append(bad, v.read(&e, values))
 		}
 		for _, name := range names {
-			delete(values, name)
+			delete(values, name) // the rest is unknown
 		}
 	}
 	if err := errors.Join(bad...); err != nil {
@@ -169,7 +169,8 @@ func Given(environ []string) []string {
 	return given
 }
 
-// index returns the environment as a map with trimmed values.
+// index returns the environment as a map from names to trimmed values. Of two strings with one name
+// the first counts.
 func index(environ []string) map[string]string {
 	values := make(map[string]string, len(environ))
 	for _, pair := range environ {
@@ -181,7 +182,8 @@ func index(environ []string) map[string]string {
 	return values
 }
 
-// unknown returns a warning for each name in values that looks like KVBM's.
+// unknown returns a warning for each name in values that has KVBM's prefix. values are the variables
+// that the table does not have.
 func unknown(values map[string]string) []string {
 	var found []string
 	for name := range values {

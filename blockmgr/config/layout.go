@@ -35,7 +35,8 @@ func (m Model) BlockBytes() (uint64, error) {
 	return l.BlockBytes(), err
 }
 
-// Geometry returns n blocks whose inner dimension is that of a number of ranks together.
+// Geometry returns the layout of n blocks that hold the parts of that many ranks side by side, in
+// the inner dimension.
 func (m Model) Geometry(n, ranks uint64) layout.Config {
 	return layout.Config{
 		NumBlocks: n, NumLayers: m.NumLayers, OuterDim: m.OuterDim, PageSize: m.PageSize,
@@ -133,13 +134,14 @@ func (l *Layout) Validate(t kv.Tier, m Model) error {
 		return fmt.Errorf("offload_filter: want none in tier %s, because nothing lies below it", t)
 	}
 	storages := uint64(1)
-	if l.Type != FullyContiguous {
+	if l.Type != FullyContiguous { // each layer has its own
 		storages = m.NumLayers
 	}
 	return l.validateStorage(t, int(storages), l.NumBlocks*blocks.BlockBytes()/storages)
 }
 
-// validateSource checks that the blocks come from one place.
+// validateSource checks that exactly one of Storage, Allocator and Logical is set, and that an
+// allocator is of tier t.
 func (l *Layout) validateSource(t kv.Tier) error {
 	var set []string
 	if len(l.Storage) > 0 {
@@ -163,8 +165,8 @@ func (l *Layout) validateSource(t kv.Tier) error {
 	return nil
 }
 
-// validateStorage checks that a layout has either no storage, which the manager then makes,
-// or as many as wanted, each with room for its bytes.
+// validateStorage checks the storages that the caller gave: want of them, each of tier t and at
+// least that many bytes. A layout without storages is valid: the manager makes them.
 func (l *Layout) validateStorage(t kv.Tier, want int, bytes uint64) error {
 	if len(l.Storage) == 0 {
 		return nil

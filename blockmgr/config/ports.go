@@ -17,7 +17,8 @@ type namedPort struct {
 	port int
 }
 
-// ports returns the ports that KVBM binds.
+// ports returns the ports that KVBM and TensorRT-LLM bind with these variables, so that Validate can
+// compare them. A port that is off or free to choose is left out.
 func (e *Env) ports() []namedPort {
 	ports := []namedPort{{pubPort, int(e.Leader.PubPort)}, {ackPort, int(e.Leader.AckPort)}}
 	if e.Events.Consolidate {
@@ -34,8 +35,8 @@ func (e *Env) ports() []namedPort {
 
 func (e *Env) consolidatorPort() int { return int(e.Leader.PubPort) + consolidatorPortOffset }
 
-// Validate checks that all ports differ and that the consolidator's is a port. The error
-// names the variables.
+// Validate checks that all ports differ and that the consolidator's port, the leader's plus 1000, is
+// not too high. The error names the variables.
 func (e *Env) Validate() error {
 	seen := make(map[int]string)
 	for _, p := range e.ports() {
@@ -52,9 +53,8 @@ func (e *Env) Validate() error {
 
 // Consolidator returns the consolidator of an engine that publishes on endpoint. The host *
 // or 0.0.0.0 in endpoint means this node. For TensorRT-LLM an empty endpoint is the port of
-// DYN_KVBM_TRTLLM_ZMQ_PORT. The second result is false when the environment turns
-// consolidation off.
-func (e *Env) Consolidator(engine EventSource, endpoint string) (Consolidator, bool, error) {
+// DYN_KVBM_TRTLLM_ZMQ_PORT. on is false when the environment turns consolidation off.
+func (e *Env) Consolidator(engine EventSource, endpoint string) (c Consolidator, on bool, err error) {
 	if !e.Events.Consolidate {
 		return Consolidator{}, false, nil
 	}
@@ -70,8 +70,6 @@ func (e *Env) Consolidator(engine EventSource, endpoint string) (Consolidator, b
 		}
 	}
 	out := tcpEndpoint("0.0.0.0", e.consolidatorPort())
-	var c Consolidator
-	var err error
 	switch engine {
 	case SourceVLLM:
 		c, err = NewVLLM(endpoint, out)

@@ -58,7 +58,8 @@ type Variable struct {
 	set func(*Env, string) error
 }
 
-// variable returns a Variable that is read into a field.
+// variable returns a Variable of status Read: s parses its values, def is its default as text, and
+// field returns the field of Env that gets the value.
 func variable[T any](name string, s syntax[T], def string, field func(*Env) *T, meaning string) Variable {
 	return Variable{
 		Name: name, Accepts: s.accepts, Default: def, Meaning: meaning, blank: s.blank,
@@ -85,7 +86,8 @@ func (v Variable) unused(why string) Variable {
 	return v
 }
 
-// match returns the variable's names among values, sorted.
+// match returns those names in values that are the variable's, sorted: its own name, or for a Name
+// that ends in * each name that begins so.
 func (v *Variable) match(values map[string]string) []string {
 	prefix, family := strings.CutSuffix(v.Name, "*")
 	if family {
@@ -103,7 +105,8 @@ func (v *Variable) given(values map[string]string) bool {
 	return ok && (value != "" || v.blank)
 }
 
-// read sets the variable's field to its value or its default.
+// read sets the variable's field in e to its value in values or to its default. The error names the
+// variable, the value and the allowed values.
 func (v *Variable) read(e *Env, values map[string]string) error {
 	value := v.Default
 	if v.given(values) {
@@ -177,7 +180,7 @@ func text(accepts string) syntax[string] {
 	return syntax[string]{accepts: accepts, parse: func(s string) (string, bool) { return s, true }}
 }
 
-// choice is one of a few words. Each word stands for the value at its index.
+// choice returns the syntax of one of a few words. words[i] stands for values[i].
 func choice[T any](words []string, values []T) syntax[T] {
 	return syntax[T]{
 		accepts: strings.Join(words, " or "),
@@ -200,7 +203,7 @@ func isOff(s string) bool {
 	return slices.Contains([]string{"0", "false", "off", "no"}, strings.ToLower(s))
 }
 
-// boolean is one of the words for yes and no, in any case.
+// boolean returns the syntax of the words for yes and no, in upper or lower case.
 func boolean() syntax[bool] {
 	return syntax[bool]{
 		accepts: "1, true, on, yes, 0, false, off or no",
@@ -208,8 +211,8 @@ func boolean() syntax[bool] {
 	}
 }
 
-// presence returns a switch that is on for KVBM when the variable exists. Here every value is on,
-// none included, but for the words that say off.
+// presence returns the syntax of a switch. For KVBM the switch is on when the variable exists, with
+// any value. Here the words that say off turn it off; every other value, the empty one too, is on.
 func presence() syntax[bool] {
 	return syntax[bool]{
 		accepts: "anything, also nothing, for on; 0, false, off or no for off",

@@ -29,6 +29,7 @@ func Variables() []Variable {
 		statsVariables(), eventVariables(), processVariables(), ignoredVariables())
 }
 
+// sizeVariables returns the variables of the sizes of the tiers; see Variables.
 func sizeVariables() []Variable {
 	return []Variable{
 		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
@@ -46,6 +47,7 @@ func sizeVariables() []Variable {
 	}
 }
 
+// diskVariables returns the variables of the files of the disk tier; see Variables.
 func diskVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISK_CACHE_DIR", text("a path"), "", func(e *Env) *string { return &e.DiskFiles.Dir },
@@ -64,6 +66,7 @@ func diskVariables() []Variable {
 	}
 }
 
+// offloadVariables returns the variables of the offloads, transfers and host memory; see Variables.
 func offloadVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
@@ -89,6 +92,7 @@ func offloadVariables() []Variable {
 	}
 }
 
+// leaderVariables returns the variables of the leader and workers of an engine; see Variables.
 func leaderVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_LEADER_WORKER_INIT_TIMEOUT_SECS", seconds(1), "1800", func(e *Env) *time.Duration { return &e.Leader.InitTimeout },
@@ -112,6 +116,7 @@ func leaderVariables() []Variable {
 	}
 }
 
+// statsVariables returns the variables of the metrics, hit rates and recordings; see Variables.
 func statsVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_METRICS", boolean(), "false", func(e *Env) *bool { return &e.Stats.Metrics },
@@ -132,6 +137,7 @@ func statsVariables() []Variable {
 	}
 }
 
+// eventVariables returns the variables of the consolidator; see Variables.
 func eventVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
@@ -147,6 +153,7 @@ func eventVariables() []Variable {
 	}
 }
 
+// processVariables returns the variables of the process around the block manager; see Variables.
 func processVariables() []Variable {
 	return []Variable{
 		variable("DYN_RUNTIME_ENABLED_KVBM", boolean(), "false", func(e *Env) *bool { return &e.Process.AttachRuntime },
@@ -161,6 +168,7 @@ func processVariables() []Variable {
 	}
 }
 
+// ignoredVariables returns the variables that KVBM names and does not read; see Variables.
 func ignoredVariables() []Variable {
 	object := "KVBM declares it and does not read it; there is no object tier here either."
 	return []Variable{

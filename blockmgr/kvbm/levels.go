@@ -27,6 +27,7 @@ func (m *Manager) Reset(ctx context.Context, level config.CacheLevel) error {
 	return nil
 }
 
+// reset is Reset without the level in the error and without the log line.
 func (m *Manager) reset(ctx context.Context, level config.CacheLevel) error {
 	tier, err := level.Tier()
 	if err != nil {

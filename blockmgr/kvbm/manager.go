@@ -40,10 +40,9 @@ type Manager struct {
 	err  error
 }
 
-// New opens a manager for one model. place says where the bytes lie and which model it is.
-// The manager lives until Close, or until ctx or
-// cfg.Runtime.Cancellation ends. The error names the first bad field, its value and what is
-// allowed, or says why a tier cannot be opened.
+// New opens a manager for one model. place says where the bytes lie and which model it is. The
+// manager lives until Close, or until ctx or cfg.Runtime.Cancellation ends. The error names the
+// first bad field, its value and what is allowed, or says why a tier cannot be opened.
 func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -78,7 +77,9 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 	return m, nil
 }
 
-// open opens the manager beneath, and the model's pool.
+// open opens the block manager and the pool of the model, whose namespace is ns. It returns when the
+// listener knows every block that an earlier manager left. The caller closes m's consolidator and
+// tiers after an error.
 func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error {
 	err := m.tiers.checkSpace(m.log)
 	if err != nil {
@@ -91,11 +92,11 @@ func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error 
 	if m.core, err = blockmgr.Open(c); err != nil {
 		return fmt.Errorf("block manager: %w", err)
 	}
-	m.forgetGone()
+	m.forgetGone() // before Pool, so that their slots are free at once
 	if m.pool, err = m.core.Pool(ns); err != nil {
 		return errors.Join(fmt.Errorf("block manager: %w", err), m.core.Close())
 	}
-	// The listener knows every block when New returns.
+	// Until the blocks of an earlier manager are announced.
 	return m.pool.Quiesce(context.Background())
 }
 
@@ -119,6 +120,7 @@ func (m *Manager) listener(cfg *config.Config, place *Place) (blockmgr.EventSink
 	return m.consolidator, nil
 }
 
+// closeConsolidator closes the consolidator that listener started, if any.
 func (m *Manager) closeConsolidator() error {
 	if m.consolidator == nil {
 		return nil
@@ -140,7 +142,8 @@ func (m *Manager) warn(cfg *config.Config, place *Place) {
 	}
 }
 
-// start starts the goroutines. All end before done is closed.
+// start starts the goroutines: resets, the work of every second, and the one that closes m when ctx
+// or cfg's cancellation ends. All end before m.done is closed.
 func (m *Manager) start(ctx context.Context, cfg *config.Config) {
 	ctx, m.cancel = cfg.Runtime.Context(ctx)
 	m.tasks.Go(func() { cfg.ServeResets(ctx, m.Reset, m.resetRefused) })
@@ -168,8 +171,8 @@ func (m *Manager) tend(ctx context.Context) {
 	}
 }
 
-// end closes what New opened. The last metrics include the blocks that reach the disk
-// meanwhile.
+// end closes what New opened, once, and logs its error. It sends the last metrics after the core has
+// closed: they include the blocks that reached the disk meanwhile.
 func (m *Manager) end() error {
 	err := m.core.Close()
 	m.metrics.send(m.pool.Stats())

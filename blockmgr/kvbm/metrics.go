@@ -43,12 +43,13 @@ func newMetricsFeed(cfg *config.Config) (*metricsFeed, error) {
 		return nil, nil
 	}
 	f := &metricsFeed{to: to, pageSize: cfg.Model.PageSize, bypass: cfg.HostLayout == nil && cfg.DiskLayout != nil, sent: map[string]float64{}}
+	// Every metric exists from the start, with the value 0.
 	metric.Each(new(config.MetricValues), func(m *metric.Field, _ float64) { f.report(m, 0) })
 	return f, nil
 }
 
-// report sends the value of one metric: a gauge as it is, a counter as the difference to
-// the value sent before.
+// report sends the value v of one metric: a gauge as it is, a counter as the difference to the value
+// sent before, because a MetricsNamespace adds.
 func (f *metricsFeed) report(m *metric.Field, v float64) {
 	if m.Kind == metric.Gauge {
 		f.to.Set(config.Metric(m.Name), v)
@@ -67,7 +68,7 @@ func (f *metricsFeed) send(now blockmgr.Stats) {
 	s := hitSample{host: now.HostHits - f.last.HostHits, disk: now.DiskHits - f.last.DiskHits}
 	s.asked = s.host + s.disk + now.Misses - f.last.Misses
 	f.last = now
-	if s.asked > 0 {
+	if s.asked > 0 { // an idle second does not push out a sample
 		f.hits[f.next] = s
 		f.next = (f.next + 1) % hitSamples
 	}

@@ -74,7 +74,8 @@ type shape struct {
 	slotBytes uint64
 }
 
-// shape checks the fields that say what a block is. The error names the first bad field.
+// shape returns the size and the namespace of a block, and how ranks share a slot. It checks the
+// fields that say what a block is. The error names the first bad field.
 func (p *Place) shape(cfg *config.Config) (shape, error) {
 	for _, f := range []struct{ name, value string }{
 		{"model", p.Model}, {"weights", p.Weights}, {"dtype", p.DType}, {"kv_format", p.KVFormat},
@@ -174,8 +175,9 @@ func (p *Place) ranks(sharded bool) (uint64, error) {
 	return ranks, nil
 }
 
-// namespace returns the identity that all blocks share. Blocks of some ranks alone have these
-// ranks in their format.
+// namespace returns the identity that all blocks share. slot is the layout of a block, ranks the
+// number of ranks whose parts are in it. Blocks with the parts of some ranks only name these ranks
+// in their format, so that they are not taken for blocks of other ranks.
 func (p *Place) namespace(slot layout.Config, ranks uint64) kv.Namespace {
 	ns := kv.Namespace{
 		Model: p.Model, Weights: p.Weights, DType: p.DType, KVFormat: p.KVFormat, Layout: layout.FullyContiguousName,

@@ -56,7 +56,8 @@ func findTiers(cfg *config.Config, p *Place, slotBytes uint64) (t tiers, err err
 	return t, nil
 }
 
-// find returns the room of one tier's blocks.
+// find returns the room that one tier's layout gives its blocks; without a layout none. It asks an
+// allocator for the storage, which t.close closes. name is the layout's in errors.
 func (t *tiers) find(name string, tier kv.Tier, l *config.Layout, slotBytes uint64) (room, error) {
 	if l == nil {
 		return room{}, nil

@@ -15,7 +15,8 @@ func New(to prometheus.Registerer) config.MetricsRegistry { return registry{to} 
 
 type registry struct{ to prometheus.Registerer }
 
-// Namespace implements config.MetricsRegistry.
+// Namespace implements config.MetricsRegistry. It registers all of KVBM's metrics. The error says
+// which of them cannot be registered, such as a name that is taken.
 func (r registry) Namespace(name string) (config.MetricsNamespace, error) {
 	n := &namespace{counters: make(map[config.Metric]prometheus.Counter), gauges: make(map[config.Metric]prometheus.Gauge)}
 	var errs []error

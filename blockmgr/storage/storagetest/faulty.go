@@ -96,8 +96,9 @@ func (f *Faulty) Injected(op Op, fault Fault) int {
 	return f.injected[op][fault]
 }
 
-// next asks the plan about the next operation and waits if it stalls. The operation
-// returns err.
+// next asks the plan for the fault of the next operation of that kind, and counts both. n is the
+// operation's number. It waits for the gate if the operation stalls. With an err the operation moves
+// nothing and returns err.
 func (f *Faulty) next(op Op) (fault Fault, n int, err error) {
 	f.mu.Lock()
 	f.counts[op]++
@@ -231,6 +232,7 @@ func (g *Gate) Open() {
 	g.releaseLocked()
 }
 
+// releaseLocked lets the waiting operations go on.
 func (g *Gate) releaseLocked() {
 	if g.release != nil {
 		close(g.release)
@@ -239,6 +241,7 @@ func (g *Gate) releaseLocked() {
 	g.waiting = 0
 }
 
+// wait returns after the next Release or Open, at once if the gate is open.
 func (g *Gate) wait() {
 	g.mu.Lock()
 	if g.open {
@@ -277,6 +280,8 @@ func faultsOf(op Op) []Fault {
 // decide the fault. A run with the same operations has the same faults. Files with the
 // same seed fail in step. The plan is safe for concurrent use.
 func RandomPlan(seed uint64, rates FaultRates) (func(op Op, n int) Fault, error) {
+	// Of a draw from 0 to 1, a fault gets the part that ends at upTo and begins where the fault
+	// before it ends.
 	var upTo [numOps][numFaults]float64
 	for op, of := range rates {
 		if op >= numOps {

@@ -69,7 +69,8 @@ func (p *PowerLoss) Lose(rng *rand.Rand) (LossReport, error) {
 	return report, errors.Join(errs...)
 }
 
-// lose rewrites one file.
+// lose rewrites the sectors of one file with the versions that rng chooses, perhaps cuts the file to
+// its length at the last sync, and counts all that in report.
 func (l *lossFile) lose(rng *rand.Rand, report *LossReport) error {
 	st, err := l.own.Stat()
 	if err != nil {
@@ -79,9 +80,9 @@ func (l *lossFile) lose(rng *rand.Rand, report *LossReport) error {
 	for _, w := range l.writes {
 		fates[w] = fate(rng.IntN(int(numFates)))
 	}
-	reached := make(map[*unsyncedWrite]int64, len(l.writes))
+	reached := make(map[*unsyncedWrite]int64, len(l.writes)) // sectors that hold the write's bytes or newer
 	out := sectorWriter{file: l, size: st.Size()}
-	end := l.synced
+	end := l.synced // behind the last sector that keeps an unsynced write
 	for _, s := range slices.Sorted(maps.Keys(l.sectors)) {
 		versions := l.sectors[s]
 		chosen := choose(rng, versions, fates)
@@ -118,8 +119,8 @@ func (l *lossFile) lose(rng *rand.Rand, report *LossReport) error {
 	return l.own.Sync()
 }
 
-// choose returns the index of the version that a sector keeps: the newest that the fate
-// of its write lets through.
+// choose returns the index of the version that a sector keeps: the newest whose write is kept, or is
+// torn and reaches this sector. Index 0 is the content at the last sync.
 func choose(rng *rand.Rand, versions []sectorVersion, fates map[*unsyncedWrite]fate) int {
 	for i := len(versions) - 1; i > 0; i-- {
 		f := fates[versions[i].by]
@@ -141,6 +142,8 @@ type sectorWriter struct {
 
 const maxSectorRun = 1 << 20
 
+// put adds one sector of SectorSize bytes to the run. It writes the run first if the sector is not
+// its next one.
 func (w *sectorWriter) put(sector int64, data []byte) error {
 	off := sector * SectorSize
 	if off != w.start+int64(len(w.run)) || len(w.run) >= maxSectorRun {
@@ -153,6 +156,7 @@ func (w *sectorWriter) put(sector int64, data []byte) error {
 	return nil
 }
 
+// flush writes the run.
 func (w *sectorWriter) flush() error {
 	n := min(int64(len(w.run)), max(w.size-w.start, 0))
 	_, err := w.file.own.WriteAt(w.run[:n], w.start)

@@ -136,7 +136,7 @@ func (p *PowerLoss) dropRemovedLocked() {
 	p.order = kept
 }
 
-// forgetLocked counts everything written to l as synced.
+// forgetLocked counts everything written to l as synced: a loss no longer takes it back.
 func (p *PowerLoss) forgetLocked(l *lossFile) {
 	for _, versions := range l.sectors {
 		p.held -= int64(len(versions)) * SectorSize
@@ -173,7 +173,8 @@ func (p *PowerLoss) recordLocked(l *lossFile, data []byte, off int64, old []byte
 	}
 }
 
-// settleOldestLocked counts the oldest write of all files as synced.
+// settleOldestLocked counts the oldest write of all files as synced, to bound the memory; see
+// MaxBytes.
 func (p *PowerLoss) settleOldestLocked() {
 	var oldest *lossFile
 	for _, l := range p.order {
@@ -232,6 +233,7 @@ type lossyFile struct {
 
 var _ extent.File = (*lossyFile)(nil)
 
+// ReadAt implements extent.File.
 func (f *lossyFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.err != nil {
 		return 0, f.err
@@ -242,6 +244,7 @@ func (f *lossyFile) ReadAt(b []byte, off int64) (int, error) {
 	return f.file.ReadAt(b, off)
 }
 
+// WriteAt implements extent.File. It records the write and the content before it.
 func (f *lossyFile) WriteAt(b []byte, off int64) (int, error) {
 	if f.err != nil {
 		return 0, f.err
@@ -251,7 +254,7 @@ func (f *lossyFile) WriteAt(b []byte, off int64) (int, error) {
 	if f.loss.lost.Load() {
 		return 0, ErrPowerLost
 	}
-	if off < 0 {
+	if off < 0 { // the file returns the error
 		return f.file.WriteAt(b, off)
 	}
 	// A copy, because mapped memory may be gone under it.
@@ -303,7 +306,8 @@ func (f *lossyFile) Allocate(size int64) error {
 
 func (f *lossyFile) Sync() error { return f.settle(f.file.Sync) }
 
-// settle calls do. If do succeeds, all earlier writes count as synced.
+// settle calls do, an Allocate or Sync, while no write is under way. If do succeeds, all earlier
+// writes count as synced.
 func (f *lossyFile) settle(do func() error) error {
 	if f.err != nil {
 		return f.err
