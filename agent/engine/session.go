@@ -115,7 +115,7 @@ func (s *session) find(id uint64, generation uint32) (*request, error) {
 }
 
 // grantHolder returns the request whose grants a frame names: an open request, an earlier
-// generation that still holds grants, or the resumed request.
+// generation that still holds grants, or the pseudo-request of the slots that RESUME kept.
 func (s *session) grantHolder(id uint64, generation uint32) (*request, error) {
 	if r := s.resumedAs(id, generation); r != nil {
 		return r, nil

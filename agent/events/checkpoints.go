@@ -176,7 +176,7 @@ func (c *checkpoint) remove() {
 // removeUnusedLocked removes the file if the rank has ended and the engine is gone.
 func (c *checkpoint) removeUnusedLocked() {
 	s := c.set
-	if !c.ended || !c.unwanted || s.latest[c.path] != c {
+	if !c.ended || !c.unwanted || s.latest[c.path] != c { // the last: a later session has the file
 		return
 	}
 	close(c.waitOver)

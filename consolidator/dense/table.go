@@ -204,7 +204,7 @@ func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 func (t *Table[V]) grow(shard uint64, extra uint32) {
 	s := &t.shards[shard]
 	old := s.words
-	// Shards begin with different sizes, so that they do not all grow at the same time.
+	// Shards begin with minWords to 5/4 of it, so that they do not all grow at the same time.
 	n := minWords * (4*shards + int(shard)) / (4 * shards)
 	for {
 		if len(old) > 0 {
@@ -213,7 +213,7 @@ func (t *Table[V]) grow(shard uint64, extra uint32) {
 		// The allocator rounds up. All of its words are used.
 		words := slices.Grow([]uint32(nil), n)
 		words = words[:cap(words)]
-		if t.fill(words, old, extra) {
+		if t.fill(words, old, extra) { // else a word lies too far from home: take more words
 			s.words = words
 			return
 		}

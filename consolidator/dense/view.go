@@ -23,7 +23,7 @@ func (t *Table[V]) View() *View[V] {
 	}
 	t.views.Add(1)
 	for i := range t.shared {
-		t.shared[i] = true
+		t.shared[i] = true // until a change copies the chunk
 	}
 	return &View[V]{chunks: slices.Clone(t.chunks), used: t.used, n: t.n, open: t.views}
 }

@@ -92,8 +92,8 @@ func (p *park) empty() bool { return p.runs == 0 }
 // waitsFor reports whether a run has h as its parent.
 func (p *park) waitsFor(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
 
-// add parks r. It returns the runs that it dropped to make room: the oldest ones, or r
-// itself when r is larger than the park.
+// add parks r, a stored event whose parent is unknown. It returns the parked runs that it
+// dropped to make room: the oldest ones, or r itself when r is larger than the park.
 func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	if r.bytes > p.limit {
 		return []*parkedRun{r}
@@ -117,7 +117,7 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	return dropped
 }
 
-// oldest returns the run that has waited longest; nil when there is none.
+// oldest returns the parked run (a stored event) that has waited longest; nil when there is none.
 func (p *park) oldest() *parkedRun {
 	for len(p.order) > 0 && p.order[0].done {
 		p.order[0] = nil
@@ -130,8 +130,8 @@ func (p *park) oldest() *parkedRun {
 	return p.order[0]
 }
 
-// discard removes r from the park. Then it removes the emptied runs (all their blocks were
-// removed) that stayed only as parents of discarded runs.
+// discard removes the parked run r (a stored event) from the park. Then it removes the emptied
+// runs, all of whose blocks were removed, that stayed only as parents of discarded runs.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
 		if gone[0].done {
@@ -146,7 +146,8 @@ func (p *park) discard(r *parkedRun) {
 	}
 }
 
-// unlink removes r from the indexes and sums of the park, and marks r as done.
+// unlink removes the parked run r (a stored event) from the indexes and sums of the park, and
+// marks r as done.
 func (p *park) unlink(r *parkedRun) {
 	r.done = true
 	p.runs--
@@ -179,7 +180,8 @@ func removeRun(runs []*parkedRun, r *parkedRun) []*parkedRun {
 	return runs
 }
 
-// takeChildren removes the runs whose parent is h from the park, and returns them.
+// takeChildren removes the parked runs (stored events) whose parent is h from the park, and
+// returns them.
 func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	runs := slices.Clone(p.byParent[h])
 	for _, r := range runs {
@@ -225,8 +227,8 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	return true
 }
 
-// keepListed keeps one announcement of each device block in list, and removes all other
-// announcements.
+// keepListed keeps one parked announcement of each device block that the engine lists, and
+// removes all other parked announcements.
 func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 	if p.empty() {
 		return
