@@ -26,6 +26,8 @@ func (m *Match) OverlapBlocks() uint32 { return uint32(math.Round(m.Effective)) 
 // compares no costs.
 func (m *Match) Formula() string { return formula(&m.Result) }
 
+// formula returns a line that shows how the chosen worker's cost was computed, for the log.
+// It is empty from a selector that compares no costs.
 func formula(r *schedule.Result) string {
 	if r.Mode == "" {
 		return ""
@@ -39,9 +41,11 @@ func formula(r *schedule.Result) string {
 // chosen worker's overlap.
 type SharedUse struct{ Hits, Beyond int }
 
-// FindBestMatchDetails chooses the worker for a request. It waits while the request is
-// queued, until ctx ends. The error is ErrNoContextID, ErrNoWorkers, the error of ctx, one of
-// packages schedule or load, or a *QueryError.
+// FindBestMatchDetails chooses the worker for a request: it hashes the prompt into blocks,
+// finds the workers that have them, and lets the scheduler choose. With q.UpdateStates the
+// request is booked on the worker until Free. It waits while the request is queued, until
+// ctx ends. The error is ErrNoContextID, ErrNoWorkers, the error of ctx, one of packages
+// schedule or load, or a *QueryError.
 func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, error) {
 	if q.UpdateStates && q.ID == "" {
 		return Match{}, ErrNoContextID
@@ -89,7 +93,8 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	return m, nil
 }
 
-// check returns the block size, or the error of an invalid query.
+// check validates a query and returns the block size in tokens. The error is ErrNoWorkers
+// while no block size is known, or a *QueryError.
 func (r *Router) check(q *Query) (blockSize int, err error) {
 	if blockSize = r.blockSize(); blockSize <= 0 {
 		return 0, ErrNoWorkers
@@ -100,7 +105,9 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 	return blockSize, nil
 }
 
-// track returns the blocks that count as active while the request runs, nil for none.
+// track returns the sequence hashes of the prompt's blocks, which count as the worker's load
+// while the request runs. The result is nil if the router does not track blocks. w has the
+// prompt's local hashes.
 func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	if q.Hashed != nil && q.Hashed.Sequence != nil && r.config.RouterTrackActiveBlocks {
 		return q.Hashed.Sequence
@@ -112,9 +119,12 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	return sequence
 }
 
-// find fills w.matches and queries the shared cache at the same time. The result is nil
+// find fills w.matches with the blocks of the prompt that each worker has. At the same time
+// it asks the shared cache, and returns the blocks that the cache has. The result is nil
 // without a shared cache, after its failure, or when the choice does not use its answer.
+// find sets the durations of both in t.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
+	// The shared cache knows neither adapters nor multimodal objects.
 	if r.shared == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil
@@ -126,7 +136,8 @@ func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *
 	return r.sharedHits(&a)
 }
 
-// match fills w.matches with the hits of w.blocks, including predictions.
+// match fills w.matches with the blocks of the prompt w.blocks that each worker has,
+// predictions included. It returns the time that this took.
 func (r *Router) match(w *work) time.Duration {
 	begin := time.Now()
 	r.index.Match(&w.matches, w.blocks.locals, r.reading)
@@ -134,7 +145,8 @@ func (r *Router) match(w *work) time.Duration {
 	return time.Since(begin)
 }
 
-// request returns the scheduler's request for a query.
+// request returns the scheduler's request for a query. w has the prompt's hashes and hits,
+// and must not be reused before the scheduler is done. sequence are the blocks to track.
 func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.SequenceHash) schedule.Request {
 	return schedule.Request{
 		ID: q.ID, Book: q.UpdateStates,

@@ -18,12 +18,15 @@ const explainInterval = time.Second
 // the blocks of the prompt.
 type explanation struct {
 	candidates []schedule.Candidate
-	on         bool
+	// on is true at debug level.
+	on bool
 }
 
-// input logs the query.
+// input begins the explanation of a decision. At debug level it logs the query with the
+// prompt's local hashes, and makes attach and logChoice explain every worker.
 func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []kv.LocalHash) {
-	if e.on = log.Core().Enabled(zap.DebugLevel); !e.on {
+	e.on = log.Core().Enabled(zap.DebugLevel)
+	if !e.on {
 		return
 	}
 	hashes := make([]uint64, len(locals))
@@ -34,7 +37,8 @@ func (e *explanation) input(log *zap.Logger, q *Query, blockSize int, locals []k
 		zap.Int("block_size", blockSize), zap.Int("num_blocks", len(locals)), zap.Uint64s("local_hashes", hashes))
 }
 
-// attach makes the scheduler explain a request if the caller or the log wants the explanation.
+// attach makes the scheduler collect the costs of all workers for a request, in e.candidates,
+// if the caller wants them or the log is at debug level.
 func (e *explanation) attach(request *schedule.Request, wanted bool) {
 	e.candidates = e.candidates[:0]
 	if e.on || wanted {
@@ -42,7 +46,8 @@ func (e *explanation) attach(request *schedule.Request, wanted bool) {
 	}
 }
 
-// sorted returns a copy of the candidates by cost, nil without any.
+// sorted returns a copy of the compared workers by ascending cost, and by worker among
+// equals. It returns nil without any. e itself is reused by the next decision.
 func (e *explanation) sorted() []schedule.Candidate {
 	if len(e.candidates) == 0 {
 		return nil
@@ -67,6 +72,7 @@ func (r *Router) logChoice(w *work, id string, chosen *schedule.Result) {
 	if chosen.Mode == "" || !r.log.Core().Enabled(zap.InfoLevel) {
 		return
 	}
+	// Of several decisions at once, the one whose swap succeeds is logged.
 	last, now := r.explained.Load(), int64(time.Since(r.start))
 	if now-last >= int64(explainInterval) && r.explained.CompareAndSwap(last, now) {
 		r.log.Info(formula(chosen), zap.String("request", id))

@@ -13,11 +13,12 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// openPredictions makes the predictors that the configuration asks for. Without credit
-// nothing uses device hits.
+// openPredictions makes the predictors that the configuration asks for. A predictor derives
+// what workers hold from past decisions. r.everybody covers all workers: until their events
+// come, or without events. r.silent covers the workers that publish no events.
 func (r *Router) openPredictions() (err error) {
 	options, _ := r.config.Predicted()
-	if !r.config.UseKVEvents {
+	if !r.config.UseKVEvents { // predictions are all there is, so they last longer
 		options = r.config.Approx()
 	}
 	if r.config.Guesses() {
@@ -33,7 +34,8 @@ func (r *Router) openPredictions() (err error) {
 	return nil
 }
 
-// predictorOf returns the predictor of a worker; nil for none.
+// predictorOf returns the predictor that records decisions for a worker: the one of silent
+// workers, which publish no events, or the one of everybody. nil means none.
 func (r *Router) predictorOf(worker kv.Worker) *predictor {
 	if r.silent != nil && r.isSilent(worker) {
 		return r.silent
@@ -41,7 +43,8 @@ func (r *Router) predictorOf(worker kv.Worker) *predictor {
 	return r.everybody
 }
 
-// predictors returns the predictors that have recorded a decision.
+// predictors returns the predictors that have recorded a decision, in all[:n]. The array
+// saves an allocation for each decision.
 func (r *Router) predictors() (all [2]*predictor, n int) {
 	for _, p := range [...]*predictor{r.everybody, r.silent} {
 		if p != nil && p.used.Load() {
@@ -52,7 +55,8 @@ func (r *Router) predictors() (all [2]*predictor, n int) {
 	return all, n
 }
 
-// addPredictions raises the device hits of w.matches to the predicted ones.
+// addPredictions raises each worker's device hits in w.matches to the number of leading
+// blocks that the worker is predicted to hold.
 func (r *Router) addPredictions(w *work) {
 	all, n := r.predictors()
 	for _, p := range all[:n] {
@@ -85,7 +89,8 @@ func newPredictor(o approx.Options) (*predictor, error) {
 	return p, nil
 }
 
-// syncMembers forgets the predictions of workers that left, if the workers have changed.
+// syncMembers makes the workers of predictor p those of the index, if the index has changed
+// its list. The predictions of workers that left are forgotten.
 func (r *Router) syncMembers(p *predictor) {
 	if p.members.Load() == r.index.Members() {
 		return
@@ -95,7 +100,8 @@ func (r *Router) syncMembers(p *predictor) {
 	r.syncMembersLocked(p)
 }
 
-// syncMembersLocked is syncMembers for a caller that has locked p.mu.
+// syncMembersLocked makes the workers of predictor p those of the index. It drops the
+// predictions of workers that left. The caller holds p.mu.
 func (r *Router) syncMembersLocked(p *predictor) {
 	// Read the list under the lock, so that no older list replaces a newer one.
 	now := r.index.Members()
@@ -127,7 +133,8 @@ func (r *Router) ForgetWorker(worker kv.Worker) {
 // worker that Options.Silent named publishes events.
 func (r *Router) EventsBegin(worker kv.Worker) { r.forget(r.silent, worker) }
 
-// forget drops the predictions of a worker in p, which may be nil.
+// forget drops what predictor p predicts of a worker, which may stay a worker of p. p may be
+// nil.
 func (r *Router) forget(p *predictor, worker kv.Worker) {
 	if p == nil || !p.used.Load() {
 		return
@@ -149,13 +156,15 @@ func (r *Router) predict(w *work, worker kv.Worker) {
 	}
 }
 
-// record records a prediction in p, unless the worker has left or has another predictor now.
+// record makes predictor p predict that a worker holds the prompt of w. The error is
+// ErrUnknownWorker if the worker has left or has another predictor now, or one of package
+// approx.
 func (r *Router) record(p *predictor, w *work, worker kv.Worker) error {
 	w.sequence = kv.AppendSequence(w.sequence[:0], w.blocks.locals)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Under the lock, so that a worker that leaves meanwhile, or publishes events, keeps no
-	// prediction.
+	// Before the checks below: a forget at the same time waits for the lock, or its cause
+	// shows in these checks. So a worker that leaves or publishes events keeps no prediction.
 	p.used.Store(true)
 	if p.members.Load() != r.index.Members() {
 		r.syncMembersLocked(p)
@@ -163,6 +172,7 @@ func (r *Router) record(p *predictor, w *work, worker kv.Worker) error {
 	if _, known := p.members.Load().Find(worker); !known || r.predictorOf(worker) != p {
 		return ErrUnknownWorker
 	}
+	// The predictor of silent workers learns of a worker at its first decision.
 	if _, known := p.x.Members().Find(worker); !known {
 		if err := p.x.SetMember(worker, 0, true); err != nil {
 			return err
@@ -222,8 +232,8 @@ func (r *Router) closePredictions() {
 // left or the index of predictions had no room.
 func (r *Router) Unremembered() uint64 { return r.notRecorded.Load() }
 
-// Guessed returns how many blocks a worker is predicted to hold. The worker is member number
-// at of m, which may be any list of members. Guessed takes no lock.
+// Guessed returns how many blocks a worker is predicted to hold from past decisions. The
+// worker is member number at of m, which may be any list of members. Guessed takes no lock.
 func (r *Router) Guessed(m *index.Members, at int) (blocks uint64) {
 	all, n := r.predictors()
 	for _, p := range all[:n] {
@@ -232,8 +242,8 @@ func (r *Router) Guessed(m *index.Members, at int) (blocks uint64) {
 	return blocks
 }
 
-// GuessStats returns the counters of the predictions. ok is false without
-// predictions.
+// GuessStats returns the sums of the predictors' counters. ok is false if the configuration
+// asks for no predictions.
 func (r *Router) GuessStats() (s approx.Stats, ok bool) {
 	for _, p := range [...]*predictor{r.everybody, r.silent} {
 		if p != nil {

@@ -145,7 +145,9 @@ type blocks struct {
 	locals []kv.LocalHash
 }
 
-// hash fills b.locals with the blocks of a query.
+// hash fills b.locals with the local hashes of the prompt's full blocks, of blockSize tokens
+// each. pairs says that the engines hash pairs of tokens, as with Eagle speculation: a block
+// then needs the token after it too.
 func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 	if b.locals == nil {
 		// An empty prompt must not have nil locals: config would hash its tokens again.
@@ -157,7 +159,7 @@ func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 		return
 	}
 	seed := kv.LocalSeed(q.LoRA, q.Salt)
-	if !pairs && !q.hasObjects() {
+	if !pairs && !q.hasObjects() { // the usual case, with a faster function
 		b.locals = b.hasher.AppendLocals(b.locals, q.Tokens, blockSize, seed)
 		return
 	}

@@ -137,14 +137,15 @@ func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 	return out, nil
 }
 
-// overlap returns the Overlap of a worker with these hits.
+// overlap returns the Overlap of a worker that has these blocks of a prompt, by tier.
 func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overlap {
 	effective := r.weights.Effective(hits)
 	return Overlap{Worker: worker, Hits: hits, Effective: effective, CachedTokens: schedule.CachedTokens(effective, blockSize)}
 }
 
-// matched returns a work with the hits of a prompt. The caller puts the work back into
-// r.work.
+// matched returns the blocks of a prompt that each worker has, in w.matches, and the block
+// size in tokens. w comes from the pool r.work, and the caller puts it back. The error is
+// ErrNoWorkers or a *QueryError.
 func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 	if blockSize, err = r.check(q); err != nil {
 		return nil, 0, err
@@ -155,8 +156,8 @@ func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
 	return w, blockSize, nil
 }
 
-// GetPotentialLoads returns the load of each worker with the request added. The
-// error is ErrNoWorkers or a *QueryError.
+// GetPotentialLoads returns the load that each worker would have with the request booked on
+// it, ordered by worker. It books nothing. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
 	w, blockSize, err := r.matched(q)
 	if err != nil {
@@ -167,20 +168,19 @@ func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
 	return r.scheduler.PotentialLoads(nil, &request)
 }
 
-// ranks returns the member number of a worker's first rank, -1 without ranks, and
-// the number of ranks.
-func (r *Router) ranks(id kv.WorkerID) (first, n int) {
-	list := r.index.Members().List
-	first, _ = slices.BinarySearchFunc(list, id, func(m index.Member, id kv.WorkerID) int {
+// ranks returns the data-parallel ranks of a worker, each a member of the index, in order.
+// The result is empty for an unknown worker.
+func (r *Router) ranks(id kv.WorkerID) []index.Member {
+	list := r.index.Members().List // ordered by worker id and rank
+	first, _ := slices.BinarySearchFunc(list, id, func(m index.Member, id kv.WorkerID) int {
 		if m.Worker.ID < id {
 			return -1
 		}
-		return 1
+		return 1 // never equal, so the search finds the first of several ranks
 	})
-	for n = 0; first+n < len(list) && list[first+n].Worker.ID == id; n++ {
+	end := first
+	for end < len(list) && list[end].Worker.ID == id {
+		end++
 	}
-	if n == 0 {
-		return -1, 0
-	}
-	return first, n
+	return list[first:end]
 }

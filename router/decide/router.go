@@ -81,6 +81,7 @@ func New(o Options) (*Router, error) {
 		r.log = zap.NewNop()
 	}
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
+	// The first failure and the first decision are logged at once.
 	r.warned.Store(-int64(warnInterval))
 	r.explained.Store(-int64(explainInterval))
 	r.work.New = func() any { return new(work) }
@@ -104,7 +105,7 @@ func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
 // size. The error is index.ErrFull.
 func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 	for id := range ids {
-		if first, _ := r.ranks(id); first >= 0 {
+		if len(r.ranks(id)) > 0 {
 			continue
 		}
 		if err := r.index.SetMember(kv.Worker{ID: id}, 0, true); err != nil {
@@ -115,19 +116,16 @@ func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
 }
 
 // Ranks returns the number of ranks of a worker, 0 for an unknown worker.
-func (r *Router) Ranks(id kv.WorkerID) int {
-	_, n := r.ranks(id)
-	return n
-}
+func (r *Router) Ranks(id kv.WorkerID) int { return len(r.ranks(id)) }
 
-// UniqueDPRankForWorker returns the rank of a worker. ok is false unless the worker has
-// exactly one.
-func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (kv.DPRank, bool) {
-	first, n := r.ranks(id)
-	if n != 1 {
+// UniqueDPRankForWorker returns the data-parallel rank of a worker that has exactly one. ok
+// is false for a worker with several ranks and for an unknown worker.
+func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (rank kv.DPRank, ok bool) {
+	ranks := r.ranks(id)
+	if len(ranks) != 1 {
 		return 0, false
 	}
-	return r.index.Members().List[first].Worker.Rank, true
+	return ranks[0].Worker.Rank, true
 }
 
 // DumpEvents visits events that make an empty index equal to the Router's, until visit
@@ -144,7 +142,8 @@ func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
 // Workers returns the number of known workers. The ranks of one worker count once.
 func (r *Router) Workers() int { return distinct(r.index.Members()) }
 
-// distinct returns the number of worker ids in a list.
+// distinct returns the number of workers in a list, in which each rank of a worker is a
+// member. The list is ordered by worker.
 func distinct(m *index.Members) int {
 	n := 0
 	for i := range m.List {

@@ -40,7 +40,7 @@ type asker struct {
 	pending chan struct{}
 }
 
-// newAsker returns nil without a cache.
+// newAsker returns an asker for the shared cache of o, nil without a cache.
 func newAsker(o *Options) *asker {
 	if o.SharedCache == nil {
 		return nil
@@ -48,17 +48,19 @@ func newAsker(o *Options) *asker {
 	return &asker{o.SharedCache, cmp.Or(o.SharedCacheTimeout, 250*time.Millisecond), make(chan struct{}, maxPending)}
 }
 
-// ask starts a query. Call the result once: it waits for the answer. A query has only tokens
-// and namespace, so q must have no adapter and no multimodal object.
-func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedAnswer {
+// ask asks the shared cache which blocks of a prompt it has, and does not wait. The caller
+// calls the returned function once: it waits for the answer, until the timeout or the end of
+// ctx. A cache sees only tokens and namespace, so q must have no adapter and no multimodal
+// object.
+func (s *asker) ask(ctx context.Context, q *Query, blockSize int) (answer func() sharedAnswer) {
 	select {
 	case s.pending <- struct{}{}:
-	default:
+	default: // a cache that ignores its context must not collect goroutines
 		return func() sharedAnswer { return sharedAnswer{err: errPending} }
 	}
 	begin := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errLate)
-	answer := make(chan sharedAnswer, 1)
+	answers := make(chan sharedAnswer, 1) // a late answer must not block its goroutine
 	// The cache may still read the tokens after the decision.
 	tokens, namespace := slices.Clone(q.Tokens), q.Salt
 	go func() {
@@ -66,12 +68,12 @@ func (s *asker) ask(ctx context.Context, q *Query, blockSize int) func() sharedA
 		var a sharedAnswer
 		a.hits, a.err = s.cache.CheckBlocks(ctx, tokens, blockSize, namespace)
 		a.took = time.Since(begin)
-		answer <- a
+		answers <- a
 	}()
 	return func() sharedAnswer {
 		defer cancel()
 		select {
-		case a := <-answer:
+		case a := <-answers:
 			return a
 		case <-ctx.Done():
 			return sharedAnswer{err: context.Cause(ctx), took: time.Since(begin)}

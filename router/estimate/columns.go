@@ -37,8 +37,9 @@ const (
 	notMember               = -1 // worker.member of a worker that is no member
 )
 
-// alignColumns rebuilds the columns in the order of a list of members. Columns that
-// already have that order stay.
+// alignColumns rebuilds e.columns, the input of a decision, with a column for each
+// member of m, in the order of m. Nothing changes if the columns have that order
+// already. The caller holds e.mu.
 func (e *Estimator) alignColumns(m *index.Members, now time.Time) {
 	if m == e.alignedTo {
 		return
@@ -54,7 +55,7 @@ func (e *Estimator) alignColumns(m *index.Members, now time.Time) {
 	}
 	for i := range m.List {
 		w := e.workers[m.List[i].Worker]
-		if w == nil {
+		if w == nil { // an unknown worker has no rates
 			e.columns[i] = column{ratesUntil: longAgo, nextReady: never}
 			continue
 		}
@@ -64,14 +65,17 @@ func (e *Estimator) alignColumns(m *index.Members, now time.Time) {
 	e.alignedTo = m
 }
 
-// refreshColumn rebuilds the column of a worker that is a member.
+// refreshColumn rebuilds the column of a worker, after a change of its measures or
+// requests. A worker that is no member has no column.
 func (e *Estimator) refreshColumn(w *worker, now time.Time) {
 	if w.member != notMember {
 		e.columns[w.member] = e.columnOf(w, now)
 	}
 }
 
-// columnOf returns the column of a worker at a time.
+// columnOf returns the column of a worker: what a decision needs to know of its rates
+// and pending requests, at the time now. The times in a column say when the column
+// changes by itself, so that decisions need not rebuild it.
 func (e *Estimator) columnOf(w *worker, now time.Time) column {
 	p := &w.prefill
 	c := column{worker: w, ratesUntil: longAgo, nextReady: never, accountTokens: p.accountTokens}
@@ -80,7 +84,7 @@ func (e *Estimator) columnOf(w *worker, now time.Time) column {
 		c.ratesUntil = later(p.tokenRate.last.Sub(e.start), e.opts.MaxAge)
 	}
 	for _, r := range p.pending {
-		if r.ready.After(now) {
+		if r.ready.After(now) { // its cached blocks are still on the way to the device
 			c.nextReady = min(c.nextReady, r.ready.Sub(e.start))
 			continue
 		}

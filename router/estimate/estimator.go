@@ -108,7 +108,7 @@ func (e *Estimator) SetWorker(id kv.Worker, poolID uint64, modelName string) {
 		e.joinModel(w, modelName)
 	}
 	if w.pool == nil && poolID == 0 || w.pool != nil && w.pool.id == poolID {
-		return
+		return // the pool is the same
 	}
 	e.leavePool(w)
 	if poolID == 0 {

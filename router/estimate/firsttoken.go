@@ -10,8 +10,11 @@ import (
 
 var _ schedule.Estimator = (*Estimator)(nil)
 
-// FirstTokens implements schedule.Estimator. It allocates only when the members
-// have changed or a measure is missing.
+// FirstTokens implements schedule.Estimator. It sets ms[k] to the expected milliseconds
+// to the first token on candidate k: the time to load its cached blocks, the time to
+// compute the tokens ahead of the request and its own, and a fixed cost for each request.
+// ok is false without a measure that a candidate needs; why names the measure. FirstTokens
+// allocates only when the members have changed or a measure is missing.
 func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -23,11 +26,11 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 	for k := range ms {
 		m := in.At(k)
 		c := &e.columns[m]
-		if at >= c.nextReady {
+		if at >= c.nextReady { // a pending request became ready to run
 			*c = e.columnOf(c.worker, now)
 		}
 		perSecond, fixedCost := c.tokensPerSecond, c.fixedCost
-		if at > c.ratesUntil {
+		if at > c.ratesUntil { // without rates of its own the worker gets its model's
 			if perSecond, fixedCost, why = e.medianRates(c.worker, in.Members.List[m].Worker, now); why != "" {
 				return e.missing(why)
 			}
@@ -46,9 +49,10 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 				aheadTokens, aheadRequests = float64(p.tokens), float64(len(p.pending))
 			}
 		}
-		if c.runningTokens > 0 {
+		if c.runningTokens > 0 { // a part of the running request is done
 			aheadTokens -= max(0, min((at-c.runningSince).Seconds()*perSecond, c.runningTokens))
 		}
+		// Requests of other routers are of unknown length.
 		if c.elsewhere > 0 && at <= c.elsewhereUntil {
 			aheadTokens += c.elsewhere * c.worker.prefill.meanTokens
 			aheadRequests += c.elsewhere
@@ -79,8 +83,9 @@ func (e *Estimator) missing(why string) (string, bool) {
 	return why, false
 }
 
-// medianRates returns the model's medians of the prefill rate and of the fixed cost,
-// or names the missing measure. w is nil for an unknown worker.
+// medianRates returns rates for a worker without rates of its own: the medians over the
+// workers of its model. perSecond is in tokens, fixedCost the seconds of a request. missing
+// names the missing measure, empty for none. w is nil for an unknown worker.
 func (e *Estimator) medianRates(w *worker, id kv.Worker, now time.Time) (perSecond, fixedCost float64, missing string) {
 	if w == nil {
 		return 0, 0, "worker " + id.String() + " is not known"
@@ -92,9 +97,9 @@ func (e *Estimator) medianRates(w *worker, id kv.Worker, now time.Time) (perSeco
 	return w.model.prefill.value, w.model.fixedCost.value, ""
 }
 
-// load returns how many seconds it takes to load the hit blocks onto a worker's
-// device, or names the missing measure. External blocks are not loaded: see
-// schedule.LocalTokens.
+// load returns how many seconds it takes to bring the hit blocks in host memory and on
+// disk onto a worker's device. missing names the missing measure, empty for none.
+// External blocks are not loaded: see schedule.LocalTokens.
 func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds float64, missing string) {
 	host, disk := float64(hits[kv.TierHost]), float64(hits[kv.TierDisk])
 	if host+disk == 0 {
@@ -116,10 +121,12 @@ func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds flo
 	if reads == 0 {
 		return 0, "no disk rate of " + w.String() + " yet"
 	}
+	// The disk first reads the blocks that wait in its queue.
 	return seconds + (disk+w.pool.predictedQueue(reads, now))*block/reads, ""
 }
 
-// diskRate returns the disk rate of a worker's pool, 0 without a pool.
+// diskRate returns how many bytes per second the disk of a worker's pool reads, 0 when
+// unknown or without a pool.
 func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	if w.pool == nil {
 		return 0
@@ -127,8 +134,8 @@ func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	return e.rateOf(&w.pool.disk, w.model, func(m *model) modelMedian { return m.disk }, now)
 }
 
-// rateOf returns r if r is valid, else the model's median, 0 without one. of selects
-// the median.
+// rateOf returns the amount per second of rate r. A rate with few or old samples is replaced
+// by the median over model m, which of selects. The result is 0 without both.
 func (e *Estimator) rateOf(r *rate, m *model, of func(*model) modelMedian, now time.Time) float64 {
 	if r.valid(&e.opts, now) {
 		return r.value
@@ -137,8 +144,8 @@ func (e *Estimator) rateOf(r *rate, m *model, of func(*model) modelMedian, now t
 	return of(m).value
 }
 
-// blockBytes returns the size of a block of the worker's pool, else the model's
-// median, 0 without one.
+// blockBytes returns the size of a block in bytes, as the worker's pool reported. Without
+// a report it returns the median over the worker's model, or 0 when unknown.
 func (e *Estimator) blockBytes(w *worker, now time.Time) float64 {
 	if w.pool != nil && w.pool.blockBytes > 0 {
 		return w.pool.blockBytes

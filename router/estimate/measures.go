@@ -85,7 +85,8 @@ func (e *Estimator) Measures() []WorkerMeasures {
 	return out
 }
 
-// measure returns r, or the model's median that of selects.
+// measure returns rate r as a Measure, with its source. A rate with few or old samples is
+// replaced by the median over model m, which of selects.
 func (e *Estimator) measure(r *rate, m *model, of func(*model) modelMedian, now time.Time) Measure {
 	out := Measure{PerSecond: e.rateOf(r, m, of, now), Samples: r.len(), Source: SourceModel}
 	switch {

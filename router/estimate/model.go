@@ -27,6 +27,8 @@ type modelMedian struct {
 	sources int
 }
 
+// joinModel adds a worker to the workers of a model, so that the model's medians replace
+// its missing measures. The worker is in no model.
 func (e *Estimator) joinModel(w *worker, name string) {
 	m := e.models[name]
 	if m == nil {
@@ -37,6 +39,7 @@ func (e *Estimator) joinModel(w *worker, name string) {
 	w.model = m
 }
 
+// leaveModel takes a worker out of its model, if any. A model goes with its last worker.
 func (e *Estimator) leaveModel(w *worker) {
 	if w.model == nil {
 		return
@@ -48,18 +51,19 @@ func (e *Estimator) leaveModel(w *worker) {
 	w.model = nil
 }
 
-// refreshMedians computes the medians again once they are mediansMaxAge old.
+// refreshMedians computes the medians of the model's measures again once they are
+// mediansMaxAge old. Only valid measures count, and a pool counts once for all its workers.
 func (m *model) refreshMedians(o *Options, now time.Time) {
 	if !m.computedAt.IsZero() && now.Sub(m.computedAt) < max(mediansMaxAge, time.Duration(len(m.workers))*time.Millisecond) {
 		return
 	}
 	m.computedAt = now
-	var prefill, each, copies, disk, blockBytes []float64
+	var prefill, fixedCost, copies, disk, blockBytes []float64
 	seen := make(map[*pool]bool)
 	for w := range m.workers {
 		prefill = appendValid(prefill, &w.prefill.tokenRate, o, now)
 		if w.prefill.requestRate.valid(o, now) {
-			each = append(each, w.prefill.fixedCost(o, now))
+			fixedCost = append(fixedCost, w.prefill.fixedCost(o, now))
 		}
 		copies = appendValid(copies, &w.copies, o, now)
 		if w.pool == nil || seen[w.pool] {
@@ -71,10 +75,11 @@ func (m *model) refreshMedians(o *Options, now time.Time) {
 			blockBytes = append(blockBytes, w.pool.blockBytes)
 		}
 	}
-	m.prefill, m.fixedCost = medianOf(prefill), medianOf(each)
+	m.prefill, m.fixedCost = medianOf(prefill), medianOf(fixedCost)
 	m.copies, m.disk, m.blockBytes = medianOf(copies), medianOf(disk), medianOf(blockBytes)
 }
 
+// appendValid appends the value of rate r if it has enough recent samples.
 func appendValid(values []float64, r *rate, o *Options, now time.Time) []float64 {
 	if r.valid(o, now) {
 		return append(values, r.value)
@@ -82,6 +87,7 @@ func appendValid(values []float64, r *rate, o *Options, now time.Time) []float64
 	return values
 }
 
+// medianOf returns the median of values, which it sorts, and their number.
 func medianOf(values []float64) modelMedian {
 	if len(values) == 0 {
 		return modelMedian{}

@@ -67,10 +67,10 @@ type prefills struct {
 	meanTokens float64
 }
 
-// takeSample adds a sample to a rate.
+// takeSample adds a sample to a rate and counts the sample.
 type takeSample func(*rate, sample)
 
-// add starts to follow a request.
+// add begins to follow request r, which was just booked on the worker.
 func (p *prefills) add(r *pending, o *Options) {
 	p.pending = append(p.pending, r)
 	p.tokens += r.tokens
@@ -81,7 +81,8 @@ func (p *prefills) add(r *pending, o *Options) {
 	p.meanTokens = movingMean(p.meanTokens, float64(r.tokens))
 }
 
-// movingMean returns a mean with one more value. A mean of 0 has no values yet.
+// movingMean returns the mean after one more value v, which weighs 1/maxSamples. A mean of 0
+// has no values yet.
 func movingMean(mean, v float64) float64 {
 	if mean == 0 {
 		return v
@@ -109,7 +110,8 @@ func (p *prefills) earliest() *pending {
 	return first
 }
 
-// busySince returns the start of the busy time that is not counted yet. At least one
+// busySince returns the start of the busy time that the batch does not count yet. A worker
+// is busy while it has a pending request whose cached blocks have arrived. At least one
 // request must be pending.
 func (p *prefills) busySince() time.Time {
 	if at := p.earliest().ready; !at.Before(p.countedUntil) {
@@ -118,20 +120,22 @@ func (p *prefills) busySince() time.Time {
 	return p.countedUntil
 }
 
-// countBusy adds the busy time until now to the batch. A batch that is already large
-// enough ends first.
+// countBusy adds the worker's busy time until now to the batch, the work since the last
+// sample. A batch that is already large enough becomes a sample first, which goes to take.
+// It runs before a request leaves p.pending.
 func (p *prefills) countBusy(o *Options, now time.Time, take takeSample) {
-	if d := now.Sub(p.busySince()); d > 0 {
+	if d := now.Sub(p.busySince()); d > 0 { // the first request may not be ready yet
 		p.endBatch(o, now, false, take)
 		p.batch.seconds += d.Seconds()
 	}
 	p.countedUntil = now
 }
 
-// endBatch ends the batch if the batch is large enough, or if last says that no
-// pending request belongs to it. Large prompts become a sample of the token rate,
-// less the fixed cost. Small prompts become a sample of the fixed cost. Small prompts
-// understate the token rate, so they count for it only until it is valid.
+// endBatch makes a sample of the batch, the work since the last sample, if the batch is
+// large enough or if last says that no pending request belongs to it. The sample goes to
+// take. Large prompts become a sample of the token rate, less the fixed cost. Small prompts
+// become a sample of the fixed cost. They understate the token rate, so they count for it
+// only until it is valid.
 func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSample) {
 	b, limit, rateValid := p.batch, float64(o.MinTokens), p.tokenRate.valid(o, now)
 	switch {
@@ -144,7 +148,7 @@ func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSampl
 		take(&p.tokenRate, sample{b.tokens, seconds})
 		return
 	case !rateValid, !last && b.tokens < limit && b.requests < maxSamples:
-		return
+		return // too small for a sample: the batch goes on
 	case p.largePrompts > 0:
 		return // a large prompt may share the time: both become one sample
 	case b.tokens*smallFactor <= limit*b.requests:
@@ -154,7 +158,7 @@ func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSampl
 	p.batch = batch{}
 }
 
-// remove stops following r.
+// remove ends the following of request r, which is pending.
 func (p *prefills) remove(r *pending, o *Options) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
@@ -165,10 +169,11 @@ func (p *prefills) remove(r *pending, o *Options) {
 	}
 }
 
-// done records that the first token of r has come. take gets the samples that are
-// complete.
+// done records that the first token of request r has come, so that its tokens are computed.
+// The batch, the work since the last sample, becomes a sample when it is complete. Samples
+// go to take.
 func (p *prefills) done(r *pending, o *Options, now time.Time, take takeSample) {
-	if r.external {
+	if r.external { // how many tokens were computed is unknown
 		p.abandon(r, o, now, take)
 		return
 	}
@@ -187,8 +192,8 @@ func (p *prefills) done(r *pending, o *Options, now time.Time, take takeSample) 
 	}
 }
 
-// abandon records that r ended without a first token. How much of r was computed is
-// unknown, so the batch is dropped.
+// abandon records that request r ended without a first token. How much of r was computed is
+// unknown, so the work since the last sample becomes no sample.
 func (p *prefills) abandon(r *pending, o *Options, now time.Time, take takeSample) {
 	p.countBusy(o, now, take)
 	p.remove(r, o)

@@ -42,8 +42,9 @@ type rate struct {
 	last  time.Time // of the last sample
 }
 
-// add adds a sample and reports whether the sample is an outlier. An outlier counts
-// once later samples agree with it.
+// add adds a sample to the rate and computes r.value again: the mean of the last maxSamples
+// samples, weighted by age and without outliers. It reports whether the new sample is an
+// outlier: far off the median. An outlier counts once later samples agree with it.
 func (r *rate) add(s sample, now time.Time) (outlying bool) {
 	r.ring[r.count%maxSamples] = s
 	r.count++
@@ -53,7 +54,7 @@ func (r *rate) add(s sample, now time.Time) (outlying bool) {
 	med := weightedMedian(samples)
 	var sum sample
 	weight := 1.0
-	for i := range samples {
+	for i := range samples { // from the latest sample to the oldest
 		s := samples[(r.count-1-i)%maxSamples]
 		if within(s.rate(), med) {
 			sum.amount += weight * s.amount
@@ -65,7 +66,9 @@ func (r *rate) add(s sample, now time.Time) (outlying bool) {
 	return !within(s.rate(), med)
 }
 
-// capped appends the samples to samples. It caps the amounts of reported samples.
+// capped returns the rate's last samples, in the memory of the empty slice samples. Samples
+// from load reports are capped at a multiple of their median amount, with the same rate: one
+// wrong report must not decide the rate.
 func (r *rate) capped(samples []sample) []sample {
 	samples = append(samples, r.ring[:r.len()]...)
 	if !r.reported {
@@ -95,7 +98,8 @@ func (r *rate) valid(o *Options, now time.Time) bool {
 	return r.count >= o.MinSamples && now.Sub(r.last) <= o.MaxAge
 }
 
-// weightedMedian returns the median rate of the samples, weighted by their amounts.
+// weightedMedian returns the rate at which half of the samples' total amount is reached, in
+// the order of rates. There is at least one sample.
 func weightedMedian(samples []sample) float64 {
 	var room [maxSamples]sample
 	sorted := append(room[:0], samples...)

@@ -38,14 +38,19 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 	e.stats.Unknown++
 }
 
+// reportWorker reads a worker's load report: the bytes that it copied to its device, and how
+// many requests wait in its engine.
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
 	e.learnReported(&w.copies, l.CopyBytes, l.CopyMicros, now)
+	// Waiting requests beyond our own come from other routers.
 	ours := uint64(len(w.prefill.pending))
 	w.elsewhere, w.reportedAt = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
 	e.refreshColumn(w, now)
 }
 
+// reportPool reads a pool's load report: its block size, the bytes that its disk read, and
+// how many blocks wait to be read.
 func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
 	e.stats.Reports++
 	if l.BlockBytes > 0 {
@@ -55,8 +60,9 @@ func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
 	p.queue, p.queueAt, p.reportedAt = float64(l.ReadQueue), now, now
 }
 
-// learnReported adds a sample of bytes moved in micros of busy time, unless the sample
-// is impossible. 0 of either is no sample.
+// learnReported adds a sample from a load report to rate r: bytes moved in micros
+// microseconds of busy time. A report of 0 is no sample. It counts and refuses a sample that
+// no hardware can reach.
 func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) {
 	if bytes == 0 || micros == 0 {
 		return
@@ -69,8 +75,8 @@ func (e *Estimator) learnReported(r *rate, bytes, micros uint64, now time.Time) 
 	e.addSample(r, s, now)
 }
 
-// enqueue adds blocks to the predicted queue of the disk. The disk reads
-// bytesPerSecond, 0 when unknown.
+// enqueue adds blocks to the predicted queue of the pool's disk, because a request that was
+// just sent needs them. The disk reads bytesPerSecond, 0 when unknown.
 func (p *pool) enqueue(bytesPerSecond, blocks float64, now time.Time) {
 	p.queue, p.queueAt = p.predictedQueue(bytesPerSecond, now)+blocks, now
 	if now.Sub(p.reportedAt) > queueMaxAge {

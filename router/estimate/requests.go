@@ -19,6 +19,7 @@ func (e *Estimator) Booked(b *Booking) {
 	if w != nil {
 		e.expire(w, now)
 	}
+	// A full table may have expired requests of other workers. Look once a second only.
 	if len(e.requests) >= e.opts.MaxRequests && now.Sub(e.expiredAt) >= time.Second {
 		e.expiredAt = now
 		for _, w := range e.workers {
@@ -37,7 +38,8 @@ func (e *Estimator) Booked(b *Booking) {
 	if !b.Untracked {
 		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
 	}
-	if load, miss := e.load(w, b.Hits, now); miss == "" {
+	// The worker computes nothing for r before the cached blocks are on the device.
+	if load, missing := e.load(w, b.Hits, now); missing == "" {
 		r.ready = now.Add(time.Duration(min(load, maxSilence.Seconds()) * float64(time.Second)))
 	}
 	if w.pool != nil && b.Hits[kv.TierDisk] > 0 {
@@ -48,8 +50,8 @@ func (e *Estimator) Booked(b *Booking) {
 	e.requests[b.ID] = r
 }
 
-// PrefillDone records that the first token of a request has come. An unknown id
-// changes nothing.
+// PrefillDone records that the first token of a request has come, and learns from the time
+// that it took. An unknown id changes nothing.
 func (e *Estimator) PrefillDone(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -78,7 +80,8 @@ func (e *Estimator) Dropped(id string) {
 	e.stats.Abandoned++
 }
 
-// expire ends the requests of a worker that were silent for maxSilence.
+// expire ends the requests of a worker that were booked more than maxSilence ago and got no
+// first token. Pending requests are in the order of booking.
 func (e *Estimator) expire(w *worker, now time.Time) {
 	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxSilence {
 		r := w.prefill.pending[0]
