@@ -283,7 +283,8 @@ func (a *Index) updateNextDueLocked() {
 	a.nextDue.Store(next)
 }
 
-// expireLocked removes at most limit expired blocks and returns their number.
+// expireLocked removes the blocks that have expired, at most limit of them, and returns their
+// number. elapsed is the present time, counted from New.
 func (a *Index) expireLocked(elapsed time.Duration, limit int) int {
 	current, left := int64(elapsed/tick), limit
 	n := a.dropLocked(func(b *routedBlock) bool {

@@ -259,7 +259,8 @@ func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bo
 	return a.Free(id)
 }
 
-// RemoveWorker ends every request of a worker and returns their number.
+// RemoveWorker ends every request of a worker that left, calls Options.Ended for each, and returns
+// their number.
 func (a *Account) RemoveWorker(worker kv.Worker) int {
 	w := a.workers[worker]
 	if w == nil {

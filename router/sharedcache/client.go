@@ -232,7 +232,7 @@ func (b *breaker) allows(now time.Time) bool {
 	return true
 }
 
-// record records whether a query succeeded.
+// record records whether a query succeeded. Failures in a row begin a pause: see allows.
 func (b *breaker) record(succeeded bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

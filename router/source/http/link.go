@@ -214,10 +214,10 @@ func (l *agentLink) streamBegan() {
 	l.parent.reportConnection()
 }
 
-// streamEnded records the end of a stream or a failed attempt. It announces the agent's
-// publishers as degraded.
+// streamEnded records the end of a stream or, if connected is false, a failed attempt; err says why.
+// After a stream it announces the agent's publishers as degraded.
 func (l *agentLink) streamEnded(connected bool, err error) {
-	if l.ctx.Err() != nil {
+	if l.ctx.Err() != nil { // retire follows
 		return
 	}
 	l.parent.mu.Lock()

@@ -125,7 +125,8 @@ type registered struct {
 	publisher uint64
 }
 
-// announcement returns the announcement of rank w as a publisher without events and blocks.
+// announcement returns an announcement of rank w of a registered worker. To the router the rank is a
+// publisher without events and blocks (Silent).
 func (e *registered) announcement(w kv.Worker, health kvevent.Health) kvevent.Announcement {
 	ns, err := e.namespace()
 	taints, taintsErr := kvevent.NewTaints(e.Taints)
