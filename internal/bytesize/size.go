@@ -32,7 +32,8 @@ var units = []unit{
 	{[]string{"TB"}, 1e12}, {[]string{"GB"}, 1e9}, {[]string{"MB"}, 1e6}, {[]string{"KB"}, 1e3},
 }
 
-// Parse returns the size that text says. The error quotes text and names what is accepted.
+// Parse returns the size in text, such as "1.5 GiB" or "4096". A fraction of a byte is cut off. The
+// error quotes text and names what is accepted.
 func Parse(text string) (Size, error) {
 	digits, factor := cutUnit(text)
 	if len(digits) > maxDigits || !decimal.MatchString(digits) {

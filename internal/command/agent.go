@@ -73,7 +73,8 @@ func (c *Agent) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// Run starts the agent, says that it is ready and serves until ctx ends.
+// Run starts the agent, writes the ready line with its addresses to standard output, and serves
+// until ctx ends.
 func (c *Agent) Run(ctx context.Context) error {
 	log, err := NewLogger("agent")
 	if err != nil {

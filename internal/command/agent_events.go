@@ -137,7 +137,8 @@ func (f *eventFlags) checkDependents(s *settings, nats bool) error {
 	return nil
 }
 
-// embedded returns the options of the NATS server inside the agent.
+// embedded returns the options of the NATS server inside the agent. The error is that
+// --embedded-nats is not HOST:PORT.
 func (f *eventFlags) embedded() (*nats.EmbeddedOptions, error) {
 	host, port, err := net.SplitHostPort(f.EmbeddedNATS)
 	if err != nil {

@@ -236,6 +236,7 @@ func either(condition bool, yes, no string) string {
 func withoutPassword(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, u := range list {
+		// The last @, because a password may have one.
 		if at := strings.LastIndexByte(u, '@'); at >= 0 {
 			scheme, _, ok := strings.Cut(u, "://")
 			list[i] = "…" + u[at:]
@@ -247,7 +248,8 @@ func withoutPassword(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// directIOMode returns the mode of a value of --direct-io.
+// directIOMode returns the mode that name, the value of --direct-io, means. Kong has checked the
+// name.
 func directIOMode(name string) blockmgr.DirectIOMode {
 	switch name {
 	case "off":
@@ -258,8 +260,8 @@ func directIOMode(name string) blockmgr.DirectIOMode {
 	return blockmgr.DirectIOAuto
 }
 
-// takeKVBM sets KVBM's metrics and the values that only KVBM's variables set. The error
-// names a variable whose value KVBM accepts and the agent does not.
+// takeKVBM sets in cfg the address of KVBM's metrics, and the values that have a variable of KVBM
+// but no flag. The error names a variable whose value KVBM accepts and the agent does not.
 func (c *Agent) takeKVBM(s *settings, cfg *agent.Config) error {
 	source, kvbm := s.source("kvbm-metrics")
 	cfg.KVBM.Metrics = c.KVBMMetrics

@@ -63,7 +63,8 @@ func (c *connectorConfigCmd) write(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// validate checks the flags together. The error names flag, value and allowed values.
+// validate returns an error for flags that do not go together, and for a socket's path that no
+// socket can have. The error names flag, value and allowed values.
 func (c *connectorConfigCmd) validate() error {
 	switch {
 	case c.Socket != "" && (!filepath.IsAbs(c.Socket) || len(c.Socket) > maxSocketPath):
@@ -76,7 +77,8 @@ func (c *connectorConfigCmd) validate() error {
 	return nil
 }
 
-// vllmText returns the value of vLLM's --kv-transfer-config, or the option itself.
+// vllmText returns vLLM's configuration in the form of --output: the JSON value of its option
+// --kv-transfer-config, a YAML file, or the option quoted for a shell.
 func (c *connectorConfigCmd) vllmText() string {
 	transfer := c.vllmTransfer()
 	switch c.Output {
@@ -190,7 +192,7 @@ type member struct {
 	value any
 }
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler. It keeps the order of the members, which a map would not.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')

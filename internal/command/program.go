@@ -145,7 +145,7 @@ func NewLogger(name string) (*zap.Logger, error) {
 	return zap.New(core).Named(name), nil
 }
 
-// logLevel reads a level's name; empty is info.
+// logLevel returns the log level of that name; empty is info. Levels above error are refused.
 func logLevel(name string) (zapcore.Level, error) {
 	if name == "" {
 		return zapcore.InfoLevel, nil

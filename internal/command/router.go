@@ -69,8 +69,9 @@ func (c *Router) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// Run runs the router until ctx ends: it follows its sources and serves gateways, operators
-// and, when the front door is open, clients.
+// Run runs the router until ctx ends: it follows its sources of events, and serves gateways,
+// operators and, when the front door is open, clients. All listeners are open before anything is
+// served, so that a wrong address ends the router at once.
 func (c *Router) Run(ctx context.Context) (err error) {
 	log, err := NewLogger("router")
 	if err != nil {

@@ -63,8 +63,8 @@ func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 	return l.(*net.UnixListener), nil
 }
 
-// lockDirectory keeps two processes that start at once from removing each other's
-// fresh socket. The lock is on the directory itself, so that it leaves no file.
+// lockDirectory locks dir until the caller calls unlock. So two processes that start at once
+// cannot remove each other's new socket. The lock is on the directory itself and leaves no file.
 func lockDirectory(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -71,7 +71,8 @@ func (f *eventFields) readMap() error {
 	return f.c.Err
 }
 
-// field reads the value of a map key. Unknown keys are skipped.
+// field reads the value of the key of an event in the form of a map, into f. Unknown keys are
+// skipped.
 func (f *eventFields) field(key []byte) {
 	switch string(key) {
 	case "block_hashes":
@@ -272,7 +273,7 @@ func (f *eventFields) pair() (first, second uint32) {
 	return f.c.Uint32(), f.c.Uint32()
 }
 
-// loraID reads the LoRA's number. Any other value than an integer is none.
+// loraID reads the number of the LoRA adapter. A value that is no integer, such as nil, means none.
 func (f *eventFields) loraID() {
 	f.ev.LoRAID = 0
 	if f.c.Peek() != msgpack.Int {

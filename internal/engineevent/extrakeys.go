@@ -58,8 +58,8 @@ func (f *eventFields) readExtraKeys() error {
 	return c.Err
 }
 
-// isSalt reports whether a text among the extra keys is the cache salt, and stores
-// the salt. The salt has a prefix or is in the first block of a sequence. A
+// isSalt reports whether a text among the extra keys of block number block is the cache salt, and
+// sets f.ev.Salt if it is. The salt has a prefix or is in the first block of a sequence. A
 // sequence has one salt, and another text is an object.
 func (f *eventFields) isSalt(text []byte, block int) bool {
 	salt, prefixed := bytes.CutPrefix(text, []byte(saltPrefix))

@@ -40,8 +40,8 @@ func (f *eventFields) suffix(n int) {
 	}
 }
 
-// fullSuffix reports whether the kinds are those of the full list of fields. Each
-// field may be nil.
+// fullSuffix reports whether kinds are those of the full list of last fields: group, spec kind,
+// sliding window, locality and, unless it is missing, ownership. Each field may be nil.
 func fullSuffix(kinds []msgpack.Kind) bool {
 	want := [maxSuffix]msgpack.Kind{msgpack.Int, msgpack.Text, msgpack.Int, msgpack.Text, msgpack.Text}
 	for i, k := range kinds {

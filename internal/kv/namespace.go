@@ -72,7 +72,8 @@ func (n *Namespace) BlockBytes() uint64 {
 	return uint64(n.Layers) * uint64(n.OuterDim) * uint64(n.BlockSize) * uint64(n.InnerDim) * uint64(n.DTypeBytes)
 }
 
-// Validate checks every field's range; the error names the first bad one.
+// Validate returns an error for the first field out of range. The names in it are those of the
+// protocol.
 func (n *Namespace) Validate() error {
 	if n.Model == "" {
 		return fmt.Errorf("namespace model: must not be empty")

@@ -38,7 +38,7 @@ func (t Tier) String() string {
 	return fmt.Sprintf("tier(%d)", uint8(t))
 }
 
-// ParseTier returns the tier with a wire name.
+// ParseTier returns the tier with the name that String gives it on the wire.
 func ParseTier[T string | []byte](name T) (Tier, error) {
 	for _, t := range Tiers {
 		if t.String() == string(name) {

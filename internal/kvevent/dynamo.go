@@ -35,7 +35,8 @@ func AppendDynamoEnvelope(dst []byte, e *Envelope, reach ClearReach) []byte {
 	return appendAsBin(dst, func(dst []byte) []byte { return appendDynamoEvents(dst, e.Events, reach) })
 }
 
-// appendEnvelopeHead appends an envelope up to the value of its payload.
+// appendEnvelopeHead appends an envelope up to the value of its last key, payload, which the caller
+// appends.
 func appendEnvelopeHead(dst []byte, publisher, sequence, publishedAt uint64, topic string) []byte {
 	dst = msgp.AppendMapHeader(dst, 5)
 	dst = appendUint(dst, "publisher_id", publisher)

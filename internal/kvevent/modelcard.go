@@ -69,7 +69,8 @@ func (m *ModelCard) keys() uint32 {
 	return n
 }
 
-// append appends the fields that are not zero as pairs of a map.
+// append appends the fields of the card that are not zero as pairs of a map, whose header the
+// caller has written with keys.
 func (m *ModelCard) append(dst []byte) []byte {
 	if m.Endpoint != "" {
 		dst = appendTextPair(dst, "endpoint", m.Endpoint)
@@ -109,7 +110,7 @@ func appendTextPair(dst []byte, key, v string) []byte {
 	return msgp.AppendString(dst, v)
 }
 
-// field reads the value of a key. An unknown key is skipped.
+// field reads the value of key into the card. An unknown key is skipped.
 func (m *ModelCard) field(c *msgpack.Reader, key []byte) {
 	switch string(key) {
 	case "endpoint":

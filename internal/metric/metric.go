@@ -186,7 +186,8 @@ func add(to, from reflect.Value, gauges bool) {
 	}
 }
 
-// addMap adds the counters of a map[string]uint64, such as blocks by reason. Other maps stay.
+// addMap adds each number of from to that of the same key in to, when both are a
+// map[string]uint64, such as blocks by reason. Maps of other types stay as they are.
 func addMap(to, from reflect.Value) {
 	m, ok := from.Interface().(map[string]uint64)
 	if !ok || len(m) == 0 {

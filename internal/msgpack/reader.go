@@ -361,7 +361,7 @@ func (c *Reader) Skip() {
 	}
 }
 
-// extension passes over an extension value, which is a type byte and data.
+// extension skips an extension value, which is a type byte and data.
 func (c *Reader) extension() {
 	b := c.buf[c.off]
 	c.off++

@@ -83,8 +83,9 @@ func NewMessage(t Type) (Message, bool) {
 	return nil, false
 }
 
-// AppendFrame appends a whole frame to b. A body that does not fit MaxFrame is an
-// error, and b is then returned unchanged.
+// AppendFrame appends a whole frame to b: the header of type t and correlation corr, and the body
+// m, which may be nil. A frame larger than MaxFrame is an error, and b is then returned
+// unchanged.
 func AppendFrame(b []byte, t Type, corr uint32, m Message) ([]byte, error) {
 	start := len(b)
 	b = AppendHeader(b, Header{Type: t, Corr: corr})

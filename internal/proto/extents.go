@@ -34,9 +34,9 @@ func newExtentMap(w *Welcome) *extentMap {
 	return &extentMap{slotBytes: w.SlotBytes, blockBytes: w.BlockBytes, extents: make(map[uint32]extent)}
 }
 
-// add maps one extent and closes file, which a mapping does not need. add first
-// compares the agent's claim with the file's real size, because a touch of a page
-// behind the end of a file is a SIGBUS.
+// add maps one extent (a file of slots) that the agent has announced with r, and closes file,
+// which a mapping does not need. It first compares the announced size with the file's real size,
+// because a touch of a page behind the end of a file is a SIGBUS.
 func (m *extentMap) add(r ExtentReady, file *os.File) error {
 	if file == nil {
 		return fmt.Errorf("extent %d: no file descriptor came with the frame", r.Extent)

@@ -116,8 +116,8 @@ func AppendHeader(b []byte, h Header) []byte {
 	return binary.LittleEndian.AppendUint32(b, h.Body)
 }
 
-// ParseFrame splits one received message into header and body. The body borrows
-// from b.
+// ParseFrame returns the header and the body of the frame in b, one received message. The body is
+// part of b. The error names the part of the header that is wrong.
 func ParseFrame(b []byte) (Header, []byte, error) {
 	if len(b) < HeaderSize {
 		return Header{}, nil, fmt.Errorf("frame of %d bytes: want at least %d", len(b), HeaderSize)

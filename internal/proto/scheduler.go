@@ -108,7 +108,8 @@ func (c *SchedulerClient) Open(r RequestID, lora, loraName, salt string, tokens 
 	return c.Append(r, n, tokens[n:])
 }
 
-// Append adds tokens to a request that already has offset tokens.
+// Append adds tokens to a request that already has offset tokens, in as many frames as necessary.
+// There is no answer. A refusal shows in the next call that has one.
 func (c *SchedulerClient) Append(r RequestID, offset int, tokens []uint32) error {
 	for len(tokens) > 0 {
 		if offset < 0 || offset > MaxTokens {
@@ -159,9 +160,9 @@ func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count 
 	return a, nil
 }
 
-// Claim says that the pinned blocks from first on will be loaded into deviceBlocks,
-// at most MaxBlocksPerFrame of them. Claim returns the number of workers that got a
-// LOAD.
+// Claim tells the agent that the pinned blocks from first on will be loaded into deviceBlocks, at
+// most MaxBlocksPerFrame of them. The agent then orders the session's workers to copy, by a LOAD
+// with the number job. Claim returns the number of workers that got it.
 func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, first int, deviceBlocks []uint32) (int, error) {
 	if err := checkRun(TypeClaim, first, len(deviceBlocks)); err != nil {
 		return 0, err
@@ -234,7 +235,8 @@ func (c *SchedulerClient) Abort(r RequestID, slots []Slot) error {
 	return nil
 }
 
-// Release drops the pins of blocks first … first+count-1, claimed or not.
+// Release drops the pins with which Lookup keeps blocks first … first+count-1 of a request in
+// place, claimed or not. There is no answer.
 func (c *SchedulerClient) Release(r RequestID, first, count int) error {
 	if err := checkRun(TypeRelease, first, count); err != nil {
 		return err

@@ -80,7 +80,7 @@ func Report(t *testing.T, format string, args ...any) {
 	t.Attr("checked", fmt.Sprintf(format, args...))
 }
 
-// Unhex decodes hexadecimal digits.
+// Unhex returns the bytes of hexadecimal digits. It fails the test for other text.
 func Unhex(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(s)

@@ -165,7 +165,7 @@ func readLines(path string) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n"), nil
 }
 
-// readNumber reads a file that holds one number.
+// readNumber returns the number in a file that holds nothing else.
 func readNumber(path string) (uint64, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

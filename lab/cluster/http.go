@@ -89,8 +89,8 @@ func decodeInto(v any) func(io.Reader) error {
 	}
 }
 
-// Do makes a call and calls read with the answer if its status is 200. Errors name process,
-// method and path.
+// Do makes the call r to the process and calls read with the answer's body if its status is 200.
+// The call and read have r.Limit together, or CallTime. Errors name process, method and path.
 func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error) error {
 	limit := r.Limit
 	if limit == 0 {

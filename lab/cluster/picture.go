@@ -186,7 +186,7 @@ func (s *Picture) Feed(publisher string) RouterFeed {
 	return RouterFeed{}
 }
 
-// Stream returns the stream of an engine, at whatever agent.
+// Stream returns the agents' stream of events of an engine's rank; false when no agent has one.
 func (s *Picture) Stream(worker uint64, rank uint32) (AgentStream, bool) {
 	owner := workerOwner(worker, rank)
 	for i := range s.Agents {

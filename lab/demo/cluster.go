@@ -86,7 +86,8 @@ func (c *demoCluster) start(ctx context.Context, spec clusterSpec) (err error) {
 // workersTime bounds the wait for the router to hear of every engine.
 const workersTime = 20 * time.Second
 
-// awaitWorkers returns when the router knows every engine.
+// awaitWorkers waits until the router knows every engine. The error says how many it knows after
+// workersTime.
 func (c *demoCluster) awaitWorkers(ctx context.Context) error {
 	known := 0
 	err := cluster.Until(ctx, workersTime, 50*time.Millisecond, func() (bool, error) {
@@ -147,7 +148,7 @@ func (s settled) wrongBytes() (n uint64) {
 	return n
 }
 
-// corruptReads returns the blocks that the agents read from disk and refused.
+// corruptReads returns how many blocks the agents read from disk and refused because of wrong bytes.
 func (s settled) corruptReads() (n uint64) {
 	for i := range s.Agents {
 		for _, p := range s.Agents[i].Pools {

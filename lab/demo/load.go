@@ -263,7 +263,7 @@ func (g *gate) shut() {
 	}
 }
 
-// open lets all waiting requests pass.
+// open opens the gate: all requests that wait at it go on.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -164,8 +164,9 @@ func (t *selftest) atLeast(what string, got, want uint64) {
 	t.checks = append(t.checks, check{what, got, want, math.MaxUint64})
 }
 
-// hostPart flips bytes in the host tier, which agents trust by design. The engine's
-// comparison must find each one; otherwise a run's zero wrong bytes would mean nothing.
+// hostPart flips a byte in each of some blocks in the host tier, which agents trust by design,
+// and sends their prompts again. The engine's comparison must find each one; otherwise a run's
+// zero wrong bytes would mean nothing. Prompts with whole blocks are the control.
 func (t *selftest) hostPart(ctx context.Context) error {
 	prompts := makePrompts("host", selftestFlips+selftestControls, promptBlocks)
 	if err := t.send(ctx, prompts, nil); err != nil {
@@ -211,8 +212,9 @@ func (t *selftest) hostPart(ctx context.Context) error {
 	return nil
 }
 
-// diskPart flips bytes of blocks that are only on disk. The agent must refuse each
-// block.
+// diskPart flips a byte in each of some blocks that are only on disk, and sends their prompts
+// again. The agent must refuse each block, and the engine computes it. Prompts with whole blocks
+// are the control.
 func (t *selftest) diskPart(ctx context.Context) error {
 	prompts := makePrompts("disk", selftestFlips+selftestControls, promptBlocks)
 	if err := t.send(ctx, prompts, nil); err != nil {
@@ -254,8 +256,8 @@ func (t *selftest) diskPart(ctx context.Context) error {
 	return nil
 }
 
-// send has the engine answer prompts one after the other and adds up their Served
-// counts.
+// send has the engine answer prompts one after the other, and adds to total, unless it is nil,
+// where their KV came from.
 func (t *selftest) send(ctx context.Context, prompts []prompt, total *Served) error {
 	for _, p := range prompts {
 		t.sent++

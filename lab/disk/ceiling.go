@@ -176,8 +176,8 @@ func (l rawLoop) run(ctx context.Context, j job) (_ sample, err error) {
 	return j.sample(time.Since(start)), nil
 }
 
-// makeFile makes the ceiling's file, allocated and written once, as the manager's files
-// are before a round.
+// makeFile makes the file of the job j, allocated and written once. The manager's files are too
+// before a round, so both sides find the same conditions.
 func makeFile(ctx context.Context, j job) (err error) {
 	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -213,8 +213,8 @@ func (f fio) name() string {
 	return "fio " + f.engine
 }
 
-// args returns the command line for j. An engine that waits for each operation gets its
-// depth from threads, each with its own part of the file.
+// args returns fio's command line for the job j. An I/O engine that waits for each operation
+// (psync) gets its depth from threads, each with its own part of the file.
 func (f fio) args(j job) []string {
 	rw := "read"
 	if j.write {

@@ -218,7 +218,8 @@ func (m *mapping) close() error {
 	return errors.Join(errs...)
 }
 
-// mapFile maps a whole file shared, with every page in place.
+// mapFile returns the memory of a whole file, mapped shared and with every page in place. The
+// caller unmaps it.
 func mapFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

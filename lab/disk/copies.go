@@ -141,8 +141,9 @@ func (b *copyBench) close() error {
 	return errors.Join(err, b.manager.Close())
 }
 
-// store has a prompt copied into granted slots and commits each block when it is there.
-// The round ends when the last block is sealed.
+// store stores a new prompt: another process copies its blocks into granted slots, and each block
+// is committed when its copy is done. The time runs from the start of the copies until the last
+// block is sealed, that is, checked and final.
 func (b *copyBench) store(ctx context.Context) (sample, error) {
 	b.prompt++
 	slots, err := grantAll(b.pool, appendPrompt(nil, b.prompt, 0, b.n))

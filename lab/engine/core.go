@@ -144,7 +144,8 @@ func (c *core) abort(r *request) {
 	}
 }
 
-// end removes r from the scheduler, releases its blocks and sends its last update.
+// end ends the request r: it leaves the scheduler, its device blocks become free, and its client
+// gets the last update u.
 func (c *core) end(r *request, u update) {
 	drop := func(o *request) bool { return o == r }
 	c.running = slices.DeleteFunc(c.running, drop)
@@ -215,7 +216,8 @@ func (c *core) snapshot() State {
 	return s
 }
 
-// snapshotStats returns the counters, and all gauges but DeviceResident.
+// snapshotStats returns the counters, and all gauges but DeviceResident, which takes longer to
+// count.
 func (c *core) snapshotStats() Stats {
 	s := c.ctr.snapshot()
 	s.DeviceBlocks = len(c.pool.blocks)
@@ -333,8 +335,8 @@ func (c *core) compute() {
 	}
 }
 
-// finishStep makes computed blocks findable, offers them to the agent, and samples one
-// token for each request without tokens left to compute.
+// finishStep ends a step: the blocks that it filled become findable on the device and are offered
+// to the agent, and each request without tokens left to compute gets one output token.
 func (c *core) finishStep() {
 	for _, r := range slices.Clone(c.running) {
 		if r.scheduled == 0 {
@@ -359,8 +361,9 @@ func (c *core) cacheBlocks(r *request, end int) {
 	r.cached = end
 }
 
-// offer offers the agent every block that this attempt has not offered. That includes
-// blocks found on the device, because the agent may have lost them or be a new one.
+// offer has the agent store every full block of r that was not offered since r was last admitted.
+// That includes blocks found on the device, because the agent may have lost them or be a new one.
+// The blocks stay referenced during the copy.
 func (c *core) offer(r *request) {
 	if r.talk == nil || r.offered == r.cached {
 		return
@@ -377,7 +380,8 @@ func (c *core) offer(r *request) {
 	r.offered = r.cached
 }
 
-// sample makes the next output token. It ends the request with its last token.
+// sample makes the next output token of r. The first tells the client where the prompt's KV came
+// from; the last ends the request.
 func (c *core) sample(r *request) {
 	i := len(r.seq.tokens) - r.prompt
 	if i == 0 {

@@ -128,7 +128,8 @@ func (a *api) submit(r *request) error {
 	}
 }
 
-// state answers with the engine's State.
+// state answers GET /v1/state with the blocks on the device, the counters, and whether the engine
+// is idle.
 func (a *api) state(w http.ResponseWriter, _ *http.Request) {
 	result := make(chan State, 1)
 	a.core.post(func() { result <- a.core.snapshot() })

@@ -55,8 +55,8 @@ func newPool(blocks, blockSize int) *pool {
 	return p
 }
 
-// match appends the blocks that hold the longest cached prefix of ids to dst.
-// It takes no reference.
+// match appends to dst the device blocks that hold the longest cached prefix of ids, a prompt's
+// blocks. It takes no reference, so the blocks may go at the next take.
 func (p *pool) match(dst []int32, ids []identity) []int32 {
 	for _, id := range ids {
 		b, ok := p.cached[id.engine]

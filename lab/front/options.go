@@ -90,6 +90,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	o.Rate = cmp.Or(o.Rate, DefaultRate)
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)

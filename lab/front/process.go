@@ -14,7 +14,8 @@ import (
 // cores are the processors of a run.
 type cores struct{ router, load int }
 
-// twoCores returns the last two processors that this process may use.
+// twoCores returns the last two processors that this process may use: one for the router under
+// test, one for load and stubs.
 func twoCores() (c cores, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -37,7 +38,7 @@ func pinned(core int, command []string) []string {
 	return append([]string{"taskset", "-c", strconv.Itoa(core)}, command...)
 }
 
-// pinSelf keeps this process on one processor.
+// pinSelf keeps all threads of this process on the processor core.
 func pinSelf(core int) error {
 	var set unix.CPUSet
 	set.Set(core)
@@ -64,7 +65,8 @@ type usage struct {
 	bytes int64 // resident memory
 }
 
-// groupUsage returns the usage of the living processes of a process group.
+// groupUsage returns the processor time and the resident memory of the living processes of a
+// process group together.
 func groupUsage(group int) (u usage, err error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -106,6 +108,8 @@ func groupOf(stat []byte) int {
 	return group
 }
 
+// processUsage returns the processor time of a process in nanoseconds, and its resident memory in
+// bytes.
 func processUsage(pid int) (u usage, err error) {
 	// The clock of a process's processor time, as clock_getcpuclockid(3) makes it.
 	const schedClock = 2

@@ -83,15 +83,15 @@ func scoreOf(ctx context.Context, blocks, workers, n int) (Figures, error) {
 
 // decision is a prompt, an index and a scheduler.
 type decision struct {
-	ctx     context.Context
-	tokens  []uint32
-	x       *index.Index
-	s       *schedule.Scheduler
-	hasher  kv.Hasher
-	locals  []kv.LocalHash
-	seq     []kv.SequenceHash
-	matches index.Matches
-	request schedule.Request
+	ctx       context.Context
+	tokens    []uint32
+	index     *index.Index
+	scheduler *schedule.Scheduler
+	hasher    kv.Hasher
+	locals    []kv.LocalHash
+	seq       []kv.SequenceHash
+	matches   index.Matches
+	request   schedule.Request
 }
 
 // newDecision returns an index and a scheduler for that many workers, and the hashes of the
@@ -105,7 +105,7 @@ func newDecision(ctx context.Context, workers int, tokens []uint32) (*decision, 
 	if err != nil {
 		return nil, err
 	}
-	d := &decision{ctx: ctx, tokens: tokens, x: x, s: s}
+	d := &decision{ctx: ctx, tokens: tokens, index: x, scheduler: s}
 	d.locals = d.hasher.AppendLocals(nil, tokens, benchBlockTokens, kv.HashSeed)
 	d.seq = kv.AppendSequence(nil, d.locals)
 	return d, nil
@@ -131,16 +131,16 @@ func (d *decision) holdAndRun(engine int) error {
 		if at > 0 {
 			e.Parent, e.HasParent = d.seq[at-1], true
 		}
-		if err := d.x.Apply(&e); err != nil {
+		if err := d.index.Apply(&e); err != nil {
 			return err
 		}
 	}
 	w := worker(engine)
 	r := schedule.Request{
 		ID: w.String(), Book: true, Tokens: len(d.tokens), BlockSize: benchBlockTokens, Sequence: d.seq,
-		Members: d.x.Members(), TrackPrefill: true, Pinned: &w,
+		Members: d.index.Members(), TrackPrefill: true, Pinned: &w,
 	}
-	_, err := d.s.Schedule(d.ctx, &r)
+	_, err := d.scheduler.Schedule(d.ctx, &r)
 	return err
 }
 
@@ -158,13 +158,13 @@ func (d *decision) decide() (stages, error) {
 	start = time.Now()
 	d.seq = kv.AppendSequence(d.seq[:0], d.locals)
 	matching := time.Now()
-	d.x.Match(&d.matches, d.locals, index.Continuation)
+	d.index.Match(&d.matches, d.locals, index.Continuation)
 	t.match = since(matching)
 	d.request = schedule.Request{
 		Tokens: len(d.tokens), BlockSize: benchBlockTokens, Sequence: d.seq,
 		Members: d.matches.Members, Hits: d.matches.Hits, TrackPrefill: true,
 	}
-	result, err := d.s.Schedule(d.ctx, &d.request)
+	result, err := d.scheduler.Schedule(d.ctx, &d.request)
 	t.whole = since(start)
 	if err != nil {
 		return t, err

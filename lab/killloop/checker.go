@@ -17,7 +17,7 @@ const patience = 30 * time.Second
 // document, and compares every byte of those that it finds. It writes what it found and lost to
 // out as notes. When the agent dies it ends without an error and notes nothing about the rest.
 func check(ctx context.Context, o orders, out io.Writer) error {
-	for space := range spaces {
+	for space := range spaces { // each namespace needs a session of its own
 		c := checker{space: space, notes: newNoteWriter(out, space)}
 		var err error
 		if c.link, err = dial(ctx, &o, space, o.Worker+uint64(space)); err != nil {

@@ -58,9 +58,9 @@ const (
 	answerTime = 20 * time.Second
 )
 
-// Serve returns the main function of an engine, its mover or a checker; the first line of in
-// says which. It writes notes to out. It ends with in or ctx, and a checker when it has
-// looked up everything.
+// Serve is the main function of the kill loop's children: an engine, its mover, or a checker. The
+// first line of in says which. It writes notes, one JSON line each, to out. It returns when in or
+// ctx ends; a checker also when it has looked up everything.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := json.NewDecoder(in)
 	var o orders
@@ -222,8 +222,8 @@ func (m *mover) close() error {
 	return errors.Join(m.stdin.Close(), m.cmd.Wait(), m.pipe.Close())
 }
 
-// serveMover returns the main function of the mover. It ends with the engine, after the
-// copies that it makes.
+// serveMover is the main function of the mover, the engine's worker process: it carries out the
+// jobs on in. It returns when the engine has ended and the copies under way are done.
 func serveMover(o orders, in *json.Decoder, out io.Writer) error {
 	answers := os.NewFile(answerFile, "answers")
 	defer answers.Close()

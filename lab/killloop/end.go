@@ -45,7 +45,7 @@ func (l *loop) end(ctx context.Context) error {
 	return l.wait(ctx, l.agent.Process, stopTime, "the agent's end")
 }
 
-// stopEngines kills one engine and asks the others to end.
+// stopEngines ends all engines: it kills the first and asks the others to end, and waits for them.
 func (l *loop) stopEngines(ctx context.Context) error {
 	l.kill(l.engines[0])
 	l.awaitKilled()
@@ -100,8 +100,9 @@ func settled(s *cluster.AgentStats) bool {
 	return s.Quiet && s.Sessions == 0 && s.Engines.AwaitingExit == 0 && s.Engines.Previous == 0
 }
 
-// leaks describes what an agent without engines still holds, and tiers whose states do
-// not add up.
+// leaks returns a line for each thing that an agent without engines still holds: sessions, pins,
+// slots in use. It also names tiers whose slot states do not add up, and evictions, for which the
+// tiers are too large.
 func leaks(s *cluster.AgentStats) (found []string) {
 	if !settled(s) {
 		found = append(found, fmt.Sprintf("quiet %t, %d sessions, %d that await an exit, %d previous ones",

@@ -304,7 +304,8 @@ func (s *session) deliver() {
 	}
 }
 
-// expect returns the number of a new load and the channel that receives its LOAD.
+// expect returns the number of a new load, which Claim tells the agent, and the channel that
+// receives the agent's LOAD with that number.
 func (s *session) expect() (uint64, <-chan proto.LoadJob) {
 	s.jobMu.Lock()
 	defer s.jobMu.Unlock()

@@ -297,7 +297,8 @@ func (l *ledger) audit() {
 	}
 }
 
-// inFlight returns the number of copies that kills interrupted, summed over all kills.
+// inFlight returns the number of copies that were under way at a kill of an agent, summed over
+// all kills.
 func (l *ledger) inFlight() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

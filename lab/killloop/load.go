@@ -40,8 +40,8 @@ func (e *engine) loadAll(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// choose picks a document that may be stored: of this life, of an earlier life, or
-// shared by all engines.
+// choose returns a random document that is probably stored: one of this life of the engine, of an
+// earlier life, or one that all engines store.
 func (e *engine) choose(rng *rand.Rand) docID {
 	switch rng.IntN(3) {
 	case 0:
@@ -126,8 +126,8 @@ func (e *engine) endLoad(l *load) {
 	owner.releaseResumed(unused)
 }
 
-// dropPins removes a load and returns the numbers of the resumed pins that no other
-// load uses.
+// dropPins ends the load l. It returns the session that holds the load's pins, and the numbers,
+// for RELEASE, of pins from a RESUME that no other load uses any more.
 func (e *engine) dropPins(l *load) (owner *session, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,8 +195,9 @@ func readSlot(ctx context.Context, l *link, slot proto.Slot, gap time.Duration) 
 	return block, checkGeneration(l, slot)
 }
 
-// mappedSlot returns the memory of a slot as the worker maps it. The scheduler may hear
-// of a slot before the worker's connection has brought the extent.
+// mappedSlot returns the memory of a slot as the worker maps it. It waits a while for the slot's
+// extent, because the scheduler may hear of a slot before the worker's connection has brought the
+// extent.
 func mappedSlot(ctx context.Context, l *link, slot proto.Slot) ([]byte, error) {
 	deadline := time.Now().Add(answerTime)
 	for {

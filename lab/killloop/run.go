@@ -124,7 +124,8 @@ func (l *loop) live(ctx context.Context, kill int) error {
 	return l.unlessSomebodyDies(ctx, life)
 }
 
-// unlessSomebodyDies waits for d. A child that ends by itself is an error.
+// unlessSomebodyDies waits for the time d. An agent, engine or checker that has ended by itself
+// by then is an error.
 func (l *loop) unlessSomebodyDies(ctx context.Context, d time.Duration) error {
 	if cluster.Wait(ctx, d) != nil {
 		return context.Cause(ctx)
@@ -339,7 +340,8 @@ func (l *loop) startChecker(all bool) (err error) {
 	return err
 }
 
-// startChild starts an engine or checker, whose notes go into the ledger.
+// startChild starts the process of an engine or a checker with its orders. Each line that it
+// prints is a note and goes into the ledger.
 func (l *loop) startChild(name string, o *orders) (*cluster.Process, error) {
 	p, err := l.Start(cluster.Spec{Name: name, Command: l.Child, Line: func(line []byte) {
 		var n note

@@ -108,7 +108,8 @@ func readStart(path string, b []byte) error {
 	return nil
 }
 
-// extentPaths returns the finished extents in a directory by their id.
+// extentPaths returns the paths of the extents (files of slots) in a directory by their id. It
+// leaves out those that were never finished.
 func extentPaths(dir string) (map[uint32]string, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "extent-*-*"))
 	if err != nil {

@@ -258,8 +258,9 @@ func (l *ledger) commit(ns kv.NamespaceID, grants []grant) {
 	}
 }
 
-// committed ends a commit. Each content must have become a copy, unless host memory had
-// the block already: of two slots for one block the first commit stores it.
+// committed checks, after a commit of grants, that each block has a copy in host memory now. A
+// block that host memory had already keeps its copy: of two slots for one block the first commit
+// stores it.
 func (l *ledger) committed(ns kv.NamespaceID, grants []grant) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -68,7 +68,7 @@ func (m *memory) mapAll(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// forget closes all files.
+// forget closes the files of all extents. Later calls open them again.
 func (m *memory) forget() error {
 	var errs []error
 	for _, e := range m.extents {
@@ -78,7 +78,7 @@ func (m *memory) forget() error {
 	return errors.Join(errs...)
 }
 
-// write copies data into a slot.
+// write copies data into a slot, as an engine's process does through its own mapping.
 func (m *memory) write(pool *blockmgr.Pool, slot blockmgr.Slot, data []byte) error {
 	f, off, err := m.find(pool, slot)
 	if err != nil {
@@ -100,7 +100,8 @@ func (m *memory) flip(pool *blockmgr.Pool, slot blockmgr.Slot, bit int) error {
 // errChanged says that the generation word of a held slot has changed.
 var errChanged = errors.New("a slot that is held has changed its generation")
 
-// read fills data from a slot. It compares the generation word before and after.
+// read fills data from a slot. It compares the generation word before and after; the error is
+// errChanged when the slot was granted again.
 func (m *memory) read(pool *blockmgr.Pool, slot blockmgr.Slot, data []byte) error {
 	f, off, err := m.find(pool, slot)
 	if err != nil {

@@ -217,7 +217,7 @@ func (r *runner) drive(ctx context.Context, w *world, ops []operation, watch *ti
 // progressInterval is the time between two updates of the progress.
 const progressInterval = time.Second
 
-// progress shows the progress of the run until stop is called.
+// progress shows the progress of the run on one line, if o.Live, until the caller calls stop.
 func (r *runner) progress(d time.Duration) (stop func()) {
 	if !r.o.Live {
 		return func() {}

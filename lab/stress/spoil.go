@@ -51,6 +51,7 @@ func (w *world) targets() []target {
 // in which the last agent ended. Nothing that was flipped may be served later.
 func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 	for _, t := range targets {
+		// A loss of power leaves nothing in host memory to flip.
 		if rng.IntN(4*spoilChance) != 0 || how == deathPower && t.tier == kv.TierHost {
 			continue
 		}

@@ -99,8 +99,9 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Generate makes the requests of o, in order of their At and, within a session,
-// of their turns. The At of later turns assumes instant answers; see Request.
+// Generate returns o.Requests requests of random sessions, in order of their At (when each is
+// due) and, within a session, of their turns. The At of later turns assumes instant answers; see
+// Request.
 func Generate(o Options) ([]Request, error) {
 	o = o.WithDefaults()
 	if err := o.Validate(); err != nil {

@@ -211,7 +211,8 @@ type feedAnswer struct {
 	Rival string `json:"rival,omitempty"`
 }
 
-// feeds answers GET /v1/feeds.
+// feeds answers GET /v1/feeds: for each publisher that the router follows, how far the router is,
+// and which losses it has found and repaired.
 func (a *API) feeds(w http.ResponseWriter, _ *http.Request) {
 	out := []feedAnswer{}
 	for _, f := range a.router.Feeds() {

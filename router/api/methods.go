@@ -119,7 +119,8 @@ func namedWorker(model *router.Model, n *workerName) (kv.Worker, error) {
 	return w, nil
 }
 
-// addRequest answers "add_request": it books a request that the caller has sent to a worker.
+// addRequest answers "add_request": it books a request that the caller has sent to a worker
+// without asking the router, so that its load counts there. id is the request id.
 func (s *service) addRequest(q *routeRequest, id string) reply {
 	if id == "" {
 		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: add_request needs a request id, in the body or in the header %s", RequestIDHeader))
@@ -166,8 +167,9 @@ type registeredAnswer struct {
 	ExpiresInSeconds uint32 `json:"expires_in_seconds"`
 }
 
-// registerWorkers answers "register_workers": it registers workers of which only the id is
-// known. Workers from other sources stay as they are.
+// registerWorkers answers "register_workers": it registers workers of which only the id and the
+// model are known, for q.TTLSeconds. Workers from other sources stay as they are and count as
+// known. c may lack the permission.
 func (s *service) registerWorkers(q *routeRequest, c *caller) reply {
 	g := s.router.Registry()
 	if !c.registers || g == nil {

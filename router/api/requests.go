@@ -95,7 +95,7 @@ type reply struct {
 	score   string
 }
 
-// headers returns the non-empty headers of the reply.
+// headers returns the reply's headers by name: request id, quality and score, without empty ones.
 func (r *reply) headers() map[string]string {
 	all := map[string]string{RequestIDHeader: r.id, QualityHeader: string(r.quality), ScoreHeader: headerText(r.score)}
 	for name, value := range all {

@@ -110,7 +110,8 @@ type Options struct {
 	Log *zap.Logger
 }
 
-// Validate reports the first option that is out of range.
+// Validate returns an error for the first option out of range, and for two servers with one URL
+// or one id.
 func (o *Options) Validate() error {
 	if o.ProbeEvery < 0 || o.ProbeTimeout < 0 || o.SlowStart < 0 {
 		return fmt.Errorf("probe period %v, probe timeout %v, slow start %v: one is negative", o.ProbeEvery, o.ProbeTimeout, o.SlowStart)

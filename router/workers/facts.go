@@ -82,7 +82,8 @@ func offered(status int) bool {
 	return status == http.StatusOK || status == http.StatusBadRequest || status == http.StatusUnprocessableEntity
 }
 
-// eventSources asks vLLM for the event endpoints of its ranks.
+// eventSources asks vLLM where its ranks publish KV events, and returns the endpoints as this
+// host reaches them, ordered by rank. It leaves out ranks without events over ZMQ.
 func (p *prober) eventSources(ctx context.Context) ([]EventSource, error) {
 	var ranks map[uint32]struct {
 		Enabled   bool   `json:"enable_kv_cache_events"`

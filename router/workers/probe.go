@@ -57,7 +57,7 @@ type statusError struct {
 	text   string
 }
 
-// Error implements error.
+// Error implements error. A refusal of the key says which setting gives one.
 func (e *statusError) Error() string {
 	s := fmt.Sprintf("%s: status %d", e.path, e.status)
 	switch {

@@ -321,7 +321,8 @@ func choiceOf(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choic
 	return c
 }
 
-// setOf returns the ids of workers without a share, or with a share above below.
+// setOf returns the ids of ready workers without a share, and of those with a share above below:
+// the set for a draw of at least below.
 func setOf(ready []*Worker, shares map[kv.WorkerID]float64, below float64) map[kv.WorkerID]struct{} {
 	set := make(map[kv.WorkerID]struct{}, len(ready))
 	for _, w := range ready {
@@ -341,7 +342,7 @@ type Stats struct {
 	Inflight  int64 `metric:"requests_in_flight" help:"Requests that worker servers have now."`
 }
 
-// Stats returns how many workers are in each state.
+// Stats returns how many workers are in each state, and the requests in progress.
 func (d *Directory) Stats() (s Stats) {
 	for _, e := range d.now.Load().byID {
 		switch e.worker.State {

@@ -333,8 +333,8 @@ func (o *agentOutputs) show(b *strings.Builder) {
 	}
 }
 
-// numbers returns the fields of an object that are numbers, and 1 for fields that are
-// true.
+// numbers returns the fields of a JSON object that are whole numbers, and 1 for fields that are
+// true. It leaves out other fields.
 func numbers(fields map[string]json.RawMessage) map[string]uint64 {
 	found := make(map[string]uint64, len(fields))
 	for key, v := range fields {

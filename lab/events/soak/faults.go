@@ -57,7 +57,7 @@ func (w *world) replaceAgent(ctx context.Context, n int, away time.Duration) err
 	return nil
 }
 
-// restartEngine kills an engine and starts another one in its place.
+// restartEngine kills a random engine and starts another one with its worker id.
 func (w *world) restartEngine(ctx context.Context) error {
 	i := w.rng.IntN(engines)
 	e := w.engines[i].Load()
@@ -93,9 +93,9 @@ func (w *world) resetEngine(ctx context.Context) error {
 // upTo returns a random time below d.
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
-// calmRestart kills an agent at rest and starts the next one at once. As soon as the
-// router follows the new agent, it compares the router's index with the devices of the
-// agent's engines.
+// calmRestart kills agent n while nothing changes and starts the next one at once. As soon as the
+// router follows the new agent, it records the share of the engines' device blocks that the
+// router knows. before is the state before the kill.
 func (w *world) calmRestart(ctx context.Context, n int, before *cluster.Picture) error {
 	old := make(map[uint64]string)
 	for i := n; i < engines; i += nodes {

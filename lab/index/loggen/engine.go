@@ -68,9 +68,10 @@ func (e *Engine) Prefix(seq []kv.SequenceHash) int {
 	return len(seq)
 }
 
-// Serve runs the request of a prompt and sends the changes to to: missing blocks, in
-// events of at most a chunk, each after the evictions that it needs. Of a prompt longer
-// than the pool the front is kept. After an error only Reset may follow.
+// Serve stores the missing blocks of a prompt, evicts others to make room, and sends both changes
+// to to: stored events of at most a chunk of blocks, each after the removals that it needs.
+// locals and seq are the hashes of the prompt's blocks. Of a prompt longer than the pool the
+// front is kept. After an error only Reset may follow.
 func (e *Engine) Serve(locals []kv.LocalHash, seq []kv.SequenceHash, to Sink) error {
 	n := min(len(seq), len(e.slots)-1)
 	e.prompt = e.prompt[:0]
@@ -151,7 +152,7 @@ func (e *Engine) unlink(at int32) {
 	e.slots[s.before].next, e.slots[s.next].before = s.next, s.before
 }
 
-// Reset drops every block without an event.
+// Reset drops every block and sends no event, as the death of an engine does.
 func (e *Engine) Reset() {
 	clear(e.blocks)
 	e.slots[0].before, e.slots[0].next = 0, 0

@@ -27,7 +27,7 @@ func NewTwin(engines int) *Twin {
 	}
 }
 
-// Store adds blocks that engine does not hold yet.
+// Store records that engine holds blocks. A block that it holds already is an error.
 func (t *Twin) Store(engine uint32, blocks []kvevent.StoredBlock) error {
 	word, bit := engine/64, uint64(1)<<(engine%64)
 	for _, b := range blocks {
@@ -45,7 +45,7 @@ func (t *Twin) Store(engine uint32, blocks []kvevent.StoredBlock) error {
 	return nil
 }
 
-// Remove removes blocks that engine holds.
+// Remove records that engine holds blocks no longer. A block that it did not hold is an error.
 func (t *Twin) Remove(engine uint32, hashes []kv.SequenceHash) error {
 	word, bit := engine/64, uint64(1)<<(engine%64)
 	for _, h := range hashes {

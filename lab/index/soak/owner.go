@@ -16,7 +16,7 @@ type owner struct {
 	pool   uint64 // of a worker
 	tier   kv.Tier
 	engine *loggen.Engine
-	x      *index.Index
+	index  *index.Index
 
 	lastID uint64
 	// digest and pairs are the owner's blocks by that account.
@@ -41,7 +41,7 @@ func (o *owner) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) err
 	}
 	o.pairs += uint64(len(blocks))
 	o.blocks += uint64(len(blocks))
-	return o.x.Apply(&e)
+	return o.index.Apply(&e)
 }
 
 // Removed implements loggen.Sink: it applies the change to the index, and takes it off the
@@ -54,7 +54,7 @@ func (o *owner) Removed(hashes []kv.SequenceHash) error {
 	}
 	o.pairs -= uint64(len(hashes))
 	o.blocks += uint64(len(hashes))
-	return o.x.Apply(&e)
+	return o.index.Apply(&e)
 }
 
 // clear removes all blocks.
@@ -62,7 +62,7 @@ func (o *owner) clear() error {
 	o.engine.Reset()
 	o.digest, o.pairs = 0, 0
 	e := o.next(kvevent.Cleared)
-	return o.x.Apply(&e)
+	return o.index.Apply(&e)
 }
 
 // dump is a loggen.Sink that keeps stored blocks as events.
@@ -88,13 +88,13 @@ func (o *owner) replace() error {
 	if err := o.engine.Dump(&d); err != nil {
 		return err
 	}
-	return o.x.Replace(o.name, d.events)
+	return o.index.Replace(o.name, d.events)
 }
 
 // check returns an error when the index does not have exactly the blocks of the owner's account,
 // by digest and number.
 func (o *owner) check() error {
-	sum, pairs := o.x.Digest(o.name)
+	sum, pairs := o.index.Digest(o.name)
 	if sum != o.digest || pairs != o.pairs || int(pairs) != o.engine.Held() {
 		return fmt.Errorf("%s: the index has digest %#x of %d blocks, it was told %#x of %d, and %d are held",
 			o.name, sum, pairs, o.digest, o.pairs, o.engine.Held())

@@ -39,7 +39,8 @@ type reader struct {
 	lookups, decisions atomic.Uint64
 }
 
-// run looks up prompts at the rate of the options until ctx ends.
+// run looks up recent prompts at o.Lookups per second until ctx ends. For every decideEvery-th it
+// also makes a decision.
 func (r *reader) run(ctx context.Context) error {
 	tick := time.NewTicker(readTick)
 	defer tick.Stop()
@@ -65,7 +66,7 @@ func (r *reader) run(ctx context.Context) error {
 func (r *reader) look(ctx context.Context, send bool) error {
 	r.locals = r.w.prompt(r.locals[:0], r.rng)
 	locals := r.locals
-	r.w.x.Match(&r.matches, locals, index.Continuation)
+	r.w.index.Match(&r.matches, locals, index.Continuation)
 	for i := range r.matches.Hits {
 		if n := r.matches.Hits[i].Hits.Total(); n == 0 || int(n) > len(locals) {
 			return fmt.Errorf("lookup: %d hits of a prompt of %d blocks", n, len(locals))
@@ -83,7 +84,7 @@ func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 	r.seq = kv.AppendSequence(r.seq[:0], locals)
 	id := &r.ids[r.next%running]
 	if *id != "" {
-		r.w.s.Free(*id) // absent when its worker has left
+		r.w.scheduler.Free(*id) // absent when its worker has left
 	}
 	*id = fmt.Sprint("request ", r.next)
 	r.next++
@@ -91,14 +92,14 @@ func (r *reader) send(ctx context.Context, locals []kv.LocalHash) error {
 		ID: *id, Book: true, Tokens: len(locals) * blockTokens, BlockSize: blockTokens, Sequence: r.seq,
 		Members: r.matches.Members, Hits: r.matches.Hits, TrackPrefill: true,
 	}
-	if _, err := r.w.s.Schedule(ctx, &r.booked); ctx.Err() != nil {
+	if _, err := r.w.scheduler.Schedule(ctx, &r.booked); ctx.Err() != nil {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	r.decisions.Add(1)
 	if before := r.ids[(r.next+running/2)%running]; before != "" {
-		if err := r.w.s.MarkPrefillCompleted(before); err != nil && !errors.Is(err, load.ErrUnknownRequest) {
+		if err := r.w.scheduler.MarkPrefillCompleted(before); err != nil && !errors.Is(err, load.ErrUnknownRequest) {
 			return err
 		}
 	}
@@ -114,9 +115,9 @@ func (w *world) sweep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			for w.x.Sweep(sweepRuns) && ctx.Err() == nil {
+			for w.index.Sweep(sweepRuns) && ctx.Err() == nil {
 			}
-			w.s.Tick()
+			w.scheduler.Tick()
 		}
 	}
 }

@@ -14,7 +14,7 @@ const (
 // report compares the index with all owners, prints the figures of the run, and returns an error
 // for wrong contents or figures out of bounds. took is how long the run lasted.
 func (w *world) report(r *reader, samples []sample, took time.Duration) error {
-	for w.x.Sweep(sweepRuns) {
+	for w.index.Sweep(sweepRuns) {
 	}
 	right, err := w.check()
 	late := settled(samples, w.o.Duration)

@@ -47,6 +47,7 @@ func Run(ctx context.Context, o Options) error {
 // It returns the samples of memory.
 func (w *world) runAll(ctx context.Context, r *reader, start time.Time) ([]sample, error) {
 	g, gctx := errgroup.WithContext(ctx)
+	// The writer decides how long the run lasts. The others end when going ends.
 	going, stop := context.WithCancel(gctx)
 	defer stop()
 	g.Go(func() error {
@@ -64,7 +65,8 @@ func (w *world) runAll(ctx context.Context, r *reader, start time.Time) ([]sampl
 	return samples, err
 }
 
-// write stores and removes blocks at the rate of the options until the time is over.
+// write has owners store and remove o.Rate blocks per second, with disturbances in between, until
+// the time is over.
 func (w *world) write(ctx context.Context, start time.Time) error {
 	tick := time.NewTicker(writeTick)
 	defer tick.Stop()
@@ -115,7 +117,7 @@ func (w *world) watch(ctx context.Context, r *reader, start time.Time) ([]sample
 		if err != nil {
 			return nil, err
 		}
-		stats := w.x.Stats()
+		stats := w.index.Stats()
 		s.index = uint64(stats.Bytes)
 		samples = append(samples, s)
 		if _, err := fmt.Fprintf(w.o.Out, tableRow, s.at.Seconds(), w.blocks.Load(), stats.Memberships,

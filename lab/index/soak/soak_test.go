@@ -45,7 +45,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	if right, err := w.check(); right != len(w.owners) || err != nil {
 		t.Fatalf("before: %d of %d right, %v", right, len(w.owners), err)
 	}
-	w.x.RemoveOwner(w.owners[0].name)
+	w.index.RemoveOwner(w.owners[0].name)
 	w.owners[1].digest++
 	right, err := w.check()
 	if right != len(w.owners)-2 || err == nil || !strings.Contains(err.Error(), "it was told") || !strings.Contains(err.Error(), "its owners") {
@@ -69,13 +69,13 @@ func TestDisturbancesLeaveTheTruth(t *testing.T) {
 		if err := w.disturb(); err != nil {
 			t.Fatal(err)
 		}
-		for w.x.Sweep(sweepRuns) {
+		for w.index.Sweep(sweepRuns) {
 		}
 		if _, err := w.check(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range w.x.Members().List {
+	for _, m := range w.index.Members().List {
 		if m.Worker.ID == 0 || m.Pool == 0 {
 			t.Errorf("member %+v", m)
 		}

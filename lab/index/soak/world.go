@@ -29,12 +29,12 @@ const maxWrong = 10
 // world is the index, the scheduler and all owners. The writing goroutine owns
 // everything but prompts, index and scheduler.
 type world struct {
-	o       Options
-	x       *index.Index
-	s       *schedule.Scheduler
-	rng     *rand.Rand
-	traffic *loggen.Traffic
-	owners  []*owner
+	o         Options
+	index     *index.Index
+	scheduler *schedule.Scheduler
+	rng       *rand.Rand
+	traffic   *loggen.Traffic
+	owners    []*owner
 	// lastName is the highest name of a worker or pool so far.
 	lastName uint64
 	seq      []kv.SequenceHash
@@ -60,7 +60,7 @@ func newWorld(o Options) (*world, error) {
 		return nil, err
 	}
 	w := &world{
-		o: o, x: x, s: s, rng: rand.New(rand.NewPCG(o.Seed, 7)), traffic: loggen.NewTraffic(o.engines()),
+		o: o, index: x, scheduler: s, rng: rand.New(rand.NewPCG(o.Seed, 7)), traffic: loggen.NewTraffic(o.engines()),
 	}
 	for i := range w.prompts {
 		w.prompts[i].locals = make([]kv.LocalHash, 0, o.engines().MaxPrompt)
@@ -83,7 +83,7 @@ func newWorld(o Options) (*world, error) {
 func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 	w.lastName++
 	n := &owner{
-		name: kv.Owner{Kind: kind, ID: w.lastName}, tier: kv.TierDevice, x: w.x, engine: engine,
+		name: kv.Owner{Kind: kind, ID: w.lastName}, tier: kv.TierDevice, index: w.index, engine: engine,
 	}
 	if kind == kv.OwnerPool {
 		n.tier = kv.TierHost
@@ -95,7 +95,7 @@ func (w *world) newOwner(kind kv.OwnerKind, engine *loggen.Engine) *owner {
 func (w *world) join(engine *loggen.Engine) (*owner, error) {
 	n := w.newOwner(kv.OwnerWorker, engine)
 	n.pool = w.owners[w.rng.IntN(w.o.Pools)].name.ID
-	return n, w.x.SetMember(n.name.Worker(), n.pool, true)
+	return n, w.index.SetMember(n.name.Worker(), n.pool, true)
 }
 
 // serve has a random owner serve the next prompt of the traffic, which changes the index. It also
@@ -136,7 +136,7 @@ func (w *world) disturb() error {
 	switch what := w.rng.IntN(3); {
 	case what == 0 && o.name.Kind == kv.OwnerWorker:
 		w.left++
-		return w.succeed(at)
+		return w.replaceWorker(at)
 	case what == 1:
 		w.cleared++
 		return o.clear()
@@ -152,16 +152,16 @@ func (w *world) note(err error) {
 	}
 }
 
-// succeed has the worker at the index at leave and another worker join, with the emptied engine
-// of the first. It checks that the index kept nothing of the first.
-func (w *world) succeed(at int) error {
+// replaceWorker has the worker at the index at leave and another worker join, with the emptied
+// engine of the first. It checks that the index kept nothing of the first.
+func (w *world) replaceWorker(at int) error {
 	old := w.owners[at]
-	if err := w.x.SetMember(old.name.Worker(), 0, false); err != nil {
+	if err := w.index.SetMember(old.name.Worker(), 0, false); err != nil {
 		return err
 	}
-	w.x.RemoveOwner(old.name)
-	w.s.RemoveWorker(old.name.Worker())
-	if sum, pairs := w.x.Digest(old.name); sum != 0 || pairs != 0 {
+	w.index.RemoveOwner(old.name)
+	w.scheduler.RemoveWorker(old.name.Worker())
+	if sum, pairs := w.index.Digest(old.name); sum != 0 || pairs != 0 {
 		w.note(fmt.Errorf("%s has left, and the index has digest %#x of %d blocks", old.name, sum, pairs))
 	}
 	old.engine.Reset()
@@ -182,7 +182,7 @@ func (w *world) check() (right int, err error) {
 		w.note(err)
 		total += o.pairs
 	}
-	if n := w.x.Stats().Memberships; uint64(n) != total {
+	if n := w.index.Stats().Memberships; uint64(n) != total {
 		w.note(fmt.Errorf("the index holds %d pairs, and its owners %d together", n, total))
 	}
 	return right, errors.Join(w.wrong...)

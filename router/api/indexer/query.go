@@ -66,7 +66,8 @@ func (s *Server) model(w http.ResponseWriter, name, group string) (*router.Model
 	return nil, false
 }
 
-// registered reports whether an instance is registered for a model and group.
+// registered reports whether an instance (an engine with its ranks) is registered for the model
+// name and routing group.
 func (s *Server) registered(name, group string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -178,7 +178,8 @@ type sliceList struct {
 	Items []*endpointSlice `json:"items"`
 }
 
-// list returns all slices of the Service by name, and the resource version to watch from.
+// list returns all endpoint slices of the Service by name, in as many pages as necessary, and the
+// resource version to watch from.
 func (f *Finder) list(ctx context.Context) (all map[string]*endpointSlice, version string, err error) {
 	all = make(map[string]*endpointSlice)
 	query := f.query()
