@@ -95,7 +95,7 @@ type Config struct {
 	HTTPOverloadStatus uint32 `json:"http_overload_status"`
 }
 
-// Default returns the defaults of programs that embed the router.
+// Default returns the configuration of a program that embeds the router and changes nothing.
 func Default() Config {
 	var c Config
 	for _, s := range Settings() {

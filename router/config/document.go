@@ -23,8 +23,8 @@ type field struct {
 	raw  json.RawMessage
 }
 
-// parseFields returns the fields of a JSON object, in their order. Unlike encoding/json it
-// refuses a field that occurs twice, and text after the object.
+// parseFields returns the fields of a JSON object with their raw values, in their order.
+// Unlike encoding/json it refuses a field that occurs twice, and text after the object.
 func parseFields(data []byte) ([]field, error) {
 	if len(data) > maxDocument {
 		return nil, fmt.Errorf("%d bytes: want at most %d", len(data), maxDocument)
@@ -60,10 +60,10 @@ func parseFields(data []byte) ([]field, error) {
 	return fields, nil
 }
 
-// document applies the settings of a document. name is the document's name in errors; it may
-// be empty.
+// document sets the settings that a JSON document gives. name is the document's name in
+// errors; it may be empty. The error joins all unknown fields and bad values.
 func (l *layers) document(name string, data []byte) error {
-	in := func(err error) error {
+	named := func(err error) error {
 		if name == "" {
 			return err
 		}
@@ -71,18 +71,18 @@ func (l *layers) document(name string, data []byte) error {
 	}
 	fields, err := parseFields(data)
 	if err != nil {
-		return in(err)
+		return named(err)
 	}
 	var bad []error
 	for _, e := range fields {
 		s := find(l.settings, e.name)
 		if s == nil {
-			bad = append(bad, in(fmt.Errorf("%.64q: no such field", e.name)))
+			bad = append(bad, named(fmt.Errorf("%.64q: no such field", e.name)))
 			continue
 		}
 		p := s.at(l.config)
 		if !s.domain.setJSON(p, e.raw) {
-			bad = append(bad, in(s.domain.invalid(e.name, p, displayed(e.raw))))
+			bad = append(bad, named(s.domain.invalid(e.name, p, displayed(e.raw))))
 			continue
 		}
 		l.record(s, strings.TrimSpace(name+" "+e.name))
@@ -134,8 +134,9 @@ func (o *Override) fields() []overrideField {
 	}
 }
 
-// UnmarshalJSON reads an object; null keeps a setting. The errors name each unknown field
-// and each value that is out of range.
+// UnmarshalJSON reads the settings that one request replaces from a JSON object. A field
+// that is null or missing keeps the router's setting. The error joins all unknown fields and
+// all values that are out of range.
 func (o *Override) UnmarshalJSON(data []byte) error {
 	*o = Override{}
 	if string(data) == "null" {
@@ -173,7 +174,9 @@ func (o *Override) Validate() error {
 	return nil
 }
 
-// weights returns credit and scale. OverlapScoreWeight wins over PrefillLoadScale.
+// weights returns the overlap credit and the prefill load scale that the override sets; nil
+// keeps the router's. OverlapScoreWeight, the older name, wins over PrefillLoadScale. A
+// weight of 0 also turns the credit off.
 func (o *Override) weights() (credit, scale *float64) {
 	credit, scale = o.OverlapScoreCredit, o.PrefillLoadScale
 	if w := o.OverlapScoreWeight; w != nil {

@@ -54,7 +54,7 @@ func (c *Config) SequenceHashesForTracking(tokens []uint32, blockSize int, o *Ov
 	if o != nil && o.AssumeKVReuse != nil {
 		reuse = *o.AssumeKVReuse
 	}
-	if !reuse {
+	if !reuse { // random hashes, so that no two requests share a block
 		n := len(locals)
 		if locals == nil && blockSize > 0 {
 			n = len(tokens) / blockSize
@@ -84,8 +84,8 @@ func (c *Config) TrackPrefillTokens(o *Override) bool {
 // TTL returns how long a predicted block counts as cached, without events.
 func (c *Config) TTL() time.Duration { return duration(c.RouterTTLSecs) }
 
-// PredictedTTL returns how long a request's blocks count as cached on its worker before
-// events confirm them. ok is false without such predictions.
+// PredictedTTL returns how long the router predicts, until events confirm them, that a
+// request's blocks are cached on its worker. ok is false if it makes no such predictions.
 func (c *Config) PredictedTTL() (ttl time.Duration, ok bool) {
 	if c.RouterPredictedTTLSecs == nil {
 		return 0, false
@@ -121,7 +121,8 @@ func duration(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Schedule returns the scheduler's configuration.
+// Schedule returns the part of the configuration that package schedule needs: how costs are
+// computed and workers are chosen.
 func (c *Config) Schedule() schedule.Config {
 	s := schedule.DefaultConfig()
 	if c.CostFormula == FormulaOverlapWeight {
@@ -221,9 +222,9 @@ func (c *Config) Predicted() (o approx.Options, ok bool) {
 	return o, true
 }
 
-// PredictedSilent are the options of the index that guesses, beside the events of others,
-// what workers without events hold; ok is false when there is none. It may take a quarter
-// of the index's memory besides.
+// PredictedSilent returns the options of the index that predicts what workers without events
+// hold, while other workers publish events. ok is false when the router needs no such index.
+// Its memory comes on top of the other indexes, and is a quarter of index_memory_bytes.
 func (c *Config) PredictedSilent() (o approx.Options, ok bool) {
 	if !c.ShouldSubscribeToKVEvents() || c.RouterMode != ModeKV {
 		return approx.Options{}, false

@@ -83,8 +83,9 @@ func (l *layers) record(s *Setting, source string) {
 	l.source[s.Name], l.inLayer[s.Name] = source, true
 }
 
-// endLayer ends a source. It applies the overlap score weight of the source, or the settings
-// that replace a weight of an earlier source.
+// endLayer ends a source of settings: the document, the environment or the flags. It resolves
+// overlap_score_weight, the older name of prefill_load_scale. A weight of 0 also turns
+// overlap_score_credit off. A later source wins, whichever of the names it uses.
 func (l *layers) endLayer() {
 	c := l.config
 	weight, scale, credit := l.inLayer["overlap_score_weight"], l.inLayer["prefill_load_scale"], l.inLayer["overlap_score_credit"]
@@ -96,7 +97,7 @@ func (l *layers) endLayer() {
 	}
 	switch off := c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0; {
 	case weight:
-		if before := c.OverlapScoreCredit; off {
+		if before := c.OverlapScoreCredit; off { // a later source may want the credit back
 			l.disabledCredit = &before
 		}
 		c.applyWeight()
@@ -104,7 +105,7 @@ func (l *layers) endLayer() {
 	case scale && c.OverlapScoreWeight != nil:
 		l.replacedWeight = l.source["prefill_load_scale"] + " replaces it"
 		c.OverlapScoreWeight = nil
-	case credit && off:
+	case credit && off: // the weight of 0 must not turn this credit off
 		l.replacedWeight = "it sets prefill_load_scale to 0"
 		c.OverlapScoreWeight = nil
 	}
@@ -119,7 +120,8 @@ func (l *layers) weightNotices() []Notice {
 	return []Notice{{"overlap_score_weight", "is deprecated: " + l.replacedWeight}}
 }
 
-// flags applies flags, given by their first names.
+// flags sets the settings that flags give. given has the value of each flag by the first of
+// the setting's names, without dashes. The error joins all unknown flags and bad values.
 func (l *layers) flags(given map[string]string) error {
 	var bad []error
 	for _, flag := range slices.Sorted(maps.Keys(given)) {
@@ -140,8 +142,9 @@ func (l *layers) flags(given map[string]string) error {
 	return errors.Join(bad...)
 }
 
-// environ applies the variables of an environment. It also checks the variables of settings
-// that a flag sets, so that a bad value shows at once. Such variables need not agree.
+// environ sets the settings that environment variables give; environ has NAME=value strings.
+// It also checks the variables of settings that a flag sets, so that a bad value shows at
+// once. Variables of such a setting need not agree. The error joins all bad values.
 func (l *layers) environ(environ []string, flags map[string]string) error {
 	values := environMap(environ)
 	var bad []error
@@ -154,15 +157,17 @@ func (l *layers) environ(environ []string, flags map[string]string) error {
 	return errors.Join(bad...)
 }
 
-// variables applies the variables of a setting. With flagGiven they need not agree.
+// variables sets one setting from its environment variables. s.Env has their names, the one
+// that wins first. values has the environment. Two variables with different values are an
+// error, unless a flag or the setting's variable of Blockyard's own decides.
 func (l *layers) variables(s *Setting, values map[string]string, flagGiven bool) error {
-	var from, value string
+	var from, value string // the variable that wins, and its value in canonical form
 	for _, name := range s.Env {
 		text := values[name]
 		if text == "" {
 			continue
 		}
-		var c Config
+		var c Config // scratch: a value that does not win is only checked
 		p := s.at(&c)
 		if !s.domain.set(p, text) {
 			return s.domain.invalid(name, p, text)
@@ -183,7 +188,8 @@ func (l *layers) variables(s *Setting, values map[string]string, flagGiven bool)
 	return nil
 }
 
-// environMap returns an environment as a map, with trimmed values.
+// environMap returns an environment of NAME=value strings as a map, with trimmed values. The
+// first of several values of one name counts.
 func environMap(environ []string) map[string]string {
 	values := make(map[string]string, len(environ))
 	for _, pair := range environ {
@@ -205,7 +211,8 @@ func preset() map[string]string {
 	}
 }
 
-// matchesPreset reports whether the settings have the values that load_aware sets.
+// matchesPreset reports whether all settings that load_aware sets have the values that it
+// sets. A program may have built the Config without Resolve.
 func (c *Config) matchesPreset() bool {
 	settings := Settings()
 	for name, value := range preset() {
@@ -216,8 +223,8 @@ func (c *Config) matchesPreset() bool {
 	return true
 }
 
-// loadAware applies the preset if load_aware is on. A source that sets another value is an
-// error.
+// loadAware sets the settings of the preset if load_aware is on: a router that looks at load
+// and at no cache. The error joins the settings that a source has set to another value.
 func (l *layers) loadAware() error {
 	if !l.config.LoadAware {
 		return nil
@@ -253,7 +260,8 @@ type Loaded struct {
 	Given   []Given
 }
 
-// given returns the settings that differ from CommandDefault.
+// given returns the settings that differ from CommandDefault, each with its value and the
+// source that set it, in the order of Settings. Log lines show them, so URLs have no password.
 func (l *layers) given() []Given {
 	var all []Given
 	usual := CommandDefault()
@@ -271,7 +279,8 @@ func (l *layers) given() []Given {
 	return all
 }
 
-// sourceOf returns the source of a setting that is not its default.
+// sourceOf returns what set a setting that is not its default: a flag, a variable, a field of
+// the document, or another setting that sets this one.
 func (l *layers) sourceOf(name string) string {
 	if _, preset := preset()[name]; preset && l.config.LoadAware {
 		return "load_aware"

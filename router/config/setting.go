@@ -46,13 +46,14 @@ type Setting struct {
 // Accepts describes the accepted values.
 func (s *Setting) Accepts() string { return s.domain.accepts(s.at(new(Config))) }
 
-// Later names the values of Dynamo that are not supported yet, empty for none. "any" stands
-// for every value that turns the setting on.
+// Later names the values of Dynamo that are not supported yet, for the table of settings. It
+// is empty for none. "any" stands for every value that turns the setting on.
 func (s *Setting) Later() string {
 	later := strings.Join(s.domain.unsupported, ", ")
 	if later != anyValue {
 		return later
 	}
+	// A setting with words supports these.
 	if len(s.domain.words) > 0 {
 		return "any but " + strings.Join(s.domain.words, ", ")
 	}
@@ -81,7 +82,8 @@ func (s *Setting) setDefault(c *Config, def string) {
 	}
 }
 
-// Help returns the first sentence of Meaning, and whether a switch is on by default.
+// Help returns the help text of the setting's flag: the first sentence of Meaning, and a
+// note for a switch that is on by default.
 func (s *Setting) Help() string {
 	help, _, more := strings.Cut(s.Meaning, ". ")
 	if more {
@@ -111,8 +113,8 @@ func (s *Setting) Switch() bool {
 	return ok
 }
 
-// Agree returns an error if two flags of the setting have different values. given has the
-// values of the given flags by name.
+// Agree returns an error if two flags of the setting, which are names of one thing, have
+// different values. given has the values of the given flags by name.
 func (s *Setting) Agree(given map[string]string) error {
 	var previous string
 	for _, flag := range s.Flags {
@@ -168,7 +170,8 @@ func seconds() domain { return domain{lo: 0, hi: maxSeconds} }
 
 // The functions below are values of Setting.noEffect.
 
-// unless returns why while condition is false.
+// unless returns a noEffect that says why while condition is false: the setting has an
+// effect only under the condition.
 func unless(condition func(*Config) bool, why string) func(*Config) string {
 	return func(c *Config) string {
 		if condition(c) {
@@ -181,7 +184,8 @@ func unless(condition func(*Config) bool, why string) func(*Config) string {
 // always returns why for every Config.
 func always(why string) func(*Config) string { return func(*Config) string { return why } }
 
-// firstReason returns the first non-empty one of several reasons.
+// firstReason returns a noEffect that asks several reasons in turn and returns the first one
+// that is not empty.
 func firstReason(reasons ...func(*Config) string) func(*Config) string {
 	return func(c *Config) string {
 		for _, reason := range reasons {
@@ -202,7 +206,8 @@ var (
 	noOverlapCredit = unless(func(c *Config) bool { return c.overlapCredit() > 0 }, "overlap_score_credit is 0")
 )
 
-// inModes returns the mode as a reason, if it is one of modes.
+// inModes returns a noEffect for settings that have no effect in these router modes. The
+// mode is the reason.
 func inModes(modes ...string) func(*Config) string {
 	return func(c *Config) string {
 		if slices.Contains(modes, c.RouterMode) {
@@ -220,7 +225,8 @@ var (
 	noDraws   = inModes(ModeRoundRobin, ModeDirect)
 )
 
-// draws reports whether the mode draws random numbers, if it ever does.
+// draws reports whether the choice of a worker draws random numbers, so that the seed has an
+// effect. Modes that never draw are covered by noDraws.
 func (c *Config) draws() bool {
 	switch c.RouterMode {
 	case ModeRandom, ModePowerOfTwo:
@@ -231,8 +237,8 @@ func (c *Config) draws() bool {
 	return !c.FirstOfEqual
 }
 
-// noSharedCache returns why the credit for a shared cache has no effect. The command's
-// default of the credit needs no notice.
+// noSharedCache is the noEffect of the credit for a shared cache: without a shared cache the
+// credit has none. Operators who left the command's default need no notice.
 func noSharedCache(c *Config) string {
 	if usual := CommandDefault(); c.SharedCacheType == SharedNone && c.SharedCacheMultiplier != usual.SharedCacheMultiplier {
 		return "shared_cache_type is none"

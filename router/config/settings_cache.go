@@ -2,6 +2,8 @@ package config
 
 import "math"
 
+// eventSettings returns the settings of how the router learns or predicts which blocks the
+// workers have.
 func eventSettings() []Setting {
 	return []Setting{
 		{Name: "use_kv_events", Group: GroupCache, Since: "0.6",
@@ -52,6 +54,7 @@ func eventSettings() []Setting {
 	}
 }
 
+// cacheSettings returns the settings of the index of cached blocks and of the shared cache.
 func cacheSettings() []Setting {
 	return []Setting{
 		{Name: "index_reading", Group: GroupCache, Since: "Blockyard",

@@ -2,6 +2,8 @@ package config
 
 import "math"
 
+// laterSettings returns settings of Dynamo that Blockyard accepts only with the values that
+// change nothing.
 func laterSettings() []Setting {
 	// Dynamo's own selection has a name too.
 	name, policy := domain{unsupported: []string{anyValue}}, domain{words: []string{"default"}, unsupported: []string{anyValue}}
@@ -44,6 +46,8 @@ func laterSettings() []Setting {
 	}
 }
 
+// disaggSettings returns the settings of prefill on the decode worker, which Blockyard does
+// not support yet.
 func disaggSettings() []Setting {
 	off := always("conditional_disagg_enabled is not supported yet")
 	return []Setting{

@@ -2,6 +2,7 @@ package config
 
 import "math"
 
+// loadSettings returns the settings of the account of booked requests, the workers' load.
 func loadSettings() []Setting {
 	return []Setting{
 		{Name: "router_track_active_blocks", Group: GroupLoad, Since: "0.9",
@@ -51,6 +52,7 @@ func loadSettings() []Setting {
 	}
 }
 
+// queueSettings returns the settings of when requests wait and when workers get none.
 func queueSettings() []Setting {
 	return []Setting{
 		{Name: "router_queue_threshold", Group: GroupQueue, Since: "0.9",
@@ -93,6 +95,7 @@ func queueSettings() []Setting {
 	}
 }
 
+// startSettings returns the settings of the router's start and of the front door's listener.
 func startSettings() []Setting {
 	return []Setting{
 		{Name: "router_min_initial_workers", Group: GroupStart, Since: "1.2",

@@ -1,5 +1,6 @@
 package config
 
+// scoreSettings returns the settings of the weights in the cost of a worker.
 func scoreSettings() []Setting {
 	return []Setting{
 		{Name: "overlap_score_credit", Group: GroupScore, Since: "1.2",
@@ -54,7 +55,7 @@ func scoreSettings() []Setting {
 	}
 }
 
-// formSettings say what the weights go into.
+// formSettings returns the settings of the cost's formula and of what the workers do.
 func formSettings() []Setting {
 	return []Setting{
 		{Name: "cost_formula", Group: GroupScore, Since: "Blockyard",

@@ -45,9 +45,10 @@ type rule struct {
 	field, needs string
 }
 
-// rules returns the rules between the settings of c.
+// rules returns all rules between settings, each with whether c breaks it. A rule says which
+// other setting a setting needs.
 func (c *Config) rules() []rule {
-	busy := cmp.Or(c.ConditionalDisaggPrefillBusyThreshold, c.RouterQueueThreshold)
+	busy := cmp.Or(c.ConditionalDisaggPrefillBusyThreshold, c.RouterQueueThreshold) // nil without both
 	return []rule{
 		{c.DurableKVEvents && !c.UseKVEvents, "durable_kv_events", "use_kv_events"},
 		{c.RouterTrackOutputBlocks && !c.RouterTrackActiveBlocks, "router_track_output_blocks", "router_track_active_blocks"},
@@ -75,7 +76,8 @@ func (c *Config) checkRules(settings []Setting) error {
 	return nil
 }
 
-// notices returns the notices of the settings that are deprecated or have no effect.
+// notices returns a notice for each setting of c that is deprecated, or that the operator has
+// set without effect, in the order of settings.
 func (c *Config) notices(settings []Setting) []Notice {
 	var notices []Notice
 	for i := range settings {
@@ -100,7 +102,8 @@ func (c *Config) alsoCredit() string {
 	return ""
 }
 
-// notYet returns a NotYetError for an unsupported value, else nil.
+// notYet returns a NotYetError if the value that p points to is one of Dynamo's that
+// Blockyard does not support yet. label names the setting in the error.
 func (s *domain) notYet(label string, p any) error {
 	value := formatValue(p)
 	if slices.Contains(s.words, value) {
@@ -112,7 +115,8 @@ func (s *domain) notYet(label string, p any) error {
 	return nil
 }
 
-// alternatives names the supported values in place of an unsupported one.
+// alternatives names the supported values of a setting that has unsupported ones, as the end
+// of a sentence with "want". p points to the setting's field.
 func (s *domain) alternatives(p any) string {
 	switch p.(type) {
 	case *bool:

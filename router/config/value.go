@@ -45,8 +45,8 @@ type domain struct {
 
 const anyValue = "*"
 
-// accepts describes the values for the field that p points to, as the end of a sentence
-// with "want".
+// accepts describes the accepted values of a setting, as the end of a sentence with "want".
+// p points to the setting's field, and the field's type selects the description.
 func (s *domain) accepts(p any) string {
 	switch p.(type) {
 	case *bool, **bool:
@@ -79,7 +79,8 @@ func (s *domain) accepts(p any) string {
 // number formats v without an exponent.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// orNone adds "or none" for an optional field.
+// orNone adds "or none" to a description of accepted values, if p points to an optional
+// field, which is a pointer. With zeroIsNone, 0 in a flag or variable means none too.
 func (s *domain) orNone(p any, accepts string) string {
 	switch p.(type) {
 	case **float64, **uint32, **uint64, **string:
@@ -91,8 +92,9 @@ func (s *domain) orNone(p any, accepts string) string {
 	return accepts
 }
 
-// set reads a value of a flag or variable into the field that p points to. It returns false
-// for an invalid value, and leaves the field unchanged then.
+// set reads the text of a flag or variable into the field that p points to. "none" turns an
+// optional field, which is a pointer, off. set returns false for an invalid text, and leaves
+// the field unchanged then.
 func (s *domain) set(p any, text string) bool {
 	if strings.EqualFold(text, "none") || s.zeroIsNone && text == "0" {
 		switch p := p.(type) {
@@ -113,7 +115,8 @@ func (s *domain) set(p any, text string) bool {
 	return s.setValue(p, text)
 }
 
-// setValue is set for a value that is not "none".
+// setValue reads a text that is not "none" into the field that p points to, if the text is in
+// the domain. It returns false for any other text. The field's type selects the parser.
 func (s *domain) setValue(p any, text string) bool {
 	switch p := p.(type) {
 	case *bool:
@@ -158,6 +161,7 @@ func storeNew[T any](p **T, text string, parse func(string) (T, bool)) bool {
 	return ok
 }
 
+// parseBool returns the value of a flag or variable of a switch. ok is false for other words.
 func parseBool(text string) (value, ok bool) {
 	switch strings.ToLower(text) {
 	case "1", "true", "on", "yes":
@@ -168,7 +172,8 @@ func parseBool(text string) (value, ok bool) {
 	return false, false
 }
 
-func (s *domain) parseFloat(text string) (float64, bool) {
+// parseFloat returns the number that text says. ok is false for a number out of range.
+func (s *domain) parseFloat(text string) (v float64, ok bool) {
 	// ParseFloat also accepts hexadecimal numbers, underscores, NaN and Inf.
 	if strings.Trim(text, "0123456789+-.eE") != "" {
 		return 0, false
@@ -177,6 +182,7 @@ func (s *domain) parseFloat(text string) (float64, bool) {
 	return v, err == nil && v >= s.lo && v <= s.hi && !(s.exclusiveLow && v == s.lo)
 }
 
+// parseWhole returns a parser of whole numbers in the range of s. Sizes may have a unit.
 func parseWhole[T uint32 | uint64](s *domain) func(string) (T, bool) {
 	return func(text string) (T, bool) {
 		n, err := parseUint(text, s.size)
@@ -193,14 +199,18 @@ func parseUint(text string, size bool) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-func (s *domain) parseWord(text string) (string, bool) {
+// parseWord returns the accepted word for text, which may be another spelling. ok is true for
+// unsupported words of Dynamo too, because notYet has a better error for them.
+func (s *domain) parseWord(text string) (word string, ok bool) {
 	if word, ok := s.aliases[text]; ok {
 		text = word
 	}
 	return text, slices.Contains(s.words, text) || slices.Contains(s.unsupported, text)
 }
 
-func (s *domain) parseText(text string) (string, bool) {
+// parseText returns text. ok says whether text is acceptable: not empty, not too long, and a
+// host or a URL where the domain wants one.
+func (s *domain) parseText(text string) (same string, ok bool) {
 	if text == "" || len(text) > maxText {
 		return "", false
 	}
@@ -214,7 +224,8 @@ func (s *domain) parseText(text string) (string, bool) {
 	return text, err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// setJSON reads a value of a document: of the field's JSON type, or null for nil.
+// setJSON reads a JSON value into the field that p points to. The value has the field's type,
+// or is null for an optional field. setJSON returns false for any other value.
 func (s *domain) setJSON(p any, raw json.RawMessage) bool {
 	text := string(raw)
 	if text == "null" {
@@ -231,7 +242,8 @@ func (s *domain) setJSON(p any, raw json.RawMessage) bool {
 	return strings.ContainsAny(text[:1], "-0123456789") && s.setValue(p, text)
 }
 
-// setNil makes an optional field nil. It returns false for other fields.
+// setNil turns the optional field that p points to off. It returns false for a field that is
+// no pointer and so has no such value.
 func setNil(p any) bool {
 	switch p := p.(type) {
 	case **bool:
@@ -285,8 +297,9 @@ func formatOptional[T any](p *T) string {
 	return formatValue(p)
 }
 
-// check reports whether the value that p points to is in the domain. It parses the formatted
-// value, so that check and set have the same rules.
+// check reports whether the value of the field that p points to is in the domain. It parses
+// the formatted value into a copy, so that check and set have the same rules. Booleans are
+// always in the domain.
 func (s *domain) check(p any) bool {
 	value := formatValue(p)
 	switch p := p.(type) {
