@@ -31,7 +31,8 @@ type card struct {
 
 func newCardTable() *cardTable { return &cardTable{cards: make(map[kv.Worker]card)} }
 
-// of returns the configuration of a worker, a zero value for an unknown worker.
+// of returns what the scheduler needs to know of a worker: capacity, batch size and taints.
+// It returns a zero value for an unknown worker.
 func (t *cardTable) of(w kv.Worker) schedule.WorkerConfig {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +46,8 @@ func (t *cardTable) silent(w kv.Worker) bool {
 	return t.cards[w].announced.Silent
 }
 
-// place returns the endpoint and the number of ranks that a worker announces.
+// place returns the URL of the server that a worker announces, empty for none, and the
+// number of its data-parallel ranks, at least 1.
 func (t *cardTable) place(w kv.Worker) (endpoint string, ranks int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +55,8 @@ func (t *cardTable) place(w kv.Worker) (endpoint string, ranks int) {
 	return c.Endpoint, max(1, int(c.Ranks))
 }
 
-// set stores a worker's announced card. It reports whether the worker had another card.
+// set stores the card that a worker announces. changed is true when the worker had another
+// card: the scheduler must then read the cards again. It reads a new worker's card anyway.
 func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,13 +68,16 @@ func (t *cardTable) set(w kv.Worker, c *kvevent.ModelCard) (changed bool) {
 	return known
 }
 
-func newCard(c *kvevent.ModelCard, blocks uint64) card {
-	return card{*c, blocks, schedule.WorkerConfig{
-		TotalBlocks: cmp.Or(c.DeviceBlocks, blocks), MaxBatchedTokens: c.MaxBatchedTokens, Taints: c.Taints.List(),
+// newCard returns a card for an announced one. reported is the device capacity of the last
+// load report in blocks, which counts if the announced card has none.
+func newCard(c *kvevent.ModelCard, reported uint64) card {
+	return card{*c, reported, schedule.WorkerConfig{
+		TotalBlocks: cmp.Or(c.DeviceBlocks, reported), MaxBatchedTokens: c.MaxBatchedTokens, Taints: c.Taints.List(),
 	}}
 }
 
-// setReported stores the capacity of a load report, in blocks. It ignores 0.
+// setReported stores the device capacity of a worker's load report, in blocks. It ignores 0
+// and unknown workers. Model.tick passes a change on to the scheduler.
 func (t *cardTable) setReported(w kv.Worker, blocks uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,15 +89,17 @@ func (t *cardTable) setReported(w kv.Worker, blocks uint64) {
 	t.cards[w] = newCard(&c.announced, blocks)
 }
 
-// takeCapacityChanged returns and clears capacityChanged.
+// takeCapacityChanged reports whether a reported capacity has changed a worker's
+// configuration since the last call.
 func (t *cardTable) takeCapacityChanged() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	measured := t.capacityChanged
+	changed := t.capacityChanged
 	t.capacityChanged = false
-	return measured
+	return changed
 }
 
+// remove removes the card of a worker that left.
 func (t *cardTable) remove(w kv.Worker) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +111,8 @@ type decisionObserver struct{ model *Model }
 
 var _ decide.Observer = (*decisionObserver)(nil)
 
-// Decided implements decide.Observer.
+// Decided implements decide.Observer. It counts the decision, and lets the estimator follow
+// a booked request until its first token.
 func (o *decisionObserver) Decided(d *decide.Decision) {
 	o.model.metrics.overhead.decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
@@ -130,7 +139,8 @@ func (o *decisionObserver) Freed(id string) {
 	}
 }
 
-// Added implements decide.Observer. Cached tokens count as device blocks, because the
+// Added implements decide.Observer. It lets the estimator follow a request that the caller
+// sent to a worker of its own choice. The cached blocks count as device blocks, because the
 // caller does not say which tier has them.
 func (o *decisionObserver) Added(q *decide.Query, w kv.Worker, blockSize, cached int) {
 	if e := o.model.estimate; e != nil {

@@ -54,6 +54,8 @@ func (r *Router) Stats() Stats {
 	return r.statsOf(all, &sum)
 }
 
+// statsOf returns the Stats of the router. all are the stats of each model, and sum is their
+// sum with the counters of retired models, both from Models.stats.
 func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 	return Stats{
 		Workers:   sum.Workers,

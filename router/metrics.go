@@ -55,6 +55,8 @@ func (c *APICounters) stats() apiStats {
 	}
 }
 
+// newMetrics returns the metrics of router r in a registry of their own. A scrape reads the
+// Stats of r.
 func newMetrics(r *Router) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -93,8 +95,9 @@ func newMetrics(r *Router) *Metrics {
 	return m
 }
 
-// AddStats adds the numbers of a snapshot struct, which package internal/metric describes.
-// read returns a new snapshot at each scrape. A prefix is added once.
+// AddStats adds a metric for each field of a snapshot struct T: package internal/metric tells
+// how tags name them. read returns a new snapshot at each scrape. prefix begins every name.
+// Two calls must not have one prefix.
 func AddStats[T any](m *Metrics, prefix string, read func() T) {
 	m.registry.MustRegister(collector(func(out chan<- prometheus.Metric) {
 		s := read()
@@ -116,7 +119,8 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Decided counts a decision that took d. tokens is the length of the prompt.
+// Decided counts a decision that took d, with the part of the prompt that the chosen worker
+// has cached. tokens is the length of the prompt, above 0.
 func (m *Metrics) Decided(d time.Duration, match *Match, tokens int) {
 	m.Served("new", match.Quality)
 	m.latency.Observe(d.Seconds())
@@ -146,7 +150,8 @@ var _ prometheus.Collector = (*statsCollector)(nil)
 // Describe sends nothing. The registry then does not check the metrics of Collect.
 func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends one metric for each field of Stats.
+// Collect implements prometheus.Collector. It sends one metric for each field of Stats, and
+// those with labels: of workers, models, load reports, transports and estimates.
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	models, sum := c.router.models.stats()
 	s := c.router.statsOf(models, &sum)
@@ -174,7 +179,8 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectBackpressure sends the requests that the queue refused, by the reached limit.
+// collectBackpressure sends how many requests the queue refused, with the reached limit as
+// label. The labels are Dynamo's.
 func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
 	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests refused by the full queue.", []string{"reason"}, nil)
 	for reason, n := range map[string]uint64{

@@ -32,6 +32,8 @@ type DoorMetrics struct {
 	bodies     bodies.Counters
 }
 
+// newDoorMetrics returns the front door's metrics, registered with r under names that begin
+// with "blockyard_frontend_".
 func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 	const prefix = "blockyard_frontend_"
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -53,7 +55,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		delivered: counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model"),
 		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and quality of the decision.",
 			"model", "direction", "quality"),
-		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or text.", "tokens"),
+		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or none.", "tokens"),
 		outputs: counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -133,8 +135,8 @@ func (m *DoorMetrics) Ended(model, worker string, d time.Duration, output int) {
 // Prompt counts a prompt by how its tokens are known: exact, approximate or none.
 func (m *DoorMetrics) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
 
-// Cached records the cached tokens of a prompt: the prediction, and what the worker
-// reported.
+// Cached records how many tokens of a prompt were cached: as the router predicted with this
+// quality, and as the worker then reported. The difference counts as less or more.
 func (m *DoorMetrics) Cached(model, quality string, predicted, delivered int) {
 	m.predicted.WithLabelValues(model).Add(float64(predicted))
 	m.delivered.WithLabelValues(model).Add(float64(delivered))

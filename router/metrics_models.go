@@ -12,8 +12,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// collectModels sends the metrics with a model label. Families without one are sums over all
-// models.
+// collectModels sends the metrics of each model, with its name and block size as labels.
+// Metrics without these labels are sums over all models, and Collect sends them.
 func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 	labels := []string{"model", "block_size"}
 	send := func(name, help string, kind prometheus.ValueType, value func(s *ModelStats) float64) {
@@ -32,8 +32,9 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 	send("requests_booked_total", "Requests booked on a model's workers, since the model was opened.", counter, func(s *ModelStats) float64 { return float64(s.Requests.Load.Added) })
 }
 
-// collectWorkers sends the booked load of each worker, summed over models, under the names
-// and with the labels of Dynamo's frontend.
+// collectWorkers sends the load of each worker's booked requests: active blocks and prompt
+// tokens to compute. A worker may serve several models, so the loads are summed. The names
+// and labels are those of Dynamo's frontend, for its dashboards.
 func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
 	labels := []string{"worker_id", "dp_rank", "worker_type"}
 	blocks := prometheus.NewDesc("dynamo_frontend_worker_active_decode_blocks", "Prompt blocks of the requests booked on a worker. Shared prefixes count once.", labels, nil)
@@ -54,7 +55,8 @@ func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectEstimates sends the measures of each worker and the estimators' gauges and counters.
+// collectEstimates sends what cost mode has learned of each worker: rates with their ages,
+// and the fixed cost of a request. s are the sums of the estimators' gauges and counters.
 func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out chan<- prometheus.Metric) {
 	rate := prometheus.NewDesc("blockyard_router_measured_rate",
 		"Measured rate of a worker or its pool per second of busy time: prefill_tokens, copy_bytes, disk_bytes. Source model is the median of the model's workers.",
@@ -84,7 +86,8 @@ func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out
 	prom.Kinds(out, total, now, s)
 }
 
-// collectLoads sends a gauge for each number of the last load reports, and the reports' ages.
+// collectLoads sends a gauge for each number of the last load report of each worker and pool,
+// and the age of the report.
 func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	now := time.Now()
 	load := prometheus.NewDesc("blockyard_router_load", "Numbers of the last load report of a worker or pool, by kind.", []string{"owner", "kind"}, nil)
@@ -97,7 +100,7 @@ func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectSources sends the metrics of the transports.
+// collectSources sends the own metrics of the sources of events that the transport combines.
 func (c *statsCollector) collectSources(out chan<- prometheus.Metric) {
 	total := prometheus.NewDesc("blockyard_router_source_total", "Counters of a source of events, such as Dynamo's.", []string{"source", "counter"}, nil)
 	now := prometheus.NewDesc("blockyard_router_source", "Gauges of a source of events, such as Dynamo's.", []string{"source", "gauge"}, nil)

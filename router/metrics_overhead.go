@@ -27,6 +27,8 @@ func (h histograms) observe(v float64) {
 	}
 }
 
+// newOverheadMetrics returns the metrics of a decision's parts, registered with to under the
+// names of Blockyard and of Dynamo.
 func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 	histogram := func(name, help string, buckets []float64, prefixes ...string) histograms {
 		var all histograms
@@ -70,7 +72,8 @@ func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 	return m
 }
 
-// decided observes one decision.
+// decided records the durations of the parts of one decision, the hits of the shared cache,
+// and how the worker was chosen.
 func (m *overheadMetrics) decided(d *decide.Decision) {
 	t := &d.Timings
 	for _, part := range []struct {
@@ -100,7 +103,8 @@ func (m *overheadMetrics) sharedCacheFailed() {
 	}
 }
 
-// scoreKind returns the label of a Match.Mode.
+// scoreKind returns the label "score" of a decision by its schedule.Result.Mode: weights,
+// cost, fallback for cost mode without a measure, or none for a selector without costs.
 func scoreKind(mode string) string {
 	switch {
 	case mode == "":

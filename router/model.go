@@ -41,9 +41,11 @@ type Model struct {
 	current atomic.Pointer[feed.View]
 }
 
-// newModel returns a model without workers. o must have its defaults.
-func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, full *sync.Once) (*Model, error) {
-	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: full}
+// newModel returns a model without workers. o must have its defaults. shared is the client of
+// the configured shared cache, nil without one. unbookedOnce is common to all models. The
+// error is of one of the model's parts.
+func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, unbookedOnce *sync.Once) (*Model, error) {
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: unbookedOnce}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
@@ -70,7 +72,9 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metr
 	return out, err
 }
 
-// scheduling returns the scheduler's options.
+// scheduling returns the options of the model's scheduler: its settings, and the functions by
+// which it asks the index, the cards, the estimator and the predictions. The functions run
+// only after newModel, so m.decide may still be nil here.
 func (m *Model) scheduling(o *Options) schedule.Options {
 	c := m.config
 	s := schedule.Options{
@@ -156,7 +160,7 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 		return Match{}, err
 	}
 	if found.Waited > 0 {
-		// The hits may be from before the wait or from its end.
+		// The hits may be from before the wait or from its end. Both may be less exact.
 		quality = worse(quality, m.Quality())
 	}
 	if quality != feed.Fallback && m.guessed(found.Worker) {
@@ -180,7 +184,7 @@ type Place struct {
 	Ranks int
 }
 
-// Place returns where a worker takes requests.
+// Place returns where worker w takes requests, by its card and by the ranks in the index.
 func (m *Model) Place(w kv.Worker) Place {
 	endpoint, ranks := m.cards.place(w)
 	return Place{endpoint, max(ranks, m.decide.Ranks(w.ID))}
@@ -194,7 +198,8 @@ func (m *Model) guessed(w kv.Worker) bool {
 	return ok && members.List[at].Pool == 0 && m.cards.silent(w)
 }
 
-// tick does the timed work of the model.
+// tick does the timed work of the model's parts: expiry of requests and predictions, and
+// memory of workers that left. Run calls it every tickInterval.
 func (m *Model) tick() {
 	if m.cards.takeCapacityChanged() {
 		m.scheduler.WorkersChanged() // once for all changes, because the call reads every card
@@ -206,13 +211,14 @@ func (m *Model) tick() {
 // close closes the model's predictions.
 func (m *Model) close() error { return m.decide.Close() }
 
-// SetCard implements feed.Model.
+// SetCard implements feed.Model: it stores the card that a worker announces, and tells the
+// parts of the model that depend on it.
 func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
 	// The scheduler reads the card of a new worker when the list of members changes.
 	if m.cards.set(w, &a.Card) {
 		m.scheduler.WorkersChanged()
 	}
-	if !a.Card.Silent {
+	if !a.Card.Silent { // events replace predictions
 		m.decide.EventsBegin(w)
 	}
 	if m.estimate != nil {
@@ -223,7 +229,8 @@ func (m *Model) SetCard(w kv.Worker, a *kvevent.Announcement) {
 // RemoveCard implements feed.Model.
 func (m *Model) RemoveCard(w kv.Worker) { m.cards.remove(w) }
 
-// Forget implements feed.Model.
+// Forget implements feed.Model: it drops the requests, predictions and measures of a worker
+// that left or restarted.
 func (m *Model) Forget(w kv.Worker) {
 	m.scheduler.RemoveWorker(w)
 	m.decide.ForgetWorker(w)
@@ -232,7 +239,8 @@ func (m *Model) Forget(w kv.Worker) {
 	}
 }
 
-// ApplyLoad implements feed.Model.
+// ApplyLoad implements feed.Model: it passes a load report of a worker or pool to the cards,
+// the scheduler and the estimator.
 func (m *Model) ApplyLoad(l *kvevent.LoadReport) {
 	if l.Owner.Kind == kv.OwnerWorker {
 		m.cards.setReported(l.Owner.Worker(), l.Worker.DeviceBlocksTotal)
@@ -263,7 +271,7 @@ type ModelStats struct {
 	Unbooked, Unremembered uint64
 }
 
-// stats returns the gauges and counters.
+// stats returns the gauges and counters of all parts of the model.
 func (m *Model) stats() ModelStats {
 	s := ModelStats{
 		Key: m.key, Quality: m.Quality(), Workers: m.current.Load().Workers,

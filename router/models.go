@@ -63,7 +63,9 @@ func newModels(o *Options, shared *sharedcache.Client) *Models {
 	return d
 }
 
-// Open implements feed.Models.
+// Open implements feed.Models: it makes a model without workers, when the model's first
+// publisher comes. The error is feed.ErrTooManyModels when limit models are open, or one of
+// the model's parts.
 func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +86,8 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	return m, nil
 }
 
-// Retire implements feed.Models.
+// Retire implements feed.Models: it closes a model without publishers, workers and requests.
+// Its counters stay in the sums of all models.
 func (d *Models) Retire(followed feed.Model) error {
 	m := followed.(*Model) // every feed.Model comes from Open
 	d.mu.Lock()
@@ -104,7 +107,9 @@ func (d *Models) Changed() {
 	d.routeLocked()
 }
 
-// routeLocked publishes new routes.
+// routeLocked publishes which model a request goes to, by the name that the request gives or
+// without a name. Call it after a change of the models or of their workers. The caller holds
+// d.mu.
 func (d *Models) routeLocked() {
 	r := &routes{byName: make(map[string]*Model)}
 	r.all = slices.SortedFunc(maps.Values(d.byKey), func(a, b *Model) int {
@@ -115,12 +120,13 @@ func (d *Models) routeLocked() {
 			r.byName[m.key.Name] = m
 		}
 	}
+	// A request without a name goes to the only model of the highest rank.
 	best, rivals := 1, 0
 	for _, m := range r.byName {
-		switch c := m.rank(); {
-		case c > best || c == best && rivals == 0:
-			best, rivals, r.unnamed = c, 1, m
-		case c == best:
+		switch rank := m.rank(); {
+		case rank > best || rank == best && rivals == 0:
+			best, rivals, r.unnamed = rank, 1, m
+		case rank == best:
 			rivals++
 			r.unnamed = nil
 		}
@@ -128,15 +134,15 @@ func (d *Models) routeLocked() {
 	d.routes.Store(r)
 }
 
-// rank ranks models for requests: 2 with a published worker, 1 with registered workers, 0
-// without workers. A mistaken registration must not take requests without a model name from
-// a published model.
+// rank ranks models for requests: 2 with a worker that publishes, 1 with workers that a
+// program only registered, 0 without workers. A mistaken registration must not take requests
+// without a model name from a published model.
 func (m *Model) rank() int {
 	v := m.current.Load()
 	switch {
 	case v.Published > 0:
 		return 2
-	case v.Workers > 0 || v.Kept:
+	case v.Workers > 0 || v.Kept: // a kept model was opened for registered workers
 		return 1
 	}
 	return 0
@@ -149,7 +155,9 @@ func (m *Model) preferredOver(o *Model) bool {
 		cmp.Compare(m.key.BlockSize, o.key.BlockSize)) > 0
 }
 
-// find returns the model of a request; see Router.Model.
+// find returns the model that a request with this model name goes to. An empty name means the
+// only model. The error is ErrModelRequired, ErrNoWorkers or ErrUnknownModel, and names the
+// models that workers serve. find takes no lock.
 func (d *Models) find(name string) (*Model, error) {
 	r := d.routes.Load()
 	if name == "" {
@@ -164,13 +172,15 @@ func (d *Models) find(name string) (*Model, error) {
 	if m := r.byName[name]; m != nil {
 		return m, nil
 	}
+	// An open model that byName lacks has lost its workers, which may come back.
 	if len(r.byName) == 0 || len(r.named(name)) > 0 {
 		return nil, fmt.Errorf("model %.64q: %w", name, ErrNoWorkers)
 	}
 	return nil, fmt.Errorf("model: %.64q: %w: workers serve %s", name, ErrUnknownModel, r.names())
 }
 
-// named returns the open models of a name, or all for an empty name.
+// named returns the open models of a name, which differ in their block sizes, or all open
+// models for an empty name. Models without workers are included.
 func (r *routes) named(name string) []*Model {
 	if name == "" {
 		return r.all
@@ -184,7 +194,8 @@ func (r *routes) named(name string) []*Model {
 	return out
 }
 
-// names lists the models with workers, for errors.
+// names lists the names of the models with workers, for errors: at most eight, and how many
+// more there are.
 func (r *routes) names() string {
 	const limit = 8
 	names := slices.Sorted(maps.Keys(r.byName))
@@ -206,7 +217,8 @@ func (d *Models) workers() (n int) {
 	return n
 }
 
-// quality returns the worst quality of the models with workers.
+// quality returns the worst quality of the models with workers: how far their indexes can be
+// trusted. It is feed.Fallback without such a model.
 func (d *Models) quality() feed.Quality {
 	q, any := feed.Exact, false
 	for _, m := range d.routes.Load().byName {
@@ -218,7 +230,9 @@ func (d *Models) quality() feed.Quality {
 	return q
 }
 
-// setBusy replaces busy thresholds; see Router.SetBusy.
+// setBusy replaces the busy thresholds, beyond which a worker gets no requests, in the open
+// models of a name. An empty name means all models, and those opened later. The error names
+// the threshold that is out of range, and then nothing has changed.
 func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 	if err := b.Validate(); err != nil {
 		return err
@@ -238,7 +252,8 @@ func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 	return nil
 }
 
-// busyOf returns busy thresholds; see Router.Busy.
+// busyOf returns the busy thresholds of a model, beyond which its workers get no requests.
+// An empty name means models opened later. The error is one of find.
 func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
 	if name != "" {
 		m, err := d.find(name)
@@ -258,7 +273,8 @@ func (d *Models) busyOf(name string) (schedule.BusyThresholds, error) {
 // balanceEvery is the period of balance.
 const balanceEvery = time.Second
 
-// balance divides the memory among the models' indexes once per balanceEvery.
+// balance divides the memory limit among the models' indexes by their present sizes. Run
+// calls it at each tick, and it acts once per balanceEvery.
 func (d *Models) balance(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -270,7 +286,7 @@ func (d *Models) balance(now time.Time) {
 
 // balanceLocked limits each index to the memory that the other indexes do not use, but at
 // least to an equal share. An index never frees memory, so the sum may exceed the limit when
-// a model joins a large one.
+// a model joins a large one. The caller holds d.mu.
 func (d *Models) balanceLocked() {
 	if len(d.byKey) == 0 {
 		return

@@ -68,6 +68,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns o with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	if o.Config == nil {
 		c := config.Default()

@@ -45,8 +45,8 @@ type Router struct {
 	started atomic.Bool
 }
 
-// New returns a router that reads t once Run is called. The caller closes t after Run has
-// returned.
+// New returns a router that reads events from transport t once Run is called. The caller
+// closes t after Run has returned. The error names the option that is out of range.
 func New(o Options, t source.Transport) (*Router, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
@@ -139,7 +139,7 @@ func (r *Router) SetBusy(model string, b schedule.BusyThresholds) error {
 	return r.models.setBusy(model, b)
 }
 
-// worse returns the worse of two qualities.
+// worse returns the worse of two qualities. Fallback is the worst, and Exact the best.
 func worse(a, b feed.Quality) feed.Quality {
 	for _, q := range []feed.Quality{feed.Fallback, feed.Degraded} {
 		if a == q || b == q {
@@ -149,7 +149,8 @@ func worse(a, b feed.Quality) feed.Quality {
 	return feed.Exact
 }
 
-// Started returns ErrStarting until all initial workers have joined once.
+// Started returns nil once as many workers have joined as the configuration wants at the
+// start, and from then on. Before that it returns ErrStarting.
 func (r *Router) Started() error {
 	if r.started.Load() {
 		return nil
@@ -167,11 +168,11 @@ func (r *Router) Started() error {
 // are those of FindBestMatch.
 func (r *Router) Facade(model string) (*decide.Router, error) {
 	m, err := r.models.find(model)
-	if err == nil || r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
-		if err != nil {
-			return nil, err
-		}
+	if err == nil {
 		return m.decide, nil
+	}
+	if r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
+		return nil, err
 	}
 	if err = r.feeds.Keep(feed.ModelKey{Name: model, BlockSize: *r.config.KVCacheBlockSize}); err != nil {
 		return nil, err
@@ -198,7 +199,9 @@ func (r *Router) Touch(model, id string) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.scheduler.Touch(id) })
 }
 
-// onRequest calls f for the models of a name until one has the request.
+// onRequest calls f for the models of a name, or for all models, until f finds the request:
+// it returns another error than load.ErrUnknownRequest. onRequest returns that error, or
+// load.ErrUnknownRequest when no model has the request.
 func (r *Router) onRequest(model, id string, f func(m *Model) error) error {
 	err := fmt.Errorf("request %q: %w", id, load.ErrUnknownRequest)
 	r.models.withRequest(model, func(m *Model) bool {

@@ -38,7 +38,7 @@ func (r *Router) Run(ctx context.Context) error {
 	defer queries.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ask := func(due []feed.Query) {
+	ask := func(due []feed.Query) { // package feed bounds the queries in flight
 		for _, q := range due {
 			queries.Go(func() { r.query(ctx, q) })
 		}
@@ -66,7 +66,8 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 }
 
-// query sends a query to its publisher and passes the result to Run.
+// query asks a publisher for missed events or a dump, and passes the answer or the error to
+// Run. It runs in a goroutine of its own, for at most r.timeout, and ends with ctx.
 func (r *Router) query(ctx context.Context, q feed.Query) {
 	queryCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
