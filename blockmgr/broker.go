@@ -53,7 +53,7 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostExt
 	}
 }
 
-// growDisk is growHost for the disk. The disk has answered.
+// growDisk makes a disk extent for pool p as growHost makes a host extent. The disk has answered.
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskExtent, error) {
 	least := leastOf(p.growth.disk.leastSlots, maxSlots)
 	for {

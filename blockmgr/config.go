@@ -157,7 +157,7 @@ func (c *Config) Validate() error {
 	return c.validateLimits()
 }
 
-// validateLimits is Validate for the fields that have nothing to do with sizes and directories.
+// validateLimits checks the fields other than sizes and directories, for Validate.
 func (c *Config) validateLimits() error {
 	if c.MaxPinsPerSession < 0 {
 		return fmt.Errorf("pins per session %d: want 0 (default %d) or more", c.MaxPinsPerSession, DefaultMaxPinsPerSession)

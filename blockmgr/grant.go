@@ -122,8 +122,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	return nil
 }
 
-// fillLocked makes the block of a granted slot visible and queues its checksum. r is the slot's
-// record.
+// fillLocked makes the block of a granted slot, with record r, visible and queues its checksum.
 func (p *Pool) fillLocked(ref registry.Ref, r *storage.Record) {
 	p.slots.Fill(ref, r)
 	p.mover.Seal(ref)
@@ -156,7 +155,7 @@ const grantTimeout = 5 * time.Second
 
 // supersedeLocked takes the block from a slot that was granted grantTimeout ago and is not
 // filled, and reports whether it did. The session keeps the slot, because its engine may still
-// copy into it; see commitSupersededLocked.
+// copy into it and commit it.
 func (p *Pool) supersedeLocked(ref registry.Ref, now time.Time) bool {
 	sl := p.slots.Host.Slot(ref)
 	owner := p.members.sessions[sl.Session]

@@ -107,8 +107,8 @@ func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
 	return p.slots.Alloc(t)
 }
 
-// allocForLocked is allocLocked for block b. It evicts no ancestor of b, because a lookup finds b
-// only behind its ancestors.
+// allocForLocked takes a slot of a tier for block b, or returns NoRef. When no slot is free it evicts
+// a block, but no ancestor of b, because a lookup finds b only behind its ancestors.
 func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.Free() > 0 {
 		return p.allocLocked(t)
@@ -293,8 +293,8 @@ func (p *Pool) growthFailedLocked(t *tier.Tier) bool {
 // growRetry is the pause after a failed try to grow a tier.
 const growRetry = time.Second
 
-// growFailedLocked records a failed try to grow a tier; see tierGrowth.failed. A full tier is
-// counted, any other error is counted and logged.
+// growFailedLocked records a failed try to grow a tier, made at the broker's turn turn. The next try
+// waits for another turn or for growRetry. A full tier is counted, any other error also logged.
 func (p *Pool) growFailedLocked(t *tier.Tier, turn uint64, err error) {
 	g := p.growth.of(t.Level)
 	g.failed, g.takes, g.failedAt, g.tryAgain = true, false, turn, time.Now().Add(growRetry)

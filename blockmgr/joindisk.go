@@ -45,7 +45,7 @@ func (p *Pool) openDisk() (rest <-chan storage.DiskExtent) {
 }
 
 // readDisk makes the pool's disk tier, sends the namespace's extents of an earlier agent and closes
-// extents. After the first failure it closes failing, and tries again until the disk answers or
+// the channel. After the first failure it closes failing, and tries again until the disk answers or
 // the pool stops. A step that takes longer than Config.IODeadline opens the disk's breaker.
 func (p *Pool) readDisk(extents chan<- storage.DiskExtent, failing chan<- struct{}) {
 	defer close(extents)
@@ -239,8 +239,8 @@ func (p *Pool) growDisk(want int) {
 	}
 }
 
-// growDiskOnce makes a disk extent, unless want slots are free or the tier cannot grow. It reports
-// whether the pool has got an extent.
+// growDiskOnce makes a disk extent, unless want slots are free or the tier cannot grow. added is
+// true when the pool has got one.
 func (p *Pool) growDiskOnce(want int) (added bool) {
 	plan, ok := p.planDiskGrowth(want)
 	if !ok {

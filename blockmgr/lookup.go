@@ -143,9 +143,9 @@ func (p *Pool) awaitGrowth(ctx context.Context, grown <-chan struct{}) bool {
 // overlap.
 const matchGroup = 64
 
-// matchLocked finds the longest prefix over both tiers and holds it: the host slot of a
-// block that has one, otherwise the disk slot (a candidate without ref). All slots are
-// held before anything is promoted, because promotion evicts.
+// matchLocked finds the longest prefix over both tiers and holds it: the host slot of a block that
+// has one, otherwise the disk slot (a candidate without ref). All slots are held before anything is
+// promoted, because promotion evicts. Keys are looked up in groups for speed.
 func (p *Pool) matchLocked(blocks []Block) []candidate {
 	var keys [matchGroup]kv.StoredKey
 	var ids [matchGroup]registry.ID

@@ -84,7 +84,8 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	if err := p.openHost(); err != nil {
 		return nil, err
 	}
-	// rest are the extents that the disk has not given yet; nil when it has given all.
+	// The disk comes first: it makes room in the empty registry for the blocks of both tiers. rest
+	// are the extents that it has not given yet; nil when it has given all.
 	rest := p.openDisk()
 	p.claimHost()
 	p.settleRecovered()
@@ -137,8 +138,8 @@ func (p *Pool) claimHost() {
 	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, registry.MaxExtents)
 }
 
-// settleRecovered adds the recovered blocks to the eviction order; see
-// tier.Set.SettleRecovered.
+// settleRecovered adds the recovered blocks of both tiers to the eviction order, when all are known:
+// a block with children may not be evicted.
 func (p *Pool) settleRecovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

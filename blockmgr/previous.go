@@ -135,7 +135,8 @@ func (p *Pool) forget(s SessionID) {
 	}
 }
 
-// forgetLocked implements forget. The next agent must not find the session's pins either.
+// forgetLocked frees the slots that a previous session holds, if it holds any. It clears the
+// session's pins in the slot table too, so that the next agent does not find them.
 func (p *Pool) forgetLocked(s SessionID) {
 	holds := p.members.previous[s]
 	if holds == nil {
@@ -153,8 +154,8 @@ func (p *Pool) forgetLocked(s SessionID) {
 	p.releasedLocked()
 }
 
-// freeTornLocked frees the torn slots, whose owners nobody knows, if no session is left that may
-// use one; see members.torn.
+// freeTornLocked frees the torn slots, once no session is left that may use one. The death of the
+// previous agent damaged their records, so that nobody knows which of its sessions has them.
 func (p *Pool) freeTornLocked() {
 	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
@@ -184,7 +185,8 @@ func (p *Pool) Resume(s, previous SessionID, granted, pinned []Slot) (regranted,
 	return regranted, repinned, nil
 }
 
-// resume is Resume without the end: Manager.Forget takes the lock itself.
+// resume grants and pins the named slots of a previous session for session s, and returns those that
+// s has got. The caller then forgets the previous session, which frees its other slots.
 func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (regranted, repinned []Slot, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -217,9 +217,9 @@ func (p *Pool) eachRecovered(lv registry.Level, do func(*tier.Tier, registry.Ref
 	}
 }
 
-// eachRecoveredIn is eachRecovered for announceScan slots, from slot from on, of the extent with
-// that number. moreSlots is true while the extent may have more slots, moreExtents while the tier
-// may have more extents.
+// eachRecoveredIn calls do for slots of one extent whose recovered blocks the sink does not know. It
+// looks at announceScan slots from slot from on. moreSlots is true while the extent may have more
+// slots, moreExtents while the tier may have an extent after this one.
 func (p *Pool) eachRecoveredIn(lv registry.Level, number, from int, do func(*tier.Tier, registry.Ref)) (moreSlots, moreExtents bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -235,7 +235,8 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	return existing
 }
 
-// Match is Lookup that returns a handle for each pin.
+// Match finds the longest prefix of blocks that is resident in any tier, as Lookup does, and pins it
+// for session s. It returns a handle for each pin.
 func (p *Pool) Match(ctx context.Context, s SessionID, blocks []Block) ([]*ImmutableBlock, error) {
 	res, err := p.Lookup(ctx, s, blocks)
 	if err != nil {

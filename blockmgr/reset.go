@@ -72,7 +72,8 @@ func (p *Pool) Reset(kind kv.Tier) error {
 	})
 }
 
-// ResetAll is Reset of all tiers of the pool, or of none.
+// ResetAll removes every block from all tiers of the pool, as Reset does. ErrActive: a slot of one of
+// them is in use, and no block was removed.
 func (p *Pool) ResetAll() error {
 	return p.reset(func() ([]*tier.Tier, error) {
 		if p.life.closing {

@@ -72,7 +72,8 @@ func (p *Pool) Retire() (gone <-chan struct{}, err error) {
 	return gone, nil
 }
 
-// retire implements Pool.Retire. Manager.Pool waits for entry.transition, until gone is closed.
+// retire closes an unused pool in the background; gone is closed at the end. Until then the
+// goroutine holds entry.transition, for which Manager.Pool waits. ErrActive: the pool is in use.
 func (m *Manager) retire(p *Pool) (<-chan struct{}, error) {
 	entry, err := m.enterOpenPool(p)
 	if err != nil {
@@ -220,7 +221,8 @@ func (p *Pool) reportRemoved(t *tier.Tier, refs []registry.Ref) {
 	p.slots.AnnounceRemoved(t, refs)
 }
 
-// ResetExclusive calls ResetAll if s is the pool's only session; exclusive says whether it is.
+// ResetExclusive removes every block from all tiers if s is the pool's only session; exclusive says
+// whether it is.
 // Ended sessions whose processes may still copy count, and so do sessions of an earlier agent.
 // ErrActive: s is the only session, but blocks are in use, and no block was removed. A block that
 // is being sealed or written is in use: call Quiesce first.

@@ -117,7 +117,7 @@ func (p *Pool) AddProcess(s SessionID, proc Process) error {
 	return p.addProcessLocked(s, proc)
 }
 
-// addProcessLocked is AddProcess for a session that the caller has checked.
+// addProcessLocked records another process of a session, which the caller has checked.
 func (p *Pool) addProcessLocked(s SessionID, proc Process) error {
 	if p.slots.Host == nil {
 		return nil
@@ -141,7 +141,8 @@ func (p *Pool) EndSession(s SessionID, gone <-chan struct{}) (waits bool) {
 	return waits
 }
 
-// endLocked implements EndSession, with ErrNoSession for an unknown session.
+// endLocked drops the pins of a session and frees its granted slots. With gone, these stay out of
+// use until gone is closed; waits reports whether there are any. ErrNoSession: no such session.
 func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err error) {
 	sess, ok := p.members.sessions[s]
 	if !ok {
@@ -182,8 +183,8 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	return true, nil
 }
 
-// goneLocked removes an ended session from the session table, because all of its processes have
-// exited. It frees the torn slots if this session was the last that might use one.
+// goneLocked removes an ended session, whose processes have exited, from the session table. It frees
+// the torn slots if this session was the last that might use one.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
 	p.freeTornLocked()
@@ -309,7 +310,7 @@ func (c *pinCounts) sub(ref registry.Ref) (left uint32) {
 	return *at
 }
 
-// each calls do for every slot that the session has pinned, n times each.
+// each calls do for every slot that the session has pinned; n is the number of its pins.
 func (c *pinCounts) each(do func(ref registry.Ref, n uint32)) {
 	for extent, counts := range c.extents {
 		for i, n := range counts {
@@ -370,9 +371,8 @@ func (p *Pool) pinRoomLocked(sess *session) int {
 	return max(share-sess.slots-sess.reserved, 0)
 }
 
-// reserveLocked cuts a lookup's candidates before the first that the session may not pin; see
-// pinRoomLocked. It reserves room for the pins of the others until finishLookup makes them, so
-// that two lookups of a session cannot exceed the bound together. blocks are those of found.
+// reserveLocked cuts a lookup's candidates before the first that the session may not pin. It also
+// reserves the pins of the others, so that two lookups cannot exceed the bound together.
 func (p *Pool) reserveLocked(sess *session, blocks []Block, found []candidate) []candidate {
 	room := p.pinRoomLocked(sess)
 	for i := range found {

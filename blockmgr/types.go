@@ -113,7 +113,7 @@ func nextBlock(parent *Block) Block {
 func (id *Identifier) complete(b Block, tokens []uint32) Block {
 	b.Key = id.keyer.Next(b.Parent, tokens, nil).InGroup(0)
 	b.Local = id.hasher.Local(tokens, b.Seed, nil)
-	b.Seq = kv.SequenceHash(b.Local)
+	b.Seq = kv.SequenceHash(b.Local) // of a first block
 	if b.Position > 0 {
 		b.Seq = kv.Chain(b.ParentSeq, b.Local)
 	}

@@ -247,8 +247,8 @@ func (s CacheSize) Blocks(blockBytes uint64) (uint64, error) {
 	return n, nil
 }
 
-// Blocks returns the numbers of blocks of the host and the disk tier; see CacheSize.Blocks.
-// The error names the variable.
+// Blocks returns the numbers of blocks of the host and the disk tier, 0 for a tier that is off. One
+// block takes blockBytes on all ranks together. The error names the variable with a bad size.
 func (e *Env) Blocks(blockBytes uint64) (host, disk uint64, err error) {
 	if host, err = e.Host.Blocks(blockBytes); err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", hostGB, err)

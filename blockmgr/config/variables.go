@@ -29,7 +29,7 @@ func Variables() []Variable {
 		statsVariables(), eventVariables(), processVariables(), ignoredVariables())
 }
 
-// sizeVariables returns the variables of the sizes of the tiers; see Variables.
+// sizeVariables returns KVBM's variables of the sizes of the tiers.
 func sizeVariables() []Variable {
 	return []Variable{
 		variable(hostGB, gigabytes(), "0", func(e *Env) *uint64 { return &e.Host.Bytes },
@@ -47,7 +47,7 @@ func sizeVariables() []Variable {
 	}
 }
 
-// diskVariables returns the variables of the files of the disk tier; see Variables.
+// diskVariables returns KVBM's variables of the files of the disk tier.
 func diskVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISK_CACHE_DIR", text("a path"), "", func(e *Env) *string { return &e.DiskFiles.Dir },
@@ -66,7 +66,7 @@ func diskVariables() []Variable {
 	}
 }
 
-// offloadVariables returns the variables of the offloads, transfers and host memory; see Variables.
+// offloadVariables returns KVBM's variables of the offloads, transfers and host memory.
 func offloadVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
@@ -92,7 +92,7 @@ func offloadVariables() []Variable {
 	}
 }
 
-// leaderVariables returns the variables of the leader and workers of an engine; see Variables.
+// leaderVariables returns KVBM's variables of the leader and workers of an engine.
 func leaderVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_LEADER_WORKER_INIT_TIMEOUT_SECS", seconds(1), "1800", func(e *Env) *time.Duration { return &e.Leader.InitTimeout },
@@ -116,7 +116,7 @@ func leaderVariables() []Variable {
 	}
 }
 
-// statsVariables returns the variables of the metrics, hit rates and recordings; see Variables.
+// statsVariables returns KVBM's variables of the metrics, hit rates and recordings.
 func statsVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_METRICS", boolean(), "false", func(e *Env) *bool { return &e.Stats.Metrics },
@@ -137,7 +137,7 @@ func statsVariables() []Variable {
 	}
 }
 
-// eventVariables returns the variables of the consolidator; see Variables.
+// eventVariables returns KVBM's variables of the consolidator.
 func eventVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_KV_EVENTS_ENABLE_CONSOLIDATOR", boolean(), "true", func(e *Env) *bool { return &e.Events.Consolidate },
@@ -153,7 +153,7 @@ func eventVariables() []Variable {
 	}
 }
 
-// processVariables returns the variables of the process around the block manager; see Variables.
+// processVariables returns KVBM's variables of the process around the block manager.
 func processVariables() []Variable {
 	return []Variable{
 		variable("DYN_RUNTIME_ENABLED_KVBM", boolean(), "false", func(e *Env) *bool { return &e.Process.AttachRuntime },
@@ -168,7 +168,7 @@ func processVariables() []Variable {
 	}
 }
 
-// ignoredVariables returns the variables that KVBM names and does not read; see Variables.
+// ignoredVariables returns the variables that KVBM names and never reads.
 func ignoredVariables() []Variable {
 	object := "KVBM declares it and does not read it; there is no object tier here either."
 	return []Variable{

@@ -155,7 +155,8 @@ func (m *Mover) endCheck() {
 	m.Counters.Scrubbed++
 }
 
-// takeHostCheck begins the check of a host slot; see beginCheck for ok.
+// takeHostCheck begins the check of a host slot and holds the slot. ok is false when the scrubber
+// must skip the slot now.
 func (m *Mover) takeHostCheck(ref registry.Ref) (s *sum, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,7 +190,8 @@ type diskCheck struct {
 	from   *extent.Disk
 }
 
-// takeDiskCheck begins the check of a disk slot; see beginCheck for ok.
+// takeDiskCheck begins the check of a disk slot and holds the slot. ok is false when the scrubber
+// must skip the slot now.
 func (m *Mover) takeDiskCheck(ref registry.Ref) (c *diskCheck, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

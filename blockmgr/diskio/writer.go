@@ -333,6 +333,7 @@ func (m *Mover) writeBytes(writes []write) {
 	var wg sync.WaitGroup
 	for i := range writes {
 		m.writes.limit <- struct{}{}
+		// The first write may be the try that closes an open breaker.
 		if i > 0 && m.Health.Writes.IsOpen() {
 			writes[i].err = errBreakerOpen
 			<-m.writes.limit

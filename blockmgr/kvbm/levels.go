@@ -27,7 +27,8 @@ func (m *Manager) Reset(ctx context.Context, level config.CacheLevel) error {
 	return nil
 }
 
-// reset is Reset without the level in the error and without the log line.
+// reset empties a level after its blocks on their way to or from disk have arrived, or settleTime.
+// The error does not name the level.
 func (m *Manager) reset(ctx context.Context, level config.CacheLevel) error {
 	tier, err := level.Tier()
 	if err != nil {

@@ -45,7 +45,8 @@ const heapRoot = 3
 // NewLeafLRU returns an order without extents.
 func NewLeafLRU() *LeafLRU { return &LeafLRU{end: heapRoot} }
 
-// AddExtent implements Evictor.
+// AddExtent implements Evictor: it makes room for the slots of a new extent, none of which is in the
+// order yet.
 func (l *LeafLRU) AddExtent(extent, slots uint32) {
 	for uint32(len(l.extents)) <= extent {
 		l.extents = append(l.extents, lruExtent{})
@@ -57,8 +58,8 @@ func (l *LeafLRU) AddExtent(extent, slots uint32) {
 	p.position = make([]uint32, slots)
 }
 
-// RemoveExtent implements Evictor. Memory that the remaining slots cannot need is
-// freed.
+// RemoveExtent implements Evictor: it forgets an extent, none of whose slots is in the order. Memory
+// that the remaining slots cannot need is freed.
 func (l *LeafLRU) RemoveExtent(extent uint32) {
 	if p := &l.extents[extent]; p.placed != 0 {
 		panic(fmt.Sprintf("BUG: policy: extent %d is removed with %d slots in the order", extent, p.placed))
@@ -86,8 +87,9 @@ func (l *LeafLRU) rank(priority uint32, tick uint64) uint64 {
 	return tick + bonus
 }
 
-// Place implements Evictor. A placed slot may be evicted; Place of a slot that is in the heap
-// moves it to its new rank. Place panics when no AddExtent has added the slot.
+// Place implements Evictor: the slot may be evicted, in an order that follows from its priority and
+// from tick, the time of its last use. A slot that is in the heap moves to its new rank. Place
+// panics when no AddExtent has added the slot.
 func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
 		panic(fmt.Sprintf("BUG: policy: slot %d of extent %d is placed, which was not added", ref.Slot(), ref.Extent()))
@@ -104,7 +106,8 @@ func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	l.placeAt(i, n)
 }
 
-// Remove implements Evictor.
+// Remove implements Evictor: the slot may not be evicted any more. It ignores a slot that is not in
+// the heap.
 func (l *LeafLRU) Remove(ref registry.Ref) {
 	if !l.knows(ref) {
 		return

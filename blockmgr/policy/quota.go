@@ -59,7 +59,8 @@ func Giver(holders []Holder, taker int, budget uint64, first bool) (giver int, o
 	return giver, ok
 }
 
-// coldest returns the index of the unused pool that gives first; see Giver. ok is false when no
+// coldest returns the index of the unused pool that gives first: an empty one, then the one unused
+// longest. A pool's last extent goes only to a taker without extents (first). ok is false when no
 // unused pool may give.
 func coldest(holders []Holder, taker int, first bool) (giver int, ok bool) {
 	for i, h := range holders {

@@ -18,8 +18,9 @@ func (r *Registry) FindAll(keys []kv.StoredKey, ids []ID) {
 	}
 }
 
-// findBatch is FindAll for at most batchKeys keys. Each loop does little besides
-// the one load that misses.
+// findBatch sets ids[i] to the entry of keys[i] or to None, for at most batchKeys keys. Each loop
+// does one step for all keys and little besides the one load that misses the CPU's cache, so that
+// the misses overlap.
 func (r *Registry) findBatch(keys []kv.StoredKey, ids []ID) {
 	var (
 		fps   [batchKeys]uint32

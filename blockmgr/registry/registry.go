@@ -67,8 +67,9 @@ func (r *Registry) Occupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey,
 	return id, r.At(id).Parent
 }
 
-// TryOccupy is Occupy for a block that may have a slot in the level. Then TryOccupy changes
-// nothing and ok is false.
+// TryOccupy gives the block of key a slot in a level, and returns the block's entry. ok is false,
+// and nothing changes, when the block has a slot in the level already. parent is the key of the
+// previous block, if hasParent; both are read only if the block has no slot in any level.
 func (r *Registry) TryOccupy(key kv.StoredKey, hasParent bool, parent kv.StoredKey, lv Level, slot Ref) (id ID, ok bool) {
 	if slot == NoRef {
 		panic("BUG: block " + key.String() + " is given no slot")
@@ -125,7 +126,8 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 // yielded later; a new entry may be.
 func (r *Registry) All(yield func(ID, *Entry) bool) { r.From(0)(yield) }
 
-// From is All for the entries with ids from first on. It allows a long walk in parts.
+// From yields every entry whose id is first or higher, ghosts included, by ascending id. It lets a
+// caller walk a large registry in parts and release its lock between them.
 func (r *Registry) From(first ID) iter.Seq2[ID, *Entry] {
 	return func(yield func(ID, *Entry) bool) {
 		for id := first; id < r.entries.made; id++ {

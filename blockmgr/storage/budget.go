@@ -53,9 +53,10 @@ func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 	return section, head, nil
 }
 
-// tryReserve is reserve without discarding an extent, and without an id. The new extent has as many
-// slots as ExtentBytes and the budget allow. ErrFull: fewer than n.minSlots fit into the rest of the
-// budget. Other errors say that n can never be met.
+// tryReserve takes the slots of a new extent out of the budget and enters the extent under a free
+// section, without an id yet. The extent has as many slots as ExtentBytes and the budget allow.
+// ErrFull: fewer than n.minSlots fit into the rest of the budget. Other errors say that n can never
+// be met.
 func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error) {
 	least := max(n.minSlots, 1)
 	if n.maxSlots > 0 && n.maxSlots < least {
@@ -232,8 +233,9 @@ func (a *arena) Namespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	}
 }
 
-// tryNamespace is Namespace without making room in a full directory: it gets a free entry, or the
-// entry of a namespace that has no extents and is not in a.named.
+// tryNamespace enters a namespace in the table's directory and returns its index. In a full directory
+// it takes the entry of a namespace that has no extents and that no pool has named. ErrNamespaces:
+// there is no such entry.
 func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -52,7 +52,8 @@ func extentFiles(dir string) ([]extentFile, error) {
 	return files, nil
 }
 
-// parseExtentName is the inverse of extentFile.name. ok is false for a file that is no extent.
+// parseExtentName reads section, id and the rest of an extentFile from a file's name, such as
+// extent-00000001-0000002a. ok is false for a file that is no extent.
 func parseExtentName(name string) (f extentFile, ok bool) {
 	numbers, ok := strings.CutPrefix(name, extentPrefix)
 	if !ok {

@@ -98,7 +98,8 @@ type header struct {
 	directory []directoryItem
 }
 
-// encode returns the header page; see header for the layout.
+// encode returns the bytes of a header page, with their CRC at the end. The comment of type header
+// has the layout.
 func (h *header) encode() []byte {
 	b := make([]byte, headerSize)
 	le := binary.LittleEndian
@@ -240,7 +241,8 @@ const (
 // bytes returns the size of the extent's slots.
 func (h *sectionHead) bytes() uint64 { return uint64(h.slots) * h.slotBytes }
 
-// encode returns the start of the section's first page; see sectionHead for the layout.
+// encode returns the start of the section's first page, with a CRC. The comment of type sectionHead
+// has the layout.
 func (h *sectionHead) encode() []byte {
 	b := make([]byte, sectionHeadBytes)
 	le := binary.LittleEndian
@@ -253,7 +255,8 @@ func (h *sectionHead) encode() []byte {
 	return b
 }
 
-// decodeSectionHead is the inverse of sectionHead.encode.
+// decodeSectionHead reads what sectionHead.encode has written. An error says that the bytes are no
+// whole section head.
 func decodeSectionHead(b []byte) (sectionHead, error) {
 	le := binary.LittleEndian
 	if len(b) < sectionHeadBytes || string(b[:8]) != sectionMagic || le.Uint32(b[32:]) != crc32.Checksum(b[:32], castagnoli()) {

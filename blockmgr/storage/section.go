@@ -270,9 +270,10 @@ func (s *Section) TakeDirty(to []Page) []Page {
 	return to
 }
 
-// TakeSomeDirty is TakeDirty of the pages from page from on, a multiple of 64. It stops when to has
-// most pages, or up to 63 more because it takes the pages of a bitmap word together. more reports
-// whether there may be further dirty pages, from page next on.
+// TakeSomeDirty appends copies of the pages that have changed, from page from on, a multiple of 64.
+// The pages count as unchanged then. It stops when to has most pages, or up to 63 more because it
+// takes the pages of a bitmap word together. more reports whether there may be further changed
+// pages, from page next on.
 func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, next uint32, more bool) {
 	for w := int(from / 64); w < len(s.dirty); w++ {
 		if len(to) >= most {

@@ -280,7 +280,8 @@ func control(pinBit uint8, processes int) uint64 {
 	return controlUsed | uint64(pinBit)<<controlPin | uint64(processes)<<controlCount
 }
 
-// beginStores returns the stores that make a free entry the session's, without processes.
+// beginStores returns the stores that make a free entry the session's, without processes. The control
+// word comes last: it makes the other words valid.
 func beginStores(session uint64, ns kv.NamespaceID, pinBit uint8) []store {
 	return []store{
 		{wordSession, session},
@@ -290,7 +291,8 @@ func beginStores(session uint64, ns kv.NamespaceID, pinBit uint8) []store {
 	}
 }
 
-// addStores returns the stores that add process p, of the pid namespace pidns, to the entry.
+// addStores returns the stores that add process p, of the pid namespace pidns, to the entry. The
+// control word comes last: its new count makes the other words valid.
 func (e sessionEntry) addStores(p Process, pidns uint32) []store {
 	n := e.processes()
 	return []store{
@@ -327,8 +329,8 @@ func (e sessionEntry) check() error {
 	return nil
 }
 
-// record returns the session of the entry, for an agent in pid namespace pidns. Processes of other
-// pid namespaces are left out; see SessionRecord.Foreign.
+// record returns the session of the entry, for an agent in pid namespace pidns. It leaves out
+// processes of other pid namespaces, whose pids mean nothing here, and sets Foreign instead.
 func (e sessionEntry) record(pidns uint32) SessionRecord {
 	r := SessionRecord{Session: e[wordSession], PinBit: e.pinBit()}
 	binary.LittleEndian.PutUint64(r.Namespace[:8], e[wordNamespace])

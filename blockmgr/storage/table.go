@@ -226,7 +226,8 @@ func (t *table) mapHead() error {
 	return nil
 }
 
-// unmapHead ends mapHead. It does nothing for a table without a mapped head.
+// unmapHead unmaps the headers and the session table of a host table. It does nothing when they are
+// not mapped.
 func (t *table) unmapHead() error {
 	if t.head == nil {
 		return nil

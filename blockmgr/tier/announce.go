@@ -43,8 +43,8 @@ func (a *announcement) forget(lv registry.Level, extent uint32) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waitingSlot) bool { return w.level == lv && w.ref.Extent() == extent })
 }
 
-// wait adds a slot whose block is announced after its parent. It compacts a list of which more
-// than half are slots that have lost their blocks.
+// wait puts a slot on the list of those whose blocks are reported to the Sink later, after their
+// parents. It first compacts a long list of which half are slots that have lost their blocks.
 func (set *Set) wait(t *Tier, ref registry.Ref, s *Slot) {
 	a := &set.announcing
 	s.announced = waitsForParent

@@ -84,8 +84,9 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 	}
 }
 
-// AllocFor is Alloc for block b. It evicts no ancestor of b, because a lookup finds b only
-// behind its ancestors. When b's parent is in no tier AllocFor evicts nothing.
+// AllocFor takes a slot for block b, or returns NoRef. When no slot is free it evicts a block, but
+// no ancestor of b, because a lookup finds b only behind its ancestors. When b's parent is in no
+// tier it evicts nothing.
 func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 	if b.Position == 0 || t.Free() > 0 {
 		return set.Alloc(t)

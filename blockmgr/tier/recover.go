@@ -144,14 +144,15 @@ func (set *Set) SettleRecovered() {
 	}
 }
 
-// SettleJoined is SettleRecovered for one extent that joined a pool in use. It returns the
-// slots with blocks by their blocks' positions, ascending.
+// SettleJoined adds the recovered blocks of one extent to the eviction order, after the extent has
+// joined a pool in use. It returns the slots with blocks by their blocks' positions, ascending.
 func (set *Set) SettleJoined(t *Tier, e *Extent) (refs []registry.Ref) {
 	for i := range e.Slots {
 		if s := &e.Slots[i]; s.State == storage.StateSealed {
 			ref := registry.MakeRef(e.Number, uint32(i))
 			refs = append(refs, ref)
 			set.Settle(t, ref, s)
+			// A parent that was in the order before has a child now.
 			set.settleEntry(t, set.Registry.At(s.Entry).Parent)
 		}
 	}

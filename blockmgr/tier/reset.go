@@ -40,7 +40,8 @@ func (set *Set) BeginReset(tiers []*Tier) *Reset {
 	return &Reset{tiers: tiers}
 }
 
-// ResetSlice drops some of the stale blocks. more says that others may be left.
+// ResetSlice drops some of the blocks that were stored before the reset, and goes on where the last
+// slice ended. more says that others may be left.
 func (set *Set) ResetSlice(r *Reset) (more bool) {
 	drops := 0
 	for scanned := 0; scanned < resetScan && drops < resetDrops; scanned++ {
@@ -77,8 +78,8 @@ func (set *Set) Discard(t *Tier, ref registry.Ref) {
 	set.Drop(t, ref, storage.StateFree)
 }
 
-// Current returns the entry id without its stale copies, which it drops; see Reset. It returns
-// None when no copy is left.
+// Current drops those copies of an entry's block that a running reset is still to remove. It returns
+// the entry, or None when no copy is left. Lookups call it, so that they find no such block.
 func (set *Set) Current(id registry.ID) registry.ID {
 	if id == registry.None || !set.resetting { // without a reset nothing is stale
 		return id

@@ -45,8 +45,8 @@ func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
 	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, order: policy.NewLeafLRU(), MaxSlots: maxSlots}
 }
 
-// Add adds a new extent, whose slots are all free. They keep the generations of their records. An
-// extent of an earlier agent is added by Set.Recover.
+// Add adds a new extent, whose slots are all free, at the generations of their records. Set.Recover
+// adds an extent of an earlier agent.
 func (t *Tier) Add(e *Extent) {
 	t.install(e)
 	n := e.Geometry().Slots

@@ -67,7 +67,8 @@ func QueueDepth(dir string) int {
 	}
 }
 
-// queueDepth is QueueDepth without a bound on the wait for the disk.
+// queueDepth returns how many concurrent reads, or writes, keep the device under a directory busy. It
+// may wait for the disk without a bound.
 func queueDepth(dir string) int {
 	var st unix.Stat_t
 	for err := unix.Stat(dir, &st); err != nil; err = unix.Stat(dir, &st) {

@@ -61,8 +61,8 @@ func (o *osFile) allocateUnreserved(size int64) error {
 		o.sparse = true
 		return o.f.Truncate(size)
 	}
-	// O_DIRECT takes whole pages from page-aligned memory, so the last write may
-	// go past the end.
+	// O_DIRECT takes whole pages from page-aligned memory. So the last write may go past size,
+	// and Truncate cuts the file again.
 	end := int64(RoundUp(uint64(size), PageSize))
 	zeros := AlignedBytes(int(min(zeroFillBytes, end)))
 	for off := int64(0); off < end; {

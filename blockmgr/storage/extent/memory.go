@@ -90,7 +90,7 @@ func MapShared(f *os.File, off int64, size uint64) ([]byte, error) {
 func populate(mem []byte) error {
 	err := retryInterrupted(func() error { return unix.Madvise(mem, unix.MADV_POPULATE_WRITE) })
 	if errors.Is(err, unix.EINVAL) {
-		// Kernels before 5.14: touch one byte of every page.
+		// Kernels before 5.14: write to every page and change nothing.
 		err = Guard(func() {
 			for i := 0; i < len(mem); i += PageSize {
 				atomic.AddUint64((*uint64)(unsafe.Pointer(&mem[i])), 0)
