@@ -32,6 +32,7 @@ import (
 type doorFlags struct {
 	APIKeys     string        `group:"Front door" name:"api-keys" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_API_KEYS" help:"File with the API keys of clients, one JSON object a line. Default: no keys are asked for."`
 	Pass        []string      `group:"Front door" name:"pass" placeholder:"PATH" env:"BLOCKYARD_ROUTER_PASS" help:"Path that is forwarded besides the OpenAI routes, such as /v1/rerank. Repeat the flag for each path."`
+	Origins     []string      `group:"Front door" name:"trusted-origin" placeholder:"URL" env:"BLOCKYARD_ROUTER_TRUSTED_ORIGIN" help:"Site whose pages may send requests from browsers, such as https://chat.example. Repeat the flag for each site."`
 	RequestTime time.Duration `group:"Front door" name:"request-timeout" default:"0s" env:"BLOCKYARD_ROUTER_REQUEST_TIMEOUT" help:"Longest time of a request, from its arrival to the end of its answer; 0 is no limit."`
 	MaxRequests int           `group:"Front door" name:"max-requests" default:"16384" env:"BLOCKYARD_ROUTER_MAX_REQUESTS" help:"Requests in progress, at most; more are refused with status 503."`
 	MaxRunning  int           `group:"Front door" name:"max-running" default:"0" env:"BLOCKYARD_ROUTER_MAX_RUNNING" help:"Requests of a model at workers, at most; more wait with fair shares of tenants. 0 is no limit: the router's queue decides."`
@@ -138,7 +139,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	}
 	prompts := tokens.New(tokens.Options{Servers: tokenizers{d}, Render: render})
 	door, err := frontend.New(frontend.Options{
-		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
+		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, TrustedOrigins: c.Origins, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
 		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
 		OverloadStatus: int(c.settings.HTTPOverloadStatus), AccessLog: c.AccessLog, Log: log.Named("door"),
 	})

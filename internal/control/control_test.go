@@ -153,6 +153,53 @@ func TestRefuseCrossSiteTakesAnyHost(t *testing.T) {
 	}
 }
 
+// TestGuardRefusesRebinding: at a loopback port a page's own name is refused for what changes
+// the state. A proxy's requests have no origin, and trusted origins pass.
+func TestGuardRefusesRebinding(t *testing.T) {
+	g := control.Guard{Trusted: []string{"https://chat.example"}}
+	h, err := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	defer server.Close()
+	for _, c := range []struct {
+		method, host, origin string
+		want                 int
+	}{
+		{"POST", "router.example", "", 200}, // a proxy on this machine
+		{"POST", "router.example", "http://router.example", 403},
+		{"DELETE", "router.example:80", "http://router.example", 403},
+		{"GET", "router.example", "http://router.example", 200},
+		{"POST", "localhost:1", "http://localhost:1", 200},
+		{"POST", "127.0.0.1", "http://127.0.0.1", 200},
+		{"POST", "router.example", "https://chat.example", 200},
+		{"POST", "127.0.0.1", "https://chat.example", 200},
+		{"POST", "127.0.0.1", "https://other.example", 403},
+	} {
+		r, err := http.NewRequest(c.method, server.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Host = c.host; c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("%+v: status %d", c, resp.StatusCode)
+		}
+	}
+	for _, bad := range []string{"chat.example", "https://chat.example/path", ""} {
+		if _, err := (&control.Guard{Trusted: []string{bad}}).Handler(h); err == nil {
+			t.Errorf("origin %q is taken", bad)
+		}
+	}
+}
+
 // TestDefaultPathIsAbsolute: a socket's default place does not depend on where a process
 // was started.
 func TestDefaultPathIsAbsolute(t *testing.T) {

@@ -15,9 +15,9 @@
 // HOST:PORT. A socket has mode 0600 from its first moment: only its own user and root connect. A
 // TCP port has no such protection and no password: every client that reaches it may use it.
 //
-// RefuseCrossSite refuses requests that a browser sends on behalf of another site and that may
-// change the state. Protect also refuses a host name that was made to point at the loopback
-// address.
+// A Guard refuses requests that a browser sends on behalf of another site and that may change
+// the state, also by a host name that was made to point at the loopback address (DNS
+// rebinding). Protect, for operators, refuses such a name for every request.
 //
 // # Concurrency and ownership
 //

@@ -2,35 +2,91 @@ package control
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 )
 
-// RefuseCrossSite returns a handler that answers 403 to what a browser sends
-// for a page of another site, unless the method is GET, HEAD or OPTIONS.
-// Programs other than browsers do not notice.
-func RefuseCrossSite(h http.Handler) http.Handler {
-	var p http.CrossOriginProtection
-	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, "header Origin "+quote(r.Header.Get("Origin"))+": a browser sends this for a page of another site")
-	}))
-	return p.Handler(h)
+// Guard refuses requests that a browser sends for a page of another site. The zero value is
+// ready.
+type Guard struct {
+	// Trusted are origins whose pages may send every request, such as https://chat.example.
+	Trusted []string
+	// Refuse answers a refused request. Nil answers 403 with {"error": text}.
+	Refuse func(w http.ResponseWriter, r *http.Request, text string)
 }
 
-// Protect returns h protected from web pages, for a listener of Listen. It refuses cross-site
-// requests. At a loopback port it also refuses host names other than localhost, because a page can
-// have its own name point to the loopback address and then passes for the same site.
+// CheckOrigin returns an error unless origin is SCHEME://HOST or SCHEME://HOST:PORT.
+func CheckOrigin(origin string) error {
+	var p http.CrossOriginProtection
+	if err := p.AddTrustedOrigin(origin); err != nil {
+		return fmt.Errorf("%.300q: want SCHEME://HOST or SCHEME://HOST:PORT", origin)
+	}
+	return nil
+}
+
+// Handler returns a handler that passes requests to h. It refuses requests of a page of another
+// site, and at a loopback address those of a page with a host name that is not localhost: a
+// page can have its own name point there, and then passes for the same site. GET, HEAD and
+// OPTIONS pass, and so do requests without the header Origin, which browsers set and programs
+// do not. The error is that of CheckOrigin.
+func (g *Guard) Handler(h http.Handler) (http.Handler, error) {
+	var p http.CrossOriginProtection
+	for _, origin := range g.Trusted {
+		if err := CheckOrigin(origin); err != nil {
+			return nil, err
+		}
+		_ = p.AddTrustedOrigin(origin) // CheckOrigin has tried
+	}
+	deny := g.Refuse
+	if deny == nil {
+		deny = func(w http.ResponseWriter, _ *http.Request, text string) { refuse(w, text) }
+	}
+	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deny(w, r, "header Origin "+quote(r.Header.Get("Origin"))+": a browser sends this for a page of another site")
+	}))
+	sameSite := p.Handler(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		origin := r.Header.Get("Origin")
+		if origin != "" && !safe(r.Method) && renamed(r) && !slices.Contains(g.Trusted, origin) {
+			deny(w, r, "header Host "+quote(r.Host)+": a browser's page has this name for a loopback address; want an address or localhost")
+			return
+		}
+		sameSite.ServeHTTP(w, r)
+	}), nil
+}
+
+// RefuseCrossSite returns the handler of a zero Guard for h.
+func RefuseCrossSite(h http.Handler) http.Handler {
+	guarded, _ := (&Guard{}).Handler(h) // without origins there is no error
+	return guarded
+}
+
+// Protect returns a handler for a listener of Listen. Besides what RefuseCrossSite refuses, it
+// refuses every request to a loopback port by a host name other than localhost: nobody but
+// operators has business here, and they know the address.
 func Protect(h http.Handler) http.Handler {
 	sameSite := RefuseCrossSite(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-		if local != nil && local.IP.IsLoopback() && !localHost(r.Host) {
+		if renamed(r) {
 			refuse(w, "header Host "+quote(r.Host)+": want an address or localhost")
 			return
 		}
 		sameSite.ServeHTTP(w, r)
 	})
+}
+
+// safe reports whether requests of a method change nothing.
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// renamed reports whether a request came to a loopback address by a name other than localhost.
+func renamed(r *http.Request) bool {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return local != nil && local.IP.IsLoopback() && !localHost(r.Host)
 }
 
 // localHost reports whether the Host header names an address or localhost.

@@ -157,7 +157,7 @@ func TestResponseOfAnotherTenant(t *testing.T) {
 // A browser's request for a page of another site changes nothing, whatever its content type.
 func TestCrossSite(t *testing.T) {
 	s := newServer(t, 7, answers(200, `{}`))
-	b := newBench(t, frontend.Options{}, s)
+	b := newBench(t, frontend.Options{TrustedOrigins: []string{"https://chat.example"}}, s)
 	host := strings.TrimPrefix(b.url, "http://")
 	for _, c := range []struct {
 		headers []string
@@ -170,13 +170,25 @@ func TestCrossSite(t *testing.T) {
 		{[]string{"Sec-Fetch-Site", "same-site"}, 403},
 		{[]string{"Origin", "http://" + host}, 200},
 		{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://" + host}, 200},
+		{[]string{"Origin", "https://chat.example", "Sec-Fetch-Site", "cross-site"}, 200},
 		{nil, 200},
 	} {
-		if resp, body := b.post("/v1/completions", `{"prompt":[1]}`, c.headers...); resp.StatusCode != c.status {
+		resp, body := b.post("/v1/completions", `{"prompt":[1]}`, c.headers...)
+		if resp.StatusCode != c.status {
 			t.Errorf("%v: status %d, want %d: %s", c.headers, resp.StatusCode, c.status, body)
 		}
+		if c.status != http.StatusForbidden {
+			continue
+		}
+		if _, code := errorOf(t, body); code != "cross_site" {
+			t.Errorf("%v: %s", c.headers, body)
+		}
 	}
-	if got := s.got(); len(got) != 3 {
-		t.Errorf("the worker got %d requests, want 3", len(got))
+	if got := s.got(); len(got) != 4 {
+		t.Errorf("the worker got %d requests, want 4", len(got))
+	}
+	if _, err := frontend.New(frontend.Options{Router: b.router, Workers: b.directory, Tokens: prompts{}, TrustedOrigins: []string{"chat.example"}}); err == nil ||
+		!strings.Contains(err.Error(), "trusted origins[0]") {
+		t.Errorf("an origin without a scheme: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
@@ -51,6 +52,9 @@ type Options struct {
 	// Pass are paths that are forwarded besides the known routes, such as "/v1/rerank".
 	// The request goes to the least loaded worker and its body is not read.
 	Pass []string
+	// TrustedOrigins are sites whose pages may send requests from browsers, such as
+	// https://chat.example.
+	TrustedOrigins []string
 	// MaxBody bounds the body of a request in bytes; 0 means 32 MiB.
 	MaxBody int64
 	// MaxBodies bounds the bytes of the bodies of requests in progress, beyond the first
@@ -107,6 +111,11 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("overload status: %d is not in 400..599", o.OverloadStatus)
 	case len(o.Pass) > maxPass:
 		return fmt.Errorf("pass: %d paths, want at most %d", len(o.Pass), maxPass)
+	}
+	for i, origin := range o.TrustedOrigins {
+		if err := control.CheckOrigin(origin); err != nil {
+			return fmt.Errorf("trusted origins[%d]: %w", i, err)
+		}
 	}
 	for i, path := range o.Pass {
 		if err := checkPass(path); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/decide"
@@ -76,6 +77,19 @@ func (d *Door) refuse(q *request, r *refusal) {
 	q.out.WriteHeader(r.Status)
 	// A client that has gone does not read the error.
 	_, _ = q.out.Write(body)
+}
+
+// guarded returns h for requests that no browser sends for a page of another site.
+func (d *Door) guarded(h http.Handler) http.Handler {
+	guard := control.Guard{Trusted: d.options.TrustedOrigins, Refuse: func(w http.ResponseWriter, r *http.Request, text string) {
+		q := d.newRequest(w, r, openai.Other)
+		d.refuse(q, &refusal{fault: fault{Status: http.StatusForbidden, Kind: "invalid_request_error", Code: "cross_site", Message: text}})
+	}}
+	guarded, err := guard.Handler(h)
+	if err != nil {
+		panic("BUG: New has checked the origins: " + err.Error())
+	}
+	return guarded
 }
 
 // bad returns the refusal of a request with a mistake.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
-	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 )
@@ -58,7 +57,7 @@ func (d *Door) Handler() http.Handler {
 		d.refuse(q, &refusal{fault: fault{Status: http.StatusNotFound, Kind: "invalid_request_error", Code: "unknown_url",
 			Message: fmt.Sprintf("%s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)}})
 	})
-	return control.RefuseCrossSite(mux)
+	return d.guarded(mux)
 }
 
 // checkPass checks one of Options.Pass.
