@@ -170,7 +170,8 @@ func (c *connectorConfigCmd) variables() (list []string) {
 // workerNumber is a worker's id on a command line.
 type workerNumber uint64
 
-// UnmarshalText reads a whole number.
+// UnmarshalText implements encoding.TextUnmarshaler, by which kong reads --worker-id: a whole
+// number.
 func (n *workerNumber) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseUint(string(text), 10, 64)
 	if err != nil {
@@ -220,7 +221,8 @@ func scalar(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// yaml returns the object as a YAML block, indented by that many levels.
+// yaml returns the object as lines of YAML, indented by level times two blanks, without a line
+// break at the end.
 func (o object) yaml(level int) string {
 	indent := strings.Repeat("  ", level)
 	lines := make([]string, 0, len(o))

@@ -179,7 +179,8 @@ func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *wor
 	return nil
 }
 
-// serve answers clients and gateways until ctx ends.
+// serve serves the open listeners, for clients and gateways, until ctx ends. Then it closes
+// o.prompts, which turns prompts into tokens.
 func (o *openDoor) serve(ctx context.Context) error {
 	defer o.prompts.Close()
 	go resource.Trim(ctx) // bursts of prompts leave garbage behind
@@ -237,9 +238,9 @@ const serviceDrain = 2 * time.Second
 // given reports whether any service is on.
 func (c *serviceFlags) given() bool { return c.IndexerPort > 0 || c.Selection > 0 }
 
-// openServices starts goroutines in g that serve the optional services until ctx ends: the interfaces
-// of Dynamo's indexer and selection service, each if its port is set. d has the URLs of worker servers
-// and may be nil. The error names the flag of a port that cannot be opened.
+// openServices starts goroutines in g that serve the optional services until ctx ends: the
+// interfaces of Dynamo's indexer and selection service, each if its port is set. d has the URLs
+// of worker servers and may be nil. The error names the flag of a port that cannot be opened.
 func (c *serviceFlags) openServices(ctx context.Context, g *errgroup.Group, r *router.Router, s *routerSources, d *workers.Directory, log *zap.Logger) error {
 	if c.IndexerPort > 0 {
 		o := indexer.Options{Router: r, Log: log.Named("indexer")}

@@ -95,7 +95,8 @@ func (d *Decoder) batch(c *msgpack.Reader, b *Batch) error {
 	return c.Err
 }
 
-// batchMap reads a batch in its form as a map into b.
+// batchMap reads a batch in the form {ts, events, data_parallel_rank} into b, with the keys in any
+// order. A batch without events is damaged.
 func (d *Decoder) batchMap(c *msgpack.Reader, b *Batch) error {
 	hasEvents := false
 	for range c.Map() {

@@ -83,7 +83,7 @@ func appendRemoved(dst []byte, e *Event) []byte {
 	return e.appendPlace(dst)
 }
 
-// appendCleared appends an AllBlocksCleared event.
+// appendCleared appends an AllBlocksCleared event, with the keys that are set.
 func appendCleared(dst []byte, e *Event) []byte {
 	n := 1 + e.placeKeys()
 	if e.Medium != "" {

@@ -44,7 +44,8 @@ func (f *eventFields) tag() error {
 	return fieldError("type", f.c.Err)
 }
 
-// readMap reads {"type": tag, field: value, …}.
+// readMap reads an event in the form {"type": tag, field: value, …} into f. The type may come after
+// other fields, but must be there.
 func (f *eventFields) readMap() error {
 	typed := false
 	for range f.c.Map() {

@@ -85,7 +85,8 @@ func (m *extentMap) find(s Slot) (extent, error) {
 	return e, nil
 }
 
-// bytes returns the mapped memory of a slot's block.
+// bytes returns the mapped memory of the block in a slot; a slot may be longer than its block.
+// The memory is valid until close.
 func (m *extentMap) bytes(s Slot) ([]byte, error) {
 	e, err := m.find(s)
 	if err != nil {
@@ -109,7 +110,7 @@ func (m *extentMap) generation(s Slot) (uint64, error) {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&e.mem[8*uint64(s.Index)]))), nil
 }
 
-// close unmaps everything. No copy may be in flight.
+// close unmaps all extents and makes add ignore later ones. No copy may be in flight.
 func (m *extentMap) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

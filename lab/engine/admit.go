@@ -40,7 +40,8 @@ func (c *core) admit(budget int) int {
 	return budget
 }
 
-// active returns the number of requests that have left the queue.
+// active returns the number of requests that count against MaxSeqs: those that run, ask the agent
+// or load.
 func (c *core) active() int {
 	n := len(c.running)
 	for _, r := range c.waiting {

@@ -81,7 +81,8 @@ func (t *talk) do(task func()) {
 func (t *talk) close()                { close(t.tasks) }
 func (t *talk) over() <-chan struct{} { return t.done }
 
-// lookup implements conversation. done gets no sources when the agent does not answer.
+// lookup implements conversation: it queues the question which of count blocks, from first on, the
+// agent holds. done gets the answer, without sources when the agent does not answer.
 func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	t.do(func() {
 		sources, err := t.ask(first, count)
@@ -115,7 +116,8 @@ func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	return a.Sources, nil
 }
 
-// release implements conversation.
+// release implements conversation: it queues the release of the pins that a lookup left on count
+// blocks, from first on.
 func (t *talk) release(first, count int) {
 	t.do(func() {
 		if t.err == nil {
@@ -125,7 +127,8 @@ func (t *talk) release(first, count int) {
 	})
 }
 
-// load implements conversation.
+// load implements conversation: it queues the copy of blocks that a lookup found, from first on,
+// into device blocks. done gets the number of leading blocks that arrived with the right bytes.
 func (t *talk) load(first int, blocks []int32, ids []identity, done func(good int)) {
 	t.do(func() {
 		good := t.loadAll(first, blocks, ids)
@@ -199,7 +202,9 @@ func (t *talk) await(j *loadJob) int {
 	}
 }
 
-// store implements conversation. It keeps room in the queue for calls that must not be refused.
+// store implements conversation: it queues an offer of device blocks, the first of which is block
+// first of the request. tokens are the request's. It returns false when the queue is nearly full,
+// which keeps room for calls that must not be refused.
 func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bool {
 	if len(t.tasks) >= talkQueue-talkReserve {
 		return false

@@ -216,7 +216,7 @@ func selectOf(ctx context.Context, workers, some, n int) (Figures, error) {
 			return nil, fmt.Errorf("%s: %w", c.figure, err)
 		}
 		f[c.figure] = quantiles(ns, 0.5)[0]
-		if c.figure == figNoHits || c.figure == figSomeHits {
+		if c.figure == figNoHits || c.figure == figSomeHits { // the usual choices make the last line
 			f[figP50] = max(f[figP50], f[c.figure])
 			f[figDecisionMB] = max(f[figDecisionMB], allocated/float64(n))
 		}

@@ -250,7 +250,7 @@ func (e *engine) move(old, s *session, kept proto.Held, asked int64) (gone []pro
 				p.users++
 			} else if !l.dropped[slot] {
 				l.dropped[slot] = true
-				if !old.unsure {
+				if !old.unsure { // otherwise an agent that died may have kept it
 					e.notes.fault(faultDropped, 1, "pin of %+v", slot)
 				}
 			}

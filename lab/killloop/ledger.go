@@ -86,7 +86,8 @@ func (l *ledger) faultLocked(f fault, count uint64, format string, args ...any) 
 	}
 }
 
-// add enters into the ledger a note of the process whose name is from.
+// add enters a note into the ledger: what a child, whose name is from, reports of its slots, copies
+// and finds. From the notes the ledger knows who owned which slot when, and which blocks were lost.
 func (l *ledger) add(from string, n *note) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +98,7 @@ func (l *ledger) add(from string, n *note) {
 			l.grantLocked(from, slot, n.Time)
 		}
 	case noteSettle:
-		for _, slot := range n.Slots {
+		for _, slot := range n.Slots { // the child does not use the slot after the note's time
 			if h := l.holds[slot]; h != nil && h.holder == from {
 				h.end = max(h.end, n.Time)
 			}

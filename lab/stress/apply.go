@@ -11,8 +11,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// apply does the operation o of a stream on the agent of the moment. An error means that the
-// manager was wrong, or that the disk never answered, and ends the stream.
+// apply does one operation of a stream: the death of the agent or of an engine's processes, what an
+// engine asks of its pool, or maintenance of a pool. An error means that the manager was wrong, or
+// that the disk never answered, and ends the stream.
 func (w *world) apply(o *operation) error {
 	w.at++
 	w.total.Ops++

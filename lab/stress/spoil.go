@@ -126,7 +126,7 @@ func flip(path string, off int64, rng *rand.Rand) (bool, error) {
 	return err == nil, err
 }
 
-// flipBit inverts one bit of the byte at off.
+// flipBit inverts bit number bit, 0 to 7, of the byte at the offset off of a file.
 func flipBit(f *os.File, off int64, bit int) error {
 	var b [1]byte
 	if _, err := f.ReadAt(b[:], off); err != nil {

@@ -177,6 +177,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	if err := s.pinRank(model, q, query); err != nil {
 		return s.fail(http.StatusBadRequest, err)
 	}
+	// A client may leave unnoticed while its request waits. Then its booking must expire soon.
 	query.Provisional = c.unwatched
 	query.Waits = func() {
 		routed()

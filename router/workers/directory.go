@@ -254,11 +254,11 @@ func (d *Directory) setFound(finder int, all []Found) {
 	d.mu.Lock()
 	d.found[finder] = all
 	d.mu.Unlock()
-	poke(d.looked)
+	notify(d.looked)
 }
 
-// poke fills a channel of length 1.
-func poke(c chan struct{}) {
+// notify fills c, a channel of length 1, and does nothing when it is full: a notice waits already.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -284,7 +284,7 @@ func (d *Directory) reconcile(ctx context.Context, start bool) {
 			s.end()
 			delete(d.servers, key)
 			ended[s.spec.URL] = s
-			poke(d.dirty)
+			notify(d.dirty)
 		}
 	}
 	for key, w := range want {
@@ -296,7 +296,7 @@ func (d *Directory) reconcile(ctx context.Context, start bool) {
 				s.adopt(before)
 			}
 			d.servers[key] = s
-			poke(d.dirty)
+			notify(d.dirty)
 		}
 		s.update(w)
 		if start {
@@ -329,7 +329,8 @@ func (d *Directory) wanted() map[string]*wanted {
 	named := func(s Spec, source string, leaving bool) {
 		w := &wanted{spec: s, source: source, leaving: leaving}
 		id := s.id()
-		// A server that the router knows already keeps the router's id and source.
+		// A server that the router knows already keeps the router's id and source. It is known by
+		// its id, or by its URL if no flag fixes the id.
 		if w.known = d.known[id]; w.known == nil && s.ID == 0 {
 			w.known = byURL[s.URL]
 		}
@@ -375,10 +376,10 @@ func (d *Directory) refreshKnown() map[string]*Known {
 	d.known = make(map[kv.WorkerID]*Known)
 	defer func() {
 		if !maps.EqualFunc(before, d.known, func(a, b *Known) bool { return *a == *b }) {
-			poke(d.dirty) // Which workers of the router are ready has changed.
+			notify(d.dirty) // Which workers of the router are ready has changed.
 		}
 	}()
-	own := make(map[kv.WorkerID]string)
+	own := make(map[kv.WorkerID]string) // URLs of the directory's servers
 	for _, s := range d.servers {
 		own[s.spec.id()] = s.spec.URL
 	}

@@ -138,7 +138,8 @@ func registration(w *Worker) registry.Registration {
 	}
 }
 
-// unregister ends the registration of the server, if there is one.
+// unregister ends the server's registration with the router, if there is one, and has that
+// announced.
 func (s *server) unregister() {
 	if s.registered == 0 {
 		return

@@ -34,7 +34,7 @@ func (d *Directory) Done(id kv.WorkerID, outcome Outcome) {
 	s.countLocked()
 	s.mu.Unlock()
 	s.publish()
-	poke(s.wake)
+	notify(s.wake)
 }
 
 // Inflight returns the requests to a worker that have not ended.
@@ -71,7 +71,7 @@ func (d *Directory) Drain(id kv.WorkerID, on bool) error {
 	s.drain = on
 	s.mu.Unlock()
 	s.publish()
-	poke(s.wake)
+	notify(s.wake)
 	return nil
 }
 

@@ -108,7 +108,7 @@ func (s *server) update(w *wanted) {
 	s.mu.Unlock()
 	if changed {
 		s.publish()
-		poke(s.wake)
+		notify(s.wake)
 	}
 }
 
@@ -245,7 +245,7 @@ func (s *server) publish() {
 	}
 	s.mu.Unlock()
 	if changed {
-		poke(s.d.dirty)
+		notify(s.d.dirty)
 	}
 	if changed && (before.State != w.State || w.State != Ready && before.Problem != w.Problem) {
 		s.logState(before, w)

@@ -220,12 +220,13 @@ func (v *snapshot) nameModels() {
 				n.tokenizers = append(n.tokenizers, w)
 			}
 		}
-		slices.SortStableFunc(n.tokenizers, func(a, b *Worker) int { return rank(a) - rank(b) })
+		slices.SortStableFunc(n.tokenizers, func(a, b *Worker) int { return tokenizerOrder(a) - tokenizerOrder(b) })
 	}
 }
 
-// rank orders tokenizers.
-func rank(w *Worker) int {
+// tokenizerOrder is the key by which tokenizers are sorted: servers that render chat templates come
+// first.
+func tokenizerOrder(w *Worker) int {
 	if w.Facts.Render {
 		return 0
 	}
@@ -293,9 +294,10 @@ func (d *Directory) shares(v *snapshot, now time.Time) map[kv.WorkerID]float64 {
 	return shares
 }
 
-// choiceOf returns the choice among ready workers. every is true when the router has no other
-// workers for the model: then an empty choice, which allows all, saves the set. shares are those
-// of shares.
+// choiceOf returns the sets of workers of which each request draws one. shares has, for workers that
+// became ready a short time ago, the probability with which a request may go to them; every request
+// may go to the others. every is true when ready has all workers that the router may choose: then an
+// empty choice, which allows all, saves a set.
 func choiceOf(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choice {
 	var growing []float64
 	for _, w := range ready {
@@ -309,12 +311,12 @@ func choiceOf(ready []*Worker, every bool, shares map[kv.WorkerID]float64) choic
 		}
 		return choice{all: setOf(ready, nil, 0)}
 	}
-	// A step for each different share: a draw below it admits the workers with at least that share.
+	// A request draws a number in 0..1. There is a set for each range of numbers between two shares:
+	// the workers whose share is above the range.
 	slices.Sort(growing)
 	c := choice{}
 	below := 0.0
 	for _, s := range append(slices.Compact(growing), 1) {
-		// Draws of [below, s) admit the workers with a share above below.
 		c.steps = append(c.steps, step{share: s, set: setOf(ready, shares, below)})
 		below = s
 	}

@@ -155,7 +155,7 @@ func number(key, value string, limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// parseRole reads the name of a role.
+// parseRole returns the role of that name: both, prefill or decode.
 func parseRole(name string) (Role, error) {
 	for _, r := range []Role{RoleBoth, RolePrefill, RoleDecode} {
 		if r.String() == name {

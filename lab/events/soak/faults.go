@@ -22,7 +22,7 @@ func faults() []fault {
 	}
 }
 
-// restartBroker kills the NATS server, and starts it again after a while.
+// restartBroker kills the NATS server, and starts it again after a random time up to maxBrokerAway.
 func (w *world) restartBroker(ctx context.Context) error {
 	w.broker.Kill()
 	if err := cluster.Wait(ctx, w.upTo(maxBrokerAway)); err != nil {

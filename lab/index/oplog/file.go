@@ -44,7 +44,8 @@ func Open(path string) (*Log, error) {
 	return l, nil
 }
 
-// Close unmaps the log. Its slices are invalid afterwards.
+// Close unmaps the log. The slices of its records are invalid afterwards. A log from Parse needs
+// no Close.
 func (l *Log) Close() error {
 	if l.unmap == nil {
 		return nil

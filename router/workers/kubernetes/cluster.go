@@ -61,7 +61,7 @@ func InCluster() (Cluster, error) {
 	return c, nil
 }
 
-// readLimited reads a file of at most limit bytes.
+// readLimited returns the contents of a file of at most limit bytes. A longer file is an error.
 func readLimited(path string, limit int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
