@@ -57,7 +57,7 @@ func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 		sharedRate: component("shared_cache_hit_rate", "Share of a prompt's blocks that the shared cache has.",
 			prometheus.LinearBuckets(0, 0.05, 21)),
 		sharedBeyond: component("shared_cache_beyond_blocks", "Blocks of a prompt in the shared cache beyond the chosen worker's prefix.",
-			slices.Insert(prometheus.ExponentialBuckets(1, 2, 15), 0, 0)),
+			slices.Insert(prometheus.ExponentialBuckets(1, 2, 15), 0, 0)), // 0, then 1 to 16,384
 		modes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "blockyard_router_decisions_total",
 			Help: "Decisions by score: weights, cost, fallback (cost without a measure) or none.",

@@ -88,6 +88,7 @@ func (l *layers) record(s *Setting, source string) {
 // overlap_score_credit off. A later source wins, whichever of the names it uses.
 func (l *layers) endLayer() {
 	c := l.config
+	// Each is true if this source sets the setting.
 	weight, scale, credit := l.inLayer["overlap_score_weight"], l.inLayer["prefill_load_scale"], l.inLayer["overlap_score_credit"]
 	if credit {
 		l.disabledCredit = nil
@@ -95,9 +96,11 @@ func (l *layers) endLayer() {
 		// This source replaces the weight that turned the credit off.
 		c.OverlapScoreCredit, l.disabledCredit = *l.disabledCredit, nil
 	}
-	switch off := c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0; {
+	creditOff := c.OverlapScoreWeight != nil && *c.OverlapScoreWeight == 0
+	switch {
 	case weight:
-		if before := c.OverlapScoreCredit; off { // a later source may want the credit back
+		if creditOff { // a later source may want the credit back
+			before := c.OverlapScoreCredit
 			l.disabledCredit = &before
 		}
 		c.applyWeight()
@@ -105,7 +108,7 @@ func (l *layers) endLayer() {
 	case scale && c.OverlapScoreWeight != nil:
 		l.replacedWeight = l.source["prefill_load_scale"] + " replaces it"
 		c.OverlapScoreWeight = nil
-	case credit && off: // the weight of 0 must not turn this credit off
+	case credit && creditOff: // the weight of 0 must not turn this credit off
 		l.replacedWeight = "it sets prefill_load_scale to 0"
 		c.OverlapScoreWeight = nil
 	}

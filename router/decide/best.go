@@ -124,7 +124,7 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 // without a shared cache, after its failure, or when the choice does not use its answer.
 // find sets the durations of both in t.
 func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
-	// The shared cache knows neither adapters nor multimodal objects.
+	// The shared cache looks blocks up by tokens. It knows neither adapters nor objects.
 	if r.shared == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil

@@ -27,7 +27,8 @@ func (r *Router) AddRequest(q *Query, worker kv.Worker, cachedTokens int) error 
 // Unbooked returns the number of requests that AddRequest could not book.
 func (r *Router) Unbooked() uint64 { return r.unbooked.Load() }
 
-// add is AddRequest without the count and the log.
+// add books a request that the caller has sent to a worker. cachedTokens of its prompt need
+// no computing. The error is as in AddRequest, which counts and logs it.
 func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	if q.ID == "" {
 		return ErrNoContextID

@@ -205,8 +205,8 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	return false
 }
 
-// evictRun frees a leaf run. Each owner that holds blocks of the run then counts these
-// blocks as lost, so that the owner's digest still covers them.
+// evictRun frees run r, a row of blocks that no other run follows. Its owners then count
+// these blocks as lost, so that their digests, checksums of what they hold, still match.
 func (x *Index) evictRun(r runs.ID) {
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
@@ -225,8 +225,9 @@ func (x *Index) evictRun(r runs.ID) {
 	x.prune(r)
 }
 
-// evictEntry moves blocks lo..hi-1 of run r from the held to the lost blocks of owner o, in
-// tier t. It changes the sums only. The caller shortens or clears the owner's entry.
+// evictEntry counts blocks lo..hi-1 of run r in tier t as lost by owner o, who held them. It
+// changes the sums only: the numbers of (block, tier) pairs, and the digests, checksums of
+// the held and of the lost pairs. The caller shortens or clears the owner's entry.
 func (x *Index) evictEntry(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
 	n := hi - lo
 	sum := x.digest(r, t, lo, hi)

@@ -71,9 +71,10 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover records that owner o holds the blocks lo..hi-1 of run r in tier t. It joins the
-// owner's entries that end at lo or begin at hi, or else writes a new entry. cover returns
-// the number of these blocks that the owner held already. The caller holds x.mu.
+// cover records that owner o holds the blocks lo..hi-1 of run r, a row of blocks, in tier t.
+// It extends the entries of the owner that end at lo or begin at hi, or else writes a new
+// entry: a word for a span of blocks. cover returns the number of these blocks that the owner
+// held already. The caller holds x.mu.
 func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
@@ -130,9 +131,9 @@ func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, firs
 	}
 }
 
-// uncover records that owner o no longer holds a set of blocks of run r in tier t. It
-// returns the blocks of the set that the owner held. set is not empty. The blocks stay in
-// the run, also when no owner is left: the caller then prunes the run.
+// uncover records that owner o no longer holds a set of blocks of run r, a row of blocks, in
+// tier t. It returns the blocks of the set that the owner held. set is not empty. The blocks
+// stay in the run, also without an owner: the caller then prunes the run.
 func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()

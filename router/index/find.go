@@ -116,20 +116,22 @@ func (x *Index) countSearch(scanned int) {
 	}
 }
 
-// countSavedSearch counts a scan that the dense directory has saved find. p is the block
-// that find returned, if found. The directory becomes sparse again when it saves less than
-// half of what it costs.
+// countSavedSearch counts the blocks that find would have scanned without the dense
+// directory, which has every block. o is the owner whose event named the block, and p the
+// block that find returned, if found. The directory becomes sparse again, with only some
+// blocks, when it saves less than a quarter of what it costs.
 func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	c := &x.search
-	if !found {
+	if !found { // a scan of all blocks
 		c.scanned += x.resident
 	} else if s := x.runs.WriterState(p.Run); !s.Marks.Has(p.Pos) {
-		// A sparse directory lacks unmarked blocks. After the scan it would have this one.
+		// A sparse directory lacks unmarked blocks. A scan would have found this one among
+		// the owner's blocks and marked it.
 		c.scanned += int(o.pairs)
 		s.Marks.Set(p.Pos)
 	}
 	applied := x.applied - c.applied
-	if applied < scanSlack {
+	if applied < scanSlack { // too early to tell
 		return
 	}
 	if 4*c.scanned < scanRatio*applied {
@@ -138,7 +140,7 @@ func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
 	*c = searchCost{applied: x.applied}
 }
 
-// makeDense makes the directory dense, so that it finds every block and nothing scans. New
+// makeDense makes the directory find every block by its hash, so that nothing scans. New
 // blocks are entered when they are stored. listNextRuns enters the existing blocks, a few
 // runs at each change.
 func (x *Index) makeDense() {
@@ -211,8 +213,8 @@ func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
 	}
 }
 
-// enlist enters new blocks of run r, from position lo on, into the directory. It does so
-// only for a listed run: one of which the directory has every block.
+// enlist enters new blocks of run r, from position lo on, into the directory, which finds
+// blocks by hash. It does so only for a listed run, of which the directory has every block.
 func (x *Index) enlist(r runs.ID, lo int) {
 	if !x.runs.WriterState(r).Listed {
 		return
@@ -227,8 +229,8 @@ func (x *Index) enlist(r runs.ID, lo int) {
 	}
 }
 
-// unmark removes the blocks of run r from position lo on from the directory, before these
-// blocks leave the run.
+// unmark removes the blocks of run r from position lo on from the directory, which finds
+// blocks by hash. It runs before these blocks leave the run.
 func (x *Index) unmark(r runs.ID, lo int) {
 	s := x.runs.WriterState(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())

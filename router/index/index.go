@@ -68,17 +68,18 @@ func New(o Options) (*Index, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
+	const maxShift = 11 // memory comes in chunks of at most 2048 units or runs
 	x := &Index{
 		options:   o,
-		runs:      runs.NewTree(chunkShift(o.MaxBytes, runs.UnitBytes, 11), chunkShift(o.MaxBytes, runs.RunBytes, 11)),
+		runs:      runs.NewTree(chunkShift(o.MaxBytes, runs.UnitBytes, maxShift), chunkShift(o.MaxBytes, runs.RunBytes, maxShift)),
 		directory: runs.NewDirectory(0),
 		orphans:   runs.NewOrphans(),
-		owners:    make([]*owner, 1),
+		owners:    make([]*owner, 1), // ownerID 0 is noOwner
 		ids:       make(map[kv.Owner]ownerID),
 	}
 	x.arena = x.runs.Arena
 	x.publishView()
-	if x.runs.Take(x.mayGrow) != runs.Root {
+	if x.runs.Take(x.mayGrow) != runs.Root { // the first run taken is the root
 		return nil, fmt.Errorf("index max bytes: %d has no room for a first run", o.MaxBytes)
 	}
 	return x, nil

@@ -237,8 +237,8 @@ type member struct {
 }
 
 // SetMember makes a worker a member, which Match reports, or no member if known is false.
-// The blocks of the pool count for the worker too; pool 0 is none. The own blocks of a
-// worker that is no longer a member stay until they are removed. The error is ErrFull.
+// The blocks of the pool, a store that several workers share, count for the worker too; pool
+// 0 is none. A former member's own blocks stay until they are removed. The error is ErrFull.
 func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -255,7 +255,7 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 		shared.members++
 	}
 	at, found := slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.Worker.Compare(w) })
-	var old *owner
+	var old *owner // the worker's pool until now
 	if found && x.members[at].pool != noOwner {
 		old = x.owners[x.members[at].pool]
 		old.members--

@@ -114,8 +114,8 @@ func (x *Index) shrinkSome() {
 	x.shrinking = append(x.shrinking[:0], x.shrinking[half:]...)
 }
 
-// shrink cuts the unused blocks off the end of run r, if the rest fits into a smaller piece
-// of memory. An unused block has no owner, and no run follows it.
+// shrink cuts the unused blocks off the end of run r, a row of blocks, if the rest fits into
+// a smaller piece of memory. An unused block has no owner, and no run follows it.
 func (x *Index) shrink(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
@@ -148,8 +148,9 @@ func (x *Index) move(r runs.ID, class, n, version int) bool {
 	return ok
 }
 
-// moveTo is move with a piece of memory that the caller has taken. unit is its first unit.
-// Blocks beyond the first n leave the run and the directory.
+// moveTo moves the first n blocks of run r into new memory that the caller has taken: class
+// units from unit on. Other blocks leave the run. version is the new version of the run's
+// storage. Readers may still read the old memory, so moveTo copies it and retires it.
 func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
 	st := x.runs.Head(r).Storage()
 	if n < st.Blocks() {

@@ -127,7 +127,8 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 }
 
 // neighbour returns the place of the block with hash h if that block is just before or just
-// after p. ok is false for any other block. Blocks before p may be in the parent run.
+// after p. ok is false for any other block. The block before the first block of a run, a row
+// of blocks, is in another run.
 func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (at runs.Place, ok bool) {
 	before := runs.At(p.Run, p.Pos-1)
 	if p.Pos == 0 {
@@ -211,7 +212,7 @@ func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) b
 	return x.truncate(r, existing.Pos)
 }
 
-// childFrom returns any run that follows a block of run r at position pos or later, or None.
+// childFrom returns a child of run r that follows a block at position pos or later, or None.
 func (x *Index) childFrom(r runs.ID, pos int) runs.ID {
 	c := x.runs.WriterState(r).FirstChild
 	for c != runs.None && runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos < pos {
@@ -232,10 +233,10 @@ func (x *Index) evictTree(r runs.ID) {
 	}
 }
 
-// truncate evicts the blocks of run r from position pos on: their owners count them as lost.
-// No run follows these blocks. The remaining blocks move to new memory, because readers may
-// still read the old. truncate returns false when there is no memory; then the blocks stay
-// in the run without an owner.
+// truncate evicts the blocks of run r, a row of blocks, from position pos on: their owners
+// count them as lost. No run follows these blocks. The remaining blocks move to new memory,
+// because readers may still read the old. truncate returns false when there is no memory;
+// then the evicted blocks stay in the run without an owner.
 func (x *Index) truncate(r runs.ID, pos int) bool {
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {

@@ -141,15 +141,16 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 	return p, n
 }
 
-// growRun makes sure that run r has memory for n more blocks, and returns false when there is
-// no memory. It may move the run's blocks. s says where they lie before the call.
+// growRun makes sure that run r, a row of blocks, has memory for n more blocks. It returns
+// false when there is no memory. It may move the run's blocks to a larger piece of memory. s
+// says where they lie before the call.
 func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 	want := s.Blocks() + n
 	if want <= s.Capacity() {
 		return true
 	}
 	if n < runs.UnitBlocks {
-		// Blocks that come one by one must not copy the run for each few blocks.
+		// More may follow one by one. A reserve saves a copy of the run for each few blocks.
 		want = min(runs.MaxBlocks, want+want/4)
 	}
 	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
@@ -177,7 +178,7 @@ func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredB
 }
 
 // countLost counts blocks of owner o in tier t that the index cannot store. The owner's
-// digest then still covers every block that events gave the owner.
+// digest, a checksum of its blocks, then still covers every block that events gave the owner.
 func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 	for i := range blocks {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)
@@ -300,8 +301,8 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	return true
 }
 
-// transferEntry makes the owner of entry e hold the blocks in run r in place of run c. Run r
-// has a copy of the blocks of c from position offset on. The caller clears the old slot.
+// transferEntry moves entry e, which says that an owner holds a span of run c, to run r. Run
+// r has a copy of the blocks of c from position offset on. The caller clears the old slot.
 func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
 	x.runs.WriterState(c).EntryCount--
 	o := x.owners[e.owner()]

@@ -111,8 +111,9 @@ func (s *Scheduler) WorkersChanged() {
 	s.dispatch()
 }
 
-// SetBusy replaces the busy thresholds. After an error, which names the threshold that is
-// out of range, nothing has changed.
+// SetBusy replaces the busy thresholds, beyond which a worker gets no requests, and tries the
+// waiting requests again. After an error, which names the threshold that is out of range,
+// nothing has changed.
 func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	if err := b.Validate(); err != nil {
 		return err
@@ -186,7 +187,8 @@ func (s *Scheduler) PendingTokens() int {
 	return s.queue.Tokens()
 }
 
-// Stats returns a snapshot.
+// Stats returns a snapshot of the counters and gauges of the scheduler, its account of booked
+// requests, its queue and its CostSelector, if it has one.
 func (s *Scheduler) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

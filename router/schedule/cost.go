@@ -148,8 +148,9 @@ func (s *CostSelector) weigh(w *weighing) {
 	s.weighRest(w, from, len(s.costs))
 }
 
-// weighOverlaps is weigh for a request with Overlaps in place of Hits. It sets the costs of
-// the candidates up to the last one that Overlaps names, and returns the next candidate.
+// weighOverlaps sets costs for a request that gives each worker's overlap in blocks, in
+// Request.Overlaps, and no hits by tier. It handles the candidates up to the last one that
+// Overlaps names, and returns the number of the next candidate.
 func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 	for _, o := range w.in.Request.Overlaps {
 		k, ok := w.in.Find(o.Member)
@@ -340,8 +341,9 @@ type SharedHits struct {
 	total  int
 }
 
-// FromRanges returns the SharedHits of ranges in any order. Ranges may be empty and may
-// overlap. ranges is not kept.
+// FromRanges returns the SharedHits for the blocks of a prompt that a shared cache has, given
+// as ranges of block positions in any order. Ranges may be empty and may overlap. The slice
+// is not kept.
 func FromRanges(ranges []Range) SharedHits {
 	sorted := slices.DeleteFunc(slices.Clone(ranges), func(r Range) bool { return r.First >= r.End })
 	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })

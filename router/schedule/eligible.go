@@ -71,8 +71,8 @@ func (c *cluster) eligible(dst []int32, f filter) ([]int32, error) {
 	return dst, nil
 }
 
-// eligiblePin is eligible for a request that only the worker f.pinned may serve. It appends
-// the worker's member number to dst. The error says why the worker may not serve it.
+// eligiblePin checks the only worker that may serve a request, f.pinned, and appends its
+// member number to dst. The error says why the worker may not serve the request.
 func (c *cluster) eligiblePin(dst []int32, f filter) ([]int32, error) {
 	if !f.allows(f.pinned.ID) {
 		return nil, fmt.Errorf("worker %s: %w", f.pinned, ErrPinnedNotAllowed)

@@ -137,8 +137,8 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 	}
 }
 
-// satisfiedBy reports whether taints contain every taint that the lane requires. All requests
-// of a lane require the same taints.
+// satisfiedBy reports whether a worker with these taints, its labels, may serve the requests
+// of the lane. All requests of a lane require the same taints.
 func (l *lane) satisfiedBy(taints []string) bool {
 	for _, t := range l.waiting[0].RequiredTaints {
 		if !slices.Contains(taints, t) {

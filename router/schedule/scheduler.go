@@ -64,7 +64,8 @@ type Stats struct {
 	UnknownReports uint64 `metric:"used_blocks_unknown" help:"Reports of used blocks by unknown workers."`
 }
 
-// New returns a scheduler. The error names the option that is out of range.
+// New returns a scheduler without workers and requests. The error names the option that is
+// out of range.
 func New(o Options) (*Scheduler, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
@@ -83,7 +84,7 @@ func New(o Options) (*Scheduler, error) {
 		account: account, busy: newOverloads(o.Busy, o.Load.Now), queue: queue,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
-	s.allBusy = s.itemBusy
+	s.allBusy = s.itemBusy // once, because each method value allocates
 	if s.selector == nil {
 		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})
 	}
@@ -91,8 +92,8 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// ReadsShared reports whether a decision uses the SharedHits of a request with this pinned
-// worker and override. Both may be nil.
+// ReadsShared reports whether a decision uses Request.SharedHits, so that the caller asks the
+// shared cache only when its answer matters. pinned and o are the request's; both may be nil.
 func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	if _, ignores := s.selector.(CacheIgnorer); ignores || pinned != nil {
 		return false
@@ -101,7 +102,7 @@ func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	if o != nil && o.SharedMultiplier != nil {
 		multiplier = *o.SharedMultiplier
 	}
-	return s.cost == nil || multiplier > 0
+	return s.cost == nil || multiplier > 0 // another selector may always use them
 }
 
 // validate reports the first field of r that is out of range, or an override without effect
@@ -163,7 +164,8 @@ func (s *Scheduler) decide(r *Request) (Result, error) {
 	return s.choose(r, candidates)
 }
 
-// countRefusal counts a request that found no eligible worker, by the error of eligible.
+// countRefusal counts a request that found no eligible worker. err is the reason, an error of
+// eligible.
 func (s *Scheduler) countRefusal(err error) {
 	switch {
 	case errors.Is(err, ErrNoEndpoints):
@@ -251,8 +253,8 @@ func potentialBlocks(r *Request, active, shared int32) int {
 	return int(active) + r.Blocks() - int(shared)
 }
 
-// sharedOf returns the number of blocks that member m shares, 0 for a member that active
-// does not list.
+// sharedOf returns how many blocks of a request are already active on member m. active has
+// the members with such blocks.
 func sharedOf(active []load.Shared, m int32) int32 {
 	for _, a := range active {
 		if a.Member == m {

@@ -226,8 +226,7 @@ func (s *Scheduler) refreshFree() {
 
 // laneBusy reports whether a waiting item has workers that may serve it and all of them are
 // busy. An overloaded worker counts as busy: a waiting request is not refused, and the
-// overload may end with the next report. Sets of members are bits, so that many lanes cost
-// little.
+// overload may end with the next report. Sets of members are bit sets, compared word by word.
 func (s *Scheduler) laneBusy(i *Item) bool {
 	s.refreshFree()
 	if i.Pinned != nil { // a lane of one worker needs no set

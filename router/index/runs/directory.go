@@ -127,8 +127,9 @@ const maxAlike = 8
 // Put enters a block. There must be room.
 func (d *Directory) Put(h kv.SequenceHash, p Place) { d.put(directorySlot(h, p)) }
 
-// put writes slot value v, a fingerprint with a place, into the first empty slot from the home
-// of v on. It enters no more than maxAlike values of one fingerprint. There must be room.
+// put writes v, a fingerprint of a block's hash with the block's place, into the first empty
+// slot from the home of v on. It enters no more than maxAlike values of one fingerprint: a
+// publisher that gives one hash to many blocks must not make searches long.
 func (d *Directory) put(v uint64) {
 	alike := 0
 	i := d.home(v)
