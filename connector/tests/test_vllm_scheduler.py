@@ -119,7 +119,7 @@ class Opening(Case):
         self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": True, "hand_over": None})
         self.side = VllmScheduler(Settings(load=False, store=False), session, TOKENS, 1)
         self.open(10)
-        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": False})
+        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": False, "hand_over": None})
 
 
 class Queues(Case):
