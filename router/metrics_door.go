@@ -15,6 +15,7 @@ import (
 type DoorMetrics struct {
 	requests   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
+	splits     *prometheus.CounterVec
 	running    prometheus.Gauge
 	first      *prometheus.HistogramVec
 	gap        *prometheus.HistogramVec
@@ -47,6 +48,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 	m := &DoorMetrics{
 		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
 		retries:   counter("retries_total", "Requests sent to a second worker, by the failure of the first.", "reason"),
+		splits:    counter("prefills_apart_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_running", Help: "Requests that are being sent to a worker or answered by one."}),
 		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
 		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
@@ -77,7 +79,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: prefix + name, Help: c.help}, func() float64 { return float64(c.count.Load()) }))
 	}
 	r.MustRegister(m.waiting, m.admitted, m.refused, m.open, m.connClosed)
-	r.MustRegister(m.requests, m.retries, m.running, m.first, m.gap, m.whole,
+	r.MustRegister(m.requests, m.retries, m.splits, m.running, m.first, m.gap, m.whole,
 		m.predicted, m.delivered, m.difference, m.prompts, m.outputs)
 	return m
 }
@@ -113,6 +115,10 @@ func (m *DoorMetrics) Answered(route, model string, status int) {
 
 // Retried counts a request that goes to a second worker, by the failure of the first.
 func (m *DoorMetrics) Retried(reason string) { m.retries.WithLabelValues(reason).Inc() }
+
+// Split counts a request of a model with prefill workers: by the way in which the prompt's
+// blocks reached the decode worker, or by the reason why one worker served it whole.
+func (m *DoorMetrics) Split(result string) { m.splits.WithLabelValues(result).Inc() }
 
 // FirstToken records the time from a request's arrival to its first token.
 func (m *DoorMetrics) FirstToken(model, worker string, d time.Duration) {

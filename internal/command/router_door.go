@@ -19,9 +19,11 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api/indexer"
 	"github.com/blockyard-ai/blockyard/router/api/selection"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
+	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -141,6 +143,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	door, err := frontend.New(frontend.Options{
 		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, TrustedOrigins: c.Origins, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
 		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
+		Split:          splitOf(c.settings.Apart()),
 		OverloadStatus: int(c.settings.HTTPOverloadStatus), AccessLog: c.AccessLog, Log: log.Named("door"),
 	})
 	if err != nil {
@@ -158,6 +161,15 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	router.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
 	router.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
 	return o, nil
+}
+
+// splitOf returns the door's options of the settings for prefill and decode workers.
+func splitOf(a config.Apart) frontend.Split {
+	s := frontend.Split{Rule: split.Rule{MinTokens: a.MinTokens}, Timeout: a.Timeout, Wait: a.Wait}
+	if a.Conditional {
+		s.Rule.Conditional = &split.Conditional{Bounds: a.Bounds, Tokens: a.Tokens, Ratio: a.Ratio, PrefillBusy: a.PrefillBusy, DecodeBusy: a.DecodeBusy}
+	}
+	return s
 }
 
 // listen opens the listener for clients at the address clients, or none for an empty one, and the

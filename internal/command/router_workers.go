@@ -94,7 +94,7 @@ func knownWorkers(ranks []feed.Worker) []workers.Known {
 		}
 		all = append(all, workers.Known{
 			ID: w.Worker.ID, FirstRank: uint32(w.Worker.Rank), Ranks: 1, Model: w.Model, BlockSize: w.BlockSize,
-			DeviceBlocks: w.Card.DeviceBlocks, Endpoint: w.Card.Endpoint, Source: workerSource(w.Card.Source),
+			DeviceBlocks: w.Card.DeviceBlocks, Pool: w.Pool, MaxBatchedTokens: w.Card.MaxBatchedTokens, Endpoint: w.Card.Endpoint, Source: workerSource(w.Card.Source),
 		})
 	}
 	return all

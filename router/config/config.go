@@ -77,7 +77,10 @@ type Config struct {
 	ActivePrefillTokensThreshold     *uint64  `json:"active_prefill_tokens_threshold"`
 	ActivePrefillTokensThresholdFrac *float64 `json:"active_prefill_tokens_threshold_frac"`
 
-	// Prefill on the decode worker.
+	// Prefill and decode on different workers.
+	PrefillMinTokens                      uint64   `json:"prefill_min_tokens"`
+	PrefillTimeoutSecs                    float64  `json:"prefill_timeout_secs"`
+	HandOverWaitSecs                      float64  `json:"hand_over_wait_secs"`
 	ConditionalDisaggEnabled              bool     `json:"conditional_disagg_enabled"`
 	ConditionalDisaggConfig               *string  `json:"conditional_disagg_config"`
 	ConditionalDisaggPolicy               string   `json:"conditional_disagg_policy"`

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 
@@ -232,4 +233,35 @@ func (c *Config) PredictedSilent() (o approx.Options, ok bool) {
 	o = c.Approx()
 	o.Index.MaxBytes = int64(c.IndexMemoryBytes) / 4
 	return o, true
+}
+
+// Apart is how requests are divided between prefill and decode workers.
+type Apart struct {
+	// MinTokens is the number of uncached prompt tokens from which on a request is divided.
+	MinTokens int
+	// Timeout bounds a prefill, Wait how long a decode worker waits for the blocks.
+	Timeout, Wait time.Duration
+	// Conditional has decode workers compute prompts by the fields below. Bounds says that
+	// prompts with fewer uncached tokens than Tokens and a smaller share than Ratio do.
+	Conditional, Bounds bool
+	Tokens              int
+	Ratio               float64
+	// PrefillBusy and DecodeBusy are shares of a step's tokens; nil is no limit.
+	PrefillBusy, DecodeBusy *float64
+}
+
+// Apart returns how requests are divided.
+func (c *Config) Apart() Apart {
+	a := Apart{MinTokens: int(c.PrefillMinTokens), Timeout: max(1, duration(c.PrefillTimeoutSecs)),
+		Wait: duration(c.HandOverWaitSecs).Round(time.Millisecond)}
+	if !c.ConditionalDisaggEnabled {
+		return a
+	}
+	a.Conditional, a.Tokens, a.Ratio = true, int(c.ConditionalDisaggEffISLThreshold), c.ConditionalDisaggEffISLRatioThreshold
+	a.Bounds = c.ConditionalDisaggPolicy != disaggLoad
+	if c.ConditionalDisaggPolicy != disaggBounding {
+		a.PrefillBusy = cmp.Or(c.ConditionalDisaggPrefillBusyThreshold, c.RouterQueueThreshold)
+		a.DecodeBusy = c.ConditionalDisaggDecodeBusyThreshold
+	}
+	return a
 }

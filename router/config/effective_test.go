@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -203,5 +205,26 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 	}
 	if _, ok := c.Predicted(); ok || c.Reading() != index.Continuation || c.Queue().Threshold != nil || c.Busy() != (schedule.BusyThresholds{}) {
 		t.Error("what is off by default is on")
+	}
+}
+
+// The conditional settings count only when they are on, each with its policy.
+func TestApart(t *testing.T) {
+	two, four := 2.0, 4.0
+	for document, want := range map[string]Apart{
+		`{}`: {MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second},
+		`{"prefill_min_tokens":0,"prefill_timeout_secs":0.5,"hand_over_wait_secs":0.0014}`: {Timeout: 500 * time.Millisecond, Wait: time.Millisecond},
+		`{"conditional_disagg_enabled":true}`: {
+			MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second, Conditional: true, Bounds: true, Tokens: 2048, Ratio: 0.7},
+		`{"conditional_disagg_enabled":true,"conditional_disagg_policy":"prefill_load","router_queue_threshold":2}`: {
+			MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second, Conditional: true, Tokens: 2048, Ratio: 0.7, PrefillBusy: &two},
+		`{"conditional_disagg_enabled":true,"conditional_disagg_policy":"isl_or_load","router_queue_threshold":2,
+		  "conditional_disagg_prefill_busy_threshold":4,"conditional_disagg_decode_busy_threshold":2}`: {
+			MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second, Conditional: true, Bounds: true, Tokens: 2048, Ratio: 0.7, PrefillBusy: &four, DecodeBusy: &two},
+	} {
+		c := read(t, document)
+		if diff := cmp.Diff(want, c.Apart()); diff != "" {
+			t.Errorf("%s: %s", document, diff)
+		}
 	}
 }

@@ -14,6 +14,7 @@ const (
 	GroupCache  = "Cache"
 	GroupLoad   = "Load"
 	GroupQueue  = "Queue and busy workers"
+	GroupApart  = "Prefill and decode apart"
 	GroupStart  = "Start and server"
 	GroupLater  = "Not supported yet"
 )
@@ -147,7 +148,7 @@ func (s *Setting) label() string {
 // Settings returns the table of all settings, by group. The caller owns the slice.
 func Settings() []Setting {
 	return slices.Concat(scoreSettings(), formSettings(), choiceSettings(), eventSettings(), cacheSettings(),
-		loadSettings(), queueSettings(), startSettings(), laterSettings(), disaggSettings())
+		loadSettings(), queueSettings(), disaggSettings(), startSettings(), laterSettings())
 }
 
 // find returns the setting with a name, nil for none.

@@ -43,48 +43,64 @@ func laterSettings() []Setting {
 			Env:     []string{"DYN_ROUTER_WORKER_SELECTION_POLICY"},
 			Meaning: "Named worker selection for prefill and decode workers.",
 			domain:  policy, at: func(c *Config) any { return &c.RouterWorkerSelectionPolicy }},
-	}
-}
-
-// disaggSettings returns the settings of prefill on the decode worker, which Blockyard does
-// not support yet.
-func disaggSettings() []Setting {
-	off := always("conditional_disagg_enabled is not supported yet")
-	return []Setting{
-		{Name: "conditional_disagg_enabled", Group: GroupLater, Since: "1.5",
-			Flags:   []string{"router-conditional-disagg"},
-			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG"},
-			Meaning: "Let a decode worker prefill a request where that is faster.",
-			domain:  domain{unsupported: []string{"true"}}, at: func(c *Config) any { return &c.ConditionalDisaggEnabled }},
 		{Name: "conditional_disagg_config", Group: GroupLater, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-config"},
 			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG"},
 			Meaning: "JSON object with the conditional_disagg settings, named without that prefix.",
 			domain:  domain{unsupported: []string{anyValue}}, at: func(c *Config) any { return &c.ConditionalDisaggConfig }},
-		{Name: "conditional_disagg_policy", Group: GroupLater, Since: "1.5",
+	}
+}
+
+// disaggSettings returns the settings of workers that only prefill or only decode.
+func disaggSettings() []Setting {
+	off := unless(func(c *Config) bool { return c.ConditionalDisaggEnabled }, "conditional_disagg_enabled is off")
+	bounds := unless(func(c *Config) bool { return c.ConditionalDisaggPolicy != disaggLoad }, "conditional_disagg_policy is "+disaggLoad)
+	load := unless(func(c *Config) bool { return c.ConditionalDisaggPolicy != disaggBounding }, "conditional_disagg_policy is "+disaggBounding)
+	return []Setting{
+		{Name: "prefill_min_tokens", Group: GroupApart, Since: "Blockyard",
+			Flags:   []string{"router-prefill-min-tokens"},
+			Env:     []string{"BLOCKYARD_ROUTER_PREFILL_MIN_TOKENS"},
+			Meaning: "Uncached prompt tokens from which on a prefill worker computes the prompt. 0 is Dynamo's behaviour.",
+			domain:  domain{max: math.MaxInt64}, def: "256", at: func(c *Config) any { return &c.PrefillMinTokens }},
+		{Name: "prefill_timeout_secs", Group: GroupApart, Since: "Blockyard",
+			Flags:   []string{"router-prefill-timeout-secs"},
+			Env:     []string{"BLOCKYARD_ROUTER_PREFILL_TIMEOUT_SECS"},
+			Meaning: "Seconds after which a decode worker computes a prompt that a prefill worker has not finished.",
+			domain:  domain{lo: 0, hi: maxSeconds, exclusiveLow: true}, def: "30", at: func(c *Config) any { return &c.PrefillTimeoutSecs }},
+		{Name: "hand_over_wait_secs", Group: GroupApart, Since: "Blockyard",
+			Flags:   []string{"router-hand-over-wait-secs"},
+			Env:     []string{"BLOCKYARD_ROUTER_HAND_OVER_WAIT_SECS"},
+			Meaning: "Seconds for which a decode worker waits until the node's agent has the blocks of a computed prompt. Missing blocks are computed again.",
+			domain:  domain{lo: 0.001, hi: 60}, def: "1", at: func(c *Config) any { return &c.HandOverWaitSecs }},
+		{Name: "conditional_disagg_enabled", Group: GroupApart, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg"},
+			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG"},
+			Meaning: "Let a decode worker compute a prompt where that is faster. Otherwise prefill_min_tokens alone decides.",
+			at:      func(c *Config) any { return &c.ConditionalDisaggEnabled }},
+		{Name: "conditional_disagg_policy", Group: GroupApart, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-policy"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_POLICY"},
 			Meaning: "Rule for prefill on a decode worker. prefill_load and isl_or_load need conditional_disagg_prefill_busy_threshold or router_queue_threshold.",
 			domain:  domain{words: []string{disaggBounding, disaggLoad, disaggEither}}, def: disaggBounding, at: func(c *Config) any { return &c.ConditionalDisaggPolicy }, noEffect: off},
-		{Name: "conditional_disagg_eff_isl_threshold", Group: GroupLater, Since: "1.5",
+		{Name: "conditional_disagg_eff_isl_threshold", Group: GroupApart, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-eff-isl-threshold"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_THRESHOLD"},
-			Meaning: "Uncached prompt tokens below which a decode worker prefills.",
-			domain:  domain{max: math.MaxInt64}, def: "2048", at: func(c *Config) any { return &c.ConditionalDisaggEffISLThreshold }, noEffect: off},
-		{Name: "conditional_disagg_eff_isl_ratio_threshold", Group: GroupLater, Since: "1.5",
+			Meaning: "Uncached prompt tokens below which a decode worker computes a prompt, if the share is small too.",
+			domain:  domain{max: math.MaxInt64}, def: "2048", at: func(c *Config) any { return &c.ConditionalDisaggEffISLThreshold }, noEffect: firstReason(off, bounds)},
+		{Name: "conditional_disagg_eff_isl_ratio_threshold", Group: GroupApart, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-eff-isl-ratio-threshold"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_EFF_ISL_RATIO_THRESHOLD"},
-			Meaning: "Uncached share of the prompt below which a decode worker prefills.",
-			domain:  share(), def: "0.7", at: func(c *Config) any { return &c.ConditionalDisaggEffISLRatioThreshold }, noEffect: off},
-		{Name: "conditional_disagg_prefill_busy_threshold", Group: GroupLater, Since: "1.5",
+			Meaning: "Uncached share of a prompt below which a decode worker computes the prompt, if the tokens are few too.",
+			domain:  share(), def: "0.7", at: func(c *Config) any { return &c.ConditionalDisaggEffISLRatioThreshold }, noEffect: firstReason(off, bounds)},
+		{Name: "conditional_disagg_prefill_busy_threshold", Group: GroupApart, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-prefill-busy-threshold"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_PREFILL_BUSY_THRESHOLD"},
-			Meaning: "Share of max_num_batched_tokens above which a prefill worker is busy.",
-			domain:  weight(), at: func(c *Config) any { return &c.ConditionalDisaggPrefillBusyThreshold }, noEffect: off},
-		{Name: "conditional_disagg_decode_busy_threshold", Group: GroupLater, Since: "1.5",
+			Meaning: "Share of max_num_batched_tokens above which the least loaded prefill worker is busy.",
+			domain:  weight(), at: func(c *Config) any { return &c.ConditionalDisaggPrefillBusyThreshold }, noEffect: firstReason(off, load)},
+		{Name: "conditional_disagg_decode_busy_threshold", Group: GroupApart, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-decode-busy-threshold"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"},
-			Meaning: "Share of max_num_batched_tokens above which a decode worker is busy.",
-			domain:  weight(), at: func(c *Config) any { return &c.ConditionalDisaggDecodeBusyThreshold }, noEffect: off},
+			Meaning: "Share of max_num_batched_tokens above which the least loaded decode worker is busy and computes no prompts.",
+			domain:  weight(), at: func(c *Config) any { return &c.ConditionalDisaggDecodeBusyThreshold }, noEffect: firstReason(off, load)},
 	}
 }

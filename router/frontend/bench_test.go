@@ -128,11 +128,34 @@ func (d *directory) Worker(id kv.WorkerID) (*workers.Worker, bool) {
 	return d.workers[at], true
 }
 
-func (d *directory) Workers() []*workers.Worker                 { return d.workers }
-func (d *directory) Models() []workers.Model                    { return []workers.Model{{Name: "m", MaxLen: 100}} }
-func (d *directory) AllowedFor(string) map[kv.WorkerID]struct{} { return nil }
-func (d *directory) NoteCachedTokens(kv.WorkerID, bool)         {}
-func (d *directory) Begin(kv.WorkerID)                          {}
+func (d *directory) Workers() []*workers.Worker         { return d.workers }
+func (d *directory) Models() []workers.Model            { return []workers.Model{{Name: "m", MaxLen: 100}} }
+func (d *directory) NoteCachedTokens(kv.WorkerID, bool) {}
+func (d *directory) Begin(kv.WorkerID)                  {}
+
+// AllowedFor is nil without workers that only prefill, as that of workers.Directory.
+func (d *directory) AllowedFor(model string) map[kv.WorkerID]struct{} {
+	if len(d.PrefillFor(model)) == 0 {
+		return nil
+	}
+	return d.ready(func(r workers.Role) bool { return r != workers.RolePrefill })
+}
+
+func (d *directory) PrefillFor(string) map[kv.WorkerID]struct{} {
+	return d.ready(func(r workers.Role) bool { return r == workers.RolePrefill })
+}
+
+// ready returns the ready workers with a role.
+func (d *directory) ready(has func(workers.Role) bool) map[kv.WorkerID]struct{} {
+	set := make(map[kv.WorkerID]struct{})
+	for _, w := range d.workers {
+		if has(w.Role) && w.State == workers.Ready {
+			set[w.ID] = struct{}{}
+		}
+	}
+	return set
+}
+
 func (d *directory) Done(_ kv.WorkerID, o workers.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

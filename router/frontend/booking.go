@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"sync"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -26,18 +29,46 @@ type booking struct {
 }
 
 // book chooses a worker and books the request on it. It waits while the request is queued,
-// until ctx ends. The workers in failed are left out.
+// until ctx ends. The workers in failed are left out. A request whose prompt is computed goes
+// to a worker that can get the blocks. When none takes the request, q.handOver is dropped and the
+// request is booked whole.
 func (d *Door) book(ctx context.Context, q *request, failed []kv.WorkerID) (*booking, error) {
 	model, err := d.model(q.served.Model)
 	if err != nil {
 		return nil, err
 	}
-	query := &router.Request{
-		ID: rand.Text(), Model: q.served.Model, LoRA: q.served.LoRA, Salt: q.parsed.Salt,
-		Tokens: q.tokens, Pinned: q.pinned,
-		Allowed: d.allowed(q, failed), UpdateStates: true, ExpectedOutput: q.expected,
+	if q.handOver != nil {
+		b, err := d.bookOn(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(d.options.Router.Config())})
+		if err == nil || ctx.Err() != nil {
+			return b, err
+		}
+		d.log.Info("no decode worker takes the computed prompt", zap.String("request", q.id), zap.Error(err))
+		q.handOver = nil
+	}
+	return d.bookOn(ctx, q, model, wish{allowed: d.allowed(q, failed), pinned: q.pinned, expected: q.expected})
+}
+
+// wish says which workers may be booked for a request, and how they are compared.
+type wish struct {
+	allowed  map[kv.WorkerID]struct{} // nil for all of the model
+	pinned   *kv.Worker
+	override *config.Override
+	expected int // output tokens
+}
+
+// query returns what the router needs to know of a request in any decision.
+func (q *request) query() *router.Request {
+	return &router.Request{
+		Model: q.served.Model, LoRA: q.served.LoRA, Salt: q.parsed.Salt, Tokens: q.tokens,
 		PriorityJump: q.priorityJump, StrictPriority: q.strictPriority,
 	}
+}
+
+// bookOn chooses a worker by a wish and books the request on it, as book does.
+func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wish) (*booking, error) {
+	query := q.query()
+	query.ID, query.UpdateStates = rand.Text(), true
+	query.Allowed, query.Pinned, query.Override, query.ExpectedOutput = w.allowed, w.pinned, w.override, w.expected
 	m, err := model.FindBestMatch(ctx, query)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/split"
 )
 
 // Door serves clients of the OpenAI API. Make one with New. Its methods may be called from
@@ -33,6 +34,8 @@ type Door struct {
 	tenants, clients admission.Counter
 	// queues are nil without a limit of requests at workers.
 	queues *admission.Models
+	// lapses are the prefill workers that handed nothing over.
+	lapses split.Lapses
 }
 
 // New returns a Door. The error names the option that is missing or out of range.

@@ -41,6 +41,8 @@ type request struct {
 	// expected is the expected number of output tokens, 0 when unknown.
 	expected int
 
+	// handOver is the computed prompt; nil when one worker serves the request whole.
+	handOver *handOver
 	// pinned is the only worker that may serve the request; nil for any.
 	pinned *kv.Worker
 	// through is the gateway that forwards the request; nil when the door does.
@@ -51,12 +53,24 @@ type request struct {
 	record record
 }
 
+// toWorker returns the body for the worker that answers.
+func (q *request) toWorker() []byte {
+	if q.handOver != nil {
+		return q.handOver.body
+	}
+	return q.body
+}
+
 // attempts is how many workers a request is sent to at most.
 const attempts = 2
 
 // run sends a request to workers until one has answered. Every error is answered here.
 func (d *Door) run(ctx context.Context, q *request) {
 	var failed []kv.WorkerID
+	if refused := d.prefill(ctx, q); refused != nil {
+		d.refuse(q, refused)
+		return
+	}
 	for attempt := 1; ; attempt++ {
 		b, err := d.bookFor(ctx, q, failed, attempt)
 		if err != nil {
@@ -75,7 +89,7 @@ func (d *Door) run(ctx context.Context, q *request) {
 			d.refuse(q, result.refusal(ctx, fatal))
 			return
 		}
-		failed = append(failed, b.match.Worker.ID)
+		failed, q.handOver = append(failed, b.match.Worker.ID), nil
 		d.metrics.Retried(result.reason)
 		d.log.Info("request is sent to another worker", zap.String("request", q.id), zap.String("worker", b.worker.URL), zap.Error(result.err))
 	}
@@ -88,7 +102,7 @@ func (d *Door) try(ctx context.Context, q *request, b *booking) (result outcome)
 	d.options.Workers.Begin(id)
 	defer func() { d.options.Workers.Done(id, result.worker()) }()
 	q.sent(d, b)
-	resp, err := d.send(ctx, q, b)
+	resp, err := d.send(ctx, q, b, q.toWorker())
 	if err != nil {
 		return failedToSend(ctx, err)
 	}
@@ -121,6 +135,10 @@ const (
 	reasonBad     = "answer"   // the answer makes no sense
 	reasonClient  = "client"   // the client has gone
 	reasonTimeout = "deadline" // the request's time is over
+	// reasonPrefillTime: the time of the prefill is over, and not the request's.
+	reasonPrefillTime = "prefill_timeout"
+	// reasonNotHandedOver: the prefill worker's answer does not say where the blocks are.
+	reasonNotHandedOver = "not_handed_over"
 )
 
 // outcome is how an attempt at a worker ended.
@@ -145,7 +163,7 @@ func (o *outcome) worker() workers.Outcome {
 		return workers.OutcomeOK
 	case reasonClient, reasonTimeout:
 		return workers.OutcomeClient
-	case reasonStatus:
+	case reasonStatus, reasonNotHandedOver:
 		if o.status < http.StatusInternalServerError {
 			return workers.OutcomeClient
 		}
@@ -171,4 +189,101 @@ func endReason(cause error) string {
 		return reasonTimeout
 	}
 	return reasonClient
+}
+
+// record is what the access log and the metrics show of a request.
+type record struct {
+	status          int
+	failed          string
+	worker, quality string
+	// prefill is the worker that computed the prompt; empty when worker did.
+	prefill string
+	// predicted and delivered are cached tokens. delivered is -1 until it is known.
+	predicted, delivered int
+	attempts             int
+	output               int
+	booked, first, last  time.Time
+	gap                  func(time.Duration)
+}
+
+// sent records that the request goes to the worker of a booking.
+func (q *request) sent(d *Door, b *booking) {
+	r := &q.record
+	r.attempts++
+	r.worker, r.quality, r.booked = b.match.Worker.String(), string(b.match.Quality), time.Now()
+	r.predicted, r.delivered = b.predicted(len(q.prompt.Tokens)), -1
+	if q.handOver == nil {
+		r.prefill = ""
+	} else {
+		r.predicted = max(r.predicted, q.handOver.cached)
+	}
+	r.gap = d.metrics.Gap(q.served.Model, r.worker)
+}
+
+// token records an event with a token.
+func (q *request) token(d *Door) {
+	r, now := &q.record, time.Now()
+	if r.first.IsZero() {
+		r.first = now
+		d.metrics.FirstToken(q.served.Model, r.worker, now.Sub(q.began))
+	} else {
+		r.gap(now.Sub(r.last))
+	}
+	r.last = now
+}
+
+// used records what the worker reports of its use.
+func (q *request) used(d *Door, b *booking, u openai.Usage) {
+	d.options.Workers.NoteCachedTokens(b.worker.ID, u.HasCached)
+	r := &q.record
+	if u.Completion > 0 {
+		r.output = u.Completion
+	}
+	if u.HasCached {
+		r.delivered = u.Cached
+	}
+	b.output(len(q.tokens) + u.Completion)
+}
+
+// finish records the end of a request.
+func (d *Door) finish(q *request) {
+	r, model := &q.record, q.served.Model
+	d.metrics.Answered(q.route.String(), model, r.status)
+	if r.worker != "" {
+		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
+		d.expected.learn(q.tenant, model, r.output)
+		if r.delivered >= 0 && len(q.prompt.Tokens) > 0 {
+			d.metrics.Cached(model, r.quality, r.predicted, r.delivered)
+		}
+	}
+	if d.options.AccessLog {
+		d.logRequest(q)
+	}
+}
+
+func (d *Door) logRequest(q *request) {
+	r := &q.record
+	fields := []zap.Field{
+		zap.String("request", q.id), zap.String("client", q.http.RemoteAddr), zap.String("method", q.http.Method),
+		zap.String("path", q.http.URL.Path), zap.String("model", q.served.Model), zap.Int("status", r.status),
+		zap.Duration("took", time.Since(q.began)),
+	}
+	if q.caller != nil && q.caller.Tenant != "" {
+		fields = append(fields, zap.String("tenant", q.caller.Tenant), zap.String("key", q.caller.Key))
+	}
+	if r.worker != "" {
+		fields = append(fields, zap.String("worker", r.worker), zap.Int("attempts", r.attempts),
+			zap.Int("prompt_tokens", len(q.tokens)), zap.Int("output_tokens", r.output),
+			zap.Int("cached_predicted", r.predicted), zap.Int("cached_delivered", r.delivered))
+	}
+	if r.prefill != "" {
+		fields = append(fields, zap.String("prefill_worker", r.prefill))
+	}
+	if !r.first.IsZero() {
+		fields = append(fields, zap.Duration("first_token", r.first.Sub(q.began)))
+	}
+	if r.failed != "" {
+		fields = append(fields, zap.String("error", r.failed))
+	}
+	d.log.Info("request", fields...)
 }

@@ -28,8 +28,9 @@ type Directory interface {
 	Workers() []*workers.Worker
 	Models() []workers.Model
 	// AllowedFor returns the servers that take requests for a model or adapter; nil means all
-	// that the router has for the model.
+	// that the router has for the model. Servers that only prefill are those of PrefillFor.
 	AllowedFor(model string) map[kv.WorkerID]struct{}
+	PrefillFor(model string) map[kv.WorkerID]struct{}
 	// Begin and Done enclose a request to a server. Done says how it went.
 	Begin(id kv.WorkerID)
 	Done(id kv.WorkerID, outcome workers.Outcome)
@@ -67,6 +68,9 @@ type Options struct {
 	// Admission bounds the requests of each model that workers have, and those that wait.
 	// With Running 0 no request waits here; the router's own queue holds them.
 	Admission admission.Limits
+	// Split says which requests are computed by one worker and decoded by another one, where
+	// workers have roles.
+	Split Split
 	// Timeout bounds a request from its first byte to its last; 0 means no bound. A
 	// request may ask for less with the header X-Blockyard-Timeout-Ms.
 	Timeout time.Duration
@@ -117,6 +121,9 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("trusted origins[%d]: %w", i, err)
 		}
 	}
+	if err := o.Split.validate(); err != nil {
+		return err
+	}
 	for i, path := range o.Pass {
 		if err := checkPass(path); err != nil {
 			return fmt.Errorf("pass[%d]: %w", i, err)
@@ -134,6 +141,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxBodies == 0 {
 		o.MaxBodies = 2 << 30
+	}
+	if o.Split.Timeout == 0 {
+		o.Split.Timeout = defaultPrefillTimeout
+	}
+	if o.Split.Wait == 0 {
+		o.Split.Wait = defaultHandOverWait
 	}
 	if o.OverloadStatus == 0 {
 		o.OverloadStatus = 503

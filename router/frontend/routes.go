@@ -345,7 +345,7 @@ func (q *request) edit() error {
 		q.addedUsage = true
 		edits = append(edits, openai.Edit{Key: "stream_options", Value: q.parsed.WithUsage()})
 	}
-	if q.prompt.Rendered && !q.parsed.KVTransfer {
+	if q.rendered() {
 		ids := openai.TokenList(q.prompt.Tokens)
 		params := append(append([]byte(`{"prompt_token_ids":`), ids...), '}')
 		edits = append(edits, openai.Edit{Key: "kv_transfer_params", Value: params})
@@ -360,6 +360,9 @@ func (q *request) edit() error {
 	q.body = body
 	return nil
 }
+
+// rendered reports whether the worker gets the prompt's token ids beside the text.
+func (q *request) rendered() bool { return q.prompt.Rendered && !q.parsed.KVTransfer }
 
 // asksUsage reports whether the door asks for the usage event of a stream: of the routes
 // that have stream_options, when the client did not ask.

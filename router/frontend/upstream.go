@@ -53,14 +53,14 @@ func newTransport() *http.Transport {
 	}
 }
 
-// send sends the request to the worker of a booking. Headers of the answer may come long
+// send sends the request to the worker of a booking, with a body. Headers of the answer may come long
 // before its data.
-func (d *Door) send(ctx context.Context, q *request, b *booking) (*http.Response, error) {
+func (d *Door) send(ctx context.Context, q *request, b *booking, body []byte) (*http.Response, error) {
 	target := b.worker.URL + q.http.URL.EscapedPath()
 	if q.http.URL.RawQuery != "" {
 		target += "?" + q.http.URL.RawQuery
 	}
-	req, err := http.NewRequestWithContext(ctx, q.http.Method, target, bytes.NewReader(q.body))
+	req, err := http.NewRequestWithContext(ctx, q.http.Method, target, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("request to worker %s: %w", b.worker.URL, err)
 	}
@@ -245,4 +245,7 @@ func (q *request) describeTo(h http.Header, b *booking) {
 	h.Set(QualityHeader, string(b.match.Quality))
 	h.Set(TokensHeader, describe(&q.prompt))
 	h.Set(requestIDHeader, q.id)
+	if q.record.prefill != "" {
+		h.Set(PrefillHeader, q.record.prefill)
+	}
 }

@@ -60,6 +60,11 @@ type Known struct {
 	Model            string
 	BlockSize        uint32
 	DeviceBlocks     uint64
+	// Pool is the agent's pool that keeps the worker's blocks; 0 is none. Workers of one pool
+	// are on one node and can load each other's blocks.
+	Pool uint64
+	// MaxBatchedTokens is how many tokens a rank computes in a step; 0 is unknown.
+	MaxBatchedTokens uint64
 	// Endpoint is where the engine takes requests; it may be empty.
 	Endpoint string
 	// Source is FromAgent, FromFile, FromRegistration, FromEvents or FromDynamo.

@@ -18,8 +18,8 @@ import (
 
 // Engines, in Facts.Engine.
 const (
-	engineVLLM   = "vllm"
-	engineSGLang = "sglang"
+	EngineVLLM   = "vllm"
+	EngineSGLang = "sglang"
 )
 
 // described is what a server tells beside its models.
@@ -53,7 +53,7 @@ func (p *prober) describe(ctx context.Context, engine string) described {
 	d := described{ranks: 1}
 	// A route that exists complains of the empty body that it is sent.
 	d.facts.Tokenize = offered(p.status(ctx, http.MethodPost, "/tokenize"))
-	if engine == engineSGLang {
+	if engine == EngineSGLang {
 		p.describeSGLang(ctx, &d)
 		return d
 	}
@@ -64,8 +64,8 @@ func (p *prober) describe(ctx context.Context, engine string) described {
 	if p.json(ctx, "/version", &version) == nil {
 		d.facts.Version = printable([]byte(version.Version[:min(len(version.Version), 64)]))
 	}
-	if engine == engineVLLM {
-		d.facts.Engine = engineVLLM
+	if engine == EngineVLLM {
+		d.facts.Engine = EngineVLLM
 	}
 	var cache cacheConfig
 	err := p.do(ctx, http.MethodGet, "/metrics", func(r io.Reader) error { return cache.read(r) })
@@ -268,7 +268,7 @@ type sglangInfo struct {
 // describeSGLang asks an SGLang server for facts and sets them in d. Facts that the server does not
 // tell, or that are out of range, stay unknown.
 func (p *prober) describeSGLang(ctx context.Context, d *described) {
-	d.facts.Engine = engineSGLang
+	d.facts.Engine = EngineSGLang
 	var info sglangInfo
 	err := p.json(ctx, "/server_info", &info)
 	var status *statusError

@@ -151,6 +151,9 @@ func TestModelNames(t *testing.T) {
 		if got := d.AllowedFor("m"); got != nil {
 			t.Errorf("model allows %v, want nil: all of its workers are ready", got)
 		}
+		if got := d.PrefillFor("m"); len(got) != 0 {
+			t.Errorf("without roles, %v prefill", got)
+		}
 		if got := d.AllowedFor("none"); got == nil || len(got) != 0 {
 			t.Errorf("unknown model allows %v", got)
 		}

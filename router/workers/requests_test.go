@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -260,4 +262,29 @@ func TestAPIKey(t *testing.T) {
 	}
 	without := run(t, workers.Options{Specs: []workers.Spec{spec(t, v.URL)}})
 	eventually(t, without, "the missing key is named", func() bool { return strings.Contains(without.Workers()[0].Problem, "api-key-file=") })
+}
+
+// Workers that only prefill get no whole requests.
+func TestRolesDivideTheWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, c := tiny("m"), tiny("m"), tiny("m")
+		b.models = append(b.models, card("sql", "m", 0))
+		network := &inProcess{hosts: map[string]http.Handler{"a": a, "b": b, "c": c}}
+		d, end := start(t, workers.Options{
+			Specs:  []workers.Spec{spec(t, "http://a,id=1"), spec(t, "http://b,id=2,role=prefill"), spec(t, "http://c,id=3,role=decode")},
+			Client: &http.Client{Transport: network},
+		})
+		defer end()
+		settle()
+		for model, want := range map[string][2][]kv.WorkerID{"m": {{1, 3}, {2}}, "sql": {{}, {2}}, "none": {{}, {}}} {
+			for i, got := range []map[kv.WorkerID]struct{}{d.AllowedFor(model), d.PrefillFor(model)} {
+				if ids := slices.Sorted(maps.Keys(got)); !slices.Equal(ids, want[i]) {
+					t.Errorf("model %s: set %d is %v, want %v", model, i, ids, want[i])
+				}
+			}
+			if d.AllowedFor(model) == nil {
+				t.Errorf("model %s: all workers of the router get whole requests", model)
+			}
+		}
+	})
 }

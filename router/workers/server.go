@@ -288,6 +288,7 @@ func (s *server) workerLocked(now time.Time) *Worker {
 	w.Facts.BlockSize = s.blockSizeLocked()
 	if k := s.known; k != nil {
 		w.ID, w.Model, w.FirstRank, w.Ranks = k.ID, k.Model, k.FirstRank, k.Ranks
+		w.Pool, w.MaxBatchedTokens = k.Pool, int(k.MaxBatchedTokens)
 	}
 	if s.spec.Events != "" {
 		w.Facts.Events = s.spec.eventsOf(w.FirstRank, w.Ranks)
@@ -342,7 +343,7 @@ func (s *server) report(d *described) {
 	s.mu.Lock()
 	announced := s.known != nil
 	s.mu.Unlock()
-	vllm := d.facts.Engine == engineVLLM
+	vllm := d.facts.Engine == EngineVLLM
 	switch {
 	case announced || s.spec.Events != "" || len(d.facts.Events) > 0: // the router gets the events
 	case d.eventsErr != nil:
@@ -354,7 +355,7 @@ func (s *server) report(d *described) {
 	}
 	if d.facts.PrefixCaching == No {
 		flag := "--enable-prefix-caching"
-		if d.facts.Engine == engineSGLang {
+		if d.facts.Engine == EngineSGLang {
 			flag = "no --disable-radix-cache"
 		}
 		say("prefix caching", "the worker keeps no blocks of finished requests; start the worker with "+flag)
@@ -362,7 +363,7 @@ func (s *server) report(d *described) {
 	if vllm && !d.facts.Render {
 		say("render", "the worker renders no prompts, so the router asks for tokens with /tokenize; start the worker with --enable-scale-out")
 	}
-	if d.facts.Engine == engineSGLang && d.facts.CachedTokens == No {
+	if d.facts.Engine == EngineSGLang && d.facts.CachedTokens == No {
 		say("cached tokens", "the worker does not tell how many tokens were cached; start the worker with --enable-cache-report")
 	}
 	if size := s.spec.BlockSize; size > 0 && d.facts.BlockSize > 0 && int(size) != d.facts.BlockSize {

@@ -38,7 +38,10 @@ type named struct {
 	// ready are the ready workers that serve the name.
 	ready      []*Worker
 	tokenizers []*Worker
-	allowed    choice
+	// allowed are the ready workers that may serve a request whole or decode it, prefill those
+	// that only prefill.
+	allowed choice
+	prefill map[kv.WorkerID]struct{}
 }
 
 // choice is the workers that may be chosen. steps exclude workers whose share is still
@@ -88,14 +91,24 @@ func (d *Directory) Changed() <-chan struct{} { return d.now.Load().replaced }
 // of the router. Callers must not change the map.
 func (d *Directory) Allowed() map[kv.WorkerID]struct{} { return d.now.Load().all.draw() }
 
-// AllowedFor returns the ids of the ready workers that serve a model or adapter; nil when
-// that is every worker that the router has for it. Callers must not change the map.
+// AllowedFor returns the ids of the ready workers that serve a model or adapter and do not
+// only prefill; nil when that is every worker that the router has for it. Callers must not
+// change the map.
 func (d *Directory) AllowedFor(model string) map[kv.WorkerID]struct{} {
 	n := d.now.Load().names[model]
 	if n == nil {
 		return map[kv.WorkerID]struct{}{}
 	}
 	return n.allowed.draw()
+}
+
+// PrefillFor returns the ids of the ready workers that only prefill for a model or adapter.
+// Callers must not change the map.
+func (d *Directory) PrefillFor(model string) map[kv.WorkerID]struct{} {
+	if n := d.now.Load().names[model]; n != nil {
+		return n.prefill
+	}
+	return nil
 }
 
 // Tokenizers returns the ready workers that serve a model and turn prompts into tokens, the
@@ -188,10 +201,26 @@ func (d *Directory) snapshot(now time.Time) *snapshot {
 	v.all = choiceOf(ready, whole, shares)
 	for _, n := range v.names {
 		// An adapter may be served by fewer workers than its base model.
-		every := !unknown[n.served.Model] && len(n.ready) == len(v.names[n.served.Model].ready)
-		n.allowed = choiceOf(n.ready, every, shares)
+		whole := n.split()
+		every := !unknown[n.served.Model] && len(whole) == len(v.names[n.served.Model].ready)
+		n.allowed = choiceOf(whole, every, shares)
 	}
 	return v
+}
+
+// split fills n.prefill and returns the ready workers that do not only prefill.
+func (n *named) split() (whole []*Worker) {
+	for _, w := range n.ready {
+		if w.Role != RolePrefill {
+			whole = append(whole, w)
+			continue
+		}
+		if n.prefill == nil {
+			n.prefill = make(map[kv.WorkerID]struct{})
+		}
+		n.prefill[w.ID] = struct{}{}
+	}
+	return whole
 }
 
 // nameModels sets v.names (what each model name means), v.models (the served models) and v.bases

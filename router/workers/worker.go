@@ -144,6 +144,9 @@ type Worker struct {
 	Facts  Facts
 	// Ranks is the number of data-parallel ranks, which begin with FirstRank.
 	FirstRank, Ranks uint32
+	// Pool and MaxBatchedTokens are as in Known.
+	Pool             uint64
+	MaxBatchedTokens int
 	Role             Role
 	State            State
 	// Source says where the worker was heard of, such as FromFlag.

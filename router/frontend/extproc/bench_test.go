@@ -60,6 +60,7 @@ func (d *directory) Worker(id kv.WorkerID) (*workers.Worker, bool) {
 func (d *directory) Workers() []*workers.Worker                 { return d.workers }
 func (d *directory) Models() []workers.Model                    { return []workers.Model{{Name: "m"}} }
 func (d *directory) AllowedFor(string) map[kv.WorkerID]struct{} { return nil }
+func (d *directory) PrefillFor(string) map[kv.WorkerID]struct{} { return nil }
 func (d *directory) Begin(kv.WorkerID)                          {}
 
 func (d *directory) NoteCachedTokens(_ kv.WorkerID, reported bool) {
