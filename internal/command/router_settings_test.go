@@ -162,7 +162,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`router_replica_sync (--router-replica-sync) "true": not yet; want false`:                                                                  "--router-replica-sync",
 		`router_worker_selection_policy (--router-worker-selection-policy) "mine": not yet; want none or default`:                                  "--router-worker-selection-policy=mine",
 		`router_policy_config (--router-policy-config) "classes.yaml": not yet; want none`:                                                         "--router-policy-config=classes.yaml",
-		`conditional_disagg_enabled (--router-conditional-disagg) "true": not yet; want false`:                                                     "--router-conditional-disagg",
 		`router_tracking_hash (--router-tracking-hash) "keyed-xxh3-v1": needs router_tracking_key_file and router_tracking_key_id`:                 "--router-tracking-hash=keyed-xxh3-v1",
 	} {
 		var out, errs strings.Builder
