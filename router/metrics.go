@@ -42,7 +42,7 @@ type APICounters struct {
 // apiStats is a snapshot of APICounters. The metric names follow "blockyard_router_".
 type apiStats struct {
 	BodiesRefused   uint64 `metric:"bodies_refused" help:"Requests refused because the bodies of other requests filled the memory."`
-	BodiesSlow      uint64 `metric:"bodies_slow" help:"Slow uploads ended because other requests needed the memory."`
+	BodiesSlow      uint64 `metric:"bodies_slow" help:"Uploads ended because they were too slow, or slow while other requests needed the memory."`
 	NATSBusy        uint64 `metric:"nats_requests_busy" help:"Requests over NATS refused because too many were in progress."`
 	NATSDropped     uint64 `metric:"nats_requests_dropped" help:"Requests over NATS dropped from the full queue."`
 	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS lost without a connection."`

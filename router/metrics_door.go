@@ -74,7 +74,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		count *atomic.Uint64
 	}{
 		"bodies_refused_total": {"Requests refused because the bodies of other requests filled the memory.", m.bodies.Refused},
-		"bodies_slow_total":    {"Slow uploads ended because other requests needed the memory.", m.bodies.Slow},
+		"bodies_slow_total":    {"Uploads ended because they were too slow, or slow while other requests needed the memory.", m.bodies.Slow},
 	} {
 		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: prefix + name, Help: c.help}, func() float64 { return float64(c.count.Load()) }))
 	}

@@ -2,7 +2,9 @@ package bodies
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,14 +18,26 @@ const (
 	SlowAfter = time.Second
 )
 
+// A body must have arrived by Grace, and one second for each LeastRate bytes of it that have come,
+// but after Longest in any case. A client that sends a byte a second holds its place for Grace.
+const (
+	Grace     = 5 * time.Second
+	LeastRate = 4 << 10
+	Longest   = time.Minute
+)
+
 // Counters are added to.
 type Counters struct {
-	// Refused counts the bodies that found no room, Slow the uploads that were ended.
+	// Refused counts the bodies that found no room, Slow the uploads that were ended because
+	// others needed the memory or because they were too slow.
 	Refused, Slow *atomic.Uint64
 }
 
 // ErrBusy says that the bodies of other requests fill the memory.
 var ErrBusy = errors.New("the router has too many requests in progress")
+
+// ErrLate says that a body arrived more slowly than LeastRate, or took longer than Longest.
+var ErrLate = fmt.Errorf("body: arrived too slowly: it needs %d bytes a second after %s, and at most %s", LeastRate, Grace, Longest)
 
 // ErrSlow says that a slow upload was ended because other requests needed the memory.
 var ErrSlow = errors.New("body: arrived too slowly while other requests needed the memory")
@@ -67,11 +81,11 @@ func (l *byteLimit) fits(own, n int64) bool { return own+n <= l.limit-l.used-n }
 
 // Body charges a body to the budget as it is read. One goroutine reads it.
 type Body struct {
-	from      io.Reader
-	budget    *Budget
-	interrupt func()
-	name      string
-	begun     time.Time
+	from   io.Reader
+	budget *Budget
+	name   string
+	begun  time.Time
+	pace   pace
 
 	// The budget's lock guards the rest. client is nil until the body is charged.
 	client *client
@@ -82,16 +96,49 @@ type Body struct {
 	slow bool
 }
 
+// pace ends reads that take too long.
+type pace struct {
+	mu sync.Mutex
+	// readBy sets the time at which a blocked read ends; it may be nil.
+	readBy func(time.Time)
+	// by is the time that was set last. ended is true after end.
+	by    time.Time
+	ended bool
+}
+
+// allow has the next read end at the time at.
+func (p *pace) allow(at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Setting a time costs more than a small read does.
+	if p.readBy != nil && !p.ended && at.Sub(p.by) >= time.Second {
+		p.by = at
+		p.readBy(at)
+	}
+}
+
+// end ends a blocked read, and every later one.
+func (p *pace) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended = true; p.readBy != nil {
+		p.readBy(time.Unix(1, 0))
+	}
+}
+
 // Wrap returns the body of a client, charged to the budget. The caller must call Decoded and
-// then Done. interrupt ends a blocked read; it may be nil.
-func (b *Budget) Wrap(body io.Reader, client string, interrupt func()) *Body {
-	return &Body{from: body, budget: b, interrupt: interrupt, name: client, begun: time.Now()}
+// then Done. readBy sets the time at which a blocked read of body ends with
+// os.ErrDeadlineExceeded, also from other goroutines; nil is a body whose reads do not block.
+func (b *Budget) Wrap(body io.Reader, client string, readBy func(time.Time)) *Body {
+	return &Body{from: body, budget: b, name: client, begun: time.Now(), pace: pace{readBy: readBy}}
 }
 
 // Read implements io.Reader. The bytes that it reads beyond the first Free are charged to the
-// budget. The error is ErrBusy when the budget is used up, and ErrSlow after the body lost its
-// bytes to a faster upload.
+// budget. The error is ErrBusy when the budget is used up, ErrSlow after the body lost its bytes
+// to a faster upload, and ErrLate for a body that is too slow in any case.
 func (b *Body) Read(p []byte) (int, error) {
+	// Only the reading goroutine changes b.read.
+	b.pace.allow(b.begun.Add(min(Grace+time.Duration(b.read)*time.Second/LeastRate, Longest)))
 	n, err := b.from.Read(p)
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
@@ -103,6 +150,9 @@ func (b *Body) Read(p []byte) (int, error) {
 	switch {
 	case b.slow:
 		return 0, ErrSlow
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.budget.counters.Slow.Add(1)
+		return 0, ErrLate
 	case owed > 0 && !b.budget.chargeLocked(b, owed):
 		b.budget.counters.Refused.Add(1)
 		return 0, ErrBusy
@@ -171,9 +221,7 @@ func (b *Budget) endUploadLocked(u *Body) {
 	u.slow = true
 	delete(b.uploads, u)
 	b.addLocked(u, -u.reading, -u.kept)
-	if u.interrupt != nil {
-		u.interrupt()
-	}
+	u.pace.end()
 }
 
 // Decoded releases the bytes for reading. The bytes of the decoded request stay charged.

@@ -3,9 +3,12 @@ package bodies_test
 import (
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 )
@@ -36,5 +39,45 @@ func TestClientsShareTheRoomForBodies(t *testing.T) {
 	second.Done()
 	if _, err := read("b", 10<<10); err != nil {
 		t.Errorf("the second client, when its first body is done: %v", err)
+	}
+}
+
+// A client that sends a byte a second loses its place soon; one that sends fast enough does
+// not, until the longest time is over.
+func TestSlowBodiesEnd(t *testing.T) {
+	for _, c := range []struct {
+		bytes int // in a second
+		lasts time.Duration
+	}{
+		{0, bodies.Grace}, {1, bodies.Grace}, {bodies.LeastRate / 2, 2 * bodies.Grace}, {2 * bodies.LeastRate, bodies.Longest},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var refused, slow atomic.Uint64
+			client, server := net.Pipe()
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				for {
+					if _, err := client.Write(make([]byte, c.bytes)); err != nil {
+						return
+					}
+					time.Sleep(time.Second)
+				}
+			}()
+			budget := bodies.New(1<<30, 1<<30, bodies.Counters{Refused: &refused, Slow: &slow})
+			body := budget.Wrap(server, "a", func(by time.Time) { _ = server.SetReadDeadline(by) })
+			begun := time.Now()
+			_, err := io.Copy(io.Discard, body)
+			lasted := time.Since(begun)
+			if !errors.Is(err, bodies.ErrLate) || slow.Load() != 1 || lasted < c.lasts-time.Second || lasted > c.lasts+2*time.Second {
+				t.Errorf("%d bytes a second: %v after %s, %d counted; want the end after about %s", c.bytes, err, lasted, slow.Load(), c.lasts)
+			}
+			body.Done()
+			if left := budget.Usage(); left != (bodies.Usage{}) {
+				t.Errorf("left: %+v", left)
+			}
+			_ = server.Close()
+			<-sent
+		})
 	}
 }

@@ -1,7 +1,7 @@
 // Package bodies bounds the memory of request bodies.
 //
 //	budget := bodies.New(128<<20, 1<<30, bodies.Counters{Refused: &refused, Slow: &slow})
-//	body := budget.Wrap(request.Body, client, interrupt)
+//	body := budget.Wrap(request.Body, client, readBy)
 //	defer body.Done()
 //	// read body
 //	body.Decoded()
@@ -10,6 +10,9 @@
 // client. When a client's share or the budget is used up, the slowest upload of that client
 // or of a larger one ends with ErrSlow and its bytes go to the next body. Without such an
 // upload the next body ends with ErrBusy. The first 16 KiB of each body cost nothing.
+//
+// A body that arrives more slowly than LeastRate ends with ErrLate, also when there is room: a
+// client must not hold its place for ever.
 //
 // A Budget may be used from any goroutine, a Body from one.
 package bodies

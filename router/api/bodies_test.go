@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/router"
@@ -101,8 +102,13 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 		var interrupts []func()
 		for i, n := range []int{100 << 10, 90 << 10, 80 << 10, 40 << 10} {
 			stalled := &stalledBody{strings.NewReader(prompt(n)[:n]), make(chan struct{})}
-			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], interrupt: sync.OnceFunc(func() { close(stalled.interrupted) })}
-			interrupts = append(interrupts, from.interrupt)
+			interrupt := sync.OnceFunc(func() { close(stalled.interrupted) })
+			from := caller{client: []string{"192.0.2.1", "198.51.100.7"}[i%2], readBy: func(by time.Time) {
+				if by.Before(time.Now()) {
+					interrupt()
+				}
+			}}
+			interrupts = append(interrupts, interrupt)
 			go func() { answers <- s.route(b.T.Context(), stalled, from) }()
 			synctest.Wait()
 		}

@@ -167,9 +167,8 @@ func (a *API) route(w http.ResponseWriter, req *http.Request, registers bool) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
 		id: req.Header.Get(RequestIDHeader), client: host, registers: registers,
-		// A read deadline in the past ends a blocked read. Some http.ResponseWriters have no
-		// deadlines; then the read goes on.
-		interrupt: func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) },
+		// Some http.ResponseWriters have no deadlines; then the read goes on.
+		readBy: func(by time.Time) { _ = http.NewResponseController(w).SetReadDeadline(by) },
 	})
 	for name, value := range out.headers() {
 		w.Header().Set(name, value)

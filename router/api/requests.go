@@ -63,9 +63,9 @@ type caller struct {
 	// id is the request id of the header, or empty. client is the name of the client in the
 	// body budget.
 	id, client string
-	// interrupt ends a blocked read of the body, from another goroutine; nil when reads
-	// do not block.
-	interrupt func()
+	// readBy sets the time at which a blocked read of the body ends, also from another
+	// goroutine; nil when reads do not block.
+	readBy func(time.Time)
 	// unwatched is true when the transport does not report that the client has left. timeout
 	// is the default of timeout_ms; 0 is no timeout.
 	unwatched bool
@@ -114,7 +114,7 @@ type errorAnswer struct {
 // route returns the reply to the route request in body, at most maxBody bytes of JSON. The caller
 // delivers the reply and calls its unbook if that fails. ctx ends when the sender has left.
 func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
-	budgeted := s.bodies.Wrap(body, c.client, c.interrupt)
+	budgeted := s.bodies.Wrap(body, c.client, c.readBy)
 	defer budgeted.Done()
 	q, err := decodeRoute(budgeted)
 	if err != nil {
@@ -386,7 +386,7 @@ func badBody(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errBusy):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, bodies.ErrSlow):
+	case errors.Is(err, bodies.ErrSlow), errors.Is(err, bodies.ErrLate):
 		return http.StatusRequestTimeout
 	}
 	return http.StatusBadRequest

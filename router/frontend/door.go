@@ -63,10 +63,11 @@ const (
 	maxReading = 512 << 20
 	// maxHeader bounds the headers of a request.
 	maxHeader = 64 << 10
-	// headTimeout bounds the time for headers, bodyTimeout for headers and body, and
-	// keepAlive the time between the requests of a connection.
+	// headTimeout bounds the time for headers, and keepAlive the time between the requests of a
+	// connection. Package bodies bounds the time for a body; bodyTimeout is for bodies that
+	// nobody reads.
 	headTimeout = 5 * time.Second
-	bodyTimeout = time.Minute
+	bodyTimeout = bodies.Longest
 	keepAlive   = 2 * time.Minute
 	// drainTimeout is how long requests may go on after the end of ctx.
 	drainTimeout = 30 * time.Second

@@ -5,13 +5,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
+	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/routertest"
 )
 
 // holds answers when it is told to. It counts the requests that it has.
@@ -187,4 +193,57 @@ func TestBodies(t *testing.T) {
 	if resp, _ := b.post("/v1/completions", large); resp.StatusCode != 200 {
 		t.Errorf("after the first body: status %d", resp.StatusCode)
 	}
+}
+
+// piped is the writer of a client whose connection is one end of a pipe.
+type piped struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+}
+
+// SetReadDeadline is what http.ResponseController calls.
+func (p piped) SetReadDeadline(by time.Time) error { return p.conn.SetReadDeadline(by) }
+
+// A client that sends a byte a second of its body loses its place after seconds, not minutes.
+func TestSlowBodyLosesItsPlace(t *testing.T) {
+	routertest.OnBench(t, router.Options{}, func(rb *routertest.Bench) {
+		door, err := frontend.New(frontend.Options{Router: rb.Router, Workers: &directory{}, Tokens: prompts{}, MaxRequests: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, server := net.Pipe()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for {
+				if _, err := client.Write([]byte(" ")); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		}()
+		slow, begun := httptest.NewRecorder(), time.Now()
+		ended := make(chan time.Duration, 1)
+		go func() {
+			door.Handler().ServeHTTP(piped{slow, server}, httptest.NewRequest("POST", "/v1/completions", server))
+			ended <- time.Since(begun)
+		}()
+		ask := func() int {
+			w := httptest.NewRecorder()
+			door.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt":[1]}`)))
+			return w.Code
+		}
+		synctest.Wait()
+		if got := ask(); got != 503 {
+			t.Errorf("beside the slow client: status %d, want 503", got)
+		}
+		if lasted := <-ended; slow.Code != http.StatusRequestTimeout || lasted > bodies.Grace+time.Second {
+			t.Errorf("the slow client: status %d after %s; want 408 after %s", slow.Code, lasted, bodies.Grace)
+		}
+		if got := ask(); got != 404 { // no worker serves the model
+			t.Errorf("after the slow client: status %d, want 404", got)
+		}
+		_ = server.Close()
+		<-sent
+	})
 }

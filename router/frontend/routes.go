@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -116,9 +115,9 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errDeadline)
 		defer cancel()
 	}
-	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), func() {
+	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), func(by time.Time) {
 		// Some writers have no deadlines. Then the read goes on.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+		_ = http.NewResponseController(w).SetReadDeadline(by)
 	})
 	defer budgeted.Done()
 	if refused := d.prepare(ctx, q, budgeted); refused != nil {
@@ -218,10 +217,8 @@ func (d *Door) read(q *request, budgeted *bodies.Body) ([]byte, *refusal) {
 	case errors.Is(err, bodies.ErrBusy):
 		return nil, &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "too_many_requests",
 			Message: "the bodies of other requests fill the memory"}, retryAfter: 1}
-	case errors.Is(err, bodies.ErrSlow):
+	case errors.Is(err, bodies.ErrSlow), errors.Is(err, bodies.ErrLate):
 		f.Status, f.Message = http.StatusRequestTimeout, err.Error()
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.Status, f.Message = http.StatusRequestTimeout, fmt.Sprintf("body: not complete after %s", bodyTimeout)
 	case err != nil:
 		f.Message = "body: " + err.Error()
 	default:

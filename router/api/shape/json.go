@@ -75,9 +75,9 @@ type budgeted struct {
 func (j *JSON) bounded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
-		body := j.budget.Wrap(req.Body, host, func() {
+		body := j.budget.Wrap(req.Body, host, func(by time.Time) {
 			// Some http.ResponseWriters have no deadlines. Then the read goes on.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+			_ = http.NewResponseController(w).SetReadDeadline(by)
 		})
 		defer body.Done()
 		own := *req
@@ -99,7 +99,7 @@ func (j *JSON) Decode(w http.ResponseWriter, req *http.Request, limit int64, v a
 	case errors.Is(err, bodies.ErrBusy):
 		j.Fail(w, http.StatusServiceUnavailable, err)
 		return false
-	case errors.Is(err, bodies.ErrSlow):
+	case errors.Is(err, bodies.ErrSlow), errors.Is(err, bodies.ErrLate):
 		j.Fail(w, http.StatusRequestTimeout, err)
 		return false
 	case err != nil:
