@@ -59,9 +59,8 @@ func (g *growth) of(lv registry.Level) *tierGrowth {
 // begin starts to count the slots that are asked for while an extent is made, until end.
 func (g *growth) begin() { g.asked = 0 }
 
-// end ends the try to make an extent and wakes the lookups that wait for it. It sets ahead, the
-// slots to keep free, to the demand: the slots asked for during the try and those refused before,
-// at most limit. While the demand falls, ahead falls by a quarter for each try.
+// end ends the try to make an extent and wakes the lookups that wait for it. It sets ahead to the
+// slots asked for during the try and refused before, at most limit, but lowers it by a quarter at most.
 func (g *growth) end(limit int) {
 	g.ahead = min(max(g.asked+g.refused, g.ahead-g.ahead/4), limit)
 	g.refused = 0
@@ -85,9 +84,8 @@ func (g *growth) wait() <-chan struct{} {
 	return g.ended
 }
 
-// tickLocked begins a call of the pool: it advances the clock by which blocks age. It also sets
-// how much a level of priority counts in evictions: as much as the age of a block after as many
-// other blocks as the tier can hold have come in. That size changes as other pools grow.
+// tickLocked begins a call of the pool: it advances the clock by which blocks age. A level of
+// priority counts as much in evictions as the ticks in which the tier is filled anew.
 func (p *Pool) tickLocked() {
 	p.slots.Tick()
 	for _, t := range p.slots.Tiers() {
@@ -283,8 +281,7 @@ func (p *Pool) endHostGrowth() {
 	p.growth.end(maxAhead * p.slots.Host.Capacity)
 }
 
-// growthFailedLocked reports whether another try to grow the tier must wait; see
-// tierGrowth.failed.
+// growthFailedLocked reports whether another try to grow the tier must wait.
 func (p *Pool) growthFailedLocked(t *tier.Tier) bool {
 	g := p.growth.of(t.Level)
 	return g.failed && g.failedAt == p.broker.turns.Load() && time.Now().Before(g.tryAgain)

@@ -277,9 +277,9 @@ func (p *Pool) planDiskGrowth(want int) (plan growthPlan, ok bool) {
 	return growthPlan{turn: p.broker.turns.Load(), first: t.Live == 0, maxSlots: t.Room()}, true
 }
 
-// addDiskExtent adds a new disk extent. It returns false when the pool cannot have the extent,
-// because it has grown in the meantime.
-func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error) bool {
+// addDiskExtent adds the extent made for plan, or records err, which says why none was made. added
+// is also false when the pool cannot have the extent, because it has grown in the meantime.
+func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error) (added bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.slots.Disk
@@ -298,8 +298,7 @@ func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error
 	return true
 }
 
-// endDiskGrowth allows the next growth of the disk tier. A surplus extent must have been dropped
-// before, so that its budget is free.
+// endDiskGrowth allows the next growth of the disk tier, after a surplus extent has been dropped.
 func (p *Pool) endDiskGrowth() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

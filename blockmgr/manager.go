@@ -154,8 +154,7 @@ func (m *Manager) takeDisk(arena *storage.DiskArena) error {
 // Warm reports whether host extents of an earlier agent were found.
 func (m *Manager) Warm() bool { return m.broker.host != nil && m.broker.host.Warm() }
 
-// HostExtents returns the number of host extents, unclaimed extents of an earlier agent
-// included.
+// HostExtents returns the number of host extents, also those of an earlier agent that wait for a pool.
 func (m *Manager) HostExtents() int {
 	if m.broker.host == nil {
 		return 0

@@ -207,8 +207,7 @@ func (p *Pool) wakeQuietLocked() {
 	clear(p.pending.waiting)
 }
 
-// countersLocked returns the pool's counters, with those of its parts, and the lengths of
-// its queues.
+// countersLocked returns the pool's counters, with those of its parts, and its queues' lengths.
 func (p *Pool) countersLocked() (Counters, diskio.Queues) {
 	c := p.count
 	c.SlotCounters = p.slots.Counters
@@ -257,7 +256,7 @@ func (p *Pool) Extents() []ExtentInfo {
 	return p.extentsLocked()
 }
 
-// extentsLocked is Extents for callers that hold the lock.
+// extentsLocked describes the host extents that exist.
 func (p *Pool) extentsLocked() []ExtentInfo {
 	if p.slots.Host == nil {
 		return nil

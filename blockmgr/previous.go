@@ -70,7 +70,8 @@ func (m *Manager) ForgetIdle(p *Pool) []SessionID {
 	return idle
 }
 
-// idlePrevious returns the previous sessions that hold no slot, none while there are torn slots.
+// idlePrevious returns the previous sessions that hold no slot, none while there are slots whose
+// owners nobody knows.
 func (p *Pool) idlePrevious() (idle []SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +200,7 @@ func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (regranted,
 		return nil, nil, fmt.Errorf("previous session %d: %w", previous, ErrNoSession)
 	}
 	p.tickLocked()
-	if len(p.members.torn) > 0 {
+	if len(p.members.torn) > 0 { // slots with damaged records, one of which s may have
 		p.members.tornHolders[s] = struct{}{}
 	}
 	for _, name := range granted {

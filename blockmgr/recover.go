@@ -159,8 +159,7 @@ func (p *Pool) announceSlice(lv registry.Level, refs []registry.Ref) {
 	p.slots.Announce(lv, refs)
 }
 
-// announceWaiting reports the blocks that wait for their parents. All recovered blocks have
-// been reported before.
+// announceWaiting reports the blocks that wait for their parents, which have all been reported.
 func (p *Pool) announceWaiting() {
 	for !p.stopped() && p.announceSomeWaiting() {
 	}

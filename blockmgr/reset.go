@@ -140,8 +140,8 @@ func (p *Pool) beginReset(which func() ([]*tier.Tier, error)) (*tier.Reset, []*t
 	return p.slots.BeginReset(tiers), tiers, nil
 }
 
-// resetSlice drops a few hundred of the stale blocks and reports whether there may be more. An
-// error says that the pool closes.
+// resetSlice drops a few hundred of the blocks that the reset removes, and reports whether there may
+// be more. An error says that the pool closes.
 func (p *Pool) resetSlice(r *tier.Reset) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,8 +165,7 @@ func (p *Pool) idleTiersLocked(tiers []*tier.Tier) error {
 	return nil
 }
 
-// flushResetLocked requests a flush of a disk tier's records. Host records are in mapped
-// memory.
+// flushResetLocked requests a flush of a disk tier's records. Host records are mapped memory.
 func (p *Pool) flushResetLocked(t *tier.Tier) {
 	if t.Level == registry.Disk {
 		p.mover.RequestFlush()

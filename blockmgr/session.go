@@ -183,8 +183,8 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	return true, nil
 }
 
-// goneLocked removes an ended session, whose processes have exited, from the session table. It frees
-// the torn slots if this session was the last that might use one.
+// goneLocked removes an ended session, whose processes have exited, from the session table. It may
+// have been the last that kept the torn slots out of use.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
 	p.freeTornLocked()

@@ -165,7 +165,7 @@ func (p *Pool) Dump() []BlockInfo {
 	return infos
 }
 
-// DumpChunks yields the blocks of Dump in chunks. The lock is free between chunks. Each chunk is
+// DumpChunks yields every resident block, in chunks. The lock is free between chunks. Each chunk is
 // of one moment. A block that comes or goes during the dump may be left out. A chunk is valid
 // until the next one.
 func (p *Pool) DumpChunks(yield func([]BlockInfo) bool) {

@@ -66,7 +66,7 @@ func (f *faults) forget(extent uint32) {
 	}
 }
 
-// suspects counts the suspect slots.
+// suspects counts the suspect disk slots: those out of use for a time because a write to them failed.
 func (f *faults) suspects() (n int) {
 	for _, w := range f.writes {
 		if w.suspect {

@@ -198,7 +198,7 @@ func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.
 }
 
 // finishRead makes a block that was read visible in host memory, or ends a failed or abandoned
-// read. sum, retries and err are readBlock's.
+// read. sum is the content sum of its bytes, retries the number of second tries.
 func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -383,6 +383,7 @@ func (m *Mover) finishWrite(w *write) {
 // writeAttempts. It drops a block whose memory could not be read.
 func (m *Mover) finishFailedWrite(w *write) {
 	s := m.slots.Host.Slot(w.host)
+	// The block may have been dropped during the write, because its memory is damaged.
 	sealed := func() bool { return s.State == storage.StateSealed }
 	switch {
 	case errors.Is(w.err, extent.ErrMemory):

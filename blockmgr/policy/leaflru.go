@@ -151,7 +151,8 @@ func (l *LeafLRU) placeAt(i uint32, n leaf) {
 	}
 }
 
-// up puts n at element i or at one of its ancestors. The ancestors that n comes before move down.
+// up restores the heap's order above the free element i: it puts n there or at one of its ancestors.
+// The ancestors that n comes before move down.
 func (l *LeafLRU) up(i uint32, n leaf) {
 	for i > heapRoot {
 		above := l.heap.at(parentOf(i))
@@ -164,8 +165,8 @@ func (l *LeafLRU) up(i uint32, n leaf) {
 	l.put(i, n)
 }
 
-// down puts n at element i or at one of its descendants. The descendants that come before n move
-// up.
+// down restores the heap's order below the free element i: it puts n there or at one of its
+// descendants. The descendants that come before n move up.
 func (l *LeafLRU) down(i uint32, n leaf) {
 	for last := l.end - 1; i <= parentOf(last); {
 		child := childOf(i) // then the child that comes first

@@ -141,7 +141,8 @@ func (ix *index) segment(s uint32) *segment { return &ix.chunks[s/chunkSegments]
 // root returns the segment in which the search for a fingerprint begins.
 func (ix *index) root(fp uint32) uint32 { return ix.dir[fp>>(32-ix.depth)] }
 
-// find returns the id of key, whose fingerprint is fp, None when there is none.
+// find returns the id of key, whose fingerprint is fp, None when there is none. Equal fingerprints are
+// told apart by the keys in entries. It also searches the segments that continue a full one.
 func (ix *index) find(fp uint32, key *kv.StoredKey, entries *slab) ID {
 	s := ix.root(fp)
 	for {

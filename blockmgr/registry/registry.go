@@ -122,12 +122,12 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 	return parent
 }
 
-// All yields every entry, ghosts included, by ascending id. An entry that the loop frees is not
+// All yields every entry, also entries without slots, by ascending id. An entry that the loop frees is not
 // yielded later; a new entry may be.
 func (r *Registry) All(yield func(ID, *Entry) bool) { r.From(0)(yield) }
 
-// From yields every entry whose id is first or higher, ghosts included, by ascending id. It lets a
-// caller walk a large registry in parts and release its lock between them.
+// From yields every entry whose id is first or higher, also entries without slots, by ascending id. It
+// lets a caller walk a large registry in parts and release its lock between them.
 func (r *Registry) From(first ID) iter.Seq2[ID, *Entry] {
 	return func(yield func(ID, *Entry) bool) {
 		for id := first; id < r.entries.made; id++ {

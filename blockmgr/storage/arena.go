@@ -139,7 +139,7 @@ func (a *arena) recoverExtents() error {
 	if err != nil {
 		return err
 	}
-	next := a.table.header.nextExtent
+	next := a.table.header.nextExtent // the id of the next extent: no id is used twice
 	for _, f := range files {
 		next = max(next, uint64(f.id)+1)
 	}

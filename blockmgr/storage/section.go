@@ -226,6 +226,7 @@ func (s *Section) Pins(i uint32) uint64 { return atomic.LoadUint64(&s.pins[i]) }
 // SetPins stores the pin word of slot i. A kill leaves the old word or the new one.
 func (s *Section) SetPins(i uint32, mask uint64) { atomic.StoreUint64(&s.pins[i], mask) }
 
+// close unmaps the records. A second call does nothing.
 func (s *Section) close() error {
 	if s.image == nil {
 		return nil

@@ -224,6 +224,7 @@ func (t *SessionTable) entryLocked(i int) sessionEntry {
 	return sessionEntry(t.words[i*entryWords : (i+1)*entryWords])
 }
 
+// findLocked returns the entry of a session, nil when it is not in the table.
 func (t *SessionTable) findLocked(session uint64) sessionEntry {
 	for _, e := range t.entriesLocked() {
 		if e.used() && e[wordSession] == session {

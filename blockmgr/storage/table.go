@@ -238,8 +238,9 @@ func (t *table) unmapHead() error {
 	return err
 }
 
-// updateLocked changes the header and stores it in the older copy. A host table goes
-// through the mapping, because hugetlbfs takes no writes.
+// updateLocked changes the header and stores it in the older of its two copies in the file, so that
+// one copy is whole at any time. A host table goes through the mapping, because hugetlbfs takes no
+// writes.
 func (t *table) updateLocked(change func(*header)) error {
 	next := t.header
 	change(&next)

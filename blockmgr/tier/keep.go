@@ -48,7 +48,8 @@ func (set *Set) Keep(t *Tier, ref registry.Ref, until time.Time) bool {
 	return true
 }
 
-// unkeep ends the retention pin of a slot, if it has one. The caller settles the slot.
+// unkeep ends the retention pin of a slot, if it has one, and its hold. The caller then updates the
+// eviction order, with Settle.
 func (set *Set) unkeep(t *Tier, ref registry.Ref, s *Slot) {
 	if !s.kept {
 		return

@@ -138,7 +138,8 @@ func (set *Set) Settle(t *Tier, ref registry.Ref, s *Slot) {
 	t.settle(ref, s, leaf)
 }
 
-// settleEntry settles the slot that an entry has in tier t, if any.
+// settleEntry updates active count and eviction order for the slot that a registry entry has in tier
+// t, if any. It is called when the entry's block gets or loses a child there.
 func (set *Set) settleEntry(t *Tier, id registry.ID) {
 	if id == registry.None {
 		return

@@ -113,10 +113,11 @@ func alignmentRefusal(offset, memory uint32) string {
 	return ""
 }
 
-// probeDirect reads one page at an odd multiple of PageSize into memory at an odd
-// multiple of PageSize. A file that wants more alignment refuses. An empty file gets a
-// page of zeros there first, because a read past the end is not refused. Other failures
-// say nothing about alignment and will show again in use.
+// probeDirect returns why f, which has O_DIRECT set, cannot be read and written in units of
+// PageSize; empty when it can. It reads one page at an odd multiple of PageSize into memory at an
+// odd multiple of PageSize: a file that wants more alignment refuses. An empty file gets a page of
+// zeros there first, because a read past the end is not refused. Other failures say nothing about
+// alignment and will show again in use.
 func probeDirect(f *os.File) string {
 	st, err := f.Stat()
 	if err != nil {

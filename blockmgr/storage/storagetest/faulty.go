@@ -122,7 +122,7 @@ func (f *Faulty) next(op Op) (fault Fault, n int, err error) {
 	return fault, n, err
 }
 
-// ReadAt reads through the plan.
+// ReadAt reads with the fault that the plan gives this read.
 func (f *Faulty) ReadAt(p []byte, off int64) (int, error) {
 	fault, n, err := f.next(OpRead)
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *Faulty) ReadAt(p []byte, off int64) (int, error) {
 	return read, nil
 }
 
-// WriteAt writes through the plan.
+// WriteAt writes with the fault that the plan gives this write.
 func (f *Faulty) WriteAt(p []byte, off int64) (int, error) {
 	fault, n, err := f.next(OpWrite)
 	if err != nil {
