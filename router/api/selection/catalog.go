@@ -67,7 +67,8 @@ func (e *enforcement) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// merge takes the fields that a patch has.
+// merge replaces the fields of f by those that patch has; absent ones are nil there and keep
+// their value.
 func (f *facts) merge(patch *facts) {
 	to, from := reflect.ValueOf(f).Elem(), reflect.ValueOf(patch).Elem()
 	for i := range from.NumField() {
@@ -105,7 +106,8 @@ func (f *facts) events(rank uint32) string {
 	return ""
 }
 
-// missing returns what a worker lacks to get requests.
+// missing returns a line for each fact that a worker must tell before it can get requests, and
+// for each that is out of range; none when all is well.
 func (s *Server) missing(f *facts) (reasons []string) {
 	first, n := f.ranks()
 	if value(f.Endpoint, "") == "" {
@@ -134,14 +136,15 @@ func (s *Server) missing(f *facts) (reasons []string) {
 	return reasons
 }
 
-// own reports whether a worker of the router is this one.
+// own reports whether k, a worker of the router, is a rank of the record's worker.
 func (r *record) own(k *feed.Worker) bool {
 	first, n := r.ranks()
 	return uint64(k.Worker.ID) == r.WorkerID && k.Model == shape.ModelOf(r.ModelName, r.RoutingGroup) && k.BlockSize == *r.BlockSize &&
 		uint32(k.Worker.Rank) >= first && uint32(k.Worker.Rank)-first < n
 }
 
-// joined reports whether the router has heard of every rank of a known worker.
+// joined reports whether the router has every rank of the record's worker by now: a new worker
+// joins with the next announcement. all are the router's workers, ordered by id.
 func (r *record) joined(all []feed.Worker) bool {
 	at, _ := slices.BinarySearchFunc(all, kv.WorkerID(r.WorkerID), func(k feed.Worker, id kv.WorkerID) int { return cmp.Compare(k.Worker.ID, id) })
 	_, n := r.ranks()
@@ -154,7 +157,9 @@ func (r *record) joined(all []feed.Worker) bool {
 	return found == n
 }
 
-// view returns a copy for an answer, with the lifecycle of now.
+// view returns a copy of the record for an answer, with Lifecycle set: schedulable once the
+// router has the worker, and incomplete, with the reasons, before. all are the router's workers,
+// ordered by id.
 func (r *record) view(all []feed.Worker) *record {
 	out := *r
 	switch {

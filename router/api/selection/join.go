@@ -13,8 +13,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
 
-// replaceLocked makes r the record of its worker, and tells the router of a worker that lacks
-// nothing. The caller holds s.mu.
+// replaceLocked makes r the record of its worker. It tells the router of the worker if r lacks
+// nothing, and otherwise sets r.Reasons and has the worker of the record before leave. The caller
+// holds s.mu.
 func (s *Server) replaceLocked(r *record) {
 	old := s.records[r.WorkerID]
 	if r.Reasons = s.missing(&r.facts); len(r.Reasons) == 0 {
@@ -34,8 +35,9 @@ func (s *Server) replaceLocked(r *record) {
 	s.records[r.WorkerID] = r
 }
 
-// checkLocked reports what a worker contradicts: other workers of its partition, or another
-// worker of the router with its id. old is its record of before, nil without one.
+// checkLocked returns an error when the worker of r contradicts other workers of its partition (a
+// model in a routing group), or when the router has another worker with its id. old is its record
+// before, nil without one. The caller holds s.mu.
 func (s *Server) checkLocked(r, old *record) error {
 	p := partition{r.ModelName, r.RoutingGroup}
 	for _, o := range s.records {
@@ -63,8 +65,9 @@ func (s *Server) checkLocked(r, old *record) error {
 // errNoRegistry says that the router cannot be told of a worker.
 var errNoRegistry = errors.New("the router takes no registrations")
 
-// tell tells the router of a worker that lacks nothing: where its events are, or with no
-// follower that it exists.
+// tell tells the router of the worker of r, which lacks nothing. With a follower the router
+// follows the worker's events; without one the worker is registered for a while, and renew renews
+// that. The error says that the follower or the registry refuses.
 func (s *Server) tell(r *record) error {
 	taints, err := kvevent.NewTaints(r.Taints)
 	if err != nil {
@@ -110,8 +113,8 @@ func (s *Server) leaveLocked(r *record) {
 	}
 }
 
-// renew renews the registrations of workers without events. A refused one shows in the next
-// answers of its worker.
+// renew renews the registrations of workers, which expire, when there is no follower. Run calls
+// it at intervals. A refusal is a reason in the worker's record.
 func (s *Server) renew() {
 	if s.follower != nil || s.registry == nil {
 		return
@@ -129,7 +132,8 @@ func (s *Server) renew() {
 	}
 }
 
-// endpointOf returns the URL of a worker that another source announces, nil for none.
+// endpointOf returns the URL of a worker that is not registered here: that of its worker server,
+// else that of its card, else nil.
 func (s *Server) endpointOf(k *feed.Worker) *string {
 	if s.endpoint != nil {
 		if url := s.endpoint(k.Worker.ID); url != "" {

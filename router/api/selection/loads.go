@@ -29,7 +29,7 @@ func workerLoads(loads []schedule.PotentialLoad, partial int) []workerLoad {
 	return out
 }
 
-// loads answers GET /loads.
+// loads answers GET /loads: for each model the load of each worker, and how many requests wait.
 func (s *Server) loads(w http.ResponseWriter, req *http.Request) {
 	type modelLoads struct {
 		ModelName        string       `json:"model_name"`
@@ -64,7 +64,8 @@ type promptRequest struct {
 	Override *config.Override `json:"router_config_override"`
 }
 
-// ask reads a question. After an error it answers the request and returns false.
+// ask reads the body of a request that asks about a prompt, and returns its model and the prompt
+// as a query. After an error it answers the request and returns false.
 func (s *Server) ask(w http.ResponseWriter, req *http.Request) (m *router.Model, query *decide.Query, ok bool) {
 	var q promptRequest
 	if !s.Decode(w, req, maxBody, &q) {
@@ -82,7 +83,8 @@ func (s *Server) ask(w http.ResponseWriter, req *http.Request) (m *router.Model,
 	return m, query, err == nil
 }
 
-// potentialLoads answers POST /potential_loads.
+// potentialLoads answers POST /potential_loads: the load that each worker would have with the
+// prompt.
 func (s *Server) potentialLoads(w http.ResponseWriter, req *http.Request) {
 	m, query, ok := s.ask(w, req)
 	if !ok {
@@ -93,7 +95,7 @@ func (s *Server) potentialLoads(w http.ResponseWriter, req *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	partial := 0
+	partial := 0 // blocks at the prompt's end that are not full, which do not count
 	if query.Len()%int(m.Key().BlockSize) > 0 {
 		partial = 1
 	}
@@ -114,7 +116,8 @@ type workerScore struct {
 	SharedBeyond *uint32 `json:"shared_beyond_device_blocks"`
 }
 
-// overlapScores answers POST /overlap_scores.
+// overlapScores answers POST /overlap_scores: how many blocks of the prompt each worker holds, by
+// tier. The counts of a tier include the tiers before it. The part about a shared cache is empty.
 func (s *Server) overlapScores(w http.ResponseWriter, req *http.Request) {
 	m, query, ok := s.ask(w, req)
 	if !ok {

@@ -55,7 +55,8 @@ func newCache(l CacheLimits) *cache {
 // choiceOverhead is the memory of a choice besides its hashes and names.
 const choiceOverhead = 512
 
-// put keeps a choice. It replaces the one with the same key.
+// put keeps a choice until it is booked or expires, in place of the one with the same key. It
+// drops the oldest choices beyond the cache's limits.
 func (c *cache) put(e *choice) {
 	h := e.query.Hashed
 	e.bytes = choiceOverhead + int64(8*(len(h.Locals)+len(h.Sequence))+len(e.key.id)+len(e.key.model)+len(e.key.group)+len(e.query.LoRA)+len(e.query.Salt))
@@ -72,7 +73,7 @@ func (c *cache) put(e *choice) {
 
 func (c *cache) oldestLocked() *choice { return c.order.Front().Value.(*choice) }
 
-// get returns a choice, nil for none.
+// get returns the choice with the key k; nil when there is none or it has expired.
 func (c *cache) get(k choiceKey) *choice {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -37,8 +37,10 @@ var (
 	errEmpty      = errors.New("isl_tokens must be greater than 0")
 )
 
-// query returns the prompt as the router's query, with its hashes. o may be nil. With
-// reservation the blocks' own hashes may be absent: a booking needs the sequence only.
+// query returns the prompt as a query about the model m, with the hashes of its blocks, from
+// tokens or as the client gave them. o overrides settings of the router and may be nil. With
+// reservation the blocks' own hashes may be absent, because a booking needs the sequence hashes
+// only.
 func (p *prompt) query(r *router.Router, m *router.Model, o *config.Override, reservation bool) (*decide.Query, error) {
 	q := &decide.Query{Model: m.Key().Name, LoRA: p.LoRAName, Salt: p.CacheSalt, Override: o}
 	if mm := p.MMRoutingInfo; mm != nil && len(mm.Tokens) > 0 {
@@ -56,14 +58,15 @@ func (p *prompt) query(r *router.Router, m *router.Model, o *config.Override, re
 	}
 	locals := q.Locals(size, value(p.IsEagle, m.IsEagle()))
 	sequence, tracked := r.Config().SequenceHashesForTracking(q.Tokens, size, o, q.LoRA, q.Salt, locals)
-	if !tracked {
+	if !tracked { // the answer has the hashes all the same
 		sequence = kv.AppendSequence(nil, locals)
 	}
 	q.Hashed = &decide.Hashed{Tokens: len(q.Tokens), Locals: locals, Sequence: sequence}
 	return q, nil
 }
 
-// hashed returns a prompt without tokens.
+// hashed returns the hashes and the length of a prompt that came without tokens. The error names
+// the field that is missing or wrong; with reservation fewer fields are required.
 func (p *prompt) hashed(reservation bool) (*decide.Hashed, error) {
 	switch {
 	case p.BlockHashes == nil && !reservation:

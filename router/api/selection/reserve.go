@@ -38,7 +38,8 @@ type reservationAnswer struct {
 	Endpoint     string `json:"endpoint"`
 }
 
-// reserve answers POST /reservations.
+// reserve answers POST /reservations: it books the choice that POST /select kept under the id, or
+// a worker that the request names itself.
 func (s *Server) reserve(w http.ResponseWriter, req *http.Request) {
 	var q reservationRequest
 	if !s.Decode(w, req, maxBody, &q) || !s.Need(w, "selection_id", q.SelectionID != nil) {
@@ -53,7 +54,7 @@ func (s *Server) reserve(w http.ResponseWriter, req *http.Request) {
 	var c *choice
 	switch {
 	case q.WorkerID != nil:
-		s.pending.drop(key, nil)
+		s.pending.drop(key, nil) // the request replaces a kept choice
 		if err == nil {
 			c, err = s.explicit(&q, model, key)
 		}
@@ -73,7 +74,8 @@ func (s *Server) reserve(w http.ResponseWriter, req *http.Request) {
 	s.Answer(w, http.StatusCreated, &reservationAnswer{key.id, p.model, p.group, uint64(c.worker.ID), uint32(c.worker.Rank), s.place(model, p, c.worker)})
 }
 
-// explicit returns the choice that a request makes itself.
+// explicit returns the choice for a request that names the worker itself. The request may say how
+// many tokens of the prompt the worker must still compute; without that, none.
 func (s *Server) explicit(q *reservationRequest, m *router.Model, key choiceKey) (*choice, error) {
 	query, err := q.prompt.query(s.router, m, q.Override, true)
 	if err != nil {
@@ -100,7 +102,9 @@ func (s *Server) explicit(q *reservationRequest, m *router.Model, key choiceKey)
 	return c, nil
 }
 
-// book books a choice.
+// book adds the load of a choice to its worker, under the choice's id, and records the prompt's
+// blocks as the worker's where the router predicts caches. The error says that the worker has
+// left or that the id is booked.
 func (s *Server) book(m *router.Model, c *choice) error {
 	if _, known := m.Index().Members().Find(c.worker); !known {
 		return notFound{fmt.Errorf("schedulable worker %d (dp_rank %d) not found for model=%s routing_group=%s", uint64(c.worker.ID), c.worker.Rank, c.key.model, c.key.group)}
@@ -126,7 +130,8 @@ func (s *Server) book(m *router.Model, c *choice) error {
 // reserved reports whether a booking with an id exists in any partition.
 func (s *Server) reserved(id string) bool { return s.router.Touch("", id) == nil }
 
-// reservation answers a request about the reservation in its path with what f returns.
+// reservation answers a request about the reservation that its path names: it calls f with the id
+// of the booking, and answers with f's error or OK.
 func (s *Server) reservation(w http.ResponseWriter, req *http.Request, f func(booking string) error) {
 	id := req.PathValue("id")
 	err := f(bookingPrefix + id)
@@ -145,7 +150,8 @@ func (s *Server) prefillComplete(w http.ResponseWriter, req *http.Request) {
 	s.reservation(w, req, func(booking string) error { return s.router.MarkPrefillCompleted("", booking) })
 }
 
-// outputBlock answers POST /reservations/{id}/output_block.
+// outputBlock answers POST /reservations/{id}/output_block: the request has produced one more
+// block of output.
 func (s *Server) outputBlock(w http.ResponseWriter, req *http.Request) {
 	var q struct {
 		Decay *float64 `json:"decay_fraction"`
@@ -160,7 +166,7 @@ func (s *Server) outputBlock(w http.ResponseWriter, req *http.Request) {
 	s.reservation(w, req, func(booking string) error { return s.router.AddOutputBlock("", booking, q.Decay) })
 }
 
-// free answers DELETE /reservations/{id}.
+// free answers DELETE /reservations/{id}: the request has ended, and its load leaves the worker.
 func (s *Server) free(w http.ResponseWriter, req *http.Request) {
 	s.reservation(w, req, func(booking string) error {
 		if !s.router.Free("", booking) {

@@ -62,7 +62,8 @@ const maxSelectionID = 1024
 // the router.
 const bookingPrefix = "selection/"
 
-// query returns the router's query of a request.
+// query returns the request as a query about the model m: the prompt, and which workers may be
+// chosen. The error is a badRequest.
 func (q *selectRequest) query(s *Server, m *router.Model) (*decide.Query, error) {
 	out, err := q.prompt.query(s.router, m, q.Override, false)
 	if err != nil {
@@ -156,7 +157,8 @@ func (s *Server) decodeSelect(w http.ResponseWriter, req *http.Request) (q *sele
 	return q, m, p, query, true
 }
 
-// chosen returns the answer to a request that found worker m.Worker.
+// chosen returns the answer to a request for which the decision m found a worker: the worker, its
+// URL, what it holds of the prompt, and the load that it will have.
 func (s *Server) chosen(q *selectRequest, model *router.Model, p partition, query *decide.Query, m *router.Match) *selectAnswer {
 	size := model.Key().BlockSize
 	out := &selectAnswer{SelectionID: q.SelectionID, ModelName: p.model, RoutingGroup: p.group,
@@ -175,7 +177,8 @@ func (s *Server) chosen(q *selectRequest, model *router.Model, p partition, quer
 	return out
 }
 
-// place returns the URL of a worker, empty for none.
+// place returns the URL of a worker's server: as it was registered here, else as the directory of
+// worker servers or the worker's card has it. It is empty when nobody told.
 func (s *Server) place(model *router.Model, p partition, w kv.Worker) string {
 	s.mu.Lock()
 	r := s.records[uint64(w.ID)]
@@ -205,7 +208,8 @@ func (e reservedError) Error() string {
 // notFound says that what a request names does not exist.
 type notFound struct{ error }
 
-// fail answers with an error of the router or of the request.
+// fail answers with err: the status for it, and its text as JSON. A full queue has details of the
+// limit too.
 func (s *Server) fail(w http.ResponseWriter, err error) {
 	var full *schedule.QueueRejection
 	if !errors.As(err, &full) {
@@ -224,7 +228,8 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	}{err.Error(), details{"default", string(full.Kind), full.Current, full.Limit}})
 }
 
-// status returns the HTTP status of an error.
+// status returns the HTTP status that Dynamo's selection service has for an error; 500 for an
+// unexpected one.
 func status(err error) int {
 	var bad badRequest
 	var query *decide.QueryError

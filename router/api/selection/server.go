@@ -74,7 +74,8 @@ func New(o Options) *Server {
 	}
 }
 
-// Handler serves the paths of the selection service.
+// Handler returns the HTTP handler with all paths of Dynamo's selection service. Paths about
+// replicas have fixed answers, because this router has no peers.
 func (s *Server) Handler() http.Handler {
 	return s.JSON.Handler(map[string]http.HandlerFunc{
 		"POST /workers":                            s.upsert,

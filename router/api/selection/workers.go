@@ -15,7 +15,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 )
 
-// upsert answers POST /workers.
+// upsert answers POST /workers: it makes the body the record of a worker, new or not, and answers
+// when the router knows the worker.
 func (s *Server) upsert(w http.ResponseWriter, req *http.Request) {
 	var q struct {
 		WorkerID *uint64 `json:"worker_id"`
@@ -43,7 +44,8 @@ func (s *Server) upsert(w http.ResponseWriter, req *http.Request) {
 	s.answerJoined(w, req, http.StatusCreated, r)
 }
 
-// patch answers PATCH /workers/{worker_id}.
+// patch answers PATCH /workers/{worker_id}: it changes the fields of the body in the worker's
+// record.
 func (s *Server) patch(w http.ResponseWriter, req *http.Request) {
 	id, ok := s.workerID(w, req)
 	var changed facts
@@ -64,7 +66,8 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request) {
 	s.answerJoined(w, req, http.StatusOK, r)
 }
 
-// delete answers DELETE /workers/{worker_id}.
+// delete answers DELETE /workers/{worker_id}: it removes the worker's record, and answers when
+// the router has forgotten the worker.
 func (s *Server) delete(w http.ResponseWriter, req *http.Request) {
 	id, ok := s.workerID(w, req)
 	if !ok {
@@ -165,7 +168,7 @@ const (
 	joinPoll = 2 * time.Millisecond
 )
 
-// await waits until done returns true, for at most joinWait.
+// await polls done until it returns true, for joinWait at most. It tells nobody whether it did.
 func (s *Server) await(ctx context.Context, done func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, joinWait)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 const dumpWriteTimeout = 30 * time.Second
 
 // Dump answers with the events of each model that make an empty index equal to the router's.
-// partition names a model of the router as MODEL:GROUP. A dump without the closing brace was
-// interrupted.
+// partition returns MODEL:GROUP for the router's name of a model. The answer is one JSON object,
+// written while the index is read: one without the closing brace was interrupted.
 func (j *JSON) Dump(w http.ResponseWriter, r *router.Router, partition func(model string) string) {
 	w.Header().Set("Content-Type", "application/json")
 	c := http.NewResponseController(w)
@@ -27,7 +27,7 @@ func (j *JSON) Dump(w http.ResponseWriter, r *router.Router, partition func(mode
 	out := bufio.NewWriterSize(deadlined{w, c}, 64<<10)
 	encoder := json.NewEncoder(out)
 	var failed error
-	separator := "{"
+	separator := "{" // before the first model, and a comma later
 	for _, m := range r.Models("") {
 		if failed != nil {
 			break

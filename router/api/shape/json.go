@@ -71,7 +71,8 @@ type budgeted struct {
 	io.Closer
 }
 
-// bounded returns h for requests whose bodies count against the budget until h returns.
+// bounded returns h with bodies that are charged to the budget, as those of the client's address,
+// until h returns.
 func (j *JSON) bounded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
@@ -144,7 +145,8 @@ func (j *JSON) Fail(w http.ResponseWriter, status int, err error) {
 	j.Answer(w, status, map[string]string{"error": err.Error()})
 }
 
-// Answer answers with v as JSON. It returns false when the client has left.
+// Answer answers with v as JSON and flushes, because only that shows whether the client has left.
+// Then it returns false.
 func (j *JSON) Answer(w http.ResponseWriter, status int, v any) bool {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -30,7 +30,9 @@ type Summary struct {
 	Disk uint32            `json:"disk"`
 }
 
-// Add adds what a rank holds, by blocks of blockSize tokens. It returns the device's tokens.
+// Add adds what a rank of the worker holds of a prompt: h has its blocks by tier, of blockSize
+// tokens each. GPU, CPU and Disk are those of the best rank. Add returns the tokens on the rank's
+// device.
 func (s *Summary) Add(rank string, h index.Hits, blockSize uint32) (gpu uint32) {
 	tokens := func(tiers ...kv.Tier) uint32 {
 		blocks := uint64(0)
