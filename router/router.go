@@ -171,6 +171,7 @@ func (r *Router) Facade(model string) (*decide.Router, error) {
 	if err == nil {
 		return m.decide, nil
 	}
+	// A new model needs a block size. It does not help a caller who must choose a model.
 	if r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
 		return nil, err
 	}

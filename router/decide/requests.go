@@ -99,8 +99,8 @@ func (r *Router) Free(id string) bool {
 	return active
 }
 
-// FreeBooking is Free for one booking. Another booking of the id, such as that of a
-// retry, stays.
+// FreeBooking ends one booking of request id: number is Match.Booking. Another booking of
+// the id, such as that of a retry, stays. It reports whether the booking was there.
 func (r *Router) FreeBooking(id string, number uint64) bool {
 	active := r.scheduler.FreeBooking(id, number)
 	if active {

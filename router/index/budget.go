@@ -125,7 +125,7 @@ func (x *Index) takePiece(class int) (unit uint32, got int) {
 		})
 	}
 	for ; !ok && class > 1; unit, ok = x.arena.Take(class, x.mayGrow) {
-		class--
+		class-- // the free memory may come in smaller pieces only
 	}
 	if !ok {
 		return 0, 0

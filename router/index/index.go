@@ -311,8 +311,9 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// countBlocks returns the number of distinct blocks that at least one live owner holds. It
-// takes no lock: it registers as a reader, so that the writer does not reuse a run's memory.
+// countBlocks returns the number of distinct blocks that at least one live owner holds. An
+// entry says which blocks of a run, a row of blocks, an owner holds. countBlocks takes no
+// lock: it registers as a reader, so that the writer does not reuse the memory of a run.
 //
 // retired is indexed by ownerID. A true element says that the owner has left and that its
 // remaining entries do not count. An owner whose id is not in retired was added after the
@@ -364,8 +365,8 @@ func (x *Index) Lost(who kv.Owner) uint64 {
 }
 
 // Digest returns the sum of kv.Digest over the (block, tier) pairs that events gave an
-// owner, and the number of these pairs. Lost pairs are included. Both results are 0 for an
-// unknown owner.
+// owner, and the number of these pairs. A feed compares them with the owner's own, which
+// shows missed events. Lost pairs are included. Both results are 0 for an unknown owner.
 func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -54,9 +54,10 @@ func (o *owner) publishTotal() {
 
 func (o *owner) empty() bool { return o.pairs == 0 && o.lostPairs == 0 }
 
-// open returns the owner that who names and adds a missing owner. The error is ErrFull.
+// open returns what the index keeps of the worker or pool who, and adds a missing owner. The
+// error is ErrFull when that would be one owner too many.
 func (x *Index) open(who kv.Owner) (*owner, error) {
-	if x.latest != nil && x.latest.who == who {
+	if x.latest != nil && x.latest.who == who { // an owner's events often come in a row
 		return x.latest, nil
 	}
 	if id, ok := x.ids[who]; ok {

@@ -325,6 +325,7 @@ func (x *Index) dropParked() {
 		if x.orphans.Len() <= x.options.MaxParked {
 			return
 		}
+		// The blocks that wait follow the stand-in r. It goes with the last of them.
 		for x.runs.WriterState(r).Live && x.runs.WriterState(r).FirstChild != runs.None {
 			x.evictTree(x.runs.WriterState(r).FirstChild)
 		}

@@ -66,8 +66,8 @@ func (s *Scheduler) Free(id string) bool {
 	return ok
 }
 
-// FreeBooking is Free for one booking of a request: number is Result.Booking. Another
-// booking of the id, such as that of a retry, stays.
+// FreeBooking ends one booking of request id: number is Result.Booking. Another booking of
+// the id, such as that of a retry, stays. It reports whether the booking was there.
 func (s *Scheduler) FreeBooking(id string, number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Scheduler) Tick() {
 		s.align(m)
 	}
 	s.account.Expire()
-	s.queue.WakeAll()
+	s.queue.WakeAll() // time alone reduces pending prefill with PrefillDuration
 	s.dispatch()
 }
 

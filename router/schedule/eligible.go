@@ -242,7 +242,7 @@ func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bo
 	if t.DecodeBlocks != nil && w.TotalBlocks > 0 {
 		bound := *t.DecodeBlocks * float64(w.TotalBlocks)
 		if o.usedBlocks[m] > 0 && now.Sub(o.reportedAt[m]) > usedTimeout {
-			o.usedBlocks[m] = 0
+			o.usedBlocks[m] = 0 // the report is stale
 		}
 		used := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
 		// At the bound the state stays as it was, except that a bound of 0 needs a way back.

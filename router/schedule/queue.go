@@ -224,7 +224,7 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 // Remove ends the wait of a request whose caller has left, and reports whether the request
 // was waiting.
 func (q *Queue) Remove(i *Item) bool {
-	if i.lane == nil {
+	if i.lane == nil { // Next has returned it
 		return false
 	}
 	q.remove(i)

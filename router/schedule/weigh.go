@@ -65,13 +65,13 @@ func newWeighing(in *Selection) weighing {
 	if r.SharedHits != nil && c.SharedMultiplier > 0 {
 		w.shared = r.SharedHits
 	}
-	if w.overlapOnly {
+	if w.overlapOnly { // the older formula has a weight of its own
 		w.weight, w.perRequest = c.OverlapWeight, 0
 	} else {
 		w.decodeOnly = c.DecodeWorkers && !w.track && c.OverlapCredit > 0
 	}
 	w.decays = w.track && c.CreditDecay > 0 && w.blocks > 0 && !w.overlapOnly
-	if w.decays {
+	if w.decays { // the more a worker has pending beyond the least, the less its credit
 		w.least = w.leastPrefill()
 	}
 	w.constantCredit = w.track && w.shared == nil && !w.decays && !w.overlapOnly

@@ -206,13 +206,14 @@ func (a *Arena) Give(unit uint32, class int) {
 	a.put(unit, class)
 }
 
-// put makes a free piece of class units, from unit on. The units belong to no piece now.
+// put makes the class units from unit on a free piece, which pop then hands out. The units
+// belong to no piece now.
 func (a *Arena) put(unit uint32, class int) {
 	a.tags[unit+uint32(class)-1] = tailTag | uint8(class)
 	a.tags[unit] = headTag | uint8(class)
 	a.idle += class
 	list := a.free[class]
-	if len(list) == cap(list) && len(list) > 64 { // before the list grows
+	if len(list) == cap(list) && len(list) > 64 { // drop stale elements before the list grows
 		list = a.refresh(class)
 	}
 	a.free[class] = append(list, unit)

@@ -40,10 +40,10 @@ const (
 	overflowBatch = 16
 )
 
-// AddSlots gives run r more entry slots behind its slots, and returns a walk over the new
-// ones. They come in overflow nodes of overflowEntries slots. A run that has nodes gets as
-// many again, at most overflowBatch, side by side in memory. That may be more than the run
-// needs, so AddSlots sets oversized, and the next Compact looks.
+// AddSlots gives run r more free slots for entries, which say who holds which of its blocks.
+// It returns a walk over the new slots. They come in overflow nodes of overflowEntries slots.
+// A run that has nodes gets as many again, at most overflowBatch, side by side in memory.
+// That may be more than the run needs, so AddSlots sets oversized, and the next Compact looks.
 func (t *Table) AddSlots(r ID) Slots {
 	c, i := t.Chunk(r)
 	nodes := 0
@@ -93,7 +93,7 @@ func (t *Table) Compact(r ID) {
 			live = append(live, v)
 		}
 	}
-	if 2*len(live)+overflowEntries > room {
+	if 2*len(live)+overflowEntries > room { // half of the slots or more are in use
 		return
 	}
 	t.uncountOverflow(c, i)
