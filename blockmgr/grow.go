@@ -290,8 +290,8 @@ func (p *Pool) growthFailedLocked(t *tier.Tier) bool {
 // growRetry is the pause after a failed try to grow a tier.
 const growRetry = time.Second
 
-// growFailedLocked records a failed try to grow a tier, made at the broker's turn turn. The next try
-// waits for another turn or for growRetry. A full tier is counted, any other error also logged.
+// growFailedLocked records a failed try to grow a tier, begun at turn of broker.turns. The next try
+// waits for another turn, which may bring room, or for growRetry. A full tier is not logged.
 func (p *Pool) growFailedLocked(t *tier.Tier, turn uint64, err error) {
 	g := p.growth.of(t.Level)
 	g.failed, g.takes, g.failedAt, g.tryAgain = true, false, turn, time.Now().Add(growRetry)

@@ -133,7 +133,7 @@ func (p *Pool) enterDisk() bool {
 // offers the blocks in host memory to the disk. It ends early when the pool stops.
 func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	for found := range rest {
-		if p.announceAll(registry.Disk, p.joinExtent(found)) {
+		if p.announceAll(registry.Disk, p.joinExtent(found)) { // else the pool stops
 			p.announceWaiting()
 		}
 	}

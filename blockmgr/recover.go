@@ -30,7 +30,9 @@ func (p *Pool) recoverDiskLocked(e *tier.Extent) {
 	})
 }
 
-// recoverHostSlotLocked recovers one host slot, which an engine may still use.
+// recoverHostSlotLocked decides what becomes of one host slot of an earlier agent, from its record
+// r, which is not valid if damaged. The pool takes over the block, or the slot becomes free, or it
+// stays out of use because the engine of a previous session may still copy.
 func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.Record, damaged bool) {
 	t := p.slots.Host
 	e, i := t.At(ref)
@@ -43,7 +45,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 	pinners := p.pinnersLocked(ref)
 	mayBeFilled := r.State == storage.StateGranted || r.State == storage.StateQuarantined
 	if prev := p.members.previous[SessionID(r.Session)]; !damaged && prev != nil && mayBeFilled {
-		// The record stays as it is: if this agent dies too, it names the session.
+		// The record stays as it is: it names the session to the next agent too.
 		s.Session, s.Holds = SessionID(r.Session), 1
 		prev.granted[ref] = struct{}{}
 		t.SetState(s, storage.StateQuarantined)

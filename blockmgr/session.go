@@ -172,6 +172,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		return false, nil
 	}
 	p.broker.host.Sessions().ReleasePins(uint64(s))
+	// Its processes may also copy into torn slots, which are not among the granted ones.
 	if _, tornHolder := p.members.tornHolders[s]; gone == nil || len(waiting) == 0 && !tornHolder {
 		p.goneLocked(s)
 		return false, nil

@@ -237,8 +237,8 @@ func (f *FrequencyFilter) forgetLocked(level uint64) {
 	delete(f.atLevel, level)
 }
 
-// clearSomeLocked looks at the next few entries. It replaces the entry of a forgotten block by
-// the last entry.
+// clearSomeLocked looks at the next few entries and replaces the entry of a forgotten block by the
+// last entry. Each insertion calls it, which bounds the entries of forgotten blocks.
 func (f *FrequencyFilter) clearSomeLocked() {
 	for range clearedPerInsertion {
 		if f.next >= f.filled {

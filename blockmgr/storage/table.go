@@ -109,8 +109,9 @@ func (t *table) read(want *header, anySize bool) error {
 	case err != nil:
 		return err
 	}
-	// The next id stays valid even if the sections are dropped.
+	// No id is used twice, even if the sections are dropped.
 	t.header.nextExtent = old.nextExtent
+	// With anySize the table's own size is the wanted one.
 	if anySize && old.extentBytes <= MaxExtentBytes && old.stride == strideOf(old.extentBytes) {
 		resized := *want
 		resized.extentBytes, resized.stride = old.extentBytes, old.stride
