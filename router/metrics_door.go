@@ -20,6 +20,7 @@ type DoorMetrics struct {
 	first      *prometheus.HistogramVec
 	gap        *prometheus.HistogramVec
 	whole      *prometheus.HistogramVec
+	phase      *prometheus.HistogramVec
 	predicted  *prometheus.CounterVec
 	delivered  *prometheus.CounterVec
 	difference *prometheus.CounterVec
@@ -60,6 +61,11 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or none.", "tokens"),
 		outputs: counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
 	}
+	m.phase = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "phase_seconds",
+		Help: "Time of a request before a worker has it, by phase: tokens (of the prompt), admission, decision, and queue (the part of the decision that waited).",
+		// 16 µs to 134 s.
+		Buckets: prometheus.ExponentialBuckets(16e-6, 4, 13)}, []string{"model", "phase"})
+	r.MustRegister(m.phase)
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
 	}
@@ -123,6 +129,11 @@ func (m *DoorMetrics) Split(result string) { m.splits.WithLabelValues(result).In
 // FirstToken records the time from a request's arrival to its first token.
 func (m *DoorMetrics) FirstToken(model, worker string, d time.Duration) {
 	m.first.WithLabelValues(model, worker).Observe(d.Seconds())
+}
+
+// Phase records the time of a request in a phase before a worker has it.
+func (m *DoorMetrics) Phase(model, phase string, d time.Duration) {
+	m.phase.WithLabelValues(model, phase).Observe(d.Seconds())
 }
 
 // Gap returns the function that records the times between the tokens of an answer.

@@ -23,6 +23,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
+	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
@@ -96,7 +97,8 @@ func listen(ctx context.Context, address string, files servertls.Files, limited 
 type openDoor struct {
 	*frontend.Door
 	prompts *tokens.Source
-	clients net.Listener // nil for a door that only gateways use
+	tracer  *spans.Tracer // nil without tracing
+	clients net.Listener  // nil for a door that only gateways use
 	// picker serves gateways on gateways; nil without --ext-proc.
 	picker   *extproc.Server
 	gateways net.Listener
@@ -139,26 +141,29 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 		}
 		render = tokens.Server{URL: base, Render: true}
 	}
+	tracer, err := spans.Open(log.Named("spans"))
+	if err != nil {
+		return nil, err
+	}
 	prompts := tokens.New(tokens.Options{Servers: tokenizers{d}, Render: render})
 	door, err := frontend.New(frontend.Options{
 		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, TrustedOrigins: c.Origins, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
 		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
 		Split:          splitOf(c.settings.Apart()),
-		OverloadStatus: int(c.settings.HTTPOverloadStatus), AccessLog: c.AccessLog, Log: log.Named("door"),
+		OverloadStatus: int(c.settings.HTTPOverloadStatus), Tracer: tracer, AccessLog: c.AccessLog, Log: log.Named("door"),
 	})
+	o := &openDoor{Door: door, prompts: prompts, tracer: tracer}
 	if err != nil {
-		prompts.Close()
-		return nil, err
+		return nil, errors.Join(err, o.close())
 	}
-	o := &openDoor{Door: door, prompts: prompts}
 	if !open {
 		address = ""
 	}
 	if err := o.listen(ctx, address, c, d, r.Metrics().Door, log); err != nil {
-		prompts.Close()
-		return nil, err
+		return nil, errors.Join(err, o.close())
 	}
 	router.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
+	router.AddStats(r.Metrics(), "blockyard_frontend_", tracer.Stats)
 	router.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
 	return o, nil
 }
@@ -192,9 +197,8 @@ func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *wor
 }
 
 // serve serves the open listeners, for clients and gateways, until ctx ends. Then it closes
-// o.prompts, which turns prompts into tokens.
+// what the door owns.
 func (o *openDoor) serve(ctx context.Context) error {
-	defer o.prompts.Close()
 	go resource.Trim(ctx) // bursts of prompts leave garbage behind
 	g, ctx := errgroup.WithContext(ctx)
 	if o.clients != nil {
@@ -203,7 +207,13 @@ func (o *openDoor) serve(ctx context.Context) error {
 	if o.picker != nil {
 		g.Go(func() error { return o.picker.Serve(ctx, o.gateways) })
 	}
-	return g.Wait()
+	return errors.Join(g.Wait(), o.close())
+}
+
+// close ends what the door owns, besides its listeners.
+func (o *openDoor) close() error {
+	o.prompts.Close()
+	return o.tracer.Close()
 }
 
 // addresses adds the addresses of the open listeners to ready, the JSON line that says the router is

@@ -69,7 +69,14 @@ func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wi
 	query := q.query()
 	query.ID, query.UpdateStates = rand.Text(), true
 	query.Allowed, query.Pinned, query.Override, query.ExpectedOutput = w.allowed, w.pinned, w.override, w.expected
-	m, err := model.FindBestMatch(ctx, query)
+	within, decision := d.begin(ctx, phaseDecision)
+	m, err := model.FindBestMatch(within, query)
+	if err == nil {
+		d.metrics.Phase(q.served.Model, phaseQueue, m.Waited)
+		decision.span.Text("blockyard.worker", m.Worker.String())
+		decision.span.Number("blockyard.queued_ms", int(m.Waited.Milliseconds()))
+	}
+	d.end(decision, q.served.Model, err)
 	if err != nil {
 		return nil, err
 	}

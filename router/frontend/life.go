@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
+	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -50,6 +51,8 @@ type request struct {
 	priorityJump   float64
 	strictPriority uint32
 
+	// span is the trace of the request; nil without tracing.
+	span   *spans.Span
 	record record
 }
 
@@ -101,6 +104,10 @@ func (d *Door) try(ctx context.Context, q *request, b *booking) (result outcome)
 	id := b.match.Worker.ID
 	d.options.Workers.Begin(id)
 	defer func() { d.options.Workers.Done(id, result.worker()) }()
+	ctx, call := d.options.Tracer.StartCall(ctx, "upstream")
+	defer func() { call.End(result.err) }()
+	call.Text("url.full", b.worker.URL)
+	_, q.record.firstSpan = d.options.Tracer.Start(ctx, "first token")
 	q.sent(d, b)
 	resp, err := d.send(ctx, q, b, q.toWorker())
 	if err != nil {
@@ -204,6 +211,41 @@ type record struct {
 	output               int
 	booked, first, last  time.Time
 	gap                  func(time.Duration)
+	// firstSpan lasts from the sending of the request to its first token.
+	firstSpan *spans.Span
+}
+
+// trace begins the span of a request. The context carries the span.
+func (d *Door) trace(q *request) (ctx context.Context) {
+	ctx, q.span = d.options.Tracer.Begin(q.http.Context(), q.http.Pattern, q.http.Header, q.began)
+	return ctx
+}
+
+// phase is a part of the time that a request takes before a worker has it.
+type phase struct {
+	name  string
+	began time.Time
+	span  *spans.Span
+}
+
+// Phases, as metrics and spans name them.
+const (
+	phaseTokens    = "tokens"    // the prompt becomes tokens
+	phaseAdmission = "admission" // the request waits because of Admission
+	phaseDecision  = "decision"  // the router decides, with the wait in its queue
+	phaseQueue     = "queue"     // part of the decision: the wait in the router's queue
+)
+
+// begin begins a phase.
+func (d *Door) begin(ctx context.Context, name string) (context.Context, phase) {
+	ctx, span := d.options.Tracer.Start(ctx, name)
+	return ctx, phase{name, time.Now(), span}
+}
+
+// end records the phase of a request for a model.
+func (d *Door) end(p phase, model string, err error) {
+	d.metrics.Phase(model, p.name, time.Since(p.began))
+	p.span.End(err)
 }
 
 // sent records that the request goes to the worker of a booking.
@@ -225,6 +267,7 @@ func (q *request) token(d *Door) {
 	r, now := &q.record, time.Now()
 	if r.first.IsZero() {
 		r.first = now
+		r.firstSpan.End(nil)
 		d.metrics.FirstToken(q.served.Model, r.worker, now.Sub(q.began))
 	} else {
 		r.gap(now.Sub(r.last))
@@ -259,6 +302,33 @@ func (d *Door) finish(q *request) {
 	if d.options.AccessLog {
 		d.logRequest(q)
 	}
+	q.endSpan()
+}
+
+// endSpan ends the span of a request.
+func (q *request) endSpan() {
+	s, r := q.span, &q.record
+	s.Text("http.request.method", q.http.Method)
+	s.Text("url.path", q.http.URL.Path)
+	s.Number("http.response.status_code", r.status)
+	s.Text("gen_ai.request.model", q.served.Model)
+	s.Text("blockyard.request_id", q.id)
+	s.Text("blockyard.tenant", q.tenant)
+	if r.worker != "" {
+		s.Text("blockyard.worker", r.worker)
+		s.Text("blockyard.quality", r.quality)
+		s.Number("blockyard.attempts", r.attempts)
+		s.Number("blockyard.cached_tokens.predicted", r.predicted)
+		s.Number("gen_ai.usage.input_tokens", len(q.tokens))
+		s.Number("gen_ai.usage.output_tokens", r.output)
+	}
+	if r.delivered >= 0 && r.worker != "" {
+		s.Number("blockyard.cached_tokens.delivered", r.delivered)
+	}
+	if r.failed != "" {
+		s.Fail(r.failed)
+	}
+	s.End(nil)
 }
 
 func (d *Door) logRequest(q *request) {

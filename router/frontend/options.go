@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
+	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -76,6 +77,8 @@ type Options struct {
 	Timeout time.Duration
 	// OverloadStatus answers requests for which every worker is too busy; 0 means 503.
 	OverloadStatus int
+	// Tracer traces requests; nil traces none. It belongs to the caller.
+	Tracer *spans.Tracer
 	// AccessLog has the door log one line for each request.
 	AccessLog bool
 	// Log may be nil.

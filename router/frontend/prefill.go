@@ -240,7 +240,10 @@ func (d *Door) compute(ctx context.Context, q *request, b *booking, p *pair) (re
 	}
 	d.options.Workers.Begin(b.match.Worker.ID)
 	defer func() { d.options.Workers.Done(b.match.Worker.ID, result.worker()) }()
+	ctx, call := d.options.Tracer.StartCall(ctx, "prefill")
+	call.Text("url.full", b.worker.URL)
 	answer, result := d.ask(ctx, q, b, body)
+	call.End(result.err)
 	if result.err != nil {
 		return result
 	}

@@ -152,8 +152,10 @@ func (d *Door) admit(ctx context.Context, q *request) (leave func(), refused *re
 	}
 	model := q.served.Model
 	d.metrics.Waiting(model, 1)
+	ctx, waits := d.begin(ctx, phaseAdmission)
 	release, err := d.queues.Queue(model).Enter(ctx, admission.Request{Tenant: q.tenant, Priority: q.strictPriority, Weight: q.caller.Weight,
 		Tokens: len(q.tokens) + q.expected, Bytes: int64(len(q.client) + len(q.body) + 4*len(q.tokens))})
+	d.end(waits, model, err)
 	d.metrics.Waiting(model, -1)
 	r := &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "queue_full"}, retryAfter: 1}
 	switch {

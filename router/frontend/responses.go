@@ -13,6 +13,7 @@ import (
 // pinnedResponse forwards a request about a stored response to its worker.
 func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 	q := d.newRequest(w, r, openai.Other)
+	ctx := d.trace(q)
 	defer d.finish(q)
 	if refused := d.identify(q); refused != nil {
 		d.refuse(q, refused)
@@ -29,8 +30,8 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	b := &booking{worker: worker, free: func() {}}
 	b.match.Worker = *at
-	if result := d.try(r.Context(), q, b); result.err != nil && !result.committed {
-		d.refuse(q, result.refusal(r.Context(), false))
+	if result := d.try(ctx, q, b); result.err != nil && !result.committed {
+		d.refuse(q, result.refusal(ctx, false))
 	}
 }
 

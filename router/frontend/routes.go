@@ -84,6 +84,7 @@ func (d *Door) newRequest(w http.ResponseWriter, r *http.Request, route openai.R
 // serve answers one request of a route.
 func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route) {
 	q := d.newRequest(w, r, route)
+	ctx := d.trace(q)
 	defer d.finish(q)
 	if refused := d.identify(q); refused != nil {
 		d.refuse(q, refused)
@@ -106,7 +107,6 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 		return
 	}
 	defer counted()
-	ctx := r.Context()
 	if timeout, err := d.timeout(r); err != nil {
 		d.refuse(q, bad(err))
 		return
@@ -177,7 +177,10 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	if q.served, err = d.options.Workers.Resolve(q.parsed.Model); err != nil {
 		return modelError(err, q.parsed.Model)
 	}
-	if q.prompt, err = d.options.Tokens.Tokens(ctx, q.served.Model, q.parsed); err != nil {
+	within, tokens := d.begin(ctx, phaseTokens)
+	q.prompt, err = d.options.Tokens.Tokens(within, q.served.Model, q.parsed)
+	d.end(tokens, q.served.Model, err)
+	if err != nil {
 		if ctx.Err() != nil {
 			return endRefusal(context.Cause(ctx))
 		}

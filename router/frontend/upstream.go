@@ -70,6 +70,7 @@ func (d *Door) send(ctx context.Context, q *request, b *booking, body []byte) (*
 	}
 	req.Header.Del("Accept-Encoding")
 	req.Header.Set(requestIDHeader, q.id)
+	d.options.Tracer.Propagate(ctx, req.Header)
 	if b.worker.Ranks > 1 {
 		// vLLM counts the ranks among the server's own.
 		req.Header.Set(rankHeader, strconv.FormatUint(uint64(uint32(b.match.Worker.Rank)-b.worker.FirstRank), 10))
