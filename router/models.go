@@ -156,8 +156,8 @@ func (m *Model) preferredOver(o *Model) bool {
 }
 
 // find returns the model that a request with this model name goes to. An empty name means the
-// only model. The error is ErrModelRequired, ErrNoWorkers or ErrUnknownModel, and names the
-// models that workers serve. find takes no lock.
+// only model. The error is ErrNoWorkers, or ErrModelRequired or ErrUnknownModel with the
+// names of the models that workers serve. find takes no lock.
 func (d *Models) find(name string) (*Model, error) {
 	r := d.routes.Load()
 	if name == "" {

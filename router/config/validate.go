@@ -65,7 +65,8 @@ func (c *Config) rules() []rule {
 	}
 }
 
-// checkRules reports the first broken rule.
+// checkRules returns an error for the first setting of c that needs another setting which c
+// lacks. The error names both.
 func (c *Config) checkRules(settings []Setting) error {
 	for _, r := range c.rules() {
 		if r.broken {

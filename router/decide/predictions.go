@@ -18,7 +18,7 @@ import (
 // come, or without events. r.silent covers the workers that publish no events.
 func (r *Router) openPredictions() (err error) {
 	options, _ := r.config.Predicted()
-	if !r.config.UseKVEvents { // predictions are all there is, so they last longer
+	if !r.config.UseKVEvents { // without events nothing confirms predictions: router_ttl_secs ends them
 		options = r.config.Approx()
 	}
 	if r.config.Guesses() {
