@@ -58,8 +58,7 @@ func (s *session) settle(ref registry.Ref) (superseded bool) {
 	return superseded
 }
 
-// overdue returns the number of granted slots of a session that has settled none for
-// grantTimeout, else 0.
+// overdue returns the number of granted slots, 0 if one was settled within grantTimeout.
 func (s *session) overdue(now time.Time) int {
 	if now.Sub(s.lastSettled) < grantTimeout {
 		return 0
@@ -184,8 +183,7 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 	return true, nil
 }
 
-// goneLocked removes an ended session, whose processes have exited, from the session table. It may
-// have been the last that kept the torn slots out of use.
+// goneLocked ends a session's entry in the session table, because its processes have exited.
 func (p *Pool) goneLocked(s SessionID) {
 	delete(p.members.tornHolders, s)
 	p.freeTornLocked()
