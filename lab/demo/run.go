@@ -51,8 +51,8 @@ func variants(onlyOurs bool) []variant {
 	return v
 }
 
-// Run plays the workload in every variant, prints the figures side by side,
-// writes the report, and returns nil if every check passed.
+// Run runs the demo: it plays the workload in every variant, each with fresh processes, prints the
+// figures side by side and writes the report. It returns nil if every check passed.
 func Run(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return err

@@ -163,8 +163,9 @@ func grantAll(p *blockmgr.Pool, blocks []blockmgr.Block) ([]blockmgr.Slot, error
 	return slots, nil
 }
 
-// compareDisk compares writes and reads of blocks of size bytes through the pool with the fastest
-// ceiling, and with a loop that uses as many buffers as the pool does.
+// compareDisk compares writes and reads of blocks of size bytes through the pool with a ceiling,
+// the fastest program that moves as many bytes to or from the same disk. It also compares both
+// with a loop that uses as many buffers as the pool does.
 func compareDisk(ctx context.Context, o *Options, w *workspace, size uint64) (found []Comparison, err error) {
 	dir, err := w.sub("disk-" + number(size))
 	if err != nil {

@@ -111,7 +111,7 @@ func groupOf(stat []byte) int {
 // processUsage returns the processor time of a process in nanoseconds, and its resident memory in
 // bytes.
 func processUsage(pid int) (u usage, err error) {
-	// The clock of a process's processor time, as clock_getcpuclockid(3) makes it.
+	// The id of the clock of a process's processor time, made as clock_getcpuclockid(3) does.
 	const schedClock = 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &ts); err != nil {

@@ -41,9 +41,10 @@ type engineProcess struct {
 	killed int64 // time of its kill, 0 while it lives
 }
 
-// Run kills and checks until it is done or ctx ends. It writes the figures to o.Out and
-// returns them. The error names faults, or says that the run proved nothing. No process
-// and no file is left but the logs of a failure, which the error names.
+// Run kills an agent, and engines, again and again under load, and checks that no sealed block is
+// lost and no byte is wrong. It writes the figures to o.Out and returns them. The error names
+// faults, or says that the run proved nothing. No process and no file is left but the logs of a
+// failure, which the error names.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Validate(); err != nil {
 		return Report{}, err

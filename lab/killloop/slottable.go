@@ -47,6 +47,8 @@ func readTier(dir string, host bool) (tierFiles, error) {
 		return found, err
 	}
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	// Each extent has a section of the table: a page with a header (extent id at byte 8, number of
+	// slots at 16), and its records. Any page may begin one.
 	for at := 0; at+storage.PageSize <= len(table); at += storage.PageSize {
 		head := table[at:]
 		if string(head[:len(sectionMark)]) != sectionMark ||

@@ -282,7 +282,7 @@ func TestRecordDamagedWhileNoAgentRunsCountsAsTorn(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
-	w.part(deathKill, rng)
+	w.decideFates(deathKill, rng)
 	for _, dir := range []string{w.cfg.HostDir, w.cfg.DiskDir} {
 		path := filepath.Join(dir, "slots.table")
 		records, err := usedRecords(path)

@@ -76,7 +76,7 @@ func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life != s.ledger.life {
-		return
+		return // from an agent that has ended
 	}
 	at := place{ns, t, b.Key}
 	s.events++
@@ -139,7 +139,7 @@ func (s sink) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life != s.ledger.life {
-		return
+		return // from an agent that has ended
 	}
 	at := place{ns, t, b.Key}
 	s.events++
@@ -150,7 +150,7 @@ func (s sink) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	}
 	delete(s.resident, at)
 	if t == kv.TierHost {
-		s.lastHost[at] = c
+		s.lastHost[at] = c // a disk copy may still be written from it
 	}
 }
 
@@ -206,8 +206,10 @@ type ending struct {
 	flushed, lossless, reverted, dark bool
 }
 
-// end ends the life of an agent; how says what survived. Copies of open pools may come back in
-// the next life. Pools that were not open keep what they had.
+// end ends the life of an agent; how says what survived of memory and disk. It sets l.comeback:
+// the copies of blocks that the next agent may find, with the contents that each may have. It
+// sets l.exact: the namespaces of which the next agent must find every copy. Pools that were not
+// open keep what they had.
 func (l *ledger) end(how ending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,14 +219,14 @@ func (l *ledger) end(how ending) {
 			l.comeback[at] = c
 		}
 	}
-	if !how.flushed {
+	if !how.flushed { // a disk copy may have any content that it ever had
 		for at, nonces := range l.past {
 			if l.opened[at.ns] || how.reverted {
 				l.comeback[at] = &content{slices.Clone(nonces)}
 			}
 		}
 	}
-	if how.dark {
+	if how.dark { // host memory is gone
 		for at := range l.comeback {
 			if at.tier == kv.TierHost {
 				delete(l.comeback, at)

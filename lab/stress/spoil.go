@@ -152,6 +152,7 @@ func usedRecords(path string) ([]int64, error) {
 		return nil, err
 	}
 	var found []int64
+	// Each extent has a section: a page with a header (number of slots at byte 16), and its records.
 	for page := 0; page+storage.PageSize <= len(table); page += storage.PageSize {
 		if !bytes.HasPrefix(table[page:], []byte(sectionMagic)) {
 			continue

@@ -203,7 +203,7 @@ func (w *world) restart(how death, rng *rand.Rand) error {
 			return err
 		}
 	} else {
-		w.part(how, rng)
+		w.decideFates(how, rng)
 	}
 	if w.v.spoil {
 		if err := w.spoil(targets, how, rng); err != nil {
@@ -211,6 +211,7 @@ func (w *world) restart(how death, rng *rand.Rand) error {
 		}
 	}
 	if booted := w.boot(); booted != nil {
+		// A stalled disk operation keeps the last agent's arena locked until this process ends.
 		if w.v.deadline > 0 && errors.Is(booted, storage.ErrLocked) {
 			return errLockedOut
 		}
@@ -268,9 +269,11 @@ func (w *world) darken() error {
 	return w.memory.forget()
 }
 
-// part decides for each engine, after the end of an agent, whether it will resume or dies.
-// Processes of dead engines may go on writing into their slots; their sessions become orphans.
-func (w *world) part(how death, rng *rand.Rand) {
+// decideFates decides for each engine, after the end of an agent, whether it will resume its session
+// with the next agent or dies. A dead engine's session becomes an orphan: its processes may go on
+// writing into its slots until forget. how is the way in which the agent ended.
+func (w *world) decideFates(how death, rng *rand.Rand) {
+	// Ghosts are sessions that had ended before, with processes that still write.
 	for _, g := range w.ghosts {
 		w.orphans = append(w.orphans, &ghost{space: g.space, session: g.session, grants: g.grants})
 	}
