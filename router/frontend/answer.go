@@ -53,8 +53,12 @@ type answer struct {
 	booking *booking
 	from    *http.Response
 
+	// ended returns why the request's time is over, nil while it is not.
+	ended func() error
+
 	committed bool
 	done      bool      // the client has the event that ends the stream
+	failed    bool      // the client has an event with the worker's error
 	tokens    int       // events with tokens
 	deadline  time.Time // of writes
 	// control is of the client's connection. unsent is true when part of the answer waits for
@@ -168,9 +172,11 @@ func (a *answer) relayEvents() outcome {
 		switch {
 		case errors.Is(err, io.EOF) && !a.committed:
 			return outcome{err: errNoData, reason: reasonDied, retry: true}
-		case errors.Is(err, io.EOF), err != nil && a.done:
+		case err != nil && a.done, errors.Is(err, io.EOF) && !a.endsWithDone():
 			// Clients that have the last event leave at once.
 			return outcome{committed: true}
+		case errors.Is(err, io.EOF):
+			return a.brokenOff(errNotDone)
 		case err != nil:
 			return a.brokenOff(err)
 		case e.Comment() && !a.committed:
@@ -193,8 +199,13 @@ func (a *answer) relayEvents() outcome {
 		if err := a.put(e.Raw); err != nil {
 			return a.clientGone(err)
 		}
-		a.done = a.done || e.Done()
+		a.done, a.failed = a.done || e.Done(), a.failed || chunk.Error
 	}
+}
+
+// endsWithDone reports whether every whole stream of the route ends with the event [DONE].
+func (a *answer) endsWithDone() bool {
+	return a.request.route == openai.Completions || a.request.route == openai.Chat
 }
 
 // firstError returns the outcome of a stream whose first event is an error. failed is false
@@ -312,8 +323,11 @@ func (a *answer) brokenOff(err error) outcome {
 	if errors.Is(err, openai.ErrEventTooLarge) {
 		o.reason = reasonBad
 	}
-	if a.committed && a.request.http.Context().Err() == nil {
+	if a.committed && !a.failed && a.request.http.Context().Err() == nil {
 		lost := fault{Status: http.StatusBadGateway, Kind: "server_error", Code: "worker_lost", Message: "the worker ended the answer before it was complete"}
+		if cause := a.ended(); cause != nil {
+			lost = endRefusal(cause).fault // the door ended the answer, and not the worker
+		}
 		// A client that does not get the event sees the end of the connection.
 		_ = a.write(errorEvent(a.request.route, &lost))
 	}

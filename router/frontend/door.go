@@ -74,8 +74,9 @@ const (
 )
 
 // Serve answers clients on l until ctx ends. Then it lets requests finish, for at most 30
-// seconds, and closes l. The error is nil when ctx ended it.
+// seconds, and closes l and the idle connections to workers. The error is nil when ctx ended it.
 func (d *Door) Serve(ctx context.Context, l net.Listener) error {
+	defer (&http.Client{Transport: d.transport}).CloseIdleConnections()
 	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	server := &http.Server{

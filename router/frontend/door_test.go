@@ -121,6 +121,52 @@ func TestBrokenOff(t *testing.T) {
 	b.expectIdle()
 }
 
+// A stream that ends without its last event is broken off too, also when the connection ends
+// well. A stream whose protocol has no such event, and one with an error in it, end as they came.
+func TestEndWithoutDone(t *testing.T) {
+	const failed = `{"error":{"message":"engine died","code":500}}`
+	for _, c := range []struct {
+		path   string
+		events []string
+		lost   bool
+		want   workers.Outcome
+	}{
+		{"/v1/completions", []string{chunk}, true, workers.OutcomeFailed},
+		{"/v1/chat/completions", []string{chunk, lastChunk}, true, workers.OutcomeFailed},
+		{"/v1/completions", []string{chunk, failed}, false, workers.OutcomeFailed},
+		{"/v1/completions", []string{chunk, failed, "[DONE]"}, false, workers.OutcomeOK},
+		{"/v1/messages", []string{`{"type":"message_stop"}`}, false, workers.OutcomeOK},
+	} {
+		b := newBench(t, frontend.Options{}, newServer(t, 7, streams(c.events...)))
+		_, body := b.post(c.path, `{"messages":[],"prompt":[1],"max_tokens":2,"stream":true}`)
+		sent := "data: " + strings.Join(c.events, "\n\ndata: ") + "\n\n"
+		rest, ok := strings.CutPrefix(body, sent)
+		if !ok || strings.Contains(rest, `"code":"worker_lost"`) != c.lost || !c.lost && rest != "" {
+			t.Errorf("%s %q: the client got %q", c.path, c.events, body)
+		}
+		b.expectIdle()
+		if got := b.directory.outcomes(); len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s %q: outcomes %v, want %v", c.path, c.events, got, c.want)
+		}
+	}
+}
+
+// The end of the request's own time in mid-stream is not the worker's fault.
+func TestDeadlineInMidStream(t *testing.T) {
+	gone := make(chan struct{}, 1)
+	b := newBench(t, frontend.Options{}, newServer(t, 7, waits(gone)))
+	_, body := b.post("/v1/completions", prompt, frontend.TimeoutHeader, "200")
+	<-gone
+	first, rest, _ := strings.Cut(body, "\n\n")
+	if message, code := errorOf(t, strings.TrimPrefix(strings.TrimSpace(rest), "data: ")); code != "deadline" || first != "data: "+chunk {
+		t.Errorf("the client got %q with %q, code %s; want deadline", first, message, code)
+	}
+	b.expectIdle()
+	if got := b.directory.outcomes(); len(got) != 1 || got[0] != workers.OutcomeClient {
+		t.Errorf("outcomes %v, want %v", got, workers.OutcomeClient)
+	}
+}
+
 // A request that was at two workers when they died is refused from then on.
 func TestFatalRequest(t *testing.T) {
 	one, two := newServer(t, 1, dies()), newServer(t, 2, dies())

@@ -140,17 +140,40 @@ func TestTenantSalt(t *testing.T) {
 	}
 }
 
-// A stored response belongs to the tenant that made it.
+// Tenants with salts decide apart: what one has sent earns the other no credit. Tenants without
+// salts share.
+func TestTenantsDecideApart(t *testing.T) {
+	b := newBench(t, frontend.Options{Keys: openKeys(t,
+		[2]string{"a", `"tenant":"a","salt":true`}, [2]string{"b", `"tenant":"b","salt":true`},
+		[2]string{"c", `"tenant":"c"`}, [2]string{"d", `"tenant":"d"`})}, newServer(t, 7, answers(200, `{}`)))
+	for _, c := range []struct{ key, predicted string }{
+		{"a", "0"}, {"a", "8"}, {"b", "0"}, {"b", "8"}, {"c", "0"}, {"d", "8"}, {"a", "8"},
+	} {
+		resp, body := b.post("/v1/completions", `{"prompt":[1,2,3,4,5,6,7,8,9]}`, bearer(c.key)...)
+		if got := resp.Header.Get(frontend.PredictedHeader); resp.StatusCode != 200 || got != c.predicted {
+			t.Errorf("tenant %s: status %d, %s cached tokens predicted, want %s: %s", c.key, resp.StatusCode, got, c.predicted, body)
+		}
+	}
+}
+
+// A stored response belongs to the tenant that made it, also for a tenant that may pin workers
+// or that chose the id of its own response.
 func TestResponseOfAnotherTenant(t *testing.T) {
 	s := newServer(t, 7, answers(200, `{"id":"r1","usage":{"input_tokens":3,"output_tokens":1}}`))
-	b := newBench(t, frontend.Options{Keys: openKeys(t, [2]string{"a", `"tenant":"a"`}, [2]string{"b", `"tenant":"b"`})}, s)
-	b.post("/v1/responses", `{"input":"hello"}`, bearer("a")...)
+	b := newBench(t, frontend.Options{Keys: openKeys(t, [2]string{"a", `"tenant":"a"`}, [2]string{"b", `"tenant":"b","allow":["pin"]`})}, s)
+	for _, key := range []string{"a", "b"} { // both get the id r1
+		b.post("/v1/responses", `{"input":"hello"}`, bearer(key)...)
+	}
+	const more = `{"input":"more","previous_response_id":"r1"}`
 	for key, want := range map[string]int{"a": 200, "b": 404} {
-		for path, body := range map[string]string{"/v1/responses/r1/cancel": "", "/v1/responses": `{"input":"more","previous_response_id":"r1"}`} {
+		for path, body := range map[string]string{"/v1/responses/r1/cancel": "", "/v1/responses": more} {
 			if resp, text := b.post(path, body, bearer(key)...); resp.StatusCode != want {
 				t.Errorf("%s %s: status %d, want %d: %s", key, path, resp.StatusCode, want, text)
 			}
 		}
+	}
+	if resp, text := b.post("/v1/responses", more, append(bearer("b"), frontend.WorkerPinHeader, "7/0")...); resp.StatusCode != 404 {
+		t.Errorf("at a pinned worker: status %d, want 404: %s", resp.StatusCode, text)
 	}
 }
 

@@ -114,7 +114,8 @@ func (d *Door) try(ctx context.Context, q *request, b *booking) (result outcome)
 		return failedToSend(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // the answer has been read, or its rest does not matter
-	a := &answer{door: d, request: q, booking: b, from: resp, control: http.NewResponseController(q.out)}
+	a := &answer{door: d, request: q, booking: b, from: resp, control: http.NewResponseController(q.out),
+		ended: func() error { return context.Cause(ctx) }}
 	result = a.relay()
 	if cause := context.Cause(ctx); cause != nil && result.err != nil {
 		// The end of ctx broke the answer off, and not the worker.

@@ -247,3 +247,41 @@ func TestSlowBodyLosesItsPlace(t *testing.T) {
 		<-sent
 	})
 }
+
+// At its end the door closes the connections to workers that it kept for later requests.
+func TestEndClosesIdleConnections(t *testing.T) {
+	closed := make(chan struct{}, 1)
+	worker := httptest.NewUnstartedServer(answers(200, `{}`))
+	worker.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	worker.Start()
+	defer worker.Close()
+	b := newBench(t, frontend.Options{}, &server{Server: worker, id: 7})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.door.Serve(ctx, l) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post("http://"+l.Addr().String()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[1]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d, %v", resp.StatusCode, err)
+	}
+	begun := time.Now()
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-closed
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("the connection to the worker was closed after %s", took)
+	}
+}

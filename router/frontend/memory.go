@@ -167,47 +167,47 @@ func (e *expected) learnLocked(of outputOf, n int) {
 // maxPinned bounds the remembered responses. The oldest one is forgotten.
 const maxPinned = 65536
 
-// pinned remembers which worker has a stored response of /v1/responses. It is safe for
-// concurrent use.
+// pinned remembers which worker has a stored response of /v1/responses, and whose it is. It is
+// safe for concurrent use.
 type pinned struct {
 	mu    sync.Mutex
-	known map[responseOf]*list.Element
-	order list.List // of *pinnedResponse, the oldest first
+	known map[string]*list.Element // by the response's id
+	order list.List                // of *pinnedResponse, the oldest first
 }
-
-// responseOf names a response of a tenant.
-type responseOf struct{ tenant, id string }
 
 type pinnedResponse struct {
-	of     responseOf
-	worker kv.Worker
+	id, tenant string
+	worker     kv.Worker
 }
 
-func newPinned() *pinned { return &pinned{known: make(map[responseOf]*list.Element)} }
+func newPinned() *pinned { return &pinned{known: make(map[string]*list.Element)} }
 
-// remember records the worker of a response.
+// remember records the worker of a tenant's response. The first tenant with an id keeps it:
+// vLLM lets clients choose ids.
 func (p *pinned) remember(tenant, id string, w kv.Worker) {
-	of := responseOf{tenant, id}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known[of] != nil {
+	if p.known[id] != nil {
 		return
 	}
 	if p.order.Len() == maxPinned {
 		oldest := p.order.Front()
-		delete(p.known, oldest.Value.(*pinnedResponse).of)
+		delete(p.known, oldest.Value.(*pinnedResponse).id)
 		p.order.Remove(oldest)
 	}
-	p.known[of] = p.order.PushBack(&pinnedResponse{of: of, worker: w})
+	p.known[id] = p.order.PushBack(&pinnedResponse{id, tenant, w})
 }
 
-// worker returns the worker of a tenant's response; nil when it is not known.
+// worker returns the worker of a tenant's response; nil when it is not known, or is another
+// tenant's.
 func (p *pinned) worker(tenant, id string) *kv.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.known[responseOf{tenant, id}]; e != nil {
-		w := e.Value.(*pinnedResponse).worker
-		return &w
+	if e := p.known[id]; e != nil {
+		if r := e.Value.(*pinnedResponse); r.tenant == tenant {
+			w := r.worker
+			return &w
+		}
 	}
 	return nil
 }

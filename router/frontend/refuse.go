@@ -24,6 +24,7 @@ var (
 	errDeadline   = errors.New("the time of the request is over")
 	errTooLong    = errors.New("too long")
 	errNoData     = errors.New("the worker ended the stream without data")
+	errNotDone    = errors.New("the worker ended the stream without its last event, [DONE]")
 	errFirstEvent = errors.New("the worker's first event is an error")
 	errFatal      = errors.New("the request was at two workers when they died; it is refused for ten minutes")
 	errTooMany    = errors.New("the router has too many requests in progress")
@@ -113,6 +114,26 @@ func modelError(err error, model string) *refusal {
 		r.Status, r.Kind, r.Code, r.Param, r.retryAfter = http.StatusBadRequest, "invalid_request_error", "", "model", 0
 	}
 	return r
+}
+
+// enter counts a request in. The caller calls leave at its end.
+func (d *Door) enter(q *request) (leave func(), refused *refusal) {
+	select {
+	case d.running <- struct{}{}:
+	default:
+		return nil, &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "too_many_requests", Message: errTooMany.Error()}, retryAfter: 1}
+	}
+	counted, refused := d.count(q)
+	if refused != nil {
+		<-d.running
+		return nil, refused
+	}
+	d.metrics.Running(1)
+	return func() {
+		counted()
+		<-d.running
+		d.metrics.Running(-1)
+	}, nil
 }
 
 // count counts a request in by tenant and by client address. The caller calls leave at its

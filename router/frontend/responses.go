@@ -19,6 +19,12 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 		d.refuse(q, refused)
 		return
 	}
+	leave, refused := d.enter(q)
+	if refused != nil {
+		d.refuse(q, refused)
+		return
+	}
+	defer leave()
 	at := d.pinned.worker(q.tenant, r.PathValue("id"))
 	var worker *workers.Worker
 	if at != nil {

@@ -90,23 +90,12 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 		d.refuse(q, refused)
 		return
 	}
-	select {
-	case d.running <- struct{}{}:
-		d.metrics.Running(1)
-		defer func() {
-			<-d.running
-			d.metrics.Running(-1)
-		}()
-	default:
-		d.refuse(q, &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "too_many_requests", Message: errTooMany.Error()}, retryAfter: 1})
-		return
-	}
-	counted, refused := d.count(q)
+	leave, refused := d.enter(q)
 	if refused != nil {
 		d.refuse(q, refused)
 		return
 	}
-	defer counted()
+	defer leave()
 	if timeout, err := d.timeout(r); err != nil {
 		d.refuse(q, bad(err))
 		return
@@ -169,9 +158,13 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	if err := d.claims(q); err != nil {
 		return bad(err)
 	}
-	if previous := q.parsed.PreviousResponse; previous != "" && q.pinned == nil {
-		if q.pinned = d.pinned.worker(q.tenant, previous); q.pinned == nil && q.tenant != "" {
+	if previous := q.parsed.PreviousResponse; previous != "" {
+		at := d.pinned.worker(q.tenant, previous)
+		if at == nil && q.tenant != "" {
 			return noResponse() // it may be another tenant's
+		}
+		if q.pinned == nil {
+			q.pinned = at
 		}
 	}
 	if q.served, err = d.options.Workers.Resolve(q.parsed.Model); err != nil {
