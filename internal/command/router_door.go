@@ -150,6 +150,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, TrustedOrigins: c.Origins, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
 		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
 		Split:          splitOf(c.settings.Apart()),
+		SessionTTL:     c.settings.SessionTTL(),
 		OverloadStatus: int(c.settings.HTTPOverloadStatus), Tracer: tracer, AccessLog: c.AccessLog, Log: log.Named("door"),
 	})
 	o := &openDoor{Door: door, prompts: prompts, tracer: tracer}
@@ -165,6 +166,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	router.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
 	router.AddStats(r.Metrics(), "blockyard_frontend_", tracer.Stats)
 	router.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
+	router.AddStats(r.Metrics(), "blockyard_frontend_", door.SessionStats)
 	return o, nil
 }
 

@@ -154,7 +154,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`--router-kv-events "true": contradicts load_aware (--load-aware), which sets use_kv_events to false`:                                      "--load-aware --router-kv-events",
 		file + `: "router_temprature": no such field`:                                                                                              "--router-config=" + file,
 		"--router-config: open " + file + ".none: no such file or directory":                                                                       "--router-config=" + file + ".none",
-		`router_session_affinity_ttl_secs (--router-session-affinity-ttl-secs) "60": not yet; want none`:                                           "--router-session-affinity-ttl-secs=60",
 		`conditional_disagg_config (--router-conditional-disagg-config) "{}": needs conditional_disagg_enabled`:                                    "--router-conditional-disagg-config={}",
 		`shared_cache_type (--shared-cache-type) "hicache": not yet; want none or http`:                                                            "--shared-cache-type=hicache",
 		`router_mode (--router-mode) "device-aware-weighted": not yet; want kv or round-robin or random or power-of-two or least-loaded or direct`: "--mode=device-aware-weighted",

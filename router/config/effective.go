@@ -235,6 +235,15 @@ func (c *Config) PredictedSilent() (o approx.Options, ok bool) {
 	return o, true
 }
 
+// SessionTTL returns the silence after which a session may leave its worker; 0 keeps no
+// sessions together.
+func (c *Config) SessionTTL() time.Duration {
+	if c.SessionAffinityTTLSecs == nil {
+		return 0
+	}
+	return time.Duration(*c.SessionAffinityTTLSecs) * time.Second
+}
+
 // Apart is how requests are divided between prefill and decode workers.
 type Apart struct {
 	// MinTokens is the number of uncached prompt tokens from which on a request is divided.

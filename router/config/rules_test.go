@@ -70,7 +70,6 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 		`router_prefill_policy "mine" want none or default`:                                                              `{"router_prefill_policy":"mine"}`,
 		`router_decode_policy "mine" want none or default`:                                                               `{"router_decode_policy":"mine"}`,
 		`router_worker_selection_policy "mine" want none or default`:                                                     `{"router_worker_selection_policy":"mine"}`,
-		`router_session_affinity_ttl_secs "60" want none`:                                                                `{"router_session_affinity_ttl_secs":60}`,
 		`router_tracking_key_file "f" want none`:                                                                         `{"router_tracking_key_file":"f"}`,
 		`router_tracking_key_id "k" want none`:                                                                           `{"router_tracking_key_id":"k"}`,
 		`router_tracking_hash "keyed-xxh3-v1" want public-xxh3-v1`:                                                       `{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"f","router_tracking_key_id":"k"}`,

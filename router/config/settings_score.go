@@ -115,5 +115,10 @@ func choiceSettings() []Setting {
 			Meaning: "Seed of the random choices. 0 draws a new seed at each start.",
 			domain:  domain{max: 1<<64 - 1}, at: func(c *Config) any { return &c.Seed },
 			noEffect: firstReason(noDraws, unless((*Config).draws, "first_of_equal draws nothing"))},
+		{Name: "router_session_affinity_ttl_secs", Group: GroupChoice, Since: "1.5",
+			Flags:   []string{"router-session-affinity-ttl-secs"},
+			Env:     []string{"DYN_ROUTER_SESSION_AFFINITY_TTL_SECS"},
+			Meaning: "Seconds of silence for which a session of the front door stays with its worker. Without it no session does.",
+			domain:  domain{min: 1, max: 31_536_000}, at: func(c *Config) any { return &c.SessionAffinityTTLSecs }},
 	}
 }

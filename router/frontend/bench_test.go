@@ -133,12 +133,13 @@ func (d *directory) Models() []workers.Model            { return []workers.Model
 func (d *directory) NoteCachedTokens(kv.WorkerID, bool) {}
 func (d *directory) Begin(kv.WorkerID)                  {}
 
-// AllowedFor is nil without workers that only prefill, as that of workers.Directory.
-func (d *directory) AllowedFor(model string) map[kv.WorkerID]struct{} {
-	if len(d.PrefillFor(model)) == 0 {
+// AllowedFor is nil when all workers may get whole requests, as that of workers.Directory.
+func (d *directory) AllowedFor(string) map[kv.WorkerID]struct{} {
+	set := d.ready(func(r workers.Role) bool { return r != workers.RolePrefill })
+	if len(set) == len(d.workers) {
 		return nil
 	}
-	return d.ready(func(r workers.Role) bool { return r != workers.RolePrefill })
+	return set
 }
 
 func (d *directory) PrefillFor(string) map[kv.WorkerID]struct{} {

@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -38,14 +39,66 @@ func (d *Door) book(ctx context.Context, q *request, failed []kv.WorkerID) (*boo
 		return nil, err
 	}
 	if q.handOver != nil {
-		b, err := d.bookOn(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(d.options.Router.Config())})
+		b, err := d.bookSession(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(d.options.Router.Config())})
 		if err == nil || ctx.Err() != nil {
 			return b, err
 		}
 		d.log.Info("no decode worker takes the computed prompt", zap.String("request", q.id), zap.Error(err))
 		q.handOver = nil
 	}
-	return d.bookOn(ctx, q, model, wish{allowed: d.allowed(q, failed), pinned: q.pinned, expected: q.expected})
+	return d.bookSession(ctx, q, model, wish{allowed: d.allowed(q, failed), pinned: q.pinned, expected: q.expected})
+}
+
+// bookSession books the worker of the request's session, if the wish allows that worker and the
+// worker is ready and not too busy. Else it books any worker of the wish, and the session moves
+// there. A pinned request moves no session.
+func (d *Door) bookSession(ctx context.Context, q *request, model *router.Model, w wish) (*booking, error) {
+	if q.lease == nil || w.pinned != nil {
+		return d.bookOn(ctx, q, model, w)
+	}
+	at, bound := q.lease.Worker()
+	if bound && d.mayServe(at.ID, w.allowed) {
+		stays := w
+		stays.pinned = &at
+		if b, err := d.bookOn(ctx, q, model, stays); err == nil || ctx.Err() != nil {
+			q.lease.Bind(at, at)
+			return b, err
+		}
+	}
+	b, err := d.bookOn(ctx, q, model, w)
+	if err == nil {
+		q.lease.Bind(at, b.match.Worker)
+	}
+	return b, err
+}
+
+// joinSession begins the use of the request's session. The caller calls leaveSession at the
+// request's end. The error says that the id of the session is too long.
+func (d *Door) joinSession(q *request) error {
+	if d.sessions == nil || !q.route.Generates() {
+		return nil
+	}
+	id, err := session.ID(q.http.Header, q.parsed.Session)
+	if err == nil && id != "" {
+		q.lease = d.sessions.Begin(session.Key{Tenant: q.tenant, Model: q.served.Model, ID: id})
+	}
+	return err
+}
+
+// leaveSession ends the use of the request's session, if it has one.
+func (q *request) leaveSession() {
+	if q.lease != nil {
+		q.lease.End(q.http.Header.Get(session.FinalHeader) == "true")
+	}
+}
+
+// mayServe reports whether a worker is ready and in a set of allowed workers; nil allows all.
+func (d *Door) mayServe(id kv.WorkerID, allowed map[kv.WorkerID]struct{}) bool {
+	if w, ok := d.options.Workers.Worker(id); !ok || w.State != workers.Ready {
+		return false
+	}
+	_, ok := allowed[id]
+	return ok || allowed == nil
 }
 
 // wish says which workers may be booked for a request, and how they are compared.

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
+	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 )
 
@@ -36,6 +37,8 @@ type Door struct {
 	queues *admission.Models
 	// lapses are the prefill workers that handed nothing over.
 	lapses split.Lapses
+	// sessions is nil when requests of a session need not stay together.
+	sessions *session.Table
 }
 
 // New returns a Door. The error names the option that is missing or out of range.
@@ -51,11 +54,24 @@ func New(o Options) (*Door, error) {
 			return nil, fmt.Errorf("frontend: %w", err)
 		}
 	}
+	var sessions *session.Table
+	if o.SessionTTL > 0 {
+		sessions = session.New(o.SessionTTL)
+	}
 	return &Door{
-		bodies: bodies.New(maxReading, o.MaxBodies, o.Router.Metrics().Door.Bodies()), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
+		sessions: sessions,
+		bodies:   bodies.New(maxReading, o.MaxBodies, o.Router.Metrics().Door.Bodies()), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
 		deaths: newDeaths(), expected: newExpected(), pinned: newPinned(),
 		running: make(chan struct{}, o.MaxRequests),
 	}, nil
+}
+
+// SessionStats returns the counters of sessions, all 0 when none are kept together.
+func (d *Door) SessionStats() session.Stats {
+	if d.sessions == nil {
+		return session.Stats{}
+	}
+	return d.sessions.Stats()
 }
 
 const (

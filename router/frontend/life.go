@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
+	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
@@ -44,6 +45,8 @@ type request struct {
 
 	// handOver is the computed prompt; nil when one worker serves the request whole.
 	handOver *handOver
+	// lease is the use of the request's session; nil without a session.
+	lease *session.Lease
 	// pinned is the only worker that may serve the request; nil for any.
 	pinned *kv.Worker
 	// through is the gateway that forwards the request; nil when the door does.
@@ -70,6 +73,11 @@ const attempts = 2
 // run sends a request to workers until one has answered. Every error is answered here.
 func (d *Door) run(ctx context.Context, q *request) {
 	var failed []kv.WorkerID
+	if err := d.joinSession(q); err != nil {
+		d.refuse(q, bad(err))
+		return
+	}
+	defer q.leaveSession()
 	if refused := d.prefill(ctx, q); refused != nil {
 		d.refuse(q, refused)
 		return

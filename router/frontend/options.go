@@ -72,6 +72,9 @@ type Options struct {
 	// Split says which requests are computed by one worker and decoded by another one, where
 	// workers have roles.
 	Split Split
+	// SessionTTL is how long a session stays with its worker without a request; 0 keeps no
+	// sessions together.
+	SessionTTL time.Duration
 	// Timeout bounds a request from its first byte to its last; 0 means no bound. A
 	// request may ask for less with the header X-Blockyard-Timeout-Ms.
 	Timeout time.Duration
@@ -112,6 +115,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("max client requests: %d is negative", o.MaxClientRequests)
 	case o.Admission.Running < 0:
 		return fmt.Errorf("admission: running: %d is negative", o.Admission.Running)
+	case o.SessionTTL < 0:
+		return fmt.Errorf("session ttl: %s is negative", o.SessionTTL)
 	case o.Timeout < 0:
 		return fmt.Errorf("timeout: %s is negative", o.Timeout)
 	case o.OverloadStatus != 0 && (o.OverloadStatus < 400 || o.OverloadStatus > 599):
