@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -131,6 +132,18 @@ func (p *pace) end() {
 // os.ErrDeadlineExceeded, also from other goroutines; nil is a body whose reads do not block.
 func (b *Budget) Wrap(body io.Reader, client string, readBy func(time.Time)) *Body {
 	return &Body{from: body, budget: b, name: client, begun: time.Now(), pace: pace{readBy: readBy}}
+}
+
+// ReadBy returns the readBy of Wrap for the body of a request. It is nil for a request without a
+// body: then the server reads the connection already, to see the client leave, and a deadline
+// would look like that.
+func ReadBy(w http.ResponseWriter, r *http.Request) func(time.Time) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	c := http.NewResponseController(w)
+	// Some http.ResponseWriters have no deadlines. Then the read goes on.
+	return func(by time.Time) { _ = c.SetReadDeadline(by) }
 }
 
 // Read implements io.Reader. The bytes that it reads beyond the first Free are charged to the

@@ -1,9 +1,12 @@
 package bodies_test
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,6 +81,65 @@ func TestSlowBodiesEnd(t *testing.T) {
 			}
 			_ = server.Close()
 			<-sent
+		})
+	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	conns chan net.Conn
+	ended chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.ended); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// The time for a body does not bound the request after the body, also without one.
+func TestTheRequestOutlivesItsBody(t *testing.T) {
+	for _, sent := range []string{
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+		"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			budget := bodies.New(1<<30, 1<<30, bodies.Counters{Refused: new(atomic.Uint64), Slow: new(atomic.Uint64)})
+			server := &http.Server{ReadTimeout: bodies.Longest, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body := budget.Wrap(r.Body, "a", bodies.ReadBy(w, r))
+				defer body.Done()
+				if _, err := io.Copy(io.Discard, body); err != nil {
+					t.Error(err)
+				}
+				select {
+				case <-r.Context().Done():
+					t.Errorf("%q: %v", sent, context.Cause(r.Context()))
+				case <-time.After(10 * time.Minute):
+				}
+			})}
+			l := &pipes{make(chan net.Conn), make(chan struct{})}
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(l) }()
+			client, conn := net.Pipe()
+			l.conns <- conn
+			if _, err := io.WriteString(client, sent); err != nil {
+				t.Fatal(err)
+			}
+			status, err := bufio.NewReader(client).ReadString('\n')
+			if err != nil || !strings.Contains(status, "200") {
+				t.Errorf("%q: %q, %v", sent, status, err)
+			}
+			if err := errors.Join(client.Close(), server.Close()); err != nil {
+				t.Error(err)
+			}
+			<-ended
 		})
 	}
 }

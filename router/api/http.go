@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -167,8 +168,7 @@ func (a *API) route(w http.ResponseWriter, req *http.Request, registers bool) {
 	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
 	out := a.service.route(req.Context(), http.MaxBytesReader(w, req.Body, maxBody), caller{
 		id: req.Header.Get(RequestIDHeader), client: host, registers: registers,
-		// Some http.ResponseWriters have no deadlines; then the read goes on.
-		readBy: func(by time.Time) { _ = http.NewResponseController(w).SetReadDeadline(by) },
+		readBy: bodies.ReadBy(w, req),
 	})
 	for name, value := range out.headers() {
 		w.Header().Set(name, value)

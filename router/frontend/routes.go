@@ -104,10 +104,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errDeadline)
 		defer cancel()
 	}
-	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), func(by time.Time) {
-		// Some writers have no deadlines. Then the read goes on.
-		_ = http.NewResponseController(w).SetReadDeadline(by)
-	})
+	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), bodies.ReadBy(w, r))
 	defer budgeted.Done()
 	if refused := d.prepare(ctx, q, budgeted); refused != nil {
 		d.refuse(q, refused)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -76,10 +75,7 @@ type budgeted struct {
 func (j *JSON) bounded(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
-		body := j.budget.Wrap(req.Body, host, func(by time.Time) {
-			// Some http.ResponseWriters have no deadlines. Then the read goes on.
-			_ = http.NewResponseController(w).SetReadDeadline(by)
-		})
+		body := j.budget.Wrap(req.Body, host, bodies.ReadBy(w, req))
 		defer body.Done()
 		own := *req
 		own.Body = budgeted{body, req.Body}
