@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"testing"
 
 	"go.uber.org/zap"
@@ -29,6 +30,25 @@ func TestSkippingEventsIsLogged(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("logged %q, want %q", got, want)
+		}
+	}
+}
+
+// TestBeginAndEndAreLogged: in Dynamo's words.
+func TestBeginAndEndAreLogged(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	r, err := router.New(router.Options{Log: zap.New(core)}, sourcetest.NewTransport())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := r.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"KV Routing initialized", "Dropping KvRouter - cancelling background tasks"} {
+		if logs.FilterMessage(want).Len() != 1 {
+			t.Errorf("not logged: %s", want)
 		}
 	}
 }

@@ -31,6 +31,9 @@ func (r *Router) Run(ctx context.Context) error {
 		t.Resume(position)
 	}
 	defer r.snapshots.Finish()
+	// Operators search for these texts of Dynamo's.
+	r.log.Info("KV Routing initialized")
+	defer r.log.Info("Dropping KvRouter - cancelling background tasks")
 	if r.shared != nil {
 		defer r.shared.Close()
 	}
