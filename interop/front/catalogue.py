@@ -8,6 +8,7 @@ from front.cases_cache import adapters_and_salts, plain_and_approximate, render,
 from front.cases_client import openai_client
 from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
+from front.cases_split import prefill_decode
 
 CASES: tuple[Case, ...] = (
     # Servers with events and adapters.
@@ -23,4 +24,5 @@ CASES: tuple[Case, ...] = (
     render,
     # Servers with the connector and an agent.
     with_agent,
+    prefill_decode,
 )

@@ -234,7 +234,7 @@ func (d *Door) compute(ctx context.Context, q *request, b *booking, p *pair) (re
 	if q.rendered() {
 		ids = q.prompt.Tokens
 	}
-	body, err := openai.Apply(q.body, split.PrefillEdits(q.parsed, p.way.PrefillParams(ids))...)
+	body, err := openai.Apply(q.body, split.PrefillEdits(q.parsed, p.way.PrefillParams(q.route, ids))...)
 	if err != nil {
 		return outcome{err: err, reason: reasonBad}
 	}

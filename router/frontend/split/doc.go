@@ -2,7 +2,7 @@
 // says which requests are worth it, and edits the bodies of both.
 //
 //	if why := split.Unfit(parsed); why == "" && rule.Whole(len(tokens), cached) == "" {
-//		body, err := openai.Apply(client, split.PrefillEdits(parsed, split.Yard.PrefillParams(nil))...)
+//		body, err := openai.Apply(client, split.PrefillEdits(parsed, split.Yard.PrefillParams(parsed.Route, nil))...)
 //		// ... the answer of the prefill worker comes ...
 //		params, err := split.DecodeParams(answer, nil) // or split.AwaitParams
 //	}

@@ -32,14 +32,18 @@ func (w Way) String() string {
 // example proxies send the null members too.
 const remoteDecode = `"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null`
 
-// PrefillParams returns kv_transfer_params of the request to the prefill worker; nil for none.
-// ids are token ids that the prompt was rendered to, nil for none.
-func (w Way) PrefillParams(ids []uint32) []byte {
-	var members []string
-	if w == Engines {
-		members = append(members, remoteDecode)
+// PrefillParams returns kv_transfer_params of a route's request to the prefill worker; nil for
+// none. ids are token ids that the prompt was rendered to, nil for none.
+func (w Way) PrefillParams(route openai.Route, ids []uint32) []byte {
+	switch {
+	case w == Engines:
+		return object([]string{remoteDecode}, ids)
+	case route == openai.Messages:
+		// Without the member vLLM refuses a thinking budget beside one token. Blockyard's
+		// connector does not read it.
+		return object([]string{`"do_remote_decode":true`}, ids)
 	}
-	return object(members, ids)
+	return object(nil, ids)
 }
 
 // AwaitParams returns kv_transfer_params of the request to a decode worker of the yard: its

@@ -121,10 +121,13 @@ func TestPrefillBodies(t *testing.T) {
 			openai.Chat, `{"messages":[],"max_completion_tokens":9,"logprobs":true,"top_logprobs":3}`,
 			`{"messages":[],"max_tokens":1,"stream":false}`,
 		},
-		{openai.Messages, `{"messages":[],"max_tokens":9}`, `{"messages":[],"max_tokens":1,"stream":false}`},
+		{
+			openai.Messages, `{"messages":[],"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5}}`,
+			`{"messages":[],"max_tokens":1,"thinking":{"type":"enabled","budget_tokens":5},"stream":false,"kv_transfer_params":{"do_remote_decode":true}}`,
+		},
 		{openai.Responses, `{"input":"a","max_output_tokens":9}`, `{"input":"a","max_output_tokens":1,"stream":false}`},
 	} {
-		edits := split.PrefillEdits(parse(t, c.route, c.body), split.Yard.PrefillParams(nil))
+		edits := split.PrefillEdits(parse(t, c.route, c.body), split.Yard.PrefillParams(c.route, nil))
 		if got, err := openai.Apply([]byte(c.body), edits...); err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v; want %s", c.route, got, err, c.want)
 		}
@@ -134,11 +137,11 @@ func TestPrefillBodies(t *testing.T) {
 func TestParams(t *testing.T) {
 	ids := []uint32{7, 8}
 	for got, want := range map[string]string{
-		string(split.Yard.PrefillParams(nil)):                    ``,
-		string(split.Yard.PrefillParams(ids)):                    `{"prompt_token_ids":[7,8]}`,
+		string(split.Yard.PrefillParams(openai.Chat, nil)):       ``,
+		string(split.Yard.PrefillParams(openai.Chat, ids)):       `{"prompt_token_ids":[7,8]}`,
 		string(split.AwaitParams(3, 1500*time.Millisecond, nil)): `{"blockyard":{"await":3,"deadline_ms":1500}}`,
 		string(split.AwaitParams(3, time.Second, ids)):           `{"blockyard":{"await":3,"deadline_ms":1000},"prompt_token_ids":[7,8]}`,
-		string(split.Engines.PrefillParams(ids)): `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
+		string(split.Engines.PrefillParams(openai.Chat, ids)): `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 			`"remote_block_ids":null,"remote_host":null,"remote_port":null,"prompt_token_ids":[7,8]}`,
 	} {
 		if got != want {
@@ -199,7 +202,7 @@ func Example() {
 	}
 	rule := split.Rule{MinTokens: 4}
 	fmt.Printf("%q %q\n", split.Unfit(r), rule.Whole(len(r.Tokens), 0))
-	prefill, err := openai.Apply(body, split.PrefillEdits(r, split.Yard.PrefillParams(nil))...)
+	prefill, err := openai.Apply(body, split.PrefillEdits(r, split.Yard.PrefillParams(r.Route, nil))...)
 	fmt.Println(string(prefill), err)
 	decode, err := openai.Apply(body, openai.Edit{Key: "kv_transfer_params", Value: split.AwaitParams(2, time.Second, nil)})
 	fmt.Println(string(decode), err)
