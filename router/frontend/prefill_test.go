@@ -293,3 +293,63 @@ func metricsOf(t testing.TB, r *router.Router) string {
 	r.Metrics().Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return shown.Body.String()
 }
+
+// Each worker is booked for its own part alone: the prefill worker until its answer, the decode
+// worker without anything to prefill.
+func TestBookingsOfBothParts(t *testing.T) {
+	type load struct{ prefill, decode int }
+	seen := make(chan [2]load, 2)
+	var b *bench
+	look := func() {
+		model, err := b.router.Model("m")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		loads, err := model.Decide().GetPotentialLoads(&router.Request{})
+		if err != nil || len(loads) != 2 {
+			t.Errorf("loads %v, %v", loads, err)
+			return
+		}
+		var now [2]load
+		for i, l := range loads {
+			now[i] = load{l.PrefillTokens, l.DecodeBlocks}
+		}
+		seen <- now
+	}
+	p := newServer(t, 1, func(w http.ResponseWriter, r *http.Request) { look(); answers(200, whole)(w, r) })
+	d := newServer(t, 2, func(w http.ResponseWriter, r *http.Request) { look(); streams(chunk, "[DONE]")(w, r) })
+	b = newBench(t, frontend.Options{}, p, d)
+	apart(b, split.Yard)
+	if resp, body := b.post("/v1/completions", prompt); resp.StatusCode != 200 {
+		t.Fatalf("status %d, %s", resp.StatusCode, body)
+	}
+	if got, want := <-seen, ([2]load{{9, 2}, {}}); got != want {
+		t.Errorf("during the prefill the loads are %v, want %v", got, want)
+	}
+	if got, want := <-seen, ([2]load{{}, {0, 2}}); got != want {
+		t.Errorf("during the decode the loads are %v, want %v", got, want)
+	}
+	b.expectIdle()
+}
+
+// Every way to compare workers takes the overrides of the decode worker.
+func TestPrefillInEveryScore(t *testing.T) {
+	for name, set := range map[string]func(*config.Config){
+		"weights":     func(*config.Config) {},
+		"cost":        func(c *config.Config) { c.Score = config.ScoreCost },
+		"conditional": func(c *config.Config) { c.ConditionalDisaggEnabled = true },
+		"round-robin": func(c *config.Config) { c.RouterMode = config.ModeRoundRobin },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, d := newServer(t, 1, answers(200, whole)), newServer(t, 2, streams(chunk, "[DONE]"))
+			b := newBenchOn(t, router.Options{Config: routertest.Configured(set)}, frontend.Options{}, p, d)
+			apart(b, split.Yard)
+			resp, body := b.post("/v1/completions", prompt)
+			if resp.StatusCode != 200 || resp.Header.Get(frontend.PrefillHeader) != "1/0" || len(d.got()) != 1 || !strings.Contains(d.got()[0], "blockyard") {
+				t.Errorf("status %d, %s; the decode worker got %q", resp.StatusCode, body, d.got())
+			}
+			b.expectIdle()
+		})
+	}
+}
