@@ -159,6 +159,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	prom.Families(out, prefix, &s)
 	api := c.router.metrics.API.stats()
 	prom.Families(out, prefix, &api)
+	c.router.metrics.Door.workers.forget(c.presentWorkers(), time.Now())
 	c.collectWorkers(out)
 	c.collectLoads(out)
 	c.collectSources(out)
@@ -177,6 +178,15 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 		s := g.Counters()
 		prom.Families(out, prefix, &s)
 	}
+}
+
+// presentWorkers returns the names of the router's workers.
+func (c *statsCollector) presentWorkers() map[string]bool {
+	present := make(map[string]bool)
+	for _, w := range c.router.Workers() {
+		present[w.Worker.String()] = true
+	}
+	return present
 }
 
 // collectBackpressure sends how many requests the queue refused, with the reached limit as

@@ -2,6 +2,7 @@ package router
 
 import (
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ type DoorMetrics struct {
 	predicted  *prometheus.CounterVec
 	delivered  *prometheus.CounterVec
 	difference *prometheus.CounterVec
+	reported   *prometheus.CounterVec
 	prompts    *prometheus.CounterVec
 	outputs    *prometheus.CounterVec
 	waiting    *prometheus.GaugeVec
@@ -32,6 +34,7 @@ type DoorMetrics struct {
 	open       prometheus.Gauge
 	connClosed *prometheus.CounterVec
 	bodies     bodies.Counters
+	workers    workerLabels
 }
 
 // newDoorMetrics returns the front door's metrics, registered with r under names that begin
@@ -48,16 +51,16 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 	}
 	m := &DoorMetrics{
 		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
-		retries:   counter("retries_total", "Requests sent to a second worker, by the failure of the first.", "reason"),
+		retries:   counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
 		splits:    counter("prefills_apart_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_running", Help: "Requests that are being sent to a worker or answered by one."}),
 		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
 		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
 		whole:     seconds("request_seconds", "Time from a request's arrival to the end of its answer."),
-		predicted: counter("cached_tokens_predicted_total", "Prompt tokens that the router expected in the worker's cache.", "model"),
-		delivered: counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model"),
-		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and quality of the decision.",
-			"model", "direction", "quality"),
+		predicted: counter("cached_tokens_predicted_total", "Prompt tokens that the router expected in the worker's cache.", "model", "worker"),
+		delivered: counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model", "worker"),
+		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and cause: "+
+			"approximate_tokens, predicted_cache, lost_events, hand_over or cache_changed.", "model", "worker", "direction", "cause"),
 		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or none.", "tokens"),
 		outputs: counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
 	}
@@ -65,7 +68,8 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		Help: "Time of a request before a worker has it, by phase: tokens (of the prompt), admission, decision, and queue (the part of the decision that waited).",
 		// 16 µs to 134 s.
 		Buckets: prometheus.ExponentialBuckets(16e-6, 4, 13)}, []string{"model", "phase"})
-	r.MustRegister(m.phase)
+	m.reported = counter("prompt_tokens_reported_total", "Prompt tokens of answers that reported cached tokens.", "model", "worker")
+	r.MustRegister(m.phase, m.reported)
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
 	}
@@ -87,6 +91,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 	r.MustRegister(m.waiting, m.admitted, m.refused, m.open, m.connClosed)
 	r.MustRegister(m.requests, m.retries, m.splits, m.running, m.first, m.gap, m.whole,
 		m.predicted, m.delivered, m.difference, m.prompts, m.outputs)
+	m.workers.of = []labelled{m.first, m.gap, m.whole, m.retries, m.predicted, m.delivered, m.difference, m.reported}
 	return m
 }
 
@@ -119,8 +124,11 @@ func (m *DoorMetrics) Answered(route, model string, status int) {
 	m.requests.WithLabelValues(route, model, strconv.Itoa(status)).Inc()
 }
 
-// Retried counts a request that goes to a second worker, by the failure of the first.
-func (m *DoorMetrics) Retried(reason string) { m.retries.WithLabelValues(reason).Inc() }
+// Retried counts a request for a model that goes to a second worker, by the first worker and its
+// failure.
+func (m *DoorMetrics) Retried(model, worker, reason string) {
+	m.retries.WithLabelValues(model, m.workers.label(worker), reason).Inc()
+}
 
 // Split counts a request of a model with prefill workers: by the way in which the prompt's
 // blocks reached the decode worker, or by the reason why one worker served it whole.
@@ -128,7 +136,7 @@ func (m *DoorMetrics) Split(result string) { m.splits.WithLabelValues(result).In
 
 // FirstToken records the time from a request's arrival to its first token.
 func (m *DoorMetrics) FirstToken(model, worker string, d time.Duration) {
-	m.first.WithLabelValues(model, worker).Observe(d.Seconds())
+	m.first.WithLabelValues(model, m.workers.label(worker)).Observe(d.Seconds())
 }
 
 // Phase records the time of a request in a phase before a worker has it.
@@ -138,29 +146,93 @@ func (m *DoorMetrics) Phase(model, phase string, d time.Duration) {
 
 // Gap returns the function that records the times between the tokens of an answer.
 func (m *DoorMetrics) Gap(model, worker string) func(time.Duration) {
-	h := m.gap.WithLabelValues(model, worker)
+	h := m.gap.WithLabelValues(model, m.workers.label(worker))
 	return func(d time.Duration) { h.Observe(d.Seconds()) }
 }
 
 // Ended records the time from a request's arrival to the end of its answer, and the tokens
 // that the worker generated; 0 is unknown.
 func (m *DoorMetrics) Ended(model, worker string, d time.Duration, output int) {
-	m.whole.WithLabelValues(model, worker).Observe(d.Seconds())
+	m.whole.WithLabelValues(model, m.workers.label(worker)).Observe(d.Seconds())
 	m.outputs.WithLabelValues(model).Add(float64(output))
 }
 
 // Prompt counts a prompt by how its tokens are known: exact, approximate or none.
 func (m *DoorMetrics) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
 
-// Cached records how many tokens of a prompt were cached: as the router predicted with this
-// quality, and as the worker then reported. The difference counts as less or more.
-func (m *DoorMetrics) Cached(model, quality string, predicted, delivered int) {
-	m.predicted.WithLabelValues(model).Add(float64(predicted))
-	m.delivered.WithLabelValues(model).Add(float64(delivered))
-	switch by := delivered - predicted; {
+// CachedTokens are the tokens of one prompt.
+type CachedTokens struct {
+	// Predicted tokens are those that the router expected in the worker's cache, Delivered those
+	// that the worker reported as cached.
+	Prompt, Predicted, Delivered int
+	// Cause says why Predicted and Delivered may differ. It is one of a few constants.
+	Cause string
+}
+
+// Cached records the cached tokens of a prompt. A difference counts as less or more.
+func (m *DoorMetrics) Cached(model, worker string, c CachedTokens) {
+	worker = m.workers.label(worker)
+	m.reported.WithLabelValues(model, worker).Add(float64(c.Prompt))
+	m.predicted.WithLabelValues(model, worker).Add(float64(c.Predicted))
+	m.delivered.WithLabelValues(model, worker).Add(float64(c.Delivered))
+	switch by := c.Delivered - c.Predicted; {
 	case by < 0:
-		m.difference.WithLabelValues(model, "less", quality).Add(float64(-by))
+		m.difference.WithLabelValues(model, worker, "less", c.Cause).Add(float64(-by))
 	case by > 0:
-		m.difference.WithLabelValues(model, "more", quality).Add(float64(by))
+		m.difference.WithLabelValues(model, worker, "more", c.Cause).Add(float64(by))
+	}
+}
+
+const (
+	// maxWorkerLabels bounds the values of the label worker. Requests to further workers count
+	// under the value otherWorkers.
+	maxWorkerLabels = 4096
+	otherWorkers    = "other"
+	// keepSeries is how long the series of a worker that has gone are kept after its last
+	// request, so that a scrape sees the last values.
+	keepSeries = 10 * time.Minute
+)
+
+// labelled is a metric with the label worker.
+type labelled interface {
+	DeletePartialMatch(labels prometheus.Labels) int
+}
+
+// workerLabels bounds the series with a worker label: workers come and go for months. Methods may
+// be called from any goroutine.
+type workerLabels struct {
+	of []labelled
+
+	mu   sync.Mutex
+	used map[string]time.Time // the last request, by worker
+}
+
+// label returns the label for a worker.
+func (w *workerLabels) label(worker string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, known := w.used[worker]; !known && len(w.used) >= maxWorkerLabels {
+		return otherWorkers
+	}
+	if w.used == nil {
+		w.used = make(map[string]time.Time)
+	}
+	w.used[worker] = time.Now()
+	return worker
+}
+
+// forget deletes the series of workers that have gone and had no request for keepSeries. present
+// has the others.
+func (w *workerLabels) forget(present map[string]bool, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for worker, last := range w.used {
+		if present[worker] || now.Sub(last) < keepSeries {
+			continue
+		}
+		delete(w.used, worker)
+		for _, m := range w.of {
+			m.DeletePartialMatch(prometheus.Labels{"worker": worker})
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/lab/golden"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -125,5 +126,44 @@ func TestExtProcCertificate(t *testing.T) {
 	r, servers := doorParts(t, c)
 	if _, err := c.openDoor(t.Context(), r, servers, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "--ext-proc-tls-cert") {
 		t.Errorf("error %v, want --ext-proc-tls-cert", err)
+	}
+}
+
+// TestGoldenDoorMetrics: the front door's metric families keep their names, types, labels and help.
+func TestGoldenDoorMetrics(t *testing.T) {
+	withoutSettings(t)
+	c := settle(t, "--http-port=0", "--http-host=127.0.0.1")
+	ctx, end := context.WithCancel(t.Context())
+	r, servers := doorParts(t, c)
+	door, err := c.openDoor(ctx, r, servers, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := r.Metrics().Door
+	m.Answered("completions", "m", http.StatusOK)
+	m.FirstToken("m", "7/0", time.Second)
+	m.Gap("m", "7/0")(time.Second)
+	m.Ended("m", "7/0", time.Second, 1)
+	m.Phase("m", "decision", time.Second)
+	m.Retried("m", "7/0", "died")
+	m.Split("yard")
+	m.Prompt("exact")
+	m.Cached("m", "7/0", router.CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
+	m.Waiting("m", 1)
+	m.Admitted("m", 1)
+	m.Refused("queue_full")
+	m.ConnectionClosed("idle")
+	scraped := httptest.NewRecorder()
+	r.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	var doors strings.Builder
+	for line := range strings.Lines(scraped.Body.String()) {
+		if strings.Contains(line, "blockyard_frontend_") {
+			doors.WriteString(line)
+		}
+	}
+	golden.Compare(t, "door-metrics.txt", families(t, doors.String()))
+	end()
+	if err := door.serve(ctx); err != nil {
+		t.Error(err)
 	}
 }

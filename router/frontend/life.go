@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
@@ -101,7 +103,7 @@ func (d *Door) run(ctx context.Context, q *request) {
 			return
 		}
 		failed, q.handOver = append(failed, b.match.Worker.ID), nil
-		d.metrics.Retried(result.reason)
+		d.metrics.Retried(q.served.Model, b.match.Worker.String(), result.reason)
 		d.log.Info("request is sent to another worker", zap.String("request", q.id), zap.String("worker", b.worker.URL), zap.Error(result.err))
 	}
 }
@@ -305,13 +307,30 @@ func (d *Door) finish(q *request) {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
 		d.expected.learn(q.tenant, model, r.output)
 		if r.delivered >= 0 && len(q.prompt.Tokens) > 0 {
-			d.metrics.Cached(model, r.quality, r.predicted, r.delivered)
+			d.metrics.Cached(model, r.worker, router.CachedTokens{
+				Prompt: len(q.prompt.Tokens), Predicted: r.predicted, Delivered: r.delivered, Cause: q.difference(),
+			})
 		}
 	}
 	if d.options.AccessLog {
 		d.logRequest(q)
 	}
 	q.endSpan()
+}
+
+// difference says why the worker may report other cached tokens than the router predicted.
+func (q *request) difference() string {
+	switch {
+	case !q.prompt.Exact:
+		return "approximate_tokens"
+	case q.record.prefill != "":
+		return "hand_over"
+	case q.record.quality == string(feed.Fallback):
+		return "predicted_cache" // the worker publishes no events
+	case q.record.quality == string(feed.Degraded):
+		return "lost_events"
+	}
+	return "cache_changed" // between the decision and the computation
 }
 
 // endSpan ends the span of a request.
