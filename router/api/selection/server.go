@@ -92,7 +92,8 @@ func (s *Server) Handler() http.Handler {
 		"POST /potential_loads":                    s.potentialLoads,
 		"POST /overlap_scores":                     s.overlapScores,
 		"GET /dump": func(w http.ResponseWriter, _ *http.Request) {
-			s.Dump(w, s.router, func(model string) string { return s.partitionOf(model).String() })
+			known := s.partitions()
+			s.Dump(w, s.router, func(model string) string { return known.of(model).String() })
 		},
 		"GET /health":                        func(w http.ResponseWriter, _ *http.Request) { s.OK(w, http.StatusOK) },
 		"GET /ready":                         s.ready,
@@ -134,16 +135,27 @@ type partition struct{ model, group string }
 // String returns MODEL:GROUP.
 func (p partition) String() string { return p.model + ":" + p.group }
 
-// partitionOf returns the partition of a router's model.
-func (s *Server) partitionOf(model string) partition {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.records {
-		if shape.ModelOf(r.ModelName, r.RoutingGroup) == model {
-			return partition{r.ModelName, r.RoutingGroup}
-		}
+// partitions finds the partition of a router's model.
+type partitions map[string]partition
+
+// of returns the partition of a router's model: the one that workers registered here have, else
+// the model in the default group.
+func (p partitions) of(model string) partition {
+	if known, ok := p[model]; ok {
+		return known
 	}
 	return partition{model, shape.DefaultGroup}
+}
+
+// partitions returns the partitions of the registered workers.
+func (s *Server) partitions() partitions {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(partitions)
+	for _, r := range s.records {
+		all[shape.ModelOf(r.ModelName, r.RoutingGroup)] = partition{r.ModelName, r.RoutingGroup}
+	}
+	return all
 }
 
 // defaultModel is the model of requests that name none.
@@ -165,7 +177,7 @@ func (s *Server) find(q *scope) (*router.Model, partition, error) {
 	m, err := s.router.Model(shape.ModelOf(p.model, p.group))
 	if err != nil && q.ModelName == "" && p.group == shape.DefaultGroup {
 		if only, e := s.router.Model(""); e == nil {
-			return only, s.partitionOf(only.Key().Name), nil
+			return only, s.partitions().of(only.Key().Name), nil
 		}
 	}
 	if err != nil {
@@ -190,8 +202,9 @@ func inScope(req *http.Request, p partition) bool {
 
 // models returns the router's models with their partitions, in order of the partitions.
 func (s *Server) models() (all []scoped) {
+	known := s.partitions()
 	for _, m := range s.router.Models("") {
-		all = append(all, scoped{m, s.partitionOf(m.Key().Name)})
+		all = append(all, scoped{m, known.of(m.Key().Name)})
 	}
 	slices.SortFunc(all, func(a, b scoped) int {
 		return cmp.Or(strings.Compare(a.model, b.model), strings.Compare(a.group, b.group),

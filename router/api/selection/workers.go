@@ -108,7 +108,7 @@ func (s *Server) workerID(w http.ResponseWriter, req *http.Request) (uint64, boo
 // list returns the registered workers and the router's other workers, ordered by partition and
 // id.
 func (s *Server) list() []*record {
-	all := s.router.Workers()
+	all, known := s.router.Workers(), s.partitions()
 	s.mu.Lock()
 	out := make(map[uint64]*record, len(s.records))
 	for id, r := range s.records {
@@ -120,7 +120,7 @@ func (s *Server) list() []*record {
 		id, rank := uint64(k.Worker.ID), uint32(k.Worker.Rank)
 		switch o := out[id]; {
 		case o == nil:
-			p := s.partitionOf(k.Model)
+			p := known.of(k.Model)
 			out[id] = &record{WorkerID: id, ModelName: p.model, RoutingGroup: p.group, Lifecycle: schedulable, facts: facts{
 				Endpoint: s.endpointOf(k), BlockSize: &k.BlockSize, StartRank: &rank, Ranks: new(uint32(1)),
 				Taints: append([]string{}, k.Card.Taints.List()...), TopologyDomains: map[string]string{},
@@ -186,8 +186,15 @@ func (s *Server) await(ctx context.Context, done func() bool) {
 // answerJoined answers with a record once the router knows its worker, so that a client may
 // select it at once.
 func (s *Server) answerJoined(w http.ResponseWriter, req *http.Request, status int, r *record) {
-	if r.told {
+	s.mu.Lock()
+	told := r.told
+	s.mu.Unlock()
+	if told {
 		s.await(req.Context(), func() bool { return r.joined(s.router.Workers()) })
 	}
-	s.Answer(w, status, r.view(s.router.Workers()))
+	all := s.router.Workers()
+	s.mu.Lock()
+	out := r.view(all)
+	s.mu.Unlock()
+	s.Answer(w, status, out)
 }
