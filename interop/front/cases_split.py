@@ -16,7 +16,7 @@ _LENGTHS = (96, 97, 127, 256, 300, 352, 400, 511)
 _PREFILL = "X-Blockyard-Prefill-Worker"
 
 
-@case("prefill-decode", "one server computes prompts, the other one decodes them, with equal tokens")
+@case("prefill-decode", "one server computes prompts, the other decodes them, with equal tokens")
 def prefill_decode(bed: Bed) -> str:
     first, second = bed.with_agent()
     agent = bed.agent
@@ -32,7 +32,8 @@ def prefill_decode(bed: Bed) -> str:
         got = door.complete(prompt, 16, n=1, min_tokens=4)
         what = f"{tokens} tokens"
         bed.compare(what, got.tokens, want)
-        assert (got.headers[_PREFILL], got.worker) == tuple(roles.values()), f"{what}: {got.headers}"
+        used = (got.headers[_PREFILL], got.worker)
+        assert used == tuple(roles.values()), f"{what}: {used}, want {roles}"
         assert got.cached == tokens // model.BLOCK_TOKENS * model.BLOCK_TOKENS, f"{what}: {got}"
         assert got.predicted == got.cached, f"{what}: predicted {got.predicted}, {got.cached}"
     chats = _chats(bed, door, first)
