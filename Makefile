@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-index soak-index test-connector test-vllm test-python test-dynamo test-front test-envoy bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-connector test-vllm test-python test-dynamo test-front test-envoy bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ soak-events: build ## Inject faults into the event path, and compare the router'
 
 bench-front: build ## What the front door adds to requests, beside other routers, installed on first use
 	@scripts/bench-front.sh $(ARGS)
+
+bench-serve: build ## Real vLLM servers on CPU: every router with every cache tier, installed on first use
+	@scripts/bench-serve.sh $(ARGS)
 
 bench-index: build ## The router's index on an operation log: make bench-index OPLOG=file (default: a generated log)
 	@OPLOG="$(OPLOG)" scripts/bench-index.sh $(ARGS)
