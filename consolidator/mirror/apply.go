@@ -14,7 +14,8 @@ func (c *Cache) Apply(b *engineevent.Batch) {
 	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
 }
 
-// applyBatch applies the events of b in order, and then updates the stream's health.
+// applyBatch applies the events of b in order, and then updates the stream's health: degraded
+// while the mirror may differ from the engine.
 func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	c.count.Batches.Add(1)
 	c.count.UnknownKeys.Add(uint64(b.UnknownKeys))
@@ -30,15 +31,17 @@ func (c *Cache) applyBatch(tx *residency.Tx, b *engineevent.Batch) {
 	}
 	if len(b.Bad) > 0 {
 		// An unreadable event has no known position in the batch. So even a Cleared event of
-		// this batch does not make up for the loss: the unreadable event may be later.
+		// this batch does not make up for the loss: the unreadable event may be later. The
+		// engine's list of its blocks does.
 		c.degraded, c.wantList = true, c.wantList || c.cfg.CanList
 	}
 	c.unconfirmed, c.unreached = false, false // a batch shows that the same engine answers
-	c.version++
+	c.version++                               // a checkpoint is due
 	c.updateHealth(tx)
 }
 
-// applyEvent applies one event, or counts why it cannot be used.
+// applyEvent applies one event, or counts the blocks that it drops, by reason. After a stored
+// event it also stores the parked events whose parents have become known.
 func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 	if e.Ownership != "" && e.Ownership != "framework" { // not the engine's own blocks
 		c.drop(dropOwnership, max(1, len(e.BlockHashes)))
@@ -66,7 +69,8 @@ func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 type run struct {
 	event *engineevent.Event
 	tier  kv.Tier
-	name  uint32 // number of the adapter and salt in Cache.names
+	// nameID is the number of the LoRA adapter and salt in Cache.names; 0: neither.
+	nameID uint32
 	// hasParent: parent and position are those of the next block. root: the next block
 	// starts a sequence. If both are false, the parent is unknown but the first block is
 	// known, and so is the position.
@@ -81,21 +85,24 @@ type run struct {
 	parked *parkedRun
 }
 
-// store applies a stored event that passed the filters. It parks the event if neither its
-// parent nor its first block is known.
+// store applies a stored event of blocks in tier t. It parks the event, to be stored once its
+// parent is known, if neither the parent nor the first block is known: the SequenceHash of a
+// block needs one of the two.
 func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	n := len(e.BlockHashes)
 	if n == 0 {
 		return
 	}
+	c.takeAnnounced(e, t)
 	// A full cache report announces the whole prefix of a request, from its root.
 	mayBeReport := c.cfg.FullReports && !e.HasParent && n > 1
-	r := run{event: e, tier: t, root: !e.HasParent, repeats: c.storeMayBeListed(e, t) || mayBeReport}
+	// Repeated blocks must not count as another copy.
+	r := run{event: e, tier: t, root: !e.HasParent, repeats: c.mayBeListed(t) || mayBeReport}
 	if e.HasParent {
 		if slot, ok := c.known.Find(uint64(e.Parent)); ok {
 			b := c.known.At(slot)
 			r.parent, r.position = tx.Hash(b.slot), tx.Block(b.slot).Position()+1
-			r.hasParent, r.name = true, b.name
+			r.hasParent, r.nameID = true, b.nameID
 		} else if _, ok := c.known.Find(uint64(e.BlockHashes[0])); !ok {
 			c.parkEvent(e, t)
 			return
@@ -104,12 +111,13 @@ func (c *Cache) store(tx *residency.Tx, e *engineevent.Event, t kv.Tier) {
 	c.storeRun(tx, &r)
 }
 
-// storeRun stores the blocks of a run. The first block that cannot be stored ends the run,
-// because the blocks after it are its descendants.
+// storeRun stores the blocks of a run, a stored event whose parent or first block is known. The
+// first block that cannot be stored ends the run, because the blocks after it are its
+// descendants.
 //
-// All blocks of a sequence have one LoRA adapter and one salt, and vLLM gives the salt
-// with the first block only. So the run takes the name of a known parent. An event whose
-// salt differs from that name is dropped.
+// All blocks of a sequence have one name: its LoRA adapter and its salt. vLLM gives the salt
+// with the first block only. So r.nameID is the known parent's. An event whose salt differs
+// from that name is dropped.
 func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 	e := r.event
 	if !r.hasParent || e.Salt != "" {
@@ -118,12 +126,12 @@ func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 			c.drop(dropNamesFull, len(e.BlockHashes))
 			return
 		}
-		defer c.names.freeUnused(number)
-		if r.hasParent && number != r.name {
+		defer c.names.freeUnused(number) // if no block of the run is stored
+		if r.hasParent && number != r.nameID {
 			c.drop(dropSaltConflict, len(e.BlockHashes))
 			return
 		}
-		r.name = number
+		r.nameID = number
 	}
 	for i := range e.BlockHashes {
 		if reason, ok := c.storeBlock(tx, r, i); !ok {
@@ -133,21 +141,24 @@ func (c *Cache) storeRun(tx *residency.Tx, r *run) {
 	}
 }
 
-// storeBlock stores block i of a run and advances the run to the next block. ok is false
-// when the block cannot be stored; reason says why.
+// storeBlock stores block i of a run, and makes the block the run's parent for the next call. ok
+// is false when the block cannot be stored; reason says why.
+//
+// The block's engine hash may be known from an earlier event. Then the tokens, adapter and salt
+// must give the SequenceHash that the stream has, or the two events contradict each other.
 func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (reason dropReason, ok bool) {
 	h := r.event.BlockHashes[i]
 	slot, known := c.known.Find(uint64(h))
 	var b engineBlock
 	if known {
 		b = *c.known.At(slot)
-		if r.root && r.name != 0 && r.name != b.name {
+		if r.root && r.nameID != 0 && r.nameID != b.nameID {
 			return dropSaltConflict, false
 		}
-		r.name = b.name
+		r.nameID = b.nameID // an event inside a sequence does not repeat the salt
 	}
 	blockTokens := kv.BlockTokens(r.event.Tokens, i, c.cfg.BlockSize, r.event.Eagle)
-	local := c.hasher.Local(blockTokens, c.names.list[r.name].seed, blockObjects(r.event, i))
+	local := c.hasher.Local(blockTokens, c.names.list[r.nameID].seed, blockObjects(r.event, i))
 	seq, position := kv.SequenceHash(local), uint32(0)
 	switch {
 	case r.hasParent:
@@ -175,8 +186,8 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (reason dropReason, 
 		c.sendTokens(seq, blockTokens, r, i)
 	}
 	r.parent, r.position, r.hasParent, r.root = seq, position+1, true, false
-	if c.park.waitsFor(h) {
-		c.parents = append(c.parents, parent{h, seq, r.position, r.name})
+	if c.park.waitsForParent(h) { // the caller stores the parked children afterwards
+		c.foundParents = append(c.foundParents, foundParent{h, seq, r.position, r.nameID})
 	}
 	return 0, true
 }
@@ -186,7 +197,7 @@ func (c *Cache) sendTokens(seq kv.SequenceHash, blockTokens []uint32, r *run, i 
 	if c.cfg.Tokens == nil {
 		return
 	}
-	n := &c.names.list[r.name]
+	n := &c.names.list[r.nameID]
 	c.cfg.Tokens.BlockTokens(seq, blockTokens, tokens.Identity{
 		LoRAName: n.lora, Salt: n.salt, BlockSize: uint32(c.cfg.BlockSize), Objects: blockObjects(r.event, i),
 	})
@@ -206,8 +217,8 @@ func (c *Cache) countCopy(slot uint32, r *run) {
 	}
 }
 
-// storeNew stores a block of a run that is not known yet. It returns false when a table is
-// full; then nothing has changed.
+// storeNew stores a block of a run whose engine hash h is not known yet, in the stream and in the
+// table of known blocks. It returns false when a table is full; then nothing has changed.
 func (c *Cache) storeNew(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, block residency.Block, r *run) bool {
 	if c.known.Len() >= c.cfg.MaxBlocks {
 		return false
@@ -216,10 +227,10 @@ func (c *Cache) storeNew(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash,
 	if !ok {
 		return false
 	}
-	b := engineBlock{slot: slot, name: r.name}
+	b := engineBlock{slot: slot, nameID: r.nameID}
 	b.refs.Add(r.tier)
 	if !c.addKnown(h, b) {
-		tx.DropRef(r.tier, slot)
+		tx.DropRef(r.tier, slot) // undo tx.Store
 		return false
 	}
 	return true
@@ -233,7 +244,7 @@ func (c *Cache) addKnown(h kv.EngineHash, b engineBlock) bool {
 		return false
 	}
 	*c.known.At(slot) = b
-	c.names.retain(b.name)
+	c.names.retain(b.nameID)
 	return true
 }
 
@@ -246,7 +257,7 @@ func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 		case ok && c.known.At(slot).refs.Of(t) > 0:
 			c.release(tx, slot, t, 1)
 		case c.park.remove(h, t): // a parked announcement is taken back
-		case t == kv.TierDevice && c.takeUnannounced(h): // only the engine's list had named h
+		case t == kv.TierDevice && c.takeOnlyListed(h): // only the engine's list had named h
 		default:
 			c.drop(dropUnknownBlock, 1)
 		}
@@ -260,29 +271,29 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
 	}
 	c.park.clearTier(kv.TierDevice)
-	c.unannounced, c.wantList = nil, false
+	c.onlyListed, c.wantList = nil, false
 	c.dropHidden()
 	if !c.lowerTiers { // nothing is cached anywhere
 		c.degraded = false
 	}
 }
 
-// release takes back n references in tier t of the known block in a slot, or all of them
-// if there are fewer than n. With its last reference in t the block leaves t in the stream.
-// With its last reference in any tier the block is forgotten.
+// release takes back n references (announced copies) in tier t of the known block in a slot, or
+// all of them if there are fewer than n. With its last reference in t the block leaves t in the
+// stream. With its last reference in any tier the block is forgotten.
 func (c *Cache) release(tx *residency.Tx, slot uint32, t kv.Tier, n uint32) {
 	b := c.known.At(slot)
 	left := b.refs.Of(t) - min(n, b.refs.Of(t))
-	if left == b.refs.Of(t) {
+	if left == b.refs.Of(t) { // no reference in t: DropRef would count an unknown block
 		return
 	}
 	b.refs.Set(t, left)
 	if left > 0 {
 		return
 	}
-	tx.DropRef(t, b.slot)
+	tx.DropRef(t, b.slot) // the stream counts each engine block once in a tier
 	if b.refs == 0 {
-		c.names.release(b.name)
+		c.names.release(b.nameID)
 		c.known.Remove(slot)
 	}
 }

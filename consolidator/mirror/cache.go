@@ -40,13 +40,14 @@ type Cache struct {
 	stream *residency.Stream
 	count  *Counters
 
-	known  dense.Table[engineBlock] // by engine hash
+	// known has the announced blocks by engine hash.
+	known  dense.Table[engineBlock]
 	names  names
 	groups groupFilter
 	hasher kv.Hasher
 	park   park
-	// parents are blocks that have just become known and for which runs are parked.
-	parents []parent
+	// foundParents are blocks that have just become known and for which runs are parked.
+	foundParents []foundParent
 
 	// lowerTiers: the engine has announced blocks outside its device.
 	lowerTiers bool
@@ -60,8 +61,8 @@ type Cache struct {
 
 	// wantList: the engine should be asked for its list.
 	wantList bool
-	// unannounced are the blocks on the engine's last list that no event has announced.
-	unannounced map[kv.EngineHash]struct{}
+	// onlyListed are the blocks on the engine's last list that no event has announced.
+	onlyListed map[kv.EngineHash]struct{}
 	// hidden holds the blocks known before a loss for which there was no list; nil: none.
 	hidden *hidden
 	// queuePredatesList: frames sent before the last list may still be queued. Until
@@ -75,9 +76,9 @@ type Cache struct {
 // engineBlock is a block that the engine announced; its key is the engine's hash. A
 // known block has at least one reference.
 type engineBlock struct {
-	slot uint32         // of the block in the stream's table
-	name uint32         // number of the adapter and salt in Cache.names
-	refs residency.Refs // copies, by tier
+	slot   uint32         // of the block in the stream's table
+	nameID uint32         // number of the adapter and salt in Cache.names
+	refs   residency.Refs // copies, by tier
 }
 
 // New returns an empty mirror.
@@ -133,7 +134,7 @@ func (c *Cache) forget() {
 	c.known.Clear()
 	c.names = newNames()
 	c.park.reset()
-	c.unannounced = nil
+	c.onlyListed = nil
 	c.version++
 	c.stream.Update(func(tx *residency.Tx) {
 		tx.Clear()
@@ -162,11 +163,11 @@ func (c *Cache) Wake() time.Time {
 func (c *Cache) updateHealth(tx *residency.Tx) {
 	c.count.Known.Store(uint64(c.known.Len()))
 	c.count.ParkedBytes.Store(uint64(c.park.bytes))
-	c.count.Unlisted.Store(uint64(len(c.unannounced)))
+	c.count.Unlisted.Store(uint64(len(c.onlyListed)))
 	overdueAt := c.park.overdueAt()
 	runOverdue := !overdueAt.IsZero() && !c.cfg.Now().Before(overdueAt)
 	health := kvevent.HealthExact
-	if c.degraded || c.unconfirmed || c.unreached || len(c.unannounced) > 0 || runOverdue {
+	if c.degraded || c.unconfirmed || c.unreached || len(c.onlyListed) > 0 || runOverdue {
 		health = kvevent.HealthDegraded
 	}
 	tx.SetHealth(health)

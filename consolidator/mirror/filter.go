@@ -6,10 +6,10 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// filter returns the tier of a stored or removed event. The bool is false when the event
-// must not be applied; the reason says why: the event is not about blocks of this rank's
-// main attention, or it is malformed.
-func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
+// filter returns the tier of a stored or removed event. ok is false when the event must not be
+// applied; reason says why: the event is not about blocks of this rank's main attention, or it
+// is malformed.
+func (c *Cache) filter(e *engineevent.Event) (tier kv.Tier, reason dropReason, ok bool) {
 	switch e.Locality {
 	case "", "LOCAL":
 	case "REMOTE":
@@ -17,14 +17,13 @@ func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	default:
 		return 0, dropUnknownLocality, false
 	}
-	tier, ok := kv.TierFromMedium(e.Medium)
-	if !ok {
+	if tier, ok = kv.TierFromMedium(e.Medium); !ok {
 		return 0, dropUnknownMedium, false
 	}
 	if !c.groups.accepts(e, tier) {
 		return 0, dropGroup, false
 	}
-	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice
+	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice // no list can repair these tiers
 	if e.Kind == kvevent.Stored {
 		if reason, bad := c.malformed(e); bad {
 			return 0, reason, false
@@ -33,7 +32,8 @@ func (c *Cache) filter(e *engineevent.Event) (kv.Tier, dropReason, bool) {
 	return tier, 0, true
 }
 
-// malformed reports whether a stored event contradicts itself or the block size, and how.
+// malformed returns true when a stored event contradicts itself or the configured block size; the
+// reason says how.
 func (c *Cache) malformed(e *engineevent.Event) (dropReason, bool) {
 	n := len(e.BlockHashes)
 	want := n * c.cfg.BlockSize
@@ -73,10 +73,10 @@ type groupFilter struct {
 	main map[int32]bool // by group number; true: the main group
 }
 
-// accepts reports whether e is about the main group. From a stored event that names an
-// attention kind it learns whether the event's group is the main one. An unknown group is the
-// main one if its number is 0. Events without a group, and about blocks on disk or elsewhere,
-// are always accepted.
+// accepts reports whether e is about the main group: the engine's KV cache group of full
+// attention. A stored event that names an attention kind teaches whether the event's group is
+// the main one. An unknown group is the main one if its number is 0. Events without a group,
+// and about blocks on disk or elsewhere, are always accepted.
 func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDisk || t == kv.TierExternal {
 		return true

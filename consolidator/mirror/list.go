@@ -37,15 +37,14 @@ func (c *Cache) mayBeListed(t kv.Tier) bool {
 	return t == kv.TierDevice && (c.queuePredatesList || !c.listedUntil.IsZero() && c.cfg.Now().Before(c.listedUntil))
 }
 
-// storeMayBeListed removes the blocks of a stored event from c.unannounced, the listed blocks
-// that no event has announced. It returns mayBeListed(t).
-func (c *Cache) storeMayBeListed(e *engineevent.Event, t kv.Tier) bool {
-	if t == kv.TierDevice && c.unannounced != nil {
+// takeAnnounced removes the blocks of a stored event from c.onlyListed, the listed blocks
+// that no event has announced.
+func (c *Cache) takeAnnounced(e *engineevent.Event, t kv.Tier) {
+	if t == kv.TierDevice && c.onlyListed != nil {
 		for _, h := range e.BlockHashes {
-			c.takeUnannounced(h)
+			c.takeOnlyListed(h)
 		}
 	}
-	return c.mayBeListed(t)
 }
 
 // CaughtUp tells the mirror that the queue of frames is empty. The engine sent later frames
@@ -56,23 +55,24 @@ func (c *Cache) CaughtUp() {
 	}
 }
 
-// takeUnannounced removes h from c.unannounced, the listed blocks that no event has announced,
+// takeOnlyListed removes h from c.onlyListed, the listed blocks that no event has announced,
 // and reports whether h was there.
-func (c *Cache) takeUnannounced(h kv.EngineHash) bool {
-	if len(c.unannounced) == 0 {
+func (c *Cache) takeOnlyListed(h kv.EngineHash) bool {
+	if len(c.onlyListed) == 0 {
 		return false
 	}
-	_, ok := c.unannounced[h]
-	delete(c.unannounced, h)
-	if len(c.unannounced) == 0 {
-		c.unannounced = nil // a map does not shrink
+	_, ok := c.onlyListed[h]
+	delete(c.onlyListed, h)
+	if len(c.onlyListed) == 0 {
+		c.onlyListed = nil // a map does not shrink
 	}
 	return ok
 }
 
-// Listed repairs a loss with the list of the blocks that the engine has on its device.
-// Known, hidden and parked blocks on the list stay, with one announcement each; all others
-// are forgotten. The list does not say how often a block was announced. One announcement is
+// Listed repairs a loss of events with the list of the blocks that the engine has on its device.
+// Known blocks, hidden ones (known before the loss) and parked ones (their parent is unknown)
+// stay if they are on the list, with one announcement each; all others are forgotten. The list
+// does not say how often a block was announced. One announcement is
 // the safe count: to forget a block too early costs a miss, too late a wrong hit. Listed
 // blocks that are unknown keep the stream degraded until the engine announces or removes
 // them.
@@ -81,23 +81,24 @@ func (c *Cache) takeUnannounced(h kv.EngineHash) bool {
 // checked yet, and a part of the listed hidden and parked blocks. Both is no worse than
 // before Listed. The health changes with the last step.
 func (c *Cache) Listed(list []kv.EngineHash) {
-	c.unannounced = make(map[kv.EngineHash]struct{}, len(list))
+	c.onlyListed = make(map[kv.EngineHash]struct{}, len(list))
 	for _, h := range list {
-		c.unannounced[h] = struct{}{}
+		c.onlyListed[h] = struct{}{}
 	}
 	c.queuePredatesList, c.wantList = true, false
-	c.park.keepListed(c.unannounced)
+	// Each step takes the blocks that it finds from onlyListed: in the end only the unknown stay.
+	c.park.keepListed(c.onlyListed)
 	c.keepListed()
 	c.restoreListed()
 	for _, k := range slices.Collect(maps.Keys(c.park.byBlock)) {
 		c.keepOneAnnouncement(k)
-		c.takeUnannounced(k.hash)
+		c.takeOnlyListed(k.hash)
 	}
-	for len(c.parents) > 0 {
+	for len(c.foundParents) > 0 {
 		c.stream.Update(c.storeChildren)
 	}
-	c.unannounced = maps.Collect(maps.All(c.unannounced)) // a smaller map: most keys are deleted, and a map does not shrink
-	// The list does not repair other tiers.
+	c.onlyListed = maps.Collect(maps.All(c.onlyListed)) // a smaller map: most keys are deleted, and a map does not shrink
+	// The list does not repair other tiers, if the engine has any.
 	c.degraded, c.unconfirmed = c.lowerTiers, false
 	c.version++
 	c.stream.Update(c.updateHealth)
@@ -117,14 +118,14 @@ func (c *Cache) keepListed() {
 }
 
 // keepIfListed keeps one announcement of the known block in a slot if the block is on the
-// list. Otherwise it forgets the block.
+// engine's list, which Listed has put into c.onlyListed. Otherwise it forgets the block.
 func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	b := c.known.At(slot)
 	if b.refs == 0 {
 		return // a free slot
 	}
 	keep := uint32(0)
-	if b.refs.Of(kv.TierDevice) > 0 && c.takeUnannounced(kv.EngineHash(c.known.Key(slot))) {
+	if b.refs.Of(kv.TierDevice) > 0 && c.takeOnlyListed(kv.EngineHash(c.known.Key(slot))) {
 		keep = 1
 	}
 	refs := b.refs // release changes b, and may free it
@@ -134,7 +135,8 @@ func (c *Cache) keepIfListed(tx *residency.Tx, slot uint32) {
 	}
 }
 
-// restoreListed stores the hidden blocks that are on the list, and forgets all other hidden ones.
+// restoreListed stores the hidden blocks, those known before the loss of events, that are on the
+// engine's list. It forgets all other hidden blocks. Listed has put the list into c.onlyListed.
 func (c *Cache) restoreListed() {
 	if c.hidden == nil {
 		return
@@ -143,20 +145,20 @@ func (c *Cache) restoreListed() {
 	for slot := range c.hidden.known.Slots() {
 		b := c.hidden.known.At(slot)
 		h := kv.EngineHash(c.hidden.known.Key(slot))
-		if b.refs.Of(kv.TierDevice) == 0 || !c.takeUnannounced(h) {
+		if b.refs.Of(kv.TierDevice) == 0 || !c.takeOnlyListed(h) {
 			continue
 		}
 		at := *c.hidden.blocks.At(b.slot)
 		at.Refs = 0
-		at.Refs.Add(kv.TierDevice)
-		listed = append(listed, placedBlock{hash: h, seq: kv.SequenceHash(c.hidden.blocks.Key(b.slot)), at: at, name: b.name})
+		at.Refs.Add(kv.TierDevice) // one copy: a list has device blocks only, and no counts
+		listed = append(listed, placedBlock{hash: h, seq: kv.SequenceHash(c.hidden.blocks.Key(b.slot)), at: at, nameID: b.nameID})
 	}
 	c.storePlaced(listed)
 	c.dropHidden()
 	for i := range listed {
 		b := &listed[i]
-		if c.park.waitsFor(b.hash) {
-			c.parents = append(c.parents, parent{b.hash, b.seq, b.at.Position() + 1, b.name})
+		if c.park.waitsForParent(b.hash) { // Listed stores the parked children afterwards
+			c.foundParents = append(c.foundParents, foundParent{b.hash, b.seq, b.at.Position() + 1, b.nameID})
 		}
 	}
 }
@@ -166,7 +168,7 @@ func (c *Cache) restoreListed() {
 func (c *Cache) Hide() {
 	c.degraded, c.unconfirmed, c.wantList = true, false, true
 	c.park.reset()
-	c.unannounced = nil
+	c.onlyListed = nil
 	c.version++
 	var table dense.Table[residency.Block]
 	c.stream.Update(func(tx *residency.Tx) {
@@ -187,16 +189,19 @@ func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
 	}
 	for slot := range c.known.Slots() {
 		if b := *c.known.At(slot); b.refs != 0 && !c.hideOne(c.known.Key(slot), b, &table) {
-			c.names.release(b.name)
+			c.names.release(b.nameID)
 		}
 	}
 	c.known.Clear()
 }
 
 // hideOne adds the known block b with engine hash h to c.hidden, where it waits for the engine's
-// list. table holds the block's place in its sequence. hideOne returns false when the block is
-// hidden already, or when a table is full.
-func (c *Cache) hideOne(h uint64, b engineBlock, table *dense.Table[residency.Block]) bool {
+// list. streamBlocks are the blocks that the stream had; b.slot is a slot of it. hideOne returns
+// false when the block is hidden already, or when a table is full.
+//
+// c.hidden has two tables: known has the block by its engine hash, and blocks has the block's
+// parent and position by its SequenceHash. Several engine hashes may have one SequenceHash.
+func (c *Cache) hideOne(h uint64, b engineBlock, streamBlocks *dense.Table[residency.Block]) bool {
 	if old, there := c.hidden.known.Find(h); there {
 		c.hidden.known.At(old).refs |= b.refs // only zero or not matters: a list restores one copy
 		return false
@@ -205,21 +210,21 @@ func (c *Cache) hideOne(h uint64, b engineBlock, table *dense.Table[residency.Bl
 		c.drop(dropTableFull, 1)
 		return false
 	}
-	seq := table.Key(b.slot)
-	at, there := c.hidden.blocks.Find(seq)
+	seq := streamBlocks.Key(b.slot)
+	hiddenSlot, there := c.hidden.blocks.Find(seq)
 	if !there {
-		if at, there = c.hidden.blocks.Insert(seq); !there {
+		if hiddenSlot, there = c.hidden.blocks.Insert(seq); !there {
 			c.drop(dropTableFull, 1)
 			return false
 		}
-		*c.hidden.blocks.At(at) = *table.At(b.slot)
+		*c.hidden.blocks.At(hiddenSlot) = *streamBlocks.At(b.slot)
 	}
 	slot, ok := c.hidden.known.Insert(h)
 	if !ok {
 		c.drop(dropTableFull, 1)
 		return false
 	}
-	b.slot = at
+	b.slot = hiddenSlot
 	*c.hidden.known.At(slot) = b
 	return true
 }
@@ -231,7 +236,7 @@ func (c *Cache) dropHidden() {
 	}
 	for slot := range c.hidden.known.Slots() {
 		if b := c.hidden.known.At(slot); b.refs != 0 {
-			c.names.release(b.name)
+			c.names.release(b.nameID)
 		}
 	}
 	c.hidden = nil

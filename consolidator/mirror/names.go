@@ -37,9 +37,9 @@ func newNames() names {
 	return names{numbers: make(map[name]uint32), list: []namedBlocks{{seed: kv.LocalSeed("", "")}}}
 }
 
-// number returns the number of n, and adds n if no block has it yet. The caller then calls
-// retain for a block, or freeUnused if no block gets the name. ok is false when maxNameBytes
-// leave no room for another name.
+// number returns the number of name n (a LoRA adapter and a salt), and adds n if no block has it
+// yet. The caller then calls retain for a block, or freeUnused if no block gets the name. ok is
+// false when maxNameBytes leave no room for another name. Number 0 is the empty name.
 func (t *names) number(n name) (i uint32, ok bool) {
 	if n == (name{}) {
 		return 0, true
@@ -52,7 +52,7 @@ func (t *names) number(n name) (i uint32, ok bool) {
 	}
 	t.bytes += n.bytes()
 	named := namedBlocks{name: n, seed: kv.LocalSeed(n.lora, n.salt)}
-	i = uint32(len(t.list))
+	i = uint32(len(t.list)) // numbers of freed names are used again
 	if free := len(t.free); free > 0 {
 		i, t.free = t.free[free-1], t.free[:free-1]
 		t.list[i] = named

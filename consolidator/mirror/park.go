@@ -31,19 +31,20 @@ type parkedBlock struct {
 type parkedRun struct {
 	event engineevent.Event // a copy
 	tier  kv.Tier
-	// removed marks the blocks that a later event removed; nil: none. left counts the unmarked
-	// ones.
-	removed []bool
-	left    int
-	since   time.Time // when the event was parked
-	bytes   int       // estimated memory
-	done    bool      // the run has left the park
+	// removed marks the blocks that a later event removed; nil: none. blocksLeft counts the
+	// unmarked ones.
+	removed    []bool
+	blocksLeft int
+	parkedAt   time.Time
+	bytes      int  // estimated memory
+	done       bool // the run has left the park
 }
 
-// newParkedRun returns a copy of a stored event, which the decoder reuses. bytes adds the
-// elements of its slices: 8 for a hash, 4 for a token, 24 for the header of a slice.
+// newParkedRun returns a copy of a stored event, to keep until the event's parent is known. The
+// decoder reuses the memory of *e. The field bytes estimates the copy's memory: 8 bytes for a
+// hash, 4 for a token, 24 for the header of a slice.
 func newParkedRun(e *engineevent.Event, t kv.Tier, now time.Time) *parkedRun {
-	r := &parkedRun{event: *e, tier: t, left: len(e.BlockHashes), since: now}
+	r := &parkedRun{event: *e, tier: t, blocksLeft: len(e.BlockHashes), parkedAt: now}
 	r.event.BlockHashes = slices.Clone(e.BlockHashes)
 	r.event.Tokens = slices.Clone(e.Tokens)
 	r.bytes = runBytes + len(e.BlockHashes)*(8+runBlockBytes) + 4*len(e.Tokens) + len(e.Salt) + len(e.LoRAName)
@@ -66,12 +67,12 @@ type park struct {
 	limit, bytes int
 	runs         int // parked runs
 	byParent     map[kv.EngineHash][]*parkedRun
-	byBlock      map[parkedBlock][]*parkedRun
-	// emptied has the runs whose blocks were all removed, by each of these blocks. Such a run
+	byBlock      map[parkedBlock][]*parkedRun // a run once for each unremoved block
+	// fullyRemoved has the runs whose blocks were all removed, by each of these blocks. Such a run
 	// stays while another run has one of its blocks as the parent.
-	emptied map[kv.EngineHash][]*parkedRun
-	// order has the runs, oldest first. Runs that are done are skipped.
-	order []*parkedRun
+	fullyRemoved map[kv.EngineHash][]*parkedRun
+	// byAge has the runs, oldest first. Runs that are done are skipped.
+	byAge []*parkedRun
 }
 
 func newPark(limit int) park {
@@ -81,19 +82,20 @@ func newPark(limit int) park {
 }
 
 func (p *park) reset() {
-	p.bytes, p.runs, p.order = 0, 0, nil
+	p.bytes, p.runs, p.byAge = 0, 0, nil
 	p.byParent = make(map[kv.EngineHash][]*parkedRun)
 	p.byBlock = make(map[parkedBlock][]*parkedRun)
-	p.emptied = make(map[kv.EngineHash][]*parkedRun)
+	p.fullyRemoved = make(map[kv.EngineHash][]*parkedRun)
 }
 
 func (p *park) empty() bool { return p.runs == 0 }
 
-// waitsFor reports whether a run has h as its parent.
-func (p *park) waitsFor(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
+// waitsForParent reports whether a run has h as its parent.
+func (p *park) waitsForParent(h kv.EngineHash) bool { return p.runs > 0 && len(p.byParent[h]) > 0 }
 
 // add parks r, a stored event whose parent is unknown. It returns the parked runs that it
-// dropped to make room: the oldest ones, or r itself when r is larger than the park.
+// dropped to make room, for the caller to count: the oldest ones, or r itself when r is larger
+// than the park.
 func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	if r.bytes > p.limit {
 		return []*parkedRun{r}
@@ -105,10 +107,10 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 	}
 	p.bytes += r.bytes
 	p.runs++
-	if len(p.order) > 64+2*p.runs { // more than half are done
-		p.order = slices.DeleteFunc(p.order, func(r *parkedRun) bool { return r.done })
+	if len(p.byAge) > 64+2*p.runs { // more than half have left the park; 64: not for a few
+		p.byAge = slices.DeleteFunc(p.byAge, func(r *parkedRun) bool { return r.done })
 	}
-	p.order = append(p.order, r)
+	p.byAge = append(p.byAge, r)
 	p.byParent[r.event.Parent] = append(p.byParent[r.event.Parent], r)
 	for _, h := range r.event.BlockHashes {
 		k := parkedBlock{r.tier, h}
@@ -119,18 +121,18 @@ func (p *park) add(r *parkedRun) (dropped []*parkedRun) {
 
 // oldest returns the parked run (a stored event) that has waited longest; nil when there is none.
 func (p *park) oldest() *parkedRun {
-	for len(p.order) > 0 && p.order[0].done {
-		p.order[0] = nil
-		p.order = p.order[1:]
+	for len(p.byAge) > 0 && p.byAge[0].done {
+		p.byAge[0] = nil
+		p.byAge = p.byAge[1:]
 	}
-	if len(p.order) == 0 {
-		p.order = nil
+	if len(p.byAge) == 0 {
+		p.byAge = nil
 		return nil
 	}
-	return p.order[0]
+	return p.byAge[0]
 }
 
-// discard removes the parked run r (a stored event) from the park. Then it removes the emptied
+// discard removes the parked run r (a stored event) from the park. Then it removes the fullyRemoved
 // runs, all of whose blocks were removed, that stayed only as parents of discarded runs.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
@@ -138,7 +140,7 @@ func (p *park) discard(r *parkedRun) {
 			continue
 		}
 		p.unlink(gone[0])
-		for _, above := range p.emptied[gone[0].event.Parent] {
+		for _, above := range p.fullyRemoved[gone[0].event.Parent] {
 			if !p.hasChildren(above) {
 				gone = append(gone, above)
 			}
@@ -146,8 +148,8 @@ func (p *park) discard(r *parkedRun) {
 	}
 }
 
-// unlink removes the parked run r (a stored event) from the indexes and sums of the park, and
-// marks r as done.
+// unlink removes the parked run r (a stored event whose parent is unknown) from the indexes and
+// sums of the park. It marks r as done, because r stays in p.byAge until that is compacted.
 func (p *park) unlink(r *parkedRun) {
 	r.done = true
 	p.runs--
@@ -157,12 +159,12 @@ func (p *park) unlink(r *parkedRun) {
 		delete(p.byParent, r.event.Parent)
 	}
 	for i, h := range r.event.BlockHashes {
-		if r.left == 0 {
-			if p.emptied[h] = removeRun(p.emptied[h], r); len(p.emptied[h]) == 0 {
-				delete(p.emptied, h)
+		if r.blocksLeft == 0 { // only such a run is in fullyRemoved
+			if p.fullyRemoved[h] = removeRun(p.fullyRemoved[h], r); len(p.fullyRemoved[h]) == 0 {
+				delete(p.fullyRemoved, h)
 			}
 		}
-		if r.isRemoved(i) {
+		if r.isRemoved(i) { // remove has taken the block from byBlock
 			continue
 		}
 		k := parkedBlock{r.tier, h}
@@ -190,8 +192,9 @@ func (p *park) takeChildren(h kv.EngineHash) []*parkedRun {
 	return runs
 }
 
-// remove takes back one announcement of h in tier t. It returns false when no parked run
-// announces h there. A run whose blocks are all removed is discarded, unless another run
+// remove takes back one announcement of block h in tier t by a parked run (a stored event whose
+// parent is unknown), because the engine has removed the block. It returns false when no parked
+// run announces h there. A run whose blocks are all removed is discarded, unless another run
 // has one of its blocks as the parent: that run's hashes depend on these tokens.
 func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	if p.empty() {
@@ -202,24 +205,24 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	if len(runs) == 0 {
 		return false
 	}
-	r := runs[0]
+	r := runs[0] // any run will do: only the number of announcements counts
 	if r.removed == nil {
 		r.removed = make([]bool, len(r.event.BlockHashes))
 	}
 	for i, b := range r.event.BlockHashes {
 		if b == h && !r.removed[i] {
 			r.removed[i] = true
-			break
+			break // a run may announce h twice
 		}
 	}
 	if p.byBlock[k] = removeRun(runs, r); len(p.byBlock[k]) == 0 {
 		delete(p.byBlock, k)
 	}
-	if r.left--; r.left > 0 {
+	if r.blocksLeft--; r.blocksLeft > 0 {
 		return true
 	}
 	for _, h := range r.event.BlockHashes {
-		p.emptied[h] = append(p.emptied[h], r)
+		p.fullyRemoved[h] = append(p.fullyRemoved[h], r)
 	}
 	if !p.hasChildren(r) {
 		p.discard(r)
@@ -256,7 +259,7 @@ func (p *park) hasChildren(r *parkedRun) bool {
 
 // clearTier discards every run in tier t.
 func (p *park) clearTier(t kv.Tier) {
-	for _, r := range p.order {
+	for _, r := range p.byAge {
 		if !r.done && r.tier == t {
 			p.discard(r)
 		}
@@ -267,17 +270,17 @@ func (p *park) clearTier(t kv.Tier) {
 // the park is empty.
 func (p *park) overdueAt() time.Time {
 	if r := p.oldest(); r != nil {
-		return r.since.Add(parkPatience)
+		return r.parkedAt.Add(parkPatience)
 	}
 	return time.Time{}
 }
 
-// parent is a block that became known while runs were parked for it.
-type parent struct {
+// foundParent is a block that became known while runs were parked for it.
+type foundParent struct {
 	hash     kv.EngineHash
 	seq      kv.SequenceHash
 	position uint32 // of the children
-	name     uint32
+	nameID   uint32
 }
 
 // parkEvent keeps a stored event until its parent is known. A full park drops its oldest events,
@@ -285,8 +288,8 @@ type parent struct {
 func (c *Cache) parkEvent(e *engineevent.Event, t kv.Tier) {
 	c.count.Parked.Add(uint64(len(e.BlockHashes)))
 	for _, r := range c.park.add(newParkedRun(e, t, c.cfg.Now())) {
-		c.count.ParkOverflow.Add(uint64(r.left))
-		c.drop(dropUnknownParent, r.left)
+		c.count.ParkOverflow.Add(uint64(r.blocksLeft))
+		c.drop(dropUnknownParent, r.blocksLeft)
 	}
 	if c.mayBeListed(t) { // the event may repeat what is counted already
 		for _, h := range e.BlockHashes {
@@ -307,33 +310,36 @@ func (c *Cache) keepOneAnnouncement(k parkedBlock) {
 
 // storeParked stores the parked runs whose parents have become known.
 func (c *Cache) storeParked(tx *residency.Tx) {
-	for len(c.parents) > 0 {
+	for len(c.foundParents) > 0 {
 		c.storeChildren(tx)
 	}
 }
 
-// storeChildren stores the runs that are parked for the last element of c.parents, a block that
+// storeChildren stores the runs that are parked for the last element of c.foundParents, a block that
 // has just become known, and removes the element. The stored blocks may be parents of other
-// parked runs and add elements to c.parents.
+// parked runs and add elements to c.foundParents.
 func (c *Cache) storeChildren(tx *residency.Tx) {
-	p := c.parents[len(c.parents)-1]
-	c.parents = c.parents[:len(c.parents)-1]
+	p := c.foundParents[len(c.foundParents)-1]
+	c.foundParents = c.foundParents[:len(c.foundParents)-1]
 	for _, r := range c.park.takeChildren(p.hash) {
-		c.count.Spliced.Add(uint64(r.left))
+		c.count.Spliced.Add(uint64(r.blocksLeft))
 		c.storeRun(tx, &run{
-			event: &r.event, tier: r.tier, name: p.name, parent: p.seq, position: p.position, hasParent: true, parked: r,
+			event: &r.event, tier: r.tier, nameID: p.nameID, parent: p.seq, position: p.position, hasParent: true, parked: r,
 			repeats: c.mayBeListed(r.tier),
 		})
 	}
 }
 
-// appendBatch appends an encoded engine batch that parks the same runs when it is applied.
+// appendBatch appends the parked runs (stored events whose parents are unknown) to dst, for a
+// checkpoint, as an encoded engine batch. An empty mirror that applies the batch parks the same
+// runs. A removed block is a stored event and a removed event after it. Without parked runs
+// appendBatch returns dst.
 func (p *park) appendBatch(dst []byte) []byte {
 	if p.empty() {
 		return dst
 	}
 	var b engineevent.Batch
-	for _, r := range p.order {
+	for _, r := range p.byAge {
 		if r.done {
 			continue
 		}

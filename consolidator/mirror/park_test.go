@@ -61,7 +61,7 @@ func TestOrderOfStoresDoesNotMatter(t *testing.T) {
 			c.Apply(&engineevent.Batch{Events: []engineevent.Event{removed}})
 		}
 		s.Flush()
-		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.emptied) != 0 || len(rec.Resident()) != 0 {
+		if !c.park.empty() || c.park.bytes != 0 || len(c.park.byParent)+len(c.park.byBlock)+len(c.park.fullyRemoved) != 0 || len(rec.Resident()) != 0 {
 			rt.Fatalf("the engine holds nothing, and %d bytes wait", c.park.bytes)
 		}
 		if t.Failed() {

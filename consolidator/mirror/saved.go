@@ -20,10 +20,10 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 	for i := range c.names.list {
 		s.Names = append(s.Names, checkpoint.Name{LoRA: c.names.list[i].lora, Salt: c.names.list[i].salt})
 	}
-	for h := range c.unannounced {
+	for h := range c.onlyListed {
 		s.Unlisted = append(s.Unlisted, h)
 	}
-	view := c.stream.View()
+	view := c.stream.View() // the stream does not wait while its blocks are written
 	defer view.Close()
 	return checkpoint.Append(dst, about, s, &checkpoint.Tables{
 		NumBlocks: view.Len(), NumEngineBlocks: c.known.Len(),
@@ -39,7 +39,7 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 			for slot := range c.known.Slots() {
 				b := c.known.At(slot)
 				h := kv.EngineHash(c.known.Key(slot))
-				if b.refs != 0 && !yield(checkpoint.EngineBlock{Hash: h, Slot: b.slot, Name: b.name, Refs: b.refs}) {
+				if b.refs != 0 && !yield(checkpoint.EngineBlock{Hash: h, Slot: b.slot, Name: b.nameID, Refs: b.refs}) {
 					return
 				}
 			}
@@ -62,16 +62,17 @@ func (c *Cache) Restore(s *checkpoint.Saved) int {
 	if len(blocks) < len(s.EngineBlocks) {
 		c.drop(dropTableFull, len(s.EngineBlocks)-len(blocks))
 	}
-	c.unconfirmed = true
+	c.unconfirmed = true // the engine may have been replaced since
 	placed := c.placedBlocks(s, blocks)
-	c.stream.Update(c.updateHealth)
+	c.stream.Update(c.updateHealth) // degraded before an observer sees the first block
 	c.storePlaced(placed)
 	if len(s.Unlisted) > 0 {
-		c.unannounced = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
+		c.onlyListed = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
 		for _, h := range s.Unlisted {
-			c.unannounced[h] = struct{}{}
+			c.onlyListed[h] = struct{}{}
 		}
 	}
+	// The parked events (their parent is unknown) are saved as an engine batch: see appendBatch.
 	var dec engineevent.Decoder
 	var parked engineevent.Batch
 	if len(s.Parked) > 0 && dec.Decode(s.Parked, &parked) == nil {
@@ -93,14 +94,15 @@ func (c *Cache) WantList() { c.wantList = c.cfg.CanList }
 // placedBlock is an engine block with its place in a sequence. at.Refs counts the engine's
 // copies by tier.
 type placedBlock struct {
-	hash kv.EngineHash
-	seq  kv.SequenceHash
-	at   residency.Block
-	name uint32
+	hash   kv.EngineHash
+	seq    kv.SequenceHash
+	at     residency.Block
+	nameID uint32
 }
 
-// placedBlocks returns the engine blocks of a checkpoint with their places. A block whose
-// name has no room is dropped.
+// placedBlocks returns the engine blocks of a checkpoint, each with its place: parent, position
+// and SequenceHash. The names (LoRA adapter and salt) get new numbers. A block whose name has no
+// room among the bounded names is dropped and counted.
 func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBlock) []placedBlock {
 	placed := make([]placedBlock, 0, len(blocks))
 	for _, b := range blocks {
@@ -110,16 +112,17 @@ func (c *Cache) placedBlocks(s *checkpoint.Saved, blocks []checkpoint.EngineBloc
 			c.drop(dropNamesFull, 1)
 			continue
 		}
-		p := placedBlock{hash: b.Hash, seq: at.Hash, at: at.Block, name: number}
+		p := placedBlock{hash: b.Hash, seq: at.Hash, at: at.Block, nameID: number}
 		p.at.Refs = b.Refs
 		placed = append(placed, p)
 	}
 	return placed
 }
 
-// storePlaced stores blocks and adds them to the known blocks. Several engine blocks may
-// have the same SequenceHash. The stream gets one reference for each of them in each tier:
-// StoreAll adds the first, learnPlaced the others.
+// storePlaced stores blocks of a checkpoint or of the hidden ones, whose place in a sequence is
+// known, and adds them to the known blocks. Several engine blocks may have the same
+// SequenceHash. The stream gets one reference for each of them in each tier: StoreAll adds the
+// first, learnPlaced the others.
 //
 // storePlaced releases the stream's lock in between. No reference is removed between two holds,
 // because only this goroutine writes to the stream.
@@ -131,6 +134,7 @@ func (c *Cache) storePlaced(blocks []placedBlock) {
 			}
 		}
 	})
+	// counted has, for each tier, the slots whose reference from StoreAll has an engine block.
 	var counted [kv.NumTiers]map[uint32]bool
 	for t := range counted {
 		counted[t] = make(map[uint32]bool)
@@ -144,12 +148,13 @@ func (c *Cache) storePlaced(blocks []placedBlock) {
 	}
 }
 
-// learnPlaced adds a stored block to the known blocks. counted[t] has the slots whose
-// reference in tier t from StoreAll belongs to an engine block that is known already.
+// learnPlaced adds b, which the stream's StoreAll has stored, to the known blocks. StoreAll adds
+// one reference for all engine blocks of one SequenceHash. counted[t] has the slots whose
+// reference in tier t already belongs to a known engine block; learnPlaced adds one for b there.
 func (c *Cache) learnPlaced(tx *residency.Tx, b *placedBlock, counted *[kv.NumTiers]map[uint32]bool) {
 	slot, ok := tx.Find(b.seq) // not ok: StoreAll found the table full
 	if _, twice := c.known.Find(uint64(b.hash)); !ok || twice {
-		c.names.freeUnused(b.name)
+		c.names.freeUnused(b.nameID) // it may have been added for b
 		return
 	}
 	for _, t := range kv.Tiers {
@@ -161,5 +166,5 @@ func (c *Cache) learnPlaced(tx *residency.Tx, b *placedBlock, counted *[kv.NumTi
 			counted[t][slot] = true
 		}
 	}
-	c.addKnown(b.hash, engineBlock{slot: slot, name: b.name, refs: b.at.Refs})
+	c.addKnown(b.hash, engineBlock{slot: slot, nameID: b.nameID, refs: b.at.Refs})
 }

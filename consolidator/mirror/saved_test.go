@@ -33,7 +33,7 @@ func savedCache() (*Cache, sequence.State) {
 	c.Apply(&engineevent.Batch{Events: []engineevent.Event{
 		residencytest.StoredEvent(0, 1, 4), residencytest.StoredEvent(2, 10, 2), residencytest.StoredEvent(0, 1, 1), salted, cpu, twin, waiting, residencytest.RemovedEvent(61),
 	}})
-	c.unannounced = map[kv.EngineHash]struct{}{4711: {}}
+	c.onlyListed = map[kv.EngineHash]struct{}{4711: {}}
 	return c, sequence.State{Next: 42, LastLive: 40, HasLive: true, Remembered: []sequence.Applied{{After: 42, Sum: 4711}}}
 }
 
@@ -65,8 +65,8 @@ func TestCheckpointHoldsEverything(t *testing.T) {
 	if !reflect.DeepEqual(ck.Sequence, seq) {
 		t.Errorf("the sequence is at %+v, want %+v", ck.Sequence, seq)
 	}
-	if again.park.runs != 1 || len(again.unannounced) != 1 || !again.lowerTiers || !again.groups.main[3] {
-		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.unannounced, again.lowerTiers, again.groups.main)
+	if again.park.runs != 1 || len(again.onlyListed) != 1 || !again.lowerTiers || !again.groups.main[3] {
+		t.Errorf("%d runs wait, unlisted %v, lower tiers %t, groups %v", again.park.runs, again.onlyListed, again.lowerTiers, again.groups.main)
 	}
 	// From here on both must do the same.
 	next := engineevent.Batch{Events: []engineevent.Event{
