@@ -24,8 +24,8 @@ type File struct {
 	// version is the version of the last copy, next the earliest time of another one.
 	version uint64
 	next    time.Time
-	buf     []byte
-	busy    bool
+	buf     []byte     // the copy; the writing goroutine owns it while writing is true
+	writing bool       // no result has been taken from done since the last copy
 	done    chan error // room for one
 }
 
@@ -44,12 +44,13 @@ func (f *File) Due(version uint64) time.Time {
 }
 
 // Save begins to write the state in the background if version has changed and the pause since
-// the last write is over. state appends the file's content without its checksum to dst.
+// the last write is over. The caller calls it often. state appends the file's content without
+// its checksum to dst. The result of a write is taken by a later call, and errors are logged.
 func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte) {
 	if f.path == "" || version == f.version || now.Before(f.next) {
 		return
 	}
-	if f.busy {
+	if f.writing {
 		select {
 		case err := <-f.done:
 			f.written(err)
@@ -60,8 +61,9 @@ func (f *File) Save(now time.Time, version uint64, state func(dst []byte) []byte
 	}
 	start := time.Now()
 	f.buf = state(f.buf[:0])
-	f.version, f.busy = version, true
-	f.next = now.Add(max(f.every, copyShare*time.Since(start))) // see copyShare
+	f.version, f.writing = version, true
+	// A large state is copied less often: copying takes at most one part in copyShare of the time.
+	f.next = now.Add(max(f.every, copyShare*time.Since(start)))
 	go func() { f.done <- f.write() }()
 }
 
@@ -88,19 +90,21 @@ func (f *File) Remove() {
 }
 
 func (f *File) wait() {
-	if f.busy {
+	if f.writing {
 		f.written(<-f.done)
 	}
 }
 
 func (f *File) written(err error) {
-	f.busy = false
+	f.writing = false
 	if err != nil {
 		f.warn(err)
 	}
 }
 
-// write replaces the file as a whole: a reader sees the old state or the new one.
+// write writes f.buf and its checksum in place of the file, in a goroutine of its own. The file is
+// replaced as a whole: a reader sees the old state or the new one. write counts its success or
+// failure.
 func (f *File) write() error {
 	f.buf = AppendChecksum(f.buf)
 	temporary := f.path + ".new"

@@ -205,8 +205,9 @@ func Parse(b []byte, about ID) (*Saved, error) {
 	return s, s.validate()
 }
 
-// validate checks that the tables fit together: slots ascend, each hash is that of its block's
-// content, and references between tables have a target.
+// validate checks that the tables of a checkpoint fit together: slots ascend, each hash is that of
+// its block's content, and references between tables have a target. find searches the blocks by
+// slot, and relies on the order.
 func (s *Saved) validate() error {
 	for i, b := range s.Blocks {
 		if i > 0 && s.Blocks[i-1].Slot >= b.Slot {
@@ -216,7 +217,8 @@ func (s *Saved) validate() error {
 		if b.HasParent() {
 			hash = kv.Chain(b.Parent, b.Local)
 		}
-		if hash != b.Hash || b.HasParent() != (b.Position() > 0) {
+		isFirst := b.Position() == 0
+		if hash != b.Hash || b.HasParent() == isFirst {
 			return fmt.Errorf("block %d: hash %x is not that of its content at position %d", i, uint64(b.Hash), b.Position())
 		}
 	}
@@ -226,7 +228,7 @@ func (s *Saved) validate() error {
 		}
 	}
 	for i, e := range s.Sequence.Remembered {
-		if e.After == 0 {
+		if e.After == 0 { // the batch's number plus one
 			return fmt.Errorf("batch %d: no sequence number", i)
 		}
 	}

@@ -84,7 +84,9 @@ func (r *reader) rank(s *State) {
 	}
 }
 
-// tables reads blocks, engine blocks, unlisted hashes and parked events.
+// tables reads the rest of the file into s: the blocks, the engine's names for them, the hashes
+// that only the engine's list has named, and the parked events (an encoded engine batch). After
+// damage r.bad is set, and what s has is useless.
 func (r *reader) tables(s *Saved) {
 	n := r.length(BlockBytes)
 	s.Blocks = make([]Block, 0, n)
@@ -102,7 +104,7 @@ func (r *reader) tables(s *Saved) {
 			Hash: kv.EngineHash(r.uint64()), Slot: r.uint32(), Name: r.uint32(), Refs: residency.Refs(r.uint32()),
 		})
 	}
-	for range r.length(8) {
+	for range r.length(8) { // bytes of a hash
 		s.Unlisted = append(s.Unlisted, kv.EngineHash(r.uint64()))
 	}
 	s.Parked = r.take(r.length(1))

@@ -99,7 +99,8 @@ func (t *Table[V]) Key(slot uint32) uint64 {
 	return t.entry(slot).Key()
 }
 
-// Find returns the slot of a key. ok is false when the table does not have the key.
+// Find returns the slot of a key. ok is false when the table does not have the key. The index is
+// searched from the key's home, the place that its hash asks for.
 func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	h := mixKey(key)
 	words := t.shards[h>>56].words // the top byte chooses the shard
@@ -108,14 +109,14 @@ func (t *Table[V]) Find(key uint64) (slot uint32, ok bool) {
 	}
 	i := homeOf(h, len(words))
 	for distance := uint32(0); ; distance++ {
-		w := words[i]
-		d := w >> slotBits // the distance of w from its home
+		word := words[i]
+		wordDistance := word >> slotBits // from the home of the word's own entry
 		// An insertion of key would have displaced a word that is nearer to its home.
-		if w == 0 || d < distance {
+		if word == 0 || wordDistance < distance {
 			return 0, false
 		}
-		if d == distance {
-			slot = w&slotMask - 1 // a word has the slot plus one
+		if wordDistance == distance { // the same home: it may be the key
+			slot = word&slotMask - 1 // a word has the slot plus one
 			if e := t.entry(slot); e.lo == uint32(key) && e.hi == uint32(key>>32) {
 				return slot, true
 			}
@@ -132,27 +133,31 @@ func (t *Table[V]) Insert(key uint64) (slot uint32, ok bool) {
 	if slot, ok = t.takeSlot(); !ok {
 		return 0, false
 	}
-	t.Unshare(slot)
+	t.Unshare(slot) // open views do not see the new entry
 	e := t.entry(slot)
 	e.lo, e.hi = uint32(key), uint32(key>>32)
 	h := mixKey(key)
-	s := &t.shards[h>>56]
+	s := &t.shards[h>>56] // the top byte chooses the shard of the index
 	s.n++
 	t.n++
 	if 100*s.n > maxLoadPercent*len(s.words) {
 		t.grow(h>>56, slot+1)
 		return slot, true
 	}
-	if left, ok := putWord(s.words, h, slot+1); !ok { // left found no place near its home
-		t.grow(h>>56, left)
+	// putWord displaces other words. The last of them may find no place near its home.
+	if homeless, ok := putWord(s.words, h, slot+1); !ok {
+		t.grow(h>>56, homeless)
 	}
 	return slot, true
 }
 
-// Remove deletes the entry in a slot. The slot must not be free.
+// Remove deletes the entry in a slot, and frees the slot. The slot must not be free.
+//
+// The index has a word for each entry: in the high bits the distance from the entry's home, the
+// place that its hash asks for, and in the low bits the slot plus one. 0 is an empty word.
 func (t *Table[V]) Remove(slot uint32) {
 	h := mixKey(t.Key(slot))
-	s := &t.shards[h>>56]
+	s := &t.shards[h>>56] // the top byte chooses the shard
 	words := s.words
 	i := homeOf(h, len(words))
 	next := func(i int) int {
@@ -161,19 +166,18 @@ func (t *Table[V]) Remove(slot uint32) {
 		}
 		return i
 	}
-	// A word has the distance of an entry from its home in the high bits, and the entry's slot
-	// plus one.
 	for words[i]&slotMask != slot+1 {
 		i = next(i)
 	}
-	// The words behind move back, each nearer to its home, up to a word that is at home.
+	// The words behind move back, each nearer to its home, up to a word that is at home or empty.
+	// So a search may still stop at the first word that is nearer to its home than the key.
 	for j := next(i); words[j]>>slotBits > 0; i, j = j, next(j) {
 		words[i] = words[j] - 1<<slotBits
 	}
 	words[i] = 0
 	s.n--
 	t.n--
-	t.Unshare(slot)
+	t.Unshare(slot)                       // open views keep the old entry
 	*t.entry(slot) = Entry[V]{lo: t.free} // the list of free slots runs through the free entries
 	t.free = slot + 1
 }
@@ -184,7 +188,7 @@ func (t *Table[V]) Clear() { *t = Table[V]{} }
 // takeSlot returns a free slot, or one that was never taken. It returns false when the table
 // has MaxEntries entries. The caller fills the slot's entry.
 func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
-	if t.free != 0 {
+	if t.free != 0 { // the head of the list of free slots, plus one; lo links to the next
 		slot = t.free - 1
 		t.free = t.entry(slot).lo
 		return slot, true
@@ -199,8 +203,8 @@ func (t *Table[V]) takeSlot() (slot uint32, ok bool) {
 	return t.used - 1, true
 }
 
-// grow enlarges the index of a shard and adds extra to the index. extra is a slot plus one;
-// 0 adds nothing.
+// grow enlarges the index of a shard by a quarter, or by more until each word lies near its home,
+// and adds extra to the index. extra is a slot plus one; 0 adds nothing.
 func (t *Table[V]) grow(shard uint64, extra uint32) {
 	s := &t.shards[shard]
 	old := s.words
@@ -210,8 +214,7 @@ func (t *Table[V]) grow(shard uint64, extra uint32) {
 		if len(old) > 0 {
 			n = max(n, len(old)) * 5 / 4
 		}
-		// The allocator rounds up. All of its words are used.
-		words := slices.Grow([]uint32(nil), n)
+		words := slices.Grow([]uint32(nil), n) // rounded up by the allocator: use all of it
 		words = words[:cap(words)]
 		if t.fill(words, old, extra) { // else a word lies too far from home: take more words
 			s.words = words
@@ -220,8 +223,9 @@ func (t *Table[V]) grow(shard uint64, extra uint32) {
 	}
 }
 
-// fill puts the entries of old, and extra, into words. False means that an entry would
-// lie too far from home.
+// fill puts the entries of old, an index, and extra, a slot plus one or 0, into words, a larger
+// index. It returns false when an entry would lie more than maxDistance from its home; then
+// words are useless.
 func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 	put := func(w uint32) bool {
 		if w == 0 {
@@ -231,16 +235,17 @@ func (t *Table[V]) fill(words, old []uint32, extra uint32) bool {
 		return ok
 	}
 	for _, w := range old {
-		if !put(w & slotMask) {
+		if !put(w & slotMask) { // without the distance in the old index
 			return false
 		}
 	}
 	return put(extra)
 }
 
-// putWord adds w, a slot plus one, whose key has hash h, to the words of a shard. A word that
-// is nearer to its home gives way and moves on (Robin Hood). False means that one word is left,
-// w or a displaced one: it would lie more than maxDistance from its home.
+// putWord adds w, a slot plus one, whose key has hash h, to the words of a shard. A word's home
+// is the place that its hash asks for. A word that is nearer to its home gives way and moves on
+// (Robin Hood). ok is false when one word is left, w or a displaced one: it would lie more than
+// maxDistance from its home, and the caller enlarges the index.
 func putWord(words []uint32, h uint64, w uint32) (left uint32, ok bool) {
 	i := homeOf(h, len(words))
 	for distance := uint32(0); distance <= maxDistance; distance++ {

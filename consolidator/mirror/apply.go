@@ -249,15 +249,16 @@ func (c *Cache) addKnown(h kv.EngineHash, b engineBlock) bool {
 }
 
 // remove takes back one announcement of each of hashes in tier t: of a known block, of a parked
-// one, or of one that only the engine's list has named.
+// one (its parent is unknown), or of one that only the engine's list has named. An announcement
+// counts one copy of the block in the engine. Other hashes are counted as unknown blocks.
 func (c *Cache) remove(tx *residency.Tx, hashes []kv.EngineHash, t kv.Tier) {
 	for _, h := range hashes {
 		slot, ok := c.known.Find(uint64(h))
 		switch {
 		case ok && c.known.At(slot).refs.Of(t) > 0:
 			c.release(tx, slot, t, 1)
-		case c.park.remove(h, t): // a parked announcement is taken back
-		case t == kv.TierDevice && c.takeOnlyListed(h): // only the engine's list had named h
+		case c.park.remove(h, t):
+		case t == kv.TierDevice && c.takeOnlyListed(h): // a list has device blocks only
 		default:
 			c.drop(dropUnknownBlock, 1)
 		}
@@ -271,9 +272,9 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
 	}
 	c.park.clearTier(kv.TierDevice)
-	c.onlyListed, c.wantList = nil, false
+	c.onlyListed, c.wantList = nil, false // an older list is void
 	c.dropHidden()
-	if !c.lowerTiers { // nothing is cached anywhere
+	if !c.lowerTiers { // nothing is cached anywhere, so no earlier loss matters
 		c.degraded = false
 	}
 }

@@ -74,9 +74,10 @@ type groupFilter struct {
 }
 
 // accepts reports whether e is about the main group: the engine's KV cache group of full
-// attention. A stored event that names an attention kind teaches whether the event's group is
-// the main one. An unknown group is the main one if its number is 0. Events without a group,
-// and about blocks on disk or elsewhere, are always accepted.
+// attention. The other groups (sliding window, Mamba state) announce the same tokens again,
+// under other hashes. A stored event that names an attention kind teaches whether the event's
+// group is the main one. An unknown group is the main one if its number is 0. Events without a
+// group, and about blocks on disk or elsewhere, are always accepted.
 func (g *groupFilter) accepts(e *engineevent.Event, t kv.Tier) bool {
 	if t == kv.TierDisk || t == kv.TierExternal {
 		return true

@@ -163,11 +163,12 @@ func (c *Cache) restoreListed() {
 	}
 }
 
-// Hide removes every block from the stream: missing events may have removed any of them.
-// The blocks stay hidden, and come back with Listed if they are on the list.
+// Hide removes every block from the stream after a loss of events: the missing events may have
+// removed any of them. The blocks stay hidden, outside of the stream, until the engine lists its
+// blocks: those on the list come back with Listed.
 func (c *Cache) Hide() {
 	c.degraded, c.unconfirmed, c.wantList = true, false, true
-	c.park.reset()
+	c.park.reset() // the missing events may have removed parked blocks too
 	c.onlyListed = nil
 	c.version++
 	var table dense.Table[residency.Block]
@@ -180,16 +181,16 @@ func (c *Cache) Hide() {
 }
 
 // hideKnown moves the known blocks to c.hidden, where they wait for the engine's list. c.hidden
-// may have blocks from an earlier loss. table holds the blocks that the stream held.
-func (c *Cache) hideKnown(table dense.Table[residency.Block]) {
-	if c.hidden == nil {
-		c.hidden = &hidden{known: c.known, blocks: table}
+// may have blocks from an earlier loss. streamBlocks are the blocks that the stream held.
+func (c *Cache) hideKnown(streamBlocks dense.Table[residency.Block]) {
+	if c.hidden == nil { // both tables move as they are
+		c.hidden = &hidden{known: c.known, blocks: streamBlocks}
 		c.known = dense.Table[engineBlock]{}
 		return
 	}
 	for slot := range c.known.Slots() {
-		if b := *c.known.At(slot); b.refs != 0 && !c.hideOne(c.known.Key(slot), b, &table) {
-			c.names.release(b.nameID)
+		if b := *c.known.At(slot); b.refs != 0 && !c.hideOne(c.known.Key(slot), b, &streamBlocks) {
+			c.names.release(b.nameID) // a hidden block keeps its name
 		}
 	}
 	c.known.Clear()

@@ -132,8 +132,9 @@ func (p *park) oldest() *parkedRun {
 	return p.byAge[0]
 }
 
-// discard removes the parked run r (a stored event) from the park. Then it removes the fullyRemoved
-// runs, all of whose blocks were removed, that stayed only as parents of discarded runs.
+// discard removes the parked run r (a stored event whose parent is unknown) from the park. A run
+// all of whose blocks were removed stays only as the parent of other runs. So discard also
+// removes such a run when r was the last one that needed it, and so on upwards.
 func (p *park) discard(r *parkedRun) {
 	for gone := []*parkedRun{r}; len(gone) > 0; gone = gone[1:] {
 		if gone[0].done {
@@ -230,8 +231,8 @@ func (p *park) remove(h kv.EngineHash, t kv.Tier) bool {
 	return true
 }
 
-// keepListed keeps one parked announcement of each device block that the engine lists, and
-// removes all other parked announcements.
+// keepListed keeps one parked announcement of each device block on the engine's list, and removes
+// all other parked announcements. A list has device blocks only, and each block once.
 func (p *park) keepListed(list map[kv.EngineHash]struct{}) {
 	if p.empty() {
 		return

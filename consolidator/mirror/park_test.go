@@ -105,7 +105,7 @@ func TestParkIsBounded(t *testing.T) {
 	if parked != 3000 || waiting == 0 || overflow != 3000-waiting || dropped != 3000-waiting {
 		t.Errorf("%d of %d blocks wait, %d had to go, %d were dropped", waiting, parked, overflow, dropped)
 	}
-	if n := len(c.park.order); n > 64+2*c.park.runs+1 {
+	if n := len(c.park.byAge); n > 64+2*c.park.runs+1 {
 		t.Errorf("%d entries for %d runs", n, c.park.runs)
 	}
 	if h := s.Status().Health; h != kvevent.HealthDegraded {

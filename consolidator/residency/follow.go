@@ -41,17 +41,19 @@ type follower struct {
 	joined chan struct{} // closed when the first adopt phase is done
 	limit  int           // bounds items: maxFollowItems, less in tests
 
-	mu    sync.Mutex
-	queue []*eventBatch
-	items int
-	lost  bool // the queue was full; later events are missing
+	mu         sync.Mutex
+	queue      []*eventBatch
+	items      int
+	overflowed bool // the queue was full; later events are missing
 
 	// The goroutine's state.
-	phase   followPhase
-	at, end uint32 // next and last slot plus one: of the Merged's table in a sweep, else of the stream's
-	grown   bool   // the adopt phase has added blocks to the Merged
-	chunk   dense.Chunk[Block]
-	blocks  []pair
+	phase followPhase
+	// The phase copies or checks the slots from nextSlot to endSlot-1: of the Merged's table in a
+	// sweep, else of the stream's.
+	nextSlot, endSlot uint32
+	grown             bool // the adopt phase has added blocks to the Merged
+	chunk             dense.Chunk[Block]
+	poolBlocks        []pair // a buffer of sweep
 }
 
 type followPhase uint8
@@ -79,7 +81,7 @@ func (s *Stream) follow(m *Merged) (*follower, error) {
 		return nil, err
 	}
 	s.tx.followers = append(s.tx.followers, f)
-	f.end = s.tx.table.Slots()
+	f.endSlot = s.tx.table.Slots()
 	go f.run()
 	return f, nil
 }
@@ -94,7 +96,8 @@ func (f *follower) detach() {
 }
 
 // queueForFollowers copies the events of the current flush once, and queues the copy for
-// every follower.
+// every follower. tx.events borrow from tx.stored and tx.removed, which the next flush reuses. A
+// follower whose queue is full loses events, and repairs that itself.
 func (tx *Tx) queueForFollowers() {
 	if len(tx.followers) == 0 {
 		return
@@ -116,17 +119,18 @@ func (tx *Tx) queueForFollowers() {
 	}
 }
 
-// offer queues a batch. It returns false when the queue was full: then it drops the queue
-// and the batch.
+// offer queues a batch of the pool's events for the follower's goroutine. It returns false when
+// the queue was full, for the caller to count. Then it drops the queue and the batch, and drops
+// later batches until the follower has taken note: a sweep makes up for all of them.
 func (f *follower) offer(b *eventBatch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lost {
+	if f.overflowed { // counted already
 		return true
 	}
-	full := f.items+b.items > f.limit && len(f.queue) > 0
+	full := f.items+b.items > f.limit && len(f.queue) > 0 // one batch always fits
 	if full {
-		f.queue, f.items, f.lost = nil, 0, true
+		f.queue, f.items, f.overflowed = nil, 0, true
 	} else {
 		f.queue = append(f.queue, b)
 		f.items += b.items
@@ -143,18 +147,18 @@ func (f *follower) offer(b *eventBatch) bool {
 func (f *follower) take() (batches []*eventBatch, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	batches, lost = f.queue, f.lost
-	f.queue, f.items, f.lost = nil, 0, false
+	batches, lost = f.queue, f.overflowed
+	f.queue, f.items, f.overflowed = nil, 0, false
 	return batches, lost
 }
 
-// run is the follower's goroutine. It works until nothing is left to do, and then waits for
-// events or for detach.
+// run is the follower's goroutine: it copies a pool's blocks and events into a Merged. It works
+// until nothing is left to do, and then waits for events (wake) or for detach (stop).
 func (f *follower) run() {
 	defer close(f.ended)
 	for {
 		select {
-		case <-f.stop:
+		case <-f.stop: // also between two steps: there may always be more to do
 			return
 		default:
 		}
@@ -169,8 +173,9 @@ func (f *follower) run() {
 	}
 }
 
-// step does the next piece of work in the follower's phase: one chunk of a table, or the queued
-// events. It returns false when there is nothing to do.
+// step does the next piece of work in the follower's phase: check one chunk of the Merged after a
+// loss (sweep), copy one chunk of the pool's table (adopt), or apply the queued events. It
+// returns false when there is nothing to do.
 func (f *follower) step() bool {
 	switch f.phase {
 	case phaseSweep:
@@ -195,24 +200,25 @@ func (f *follower) apply(batches []*eventBatch, lost bool) bool {
 	if !lost {
 		return true
 	}
-	f.phase, f.at, f.end = phaseSweep, 0, f.merged.setStale(true)
+	f.phase, f.nextSlot, f.endSlot = phaseSweep, 0, f.merged.setStale(true)
 	return false
 }
 
-// adopt copies the next chunk of the pool's table into the Merged. Events that the pool's stream
-// published before the copy go first. Without a further chunk the adopt phase ends.
+// adopt copies the next chunk of the pool's table into the Merged. First it applies the events
+// that the pool's stream published before the copy: they are older than the chunk. Without a
+// further chunk the adopt phase ends.
 func (f *follower) adopt() {
 	var copied, lost bool
 	var batches []*eventBatch
 	f.stream.Update(func(tx *Tx) {
-		copied = f.at < f.end && tx.table.CopyChunk(&f.chunk, f.at)
+		copied = f.nextSlot < f.endSlot && tx.table.CopyChunk(&f.chunk, f.nextSlot)
 		batches, lost = f.take()
 	})
 	switch {
 	case !f.apply(batches, lost): // apply started a sweep; the chunk is dropped
 	case copied:
 		f.grown = f.merged.adopt(&f.chunk) || f.grown
-		f.at += dense.ChunkSize
+		f.nextSlot += dense.ChunkSize
 	default:
 		f.adopted()
 	}
@@ -235,25 +241,25 @@ func (f *follower) adopted() {
 	}
 }
 
-// sweep repairs the next chunk of the Merged after the queue has overflowed and events are lost:
-// it removes the blocks that the pool no longer holds. After the last chunk another adopt phase
-// brings the blocks that the Merged lacks.
+// sweep repairs the next chunk of the Merged after the queue of the pool's events has overflowed
+// and events are lost: it removes the blocks that the pool no longer holds. After the last chunk
+// another adopt phase copies the blocks that the Merged lacks from the pool's stream.
 func (f *follower) sweep() {
-	next := min(f.at+dense.ChunkSize, f.end)
-	f.blocks = f.merged.appendPoolBlocks(f.blocks[:0], f.at, next)
+	next := min(f.nextSlot+dense.ChunkSize, f.endSlot)
+	f.poolBlocks = f.merged.appendPoolBlocks(f.poolBlocks[:0], f.nextSlot, next)
 	var gone []pair
 	var batches []*eventBatch
 	var lost bool
-	var end uint32
+	var poolSlots uint32 // the next adopt phase copies as many
 	f.stream.Update(func(tx *Tx) {
-		gone = slices.DeleteFunc(f.blocks, func(b pair) bool {
+		gone = slices.DeleteFunc(f.poolBlocks, func(b pair) bool {
 			slot, ok := tx.Find(b.hash)
 			return ok && tx.Block(slot).Refs.Of(b.tier) > 0
 		})
-		batches, lost = f.take()
-		end = tx.table.Slots() // where the next adopt phase ends
+		batches, lost = f.take() // the events up to this look at the table
+		poolSlots = tx.table.Slots()
 	})
-	if !f.apply(batches, lost) {
+	if !f.apply(batches, lost) { // the queue overflowed again: apply has restarted the sweep
 		return
 	}
 	var events []kvevent.RouterEvent
@@ -261,7 +267,7 @@ func (f *follower) sweep() {
 		events = append(events, kvevent.RouterEvent{Kind: kvevent.Removed, Tier: b.tier, Removed: []kv.SequenceHash{b.hash}})
 	}
 	f.merged.pool.Publish(events)
-	if f.at = next; f.at == f.end {
-		f.phase, f.at, f.end = phaseAdopt, 0, end
+	if f.nextSlot = next; f.nextSlot == f.endSlot {
+		f.phase, f.nextSlot, f.endSlot = phaseAdopt, 0, poolSlots
 	}
 }

@@ -101,7 +101,7 @@ func TestAdoptionTakesOneChunkAtATime(t *testing.T) {
 	m := NewMerged(testOwner.Worker(), MergeTiered, nil)
 	f := newFollower(m, pool)
 	pool.tx.followers = append(pool.tx.followers, f)
-	f.end = pool.tx.table.Slots()
+	f.endSlot = pool.tx.table.Slots()
 	want := pairsOf(kv.TierHost, 0, chunks*dense.ChunkSize)
 	next := chunks * dense.ChunkSize
 	for steps := 0; f.phase != phaseLive; steps++ {

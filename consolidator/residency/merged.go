@@ -155,7 +155,8 @@ func (m *Merged) Snapshot() (events []kvevent.RouterEvent, last, digest uint64) 
 // blocks that the Merged did not have from that source, or not yet.
 func (m *Merged) Stats() Stats { return m.out.Stats() }
 
-// Publish implements Sink: it applies the events of one source.
+// Publish implements Sink for the stream of one source, the worker's own or its pool's. It
+// applies the source's events to the merged stream, and publishes the changes of that stream.
 func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 	m := in.merged
 	m.out.Update(func(tx *Tx) {
@@ -223,11 +224,11 @@ func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
 	return grown
 }
 
-// adoptBlock adds block h of the pool. The pool has the block in each tier in which
-// b.Refs is not 0.
+// adoptBlock adds block h, a copy from the pool's table, without a stored event. The pool has
+// the block in each tier in which b.Refs is not 0. A full table drops the block; Stats counts it.
 func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
 	tiers := b.Refs
-	b.Refs = 0
+	b.Refs = 0 // counts in the pool's table, bits for the sources in the Merged's
 	slot, found := tx.Find(h)
 	if !found {
 		if slot, found = m.add(tx, h, b); !found {
@@ -333,22 +334,23 @@ func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) 
 }
 
 // addSource records that source s, the worker's own stream or its pool's, has the block in a slot
-// in tier. If publish is true and no stored event was published for the block in the tier in
-// which the Merged shows it, one becomes pending.
+// in tier. If publish is true and the Merged has published no stored event for the block, one
+// becomes pending. The Refs of a Merged hold a bit for each source, and the unpublished bit for
+// a block that came without an event.
 func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, publish bool) {
-	t := m.shownTier(tier)
+	t := m.shownTier(tier) // where consumers see the block: mode dedup shows the device only
 	tx.table.Unshare(slot)
 	refs := &tx.table.At(slot).Refs
 	before := refs.Of(t)
 	now := before | m.sourceBit(s, tier)
 	switch {
-	case before == 0 && !publish: // in t for the first time, without an event
+	case before == 0 && !publish: // no source had the block in t; no event now
 		refs.Set(t, now|m.unpublishedBit())
 		tx.addPair(t, slot, false)
 	case before == 0:
 		refs.Set(t, now)
 		tx.addPair(t, slot, true)
-	case publish && before&m.unpublishedBit() != 0: // in t, but no event has told so
+	case publish && before&m.unpublishedBit() != 0: // consumers do not know the block in t yet
 		refs.Set(t, now&^m.unpublishedBit())
 		tx.pendStored(t, tx.Hash(slot), tx.Block(slot))
 	default:

@@ -48,11 +48,11 @@ type chains struct {
 	pairs int
 }
 
-// snapshotEvents returns stored events for every block in table. In an event each block
-// except the head follows its parent. A block is a head when its parent is not in its
-// tier, when a sibling with a lower hash follows the parent, or when the event is full.
-// Heads are sorted by position. A parent lies one position lower than its child, so it
-// precedes its child.
+// snapshotEvents returns stored events for every block in table, parents before children. An
+// event is a chain of blocks of one tier: a head, then its child, and so on. A block is a head
+// when its parent is not in its tier, when a sibling with a lower hash follows the parent, or
+// when the event is full. Events are sorted by the position of the head: a parent lies one
+// position lower than its child.
 func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEvent {
 	c := chains{table: table, index: dense.NewIndex(table)}
 	for slot := range table.Slots() {
@@ -79,15 +79,17 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 		events = append(events, kvevent.RouterEvent{
 			Owner: owner, Tier: head.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored,
 			Parent: b.Parent, HasParent: b.HasParent(), StartPosition: head.position, HasStart: true,
-			Blocks: blocks[first:len(blocks):len(blocks)],
+			Blocks: blocks[first:len(blocks):len(blocks)], // one array for all events: c.pairs blocks
 		})
 	}
 	return events
 }
 
-// add puts the block in a slot into an event for each of its tiers: after its parent, or
-// as a head, which begins an event. Among siblings the block with the lowest hash follows the
-// parent. A head at every maxEventBlocks-th position keeps events within maxEventBlocks.
+// add puts the block in a slot into an event for each of its tiers: after its parent
+// (c.next[tier][parent] is the block's slot plus one), or as a head, which begins an event.
+// Among siblings the block with the lowest hash follows the parent, so that the result does not
+// depend on the slots. A head at every maxEventBlocks-th position keeps events within
+// maxEventBlocks.
 func (c *chains) add(slot uint32) {
 	b := c.table.At(slot)
 	parent, follows := uint32(0), b.HasParent() && b.Position()%maxEventBlocks != 0
@@ -107,12 +109,12 @@ func (c *chains) add(slot uint32) {
 		if c.next[t] == nil {
 			c.next[t] = make([]uint32, c.table.Slots())
 		}
-		switch sibling := c.next[t][parent]; { // a slot plus one, as slot 0 is a block's too
+		switch sibling := c.next[t][parent]; {
 		case sibling == 0:
 			c.next[t][parent] = slot + 1
 		case c.table.Key(sibling-1) < c.table.Key(slot):
 			c.addHead(t, slot)
-		default:
+		default: // the sibling has the higher hash
 			c.addHead(t, sibling-1)
 			c.next[t][parent] = slot + 1
 		}

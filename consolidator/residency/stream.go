@@ -59,7 +59,8 @@ func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 // StoreAll adds one reference to each block in each tier in which Block.Refs is not 0.
 // blocks may come in any order, and a block may come several times; the stream publishes
 // parents before children. The lock is released between two events, so that observers see
-// the stream grow.
+// the stream grow. Blocks that come in no order must be sorted first: StoreAll collects them in
+// a table of its own, and takes the events of a snapshot of it.
 func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 	var table dense.Table[Block]
 	for h, b := range blocks {
@@ -69,13 +70,13 @@ func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 			*table.At(slot) = b
 			continue
 		}
-		table.At(slot).Refs |= b.Refs // only zero or not matters
+		table.At(slot).Refs |= b.Refs // a snapshot reads only which tiers are not 0
 	}
 	view := table.View()
 	defer view.Close()
 	for i, e := range snapshotEvents(s.owner, view) {
 		s.Store(e.Tier, e.Parent, e.HasParent, e.StartPosition, e.Blocks)
-		if i%(maxPendingBlocks/maxEventBlocks) == 0 { // the pending changes may be full
+		if i%(maxPendingBlocks/maxEventBlocks) == 0 { // so many events may fill the pending changes
 			s.Flush()
 		}
 	}

@@ -92,11 +92,12 @@ func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 }
 
 // AddRef adds one reference in tier t to the block in a slot. With its first reference
-// in t the block becomes resident there.
+// in t the block becomes resident there, and a stored event becomes pending. The packed count in
+// the table ends at RefLimit; tx.excess counts the references beyond.
 func (tx *Tx) AddRef(t kv.Tier, slot uint32) {
 	tx.table.Unshare(slot)
 	b := tx.table.At(slot)
-	if !b.Refs.Add(t) { // the count in the table is at RefLimit
+	if !b.Refs.Add(t) {
 		tx.stats.RefOverflows++
 		if tx.excess == nil {
 			tx.excess = make(excessRefs)
@@ -114,13 +115,13 @@ func (tx *Tx) AddRef(t kv.Tier, slot uint32) {
 // slot becomes free. If the block has no reference in t, nothing changes and
 // Stats.UnknownRemoves counts it.
 func (tx *Tx) DropRef(t kv.Tier, slot uint32) {
-	tx.table.Unshare(slot)
+	tx.table.Unshare(slot) // open views keep the old entry
 	b := tx.table.At(slot)
 	switch n := b.Refs.Of(t); {
 	case n == 0:
 		tx.stats.UnknownRemoves++
 	case len(tx.excess) > 0 && n == RefLimit(t) && tx.excess.drop(refKey{slot, t}):
-		// The packed count stays at its limit.
+		// A reference beyond the packed count's limit was dropped. The packed count stays.
 	default:
 		b.Refs.Drop(t)
 		if n == 1 {
@@ -239,8 +240,8 @@ func (tx *Tx) SetHealth(h kvevent.Health) {
 }
 
 // Flush publishes the pending changes: each becomes an event with the next event id. The
-// sinks see all events of one Flush in one call, and followers get a copy. Without
-// pending changes Flush does nothing.
+// sinks see all events of one Flush in one call. Followers (see Merged.FollowPool) get a copy.
+// Without pending changes Flush does nothing.
 func (tx *Tx) Flush() {
 	if len(tx.pending) == 0 {
 		return
@@ -253,7 +254,7 @@ func (tx *Tx) Flush() {
 		case kvevent.Stored:
 			e.Parent, e.HasParent = c.parent, c.hasParent
 			e.StartPosition, e.HasStart = c.start, true
-			e.Blocks = tx.stored[c.from : c.from+c.n]
+			e.Blocks = tx.stored[c.from : c.from+c.n] // lent to the sinks
 		case kvevent.Removed:
 			e.Removed = tx.removed[c.from : c.from+c.n]
 		}
@@ -265,6 +266,6 @@ func (tx *Tx) Flush() {
 		sink.Publish(tx.events)
 	}
 	tx.queueForFollowers()
-	clear(tx.events) // no references to stored and removed remain
+	clear(tx.events) // or tx.events would keep outgrown arrays of stored and removed alive
 	tx.resetPending()
 }

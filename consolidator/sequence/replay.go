@@ -16,8 +16,9 @@ func (s *Sequencer) scheduleReplay(now time.Time) {
 	}
 }
 
-// Request returns the first batch of the replay to start now, if one is due. The owner
-// sends the request, and reports the answers with Replayed, ReplayEnd or ReplayFailed.
+// Request returns the number of the first batch of the replay to start now. ok is false when no
+// replay is due. The owner sends the request to the engine, and reports the answers with
+// Replayed, ReplayEnd or ReplayFailed.
 func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	if s.phase != replayDue || now.Before(s.retryAt) {
 		return 0, false
@@ -26,36 +27,38 @@ func (s *Sequencer) Request(now time.Time) (start uint64, ok bool) {
 	s.requests++
 	s.phase = replaying
 	s.lastRequest, s.deadline = now, now.Add(s.cfg.Timeout)
-	s.answered, s.gapCounted, s.progress = false, s.gap, false
+	s.replayAnswered, s.gapCounted, s.replayApplied = false, s.gap, false
 	// The replay begins with the last applied batch, to compare its bytes: another incarnation of
 	// the engine has others. There is nothing to compare before the first batch and after a loss.
-	s.verified = true
+	s.lastVerified = true
 	if s.next > 0 {
 		if _, remembered := s.recent.find(s.next - 1); remembered {
-			s.verified = false
+			s.lastVerified = false
 			return s.next - 1, true
 		}
 	}
 	return s.next, true
 }
 
-// Replayed takes batch seq of the current replay: it compares the batch with the last applied
-// one, or applies the batch. Batches that the engine no longer has are lost. The payload is lent.
+// Replayed takes batch seq of the current replay. The first should be the last applied batch,
+// whose bytes are compared: s.lastVerified is false until then. Later ones are applied. Batches
+// that the engine no longer has are lost. Outside of a replay the call does nothing. The payload
+// is lent.
 func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if s.phase != replaying {
 		return
 	}
-	s.deadline = now.Add(s.cfg.Timeout)
-	s.keepsHistory, s.answered = true, true
-	if !s.verified && seq+1 == s.next {
+	s.deadline = now.Add(s.cfg.Timeout) // of the next batch
+	s.answersReplays, s.replayAnswered = true, true
+	if !s.lastVerified && seq+1 == s.next {
 		s.verifyLast(now, seq, payload)
 		return
 	}
 	if seq < s.next {
 		return // older than requested
 	}
-	s.verified = true // the engine's history no longer has the last applied batch
-	if seq > s.next && s.progress {
+	s.lastVerified = true // the engine's history no longer has the last applied batch
+	if seq > s.next && s.replayApplied {
 		// A ZMQ ROUTER drops messages that its peer does not read fast enough. Only a replay
 		// that begins with the missing batch proves that the engine does not have it.
 		s.scheduleReplay(now)
@@ -64,7 +67,7 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 	if seq > s.next {
 		s.lose(seq)
 	}
-	if !s.gapCounted { // the replay was a tail probe, and this is its first batch
+	if !s.gapCounted { // no live frame showed that this batch was missing
 		s.foundTail(seq)
 	}
 	if !s.apply(payload, s.requests) {
@@ -73,7 +76,7 @@ func (s *Sequencer) Replayed(now time.Time, seq uint64, payload []byte) {
 		return
 	}
 	s.count.Replayed.Add(1)
-	s.progress = true
+	s.replayApplied = true
 }
 
 // verifyLast compares the replayed batch seq with the last applied batch. If the bytes
@@ -84,28 +87,32 @@ func (s *Sequencer) verifyLast(now time.Time, seq uint64, payload []byte) {
 		s.scheduleReplay(now)
 		return
 	}
-	s.verified = true
-	s.out.Continued()
+	s.lastVerified = true
+	s.target.Continued()
 }
 
-// ReplayEnd takes the end mark of the current replay. If the gap is filled, the held frames
-// follow; otherwise another replay does.
+// ReplayEnd takes the end mark of the current replay. If the gap is filled, the held live frames
+// are applied; otherwise another replay is scheduled. If the engine's history lacks the last
+// applied batch, the engine is another process, and the sequence restarts at batch 0.
 func (s *Sequencer) ReplayEnd(now time.Time) {
 	if s.phase != replaying {
 		return
 	}
 	s.phase = following
-	if !s.verified && s.keepsHistory && !s.gap {
-		// An engine with a history that lacks our last batch has not made it yet.
+	if !s.lastVerified && s.answersReplays && !s.gap {
+		// The replay was to begin with our last batch, and brought nothing. An engine that keeps
+		// a history and lacks that batch has not made it yet.
 		s.restart()
 		s.scheduleReplay(now)
 		return
 	}
-	s.maybeReplaced = false
+	s.mayBeNewEngine = false
 	s.replayOver(now, s.closeGap(now))
 }
 
-// ReplayFailed gives up the current replay: no answer in time, or the socket failed.
+// ReplayFailed gives up the current replay: no answer in time, or the socket failed. An open gap
+// gets another replay, and is lost after Config.Attempts. Without a gap the held live frames are
+// taken. Outside of a replay the call does nothing.
 func (s *Sequencer) ReplayFailed(now time.Time) {
 	if s.phase != replaying {
 		return
@@ -115,13 +122,13 @@ func (s *Sequencer) ReplayFailed(now time.Time) {
 	closed := s.closeGap(now)
 	switch {
 	case !closed: // replayOver tries again
-	case s.maybeReplaced && len(s.held.frames) > 0:
+	case s.mayBeNewEngine && len(s.held.frames) > 0:
 		// No replay can tell whether the engine is the same. The numbers of the held frames
-		// decide.
-		s.maybeReplaced = false
+		// decide: replayOver takes these frames.
+		s.mayBeNewEngine = false
 	default:
 		// An engine that has answered before and does not now may be gone, and another be there.
-		s.maybeReplaced = s.maybeReplaced || s.keepsHistory
+		s.mayBeNewEngine = s.mayBeNewEngine || s.answersReplays
 	}
 	s.replayOver(now, closed)
 }
@@ -161,7 +168,7 @@ func (s *Sequencer) closeGap(now time.Time) bool {
 // retryOrLose schedules the next replay for the open gap. After Config.Attempts replays in
 // a row without a batch it gives the gap up.
 func (s *Sequencer) retryOrLose(now time.Time) {
-	if s.progress {
+	if s.replayApplied {
 		s.attempt = 0
 	}
 	s.attempt++

@@ -72,9 +72,9 @@ type frame struct {
 // passes in frames and the time. The owner starts the replay that Request returns, and
 // abandons the replay when Replaying returns false.
 type Sequencer struct {
-	cfg   Config
-	out   Target
-	count *Counters
+	cfg    Config
+	target Target
+	count  *Counters
 
 	// next is the number of the next batch to apply. recent remembers the applied batches
 	// before next.
@@ -86,11 +86,11 @@ type Sequencer struct {
 	// requests counts the replays requested. A frame and an applied batch carry the count, so
 	// that recognise can tell which of the two is later.
 	requests uint64
-	// keepsHistory: this incarnation has answered a replay.
-	keepsHistory bool
-	// maybeReplaced: an engine that keeps a history has not answered a replay, so
+	// answersReplays: this incarnation has answered a replay, so it keeps a history.
+	answersReplays bool
+	// mayBeNewEngine: an engine that keeps a history has not answered a replay, so
 	// another incarnation may be there.
-	maybeReplaced bool
+	mayBeNewEngine bool
 
 	phase phase
 	// gap: batches before gapEnd are missing.
@@ -103,10 +103,10 @@ type Sequencer struct {
 	lastRequest time.Time
 
 	// The current replay. It starts with the last applied batch, whose bytes are compared.
-	// verified: the bytes were equal, or there is nothing to compare. answered: a batch came.
-	// progress: a batch was applied. gapCounted: Counters.Gaps has the gap that the replayed
+	// lastVerified: the bytes were equal, or there is nothing to compare. replayAnswered: a batch came.
+	// replayApplied: a batch was applied. gapCounted: Counters.Gaps has the gap that the replayed
 	// batches belong to.
-	verified, answered, progress, gapCounted bool
+	lastVerified, replayAnswered, replayApplied, gapCounted bool
 
 	held heldFrames
 
@@ -114,10 +114,10 @@ type Sequencer struct {
 	probes  backoff.Pauses
 }
 
-// New returns a Sequencer that expects batch 0 and calls out with its decisions.
-func New(cfg Config, out Target, count *Counters, now time.Time) *Sequencer {
+// New returns a Sequencer that expects batch 0 and tells target its decisions.
+func New(cfg Config, target Target, count *Counters, now time.Time) *Sequencer {
 	s := &Sequencer{
-		cfg: cfg, out: out, count: count, recent: newRecent(cfg.Remembered),
+		cfg: cfg, target: target, count: count, recent: newRecent(cfg.Remembered),
 		held:   heldFrames{maxFrames: cfg.HeldFrames, maxBytes: cfg.HeldBytes},
 		probes: backoff.Doubling(firstProbePause, maxProbePause),
 	}
@@ -156,19 +156,21 @@ func (s *Sequencer) Restore(now time.Time, st State) {
 	if s.cfg.Replay {
 		// An engine that answers without our last batch is another incarnation, even if
 		// the old engine was never seen to keep a history.
-		s.keepsHistory, s.maybeReplaced = true, true
+		s.answersReplays, s.mayBeNewEngine = true, true
 		s.scheduleReplay(now)
 	}
 }
 
 // Live takes a frame of the live stream: it applies the frame, skips the frame, or holds the
-// frame until a replay is over. A frame without room among the held ones becomes a gap. The
-// Sequencer owns the payload from then on.
+// frame until a replay is over. A frame without room among the held ones is dropped; later it
+// counts as a gap. The Sequencer owns the payload from then on.
 func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 	if seq >= s.next {
 		s.restartProbes(now)
-		if s.phase != following && !s.gap && !s.maybeReplaced && !s.answered {
-			// The frame answers the question of the tail probe: is there a later batch?
+		tailProbe := !s.gap && !s.mayBeNewEngine // else the replay has another reason
+		if s.phase != following && tailProbe && !s.replayAnswered {
+			// A tail probe is a replay that asks, after a silence, whether the last frames were
+			// lost. This frame comes after them: its number shows a loss without the replay.
 			s.phase = following
 		}
 	}
@@ -222,9 +224,9 @@ func (s *Sequencer) restartProbes(now time.Time) {
 	s.probes.Reset()
 }
 
-// applyHeld takes the held frames, oldest first, until one of them has to wait for another
-// replay. Frames that found no room are behind the held ones: after those it opens a gap for
-// them.
+// applyHeld applies or skips the frames that were held during a replay, oldest first, until one
+// of them has to wait for another replay. Frames that found no room came after the held ones:
+// behind the held ones it opens a gap for the first of them. Later frames show the others.
 func (s *Sequencer) applyHeld(now time.Time) {
 	for {
 		f, ok := s.held.first()
@@ -236,18 +238,20 @@ func (s *Sequencer) applyHeld(now time.Time) {
 		}
 		s.held.pop()
 	}
-	if missing, ok := s.held.takeOverflow(); ok && missing >= s.next { // the first without room
-		s.foundGap(now, missing+1)
+	if firstDropped, ok := s.held.takeOverflow(); ok && firstDropped >= s.next {
+		s.foundGap(now, firstDropped+1)
 	}
 }
 
 // take handles one live frame: it applies the frame, skips the frame, or schedules a
 // replay. It returns false when the frame must be held until that replay is over.
+// s.mayBeNewEngine: the engine has not answered a replay, so a new process, whose batches start
+// at 0, may have taken its place.
 //
 // An unreadable frame is skipped as if it had not been received, so that garbage never
 // moves the sequence. If it was a frame of the engine, the next frame shows the gap.
 func (s *Sequencer) take(now time.Time, f frame) bool {
-	if f.seq != s.next && !s.out.Readable(f.payload) {
+	if f.seq != s.next && !s.target.Readable(f.payload) {
 		return true
 	}
 	if f.seq < s.next {
@@ -256,7 +260,7 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 			s.skipDuplicate(f.seq)
 			return true
 		case isForgotten:
-			if !s.maybeReplaced {
+			if !s.mayBeNewEngine {
 				s.skipDuplicate(f.seq)
 				return true
 			}
@@ -269,13 +273,13 @@ func (s *Sequencer) take(now time.Time, f frame) bool {
 			s.restart() // expects batch 0; a higher f.seq shows a gap below
 		}
 	}
-	if s.maybeReplaced && s.cfg.Replay {
+	if s.mayBeNewEngine && s.cfg.Replay {
 		// The frame may be a new incarnation's. The replay compares the last applied batch.
 		s.scheduleReplay(now)
 		return false
 	}
 	if f.seq > s.next {
-		s.foundGap(now, f.seq)
+		s.foundGap(now, f.seq) // schedules a replay; without replays the gap is lost, and f is next
 		if s.phase != following {
 			return false
 		}
@@ -352,7 +356,7 @@ func (s *Sequencer) lose(seq uint64) {
 	s.setGap(false)
 	s.recent.reset()
 	s.next, s.gapCounted = seq, true
-	s.out.Lost()
+	s.target.Lost()
 }
 
 // restart expects batch 0 of another incarnation of the engine, and reports the restart to the
@@ -361,14 +365,14 @@ func (s *Sequencer) restart() {
 	s.count.Restarts.Add(1)
 	s.recent.reset()
 	s.next, s.lastLive, s.hasLive = 0, 0, false
-	s.keepsHistory, s.maybeReplaced = false, false
-	s.out.Restarted()
+	s.answersReplays, s.mayBeNewEngine = false, false
+	s.target.Restarted()
 }
 
 // apply applies batch next. It returns false when the batch cannot be read. Request is
 // the number of the replay that brought the batch, 0 for a live frame.
 func (s *Sequencer) apply(payload []byte, request uint64) bool {
-	if !s.out.Apply(payload) {
+	if !s.target.Apply(payload) {
 		return false
 	}
 	s.recent.add(s.next, payload, request)

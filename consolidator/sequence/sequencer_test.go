@@ -121,7 +121,7 @@ func (w *sequencerScript) line(t *testing.T, fields []string) {
 
 func (w *sequencerScript) begin(cfg Config) {
 	*w = *newSequencerScript(cfg)
-	w.seq.out = &w.tape
+	w.seq.target = &w.tape
 }
 
 func (w *sequencerScript) wait(until time.Time) {
@@ -225,7 +225,7 @@ func (e *modelEngine) serve() {
 			return
 		}
 		start := int(seq.next)
-		if !seq.verified {
+		if !seq.lastVerified {
 			start--
 		}
 		until := len(e.payloads)

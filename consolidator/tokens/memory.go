@@ -105,14 +105,14 @@ func (t *Table) addEntryLocked(h kv.SequenceHash) uint32 {
 	i := t.entries.take()
 	*t.entries.at(i) = entry{hash: h, first: none, name: none}
 	t.index[h] = i
-	t.bare++
+	t.withoutTokens++
 	return i
 }
 
 // fillLocked adds tokens, the hashes of multimodal objects and a name's number to an entry
 // without tokens. BlockTokens has made room for them.
 func (t *Table) fillLocked(e *entry, name uint32, tokens []uint32, objects []uint64) {
-	t.bare--
+	t.withoutTokens--
 	t.bytes += entryBytes
 	e.name, e.tokens, e.objects = name, uint16(len(tokens)), uint16(len(objects))
 	w := cellWriter{table: t, link: &e.first, at: cellWords} // as if a cell were full
@@ -169,20 +169,20 @@ func joinWords(words []uint32) []uint64 {
 	return numbers
 }
 
-// dropLocked frees an entry with its tokens. The entry must have left the list of blocks without
-// references.
+// dropLocked forgets the block of entry i, with its tokens if it has any. The entry must have left
+// the list of blocks without references.
 func (t *Table) dropLocked(i uint32) {
 	e := t.entries.at(i)
-	for c := e.first; c != none; {
+	for c := e.first; c != none; { // the tokens lie in a list of cells
 		next := t.cells.at(c).next
 		t.cells.give(c)
 		t.bytes -= cellBytes
 		c = next
 	}
-	if e.name != none {
+	if e.name != none { // the block has tokens
 		t.bytes -= t.names.leave(e.name) + entryBytes
-	} else { // without tokens
-		t.bare--
+	} else {
+		t.withoutTokens--
 	}
 	delete(t.index, e.hash)
 	t.entries.give(i)

@@ -59,10 +59,11 @@ type Table struct {
 	entries slab[entry]
 	cells   slab[cell]
 	names   nameTable
-	// bytes is the cost of the blocks with tokens. bare counts the blocks without, ignored
-	// the retains beyond maxBare.
-	bytes, bare, maxBare, ignored int
-	// oldest and youngest are the ends of the list of blocks without references.
+	// bytes is the cost of the blocks with tokens. withoutTokens counts the other blocks,
+	// ignoredRetains the retains beyond maxWithoutTokens.
+	bytes, withoutTokens, maxWithoutTokens, ignoredRetains int
+	// oldest and youngest are the ends of the list of blocks without references: the blocks to
+	// evict, oldest first.
 	oldest, youngest uint32
 	stats            Stats
 }
@@ -110,21 +111,24 @@ func New(maxBytes int) *Table {
 		maxBytes = defaultTokenBytes
 	}
 	return &Table{
-		maxBytes: maxBytes, maxBare: maxBareBlocks, index: make(map[kv.SequenceHash]uint32),
+		maxBytes: maxBytes, maxWithoutTokens: maxBareBlocks, index: make(map[kv.SequenceHash]uint32),
 		names: nameTable{index: make(map[name]uint32)}, oldest: none, youngest: none,
 	}
 }
 
-// BlockTokens implements Sink. Tokens that are known already stay: the hash covers them.
+// BlockTokens remembers the tokens of block h and id, the other inputs of its hash; it implements
+// Sink. Tokens that are known already stay: h covers them. The blocks that were released longest
+// ago make room. Without room, and for a block that is too large, nothing is remembered, and
+// Stats.Refused counts the block.
 func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
-	if known && t.entries.at(i).first != none {
+	if known && t.entries.at(i).first != none { // the block has its tokens
 		t.usedLocked(i)
 		return
 	}
-	words := len(tokens) + 2*len(id.Objects)
+	words := len(tokens) + 2*len(id.Objects) // of 32 bits; the hash of an object has two
 	if words == 0 || words >= maxBlockWords {
 		t.stats.Refused++
 		return
@@ -137,7 +141,7 @@ func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 		t.stats.Refused++
 		return
 	}
-	if !known {
+	if !known { // nobody retains the block: it may be evicted
 		i = t.addEntryLocked(h)
 		t.linkLocked(i)
 	}
@@ -145,14 +149,15 @@ func (t *Table) BlockTokens(h kv.SequenceHash, tokens []uint32, id Identity) {
 	t.stats.Stored++
 }
 
-// Retain keeps the tokens of h, whether they are known or come later, until as many calls
-// of Release.
+// Retain keeps the tokens of block h from eviction, whether they are known or come later, until
+// as many calls of Release. Blocks without tokens have a bound; beyond it Retain is ignored and
+// Stats.Refused counts the block.
 func (t *Table) Retain(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
-	if !known && t.bare >= t.maxBare { // too many blocks without tokens
-		t.ignored++
+	if !known && t.withoutTokens >= t.maxWithoutTokens { // too many blocks without tokens
+		t.ignoredRetains++
 		t.stats.Refused++
 		return
 	}
@@ -170,14 +175,14 @@ func (t *Table) Retain(h kv.SequenceHash) {
 }
 
 // Release takes back one Retain of h. After the last one the tokens stay until their bytes are
-// needed.
+// needed: the block joins the list of blocks to evict. A block that never got tokens is dropped.
 func (t *Table) Release(h kv.SequenceHash) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, known := t.index[h]
 	if !known || t.entries.at(i).refs == 0 {
-		if t.ignored > 0 { // Retain ignored the block
-			t.ignored--
+		if t.ignoredRetains > 0 { // Retain has ignored blocks beyond its bound, probably this one
+			t.ignoredRetains--
 			return
 		}
 		panic("BUG: a block's tokens are released more often than retained")

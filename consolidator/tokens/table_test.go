@@ -101,7 +101,7 @@ func TestTokensThatComeAfterTheirRetainAreKept(t *testing.T) {
 // A warm pool joins with many blocks and no tokens; those of a new block still fit.
 func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
 	table := New(nameBytes + entryBytes + cellBytes)
-	table.maxBare = 1000
+	table.maxWithoutTokens = 1000
 	for h := range kv.SequenceHash(1200) {
 		table.Retain(h)
 	}
@@ -113,7 +113,7 @@ func TestBlocksWithoutTokensTakeNoRoomFromOthers(t *testing.T) {
 	for h := range kv.SequenceHash(1200) {
 		table.Release(h)
 	}
-	if s := table.Stats(); s.Retained != 0 || s.Blocks != 1 || table.bare != 0 || table.ignored != 0 {
+	if s := table.Stats(); s.Retained != 0 || s.Blocks != 1 || table.withoutTokens != 0 || table.ignoredRetains != 0 {
 		t.Errorf("left behind: %+v", s)
 	}
 }
