@@ -1,7 +1,6 @@
 package index
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -11,7 +10,7 @@ import (
 // bytes returns the bytes that the index occupies now, in use or idle.
 func (x *Index) bytes() int64 {
 	return x.arena.Bytes() + x.runs.Bytes() + x.runs.ChildBytes() + x.directory.Bytes() +
-		x.orphans.Bytes() + x.runs.OverflowBytes + x.listBytes
+		x.unknownParents.Bytes() + x.runs.OverflowBytes + x.ownerRunsBytes
 }
 
 // idleBytes returns the allocated bytes that are free for new blocks.
@@ -44,14 +43,6 @@ func (x *Index) HasRoom(pairs uint64) bool {
 	// Units that the index may still allocate. total counts the directory of idle units.
 	units += max(0, x.options.MaxBytes-x.total()) / (runs.FullUnitBytes + runs.RunBytes + runs.MaxChildBytes)
 	return !x.memoryLow() && uint64(max(0, units))*runs.UnitBlocks/2 >= pairs
-}
-
-// chunkShift returns how large the chunks are in which the index allocates memory: log2 of
-// the number of elements, at most maxShift. A chunk has about 256 KiB, and at most 1/32 of
-// the budget. budget and elementBytes are in bytes.
-func chunkShift(budget int64, elementBytes int, maxShift uint) uint {
-	elements := min(budget/32, 256<<10) / int64(elementBytes)
-	return min(uint(bits.Len64(uint64(max(elements, 1)))-1), maxShift)
 }
 
 const (
@@ -101,7 +92,7 @@ func (x *Index) advanceClock() bool {
 		return false
 	}
 	h, s := x.runs.Head(x.clockHand), x.runs.WriterState(x.clockHand)
-	if !s.Live || s.StandIn || s.FirstChild != runs.None || x.clockHand == x.protected {
+	if !s.Live || s.StandIn || s.FirstChild != runs.None || x.clockHand == x.protectedRun {
 		return false
 	}
 	if h.Flags.Load()&runs.FlagSeen != 0 {
@@ -113,24 +104,24 @@ func (x *Index) advanceClock() bool {
 }
 
 // takePiece allocates memory for the blocks of a run, and evicts leaf runs if necessary. It
-// returns the piece's first unit and its size. class and got are sizes in units of
-// UnitBlocks blocks. got is smaller than class when the free memory is fragmented. got is 0
-// when no leaf is left to evict, or while readers may still reach the evicted memory.
-func (x *Index) takePiece(class int) (unit uint32, got int) {
-	unit, ok := x.arena.Take(class, x.mayGrow)
+// returns the piece's first unit and its size. A unit is memory for UnitBlocks blocks. got
+// is smaller than units when the free memory is fragmented. got is 0 when no leaf is left to
+// evict, or while readers may still reach the evicted memory.
+func (x *Index) takePiece(units int) (firstUnit uint32, got int) {
+	firstUnit, ok := x.arena.Take(units, x.mayGrow)
 	if !ok {
 		ok = x.makeRoom(func() (ok bool) {
-			unit, ok = x.arena.Take(class, x.mayGrow)
+			firstUnit, ok = x.arena.Take(units, x.mayGrow)
 			return ok
 		})
 	}
-	for ; !ok && class > 1; unit, ok = x.arena.Take(class, x.mayGrow) {
-		class-- // the free memory may come in smaller pieces only
+	for ; !ok && units > 1; firstUnit, ok = x.arena.Take(units, x.mayGrow) {
+		units-- // the free memory may come in smaller pieces only
 	}
 	if !ok {
 		return 0, 0
 	}
-	return unit, class
+	return firstUnit, units
 }
 
 // newRun allocates a run without blocks, and evicts leaf runs if necessary. newRun returns
@@ -144,8 +135,8 @@ func (x *Index) newRun() runs.ID {
 		})
 	}
 	if r != runs.None {
-		// A dense directory has every block, so enlist must enter the blocks of this run.
-		x.runs.WriterState(r).Listed = x.dense
+		// A dense directory has every block, so listNewBlocks must enter the blocks of this run.
+		x.runs.WriterState(r).AllListed = x.denseDirectory
 	}
 	return r
 }
@@ -187,8 +178,9 @@ func (x *Index) makeRoom(enough func() bool) bool {
 	if enough() {
 		return true
 	}
-	// Evicting more than 1/16 of the index for a slow reader would empty the index.
-	maxLimbo := int(x.arena.Units())/16 + 4*runs.Classes
+	// Memory that a slow reader holds stays in limbo, so eviction would go on until the index
+	// is empty. It waits for readers at 1/16 of the index, or at four large pieces.
+	maxLimbo := int(x.arena.Units())/16 + 4*runs.MaxPieceUnits
 	for tries, evicted := 2*int(x.runs.Unused), 0; tries > 0 && evicted < maxEvictions; tries-- {
 		if !x.waitForReaders(maxLimbo) {
 			return false
@@ -217,12 +209,12 @@ func (x *Index) evictRun(r runs.ID) {
 		slot.Store(0)
 		x.runs.WriterState(r).EntryCount--
 		// The pairs of a retired owner no longer count.
-		if o := x.owners[e.owner()]; !o.gone {
+		if o := x.owners[e.owner()]; !o.retired {
 			x.evictEntry(o, r, e.tier(), e.lo(), e.hi())
-			o.entries--
+			o.entryCount--
 		}
 	}
-	x.prune(r)
+	x.freeIfUnused(r)
 }
 
 // evictEntry counts blocks lo..hi-1 of run r in tier t as lost by owner o, who held them. It
@@ -231,12 +223,12 @@ func (x *Index) evictRun(r runs.ID) {
 func (x *Index) evictEntry(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
 	n := hi - lo
 	sum := x.digest(r, t, lo, hi)
-	o.digest -= sum
-	o.pairs -= uint64(n)
-	x.pairs -= n
+	o.heldDigest -= sum
+	o.heldPairs -= uint64(n)
+	x.heldPairs -= n
 	o.lostDigest += sum
 	o.lostPairs += uint64(n)
-	x.lost += n
+	x.lostPairs += n
 	x.counts.Evicted += uint64(n)
 }
 

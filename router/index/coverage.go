@@ -15,12 +15,12 @@ type coverage struct {
 	view    *view
 	reading Reading
 
-	// from and upTo bound the blocks of the prompt that the current run has: from..upTo-1.
-	from, upTo int
-	// firstBlockHeld is true when an owner has the block from. extended is true when the
-	// current pass over the run's entries extended an owner's device blocks. pending is
-	// true when another pass may extend them.
-	firstBlockHeld, extended, pending bool
+	// The current run has the blocks runFrom..runUpTo-1 of the prompt.
+	runFrom, runUpTo int
+	// firstBlockHeld is true when an owner has the block runFrom. passExtended is true when
+	// the current pass over the run's entries extended an owner's device blocks. anotherPass
+	// is true when another pass may extend them.
+	firstBlockHeld, passExtended, anotherPass bool
 
 	// owners is indexed by ownerID. An element with another stamp belongs to an earlier
 	// prompt. So no prompt clears the slice. touched are the owners with this stamp.
@@ -28,10 +28,10 @@ type coverage struct {
 	stamp   uint32
 	touched []ownerID
 	spans   []span
-	// members is a set of member numbers, in words lowest to highest. It is empty between
+	// members is a set of member numbers, in words lowestWord to highestWord. It is empty between
 	// prompts.
-	members         []uint64
-	lowest, highest int
+	members                 []uint64
+	lowestWord, highestWord int
 }
 
 // ownerCoverage is what one owner has of the prompt.
@@ -67,11 +67,11 @@ func (c *coverage) begin(v *view, r Reading) {
 }
 
 // add records one entry of the current run: an owner holds blocks lo..hi-1 of the run in one
-// tier. c.from and c.upTo are the blocks of the prompt that the run has. With Continuation
+// tier. c.runFrom and c.runUpTo are the blocks of the prompt that the run has. With Continuation
 // an owner's device blocks must follow each other without a hole, so add counts them in
 // ownerCoverage.device. All other blocks become spans.
 func (c *coverage) add(e entry) {
-	lo, hi := c.from+e.lo(), min(c.from+e.hi(), c.upTo)
+	lo, hi := c.runFrom+e.lo(), min(c.runFrom+e.hi(), c.runUpTo)
 	id := e.owner()
 	// The entry has no block of the prompt, or its owner is newer than the view.
 	if lo >= hi || int(id) >= len(c.view.owners) {
@@ -84,7 +84,7 @@ func (c *coverage) add(e entry) {
 	if kind == viewNobody || kind == viewPool && t == kv.TierDevice {
 		return
 	}
-	c.firstBlockHeld = c.firstBlockHeld || lo == c.from
+	c.firstBlockHeld = c.firstBlockHeld || lo == c.runFrom
 	o := &c.owners[id]
 	if o.stamp != c.stamp {
 		*o = ownerCoverage{stamp: c.stamp}
@@ -97,10 +97,10 @@ func (c *coverage) add(e entry) {
 	switch deviceEnd := int(o.device); {
 	case lo > deviceEnd:
 		// A later entry may close the hole, but only if the hole is in this run.
-		c.pending = c.pending || deviceEnd >= c.from
+		c.anotherPass = c.anotherPass || deviceEnd >= c.runFrom
 	case hi > deviceEnd:
 		o.device = uint32(hi)
-		c.extended = true
+		c.passExtended = true
 	}
 }
 
@@ -129,8 +129,8 @@ func (c *coverage) hits(dst []Hit) []Hit {
 		return c.deviceHits(dst)
 	}
 	c.sort()
-	for w := c.lowest; w <= c.highest; w++ {
-		for left := c.members[w]; left != 0; left &= left - 1 {
+	for w := c.lowestWord; w <= c.highestWord; w++ {
+		for left := c.members[w]; left != 0; left &= left - 1 { // clears the lowest bit
 			m := w<<6 + bits.TrailingZeros64(left)
 			if h := c.memberHits(c.view.sources[m]); h != (Hits{}) {
 				dst = append(dst, Hit{int32(m), h})
@@ -144,8 +144,8 @@ func (c *coverage) hits(dst []Hit) []Hit {
 // deviceHits is a faster hits for a prompt of which no owner has blocks below the device
 // tier. c.members has the members that may have a block.
 func (c *coverage) deviceHits(dst []Hit) []Hit {
-	for w := c.lowest; w <= c.highest; w++ {
-		for left := c.members[w]; left != 0; left &= left - 1 {
+	for w := c.lowestWord; w <= c.highestWord; w++ {
+		for left := c.members[w]; left != 0; left &= left - 1 { // clears the lowest bit
 			m := w<<6 + bits.TrailingZeros64(left)
 			// Every such member is a touched worker, so its device count is of this prompt.
 			if n := c.owners[c.view.sources[m].own].device; n > 0 {
@@ -164,7 +164,7 @@ func (c *coverage) gather() {
 	if n := (len(c.view.sources)+63)/64 - len(c.members); n > 0 {
 		c.members = append(c.members, make([]uint64, n)...)
 	}
-	c.lowest, c.highest = len(c.members), -1
+	c.lowestWord, c.highestWord = len(c.members), -1
 	for _, id := range c.touched {
 		if o := c.view.owners[id]; o.kind == viewWorker {
 			c.addMember(o.number)
@@ -179,7 +179,7 @@ func (c *coverage) gather() {
 func (c *coverage) addMember(m int32) {
 	w := int(m >> 6)
 	c.members[w] |= 1 << (m & 63)
-	c.lowest, c.highest = min(c.lowest, w), max(c.highest, w)
+	c.lowestWord, c.highestWord = min(c.lowestWord, w), max(c.highestWord, w)
 }
 
 // sort orders c.spans by owner, tier and first block. Then it sets ownerCoverage.spans to

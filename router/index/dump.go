@@ -234,10 +234,10 @@ func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 type walker struct {
 	x *Index
 	// next is the run to look at next. pending has runs that come before next, the
-	// last one first. begun has a bit for each run that is or was pending.
+	// last one first. pushed has a bit for each run that is or was pending.
 	next    runs.ID
 	pending []runs.ID
-	begun   []uint64
+	pushed  []uint64
 	// runs and rows are the latest copy.
 	runs  []walkedRun
 	rows  []walkedRow
@@ -278,27 +278,27 @@ func (w *walker) copySome() bool {
 		if w.next >= x.runs.Unused {
 			return len(w.runs) > 0
 		}
-		w.begin(w.next)
+		w.pushWithAncestors(w.next)
 		w.next++
 		scanned++
 	}
 	return true
 }
 
-// begin makes run r and its ancestors pending, so that Walk visits the ancestors first. It
-// stops at a run that was pending before. The caller holds the index's lock.
-func (w *walker) begin(r runs.ID) {
+// pushWithAncestors makes run r and its ancestors pending. Walk takes them from the end, so it
+// visits the ancestors first. w.pushed has a bit for each run that was ever pending. The caller holds the index's lock.
+func (w *walker) pushWithAncestors(r runs.ID) {
 	x := w.x
 	// A stand-in takes the place of an unknown parent and has no blocks to visit.
 	for r > runs.Root && x.runs.WriterState(r).Live && !x.runs.WriterState(r).StandIn {
-		for int(r>>6) >= len(w.begun) {
-			w.begun = append(w.begun, 0)
+		for int(r>>6) >= len(w.pushed) {
+			w.pushed = append(w.pushed, 0)
 		}
 		bit := uint64(1) << (r & 63)
-		if w.begun[r>>6]&bit != 0 {
+		if w.pushed[r>>6]&bit != 0 {
 			return
 		}
-		w.begun[r>>6] |= bit
+		w.pushed[r>>6] |= bit
 		w.pending = append(w.pending, r)
 		r = runs.UnpackPlace(x.runs.Head(r).Parent.Load()).Run
 	}
@@ -329,7 +329,7 @@ func (w *walker) copyRun(r runs.ID) {
 	walk := x.runs.Slots(r)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
 		// The entries of a retired owner no longer count.
-		if e := entry(slot.Load()); e != 0 && !x.owners[e.owner()].gone {
+		if e := entry(slot.Load()); e != 0 && !x.owners[e.owner()].retired {
 			w.rows = append(w.rows, walkedRow{at, e.lo(), e.hi(), x.owners[e.owner()].who, e.tier()})
 		}
 	}

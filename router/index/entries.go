@@ -27,7 +27,7 @@ func (e entry) lo() int         { return int(e >> 8 & 0xff) }
 func (e entry) hi() int         { return int(e & 0xff) }
 func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 
-// survey is what cover needs to know before it adds the blocks lo..hi-1 of a run to an owner
+// survey is what recordHeld needs to know before it adds the blocks lo..hi-1 of a run to an owner
 // in one tier: the blocks that the owner has there, and the slots that the span may join.
 type survey struct {
 	// have are the owner's blocks of the run in this tier.
@@ -41,8 +41,9 @@ type survey struct {
 	any bool
 }
 
-// survey reads the entries of run r once, for a span of blocks lo..hi-1 that cover adds.
-// k names the owner and the tier.
+// survey reads the entries of run r once, before recordHeld adds blocks lo..hi-1 to an owner
+// in a tier. k names both. It returns the owner's blocks in the tier, the entries that touch
+// the new blocks, and a free slot. The zero survey is a run without an entry and a free slot.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
@@ -71,11 +72,11 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	}
 }
 
-// cover records that owner o holds the blocks lo..hi-1 of run r, a row of blocks, in tier t.
+// recordHeld records that owner o holds the blocks lo..hi-1 of run r, a row of blocks, in tier t.
 // It extends the entries of the owner that end at lo or begin at hi, or else writes a new
-// entry: a word for a span of blocks. cover returns the number of these blocks that the owner
+// entry: a word for a span of blocks. recordHeld returns the number of these blocks that the owner
 // held already. The caller holds x.mu.
-func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
+func (x *Index) recordHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates int) {
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
 	span := runs.Span(lo, hi)
@@ -84,13 +85,13 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 		fresh := span.Without(s.have)
 		for !fresh.Empty() {
 			a, b := fresh.PopSpan()
-			x.cover(o, r, t, a, b)
+			x.recordHeld(o, r, t, a, b)
 		}
 		return both.Count()
 	}
-	o.digest += x.digest(r, t, lo, hi)
-	o.pairs += uint64(hi - lo)
-	x.pairs += hi - lo
+	o.heldDigest += x.digest(r, t, lo, hi)
+	o.heldPairs += uint64(hi - lo)
+	x.heldPairs += hi - lo
 	word := func(lo, hi int) uint64 { return uint64(newEntry(o.id, t, lo, hi)) }
 	switch {
 	case s.left != nil && s.right != nil:
@@ -104,7 +105,7 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 		last.Store(whole)
 		first.Store(0)
 		x.runs.WriterState(r).EntryCount--
-		o.entries--
+		o.entryCount--
 	case s.left != nil:
 		s.left.Store(word(entry(s.left.Load()).lo(), hi))
 	case s.right != nil:
@@ -115,7 +116,7 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 			s.free = more.Next()
 		}
 		x.addEntry(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
-		x.runs.Compact(r)
+		x.runs.Compact(r) // AddSlots may have added more slots than the run needs
 	}
 	return 0
 }
@@ -125,16 +126,16 @@ func (x *Index) cover(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicates in
 func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, first bool) {
 	slot.Store(uint64(e))
 	x.runs.WriterState(r).EntryCount++
-	o.entries++
+	o.entryCount++
 	if first {
 		x.noteRun(o, r)
 	}
 }
 
-// uncover records that owner o no longer holds a set of blocks of run r, a row of blocks, in
-// tier t. It returns the blocks of the set that the owner held. set is not empty. The blocks
-// stay in the run, also without an owner: the caller then prunes the run.
-func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
+// recordNotHeld records that owner o no longer holds a set of blocks of run r, a row of
+// blocks, in tier t. It returns the blocks of the set that o held. set is not empty. The
+// blocks stay in the run, also without an owner: the caller frees an unused run.
+func (x *Index) recordNotHeld(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
 	k := key(o.id, t)
 	first, last := set.First(), set.Last()
 	var gone runs.Mask
@@ -146,32 +147,32 @@ func (x *Index) uncover(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask
 		}
 		if cut := set.And(e.mask()); !cut.Empty() {
 			gone = gone.Or(cut)
-			if x.cut(o, r, slot, walk, e, e.mask().Without(cut)); gone == set {
+			if x.reduceEntry(o, r, slot, walk, e, e.mask().Without(cut)); gone == set {
 				break
 			}
 		}
 	}
 	n := gone.Count()
-	o.pairs -= uint64(n)
-	x.pairs -= n
+	o.heldPairs -= uint64(n)
+	x.heldPairs -= n
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	for left := gone; !left.Empty(); {
 		a, b := left.PopSpan()
-		o.digest -= runs.Digest(hashes[a:b], t)
+		o.heldDigest -= runs.Digest(hashes[a:b], t)
 	}
-	x.runs.Compact(r)
+	x.runs.Compact(r) // reduceEntry may have added more slots than the run needs
 	return gone
 }
 
-// cut reduces entry e of owner o, in a slot of run r, to the blocks of left, a part of the
-// entry. An entry is one span lo..hi-1. So a hole makes further entries, which go to later
+// reduceEntry reduces entry e of owner o, in a slot of run r, to the blocks of left, a part of
+// the entry. An entry is one span lo..hi-1. So a hole makes further entries, which go to later
 // slots: readers look at the slots from first to last and must miss no block. rest is the
 // walk over the slots behind slot.
-func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
+func (x *Index) reduceEntry(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e entry, left runs.Mask) {
 	if left.Empty() {
 		slot.Store(0)
 		x.runs.WriterState(r).EntryCount--
-		o.entries--
+		o.entryCount--
 		return
 	}
 	lo, hi := left.PopSpan()
@@ -185,7 +186,7 @@ func (x *Index) cut(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.Slots, e
 			rest = x.runs.AddSlots(r)
 			free = rest.Next()
 		}
-		x.addEntry(o, r, free, newEntry(o.id, e.tier(), a, b), false)
+		x.addEntry(o, r, free, newEntry(o.id, e.tier(), a, b), false) // e is the first entry here
 	}
 	slot.Store(uint64(newEntry(o.id, e.tier(), lo, hi)))
 }

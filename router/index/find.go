@@ -5,12 +5,12 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
-// enterHint enters the block of an owner's hint into the directory, if the block is still
+// listHint enters the block of an owner's hint into the directory, if the block is still
 // there. store and remove call it before they replace the hint: the next event that
 // continues at the block must find the block without a scan.
-func (x *Index) enterHint(h hint) {
+func (x *Index) listHint(h hint) {
 	if x.runs.HasHash(h.Place, h.hash) {
-		x.mark(h.Place, h.hash)
+		x.listBlock(h.Place, h.hash)
 	}
 }
 
@@ -18,50 +18,50 @@ func (x *Index) enterHint(h hint) {
 // at o's last blocks, then in the directory, then scans the runs. A dense directory, which
 // has every block, saves the scan. ok is false when the index does not have the block.
 func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
-	if x.runs.HasHash(o.stored.Place, h) {
-		return o.stored.Place, true
+	if x.runs.HasHash(o.storeHint.Place, h) {
+		return o.storeHint.Place, true
 	}
-	if x.runs.HasHash(o.removed.Place, h) {
-		return o.removed.Place, true
+	if x.runs.HasHash(o.removeHint.Place, h) {
+		return o.removeHint.Place, true
 	}
 	p, ok = x.directory.Lookup(x.runs, h)
 	switch {
-	case x.dense && (ok || x.nextUnlisted == runs.None): // the directory's answer is final
-		x.countSavedSearch(o, p, ok)
+	case x.denseDirectory && (ok || x.nextUnlisted == runs.None): // the directory's answer is final
+		x.countSavedScan(o, p, ok)
 	case !ok:
-		if x.dense { // the directory is still being filled
-			x.listMany()
-			// A scan leaves out the blocks that listMany has just entered.
+		if x.denseDirectory { // the directory is still being filled
+			x.fillDirectoryFaster()
+			// A scan leaves out the blocks that fillDirectoryFaster has just entered.
 			if p, ok = x.directory.Lookup(x.runs, h); ok {
 				return p, true
 			}
 		}
 		if p, ok = x.scan(o, h); ok {
-			x.mark(p, h)
+			x.listBlock(p, h)
 		}
 	}
 	return p, ok
 }
 
-// listMany enters 1/32 of all runs into a directory that becomes dense. find calls it before
+// fillDirectoryFaster enters 1/32 of all runs into a directory that becomes dense. find calls it before
 // each scan. So one event with many unknown hashes makes at most about 32 scans.
-func (x *Index) listMany() {
+func (x *Index) fillDirectoryFaster() {
 	const share = 32
 	for range 1 + int(x.runs.Unused)/share/listRuns {
-		x.listNextRuns()
+		x.fillDirectory()
 	}
 }
 
 // scan looks for the block with hash h without the directory: in the runs of owner o, then
-// in all runs. The work is linear in the blocks that it compares. scan counts these blocks,
-// because many expensive scans make the directory dense.
+// in all runs. It returns false when no run has the block. The work is linear in the blocks
+// that it compares. scan counts them, because many expensive scans make the directory dense.
 func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	x.counts.Scans++
 	scanned := 0
 	found := runs.Place{}
 	look := func(r runs.ID, hd *runs.Head, s *runs.WriterState) (goOn bool) {
 		st := hd.Storage()
-		if !s.Live || s.Listed || st.Blocks() == 0 { // of a listed run the directory has all blocks
+		if !s.Live || s.AllListed || st.Blocks() == 0 { // of a listed run the directory has all blocks
 			return true
 		}
 		scanned += st.Blocks()
@@ -77,8 +77,8 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 		x.runs.All(look)
 	}
 	x.counts.ScannedBlocks += uint64(scanned)
-	if !x.dense {
-		x.countSearch(scanned)
+	if !x.denseDirectory {
+		x.countScan(scanned)
 	}
 	return found, found.Run != runs.None
 }
@@ -101,75 +101,75 @@ type searchCost struct {
 	scanned, applied int
 }
 
-// countSearch counts a scan that compared a number of blocks, while the directory is sparse.
+// countScan counts a scan that compared a number of blocks, while the directory is sparse.
 // It makes the directory dense when scans have cost more than entering every stored and
 // removed block into a dense directory would have.
-func (x *Index) countSearch(scanned int) {
+func (x *Index) countScan(scanned int) {
 	c := &x.search
 	c.scanned += scanned
-	applied := x.applied - c.applied
+	applied := x.changedBlocks - c.applied
 	if c.scanned > scanRatio*applied+scanSlack {
-		x.makeDense()
+		x.makeDirectoryDense()
 	} else if applied > scanWindow { // old scans count less and less
 		c.scanned /= 2
 		c.applied += applied / 2
 	}
 }
 
-// countSavedSearch counts the blocks that find would have scanned without the dense
+// countSavedScan counts the blocks that find would have scanned without the dense
 // directory, which has every block. o is the owner whose event named the block, and p the
 // block that find returned, if found. The directory becomes sparse again, with only some
 // blocks, when it saves less than a quarter of what it costs.
-func (x *Index) countSavedSearch(o *owner, p runs.Place, found bool) {
+func (x *Index) countSavedScan(o *owner, p runs.Place, found bool) {
 	c := &x.search
 	if !found { // a scan of all blocks
-		c.scanned += x.resident
-	} else if s := x.runs.WriterState(p.Run); !s.Marks.Has(p.Pos) {
-		// A sparse directory lacks unmarked blocks. A scan would have found this one among
-		// the owner's blocks and marked it.
-		c.scanned += int(o.pairs)
-		s.Marks.Set(p.Pos)
+		c.scanned += x.blocksInRuns
+	} else if s := x.runs.WriterState(p.Run); !s.ListedInSparse.Has(p.Pos) {
+		// A sparse directory would lack the block. A scan would have found the block among
+		// the owner's blocks and listed it.
+		c.scanned += int(o.heldPairs)
+		s.ListedInSparse.Set(p.Pos)
 	}
-	applied := x.applied - c.applied
+	applied := x.changedBlocks - c.applied
 	if applied < scanSlack { // too early to tell
 		return
 	}
 	if 4*c.scanned < scanRatio*applied {
-		x.makeSparse()
+		x.makeDirectorySparse()
 	}
-	*c = searchCost{applied: x.applied}
+	*c = searchCost{applied: x.changedBlocks}
 }
 
-// makeDense makes the directory find every block by its hash, so that nothing scans. New
-// blocks are entered when they are stored. listNextRuns enters the existing blocks, a few
+// makeDirectoryDense makes the directory find every block by its hash, so that nothing scans. New
+// blocks are entered when they are stored. fillDirectory enters the existing blocks, a few
 // runs at each change.
-func (x *Index) makeDense() {
+func (x *Index) makeDirectoryDense() {
 	x.counts.DenseSwitches++
-	x.search = searchCost{applied: x.applied}
-	x.dense = true
+	x.search = searchCost{applied: x.changedBlocks}
+	x.denseDirectory = true
 	x.nextUnlisted = runs.Root + 1
-	x.growDirectory(min(x.resident+x.resident/8, int(x.arena.Units())*runs.UnitBlocks))
+	x.growDirectory(min(x.blocksInRuns+x.blocksInRuns/8, int(x.arena.Units())*runs.UnitBlocks))
 }
 
 // listRuns is the number of runs that each change enters into a directory that becomes dense.
 const listRuns = 256
 
-// listNextRuns enters the blocks of the next listRuns runs into a directory that becomes
+// fillDirectory enters the blocks of the next listRuns runs into a directory that becomes
 // dense. Each change calls it, so that no change waits for the whole index.
-func (x *Index) listNextRuns() {
+func (x *Index) fillDirectory() {
 	if x.nextUnlisted == runs.None {
 		return
 	}
 	for end := min(x.nextUnlisted+listRuns, x.runs.Unused); x.nextUnlisted < end; x.nextUnlisted++ {
 		s := x.runs.WriterState(x.nextUnlisted)
-		if !s.Live || s.Listed {
+		if !s.Live || s.AllListed {
 			continue
 		}
-		s.Listed = true
+		s.AllListed = true
 		hashes := x.arena.Hashes(x.runs.Head(x.nextUnlisted).Storage())
 		x.growDirectory(len(hashes))
-		// The directory has the marked blocks already.
-		for left := runs.Span(0, len(hashes)).Without(s.Marks); !left.Empty(); {
+		// The directory has these blocks already.
+		for left := runs.Span(0, len(hashes)).Without(s.ListedInSparse); !left.Empty(); {
 			i := left.Pop()
 			x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(x.nextUnlisted, i))
 		}
@@ -179,19 +179,19 @@ func (x *Index) listNextRuns() {
 	}
 }
 
-// makeSparse replaces a dense directory, which has every block, by one that has only the
-// marked blocks: those where events have begun or ended.
-func (x *Index) makeSparse() {
+// makeDirectorySparse replaces a dense directory, which has every block, by one that has only
+// the blocks where events have begun or ended.
+func (x *Index) makeDirectorySparse() {
 	x.counts.DenseSwitches++
-	x.dense, x.nextUnlisted = false, runs.None
+	x.denseDirectory, x.nextUnlisted = false, runs.None
 	x.directory = runs.NewDirectory(0)
 	x.runs.All(func(r runs.ID, h *runs.Head, state *runs.WriterState) bool {
-		state.Listed = false
+		state.AllListed = false
 		if s := h.Storage(); s.Blocks() > 0 {
 			hashes := x.arena.Hashes(s)
-			x.growDirectory(state.Marks.Count())
-			for marked := state.Marks; !marked.Empty(); {
-				i := marked.Pop()
+			x.growDirectory(state.ListedInSparse.Count())
+			for listed := state.ListedInSparse; !listed.Empty(); {
+				i := listed.Pop()
 				x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))
 			}
 		}
@@ -199,24 +199,24 @@ func (x *Index) makeSparse() {
 	})
 }
 
-// mark makes the directory find the block at p, which has hash h, also while the directory
-// is sparse. Blocks where an event may continue are marked: only their hash leads there.
-func (x *Index) mark(p runs.Place, h kv.SequenceHash) {
+// listBlock makes the directory find the block at p, which has hash h, also while the directory
+// is sparse. Blocks where an event may continue are listed: only their hash leads there.
+func (x *Index) listBlock(p runs.Place, h kv.SequenceHash) {
 	s := x.runs.WriterState(p.Run)
-	if s.Marks.Has(p.Pos) {
+	if s.ListedInSparse.Has(p.Pos) {
 		return
 	}
-	s.Marks.Set(p.Pos)
-	if !s.Listed { // of a listed run the directory has all blocks already
+	s.ListedInSparse.Set(p.Pos)
+	if !s.AllListed { // of a listed run the directory has all blocks already
 		x.growDirectory(1)
 		x.directory.Put(h, p)
 	}
 }
 
-// enlist enters new blocks of run r, from position lo on, into the directory, which finds
-// blocks by hash. It does so only for a listed run, of which the directory has every block.
-func (x *Index) enlist(r runs.ID, lo int) {
-	if !x.runs.WriterState(r).Listed {
+// listNewBlocks enters new blocks of run r, from position lo on, into the directory, which
+// finds blocks by hash, if the directory has every block of this run.
+func (x *Index) listNewBlocks(r runs.ID, lo int) {
+	if !x.runs.WriterState(r).AllListed {
 		return
 	}
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
@@ -229,13 +229,13 @@ func (x *Index) enlist(r runs.ID, lo int) {
 	}
 }
 
-// unmark removes the blocks of run r from position lo on from the directory, which finds
+// unlist removes the blocks of run r from position lo on from the directory, which finds
 // blocks by hash. It runs before these blocks leave the run.
-func (x *Index) unmark(r runs.ID, lo int) {
+func (x *Index) unlist(r runs.ID, lo int) {
 	s := x.runs.WriterState(r)
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
-	gone := s.Marks.And(runs.Span(lo, runs.MaxBlocks))
-	if s.Listed { // the directory has every block of the run, not only the marked ones
+	gone := s.ListedInSparse.And(runs.Span(lo, runs.MaxBlocks))
+	if s.AllListed { // the directory has every block of the run, not only those of a sparse one
 		gone = runs.Span(lo, len(hashes))
 		for _, h := range hashes[lo:] { // so that the cache misses of all blocks overlap
 			x.directory.Prefetch(kv.SequenceHash(h))
@@ -245,7 +245,7 @@ func (x *Index) unmark(r runs.ID, lo int) {
 		i := gone.Pop()
 		x.directory.Delete(kv.SequenceHash(hashes[i]), runs.At(r, i))
 	}
-	s.Marks = s.Marks.And(runs.Span(0, lo))
+	s.ListedInSparse = s.ListedInSparse.And(runs.Span(0, lo))
 }
 
 // growDirectory makes room in the directory for n more blocks.

@@ -25,41 +25,41 @@ type Index struct {
 	// mu serializes changes. Readers never take it.
 	mu        sync.Mutex
 	directory *runs.Directory
-	// dense is true while the directory is meant to have every block. A directory that
+	// denseDirectory is true while the directory is meant to have every block. A directory that
 	// becomes dense is filled run by run: nextUnlisted is the next run to enter, None when
 	// every run is entered.
-	dense        bool
-	nextUnlisted runs.ID
-	search       searchCost
-	orphans      runs.Orphans
-	limbo        limbo
+	denseDirectory bool
+	nextUnlisted   runs.ID
+	search         searchCost
+	unknownParents runs.UnknownParents
+	limbo          limbo
 
 	// owners is indexed by ownerID. Element 0 is nil, because ownerID 0 is noOwner.
-	owners     []*owner
-	freeOwners []ownerID
-	ids        map[kv.Owner]ownerID
-	latest     *owner
-	members    []member
-	// sweeping are retired owner ids that still have entries. Readers ignore those
-	// entries. shrinking are runs to check for unused blocks.
-	sweeping  []ownerID
-	shrinking []runs.ID
-	// clockHand is the run that eviction looked at last. Eviction skips the run
-	// protected, which the current change is about to extend.
-	clockHand, protected runs.ID
-	// batch is scratch memory of removeScattered.
-	batch []scattered
+	owners      []*owner
+	freeOwners  []ownerID
+	ids         map[kv.Owner]ownerID
+	latestOwner *owner
+	members     []member
+	// ownersToSweep are retired owner ids that still have entries. Readers ignore those
+	// entries. runsToShrink are runs to check for unused blocks.
+	ownersToSweep []ownerID
+	runsToShrink  []runs.ID
+	// clockHand is the run that eviction looked at last. Eviction skips protectedRun, which
+	// the current change is about to extend.
+	clockHand, protectedRun runs.ID
+	// removalBatch is scratch memory of removeScattered.
+	removalBatch []scattered
 	// readersStalled is true after a wait for readers has timed out, until those readers
 	// have left.
 	readersStalled bool
 	// replacing is true while a dump is applied. The blocks of a dump may come in any order.
 	replacing bool
 
-	// applied counts blocks stored and removed. resident counts the blocks in runs.
-	// pairs and lost count (block, tier) pairs of all owners.
-	applied, resident, pairs, lost int
-	listBytes                      int64
-	counts                         Counts
+	// changedBlocks counts blocks stored and removed. blocksInRuns counts the blocks in runs.
+	// heldPairs and lostPairs count (block, tier) pairs of all owners.
+	changedBlocks, blocksInRuns, heldPairs, lostPairs int
+	ownerRunsBytes                                    int64
+	counts                                            Counts
 }
 
 // New returns an empty index. The error names the option that is out of range.
@@ -68,14 +68,13 @@ func New(o Options) (*Index, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	const maxShift = 11 // memory comes in chunks of at most 2048 units or runs
 	x := &Index{
-		options:   o,
-		runs:      runs.NewTree(chunkShift(o.MaxBytes, runs.UnitBytes, maxShift), chunkShift(o.MaxBytes, runs.RunBytes, maxShift)),
-		directory: runs.NewDirectory(0),
-		orphans:   runs.NewOrphans(),
-		owners:    make([]*owner, 1), // ownerID 0 is noOwner
-		ids:       make(map[kv.Owner]ownerID),
+		options:        o,
+		runs:           runs.NewTree(runs.ChunkShift(o.MaxBytes, runs.UnitBytes), runs.ChunkShift(o.MaxBytes, runs.RunBytes)),
+		directory:      runs.NewDirectory(0),
+		unknownParents: runs.NewUnknownParents(),
+		owners:         make([]*owner, 1), // ownerID 0 is noOwner
+		ids:            make(map[kv.Owner]ownerID),
 	}
 	x.arena = x.runs.Arena
 	x.publishView()
@@ -134,8 +133,8 @@ const limboBatch = 16
 // owners, frees retired memory and evicts. The caller holds x.mu.
 func (x *Index) maintain() {
 	x.shrinkSome()
-	x.listNextRuns()
-	if len(x.sweeping) > 0 {
+	x.fillDirectory()
+	if len(x.ownersToSweep) > 0 {
 		x.sweep(sweepRuns)
 	}
 	if x.limbo.len() >= limboBatch {
@@ -164,7 +163,7 @@ func check(e *kvevent.RouterEvent) error {
 // a block it returns 0. The caller holds x.mu.
 func (x *Index) hashAt(p runs.Place) kv.SequenceHash {
 	if s := x.runs.WriterState(p.Run); s.StandIn {
-		return x.orphans.HashOf(p.Run)
+		return x.unknownParents.HashOf(p.Run)
 	}
 	if s := x.runs.Head(p.Run).Storage(); p.Pos < s.Blocks() {
 		return kv.SequenceHash(x.arena.Hashes(s)[p.Pos])
@@ -224,8 +223,8 @@ func (o Options) withDefaults() Options {
 // counts the refusals.
 var ErrFull = errors.New("index is full")
 
-// Replace replaces all blocks of an owner by the blocks of events. All events are stores of that owner,
-// in any order. Readers see the old blocks until one moment and the new blocks from then on.
+// Replace replaces all blocks of an owner by those of a dump: events that store blocks of this
+// owner, in any order. Readers see the old blocks until one moment, and from then on the new.
 // The error is ErrFull or names the invalid field, and then nothing has changed.
 func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 	for i := range events {
@@ -250,7 +249,7 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 		x.maintain()
 	}
 	x.replacing = false
-	x.dropParked()
+	x.dropParked() // a dump may park more blocks than MaxParked allows afterwards
 	fresh.publishTotal()
 	x.replaceOwner(old, fresh)
 	x.maintain()
@@ -297,14 +296,14 @@ type Counts struct {
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	s := Stats{
-		Memberships: x.pairs, Owners: len(x.ids), Workers: len(x.members),
-		Runs: x.runs.Live - 1 - x.orphans.Len(), Parked: x.orphans.Len(),
+		Memberships: x.heldPairs, Owners: len(x.ids), Workers: len(x.members),
+		Runs: x.runs.Live - 1 - x.unknownParents.Len(), Parked: x.unknownParents.Len(),
 		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * runs.UnitBytes,
-		LostNow: x.lost, Dense: x.dense, Counts: x.counts,
+		LostNow: x.lostPairs, Dense: x.denseDirectory, Counts: x.counts,
 	}
 	retired := make([]bool, len(x.owners))
 	for id, o := range x.owners {
-		retired[id] = o == nil || o.gone
+		retired[id] = o == nil || o.retired
 	}
 	x.mu.Unlock()
 	s.Blocks = x.countBlocks(retired)
@@ -338,8 +337,8 @@ func (x *Index) countBlocks(retired []bool) int {
 			for j := range head.Entries {
 				addEntry(entry(head.Entries[j].Load()))
 			}
-			if head.Flags.Load()&runs.FlagMore != 0 { // more entries than the head holds
-				for node := chunk.Over[i].Load(); node != nil; node = node.Next.Load() {
+			if head.Flags.Load()&runs.FlagOverflow != 0 { // more entries than the head holds
+				for node := chunk.Overflow[i].Load(); node != nil; node = node.Next.Load() {
 					for j := range node.Entries {
 						addEntry(entry(node.Entries[j].Load()))
 					}
@@ -372,7 +371,7 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	defer x.mu.Unlock()
 	if id, ok := x.ids[who]; ok {
 		o := x.owners[id]
-		return o.digest + o.lostDigest, o.pairs + o.lostPairs
+		return o.heldDigest + o.lostDigest, o.heldPairs + o.lostPairs
 	}
 	return 0, 0
 }

@@ -30,9 +30,9 @@ func TestTheTablesAgree(t *testing.T) {
 			m.change(t)
 			switch {
 			case seed%4 == 1 && step == 100:
-				x.makeDense()
+				x.makeDirectoryDense()
 			case seed%4 == 1 && step == 200:
-				x.makeSparse()
+				x.makeDirectorySparse()
 			}
 			if problem := x.disagreement(true); problem != "" {
 				t.Fatalf("seed %d, step %d: %s", seed, step, problem)
@@ -46,7 +46,7 @@ func TestTheTablesAgree(t *testing.T) {
 				t.Fatalf("seed %d, sweeping: %s", seed, problem)
 			}
 		}
-		if s := x.Stats(); s.Runs != 0 || s.Parked != 0 || s.Blocks != 0 || s.Memberships != 0 || x.resident != 0 || s.Limbo != 0 {
+		if s := x.Stats(); s.Runs != 0 || s.Parked != 0 || s.Blocks != 0 || s.Memberships != 0 || x.blocksInRuns != 0 || s.Limbo != 0 {
 			t.Fatalf("seed %d: nobody holds anything, and yet %+v", seed, s)
 		}
 	}
@@ -134,10 +134,10 @@ func (n *nonsense) change(t *testing.T) {
 		}
 	case k < 39:
 		n.x.Sweep(n.rng.IntN(50))
-	case n.x.dense:
-		n.x.makeSparse()
+	case n.x.denseDirectory:
+		n.x.makeDirectorySparse()
 	default:
-		n.x.makeDense()
+		n.x.makeDirectoryDense()
 	}
 }
 
@@ -218,17 +218,17 @@ func storedBlocks(e kvevent.RouterEvent, locals []kv.LocalHash, seq []kv.Sequenc
 // says that no two blocks were given one hash: then the directory has all that it
 // should.
 func (x *Index) disagreement(honest bool) string {
-	units, resident, live, marks := 0, 0, 0, 0
+	inRuns, resident, live, marks := 0, 0, 0, 0
 	entries := make(map[ownerID]int)
 	pairs := make(map[ownerID]int)
 	problem := ""
 	x.runs.All(func(r runs.ID, h *runs.Head, s *runs.WriterState) bool {
 		live++
 		st := h.Storage()
-		units += st.Class()
+		inRuns += st.Units()
 		resident += st.Blocks()
-		if marks += s.Marks.Count(); s.Listed {
-			marks += st.Blocks() - s.Marks.Count()
+		if marks += s.ListedInSparse.Count(); s.AllListed {
+			marks += st.Blocks() - s.ListedInSparse.Count()
 		}
 		problem = x.wrongRun(r, h, s, honest)
 		held := int32(0)
@@ -256,7 +256,7 @@ func (x *Index) disagreement(honest bool) string {
 	if problem != "" {
 		return problem
 	}
-	if x.dense && x.nextUnlisted == runs.None && marks != resident {
+	if x.denseDirectory && x.nextUnlisted == runs.None && marks != resident {
 		return fmt.Sprintf("dense, and %d of %d blocks are listed", marks, resident)
 	}
 	if !honest {
@@ -268,19 +268,19 @@ func (x *Index) disagreement(honest bool) string {
 		got, want int
 	}{
 		{"live runs", x.runs.Live, live},
-		{"children", x.runs.Children(), live - 1 - x.orphans.Len()},
-		{"resident blocks", x.resident, resident},
+		{"children", x.runs.Children(), live - 1 - x.unknownParents.Len()},
+		{"resident blocks", x.blocksInRuns, resident},
 		{"directory entries", x.directory.Len(), marks},
-		{"units in use", x.arena.InUse(), units + inLimbo},
-		{"idle units", x.arena.Idle(), x.arena.Units() - units - inLimbo},
+		{"units in use", x.arena.InUse(), inRuns + inLimbo},
+		{"idle units", x.arena.Idle(), x.arena.Units() - inRuns - inLimbo},
 	} {
 		if c.got != c.want {
 			return fmt.Sprintf("%s: %d, want %d", c.what, c.got, c.want)
 		}
 	}
 	for _, id := range x.ids {
-		if o := x.owners[id]; o.entries != entries[id] || int(o.pairs) != pairs[id] {
-			return fmt.Sprintf("%s: %d entries of %d pairs, counted %d of %d", o.who, entries[id], pairs[id], o.entries, o.pairs)
+		if o := x.owners[id]; o.entryCount != entries[id] || int(o.heldPairs) != pairs[id] {
+			return fmt.Sprintf("%s: %d entries of %d pairs, counted %d of %d", o.who, entries[id], pairs[id], o.entryCount, o.heldPairs)
 		}
 	}
 	return ""
@@ -306,7 +306,7 @@ func (x *Index) wrongRun(r runs.ID, h *runs.Head, s *runs.WriterState, honest bo
 	}
 	hashes := x.arena.Hashes(st)
 	for i := range hashes {
-		if got, ok := x.directory.Lookup(x.runs, kv.SequenceHash(hashes[i])); honest && (s.Listed || s.Marks.Has(i)) && (!ok || got != runs.At(r, i)) {
+		if got, ok := x.directory.Lookup(x.runs, kv.SequenceHash(hashes[i])); honest && (s.AllListed || s.ListedInSparse.Has(i)) && (!ok || got != runs.At(r, i)) {
 			return fmt.Sprintf("run %d: block %d is not in the directory: %v", r, i, got)
 		}
 	}

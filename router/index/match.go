@@ -87,7 +87,7 @@ type visit struct {
 // begin makes v a visit of run r, with the blocks that the run has now.
 func (v *visit) begin(x *Index, r runs.ID) {
 	chunk, i := x.runs.Chunk(r)
-	v.run, v.head, v.overflow = r, &chunk.Heads[i], &chunk.Over[i]
+	v.run, v.head, v.overflow = r, &chunk.Heads[i], &chunk.Overflow[i]
 	v.store = v.head.Storage()
 	v.locals = x.arena.Locals(v.store)
 }
@@ -101,9 +101,10 @@ func (v *visit) follows(p runs.Place, local kv.LocalHash) bool {
 }
 
 // walk finds the runs that hold the leading blocks of a prompt, and adds the entries of each
-// run to c. A run is a row of up to 128 blocks, and a child of the block before its first.
-// walk takes no lock. It returns false when a run lost blocks meanwhile: other blocks may
-// have taken the positions that walk compared. The caller then begins again.
+// run to c: which owners hold which blocks. A run is a row of up to 128 blocks, and a child
+// of the block before its first. walk takes no lock. It returns false when a run lost blocks
+// meanwhile: other blocks may have taken the positions that walk compared. Then c is
+// worthless, and the caller begins again.
 func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
@@ -112,7 +113,7 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if first == runs.None {
 		return true
 	}
-	var visits [2]visit
+	var visits [2]visit // used by turns
 	current, next := &visits[0], &visits[1]
 	current.begin(x, first)
 	// matched counts the blocks of the prompt before the current run. prefetched counts
@@ -127,19 +128,20 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 		if n == 0 {
 			return true
 		}
-		c.from, c.upTo, c.firstBlockHeld = matched, matched+n, false
+		c.runFrom, c.runUpTo, c.firstBlockHeld = matched, matched+n, false
 		c.addEntries(current.head, current.overflow)
 		// Tell eviction that the run is in use. The load saves most readers a write.
 		if current.head.Flags.Load()&runs.FlagSeen == 0 {
 			current.head.Flags.Or(runs.FlagSeen)
 		}
+		matched += n
 		// No owner has the run's first block: nobody has a prefix that reaches further.
-		if matched += n; !c.firstBlockHeld || matched == len(prompt) {
+		if !c.firstBlockHeld || matched == len(prompt) {
 			return !current.changed()
 		}
 		last := runs.At(current.run, n-1)
-		if next.run == runs.None || n < current.store.Blocks() || !next.follows(last, prompt[matched]) {
-			// The guess of prefetchNext was wrong, or there was none.
+		guessed := next.run != runs.None && n == current.store.Blocks() && next.follows(last, prompt[matched])
+		if !guessed { // look the run up that prefetchNext did not guess
 			next.run = x.runs.Child(last, prompt[matched])
 			if next.run != runs.None {
 				next.begin(x, next.run)
@@ -158,13 +160,13 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 // Without a guess it leaves next unchanged. prefetchNext loads the guessed run, and the head
 // of the run after it, into the CPU cache while walk still compares current.
 func (x *Index) prefetchNext(current, next *visit) {
-	guess := runs.ID(current.head.Next.Load())
+	guess := runs.ID(current.head.NextGuess.Load())
 	if guess == runs.None {
 		return
 	}
 	next.begin(x, guess)
 	runs.Prefetch(next.locals)
-	if after := runs.ID(next.head.Next.Load()); after != runs.None {
+	if after := runs.ID(next.head.NextGuess.Load()); after != runs.None {
 		runs.PrefetchHead(x.runs.Head(after))
 	}
 }
@@ -193,13 +195,13 @@ func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
 // So addEntries repeats the pass while an entry may continue what a later entry added.
 func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Overflow]) {
 	for {
-		c.extended, c.pending = false, false
+		c.passExtended, c.anotherPass = false, false
 		for i := range head.Entries {
 			if e := entry(head.Entries[i].Load()); e != 0 {
 				c.add(e)
 			}
 		}
-		if head.Flags.Load()&runs.FlagMore != 0 {
+		if head.Flags.Load()&runs.FlagOverflow != 0 {
 			for node := overflow.Load(); node != nil; node = node.Next.Load() {
 				for i := range node.Entries {
 					if e := entry(node.Entries[i].Load()); e != 0 {
@@ -208,7 +210,7 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 				}
 			}
 		}
-		if !c.extended || !c.pending {
+		if !c.passExtended || !c.anotherPass {
 			return
 		}
 	}

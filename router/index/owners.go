@@ -19,24 +19,24 @@ const noOwner ownerID = 0
 type owner struct {
 	id  ownerID
 	who kv.Owner
-	// known is true while a worker is a member. members counts the members of a pool.
-	known   bool
-	members int
-	// digest is the sum of kv.Digest over the held (block, tier) pairs, and pairs
+	// isMember is true while a worker is a member. poolMembers counts the members of a pool.
+	isMember    bool
+	poolMembers int
+	// heldDigest is the sum of kv.Digest over the held (block, tier) pairs, and heldPairs
 	// is their number. The lost pairs are those that the index had no room for.
-	digest, pairs         uint64
+	heldDigest, heldPairs uint64
 	lostDigest, lostPairs uint64
-	// totalPairs is pairs plus lostPairs after the last change, for readers without the lock.
+	// totalPairs is heldPairs plus lostPairs after the last change, for readers without the lock.
 	totalPairs atomic.Uint64
 	// runs has every run in which the owner has an entry, and some old ones.
-	// entries is the number of the owner's entries.
-	runs    []runs.ID
-	entries int
-	// gone is true once the id is retired: the owner has another id or has left.
-	gone bool
-	// stored is the last block of the last stored event. removed is the block
+	// entryCount is the number of the owner's entries.
+	runs       []runs.ID
+	entryCount int
+	// retired is true once the owner has another id or has left.
+	retired bool
+	// storeHint is the last block of the last stored event. removeHint is the block
 	// before the last removed one. The next event most likely continues there.
-	stored, removed hint
+	storeHint, removeHint hint
 }
 
 // hint is a block and its hash. The hash tells whether the block is still there.
@@ -47,22 +47,22 @@ type hint struct {
 
 // publishTotal updates totalPairs.
 func (o *owner) publishTotal() {
-	if n := o.pairs + o.lostPairs; o.totalPairs.Load() != n {
+	if n := o.heldPairs + o.lostPairs; o.totalPairs.Load() != n {
 		o.totalPairs.Store(n)
 	}
 }
 
-func (o *owner) empty() bool { return o.pairs == 0 && o.lostPairs == 0 }
+func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 }
 
 // open returns what the index keeps of the worker or pool who, and adds a missing owner. The
 // error is ErrFull when that would be one owner too many.
 func (x *Index) open(who kv.Owner) (*owner, error) {
-	if x.latest != nil && x.latest.who == who { // an owner's events often come in a row
-		return x.latest, nil
+	if x.latestOwner != nil && x.latestOwner.who == who { // an owner's events often come in a row
+		return x.latestOwner, nil
 	}
 	if id, ok := x.ids[who]; ok {
-		x.latest = x.owners[id]
-		return x.latest, nil
+		x.latestOwner = x.owners[id]
+		return x.latestOwner, nil
 	}
 	if len(x.ids) >= x.options.MaxOwners {
 		x.counts.Refused++
@@ -91,7 +91,7 @@ func (x *Index) newOwner(who kv.Owner) *owner {
 // forgetIfUnused removes an owner that has no blocks, is no member, and is no member's pool.
 // Every change calls it for the owners that it may have emptied.
 func (x *Index) forgetIfUnused(o *owner) {
-	if !o.empty() || o.known || o.members > 0 {
+	if !o.empty() || o.isMember || o.poolMembers > 0 {
 		return
 	}
 	delete(x.ids, o.who)
@@ -102,12 +102,12 @@ func (x *Index) forgetIfUnused(o *owner) {
 // have the id. Its entries stay in the runs until no reader can look for them; then the
 // sweep removes them in small steps.
 func (x *Index) retireOwner(o *owner) {
-	if x.latest == o {
-		x.latest = nil
+	if x.latestOwner == o {
+		x.latestOwner = nil
 	}
-	o.gone = true
-	x.pairs -= int(o.pairs)
-	x.lost -= int(o.lostPairs)
+	o.retired = true
+	x.heldPairs -= int(o.heldPairs)
+	x.lostPairs -= int(o.lostPairs)
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
@@ -115,10 +115,10 @@ func (x *Index) retireOwner(o *owner) {
 // a new id and the new blocks, takes the place of old, whose id is retired. old and fresh
 // have the same name who.
 func (x *Index) replaceOwner(old, fresh *owner) {
-	fresh.known, fresh.members = old.known, old.members
-	old.known, old.members = false, 0
+	fresh.isMember, fresh.poolMembers = old.isMember, old.poolMembers
+	old.isMember, old.poolMembers = false, 0
 	x.ids[old.who] = fresh.id
-	if fresh.known || fresh.members > 0 {
+	if fresh.isMember || fresh.poolMembers > 0 {
 		x.renameInView(old, fresh)
 	}
 	x.retireOwner(old)
@@ -142,22 +142,22 @@ func (x *Index) clear(who kv.Owner) {
 
 // noteRun appends run r to o.runs, the runs in which owner o has an entry. Entries that go
 // leave their run in the list. So before the list grows, noteRun removes stale runs, if they
-// are most of the list. x.listBytes counts the memory of all lists.
+// are most of the list. x.ownerRunsBytes counts the memory of all lists.
 func (x *Index) noteRun(o *owner, r runs.ID) {
-	if len(o.runs) == cap(o.runs) && len(o.runs) > 2*o.entries+16 {
+	if len(o.runs) == cap(o.runs) && len(o.runs) > 2*o.entryCount+16 {
 		o.runs = slices.DeleteFunc(o.runs, func(r runs.ID) bool { return !x.hasEntry(o.id, r) })
-		if len(o.runs) > 2*o.entries { // runs that the owner left and came back to
+		if len(o.runs) > 2*o.entryCount { // runs that the owner left and came back to
 			slices.Sort(o.runs)
 			o.runs = slices.Compact(o.runs)
 		}
 		if before := cap(o.runs); len(o.runs) < before/4 {
 			o.runs = slices.Clone(o.runs)
-			x.listBytes -= int64(before-cap(o.runs)) * runIDBytes
+			x.ownerRunsBytes -= int64(before-cap(o.runs)) * runIDBytes
 		}
 	}
 	before := cap(o.runs)
 	o.runs = append(o.runs, r)
-	x.listBytes += int64(cap(o.runs)-before) * runIDBytes
+	x.ownerRunsBytes += int64(cap(o.runs)-before) * runIDBytes
 }
 
 // runIDBytes is the memory of one element of owner.runs.
@@ -247,19 +247,19 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	if err != nil {
 		return err
 	}
-	var shared *owner
+	var shared *owner // the new pool
 	if known && pool != 0 {
 		if shared, err = x.open(kv.PoolOwner(pool)); err != nil {
 			x.forgetIfUnused(own)
 			return err
 		}
-		shared.members++
+		shared.poolMembers++
 	}
 	at, found := slices.BinarySearchFunc(x.members, w, func(m member, w kv.Worker) int { return m.Worker.Compare(w) })
 	var old *owner // the worker's pool until now
 	if found && x.members[at].pool != noOwner {
 		old = x.owners[x.members[at].pool]
-		old.members--
+		old.poolMembers--
 	}
 	m := member{Member{w, pool}, source{own: own.id}}
 	if shared != nil {
@@ -273,7 +273,7 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 	case found:
 		x.members = slices.Delete(x.members, at, at+1)
 	}
-	own.known = known
+	own.isMember = known
 	x.publishView()
 	x.forgetIfUnused(own)
 	if old != nil {
@@ -327,8 +327,8 @@ func (x *Index) publishView() {
 		}
 		if v.owners[m.pool].kind == viewNobody {
 			v.owners[m.pool] = ownerView{viewPool, int32(len(v.pools))}
-			n := x.owners[m.pool].members
-			v.pools = append(v.pools, pooled[:0:n])
+			n := x.owners[m.pool].poolMembers
+			v.pools = append(v.pools, pooled[:0:n]) // grows to n members below
 			pooled = pooled[n:]
 		}
 		list := &v.pools[v.owners[m.pool].number]

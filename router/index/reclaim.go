@@ -14,18 +14,18 @@ func (x *Index) Sweep(maxRuns int) (more bool) {
 	x.freeRetired()
 	x.sweep(maxRuns)
 	x.freeRetired()
-	return len(x.sweeping) > 0 || x.limbo.len() > 0
+	return len(x.ownersToSweep) > 0 || x.limbo.len() > 0
 }
 
 // sweep removes the entries of retired owner ids from no more than maxRuns runs, and frees
 // runs that nobody holds any more. An id without entries may be used again.
 func (x *Index) sweep(maxRuns int) {
-	for maxRuns > 0 && len(x.sweeping) > 0 {
-		o := x.owners[x.sweeping[len(x.sweeping)-1]]
+	for maxRuns > 0 && len(x.ownersToSweep) > 0 {
+		o := x.owners[x.ownersToSweep[len(x.ownersToSweep)-1]]
 		n := len(o.runs)
 		if n == 0 {
-			x.sweeping = x.sweeping[:len(x.sweeping)-1]
-			x.listBytes -= int64(cap(o.runs)) * runIDBytes
+			x.ownersToSweep = x.ownersToSweep[:len(x.ownersToSweep)-1]
+			x.ownerRunsBytes -= int64(cap(o.runs)) * runIDBytes
 			x.owners[o.id] = nil
 			x.freeOwners = append(x.freeOwners, o.id)
 			continue
@@ -34,18 +34,18 @@ func (x *Index) sweep(maxRuns int) {
 		o.runs = o.runs[:n-1]
 		maxRuns--
 		if x.runs.WriterState(r).Live && x.clearEntries(o.id, r) > 0 {
-			x.prune(r)
+			x.freeIfUnused(r)
 		}
 	}
 }
 
-// prune frees run r if no owner holds its blocks and no run follows it. Then it does the same
-// for the parent of r, and so on up to the root. The run x.protected stays, because the
+// freeIfUnused frees run r if no owner holds its blocks and no run follows it. Then it does the same
+// for the parent of r, and so on up to the root. The run x.protectedRun stays, because the
 // current change is about to extend it.
-func (x *Index) prune(r runs.ID) {
+func (x *Index) freeIfUnused(r runs.ID) {
 	for r != runs.Root {
 		s := x.runs.WriterState(r)
-		if s.EntryCount > 0 || s.FirstChild != runs.None || r == x.protected {
+		if s.EntryCount > 0 || s.FirstChild != runs.None || r == x.protectedRun {
 			return
 		}
 		if s.StandIn { // of an unknown parent that no block waits for any more
@@ -59,26 +59,26 @@ func (x *Index) prune(r runs.ID) {
 // freeRun removes a run without children and returns its parent.
 func (x *Index) freeRun(r runs.ID) runs.ID {
 	p := x.runs.Detach(r)
-	x.unmark(r, 0)
-	x.discard(r)
+	x.unlist(r, 0)
+	x.retireRunWithMemory(r)
 	return p.Run
 }
 
-// discard retires run r and its memory: both are reused once no reader can reach them. The
+// retireRunWithMemory retires run r and its memory: both are reused once no reader can reach them. The
 // run is detached from its parent, and its blocks are not in the directory.
-func (x *Index) discard(r runs.ID) {
+func (x *Index) retireRunWithMemory(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
-	x.resident -= st.Blocks()
+	x.blocksInRuns -= st.Blocks()
 	h.Store.Store(0)
-	h.Parent.Store(0) // a stale Head.Next must not find this parent when the run is used again
-	x.retire(retiredPiece, st.Unit(), st.Class())
+	h.Parent.Store(0) // a stale Head.NextGuess must not find this parent when the run is used again
+	x.retire(retiredPiece, st.FirstUnit(), st.Units())
 	x.runs.DropOverflow(r)
-	x.giveRun(r)
+	x.retireRun(r)
 }
 
-// giveRun retires a run that nothing refers to.
-func (x *Index) giveRun(r runs.ID) {
+// retireRun retires a run that nothing refers to.
+func (x *Index) retireRun(r runs.ID) {
 	x.runs.Drop(r)
 	x.retire(retiredRun, uint32(r), 0)
 }
@@ -89,29 +89,29 @@ const maxShrinking = 512
 // queueShrink queues a run that may have unused blocks at its end.
 func (x *Index) queueShrink(r runs.ID) {
 	s := x.runs.WriterState(r)
-	if s.Queued {
+	if s.QueuedForShrink {
 		return
 	}
-	s.Queued = true
-	x.shrinking = append(x.shrinking, r)
+	s.QueuedForShrink = true
+	x.runsToShrink = append(x.runsToShrink, r)
 }
 
 // shrinkSome cuts unused blocks off the runs that removals have queued. It waits until
 // maxShrinking runs are queued, and then handles the older half. Most of them are freed by
 // then.
 func (x *Index) shrinkSome() {
-	if len(x.shrinking) < maxShrinking {
+	if len(x.runsToShrink) < maxShrinking {
 		return
 	}
-	half := len(x.shrinking) / 2
-	for _, r := range x.shrinking[:half] {
+	half := len(x.runsToShrink) / 2
+	for _, r := range x.runsToShrink[:half] {
 		s := x.runs.WriterState(r)
-		s.Queued = false
+		s.QueuedForShrink = false
 		if s.Live && !s.StandIn {
 			x.shrink(r)
 		}
 	}
-	x.shrinking = append(x.shrinking[:0], x.shrinking[half:]...)
+	x.runsToShrink = append(x.runsToShrink[:0], x.runsToShrink[half:]...)
 }
 
 // shrink cuts the unused blocks off the end of run r, a row of blocks, if the rest fits into
@@ -125,50 +125,50 @@ func (x *Index) shrink(r runs.ID) {
 		used = max(used, entry(slot.Load()).hi())
 	}
 	// The loop over the children ends early when nothing can be saved any more.
-	for c := x.runs.WriterState(r).FirstChild; c != runs.None && runs.ClassFor(used) < st.Class(); c = x.runs.WriterState(c).NextSibling {
+	for c := x.runs.WriterState(r).FirstChild; c != runs.None && runs.UnitsFor(used) < st.Units(); c = x.runs.WriterState(c).NextSibling {
 		used = max(used, runs.UnpackPlace(x.runs.Head(c).Parent.Load()).Pos+1)
 	}
-	class := runs.ClassFor(used)
-	if used == 0 || class >= st.Class() {
+	units := runs.UnitsFor(used)
+	if used == 0 || units >= st.Units() {
 		return
 	}
-	// The new version tells readers that blocks were cut off.
-	x.move(r, class, used, st.Version()+1)
+	// The new version tells readers that blocks were cut off. Without memory the run stays.
+	x.move(r, units, used, st.Version()+1)
 }
 
-// move moves the first n blocks of run r into other memory, a piece of class units, and
+// move moves the first n blocks of run r into other memory, a piece of that many units, and
 // reports whether there was memory. The old piece stays unchanged until its readers have
 // left. version is the new version of the storage: the caller adds 1 when blocks are cut
 // off.
-func (x *Index) move(r runs.ID, class, n, version int) bool {
-	unit, ok := x.arena.Take(class, x.mayGrow)
+func (x *Index) move(r runs.ID, units, n, version int) bool {
+	firstUnit, ok := x.arena.Take(units, x.mayGrow)
 	if ok {
-		x.moveTo(r, unit, class, n, version)
+		x.moveTo(r, firstUnit, units, n, version)
 	}
 	return ok
 }
 
-// moveTo moves the first n blocks of run r into new memory that the caller has taken: class
-// units from unit on. Other blocks leave the run. version is the new version of the run's
-// storage. Readers may still read the old memory, so moveTo copies it and retires it.
-func (x *Index) moveTo(r runs.ID, unit uint32, class, n, version int) {
+// moveTo moves the first n blocks of run r into new memory that the caller has taken: units of
+// UnitBlocks blocks from firstUnit on. Other blocks leave the run. version is the new version
+// of the run's storage. Readers may still read the old memory, so moveTo copies it and retires it.
+func (x *Index) moveTo(r runs.ID, firstUnit uint32, units, n, version int) {
 	st := x.runs.Head(r).Storage()
 	if n < st.Blocks() {
-		x.unmark(r, n)
-		x.resident -= st.Blocks() - n
+		x.unlist(r, n)
+		x.blocksInRuns -= st.Blocks() - n
 	}
-	fresh := runs.PackStorage(n, class, version, unit)
+	fresh := runs.PackStorage(n, units, version, firstUnit)
 	copy(x.arena.Locals(fresh), x.arena.Locals(st))
 	copy(x.arena.Hashes(fresh), x.arena.Hashes(st))
 	x.runs.Head(r).Store.Store(uint64(fresh))
-	x.retire(retiredPiece, st.Unit(), st.Class())
+	x.retire(retiredPiece, st.FirstUnit(), st.Units())
 }
 
 // retired is an unlinked piece, run or owner that readers may still reach.
 type retired struct {
 	kind retiredKind
-	// class is the class of a piece.
-	class uint8
+	// units is the size of a piece.
+	units uint8
 	// id is the first unit of a piece, the ID of a run, or the ownerID of an owner.
 	id uint32
 }
@@ -196,10 +196,10 @@ func (l *limbo) len() int { return len(l.young) + len(l.waiting) }
 
 // retire frees a piece of memory, a run or an owner id later, once no reader can reach it.
 // The caller has unlinked it, so that new readers cannot find it. id is its number, as in
-// retired. class is the size of a piece in units, 0 for other kinds.
-func (x *Index) retire(kind retiredKind, id uint32, class int) {
-	x.limbo.young = append(x.limbo.young, retired{kind, uint8(class), id})
-	x.limbo.units += class
+// retired. units is the size of a piece in units, 0 for other kinds.
+func (x *Index) retire(kind retiredKind, id uint32, units int) {
+	x.limbo.young = append(x.limbo.young, retired{kind, uint8(units), id})
+	x.limbo.units += units
 	if kind == retiredRun {
 		x.limbo.runs++
 	}
@@ -237,12 +237,12 @@ func (x *Index) freeRetired() {
 func (x *Index) free(r retired) {
 	switch r.kind {
 	case retiredPiece:
-		x.limbo.units -= int(r.class)
-		x.arena.Give(r.id, int(r.class))
+		x.limbo.units -= int(r.units)
+		x.arena.Give(r.id, int(r.units))
 	case retiredRun:
 		x.limbo.runs--
 		x.runs.Free(runs.ID(r.id))
 	case retiredOwner:
-		x.sweeping = append(x.sweeping, ownerID(r.id))
+		x.ownersToSweep = append(x.ownersToSweep, ownerID(r.id))
 	}
 }

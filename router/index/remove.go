@@ -14,11 +14,11 @@ const shortRow = 4
 // t. Events usually name children before parents, so remove first looks for each block just
 // before the previous one. Hashes in no such order go to removeScattered.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
-	next := o.removed // where the next block most likely is
+	next := o.removeHint // where the next block most likely is
 	for len(hashes) > 0 {
 		p := next.Place
 		if !x.runs.HasHash(p, hashes[0]) {
-			x.enterHint(next)
+			x.listHint(next) // a later event may continue there after all
 			var ok bool
 			if p, ok = x.find(o, hashes[0]); !ok {
 				x.countMissing(o, t, hashes[0])
@@ -27,36 +27,36 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 			}
 		}
 		n := x.countBackwards(p, hashes)
-		if n < shortRow && n < len(hashes) {
+		if n < shortRow && n < len(hashes) { // the event names blocks in no order
 			next = x.removeScattered(o, t, hashes, p)
 			break
 		}
 		lo := p.Pos + 1 - n
 		x.takeFrom(o, t, p.Run, runs.Span(lo, p.Pos+1))
 		next = x.hintBefore(runs.At(p.Run, lo))
-		x.pruneOrShrink(p.Run)
+		x.freeOrShrink(p.Run)
 		hashes = hashes[n:]
 	}
-	o.removed = next
+	o.removeHint = next
 }
 
 // takeFrom removes a set of blocks of run r from owner o in tier t. It counts the blocks of
 // the set that o does not hold. The caller then frees or shrinks the run.
 func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {
-	x.applied += set.Count()
-	gone := x.uncover(o, r, t, set)
+	x.changedBlocks += set.Count()
+	gone := x.recordNotHeld(o, r, t, set)
 	for left := set.Without(gone); !left.Empty(); {
 		x.countMissing(o, t, x.hashAt(runs.At(r, left.Pop())))
 	}
 }
 
-// pruneOrShrink frees run r after a removal if no owner holds its blocks and no run follows
+// freeOrShrink frees run r after a removal if no owner holds its blocks and no run follows
 // it. Otherwise it queues the run for shrink, which cuts unused blocks off the end.
-func (x *Index) pruneOrShrink(r runs.ID) {
+func (x *Index) freeOrShrink(r runs.ID) {
 	if s := x.runs.WriterState(r); !s.Live {
 		return
 	} else if s.EntryCount == 0 && s.FirstChild == runs.None {
-		x.prune(r)
+		x.freeIfUnused(r)
 	} else {
 		x.queueShrink(r)
 	}
@@ -73,12 +73,12 @@ type scattered struct {
 const maxScattered = 8
 
 // removeScattered removes blocks of owner o from tier t that an event names in no order. It
-// first collects the blocks by run in x.batch, and then changes each run once. p is the place
+// first collects the blocks by run in x.removalBatch, and then changes each run once. p is the place
 // of the first block. The result is the block before the last removed ones, where the next
 // event often continues.
 func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
-	batch := x.batch[:0]
-	if x.dense { // so that the cache misses of all look-ups overlap
+	batch := x.removalBatch[:0]
+	if x.denseDirectory { // so that the cache misses of all look-ups overlap
 		for _, h := range hashes {
 			x.directory.Prefetch(h)
 		}
@@ -89,7 +89,7 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			var next runs.Place
 			ok := false
 			// A sparse directory makes find dear, so a look at the neighbours always pays.
-			if strays < maxScattered || !x.dense {
+			if strays < maxScattered || !x.denseDirectory {
 				next, ok = x.neighbour(p, h)
 			}
 			if strays++; ok {
@@ -100,14 +100,14 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 			}
 			p = next
 		}
-		// Batch is the run's index in batch, or is left over from an earlier removal. The
+		// BatchIndex is the run's index in batch, or is left over from an earlier removal. The
 		// comparison with batch tells.
 		s := x.runs.WriterState(p.Run)
-		if int(s.Batch) >= len(batch) || batch[s.Batch].run != p.Run {
-			s.Batch = int32(len(batch))
+		if int(s.BatchIndex) >= len(batch) || batch[s.BatchIndex].run != p.Run {
+			s.BatchIndex = int32(len(batch))
 			batch = append(batch, scattered{run: p.Run})
 		}
-		if b := &batch[s.Batch]; b.set.Has(p.Pos) {
+		if b := &batch[s.BatchIndex]; b.set.Has(p.Pos) {
 			x.countMissing(o, t, h) // named twice
 		} else {
 			b.set.Set(p.Pos)
@@ -120,9 +120,9 @@ func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p
 	}
 	// Only now, because pruning one run may free the parent run, which may be in batch too.
 	for _, b := range batch {
-		x.pruneOrShrink(b.run)
+		x.freeOrShrink(b.run)
 	}
-	x.batch = batch
+	x.removalBatch = batch
 	return last
 }
 
@@ -180,7 +180,7 @@ func (x *Index) countMissing(o *owner, t kv.Tier, h kv.SequenceHash) {
 	}
 	o.lostDigest -= kv.Digest(h, t)
 	o.lostPairs--
-	x.lost--
+	x.lostPairs--
 }
 
 // resolveConflict decides between an existing block, which follows block p, and new block b.
@@ -191,14 +191,14 @@ func (x *Index) countMissing(o *owner, t kv.Tier, h kv.SequenceHash) {
 func (x *Index) resolveConflict(p, existing runs.Place, b kvevent.StoredBlock) bool {
 	x.counts.Conflicts++
 	// A sequence hash chains the parent's sequence hash and the block's local hash.
-	right := kv.SequenceHash(b.Local)
+	right := kv.SequenceHash(b.Local) // of a prompt's first block
 	if p.Run != runs.Root {
 		right = kv.Chain(x.hashAt(p), b.Local)
 	}
 	if b.Hash != right {
 		return false
 	}
-	x.protected = p.Run
+	x.protectedRun = p.Run // the caller stores b there, and then lifts the protection
 	r := existing.Run
 	for c := x.childFrom(r, existing.Pos); c != runs.None; c = x.childFrom(r, existing.Pos) {
 		x.evictTree(c)
@@ -245,19 +245,20 @@ func (x *Index) truncate(r runs.ID, pos int) bool {
 			continue
 		}
 		o := x.owners[e.owner()]
-		if !o.gone { // the pairs of a retired owner no longer count
+		if !o.retired { // the pairs of a retired owner no longer count
 			x.evictEntry(o, r, e.tier(), max(e.lo(), pos), e.hi())
 		}
-		x.cut(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
+		x.reduceEntry(o, r, slot, walk, e, e.mask().And(runs.Span(0, pos)))
 	}
-	class := runs.ClassFor(pos)
-	unit, got := x.takePiece(class)
-	if got == class {
-		x.moveTo(r, unit, class, pos, x.runs.Head(r).Storage().Version()+1)
+	units := runs.UnitsFor(pos)
+	firstUnit, got := x.takePiece(units)
+	if got == units {
+		// Readers that began with the old version walk again.
+		x.moveTo(r, firstUnit, units, pos, x.runs.Head(r).Storage().Version()+1)
 		return true
 	}
 	if got > 0 { // a piece too small for the remaining blocks
-		x.arena.Give(unit, got)
+		x.arena.Give(firstUnit, got)
 	}
 	return false
 }

@@ -23,7 +23,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 			return
 		}
 	} else {
-		x.enterHint(o.stored) // o.stored changes below
+		x.listHint(o.storeHint) // the loop replaces the hint, and events must still find its block
 	}
 	for len(blocks) > 0 {
 		var n int
@@ -32,22 +32,23 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 			x.countLost(o, e.Tier, blocks)
 			break
 		}
-		o.stored = hint{p, blocks[n-1].Hash}
+		o.storeHint = hint{p, blocks[n-1].Hash}
 		blocks = blocks[n:]
 	}
-	x.protected = runs.None
-	x.prune(p.Run) // a stand-in that got no block
+	x.protectedRun = runs.None // extend has set it
+	x.freeIfUnused(p.Run)      // a stand-in that no block follows
 }
 
 // parent returns the block with hash h, which new blocks of owner o follow. An unknown block
-// gets a stand-in: an empty run in its place. ok is false when there is no room for it.
+// gets a stand-in: an empty run that holds its place until it comes. ok is false when there is
+// no room for the stand-in.
 func (x *Index) parent(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
-	if o.stored.hash == h && x.runs.HasHash(o.stored.Place, h) {
-		return o.stored.Place, true
+	if o.storeHint.hash == h && x.runs.HasHash(o.storeHint.Place, h) {
+		return o.storeHint.Place, true
 	}
-	x.enterHint(o.stored)
-	if x.orphans.Len() > 0 {
-		if r := x.orphans.StandIn(h); r != runs.None {
+	x.listHint(o.storeHint)
+	if x.unknownParents.Len() > 0 {
+		if r := x.unknownParents.StandIn(h); r != runs.None {
 			return runs.At(r, 0), true
 		}
 	}
@@ -84,8 +85,8 @@ func (x *Index) storeInRun(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.S
 		}
 		return p, 0
 	}
-	x.applied += n
-	x.counts.DuplicateStores += uint64(x.cover(o, next.Run, t, next.Pos, next.Pos+n))
+	x.changedBlocks += n // decides how dense the directory is
+	x.counts.DuplicateStores += uint64(x.recordHeld(o, next.Run, t, next.Pos, next.Pos+n))
 	return runs.At(next.Run, next.Pos+n-1), n
 }
 
@@ -102,48 +103,51 @@ func equalPrefix(locals, hashes []runs.Word, blocks []kvevent.StoredBlock) int {
 	return n
 }
 
-// extend stores blocks that the index does not have yet, after block p, for owner o in tier
-// t. It returns the place of the last stored block and the number of stored blocks, 0
-// without memory. s says where the blocks of the run of p lie. The new blocks join that run
-// if it ends with p and the whole event fits. Otherwise they get a run of their own: a run
-// that begins with an event's first block stays aligned with later events.
+// extend stores leading blocks of an event, which the index does not have yet, after block p
+// for owner o in tier t. A run is a row of up to 128 blocks. The blocks join the run of p, of
+// which s is the memory, if that run ends with p and has room for all blocks. Otherwise they
+// begin a run of their own: later events about the same blocks then change one run, not two.
+// It returns the place of the last stored block and the number of stored blocks. The caller
+// calls again for the rest. The number is 0 when there is no memory, even after eviction.
 func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks []kvevent.StoredBlock) (runs.Place, int) {
 	n := min(len(blocks), runs.MaxBlocks)
-	if x.orphans.Len() > 0 { // other blocks may wait for one of these
-		n = x.untilAwaited(n, func(i int) kv.SequenceHash { return blocks[i].Hash })
+	if x.unknownParents.Len() > 0 {
+		// Earlier events may have named one of these blocks as their unknown parent. Stop
+		// behind this block: attachWaiting attaches their blocks to the end of a run only.
+		n = x.upToAwaited(n, func(i int) kv.SequenceHash { return blocks[i].Hash })
 	}
 	old := s.Blocks()
 	endsWithP := old > 0 && p.Pos == old-1
 	if endsWithP && old+len(blocks) <= runs.MaxBlocks && x.growRun(p.Run, s, n) {
 		s = x.runs.Head(p.Run).Storage()
 		x.appendBlocks(p.Run, s, blocks[:n])
-		x.cover(o, p.Run, t, old, old+n)
+		x.recordHeld(o, p.Run, t, old, old+n)
 		p.Pos += n
-		x.adopt(p, blocks[n-1].Hash)
+		x.attachWaiting(p, blocks[n-1].Hash)
 		return p, n
 	}
-	x.protected = p.Run // takePiece and newRun may evict
-	unit, class := x.takePiece(runs.ClassFor(n))
-	if class == 0 {
+	x.protectedRun = p.Run                            // takePiece and newRun may evict; store lifts the protection
+	firstUnit, units := x.takePiece(runs.UnitsFor(n)) // memory, units of UnitBlocks blocks
+	if units == 0 {
 		return p, 0
 	}
 	r := x.newRun()
 	if r == runs.None {
-		x.arena.Give(unit, class)
+		x.arena.Give(firstUnit, units)
 		return p, 0
 	}
-	n = min(n, class*runs.UnitBlocks) // takePiece may return less than asked for
-	x.appendBlocks(r, runs.PackStorage(0, class, 0, unit), blocks[:n])
-	x.cover(o, r, t, 0, n)
+	n = min(n, units*runs.UnitBlocks) // takePiece may return less than asked for
+	x.appendBlocks(r, runs.PackStorage(0, units, 0, firstUnit), blocks[:n])
+	x.recordHeld(o, r, t, 0, n)
 	x.runs.Attach(r, p)
 	p = runs.At(r, n-1)
-	x.adopt(p, blocks[n-1].Hash)
+	x.attachWaiting(p, blocks[n-1].Hash)
 	return p, n
 }
 
-// growRun makes sure that run r, a row of blocks, has memory for n more blocks. It returns
-// false when there is no memory. It may move the run's blocks to a larger piece of memory. s
-// says where they lie before the call.
+// growRun makes sure that run r, a row of blocks, has memory for n more blocks. It may move
+// the run's blocks to a larger piece of memory, and then changes the run's Storage. s is the
+// Storage before the call. growRun returns false when there is no memory without eviction.
 func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 	want := s.Blocks() + n
 	if want <= s.Capacity() {
@@ -153,7 +157,7 @@ func (x *Index) growRun(r runs.ID, s runs.Storage, n int) bool {
 		// More may follow one by one. A reserve saves a copy of the run for each few blocks.
 		want = min(runs.MaxBlocks, want+want/4)
 	}
-	return x.move(r, runs.ClassFor(want), s.Blocks(), s.Version())
+	return x.move(r, runs.UnitsFor(want), s.Blocks(), s.Version())
 }
 
 // appendBlocks writes new blocks behind the blocks of run r, whose memory has room for them.
@@ -172,9 +176,9 @@ func (x *Index) appendBlocks(r runs.ID, s runs.Storage, blocks []kvevent.StoredB
 	if h.Flags.Load()&runs.FlagSeen == 0 { // eviction spares new blocks for a round
 		h.Flags.Or(runs.FlagSeen)
 	}
-	x.applied += len(blocks)
-	x.resident += len(blocks)
-	x.enlist(r, old)
+	x.changedBlocks += len(blocks)
+	x.blocksInRuns += len(blocks)
+	x.listNewBlocks(r, old) // in the directory
 }
 
 // countLost counts blocks of owner o in tier t that the index cannot store. The owner's
@@ -184,7 +188,7 @@ func (x *Index) countLost(o *owner, t kv.Tier, blocks []kvevent.StoredBlock) {
 		o.lostDigest += kv.Digest(blocks[i].Hash, t)
 	}
 	o.lostPairs += uint64(len(blocks))
-	x.lost += len(blocks)
+	x.lostPairs += len(blocks)
 	x.counts.Lost += uint64(len(blocks))
 }
 
@@ -196,7 +200,7 @@ const dumpParked = 1 << 20
 // until h comes. It makes the stand-in if there is none. ok is false when there are too many
 // unknown parents or no room.
 func (x *Index) standIn(h kv.SequenceHash) (p runs.Place, ok bool) {
-	if r := x.orphans.StandIn(h); r != runs.None {
+	if r := x.unknownParents.StandIn(h); r != runs.None {
 		return runs.At(r, 0), true
 	}
 	// The blocks of a dump come in any order, so many may wait until its end.
@@ -204,7 +208,7 @@ func (x *Index) standIn(h kv.SequenceHash) (p runs.Place, ok bool) {
 	if x.replacing {
 		most += dumpParked
 	}
-	if x.orphans.Len() >= most {
+	if x.unknownParents.Len() >= most {
 		return runs.Place{}, false
 	}
 	r := x.newRun()
@@ -212,36 +216,37 @@ func (x *Index) standIn(h kv.SequenceHash) (p runs.Place, ok bool) {
 		return runs.Place{}, false
 	}
 	x.runs.WriterState(r).StandIn = true
-	x.orphans.Add(h, r)
+	x.unknownParents.Add(h, r)
 	return runs.At(r, 0), true
 }
 
 // dropStandIn removes stand-in r of an unknown parent. No run follows r: either the parent
 // has come, or no block waits for it any more.
 func (x *Index) dropStandIn(r runs.ID) {
-	x.orphans.Remove(r)
-	x.giveRun(r)
+	x.unknownParents.Remove(r)
+	x.retireRun(r)
 }
 
-// untilAwaited returns how many of n new blocks extend may store at once: up to and including
-// the first block that other blocks wait for. adopt attaches waiting blocks behind the last
+// upToAwaited returns how many of n new blocks extend may store at once: up to and including
+// the first block that other blocks wait for. attachWaiting attaches waiting blocks behind the last
 // stored block only. hash returns the hash of new block i.
-func (x *Index) untilAwaited(n int, hash func(i int) kv.SequenceHash) int {
+func (x *Index) upToAwaited(n int, hash func(i int) kv.SequenceHash) int {
 	for i := range n {
-		if x.orphans.StandIn(hash(i)) != runs.None {
+		if x.unknownParents.StandIn(hash(i)) != runs.None {
 			return i + 1
 		}
 	}
 	return n
 }
 
-// adopt attaches the runs that waited for the new block p, which has hash h. Readers can
-// reach their blocks from then on. p is the last block of its run.
-func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
-	if x.orphans.Len() == 0 {
+// attachWaiting attaches the runs that waited for block p, which has hash h: earlier events
+// named h as a parent before the index had p. Until now these runs followed a stand-in, an
+// empty run that no reader reaches. p is the last block of its run.
+func (x *Index) attachWaiting(p runs.Place, h kv.SequenceHash) {
+	if x.unknownParents.Len() == 0 {
 		return
 	}
-	standIn := x.orphans.StandIn(h)
+	standIn := x.unknownParents.StandIn(h)
 	if standIn == runs.None || x.treeRoot(p.Run) == standIn {
 		return // nobody waits, or the block would be its own ancestor
 	}
@@ -260,9 +265,9 @@ func (x *Index) adopt(p runs.Place, h kv.SequenceHash) {
 const absorbBlocks = 32
 
 // absorb moves the blocks of run c, with their owners and child runs, behind block p, the
-// last block of its run. Run c is detached and then freed. No reader has ever reached c. So
-// blocks that come one by one and backwards end up in long runs. absorb returns false and
-// changes nothing when the blocks are too many, do not fit, or p is not the last block.
+// last block of its run, and frees c. The caller has detached c, which no reader has ever
+// reached. absorb makes long runs of blocks that come one by one, last block first. It returns
+// false and changes nothing when the blocks are too many or do not fit, or p is not the last.
 func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	from := x.runs.Head(c).Storage()
 	s := x.runs.Head(p.Run).Storage()
@@ -275,16 +280,16 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 	copy(x.arena.Locals(s)[old:], x.arena.Locals(from))
 	copy(x.arena.Hashes(s)[old:], x.arena.Hashes(from))
 	x.runs.Head(p.Run).Store.Store(uint64(s))
-	x.resident += from.Blocks()
-	// The directory must find the same blocks, and the last one, to which owners may have a
-	// hint, at their new places.
-	marks := x.runs.WriterState(c).Marks
-	marks.Set(from.Blocks() - 1)
-	x.unmark(c, 0)
-	x.enlist(p.Run, old)
-	for !marks.Empty() {
-		at := runs.At(p.Run, old+marks.Pop())
-		x.mark(at, x.hashAt(at))
+	x.blocksInRuns += from.Blocks()
+	// The directory must find the listed blocks at their new places. It must also find the
+	// last block: the hint of an owner may name this block at its old place.
+	listed := x.runs.WriterState(c).ListedInSparse
+	listed.Set(from.Blocks() - 1)
+	x.unlist(c, 0)
+	x.listNewBlocks(p.Run, old)
+	for !listed.Empty() {
+		at := runs.At(p.Run, old+listed.Pop())
+		x.listBlock(at, x.hashAt(at))
 	}
 	walk := x.runs.Slots(c)
 	for slot := walk.Next(); slot != nil; slot = walk.Next() {
@@ -293,11 +298,11 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 			slot.Store(0)
 		}
 	}
-	for g := x.runs.WriterState(c).FirstChild; g != runs.None; g = x.runs.WriterState(c).FirstChild {
-		at := x.runs.Detach(g)
-		x.runs.Attach(g, runs.At(p.Run, old+at.Pos))
+	for child := x.runs.WriterState(c).FirstChild; child != runs.None; child = x.runs.WriterState(c).FirstChild {
+		parent := x.runs.Detach(child)
+		x.runs.Attach(child, runs.At(p.Run, old+parent.Pos))
 	}
-	x.discard(c)
+	x.retireRunWithMemory(c)
 	return true
 }
 
@@ -306,23 +311,23 @@ func (x *Index) absorb(p runs.Place, c runs.ID) bool {
 func (x *Index) transferEntry(e entry, c, r runs.ID, offset int) {
 	x.runs.WriterState(c).EntryCount--
 	o := x.owners[e.owner()]
-	if o.gone { // the entries of a retired owner need not move
+	if o.retired { // the entries of a retired owner need not move
 		return
 	}
-	// cover adds the blocks to these sums again.
+	// recordHeld below adds the blocks to these sums again.
 	n := e.hi() - e.lo()
-	o.entries--
-	o.digest -= x.digest(c, e.tier(), e.lo(), e.hi())
-	o.pairs -= uint64(n)
-	x.pairs -= n
-	x.cover(o, r, e.tier(), offset+e.lo(), offset+e.hi())
+	o.entryCount--
+	o.heldDigest -= x.digest(c, e.tier(), e.lo(), e.hi())
+	o.heldPairs -= uint64(n)
+	x.heldPairs -= n
+	x.recordHeld(o, r, e.tier(), offset+e.lo(), offset+e.hi())
 }
 
 // dropParked evicts blocks that wait for unknown parents, until there are at most
 // Options.MaxParked such parents. While a dump is applied there may be more.
 func (x *Index) dropParked() {
-	for r := range x.orphans.StandIns() {
-		if x.orphans.Len() <= x.options.MaxParked {
+	for r := range x.unknownParents.StandIns() {
+		if x.unknownParents.Len() <= x.options.MaxParked {
 			return
 		}
 		// The blocks that wait follow the stand-in r. It goes with the last of them.

@@ -67,13 +67,13 @@ func TestOneReaderThatStandsStillDoesNotEmptyTheIndex(t *testing.T) {
 		return x.counts.Lost - before
 	}
 	store(1000)
-	full := x.pairs
+	full := x.heldPairs
 	reader := x.readers.Enter(0)
-	if lost := store(1000); lost == 0 || x.pairs < full*3/4 {
-		t.Errorf("%d blocks refused and %d of %d left beside a reader", lost, x.pairs, full)
+	if lost := store(1000); lost == 0 || x.heldPairs < full*3/4 {
+		t.Errorf("%d blocks refused and %d of %d left beside a reader", lost, x.heldPairs, full)
 	}
 	reader.Add(-1)
-	if lost := store(1000); lost > 0 || x.pairs < full*3/4 {
-		t.Errorf("%d blocks refused and %d of %d left without a reader", lost, x.pairs, full)
+	if lost := store(1000); lost > 0 || x.heldPairs < full*3/4 {
+		t.Errorf("%d blocks refused and %d of %d left without a reader", lost, x.heldPairs, full)
 	}
 }

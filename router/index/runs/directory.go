@@ -148,8 +148,8 @@ func (d *Directory) put(v uint64) {
 // Delete takes out a block if the directory has it.
 func (d *Directory) Delete(h kv.SequenceHash, p Place) { d.delete(directorySlot(h, p)) }
 
-// delete removes slot value v, if the directory has it. Then it moves later values back into
-// the gap, because a search ends at the first empty slot.
+// delete removes slot value v, a fingerprint with a place, if the directory has it. Then it
+// moves later values back into the gap, because a search ends at the first empty slot.
 func (d *Directory) delete(v uint64) {
 	i := d.home(v)
 	for d.slots[i] != v {

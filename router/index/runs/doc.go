@@ -11,7 +11,7 @@
 //   - Tree is Table and Arena with the hash table of children: block and first
 //     local hash lead to the run that follows.
 //   - Directory finds a block by its sequence hash. It is for the writer only.
-//   - Orphans are the unknown parents that runs wait for. It is for the writer only.
+//   - UnknownParents has the parents that runs wait for. It is for the writer only.
 //   - Readers counts readers, so that the writer knows when memory can be reused.
 //   - Mask is a set of positions of one run.
 //

@@ -10,7 +10,7 @@ import (
 
 // TestArenaPiecesNeverOverlap: whatever is taken and given back, no two pieces in
 // use share a unit, none is refused while memory may grow, and what is all given
-// back can be had as pieces of the largest class.
+// back can be had as pieces of the largest size.
 func TestArenaPiecesNeverOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := NewArena(uint(rapid.IntRange(5, 7).Draw(t, "shift")))
@@ -18,55 +18,55 @@ func TestArenaPiecesNeverOverlap(t *testing.T) {
 		mayGrow := func(n int64) bool { return a.Bytes()+n <= most }
 		type piece struct {
 			unit  uint32
-			class int
+			units int
 		}
 		var held []piece
 		used := make(map[uint32]bool)
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
-				class := rapid.IntRange(1, Classes).Draw(t, "class")
-				unit, ok := a.Take(class, mayGrow)
+				units := rapid.IntRange(1, MaxPieceUnits).Draw(t, "units")
+				unit, ok := a.Take(units, mayGrow)
 				if !ok {
 					if mayGrow(int64(1) << a.shift * FullUnitBytes) {
-						t.Fatalf("no piece of class %d, and memory may grow", class)
+						t.Fatalf("no piece of %d units, and memory may grow", units)
 					}
 					return
 				}
-				for u := unit; u < unit+uint32(class); u++ {
+				for u := unit; u < unit+uint32(units); u++ {
 					if used[u] || u >= a.end || u>>a.shift != unit>>a.shift {
-						t.Fatalf("unit %d of piece %d, class %d: in use or beyond its chunk", u, unit, class)
+						t.Fatalf("unit %d of piece %d, units %d: in use or beyond its chunk", u, unit, units)
 					}
 					used[u] = true
 				}
-				held = append(held, piece{unit, class})
+				held = append(held, piece{unit, units})
 			},
 			"give": func(t *rapid.T) {
 				if len(held) == 0 {
 					t.Skip()
 				}
 				i := rapid.IntRange(0, len(held)-1).Draw(t, "piece")
-				for u := held[i].unit; u < held[i].unit+uint32(held[i].class); u++ {
+				for u := held[i].unit; u < held[i].unit+uint32(held[i].units); u++ {
 					delete(used, u)
 				}
-				a.Give(held[i].unit, held[i].class)
+				a.Give(held[i].unit, held[i].units)
 				held[i] = held[len(held)-1]
 				held = held[:len(held)-1]
 			},
 			"": func(t *rapid.T) {
-				if a.used != len(used) || a.used+a.idle != int(a.bump) {
-					t.Fatalf("used %d of %d, idle %d of %d", a.used, len(used), a.idle, int(a.bump)-len(used))
+				if a.used != len(used) || a.used+a.idle != int(a.nextFresh) {
+					t.Fatalf("used %d of %d, idle %d of %d", a.used, len(used), a.idle, int(a.nextFresh)-len(used))
 				}
 				wantTags(t, a)
 				if len(held) > 0 || a.end == 0 {
 					return
 				}
-				for range int(a.bump>>a.shift<<a.shift) / Classes / 2 {
-					unit, ok := a.Take(Classes, func(int64) bool { return false })
+				for range int(a.nextFresh>>a.shift<<a.shift) / MaxPieceUnits / 2 {
+					unit, ok := a.Take(MaxPieceUnits, func(int64) bool { return false })
 					if !ok {
 						t.Fatalf("all %d units are free, and no large piece is", a.end)
 					}
-					held = append(held, piece{unit, Classes})
-					for u := unit; u < unit+Classes; u++ {
+					held = append(held, piece{unit, MaxPieceUnits})
+					for u := unit; u < unit+MaxPieceUnits; u++ {
 						used[u] = true
 					}
 				}
@@ -160,7 +160,7 @@ func TestMaskSpans(t *testing.T) {
 	})
 }
 
-// wantTags fails the test unless each free piece has the same class at both ends
+// wantTags fails the test unless each free piece has the same size at both ends
 // and the free pieces add up to the idle units.
 func wantTags(t *rapid.T, a *Arena) {
 	free := 0
@@ -168,10 +168,10 @@ func wantTags(t *rapid.T, a *Arena) {
 		if tag&tailTag != headTag {
 			continue
 		}
-		class := tag & tagClass
-		free += int(class)
-		if tail := a.tags[unit+int(class)-1]; tail&tagClass != class {
-			t.Fatalf("free piece %d of class %d ends with tag %x", unit, class, tail)
+		units := tag & tagUnits
+		free += int(units)
+		if tail := a.tags[unit+int(units)-1]; tail&tagUnits != units {
+			t.Fatalf("free piece %d of units %d ends with tag %x", unit, units, tail)
 		}
 	}
 	if free != a.idle {

@@ -14,8 +14,8 @@ type Slots struct {
 func (t *Table) Slots(r ID) Slots {
 	c, i := t.Chunk(r)
 	s := Slots{list: c.Heads[i].Entries[:]}
-	if c.Heads[i].Flags.Load()&FlagMore != 0 {
-		s.more = c.Over[i].Load()
+	if c.Heads[i].Flags.Load()&FlagOverflow != 0 {
+		s.more = c.Overflow[i].Load()
 	}
 	return s
 }
@@ -47,7 +47,7 @@ const (
 func (t *Table) AddSlots(r ID) Slots {
 	c, i := t.Chunk(r)
 	nodes := 0
-	last := c.Over[i].Load()
+	last := c.Overflow[i].Load()
 	for o := last; o != nil; o = o.Next.Load() {
 		last = o
 		nodes++
@@ -57,8 +57,8 @@ func (t *Table) AddSlots(r ID) Slots {
 	if last != nil {
 		last.Next.Store(fresh)
 	} else {
-		c.Over[i].Store(fresh)
-		c.Heads[i].Flags.Or(FlagMore) // readers look at the nodes from now on
+		c.Overflow[i].Store(fresh)
+		c.Heads[i].Flags.Or(FlagOverflow) // readers look at the nodes from now on
 	}
 	return Slots{more: fresh}
 }
@@ -84,7 +84,7 @@ func (t *Table) Compact(r ID) {
 	c, i := t.Chunk(r)
 	var live []uint64
 	room := 0 // the number of slots in the nodes
-	for walk := (Slots{more: c.Over[i].Load()}); ; room++ {
+	for walk := (Slots{more: c.Overflow[i].Load()}); ; room++ {
 		slot := walk.Next()
 		if slot == nil {
 			break
@@ -102,19 +102,19 @@ func (t *Table) Compact(r ID) {
 	for _, v := range live {
 		walk.Next().Store(v)
 	}
-	c.Over[i].Store(fresh)
+	c.Overflow[i].Store(fresh)
 }
 
 // DropOverflow removes the overflow nodes of run r, which nobody holds any more.
 func (t *Table) DropOverflow(r ID) {
 	c, i := t.Chunk(r)
 	t.uncountOverflow(c, i)
-	c.Over[i].Store(nil)
+	c.Overflow[i].Store(nil)
 }
 
 // uncountOverflow subtracts the memory of the overflow nodes of run i in chunk c.
 func (t *Table) uncountOverflow(c *Chunk, i int) {
-	for o := c.Over[i].Load(); o != nil; o = o.Next.Load() {
+	for o := c.Overflow[i].Load(); o != nil; o = o.Next.Load() {
 		t.OverflowBytes -= overflowBytes
 	}
 }

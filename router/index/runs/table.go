@@ -41,12 +41,12 @@ type Head struct {
 	Parent atomic.Uint64
 	// Store is the word of the run's Storage; see Head.Storage.
 	Store atomic.Uint64
-	// Next is a child that once followed the run's last block. Readers try Next before they
-	// search the table of children, and verify this guess.
-	Next atomic.Uint32
-	// Flags is a set of FlagSeen and FlagMore.
+	// NextGuess is a child that once followed the run's last block. Readers try it before they
+	// search the table of children, and verify the guess.
+	NextGuess atomic.Uint32
+	// Flags is a set of FlagSeen and FlagOverflow.
 	Flags atomic.Uint32
-	// Entries say who holds the run. With FlagMore there are more in an Overflow.
+	// Entries say who holds the run. With FlagOverflow there are more in an Overflow.
 	Entries [inlineEntries]atomic.Uint64
 }
 
@@ -54,8 +54,8 @@ const inlineEntries = 5
 
 // Flags of a run.
 const (
-	FlagSeen uint32 = 1 << iota // a reader or a store has touched the run since the eviction clock did
-	FlagMore                    // there are entries in overflow
+	FlagSeen     uint32 = 1 << iota // a reader or a store has touched the run since the eviction clock did
+	FlagOverflow                    // there are entries in overflow
 )
 
 // Storage returns where the blocks of the run lie.
@@ -74,23 +74,23 @@ const overflowEntries = 31
 // WriterState is the part of a run that only the writer needs. No reader touches a WriterState.
 type WriterState struct {
 	FirstChild, NextSibling, PrevSibling ID
-	// Marks are the blocks that a sparse directory has.
-	Marks Mask
+	// ListedInSparse are the blocks that a sparse directory has.
+	ListedInSparse Mask
 	// EntryCount is the number of entries in use.
 	EntryCount int32
-	// Batch is the index of the run in the batch of the current or an earlier removal.
-	Batch int32
+	// BatchIndex is the index of the run in the batch of the current or an earlier removal.
+	BatchIndex int32
 	// Live is true between Take and Drop. StandIn is true for the stand-in of an
-	// unknown parent, Queued while the run waits to be checked for unused blocks,
-	// Listed when all its blocks are in the directory.
-	Live, StandIn, Queued, Listed bool
+	// unknown parent, QueuedForShrink while the run waits to be checked for unused
+	// blocks, AllListed when all its blocks are in the directory.
+	Live, StandIn, QueuedForShrink, AllListed bool
 }
 
 // Chunk is memory for runs, by number within the chunk.
 type Chunk struct {
-	Heads  []Head
-	states []WriterState
-	Over   []atomic.Pointer[Overflow]
+	Heads    []Head
+	states   []WriterState
+	Overflow []atomic.Pointer[Overflow]
 }
 
 // Table holds runs. Chunks never move.
@@ -174,7 +174,7 @@ func (t *Table) Take(mayGrow func(bytes int64) bool) ID {
 	// Before Drop the caller has cleared the run's entries, storage and parent.
 	c, i := t.Chunk(r)
 	c.states[i] = WriterState{Live: true}
-	c.Heads[i].Next.Store(0)
+	c.Heads[i].NextGuess.Store(0)
 	c.Heads[i].Flags.Store(0)
 	return r
 }

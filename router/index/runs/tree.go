@@ -145,8 +145,9 @@ func (t *Tree) rebuild(c *childTable) *childTable {
 }
 
 // removeChild removes run r from the table of children, so that readers no longer find r by
-// block p, which r follows, and by local, its first local hash. Slots must not move, because
-// readers search without a lock. So a slot becomes a grave, which searches pass.
+// block p, which r follows, and by local, its first local hash. r is in the table. Slots must
+// not move, because readers search without a lock. So a slot becomes a grave, which searches
+// pass.
 func (t *Tree) removeChild(r ID, p Place, local kv.LocalHash) {
 	c := t.children.Load()
 	v := childHash(p, local)&^childRunMask | uint64(r)
@@ -170,7 +171,7 @@ func (t *Tree) removeChild(r ID, p Place, local kv.LocalHash) {
 }
 
 // Attach makes run r, which has blocks, a child of block p. Readers find r from then on. If p
-// is the last block of its run, r may become the run's Next.
+// is the last block of its run, r may become the run's NextGuess.
 func (t *Tree) Attach(r ID, p Place) {
 	h, s := t.Head(r), t.WriterState(r)
 	h.Parent.Store(p.Pack())
@@ -181,10 +182,10 @@ func (t *Tree) Attach(r ID, p Place) {
 	}
 	parent.FirstChild = r
 	t.addChild(r, p, t.Arena.Locals(h.Storage())[0])
-	// Readers try Next before they search the table of children. A Next from before the run grew
-	// follows another block, and is a wrong guess.
-	if ph := t.Head(p.Run); p.Pos == ph.Storage().Blocks()-1 && !t.isChildOf(ID(ph.Next.Load()), p) {
-		ph.Next.Store(uint32(r))
+	// Readers try NextGuess before they search the table of children. A guess from before the
+	// run grew follows another block, and is wrong.
+	if ph := t.Head(p.Run); p.Pos == ph.Storage().Blocks()-1 && !t.isChildOf(ID(ph.NextGuess.Load()), p) {
+		ph.NextGuess.Store(uint32(r))
 	}
 }
 
@@ -207,9 +208,9 @@ func (t *Tree) Detach(r ID) Place {
 	if s.NextSibling != None {
 		t.WriterState(s.NextSibling).PrevSibling = s.PrevSibling
 	}
-	// Readers would try a detached Next in vain.
-	if ph := t.Head(p.Run); ph.Next.Load() == uint32(r) {
-		ph.Next.Store(uint32(None))
+	// Readers would try a detached run in vain.
+	if ph := t.Head(p.Run); ph.NextGuess.Load() == uint32(r) {
+		ph.NextGuess.Store(uint32(None))
 	}
 	return p
 }

@@ -43,7 +43,7 @@ func CommonPrefix(a, b []Word) int {
 	if n == MaxBlocks && *(*[MaxBlocks]Word)(a) == *(*[MaxBlocks]Word)(b) {
 		return n
 	}
-	for ; i+16 <= n; i += 16 {
+	for ; i+16 <= n; i += 16 { // then 16 words in one comparison
 		if *(*[16]Word)(a[i:]) != *(*[16]Word)(b[i:]) {
 			break
 		}
