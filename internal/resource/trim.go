@@ -2,6 +2,7 @@ package resource
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -30,10 +31,17 @@ func Trim(ctx context.Context) {
 		case <-tick.C:
 		}
 		if t.due(usage()) {
-			debug.FreeOSMemory()
+			release()
 			t.trimmed(usage())
 		}
 	}
+}
+
+// release returns garbage to the system. A sync.Pool keeps its objects, such as the buffers of
+// closed connections, through one collection, so release collects twice.
+func release() {
+	runtime.GC()
+	debug.FreeOSMemory()
 }
 
 // trimmer decides when a trim is due.

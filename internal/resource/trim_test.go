@@ -1,6 +1,11 @@
 package resource
 
-import "testing"
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"weak"
+)
 
 // Memory is returned once a burst is over, and again only after new growth.
 func TestTrimmer(t *testing.T) {
@@ -31,4 +36,18 @@ func TestUsage(t *testing.T) {
 	if held, allocated := usage(); held == 0 || allocated == 0 {
 		t.Errorf("held %d, allocated %d", held, allocated)
 	}
+}
+
+func TestReleaseEmptiesPools(t *testing.T) {
+	var pool sync.Pool
+	kept := func() weak.Pointer[[1 << 20]byte] {
+		buffer := new([1 << 20]byte)
+		pool.Put(buffer)
+		return weak.Make(buffer)
+	}()
+	release()
+	if kept.Value() != nil {
+		t.Error("a pool has its buffer still")
+	}
+	runtime.KeepAlive(&pool)
 }

@@ -29,6 +29,7 @@ type benchCmd struct {
 	IndexPart     indexPartCmd     `cmd:"" name:"index-part" hidden:"" help:"Measure one part; bench index starts these."`
 	Copier        benchCopierCmd   `cmd:"" hidden:"" help:"Copy blocks into shared memory; bench disk starts these."`
 	EventConsumer eventConsumerCmd `cmd:"" hidden:"" help:"Follow an engine's events; bench events starts these."`
+	FrontIdle     benchIdleCmd     `cmd:"" name:"front-idle" help:"Measure the memory of idle connections to a front door."`
 	FrontStub     frontStubCmd     `cmd:"" name:"front-stub" hidden:"" help:"Be a worker server; bench front starts these."`
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }

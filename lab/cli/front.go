@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -57,4 +58,38 @@ type frontStubCmd struct{}
 // Run serves until standard input ends.
 func (frontStubCmd) Run(ctx context.Context, stdout io.Writer) error {
 	return front.Serve(ctx, os.Stdin, stdout)
+}
+
+// benchIdleCmd measures idle connections.
+type benchIdleCmd struct {
+	Connections int     `help:"Idle connections." default:"10000"`
+	Wait        float64 `help:"Seconds from the end of the connections to the last look." default:"60"`
+	Dir         string  `help:"Directory of logs (default: the temporary directory)." type:"path" placeholder:"DIR"`
+}
+
+// Help implements kong's HelpProvider.
+func (benchIdleCmd) Help() string {
+	return `A router has one stub worker and many connections of clients that have had an answer and wait. Measured is the router's resident memory before, meanwhile and afterwards. The command fails if the router keeps more than 32 MiB.`
+}
+
+// Run measures and prints.
+func (c *benchIdleCmd) Run(ctx context.Context, stdout io.Writer, r *root) error {
+	run, err := r.programs()
+	if err != nil {
+		return err
+	}
+	return front.Idle(ctx, c.options(run, stdout))
+}
+
+// Validate implements kong's interface; its errors are errors of usage.
+func (c *benchIdleCmd) Validate() error {
+	o := c.options(cluster.Programs{}, nil)
+	return errors.Join(moreThanZero(c.Connections > 0, "connections", c.Connections), o.Validate())
+}
+
+func (c *benchIdleCmd) options(run cluster.Programs, stdout io.Writer) front.IdleOptions {
+	return front.IdleOptions{
+		Connections: c.Connections, Wait: time.Duration(c.Wait * float64(time.Second)), Dir: c.Dir,
+		Programs: run, Stub: []string{run.Lab, "bench", "front-stub"}, Out: stdout,
+	}
 }

@@ -224,6 +224,34 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
+func TestIdleConnectionsAreAnsweredAndStayOpen(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	open, err := connect(t.Context(), server.Listener.Addr().String(), 20)
+	if err != nil || len(open) != 20 {
+		t.Fatalf("%d connections, %v", len(open), err)
+	}
+	if err := alive(open); err != nil {
+		t.Error(err)
+	}
+	server.CloseClientConnections()
+	if err := alive(open); err == nil || !strings.HasPrefix(err.Error(), "idle connection 1 of 20: ") {
+		t.Errorf("error %v after the server closed all connections", err)
+	}
+	for _, c := range open {
+		_ = c.Close() // the server has closed it
+	}
+	refusing := httptest.NewServer(http.NotFoundHandler())
+	defer refusing.Close()
+	open, err = connect(t.Context(), refusing.Listener.Addr().String(), 2)
+	if err == nil {
+		t.Error("answers with 404 are none")
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+}
+
 func TestUsageIsThisProcesss(t *testing.T) {
 	if got := groupOf([]byte("12 (a) b) S 1 77 3")); got != 77 {
 		t.Errorf("process group %d, want 77", got)
