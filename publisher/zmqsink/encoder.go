@@ -21,13 +21,13 @@ type Tokens interface {
 const maxBatchBytes = 256 << 10
 
 // blockState says what was announced of a block: the tiers in which it was
-// announced, and the tiers in which it is pending. at is its index in pendingBlocks plus
+// announced, and the tiers in which it is pending. queued is its index in pendingBlocks plus
 // one, 0 for none. root says that the block is the first of its sequence; it is set only
-// with at.
+// with queued.
 type blockState struct {
 	announced, pending kv.TierMask
 	root               bool
-	at                 uint32
+	queued             uint32
 }
 
 // encoder turns router events into batches in vLLM's format. It keeps what was announced,
@@ -41,14 +41,14 @@ type encoder struct {
 	// send takes a batch and does not keep it.
 	send func(*engineevent.Batch)
 
-	states map[kv.SequenceHash]blockState
-	known  int // blocks that are announced in some tier
-	queue  pendingBlocks
-	batch  engineevent.Batch
+	states    map[kv.SequenceHash]blockState
+	announced int // blocks that are announced in some tier
+	queue     pendingBlocks
+	batch     engineevent.Batch
 	// blocks and bytes are the size of batch.
 	blocks, bytes int
-	// block is scratch space: the block that describe filled in.
-	block engineevent.Event
+	// described is scratch space: the block that describe filled in.
+	described engineevent.Event
 }
 
 // apply turns one router event into events of the batch, which flush sends.
@@ -66,7 +66,7 @@ func (enc *encoder) apply(e *kvevent.RouterEvent) {
 
 // updateGauges publishes the numbers of announced and of pending blocks.
 func (enc *encoder) updateGauges() {
-	enc.count.said.Store(uint64(enc.known))
+	enc.count.said.Store(uint64(enc.announced))
 	enc.count.left.Store(uint64(len(enc.queue.blocks)))
 }
 
@@ -74,7 +74,7 @@ func (enc *encoder) updateGauges() {
 func (enc *encoder) clear() {
 	clear(enc.states)
 	enc.queue.clear()
-	enc.known = 0
+	enc.announced = 0
 	enc.addEvent(kvevent.Cleared, "")
 }
 
@@ -93,7 +93,9 @@ func (enc *encoder) stored(e *kvevent.RouterEvent) {
 }
 
 // store announces that block h is in tier t, unless that was announced before. It returns false
-// when the block becomes pending, because its parent is not announced or its tokens are unknown.
+// when the block becomes pending, because its parent is not announced or its tokens are unknown:
+// vLLM's stored events carry tokens, and name a parent that subscribers must know. Later retries
+// announce pending blocks.
 func (enc *encoder) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) bool {
 	state := enc.states[h]
 	switch {
@@ -117,24 +119,24 @@ func (enc *encoder) store(t kv.Tier, parent kv.SequenceHash, hasParent bool, h k
 // made h the scratch block.
 func (enc *encoder) emitIn(state blockState, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
 	if state.announced == 0 {
-		enc.known++
+		enc.announced++
 	}
 	for _, t := range kv.Tiers {
 		if state.pending.Has(t) {
 			enc.emit(t, parent, hasParent, h)
 		}
 	}
-	enc.unlist(state.at)
+	enc.unlist(state.queued)
 	enc.states[h] = blockState{announced: state.announced | state.pending}
 }
 
 // emit appends the scratch block, which is h, to the batch: it is in tier t.
 func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash) {
 	e := enc.runFor(t, parent, hasParent)
-	if enc.block.Multimodal != nil || e.Multimodal != nil {
+	if enc.described.Multimodal != nil || e.Multimodal != nil {
 		enc.addObjects(e)
 	}
-	tokens := enc.block.Tokens
+	tokens := enc.described.Tokens
 	if e.Eagle && len(e.BlockHashes) > 0 {
 		tokens = tokens[1:] // with Eagle, the first token is the last one of the block before
 	}
@@ -146,24 +148,25 @@ func (enc *encoder) emit(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv
 // describe makes h the scratch block; false when its tokens are unknown, or are not those
 // of a whole block of this worker.
 func (enc *encoder) describe(h kv.SequenceHash) bool {
-	return enc.tokens.Describe(h, &enc.block) && enc.isWhole()
+	return enc.tokens.Describe(h, &enc.described) && enc.isWhole()
 }
 
 // isWhole reports whether the scratch block has the worker's block size and all its tokens. An
 // Eagle block has one token more, because its engine hashes overlapping pairs of tokens.
 func (enc *encoder) isWhole() bool {
-	n := int64(enc.block.BlockSize)
-	if enc.block.Eagle {
+	n := int64(enc.described.BlockSize)
+	if enc.described.Eagle {
 		n++
 	}
-	return enc.block.BlockSize == enc.blockSize && int64(len(enc.block.Tokens)) == n
+	return enc.described.BlockSize == enc.blockSize && int64(len(enc.described.Tokens)) == n
 }
 
-// runFor returns the stored event for the scratch block: the last event of the batch if
-// the block continues it, else a new one.
+// runFor returns the stored event to which the caller adds enc.described, a block of tier t: the
+// last event of the batch if the block is the next of its sequence, else a new one. A stored
+// event has one parent, adapter and salt for a run of consecutive blocks.
 func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *engineevent.Event {
 	enc.makeRoom()
-	medium, b := mediumOf(t), &enc.block
+	medium, b := mediumOf(t), &enc.described // medium: vLLM's name of the tier
 	if n := len(enc.batch.Events); n > 0 && hasParent {
 		e := &enc.batch.Events[n-1]
 		if e.Kind == kvevent.Stored && e.Medium == medium && e.BlockHashes[len(e.BlockHashes)-1] == kv.EngineHash(parent) &&
@@ -184,8 +187,8 @@ func (enc *encoder) addObjects(e *engineevent.Event) {
 		e.Multimodal = append(e.Multimodal, nil)
 	}
 	var objects []uint64
-	if enc.block.Multimodal != nil {
-		objects = enc.block.Multimodal[0]
+	if enc.described.Multimodal != nil {
+		objects = enc.described.Multimodal[0]
 	}
 	e.Multimodal = append(e.Multimodal, objects)
 	enc.grew(0, 32*len(objects)) // an upper bound of their encoded size
@@ -201,26 +204,27 @@ func (enc *encoder) removed(e *kvevent.RouterEvent) {
 			continue
 		}
 		enc.makeRoom()
-		out := enc.lastEvent(kvevent.Removed, medium)
+		out := enc.lastEvent(kvevent.Removed, medium) // one event for neighbours of one tier
 		if out == nil {
 			out = enc.addEvent(kvevent.Removed, medium)
 		}
 		out.BlockHashes = append(out.BlockHashes, kv.EngineHash(h))
-		enc.grew(1, 9)
+		enc.grew(1, 9) // one block; its hash has at most 9 bytes in msgpack
 	}
 }
 
-// forget records that h left tier t. It reports whether h had been announced there.
+// forget records that block h left tier t, and drops the state of a block that is in no tier. It
+// reports whether h had been announced in t: then subscribers need a removed event.
 func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (wasAnnounced bool) {
 	state := enc.states[h]
 	wasAnnounced = state.announced.Has(t)
 	state.announced, state.pending = state.announced.Without(t), state.pending.Without(t)
-	if wasAnnounced && state.announced == 0 {
-		enc.known--
+	if wasAnnounced && state.announced == 0 { // in no tier any more
+		enc.announced--
 	}
 	if state.pending == 0 { // nothing of h is left to announce
-		enc.unlist(state.at)
-		state.at, state.root = 0, false
+		enc.unlist(state.queued)
+		state.queued, state.root = 0, false
 	}
 	if state == (blockState{}) {
 		delete(enc.states, h)
@@ -239,14 +243,15 @@ func (enc *encoder) lastEvent(k kvevent.Kind, medium string) *engineevent.Event 
 	return &enc.batch.Events[n-1]
 }
 
-// addEvent appends an empty event to the batch. Its slices reuse the memory of an earlier
-// event.
+// addEvent appends an empty event of kind k to the batch, and returns it. medium is vLLM's name
+// of the tier. A batch with the most events allowed is sent first. The event's slices reuse the
+// memory of an event of an earlier batch.
 func (enc *encoder) addEvent(k kvevent.Kind, medium string) *engineevent.Event {
 	if len(enc.batch.Events) == kvevent.MaxEventsPerMessage {
 		enc.flush()
 	}
 	events := enc.batch.Events
-	if len(events) < cap(events) {
+	if len(events) < cap(events) { // the element behind the last holds an old event's slices
 		events = events[:len(events)+1]
 	} else {
 		events = append(events, engineevent.Event{})

@@ -159,12 +159,12 @@ func TestBlockWithoutTokensIsLeftOutWithWhatFollowsIt(t *testing.T) {
 	if len(events) != 2 || !slices.Equal(events[0].BlockHashes, []kv.EngineHash{1}) || !slices.Equal(events[1].BlockHashes, []kv.EngineHash{1}) {
 		t.Errorf("said %+v", events)
 	}
-	if s.known != 0 || s.counters.unknownTokens.Load() != 1 || s.counters.orphans.Load() != 2 || s.counters.ignoredRemoves.Load() != 2 {
+	if s.announced != 0 || s.counters.unknownTokens.Load() != 1 || s.counters.orphans.Load() != 2 || s.counters.ignoredRemoves.Load() != 2 {
 		t.Errorf("counted %d unknown, %d orphans, %d removals", s.counters.unknownTokens.Load(), s.counters.orphans.Load(), s.counters.ignoredRemoves.Load())
 	}
 	s.say(removedFrom(kv.TierDevice, 2))
-	if len(s.states) != 0 || s.known != 0 {
-		t.Errorf("%d blocks are left, %d of them known", len(s.states), s.known)
+	if len(s.states) != 0 || s.announced != 0 {
+		t.Errorf("%d blocks are left, %d of them known", len(s.states), s.announced)
 	}
 }
 

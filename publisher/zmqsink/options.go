@@ -55,7 +55,8 @@ type Options struct {
 	roomTimeout time.Duration
 }
 
-// complete fills in the defaults and checks the rest.
+// complete returns o with the defaults in place of zero fields. The error names a field that is
+// out of its range, and the range.
 func (o Options) complete() (Options, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -94,7 +95,9 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// replayOf returns the default replay endpoint for bind.
+// replayOf returns the default replay endpoint for bind, the endpoint for subscribers: an ipc path
+// with "-replay" added, or the TCP port plus replayOffset. With an ephemeral port the replay
+// endpoint gets another ephemeral one.
 func replayOf(bind string) (string, error) {
 	if strings.HasPrefix(bind, "ipc://") {
 		return bind + "-replay", nil

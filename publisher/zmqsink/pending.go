@@ -27,19 +27,19 @@ type pendingBlock struct{ hash, parent kv.SequenceHash }
 // known. A restarted agent knows no tokens. Requests bring them, but an engine that has
 // the first blocks of a prompt does not store them again.
 type pendingBlocks struct {
-	blocks []pendingBlock // a block is at blockState.at-1
+	blocks []pendingBlock // a block is at blockState.queued-1
 	cursor int            // where the sweep continues
 	// hastened blocks were stored behind a pending one. A request just brought the tokens
 	// of their ancestors, most of the time.
 	hastened []kv.SequenceHash
 	last     time.Time // end of the last turn
-	// path and blocked are scratch space of a turn: the ancestors of one block, and the
+	// climbed and blocked are scratch space of a turn: the ancestors of one block, and the
 	// blocks that cannot be announced in this turn.
-	path    []kv.SequenceHash
+	climbed []kv.SequenceHash
 	blocked map[kv.SequenceHash]struct{}
 }
 
-// add keeps a block and returns its blockState.at; 0 without room.
+// add keeps a block and returns its blockState.queued; 0 without room.
 func (l *pendingBlocks) add(h, parent kv.SequenceHash) (at uint32) {
 	if len(l.blocks) >= maxPending {
 		return 0
@@ -63,32 +63,33 @@ func (l *pendingBlocks) due() time.Time {
 // block's state until now.
 func (enc *encoder) postpone(t kv.Tier, parent kv.SequenceHash, hasParent bool, h kv.SequenceHash, state blockState) {
 	state.pending, state.root = state.pending.With(t), !hasParent
-	if state.at == 0 {
-		if state.at = enc.queue.add(h, parent); state.at == 0 {
+	if state.queued == 0 {
+		if state.queued = enc.queue.add(h, parent); state.queued == 0 {
 			enc.count.unkept.Add(1) // no retry finds h; the next stored event of h does
 		}
 	}
 	enc.states[h] = state
 }
 
-// unlist removes a block from the pending blocks. at is its blockState.at; at 0 it is not among
-// them. The last pending block takes its index. The caller then sets the removed block's state.
-func (enc *encoder) unlist(at uint32) {
-	if at == 0 {
+// unlist removes a block from the pending blocks. queued is the block's blockState.queued: its
+// index plus one, or 0 if it is not pending. The last pending block takes the index. The caller
+// then sets the removed block's state.
+func (enc *encoder) unlist(queued uint32) {
+	if queued == 0 {
 		return
 	}
 	blocks := enc.queue.blocks
 	last := blocks[len(blocks)-1]
 	moved := enc.states[last.hash]
-	moved.at = at
+	moved.queued = queued
 	enc.states[last.hash] = moved
-	blocks[at-1] = last
+	blocks[queued-1] = last
 	enc.queue.blocks = blocks[:len(blocks)-1]
 }
 
 // hasten makes pending block h come before the sweep in the next turn of retries.
 func (enc *encoder) hasten(h kv.SequenceHash) {
-	if enc.states[h].at == 0 {
+	if enc.states[h].queued == 0 {
 		return
 	}
 	if len(enc.queue.hastened) >= maxHastened {
@@ -137,30 +138,33 @@ func (enc *encoder) sweep(budget *int) {
 	}
 }
 
-// announceChain announces the pending ancestors of pending block h, topmost first, and then h. It
-// stops at the first block whose tokens are unknown. Each visited block costs one of the budget. A
-// block that cannot be announced is visited once in a turn of retries.
+// announceChain announces the pending ancestors of pending block h, topmost first, and then h:
+// subscribers know no block without its parent. It stops at the first block whose tokens are
+// unknown. A turn of retries has a budget of blocks to visit; announceChain lowers the budget by
+// its own visits. It marks the blocks that cannot be announced, so that the turn visits each of
+// them once.
 func (enc *encoder) announceChain(h kv.SequenceHash, budget *int) {
 	l := &enc.queue
-	l.path = l.path[:0]
+	l.climbed = l.climbed[:0]
 	// Climb to the topmost pending ancestor. It is the first block of the sequence, or its parent
 	// is announced.
 	for top := false; !top; {
 		state := enc.states[h]
 		_, blocked := l.blocked[h]
-		if state.at == 0 || blocked || *budget == 0 { // at 0: not among the pending blocks
-			enc.markBlocked(l.path)
+		pending := state.queued != 0
+		if !pending || blocked || *budget == 0 {
+			enc.markBlocked(l.climbed)
 			return
 		}
 		*budget--
-		l.path = append(l.path, h)
-		parent := l.blocks[state.at-1].parent
+		l.climbed = append(l.climbed, h)
+		parent := l.blocks[state.queued-1].parent // queued is the index plus one
 		top = state.root || enc.states[parent].announced != 0
 		h = parent
 	}
-	for n := len(l.path); n > 0; n-- { // ancestors first
-		if !enc.announcePending(l.path[n-1]) {
-			enc.markBlocked(l.path[:n])
+	for n := len(l.climbed); n > 0; n-- { // the topmost ancestor is the last one climbed to
+		if !enc.announcePending(l.climbed[n-1]) {
+			enc.markBlocked(l.climbed[:n])
 			return
 		}
 	}
@@ -185,6 +189,6 @@ func (enc *encoder) announcePending(h kv.SequenceHash) bool {
 	}
 	enc.count.recovered.Add(1)
 	state := enc.states[h]
-	enc.emitIn(state, enc.queue.blocks[state.at-1].parent, !state.root, h)
+	enc.emitIn(state, enc.queue.blocks[state.queued-1].parent, !state.root, h)
 	return true
 }

@@ -43,8 +43,8 @@ func TestBlocksFromBeforeARestartAreSaidInTheEnd(t *testing.T) {
 			t.Fatalf("a turn asked for %d blocks", asked)
 		}
 	}
-	if s.known != n || turns > n/turnSweep {
-		t.Errorf("%d blocks are known after %d turns", s.known, turns)
+	if s.announced != n || turns > n/turnSweep {
+		t.Errorf("%d blocks are known after %d turns", s.announced, turns)
 	}
 }
 
@@ -59,8 +59,8 @@ func TestBlocksThatNothingIsKnownOfCostLittle(t *testing.T) {
 		t.Fatalf("%d blocks are hastened", n)
 	}
 	s.retry(time.Now())
-	if n := s.counters.retries.Load(); n != 1 || s.known != 0 {
-		t.Errorf("%d questions about one block, %d are known", n, s.known)
+	if n := s.counters.retries.Load(); n != 1 || s.announced != 0 {
+		t.Errorf("%d questions about one block, %d are known", n, s.announced)
 	}
 	again := s.queue.last.Add(retryEvery)
 	if due := s.queue.due(); !due.Equal(again) {
@@ -266,7 +266,7 @@ func (m *leftModel) check(t *rapid.T) {
 		}
 	}
 	for i, b := range m.encoder.queue.blocks {
-		if in := m.encoder.states[b.hash]; int(in.at) != i+1 || in.pending == 0 {
+		if in := m.encoder.states[b.hash]; int(in.queued) != i+1 || in.pending == 0 {
 			t.Fatalf("block %d at place %d is %+v", b.hash, i+1, in)
 		}
 	}

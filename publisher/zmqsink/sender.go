@@ -52,7 +52,9 @@ func newSender(s *Sink, tokens Tokens) *sender {
 }
 
 // run is the sink's goroutine. Until the sink is closed it waits for a message of a peer, for
-// queued events or for a timer, and then answers and sends what is due.
+// queued events or for a timer, and then answers and sends what is due: queued events, the batch
+// and state that slow subscribers missed, the whole state for new subscribers, and the pending
+// blocks (their tokens were unknown).
 func (n *sender) run() {
 	defer close(n.sink.ended)
 	defer n.sink.end()
@@ -65,7 +67,7 @@ func (n *sender) run() {
 			return
 		}
 		n.serve(found)
-		if n.sendQueued() {
+		if n.sendQueued() { // the sink is closing
 			return
 		}
 		n.catchUp(time.Now())
@@ -121,11 +123,12 @@ func (n *sender) earliest() time.Time {
 	return n.lastState.Add(n.sink.opt.ReannounceEvery)
 }
 
-// sendQueued sends the queued payloads and events, and reports whether the sink is closing. Events
-// behind missing ones are not sent: the whole state becomes due.
+// sendQueued sends the queued payloads (of a passthrough) and events. closing reports that the sink
+// is closing, and that these were the last. After lost events, or when the stream's state has
+// grown without events (Begin says so), the whole state becomes due.
 func (n *sender) sendQueued() (closing bool) {
-	dirty := n.sink.inbox.Begin() // the state has grown without events
-	closing = n.sink.closing.Load()
+	stateGrown := n.sink.inbox.Begin()
+	closing = n.sink.closing.Load() // first: all that was queued before Close is sent
 	n.raw = n.sink.raw.take(n.raw)
 	for _, payload := range n.raw {
 		if payload == nil { // payloads were dropped: subscribers see the unused number
@@ -142,7 +145,7 @@ func (n *sender) sendQueued() (closing bool) {
 	}
 	clear(n.events)
 	n.encoder.flush()
-	n.stateDue = n.stateDue || n.sink.src != nil && (dirty || n.sink.inbox.Lost())
+	n.stateDue = n.stateDue || !n.sink.passthrough() && (stateGrown || n.sink.inbox.Lost())
 	return closing
 }
 
@@ -215,8 +218,9 @@ func (n *sender) numbered(payload []byte) (seq uint64) {
 	return seq
 }
 
-// readSubscriptions counts the subscribers. A message is 1 for a subscription or 0 for its end,
-// and a prefix of topics. A new subscriber makes the whole state due.
+// readSubscriptions takes the waiting messages of the XPUB socket and counts the subscribers. A
+// message is 1 for a subscription or 0 for its end, and a prefix of topics. A new subscriber
+// knows nothing: unless the sink is a passthrough, which has no state, the state becomes due.
 func (n *sender) readSubscriptions() {
 	for {
 		parts, ok := n.sockets.receive(n.sockets.pub)
@@ -232,12 +236,12 @@ func (n *sender) readSubscriptions() {
 				n.count.subscribers.Add(^uint64(0)) // minus one
 			}
 			if n.count.subscribers.Load() == 0 {
-				n.slow.forget()
+				n.slow.forget() // nobody is behind any more
 			}
 		case 1:
 			n.count.subscriptions.Add(1)
 			n.count.subscribers.Add(1)
-			n.stateDue = n.sink.src != nil
+			n.stateDue = !n.sink.passthrough()
 		}
 	}
 }
@@ -260,11 +264,12 @@ func (n *sender) answerReplays() {
 	}
 }
 
-// replay sends a peer the held batches from number start on, and then the end mark. When older
-// batches are no longer held, the number of the first one shows that.
+// replay sends a peer the batches from number start on that the history still holds, and then the
+// end mark. The number of the first batch shows the peer that older ones are gone. An error ends
+// the replay; the peer asks again.
 func (n *sender) replay(peer []byte, start uint64) {
 	for seq, payload := range n.history.From(start) {
-		if *payload == nil { // lost, or too large to hold
+		if *payload == nil { // lost, or too large to hold: the peer sees that the number is missing
 			continue
 		}
 		if err := n.sockets.reply(peer, nil, []byte(n.sink.opt.Topic), sequenceFrame(seq), *payload); err != nil {

@@ -29,9 +29,13 @@ type Sink struct {
 	closeOnce sync.Once
 }
 
-// New binds both sockets and starts to serve. src is the stream whose events Publish will
-// get; its owner must be o.Worker. Without src and tokens the sink is a passthrough. The
-// caller calls Close.
+// passthrough reports whether the sink forwards one engine's payloads unchanged. Such a sink has
+// no state to announce.
+func (s *Sink) passthrough() bool { return s.src == nil }
+
+// New binds both sockets, for subscribers and for replays, and starts to serve. src is the stream
+// whose events Publish will get; its owner must be o.Worker. tokens has the tokens of its blocks.
+// Without src and tokens the sink is a passthrough: it forwards payloads. The caller calls Close.
 func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -48,7 +52,9 @@ func New(o Options, src publisher.Source, tokens Tokens) (*Sink, error) {
 		return nil, fmt.Errorf("zmq sink of %s: %w", s.owner, err)
 	}
 	s.inbox = publisher.NewLendingInbox(maxQueueEvents, s.sockets.ring)
-	s.inbox.Resync(0) // event 1 comes first; a stream that is further has a gap
+	// Event 1 is expected first. A stream that is further then shows a gap: the sink announces
+	// the whole state.
+	s.inbox.Resync(0)
 	go newSender(s, tokens).run()
 	return s, nil
 }
@@ -131,9 +137,10 @@ type rawQueue struct {
 	closed   bool
 }
 
-// add queues a payload and returns rawQueued. Without room it drops the payload and returns
-// rawDropped; payloads dropped in a row leave one nil in the queue, which may exceed the bound
-// by one. add returns rawClosed after close.
+// add queues a payload for the sending goroutine and returns rawQueued. Without room it drops the
+// payload and returns rawDropped. Payloads dropped in a row leave one nil in the queue, which may
+// exceed the bound by one: the sender skips a number for it, so that subscribers see the loss.
+// add returns rawClosed after close.
 func (q *rawQueue) add(payload []byte) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

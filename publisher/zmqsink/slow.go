@@ -56,22 +56,23 @@ func (s *slowSubscribers) postpone(now time.Time) {
 	s.next = now.Add(s.pause)
 }
 
-// awaitRoom sends a batch for which some subscriber has no room. It waits for room for
-// Options.roomTimeout at most. Then it stalls the sink for a single subscriber, and sends
-// the batch to the others when there are several.
+// awaitRoom sends the batch with number seq, for which some subscriber has no room. It waits for
+// room for Options.roomTimeout at most. Then several subscribers get the batch without the slow
+// ones. For a single subscriber the sink stalls: nothing is sent until the batch in slow.waiting
+// has room. A passthrough does not stall, because it cannot announce the state afterwards.
 func (n *sender) awaitRoom(seq uint64, payload []byte) {
 	n.count.held.Add(1)
 	for end := time.Now().Add(n.sink.opt.roomTimeout); time.Now().Before(end) && !n.sink.closing.Load(); {
 		found, err := n.sockets.waitForPeers(roomPoll)
 		if err != nil {
-			break // the goroutine's next wait fails too, and ends it
+			break // libzmq failed: the goroutine's next wait fails too, and ends it
 		}
 		n.serve(found)
 		if n.trySend(seq, payload) {
 			return
 		}
 	}
-	if n.sink.src != nil && n.count.subscribers.Load() <= 1 {
+	if !n.sink.passthrough() && n.count.subscribers.Load() <= 1 {
 		n.slow.stalled, n.slow.waiting, n.slow.waitingSeq, n.slow.nextTry = true, payload, seq, time.Now()
 		n.warnSlow()
 		return
@@ -79,12 +80,13 @@ func (n *sender) awaitRoom(seq uint64, payload []byte) {
 	n.sendToOthers(seq, payload)
 }
 
-// sendToOthers sends a batch to the subscribers that have room. The whole state will be
-// announced for the slow ones. In passthrough the numbers show them the gap.
+// sendToOthers sends the batch with number seq to the subscribers that have room. For the slow
+// ones the whole state will be announced after a pause: postpone sets its time. A passthrough
+// has no state; the numbers show the slow subscribers the gap.
 func (n *sender) sendToOthers(seq uint64, payload []byte) {
 	n.count.missed.Add(1)
 	n.sent(payload, n.sockets.publishToSome([]byte(n.sink.opt.Topic), sequenceFrame(seq), payload))
-	if n.sink.src == nil {
+	if n.sink.passthrough() {
 		return
 	}
 	n.warnSlow()
@@ -116,8 +118,8 @@ func (n *sender) catchUpDue() time.Time {
 }
 
 // catchUp makes the whole state due for subscribers that missed a batch, when it is time. A
-// stalled sink first sends its waiting batch, and stays stalled while its only subscriber does
-// not read.
+// stalled sink, whose only subscriber had no room, first sends its waiting batch. It stays
+// stalled while that subscriber does not read.
 func (n *sender) catchUp(now time.Time) {
 	if at := n.catchUpDue(); at.IsZero() || now.Before(at) {
 		return

@@ -27,7 +27,9 @@ type sockets struct {
 	endpoint, replayEndpoint string
 }
 
-// openSockets binds the endpoints of o. The sending goroutine closes the sockets.
+// openSockets binds the endpoints of o. The sending goroutine owns and closes the sockets. It waits
+// with one of two pollers: s.poller also wakes up for queued events, s.peers only for messages
+// of peers.
 func openSockets(o *Options) (*sockets, error) {
 	ctx, err := zmq.NewContext()
 	if err != nil {
@@ -48,8 +50,8 @@ func openSockets(o *Options) (*sockets, error) {
 	return s, nil
 }
 
-// open makes, configures and binds the sockets. After an error the caller closes those that were
-// made.
+// open makes, configures and binds the sockets: a pair to wake the sending goroutine, the events
+// socket and the replay socket. After an error the caller closes those that were made.
 func (s *sockets) open(o *Options) (err error) {
 	if s.wake, err = s.ctx.NewSocket(zmq.PAIR); err != nil {
 		return fmt.Errorf("wake-up sockets: %w", err)
@@ -111,8 +113,9 @@ func (s *sockets) wait(until time.Time) (found, error) {
 // wait.
 func (s *sockets) waitForPeers(timeout time.Duration) (found, error) { return s.poll(s.peers, timeout) }
 
-// poll waits for messages on one of the two pollers; a negative timeout is forever. It drains the
-// rings of the alarm, which only had to end the wait.
+// poll waits for messages on one of the sockets' two pollers, and reports which sockets of peers
+// have some. A negative timeout is forever. poll drains the rings of the alarm, which only had
+// to end the wait. An error means that libzmq failed.
 func (s *sockets) poll(on *zmq.Poller, timeout time.Duration) (f found, err error) {
 	polled, err := on.Poll(timeout)
 	if err != nil {

@@ -72,7 +72,8 @@ type counters struct {
 	sendErrors, said, left, next           atomic.Uint64
 }
 
-// Stats returns the counters.
+// Stats returns the counters of the sink and its inbox. They are read one by one, so they may be a
+// moment apart.
 func (s *Sink) Stats() Stats {
 	c, in := &s.count, s.inbox.Stats()
 	return Stats{
