@@ -147,7 +147,8 @@ class Kind(Engine):
         with self.assertLogs("blockyard.vllm", "WARNING"):
             made = self.make(SCHEDULER)
         made.on_new_request(request(64))
-        self.assertEqual(self.session.open.call_args.kwargs, {"lookup": False, "store": True, "hand_over": None})
+        want = {"lookup": False, "store": True, "hand_over": None}
+        self.assertEqual(self.session.open.call_args.kwargs, want)
 
     def test_a_model_that_cannot_be_kept_runs_without_it(self) -> None:
         self.kv = kv_config((full(), ["a"]), (fakes.SlidingWindowSpec(block_size=TOKENS), ["b"]))

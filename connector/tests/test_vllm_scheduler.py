@@ -116,10 +116,12 @@ class Opening(Case):
         session = mock.Mock()
         self.side = VllmScheduler(Settings(), session, TOKENS, 1)
         self.open(10, skip_reading_prefix_cache=True)
-        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": True, "hand_over": None})
+        want = {"lookup": False, "store": True, "hand_over": None}
+        self.assertEqual(session.open.call_args.kwargs, want)
         self.side = VllmScheduler(Settings(load=False, store=False), session, TOKENS, 1)
         self.open(10)
-        self.assertEqual(session.open.call_args.kwargs, {"lookup": False, "store": False, "hand_over": None})
+        want = {"lookup": False, "store": False, "hand_over": None}
+        self.assertEqual(session.open.call_args.kwargs, want)
 
 
 class Queues(Case):
