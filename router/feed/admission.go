@@ -74,10 +74,10 @@ func (s *Set) handleFencedLocked(a *kvevent.Announcement, from int, now time.Tim
 	p.gone = p.gone || a.Health == kvevent.HealthGone
 	s.fenced[a.PublisherID] = p
 	switch {
-	case followed == nil || s.offline[from] || source.IsRegistered(a): // no contest, or an old message
+	case followed == nil || s.disconnected[from] || source.IsRegistered(a): // no contest, or an old message
 	case p.gone && followed.rival == a.PublisherID:
 		s.endContestLocked(followed)
-	case !p.gone && now.Sub(p.fencedAt) >= minContest:
+	case !p.gone && now.Sub(p.fencedAt) >= minContest: // sent after the fence, so p is alive
 		s.contestLocked(followed, a.PublisherID, now)
 	}
 	return true
@@ -90,8 +90,8 @@ func (s *Set) takesOverLocked(followed *feed, p *fence, now time.Time) bool {
 	if followed == nil || source.IsRegistered(&followed.announcement) {
 		return true
 	}
-	fellSilent := p.seenAt.After(followed.seenAt) && now.Sub(followed.seenAt) > s.silenceTimeout/3
-	return fellSilent && !s.offline[followed.source] // a disconnected source shows no silence
+	fellSilent := p.seenAt.After(followed.announcedAt) && now.Sub(followed.announcedAt) > s.silenceTimeout/3
+	return fellSilent && !s.disconnected[followed.source] // a disconnected source shows no silence
 }
 
 // contestLocked records that rival, a fenced publisher of the feed's owner, is alive. The feed is
@@ -120,7 +120,7 @@ func (s *Set) endContestLocked(f *feed) {
 // publishers that were silent for fencedMaxAge, and gone ones sooner.
 func (s *Set) sweepFencedLocked(now time.Time) {
 	for _, f := range s.feeds {
-		if f.rival != 0 && !s.offline[f.source] && now.Sub(f.rivalSeen) > s.silenceTimeout {
+		if f.rival != 0 && !s.disconnected[f.source] && now.Sub(f.rivalSeen) > s.silenceTimeout {
 			s.endContestLocked(f)
 		}
 	}

@@ -21,15 +21,15 @@ func (f *feed) nextQuery(now time.Time) (q kvevent.QueryRequest, number uint64, 
 	f.inFlight = f.lastQuery
 	f.counters.Queries++
 	switch {
-	case f.partial != nil:
-		q.DumpID, q.FirstChunk = f.partial.DumpID, f.partial.NextChunk
-		f.partialOf = f.inFlight
+	case f.partialDump != nil:
+		q.DumpID, q.FirstChunk = f.partialDump.DumpID, f.partialDump.NextChunk
+		f.partialQuery = f.inFlight
 	case !f.needDump:
 		q.StartID, q.HasStart = f.cursor+1, true
-	case f.overflowed:
+	case f.parkedOverflowed:
 		// The dump will include the waiting events. Make room for the events that come while
 		// the dump is read.
-		f.waiting, f.waitingBlocks, f.overflowed = nil, 0, false
+		f.parkedEvents, f.parkedBlocks, f.parkedOverflowed = nil, 0, false
 	}
 	return q, f.inFlight, true
 }
@@ -55,13 +55,13 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 	}
 	f.inFlight = 0
 	before := f.cursor
-	if a != nil && f.partial != nil { // a is the rest of the dump that the feed has begun to read
-		f.partial.Extend(a)
-		a = f.partial
+	if a != nil && f.partialDump != nil { // a is the rest of the dump that the feed has begun to read
+		f.partialDump.Extend(a)
+		a = f.partialDump
 	}
 	switch {
 	case err == nil:
-		f.partial = nil
+		f.partialDump = nil
 		err = f.applyAnswer(a)
 	case a != nil:
 		f.keepPartial(number, a, now)
@@ -73,7 +73,7 @@ func (f *feed) handleAnswer(number uint64, a *source.Answer, err error, now time
 		f.needDump = f.needDump || errors.Is(err, errUnusable)
 		return err
 	}
-	f.synced = true
+	f.everComplete = true
 	if a.Kind == kvevent.QueryEvents && before < f.cursor && f.cursor < f.lastMissing() {
 		f.failures = 0 // The answer closed a part of the gap.
 		return nil
@@ -89,9 +89,9 @@ func (f *feed) keepPartial(number uint64, a *source.Answer, now time.Time) {
 	f.counters.CutDumps++
 	f.failures = 0 // the recovery has made progress
 	f.needDump = true
-	f.partial, f.partialOf, f.partialAt = a, number, now
+	f.partialDump, f.partialQuery, f.partialAt = a, number, now
 	if a.Size() > source.MaxAnswerBlocks {
-		f.partial = nil
+		f.partialDump = nil
 	}
 }
 
@@ -99,8 +99,8 @@ func (f *feed) keepPartial(number uint64, a *source.Answer, now time.Time) {
 // first waiting event, or with the last announced event.
 func (f *feed) lastMissing() uint64 {
 	last := f.announcement.LastEventID
-	if len(f.waiting) > 0 {
-		last = min(last, f.waiting[0].ID-1)
+	if len(f.parkedEvents) > 0 {
+		last = min(last, f.parkedEvents[0].ID-1)
 	}
 	return last
 }
@@ -116,15 +116,15 @@ const (
 // for them now. The Set calls it at each announcement. One feed refills at a time, because two
 // would count the same room.
 func (s *Set) refillLocked(f *feed, now time.Time) {
-	if f.lost == 0 {
+	if f.lostPairs == 0 {
 		f.refills = 0
 		return
 	}
-	otherRefills := s.refilling != nil && s.refilling.recovering && now.Before(s.refilling.refillAt)
-	if f.recovering || now.Before(f.refillAt) || otherRefills || !f.blocks.HasRoom(f.lost) {
+	otherRefills := s.refillingFeed != nil && s.refillingFeed.recovering && now.Before(s.refillingFeed.refillAt)
+	if f.recovering || now.Before(f.refillAt) || otherRefills || !f.index.HasRoom(f.lostPairs) {
 		return
 	}
-	s.refilling = f
+	s.refillingFeed = f
 	f.refills++
 	f.refillAt = now.Add(backoff.Nth(backoff.Doubling(firstRefill, lastRefill), f.refills))
 	f.beginRecovery(causeLost, now)

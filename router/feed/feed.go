@@ -53,19 +53,19 @@ const (
 // event is missing, the announced digest shows whether the blocks differ.
 type feed struct {
 	announcement kvevent.Announcement
-	// seenAt is when the last announcement was sent: its arrival minus the age that the
-	// stream reports. Pauses of the router and of the source are added to seenAt.
-	seenAt time.Time
-	source int // the source of the last announcement; see source.Frame
+	// announcedAt is when the last announcement was sent: its arrival minus the age that the
+	// stream reports. Pauses of the router and of the source are added to announcedAt.
+	announcedAt time.Time
+	source      int // the source of the last announcement; see source.Frame
 	// rival is the last fenced publisher of the same owner that announced itself, at
 	// rivalSeen; 0 for none.
 	rival     uint64
 	rivalSeen time.Time
-	// replayed is true when the last announcement was read from a stream while its source
-	// was disconnected. A reconnection then leaves seenAt alone.
-	replayed bool
-	blocks   residency
-	// model is the owner's model. Its index is blocks.
+	// announcedOffline is true when the last announcement was read from a stream while its
+	// source was disconnected. A reconnection then leaves announcedAt alone.
+	announcedOffline bool
+	index            residency
+	// model is the owner's model. Its index is index.
 	model *modelFeeds
 	// engine is the last incarnation of the owner's engine that this publisher or the
 	// previous one announced; 0 for none.
@@ -73,15 +73,15 @@ type feed struct {
 
 	// cursor is the id of the last applied event.
 	cursor uint64
-	// synced is true once the blocks have been complete.
-	synced bool
+	// everComplete is true once the index has had all blocks of the owner.
+	everComplete bool
 	// diverged is true while the blocks differ from the publisher's and no event is
 	// missing.
 	diverged bool
-	// lost is how many pairs the index lacked at the last message. The feed queries for
+	// lostPairs is how many pairs the index lacked at the last message. The feed queries for
 	// them only when the index has room, because they would evict other pairs.
-	lost uint64
-	// refills counts attempts to get lost pairs back since lost was 0. refillAt is the
+	lostPairs uint64
+	// refills counts attempts to get lost pairs back since lostPairs was 0. refillAt is the
 	// earliest time of the next attempt.
 	refills  int
 	refillAt time.Time
@@ -89,10 +89,10 @@ type feed struct {
 	// the next repair.
 	repairs  int
 	repairAt time.Time
-	// behind counts the last announcements in a row whose last event id is below the
-	// cursor. The first of them came at behindAt.
-	behind   int
-	behindAt time.Time
+	// behindInRow counts the last announcements in a row whose last event id is below the
+	// cursor. The first of them came at firstBehindAt.
+	behindInRow   int
+	firstBehindAt time.Time
 
 	recovery
 	// waitsForRoom is true while the feed waits for room in the queryGate.
@@ -113,16 +113,16 @@ type recovery struct {
 	inFlight, lastQuery uint64
 	failures            int
 	retryAt             time.Time
-	// partial is the beginning of a dump, nil for none. The answer to query partialOf was
-	// interrupted at partialAt.
-	partial   *source.Answer
-	partialOf uint64
-	partialAt time.Time
-	// waiting are the live events of this recovery, waitingBlocks the number of their
-	// blocks. overflowed is true when an event found no room.
-	waiting       []kvevent.RouterEvent
-	waitingBlocks int
-	overflowed    bool
+	// partialDump is the beginning of a dump, nil for none. The answer to query partialQuery
+	// was interrupted at partialAt.
+	partialDump  *source.Answer
+	partialQuery uint64
+	partialAt    time.Time
+	// parkedEvents are the live events that wait for the end of this recovery, parkedBlocks
+	// the number of their blocks. parkedOverflowed is true when an event found no room.
+	parkedEvents     []kvevent.RouterEvent
+	parkedBlocks     int
+	parkedOverflowed bool
 }
 
 // cause is the cause of a recovery.
@@ -144,18 +144,20 @@ func (f *feed) exact() bool {
 }
 
 // complete reports whether the index holds every block that the publisher announced.
-func (f *feed) complete() bool { return f.synced && !f.recovering && !f.diverged && f.lost == 0 }
+func (f *feed) complete() bool {
+	return f.everComplete && !f.recovering && !f.diverged && f.lostPairs == 0
+}
 
 // updateLost reads lost from the index. Call it for each message of the publisher: blocks
 // of other owners may evict the owner's at any time.
-func (f *feed) updateLost() { f.lost = f.blocks.Lost(f.owner()) }
+func (f *feed) updateLost() { f.lostPairs = f.index.Lost(f.owner()) }
 
 // handleAnnouncement handles an announcement of the feed's publisher. It compares the announced
 // last event id with the cursor, the id of the last applied event, and the digest with that of the
 // index. A difference begins a recovery: a query for the missing events or for a dump.
 func (f *feed) handleAnnouncement(a *kvevent.Announcement, now time.Time) {
 	f.announcement = *a
-	f.seenAt = now
+	f.announcedAt = now
 	f.updateLost()
 	switch {
 	case f.recovering:
@@ -163,26 +165,26 @@ func (f *feed) handleAnnouncement(a *kvevent.Announcement, now time.Time) {
 	case a.LastEventID < f.cursor:
 		f.announcedBehind(now)
 		return
-	case a.LastEventID > f.cursor && !f.synced:
+	case a.LastEventID > f.cursor && !f.everComplete:
 		f.beginRecovery(causeFirst, now)
 	case a.LastEventID > f.cursor:
 		f.beginRecovery(causeGap, now)
 	default:
-		f.synced = true
+		f.everComplete = true
 		f.compareDigest(a, now)
 	}
-	f.behind = 0
+	f.behindInRow = 0
 }
 
 // announcedBehind counts an announcement whose last event id is below the cursor. An event
 // may have overtaken one such announcement. maxBehind of them in a row show that the cursor
 // is wrong, and begin a repair.
 func (f *feed) announcedBehind(now time.Time) {
-	if f.behind == 0 {
-		f.behindAt = now
+	if f.behindInRow == 0 {
+		f.firstBehindAt = now
 	}
-	f.behind++
-	if f.behind < maxBehind || now.Sub(f.behindAt) < minBehind {
+	f.behindInRow++
+	if f.behindInRow < maxBehind || now.Sub(f.firstBehindAt) < minBehind {
 		return
 	}
 	f.diverged = true
@@ -204,8 +206,8 @@ func (f *feed) repair(now time.Time) {
 // event id is the cursor. Different digests begin a repair. While the index lacks (block, tier)
 // pairs for want of room, the digest says nothing: it may count a lost pair twice or not at all.
 func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
-	sum, pairs := f.blocks.Digest(a.Owner)
-	f.diverged = f.lost == 0 && (sum != a.Digest || pairs != a.Blocks)
+	sum, pairs := f.index.Digest(a.Owner)
+	f.diverged = f.lostPairs == 0 && (sum != a.Digest || pairs != a.Blocks)
 	if !f.diverged {
 		f.repairs = 0
 		return
@@ -242,9 +244,9 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 		f.beginRecovery(causeGap, now)
 	}
 	f.apply(e)
-	f.synced, f.diverged = true, false
+	f.everComplete, f.diverged = true, false
 	if f.recovering {
-		f.waiting = nil
+		f.parkedEvents = nil
 		f.endRecovery(now)
 	}
 }
@@ -253,7 +255,7 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 // diverged: its blocks differ from the publisher's.
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
-	if err := f.blocks.Apply(e); err != nil {
+	if err := f.index.Apply(e); err != nil {
 		// The next announced digest will differ and begin a repair.
 		f.counters.Unstored++
 		f.diverged = true
@@ -265,16 +267,16 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 // park keeps a copy of e until the recovery ends. An event beyond the bounds is dropped and
 // counted, and the feed queries for the event later.
 func (f *feed) park(e *kvevent.RouterEvent) {
-	if len(f.waiting) >= maxWaitingEvents || f.waitingBlocks+e.NumBlocks() > maxWaitingBlocks {
+	if len(f.parkedEvents) >= maxWaitingEvents || f.parkedBlocks+e.NumBlocks() > maxWaitingBlocks {
 		f.counters.Overflowed++
-		f.overflowed = true
+		f.parkedOverflowed = true
 		return
 	}
 	copied := *e
 	copied.Blocks = slices.Clone(e.Blocks)
 	copied.Removed = slices.Clone(e.Removed)
-	f.waiting = append(f.waiting, copied)
-	f.waitingBlocks += e.NumBlocks()
+	f.parkedEvents = append(f.parkedEvents, copied)
+	f.parkedBlocks += e.NumBlocks()
 }
 
 // beginRecovery makes the feed query its publisher at once, because of c. A gap needs the missing
@@ -293,11 +295,12 @@ func (f *feed) beginRecovery(c cause, now time.Time) {
 }
 
 // applyAnswer applies the events of an answer to the index, or replaces the owner's blocks there by
-// a dump. An error wraps errUnusable. Events before the error stay applied.
+// a dump. The cursor, the id of the last applied event, follows. An error wraps errUnusable: the
+// next query then asks for a dump. Events before the error stay applied.
 func (f *feed) applyAnswer(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
-		if err := f.blocks.Replace(f.owner(), a.Events); err != nil {
+		if err := f.index.Replace(f.owner(), a.Events); err != nil {
 			return fmt.Errorf("%w: %w", errUnusable, err)
 		}
 		f.cursor = a.LastEventID
@@ -310,6 +313,7 @@ func (f *feed) applyAnswer(a *source.Answer) error {
 			if e.Owner != f.owner() {
 				return fmt.Errorf("%w: event %d is of %s", errUnusable, e.ID, e.Owner)
 			}
+			// A Cleared event removes all blocks, so events before it need not be known.
 			if e.ID > f.cursor+1 && e.Kind != kvevent.Cleared {
 				return fmt.Errorf("%w: event %d follows event %d", errUnusable, e.ID, f.cursor)
 			}
@@ -336,7 +340,7 @@ func (f *feed) endRecovery(now time.Time) {
 	case causeLost:
 		f.counters.Refills++
 	}
-	waiting := f.waiting
+	waiting := f.parkedEvents
 	f.recovery = recovery{lastQuery: f.lastQuery}
 	for i := range waiting {
 		f.handleEvent(&waiting[i], now)

@@ -91,7 +91,7 @@ func TestFeedScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/feed", func(t *testing.T, path string) {
 		blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
 		s := &feedScript{t: t, blocks: blocks, now: time.Unix(1000, 0), feed: &feed{
-			announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}}
+			announcement: kvevent.Announcement{Owner: scriptOwner}, index: blocks}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return s.run(d)
 		})
@@ -159,15 +159,15 @@ func (s *feedScript) status() string {
 	case f.exact():
 		doing = "exact"
 	case f.recovering:
-		doing = fmt.Sprintf("recovers, %d events wait", len(f.waiting))
+		doing = fmt.Sprintf("recovers, %d events wait", len(f.parkedEvents))
 		if f.inFlight != 0 {
 			doing += fmt.Sprintf(", query %d in flight", f.inFlight)
 		}
 	case f.diverged:
 		doing = "differs"
-	case f.lost > 0:
-		doing = fmt.Sprintf("%d lost", f.lost)
-	case f.synced:
+	case f.lostPairs > 0:
+		doing = fmt.Sprintf("%d lost", f.lostPairs)
+	case f.everComplete:
 		doing = "publisher degraded"
 	}
 	return fmt.Sprintf("cursor %d, blocks [%s], %s\n", f.cursor, strings.Join(names, " "), doing)
@@ -262,7 +262,7 @@ func (s *feedScript) answer(d *datadriven.TestData) error {
 // memory, and what was not kept is asked for afterwards.
 func TestWaitingEventsAreBounded(t *testing.T) {
 	blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
-	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}
+	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, index: blocks}
 	now := time.Unix(0, 0)
 	f.handleAnnouncement(&kvevent.Announcement{Owner: scriptOwner, LastEventID: 1, Health: kvevent.HealthExact}, now)
 	_, number, _ := f.nextQuery(now)
@@ -270,9 +270,9 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 	for id := uint64(2); id <= n; id++ {
 		f.handleEvent(&kvevent.RouterEvent{Owner: scriptOwner, ID: id, Kind: kvevent.Removed}, now)
 	}
-	if len(f.waiting) != maxWaitingEvents || f.counters.Overflowed != n-1-maxWaitingEvents {
+	if len(f.parkedEvents) != maxWaitingEvents || f.counters.Overflowed != n-1-maxWaitingEvents {
 		t.Errorf("%d events wait and %d overflowed, want %d and %d",
-			len(f.waiting), f.counters.Overflowed, maxWaitingEvents, n-1-maxWaitingEvents)
+			len(f.parkedEvents), f.counters.Overflowed, maxWaitingEvents, n-1-maxWaitingEvents)
 	}
 	if err := f.handleAnswer(number, &source.Answer{Kind: kvevent.QueryTreeDump, LastEventID: 1}, nil, now); err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func TestWaitingEventsAreBounded(t *testing.T) {
 	}
 	big := kvevent.RouterEvent{Owner: scriptOwner, ID: n + 2, Kind: kvevent.Removed,
 		Removed: make([]kv.SequenceHash, maxWaitingBlocks+1)}
-	if f.handleEvent(&big, now); len(f.waiting) != 1 {
-		t.Errorf("%d events wait, want none beyond %d blocks", len(f.waiting), maxWaitingBlocks)
+	if f.handleEvent(&big, now); len(f.parkedEvents) != 1 {
+		t.Errorf("%d events wait, want none beyond %d blocks", len(f.parkedEvents), maxWaitingBlocks)
 	}
 }

@@ -94,7 +94,7 @@ func (g *queryGate) finish(t ticket) {
 	if r == nil {
 		return
 	}
-	if r.interrupted = t.kept(); !r.interrupted {
+	if r.interrupted = t.hasPartial(); !r.interrupted {
 		g.release(t, r)
 	}
 }
@@ -121,10 +121,10 @@ func (g *queryGate) sweep(now time.Time) {
 		if !r.interrupted {
 			continue
 		}
-		if t.kept() && now.Sub(t.feed.partialAt) > partialMaxAge {
-			t.feed.partial = nil
+		if t.hasPartial() && now.Sub(t.feed.partialAt) > partialMaxAge {
+			t.feed.partialDump = nil
 		}
-		if !t.kept() {
+		if !t.hasPartial() {
 			g.release(t, r)
 		}
 	}
@@ -135,7 +135,9 @@ func (g *queryGate) sweep(now time.Time) {
 }
 
 // kept reports whether the feed keeps the beginning of the answer.
-func (t ticket) kept() bool { return t.feed.partial != nil && t.feed.partialOf == t.number }
+func (t ticket) hasPartial() bool {
+	return t.feed.partialDump != nil && t.feed.partialQuery == t.number
+}
 
 // next removes and returns the feed that has waited longest for room, nil for none.
 func (g *queryGate) next() *feed {
@@ -167,9 +169,9 @@ func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 		return due
 	}
 	next := ticket{f, f.lastQuery + 1}
-	if f.partial != nil {
+	if f.partialDump != nil {
 		// The interrupted answer already has room.
-		s.gate.resume(ticket{f, f.partialOf}, next)
+		s.gate.resume(ticket{f, f.partialQuery}, next)
 	} else if !s.gate.admit(next, f.answerBytes()) {
 		return due
 	}
@@ -195,7 +197,7 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a != nil {
-		s.events.Add(uint64(len(a.Events))) // these events count towards the next snapshot
+		s.handledEvents.Add(uint64(len(a.Events))) // these events count towards the next snapshot
 	}
 	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),

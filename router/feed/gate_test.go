@@ -29,9 +29,9 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 				bytes := rapid.SampledFrom([]int{0, 1 << 20, largeBytes, largeBytes + 1, 1 << 30}).Draw(rt, "bytes")
 				f.lastQuery++
 				next := ticket{f, f.lastQuery}
-				if f.partial != nil {
-					g.resume(ticket{f, f.partialOf}, next)
-					f.partialOf = f.lastQuery
+				if f.partialDump != nil {
+					g.resume(ticket{f, f.partialQuery}, next)
+					f.partialQuery = f.lastQuery
 				} else if !g.admit(next, bytes) {
 					return
 				}
@@ -40,14 +40,14 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 			"answer": func(rt *rapid.T) {
 				for at := range flying {
 					if rapid.Bool().Draw(rt, "cut") {
-						at.feed.partial, at.feed.partialOf, at.feed.partialAt = &source.Answer{}, at.number, now
+						at.feed.partialDump, at.feed.partialQuery, at.feed.partialAt = &source.Answer{}, at.number, now
 					}
 					delete(flying, at)
 					g.finish(at)
 					return
 				}
 			},
-			"let go": func(rt *rapid.T) { rapid.SampledFrom(feeds).Draw(rt, "feed").partial = nil },
+			"let go": func(rt *rapid.T) { rapid.SampledFrom(feeds).Draw(rt, "feed").partialDump = nil },
 			"sweep": func(rt *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(rt, "seconds")) * time.Second)
 				g.sweep(now)
@@ -82,7 +82,7 @@ func TestGateBoundsWhatIsOnItsWay(t *testing.T) {
 func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	now := time.Unix(1000, 0)
 	blocks := &blockSet{held: make(map[kv.SequenceHash]bool)}
-	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, blocks: blocks}
+	f := &feed{announcement: kvevent.Announcement{Owner: scriptOwner}, index: blocks}
 	store := func(id uint64) kvevent.RouterEvent {
 		return kvevent.RouterEvent{
 			Owner: scriptOwner, ID: id, Kind: kvevent.Stored, Blocks: []kvevent.StoredBlock{{Hash: kv.SequenceHash(id)}},

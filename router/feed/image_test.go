@@ -145,7 +145,7 @@ func TestSnapshotsOfManyOwners(t *testing.T) {
 			if _, _, err := set.restore(&data, now); err == nil {
 				t.Error("the snapshot was taken")
 			}
-			if left := fmt.Sprint(onlyFeeds(t, set).Index().Stats().Memberships, len(set.restored), len(set.restoredOf)); left != "0 0 0" {
+			if left := fmt.Sprint(onlyFeeds(t, set).Index().Stats().Memberships, len(set.restored), len(set.restoredByOwner)); left != "0 0 0" {
 				t.Errorf("left behind: %s", left)
 			}
 		})

@@ -100,7 +100,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 	if k.store == nil || k.threshold == 0 {
 		return
 	}
-	events := k.feeds.events.Load()
+	events := k.feeds.handledEvents.Load()
 	if events-k.savedEvents < k.threshold || !k.busy.CompareAndSwap(false, true) {
 		return
 	}
@@ -115,7 +115,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 // calls it when it stops.
 func (k *Keeper) Finish() {
 	k.goroutines.Wait()
-	isCurrent := k.feeds.events.Load() == k.savedEvents && !k.unsaved.Load()
+	isCurrent := k.feeds.handledEvents.Load() == k.savedEvents && !k.unsaved.Load()
 	if k.store == nil || k.threshold == 0 || isCurrent {
 		return
 	}

@@ -82,7 +82,7 @@ type modelFeeds struct {
 // newFeed returns a feed of a publisher in a model.
 func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 	m.feeds++
-	return &feed{announcement: *a, blocks: m.Index(), model: m}
+	return &feed{announcement: *a, index: m.Index(), model: m}
 }
 
 // openModel returns the model that an announcement names, and opens it if necessary. The caller
@@ -194,10 +194,10 @@ func (s *Set) joinLocked(f *feed) {
 		return
 	}
 	w := f.owner().Worker()
-	if absence, ok := f.model.absent.remove(w); ok {
+	if absence, ok := f.model.absent.remove(w); ok { // the worker left lately, and is back
 		f.engine = absence.engine
 	}
-	s.forgetElsewhereLocked(w, f.model)
+	s.forgetElsewhereLocked(w, f.model) // the worker may have served another model before
 	if !sameEngine(f.engine, f.announcement.Card.Incarnation) {
 		f.model.Forget(w)
 	}

@@ -20,7 +20,7 @@ func TestWhatIsLostAgainIsAskedForLessAndLess(t *testing.T) {
 	set := &Set{}
 	now := time.Unix(1000, 0)
 	feed := func() *feed {
-		return &feed{synced: true, lost: 1, blocks: &lossySet{blockSet{held: map[kv.SequenceHash]bool{}}}}
+		return &feed{everComplete: true, lostPairs: 1, index: &lossySet{blockSet{held: map[kv.SequenceHash]bool{}}}}
 	}
 	f, other := feed(), feed()
 	tries := 0

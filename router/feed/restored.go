@@ -29,7 +29,7 @@ func (s *Set) restoreFeed(f *feedImage, now time.Time) (bool, error) {
 	if s.feeds[a.PublisherID] != nil || s.byOwner[a.Owner] != nil || len(s.restored) >= s.maxFeeds || !utf8.ValidString(a.Model) {
 		return false, nil // an earlier version accepted model names that are not UTF-8
 	}
-	if s.restoredOf[a.Owner] != nil || s.restored[a.PublisherID] != nil {
+	if s.restoredByOwner[a.Owner] != nil || s.restored[a.PublisherID] != nil {
 		return false, fmt.Errorf("%s or its publisher %s is listed twice", a.Owner, source.PublisherName(a.PublisherID))
 	}
 	m, err := s.openModel(a)
@@ -43,8 +43,8 @@ func (s *Set) restoreFeed(f *feedImage, now time.Time) (bool, error) {
 		return false, err
 	}
 	feed := newFeed(a, m)
-	feed.cursor, feed.seenAt, feed.source = f.cursor, now, s.snapshotSource
-	s.restored[a.PublisherID], s.restoredOf[a.Owner] = feed, feed
+	feed.cursor, feed.announcedAt, feed.source = f.cursor, now, s.snapshotSource
+	s.restored[a.PublisherID], s.restoredByOwner[a.Owner] = feed, feed
 	return true, nil
 }
 
@@ -69,10 +69,10 @@ func (s *Set) restore(r io.Reader, now time.Time) (position uint64, feeds int, e
 	return snapshot.position, feeds, nil
 }
 
-// adoptLocked turns the restored feed of a publisher that announced itself into an ordinary feed,
+// resumeRestoredLocked makes the restored feed of a publisher that announced itself an ordinary feed,
 // and returns it. A feed of another owner or model is dropped. Without a restored feed the result
 // is nil.
-func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
+func (s *Set) resumeRestoredLocked(a *kvevent.Announcement) *feed {
 	f := s.restored[a.PublisherID]
 	if f == nil {
 		return nil
@@ -82,9 +82,9 @@ func (s *Set) adoptLocked(a *kvevent.Announcement) *feed {
 		return nil
 	}
 	delete(s.restored, a.PublisherID)
-	delete(s.restoredOf, a.Owner)
+	delete(s.restoredByOwner, a.Owner)
 	s.feeds[a.PublisherID], s.byOwner[a.Owner] = f, f
-	f.seenAt = time.Time{} // the caller handles a as the first announcement of the feed
+	f.announcedAt = time.Time{} // the caller handles a as the first announcement of the feed
 	s.counters.Resumed++
 	s.log.Info("owner of the snapshot is back", zap.Stringer("owner", f.owner()),
 		zap.String("publisher", source.PublisherName(a.PublisherID)), zap.Uint64("cursor", f.cursor), zap.Uint64("events", a.LastEventID))
@@ -97,7 +97,7 @@ func (s *Set) forgetRestoredLocked(f *feed) {
 		return
 	}
 	delete(s.restored, f.announcement.PublisherID)
-	delete(s.restoredOf, f.owner())
+	delete(s.restoredByOwner, f.owner())
 	s.dropLocked(f)
 }
 
@@ -106,7 +106,7 @@ func (s *Set) forgetRestoredLocked(f *feed) {
 // meanwhile.
 func (s *Set) save(w io.Writer) error {
 	s.mu.Lock()
-	position := s.position
+	position := s.streamPosition
 	publishers := make([]uint64, 0, len(s.feeds))
 	for id := range s.feeds {
 		publishers = append(publishers, id)

@@ -29,22 +29,22 @@ type Set struct {
 	byOwner map[kv.Owner]*feed
 	models  map[ModelKey]*modelFeeds
 	// restored are the feeds of a snapshot whose publishers have not announced themselves
-	// yet, by publisher id. restoredOf has the same feeds by owner.
-	restored   map[uint64]*feed
-	restoredOf map[kv.Owner]*feed
-	gate       queryGate
-	// refilling is the last feed that queried for lost pairs.
-	refilling *feed
-	// position is the stream position of the last frame, 0 without a stream. events counts
-	// the events in frames and answers.
-	position uint64
-	events   atomic.Uint64
+	// yet, by publisher id. restoredByOwner has the same feeds by owner.
+	restored        map[uint64]*feed
+	restoredByOwner map[kv.Owner]*feed
+	gate            queryGate
+	// refillingFeed is the last feed that queried for lost pairs.
+	refillingFeed *feed
+	// streamPosition is the position of the last frame, 0 without a stream. handledEvents
+	// counts the events in frames and answers.
+	streamPosition uint64
+	handledEvents  atomic.Uint64
 	// fenced and refused are the fenced and the refused publishers, by id.
 	fenced  map[uint64]fence
 	refused map[uint64]refusal
-	// offline are the disconnected sources. snapshotSource is the source of the restored
+	// disconnected are the sources without a connection now. snapshotSource is the source of the restored
 	// feeds.
-	offline        map[int]bool
+	disconnected   map[int]bool
 	snapshotSource int
 	listening
 	// withoutEvents is Options.WithoutEvents.
@@ -81,23 +81,23 @@ type Options struct {
 // New returns a Set without feeds.
 func New(o Options) *Set {
 	s := &Set{
-		directory:      o.Models,
-		log:            o.Log,
-		silenceTimeout: o.Timeout,
-		keepAbsent:     o.KeepAbsent,
-		maxFeeds:       o.MaxFeeds,
-		loads:          newLoadTable(),
-		feeds:          make(map[uint64]*feed),
-		byOwner:        make(map[kv.Owner]*feed),
-		models:         make(map[ModelKey]*modelFeeds),
-		restored:       make(map[uint64]*feed),
-		restoredOf:     make(map[kv.Owner]*feed),
-		gate:           newQueryGate(o.MaxQueries),
-		fenced:         make(map[uint64]fence),
-		refused:        make(map[uint64]refusal),
-		offline:        make(map[int]bool),
-		withoutEvents:  o.WithoutEvents,
-		blockSize:      o.BlockSize,
+		directory:       o.Models,
+		log:             o.Log,
+		silenceTimeout:  o.Timeout,
+		keepAbsent:      o.KeepAbsent,
+		maxFeeds:        o.MaxFeeds,
+		loads:           newLoadTable(),
+		feeds:           make(map[uint64]*feed),
+		byOwner:         make(map[kv.Owner]*feed),
+		models:          make(map[ModelKey]*modelFeeds),
+		restored:        make(map[uint64]*feed),
+		restoredByOwner: make(map[kv.Owner]*feed),
+		gate:            newQueryGate(o.MaxQueries),
+		fenced:          make(map[uint64]fence),
+		refused:         make(map[uint64]refusal),
+		disconnected:    make(map[int]bool),
+		withoutEvents:   o.WithoutEvents,
+		blockSize:       o.BlockSize,
 	}
 	if o.Joiner != nil {
 		s.notify, s.snapshotSource = o.Joiner.Announced, o.Joiner.SnapshotSource()
@@ -118,12 +118,12 @@ func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	return s.askLocked(nil, s.handleFrameLocked(fr, now), now)
 }
 
-// handleFrameLocked applies one message. It returns the publisher's feed, which may have a query to
-// send now, or nil.
+// handleFrameLocked applies one message of a source: an announcement, events, or a change of its
+// connection. It returns the publisher's feed, which may have a query to send now, or nil.
 func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
 	s.recordInputLocked(now)
-	if fr.Position > 0 {
-		s.position = fr.Position
+	if fr.Position > 0 { // of a stream that a restarted router reads on from a snapshot
+		s.streamPosition = fr.Position
 	}
 	switch fr.Kind {
 	case source.FrameAnnouncement:
@@ -133,7 +133,7 @@ func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
 			return nil
 		}
 		if s.withoutEvents && !stripBlocks(&a) {
-			return nil
+			return nil // the announcement of a pool has only fields about blocks
 		}
 		if fr.Age > s.silenceTimeout && a.Health != kvevent.HealthGone {
 			// An old announcement does not show that the publisher is alive.
@@ -164,19 +164,19 @@ func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
 // exact. A reconnection restarts the timeout of the source's publishers.
 func (s *Set) setConnectedLocked(source int, connected bool, now time.Time) {
 	if connected {
-		delete(s.offline, source)
+		delete(s.disconnected, source)
 	} else {
-		s.offline[source] = true
+		s.disconnected[source] = true
 	}
 	for _, all := range []map[uint64]*feed{s.feeds, s.restored} {
 		for _, f := range all {
 			if f.source != source {
 				continue
 			}
-			if connected && !f.replayed {
-				f.seenAt = now // the source was disconnected, not the publisher silent
+			if connected && !f.announcedOffline {
+				f.announcedAt = now // the source was disconnected, not the publisher silent
 			}
-			f.replayed = false
+			f.announcedOffline = false
 			if f.contribution.counted { // restored feeds are not
 				s.countLocked(f)
 			}
@@ -195,7 +195,7 @@ func (s *Set) countUndecodableLocked(err error) {
 // handleEventsLocked applies the events of s.envelope. It returns the publisher's feed, or
 // nil for a publisher that was not announced.
 func (s *Set) handleEventsLocked(now time.Time) *feed {
-	s.events.Add(uint64(len(s.envelope.Events)))
+	s.handledEvents.Add(uint64(len(s.envelope.Events)))
 	f := s.feeds[s.envelope.PublisherID]
 	if f == nil {
 		f = s.restored[s.envelope.PublisherID]
@@ -233,14 +233,15 @@ func (s *Set) handleAnnouncementLocked(a *kvevent.Announcement, source int, now 
 		s.refuseLocked(a, now, err.Error())
 		return nil
 	}
-	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.seenAt.IsZero()
+	// f still has the previous announcement here.
+	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.announcedAt.IsZero()
 	f.source = source
-	if s.offline[source] {
-		// An old announcement does not show that the cursor is wrong.
-		f.behind = 0
+	if s.disconnected[source] {
+		// An old announcement, replayed from a stream, does not show that the cursor is wrong.
+		f.behindInRow = 0
 	}
 	f.handleAnnouncement(a, now)
-	f.replayed = s.offline[source]
+	f.announcedOffline = s.disconnected[source]
 	if isNew || pool != a.Pool || card != a.Card { // the worker joins, or changes
 		s.joinLocked(f)
 	}
@@ -269,7 +270,7 @@ func (s *Set) feedOfLocked(f *feed, a *kvevent.Announcement, now time.Time) (*fe
 		f = nil
 	}
 	if f == nil {
-		f = s.adoptLocked(a)
+		f = s.resumeRestoredLocked(a)
 	}
 	if f == nil {
 		return s.beginLocked(a, now)
@@ -291,7 +292,7 @@ func (s *Set) beginLocked(a *kvevent.Announcement, now time.Time) (*feed, error)
 		s.endLocked(previous, "another publisher announces the owner")
 		s.fenceLocked(&previous.announcement, now, false)
 	}
-	s.forgetRestoredLocked(s.restoredOf[a.Owner])
+	s.forgetRestoredLocked(s.restoredByOwner[a.Owner])
 	delete(s.refused, a.PublisherID)
 	f := newFeed(a, m)
 	s.feeds[a.PublisherID] = f
@@ -310,7 +311,7 @@ func (s *Set) Tick(now time.Time) []Query {
 	for _, f := range s.feeds {
 		if s.silentLocked(f, now) {
 			s.counters.Expired++
-			s.fenceLocked(&f.announcement, f.seenAt, false)
+			s.fenceLocked(&f.announcement, f.announcedAt, false)
 			s.endLocked(f, fmt.Sprintf("the publisher was silent for %v", s.silenceTimeout))
 		}
 	}
@@ -366,7 +367,7 @@ func (s *Set) recordInputLocked(now time.Time) {
 	s.counters.Stalls++
 	for _, all := range []map[uint64]*feed{s.feeds, s.restored} {
 		for _, f := range all {
-			f.seenAt = f.seenAt.Add(pause)
+			f.announcedAt = f.announcedAt.Add(pause)
 			f.rivalSeen = f.rivalSeen.Add(pause)
 		}
 	}
@@ -390,5 +391,5 @@ func (s *Set) silentLocked(f *feed, now time.Time) bool {
 	if now.Sub(s.droppedAt) < s.silenceTimeout {
 		limit *= lossyFactor
 	}
-	return !s.offline[f.source] && now.Sub(f.seenAt) > limit
+	return !s.disconnected[f.source] && now.Sub(f.announcedAt) > limit
 }

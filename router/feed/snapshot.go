@@ -84,7 +84,8 @@ func newSnapshotWriter(w io.Writer, position uint64) (*snapshotWriter, error) {
 	return s, err
 }
 
-// add writes one feed to the snapshot, run by run through one buffer.
+// add writes one feed to the snapshot: announcement, cursor, the runs of its blocks, and a checksum.
+// A run is up to maxRun blocks of one tier, each the parent of the next.
 func (s *snapshotWriter) add(f *feedImage) error {
 	announcement := kvevent.AppendAnnouncement(nil, &f.announcement)
 	if len(announcement) > maxAnnouncement {

@@ -27,12 +27,12 @@ func recounted(s *Set, m *modelFeeds) View {
 		if f.announcement.Card.Eagle {
 			pairs++
 		}
-		told = told || f.synced && !f.announcement.Card.Silent
+		told = told || f.everComplete && !f.announcement.Card.Silent
 		exact := s.exactLocked(f)
 		if id := f.announcement.Pool; id != 0 {
 			pool := s.byOwner[kv.PoolOwner(id)]
 			ours := pool != nil && pool.model == m
-			told = told || ours && pool.synced && !pool.announcement.Card.Silent
+			told = told || ours && pool.everComplete && !pool.announcement.Card.Silent
 			exact = exact && ours && s.exactLocked(pool)
 		}
 		if !exact {
@@ -110,7 +110,7 @@ func TestTheViewEqualsARecount(outer *testing.T) {
 		set.runFor(time.Minute, now)
 		check()
 		for _, m := range set.models {
-			if s := &m.tally; s.workers != 0 || s.published != 0 || s.pairs != 0 || s.incomplete != 0 || s.reported != 0 || len(s.pools) != 0 || m.feeds != 0 {
+			if s := &m.tally; s.workers != 0 || s.published != 0 || s.hashesPairs != 0 || s.incomplete != 0 || s.everComplete != 0 || len(s.pools) != 0 || m.feeds != 0 {
 				t.Fatalf("%s: %d feeds, left of those that are gone: %+v", m.key, m.feeds, *s)
 			}
 		}

@@ -48,7 +48,7 @@ func (s *Set) workerExactLocked(f *feed) bool {
 // exactLocked reports whether a feed is exact, its source is connected, and its owner is
 // not ambiguous.
 func (s *Set) exactLocked(f *feed) bool {
-	return f.exact() && !s.offline[f.source] && f.rival == 0
+	return f.exact() && !s.disconnected[f.source] && f.rival == 0
 }
 
 // Worker describes a worker that may get requests.
@@ -115,7 +115,7 @@ func (s *Set) States() []State {
 		info := State{
 			PublisherID: id, Owner: f.owner(), Pool: f.announcement.Pool,
 			Cursor: f.cursor, Announced: f.announcement.LastEventID,
-			Health: kvevent.HealthDegraded, DigestOK: !f.diverged && f.lost == 0, Lost: f.lost, Rival: f.rival, Counters: f.counters,
+			Health: kvevent.HealthDegraded, DigestOK: !f.diverged && f.lostPairs == 0, Lost: f.lostPairs, Rival: f.rival, Counters: f.counters,
 		}
 		if s.exactLocked(f) {
 			info.Health = kvevent.HealthExact
@@ -190,31 +190,31 @@ type contribution struct {
 	worker  bool
 	// pool is a pool's own id, or the id of a worker's pool; 0 for none.
 	pool uint64
-	// exact is true while the feed is exact. reported is true once the blocks have been
+	// exact is true while the feed is exact. everComplete is true once the blocks have been
 	// complete, for publishers that report blocks.
-	exact, reported bool
-	// registered is true for a worker without a publisher. pairs is true for a worker whose
-	// engine hashes pairs of tokens.
-	registered, pairs bool
+	exact, everComplete bool
+	// registered is true for a worker without a publisher. hashesPairs is true for a worker
+	// whose engine hashes pairs of tokens.
+	registered, hashesPairs bool
 }
 
 // tally sums up the feeds of a model. The change of one feed updates the sum in constant
 // time.
 type tally struct {
 	// workers counts the workers. incomplete counts the workers that are not exact or whose
-	// pool is not exact. reported counts workers and used pools that have been complete.
-	workers, incomplete, reported int
-	// published counts workers with a publisher. pairs counts workers whose engine hashes
-	// pairs of tokens.
-	published, pairs int
-	pools            map[uint64]poolTally
+	// pool is not exact. everComplete counts workers and used pools that have been complete.
+	workers, incomplete, everComplete int
+	// published counts workers with a publisher. hashesPairs counts workers whose engine
+	// hashes pairs of tokens.
+	published, hashesPairs int
+	pools                  map[uint64]poolTally
 }
 
 // poolTally counts a pool's workers. exactMembers counts the workers whose own feed is
-// exact. exact and reported are the contribution of the pool.
+// exact. exact and everComplete are the contribution of the pool.
 type poolTally struct {
 	members, exactMembers int
-	exact, reported       bool
+	exact, everComplete   bool
 }
 
 // incomplete returns for how many workers of the pool the index may lack blocks: for all of them
@@ -226,9 +226,9 @@ func (p *poolTally) incomplete() int {
 	return p.members
 }
 
-// inUse returns 1 for a pool that has been complete and has workers.
-func (p *poolTally) inUse() int {
-	if p.reported && p.members > 0 {
+// countIfInUse returns 1 for a pool that has been complete and has workers.
+func (p *poolTally) countIfInUse() int {
+	if p.everComplete && p.members > 0 {
 		return 1
 	}
 	return 0
@@ -237,6 +237,7 @@ func (p *poolTally) inUse() int {
 func newTally() tally { return tally{pools: make(map[uint64]poolTally)} }
 
 // add adds what one feed contributes to the sums of its model, n times: 1 adds it, -1 subtracts it.
+// A worker with a pool is complete only with the pool, so its pool's sums decide.
 func (t *tally) add(c contribution, n int) {
 	if !c.counted {
 		return
@@ -246,11 +247,11 @@ func (t *tally) add(c contribution, n int) {
 		if !c.registered {
 			t.published += n
 		}
-		if c.pairs {
-			t.pairs += n
+		if c.hashesPairs {
+			t.hashesPairs += n
 		}
-		if c.reported {
-			t.reported += n
+		if c.everComplete {
+			t.everComplete += n
 		}
 		if c.pool == 0 { // the worker is complete if its own feed is
 			if !c.exact {
@@ -268,17 +269,17 @@ func (t *tally) add(c contribution, n int) {
 func (t *tally) addToPool(c contribution, n int) {
 	p := t.pools[c.pool]
 	t.incomplete -= p.incomplete()
-	t.reported -= p.inUse()
+	t.everComplete -= p.countIfInUse()
 	if c.worker {
 		p.members += n
 		if c.exact {
 			p.exactMembers += n
 		}
 	} else {
-		p.exact, p.reported = n > 0 && c.exact, n > 0 && c.reported
+		p.exact, p.everComplete = n > 0 && c.exact, n > 0 && c.everComplete
 	}
 	t.incomplete += p.incomplete()
-	t.reported += p.inUse()
+	t.everComplete += p.countIfInUse()
 	if p == (poolTally{}) {
 		delete(t.pools, c.pool)
 	} else {
@@ -289,9 +290,9 @@ func (t *tally) addToPool(c contribution, n int) {
 // view returns what decisions need to know of the model: its workers, and the quality of the
 // index for them.
 func (t *tally) view() View {
-	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.pairs > t.workers, Quality: Exact}
+	v := View{Workers: t.workers, Published: t.published, Pairs: 2*t.hashesPairs > t.workers, Quality: Exact}
 	switch {
-	case t.reported == 0: // of no worker and no pool the index has ever had all blocks
+	case t.everComplete == 0: // of no worker and no pool the index has ever had all blocks
 		v.Quality = Fallback
 	case t.incomplete > 0: // of some worker or its pool it lacks blocks now
 		v.Quality = Degraded
@@ -305,7 +306,7 @@ func (s *Set) countLocked(f *feed) {
 	a := &f.announcement
 	now := contribution{
 		counted: true, worker: a.Owner.Kind == kv.OwnerWorker, pool: a.Pool, exact: s.exactLocked(f),
-		reported: f.synced && !a.Card.Silent, registered: source.IsRegistered(a), pairs: a.Card.Eagle,
+		everComplete: f.everComplete && !a.Card.Silent, registered: source.IsRegistered(a), hashesPairs: a.Card.Eagle,
 	}
 	if !now.worker { // the owner is a pool, and announces no pool of its own
 		now.pool = a.Owner.ID
