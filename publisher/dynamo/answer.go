@@ -14,8 +14,8 @@ const (
 	// dumpedBlock and dumpedEvent estimate the bytes of a block and of an event in a dump.
 	dumpedBlock = 57
 	dumpedEvent = 150
-	// restateEvery is the least time between two restatements because of large dumps.
-	restateEvery = 10 * time.Second
+	// sendInsteadEvery is the least time between two sendings of the state because of large dumps.
+	sendInsteadEvery = 10 * time.Second
 )
 
 // answer returns the encoded answer to a router's recovery query: the lost events, a dump of all
@@ -42,12 +42,13 @@ func (s *Source) answer(q *kvevent.DynamoQuery) []byte {
 	return s.dumpItem(q)
 }
 
-// answerFrom answers with the sent events from id start on. It returns false when the journal
-// lacks some of them, so that only a dump helps.
+// answerFrom returns the answer to a recovery query for the events from id start on, from the
+// journal of sent events. It returns false when the journal lacks some of them, so that only a
+// dump helps. Events before a cleared event are left out: that event voids them.
 func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
-	first, next := s.sent.Held()
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	first, next := s.journal.Held()
 	r := kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: next - 1}
 	switch {
 	case first == next: // the journal is empty, but blocks from before event 1 may exist
@@ -56,25 +57,25 @@ func (s *Source) answerFrom(start uint64) (kvevent.QueryReply, bool) {
 		r.Kind = kvevent.QueryTooNew
 		return r, true
 	}
-	events, ok := s.sent.Range(start, next-1)
+	events, ok := s.journal.Range(start, next-1)
 	r.Events = publisher.FromLastCleared(events)
 	return r, ok
 }
 
-// dumpItem returns the encoded answer with a dump of all blocks. Queries that come while a dump
-// is made share it. When the dump is too large for an answer, the answer is an error, and the
-// source publishes its whole state instead.
+// dumpItem returns the encoded answer to query q with a dump of all blocks. Queries that come while
+// a dump is made share the dump. When the dump is too large for an answer, the answer is an
+// error, and the source publishes its whole state instead.
 func (s *Source) dumpItem(q *kvevent.DynamoQuery) []byte {
 	made, _, _ := s.dumps.Do("", func() (any, error) {
 		s.count.dumps.Add(1)
 		return s.makeDump(), nil
 	})
 	d := made.(sharedDump)
-	if d.item != nil {
+	if d.item != nil { // the encoded answer; nil: too large
 		return d.item
 	}
 	s.count.largeDumps.Add(1)
-	s.restateInstead()
+	s.sendStateInstead()
 	r := kvevent.QueryReply{
 		Kind: kvevent.QueryDumpFailed, LastEventID: d.last,
 		Message: fmt.Sprintf("%d blocks do not fit an answer; everything is published again", d.blocks),
@@ -92,8 +93,9 @@ type sharedDump struct {
 	last   uint64
 }
 
-// makeDump dumps the source's blocks. The dump has no item when it is larger than an answer may
-// be. An estimate avoids encoding dumps that are far too large.
+// makeDump dumps the source's blocks, and encodes them as the answer to a recovery query. The
+// dump's item, the encoded answer, is nil when it is larger than an answer may be. An estimate
+// by dumpedBlock and dumpedEvent, bytes on the wire, avoids encoding a dump that is far too large.
 func (s *Source) makeDump() sharedDump {
 	events, last := s.dump()
 	d := sharedDump{last: last}
@@ -112,16 +114,16 @@ func (s *Source) makeDump() sharedDump {
 	return d
 }
 
-// restateInstead makes the source publish its whole state, for a router whose dump is too large for
-// an answer. It does nothing within restateEvery of the last time.
-func (s *Source) restateInstead() {
-	s.turn.Lock()
+// sendStateInstead makes the source publish its whole state, for a router whose dump is too large for
+// an answer. It does nothing within sendInsteadEvery of the last time.
+func (s *Source) sendStateInstead() {
+	s.sendMu.Lock()
 	now := time.Now()
-	recent := now.Sub(s.restatedAt) < restateEvery && !s.restatedAt.IsZero()
+	recent := now.Sub(s.sentInstead) < sendInsteadEvery && !s.sentInstead.IsZero()
 	if !recent {
-		s.restatedAt = now
-		s.mustRestate = true
+		s.sentInstead = now
+		s.mustSendState = true
 	}
-	s.turn.Unlock()
-	s.in.Wake()
+	s.sendMu.Unlock()
+	s.inbox.Wake()
 }

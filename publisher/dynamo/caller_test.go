@@ -95,7 +95,7 @@ func (c *caller) call(request []byte) string {
 // ask sends a query and returns the answer that comes on a connection of its own.
 func (c *caller) ask(s *Source, q kvevent.DynamoQuery) *kvevent.QueryReply {
 	c.t.Helper()
-	request := requestFrame(s.path, requestHead(c.t, c.back.Addr().String()), kvevent.AppendDynamoQuery(nil, &q))
+	request := requestFrame(s.queryPath, requestHead(c.t, c.back.Addr().String()), kvevent.AppendDynamoQuery(nil, &q))
 	if refusal := c.call(request); refusal != "" {
 		c.t.Fatal(refusal)
 	}

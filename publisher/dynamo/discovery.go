@@ -64,8 +64,8 @@ func (d *directory) put(file string, record any, deleted func()) error {
 	return nil
 }
 
-// write replaces a file atomically, so that no reader sees a part of the content. The temporary
-// file is in the root, where no reader looks for records.
+// write replaces a record's file atomically, so that no reader sees a part of the content. The
+// temporary file is in the root, where no reader looks for records. After an error it is removed.
 func (d *directory) write(file string, content []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -123,8 +123,9 @@ func (d *directory) touch() {
 	}
 }
 
-// touchRecords is touch under the lock. It returns the callbacks of the restored records, which
-// the caller calls.
+// touchRecords sets the time of every record file to now, because routers ignore a record that is
+// not touched for ten seconds. It writes deleted files again, and returns the callbacks of these
+// records, which the caller calls without the lock.
 func (d *directory) touchRecords() (callbacks []func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,8 +287,9 @@ func (p *Plane) watchRivals() {
 	}
 }
 
-// rivals returns the records of other processes for ranks of this plane, by file name. A directory
-// that cannot be read gives none. At most maxRecords files are looked at.
+// rivals returns the worker ranks of this plane for which another process has a discovery record
+// too, by the record's file name: routers would get events of the rank twice. A directory that
+// cannot be read gives none. At most maxRecords files are looked at.
 func (p *Plane) rivals() map[string]kv.Worker {
 	ours := make(map[kv.Worker]bool)
 	p.mu.Lock()
@@ -299,7 +301,7 @@ func (p *Plane) rivals() map[string]kv.Worker {
 	if len(ours) == 0 {
 		return found
 	}
-	dir := filepath.Dir(p.opt.recordPath(bucketSources, p.opt.sourceKey(1))) // every key has this directory
+	dir := filepath.Dir(p.opt.recordPath(bucketSources, p.opt.sourceKey(1))) // the same for every id
 	d, err := os.Open(dir)
 	if err != nil {
 		return found
@@ -311,7 +313,7 @@ func (p *Plane) rivals() map[string]kv.Worker {
 	}
 	for _, name := range names {
 		file := filepath.Join(dir, name)
-		if p.directory.holds(file) {
+		if p.directory.holds(file) { // our own record
 			continue
 		}
 		r, ok := readSourceRecord(file)

@@ -52,8 +52,8 @@ func newLoads(conn Conn, subject string, log *zap.Logger) *loads {
 	}
 }
 
-// set records the present load of a rank. If it differs from the load sent last, run sends it.
-// The load of a new rank beyond maxLoads is dropped and counted.
+// set records a, the present load of a.Worker. If it differs from the load sent last, the goroutine
+// of run is woken to send it. The load of a new rank beyond maxLoads is dropped and counted.
 func (l *loads) set(a kvevent.ActiveLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,14 +79,15 @@ func (l *loads) forget(w kv.Worker) {
 	delete(l.ranks, w)
 }
 
-// run publishes changed loads until stop is closed: loadDebounce after the first change, and at
-// every tick those that the connection did not take.
+// run publishes the changed loads of the ranks until stop is closed: loadDebounce after the first
+// change, so that one message covers a burst, and at every tick those that the connection did
+// not take.
 func (l *loads) run(stop <-chan struct{}) {
 	debounce := time.NewTimer(time.Hour) // the first change sets the time
 	defer debounce.Stop()
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	waiting := false
+	waiting := false // for debounce
 	for {
 		select {
 		case <-stop:
@@ -105,11 +106,12 @@ func (l *loads) run(stop <-chan struct{}) {
 	}
 }
 
-// publish sends every load that changed. After a lost connection it sends all loads,
-// because any of them may be lost.
+// publish sends every load that changed, one message for each rank. After a lost connection it
+// sends all loads, because any of them may be lost. A load that the connection refuses stays
+// changed, for the next call.
 func (l *loads) publish() {
 	if !l.conn.Connected() {
-		l.disconnected = true
+		l.disconnected = true // changed then returns all loads
 		return
 	}
 	for _, a := range l.changed() {

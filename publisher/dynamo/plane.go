@@ -46,9 +46,11 @@ type Plane struct {
 	closed  bool
 }
 
-// Open starts a plane. When the recovery server cannot be reached at the address for
-// routers, the plane is live-only and logs a warning. Open returns an error for a bad
-// option, directory or address to listen on. The caller keeps the connection.
+// Open starts a plane: this process's publisher of events and loads to Dynamo's routers. When the
+// recovery server, which routers query for lost events, cannot be reached at its advertised
+// address, the plane is live-only and logs a warning: it sends its state regularly. Open returns
+// an error for a bad option, directory or address to listen on. The caller still owns conn, and
+// closes it after the plane.
 func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -103,8 +105,9 @@ func (p *Plane) startRecovery(ctx context.Context) error {
 	return nil
 }
 
-// checkReachable asks the server at address for a path that no source has. It returns an error
-// unless the answer is this process's refusal, which ends with the path.
+// checkReachable checks that routers can reach this process's recovery server at address. It asks
+// the server there for a path that no source has. It returns an error unless the answer is this
+// process's refusal, which ends with the path.
 func checkReachable(ctx context.Context, address, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -126,7 +129,7 @@ func checkReachable(ctx context.Context, address, path string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := in.Peek(n)
+	answer, err := in.Peek(n) // without the length
 	if err != nil {
 		return insideFrame(err)
 	}
@@ -153,26 +156,26 @@ func (p *Plane) keepRecords() {
 }
 
 // NewSource returns a source that publishes the blocks of src for worker rank w, and writes
-// its record. The caller gives src's events to Publish from now on. Blocks that src holds
-// already are published or served too.
+// its discovery record, by which routers find it. The caller gives src's events to Publish from
+// now on. Blocks that src holds already are published or served too. A rank has one source.
 func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 	if err := checkOwner(src, w); err != nil {
 		return nil, err
 	}
 	id := kv.RandomID()
 	s := &Source{
-		plane: p, src: src, worker: w, id: id,
+		plane: p, stream: src, worker: w, id: id,
 		record:      p.opt.recordPath(bucketSources, p.opt.sourceKey(id)),
-		path:        p.opt.queryPath(p.instance, id),
+		queryPath:   p.opt.queryPath(p.instance, id),
 		recoverable: p.recovery != nil,
 		log:         p.log.With(zap.Stringer("worker", w), zap.String("publisher", fmt.Sprintf("%x", id))),
 		wake:        publisher.NewAlarm(),
 		stop:        make(chan struct{}),
 		done:        make(chan struct{}),
-		sent:        publisher.NewJournal(sentEvents, math.MaxInt, (*kvevent.RouterEvent).NumBlocks),
+		journal:     publisher.NewJournal(sentEvents, math.MaxInt, (*kvevent.RouterEvent).NumBlocks),
 	}
-	s.in = publisher.NewInbox(inboxEvents, s.wake.Raise)
-	s.sent.Skip() // ids begin at 1
+	s.inbox = publisher.NewInbox(inboxEvents, s.wake.Raise)
+	s.journal.Skip() // ids begin at 1
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -184,15 +187,15 @@ func (p *Plane) NewSource(w kv.Worker, src publisher.Source) (*Source, error) {
 		}
 	}
 	s.begin()
-	var target *instanceRecord
+	var target *instanceRecord // where routers query for lost events; nil: nowhere
 	if p.recovery != nil {
 		// Routers may query the source as soon as its record exists.
-		p.recovery.add(s.path, s)
+		p.recovery.add(s.queryPath, s)
 		target = p.opt.recoveryTarget(p.address, p.instance, id)
 	}
 	if err := p.directory.put(s.record, p.opt.sourceRecord(id, w, target), s.recordDeleted); err != nil {
 		if p.recovery != nil {
-			p.recovery.remove(s.path)
+			p.recovery.remove(s.queryPath)
 		}
 		return nil, fmt.Errorf("dynamo source of worker %s: %w", w, err)
 	}
@@ -208,7 +211,7 @@ func (p *Plane) PublishLoad(l kvevent.ActiveLoad) { p.loads.set(l) }
 func (p *Plane) forget(s *Source) {
 	p.directory.remove(s.record)
 	if p.recovery != nil {
-		p.recovery.remove(s.path)
+		p.recovery.remove(s.queryPath)
 	}
 	p.loads.forget(s.worker)
 	p.mu.Lock()
@@ -216,8 +219,8 @@ func (p *Plane) forget(s *Source) {
 	delete(p.sources, s)
 }
 
-// Close ends all sources, removes all records and waits for every goroutine. It is
-// idempotent.
+// Close ends all sources, removes all discovery records and waits for every goroutine. Further
+// calls wait for the goroutines and return nil.
 func (p *Plane) Close() error {
 	sources, first := p.beginClose()
 	if !first {

@@ -118,7 +118,7 @@ func (r *recovery) accept() {
 			}
 			continue
 		}
-		if !r.admit(remoteAddr(c)) {
+		if !r.admit(remoteAddr(c)) { // too many connections, of this peer or of all
 			r.connectionsRefused.Add(1)
 			_ = c.Close()
 			continue
@@ -144,7 +144,7 @@ func (r *recovery) admit(peer netip.Addr) bool {
 // serve reads the requests of one connection until the peer closes it or stalls, and acknowledges
 // each. The replies go over connections of their own.
 func (r *recovery) serve(c net.Conn) {
-	defer r.leave(remoteAddr(c))
+	defer r.leave(remoteAddr(c)) // the peer may open another connection
 	defer c.Close()
 	defer context.AfterFunc(r.ctx, func() { _ = c.Close() })()
 	in := bufio.NewReader(c)
@@ -159,7 +159,7 @@ func (r *recovery) serve(c net.Conn) {
 			r.badRequests.Add(1)
 			return
 		}
-		refusal := r.begin(f, c)
+		refusal := r.handle(f, c)
 		_ = c.SetWriteDeadline(time.Now().Add(ackTimeout))
 		if _, err := c.Write(appendAck(nil, refusal)); err != nil {
 			return
@@ -184,9 +184,10 @@ func (r *recovery) uncountCheck() {
 	r.unknownPaths.Store(0)
 }
 
-// begin starts a goroutine that replies to a request, and returns "". f is the request, c its
-// connection. begin returns the reason for the router when it refuses the request.
-func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
+// handle starts a goroutine that replies to a router's request f, and returns "". When it refuses
+// the request it returns the reason, for the acknowledgement. c is the connection of the request:
+// the reply may only go to the host that asked (checkDialBack), unless the options allow any.
+func (r *recovery) handle(f frame, c net.Conn) (refusal string) {
 	s := r.find(f.path)
 	if s == nil {
 		r.unknownPaths.Add(1)
@@ -206,7 +207,7 @@ func (r *recovery) begin(f frame, c net.Conn) (refusal string) {
 	}
 	select {
 	case r.replies <- struct{}{}:
-	default:
+	default: // maxReplies are not finished
 		r.overloads.Add(1)
 		return "Server overloaded"
 	}
@@ -230,9 +231,9 @@ const (
 	maxLinger = 1 << 20
 )
 
-// reply sends the answer of s to the address that the request names, over a connection of its own.
-// Dynamo's response stream is a handshake, a prologue without error, the answer, an end mark and
-// the word sentinel.
+// reply sends the answer of source s to the address that the request names, over a connection of
+// its own, as Dynamo wants it. The response stream has five two-part messages: a handshake, a
+// prologue without error, the answer, an end mark and the word sentinel.
 func (r *recovery) reply(s *Source, q *request) error {
 	ctx, cancel := context.WithTimeout(r.ctx, dialTimeout)
 	defer cancel()
@@ -262,11 +263,11 @@ func (r *recovery) reply(s *Source, q *request) error {
 	if _, err := c.Write(body); err != nil {
 		return err
 	}
-	// The router has its answer and may close before it reads this.
+	// The router has its answer and may close before it reads this: that is no error.
 	if _, err := c.Write(appendTwoPart(nil, []byte(`"sentinel"`), nil)); err != nil {
 		return nil
 	}
-	linger(c)
+	linger(c) // a close at once could discard what the router has not read yet
 	return nil
 }
 

@@ -53,8 +53,8 @@ func TestARouterRecoversOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, path, _ := strings.Cut(record.Metadata.Recovery.Transport.TCP, "/")
-	if path != s.path || !s.Recoverable() {
-		t.Errorf("path %s, want %s", path, s.path)
+	if path != s.queryPath || !s.Recoverable() {
+		t.Errorf("path %s, want %s", path, s.queryPath)
 	}
 	c := newCaller(t, address)
 	r := c.ask(s, everything())
@@ -72,7 +72,7 @@ func TestARouterRecoversOverTCP(t *testing.T) {
 		t.Error(refusal)
 	}
 	s.Close()
-	if refusal := c.call(requestFrame(s.path, nil, nil)); refusal != "Unknown endpoint: "+s.path {
+	if refusal := c.call(requestFrame(s.queryPath, nil, nil)); refusal != "Unknown endpoint: "+s.queryPath {
 		t.Error(refusal)
 	}
 	got := p.Stats()
@@ -98,7 +98,7 @@ func TestManyRoutersRecoverAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		c := newCaller(t, p.address)
-		request := requestFrame(s.path, requestHead(t, c.back.Addr().String()), kvevent.AppendDynamoQuery(nil, new(everything())))
+		request := requestFrame(s.queryPath, requestHead(t, c.back.Addr().String()), kvevent.AppendDynamoQuery(nil, new(everything())))
 		all.Go(func() {
 			for refused := true; refused; {
 				switch refusal := c.call(request); refusal {
@@ -143,7 +143,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 		"a body that is none": {head, "\xc1", "recovery query"},
 	} {
 		c := newCaller(t, p.address)
-		refusal := c.call(requestFrame(s.path, []byte(tc.head), []byte(tc.body)))
+		refusal := c.call(requestFrame(s.queryPath, []byte(tc.head), []byte(tc.body)))
 		if !strings.Contains(refusal, tc.want) {
 			t.Errorf("%s: %q", name, refusal)
 		}
@@ -253,7 +253,7 @@ func TestAnswersToNobodyAreCounted(t *testing.T) {
 	if err := c.back.Close(); err != nil {
 		t.Fatal(err)
 	}
-	request := requestFrame(s.path, requestHead(t, address), kvevent.AppendDynamoQuery(nil, new(everything())))
+	request := requestFrame(s.queryPath, requestHead(t, address), kvevent.AppendDynamoQuery(nil, new(everything())))
 	if refusal := c.call(request); refusal != "" {
 		t.Fatal(refusal)
 	}

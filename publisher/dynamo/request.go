@@ -31,7 +31,7 @@ type frame struct {
 	payload []byte
 }
 
-// readFrame reads
+// readFrame reads a request frame of Dynamo's TCP transport:
 //
 //	u16 length | path | u16 length | JSON headers | u32 length | payload
 //

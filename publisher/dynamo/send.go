@@ -13,9 +13,10 @@ import (
 // fits any message.
 const maxEventBlocks = 512
 
-// pauseRestating limits the rate at which the source sends its whole state, so that readers can keep
-// up: it waits after a message of the state. A source that closes does not wait.
-func (s *Source) pauseRestating() {
+// paceState limits the rate at which the source sends its whole state, so that readers can keep
+// up: flush calls it after each message, and it waits while the messages of a state are sent. A
+// source that closes does not wait.
+func (s *Source) paceState() {
 	if s.pace == nil { // the message is of live events
 		return
 	}
@@ -37,9 +38,10 @@ func (s *Source) newBudget() publisher.Budget {
 	return publisher.NewBudget(int(s.plane.conn.MaxPayload()))
 }
 
-// emit numbers events and sends them, in pieces of at most maxEventBlocks. Once the connection
-// refuses a message, it sets mustRestate and only numbers the rest: the numbers show routers the
-// gap. The events are not changed.
+// emit numbers events of the stream and sends them in messages. An event of more than
+// maxEventBlocks becomes several events. Once the connection refuses a message, emit sets
+// mustSendState and only numbers the rest: the numbers show routers the gap. The given events
+// are not changed. The journal keeps the sent ones for recovery queries.
 func (s *Source) emit(events []kvevent.RouterEvent) {
 	left := s.newBudget()
 	for i := range events {
@@ -48,21 +50,21 @@ func (s *Source) emit(events []kvevent.RouterEvent) {
 			var more bool
 			piece, rest, more = split(rest)
 			s.toWire(&piece)
-			if !left.Take(&piece) {
+			if !left.Take(&piece) { // the message is full
 				s.flush()
 				left = s.newBudget()
 				left.Take(&piece)
 			}
 			piece.ID = s.nextID()
-			s.sent.Append(piece.ID, piece)
-			s.pieces = append(s.pieces, piece)
+			s.journal.Append(piece.ID, piece)
+			s.outgoing = append(s.outgoing, piece)
 			if !more {
 				break
 			}
 		}
 	}
 	s.flush()
-	if len(events) > 0 { // probes follow the last event
+	if len(events) > 0 { // a probe is due some time after the last event
 		s.beginProbes(time.Now())
 	}
 }
@@ -83,38 +85,38 @@ func split(e kvevent.RouterEvent) (piece, rest kvevent.RouterEvent, more bool) {
 	return piece, rest, true
 }
 
-// flush sends the numbered events of s.pieces as one message. If the message cannot be sent, the
-// state must be restated.
+// flush sends the numbered events of s.outgoing as one message, and empties s.outgoing. If the
+// message cannot be sent, it sets mustSendState: routers then get the whole state.
 func (s *Source) flush() {
-	if len(s.pieces) == 0 {
+	if len(s.outgoing) == 0 {
 		return
 	}
-	n := uint64(len(s.pieces))
+	n := uint64(len(s.outgoing))
 	if s.publish() {
 		s.count.events.Add(n)
 		s.count.messages.Add(1)
 		s.count.bytes.Add(uint64(len(s.buf)))
-		s.pauseRestating()
+		s.paceState()
 	} else {
-		s.mustRestate = true
+		s.mustSendState = true
 		s.count.unsent.Add(n)
 	}
-	clear(s.pieces)
-	s.pieces = s.pieces[:0]
+	clear(s.outgoing)
+	s.outgoing = s.outgoing[:0]
 }
 
-// publish sends s.pieces as one message and reports whether the connection took it. After a
-// refused message publish does not try the others of the turn, because the restatement has their
-// blocks.
+// publish sends s.outgoing, the numbered events, as one message, and reports whether the connection
+// took it. While mustSendState is set it sends nothing: the state that is sent next has the
+// blocks of these events.
 func (s *Source) publish() bool {
-	if s.mustRestate || !s.plane.conn.Connected() {
+	if s.mustSendState || !s.plane.conn.Connected() {
 		return false
 	}
 	s.buf = kvevent.AppendDynamoEnvelope(s.buf[:0], &kvevent.Envelope{
 		PublisherID: s.id,
 		Sequence:    s.sequence,
 		PublishedAt: uint64(time.Now().UnixMilli()),
-		Events:      s.pieces,
+		Events:      s.outgoing,
 	}, kvevent.ClearAll)
 	s.sequence++
 	if err := s.plane.conn.Publish(s.plane.eventsSubject, s.buf); err != nil {

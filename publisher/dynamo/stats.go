@@ -21,7 +21,7 @@ type SourceStats struct {
 	AfterClose uint64 `json:"after_close"`
 	// PublishErrors are messages that the connection refused.
 	PublishErrors uint64 `json:"publish_errors"`
-	// Repairs restated the state after a cleared event, Refreshes without one. Restated are
+	// Repairs sent the state again after a cleared event, Refreshes without one. Restated are
 	// the events of both, RestatePauses the pauses between their messages.
 	Repairs   uint64 `json:"repairs"`
 	Refreshes uint64 `json:"refreshes"`
@@ -51,7 +51,7 @@ type sourceCounters struct {
 // Stats returns the counters.
 func (s *Source) Stats() SourceStats {
 	c := &s.count
-	in := s.in.Stats()
+	in := s.inbox.Stats()
 	return SourceStats{
 		Events: c.events.Load(), Messages: c.messages.Load(), Bytes: c.bytes.Load(),
 		Waiting: uint64(in.Waiting), Dropped: in.Dropped, Unsent: c.unsent.Load(), AfterClose: in.AfterClose,
@@ -94,7 +94,8 @@ type PlaneStats struct {
 	ReplyErrors        uint64 `json:"reply_errors"`
 }
 
-// Stats returns the counters.
+// Stats returns the counters of the plane: its records, its loads, and its recovery server if there
+// is one. Each Source counts its events itself.
 func (p *Plane) Stats() PlaneStats {
 	p.mu.Lock()
 	s := PlaneStats{Sources: uint64(len(p.sources))}
