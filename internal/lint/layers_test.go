@@ -113,7 +113,7 @@ func layers() []layer {
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
-		{"interop/envoy", []string{"lab/cluster", "lab/front"}},
+		{"interop/envoy", []string{"lab/cluster", "lab/front", "router/frontend/spans/spanstest"}},
 	}
 }
 

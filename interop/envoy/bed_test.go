@@ -38,6 +38,8 @@ type bed struct {
 	calls      *cluster.Client
 	workers    []*worker
 
+	// env is added to the environment of routers.
+	env     []string
 	router  *cluster.Process
 	extProc string
 	http    cluster.Endpoint
@@ -104,7 +106,8 @@ func (b *bed) startRouter(extProc string, flags ...string) {
 		ExtProc string `json:"ext_proc"`
 	}
 	var err error
-	b.router, err = b.supervisor.StartReady(b.t.Context(), cluster.Spec{Name: "router", Stage: 1, Command: append(command, flags...)}, &ready)
+	spec := cluster.Spec{Name: "router", Stage: 1, Command: append(command, flags...), Env: b.env}
+	b.router, err = b.supervisor.StartReady(b.t.Context(), spec, &ready)
 	if err != nil {
 		b.t.Fatal(err)
 	}
