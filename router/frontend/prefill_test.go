@@ -22,9 +22,10 @@ import (
 // whole is the answer of a worker that only prefills.
 const whole = `{"choices":[{"text":"x"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}`
 
-// transferred is the answer of a prefill worker with vLLM's NixlConnector.
-const transferred = `{"choices":[],"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[4,5]],` +
-	`"remote_engine_id":"e-1","remote_request_id":"cmpl-1","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1}}`
+// transferred is the answer of a prefill worker with the NixlConnector of vLLM 0.32.
+const transferred = `{"choices":[],"kv_transfer_params":{"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[3, 4]], ` +
+	`"remote_engine_id": "e1", "remote_request_id": "cmpl-1", "remote_host": "10.0.0.1", "remote_port": 5600, "tp_size": 1, "dcp_size": 1, ` +
+	`"pp_size": 1, "remote_num_tokens": 64, "remote_blocks_expiry_time": null, "transfer_mode": "pull"}}`
 
 // apart makes worker 1 of a bench a prefill worker and worker 2 a decode worker, of one pool or
 // of vLLM with connectors of its own.
