@@ -32,9 +32,9 @@ func TakeDump(src Source) Dump {
 	return d
 }
 
-// Chunk returns the events of chunk i in messages of at most maxBytes, and whether the
-// chunk is the last one; ok is false for a chunk that the dump does not have. The first
-// call cuts the dump into chunks; later ones ignore maxBytes.
+// Chunk returns the events of chunk i of the dump: a chunk is what one message carries. final is
+// true for the last chunk, and ok is false for a chunk that the dump does not have. The first
+// call cuts the dump into chunks for messages of at most maxBytes; later calls ignore maxBytes.
 func (d *Dump) Chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, final, ok bool) {
 	if d.starts == nil {
 		d.maxBytes = maxBytes
@@ -57,10 +57,11 @@ func (d *Dump) Chunk(i uint32, maxBytes int) (events []kvevent.RouterEvent, fina
 // Fits reports whether the chunks that were read are messages of at most maxBytes.
 func (d *Dump) Fits(maxBytes int) bool { return d.maxBytes <= maxBytes }
 
-// Extend brings an older dump up to date: it applies the journal's events up to status to a copy
-// of d. So the source need not make a new snapshot. ok is false when only a new snapshot helps,
-// or is cheaper: the journal lacks events, there are more than maxTail, an event clears the
-// owner, or the result does not have the digest of status.
+// Extend brings an older dump of the owner's state up to date: it applies the journal's events up
+// to status, the source's present status, to a copy of d. So the source need not make a new
+// snapshot. ok is false when only a new snapshot helps, or is cheaper: the journal lacks events,
+// there are more than maxTail, an event clears the owner, or the result does not have the digest
+// of status. The digest is a sum over the resident (block, tier) pairs.
 func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
 	if status.LastEventID == d.Last {
 		return *d, status.Digest == d.Digest
@@ -110,9 +111,10 @@ func (f *Feed) Held() (first, next uint64) {
 	return f.journal.Held()
 }
 
-// AnswerRange answers a query that has a start, from the journal. ok is false when only
-// a dump can answer, because the journal lacks some of the events. events are the events
-// of the reply: see Chunks.
+// AnswerRange answers a consumer's query for lost events from q.StartID on, from the journal. r is
+// the reply without its events, which the caller sends in messages by Chunks. ok is false when
+// only a dump can answer, because the journal lacks some of the events. A range that cannot be
+// is an answer too (ok is true), with a Kind that says so.
 func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.QueryReply, events []kvevent.RouterEvent, ok bool) {
 	// Ids begin at 1; a consumer without events may ask from 0.
 	start := max(q.StartID, 1)
@@ -139,20 +141,21 @@ type tierBlock struct {
 	hash kv.SequenceHash
 }
 
-// applyTail returns a newer dump: the state events of a dump, with the later events of tail applied.
-// They are stored events again, parents before children. The result shares the blocks of both and
-// has new ids.
+// applyTail returns a newer dump: events are the stored events of a dump, and tail has the later
+// events of the stream (stored and removed ones). The result are stored events of the blocks that
+// are resident after tail, parents before children, with new ids. It shares the memory of blocks
+// with both.
 func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
-	// touched has each block that tail stores or removes: true if the block is resident at
-	// the end. A block is deleted from touched once it is in out.
-	touched := make(map[tierBlock]bool)
+	// residentAfter has each block that tail stores or removes: true if the block is resident at
+	// the end. A block is deleted from the map once it is in out, so that it comes only once.
+	residentAfter := make(map[tierBlock]bool)
 	for i := range tail {
 		e := &tail[i]
 		for _, b := range e.Blocks {
-			touched[tierBlock{e.Tier, b.Hash}] = true
+			residentAfter[tierBlock{e.Tier, b.Hash}] = true
 		}
 		for _, h := range e.Removed {
-			touched[tierBlock{e.Tier, h}] = false
+			residentAfter[tierBlock{e.Tier, h}] = false
 		}
 	}
 	out := make([]kvevent.RouterEvent, 0, len(events)+len(tail))
@@ -160,19 +163,19 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 		e := &events[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
 			key := tierBlock{e.Tier, h}
-			resident, known := touched[key]
-			if known && resident {
-				delete(touched, key)
+			resident, changed := residentAfter[key]
+			if changed && resident {
+				delete(residentAfter, key)
 			}
-			return !known || resident
+			return !changed || resident
 		})
 	}
 	for i := range tail { // add the blocks that only tail stores, once each
 		e := &tail[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
 			key := tierBlock{e.Tier, h}
-			resident := touched[key]
-			delete(touched, key)
+			resident := residentAfter[key]
+			delete(residentAfter, key)
 			return resident
 		})
 	}
@@ -185,8 +188,8 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return out
 }
 
-// appendRuns appends the kept blocks of a stored event to dst, as one event for each run of
-// neighbours. The parent of a run is the block before it, kept or not. Of an event without
+// appendRuns appends the blocks of stored event e for which keep is true to dst, as one event for
+// each run of neighbours. The parent of a run is the block before it, kept or not. Without kept
 // blocks it appends nothing.
 func appendRuns(dst []kvevent.RouterEvent, e *kvevent.RouterEvent, keep func(kv.SequenceHash) bool) []kvevent.RouterEvent {
 	from := 0

@@ -135,7 +135,7 @@ func (f *Feed) AttachWith(src Source, prepare func() error) error {
 	case f.source != nil:
 		return fmt.Errorf("feed of %s: already attached", f.opt.Owner)
 	}
-	if prepare != nil {
+	if prepare != nil { // before f.source is set: an error leaves the feed as it was
 		if err := prepare(); err != nil {
 			return fmt.Errorf("feed of %s: %w", f.opt.Owner, err)
 		}
@@ -170,8 +170,9 @@ func (f *Feed) Stopped() bool {
 	}
 }
 
-// Close sends the queued events, announces that the owner is gone, and waits for the feed's
-// goroutines. Further calls wait for the first one.
+// Close waits for the feed's goroutines, sends the events that are still unsent, and announces
+// that the owner is gone. Events that the transport does not take count as skipped. Further calls
+// wait for the first one.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	first := !f.closing
@@ -197,7 +198,8 @@ func (f *Feed) Close() {
 	_, f.unsent = f.journal.Held() // Stats no longer reports the skipped events as waiting
 }
 
-// send sends events and announcements until Close. It runs in its own goroutine.
+// send sends the queued events, and an announcement of src every AnnounceEvery and when one is due
+// at once, until Close. It runs in its own goroutine.
 func (f *Feed) send(src Source) {
 	tick := time.NewTicker(f.opt.AnnounceEvery)
 	defer tick.Stop()
@@ -233,14 +235,14 @@ func (f *Feed) sendPending() {
 	}
 }
 
-// takeBatch copies the events of the next message from the journal to f.batch. It returns false
-// when there is no event to send or the gate is not open. GateHeld leaves the events in the
-// journal, and GateDiscard marks them as sent.
+// takeBatch copies the unsent events that fit the next message from the journal to f.batch. It
+// returns false when there is no event to send or the transport's gate is not open. GateHeld
+// leaves the events unsent. GateDiscard marks them as sent: consumers query for them.
 func (f *Feed) takeBatch(gate Gate) bool {
 	if gate == GateHeld {
 		return false
 	}
-	left := NewBudget(f.opt.Transport.MaxMessage())
+	room := NewBudget(f.opt.Transport.MaxMessage())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first, next := f.journal.Held()
@@ -256,7 +258,7 @@ func (f *Feed) takeBatch(gate Gate) bool {
 	}
 	f.batch = f.batch[:0]
 	for id, e := range f.journal.From(f.unsent) {
-		if !left.Take(e) {
+		if !room.Take(e) {
 			break
 		}
 		f.batch = append(f.batch, *e)
@@ -277,7 +279,9 @@ func (f *Feed) Envelope(events []kvevent.RouterEvent) kvevent.Envelope {
 	}
 }
 
-// sendAnnouncement announces the owner with the constant fields of Meta and the status s.
+// sendAnnouncement announces the owner to consumers: the constant fields of Meta and the status s,
+// by which consumers see what they lack. An announcement that the transport does not take is not
+// counted.
 func (f *Feed) sendAnnouncement(s Status) {
 	meta := &f.opt.Meta
 	sent := f.opt.Transport.SendAnnouncement(&kvevent.Announcement{

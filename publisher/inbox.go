@@ -18,16 +18,16 @@ type Inbox struct {
 	maxEvents int
 	wake      func()
 
-	mu     sync.Mutex
-	events []kvevent.RouterEvent // follow one another
-	blocks int
-	next   uint64 // expected id of the next event; 0: any
-	lost   bool   // events before events[0] are missing
-	dirty  bool
-	woken  bool // wake was called since Begin
-	closed bool
-	count  InboxStats
-	copies slab
+	mu         sync.Mutex
+	events     []kvevent.RouterEvent // follow one another
+	blocks     int
+	nextID     uint64 // expected id of the next event; 0: any
+	lossy      bool   // events before events[0] are missing
+	stateGrown bool   // MarkDirty was called since Begin
+	woken      bool   // wake was called since Begin
+	closed     bool
+	count      InboxStats
+	copies     slab
 
 	// lends: copies has the blocks of the queued events, lent the blocks of the events that
 	// TakeAll returned last. TakeAll swaps the two.
@@ -60,7 +60,8 @@ func NewLendingInbox(maxEvents int, wake func()) *Inbox {
 }
 
 // Add queues copies of events and wakes the publishing goroutine. The stream calls Add under its
-// lock, so Add never blocks: a full inbox drops events and is lossy.
+// lock, so Add never blocks: a full inbox drops the queued events and is lossy, which means that
+// the goroutine must send a snapshot. Events after Close are counted and ignored.
 func (b *Inbox) Add(events []kvevent.RouterEvent) {
 	if len(events) == 0 {
 		return
@@ -78,24 +79,24 @@ func (b *Inbox) Add(events []kvevent.RouterEvent) {
 }
 
 // addLocked queues a copy of e. When e does not follow the last event, or has no room, the queued
-// events are dropped and the inbox is lossy. e is queued all the same, because e may follow the
-// snapshot that the goroutine takes next.
+// events are dropped and the inbox is lossy: the publishing goroutine then sends a snapshot of the
+// stream. e is queued all the same, because e may follow that snapshot.
 func (b *Inbox) addLocked(e *kvevent.RouterEvent) {
-	gap := b.next != 0 && e.ID != b.next
+	gap := b.nextID != 0 && e.ID != b.nextID // nextID 0: any first event
 	full := len(b.events) == b.maxEvents || len(b.events) > 0 && b.blocks+e.NumBlocks() > inboxBlocks
 	if gap || full {
 		switch {
 		case gap:
 			b.count.Gaps++
-		case !b.lost: // a lossy inbox has counted its overflow
+		case !b.lossy: // a lossy inbox has counted its overflow
 			b.count.Overflows++
 		}
-		b.lost = true
+		b.lossy = true
 		b.dropLocked()
 	}
 	b.events = append(b.events, b.copies.clone(e))
 	b.blocks += e.NumBlocks()
-	b.next = e.ID + 1
+	b.nextID = e.ID + 1
 }
 
 // dropLocked drops and counts the queued events.
@@ -132,7 +133,7 @@ func (b *Inbox) wakeLocked() {
 func (b *Inbox) MarkDirty() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dirty = true
+	b.stateGrown = true
 	b.wakeLocked()
 }
 
@@ -141,8 +142,8 @@ func (b *Inbox) MarkDirty() {
 func (b *Inbox) Begin() (dirty bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	dirty = b.dirty
-	b.dirty, b.woken = false, false
+	dirty = b.stateGrown
+	b.stateGrown, b.woken = false, false
 	return dirty
 }
 
@@ -150,7 +151,7 @@ func (b *Inbox) Begin() (dirty bool) {
 func (b *Inbox) Lost() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lost
+	return b.lossy
 }
 
 // Take moves the events with ids up to last to dst, in order. It moves none while events before
@@ -158,7 +159,7 @@ func (b *Inbox) Lost() bool {
 func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lost {
+	if b.lossy {
 		return dst
 	}
 	n := b.upToLocked(last)
@@ -173,7 +174,7 @@ func (b *Inbox) Take(dst []kvevent.RouterEvent, last uint64) []kvevent.RouterEve
 func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lost {
+	if b.lossy {
 		return cleared[:0]
 	}
 	events := b.events
@@ -183,25 +184,27 @@ func (b *Inbox) TakeAll(cleared []kvevent.RouterEvent) []kvevent.RouterEvent {
 	return events
 }
 
-// Resync drops the events up to last, which a snapshot includes. It reports whether the other
-// events follow the snapshot without a gap; then the inbox is no longer lossy.
+// Resync drops the queued events up to id last, which a snapshot of the stream includes. It
+// returns true when the other events follow the snapshot without a gap; then the inbox is no
+// longer lossy: no event is missing before the queued ones. After false the caller needs a
+// newer snapshot.
 func (b *Inbox) Resync(last uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.upToLocked(last)
-	if b.lost {
+	if b.lossy { // nobody has published these events, nor will
 		b.count.Dropped += uint64(n)
 	}
 	b.removeLocked(n)
 	switch {
 	case len(b.events) > 0:
-		b.lost = b.events[0].ID != last+1
-	case b.next <= last+1: // the snapshot includes every event that was added
-		b.next, b.lost = last+1, false
+		b.lossy = b.events[0].ID != last+1
+	case b.nextID <= last+1: // the snapshot includes every event that was added
+		b.nextID, b.lossy = last+1, false
 	default: // the events that followed the snapshot were dropped
-		b.lost = true
+		b.lossy = true
 	}
-	return !b.lost
+	return !b.lossy
 }
 
 // upToLocked returns how many events have ids up to last.

@@ -39,8 +39,9 @@ func newEventJournal() *Journal[kvevent.RouterEvent] {
 	return NewJournal(JournalEvents, journalBlocks, (*kvevent.RouterEvent).NumBlocks)
 }
 
-// Append adds entry number n and drops the oldest entries beyond the bounds. A number
-// that does not follow the last one empties the journal first.
+// Append adds entry number n and drops the oldest entries beyond the bounds, of number and of
+// weight. A number that does not follow the last one empties the journal first. The new entry
+// stays even if it alone is too heavy.
 func (j *Journal[T]) Append(n uint64, entry T) {
 	if j.ring == nil {
 		j.ring = make([]T, j.entries)
@@ -49,7 +50,7 @@ func (j *Journal[T]) Append(n uint64, entry T) {
 		clear(j.ring)
 		j.first, j.next, j.weight = n, n, 0
 	}
-	if j.next-j.first == uint64(j.entries) {
+	if j.next-j.first == uint64(j.entries) { // the ring is full
 		j.dropOldest()
 	}
 	slot := j.at(n)
@@ -140,8 +141,9 @@ func (s *slab) clone(e *kvevent.RouterEvent) kvevent.RouterEvent {
 // reset makes the memory of all copies free for new ones.
 func (s *slab) reset() { s.stored, s.removed = s.stored[:0], s.removed[:0] }
 
-// carve returns a copy of list in memory of *free. When *free is full carve replaces it by new
-// memory, larger if grows is set. Older copies stay in the old memory.
+// carve returns a copy of list in memory of *free, so that many short lists cost one allocation.
+// When *free is full carve replaces it by new memory, larger if grows is set. Older copies stay in
+// the old memory. A list of more than slabBlocks elements gets memory of its own.
 func carve[T any](free *[]T, list []T, grows bool) []T {
 	n := len(*free)
 	switch {

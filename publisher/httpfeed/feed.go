@@ -117,8 +117,8 @@ type snapshot struct {
 	held  bool
 }
 
-// dump writes the owner's whole state. Queries that come before the next snapshot is taken share
-// that snapshot. ctx ends when the client leaves.
+// dump answers a query with the owner's whole state. Queries that come before the next snapshot is
+// taken share that snapshot: the first of them takes it. ctx ends when the client leaves.
 func (f *Feed) dump(ctx context.Context, w http.ResponseWriter, src publisher.Source) {
 	s, first := f.joinSnapshot()
 	defer f.leaveSnapshot(s)
@@ -161,29 +161,30 @@ func (f *Feed) leaveSnapshot(s *snapshot) {
 }
 
 // take waits until fewer than maxDumps snapshots are being written, which f.dumps counts. Then it
-// sets s.dump, or s.err when the feed closes, and closes s.taken. Queries that come after the dump
-// has begun get another snapshot, so no query gets a dump older than itself. s.held is true while s
-// counts in f.dumps: the last leaveSnapshot ends that.
+// sets s.dump, or s.err when the feed closes, and closes s.taken, for which the sharing queries
+// wait. The last leaveSnapshot takes s from f.dumps again, if s.held.
 func (f *Feed) take(s *snapshot, src publisher.Source) {
 	defer close(s.taken)
-	held := false
+	hasTurn := false
 	select {
 	case f.dumps <- struct{}{}:
-		held = true
+		hasTurn = true
 	case <-f.Stopping():
 		s.err = ErrClosed
 	}
 	f.mu.Lock()
-	f.next, s.held = nil, held
+	// No further query shares s, so no query gets a dump older than itself.
+	f.next, s.held = nil, hasTurn
 	f.mu.Unlock()
-	if held {
+	if hasTurn {
 		f.Count(func(c *FeedStats) { c.Snapshots++ })
 		s.dump = publisher.TakeDump(src)
 	}
 }
 
-// reply writes an answer in chunks. If a chunk cannot be written in time, or the feed
-// closes, the answer is void and ends there; the client asks again.
+// reply writes an answer, r with events, in chunks. If a chunk cannot be written within
+// writeTimeout, or all of them within answerTimeout, or the feed closes, the answer is void and
+// ends there; the client asks again.
 func (f *Feed) reply(w http.ResponseWriter, r kvevent.QueryReply, events []kvevent.RouterEvent) {
 	r.PublisherID = f.PublisherID()
 	control := http.NewResponseController(w)

@@ -61,7 +61,9 @@ func parseCursors(values []string) ([]cursor, error) {
 }
 
 // serveEvents serves GET /v1/events to one client until the client leaves or the hub closes. It
-// writes a heartbeat, the held events after the client's cursors, and then the live frames.
+// writes a heartbeat, the events after the client's cursors that the journals still hold, and
+// then the live frames. A cursor is a publisher and the last event that the client has. With
+// events=none the client gets announcements only.
 func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	cursors, err := parseCursors(r.URL.Query()["cursor"])
 	if err != nil {
@@ -80,7 +82,7 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	// The server's deadline for reading a request would end the stream. A writer without
 	// deadlines returns an error that does not matter.
 	_ = c.control.SetReadDeadline(time.Time{})
-	if err := h.join(c); err != nil {
+	if err := h.join(c); err != nil { // from here on the client's queue gets live frames
 		refuse(w, http.StatusServiceUnavailable, err)
 		return
 	}
@@ -101,8 +103,9 @@ func (h *Hub) serveEvents(w http.ResponseWriter, r *http.Request) {
 	h.log.Info("a client has gone", zap.String("client", r.RemoteAddr), zap.Uint64("dropped", c.dropped.Load()), zap.NamedError("cause", err))
 }
 
-// catchUp writes the events after each cursor that the journal still has. Events that
-// are published during catchUp wait in the client's queue; some may be written twice.
+// catchUp writes the events after each of the client's cursors that the publisher's journal still
+// has. A cursor is a publisher and the last event that the client has. Events that are published
+// during catchUp wait in the client's queue; some may be written twice.
 func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error {
 	for _, at := range cursors {
 		f := h.feed(at.publisher)
@@ -123,8 +126,9 @@ func (h *Hub) catchUp(w http.ResponseWriter, c *client, cursors []cursor) error 
 	return nil
 }
 
-// stream writes the frames of the client's queue, and a heartbeat every AnnounceEvery. It returns
-// nil when the hub has closed, else why the stream ended.
+// stream writes the frames of the client's queue as they come, and a heartbeat every
+// AnnounceEvery. It returns nil when the hub has closed, after the frames that were queued; else
+// the reason why the stream ended.
 func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 	beat := time.NewTicker(h.opt.AnnounceEvery)
 	defer beat.Stop()
@@ -135,7 +139,7 @@ func (h *Hub) stream(w http.ResponseWriter, r *http.Request, c *client) error {
 		case <-r.Context().Done():
 			return r.Context().Err()
 		case <-h.ended:
-			ended = true
+			ended = true // after one more look at the queue
 		case <-c.wake:
 		case <-beat.C:
 			frames = append(frames, c.heartbeat())
@@ -187,7 +191,8 @@ type feedJSON struct {
 	Counters FeedStats `json:"counters"`
 }
 
-// describe returns the feed's description. ok is false for a feed without a source.
+// describe returns the feed's description for GET of the feeds: its owner, status, counters and the
+// events that its journal holds. ok is false for a feed without a source.
 func (f *Feed) describe() (j feedJSON, ok bool) {
 	src := f.Source()
 	if src == nil {
@@ -225,7 +230,8 @@ func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 }
 
 // serveQuery answers POST /v1/events/query?publisher=P, with P a publisher id in hexadecimal. The
-// body is a query in the format of kvevent; the answer is a stream of frames.
+// body is a query in the format of kvevent, for lost events or for the whole state; the answer is
+// a stream of frames. A feed answers a bounded number of queries at a time.
 func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("publisher")
 	id, err := strconv.ParseUint(name, 16, 64)

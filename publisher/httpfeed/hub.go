@@ -135,7 +135,8 @@ func (h *Hub) PublishLoad(r *kvevent.LoadReport) {
 }
 
 // Close closes every feed, which announces that its owner is gone, then ends the clients'
-// streams and waits for the handlers. It is idempotent.
+// streams and waits for the handlers. The order lets clients read these announcements. Further
+// calls wait for the first one.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	first := !h.closing
@@ -160,7 +161,8 @@ func (h *Hub) Close() error {
 	return nil
 }
 
-// join adds a client to the hub. The error is an answer to the client.
+// join adds client c to the hub, whose queue then gets every frame, until leave. The error, for an
+// answer to the client, says that the hub is closed or has Options.MaxClients clients.
 func (h *Hub) join(c *client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +301,7 @@ type Stats struct {
 	Totals FeedStats `json:"totals"`
 }
 
-// Stats returns the counters.
+// Stats returns the hub's counters. Totals are the sums over all feeds, closed ones included.
 func (h *Hub) Stats() Stats {
 	c := &h.count
 	s := Stats{

@@ -92,8 +92,8 @@ func (n *Conn) checkServer(ctx context.Context) error {
 }
 
 // dial connects to one of the servers, or leaves the connection to try in the background. At each
-// connection the stream is checked and all feeds announce themselves: consumers may have missed
-// messages.
+// connection the JetStream stream is checked, if there is one, and all feeds announce themselves:
+// consumers may have missed messages. The error says that client and server refuse one another.
 func (n *Conn) dial(login nats.Option) (err error) {
 	up := func(c *nats.Conn) {
 		n.connections.Add(1)
@@ -223,9 +223,11 @@ func (n *Conn) maxMessage() int {
 // name. An agent whose process or host is gone does not answer.
 const nameTimeout = time.Second
 
-// claimName returns an error when another agent of the cluster answers for the node name,
-// and answers for it from now on. Two agents get the same name when they start at the same
-// moment or cannot reach each other. Routers report such pools as ambiguous.
+// claimName claims Options.Node, the node name under which this agent's pools are known in the
+// cluster. It returns an error when another agent answers for the name. Otherwise this agent
+// answers for it from now on, so that another agent with the name does not start. Two agents
+// get the same name when they start at the same moment or cannot reach each other. Routers report
+// such pools as ambiguous.
 func (n *Conn) claimName(ctx context.Context) error {
 	if n.opt.Node == "" {
 		return nil
@@ -239,7 +241,7 @@ func (n *Conn) claimName(ctx context.Context) error {
 	}
 	_, err := n.conn.Subscribe(subject, func(m *nats.Msg) {
 		other, err := kvevent.DecodeNodeClaim(m.Data)
-		if err != nil || m.Reply == "" || other.Node != n.opt.Node {
+		if err != nil || m.Reply == "" || other.Node != n.opt.Node { // no question about our name
 			return
 		}
 		n.nameClaims.Add(1)
@@ -263,7 +265,8 @@ func (n *Conn) claimName(ctx context.Context) error {
 }
 
 // askForName asks on subject whether another agent has this node's name, and returns an error if
-// one answers. No answer within nameTimeout means that none has.
+// one answers, even in a format of another version. No answer within nameTimeout means that none
+// has the name. self is this agent's claim, which the other agent logs.
 func (n *Conn) askForName(ctx context.Context, subject string, self kvevent.NodeClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()

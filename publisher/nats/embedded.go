@@ -53,7 +53,9 @@ type Embedded struct {
 	close sync.Once
 }
 
-// StartEmbedded starts a server and returns when it accepts clients.
+// StartEmbedded starts a NATS server inside this process and returns when it accepts clients. Zero
+// fields of o get defaults: a free port, a random token, the local host only. The caller shuts the
+// server down. An error names a bad option, or says that no client was accepted in time.
 func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	if o.Port < 0 || o.Port > 65535 {
 		return nil, fmt.Errorf("embedded nats port: %d is not in 0..65535", o.Port)

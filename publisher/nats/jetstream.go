@@ -120,7 +120,8 @@ func (k *streamKeeper) close() {
 	k.running.Wait()
 }
 
-// run makes the stream at each connection, which raises check, and tries again after a failure.
+// run makes the JetStream stream at each connection, which raises check, and tries again after a
+// failure, with growing pauses, until ctx ends.
 func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 	pauses := backoff.Doubling(firstRetry, lastRetry)
 	retry := time.NewTimer(firstRetry)
@@ -143,7 +144,8 @@ func (k *streamKeeper) run(ctx context.Context, conn *nats.Conn) {
 	}
 }
 
-// ensure makes the stream, or gives an existing one the configured limits.
+// ensure makes the JetStream stream that keeps the events, or gives an existing one the configured
+// limits. k.ready is true after success. A failure is counted and returned; the caller tries again.
 func (k *streamKeeper) ensure(ctx context.Context, conn *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()

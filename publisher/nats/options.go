@@ -90,7 +90,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// setDefaults replaces zero fields by their defaults.
+// setDefaults replaces zero fields by their defaults. Connect calls it after Validate.
 func (o *Options) setDefaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {

@@ -34,11 +34,11 @@ type answerer struct {
 	src      publisher.Source
 	requests <-chan *nats.Msg
 	waiters  []waiter // wait for a dump
-	// dump is the last one, with held set, until idle fires.
-	dump publisher.Dump
-	held bool
-	// id names dump to the readers of its parts; a feed gives out each id once.
-	id uint64
+	// dump is the last one sent, if hasDump. It is dropped when idle fires.
+	dump    publisher.Dump
+	hasDump bool
+	// dumpID names dump to the readers of its parts; a feed gives out each id once.
+	dumpID uint64
 	// readUntil is the time until which dump is not replaced, for a reader of its parts.
 	readUntil time.Time
 	idle      *time.Timer
@@ -52,8 +52,9 @@ type waiter struct {
 	maxChunks uint32
 }
 
-// answer answers the queries that arrive in requests until the feed stops. It runs in a goroutine
-// of its own. A dump that nobody has asked for in keepDump is dropped.
+// answer answers the queries about src that arrive in requests until the feed stops. It runs in a
+// goroutine of its own. Lost events are answered at once; queries that need a dump of the state
+// wait in a.waiters and share one. A dump that nobody has asked for in keepDump is dropped.
 func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 	a := answerer{feed: f, src: src, requests: requests, idle: time.NewTimer(keepDump)}
 	defer a.idle.Stop()
@@ -65,7 +66,7 @@ func (f *Feed) answer(src publisher.Source, requests <-chan *nats.Msg) {
 			a.take(m)
 			a.takeWaiting()
 		case <-a.idle.C:
-			a.dump, a.held = publisher.Dump{}, false
+			a.dump, a.hasDump = publisher.Dump{}, false
 		}
 		for len(a.waiters) > 0 && !f.Stopped() {
 			a.sendDump()
@@ -86,8 +87,9 @@ func (a *answerer) takeWaiting() {
 	}
 }
 
-// take answers a request from the journal or with a part of the held dump. Else the request waits
-// for the next dump. A message that is no query is counted.
+// take answers the query in message m: with lost events from the journal, or with the next part of
+// the held dump for a reader that reads it in parts. Else the query joins a.waiters, which
+// wait for the next dump. A message that is no query is counted.
 func (a *answerer) take(m *nats.Msg) {
 	f := a.feed
 	if m.Reply == "" {
@@ -105,7 +107,7 @@ func (a *answerer) take(m *nats.Msg) {
 	f.Count(func(s *publisher.FeedStats) { s.Queries++ })
 	switch {
 	// The reader asks for the rest of the dump that it has begun to read.
-	case q.DumpID != 0 && a.held && q.DumpID == a.id && a.dump.Fits(f.wire.MaxMessage()):
+	case q.DumpID != 0 && a.hasDump && q.DumpID == a.dumpID && a.dump.Fits(f.wire.MaxMessage()):
 		a.sendPart(m.Reply, q.FirstChunk, q.MaxChunks)
 		return
 	case q.DumpID == 0 && q.HasStart && a.answerRange(m.Reply, &q):
@@ -118,9 +120,9 @@ func (a *answerer) take(m *nats.Msg) {
 	a.waiters = append(a.waiters, waiter{m.Reply, q.MaxChunks})
 }
 
-// answerRange answers query q from the journal, to the reply subject to. It returns false when only
-// a dump can answer. With an empty journal a dump answers even a query for an event that has not
-// happened: the reader may follow an earlier publisher.
+// answerRange answers query q for lost events from the journal, to the reply subject to. It
+// returns false when only a dump can answer. With an empty journal a dump answers even a query
+// for an event that has not happened: the reader may have the ids of an earlier publisher.
 func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 	r, events, ok := a.feed.AnswerRange(a.src, q)
 	first, next := a.feed.Held()
@@ -129,6 +131,7 @@ func (a *answerer) answerRange(to string, q *kvevent.QueryRequest) bool {
 		return false
 	}
 	if r.Kind == kvevent.QueryEvents {
+		// A cleared event voids the events before it. A reader that limits the chunks asks again.
 		events = firstChunks(publisher.FromLastCleared(events), q.MaxChunks, a.feed.wire.MaxMessage())
 		r.LastEventID = events[len(events)-1].ID
 	}
@@ -148,14 +151,15 @@ func firstChunks(events []kvevent.RouterEvent, n uint32, maxBytes int) []kvevent
 	return events[:end]
 }
 
-// sendDump answers all waiters with one dump, new or brought up to date. A reader that limits the
-// chunks gets the first part, and asks for the next one.
+// sendDump answers all queries that wait for a dump (a.waiters) with one dump, new or brought up
+// to date. A reader that limits the chunks gets the first part, and asks for the next one. The
+// others get the whole dump.
 func (a *answerer) sendDump() {
 	waiters := a.waiters
 	a.waiters = nil
 	shared := len(waiters)
-	if a.refresh(time.Now()) {
-		shared-- // one waiter has cost a snapshot
+	if a.refresh(time.Now()) { // one waiter has cost a snapshot
+		shared--
 	}
 	a.feed.Count(func(s *publisher.FeedStats) { s.Dumps += uint64(len(waiters)) })
 	a.feed.sharedDumps.Add(uint64(shared))
@@ -172,26 +176,27 @@ func (a *answerer) sendDump() {
 	}
 }
 
-// refresh makes a.dump one that brings its readers up to date: the owner's present state,
-// or a dump that is being read in parts while the journal has all later events. taken
-// reports a new snapshot. The old dump is dropped first, so there is never more than one.
+// refresh makes a.dump one that brings its readers up to date. It keeps a dump that is being read
+// in parts while the journal has all later events. Else it applies the later events to the dump.
+// Else it takes a new snapshot, the costly way, and returns true. The old dump is dropped first,
+// so there is never more than one.
 func (a *answerer) refresh(now time.Time) (taken bool) {
 	status := a.src.Status()
-	if a.held && a.dump.Fits(a.feed.wire.MaxMessage()) {
+	if a.hasDump && a.dump.Fits(a.feed.wire.MaxMessage()) {
 		if a.beingRead(&status, now) {
 			return false
 		}
 		if d, ok := a.feed.Extend(&a.dump, &status); ok {
-			if d.Last != a.dump.Last {
+			if d.Last != a.dump.Last { // a newer dump, and so another id
 				a.dump, a.readUntil = d, time.Time{}
-				a.id++
+				a.dumpID++
 			}
 			return false
 		}
 	}
 	a.dump = publisher.Dump{}
-	a.dump, a.held, a.readUntil = publisher.TakeDump(a.src), true, time.Time{}
-	a.id++
+	a.dump, a.hasDump, a.readUntil = publisher.TakeDump(a.src), true, time.Time{}
+	a.dumpID++
 	a.feed.Count(func(s *publisher.FeedStats) { s.Snapshots++ })
 	return true
 }
@@ -206,16 +211,16 @@ func (a *answerer) beingRead(status *publisher.Status, now time.Time) bool {
 	return ok
 }
 
-// sendPart sends up to n chunks of the dump, from chunk first on, to the reply subject to. The dump
-// then stays as it is for keepDump, so that the reader can ask for the rest.
+// sendPart sends up to n chunks of the held dump, from chunk first on, to the reply subject to.
+// Unless that was the rest, the dump then stays as it is for keepDump, so that the reader can ask
+// for more of the same dump.
 func (a *answerer) sendPart(to string, first, n uint32) {
-	r := kvevent.QueryReply{PublisherID: a.feed.PublisherID(), DumpID: a.id, Kind: kvevent.QueryTreeDump, LastEventID: a.dump.Last}
+	r := kvevent.QueryReply{PublisherID: a.feed.PublisherID(), DumpID: a.dumpID, Kind: kvevent.QueryTreeDump, LastEventID: a.dump.Last}
 	var buf []byte
 	for i := first; i-first < min(n, maxPartChunks) && !r.Final; i++ {
 		var ok bool
 		if r.Events, r.Final, ok = a.dump.Chunk(i, a.feed.wire.MaxMessage()); !ok {
-			// The reader asked beyond the last chunk, which is on its way.
-			return
+			return // the reader asked beyond the last chunk, which is on its way
 		}
 		r.Chunk = i
 		buf = kvevent.AppendQueryReply(buf[:0], &r)
@@ -235,12 +240,13 @@ func (a *answerer) reply(to string, r kvevent.QueryReply, events []kvevent.Route
 	a.send([]string{to}, r, events)
 }
 
-// send sends an answer in chunks, each encoded once for all readers. If a chunk cannot
-// be sent the answer is void and ends there; the readers ask again.
+// send sends an answer, r with events, in chunks to the reply subjects in readers. Each chunk is
+// encoded once for all readers. Pauses keep the rate that readers can follow. If a chunk cannot be
+// sent the answer is void and ends there; the readers ask again.
 func (a *answerer) send(readers []string, r kvevent.QueryReply, events []kvevent.RouterEvent) {
 	r.PublisherID = a.feed.PublisherID()
 	pace := publisher.NewPace(time.Now())
-	// Ranges that are answered in the pauses have a buffer of their own.
+	// Queries that are answered in the pauses use a.buf: this answer takes the buffer meanwhile.
 	buf := a.buf
 	a.buf = nil
 	defer func() { a.buf = buf }()
@@ -276,9 +282,9 @@ func (a *answerer) void(answers int) {
 	a.feed.Count(func(s *publisher.FeedStats) { s.VoidAnswers += uint64(answers) })
 }
 
-// pause waits until the server has taken the sent messages and d has passed. With mayAnswer it
-// answers other queries while it waits. It returns false when the server does not take the
-// messages, or when the feed is closing.
+// pause waits, between two chunks of an answer, until the server has taken the sent messages and d
+// has passed. With mayAnswer it answers other queries while it waits. It returns false when the
+// server does not take the messages, or when the feed is closing: the answer ends there.
 func (a *answerer) pause(d time.Duration, mayAnswer bool) bool {
 	f := a.feed
 	if f.Stopped() || f.wire.conn.conn.FlushTimeout(flushTimeout) != nil {
