@@ -107,7 +107,7 @@ func (s *Scheduler) RemoveWorker(w kv.Worker) int {
 func (s *Scheduler) WorkersChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.align(s.latest(s.members))
+	s.setMembers(s.latest(s.members))
 	s.dispatch()
 }
 
@@ -120,7 +120,7 @@ func (s *Scheduler) SetBusy(b BusyThresholds) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.busy.thresholds = b
+	s.overloads.thresholds = b
 	s.queue.WakeAll()
 	s.dispatch()
 	return nil
@@ -130,14 +130,14 @@ func (s *Scheduler) SetBusy(b BusyThresholds) error {
 func (s *Scheduler) Busy() BusyThresholds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.busy.thresholds
+	return s.overloads.thresholds
 }
 
 // ReportUsedBlocks records a worker's report of how many device blocks are in use.
 func (s *Scheduler) ReportUsedBlocks(w kv.Worker, used uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.busy.report(w, used) {
+	if !s.overloads.report(w, used) {
 		s.stats.UnknownReports++
 	}
 }
@@ -159,7 +159,7 @@ func (s *Scheduler) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.latest(s.members); m != s.members {
-		s.align(m)
+		s.setMembers(m)
 	}
 	s.account.Expire()
 	s.queue.WakeAll() // time alone reduces pending prefill with PrefillDuration
@@ -205,7 +205,7 @@ func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.latest(nil); m != s.members {
-		s.align(m)
+		s.setMembers(m)
 	}
 	loads := s.account.Columns()
 	for m := range s.members.List {
@@ -222,7 +222,7 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r = s.alignRequest(r)
+	r = s.withLatestMembers(r)
 	first := len(dst)
 	loads := s.account.Columns()
 	for m := range s.members.List {
@@ -242,17 +242,17 @@ func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]Potential
 	return dst, nil
 }
 
-// alignRequest aligns the scheduler with the current list of members. It returns r with the
+// withLatestMembers makes the scheduler use the current list of members, and returns r with the
 // member numbers of that list. The caller holds s.mu.
-func (s *Scheduler) alignRequest(r *Request) *Request {
+func (s *Scheduler) withLatestMembers(r *Request) *Request {
 	if m := s.latest(r.Members); m != s.members {
-		s.align(m)
+		s.setMembers(m)
 	}
 	return r.withMembers(s.members)
 }
 
 // latest returns the current list of members: the list of Options.Members, else the list m
-// of a request, else s.members. The caller then aligns the scheduler with the result.
+// of a request, else s.members. The caller makes the scheduler use the result.
 func (s *Scheduler) latest(m *index.Members) *index.Members {
 	if s.options.Members != nil {
 		m = s.options.Members()
@@ -272,15 +272,15 @@ func (r *Request) withMembers(m *index.Members) *Request {
 	return r.renumbered(m)
 }
 
-// align makes m the scheduler's list of members. A member number is a position in that list,
+// setMembers makes m the scheduler's list of members. A member number is a position in that list,
 // so every part with per-member state renumbers it here. The next dispatch tries every
 // waiting request. The caller holds s.mu.
-func (s *Scheduler) align(m *index.Members) {
+func (s *Scheduler) setMembers(m *index.Members) {
 	s.members = m
-	s.alignments++
+	s.memberChanges++
 	s.account.Align(m)
 	s.describe()
-	s.busy.align(m, s.workers)
+	s.overloads.align(m, s.workers)
 	s.queue.SetWorkers(len(m.List))
 	s.queue.WakeAll()
 }

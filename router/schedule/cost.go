@@ -135,11 +135,11 @@ func (s *CostSelector) weigh(w *weighing) {
 		}
 		r := v.overlapOfHits(&h.Hits)
 		// These are the usual terms, without a call. termsOf handles the other cases.
-		t := terms{tokens: v.tokens, credit: v.deviceCredit*r.device + r.lower}
-		if !v.constantCredit || r.effective*v.blockSize > float64(v.tokens) {
+		t := terms{tokens: v.promptTokens, credit: v.deviceCredit*r.device + r.lower}
+		if !v.constantCredit || r.effective*v.blockSize > float64(v.promptTokens) {
 			t = w.termsOf(m, r)
 		}
-		s.costs[k] = v.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.sequence-s.active[m], loads.Requests[m]).total
+		s.costs[k] = v.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+v.addedBlocks-s.active[m], loads.Requests[m]).total
 		from = k + 1
 	}
 	if len(in.Request.Hits) == 0 {
@@ -167,7 +167,7 @@ func (s *CostSelector) weighOverlaps(w *weighing) (from int) {
 // costOf returns the cost of member m, whose terms are t, in blocks.
 func (s *CostSelector) costOf(w *weighing, m int, t terms) costParts {
 	loads := w.in.Loads
-	return w.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.sequence-s.active[m], loads.Requests[m])
+	return w.cost(t, loads.PrefillTokens[m], loads.ActiveBlocks[m]+w.addedBlocks-s.active[m], loads.Requests[m])
 }
 
 // weighRest sets the costs of candidates from..to-1, whose workers have no block of the
@@ -186,7 +186,7 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	// Equal lengths let the compiler drop the bounds checks of the loop.
 	active, prefill, blocks, requests = active[:len(costs)], prefill[:len(costs)], blocks[:len(costs)], requests[:len(costs)]
 	for k := range costs {
-		costs[k] = v.cost(t, prefill[k], blocks[k]+v.sequence-active[k], requests[k]).total
+		costs[k] = v.cost(t, prefill[k], blocks[k]+v.addedBlocks-active[k], requests[k]).total
 	}
 }
 
@@ -300,7 +300,7 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	if c.Mode != ModeCost { // an estimate has no parts
 		t := w.termsOf(m, r)
 		p := s.costOf(w, m, t)
-		c.Weight, c.Prefill, c.Decode = w.weight, p.prefill, p.decode
+		c.Weight, c.Prefill, c.Decode = w.prefillWeight, p.prefill, p.decode
 		c.Credit = t.credit + t.decodeCredit
 	}
 	return c

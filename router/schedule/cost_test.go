@@ -264,7 +264,7 @@ func TestWeighingSomeEqualsWeighingAll(t *testing.T) {
 					some.Candidates = append(some.Candidates, int32(i))
 				}
 			}
-			least := func(in *Selection) int64 { w := newWeighing(in); return w.least }
+			least := func(in *Selection) int64 { w := newWeighing(in); return w.leastPrefill }
 			if got := least(some); got != least(choice(&c, request(), workers)) {
 				t.Fatalf("least prefill load %d: the test must keep the least loaded worker", got)
 			}

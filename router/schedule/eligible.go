@@ -245,7 +245,8 @@ func (o *overloads) rankOverloaded(m int, loads *load.Columns, now time.Time) bo
 			o.usedBlocks[m] = 0 // the report is stale
 		}
 		used := max(float64(loads.ActiveBlocks[m]), float64(o.usedBlocks[m]))
-		// At the bound the state stays as it was, except that a bound of 0 needs a way back.
+		// At the bound the state stays as it was. But with a bound of 0 a worker without blocks
+		// is not busy, or it would stay busy for ever.
 		if used > bound {
 			o.decodeBusy[m] = true
 		} else if used < bound || used == 0 {

@@ -16,12 +16,12 @@ type lane struct {
 	key laneKey
 	// waiting is never empty.
 	waiting itemHeap
-	// at is the position in Queue.awake, notInHeap while the lane sleeps.
-	at int
-	// serving are the members that may serve the lane, as of alignment number aligned. The
-	// scheduler maintains both.
-	serving bits
-	aligned uint64
+	// awakeIndex is the position in Queue.awake, notInHeap while the lane sleeps.
+	awakeIndex int
+	// serving are the members that may serve the lane, as of the change of members
+	// number servingAsOf. The scheduler maintains both.
+	serving     bits
+	servingAsOf uint64
 }
 
 // laneKey is equal for requests that may go to the same workers.
@@ -36,12 +36,12 @@ type laneKey struct {
 
 // prepare computes the item's lane key. That takes time with a large set, so callers prepare
 // an item before they lock. The key is kept until the item leaves a queue.
-func (i *Item) prepare() { i.key, i.keyed = i.laneKey(), true }
+func (i *Item) prepare() { i.key, i.prepared = i.laneKey(), true }
 
 // laneKey returns the key of the item's lane: a comparable form of the workers that may
 // serve the item. Sets are sorted and encoded as strings. A prepared item has the key already.
 func (i *Item) laneKey() laneKey {
-	if i.keyed {
+	if i.prepared {
 		return i.key
 	}
 	if i.Pinned != nil {
@@ -68,27 +68,27 @@ func (i *Item) laneKey() laneKey {
 
 // laneFor returns the lane of an item: the waiting requests that may go to the same workers.
 // It creates a missing lane, asleep, and enters it where Released finds it: by its allowed
-// workers, or in q.unlimited.
+// workers, or in q.lanesForAll.
 func (q *Queue) laneFor(i *Item) *lane {
 	k := i.laneKey()
 	l := q.lanes[k]
 	if l != nil {
 		return l
 	}
-	l = &lane{key: k, at: notInHeap}
+	l = &lane{key: k, awakeIndex: notInHeap}
 	q.lanes[k] = l
 	switch {
 	case k.isPinned: // Released finds it by its key
 	case !k.limited:
-		q.unlimited[l] = struct{}{}
+		q.lanesForAll[l] = struct{}{}
 	default:
 		for id := range i.Allowed {
-			if q.limited[id] == nil {
-				q.limited[id] = make(map[*lane]struct{}, 1)
+			if q.lanesByAllowed[id] == nil {
+				q.lanesByAllowed[id] = make(map[*lane]struct{}, 1)
 			}
-			q.limited[id][l] = struct{}{}
+			q.lanesByAllowed[id][l] = struct{}{}
 		}
-		q.limitedIDs += len(i.Allowed)
+		q.allowedIDs += len(i.Allowed)
 	}
 	return l
 }
@@ -96,24 +96,24 @@ func (q *Queue) laneFor(i *Item) *lane {
 // fix restores the order of the heap q.awake after the first request of lane l has changed. A
 // sleeping lane stays asleep: its workers are busy for a new first request too.
 func (q *Queue) fix(l *lane) {
-	if l.at != notInHeap {
-		heap.Fix(&q.awake, l.at)
+	if l.awakeIndex != notInHeap {
+		heap.Fix(&q.awake, l.awakeIndex)
 	}
 }
 
 // dropLane removes a lane without requests from all structures of the queue.
 func (q *Queue) dropLane(l *lane) {
-	if l.at != notInHeap {
-		heap.Remove(&q.awake, l.at)
+	if l.awakeIndex != notInHeap {
+		heap.Remove(&q.awake, l.awakeIndex)
 	}
 	delete(q.lanes, l.key)
-	delete(q.unlimited, l)
-	q.limitedIDs -= len(l.key.allowed) / 8 // the key has each allowed id in 8 bytes
+	delete(q.lanesForAll, l)
+	q.allowedIDs -= len(l.key.allowed) / 8 // the key has each allowed id in 8 bytes
 	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
 		id := kv.WorkerID(binary.BigEndian.Uint64(b))
-		delete(q.limited[id], l)
-		if len(q.limited[id]) == 0 {
-			delete(q.limited, id)
+		delete(q.lanesByAllowed[id], l)
+		if len(q.lanesByAllowed[id]) == 0 {
+			delete(q.lanesByAllowed, id)
 		}
 	}
 }
@@ -125,12 +125,12 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 		return
 	}
 	q.wake(q.lanes[laneKey{pinned: w, isPinned: true}])
-	for l := range q.unlimited {
+	for l := range q.lanesForAll {
 		if l.satisfiedBy(taints) {
 			q.wake(l)
 		}
 	}
-	for l := range q.limited[w.ID] {
+	for l := range q.lanesByAllowed[w.ID] {
 		if l.satisfiedBy(taints) {
 			q.wake(l)
 		}
@@ -158,7 +158,7 @@ func (q *Queue) WakeAll() {
 
 // wake wakes a lane; nil does nothing.
 func (q *Queue) wake(l *lane) {
-	if l != nil && l.at == notInHeap {
+	if l != nil && l.awakeIndex == notInHeap {
 		heap.Push(&q.awake, l)
 	}
 }
@@ -178,13 +178,13 @@ func (h itemHeap) Less(i, j int) bool { return h[i].before(h[j]) }
 // Swap implements heap.Interface.
 func (h itemHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
+	h[i].laneIndex, h[j].laneIndex = i, j
 }
 
 // Push implements heap.Interface.
 func (h *itemHeap) Push(x any) {
 	i := x.(*Item)
-	i.at = len(*h)
+	i.laneIndex = len(*h)
 	*h = append(*h, i)
 }
 
@@ -194,7 +194,7 @@ func (h *itemHeap) Pop() any {
 	i := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	i.at = notInHeap
+	i.laneIndex = notInHeap
 	return i
 }
 
@@ -211,13 +211,13 @@ func (h laneHeap) Less(i, j int) bool { return h[i].waiting[0].before(h[j].waiti
 // Swap implements heap.Interface.
 func (h laneHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
+	h[i].awakeIndex, h[j].awakeIndex = i, j
 }
 
 // Push implements heap.Interface.
 func (h *laneHeap) Push(x any) {
 	l := x.(*lane)
-	l.at = len(*h)
+	l.awakeIndex = len(*h)
 	*h = append(*h, l)
 }
 
@@ -227,6 +227,6 @@ func (h *laneHeap) Pop() any {
 	l := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	l.at = notInHeap
+	l.awakeIndex = notInHeap
 	return l
 }

@@ -23,14 +23,14 @@ type Queue struct {
 	lanes map[laneKey]*lane
 	// awake are the lanes that may have a free worker, ordered by their first requests.
 	awake laneHeap
-	// limited has the lanes of each worker in a set of allowed workers. unlimited has the
-	// lanes without such a set.
-	limited   map[kv.WorkerID]map[*lane]struct{}
-	unlimited map[*lane]struct{}
-	// limitedIDs is the sum of the sizes of the sets of allowed workers.
-	limitedIDs int
+	// lanesByAllowed has the lanes of each worker in a set of allowed workers. lanesForAll has
+	// the lanes without such a set.
+	lanesByAllowed map[kv.WorkerID]map[*lane]struct{}
+	lanesForAll    map[*lane]struct{}
+	// allowedIDs is the sum of the sizes of the sets of allowed workers.
+	allowedIDs int
 	workers    int
-	next       uint64
+	pushes     uint64
 	stats      QueueStats
 }
 
@@ -57,14 +57,14 @@ type Item struct {
 	Value any
 
 	// key is the key of the item's lane if keyed is true. lane is nil unless the item waits.
-	key   laneKey
-	keyed bool
-	lane  *lane
-	// score is PriorityJump less Arrival. sequence numbers the calls of Push. at is the
-	// position in lane.waiting.
-	score    float64
-	sequence uint64
-	at       int
+	key      laneKey
+	prepared bool
+	lane     *lane
+	// score is PriorityJump less Arrival, in seconds. pushNumber numbers the calls of Push.
+	// laneIndex is the position in lane.waiting.
+	score      float64
+	pushNumber uint64
+	laneIndex  int
 }
 
 // before reports whether item i gets a worker before item j: by higher priority, then by
@@ -76,7 +76,7 @@ func (i *Item) before(j *Item) bool {
 	if i.score != j.score {
 		return i.score > j.score
 	}
-	return i.sequence < j.sequence
+	return i.pushNumber < j.pushNumber
 }
 
 // QueueStats is a snapshot of a queue.
@@ -101,10 +101,10 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
 	return &Queue{
-		o:         o.withDefaults(),
-		lanes:     make(map[laneKey]*lane),
-		limited:   make(map[kv.WorkerID]map[*lane]struct{}),
-		unlimited: make(map[*lane]struct{}),
+		o:              o.withDefaults(),
+		lanes:          make(map[laneKey]*lane),
+		lanesByAllowed: make(map[kv.WorkerID]map[*lane]struct{}),
+		lanesForAll:    make(map[*lane]struct{}),
 	}, nil
 }
 
@@ -127,14 +127,15 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 	return busy(i)
 }
 
-// Push makes a request wait, until Next returns it or Remove removes it. The error is a
-// *QueueRejection when a limit is reached. An item may be in one queue at a time.
+// Push makes a request wait in its lane, the requests that may go to the same workers, until
+// Next returns it or Remove removes it. The error is a *QueueRejection when a limit is
+// reached. An item may be in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		return r
 	}
-	q.next++
-	i.sequence = q.next
+	q.pushes++
+	i.pushNumber = q.pushes
 	i.score = -i.Arrival
 	if i.PriorityJump > 0 {
 		i.score += i.PriorityJump
@@ -145,14 +146,15 @@ func (q *Queue) Push(i *Item) error {
 	if len(l.waiting) == 1 { // Next must try a new lane once
 		q.wake(l)
 	}
-	q.fix(l)
+	q.fix(l) // i may be the lane's first request now
 	q.count(i, 1)
 	q.stats.Queued++
 	return nil
 }
 
 // rejection returns nil if the request may wait, or else the limit that refuses it. It counts
-// the refusal. Limits per worker come first, then the bounds on the memory of the queue.
+// the refusal. Limits per worker come first, then the bounds on the memory of the queue. A
+// lane is the requests that may go to the same workers.
 func (q *Queue) rejection(i *Item) *QueueRejection {
 	for _, l := range []struct {
 		kind               QueueLimit
@@ -179,9 +181,9 @@ func (q *Queue) rejection(i *Item) *QueueRejection {
 		q.stats.RejectedTokens++
 		return &QueueRejection{Kind: LimitTokens, Current: q.stats.Tokens, Limit: q.o.MaxTokens}
 	// Requests with the same sets share a lane and its memory, so only a new lane counts.
-	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.limitedIDs && q.lanes[i.laneKey()] == nil:
+	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.allowedIDs && q.lanes[i.laneKey()] == nil:
 		q.stats.RejectedAllowed++
-		return &QueueRejection{Kind: LimitAllowed, Current: q.limitedIDs, Limit: q.o.MaxAllowed}
+		return &QueueRejection{Kind: LimitAllowed, Current: q.allowedIDs, Limit: q.o.MaxAllowed}
 	}
 	return nil
 }
@@ -236,8 +238,8 @@ func (q *Queue) Remove(i *Item) bool {
 // It removes a lane that becomes empty.
 func (q *Queue) remove(i *Item) {
 	l := i.lane
-	heap.Remove(&l.waiting, i.at)
-	i.lane, i.key, i.keyed = nil, laneKey{}, false
+	heap.Remove(&l.waiting, i.laneIndex)
+	i.lane, i.key, i.prepared = nil, laneKey{}, false
 	q.count(i, -1)
 	if len(l.waiting) == 0 {
 		q.dropLane(l)

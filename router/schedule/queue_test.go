@@ -282,8 +282,8 @@ func TestPendingIsBoundedInAnyCase(t *testing.T) {
 		if s := r.Stats(); c.counted(&s) != 1 {
 			t.Errorf("%+v", s)
 		}
-		if r.Remove(first); !r.Remove(second) || r.limitedIDs != 0 {
-			t.Errorf("%d workers are named by nobody", r.limitedIDs)
+		if r.Remove(first); !r.Remove(second) || r.allowedIDs != 0 {
+			t.Errorf("%d workers are named by nobody", r.allowedIDs)
 		}
 		if err := r.Push(&Item{Allowed: pair(2)}); err != nil {
 			t.Errorf("when nobody waits: %v", err)

@@ -137,7 +137,7 @@ func (m *queueMachine) Check(t *rapid.T) {
 		t.Fatalf("%d wait with %d tokens, want %d, %d", m.Len(), m.Tokens(), len(m.waiting), tokens)
 	}
 	for at, l := range m.awake {
-		if l.at != at || len(l.waiting) == 0 || m.lanes[l.key] != l {
+		if l.awakeIndex != at || len(l.waiting) == 0 || m.lanes[l.key] != l {
 			t.Fatalf("awake lane %d is %+v", at, l)
 		}
 	}
@@ -159,7 +159,7 @@ func TestQueueModel(t *testing.T) {
 		for len(m.waiting) > 0 {
 			m.Next(rt)
 		}
-		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.limited)+len(m.unlimited)+len(m.awake) != 0 {
+		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.lanesByAllowed)+len(m.lanesForAll)+len(m.awake) != 0 {
 			rt.Fatalf("left over: %+v", s)
 		}
 	})

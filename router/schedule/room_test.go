@@ -15,7 +15,7 @@ import (
 
 // naiveBusy is what laneBusy says, found by looking at every member.
 func naiveBusy(s *Scheduler, i *Item) bool {
-	overload, prefill, some := s.busy.current(s.account.Columns()), s.account.Columns().PrefillTokens, false
+	overload, prefill, some := s.overloads.current(s.account.Columns()), s.account.Columns().PrefillTokens, false
 	for m := range s.members.List {
 		w := s.members.List[m].Worker
 		_, allowed := i.Allowed[w.ID]
@@ -71,7 +71,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				s.free.valid = false
+				s.freeWorkers.valid = false
 			},
 			"members": func(t *rapid.T) {
 				list := &index.Members{}
@@ -83,8 +83,8 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 				}
 				slices.SortFunc(list.List, func(a, b index.Member) int { return a.Worker.Compare(b.Worker) })
 				members = list
-				s.align(s.latest(nil))
-				s.free.valid = false
+				s.setMembers(s.latest(nil))
+				s.freeWorkers.valid = false
 			},
 			"": func(t *rapid.T) {
 				for _, i := range waiting {
@@ -107,7 +107,7 @@ func TestUsedBlocksAreForgottenInSilence(t *testing.T) {
 		o.Load = load.Options{Now: func() time.Time { return now }}
 	}), fleet(1)
 	r := &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: members}
-	s.alignRequest(r)
+	s.withLatestMembers(r)
 	s.ReportUsedBlocks(members.List[0].Worker, 90)
 	for _, c := range []struct {
 		after time.Duration
@@ -150,7 +150,7 @@ func BenchmarkTickOverLanes(b *testing.B) {
 		b.Fatal(err)
 	}
 	members := fleet(workers)
-	s.alignRequest(&Request{Members: members})
+	s.withLatestMembers(&Request{Members: members})
 	for i, m := range members.List {
 		if err := s.Add(&Request{ID: fmt.Sprint("b", i), Tokens: 100, BlockSize: 16, TrackPrefill: true, Members: members}, m.Worker, 0); err != nil {
 			b.Fatal(err)

@@ -20,19 +20,19 @@ type Scheduler struct {
 	cost     *CostSelector // selector, if it is a CostSelector
 	now      func() time.Time
 
-	mu      sync.Mutex
-	account *load.Account
-	busy    *overloads
-	queue   *Queue
-	// account, busy, queue and workers use the member numbers of the list members. align
+	mu        sync.Mutex
+	account   *load.Account
+	overloads *overloads
+	queue     *Queue
+	// account, overloads, queue and workers use the member numbers of the list members. setMembers
 	// changes the list for all of them.
 	members *index.Members
 	workers []WorkerConfig
-	// alignments counts the changes of members and workers.
-	alignments uint64
-	free       freeMembers
-	stats      Stats
-	started    time.Time
+	// memberChanges counts the changes of members and workers.
+	memberChanges uint64
+	freeWorkers   freeMembers
+	stats         Stats
+	started       time.Time
 
 	// Scratch memory of one decision, reused so that a decision allocates nothing.
 	selection  Selection
@@ -40,13 +40,13 @@ type Scheduler struct {
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
-	// waited is true while the scheduler decides for a request that has waited.
-	waited bool
-	// probe and probed are scratch memory of Queue.Waits and itemBusy. allBusy is the method
+	// decidesWaiter is true while the scheduler decides for a request that has waited.
+	decidesWaiter bool
+	// probeItem and probedMembers are scratch memory of Queue.Waits and itemBusy. allBusy is the method
 	// value of itemBusy, created once because each method value allocates.
-	probe   Item
-	probed  []int32
-	allBusy func(*Item) bool
+	probeItem     Item
+	probedMembers []int32
+	allBusy       func(*Item) bool
 }
 
 // Stats is a snapshot of a scheduler. The metric names follow "blockyard_router_".
@@ -81,7 +81,7 @@ func New(o Options) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		options: o, config: o.Config, selector: o.Selector, now: o.Load.Now,
-		account: account, busy: newOverloads(o.Busy, o.Load.Now), queue: queue,
+		account: account, overloads: newOverloads(o.Busy, o.Load.Now), queue: queue,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
 	s.allBusy = s.itemBusy // once, because each method value allocates
@@ -145,12 +145,12 @@ func (r *Request) validate() error {
 // in the memory of the empty dst. A nil result without an error means all members. The error
 // says why no member is eligible. The caller holds s.mu.
 func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
-	c := cluster{s.members, s.workers, s.busy.current(s.account.Columns())}
+	c := cluster{s.members, s.workers, s.overloads.current(s.account.Columns())}
 	return c.eligible(dst, f)
 }
 
 // decide chooses a worker for r among the eligible members, and books r if r.Book is set. The
-// caller holds s.mu and has aligned r: r.Members is s.members. The error says why no member
+// caller holds s.mu and has called withLatestMembers for r. The error says why no member
 // is eligible, or is one of choose.
 func (s *Scheduler) decide(r *Request) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
@@ -179,12 +179,12 @@ func (s *Scheduler) countRefusal(err error) {
 
 // choose returns the selector's choice among the candidates, and books r if r.Book is set.
 // candidates are member numbers, ascending; nil means all members. The caller holds s.mu and
-// has aligned r.
+// has called withLatestMembers for r.
 //
 // The error is the selector's, or ErrBadSelection, or a booking error. When the account has
 // no room, choose returns the worker without a booking and without an error.
 func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
-	s.active = s.active[:0]
+	s.active = s.active[:0] // the blocks of r that other requests keep active, by worker
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active, r.Sequence)
 	}
@@ -271,7 +271,7 @@ func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence,
 		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize,
-		Provisional: r.Provisional && s.waited, // the caller may have left while r waited
+		Provisional: r.Provisional && s.decidesWaiter, // the caller may have left while r waited
 	}
 	if r.TrackPrefill {
 		s.booking.PrefillTokens = max(0, r.Tokens-cached)

@@ -66,18 +66,18 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	r = s.alignRequest(r)
-	defer s.dispatch() // expire may have freed a worker
-	// probe is a field, because Waits would make a local item escape to the heap.
-	s.probe = item
-	defer func() { s.probe = Item{} }()
+	r = s.withLatestMembers(r)
+	defer s.dispatch() // expire may have freed a worker for a request that waits
+	// probeItem is a field, because Waits would make a local item escape to the heap.
+	s.probeItem = item
+	defer func() { s.probeItem = Item{} }()
 	// An overloaded request does not wait: decide refuses it with an error.
-	if !s.queue.Waits(&s.probe, s.allBusy) || s.overloaded(&s.probe) {
+	if !s.queue.Waits(&s.probeItem, s.allBusy) || s.overloaded(&s.probeItem) {
 		result, err := s.decide(r)
 		return nil, result, err
 	}
 	now := s.now()
-	w := &waiter{item: s.probe, request: r, arrived: now, settled: make(chan struct{})}
+	w := &waiter{item: s.probeItem, request: r, arrived: now, settled: make(chan struct{})}
 	w.item.Arrival = now.Sub(s.started).Seconds()
 	w.item.CachedTokens = s.bestCached(r)
 	w.item.Value = w
@@ -90,7 +90,7 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 // overloaded reports whether all workers that may serve an item are beyond a busy threshold.
 // Such a request is refused and does not wait.
 func (s *Scheduler) overloaded(i *Item) bool {
-	_, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
+	_, err := s.eligible(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
 
@@ -101,7 +101,7 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	if i.lane != nil { // the item waits already
 		return s.laneBusy(i)
 	}
-	found, err := s.eligible(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
+	found, err := s.eligible(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	if err != nil {
 		return false // the request must not wait, but get the error
 	}
@@ -114,7 +114,7 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 		}
 		return true
 	}
-	s.probed = found
+	s.probedMembers = found
 	for _, m := range found {
 		if !options.Busy(prefill[m], s.workers[m].MaxBatchedTokens) {
 			return false
@@ -145,14 +145,14 @@ func (s *Scheduler) bestCached(r *Request) int {
 }
 
 // dispatch chooses workers for the waiting requests that have a free worker, in order, and
-// wakes their callers. Every call that may free a worker calls it last. The caller holds s.mu.
+// wakes their callers. A request that waited long first gets new hits by Refresh. Every call that may free a worker calls it last. The caller holds s.mu.
 func (s *Scheduler) dispatch() {
 	if s.queue.Len() == 0 {
 		return
 	}
 	now := s.now()
-	s.free.valid, s.waited = false, true
-	defer func() { s.waited = false }()
+	s.freeWorkers.valid, s.decidesWaiter = false, true // loads may have changed
+	defer func() { s.decidesWaiter = false }()
 	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
 		w := i.Value.(*waiter)
 		waited := now.Sub(w.arrived)
@@ -163,7 +163,7 @@ func (s *Scheduler) dispatch() {
 			s.stats.Refreshed++
 		}
 		w.result, w.err = s.decide(w.request.withMembers(s.members))
-		s.free.valid = false // the booking changed a load
+		s.freeWorkers.valid = false // the booking changed a load
 		w.result.Waited = waited
 		close(w.settled)
 	}
@@ -207,15 +207,15 @@ type freeMembers struct {
 	members bits
 }
 
-// refreshFree computes s.free, the members that can take a waiting request now, unless it is
+// refreshFree computes s.freeWorkers, the members that can take a waiting request now, unless it is
 // valid. dispatch invalidates it when a load has changed.
 func (s *Scheduler) refreshFree() {
-	if s.free.valid {
+	if s.freeWorkers.valid {
 		return
 	}
 	loads, options, n := s.account.Columns(), s.queue.Options(), len(s.members.List)
-	free := &s.free
-	overload := s.busy.current(loads)
+	free := &s.freeWorkers
+	overload := s.overloads.current(loads)
 	free.valid, free.members = true, free.members.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
 		if (overload == nil || !overload[m]) && !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
@@ -231,12 +231,12 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 	s.refreshFree()
 	if i.Pinned != nil { // a lane of one worker needs no set
 		c := cluster{s.members, s.workers, nil}
-		found, err := c.eligiblePin(s.probed[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
-		return err == nil && !s.free.members.has(int(found[0]))
+		found, err := c.eligiblePin(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
+		return err == nil && !s.freeWorkers.members.has(int(found[0]))
 	}
 	anyServing := uint64(0)
 	for k, serving := range s.mayServe(i) {
-		if serving&s.free.members[k] != 0 {
+		if serving&s.freeWorkers.members[k] != 0 {
 			return false
 		}
 		anyServing |= serving
@@ -249,10 +249,10 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 // their descriptions change.
 func (s *Scheduler) mayServe(i *Item) bits {
 	l := i.lane
-	if l.aligned == s.alignments { // computed since the last change
+	if l.servingAsOf == s.memberChanges { // computed since the last change
 		return l.serving
 	}
-	l.serving, l.aligned = l.serving.cleared(len(s.members.List)), s.alignments
+	l.serving, l.servingAsOf = l.serving.cleared(len(s.members.List)), s.memberChanges
 	f, c := filter{nil, i.Allowed, i.RequiredTaints}, cluster{s.members, s.workers, nil}
 	if f.allowed == nil {
 		for m := range s.members.List {
@@ -262,8 +262,8 @@ func (s *Scheduler) mayServe(i *Item) bits {
 		}
 		return l.serving
 	}
-	s.probed = c.allowed(s.probed[:0], f)
-	for _, m := range s.probed {
+	s.probedMembers = c.allowed(s.probedMembers[:0], f)
+	for _, m := range s.probedMembers {
 		if hasTaints(&s.workers[m], f.taints) {
 			l.serving.add(int(m))
 		}

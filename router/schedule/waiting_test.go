@@ -327,7 +327,7 @@ func TestBestCachedIsOfAWorkerThatMayServe(t *testing.T) {
 		{Request{Tokens: 512, Overlaps: []Overlap{{0, 1.5}}}, 24},
 	} {
 		c.r.BlockSize, c.r.Members = 16, fleet(3)
-		s.align(c.r.Members)
+		s.setMembers(c.r.Members)
 		if got := s.bestCached(&c.r); got != c.want {
 			t.Errorf("%+v: %d, want %d", c.r, got, c.want)
 		}

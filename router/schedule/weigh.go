@@ -9,22 +9,22 @@ import (
 
 // weighing computes the costs of one decision in blocks. Every formula is
 //
-//	weight*max(0, raw/blockSize - credit) + max(0, decode - decodeCredit) + perRequest*requests
+//	prefillWeight*max(0, raw/blockSize - credit) + max(0, decode - decodeCredit) + requestWeight*requests
 //
 // where raw is the tokens to compute, and a credit is what cached blocks are worth. The
 // formulas differ in their parameters.
 type weighing struct {
-	in         *Selection
-	weight     float64
-	perRequest float64
-	// blockSize is in tokens. blocks and tokens are the length of the prompt.
-	blockSize float64
-	blocks    float64
-	tokens    int64
-	// sequence is the number of blocks that the request keeps active on its worker.
-	sequence int32
-	// track is true when the prompt counts as prefill load.
-	track bool
+	in            *Selection
+	prefillWeight float64
+	requestWeight float64
+	// blockSize is in tokens. promptBlocks and promptTokens are the length of the prompt.
+	blockSize    float64
+	promptBlocks float64
+	promptTokens int64
+	// addedBlocks is the number of blocks that the request keeps active on its worker.
+	addedBlocks int32
+	// tracksPrefill is true when the prompt counts as prefill load.
+	tracksPrefill bool
 	// overlapOnly is true for FormulaOverlapWeight. decodeOnly is true for decode workers
 	// without tracked prefill.
 	overlapOnly, decodeOnly bool
@@ -32,9 +32,10 @@ type weighing struct {
 	// block in each lower tier.
 	deviceCredit float64
 	tierWeight   [kv.NumTiers]float64
-	// least is the smallest prefill load of all candidates, for the decay.
-	least  int64
-	shared *SharedHits
+	// leastPrefill is the smallest prefill load of all candidates, for the decay.
+	leastPrefill int64
+	// sharedCache has the blocks of a cache beside the workers, nil without one.
+	sharedCache *SharedHits
 	// decays is true when the credit of a device block depends on the worker's load.
 	// constantCredit is true when neither load nor a shared cache changes the credit.
 	decays, constantCredit bool
@@ -46,41 +47,43 @@ type weighing struct {
 type overlap struct{ device, lower, effective float64 }
 
 // newWeighing returns the parameters of the cost formula for one decision, from the
-// configuration and the request of in.
+// configuration and the request of in. A credit is the blocks of prefill that cached blocks
+// of the prompt save a worker.
 func newWeighing(in *Selection) weighing {
 	c, r := in.Config, in.Request
 	w := weighing{
-		in:           in,
-		weight:       c.PrefillLoadScale,
-		perRequest:   c.ActiveRequestWeight,
-		blockSize:    float64(r.BlockSize),
-		blocks:       float64(r.Blocks()),
-		tokens:       int64(r.Tokens),
-		sequence:     int32(len(r.Sequence)),
-		track:        r.TrackPrefill,
-		overlapOnly:  c.Formula == FormulaOverlapWeight,
-		deviceCredit: c.OverlapCredit,
-		tierWeight:   [kv.NumTiers]float64{1, c.HostWeight, c.DiskWeight, c.external()},
+		in:            in,
+		prefillWeight: c.PrefillLoadScale,
+		requestWeight: c.ActiveRequestWeight,
+		blockSize:     float64(r.BlockSize),
+		promptBlocks:  float64(r.Blocks()),
+		promptTokens:  int64(r.Tokens),
+		addedBlocks:   int32(len(r.Sequence)),
+		tracksPrefill: r.TrackPrefill,
+		overlapOnly:   c.Formula == FormulaOverlapWeight,
+		deviceCredit:  c.OverlapCredit,
+		tierWeight:    [kv.NumTiers]float64{1, c.HostWeight, c.DiskWeight, c.external()},
 	}
 	if r.SharedHits != nil && c.SharedMultiplier > 0 {
-		w.shared = r.SharedHits
+		w.sharedCache = r.SharedHits
 	}
 	if w.overlapOnly { // the older formula has a weight of its own
-		w.weight, w.perRequest = c.OverlapWeight, 0
+		w.prefillWeight, w.requestWeight = c.OverlapWeight, 0
 	} else {
-		w.decodeOnly = c.DecodeWorkers && !w.track && c.OverlapCredit > 0
+		w.decodeOnly = c.DecodeWorkers && !w.tracksPrefill && c.OverlapCredit > 0
 	}
-	w.decays = w.track && c.CreditDecay > 0 && w.blocks > 0 && !w.overlapOnly
+	w.decays = w.tracksPrefill && c.CreditDecay > 0 && w.promptBlocks > 0 && !w.overlapOnly
 	if w.decays { // the more a worker has pending beyond the least, the less its credit
-		w.least = w.leastPrefill()
+		w.leastPrefill = w.smallestPrefill()
 	}
-	w.constantCredit = w.track && w.shared == nil && !w.decays && !w.overlapOnly
+	// Then weigh needs no call per candidate.
+	w.constantCredit = w.tracksPrefill && w.sharedCache == nil && !w.decays && !w.overlapOnly
 	return w
 }
 
-// leastPrefill returns the smallest pending prefill of all candidates, in tokens. The credit
+// smallestPrefill returns the smallest pending prefill of all candidates, in tokens. The credit
 // of a worker decays with its pending prefill beyond that.
-func (w *weighing) leastPrefill() int64 {
+func (w *weighing) smallestPrefill() int64 {
 	loads := w.in.Loads.PrefillTokens
 	least := int64(math.MaxInt64)
 	if w.in.Candidates == nil {
@@ -124,16 +127,16 @@ func (w *weighing) memberOverlap(m int32) overlap {
 // they are cached. r is the cached part of the prompt on that member.
 func (w *weighing) credit(m int, r overlap) float64 {
 	beyond := 0.0 // blocks that only the shared cache has, weighted
-	if w.shared != nil {
-		beyond = w.in.Config.SharedMultiplier * float64(w.shared.Beyond(int(r.device)))
+	if w.sharedCache != nil {
+		beyond = w.in.Config.SharedMultiplier * float64(w.sharedCache.Beyond(int(r.device)))
 	}
 	if w.overlapOnly { // addedTokens leaves out cached tokens already
 		return beyond
 	}
 	decay := 1.0
 	if w.decays {
-		ahead := float64(w.in.Loads.PrefillTokens[m]-w.least) / w.blockSize
-		decay = 1 / (1 + w.in.Config.CreditDecay*ahead/w.blocks)
+		ahead := float64(w.in.Loads.PrefillTokens[m]-w.leastPrefill) / w.blockSize
+		decay = 1 / (1 + w.in.Config.CreditDecay*ahead/w.promptBlocks)
 	}
 	return w.deviceCredit*decay*r.device + r.lower + beyond
 }
@@ -161,12 +164,12 @@ func (w *weighing) termsOf(m int, r overlap) terms {
 // credit for them. FormulaOverlapWeight has no such credit, so it gets no cached tokens.
 func (w *weighing) addedTokens(r overlap) int64 {
 	switch {
-	case !w.track:
+	case !w.tracksPrefill:
 		return 0
 	case w.overlapOnly:
-		return max(0, w.tokens-w.cached(r))
-	case r.effective*w.blockSize <= float64(w.tokens):
-		return w.tokens
+		return max(0, w.promptTokens-w.cached(r))
+	case r.effective*w.blockSize <= float64(w.promptTokens):
+		return w.promptTokens
 	}
 	return w.cached(r) // an overlap longer than the prompt counts in full, like its credit
 }
@@ -182,14 +185,14 @@ func (w *weighing) cached(r overlap) int64 {
 // requests without this request.
 func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costParts {
 	var p costParts
-	if p.prefill = float64(prefill+t.tokens)/w.blockSize - t.credit; p.prefill < 0 || !w.track {
+	if p.prefill = float64(prefill+t.tokens)/w.blockSize - t.credit; p.prefill < 0 || !w.tracksPrefill {
 		p.prefill = 0
 	}
 	if p.decode = float64(blocks) - t.decodeCredit; p.decode < 0 {
 		p.decode = 0
 	}
-	p.decode += w.perRequest * float64(requests)
-	p.total = w.weight*p.prefill + p.decode
+	p.decode += w.requestWeight * float64(requests)
+	p.total = w.prefillWeight*p.prefill + p.decode
 	return p
 }
 
