@@ -25,16 +25,16 @@ var (
 type cachedLists struct {
 	ask     func(list uint64) error // nil: the connector cannot list
 	opened  chan struct{}           // closed when WELCOME has left; no list is asked for before
-	turn    chan struct{}           // holds one token: the list that is being made
+	asking  chan struct{}           // holds one token while a list is asked for
 	dropped func()                  // counts a part of an abandoned list
 
 	mu       sync.Mutex
-	lastList uint64 // the number of the last list that was asked for
-	flight   *listFlight
+	lastList uint64       // the number of the last list that was asked for
+	current  *pendingList // nil: no list is arriving
 }
 
-// listFlight is a list whose parts are arriving.
-type listFlight struct {
+// pendingList is a list whose parts are arriving.
+type pendingList struct {
 	list   uint64
 	hashes []kv.EngineHash
 	err    error
@@ -42,7 +42,7 @@ type listFlight struct {
 }
 
 func newCachedLists(ask func(list uint64) error, dropped func()) *cachedLists {
-	return &cachedLists{ask: ask, opened: make(chan struct{}), turn: make(chan struct{}, 1), dropped: dropped}
+	return &cachedLists{ask: ask, opened: make(chan struct{}), asking: make(chan struct{}, 1), dropped: dropped}
 }
 
 // askList returns a function that sends LIST_CACHED to the scheduler; nil when HELLO did not
@@ -66,7 +66,9 @@ func (s *session) cachedHashes(ctx context.Context) ([]kv.EngineHash, error) {
 	return s.lists.get(ctx)
 }
 
-// get asks the scheduler for a list and waits for its last part; see session.cachedHashes.
+// get asks the scheduler for the hashes that the engine has cached on its device, and waits for the
+// last part of the list. Calls wait for one another: one list is asked for at a time. The error
+// says why there is no list.
 func (l *cachedLists) get(ctx context.Context) ([]kv.EngineHash, error) {
 	if l.ask == nil {
 		return nil, errCannotList
@@ -77,8 +79,8 @@ func (l *cachedLists) get(ctx context.Context) ([]kv.EngineHash, error) {
 		return nil, fmt.Errorf("cached hashes, before WELCOME: %w", context.Cause(ctx))
 	}
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.asking <- struct{}{}:
+		defer func() { <-l.asking }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cached hashes, behind another list: %w", context.Cause(ctx))
 	}
@@ -100,39 +102,40 @@ func (l *cachedLists) get(ctx context.Context) ([]kv.EngineHash, error) {
 // open allows lists to be asked for.
 func (l *cachedLists) open() { close(l.opened) }
 
-func (l *cachedLists) begin() *listFlight {
+func (l *cachedLists) begin() *pendingList {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastList++
-	l.flight = &listFlight{list: l.lastList, done: make(chan struct{})}
-	return l.flight
+	l.current = &pendingList{list: l.lastList, done: make(chan struct{})}
+	return l.current
 }
 
 // end ends a list, unless it has ended.
-func (l *cachedLists) end(f *listFlight, err error) {
+func (l *cachedLists) end(f *pendingList, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endLocked(f, err)
 }
 
 // endLocked makes f's hashes, or err, the result of get. The caller holds mu.
-func (l *cachedLists) endLocked(f *listFlight, err error) {
-	if l.flight != f { // f has ended
+func (l *cachedLists) endLocked(f *pendingList, err error) {
+	if l.current != f { // f has ended
 		return
 	}
-	l.flight = nil
+	l.current = nil
 	if f.err = err; err != nil {
 		f.hashes = nil
 	}
 	close(f.done)
 }
 
-// take adds the hashes of a CACHED frame to the current list. It drops a frame of an abandoned
-// list and refuses a frame of a list that was never asked for.
+// take adds the hashes of a CACHED frame, a part of a list that get asked for, to the current list.
+// The last part ends get's wait. take drops a frame of an abandoned list and refuses a frame of a
+// list that was never asked for.
 func (l *cachedLists) take(m *proto.Cached) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.flight
+	f := l.current
 	switch {
 	case m.List > l.lastList:
 		return refusal.New(proto.CodeState, "CACHED list: %d was not asked for, the last one is %d", m.List, l.lastList)

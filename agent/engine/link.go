@@ -73,8 +73,8 @@ func (l *link) ready(slots []blockmgr.Slot) error {
 	return nil
 }
 
-// watch announces extents to a scheduler as they become ready, until stop is closed or the
-// connection ends. For workers workerLink.send announces them.
+// watch announces extents, the files of the pool's slots, to a scheduler as they become ready,
+// until stop is closed or the connection ends. For workers workerLink.send announces them.
 func (l *link) watch(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()

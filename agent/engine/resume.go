@@ -47,12 +47,12 @@ func (s *session) resume(corr uint32, m *proto.Resume) error {
 	return s.sched.send(proto.TypeResumed, corr, &answer, slices.Concat(granted, pinned))
 }
 
-// takePrevious moves slots of the previous session that m names to this session. It returns
-// the slots that this session got: none if the previous session is unknown, has ended or had
-// this same agent.
+// takePrevious moves slots of the previous session that RESUME names in m to this session: those
+// that the engine was still granted, and those that it had pinned. It returns the slots that this
+// session got: none if the previous session is unknown, has ended or had this same agent.
 func (s *session) takePrevious(m *proto.Resume, granted, pinned []blockmgr.Slot) (gotGranted, gotPinned []blockmgr.Slot, err error) {
 	previous, ok := s.previous.lookup(blockmgr.SessionID(m.Session))
-	if !ok || m.AgentNonce == s.previous.nonce {
+	if !ok || m.AgentNonce == s.previous.nonce { // the nonce is the agent's run
 		return nil, nil, nil
 	}
 	if err := s.mayResume(&previous); err != nil {
@@ -101,9 +101,9 @@ func (s *session) mayResume(previous *blockmgr.PreviousSession) error {
 	return nil
 }
 
-// inherit adds the living processes of the previous session to this one: its workers may still
-// be copying, and have not connected yet. When there are too many it returns an error and adds
-// none.
+// inherit adds the living processes of the previous session, of an earlier agent, to this one: its
+// workers may still be copying, and have not connected yet. So this session's slots also wait for
+// them to exit. When there are too many processes it returns an error and adds none.
 func (s *session) inherit(previous *blockmgr.PreviousSession) error {
 	var alive []*process.Process
 	for _, id := range previous.Processes {
@@ -116,7 +116,7 @@ func (s *session) inherit(previous *blockmgr.PreviousSession) error {
 		}
 		alive = append(alive, p)
 	}
-	if err := s.enlist(alive...); err != nil {
+	if err := s.enlist(alive...); err != nil { // checks the bound for all of them
 		process.ReleaseAll(alive)
 		return err
 	}
@@ -162,8 +162,9 @@ func (s *session) admit(p *process.Process) error {
 	return s.record(p)
 }
 
-// enlist adds procs to the processes that the session ever had. When there are too many it
-// returns an error and adds none.
+// enlist adds procs to the processes that the session ever had, whose number is bounded because
+// the block manager's record of the session has room for so many. When there are too many it
+// returns a refusal and adds none.
 func (s *session) enlist(procs ...*process.Process) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

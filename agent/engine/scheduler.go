@@ -43,7 +43,7 @@ func (s *Server) serveScheduler(c *proto.Conn, peer proto.Peer, p *process.Proce
 		return nil
 	}
 	s.markWelcomed(sess)
-	sess.lists.open()
+	sess.lists.open() // the agent may ask for the engine's cached hashes from now on
 	stop := make(chan struct{})
 	var senders sync.WaitGroup
 	senders.Go(func() { sess.guarded(func() { sess.sched.watch(stop) }) })
@@ -155,7 +155,7 @@ func (s *Server) tryReserve(sess *session) (old *session, err error) {
 // openParts opens the session's pool, link and event streams. It returns the id of the pool.
 // An error or a panic leaves nothing open.
 func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64, error) {
-	if err := s.files.Reserve(sess.files); err != nil {
+	if err := s.files.Reserve(sess.files); err != nil { // file descriptors
 		return 0, err
 	}
 	defer func() {
@@ -164,7 +164,7 @@ func (s *Server) openParts(sess *session, c *proto.Conn, h *proto.Hello) (uint64
 		}
 	}()
 	pool, stream, err := s.pools.Open(&h.Namespace, func(pool *blockmgr.Pool) error {
-		s.previous.forgetIdle(pool)
+		s.previous.forgetIdle(pool) // sessions of an earlier agent that hold no slot end
 		return pool.BeginSession(sess.id, sess.engine.ID)
 	})
 	if err != nil {
@@ -244,10 +244,11 @@ func (s *Server) draining() bool {
 	return s.closed || !s.drainEnd.IsZero()
 }
 
-// awaitExit closes gone when all of procs have exited. When the agent stops first, gone stays
-// open and the next agent waits for procs.
+// awaitExit waits in the background until all of procs, the processes of an ended session without
+// BYE, have exited. Then it closes gone, by which the block manager frees the session's granted
+// slots. When the agent stops first, gone stays open and the next agent waits for procs.
 func (s *Server) awaitExit(sess *session, procs []*process.Process, gone chan<- struct{}) {
-	key := sess.engine.Key
+	key := sess.engine.Key // tryReserve bounds such sessions of one process
 	s.mu.Lock()
 	s.awaitingExit[key]++
 	s.mu.Unlock()

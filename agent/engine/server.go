@@ -164,7 +164,7 @@ func (s *Server) accept(c *proto.Conn) {
 	s.sessions.accepted.Add(1)
 	s.conns[c] = struct{}{}
 	s.wg.Go(func() {
-		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // guard has logged the error
+		_ = s.sessions.guard(s.log, c, func() error { s.serve(c); return nil }) // guard logs a panic
 		c.Close()
 		s.mu.Lock()
 		delete(s.conns, c)

@@ -111,8 +111,10 @@ type requestHits struct {
 	blocks, host, disk uint64
 }
 
-// add counts a lookup of count blocks from first on, of which the first len(sources) were
-// found. It returns the number of found blocks that were not counted before.
+// add counts a lookup of count blocks of a request, from block index first on. The first
+// len(sources) of them were found, each in its source's tier. A repeated lookup counts only the
+// blocks behind the earlier ones. add returns the number of found blocks that were not counted
+// before.
 func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched int) {
 	if end := first + uint32(count); count > 0 && end > h.asked {
 		h.blocks += uint64(end - max(first, h.asked))
@@ -201,7 +203,7 @@ func (c *cacheCounters) finish(h requestHits) {
 	c.mu.Unlock()
 	select {
 	case c.changed <- struct{}{}:
-	default:
+	default: // logRates has not taken the last token
 	}
 }
 
@@ -211,7 +213,8 @@ func (s *Server) LogHitRates(ctx context.Context, interval time.Duration, log *z
 	s.cache.logRates(ctx, interval, log)
 }
 
-// logRates implements LogHitRates.
+// logRates logs the hit rates when they change, at most once in every interval, until ctx ends.
+// c.changed wakes it after a request that asked for blocks.
 func (c *cacheCounters) logRates(ctx context.Context, interval time.Duration, log *zap.Logger) {
 	var last CacheStats
 	for {

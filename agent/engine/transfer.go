@@ -42,8 +42,9 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	return nil
 }
 
-// answerLookup finds and pins blocks, and answers. It waits for reads from disk at most for
-// wait. The request records the pins before the answer leaves. The pins drop if the request was
+// answerLookup finds and pins blocks of request r, and answers LOOKUP: so many blocks are ready in
+// host slots, so many more are coming from disk. It waits for reads from disk at most for wait. r
+// records the pins before the answer leaves, so that RELEASE finds them. The pins drop if r was
 // closed during the lookup.
 func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
 	var found blockmgr.LookupResult
@@ -73,9 +74,10 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	return s.sched.send(proto.TypeLookupHit, corr, &hit, found.Slots)
 }
 
-// recordPins adds the pins of a lookup of asked blocks to its request. The caller releases
-// spare: the second pins of slots that the request pins already, or all pins of a closed
-// request. open says that the request is open.
+// recordPins adds the pins that a lookup took to its request. The lookup asked for asked blocks
+// from index first on and found the first of them. The caller releases spare: the second pins of
+// slots that the request pins already, or all pins of a closed request. open is false for a
+// closed request.
 func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,9 +102,10 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 	return spare, true
 }
 
-// claim answers a CLAIM: it queues a LOAD for every worker. The pins stay until RELEASE. claim
-// refuses the first CLAIM after a worker was lost, so that the scheduler learns of the loss
-// before it relies on a load.
+// claim answers a CLAIM, by which the scheduler has pinned blocks copied to the engine's device: it
+// queues a LOAD, the order to copy, for every worker. The pins stay until RELEASE. claim refuses
+// the first CLAIM after a worker was lost, so that the scheduler learns of the loss before it
+// relies on a load. A worker whose queue is full is disconnected.
 func (s *session) claim(corr uint32, m *proto.Claim) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -160,9 +163,10 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	return pins, slices.Collect(maps.Keys(s.workers)), nil
 }
 
-// store answers a STORE. It refuses blocks beyond maxGrants. It also refuses a block below
-// Config.MinPriority and all later blocks of the request: lookups find a block only behind its
-// parent.
+// store answers a STORE, by which the scheduler offers blocks of a request for the pool, with a
+// GRANT: the slots that the engine may write, for the blocks that the pool does not have. It
+// refuses blocks beyond maxGrants. It also refuses a block below Config.MinPriority and all later
+// blocks of the request: lookups find a block only behind its parent.
 func (s *session) store(corr uint32, m *proto.Store) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {
@@ -182,7 +186,7 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	}
 	s.count.lowPriority.Add(uint64(len(blocks) - storable))
 	var got blockmgr.GrantResult
-	offered := blocks[:min(storable, s.grantRoom())]
+	offered := blocks[:min(storable, s.grantRoom())] // the others count as refused
 	if len(offered) > 0 {
 		if got, err = s.pool.Grant(s.id, offered, m.Priority); err != nil {
 			return err
@@ -221,8 +225,8 @@ func (s *session) recordGrants(r *request, slots []blockmgr.Slot) {
 	s.grants += len(slots)
 }
 
-// granted decodes a list of slots and returns its request and its slots. All of them must be
-// granted to the request.
+// granted decodes the list of slots in a COMMIT or ABORT, and returns its request and its slots.
+// The error is a refusal: all slots must be granted to the request.
 func (s *session) granted(m *proto.SlotList) (*request, []blockmgr.Slot, error) {
 	r, err := s.grantHolder(m.Request, m.Generation)
 	if err != nil {
@@ -296,7 +300,7 @@ func (s *session) reset(corr uint32) error {
 		return err
 	}
 	emptied, err := s.pool.ResetExclusive(s.id)
-	if errors.Is(err, blockmgr.ErrActive) {
+	if errors.Is(err, blockmgr.ErrActive) { // perhaps only by copies that end soon
 		emptied, err = s.resetAfterQuiesce()
 	}
 	switch {

@@ -54,7 +54,7 @@ func (s *Server) runWorker(c *proto.Conn, sess *session, l *workerLink, h *proto
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)
-		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // guard has logged the error
+		_ = s.sessions.guard(sess.log, c, func() error { l.send(stop); return nil }) // guard logs a panic
 	}()
 	err = s.sessions.guard(sess.log, c, func() (err error) { bye, err = s.readWorker(c, reporter); return err })
 	lost := bye == nil && !s.isStopping()
@@ -107,8 +107,9 @@ func (s *Server) lookup(id blockmgr.SessionID, w kv.Worker) *session {
 	return s.byID[id]
 }
 
-// register reads REGISTER and lets the worker join. It sends the client the error that it
-// returns, which ends the connection.
+// register reads REGISTER and lets the worker join its session. It sends the client the error that
+// it returns, which ends the connection. h is the worker's HELLO: if it named no session, the
+// worker may try again when its rank has one.
 func (s *Server) register(c *proto.Conn, sess *session, l *workerLink, h *proto.Hello) error {
 	_ = c.SetReceiveDeadline(time.Now().Add(helloTimeout)) // fails only on a closed socket
 	f, err := s.receive(c)
@@ -196,8 +197,8 @@ func (l *workerLink) offer(q queuedLoad) bool {
 	}
 }
 
-// send sends queued LOADs and announces extents as they become ready, until stop is closed or
-// the connection ends.
+// send sends queued LOADs to a worker, and announces extents (files of slots, which the worker must
+// map before it copies) as they become ready, until stop is closed or the connection ends.
 func (l *workerLink) send(stop <-chan struct{}) {
 	extents, cancel := l.pool.WatchExtents()
 	defer cancel()

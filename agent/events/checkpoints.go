@@ -31,9 +31,11 @@ type checkpoints struct {
 	warned sync.Once // has warned that ranks have no files
 	slow   sync.Once // has warned that the directory is on a disk
 
-	mu      sync.Mutex
-	latest  map[string]*checkpoint // by path: files in use, and files of ended ranks whose engines may live
-	stopped bool                   // all files stay for the next agent
+	mu sync.Mutex
+	// latest has the newest session of each file, by path: sessions that use the file, and ended
+	// ones whose engines may live.
+	latest  map[string]*checkpoint
+	stopped bool // all files stay for the next agent
 }
 
 // checkpoint is the file of one rank's session.
@@ -54,8 +56,9 @@ func newCheckpoints(c *Config, log *zap.Logger) *checkpoints {
 	return s
 }
 
-// begin returns the checkpoint file for a rank that begins. It prunes the oldest files of ranks
-// without a session. It returns nil when checkpoints are off or their directory cannot be made.
+// begin returns the checkpoint file for a rank whose session begins. It prunes the oldest files of
+// ranks without a session. It returns nil when checkpoints are off or their directory cannot be
+// made. c.waitOver ends the wait for an engine's exit, after which its file would be removed.
 func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	if s.dir == "" {
 		return nil
@@ -77,7 +80,7 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	c := &checkpoint{set: s, waitOver: make(chan struct{}), path: filepath.Join(s.dir, fmt.Sprintf("%016x-%d", uint64(w.ID), w.Rank))}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped {
+	if s.stopped { // the next agent needs every file: none is removed
 		close(c.waitOver)
 		return c
 	}
@@ -89,8 +92,8 @@ func (s *checkpoints) begin(w kv.Worker) *checkpoint {
 	return c
 }
 
-// pruneLocked keeps the newest keep files among those that no rank uses, and removes the
-// others.
+// pruneLocked removes the oldest checkpoint files that no rank's session uses, until at most keep
+// of them are left. Errors are ignored: the next rank prunes again.
 func (s *checkpoints) pruneLocked(keep int) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil || len(entries) <= keep {
@@ -103,7 +106,7 @@ func (s *checkpoints) pruneLocked(keep int) {
 	files := make([]aged, 0, len(entries))
 	for _, e := range entries {
 		path := filepath.Join(s.dir, e.Name())
-		if c := s.latest[path]; c != nil && !c.ended {
+		if c := s.latest[path]; c != nil && !c.ended { // in use
 			continue
 		}
 		if info, err := e.Info(); err == nil {
@@ -138,8 +141,9 @@ func (c *checkpoint) file() string {
 	return c.path
 }
 
-// end says that the rank has stopped writing its file. When more than maxCheckpoints ranks have
-// ended, end gives this file up: pruning removes it.
+// end says that the rank has stopped writing its file. The file is removed if the engine is gone
+// for good. When more than maxCheckpoints ranks have ended, nobody waits for this engine any
+// longer: pruning removes the file. A nil c does nothing.
 func (c *checkpoint) end() {
 	if c == nil {
 		return
@@ -155,7 +159,7 @@ func (c *checkpoint) end() {
 			ended++
 		}
 	}
-	if s.latest[c.path] == c && ended > maxCheckpoints {
+	if s.latest[c.path] == c && ended > maxCheckpoints { // still there, and too many
 		close(c.waitOver)
 		delete(s.latest, c.path)
 	}

@@ -110,10 +110,11 @@ func (q *EvictionQueue) take() (byTier [kv.NumTiers][]kv.SequenceHash, lost uint
 	return byTier, q.lost
 }
 
-// Run sends the notices to a scheduler until stop is closed or the connection ends. After the
-// first notice it waits evictedDelay for others, to send them in one frame.
+// Run sends the notices of blocks that left a tier to a scheduler over c, until stop is closed or
+// the connection ends. After the first notice it waits evictedDelay for others, to send them in
+// one frame.
 func (q *EvictionQueue) Run(c *proto.Conn, stop <-chan struct{}) {
-	timer := time.NewTimer(evictedDelay)
+	timer := time.NewTimer(evictedDelay) // each notice resets it before use
 	defer timer.Stop()
 	for {
 		select {

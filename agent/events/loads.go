@@ -31,8 +31,9 @@ type loadSource struct {
 	copies func() CopySum
 }
 
-// reportLoads calls send with the load of every owner of list, once a second until ctx ends.
-// An engine without gauges and without copies has no report. send must not block.
+// reportLoads calls send with the load of every owner that list returns, once a second until ctx
+// ends. In between it samples the pools ten times a second, for the time of their disk reads. An
+// engine without gauges and without copies has no report. send must not block.
 func reportLoads(ctx context.Context, list func() []loadSource, send func(*kvevent.LoadReport)) {
 	meters := make(loadMeters)
 	tick := time.NewTicker(loadSample)
@@ -60,8 +61,9 @@ type loadMeter struct {
 	copies copyMeter
 }
 
-// sampleLoads samples the pools. If report is true, it also sends a report for each owner
-// with a known load.
+// sampleLoads samples the disk reads of each pool of sources into meters. If report is true, it
+// also sends a report for each owner, pool or worker, whose load is known. meters loses the owners
+// that are not in sources any more.
 func sampleLoads(meters loadMeters, sources []loadSource, now time.Time, report bool, send func(*kvevent.LoadReport)) {
 	live := make(map[kv.Owner]bool, len(sources))
 	for i := range sources {
@@ -115,8 +117,8 @@ type copyMeter struct {
 	seen bool
 }
 
-// report returns the load of an engine. It returns false when the engine has reported
-// neither gauges nor copies.
+// report returns the load of an engine: its last gauges, and what its workers have copied since
+// the last report. It returns false when the engine has reported neither.
 func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 	g, known := s.gauges()
 	l := kvevent.WorkerLoad{DeviceBlocksTotal: g.DeviceBlocks, DeviceBlocksUsed: g.DeviceUsed, Running: g.Running, Waiting: g.Waiting}
@@ -137,52 +139,54 @@ func (m *copyMeter) report(s *loadSource) (kvevent.WorkerLoad, bool) {
 
 // poolMeter turns samples of a pool's counters into rates.
 type poolMeter struct {
-	// since is the time of the last report; the counters in the next line are those at since.
-	since                               time.Time
-	read, written, promoted, readMicros uint64
-	sampled                             time.Time
-	reading                             int           // blocks that were being read from disk at the last sample
-	readTime                            time.Duration // sum over blocks of their time in disk reads, since the last report
+	// reportedAt is the time of the last report. The other reported fields are the pool's
+	// counters at that time.
+	reportedAt                             time.Time
+	reportedRead, reportedWritten          uint64 // bytes
+	reportedPromotions, reportedReadMicros uint64
+	sampledAt                              time.Time
+	sampledReading                         int           // blocks that were being read from disk at the last sample
+	blockReadTime                          time.Duration // sum over blocks of their time in disk reads, since the last report
 }
 
 // sample adds the time that blocks spent in disk reads since the last sample: the mean of
 // both queue lengths times the time between the samples.
 func (m *poolMeter) sample(st *blockmgr.Stats, now time.Time) {
-	if m.since.IsZero() {
-		m.since = now
-		m.restart(st)
+	if m.reportedAt.IsZero() {
+		m.reportedAt = now
+		m.rebase(st)
 	} else {
-		m.readTime += time.Duration(m.reading+st.PromoteQueue) * now.Sub(m.sampled) / 2
+		m.blockReadTime += time.Duration(m.sampledReading+st.PromoteQueue) * now.Sub(m.sampledAt) / 2
 	}
-	m.sampled, m.reading = now, st.PromoteQueue
+	m.sampledAt, m.sampledReading = now, st.PromoteQueue
 }
 
-// report returns the load since the last report. The mean time of a promotion is the
-// block-seconds of reads divided by the promotions (Little's law), so that no promotion is
-// timed.
+// report returns a pool's load: st has its counters and gauges now, and the m.reported fields those
+// of the last report. The mean time of a promotion, a read from disk to host, is the block-seconds
+// of reads divided by the promotions (Little's law), so that no promotion is timed.
 func (m *poolMeter) report(st *blockmgr.Stats, s *loadSource, now time.Time) kvevent.PoolLoad {
 	slots := func(t *blockmgr.TierStats) (total, used uint64) {
 		return uint64(t.Capacity) * s.slotBytes, uint64(t.Capacity-t.Free) * s.slotBytes
 	}
 	l := kvevent.PoolLoad{
 		ReadQueue: uint64(st.PromoteQueue), WriteQueue: uint64(st.WriteQueue), BlockBytes: s.blockBytes,
-		DiskReadBytes: st.BytesRead - m.read, DiskReadMicros: st.ReadMicros - m.readMicros,
+		DiskReadBytes: st.BytesRead - m.reportedRead, DiskReadMicros: st.ReadMicros - m.reportedReadMicros,
 	}
 	l.HostBytesTotal, l.HostBytesUsed = slots(&st.Host)
 	l.DiskBytesTotal, l.DiskBytesUsed = slots(&st.Disk)
-	if d := now.Sub(m.since).Seconds(); d > 0 {
-		l.ReadBytesPerSecond = uint64(float64(st.BytesRead-m.read) / d)
-		l.WriteBytesPerSecond = uint64(float64(st.BytesWritten-m.written) / d)
+	if d := now.Sub(m.reportedAt).Seconds(); d > 0 {
+		l.ReadBytesPerSecond = uint64(float64(st.BytesRead-m.reportedRead) / d)
+		l.WriteBytesPerSecond = uint64(float64(st.BytesWritten-m.reportedWritten) / d)
 	}
-	if n := st.Promotions - m.promoted; n > 0 {
-		l.PromoteMicros = uint64(m.readTime.Microseconds()) / n
+	if n := st.Promotions - m.reportedPromotions; n > 0 {
+		l.PromoteMicros = uint64(m.blockReadTime.Microseconds()) / n
 	}
-	m.since, m.readTime = now, 0
-	m.restart(st)
+	m.reportedAt, m.blockReadTime = now, 0
+	m.rebase(st)
 	return l
 }
 
-// restart stores the counters as the base of the next report.
-func (m *poolMeter) restart(st *blockmgr.Stats) {
-	m.read, m.written, m.promoted, m.readMicros = st.BytesRead, st.BytesWritten, st.Promotions, st.ReadMicros
+// rebase stores the counters as the base of the next report.
+func (m *poolMeter) rebase(st *blockmgr.Stats) {
+	m.reportedRead, m.reportedWritten, m.reportedPromotions, m.reportedReadMicros = st.BytesRead, st.BytesWritten, st.Promotions, st.ReadMicros
 }

@@ -78,7 +78,8 @@ func (o *outputs) open(ctx context.Context) (err error) {
 	return err
 }
 
-// close closes the outputs. The streams must have ended.
+// close closes the outputs. Dynamo's plane uses the NATS connection, and that the embedded server:
+// each closes before what it uses. The streams must have ended.
 func (o *outputs) close() error {
 	var errs []error
 	if o.dynamo != nil {
@@ -166,8 +167,9 @@ func newOwnerStream(owner kv.Owner) *ownerStream {
 	return &ownerStream{stream: residency.NewStream(owner, nil)}
 }
 
-// attach publishes the stream. The first announcements let consumers ask for earlier events.
-// After an error the caller calls close.
+// attach publishes the stream over NATS, if there is one, and HTTP. Both feeds have one publisher
+// id, so that a consumer of both sees one publisher. The first announcements let consumers ask
+// for earlier events. After an error the caller calls close.
 func (s *ownerStream) attach(o *outputs, meta publisher.Meta) error {
 	var id uint64 // of the publisher, the same for both feeds; 0: the HTTP feed draws one
 	if o.nats != nil {

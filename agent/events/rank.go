@@ -85,8 +85,9 @@ func (h *Hub) StartRank(hello *proto.Hello, pool *residency.Stream, engine Engin
 	return r, nil
 }
 
-// open opens the rank's outputs, prepares to follow the engine's events and publishes the
-// rank.
+// open opens the rank's outputs, prepares to follow the engine's events and publishes the rank, in
+// this order: a sink must be added before the stream has a block. pool is the stream of the
+// rank's pool. After an error the caller closes the outputs.
 func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) error {
 	out := r.hub.out
 	zmq := r.openWorkerOutputs(w, hello, pool)
@@ -106,8 +107,9 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 	})
 }
 
-// openWorkerOutputs opens the outputs that know workers only, and returns the ZMQ stream; nil for
-// none. An output that cannot be opened becomes the rank's warning.
+// openWorkerOutputs opens the outputs that know workers and no pools, Dynamo's and ZMQ: they merge
+// the rank's blocks with its pool's. It returns the ZMQ stream, which also gets tokens and
+// payloads; nil for none. An output that cannot be opened becomes r.warning, for the engine.
 func (r *Rank) openWorkerOutputs(w kv.Worker, hello *proto.Hello, pool *residency.Stream) *consolidated.Output {
 	out := r.hub.out
 	toDynamo, dynamoErr := out.openDynamo(w, r.stream, pool)
@@ -133,8 +135,9 @@ func (r *Rank) openWorkerOutputs(w kv.Worker, hello *proto.Hello, pool *residenc
 	return toZMQ.Output
 }
 
-// follow sets r.rank to a consolidator.Rank that reads the engine's events, with the last
-// checkpoint. StartRank runs it. zmq may be nil.
+// follow sets r.rank to a consolidator.Rank that will read the engine's events into r.stream,
+// beginning from the last checkpoint. StartRank runs it. zmq, which may be nil, gets the tokens
+// and payloads. The error is a refusal of the endpoints in HELLO.
 func (r *Rank) follow(w kv.Worker, hello *proto.Hello, zmq *consolidated.Output) (err error) {
 	r.file = r.hub.files.begin(w)
 	r.rank, err = consolidator.NewRank(consolidator.RankConfig{

@@ -35,9 +35,10 @@ type rankOutput struct {
 	dynamo *dynamo.Source
 }
 
-// openDynamo publishes a rank to Dynamo's routers; nil without that output. The routers ask
-// for the state when they hear of a rank, so that the rank joins its pool first. An error
-// costs this output alone.
+// openDynamo publishes a rank to Dynamo's routers, which know no pools: the output merges the
+// rank's own stream with its pool's. It returns nil without that output. The routers ask for the
+// state when they hear of a rank, so openDynamo waits for the pool's blocks first. An error is
+// logged and costs this output alone.
 func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOutput, error) {
 	if o.dynamo == nil {
 		return nil, nil
@@ -50,10 +51,11 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 		r.dynamo, err = o.dynamo.NewSource(w, r.Merged)
 	}
 	if err == nil {
-		err = r.Merged.AddSink(r.dynamo) // an event between the two calls is missed; the restatement has it
+		err = r.Merged.AddSink(r.dynamo) // the source sees a missed event by the gap, and sends the state
 	}
 	if err == nil && !joined {
-		r.dynamo.StateJoined() // the pool may have joined between the two calls
+		// The pool's blocks may have come before AddSink: nobody has told the source.
+		r.dynamo.StateJoined()
 	}
 	if err != nil {
 		r.close()
@@ -64,9 +66,10 @@ func (o *outputs) openDynamo(w kv.Worker, own, pool *residency.Stream) (*rankOut
 	return r, nil
 }
 
-// openZMQ publishes a rank in vLLM's event format; nil without that output. An endpoint that
-// cannot be bound costs this output alone. The error is for the engine: its Dynamo worker would
-// follow another publisher there. holder returns the rank that uses the port.
+// openZMQ publishes a rank over ZMQ in vLLM's event format. It returns nil without that output. An
+// endpoint that cannot be bound costs this output alone. The error is a warning for the engine:
+// its Dynamo worker would follow another publisher there. holder returns the rank of this agent
+// that uses the endpoint's port, for the error's text.
 func (o *outputs) openZMQ(w kv.Worker, h *proto.Hello, holder func(endpoint string) (kv.Owner, bool)) (*rankOutput, error) {
 	bind, err := o.sinkEndpoint(h)
 	if bind == "" && err == nil {

@@ -194,7 +194,7 @@ type RankOutputStats struct {
 	Dynamo *dynamo.SourceStats `json:"dynamo,omitempty"`
 }
 
-// stats takes a snapshot with the live ranks.
+// stats returns the counters of the outputs: those of the node, and those of each live rank.
 func (o *outputs) stats(ranks []*Rank) OutputStats {
 	s := OutputStats{ZMQFailed: o.zmqFailed.Load(), Capped: o.withoutPool.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
 	if o.http != nil {

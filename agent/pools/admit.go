@@ -33,8 +33,10 @@ type share struct {
 }
 
 // admit lets a namespace have a pool. Every tier must hold at least one block of the
-// namespace, and the node must have the memory and the disk space that the namespace adds.
-// unused lists the namespaces whose pools could be retired.
+// namespace, and the node must have the memory and the disk space that the namespace adds (its
+// share). unused lists the namespaces whose pools could be retired. a.checking makes calls that
+// measure the node wait for one another.
+//
 // A refusal is for the engine and is logged once for each namespace. errNoRoom says that the
 // namespace fits once the unused pools are gone; it is not logged.
 func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) error {
@@ -44,7 +46,7 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	}
 	a.checking.Lock()
 	defer a.checking.Unlock()
-	if a.knows(id) {
+	if a.knows(id) { // another call has admitted it meanwhile
 		return nil
 	}
 	a.mu.Lock()
@@ -71,8 +73,9 @@ func (a *admission) admit(ns *kv.Namespace, unused func() []kv.NamespaceID) erro
 	return err
 }
 
-// addIfFits adds the share of the namespace to all if the node has room for both. It then limits
-// the Go heap to what they leave. Errors are those of admit.
+// addIfFits adds the share of the namespace, the bytes of its pool, to all, the shares of the
+// admitted namespaces, if the node has room for both. It then limits the Go heap to what they
+// leave. unused lists the namespaces whose pools could be retired. Errors are those of admit.
 func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, unused func() []kv.NamespaceID) error {
 	s, err := a.shareOf(ns)
 	if err != nil {
@@ -145,7 +148,9 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	return s, nil
 }
 
-// want returns the memory and disk space that the tiers need with these namespaces.
+// want returns the memory and disk space that the tiers need with the namespaces of all, and the
+// slots in them. A tier has its size in bytes, which all namespaces share, or in blocks, which
+// each namespace gets for itself.
 func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	c := a.cfg
 	w := resource.Want{

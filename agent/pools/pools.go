@@ -108,7 +108,9 @@ func (s *Set) Open(ns *kv.Namespace, begin func(*blockmgr.Pool) error) (*blockmg
 	}
 }
 
-// tryOpen tries once to open the pool. It retires another pool only if there is no free entry.
+// tryOpen tries once to open the pool of ns, or to give the open pool more room, and begins a
+// session in it. The entry e is returned for its stream. tryOpen retires another pool only if
+// there is no free entry. An error may say that there is no room: see Open.
 func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmgr.Pool) error) (e *entry, pool *blockmgr.Pool, err error) {
 	e, made, err := s.acquireEntry(ctx, ns.ID())
 	if err != nil {
@@ -120,7 +122,7 @@ func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmg
 	} else {
 		<-e.opened // another session may be opening the pool
 		if err = e.err; err == nil {
-			pool, err = s.from.open(*ns, false)
+			pool, err = s.source.open(*ns, false) // already admitted
 		}
 	}
 	if err == nil {
@@ -129,15 +131,16 @@ func (s *Set) tryOpen(ctx context.Context, ns *kv.Namespace, begin func(*blockmg
 	return e, pool, err
 }
 
-// acquireEntry returns the entry of a namespace and keeps it until releaseEntry. made says that the
-// caller must fill the entry.
+// acquireEntry returns the entry of a namespace, its pool and stream, and keeps it from being
+// retired until releaseEntry. made is true for a new entry, which the caller must fill. Without a
+// free entry it retires an unused pool first. The error is a refusal: all pools are in use.
 func (s *Set) acquireEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, made bool, err error) {
 	for {
 		e, made, gone := s.entry(ns)
 		switch {
-		case gone != nil:
+		case gone != nil: // the namespace's pool is being retired: wait, and make a new one
 			err = awaitRoom(ctx, gone)
-		case e == nil:
+		case e == nil: // there are MaxPools entries
 			err = s.retireIdle(ctx, ns)
 		default:
 			return e, made, nil
@@ -148,8 +151,9 @@ func (s *Set) acquireEntry(ctx context.Context, ns kv.NamespaceID) (e *entry, ma
 	}
 }
 
-// entry returns the entry of a namespace, and makes it if there is none. It returns a nil entry
-// when there are MaxPools entries, and gone when the entry is being retired.
+// entry returns the entry of a namespace, its pool and stream, and makes it if there is none;
+// made reports that. It returns a nil entry when there are MaxPools entries, and when the entry
+// is being retired: then gone is closed once it is gone.
 func (s *Set) entry(ns kv.NamespaceID) (e *entry, made bool, gone <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,8 +176,9 @@ func (s *Set) releaseEntry(e *entry) {
 	e.callers--
 }
 
-// fill opens the pool of a new entry. An error drops the entry, after its feed is closed: the
-// namespace's next feed has the same id.
+// fill opens the pool of a new entry: first its stream, so that events of the blocks that the
+// pool recovers have a place, then the pool. An error drops the entry, after its feed is closed:
+// the namespace's next feed has the same id. Then e.opened is closed, for which others wait.
 func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) {
 	defer close(e.opened)
 	defer func() {
@@ -184,7 +189,7 @@ func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) 
 			e.err = errors.New("opening the pool panicked")
 		}
 		defer s.drop(e)
-		s.from.closed(e.ns)
+		s.source.closed(e.ns)
 	}()
 	e.stream, err = s.hub.OpenPool(kv.PoolOwner(s.ID(e.ns)), publisher.Meta{
 		Namespace: e.ns, Model: ns.Model, BlockSize: ns.BlockSize, Card: s.card,
@@ -192,7 +197,7 @@ func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if pool, err = s.from.open(*ns, true); err != nil {
+	if pool, err = s.source.open(*ns, true); err != nil { // true: it must pass the admission
 		return nil, err
 	}
 	e.pool = pool

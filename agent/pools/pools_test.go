@@ -83,7 +83,7 @@ func refused(err error) (r refusal.Error) {
 func TestPoolThatCannotBeOpenedLeavesNoStream(t *testing.T) {
 	s := newTestSet(t, "")
 	ns, broken := agenttest.NamespaceNumber(1), errors.New("no room")
-	s.from = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) {
+	s.source = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) {
 		// What a pool recovers before it fails is still taken.
 		s.hub.BlockStored(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
 		return nil, broken
@@ -93,7 +93,7 @@ func TestPoolThatCannotBeOpenedLeavesNoStream(t *testing.T) {
 		t.Errorf("error %v, %d streams: want %v and none", err, s.streams(), broken)
 	}
 	s.hub.BlockRemoved(ns.ID(), kv.TierDisk, blockmgr.Block{Seq: 1})
-	s.from = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil })
+	s.source = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { return new(blockmgr.Pool), nil })
 	if _, _, err := s.Open(&ns, noSession); err != nil {
 		t.Errorf("the next try: %v", err)
 	}
@@ -106,7 +106,7 @@ func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
 	for _, want := range []error{nil, errors.New("no room")} {
 		s := newTestSet(t, "")
 		ns, began, goOn := agenttest.NamespaceNumber(1), make(chan struct{}), make(chan struct{})
-		s.from = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) {
+		s.source = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) {
 			close(began)
 			<-goOn
 			return new(blockmgr.Pool), want
@@ -142,7 +142,7 @@ func TestSessionsThatComeTogetherShareAPool(t *testing.T) {
 func TestEverySessionAsksForItsPool(t *testing.T) {
 	s := newTestSet(t, "")
 	ns, asked, pool := agenttest.NamespaceNumber(1), 0, new(blockmgr.Pool)
-	s.from = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil })
+	s.source = fakePools(func(kv.Namespace) (*blockmgr.Pool, error) { asked++; return pool, nil })
 	for range 3 {
 		got, stream, err := s.Open(&ns, noSession)
 		if err != nil {

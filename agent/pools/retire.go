@@ -41,8 +41,9 @@ func (s *Set) retireIdle(ctx context.Context, ns kv.NamespaceID) error {
 	}
 }
 
-// awaitQuiet waits until one of the pools in idle has finished its operations. It returns false
-// when none of them has operations, or when ctx ends.
+// awaitQuiet waits until one of the pools in idle, which have no session, has finished its
+// operations, such as writes to disk, and may be retired. It returns false when none of them has
+// operations, or when ctx ends.
 func awaitQuiet(ctx context.Context, idle []*entry) bool {
 	draining := slices.DeleteFunc(slices.Clone(idle), func(e *entry) bool { return !e.pool.Draining() })
 	ctx, cancel := context.WithCancel(ctx)
@@ -85,8 +86,9 @@ func (s *Set) idlePools() (idle []*entry, retiring <-chan struct{}) {
 	return idle, retiring
 }
 
-// retireOne begins to retire one pool of idle: one without blocks, else the one unused for
-// longest. The channel is closed when the pool is gone. It is nil when all pools are in use.
+// retireOne begins to retire one pool of idle, the pools that no call of Open uses: one without
+// blocks, else the one unused for longest. gone is closed when the pool is gone. It is nil when
+// all pools are in use.
 func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 	type candidate struct {
 		*entry
@@ -109,7 +111,7 @@ func (s *Set) retireOne(idle []*entry) (gone <-chan struct{}) {
 		return 1
 	})
 	for _, c := range unused {
-		if gone = s.retire(c.entry); gone != nil {
+		if gone = s.retire(c.entry); gone != nil { // nil: a session has begun meanwhile
 			return gone
 		}
 	}
@@ -140,7 +142,7 @@ func (s *Set) retire(e *entry) <-chan struct{} {
 	go func() { // closeStreams waits for it
 		defer close(retiring)
 		<-retired
-		s.from.closed(e.ns)
+		s.source.closed(e.ns) // its memory and disk space are free again
 		s.drop(e)
 	}()
 	return retiring

@@ -67,7 +67,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 		t.Errorf("%d pools, but a slot table has room for %d namespaces", MaxPools, storage.MaxNamespaces)
 	}
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	var pools []*blockmgr.Pool
 	for i := range MaxPools {
 		pools = append(pools, openNumber(t, s, i))
@@ -106,7 +106,7 @@ func TestNamespaceThatWasLeftFirstMakesRoom(t *testing.T) {
 // The ranks of one engine come together, and for all of them one namespace goes.
 func TestSessionsOfOneNamespaceMakeRoomOnce(t *testing.T) {
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	for i := range MaxPools {
 		openNumber(t, s, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}
@@ -129,7 +129,7 @@ func TestSessionsOfOneNamespaceMakeRoomOnce(t *testing.T) {
 // A slot table may be full of namespaces of an earlier agent whose processes live.
 func TestNamespaceThatFindsNoPlaceInATableMakesRoom(t *testing.T) {
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	openNumber(t, s, 0).EndSession(1, nil)
 	from.full = 1
 	openNumber(t, s, 1)
@@ -148,7 +148,7 @@ func TestNamespaceThatFindsNoPlaceInATableMakesRoom(t *testing.T) {
 // A pool that makes room is gone for the routers too, and its totals stay.
 func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	for i := range MaxPools {
 		openNumber(t, s, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}
@@ -170,7 +170,7 @@ func TestStreamOfAPoolThatMadeRoomHasEnded(t *testing.T) {
 func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, from := newTestSet(t, ""), newRealPools(t)
-		s.from = from
+		s.source = from
 		for i := range MaxPools {
 			openNumber(t, s, i)
 		}
@@ -194,7 +194,7 @@ func TestPoolThatDoesNotGoIsNotWaitedForForLong(t *testing.T) {
 // A pool that has been opened for a session makes no room before that has begun.
 func TestPoolWhoseSessionIsAboutToBeginDoesNotMakeRoom(t *testing.T) {
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	for i := range MaxPools - 1 {
 		openNumber(t, s, i)
 	}
@@ -215,7 +215,7 @@ func TestPoolWhoseSessionIsAboutToBeginDoesNotMakeRoom(t *testing.T) {
 // not all of them.
 func TestTablesThatStayFullCostOneNamespace(t *testing.T) {
 	s, from := newTestSet(t, ""), newRealPools(t)
-	s.from = from
+	s.source = from
 	for i := range 3 {
 		openNumber(t, s, i).EndSession(blockmgr.SessionID(i+1), nil)
 	}

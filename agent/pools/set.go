@@ -24,7 +24,7 @@ type Set struct {
 	hub       *events.Hub
 	admission *admission
 	manager   *blockmgr.Manager
-	from      source
+	source    source // opens the pools
 	log       *zap.Logger
 
 	mu      sync.Mutex
@@ -66,9 +66,9 @@ func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
 	return s, nil
 }
 
-func newSet(node string, hub *events.Hub, from source, log *zap.Logger) *Set {
+func newSet(node string, hub *events.Hub, source source, log *zap.Logger) *Set {
 	return &Set{
-		node: node, hub: hub, from: from, log: log,
+		node: node, hub: hub, source: source, log: log,
 		entries:    make(map[kv.NamespaceID]*entry),
 		makingRoom: make(map[kv.NamespaceID]chan struct{}),
 	}

@@ -90,8 +90,9 @@ type node struct {
 	hostHeld, diskHeld uint64
 }
 
-// measureNode measures the node now. Without readable limits it logs a warning, and limits are
-// not checked.
+// measureNode measures the node now: the file systems of the tiers, the bytes that the tiers hold
+// of them already, and the memory limits. Without readable limits it logs a warning, and limits
+// are not checked.
 func (a *admission) measureNode() (n node, err error) {
 	if n.host, n.disk, err = tierSpaces(a.cfg); err != nil {
 		return n, err
@@ -159,14 +160,14 @@ func (a *admission) measureSpaces() {
 	a.stats.Store(&s)
 }
 
-// run measures every spaceInterval until ctx ends. A measurement that hangs delays the next
-// one, and the end by spaceEndTimeout at most.
+// run measures the free space of the tiers' file systems every spaceInterval until ctx ends. A
+// measurement that hangs delays the next one, and the end by spaceEndTimeout at most.
 func (a *admission) run(ctx context.Context) {
 	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
 	var measuring chan struct{} // nil while nothing is measured
 	for {
-		var due <-chan time.Time
+		var due <-chan time.Time // nil is never ready: one measurement at a time
 		if measuring == nil {
 			due = tick.C
 		}
