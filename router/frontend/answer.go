@@ -162,8 +162,8 @@ func (a *answer) relayEvents() outcome {
 	events.Reset(a.from.Body)
 	defer events.Reset(nil)
 	for {
-		// Events that came together leave together.
-		if a.unsent && !events.Buffered() {
+		// Events that came together leave together, with the end of the answer if it came too.
+		if a.unsent && !events.Buffered() && !events.Ended() {
 			if err := a.flush(); err != nil {
 				return a.clientGone(err)
 			}
@@ -195,6 +195,7 @@ func (a *answer) relayEvents() outcome {
 			a.remember(e.Data)
 			a.request.out.Header().Set("Trailer", DeliveredHeader)
 			a.begin()
+			a.request.shrink()
 		}
 		if err := a.put(e.Raw); err != nil {
 			return a.clientGone(err)
@@ -237,7 +238,7 @@ func (a *answer) note(c *openai.Chunk) (drop bool) {
 	if c.Token {
 		a.tokens++
 		a.booking.firstToken()
-		a.booking.output(len(q.tokens) + a.tokens)
+		a.booking.output(q.inputTokens + a.tokens)
 		q.token(a.door)
 	}
 	if c.HasUsage {

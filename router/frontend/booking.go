@@ -136,7 +136,7 @@ func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wi
 	b := &booking{model: model, id: query.ID, match: m}
 	b.free = sync.OnceFunc(func() {
 		if m.Booked {
-			model.Decide().FreeBooking(query.ID, m.Booking)
+			model.Decide().FreeBooking(b.id, m.Booking) // query.ID would keep the tokens
 		}
 	})
 	worker, ok := d.options.Workers.Worker(m.Worker.ID)

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/feed"
@@ -42,6 +43,11 @@ type request struct {
 	prompt     tokens.Prompt
 	// tokens are those of prompt, or stand-ins when they are unknown.
 	tokens []uint32
+	// inputTokens is the number of tokens. promptTokens is that of prompt, 0 when unknown. Both
+	// outlive shrink.
+	inputTokens, promptTokens int
+	// charge is what the body holds of Options.MaxBodies; nil for a request without a body.
+	charge *bodies.Body
 	// expected is the expected number of output tokens, 0 when unknown.
 	expected int
 
@@ -296,7 +302,7 @@ func (q *request) used(d *Door, b *booking, u openai.Usage) {
 	if u.HasCached {
 		r.delivered = u.Cached
 	}
-	b.output(len(q.tokens) + u.Completion)
+	b.output(q.inputTokens + u.Completion)
 }
 
 // finish records the end of a request.
@@ -306,9 +312,9 @@ func (d *Door) finish(q *request) {
 	if r.worker != "" {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
 		d.expected.learn(q.tenant, model, r.output)
-		if r.delivered >= 0 && len(q.prompt.Tokens) > 0 {
+		if r.delivered >= 0 && q.promptTokens > 0 {
 			d.metrics.Cached(model, r.worker, router.CachedTokens{
-				Prompt: len(q.prompt.Tokens), Predicted: r.predicted, Delivered: r.delivered, Cause: q.difference(),
+				Prompt: q.promptTokens, Predicted: r.predicted, Delivered: r.delivered, Cause: q.difference(),
 			})
 		}
 	}
@@ -347,7 +353,7 @@ func (q *request) endSpan() {
 		s.Text("blockyard.quality", r.quality)
 		s.Number("blockyard.attempts", r.attempts)
 		s.Number("blockyard.cached_tokens.predicted", r.predicted)
-		s.Number("gen_ai.usage.input_tokens", len(q.tokens))
+		s.Number("gen_ai.usage.input_tokens", q.inputTokens)
 		s.Number("gen_ai.usage.output_tokens", r.output)
 	}
 	if r.delivered >= 0 && r.worker != "" {
@@ -371,7 +377,7 @@ func (d *Door) logRequest(q *request) {
 	}
 	if r.worker != "" {
 		fields = append(fields, zap.String("worker", r.worker), zap.Int("attempts", r.attempts),
-			zap.Int("prompt_tokens", len(q.tokens)), zap.Int("output_tokens", r.output),
+			zap.Int("prompt_tokens", q.inputTokens), zap.Int("output_tokens", r.output),
 			zap.Int("cached_predicted", r.predicted), zap.Int("cached_delivered", r.delivered))
 	}
 	if r.prefill != "" {

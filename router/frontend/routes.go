@@ -106,6 +106,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 	}
 	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), bodies.ReadBy(w, r))
 	defer budgeted.Done()
+	q.charge = budgeted
 	if refused := d.prepare(ctx, q, budgeted); refused != nil {
 		d.refuse(q, refused)
 		return
@@ -181,6 +182,7 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	if q.tokens = q.prompt.Tokens; len(q.tokens) == 0 {
 		q.tokens = standIns(q.parsed)
 	}
+	q.inputTokens, q.promptTokens = len(q.tokens), len(q.prompt.Tokens)
 	if most := q.served.MaxLen; most > 0 && len(q.prompt.Tokens) > most && q.prompt.Exact {
 		return bad(&openai.FieldError{Field: "prompt", Want: fmt.Sprintf("at most the %d tokens that the model takes", most), Got: fmt.Sprintf("%d tokens", len(q.prompt.Tokens))})
 	}

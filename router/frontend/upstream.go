@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -32,6 +34,8 @@ const (
 	// idleTimeout closes idle connections to workers. uvicorn closes them after five
 	// seconds; a request that meets the close would fail.
 	idleTimeout = 4 * time.Second
+	// readBuffer is enough for an event with a few tokens. Longer reads pass the buffer by.
+	readBuffer = 2 << 10
 	// maxIdle bounds the idle connections to one worker.
 	maxIdle = 512
 )
@@ -48,6 +52,7 @@ func newTransport() *http.Transport {
 		IdleConnTimeout:        idleTimeout,
 		MaxIdleConns:           0,
 		MaxIdleConnsPerHost:    maxIdle,
+		ReadBufferSize:         readBuffer,
 		MaxResponseHeaderBytes: 64 << 10,
 		TLSHandshakeTimeout:    dialTimeout,
 	}
@@ -60,10 +65,13 @@ func (d *Door) send(ctx context.Context, q *request, b *booking, body []byte) (*
 	if q.http.URL.RawQuery != "" {
 		target += "?" + q.http.URL.RawQuery
 	}
-	req, err := http.NewRequestWithContext(ctx, q.http.Method, target, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, q.http.Method, target, nil)
 	if err != nil {
 		return nil, fmt.Errorf("request to worker %s: %w", b.worker.URL, err)
 	}
+	// The transport keeps req until the end of the answer. It rewinds the body only until the
+	// answer begins.
+	defer attach(req, body)()
 	copyHeaders(req.Header, q.http.Header)
 	for _, own := range []string{"Authorization", "X-Api-Key", rankHeader} {
 		req.Header.Del(own)
@@ -80,6 +88,54 @@ func (d *Door) send(ctx context.Context, q *request, b *booking, body []byte) (*
 		return d.hand(ctx, q, b, req)
 	}
 	return d.transport.RoundTrip(req)
+}
+
+// upload is the body of a request. It forgets its bytes when it is closed: the transport closes it
+// when the bytes are sent, and keeps it.
+type upload struct {
+	mu   sync.Mutex // the transport may close while it reads
+	rest bytes.Reader
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.rest.Read(p)
+}
+
+// Close implements io.Closer.
+func (u *upload) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rest.Reset(nil)
+	return nil
+}
+
+// attach sets the body of a request. The caller calls release after the round trip. From then on
+// the request holds no bytes that have been sent.
+func attach(req *http.Request, body []byte) (release func()) {
+	if len(body) == 0 {
+		return func() {}
+	}
+	begin := func() (io.ReadCloser, error) {
+		u := new(upload)
+		u.rest.Reset(body)
+		return u, nil
+	}
+	req.ContentLength, req.GetBody = int64(len(body)), begin
+	req.Body, _ = begin()
+	return func() { body = nil }
+}
+
+// shrink frees what no further attempt needs: bodies and tokens. The caller has sent the first
+// event of a stream to the client, which may go on for minutes.
+func (q *request) shrink() {
+	q.client, q.body, q.edits, q.handOver = nil, nil, nil, nil
+	q.parsed, q.tokens, q.prompt.Tokens = &openai.Request{Route: q.route}, nil, nil
+	if q.charge != nil {
+		q.charge.Done()
+	}
 }
 
 // hopByHop are the headers that belong to one connection (RFC 9110, 7.6.1).

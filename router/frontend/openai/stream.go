@@ -9,7 +9,8 @@ import (
 // ErrEventTooLarge says that a stream has an event beyond the bound of the Scanner.
 var ErrEventTooLarge = errors.New("openai: event exceeds the size limit")
 
-const firstBuffer = 4 << 10
+// firstBuffer holds an event with a few tokens. An open stream keeps its buffer.
+const firstBuffer = 1 << 10
 
 // Event is one server-sent event. Its bytes are valid until the next call of Next.
 type Event struct {
@@ -85,6 +86,9 @@ func (s *Scanner) ended() error {
 
 // Buffered reports whether a whole event was read already, so that Next will not wait.
 func (s *Scanner) Buffered() bool { return s.eventEnd() > 0 }
+
+// Ended reports whether the reader has returned its last byte, so that Next will not wait.
+func (s *Scanner) Ended() bool { return s.err != nil }
 
 // Rest returns the bytes that were read and belong to no whole event.
 func (s *Scanner) Rest() []byte { return s.buf[s.start:] }
