@@ -54,17 +54,17 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	if err != nil {
 		return Match{}, err
 	}
-	w := r.work.Get().(*work)
-	defer r.work.Put(w)
+	w := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(w)
 	d := Decision{Query: q, BlockSize: blockSize}
 	t := &d.Timings
 	begin := time.Now()
-	w.blocks.hash(q, blockSize, r.eagle())
+	w.blocks.hash(q, blockSize, r.hashesPairs())
 	hashed := time.Now()
 	w.explain.input(r.log, q, blockSize, w.blocks.locals)
-	sequence := r.track(w, q, blockSize)
+	sequence := r.trackedSequence(w, q, blockSize)
 	tracked := time.Now()
-	hits := r.find(ctx, w, q, blockSize, t)
+	hits := r.findHits(ctx, w, q, blockSize, t)
 	found := time.Now()
 
 	request := r.request(w, q, blockSize, sequence)
@@ -105,10 +105,10 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 	return blockSize, nil
 }
 
-// track returns the sequence hashes of the prompt's blocks, which count as the worker's load
+// trackedSequence returns the sequence hashes of the prompt's blocks, which count as the worker's load
 // while the request runs. The result is nil if the router does not track blocks. w has the
 // prompt's local hashes.
-func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
+func (r *Router) trackedSequence(w *scratch, q *Query, blockSize int) []kv.SequenceHash {
 	if q.Hashed != nil && q.Hashed.Sequence != nil && r.config.RouterTrackActiveBlocks {
 		return q.Hashed.Sequence
 	}
@@ -119,17 +119,17 @@ func (r *Router) track(w *work, q *Query, blockSize int) []kv.SequenceHash {
 	return sequence
 }
 
-// find fills w.matches with the blocks of the prompt that each worker has. At the same time
+// findHits fills w.matches with the blocks of the prompt that each worker has. At the same time
 // it asks the shared cache, and returns the blocks that the cache has. The result is nil
 // without a shared cache, after its failure, or when the choice does not use its answer.
-// find sets the durations of both in t.
-func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
+// findHits sets the durations of both in t.
+func (r *Router) findHits(ctx context.Context, w *scratch, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
 	// The shared cache looks blocks up by tokens. It knows neither adapters nor objects.
-	if r.shared == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
+	if r.sharedCache == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil
 	}
-	answer := r.shared.ask(ctx, q, blockSize)
+	answer := r.sharedCache.ask(ctx, q, blockSize)
 	t.FindMatches = r.match(w)
 	a := answer()
 	t.SharedCache = a.took
@@ -138,7 +138,7 @@ func (r *Router) find(ctx context.Context, w *work, q *Query, blockSize int, t *
 
 // match fills w.matches with the blocks of the prompt w.blocks that each worker has,
 // predictions included. It returns the time that this took.
-func (r *Router) match(w *work) time.Duration {
+func (r *Router) match(w *scratch) time.Duration {
 	begin := time.Now()
 	r.index.Match(&w.matches, w.blocks.locals, r.reading)
 	r.addPredictions(w)
@@ -147,7 +147,7 @@ func (r *Router) match(w *work) time.Duration {
 
 // request returns the scheduler's request for a query. w has the prompt's hashes and hits,
 // and must not be reused before the scheduler is done. sequence are the blocks to track.
-func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.SequenceHash) schedule.Request {
+func (r *Router) request(w *scratch, q *Query, blockSize int, sequence []kv.SequenceHash) schedule.Request {
 	return schedule.Request{
 		ID: q.ID, Book: q.UpdateStates,
 		Tokens: q.Len(), BlockSize: blockSize, Sequence: sequence, Locals: w.blocks.locals,
@@ -164,7 +164,7 @@ func (r *Router) request(w *work, q *Query, blockSize int, sequence []kv.Sequenc
 // Refresh looks up Members and Hits of a waiting request again, in new memory. It is meant
 // for schedule.Options.Refresh.
 func (r *Router) Refresh(request *schedule.Request) {
-	var w work
+	var w scratch
 	w.blocks.locals = request.Locals
 	r.match(&w)
 	request.Members, request.Hits = w.matches.Members, w.matches.Hits

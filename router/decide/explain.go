@@ -61,7 +61,7 @@ func (e *explanation) sorted() []schedule.Candidate {
 
 // logChoice logs one line per worker at debug level. At info level it logs the line of the
 // chosen worker, at most once in explainInterval.
-func (r *Router) logChoice(w *work, id string, chosen *schedule.Result) {
+func (r *Router) logChoice(w *scratch, id string, chosen *schedule.Result) {
 	if w.explain.on {
 		for i := range w.explain.candidates {
 			c := &w.explain.candidates[i]
@@ -73,8 +73,8 @@ func (r *Router) logChoice(w *work, id string, chosen *schedule.Result) {
 		return
 	}
 	// Of several decisions at once, the one whose swap succeeds is logged.
-	last, now := r.explained.Load(), int64(time.Since(r.start))
-	if now-last >= int64(explainInterval) && r.explained.CompareAndSwap(last, now) {
+	last, now := r.lastExplained.Load(), int64(time.Since(r.start))
+	if now-last >= int64(explainInterval) && r.lastExplained.CompareAndSwap(last, now) {
 		r.log.Info(formula(chosen), zap.String("request", id))
 	}
 }

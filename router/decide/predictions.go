@@ -14,20 +14,20 @@ import (
 )
 
 // openPredictions makes the predictors that the configuration asks for. A predictor derives
-// what workers hold from past decisions. r.everybody covers all workers: until their events
-// come, or without events. r.silent covers the workers that publish no events.
+// what workers hold from past decisions. r.allWorkers covers all workers: until their events
+// come, or without events. r.silentWorkers covers the workers that publish no events.
 func (r *Router) openPredictions() (err error) {
 	options, _ := r.config.Predicted()
 	if !r.config.UseKVEvents { // without events nothing confirms predictions: router_ttl_secs ends them
 		options = r.config.Approx()
 	}
 	if r.config.Guesses() {
-		if r.everybody, err = newPredictor(options); err != nil {
+		if r.allWorkers, err = newPredictor(options); err != nil {
 			return fmt.Errorf("decide: %w", err)
 		}
 	}
 	if options, ok := r.config.PredictedSilent(); ok && r.isSilent != nil {
-		if r.silent, err = newPredictor(options); err != nil {
+		if r.silentWorkers, err = newPredictor(options); err != nil {
 			return fmt.Errorf("decide: %w", err)
 		}
 	}
@@ -35,18 +35,18 @@ func (r *Router) openPredictions() (err error) {
 }
 
 // predictorOf returns the predictor that records decisions for a worker: the one of silent
-// workers, which publish no events, or the one of everybody. nil means none.
+// workers, which publish no events, or the predictor of all workers. nil means none.
 func (r *Router) predictorOf(worker kv.Worker) *predictor {
-	if r.silent != nil && r.isSilent(worker) {
-		return r.silent
+	if r.silentWorkers != nil && r.isSilent(worker) {
+		return r.silentWorkers
 	}
-	return r.everybody
+	return r.allWorkers
 }
 
 // predictors returns the predictors that have recorded a decision, in all[:n]. The array
 // saves an allocation for each decision.
 func (r *Router) predictors() (all [2]*predictor, n int) {
-	for _, p := range [...]*predictor{r.everybody, r.silent} {
+	for _, p := range [...]*predictor{r.allWorkers, r.silentWorkers} {
 		if p != nil && p.used.Load() {
 			all[n] = p
 			n++
@@ -57,12 +57,12 @@ func (r *Router) predictors() (all [2]*predictor, n int) {
 
 // addPredictions raises each worker's device hits in w.matches to the number of leading
 // blocks that the worker is predicted to hold.
-func (r *Router) addPredictions(w *work) {
+func (r *Router) addPredictions(w *scratch) {
 	all, n := r.predictors()
 	for _, p := range all[:n] {
 		r.syncMembers(p)
 		// The only error is approx.ErrClosed: then there are no predictions.
-		if err := p.x.Match(&w.predicted, w.blocks.locals); err == nil {
+		if err := p.approx.Match(&w.predicted, w.blocks.locals); err == nil {
 			approx.MergeMax(&w.matches, &w.predicted)
 		}
 	}
@@ -70,10 +70,10 @@ func (r *Router) addPredictions(w *work) {
 
 // predictor predicts from decisions what workers hold.
 type predictor struct {
-	x *approx.Index
+	approx *approx.Index
 	// used is true once a decision was recorded.
 	used atomic.Bool
-	// mu is held while the workers of x change. members are the workers of the index that x
+	// mu is held while the workers of approx change. members are the workers of the index that approx
 	// was last compared with.
 	mu      sync.Mutex
 	members atomic.Pointer[index.Members]
@@ -84,7 +84,7 @@ func newPredictor(o approx.Options) (*predictor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &predictor{x: x}
+	p := &predictor{approx: x}
 	p.members.Store(&index.Members{})
 	return p, nil
 }
@@ -105,16 +105,17 @@ func (r *Router) syncMembers(p *predictor) {
 func (r *Router) syncMembersLocked(p *predictor) {
 	// Read the list under the lock, so that no older list replaces a newer one.
 	now := r.index.Members()
-	for _, m := range p.x.Members().List {
+	for _, m := range p.approx.Members().List {
 		if _, stays := now.Find(m.Worker); !stays {
-			r.logUnrecorded("forget", m.Worker, p.x.RemoveWorker(m.Worker))
+			r.logUnrecorded("forget", m.Worker, p.approx.RemoveWorker(m.Worker))
 		}
 	}
-	if p == r.everybody {
-		// With the workers of the index both lists have the same numbers.
+	if p == r.allWorkers {
+		// The predictions are merged with the matches of the index, so both lists of members
+		// must have the same numbers.
 		for _, m := range now.List {
-			if _, known := p.x.Members().Find(m.Worker); !known {
-				r.logUnrecorded("know", m.Worker, p.x.SetMember(m.Worker, 0, true))
+			if _, known := p.approx.Members().Find(m.Worker); !known {
+				r.logUnrecorded("know", m.Worker, p.approx.SetMember(m.Worker, 0, true))
 			}
 		}
 	}
@@ -125,13 +126,13 @@ func (r *Router) syncMembersLocked(p *predictor) {
 // restarted, after the index has changed. A restarted worker must not keep the predictions of
 // its earlier run.
 func (r *Router) ForgetWorker(worker kv.Worker) {
-	r.forget(r.everybody, worker)
-	r.forget(r.silent, worker)
+	r.forget(r.allWorkers, worker)
+	r.forget(r.silentWorkers, worker)
 }
 
 // EventsBegin drops the predictions that stood in for a worker's events. Call it when a
 // worker that Options.Silent named publishes events.
-func (r *Router) EventsBegin(worker kv.Worker) { r.forget(r.silent, worker) }
+func (r *Router) EventsBegin(worker kv.Worker) { r.forget(r.silentWorkers, worker) }
 
 // forget drops what predictor p predicts of a worker, which may stay a worker of p. p may be
 // nil.
@@ -142,15 +143,15 @@ func (r *Router) forget(p *predictor, worker kv.Worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.syncMembersLocked(p)
-	if _, known := p.x.Members().Find(worker); known {
+	if _, known := p.approx.Members().Find(worker); known {
 		// The worker has restarted and is a member again, or publishes events now.
-		r.logUnrecorded("forget", worker, p.x.RemoveWorker(worker))
-		r.logUnrecorded("know", worker, p.x.SetMember(worker, 0, true))
+		r.logUnrecorded("forget", worker, p.approx.RemoveWorker(worker))
+		r.logUnrecorded("know", worker, p.approx.SetMember(worker, 0, true))
 	}
 }
 
 // predict records that the prompt of w goes to a worker.
-func (r *Router) predict(w *work, worker kv.Worker) {
+func (r *Router) predict(w *scratch, worker kv.Worker) {
 	if p := r.predictorOf(worker); p != nil {
 		r.logUnrecorded("remember", worker, r.record(p, w, worker))
 	}
@@ -159,7 +160,7 @@ func (r *Router) predict(w *work, worker kv.Worker) {
 // record makes predictor p predict that a worker holds the prompt of w. The error is
 // ErrUnknownWorker if the worker has left or has another predictor now, or one of package
 // approx.
-func (r *Router) record(p *predictor, w *work, worker kv.Worker) error {
+func (r *Router) record(p *predictor, w *scratch, worker kv.Worker) error {
 	w.sequence = kv.AppendSequence(w.sequence[:0], w.blocks.locals)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,12 +174,12 @@ func (r *Router) record(p *predictor, w *work, worker kv.Worker) error {
 		return ErrUnknownWorker
 	}
 	// The predictor of silent workers learns of a worker at its first decision.
-	if _, known := p.x.Members().Find(worker); !known {
-		if err := p.x.SetMember(worker, 0, true); err != nil {
+	if _, known := p.approx.Members().Find(worker); !known {
+		if err := p.approx.SetMember(worker, 0, true); err != nil {
 			return err
 		}
 	}
-	return p.x.Record(worker, w.blocks.locals, w.sequence)
+	return p.approx.Record(worker, w.blocks.locals, w.sequence)
 }
 
 // logUnrecorded counts and logs a failed change of the predictions; nil is no failure. The
@@ -202,9 +203,9 @@ func (r *Router) RecordRoutingDecision(q *Query, worker kv.Worker) error {
 	if err != nil {
 		return err
 	}
-	w := r.work.Get().(*work)
-	defer r.work.Put(w)
-	w.blocks.hash(q, blockSize, r.eagle())
+	w := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(w)
+	w.blocks.hash(q, blockSize, r.hashesPairs())
 	return r.record(p, w, worker)
 }
 
@@ -215,15 +216,15 @@ func (r *Router) Tick() {
 	all, n := r.predictors()
 	for _, p := range all[:n] {
 		r.syncMembers(p)
-		p.x.Tick()
+		p.approx.Tick()
 	}
 }
 
 // closePredictions forgets all predictions.
 func (r *Router) closePredictions() {
-	for _, p := range [...]*predictor{r.everybody, r.silent} {
+	for _, p := range [...]*predictor{r.allWorkers, r.silentWorkers} {
 		if p != nil {
-			p.x.Close()
+			p.approx.Close()
 		}
 	}
 }
@@ -237,7 +238,7 @@ func (r *Router) Unremembered() uint64 { return r.notRecorded.Load() }
 func (r *Router) Guessed(m *index.Members, at int) (blocks uint64) {
 	all, n := r.predictors()
 	for _, p := range all[:n] {
-		blocks += p.x.Held(m, at)
+		blocks += p.approx.Held(m, at)
 	}
 	return blocks
 }
@@ -245,9 +246,9 @@ func (r *Router) Guessed(m *index.Members, at int) (blocks uint64) {
 // GuessStats returns the sums of the predictors' counters. ok is false if the configuration
 // asks for no predictions.
 func (r *Router) GuessStats() (s approx.Stats, ok bool) {
-	for _, p := range [...]*predictor{r.everybody, r.silent} {
+	for _, p := range [...]*predictor{r.allWorkers, r.silentWorkers} {
 		if p != nil {
-			one := p.x.Stats()
+			one := p.approx.Stats()
 			metric.Add(&s, &one)
 			ok = true
 		}

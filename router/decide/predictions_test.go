@@ -170,7 +170,7 @@ func TestDecisionForAWorkerThatHasGoneIsNotRemembered(t *testing.T) {
 	if err := s.router.RecordRoutingDecision(q, worker(2)); !errors.Is(err, ErrUnknownWorker) {
 		t.Errorf("a decision for a worker that has gone: %v", err)
 	}
-	var w work
+	var w scratch
 	w.blocks.hash(q, s.blockSize, false)
 	s.router.predict(&w, worker(2))
 	s.member(2, 0)

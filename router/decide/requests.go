@@ -37,10 +37,10 @@ func (r *Router) add(q *Query, worker kv.Worker, cachedTokens int) error {
 	if err != nil {
 		return err
 	}
-	w := r.work.Get().(*work)
-	defer r.work.Put(w)
-	w.blocks.hash(q, blockSize, r.eagle())
-	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
+	w := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(w)
+	w.blocks.hash(q, blockSize, r.hashesPairs())
+	request := r.request(w, q, blockSize, r.trackedSequence(w, q, blockSize))
 	cached := min(max(0, cachedTokens), q.Len())
 	if err := r.scheduler.Add(&request, worker, cached); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.work.Put(w)
+	defer r.scratch.Put(w)
 	out := make([]Overlap, 0, len(w.matches.Members.List))
 	next := w.matches.Hits
 	for i, m := range w.matches.Members.List {
@@ -145,14 +145,14 @@ func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overl
 }
 
 // matched returns the blocks of a prompt that each worker has, in w.matches, and the block
-// size in tokens. w comes from the pool r.work, and the caller puts it back. The error is
+// size in tokens. w comes from the pool r.scratch, and the caller puts it back. The error is
 // ErrNoWorkers or a *QueryError.
-func (r *Router) matched(q *Query) (w *work, blockSize int, err error) {
+func (r *Router) matched(q *Query) (w *scratch, blockSize int, err error) {
 	if blockSize, err = r.check(q); err != nil {
 		return nil, 0, err
 	}
-	w = r.work.Get().(*work)
-	w.blocks.hash(q, blockSize, r.eagle())
+	w = r.scratch.Get().(*scratch)
+	w.blocks.hash(q, blockSize, r.hashesPairs())
 	r.match(w)
 	return w, blockSize, nil
 }
@@ -164,8 +164,8 @@ func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.work.Put(w)
-	request := r.request(w, q, blockSize, r.track(w, q, blockSize))
+	defer r.scratch.Put(w)
+	request := r.request(w, q, blockSize, r.trackedSequence(w, q, blockSize))
 	return r.scheduler.PotentialLoads(nil, &request)
 }
 

@@ -17,40 +17,40 @@ import (
 
 // Router decides which worker a request goes to. Make one with New.
 type Router struct {
-	config    config.Config
-	weights   schedule.Config
-	reading   index.Reading
-	index     Index
-	scheduler *schedule.Scheduler
-	blockSize func() int
-	eagle     func() bool
-	shared    *asker
-	estimator PrefillLoadEstimator
-	observer  Observer
-	log       *zap.Logger
+	config      config.Config
+	weights     schedule.Config
+	reading     index.Reading
+	index       Index
+	scheduler   *schedule.Scheduler
+	blockSize   func() int
+	hashesPairs func() bool
+	sharedCache *asker
+	estimator   PrefillLoadEstimator
+	observer    Observer
+	log         *zap.Logger
 
-	// everybody predicts what workers hold, silent what those hold that isSilent names. Both
+	// allWorkers predicts what workers hold, silentWorkers what those hold that isSilent names. Both
 	// are nil without such predictions.
-	everybody, silent *predictor
-	isSilent          func(kv.Worker) bool
+	allWorkers, silentWorkers *predictor
+	isSilent                  func(kv.Worker) bool
 
 	start time.Time
-	// warned is when a failure of the shared cache was last logged, in nanoseconds since
+	// lastWarned is when a failure of the shared cache was last logged, in nanoseconds since
 	// start.
-	warned atomic.Int64
-	// explained is when a decision was last logged at info level, in nanoseconds since start.
-	explained atomic.Int64
+	lastWarned atomic.Int64
+	// lastExplained is when a decision was last logged at info level, in nanoseconds since start.
+	lastExplained atomic.Int64
 	// unbooked counts requests that AddRequest could not book.
 	unbooked atomic.Uint64
 	// notRecorded counts decisions that could not be recorded in predictions.
 	notRecorded atomic.Uint64
 
-	// work has *work values, so that a decision allocates little.
-	work sync.Pool
+	// scratch has *scratch values, so that a decision allocates little.
+	scratch sync.Pool
 }
 
-// work is the memory of one decision.
-type work struct {
+// scratch is the memory of one decision.
+type scratch struct {
 	blocks    blocks
 	matches   index.Matches
 	predicted index.Matches
@@ -65,14 +65,14 @@ func New(o Options) (*Router, error) {
 	}
 	r := &Router{
 		config: config.Default(), index: o.Index, scheduler: o.Scheduler, blockSize: o.BlockSize,
-		eagle: o.IsEagle, isSilent: o.Silent, shared: newAsker(&o),
+		hashesPairs: o.IsEagle, isSilent: o.Silent, sharedCache: newAsker(&o),
 		estimator: o.PrefillLoadEstimator, observer: o.Observer, log: o.Log, start: time.Now(),
 	}
 	if o.Config != nil {
 		r.config = *o.Config
 	}
-	if r.eagle == nil {
-		r.eagle = func() bool { return false }
+	if r.hashesPairs == nil {
+		r.hashesPairs = func() bool { return false }
 	}
 	if r.observer == nil {
 		r.observer = silent{}
@@ -82,9 +82,9 @@ func New(o Options) (*Router, error) {
 	}
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
 	// The first failure and the first decision are logged at once.
-	r.warned.Store(-int64(warnInterval))
-	r.explained.Store(-int64(explainInterval))
-	r.work.New = func() any { return new(work) }
+	r.lastWarned.Store(-int64(warnInterval))
+	r.lastExplained.Store(-int64(explainInterval))
+	r.scratch.New = func() any { return new(scratch) }
 	return r, r.openPredictions()
 }
 
@@ -132,8 +132,8 @@ func (r *Router) UniqueDPRankForWorker(id kv.WorkerID) (rank kv.DPRank, ok bool)
 // returns false. Without use_kv_events it visits the predictions. An event is valid until
 // visit returns.
 func (r *Router) DumpEvents(visit func(e *kvevent.RouterEvent) bool) {
-	if r.everybody != nil && !r.config.UseKVEvents {
-		r.everybody.x.Walk(visit)
+	if r.allWorkers != nil && !r.config.UseKVEvents {
+		r.allWorkers.approx.Walk(visit)
 		return
 	}
 	r.index.Walk(visit)

@@ -257,7 +257,7 @@ func TestFormulaIsSampledAtInfoLevel(t *testing.T) {
 	for range 5 {
 		s.best(q)
 	}
-	s.router.explained.Store(s.router.explained.Load() - int64(explainInterval))
+	s.router.lastExplained.Store(s.router.lastExplained.Load() - int64(explainInterval))
 	s.best(q)
 	want := "Formula for worker_2: 5.0 = 1.0 * 1.0 + 4.0 (cached_blocks: 3)"
 	if n := logged.FilterMessage(want).Len(); n != 2 || logged.Len() != 2 {
@@ -306,7 +306,7 @@ func TestOptionsNameWhatIsMissing(t *testing.T) {
 		}
 	}
 	r, err := New(fine)
-	if err != nil || r.eagle() || r.PendingCount() != 0 || r.PendingTokens() != 0 {
+	if err != nil || r.hashesPairs() || r.PendingCount() != 0 || r.PendingTokens() != 0 {
 		t.Errorf("defaults: %+v, %v", r, err)
 	}
 }

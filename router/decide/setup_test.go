@@ -85,7 +85,7 @@ func (s *setup) member(id, pool uint64) {
 func (s *setup) store(owner kv.Owner, tier kv.Tier, q *Query, first, end int) {
 	s.t.Helper()
 	var b blocks
-	b.hash(q, s.blockSize, s.router.eagle())
+	b.hash(q, s.blockSize, s.router.hashesPairs())
 	sequence := kv.AppendSequence(nil, b.locals)
 	e := kvevent.RouterEvent{Owner: owner, Tier: tier, Kind: kvevent.Stored}
 	if first > 0 {

@@ -89,7 +89,7 @@ func (r *Router) sharedHits(a *sharedAnswer) *schedule.SharedHits {
 	}
 	r.observer.SharedCacheFailed()
 	now := int64(time.Since(r.start))
-	if last := r.warned.Load(); now-last >= int64(warnInterval) && r.warned.CompareAndSwap(last, now) {
+	if last := r.lastWarned.Load(); now-last >= int64(warnInterval) && r.lastWarned.CompareAndSwap(last, now) {
 		r.log.Warn("shared cache failed; routing continues without it", zap.Error(a.err))
 	}
 	return nil

@@ -62,7 +62,7 @@ func TestEventsEndPredictions(t *testing.T) {
 	if err := s.router.RecordRoutingDecision(q, worker(2)); err != nil || s.overlap(q, 2) != 4 {
 		t.Fatalf("%d blocks, %v", s.overlap(q, 2), err)
 	}
-	var w work
+	var w scratch
 	w.blocks.hash(q, s.blockSize, false)
 	before := s.router.predictorOf(worker(2))
 	silent.Store(false)

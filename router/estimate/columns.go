@@ -24,9 +24,9 @@ type column struct {
 	// runningTokens are the tokens of the request that runs since runningSince.
 	runningTokens float64
 	runningSince  time.Duration
-	// elsewhere is worker.elsewhere, valid until elsewhereUntil.
-	elsewhere      float64
-	elsewhereUntil time.Duration
+	// queuedElsewhere is worker.queuedElsewhere, valid until queuedElsewhereUntil.
+	queuedElsewhere      float64
+	queuedElsewhereUntil time.Duration
 	// accountTokens is prefills.accountTokens.
 	accountTokens int64
 }
@@ -84,18 +84,18 @@ func (e *Estimator) columnOf(w *worker, now time.Time) column {
 		c.ratesUntil = later(p.tokenRate.last.Sub(e.start), e.opts.MaxAge)
 	}
 	for _, r := range p.pending {
-		if r.ready.After(now) { // its cached blocks are still on the way to the device
-			c.nextReady = min(c.nextReady, r.ready.Sub(e.start))
+		if r.blocksReady.After(now) { // its cached blocks are still on the way to the device
+			c.nextReady = min(c.nextReady, r.blocksReady.Sub(e.start))
 			continue
 		}
-		c.readyTokens += float64(r.tokens)
+		c.readyTokens += float64(r.tokensToCompute)
 		c.readyRequests++
 	}
-	if r := p.earliest(); r != nil && !r.ready.After(now) {
-		c.runningTokens, c.runningSince = float64(r.tokens), p.busySince().Sub(e.start)
+	if r := p.earliest(); r != nil && !r.blocksReady.After(now) {
+		c.runningTokens, c.runningSince = float64(r.tokensToCompute), p.busySince().Sub(e.start)
 	}
-	if w.elsewhere > 0 {
-		c.elsewhere, c.elsewhereUntil = float64(w.elsewhere), later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
+	if w.queuedElsewhere > 0 {
+		c.queuedElsewhere, c.queuedElsewhereUntil = float64(w.queuedElsewhere), later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
 	}
 	return c
 }

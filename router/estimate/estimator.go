@@ -34,14 +34,14 @@ type worker struct {
 	member int   // its position in Estimator.columns, or notMember
 	pool   *pool // nil for none
 	model  *model
-	// prefill follows the worker's requests and learns its prefill rate. copies is
+	// prefill follows the worker's requests and learns its prefill rate. copyRate is
 	// the rate at which blocks reach the device, in bytes.
-	prefill prefills
-	copies  rate
-	// elsewhere is how many requests from elsewhere waited in the engine at the last
+	prefill  prefills
+	copyRate rate
+	// queuedElsewhere is how many requests from elsewhere waited in the engine at the last
 	// report, reportedAt. This router did not send them.
-	elsewhere  int
-	reportedAt time.Time
+	queuedElsewhere int
+	reportedAt      time.Time
 }
 
 // pool holds the measures of one pool. The last member to leave removes the pool.
@@ -49,7 +49,7 @@ type pool struct {
 	id         uint64
 	members    int
 	blockBytes float64
-	disk       rate
+	diskRate   rate
 	// queue is how many blocks waited to be read at queueAt. reportedAt is the time
 	// of the last report.
 	queue               float64
@@ -99,9 +99,9 @@ func (e *Estimator) SetWorker(id kv.Worker, poolID uint64, modelName string) {
 			e.stats.RefusedWorkers++
 			return
 		}
-		w = &worker{id: id, member: notMember, copies: rate{reported: true}}
+		w = &worker{id: id, member: notMember, copyRate: rate{reported: true}}
 		e.workers[id] = w
-		e.alignedTo = nil // the worker may be a member
+		e.alignedTo = nil // the next decision gives the worker a column
 	}
 	if w.model == nil || w.model.name != modelName {
 		e.leaveModel(w)
@@ -115,7 +115,7 @@ func (e *Estimator) SetWorker(id kv.Worker, poolID uint64, modelName string) {
 		return
 	}
 	if w.pool = e.pools[poolID]; w.pool == nil {
-		w.pool = &pool{id: poolID, disk: rate{reported: true}}
+		w.pool = &pool{id: poolID, diskRate: rate{reported: true}}
 		e.pools[poolID] = w.pool
 	}
 	w.pool.members++
@@ -137,7 +137,7 @@ func (e *Estimator) RemoveWorker(id kv.Worker) {
 	e.leavePool(w)
 	e.leaveModel(w)
 	delete(e.workers, id)
-	e.alignedTo = nil // the columns refer to the worker
+	e.alignedTo = nil // the next decision rebuilds the columns, which refer to the worker
 }
 
 // leavePool takes a worker out of its pool, if any.

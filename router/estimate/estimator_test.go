@@ -184,7 +184,7 @@ func TestAbsurdReportsGiveNumbers(t *testing.T) {
 			t.Errorf("%v: %v ms, %q", c, ms, why)
 		}
 		b.Booked(&Booking{ID: "a", Worker: workerID(1), Tokens: 1000, BlockSize: testBlock, Hits: hits})
-		if d := b.requests["a"].ready.Sub(b.now); d < 0 || d > maxSilence {
+		if d := b.requests["a"].blocksReady.Sub(b.now); d < 0 || d > maxSilence {
 			t.Errorf("%v: ready after %v", c, d)
 		}
 		if s := b.Stats(); s.Implausible != 2 || s.Samples != 5 {

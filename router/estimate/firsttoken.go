@@ -53,9 +53,9 @@ func (e *Estimator) FirstTokens(in *schedule.Selection, ms []float64) (why strin
 			aheadTokens -= max(0, min((at-c.runningSince).Seconds()*perSecond, c.runningTokens))
 		}
 		// Requests of other routers are of unknown length.
-		if c.elsewhere > 0 && at <= c.elsewhereUntil {
-			aheadTokens += c.elsewhere * c.worker.prefill.meanTokens
-			aheadRequests += c.elsewhere
+		if c.queuedElsewhere > 0 && at <= c.queuedElsewhereUntil {
+			aheadTokens += c.queuedElsewhere * c.worker.prefill.meanTokens
+			aheadRequests += c.queuedElsewhere
 		}
 		// The account also has requests that are not followed here.
 		aheadTokens += float64(max(0, accounts[m]-c.accountTokens))
@@ -109,7 +109,7 @@ func (e *Estimator) load(w *worker, hits index.Hits, now time.Time) (seconds flo
 	if block == 0 {
 		return 0, "no size of a block of " + w.String() + " yet"
 	}
-	copies := e.rateOf(&w.copies, w.model, func(m *model) modelMedian { return m.copies }, now)
+	copies := e.rateOf(&w.copyRate, w.model, func(m *model) modelMedian { return m.copies }, now)
 	if copies == 0 {
 		return 0, "no copy rate of " + w.String() + " yet"
 	}
@@ -131,7 +131,7 @@ func (e *Estimator) diskRate(w *worker, now time.Time) float64 {
 	if w.pool == nil {
 		return 0
 	}
-	return e.rateOf(&w.pool.disk, w.model, func(m *model) modelMedian { return m.disk }, now)
+	return e.rateOf(&w.pool.diskRate, w.model, func(m *model) modelMedian { return m.disk }, now)
 }
 
 // rateOf returns the amount per second of rate r. A rate with few or old samples is replaced

@@ -170,8 +170,8 @@ func large(t testing.TB, n int) *Estimator {
 		e.SetWorker(w, uint64(i/8+1), "m")
 		for range 3 {
 			e.workers[w].prefill.tokenRate.add(sample{1000, 0.1}, now)
-			e.workers[w].copies.add(sample{1e9, 0.1}, now)
-			e.workers[w].pool.disk.add(sample{1e9, 1}, now)
+			e.workers[w].copyRate.add(sample{1e9, 0.1}, now)
+			e.workers[w].pool.diskRate.add(sample{1e9, 1}, now)
 		}
 		e.workers[w].pool.blockBytes = 1 << 20
 		for k := range i % 4 {

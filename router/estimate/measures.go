@@ -65,18 +65,18 @@ func (e *Estimator) Measures() []WorkerMeasures {
 		m := WorkerMeasures{
 			Worker: w.id, Model: w.model.name,
 			PrefillTokens:  e.measure(&w.prefill.tokenRate, w.model, func(m *model) modelMedian { return m.prefill }, now),
-			CopyBytes:      e.measure(&w.copies, w.model, func(m *model) modelMedian { return m.copies }, now),
+			CopyBytes:      e.measure(&w.copyRate, w.model, func(m *model) modelMedian { return m.copies }, now),
 			DiskBytes:      Measure{Source: SourceNone},
 			RequestSeconds: w.prefill.fixedCost(&e.opts, now),
 			BlockBytes:     uint64(e.blockBytes(w, now)),
 			Pending:        len(w.prefill.pending), PendingTokens: w.prefill.tokens,
 		}
 		if now.Sub(w.reportedAt) <= elsewhereMaxAge {
-			m.WaitingElsewhere = w.elsewhere
+			m.WaitingElsewhere = w.queuedElsewhere
 		}
 		if p := w.pool; p != nil {
 			m.Pool = p.id
-			m.DiskBytes = e.measure(&p.disk, w.model, func(m *model) modelMedian { return m.disk }, now)
+			m.DiskBytes = e.measure(&p.diskRate, w.model, func(m *model) modelMedian { return m.disk }, now)
 			m.DiskQueue = p.predictedQueue(m.DiskBytes.PerSecond, now)
 		}
 		out = append(out, m)

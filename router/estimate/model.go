@@ -65,12 +65,12 @@ func (m *model) refreshMedians(o *Options, now time.Time) {
 		if w.prefill.requestRate.valid(o, now) {
 			fixedCost = append(fixedCost, w.prefill.fixedCost(o, now))
 		}
-		copies = appendValid(copies, &w.copies, o, now)
+		copies = appendValid(copies, &w.copyRate, o, now)
 		if w.pool == nil || seen[w.pool] {
 			continue
 		}
 		seen[w.pool] = true
-		disk = appendValid(disk, &w.pool.disk, o, now)
+		disk = appendValid(disk, &w.pool.diskRate, o, now)
 		if w.pool.blockBytes > 0 {
 			blockBytes = append(blockBytes, w.pool.blockBytes)
 		}

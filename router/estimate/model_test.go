@@ -29,14 +29,14 @@ func TestBusyTimeIsThatOfTheClock(t *testing.T) {
 		end := func(i int) {
 			r := pendings[i]
 			pendings = append(pendings[:i], pendings[i+1:]...)
-			tokens += r.tokens
+			tokens += r.tokensToCompute
 			p.done(r, &o, now, take)
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 2).Draw(t, "what") {
 			case 0:
 				load := time.Duration(rapid.IntRange(0, 20).Draw(t, "load")) * time.Millisecond
-				r := &pending{tokens: rapid.IntRange(1, 200).Draw(t, "tokens"), ready: now.Add(load)}
+				r := &pending{tokensToCompute: rapid.IntRange(1, 200).Draw(t, "tokens"), blocksReady: now.Add(load)}
 				pendings = append(pendings, r)
 				p.add(r, &o)
 			case 1:
@@ -46,7 +46,7 @@ func TestBusyTimeIsThatOfTheClock(t *testing.T) {
 			case 2:
 				for range rapid.IntRange(1, 30).Draw(t, "ms") {
 					for _, r := range pendings {
-						if !r.ready.After(now) {
+						if !r.blocksReady.After(now) {
 							busy += time.Millisecond
 							break
 						}

@@ -32,13 +32,14 @@ type Booking struct {
 
 // pending is a request without a first token.
 type pending struct {
-	id     string
-	worker *worker
-	tokens int // to be computed
+	id              string
+	worker          *worker
+	tokensToCompute int
 	// accountTokens are the request's tokens on the scheduler's account.
 	accountTokens int64
-	booked        time.Time
-	ready         time.Time // when its cached blocks should have arrived on the device
+	bookedAt      time.Time
+	// blocksReady is when its cached blocks should have arrived on the device.
+	blocksReady time.Time
 	// external says that the worker has external hits. Then an unknown number of
 	// tokens is fetched and not computed.
 	external bool
@@ -73,12 +74,12 @@ type takeSample func(*rate, sample)
 // add begins to follow request r, which was just booked on the worker.
 func (p *prefills) add(r *pending, o *Options) {
 	p.pending = append(p.pending, r)
-	p.tokens += r.tokens
+	p.tokens += r.tokensToCompute
 	p.accountTokens += r.accountTokens
-	if r.tokens >= o.MinTokens {
+	if r.tokensToCompute >= o.MinTokens {
 		p.largePrompts++
 	}
-	p.meanTokens = movingMean(p.meanTokens, float64(r.tokens))
+	p.meanTokens = movingMean(p.meanTokens, float64(r.tokensToCompute))
 }
 
 // movingMean returns the mean after one more value v, which weighs 1/maxSamples. A mean of 0
@@ -103,7 +104,7 @@ func (p *prefills) fixedCost(o *Options, now time.Time) float64 {
 func (p *prefills) earliest() *pending {
 	var first *pending
 	for _, r := range p.pending {
-		if first == nil || r.ready.Before(first.ready) {
+		if first == nil || r.blocksReady.Before(first.blocksReady) {
 			first = r
 		}
 	}
@@ -114,7 +115,7 @@ func (p *prefills) earliest() *pending {
 // is busy while it has a pending request whose cached blocks have arrived. At least one
 // request must be pending.
 func (p *prefills) busySince() time.Time {
-	if at := p.earliest().ready; !at.Before(p.countedUntil) {
+	if at := p.earliest().blocksReady; !at.Before(p.countedUntil) {
 		return at
 	}
 	return p.countedUntil
@@ -132,8 +133,8 @@ func (p *prefills) countBusy(o *Options, now time.Time, take takeSample) {
 }
 
 // endBatch makes a sample of the batch, the work since the last sample, if the batch is
-// large enough or if last says that no pending request belongs to it. The sample goes to
-// take. Large prompts become a sample of the token rate, less the fixed cost. Small prompts
+// large enough or if last says that no pending request belongs to it. Otherwise the batch goes
+// on. A batch that shows neither rate is dropped. The sample goes to take. Large prompts become a sample of the token rate, less the fixed cost. Small prompts
 // become a sample of the fixed cost. They understate the token rate, so they count for it
 // only until it is valid.
 func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSample) {
@@ -162,9 +163,9 @@ func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSampl
 func (p *prefills) remove(r *pending, o *Options) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
-	p.tokens -= r.tokens
+	p.tokens -= r.tokensToCompute
 	p.accountTokens -= r.accountTokens
-	if r.tokens >= o.MinTokens {
+	if r.tokensToCompute >= o.MinTokens {
 		p.largePrompts--
 	}
 }
@@ -179,7 +180,7 @@ func (p *prefills) done(r *pending, o *Options, now time.Time, take takeSample) 
 	}
 	p.countBusy(o, now, take)
 	p.remove(r, o)
-	p.batch.tokens += float64(r.tokens)
+	p.batch.tokens += float64(r.tokensToCompute)
 	p.batch.requests++
 	if len(p.pending) > 0 {
 		return // the pending requests ran at the same time and join this batch

@@ -42,10 +42,10 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 // many requests wait in its engine.
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
-	e.learnReported(&w.copies, l.CopyBytes, l.CopyMicros, now)
+	e.learnReported(&w.copyRate, l.CopyBytes, l.CopyMicros, now)
 	// Waiting requests beyond our own come from other routers.
 	ours := uint64(len(w.prefill.pending))
-	w.elsewhere, w.reportedAt = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
+	w.queuedElsewhere, w.reportedAt = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
 	e.refreshColumn(w, now)
 }
 
@@ -56,7 +56,7 @@ func (e *Estimator) reportPool(p *pool, l *kvevent.PoolLoad, now time.Time) {
 	if l.BlockBytes > 0 {
 		p.blockBytes = float64(l.BlockBytes)
 	}
-	e.learnReported(&p.disk, l.DiskReadBytes, l.DiskReadMicros, now)
+	e.learnReported(&p.diskRate, l.DiskReadBytes, l.DiskReadMicros, now)
 	p.queue, p.queueAt, p.reportedAt = float64(l.ReadQueue), now, now
 }
 

@@ -32,17 +32,17 @@ func (e *Estimator) Booked(b *Booking) {
 	}
 	tokens := toCompute(b.Tokens, b.BlockSize, b.Hits)
 	r := &pending{
-		id: b.ID, worker: w, tokens: tokens,
-		booked: now, ready: now, external: b.Hits[kv.TierExternal] > 0,
+		id: b.ID, worker: w, tokensToCompute: tokens,
+		bookedAt: now, blocksReady: now, external: b.Hits[kv.TierExternal] > 0,
 	}
 	if !b.Untracked {
 		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
 	}
 	// The worker computes nothing for r before the cached blocks are on the device.
 	if load, missing := e.load(w, b.Hits, now); missing == "" {
-		r.ready = now.Add(time.Duration(min(load, maxSilence.Seconds()) * float64(time.Second)))
+		r.blocksReady = now.Add(time.Duration(min(load, maxSilence.Seconds()) * float64(time.Second)))
 	}
-	if w.pool != nil && b.Hits[kv.TierDisk] > 0 {
+	if w.pool != nil && b.Hits[kv.TierDisk] > 0 { // later requests wait for these reads
 		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
 	}
 	w.prefill.add(r, &e.opts)
@@ -83,7 +83,7 @@ func (e *Estimator) Dropped(id string) {
 // expire ends the requests of a worker that were booked more than maxSilence ago and got no
 // first token. Pending requests are in the order of booking.
 func (e *Estimator) expire(w *worker, now time.Time) {
-	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].booked) > maxSilence {
+	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].bookedAt) > maxSilence {
 		r := w.prefill.pending[0]
 		delete(e.requests, r.id)
 		e.abandon(r, now)

@@ -46,13 +46,14 @@ type workload struct {
 	slot int32
 	// member is the worker's number in the aligned list, or notMember.
 	member int32
-	// decaying is the position in Account.decaying, or notDecaying.
-	decaying int32
-	running  list
+	// decayingIndex is the position in Account.decaying, or notDecaying.
+	decayingIndex int32
+	// requests are the active requests of the worker, in order of arrival.
+	requests list
 	prefill  prefill
-	// blocks is the sum of the weights of the distinct prompt blocks and the output
+	// activeWeight is the sum of the weights of the distinct prompt blocks and the output
 	// blocks; see one.
-	blocks int64
+	activeWeight int64
 	surplus
 }
 
@@ -103,26 +104,26 @@ func (a *Account) Add(r *Request) error {
 	now := a.clock()
 	w := a.open(r.Worker)
 	booked := &request{
-		id: strings.Clone(r.ID), on: w,
-		tracked: int32(len(r.Sequence)), expected: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
-		prefill: int64(r.PrefillTokens), duration: r.PrefillDuration,
-		heard: now, provisional: r.Provisional,
+		id: strings.Clone(r.ID), workload: w,
+		trackedBlocks: int32(len(r.Sequence)), expectedTokens: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
+		prefillTokens: int64(r.PrefillTokens), prefillDuration: r.PrefillDuration,
+		lastHeard: now, provisional: r.Provisional,
 	}
-	if booked.prefill == 0 {
-		booked.duration = 0 // nothing runs down
+	if booked.prefillTokens == 0 {
+		booked.prefillDuration = 0 // nothing runs down
 	}
 	if len(r.Sequence) > 0 {
 		var added int64
-		booked.end, added = a.prompts.add(r.Sequence, w.slot)
-		w.blocks += added
+		booked.lastNode, added = a.prompts.add(r.Sequence, w.slot)
+		w.activeWeight += added
 	}
-	w.running.push(byArrival, booked)
+	w.requests.push(byArrival, booked)
 	w.prefill.add(booked, now)
-	a.silenceList(booked).push(bySilence, booked)
+	a.silenceList(booked).push(bySilence, booked) // from which the longest silent expires
 	a.requests[booked.id] = booked
 	a.stats.Blocks += len(r.Sequence)
 	a.stats.Added++
-	booked.number = a.stats.Added
+	booked.bookingNumber = a.stats.Added
 	a.updateColumns(w, now)
 	return nil
 }
@@ -137,7 +138,7 @@ func (a *Account) open(worker kv.Worker) *workload {
 	if w := a.workers[worker]; w != nil {
 		return w
 	}
-	w := &workload{worker: worker, member: notMember, decaying: notDecaying}
+	w := &workload{worker: worker, member: notMember, decayingIndex: notDecaying}
 	if n := len(a.freeSlots); n > 0 {
 		w.slot, a.freeSlots = a.freeSlots[n-1], a.freeSlots[:n-1]
 		a.slots[w.slot] = w
@@ -169,8 +170,8 @@ func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	}
 	now := a.clock()
 	a.silenceList(r).remove(bySilence, r)
-	r.on.notPhantom(r)
-	r.heard, r.provisional = now, false
+	r.workload.notPhantom(r)
+	r.lastHeard, r.provisional = now, false
 	a.confirmed.push(bySilence, r)
 	return r, now, nil
 }
@@ -188,8 +189,8 @@ func (a *Account) MarkPrefillCompleted(id string) error {
 	if err != nil {
 		return err
 	}
-	r.on.prefill.remove(r, now)
-	a.updateColumns(r.on, now)
+	r.workload.prefill.remove(r, now)
+	a.updateColumns(r.workload, now)
 	return nil
 }
 
@@ -207,24 +208,24 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	if err != nil {
 		return err
 	}
-	if r.outputs == math.MaxInt32 {
-		return fmt.Errorf("request %q: %w: it has %d output blocks", id, ErrTooManyRequests, r.outputs)
+	if r.outputBlocks == math.MaxInt32 {
+		return fmt.Errorf("request %q: %w: it has %d output blocks", id, ErrTooManyRequests, r.outputBlocks)
 	}
-	r.outputs++
+	r.outputBlocks++
 	if decay == nil {
 		decay = r.remainingOutput()
 	}
 	before := r.outputWeight
 	r.outputWeight += one
 	if decay != nil { // all output blocks get the new weight
-		weight := int32(math.Round(*decay * one))
-		r.outputWeight = int64(r.outputs) * int64(weight)
-		if r.end != nil {
-			r.on.blocks += a.prompts.weigh(r.end, r.on.slot, weight)
+		weight := int32(math.Round(*decay * one)) // an integer, so that sums stay exact
+		r.outputWeight = int64(r.outputBlocks) * int64(weight)
+		if r.lastNode != nil {
+			r.workload.activeWeight += a.prompts.weigh(r.lastNode, r.workload.slot, weight)
 		}
 	}
-	r.on.blocks += r.outputWeight - before
-	a.updateColumns(r.on, now)
+	r.workload.activeWeight += r.outputWeight - before
+	a.updateColumns(r.workload, now)
 	return nil
 }
 
@@ -237,7 +238,7 @@ func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
 	}
 	a.stats.Freed++
 	a.end(r, a.clock())
-	return r.on.worker, true
+	return r.workload.worker, true
 }
 
 // Worker returns the worker of an active request. ok is false when no such request
@@ -247,13 +248,13 @@ func (a *Account) Worker(id string) (worker kv.Worker, ok bool) {
 	if r == nil {
 		return kv.Worker{}, false
 	}
-	return r.on.worker, true
+	return r.workload.worker, true
 }
 
 // FreeBooking ends the request with that LastBooking. ok is false when the booking
 // has ended, even if another booking of the id is active.
 func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bool) {
-	if r := a.requests[id]; r == nil || r.number != number {
+	if r := a.requests[id]; r == nil || r.bookingNumber != number {
 		return kv.Worker{}, false
 	}
 	return a.Free(id)
@@ -266,8 +267,8 @@ func (a *Account) RemoveWorker(worker kv.Worker) int {
 	if w == nil {
 		return 0
 	}
-	n, now := w.running.n, a.clock()
-	for r := w.running.first; r != nil; r = w.running.first {
+	n, now := w.requests.n, a.clock()
+	for r := w.requests.first; r != nil; r = w.requests.first {
 		a.end(r, now)
 		a.ended(r.id)
 	}
@@ -289,7 +290,7 @@ func (a *Account) Expire() int {
 // expire ends the requests of a list that were silent for longer than limit, and returns their
 // number.
 func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
-	for r := l.first; r != nil && now-r.heard > limit; r = l.first {
+	for r := l.first; r != nil && now-r.lastHeard > limit; r = l.first {
 		a.end(r, now)
 		a.ended(r.id)
 		n++
@@ -300,19 +301,19 @@ func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 // end takes the load of a request off its worker and removes the request from the account. The
 // workload of the worker goes with its last request.
 func (a *Account) end(r *request, now time.Duration) {
-	w := r.on
+	w := r.workload
 	delete(a.requests, r.id)
 	a.silenceList(r).remove(bySilence, r)
-	a.stats.Blocks -= int(r.tracked)
+	a.stats.Blocks -= int(r.trackedBlocks)
 	w.prefill.remove(r, now)
 	w.notPhantom(r)
-	w.running.remove(byArrival, r)
-	w.blocks -= r.outputWeight
-	if r.end != nil {
-		w.blocks -= a.prompts.free(r.end, w.slot)
+	w.requests.remove(byArrival, r)
+	w.activeWeight -= r.outputWeight
+	if r.lastNode != nil {
+		w.activeWeight -= a.prompts.free(r.lastNode, w.slot)
 	}
 	a.updateColumns(w, now)
-	if w.running.n == 0 {
+	if w.requests.n == 0 {
 		delete(a.workers, w.worker)
 		a.slots[w.slot] = nil
 		a.freeSlots = append(a.freeSlots, w.slot)

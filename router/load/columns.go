@@ -84,7 +84,7 @@ func zeros[T int32 | int64](s []T, n int) []T {
 // updateColumns computes the columns of worker w for the time now. Call it after each change of w.
 // A worker outside the list of members has no columns.
 func (a *Account) updateColumns(w *workload, now time.Duration) {
-	isListed := w.decaying != notDecaying
+	isListed := w.decayingIndex != notDecaying
 	if decays := w.prefill.decays(); decays != isListed {
 		a.setDecaying(w, decays)
 	}
@@ -92,25 +92,25 @@ func (a *Account) updateColumns(w *workload, now time.Duration) {
 		return
 	}
 	a.columns.PrefillTokens[w.member] = w.prefill.remaining(now)
-	a.columns.ActiveBlocks[w.member] = rounded(w.blocks)
-	a.columns.Requests[w.member] = int32(w.running.n)
+	a.columns.ActiveBlocks[w.member] = rounded(w.activeWeight)
+	a.columns.Requests[w.member] = int32(w.requests.n)
 }
 
 // setDecaying adds worker w to a.decaying, the workers whose prefill tokens change with time, or
 // removes w from there. Columns computes their tokens anew.
 func (a *Account) setDecaying(w *workload, decays bool) {
 	if decays {
-		w.decaying = int32(len(a.decaying))
+		w.decayingIndex = int32(len(a.decaying))
 		a.decaying = append(a.decaying, w)
 		return
 	}
 	last := len(a.decaying) - 1
 	moved := a.decaying[last]
-	a.decaying[w.decaying] = moved
-	moved.decaying = w.decaying
+	a.decaying[w.decayingIndex] = moved
+	moved.decayingIndex = w.decayingIndex
 	a.decaying[last] = nil
 	a.decaying = a.decaying[:last]
-	w.decaying = notDecaying
+	w.decayingIndex = notDecaying
 }
 
 // rounded returns a sum of weights in whole blocks, halves rounded up. It first adds a

@@ -354,7 +354,7 @@ func (n *node) check(t *rapid.T, nodes, blocks *int) {
 	if n.parent == nil {
 		return
 	}
-	ending := n.ends
+	ending := n.endingRequests
 	for _, h := range n.shares {
 		ending -= h.requests - below[h.slot]
 		delete(below, h.slot)

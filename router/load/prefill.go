@@ -18,24 +18,24 @@ type prefill struct {
 	requests int
 	tokens   int64
 	// unmodelled is the number of requests without an expected duration.
-	unmodelled int
-	anchor     *request
-	since      time.Duration
-	// full and lasts are copies of the anchor's tokens and expected duration. A decision
-	// reads many workers, and the requests are scattered in memory.
-	full  int64
-	lasts time.Duration
+	unmodelled  int
+	anchor      *request
+	anchorSince time.Duration
+	// anchorTokens and anchorDuration are copies of the anchor's tokens and expected duration.
+	// A decision reads many workers, and the requests are scattered in memory.
+	anchorTokens   int64
+	anchorDuration time.Duration
 }
 
 // add counts the prompt tokens of a request that its worker gets now. A request without prompt
 // tokens is ignored. An idle worker begins with the request: it is the anchor.
 func (p *prefill) add(r *request, now time.Duration) {
-	if r.prefill == 0 {
+	if r.prefillTokens == 0 {
 		return
 	}
 	p.requests++
-	p.tokens += r.prefill
-	if r.duration == 0 {
+	p.tokens += r.prefillTokens
+	if r.prefillDuration == 0 {
 		p.unmodelled++
 	}
 	if p.anchor == nil {
@@ -46,9 +46,9 @@ func (p *prefill) add(r *request, now time.Duration) {
 // setAnchor makes r the anchor: the request that the worker is assumed to compute from now on; nil
 // is none.
 func (p *prefill) setAnchor(r *request, now time.Duration) {
-	p.anchor, p.since, p.full, p.lasts = r, now, 0, 0
+	p.anchor, p.anchorSince, p.anchorTokens, p.anchorDuration = r, now, 0, 0
 	if r != nil {
-		p.full, p.lasts = r.prefill, r.duration
+		p.anchorTokens, p.anchorDuration = r.prefillTokens, r.prefillDuration
 	}
 }
 
@@ -56,48 +56,48 @@ func (p *prefill) setAnchor(r *request, now time.Duration) {
 // must still be in its worker's list of active requests, because the next anchor is the next
 // request in that list.
 func (p *prefill) remove(r *request, now time.Duration) {
-	if r.prefill == 0 {
+	if r.prefillTokens == 0 {
 		return
 	}
 	switch {
 	case p.anchor == r:
-		next := r.in[byArrival].next
-		for next != nil && next.prefill == 0 {
-			next = next.in[byArrival].next
+		next := r.links[byArrival].next
+		for next != nil && next.prefillTokens == 0 {
+			next = next.links[byArrival].next
 		}
 		p.setAnchor(next, now)
 	case p.unmodelled == 0:
 		// The worker computed r meanwhile, and not the anchor. So the anchor's time begins
 		// later, by the duration of r.
-		p.since = min(now, p.since+r.duration)
+		p.anchorSince = min(now, p.anchorSince+r.prefillDuration)
 	}
 	p.requests--
-	p.tokens -= r.prefill
-	if r.duration == 0 {
+	p.tokens -= r.prefillTokens
+	if r.prefillDuration == 0 {
 		p.unmodelled--
 	}
-	r.prefill, r.duration = 0, 0
+	r.prefillTokens, r.prefillDuration = 0, 0
 }
 
 // decays reports whether the remaining tokens change with time.
-func (p *prefill) decays() bool { return p.lasts > 0 }
+func (p *prefill) decays() bool { return p.anchorDuration > 0 }
 
 // remaining returns the number of prompt tokens that still have to be computed at time now. The
-// anchor is the request that the worker is assumed to compute since p.since: full tokens, in the
-// time lasts. All tokens run down at that rate, or only the anchor's if the expected duration of
+// anchor is the request that the worker is assumed to compute since p.anchorSince, at the
+// rate anchorTokens in anchorDuration. All tokens run down at that rate, or only the anchor's if the expected duration of
 // some request is unknown.
 func (p *prefill) remaining(now time.Duration) int64 {
-	if !p.decays() || now <= p.since {
+	if !p.decays() || now <= p.anchorSince {
 		return p.tokens
 	}
 	limit := p.tokens // the tokens that run down
 	if p.unmodelled > 0 {
-		limit = p.full
+		limit = p.anchorTokens
 	}
-	hi, lo := bits.Mul64(uint64(p.full), uint64(now-p.since)) // the product may exceed 64 bits
-	if hi >= uint64(p.lasts) {
+	hi, lo := bits.Mul64(uint64(p.anchorTokens), uint64(now-p.anchorSince)) // the product may exceed 64 bits
+	if hi >= uint64(p.anchorDuration) {
 		return p.tokens - limit // the quotient exceeds 64 bits, and so limit
 	}
-	done, _ := bits.Div64(hi, lo, uint64(p.lasts))
+	done, _ := bits.Div64(hi, lo, uint64(p.anchorDuration))
 	return p.tokens - int64(min(done, uint64(limit)))
 }

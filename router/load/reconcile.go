@@ -15,9 +15,9 @@ const phantomAfter = 5 * time.Second
 // surplus describes the requests of one worker that the account has and the engine does
 // not report.
 type surplus struct {
-	// least is the smallest surplus in the reports since the time since; 0 means that the
-	// last report showed no surplus.
-	least        int
+	// leastSurplus is the smallest surplus in the reports since the time surplusSince; 0 means
+	// that the last report showed no surplus.
+	leastSurplus int
 	surplusSince time.Duration
 	// phantoms are the requests that the engine does not have.
 	phantoms int
@@ -45,21 +45,22 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	}
 	inEngine, queued := int(min(running, math.MaxInt32)), int(min(waiting, math.MaxInt32))
 	now := a.clock()
-	unreported := w.running.n - w.phantoms - inEngine - queued
-	more := min(unreported, w.prefill.requests-queued) // only requests with prefill are phantoms
+	unreported := w.requests.n - w.phantoms - inEngine - queued
+	// Only requests with prefill are phantoms, and as many of them as the engine queues are real.
+	more := min(unreported, w.prefill.requests-queued)
 	switch {
 	case more <= 0:
-		w.least = 0
+		w.leastSurplus = 0
 		return 0
-	case w.least == 0: // the first report with a surplus
-		w.least, w.surplusSince = more, now
-		return 0
-	}
-	if w.least = min(w.least, more); now-w.surplusSince < phantomAfter {
+	case w.leastSurplus == 0: // the first report with a surplus
+		w.leastSurplus, w.surplusSince = more, now
 		return 0
 	}
-	for r := w.running.first; r != nil && phantoms < w.least; r = r.in[byArrival].next {
-		if r.prefill == 0 || now-r.heard < phantomAfter {
+	if w.leastSurplus = min(w.leastSurplus, more); now-w.surplusSince < phantomAfter {
+		return 0
+	}
+	for r := w.requests.first; r != nil && phantoms < w.leastSurplus; r = r.links[byArrival].next {
+		if r.prefillTokens == 0 || now-r.lastHeard < phantomAfter {
 			continue
 		}
 		w.prefill.remove(r, now)
@@ -68,7 +69,7 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 		a.ended(r.id)
 	}
 	w.phantoms += phantoms
-	w.least = 0
+	w.leastSurplus = 0
 	a.stats.Phantoms += uint64(phantoms)
 	a.updateColumns(w, now)
 	return phantoms

@@ -59,41 +59,42 @@ func (r *Request) validate() error {
 // request is an active request.
 type request struct {
 	id string
-	// on is the workload of the request's worker.
-	on *workload
-	// end is the node where the tracked blocks end, nil without any.
-	end *node
+	// workload is that of the request's worker.
+	workload *workload
+	// lastNode is the trie node where the tracked blocks end, nil without any.
+	lastNode *node
 
-	// tracked counts the prompt blocks and outputs the generated blocks. expected is the
-	// expected output in tokens, and blockSize is in tokens.
-	tracked, expected  int32
-	outputs, blockSize int32
-	// number distinguishes this booking from others of the same id.
-	number uint64
+	// trackedBlocks counts the prompt blocks and outputBlocks the generated blocks.
+	// expectedTokens is the expected output, and blockSize is in tokens.
+	trackedBlocks, expectedTokens int32
+	outputBlocks, blockSize       int32
+	// bookingNumber distinguishes this booking from others of the same id.
+	bookingNumber uint64
 	// outputWeight is the sum of the weights of the output blocks.
 	outputWeight int64
-	// prefill is the number of prompt tokens to compute, 0 once the prefill is complete.
-	// duration is the expected time for them, 0 when unknown.
-	prefill  int64
-	duration time.Duration
+	// prefillTokens are the prompt tokens to compute, 0 once the prefill is complete.
+	// prefillDuration is the expected time for them, 0 when unknown.
+	prefillTokens   int64
+	prefillDuration time.Duration
 
-	// heard is the time, by Account.clock, of the last call for the request.
-	heard time.Duration
+	// lastHeard is the time, by Account.clock, of the last call for the request.
+	lastHeard time.Duration
 	// provisional is true for a provisional request until the first call for it.
 	provisional bool
 	// phantom is true from when Reconcile finds the request a phantom until a call for it.
 	phantom bool
-	in      [numOrders]link
+	// links are the request's neighbours in each list that it is in.
+	links [numOrders]link
 }
 
 // remainingOutput returns the fraction of the expected output that is not generated
 // yet, nil when none is expected.
 func (r *request) remainingOutput() *float64 {
-	if r.expected == 0 || r.blockSize == 0 {
+	if r.expectedTokens == 0 || r.blockSize == 0 {
 		return nil
 	}
-	generated := float64(r.outputs) * float64(r.blockSize)
-	return new(max(0, 1-generated/float64(r.expected)))
+	generated := float64(r.outputBlocks) * float64(r.blockSize)
+	return new(max(0, 1-generated/float64(r.expectedTokens)))
 }
 
 // order names one of the lists that a request is in.
@@ -118,11 +119,11 @@ type list struct {
 
 // push appends r, which is in no list of order o.
 func (l *list) push(o order, r *request) {
-	r.in[o] = link{prev: l.last}
+	r.links[o] = link{prev: l.last}
 	if l.last == nil {
 		l.first = r
 	} else {
-		l.last.in[o].next = r
+		l.last.links[o].next = r
 	}
 	l.last = r
 	l.n++
@@ -130,17 +131,17 @@ func (l *list) push(o order, r *request) {
 
 // remove removes r from the list, whose order is o. r must be in the list.
 func (l *list) remove(o order, r *request) {
-	at := r.in[o]
+	at := r.links[o]
 	if at.prev == nil {
 		l.first = at.next
 	} else {
-		at.prev.in[o].next = at.next
+		at.prev.links[o].next = at.next
 	}
 	if at.next == nil {
 		l.last = at.prev
 	} else {
-		at.next.in[o].prev = at.prev
+		at.next.links[o].prev = at.prev
 	}
-	r.in[o] = link{}
+	r.links[o] = link{}
 	l.n--
 }

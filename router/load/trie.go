@@ -26,8 +26,8 @@ type node struct {
 	// shares has an element for each worker with a request through this node, ordered by slot.
 	// A worker of a node is one of the parent too.
 	shares []share
-	// ends is the number of requests whose blocks end with the node.
-	ends int32
+	// endingRequests is the number of requests whose blocks end with the node.
+	endingRequests int32
 }
 
 // share says how one worker uses a node.
@@ -61,7 +61,7 @@ func common(a, b []kv.SequenceHash) int {
 // other request of the worker uses.
 func (t *trie) add(sequence []kv.SequenceHash, slot int32) (end *node, added int64) {
 	end = t.open(sequence)
-	end.ends++
+	end.endingRequests++
 	for n := end; n != &t.root; n = n.parent {
 		i, ok := n.find(slot)
 		if ok {
@@ -116,10 +116,10 @@ func (t *trie) split(lower *node, n int) *node {
 	return upper
 }
 
-// free removes a request of a worker. The request ends at node end. free returns the weight of
-// the blocks that no other request of the worker uses.
+// free removes a request of the worker with that slot, whose blocks end at node end. free returns
+// the weight of the blocks that no other request of the worker uses. Nodes without a request go.
 func (t *trie) free(end *node, slot int32) (removed int64) {
-	end.ends--
+	end.endingRequests--
 	for n := end; n != &t.root; {
 		i, _ := n.find(slot)
 		if h := &n.shares[i]; h.requests > 1 {
@@ -128,7 +128,7 @@ func (t *trie) free(end *node, slot int32) (removed int64) {
 			removed += int64(len(n.hashes)) * int64(h.weight)
 			n.release(i)
 		}
-		if len(n.shares) > 0 { // other requests use the node
+		if len(n.shares) > 0 { // other requests use the node, perhaps without a branch now
 			n = t.merge(n).parent
 			continue
 		}
@@ -152,7 +152,7 @@ func (n *node) release(i int) {
 // merge keeps the trie compressed: it joins n and its only child if the same requests use both. It
 // returns the node that then has the blocks of n.
 func (t *trie) merge(n *node) *node {
-	if n.ends > 0 || len(n.children) != 1 {
+	if n.endingRequests > 0 || len(n.children) != 1 {
 		return n
 	}
 	for _, child := range n.children { // the only one
