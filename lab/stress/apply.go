@@ -11,11 +11,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// apply does one operation of a stream: the death of the agent or of an engine's processes, what an
-// engine asks of its pool, or maintenance of a pool. An error means that the manager was wrong, or
-// that the disk never answered, and ends the stream.
+// apply does one operation of a stream: the death of the agent or of an engine's processes, what a
+// client (a simulated engine) asks of its pool, or maintenance of a pool. An error means that the
+// block manager was wrong, or that the disk never answered, and ends the stream.
 func (w *world) apply(o *operation) error {
-	w.at++
+	w.opNumber++
 	w.total.Ops++
 	switch o.kind {
 	case opClose:
@@ -25,14 +25,14 @@ func (w *world) apply(o *operation) error {
 	case opPower:
 		return w.restart(deathPower, o.rng())
 	case opGone:
-		return w.gone()
+		return w.endProcesses()
 	case opForget:
-		return w.forget()
+		return w.endOrphan()
 	case opRetire:
 		return w.retire(o)
 	}
 	c := w.clients[o.client%len(w.clients)]
-	pool, err := w.enter(c)
+	pool, err := w.enter(c) // the client's pool, in which it now has a session
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
 		keys[i], hashes[i] = run[i].Key, run[i].Seq
 	}
 	tier := kv.TierHost
-	if w.v.hasDisk() && o.draw%2 == 0 {
+	if w.variant.hasDisk() && o.randomBits%2 == 0 {
 		tier = kv.TierDisk
 	}
 	var err error
@@ -91,8 +91,8 @@ func (w *world) maintain(c *client, pool *blockmgr.Pool, o *operation) error {
 	case opRest:
 		err = w.rest(pool)
 	}
-	// A pool may lack room for a disk tier, and a block may be in use.
-	if errors.Is(err, blockmgr.ErrActive) || w.v.faulty() && errors.Is(err, blockmgr.ErrNoTier) {
+	// A block may be in use, and a faulty disk may have no tier at present.
+	if errors.Is(err, blockmgr.ErrActive) || w.variant.faulty() && errors.Is(err, blockmgr.ErrNoTier) {
 		return nil
 	}
 	if err != nil {
@@ -113,25 +113,27 @@ func (w *world) rest(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// grant asks for slots for a run of blocks, checks that nobody else uses them, and fills them
-// with the content of a new commit. A later operation commits them.
+// grant asks for slots for a run of blocks, checks that nobody else uses them, and fills them with
+// the blocks' content for a new nonce, the number that names a commit. A later operation commits
+// them. A client holds at most w.maxSlots.
 func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
-	run = run[:min(len(run), w.held-len(c.grants))]
-	res, err := pool.Grant(c.session, run, uint32(o.draw%3))
+	run = run[:min(len(run), w.maxSlots-len(c.grants))]
+	res, err := pool.Grant(c.session, run, uint32(o.randomBits%3))
 	if err != nil {
 		return err
 	}
+	// Each block is granted a slot, or stored already, or refused.
 	if n := len(res.Grants) + res.Present + res.Refused; n != len(run) {
 		return fmt.Errorf("grant of %d blocks: %d granted, %d present, %d refused", len(run), len(res.Grants), res.Present, res.Refused)
 	}
 	data := w.buffer(c.space)
 	for _, g := range res.Grants {
-		if err := w.exclusive(g.Slot); err != nil {
+		if err := w.checkExclusive(g.Slot); err != nil {
 			return err
 		}
 		// The same operation has the same nonces under every configuration.
-		b, nonce := &run[g.Index], uint64(w.at)<<8|uint64(o.first+g.Index)
+		b, nonce := &run[g.Index], uint64(w.opNumber)<<8|uint64(o.first+g.Index)
 		fill(data, b.Key, nonce)
 		if err := w.memory.write(pool, g.Slot, data); err != nil {
 			return err
@@ -143,11 +145,13 @@ func (w *world) grant(c *client, pool *blockmgr.Pool, o *operation) error {
 
 // commit commits the client's o.n oldest grants, after a check that no other process has touched
 // their slots. A grant whose bytes the harness itself has flipped (nonce 0) is aborted instead.
+// The ledger learns of the commits first, because the events of the new copies come before
+// Commit returns.
 func (w *world) commit(c *client, pool *blockmgr.Pool, o *operation) error {
 	n := min(o.n, len(c.grants))
 	var good, bad []grant
 	for _, g := range c.grants[:n] {
-		if err := w.still(c.space, pool, g.block, g.slot, g.nonce, "about to be committed"); err != nil {
+		if err := w.checkUnchanged(c.space, pool, g.block, g.slot, g.nonce, "about to be committed"); err != nil {
 			return err
 		}
 		if g.nonce == 0 {
@@ -178,7 +182,7 @@ func (w *world) lookup(c *client, pool *blockmgr.Pool, o *operation) error {
 	if err := w.keepPins(c, pool, run, res); err != nil {
 		return err
 	}
-	return w.unpin(c, pool, max(len(c.pins)-w.held, 0))
+	return w.unpin(c, pool, max(len(c.pins)-w.maxSlots, 0))
 }
 
 // look looks up a run of blocks in a session and checks that the answer is consistent. With
@@ -200,7 +204,7 @@ func look(pool *blockmgr.Pool, s blockmgr.SessionID, run []blockmgr.Block, glanc
 // records their pins as the client's.
 func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, res blockmgr.LookupResult) error {
 	for i, slot := range res.Slots {
-		nonce, err := w.served(c.space, pool, &run[i], slot)
+		nonce, err := w.checkServed(c.space, pool, &run[i], slot)
 		if err == nil && w.control && nonce != 0 {
 			err = w.proveCheck(c.space, pool, &run[i], slot)
 		}
@@ -213,7 +217,7 @@ func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, r
 }
 
 // storm makes several lookups of overlapping runs at the same time, so that they share reads from
-// disk, checks the bytes of all, and releases them.
+// disk, checks the bytes of all, and releases their pins. Other pins of the client stay.
 func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	const lookups = 4
 	chain := w.spaces[c.space].chains[o.chain]
@@ -226,15 +230,15 @@ func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	held := len(c.pins)
+	before := len(c.pins)
 	for i, res := range results {
 		if err := w.keepPins(c, pool, chain[i%2:], res); err != nil {
 			return err
 		}
 	}
-	mine := c.pins[held:]
-	c.pins = c.pins[:held]
-	return pool.Unpin(c.session, slotsOf(mine, pinSlot))
+	added := c.pins[before:]
+	c.pins = c.pins[:before]
+	return pool.Unpin(c.session, slotsOf(added, pinSlot))
 }
 
 // unpin releases the client's n oldest pins, after a check that the bytes did not change while
@@ -242,7 +246,7 @@ func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 func (w *world) unpin(c *client, pool *blockmgr.Pool, n int) error {
 	n = min(n, len(c.pins))
 	for _, p := range c.pins[:n] {
-		if err := w.still(c.space, pool, p.block, p.slot, p.nonce, "pinned"); err != nil {
+		if err := w.checkUnchanged(c.space, pool, p.block, p.slot, p.nonce, "pinned"); err != nil {
 			return err
 		}
 	}
@@ -275,9 +279,9 @@ func (w *world) die(c *client, pool *blockmgr.Pool) error {
 	return w.writeAfterDeath(g)
 }
 
-// gone ends the processes of the oldest dead session, after one more write. From then on the
+// endProcesses ends the processes of the oldest dead session, after one more write. From then on the
 // manager may use the slots again.
-func (w *world) gone() error {
+func (w *world) endProcesses() error {
 	if len(w.ghosts) == 0 {
 		return nil
 	}
@@ -290,23 +294,23 @@ func (w *world) gone() error {
 	return nil
 }
 
-// forget ends the processes of an orphan, a session that an earlier agent had and that does not
+// endOrphan ends the processes of an orphan, a session that an earlier agent had and that does not
 // resume, and tells the manager. Until then its pinned slots must keep their bytes.
-func (w *world) forget() error {
+func (w *world) endOrphan() error {
 	if len(w.orphans) == 0 {
 		return nil
 	}
 	g := w.orphans[0]
-	if err := w.writeAfterDeath(g); err != nil {
+	if err := w.writeAfterDeath(g); err != nil { // its granted slots must hurt nobody
 		return err
 	}
 	for _, p := range g.pins {
-		if err := w.still(g.space, w.pools[g.space], p.block, p.slot, p.nonce, "pinned by a session of an earlier agent"); err != nil {
+		if err := w.checkUnchanged(g.space, w.pools[g.space], p.block, p.slot, p.nonce, "pinned by a session of an earlier agent"); err != nil {
 			return err
 		}
 	}
 	w.orphans = w.orphans[1:]
-	w.m.Forget(g.session)
+	w.manager.Forget(g.session)
 	return nil
 }
 
@@ -314,7 +318,7 @@ func (w *world) forget() error {
 // that is still copying does. None of them may ever be served.
 func (w *world) writeAfterDeath(g *ghost) error {
 	data := w.buffer(g.space)
-	rng := (&operation{draw: uint64(w.at)}).rng()
+	rng := (&operation{randomBits: uint64(w.opNumber)}).rng()
 	for _, held := range g.grants {
 		scribble(data, rng)
 		err := w.memory.write(w.pools[g.space], held.slot, data)

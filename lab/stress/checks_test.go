@@ -37,7 +37,7 @@ func hostWorld(t *testing.T) (*world, *client, *blockmgr.Pool) {
 			t.Error(err)
 		}
 	})
-	w.held = 100
+	w.maxSlots = 100
 	c := w.clients[0]
 	pool, err := w.enter(c)
 	if err != nil {
@@ -132,16 +132,16 @@ func TestSlotGrantedWhileSomebodyHoldsItIsSeen(t *testing.T) {
 	w, c, _ := hostWorld(t)
 	w.must(t, opGrant)
 	slot := c.grants[0].slot
-	if err := w.exclusive(slot); err == nil || !strings.Contains(err.Error(), "granted at generation") {
+	if err := w.checkExclusive(slot); err == nil || !strings.Contains(err.Error(), "granted at generation") {
 		t.Errorf("same generation: %v", err)
 	}
 	slot.Generation++
-	if err := w.exclusive(slot); err == nil || !strings.Contains(err.Error(), "holds it") {
+	if err := w.checkExclusive(slot); err == nil || !strings.Contains(err.Error(), "holds it") {
 		t.Errorf("held slot: %v", err)
 	}
 	w.must(t, opDie)
 	slot.Generation++
-	if err := w.exclusive(slot); err == nil {
+	if err := w.checkExclusive(slot); err == nil {
 		t.Error("slot of a session whose workers still write")
 	}
 }
@@ -236,7 +236,7 @@ func TestLedgerKnowsWhatACopyMayHold(t *testing.T) {
 	}
 	l, s = start()
 	commit(l, s, 1)
-	if err := next(l, ending{reverted: true, dark: true}, kv.TierHost); err == nil {
+	if err := next(l, ending{reverted: true, hostLost: true}, kv.TierHost); err == nil {
 		t.Error("host memory comes back after a loss of power")
 	}
 	for name, event := range map[string]func(blockmgr.EventSink){
@@ -260,7 +260,7 @@ func TestSpoiledRecordsAndBytesAreFoundInFiles(t *testing.T) {
 	if err := w.settle(pool); err != nil {
 		t.Fatal(err)
 	}
-	w.v.spoil = true
+	w.variant.spoil = true
 	if got := len(w.targets()); got != 8 {
 		t.Errorf("%d copies of 4 blocks in two tiers", got)
 	}

@@ -32,9 +32,9 @@ type client struct {
 	space int
 	// session is 0 without a session. earlier is the session that an earlier agent
 	// knew; the client resumes it when it opens the pool again.
-	session, earlier blockmgr.SessionID
-	grants           []grant
-	pins             []pin
+	session, earlierSession blockmgr.SessionID
+	grants                  []grant
+	pins                    []pin
 }
 
 // ghost is a session that has ended while its processes still touch its slots.
@@ -63,7 +63,7 @@ func pinSlot(p *pin) blockmgr.Slot     { return p.slot }
 // processes may still touch.
 func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []pin)) {
 	for _, c := range w.clients {
-		do(max(c.session, c.earlier), c.grants, c.pins)
+		do(max(c.session, c.earlierSession), c.grants, c.pins)
 	}
 	for _, g := range w.ghosts {
 		do(g.session, g.grants, g.pins)
@@ -73,9 +73,10 @@ func (w *world) holders(do func(who blockmgr.SessionID, grants []grant, pins []p
 	}
 }
 
-// exclusive returns an error when any process may still touch a slot that was just granted, or
-// when the slot had its generation before.
-func (w *world) exclusive(slot blockmgr.Slot) (err error) {
+// checkExclusive returns an error when any process, of a dead session too, may still touch a slot
+// that was just granted, or when the slot had its generation before: each grant of a slot must
+// have a higher generation.
+func (w *world) checkExclusive(slot blockmgr.Slot) (err error) {
 	name := [2]uint32{slot.Extent, slot.Index}
 	if last := w.generations[name]; slot.Generation <= last {
 		return fmt.Errorf("slot %d/%d is granted at generation %d, and was at %d", slot.Extent, slot.Index, slot.Generation, last)
@@ -92,9 +93,9 @@ func (w *world) exclusive(slot blockmgr.Slot) (err error) {
 	return err
 }
 
-// enter returns the client's pool after it has given the client a session there, if it has none.
-// A client that had a session with an earlier agent resumes it; grants and pins that the manager
-// kept stay the client's.
+// enter returns the client's pool after it has given the client, a simulated engine, a session
+// there, if it has none. A client that had a session with an earlier agent (c.earlierSession)
+// resumes it; only the grants and pins that the block manager kept stay the client's.
 func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 	pool, err := w.pool(c.space)
 	if err != nil || c.session != 0 {
@@ -106,11 +107,11 @@ func (w *world) enter(c *client) (*blockmgr.Pool, error) {
 		return nil, err
 	}
 	c.session = s
-	if c.earlier == 0 {
+	if c.earlierSession == 0 {
 		return pool, nil
 	}
-	granted, pinned, err := pool.Resume(s, c.earlier, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
-	c.earlier = 0
+	granted, pinned, err := pool.Resume(s, c.earlierSession, slotsOf(c.grants, grantSlot), slotsOf(c.pins, pinSlot))
+	c.earlierSession = 0
 	if err != nil {
 		return nil, err
 	}
@@ -146,15 +147,16 @@ func (e *wrongByte) Error() string {
 	return text + fmt.Sprintf(", want %v", e.allowed)
 }
 
-// served checks the bytes of a block that a lookup has pinned, and returns their nonce, which
+// checkServed checks the bytes of a block that a lookup has pinned, and returns their nonce, which
 // names the commit that they come from. In the negative control it counts wrong bytes and returns
 // 0; otherwise they are an error.
-func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) (nonce uint64, err error) {
+func (w *world) checkServed(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) (nonce uint64, err error) {
 	data := w.buffer(space)
 	if err := w.memory.read(pool, slot, data); err != nil {
 		return 0, fmt.Errorf("block %s was looked up: %w", b.Key, err)
 	}
 	nonce = nonceOf(data)
+	// allowed are the commits that the ledger knows for the block; ok: nonce is one of them.
 	allowed, ok := w.ledger.serve(w.spaces[space].id, b.Key, nonce)
 	if ok && holds(data, b.Key, nonce) {
 		w.total.Verified++
@@ -166,10 +168,11 @@ func (w *world) served(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot b
 	return 0, w.wrong(&wrongByte{block: b, slot: slot, got: nonce, allowed: allowed, torn: ok, when: "looked up"})
 }
 
-// still checks that a slot which a process holds has the bytes of the commit nonce, as it had
-// before. A nonce of 0 is not checked, because the harness itself has flipped the bytes. when
-// says in errors how the slot is held.
-func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot, nonce uint64, when string) error {
+// checkUnchanged checks that a slot which a process holds has the bytes of the commit nonce, as it
+// had before. A nonce of 0 is not checked, because the harness itself has flipped the bytes. when
+// says in errors how the slot is held. pool is nil while the namespace's pool is not open: then
+// the slot is checked only if its extent is mapped.
+func (w *world) checkUnchanged(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot, nonce uint64, when string) error {
 	if nonce == 0 {
 		return nil
 	}
@@ -193,12 +196,12 @@ func (w *world) still(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot bl
 // served gets the wrong byte and must count it. Then the bit is flipped back. A background check
 // of the agent may have seen the flip meanwhile.
 func (w *world) proveCheck(space int, pool *blockmgr.Pool, b *blockmgr.Block, slot blockmgr.Slot) error {
-	bit := (&operation{draw: uint64(w.at)}).rng().IntN(8 * int(w.spaces[space].desc.BlockBytes()))
+	bit := (&operation{randomBits: uint64(w.opNumber)}).rng().IntN(8 * int(w.spaces[space].desc.BlockBytes()))
 	if err := w.memory.flip(pool, slot, bit); err != nil {
 		return err
 	}
 	before := w.total.WrongBytes
-	_, err := w.served(space, pool, b, slot)
+	_, err := w.checkServed(space, pool, b, slot)
 	w.total.Flipped++
 	w.total.Seen += w.total.WrongBytes - before
 	return errors.Join(err, w.memory.flip(pool, slot, bit))
@@ -221,8 +224,10 @@ func (w *world) buffer(space int) []byte {
 // maxHandles bounds the blocks of one registration.
 const maxHandles = 2
 
-// register stores blocks through handles, as a program that embeds the manager does,
-// and checks the handles. Blocks that are resident already keep their bytes.
+// register stores blocks through handles, as a program that embeds the manager does, and checks
+// the bytes behind each handle. Blocks that are resident already keep their bytes, so the ledger
+// is offered the new content only. The nonce names the commit. Without free blocks, or while
+// another client fills one of the blocks, register does nothing.
 func (w *world) register(c *client, pool *blockmgr.Pool, o *operation) error {
 	run := w.spaces[c.space].run(o)
 	run = run[:min(len(run), maxHandles)]
@@ -233,9 +238,9 @@ func (w *world) register(c *client, pool *blockmgr.Pool, o *operation) error {
 	if err != nil {
 		return err
 	}
-	nonce := uint64(w.at) << 8
+	nonce := uint64(w.opNumber) << 8
 	for i, b := range blocks {
-		if err := w.exclusive(b.Slot()); err != nil {
+		if err := w.checkExclusive(b.Slot()); err != nil {
 			return err
 		}
 		tokens := make([]uint32, w.spaces[c.space].desc.BlockSize)
@@ -247,7 +252,7 @@ func (w *world) register(c *client, pool *blockmgr.Pool, o *operation) error {
 	w.ledger.offer(w.spaces[c.space].id, run, nonce)
 	handles, err := pool.Register(c.session, blocks)
 	w.ledger.offerEnds()
-	if errors.Is(err, blockmgr.ErrFilling) {
+	if errors.Is(err, blockmgr.ErrFilling) { // another client fills one of the blocks
 		for _, b := range blocks {
 			b.Release()
 		}
@@ -260,7 +265,7 @@ func (w *world) register(c *client, pool *blockmgr.Pool, o *operation) error {
 		if h.Key() != run[i].Key {
 			return fmt.Errorf("block %s was registered, the handle is of %s", run[i].Key, h.Key())
 		}
-		if _, err := w.served(c.space, pool, &run[i], h.Slot()); err != nil {
+		if _, err := w.checkServed(c.space, pool, &run[i], h.Slot()); err != nil {
 			return err
 		}
 		h.Release()

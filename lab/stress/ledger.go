@@ -46,12 +46,12 @@ type ledger struct {
 	// lastHost is the last content of a host copy that is gone. A disk copy may still
 	// be written from it.
 	lastHost map[place]*content
-	// comeback is what a copy holds if the next pool finds it. With exact the pool must
+	// mayComeBack is what a copy holds if the next pool finds it. With mustFindAll the pool must
 	// find all of them.
-	comeback map[place]*content
-	exact    map[kv.NamespaceID]bool
-	// past are all commits that a disk copy ever held.
-	past map[place][]uint64
+	mayComeBack map[place]*content
+	mustFindAll map[kv.NamespaceID]bool
+	// diskHistory are all commits that a disk copy ever held.
+	diskHistory map[place][]uint64
 	// broken is the first event that contradicts the ledger.
 	broken error
 }
@@ -59,7 +59,7 @@ type ledger struct {
 func newLedger() *ledger {
 	return &ledger{
 		opened: map[kv.NamespaceID]bool{}, joining: map[kv.NamespaceID]bool{}, resident: map[place]*content{}, filling: map[place]uint64{}, offered: map[place]uint64{},
-		lastHost: map[place]*content{}, comeback: map[place]*content{}, exact: map[kv.NamespaceID]bool{}, past: map[place][]uint64{},
+		lastHost: map[place]*content{}, mayComeBack: map[place]*content{}, mustFindAll: map[kv.NamespaceID]bool{}, diskHistory: map[place][]uint64{},
 	}
 }
 
@@ -92,31 +92,32 @@ func (s sink) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	s.resident[at] = c
 	if t == kv.TierDisk {
 		for _, n := range c.nonces {
-			if !slices.Contains(s.past[at], n) {
-				s.past[at] = append(s.past[at], n)
+			if !slices.Contains(s.diskHistory[at], n) {
+				s.diskHistory[at] = append(s.diskHistory[at], n)
 			}
 		}
 	}
 }
 
-// madeLocked returns the content that a new copy may have: that of the copy in the other tier, of
-// a commit, or of a copy from an earlier life. It returns nil if there is nothing that the copy
-// could have been made from. The caller holds l.mu.
+// madeLocked returns the content that a new copy of a block may have: that of the copy in the other
+// tier, of a commit, or of a copy that an earlier agent left (l.mayComeBack). It returns nil if
+// there is nothing that the copy could have been made from. The caller holds l.mu.
 func (l *ledger) madeLocked(at place) *content {
 	host, disk := at.in(kv.TierHost), at.in(kv.TierDisk)
 	source := l.resident[host]
 	if source == nil {
 		source = l.lastHost[host]
 	}
-	found := l.comeback[at]
-	if found != nil && (!l.opened[at.ns] || at.tier == kv.TierDisk && l.joining[at.ns]) {
+	found := l.mayComeBack[at]
+	recovering := !l.opened[at.ns] || at.tier == kv.TierDisk && l.joining[at.ns]
+	if found != nil && recovering {
 		if at.tier == kv.TierDisk && source != nil {
 			// The pool found the copy, or has written it already: both are possible.
 			return &content{slices.Concat(found.nonces, source.nonces)}
 		}
 		return found
 	}
-	if at.tier == kv.TierDisk {
+	if at.tier == kv.TierDisk { // disk copies are written from host copies only
 		return source
 	}
 	if nonce, ok := l.filling[at]; ok {
@@ -125,7 +126,7 @@ func (l *ledger) madeLocked(at place) *content {
 	}
 	if nonce, ok := l.offered[at]; ok {
 		c := &content{[]uint64{nonce}}
-		if read := l.resident[disk]; read != nil {
+		if read := l.resident[disk]; read != nil { // or the copy was read from disk
 			c.nonces = append(c.nonces, read.nonces...)
 		}
 		return c
@@ -175,14 +176,14 @@ func (l *ledger) open(ns kv.NamespaceID, joining bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.opened[ns], l.joining[ns] = true, joining
-	for at := range l.comeback {
+	for at := range l.mayComeBack {
 		if at.ns != ns || joining && at.tier == kv.TierDisk {
 			continue
 		}
-		if l.exact[ns] && l.resident[at] == nil {
+		if l.mustFindAll[ns] && l.resident[at] == nil {
 			return fmt.Errorf("block %s in %s is lost, although the agent was closed in good order", at.key, at.tier)
 		}
-		delete(l.comeback, at)
+		delete(l.mayComeBack, at)
 	}
 	return l.broken
 }
@@ -195,49 +196,49 @@ func (l *ledger) joined(ns kv.NamespaceID) {
 		return
 	}
 	delete(l.joining, ns)
-	maps.DeleteFunc(l.comeback, func(at place, _ *content) bool { return at.ns == ns })
+	maps.DeleteFunc(l.mayComeBack, func(at place, _ *content) bool { return at.ns == ns })
 }
 
 // ending says how the life of an agent ends.
 type ending struct {
 	// flushed: the disk is as the manager knew it. lossless: every copy must be found
-	// again. reverted: the disk may be older than the last agent. dark: host memory is
+	// again. reverted: the disk may be older than the last agent. hostLost: host memory is
 	// gone.
-	flushed, lossless, reverted, dark bool
+	flushed, lossless, reverted, hostLost bool
 }
 
-// end ends the life of an agent; how says what survived of memory and disk. It sets l.comeback:
-// the copies of blocks that the next agent may find, with the contents that each may have. It
-// sets l.exact: the namespaces of which the next agent must find every copy. Pools that were not
-// open keep what they had.
+// end ends the life of an agent; how says what survived of memory and disk. It sets l.mayComeBack:
+// the copies of blocks that the next agent may find, with the contents (commits) that each may
+// have. It sets l.mustFindAll: the namespaces of which the next agent must find every copy. Pools
+// that were not open keep what they had.
 func (l *ledger) end(how ending) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.life++
 	for at, c := range l.resident {
-		if at.tier == kv.TierHost || how.flushed {
-			l.comeback[at] = c
+		if at.tier == kv.TierHost || how.flushed { // the disk is as the agent knew it
+			l.mayComeBack[at] = c
 		}
 	}
 	if !how.flushed { // a disk copy may have any content that it ever had
-		for at, nonces := range l.past {
+		for at, nonces := range l.diskHistory {
 			if l.opened[at.ns] || how.reverted {
-				l.comeback[at] = &content{slices.Clone(nonces)}
+				l.mayComeBack[at] = &content{slices.Clone(nonces)}
 			}
 		}
 	}
-	if how.dark { // host memory is gone
-		for at := range l.comeback {
+	if how.hostLost { // host memory is gone
+		for at := range l.mayComeBack {
 			if at.tier == kv.TierHost {
-				delete(l.comeback, at)
+				delete(l.mayComeBack, at)
 			}
 		}
 	}
 	for ns := range l.opened {
-		l.exact[ns] = how.lossless
+		l.mustFindAll[ns] = how.lossless
 	}
-	if how.dark || how.reverted {
-		clear(l.exact)
+	if how.hostLost || how.reverted {
+		clear(l.mustFindAll)
 	}
 	clear(l.opened)
 	clear(l.joining)
@@ -329,8 +330,8 @@ func (l *ledger) compare(pool *blockmgr.Pool) error {
 	return nil
 }
 
-// compareLocked compares the dump of the namespace's pool with the resident copies. The caller
-// holds l.mu.
+// compareLocked returns an error when dump, the blocks that a namespace's pool says it has, differs
+// from the copies of which the pool's events told (l.resident). The caller holds l.mu.
 func (l *ledger) compareLocked(ns kv.NamespaceID, dump []blockmgr.BlockInfo) error {
 	if l.broken != nil {
 		return l.broken
@@ -347,7 +348,7 @@ func (l *ledger) compareLocked(ns kv.NamespaceID, dump []blockmgr.BlockInfo) err
 			}
 		}
 	}
-	for at := range l.resident {
+	for at := range l.resident { // n: copies in the dump beyond those of the events
 		if at.ns == ns {
 			n--
 		}

@@ -77,18 +77,18 @@ func (w *wire) unstall() {
 	}
 }
 
-// calm ends the stalls of this life.
-func (m *machine) calm() { m.wire.gate.Open() }
+// endStalls ends the stalls of this life.
+func (m *machine) endStalls() { m.wire.gate.Open() }
 
-// cut ends the agent's access to the disk after the operations under way, and counts
-// the faults that the agent met. Without an agent it does nothing.
+// cut ends the agent's access to the simulated disk after the operations under way, as a kill does,
+// and counts the faults that the agent met. Without an agent it does nothing.
 func (m *machine) cut() {
 	w := m.wire
 	if w == nil {
 		return
 	}
 	m.wire = nil
-	w.gate.Open()
+	w.gate.Open() // stalled operations end, so that mu becomes free
 	w.mu.Lock()
 	w.dead = true
 	w.mu.Unlock()
@@ -113,8 +113,9 @@ func faultKinds() []storagetest.Fault {
 	}
 }
 
-// wrap returns the file f with the machine's faults, drawn from the seed, and with a record of
-// what a loss of power would destroy.
+// wrap returns the agent's file f with the simulated disk around it: a record of what a loss of
+// power would destroy, and the faults of the configuration, if any, drawn from the seed. gate
+// ends stalls.
 func (m *machine) wrap(path string, f extent.File, gate *storagetest.Gate) extent.File {
 	f = m.power.Wrap(path, f)
 	if len(m.rates) == 0 {
@@ -122,7 +123,7 @@ func (m *machine) wrap(path string, f extent.File, gate *storagetest.Gate) exten
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.wrapped++
+	m.wrapped++ // a file that is opened again gets other faults
 	name := fnv.New64a()
 	name.Write([]byte(filepath.Base(path)))
 	plan, err := storagetest.RandomPlan(m.seed^name.Sum64()+m.wrapped, m.rates)

@@ -44,8 +44,8 @@ func (m *memory) find(pool *blockmgr.Pool, slot blockmgr.Slot) (file *os.File, o
 	return e.file, int64(e.info.DataOffset + uint64(slot.Index)*e.info.SlotBytes), nil
 }
 
-// mapAll opens the files of all extents of the pool that are not open. When very many are open it
-// first closes all.
+// mapAll opens the files of all extents (files of slots) of the pool that are not open, so that the
+// harness can read slots as an engine does. When very many are open it first closes all.
 func (m *memory) mapAll(pool *blockmgr.Pool) error {
 	if len(m.extents) > maxMapped {
 		if err := m.forget(); err != nil {

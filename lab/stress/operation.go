@@ -82,12 +82,12 @@ type operation struct {
 	chain, first, end int
 	// n is a count; its meaning depends on the kind.
 	n int
-	// draw seeds the other random choices of the operation.
-	draw uint64
+	// randomBits seeds the other random choices of the operation.
+	randomBits uint64
 }
 
 // rng returns the generator of the operation's own random choices.
-func (o *operation) rng() *rand.Rand { return rand.New(rand.NewPCG(o.draw, 0)) }
+func (o *operation) rng() *rand.Rand { return rand.New(rand.NewPCG(o.randomBits, 0)) }
 
 // stream returns n random operations. Equal seeds give equal streams.
 func stream(seed uint64, n int) []operation {
@@ -104,7 +104,7 @@ func stream(seed uint64, n int) []operation {
 			at -= weights[kind]
 			kind++
 		}
-		o := operation{kind: kind, client: rng.IntN(maxClients), n: 1 + rng.IntN(6), draw: rng.Uint64()}
+		o := operation{kind: kind, client: rng.IntN(maxClients), n: 1 + rng.IntN(6), randomBits: rng.Uint64()}
 		o.chain = min(rng.IntN(chains), rng.IntN(chains)) // some prompts are more frequent
 		// Most runs begin at block 0, as prompts do.
 		if rng.IntN(4) == 0 {

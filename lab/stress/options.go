@@ -139,7 +139,7 @@ type variant struct {
 const stallTime = 350 * time.Millisecond
 
 // variants returns all configurations: tiers from roomy to tiny, each way to use the
-// disk, each kind of fault.
+// disk, each kind of fault. Sizes of tiers and extents are in pages, which is a small slot.
 func variants() []variant {
 	return []variant{
 		{name: "host", namespaces: 1, host: 24, extent: 8},
@@ -203,8 +203,9 @@ const stagingSlots = 64
 // matter.
 func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 
-// config returns the manager's configuration under this variant, without the parts that differ
-// for each agent: sink, filter and disk.
+// config returns the block manager's configuration under this variant, without the parts that
+// differ for each agent: sink, filter and disk. The scrubber is off
+// unless the variant has it.
 func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	cfg := blockmgr.Config{
 		HostDir: filepath.Join(hostDir, v.name), DiskDir: filepath.Join(diskDir, v.name),

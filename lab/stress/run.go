@@ -38,7 +38,7 @@ type Result struct {
 
 // runner runs streams until its time is up or one fails.
 type runner struct {
-	o       Options
+	options Options
 	hostDir string
 	diskDir string
 	board   *board
@@ -58,7 +58,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 		return Result{}, err
 	}
 	o = o.withDefaults()
-	r := &runner{o: o, hung: make(chan struct{}, 1)}
+	r := &runner{options: o, hung: make(chan struct{}, 1)}
 	if r.hostDir, err = os.MkdirTemp(o.HostDir, "blockyard-stress-"); err != nil {
 		return Result{}, err
 	}
@@ -93,7 +93,9 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	return res, o.judge(&res)
 }
 
-// judge returns an error for wrong bytes, and for a run that saw too little to prove anything.
+// judge returns an error for wrong bytes, and for a run that saw too little to prove anything. In
+// the negative control each flipped bit must be seen. A run of one configuration, which repeats a
+// failure, has no control and proves what it proves.
 func (o *Options) judge(res *Result) error {
 	switch {
 	case res.WrongBytes > 0:
@@ -128,18 +130,18 @@ func (r *runner) streams(ctx context.Context, vs []variant, d time.Duration) (*b
 	end := time.Now().Add(d)
 	stop := r.progress(d)
 	defer stop()
-	g, running := errgroup.WithContext(ctx)
-	g.SetLimit(r.o.Parallel)
+	g, running := errgroup.WithContext(ctx) // running ends at the first error
+	g.SetLimit(r.options.Parallel)
 	for round := 0; running.Err() == nil && (round == 0 || time.Now().Before(end)); round++ {
 		for _, v := range vs {
 			if round > 0 && !time.Now().Before(end) {
 				break
 			}
-			seed := r.o.Seed + uint64(round)
+			seed := r.options.Seed + uint64(round)
 			g.Go(func() error {
 				// Overlapping streams of one configuration have their own directories.
 				name := filepath.Join(fmt.Sprint(round), v.name)
-				return r.one(running, v, seed, filepath.Join(r.hostDir, name), filepath.Join(r.diskDir, name))
+				return r.runStream(running, v, seed, filepath.Join(r.hostDir, name), filepath.Join(r.diskDir, name))
 			})
 		}
 	}
@@ -157,15 +159,16 @@ func (r *runner) wait(g *errgroup.Group) error {
 	case err := <-ended:
 		return err
 	case <-r.hung:
-		fmt.Fprintln(r.o.Out)
-		_ = pprof.Lookup("goroutine").WriteTo(r.o.Out, 2) // the report is all there is to tell it to
+		fmt.Fprintln(r.options.Out)
+		_ = pprof.Lookup("goroutine").WriteTo(r.options.Out, 2) // the report is all there is to tell it to
 		return ErrHung
 	}
 }
 
-// one runs the stream of a seed under the configuration v, in directories of its own. The error
-// has the flags that repeat the stream. An operation that takes hangTime counts as hung.
-func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskDir string) (err error) {
+// runStream runs the stream of operations of a seed under the configuration v, in directories of
+// its own. The error has the flags that repeat the stream. An operation that takes hangTime counts
+// as hung: r.hung tells the run.
+func (r *runner) runStream(ctx context.Context, v variant, seed uint64, hostDir, diskDir string) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -181,9 +184,9 @@ func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskD
 			return err
 		}
 	}
-	w, err := newWorld(v, seed, hostDir, diskDir, r.control, r.o.Log)
+	w, err := newWorld(v, seed, hostDir, diskDir, r.control, r.options.Log)
 	if err == nil {
-		err = r.drive(ctx, w, stream(seed, r.o.Ops), watch)
+		err = r.drive(ctx, w, stream(seed, r.options.Ops), watch)
 	}
 	if closed := w.close(); err == nil && closed != nil {
 		err = fmt.Errorf("end: %w", closed)
@@ -192,10 +195,12 @@ func (r *runner) one(ctx context.Context, v variant, seed uint64, hostDir, diskD
 	if err == nil || errors.Is(err, ctx.Err()) {
 		return err
 	}
-	return fmt.Errorf("seed %d, configuration %s, operation %d: %w (again: --seed %d --config %s)", seed, v.name, w.at, err, seed, v.name)
+	return fmt.Errorf("seed %d, configuration %s, operation %d: %w (again: --seed %d --config %s)", seed, v.name, w.opNumber, err, seed, v.name)
 }
 
-// drive applies a stream's operations and checks all pools. watch is the timer for a hung stream.
+// drive applies a stream's operations to w and then checks all pools. watch is the timer that
+// fires when one operation hangs. A stream whose agent is locked out of a stalled disk ends early,
+// which is counted and is no error.
 func (r *runner) drive(ctx context.Context, w *world, ops []operation, watch *time.Timer) error {
 	for i := range ops {
 		if ctx.Err() != nil {
@@ -219,7 +224,7 @@ const progressInterval = time.Second
 
 // progress shows the progress of the run on one line, if o.Live, until the caller calls stop.
 func (r *runner) progress(d time.Duration) (stop func()) {
-	if !r.o.Live {
+	if !r.options.Live {
 		return func() {}
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})
@@ -235,10 +240,10 @@ func (r *runner) progress(d time.Duration) (stop func()) {
 			select {
 			case <-tick.C:
 				sum := r.board.sum()
-				fmt.Fprintf(r.o.Out, "\r\x1b[K%s: %.0f of %.0f s, %d operations, %d restarts, %d wrong bytes",
+				fmt.Fprintf(r.options.Out, "\r\x1b[K%s: %.0f of %.0f s, %d operations, %d restarts, %d wrong bytes",
 					what, time.Since(start).Seconds(), d.Seconds(), r.ops.Load(), sum.Restarts, sum.WrongBytes)
 			case <-quit:
-				io.WriteString(r.o.Out, "\r\x1b[K")
+				io.WriteString(r.options.Out, "\r\x1b[K")
 				return
 			}
 		}

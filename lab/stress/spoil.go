@@ -30,7 +30,7 @@ type target struct {
 // targets returns where the blocks of all open pools lie, in host memory and on disk, for spoil
 // to flip bits there. It returns nothing under a configuration without flips.
 func (w *world) targets() []target {
-	if !w.v.spoil {
+	if !w.variant.spoil {
 		return nil
 	}
 	var all []target
@@ -47,8 +47,9 @@ func (w *world) targets() []target {
 	return all
 }
 
-// spoil flips bits in some of the targets and in slot records while no agent runs. how is the way
-// in which the last agent ended. Nothing that was flipped may be served later.
+// spoil flips bits in some of the targets (places of blocks) and in some records of the slot tables
+// while no agent runs. how is the way in which the last agent ended. Nothing that was flipped may
+// be served later.
 func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 	for _, t := range targets {
 		// A loss of power leaves nothing in host memory to flip.
@@ -59,7 +60,7 @@ func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 		if err != nil {
 			return err
 		}
-		w.count(flipped)
+		w.countFlip(flipped)
 		if flipped && t.tier == kv.TierHost {
 			w.forgetBytes(t.slot)
 		}
@@ -80,12 +81,12 @@ func (w *world) spoil(targets []target, how death, rng *rand.Rand) error {
 		if err != nil {
 			return err
 		}
-		w.count(flipped)
+		w.countFlip(flipped)
 	}
 	return nil
 }
 
-func (w *world) count(flipped bool) {
+func (w *world) countFlip(flipped bool) {
 	if flipped {
 		w.total.fault("spoiled", 1)
 	}
@@ -108,8 +109,8 @@ func (w *world) forgetBytes(slot blockmgr.Slot) {
 	})
 }
 
-// flip inverts a random bit of the byte at the offset off of a file. It returns false when the
-// file no longer has that byte.
+// flip inverts a random bit of the byte at the offset off of a file. It returns false without an
+// error when the file no longer has that byte.
 func flip(path string, off int64, rng *rand.Rand) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {

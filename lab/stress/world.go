@@ -28,8 +28,8 @@ const (
 // world is one stream under one configuration: the machine with its disk, the agent,
 // and the engines. One goroutine drives it.
 type world struct {
-	v   variant
-	cfg blockmgr.Config
+	variant variant
+	cfg     blockmgr.Config
 	// control is true during the negative control; see proveCheck.
 	control bool
 	spaces  []*namespace
@@ -37,21 +37,21 @@ type world struct {
 	machine *machine
 	ledger  *ledger
 	memory  memory
-	// m is the present agent, pools its open pools by namespace.
-	m     *blockmgr.Manager
-	pools []*blockmgr.Pool
+	// manager is the present agent, pools its open pools by namespace.
+	manager *blockmgr.Manager
+	pools   []*blockmgr.Pool
 
 	clients     []*client
-	held        int
+	maxSlots    int // of one client
 	ghosts      []*ghost
 	orphans     []*ghost
 	lastSession blockmgr.SessionID
 	// generations are the last generations of granted slots, by extent and index.
 	generations map[[2]uint32]uint64
-	// at is the number of the operation under way, from 1.
-	at    int
-	total Totals
-	buf   []byte
+	// opNumber is the number of the operation under way, from 1.
+	opNumber int
+	total    Totals
+	buf      []byte
 }
 
 // newWorld returns the world of one stream: a simulated disk, clients that stand for engines, and
@@ -59,34 +59,34 @@ type world struct {
 // caller closes the world, also after an error.
 func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log *zap.Logger) (*world, error) {
 	w := &world{
-		v: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
+		variant: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
 		machine: newMachine(seed, v.rates), ledger: newLedger(), memory: memory{map[uint32]mapped{}}, buf: make([]byte, maxBlockBytes),
 		generations: map[[2]uint32]uint64{},
 	}
 	w.cfg.Log = log
 	var engines int
-	engines, w.held = v.engines()
+	engines, w.maxSlots = v.engines() // so few that grants find room
 	for i := range engines {
 		w.clients = append(w.clients, &client{space: i % v.namespaces})
 	}
 	return w, w.boot()
 }
 
-// boot starts an agent, the first or the next. Under a configuration with disk faults it tries
-// several times.
+// boot starts an agent (a block manager on the simulated machine), the first or the next. Its pools
+// are opened later. Under a configuration with disk faults boot tries several times.
 func (w *world) boot() (err error) {
 	w.cfg.WrapDisk = w.machine.connect()
 	w.pools = make([]*blockmgr.Pool, len(w.spaces))
 	for range openTries {
 		w.cfg.Sink = w.ledger.begin()
-		if w.cfg.Filter, err = w.v.newFilter(); err != nil {
+		if w.cfg.Filter, err = w.variant.newFilter(); err != nil {
 			return err
 		}
-		if w.m, err = blockmgr.Open(w.cfg); err == nil {
-			return w.forgetExited()
+		if w.manager, err = blockmgr.Open(w.cfg); err == nil {
+			return w.forgetExited() // sessions of the last agent
 		}
-		w.m = nil
-		if !w.v.faulty() {
+		w.manager = nil
+		if !w.variant.faulty() {
 			break
 		}
 		if errors.Is(err, storage.ErrForeign) {
@@ -105,9 +105,9 @@ func (w *world) boot() (err error) {
 func (w *world) forgetExited() error {
 	known := map[blockmgr.SessionID]bool{}
 	w.holders(func(who blockmgr.SessionID, _ []grant, _ []pin) { known[who] = true })
-	for _, f := range w.m.Previous() {
+	for _, f := range w.manager.Previous() {
 		if !known[f.Session] {
-			w.m.Forget(f.Session)
+			w.manager.Forget(f.Session)
 		}
 		delete(known, f.Session)
 	}
@@ -126,7 +126,7 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 	}
 	ns := w.spaces[space]
 	for try := 1; ; try++ {
-		p, err := w.m.Pool(ns.desc)
+		p, err := w.manager.Pool(ns.desc)
 		if err == nil {
 			w.pools[space] = p
 			for p.Stats().Unannounced > 0 {
@@ -134,7 +134,7 @@ func (w *world) pool(space int) (*blockmgr.Pool, error) {
 			}
 			return p, w.ledger.open(ns.id, p.Stats().DiskJoining)
 		}
-		if !w.v.faulty() || try == openTries {
+		if !w.variant.faulty() || try == openTries {
 			return nil, err
 		}
 	}
@@ -187,32 +187,33 @@ const (
 var errLockedOut = errors.New("the arenas stay locked")
 
 // restart ends the agent in the way how, lets memory, disk and engines suffer what that entails,
-// and starts the next agent. It checks all pools before and after.
+// and starts the next agent. It checks all pools before and after. Under a configuration with
+// spoil it flips bits in memory and on disk in between.
 func (w *world) restart(how death, rng *rand.Rand) error {
 	if err := w.audit(); err != nil {
 		return err
 	}
-	w.total.life(w.opened())
-	targets := w.targets()
+	w.total.life(w.opened()) // counters end with the agent
+	targets := w.targets()   // only a running agent knows where its blocks lie
 	if err := w.kill(how, rng); err != nil {
 		return err
 	}
 	w.total.Restarts++
-	if how == deathPower || how == deathClose && w.v.discard {
-		if err := w.darken(); err != nil {
+	if how == deathPower || how == deathClose && w.variant.discard { // host memory is gone
+		if err := w.loseHost(); err != nil {
 			return err
 		}
 	} else {
 		w.decideFates(how, rng)
 	}
-	if w.v.spoil {
+	if w.variant.spoil {
 		if err := w.spoil(targets, how, rng); err != nil {
 			return err
 		}
 	}
 	if booted := w.boot(); booted != nil {
 		// A stalled disk operation keeps the last agent's arena locked until this process ends.
-		if w.v.deadline > 0 && errors.Is(booted, storage.ErrLocked) {
+		if w.variant.deadline > 0 && errors.Is(booted, storage.ErrLocked) {
 			return errLockedOut
 		}
 		return booted
@@ -228,27 +229,28 @@ func (w *world) restart(how death, rng *rand.Rand) error {
 	return w.audit()
 }
 
-// kill ends the agent: in good order, by cutting it off from the disk as kill -9 does, or with
-// the power, which also empties host memory. The ledger learns which copies may come back.
+// kill ends the agent in the way how: in good order, by cutting it off from the disk as kill -9
+// does, or with the power, which also empties host memory and loses what was not synced. The
+// ledger learns which copies of blocks the next agent may or must find.
 func (w *world) kill(how death, rng *rand.Rand) error {
-	m := w.m
-	w.m = nil
+	m := w.manager
+	w.manager = nil
 	if how == deathClose {
-		w.machine.calm()
+		w.machine.endStalls()
 		err := m.Close()
 		w.machine.cut()
-		if err != nil && !w.v.faulty() {
+		if err != nil && !w.variant.faulty() {
 			return fmt.Errorf("close: %w", err)
 		}
 		w.ledger.end(ending{
-			flushed: err == nil && !w.v.faulty(), dark: w.v.discard,
-			lossless: !w.v.canWrong() && w.v.namespaces == 1 && !w.v.discard,
+			flushed: err == nil && !w.variant.faulty(), hostLost: w.variant.discard,
+			lossless: !w.variant.canWrong() && w.variant.namespaces == 1 && !w.variant.discard,
 		})
 		return nil
 	}
 	w.machine.cut()
 	m.Abandon()
-	w.ledger.end(ending{reverted: how == deathPower, dark: how == deathPower})
+	w.ledger.end(ending{reverted: how == deathPower, hostLost: how == deathPower})
 	if how == deathKill {
 		return nil
 	}
@@ -259,8 +261,8 @@ func (w *world) kill(how death, rng *rand.Rand) error {
 	return emptyDir(w.cfg.HostDir)
 }
 
-// darken ends all sessions, grants and pins, because the host memory that they use is gone.
-func (w *world) darken() error {
+// loseHost ends all sessions, grants and pins, because the host memory that they use is gone.
+func (w *world) loseHost() error {
 	w.ghosts, w.orphans = nil, nil
 	for _, c := range w.clients {
 		*c = client{space: c.space}
@@ -271,9 +273,9 @@ func (w *world) darken() error {
 
 // decideFates decides for each engine, after the end of an agent, whether it will resume its session
 // with the next agent or dies. A dead engine's session becomes an orphan: its processes may go on
-// writing into its slots until forget. how is the way in which the agent ended.
+// writing into its slots until endOrphan. how is the way in which the agent ended.
 func (w *world) decideFates(how death, rng *rand.Rand) {
-	// Ghosts are sessions that had ended before, with processes that still write.
+	// Ghosts are sessions that had ended before the agent, with processes that still write.
 	for _, g := range w.ghosts {
 		w.orphans = append(w.orphans, &ghost{space: g.space, session: g.session, grants: g.grants})
 	}
@@ -283,23 +285,24 @@ func (w *world) decideFates(how death, rng *rand.Rand) {
 			*c = client{space: c.space} // the agent ended the session, as the engine knows
 		}
 		if c.session != 0 {
-			c.earlier, c.session = c.session, 0
+			c.earlierSession, c.session = c.session, 0
 		}
-		if c.earlier != 0 && rng.IntN(4) == 0 {
-			w.orphans = append(w.orphans, &ghost{space: c.space, session: c.earlier, grants: c.grants, pins: c.pins})
+		if c.earlierSession != 0 && rng.IntN(4) == 0 {
+			w.orphans = append(w.orphans, &ghost{space: c.space, session: c.earlierSession, grants: c.grants, pins: c.pins})
 			*c = client{space: c.space}
 		}
 	}
 }
 
-// close ends the last agent, adds its counters and the injected faults to w.total, and empties
-// the directories.
+// close ends the stream: it closes the last agent if there is one, adds its counters and the
+// injected faults to w.total, and empties the directories. An agent with a faulty disk may fail
+// to close.
 func (w *world) close() error {
 	var errs []error
-	if w.m != nil {
+	if w.manager != nil {
 		w.total.life(w.opened())
-		w.machine.calm()
-		if err := w.m.Close(); err != nil && !w.v.faulty() {
+		w.machine.endStalls()
+		if err := w.manager.Close(); err != nil && !w.variant.faulty() {
 			errs = append(errs, err)
 		}
 	}
@@ -311,9 +314,9 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// retire ends all sessions of a namespace and retires its pool, which drops all copies. A pool
-// that processes of a dead engine still use refuses. The copies must not come back, except those
-// in disk extents that the pool could not read.
+// retire ends all sessions of a namespace and retires its pool, which drops all copies of blocks.
+// A pool that processes of a dead engine still use refuses. The copies must not come back, except
+// those in disk extents that the pool could not read. o.n chooses the namespace.
 func (w *world) retire(o *operation) error {
 	space := o.n % len(w.spaces)
 	pool := w.pools[space]
@@ -328,10 +331,10 @@ func (w *world) retire(o *operation) error {
 		}
 	}
 	// Stuck disk operations may keep the breaker open.
-	if err := w.settle(pool); err != nil && !w.v.faulty() {
+	if err := w.settle(pool); err != nil && !w.variant.faulty() {
 		return err
 	}
-	left := w.v.faulty() || pool.Stats().DiskJoining
+	unreadLeft := w.variant.faulty() || pool.Stats().DiskJoining // the disk may keep copies
 	gone, err := pool.Retire()
 	if errors.Is(err, blockmgr.ErrActive) {
 		return w.audit()
@@ -346,16 +349,16 @@ func (w *world) retire(o *operation) error {
 	}
 	w.pools[space] = nil
 	w.total.Retired++
-	if err := w.ledger.retired(w.spaces[space].id, left); err != nil {
+	if err := w.ledger.retired(w.spaces[space].id, unreadLeft); err != nil {
 		return err
 	}
 	return w.audit()
 }
 
-// retired records that the pool of namespace ns has dropped all its copies. A copy that its
-// events did not remove is an error. With left the disk may have copies that the pool did not
-// know.
-func (l *ledger) retired(ns kv.NamespaceID, left bool) error {
+// retired records that the pool of namespace ns has dropped all its copies of blocks, so that none
+// may come back. A copy that its events did not remove is an error. With unreadLeft the disk may
+// have copies that the pool did not know: those may come back.
+func (l *ledger) retired(ns kv.NamespaceID, unreadLeft bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for at := range l.resident {
@@ -365,12 +368,12 @@ func (l *ledger) retired(ns kv.NamespaceID, left bool) error {
 	}
 	delete(l.opened, ns)
 	delete(l.joining, ns)
-	delete(l.exact, ns)
+	delete(l.mustFindAll, ns)
 	maps.DeleteFunc(l.lastHost, func(at place, _ *content) bool { return at.ns == ns })
-	maps.DeleteFunc(l.comeback, func(at place, _ *content) bool { return at.ns == ns })
-	for at, nonces := range l.past {
-		if left && at.ns == ns {
-			l.comeback[at] = &content{slices.Clone(nonces)}
+	maps.DeleteFunc(l.mayComeBack, func(at place, _ *content) bool { return at.ns == ns })
+	for at, nonces := range l.diskHistory {
+		if unreadLeft && at.ns == ns {
+			l.mayComeBack[at] = &content{slices.Clone(nonces)}
 		}
 	}
 	return l.broken
