@@ -95,8 +95,9 @@ func runs(blocks []uint32) []blockRun {
 	return all
 }
 
-// run looks up the blocks of a range and reads them. It notes a block that the agent does not
-// have as lost, and goes on after it.
+// run looks up the blocks of range r of a document and compares their bytes. LOOKUP finds the blocks
+// up to the first one that the agent does not have: run notes that block as lost for the ledger,
+// and goes on after it.
 func (c *checker) run(ctx context.Context, id proto.RequestID, doc docID, r blockRun) error {
 	for r.count > 0 {
 		slots, err := c.lookup(ctx, id, r)
@@ -128,8 +129,9 @@ func (c *checker) lookup(ctx context.Context, id proto.RequestID, r blockRun) ([
 	}
 }
 
-// read compares every byte of the pinned slots with the document's content, and notes wrong bytes
-// and the blocks that it found. slots[0] has block number first of the document.
+// read compares every byte of the pinned slots with the document's content, and writes notes for
+// the ledger: wrong bytes as a fault, and the blocks that it found. slots[0] has block number
+// first of the document. The error says that the agent is dead.
 func (c *checker) read(ctx context.Context, id proto.RequestID, doc docID, first int, slots []proto.Slot) error {
 	ns := namespaceOf(c.space)
 	keys := doc.keys(ns.ID())

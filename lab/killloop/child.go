@@ -108,7 +108,8 @@ func dial(ctx context.Context, o *orders, space int, worker uint64) (link, error
 	}
 }
 
-// dialOnce tries once to connect as scheduler and as worker.
+// dialOnce tries once to connect to the agent twice, as the scheduler of an engine and as its only
+// worker, in the namespace with number space. The caller closes the link.
 func dialOnce(ctx context.Context, o *orders, space int, worker uint64) (link, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -251,8 +252,9 @@ type worker struct {
 	stamp uint64
 }
 
-// fill joins the session of the job and fills its slots. Once the first byte is written, neither
-// the end of the engine nor that of the agent stops it. It returns false when it wrote nothing.
+// fill makes the copies of job j, which the engine has given its mover: it joins the engine's
+// session as a worker and fills the slots. Once the first byte is written, neither the end of the
+// engine nor that of the agent stops it. It returns false when it wrote nothing.
 func (w *worker) fill(j *moverJob) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
@@ -274,12 +276,13 @@ func (w *worker) fill(j *moverJob) bool {
 	for _, s := range copies {
 		w.notes.fault(faultForeign, s.foreign(), "at the end of the copy to %+v", s.slot)
 	}
-	w.notes.put(note{Kind: noteSettle, Slots: j.Slots})
+	w.notes.put(note{Kind: noteSettle, Slots: j.Slots}) // the ledger learns that the copies have ended
 	return true
 }
 
-// copies waits until the extents of the job's slots are mapped, and returns a copy to make for
-// each slot. ok is false when the connection ends first.
+// copies waits until the extents (files) of the job's slots are mapped, and returns a copy to make
+// for each slot. The agent announces extents over the connection; ok is false when that ends
+// first.
 func (w *worker) copies(c *proto.WorkerClient, j *moverJob) (copies []*slotCopy, ok bool) {
 	keys := j.Doc.keys(w.space)
 	for i, slot := range j.Slots {

@@ -67,8 +67,8 @@ func (l *loop) stopEngines(ctx context.Context) error {
 	return nil
 }
 
-// checkLeaks waits until the agent has released everything, and counts what it still
-// holds as faults.
+// checkLeaks waits until the agent, whose engines have ended, holds nothing for them. What it still
+// holds after the time for that counts as faults.
 func (l *loop) checkLeaks(ctx context.Context) error {
 	var held []string
 	err := l.until(ctx, func() (bool, error) {
@@ -76,7 +76,7 @@ func (l *loop) checkLeaks(ctx context.Context) error {
 		held = leaks(&stats)
 		return len(held) == 0, err
 	})
-	if !errors.Is(err, cluster.ErrTooLong) {
+	if !errors.Is(err, cluster.ErrTooLong) { // nil: nothing is held
 		return err
 	}
 	for _, leak := range held {
@@ -199,7 +199,8 @@ func (r *Report) verdict() error {
 	return nil
 }
 
-// Lines returns the figures for people; the last line is for scripts.
+// Lines returns the figures of the run and the texts of its faults for people; the last line is for
+// scripts.
 func (r *Report) Lines() string {
 	var b strings.Builder
 	for _, text := range r.texts {
@@ -211,7 +212,7 @@ func (r *Report) Lines() string {
 	fmt.Fprintf(&b, "resumed                       %d grants, %d pins; %d grants were settled already\n", r.ResumedGrants, r.ResumedPins, r.NotKept)
 	fmt.Fprintf(&b, "engines                       %d slots granted, %d blocks loaded and compared\n", r.Stored, r.Loaded)
 	fmt.Fprintf(&b, "host tier lost                %d times; records torn by a kill %d\n", r.Wipes, r.Torn)
-	for _, f := range faults()[2:] {
+	for _, f := range faults()[2:] { // the last line has the first two
 		fmt.Fprintf(&b, "%-29s %d\n", strings.ReplaceAll(string(f), "_", " "), r.faults[f])
 	}
 	if n := len(r.Ready); n > 0 {

@@ -49,8 +49,8 @@ type session struct {
 	link
 	copies sync.WaitGroup // copies that use its mappings
 
-	// moved is closed when the next session has taken over.
-	moved chan struct{}
+	// takenOver is closed when the next session has taken over.
+	takenOver chan struct{}
 
 	jobMu   sync.Mutex
 	lastJob uint64
@@ -58,11 +58,11 @@ type session struct {
 
 	// The rest is guarded by engine.mu.
 
-	lost bool // the agent is dead: no work begins here
-	// unsure is true when a RESUME named slots of this session and got no answer.
-	unsure bool
-	stores map[*store]struct{}
-	loads  map[*load]struct{}
+	agentDead bool // no work begins here
+	// resumeUnanswered is true when a RESUME named slots of this session and got no answer.
+	resumeUnanswered bool
+	stores           map[*store]struct{}
+	loads            map[*load]struct{}
 	// pins are the pins that RESUMED gave back, with the number for RELEASE and the
 	// count of loads that use them.
 	pins map[proto.Slot]*resumedPin
@@ -78,8 +78,9 @@ func newEngine(o orders, out io.Writer) *engine {
 	}
 }
 
-// run is the main function of an engine process: it stores and loads documents until ctx ends.
-// Then it stops its copies and disconnects.
+// run is the main function of a simulated engine's process: it stores and loads documents until
+// ctx ends. Then it stops its copies and disconnects. The mover is a worker process that makes
+// some of the copies.
 func (e *engine) run(ctx context.Context) (err error) {
 	if e.mover, err = startMover(e.orders); err != nil {
 		return err
@@ -113,11 +114,11 @@ func (e *engine) connect(ctx context.Context) {
 			break
 		}
 		s := &session{
-			link: l, moved: make(chan struct{}), jobs: map[uint64]chan proto.LoadJob{},
+			link: l, takenOver: make(chan struct{}), jobs: map[uint64]chan proto.LoadJob{},
 			stores: map[*store]struct{}{}, loads: map[*load]struct{}{}, pins: map[proto.Slot]*resumedPin{},
 		}
 		go s.deliver()
-		if old != nil && !e.resume(ctx, old, s) {
+		if old != nil && !e.resume(ctx, old, s) { // this agent died too
 			s.close()
 			continue
 		}
@@ -130,7 +131,7 @@ func (e *engine) connect(ctx context.Context) {
 		}
 		e.lose(s)
 		old = s
-		_ = cluster.Wait(ctx, rand.N(maxLate))
+		_ = cluster.Wait(ctx, rand.N(maxLate)) // some engines come late to the next agent
 	}
 	if old != nil {
 		old.copies.Wait()
@@ -150,7 +151,7 @@ func (e *engine) begin(s *session) {
 func (e *engine) lose(s *session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s.lost = true
+	s.agentDead = true
 	e.current, e.connected = nil, make(chan struct{})
 }
 
@@ -190,7 +191,7 @@ func (e *engine) resume(ctx context.Context, old, s *session) bool {
 		e.notes.fault(faultRefused, 1, "%v", err)
 	case err != nil:
 		e.mu.Lock()
-		old.unsure = true
+		old.resumeUnanswered = true
 		e.mu.Unlock()
 		return false
 	}
@@ -204,8 +205,9 @@ func (e *engine) resume(ctx context.Context, old, s *session) bool {
 	return true
 }
 
-// held returns the slots of a session that stores fill or have filled and that loads read, for
-// RESUME. A slot that several loads read is named once.
+// held returns the slots that the engine still uses through session s, for RESUME: granted slots
+// of stores, which fill them or wait for the answer to COMMIT, and pinned slots that loads read.
+// A slot that several loads read is named once.
 func (e *engine) held(s *session) (h proto.Held) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,9 +228,11 @@ func (e *engine) held(s *session) (h proto.Held) {
 	return h
 }
 
-// move gives session s the slots of old that RESUMED kept, and drops the others. asked is when
-// RESUME was sent. gone are the dropped granted slots, and unused the numbers of kept pins that
-// no load uses any more. A pin that was dropped for no reason is a fault.
+// move gives s, the session with the new agent, the slots of old, that with the dead agent, which
+// RESUMED kept, and drops the others. Stores (copies into granted slots) and loads (copies out of
+// pinned slots) under way go on in s. asked is when RESUME was sent. gone are the dropped granted
+// slots, and unused the numbers of kept pins that no load uses any more. A pin that was dropped
+// for no reason is a fault.
 func (e *engine) move(old, s *session, kept proto.Held, asked int64) (gone []proto.Slot, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -243,33 +247,34 @@ func (e *engine) move(old, s *session, kept proto.Held, asked int64) (gone []pro
 		s.pins[slot] = &resumedPin{index: i}
 	}
 	for l := range old.loads {
-		l.owner, l.resumed = s, true
+		l.heldBy, l.resumed = s, true
 		s.loads[l] = struct{}{}
 		for _, slot := range l.slots {
 			if p := s.pins[slot]; p != nil {
 				p.users++
 			} else if !l.dropped[slot] {
 				l.dropped[slot] = true
-				if !old.unsure { // otherwise an agent that died may have kept it
+				// After an unanswered RESUME the agent that died may have kept the pin for itself.
+				if !old.resumeUnanswered {
 					e.notes.fault(faultDropped, 1, "pin of %+v", slot)
 				}
 			}
 		}
 	}
 	for slot, p := range s.pins {
-		if p.users == 0 {
+		if p.users == 0 { // the load ended while RESUME was under way
 			delete(s.pins, slot)
 			unused = append(unused, p.index)
 		}
 	}
-	close(old.moved)
+	close(old.takenOver)
 	return gone, unused
 }
 
-// moveStoreLocked moves a store from session old to s and returns its slots that RESUMED did not
-// keep. Dropping a slot is right when COMMIT or ABORT had been sent, or when an earlier RESUME
-// got no answer. Otherwise it is a fault, even if another engine stored the block meanwhile. The
-// caller holds e.mu.
+// moveStoreLocked moves store st from session old, whose agent died, to s, and returns its slots
+// that RESUMED did not keep. Dropping a slot is right when COMMIT or ABORT had been sent
+// (st.answerOpen), or when an earlier RESUME got no answer. Otherwise it is a fault, even if
+// another engine stored the block meanwhile. The caller holds e.mu.
 func (e *engine) moveStoreLocked(st *store, old, s *session, kept map[proto.Slot]struct{}, asked int64) (gone []proto.Slot) {
 	st.copies = slices.DeleteFunc(st.copies, func(c *slotCopy) bool {
 		if _, ok := kept[c.slot]; ok {
@@ -277,15 +282,15 @@ func (e *engine) moveStoreLocked(st *store, old, s *session, kept map[proto.Slot
 		}
 		c.dropped.Store(true)
 		gone = append(gone, c.slot)
-		if !st.offered && !old.unsure {
+		if !st.answerOpen && !old.resumeUnanswered {
 			e.notes.fault(faultDropped, 1, "grant of %+v", c.slot)
 		}
 		return true
 	})
-	if len(gone) > 0 {
+	if len(gone) > 0 { // the ledger learns that these slots are not ours since asked
 		e.notes.put(note{Kind: noteSettle, Time: asked, Slots: gone})
 	}
-	st.owner, st.id, st.offered = s, proto.RequestID{ID: proto.ResumedRequest}, false
+	st.heldBy, st.id, st.answerOpen = s, proto.RequestID{ID: proto.ResumedRequest}, false
 	s.stores[st] = struct{}{}
 	return gone
 }

@@ -98,20 +98,20 @@ func TestDocumentsShareNoBlocks(t *testing.T) {
 func movedEngine(out io.Writer) (e *engine, left, next *session) {
 	e = newEngine(orders{Worker: 1}, out)
 	left, next = emptySession(), emptySession()
-	st := &store{doc: makeDoc(1, 0, 1), origin: left, owner: left}
+	st := &store{doc: makeDoc(1, 0, 1), mappedBy: left, heldBy: left}
 	for i := range 4 {
 		st.copies = append(st.copies, &slotCopy{slot: proto.Slot{Index: uint32(i)}})
 	}
 	left.stores[st] = struct{}{}
 	left.loads[&load{
-		origin: left, owner: left, slots: []proto.Slot{{Index: 8}, {Index: 9}}, dropped: map[proto.Slot]bool{},
+		mappedBy: left, heldBy: left, slots: []proto.Slot{{Index: 8}, {Index: 9}}, dropped: map[proto.Slot]bool{},
 	}] = struct{}{}
 	return e, left, next
 }
 
 func emptySession() *session {
 	return &session{
-		moved: make(chan struct{}), stores: map[*store]struct{}{}, loads: map[*load]struct{}{}, pins: map[proto.Slot]*resumedPin{},
+		takenOver: make(chan struct{}), stores: map[*store]struct{}{}, loads: map[*load]struct{}{}, pins: map[proto.Slot]*resumedPin{},
 	}
 }
 
@@ -153,9 +153,9 @@ func TestSlotsThatResumeNamedAndDidNotGetBackAreAFault(t *testing.T) {
 		var out bytes.Buffer
 		e, left, next := movedEngine(&out)
 		for st := range left.stores {
-			st.offered = c.offered
+			st.answerOpen = c.offered
 		}
-		left.unsure = c.unsure
+		left.resumeUnanswered = c.unsure
 		h := e.held(left)
 		if len(h.Granted) != 4 || len(h.Pinned) != 2 {
 			t.Fatalf("RESUME names %+v, want 4 grants and 2 pins", h)
@@ -188,7 +188,7 @@ func TestPinsOfLoadsThatEndedMeanwhileAreReleased(t *testing.T) {
 
 func TestSharedPinIsReleasedWithItsLastLoad(t *testing.T) {
 	e, left, next := movedEngine(io.Discard)
-	second := &load{origin: left, owner: left, slots: []proto.Slot{{Index: 9}}, dropped: map[proto.Slot]bool{}}
+	second := &load{mappedBy: left, heldBy: left, slots: []proto.Slot{{Index: 9}}, dropped: map[proto.Slot]bool{}}
 	left.loads[second] = struct{}{}
 	h := e.held(left)
 	slices.SortFunc(h.Pinned, func(a, b proto.Slot) int { return int(a.Index) - int(b.Index) })

@@ -18,17 +18,17 @@ const maxTexts = 20
 type ledger struct {
 	ids [spaces]kv.NamespaceID
 
-	mu     sync.Mutex
-	docs   map[docKey]struct{} // documents with granted slots
-	places map[kv.StoredKey]place
-	holds  map[proto.Slot]*hold
-	copies []span  // copies into slots, interrupted copies included
-	kills  []int64 // times of the kills of agents
-	// must are the blocks that were sealed when an agent was killed. LOOKUP must find
+	mu      sync.Mutex
+	docs    map[docKey]struct{} // documents with granted slots
+	blockOf map[kv.StoredKey]place
+	holds   map[proto.Slot]*hold
+	copies  []span  // copies into slots, interrupted copies included
+	kills   []int64 // times of the kills of agents
+	// mustFind are the blocks that were sealed when an agent was killed. LOOKUP must find
 	// them.
-	must   map[kv.StoredKey]*duty
-	counts map[fault]uint64
-	texts  []string
+	mustFind map[kv.StoredKey]*duty
+	counts   map[fault]uint64
+	texts    []string
 	// Blocks that engines loaded and the checker found; slots that RESUMED kept, and
 	// grants that RESUMED did not keep.
 	loaded, found, resumedGrants, resumedPins, notKept uint64
@@ -62,8 +62,8 @@ type duty struct{ found, proven bool }
 // newLedger returns an empty ledger, which knows the namespaces of the run.
 func newLedger() *ledger {
 	l := &ledger{
-		holds: map[proto.Slot]*hold{}, docs: map[docKey]struct{}{}, places: map[kv.StoredKey]place{},
-		must: map[kv.StoredKey]*duty{}, counts: map[fault]uint64{},
+		holds: map[proto.Slot]*hold{}, docs: map[docKey]struct{}{}, blockOf: map[kv.StoredKey]place{},
+		mustFind: map[kv.StoredKey]*duty{}, counts: map[fault]uint64{},
 	}
 	for i := range spaces {
 		ns := namespaceOf(i)
@@ -128,7 +128,7 @@ func (l *ledger) learnLocked(d docKey) {
 	}
 	l.docs[d] = struct{}{}
 	for i, key := range d.doc.keys(l.ids[d.space]) {
-		l.places[key.InGroup(0)] = place{d, uint32(i)}
+		l.blockOf[key.InGroup(0)] = place{d, uint32(i)}
 	}
 }
 
@@ -154,8 +154,9 @@ func (l *ledger) copyLocked(from string, slot proto.Slot, n *note) {
 	}
 }
 
-// checkedLocked enters a checker's note about blocks that it found or lost. Each lost
-// block counts once.
+// checkedLocked enters a checker's note: a line that says which blocks of a document it found, or
+// which LOOKUP did not find. A block that must be found (l.mustFind) and is lost is a fault, and
+// counts once. The caller holds l.mu.
 func (l *ledger) checkedLocked(n *note) {
 	if n.Space < 0 || n.Space >= spaces {
 		return
@@ -163,14 +164,14 @@ func (l *ledger) checkedLocked(n *note) {
 	keys := n.Doc.keys(l.ids[n.Space])
 	for _, b := range n.Blocks {
 		key := keys[b].InGroup(0)
-		d := l.must[key]
+		d := l.mustFind[key]
 		switch {
-		case d == nil:
+		case d == nil: // the block was not sealed at a kill, or is lost already
 		case n.Kind == noteFound:
 			d.found, d.proven = true, true
 			l.found++
 		default:
-			delete(l.must, key)
+			delete(l.mustFind, key)
 			l.faultLocked(faultSealed, 1, "block %d of document %#x in namespace %d", b, uint64(n.Doc), n.Space)
 		}
 	}
@@ -185,7 +186,7 @@ func (l *ledger) engineEnded(name string, at int64) {
 		if h.holder != name {
 			continue
 		}
-		if h.begun != 0 {
+		if h.begun != 0 { // a copy was under way
 			l.copies = append(l.copies, span{h.begun, at})
 			h.begun = 0
 		}
@@ -207,9 +208,9 @@ func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kills = append(l.kills, at)
-	if wiped {
+	if wiped { // only what is on disk can be found again
 		host.Sealed = nil
-		maps.DeleteFunc(l.must, func(key kv.StoredKey, _ *duty) bool {
+		maps.DeleteFunc(l.mustFind, func(key kv.StoredKey, _ *duty) bool {
 			_, stays := disk.Sealed[key]
 			return !stays
 		})
@@ -220,28 +221,28 @@ func (l *ledger) agentKilled(at int64, host, disk tierFiles, wiped bool) (sealed
 			seen[key] = struct{}{}
 		}
 	}
-	for _, d := range l.must {
+	for _, d := range l.mustFind {
 		d.found = false
 	}
 	for key := range seen {
-		if l.must[key] == nil {
-			l.must[key] = &duty{}
+		if l.mustFind[key] == nil {
+			l.mustFind[key] = &duty{}
 		}
 	}
 	return len(seen)
 }
 
-// wanted returns the blocks that must be there and were not found yet in this life of the agent,
-// by document. Documents with blocks that no checker ever found come first; then the order is
-// that of rank. limit bounds the documents; 0 is no limit. unknown counts the sealed blocks that
-// no engine's note explains.
+// wanted returns the blocks that a checker shall look up, by document: those that were sealed
+// (stored) when an agent was killed, and were not found yet since its restart. Documents with
+// blocks that no checker ever found come first; then the order is that of rank. limit bounds the
+// documents; 0 is no limit. unknown counts the sealed blocks that no note of an engine explains.
 func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unknown int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	docs := map[docKey]*wanted{}
 	fresh := map[docID]bool{}
-	for key, d := range l.must {
-		p, ok := l.places[key]
+	for key, d := range l.mustFind {
+		p, ok := l.blockOf[key] // namespace, document and number of the block
 		if !ok {
 			unknown++
 			continue
@@ -276,8 +277,9 @@ func (l *ledger) wanted(limit int, rank func(docID) uint64) (list []wanted, unkn
 	return list, unknown
 }
 
-// audit records a fault for each slot that was granted to one engine while another one held it.
-// Call it when all notes are in.
+// audit records a fault for each slot that was granted to one engine while another one held it. A
+// hold is the time in which an engine owns a slot at one generation; each grant has a higher
+// generation. Call audit when all notes are in.
 func (l *ledger) audit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,7 +293,7 @@ func (l *ledger) audit() {
 		slices.SortFunc(slots, func(a, b proto.Slot) int { return cmp.Compare(a.Generation, b.Generation) })
 		for i, slot := range slots[1:] {
 			before, h := l.holds[slots[i]], l.holds[slot]
-			if before.end == 0 || before.end > h.start {
+			if before.end == 0 || before.end > h.start { // 0: it never ended
 				l.faultLocked(faultDouble, 1, "%+v is granted to %s while %s writes at generation %d", slot, h.holder, before.holder, slots[i].Generation)
 			}
 		}

@@ -16,11 +16,11 @@ const lookupWait = 50 * time.Millisecond
 
 // load is the pinned slots of a document that an engine is reading.
 type load struct {
-	origin *session // the copies use its mappings
+	mappedBy *session // the copies use its mappings
 
 	// Guarded by engine.mu.
 
-	owner   *session // holds the pins now
+	heldBy  *session // has the pins now: mappedBy, or a session that resumed it
 	slots   []proto.Slot
 	resumed bool                // RESUMED gave the pins back
 	dropped map[proto.Slot]bool // pins that RESUMED did not give back
@@ -71,9 +71,9 @@ func (e *engine) loadDoc(ctx context.Context, s *session, doc docID) {
 	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// claim loads the n pinned blocks of a document: it has the agent send a LOAD and then copies the
-// slots. It loads nothing when the agent dies before the LOAD has come. ctx is the engine's,
-// answer bounds the wait for the agent.
+// claim loads the n pinned blocks of a document: it sends CLAIM, for which the agent sends the
+// engine's worker a LOAD, and then copies the slots as a worker does. It loads nothing when the
+// agent dies before the LOAD has come. ctx is the engine's, answer bounds the wait for the agent.
 func (e *engine) claim(ctx, answer context.Context, s *session, id proto.RequestID, doc docID, n int) error {
 	job, came := s.expect()
 	if _, err := s.sched.Claim(answer, id, job, 0, devices(n)); err != nil {
@@ -90,7 +90,7 @@ func (e *engine) claim(ctx, answer context.Context, s *session, id proto.Request
 		}
 		return nil
 	}
-	if l := e.beginLoad(s, j.Slots); l != nil {
+	if l := e.beginLoad(s, j.Slots); l != nil { // nil: the agent is dead, and with it the pins
 		keys := doc.keys(e.space)
 		loaded := 0
 		for i, slot := range j.Slots {
@@ -109,10 +109,10 @@ func (e *engine) claim(ctx, answer context.Context, s *session, id proto.Request
 func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.lost {
+	if s.agentDead {
 		return nil
 	}
-	l := &load{origin: s, owner: s, slots: slots, dropped: map[proto.Slot]bool{}}
+	l := &load{mappedBy: s, heldBy: s, slots: slots, dropped: map[proto.Slot]bool{}}
 	s.loads[l] = struct{}{}
 	s.copies.Add(1)
 	return l
@@ -121,28 +121,29 @@ func (e *engine) beginLoad(s *session, slots []proto.Slot) *load {
 // endLoad releases pins that RESUMED gave back. Other pins end with their request or
 // ended with the agent.
 func (e *engine) endLoad(l *load) {
-	defer l.origin.copies.Done()
+	defer l.mappedBy.copies.Done()
 	owner, unused := e.dropPins(l)
 	owner.releaseResumed(unused)
 }
 
-// dropPins ends the load l. It returns the session that holds the load's pins, and the numbers,
-// for RELEASE, of pins from a RESUME that no other load uses any more.
+// dropPins ends load l, the reading of pinned slots. It returns the session that has the load's pins
+// now, and the numbers, for RELEASE, of pins from a RESUME that no other load uses any more. Other
+// pins end with their request.
 func (e *engine) dropPins(l *load) (owner *session, unused []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(l.owner.loads, l)
+	delete(l.heldBy.loads, l)
 	for _, slot := range l.slots {
-		p := l.owner.pins[slot]
+		p := l.heldBy.pins[slot]
 		if !l.resumed || l.dropped[slot] || p == nil {
 			continue
 		}
 		if p.users--; p.users == 0 {
-			delete(l.owner.pins, slot)
+			delete(l.heldBy.pins, slot)
 			unused = append(unused, p.index)
 		}
 	}
-	return l.owner, unused
+	return l.heldBy, unused
 }
 
 // releaseResumed releases pins. A dead agent needs no release, and the next agent does
@@ -160,7 +161,7 @@ var errMoved = errors.New("generation has changed")
 // demands. It returns true when the whole block is right. A slot that changed although it was
 // pinned is a fault.
 func (e *engine) loadSlot(ctx context.Context, l *load, slot proto.Slot, key kv.BlockKey) bool {
-	block, err := readSlot(ctx, &l.origin.link, slot, piecePause)
+	block, err := readSlot(ctx, &l.mappedBy.link, slot, piecePause)
 	switch {
 	case errors.Is(err, errMoved):
 		if e.stillPinned(ctx, l, slot) {
@@ -221,18 +222,22 @@ func checkGeneration(l *link, slot proto.Slot) error {
 	return err
 }
 
-// stillPinned reports whether the agent should still keep the load's pin of a slot. After the
-// death of an agent it waits for RESUMED of the next agent, which decides.
+// stillPinned reports whether the agent should still keep the load's pin of a slot, so that a
+// changed slot is a fault. After the death of an agent it waits for RESUMED of the next agent,
+// which decides. After an unanswered RESUME nobody can tell, and it returns false.
 func (e *engine) stillPinned(ctx context.Context, l *load, slot proto.Slot) bool {
 	for {
 		e.mu.Lock()
-		owner, lost, unsure, dropped := l.owner, l.owner.lost, l.owner.unsure, l.dropped[slot]
+		owner, agentDead, unanswered, dropped := l.heldBy, l.heldBy.agentDead, l.heldBy.resumeUnanswered, l.dropped[slot]
 		e.mu.Unlock()
-		if dropped || unsure || !lost {
-			return !dropped && !unsure
+		if dropped || unanswered {
+			return false
+		}
+		if !agentDead {
+			return true
 		}
 		select {
-		case <-owner.moved:
+		case <-owner.takenOver:
 		case <-ctx.Done():
 			return false
 		}

@@ -174,7 +174,9 @@ func (l *loop) wait(ctx context.Context, p *cluster.Process, limit time.Duration
 }
 
 // die kills the agent, perhaps with engines, enters its slot tables into the ledger, and starts
-// everything again. kill is the number of the kill; every wipeEvery-th also loses the host tier.
+// everything again. kill is the number of the kill; every wipeEvery-th also loses the host tier,
+// and then kills all engines. Chance decides whether an engine dies with the agent or a while
+// before it, and whether the killed engines start before or after the next agent.
 func (l *loop) die(ctx context.Context, kill int) error {
 	wipe := kill%wipeEvery == 0
 	var victims []*engineProcess
@@ -245,9 +247,9 @@ func (l *loop) killChecker() {
 	}
 }
 
-// inspect enters the slot tables of an agent that was killed at the time at into the ledger. With
-// wipe it removes the host tier. It is an error when a tier is so full that blocks may have been
-// evicted.
+// inspect enters the slot tables of an agent that was killed at the time at into the ledger: their
+// sealed blocks must be found again. With wipe it removes the host tier. It is an error when a
+// tier is so full that blocks may have been evicted, because the ledger cannot know which.
 func (l *loop) inspect(at int64, wipe bool) error {
 	host, err := readTier(l.hostDir(), true)
 	if err != nil {
@@ -342,7 +344,7 @@ func (l *loop) startChecker(all bool) (err error) {
 }
 
 // startChild starts the process of an engine or a checker with its orders. Each line that it
-// prints is a note and goes into the ledger.
+// prints is a note, an entry for the ledger. An error may come with a process that runs.
 func (l *loop) startChild(name string, o *orders) (*cluster.Process, error) {
 	p, err := l.Start(cluster.Spec{Name: name, Command: l.Child, Line: func(line []byte) {
 		var n note

@@ -66,8 +66,9 @@ func readTier(dir string, host bool) (tierFiles, error) {
 	return found, nil
 }
 
-// section adds the slot records of one extent to f. path is the extent's file, whose generation
-// words, in the host tier, say which records are still true.
+// section adds the slot records of one extent (a file of slots) to f. path is the extent's file. In
+// the host tier the file begins with a generation word for each slot: a record with another
+// generation is out of date. A torn record counts, and its slot as used.
 func (f *tierFiles) section(records []byte, slots int, path string, host bool) error {
 	if len(records) < slots*storage.RecordSize {
 		return fmt.Errorf("slot table: %s has %d slots and %d bytes of records", path, slots, len(records))

@@ -130,15 +130,15 @@ const (
 
 // store is a document's granted slots, from GRANT to COMMIT or ABORT.
 type store struct {
-	doc    docID
-	origin *session // the copies use its mappings
+	doc      docID
+	mappedBy *session // the copies use its mappings
 
 	// Guarded by engine.mu.
 
-	owner   *session // holds the grants now
-	id      proto.RequestID
-	copies  []*slotCopy // into slots that are still granted
-	offered bool        // the COMMIT was sent and its answer is not known
+	heldBy     *session // has the grants now: mappedBy, or a session that resumed it
+	id         proto.RequestID
+	copies     []*slotCopy // into slots that are still granted
+	answerOpen bool        // the COMMIT was sent and its answer is not known
 }
 
 // slotCopy is the copy of one block into its slot. The first written bytes of the slot
@@ -201,11 +201,12 @@ func (e *engine) storeDoc(ctx context.Context, s *session, doc docID, rng *rand.
 	_ = s.sched.CloseRequest(id) // the request ended with its connection
 }
 
-// beginStore records that the engine fills granted slots, until settle. at is when the grant
-// came. It returns nil, and nothing may be written, without slots and when the agent is dead: the
-// next agent will not hear of these grants.
+// beginStore returns a store: the record that the engine fills the granted slots of a document,
+// until settle commits or aborts them. at is when the grant came. It returns nil, and nothing may
+// be written, without slots and when the agent is dead: the next agent will not hear of these
+// grants. The ledger gets a note of the grant.
 func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []proto.GrantedSlot, at int64) *store {
-	st := &store{doc: doc, origin: s, owner: s, id: id}
+	st := &store{doc: doc, mappedBy: s, heldBy: s, id: id}
 	keys := doc.keys(e.space)
 	n := note{Kind: noteGrant, Time: at, Doc: doc}
 	for _, g := range grants {
@@ -219,45 +220,46 @@ func (e *engine) beginStore(s *session, doc docID, id proto.RequestID, grants []
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.lost || len(grants) == 0 {
+	if s.agentDead || len(grants) == 0 {
 		return nil
 	}
-	s.stores[st] = struct{}{}
-	s.copies.Add(1)
+	s.stores[st] = struct{}{} // RESUME names them
+	s.copies.Add(1)           // settle calls Done
 	e.notes.put(n)
 	return st
 }
 
-// copyAll copies every block of a store into its slot, by itself or through the mover. It returns
-// false when not all bytes are there: when it gave up, which it does now and then, and when ctx
-// ended.
+// copyAll copies every block of a store into its slot, by itself or through the mover, the engine's
+// worker process. It returns false when not all bytes are there: when it gave up on purpose, which
+// it does now and then, when the mover did not copy, and when ctx ended.
 func (e *engine) copyAll(ctx context.Context, st *store, rng *rand.Rand) (whole bool) {
 	e.mu.Lock()
 	copies := slices.Clone(st.copies) // a RESUME may drop some meanwhile
 	e.mu.Unlock()
 	if rng.IntN(2) == 0 && e.mover.mu.TryLock() {
 		defer e.mover.mu.Unlock()
-		if !e.mover.copy(st.origin.welcome.Session, st.doc, copies) {
+		if !e.mover.copy(st.mappedBy.welcome.Session, st.doc, copies) {
 			return false
 		}
-		for _, c := range copies {
+		for _, c := range copies { // the mover has written all bytes, which settle compares
 			c.stamped, c.written = len(c.mem), len(c.mem)
 		}
 		return true
 	}
-	pieces := -1
+	pieces := -1 // all
 	if rng.IntN(10) == 0 {
 		pieces = rng.IntN(2 * docBlocks * blockBytes / pieceBytes)
 	}
 	return e.notes.copyAll(ctx, copies, pieces)
 }
 
-// copyAll copies blocks one after the other and notes the begin and the end of each. It stops
-// after that many pieces, unless pieces is negative, and when ctx ends. It returns true when
-// every block is whole.
+// copyAll copies blocks into their slots one after the other, in small pieces so that kills hit
+// copies, and notes the begin and the end of each for the ledger. Bytes of another process in a
+// slot (foreign) are a fault. It stops after that many pieces, unless pieces is negative, and
+// when ctx ends. It returns true when every block is whole.
 func (w *noteWriter) copyAll(ctx context.Context, copies []*slotCopy, pieces int) (whole bool) {
 	for _, c := range copies {
-		if c.dropped.Load() {
+		if c.dropped.Load() { // RESUMED did not keep the slot: it is not ours any more
 			continue
 		}
 		w.put(note{Kind: noteBegin, Slots: []proto.Slot{c.slot}})
@@ -297,20 +299,20 @@ func (c *slotCopy) foreign() int {
 	return c.content.wrong(c.mem[:c.written], 0) + c.stamp.wrong(c.mem[c.written:c.stamped], c.written)
 }
 
-// settle checks every byte of the slots of a store that are still granted, and commits them, or
-// with abort gives them back unfilled. When the agent dies it goes on with the next agent that
-// keeps the slots.
+// settle ends a store: it checks every byte of its slots that are still granted, and commits them,
+// or with abort gives them back unfilled. When the agent dies before it has answered, settle
+// waits until the next session has resumed, and goes on with the slots that it kept.
 func (e *engine) settle(ctx context.Context, st *store, abort bool) {
-	defer st.origin.copies.Done()
+	defer st.mappedBy.copies.Done()
 	for {
 		e.mu.Lock()
-		owner, id, copies, lost := st.owner, st.id, slices.Clone(st.copies), st.owner.lost
+		owner, id, copies, lost := st.heldBy, st.id, slices.Clone(st.copies), st.heldBy.agentDead
 		e.mu.Unlock()
-		if len(copies) == 0 || !lost && e.giveBack(st, owner, id, copies, abort) {
+		if len(copies) == 0 || !lost && e.giveBack(st, owner, id, copies, abort) { // none left, or answered
 			break
 		}
 		select {
-		case <-owner.moved:
+		case <-owner.takenOver:
 			continue
 		case <-ctx.Done():
 			return // the process ends and its grants with it
@@ -318,16 +320,17 @@ func (e *engine) settle(ctx context.Context, st *store, abort bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(st.owner.stores, st)
+	delete(st.heldBy.stores, st)
 }
 
 // giveBack commits the copies' slots at the agent of session owner, or with abort gives them back
-// unfilled. It returns false when the agent is dead. Before that it checks every byte.
+// unfilled. Before that it checks every byte, and notes that the engine does not use the slots any
+// more. It returns false when the agent is dead, or another session has the slots.
 func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies []*slotCopy, abort bool) bool {
 	slots := make([]proto.Slot, len(copies))
 	for i, c := range copies {
 		slots[i] = c.slot
-		if foreign := c.foreign(); !c.dropped.Load() {
+		if foreign := c.foreign(); !c.dropped.Load() { // bytes that are not this process's
 			e.notes.fault(faultForeign, foreign, "at the end of the copy to %+v", c.slot)
 		}
 	}
@@ -349,8 +352,8 @@ func (e *engine) giveBack(st *store, owner *session, id proto.RequestID, copies 
 func (e *engine) offer(st *store, owner *session) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st.offered = st.owner == owner
-	return st.offered
+	st.answerOpen = st.heldBy == owner
+	return st.answerOpen
 }
 
 // disconnected reports whether err means that the agent is dead. A refusal is a fault:
