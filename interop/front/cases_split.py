@@ -24,7 +24,7 @@ def prefill_decode(bed: Bed) -> str:
     flags = (f"--worker={first.url},role=prefill", f"--worker={second.url},role=decode")
     door = bed.door(f"--agents={agent.admin}", "--router-prefill-min-tokens=64", *flags, workers=2)
     roles = {first.url: door.worker_of(first.url), second.url: door.worker_of(second.url)}
-    wait_until("the door knows both servers", lambda: _servers(door) == {"prefill", "decode"}, 20.0)
+    assert {s["role"] for s in door.ready_servers()} == {"prefill", "decode"}, door.ready_servers()
     before = _hand_overs(agent)
     for tokens in _LENGTHS:
         prompt = bed.tokens(tokens)
@@ -48,10 +48,6 @@ def prefill_decode(bed: Bed) -> str:
     wait_until(f"all hand-overs are counted, without a missing block: {before}", counted, 20.0)
     alone = _prefill_server_dies(bed, door, first, second)
     return f"{len(_LENGTHS) + chats} prompts, {same} in one moment, {whole} whole, {alone} alone"
-
-
-def _servers(door: Door) -> set[str]:
-    return {s["role"] for s in door.get("/v1/servers") if s["state"] == "ready"}
 
 
 def _hand_overs(agent: AgentProcess) -> tuple[int, int]:

@@ -135,6 +135,10 @@ class Door(Endpoint):
         """The workers of the router."""
         return self.get("/v1/workers")
 
+    def ready_servers(self) -> list[dict[str, Any]]:
+        """The servers that take requests."""
+        return [s for s in self.get("/v1/servers") if s["state"] == "ready"]
+
     def worker_of(self, url: str) -> str:
         """The worker with an endpoint, as answers name it."""
         for w in self.workers():
@@ -147,9 +151,9 @@ class Door(Endpoint):
 
         def ready() -> bool:
             known = [w for w in self.workers() if w.get("endpoint")]
-            return len(known) == count and all(
-                w.get("silent") or w.get("quality") == "exact" for w in known
-            )
+            if len(known) != count or len(self.ready_servers()) != count:
+                return False
+            return all(w.get("silent") or w.get("quality") == "exact" for w in known)
 
         wait_until(f"{count} workers are ready\n{self.log()}", ready, 60.0, pause=0.1)
 
