@@ -63,8 +63,9 @@ func NewAssembly(publisher uint64, q *kvevent.QueryRequest) *Assembly {
 // Answer returns the chunks so far.
 func (a *Assembly) Answer() *Answer { return &a.answer }
 
-// Add appends the next chunk and reports whether it was the last one. A chunk out of order, or of
-// another answer, is an error.
+// Add appends the next chunk of an answer, a message of the publisher, and reports whether it was
+// the last one. A chunk out of order, or of another answer, is an error. a.resume is the dump
+// that the query asked to continue at chunk a.first; 0: none.
 func (a *Assembly) Add(r *kvevent.QueryReply) (done bool, err error) {
 	if a.chunks == 0 {
 		a.answer = Answer{Kind: r.Kind, DumpID: r.DumpID}

@@ -39,7 +39,8 @@ type Counters struct {
 	Ranks, ExactRanks int
 }
 
-// Counters returns the counters.
+// Counters returns the counters of all ranks and messages, and how many ranks there are now.
+// ExactRanks are those whose blocks are all known.
 func (t *Source) Counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +59,7 @@ func (t *Source) Counters() Counters {
 
 var _ source.Measured = (*Source)(nil)
 
-// Metrics implements source.Measured.
+// Metrics returns the counters and gauges under the names that the router's metrics have.
 func (t *Source) Metrics() []source.Metrics {
 	c := t.Counters()
 	return []source.Metrics{{

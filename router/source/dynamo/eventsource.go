@@ -83,7 +83,8 @@ func (s *eventSource) applyMessage(out, events []kvevent.RouterEvent, now time.T
 }
 
 // handle handles one live event: it applies the event to the table, queues it while lost events are
-// recovered, or finds a gap and begins a recovery. It appends the table's changes to out.
+// recovered, or finds a gap and begins a recovery. s.cursor is the id of the last applied event;
+// s.complete is false while blocks may be missing. It appends the table's changes to out.
 func (s *eventSource) handle(out []kvevent.RouterEvent, e *kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	switch {
 	case s.started && e.ID <= s.cursor:
@@ -150,8 +151,9 @@ func (s *eventSource) suspectLoss(now time.Time) {
 	s.lossPossible = s.lossPossible || !s.recoverable() // the next event shows whether there is a gap
 }
 
-// nextQuery returns the query to send to the recovery target now, and the number that the caller
-// passes to handleAnswer. due is false when no query is to be sent.
+// nextQuery returns the query to send to the recovery target now: for a dump, or for the events
+// after the cursor (the last applied event). number is for handleAnswer. due is false when no
+// query is to be sent: there is no target, one is in flight, or its time has not come.
 func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number uint64, due bool) {
 	if !s.recoverable() || s.inFlight != 0 || now.Before(s.queryAt) {
 		return q, 0, false
@@ -161,8 +163,7 @@ func (s *eventSource) nextQuery(now time.Time) (q kvevent.DynamoQuery, number ui
 	s.counters.Queries++
 	q.Worker, q.KnowsDumpFailed = s.origin.worker, true
 	if s.needDump {
-		// Queue events, so that the dump is not older than the table.
-		s.recovering = true
+		s.recovering = true // queues live events, so that the dump is not older than the table
 	} else {
 		q.StartID, q.HasStart = s.cursor+1, true
 	}
@@ -200,8 +201,9 @@ func (s *eventSource) endRecovery(now time.Time) {
 // errUnusable marks an answer that contradicts the table. The next query asks for a dump.
 var errUnusable = errors.New("answer contradicts the events")
 
-// applyAnswer applies an answer to the table and appends the table's changes to out. After an error,
-// which wraps errUnusable, the next query asks for a dump.
+// applyAnswer applies an answer to a query for lost events to the table, and appends the table's
+// changes to out. The answer has the events after the cursor (the last applied event), or a dump
+// of all blocks. After an error, which wraps errUnusable, the next query asks for a dump.
 func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryReply) ([]kvevent.RouterEvent, error) {
 	for i := range a.Events {
 		if e := &a.Events[i]; e.Owner.Worker() != s.origin.worker {
@@ -234,8 +236,9 @@ func (s *eventSource) applyAnswer(out []kvevent.RouterEvent, a *kvevent.QueryRep
 	return out, fmt.Errorf("%w: %s, newest event %d, cursor %d %s", errUnusable, a.Kind, a.LastEventID, s.cursor, a.Message)
 }
 
-// scheduleRetry sets the time of the next attempt. After the last attempt it applies the
-// waiting events despite their gaps. From then on it asks for a dump every givenUpPause.
+// scheduleRetry sets the time of the next query after one that failed. During a recovery, after the
+// last of maxAttempts, it applies the events that waited, despite the gap before them; the rank
+// is then incomplete. From then on it asks for a dump every givenUpPause.
 func (s *eventSource) scheduleRetry(out []kvevent.RouterEvent, now time.Time) []kvevent.RouterEvent {
 	if !s.recovering { // a check for lost last events has failed
 		s.queryAt = now.Add(checkInterval)

@@ -53,8 +53,9 @@ func (r *rank) attach(out []source.Frame, o *origin, now time.Time) []source.Fra
 	return out
 }
 
-// publish appends changes of the rank's table to out, as frames for the router. It numbers the
-// changes and sets their owner. A frame has as many changes as a message may have.
+// publish appends changes of the rank's blocks to out, as frames for the router. It numbers the
+// changes with the rank's own ids, which have no gaps, and sets their owner. A frame has as many
+// changes as a message may have. The memory of changes is reused afterwards.
 func (r *rank) publish(out []source.Frame, changes []kvevent.RouterEvent) []source.Frame {
 	for i := range changes {
 		r.lastEvent++

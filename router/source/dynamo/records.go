@@ -58,8 +58,9 @@ func (n endpointName) is(e Endpoint) bool {
 	return n.Namespace == e.Namespace && n.Component == e.Component && n.Name == e.Name
 }
 
-// decodeCard decodes a discovery record in JSON: the model card of a worker of endpoint e. The error
-// names the field.
+// decodeCard decodes a discovery record of Dynamo in JSON: the model card of a worker of endpoint e,
+// with the model and the ranks. Fields that the router does not use are ignored. The error names
+// the field.
 func decodeCard(data []byte, e Endpoint) (card, error) {
 	var r struct {
 		Type       string `json:"type"`
@@ -83,7 +84,7 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return card{}, fmt.Errorf("model card: %w", err)
 	}
-	ranks := uint32(1)
+	ranks := uint32(1) // the default of data_parallel_size
 	if r.Card.Runtime.Ranks != nil {
 		ranks = *r.Card.Runtime.Ranks
 	}
@@ -114,8 +115,9 @@ func decodeCard(data []byte, e Endpoint) (card, error) {
 	}, nil
 }
 
-// decodeOrigin decodes a discovery record in JSON: which publisher has the events of a worker rank
-// of endpoint e, and where to query it. The error names the field.
+// decodeOrigin decodes a discovery record of Dynamo in JSON: the origin of a rank's events. That is
+// the publisher of the events of a worker rank of endpoint e, and its recovery target, the
+// address to query for lost events; empty for none. The error names the field.
 func decodeOrigin(data []byte, e Endpoint) (origin, error) {
 	var r struct {
 		Type  string `json:"type"`

@@ -114,7 +114,9 @@ func appendTwoPart(dst, header, body []byte) []byte {
 	return append(append(dst, header...), body...)
 }
 
-// readTwoPart reads the message that appendTwoPart writes.
+// readTwoPart reads a two-part message of Dynamo's request plane: the lengths of header and body
+// and a checksum that is not used, 8 bytes each, then both parts. A message of more than
+// maxAnswer bytes is an error.
 func readTwoPart(r io.Reader) (header, body []byte, err error) {
 	var sizes [24]byte
 	if _, err := io.ReadFull(r, sizes[:]); err != nil {
@@ -176,8 +178,10 @@ func acceptAnswer(ctx context.Context, listener net.Listener, subject string) (*
 	return nil, fmt.Errorf("%d connections: %w", maxConnections, errOtherConnection)
 }
 
-// readAnswer reads a connection to the return address: the subject of the request, the
-// prologue and the messages of the answer.
+// readAnswer reads the answer to a query from a connection that the queried worker has made to the
+// return address. Dynamo's response stream has two-part messages: the subject of the request, a
+// prologue, which may refuse the request, and the answer. A connection with another subject is
+// errOtherConnection.
 func readAnswer(r io.Reader, subject string) (*kvevent.QueryReply, error) {
 	header, _, err := readTwoPart(r)
 	var caller struct {

@@ -32,23 +32,23 @@ type Source struct {
 	frames      chan source.Frame
 	messages    chan []byte
 	loads       chan []byte
-	results     chan result
+	answers     chan result
 	ctx         context.Context // ends with Close
 	cancel      context.CancelFunc
 	unsubscribe func() // of the subscriptions
 	dropped     func() uint64
 	goroutines  sync.WaitGroup
 
-	mu              sync.Mutex
-	budget          budget
-	ranks           map[kv.Worker]*rank
-	publishers      map[uint64]*rank // by publisher id for the router
-	sources         map[uint64]*rank // by Dynamo's publisher id
-	unclaimed       unclaimed
-	decoder         kvevent.EnvelopeDecoder
-	envelope        kvevent.Envelope
-	queriesInFlight int
-	connections     uint64
+	mu               sync.Mutex
+	budget           budget
+	ranks            map[kv.Worker]*rank
+	ranksByPublisher map[uint64]*rank // by publisher id for the router
+	ranksBySource    map[uint64]*rank // by Dynamo's publisher id
+	unclaimed        unclaimed
+	decoder          kvevent.EnvelopeDecoder
+	envelope         kvevent.Envelope
+	queriesInFlight  int
+	connections      uint64
 	// reportedLost is true after FrameDisconnected. connectionsAtLoss is the number of
 	// connections at that time.
 	reportedLost      bool
@@ -76,7 +76,7 @@ func Open(o Options, p Plane) (*Source, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	loads := p // brings load reports; p brings events
+	loads := p // brings load reports, also with NoEvents; p brings events
 	if o.NoEvents {
 		p = noPlane{}
 	}
@@ -87,9 +87,9 @@ func Open(o Options, p Plane) (*Source, error) {
 		options: o, log: o.Log, plane: p,
 		frames:   make(chan source.Frame),
 		messages: make(chan []byte, messageQueue), loads: make(chan []byte, loadQueue),
-		results: make(chan result),
+		answers: make(chan result),
 		budget:  budget{free: o.MaxBlocks},
-		ranks:   make(map[kv.Worker]*rank), publishers: make(map[uint64]*rank), sources: make(map[uint64]*rank),
+		ranks:   make(map[kv.Worker]*rank), ranksByPublisher: make(map[uint64]*rank), ranksBySource: make(map[uint64]*rank),
 		connections: p.Connections(),
 	}
 	stopLoads, droppedLoads, err := loads.Subscribe(o.Endpoint.Subject(kvevent.LoadTopic), t.loads)
@@ -138,7 +138,7 @@ var errNoPublisher = errors.New("no such publisher")
 func (t *Source) Query(_ context.Context, publisher uint64, _ kvevent.QueryRequest) (*source.Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.publishers[publisher]
+	r := t.ranksByPublisher[publisher]
 	if r == nil {
 		return nil, fmt.Errorf("query publisher %016x: %w", publisher, errNoPublisher)
 	}
@@ -161,7 +161,7 @@ func (t *Source) run(views <-chan view) {
 			out = t.handleLoad(m, time.Now())
 		case v := <-views:
 			out = t.handleView(&v, time.Now())
-		case r := <-t.results:
+		case r := <-t.answers:
 			out = t.handleAnswer(&r, time.Now())
 		case now := <-ticker.C:
 			out = t.tick(now)
@@ -176,8 +176,9 @@ func (t *Source) run(views <-chan view) {
 	}
 }
 
-// handleMessage applies one message with events and returns the frames for the router. A message of
-// an unknown publisher waits for the publisher's discovery record.
+// handleMessage applies one message with events of a Dynamo worker and returns the frames for the
+// router. A message of an unknown publisher waits in t.unclaimed for the publisher's discovery
+// record. A message that cannot be decoded is counted.
 func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +188,7 @@ func (t *Source) handleMessage(data []byte, now time.Time) []source.Frame {
 		}
 		return nil
 	}
-	r := t.sources[t.envelope.PublisherID]
+	r := t.ranksBySource[t.envelope.PublisherID]
 	if r == nil {
 		t.unclaimed.add(t.envelope.PublisherID, data, now)
 		return nil
@@ -203,8 +204,9 @@ func (t *Source) applyEnvelopeLocked(out []source.Frame, r *rank, now time.Time)
 	return r.announce(out, now)
 }
 
-// handleView adds and removes ranks and event sources, so that they equal those of the discovery
-// directory in v. It returns the frames for the router.
+// handleView adds and removes ranks and their event sources, so that they equal those of v, the
+// last view of the discovery directory: model cards, and origins (the publishers of the ranks'
+// events). It returns the frames for the router.
 func (t *Source) handleView(v *view, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,7 +231,7 @@ func (t *Source) handleView(v *view, now time.Time) []source.Frame {
 		}
 	}
 	for _, w := range slices.SortedFunc(maps.Keys(known), kv.Worker.Compare) {
-		if t.ranks[w] == nil && len(t.ranks) < t.options.MaxRanks {
+		if t.ranks[w] == nil && len(t.ranks) < t.options.MaxRanks { // others wait for a free place
 			t.joinLocked(w, known[w])
 		}
 		if r := t.ranks[w]; r != nil {
@@ -248,25 +250,25 @@ func (t *Source) handleView(v *view, now time.Time) []source.Frame {
 func (t *Source) joinLocked(w kv.Worker, c card) {
 	r := &rank{worker: w, model: c.model, blockSize: c.blockSize, publisher: kv.RandomID(),
 		table: newTable(&t.budget, &t.counters)}
-	t.ranks[w], t.publishers[r.publisher] = r, r
+	t.ranks[w], t.ranksByPublisher[r.publisher] = r, r
 	t.log.Info("dynamo worker joins", zap.Stringer("worker", w), zap.String("model", c.model), zap.Uint32("block_size", c.blockSize))
 }
 
 // leaveLocked removes a rank and appends its goodbye, a frame for the router, to out.
 func (t *Source) leaveLocked(out []source.Frame, r *rank) []source.Frame {
 	if r.source != nil {
-		delete(t.sources, r.source.origin.publisher)
+		delete(t.ranksBySource, r.source.origin.publisher)
 	}
 	r.table.release()
 	delete(t.ranks, r.worker)
-	delete(t.publishers, r.publisher)
+	delete(t.ranksByPublisher, r.publisher)
 	t.log.Info("dynamo worker leaves", zap.Stringer("worker", r.worker))
 	return append(out, r.announcement(kvevent.HealthGone))
 }
 
-// bindLocked gives rank r its event source. origins are the sources that the directory lists for
-// the rank. With none or several of them the rank has no source. It appends frames for the router
-// to out.
+// bindLocked gives rank r its event source: the publisher of the rank's events. origins are the
+// sources that the directory lists for the rank. With none or several of them the rank has no
+// source and no blocks. It appends frames for the router to out. The caller holds t.mu.
 func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now time.Time) []source.Frame {
 	old := r.source
 	var o *origin
@@ -280,10 +282,10 @@ func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now t
 	out = r.attach(out, o, now)
 	if r.source != old {
 		if old != nil {
-			delete(t.sources, old.origin.publisher)
+			delete(t.ranksBySource, old.origin.publisher)
 		}
 		if o != nil {
-			t.sources[o.publisher] = r
+			t.ranksBySource[o.publisher] = r
 			// Events may have come before the poll that found the source.
 			for _, data := range t.unclaimed.claim(o.publisher) {
 				if t.decoder.Decode(data, &t.envelope) == nil {
@@ -298,8 +300,9 @@ func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now t
 	return r.announce(out, now)
 }
 
-// tick announces ranks and loads, and sends due queries. A new connection makes every
-// source suspect a loss.
+// tick does what is due after some time: queries to event sources, announcements and load reports
+// of the ranks, and the state of the connection. It returns the frames for the router. After a
+// reconnection every event source may have lost events, and queries for them.
 func (t *Source) tick(now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -335,8 +338,8 @@ func (t *Source) connectionLocked(out []source.Frame) []source.Frame {
 	return out
 }
 
-// queryLocked sends the next query of a rank's source, if one is due and fewer than maxRecoveries
-// are in flight. A goroutine passes the answer to run.
+// queryLocked sends the next query of a rank's event source for lost events, if one is due and
+// fewer than maxRecoveries are in flight. A goroutine passes the answer to run, over t.answers.
 func (t *Source) queryLocked(r *rank, now time.Time) {
 	if r.source == nil || t.queriesInFlight == maxRecoveries {
 		return
@@ -350,13 +353,14 @@ func (t *Source) queryLocked(r *rank, now time.Time) {
 	t.goroutines.Go(func() {
 		a, err := queryTarget(t.ctx, s.origin.target, &q)
 		select {
-		case t.results <- result{s, r, number, a, err}:
+		case t.answers <- result{s, r, number, a, err}:
 		case <-t.ctx.Done():
 		}
 	})
 }
 
-// handleAnswer passes an answer to the source that asked, unless the source has left.
+// handleAnswer passes the answer to a query for lost events to the event source that asked, unless
+// the rank or the source has left since. It returns the frames for the router.
 func (t *Source) handleAnswer(res *result, now time.Time) []source.Frame {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -84,9 +84,10 @@ func (t *table) release() {
 	t.digest, t.pairs, t.holes = 0, 0, 0
 }
 
-// store adds the blocks of a stored event to the table, in which each is the parent of the next. It
-// appends stored events with the blocks that are new in their tier to out. Blocks with an unknown
-// parent, and those beyond the budget, are only counted.
+// store adds the blocks of a stored event to the table; each block is the parent of the next. The
+// event names blocks by external hashes, the engine's own. The table maps these to SequenceHashes.
+// store appends stored events with the blocks that are new in their tier to out. Blocks with an
+// unknown parent, and those beyond the budget, are only counted.
 func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kvevent.RouterEvent {
 	var parent entry
 	position := uint32(0)
@@ -113,7 +114,7 @@ func (t *table) store(out []kvevent.RouterEvent, e *kvevent.RouterEvent) []kveve
 		}
 		added, ok := t.insert(name, block, e.Tier)
 		if !ok {
-			refused := len(e.Blocks) - i
+			refused := len(e.Blocks) - i // the later blocks would lack their parent
 			t.holes += uint64(refused)
 			t.counters.Refused += uint64(refused)
 			break
@@ -148,9 +149,9 @@ func (t *table) skipOrphans(out []kvevent.RouterEvent, n int) []kvevent.RouterEv
 	return out
 }
 
-// insert records that tier has the block that the engine calls name, its external hash. added
-// reports whether the block is new in the tier, under any name. ok is false when the budget has no
-// room.
+// insert records that tier has the block that the engine calls name, its external hash. Several
+// names may stand for one block. added is true when the tier did not have the block under any
+// name. ok is false when the budget of blocks, which all ranks share, has no room for a name.
 func (t *table) insert(name externalHash, block entry, tier kv.Tier) (added, ok bool) {
 	named, known := t.entries[name]
 	if known && named.tiers.Has(tier) {
@@ -177,7 +178,8 @@ func (t *table) insert(name externalHash, block entry, tier kv.Tier) (added, ok 
 }
 
 // remove removes the block that the engine calls name, its external hash, from the tier of change.
-// When the tier has the block under no other name, the block is appended to change.Removed.
+// Several names may stand for one block (one SequenceHash); t.nameCounts counts them by tier. When
+// the tier has the block under no other name, the block is appended to change.Removed.
 func (t *table) remove(change *kvevent.RouterEvent, name externalHash) {
 	named, ok := t.entries[name]
 	tier := change.Tier
@@ -224,10 +226,10 @@ func (t *table) removeName(out []kvevent.RouterEvent, name externalHash) []kveve
 // replace makes the table equal to a dump. It appends only the differences to out, as removed and
 // stored events, so that the router's index keeps the blocks that stay.
 func (t *table) replace(out, dump []kvevent.RouterEvent) []kvevent.RouterEvent {
-	old := maps.Clone(t.nameCounts)
+	old := maps.Clone(t.nameCounts) // its keys with a count are the blocks of each tier
 	t.release()
 	for i := range dump {
-		t.apply(nil, &dump[i])
+		t.apply(nil, &dump[i]) // fills the table; its changes are not those of old
 	}
 	for _, tier := range kv.Tiers {
 		change := kvevent.RouterEvent{Kind: kvevent.Removed, Tier: tier}
@@ -252,8 +254,8 @@ func (t *table) dump(out []kvevent.RouterEvent, keep func(kv.SequenceHash, kv.Ti
 	return out
 }
 
-// dumpTier appends the selected blocks of one tier to out, as stored events in the order of their
-// positions. A run of children is one event.
+// dumpTier appends the blocks of one tier for which keep is true (nil: all) to out, as stored
+// events, parents before children. A run, each block the child of the one before, is one event.
 func (t *table) dumpTier(out []kvevent.RouterEvent, tier kv.Tier, keep func(kv.SequenceHash, kv.Tier) bool) []kvevent.RouterEvent {
 	left := make(map[kv.SequenceHash]entry) // selected and not in out
 	for _, e := range t.entries {

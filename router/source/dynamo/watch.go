@@ -99,8 +99,9 @@ func (w *watcher) scan(now time.Time) (view, error) {
 	return w.view(now), nil
 }
 
-// bucket adds the records of one directory to seen, by path: the files whose names are prefix and a
-// hexadecimal id. A missing directory counts as empty: Dynamo creates it with the first record.
+// bucket adds the discovery records of one directory to seen, by path: the files whose names are
+// prefix and a hexadecimal id. Other files are ignored. A missing directory counts as empty: Dynamo
+// creates it with the first record. More than maxRecords in seen are an error.
 func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -122,8 +123,9 @@ func (w *watcher) bucket(seen map[string]*record, dir, prefix string, now time.T
 	return nil
 }
 
-// read returns the record of the file at path. An unchanged file gives the old record, whose age
-// goes on. A missing file gives nil. A file that cannot be used gives a record with an error.
+// read returns the discovery record of the file at path. A file with the old size and time gives
+// the old record: its changedAt stays, so that a file that nobody touches becomes stale. A missing
+// file gives nil. A file that cannot be used gives a record with an error.
 func (w *watcher) read(path string, now time.Time) *record {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

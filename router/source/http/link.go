@@ -90,9 +90,9 @@ func (l *agentLink) run() {
 	l.retire()
 }
 
-// follow reads one stream of the agent to its end and forwards its frames. A stream without bytes
-// for the silence of the options ends. connected reports whether the stream began, err why it
-// ended.
+// follow requests the agent's stream of events, reads it to its end and forwards its frames to the
+// router. A stream without bytes for the time Silence of the options ends: the agent sends
+// heartbeats. connected reports whether the stream began, err why it ended.
 func (l *agentLink) follow() (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
@@ -214,8 +214,9 @@ func (l *agentLink) streamBegan() {
 	l.parent.reportConnection()
 }
 
-// streamEnded records the end of a stream or, if connected is false, a failed attempt; err says why.
-// After a stream it announces the agent's publishers as degraded.
+// streamEnded records the end of the agent's stream or, if connected is false, a failed attempt to
+// open one; err says why. After a stream it announces the agent's publishers as degraded to the
+// router, because their later events are missing. Repeated failures are logged once.
 func (l *agentLink) streamEnded(connected bool, err error) {
 	if l.ctx.Err() != nil { // retire follows
 		return

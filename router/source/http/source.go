@@ -191,7 +191,8 @@ func (h *Source) disconnectedLocked() bool {
 	return len(h.links) > 0
 }
 
-// reportConnection sends FrameDisconnected or FrameConnected if the state has changed.
+// reportConnection tells the router, by FrameDisconnected or FrameConnected, whether agents are
+// connected, if that has changed since the last report. reportMu keeps the reports in order.
 func (h *Source) reportConnection() {
 	h.reportMu.Lock()
 	defer h.reportMu.Unlock()

@@ -28,9 +28,10 @@ const windowChunks = 8
 // errDisconnected ends the queries of a lost connection.
 var errDisconnected = errors.New("the nats connection was lost")
 
-// Query implements source.Transport: it sends q to a publisher and returns the whole answer. It
-// requests the chunks of a dump window by window. A publisher that knows no windows sends them all
-// at once. A lost connection ends the query.
+// Query sends q to a publisher and returns the whole answer; it implements source.Transport. A dump
+// comes in chunks. Query requests a bounded number of them at a time (a window). A publisher that
+// knows no windows sends them all at once. After an error the answer has the chunks that came, or
+// is nil. A lost connection ends the query.
 func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -81,9 +81,10 @@ func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
 	return err
 }
 
-// purgeRemains purges the parts of unfinished snapshots, which the bucket would keep for a day. A
-// part is on a subject of its snapshot. A subject is purged if it is not of the stored snapshot and
-// its last part is older than age: a younger one may be of a save by another router.
+// purgeRemains purges the parts of index snapshots whose save has not been finished, which the
+// bucket would keep for a day. All parts of a snapshot are messages on one subject. A subject is
+// purged if it is not that of the stored snapshot and its last part is older than age: a younger
+// one may be of a save by another router.
 func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore, age time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
@@ -102,7 +103,7 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 	if err != nil {
 		return err
 	}
-	stored := ""
+	stored := "" // subject of the stored snapshot
 	if object, err := bucket.GetInfo(ctx, snapshotObject); err == nil {
 		stored = parts + object.NUID
 	} else if !errors.Is(err, jetstream.ErrObjectNotFound) {

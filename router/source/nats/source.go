@@ -193,7 +193,8 @@ func withoutCredentials(urls string) string {
 	return strings.Join(parts, ",")
 }
 
-// subscribe subscribes to announcements, and to events if events is true.
+// subscribe subscribes to the cluster's announcements, and to its events if events is true. It
+// waits until the server has the subscriptions, so that a query after it misses no event.
 func (n *Source) subscribe(events bool) (err error) {
 	if events {
 		if n.events, err = n.conn.ChanSubscribe(kvevent.AllEventsSubject(n.cluster), n.messages); err != nil {
@@ -279,7 +280,7 @@ func (n *Source) wake() {
 // stream, FrameDisconnected when the connection is lost or the stream brings only old messages, and
 // FrameConnected when that is over.
 func (n *Source) pump() {
-	lost := false                  // the last of these frames was FrameDisconnected
+	disconnected := false          // FrameDisconnected was delivered last, and no FrameConnected since
 	var streamed chan source.Frame // nil without JetStream, and then never ready
 	if n.stream != nil {
 		streamed = n.stream.frames
@@ -296,12 +297,12 @@ func (n *Source) pump() {
 			}
 		case f = <-streamed:
 		case <-n.changed:
-			if lost == n.behind() {
+			if disconnected == n.behind() { // nothing has changed for the router
 				continue
 			}
-			lost = !lost
+			disconnected = !disconnected
 			f.Kind = source.FrameConnected
-			if lost {
+			if disconnected {
 				f.Kind = source.FrameDisconnected
 			}
 		}
@@ -321,7 +322,7 @@ func (n *Source) behind() bool {
 // Frames implements source.Transport.
 func (n *Source) Frames() <-chan source.Frame { return n.frames }
 
-// Stats implements source.Transport.
+// Stats returns whether the source has a connection and recent messages, and its counters.
 func (n *Source) Stats() source.Stats {
 	s := source.Stats{Connected: n.conn.IsConnected(), Reconnects: max(1, n.connections.Load()) - 1}
 	if n.stream != nil {

@@ -106,8 +106,9 @@ func (r *streamReader) pause(d time.Duration) {
 	}
 }
 
-// read delivers the messages after position last until an error. It moves last to the position of
-// each delivered message, and sets behind while many messages are pending.
+// read delivers the messages of the JetStream stream after position last as frames, until an error.
+// It moves last to the position of each delivered message, so that the next read goes on there. It
+// calls setBehind(true) while many messages are pending: the router then works with old events.
 func (r *streamReader) read(last *uint64) error {
 	consumer, err := r.consumer(last)
 	if err != nil {
@@ -154,9 +155,10 @@ func (r *streamReader) age(stored, now time.Time) time.Duration {
 	return max(0, now.Sub(stored))
 }
 
-// consumer creates an ordered consumer of the messages after position last. It moves last from 0,
-// which asks for new messages only, to the end of the stream. It moves a position beyond the end,
-// which is of an earlier stream of this name, to the start.
+// consumer creates an ordered JetStream consumer of the messages after position last. It moves last
+// from 0, which asks for new messages only, to the end of the stream. It moves a position beyond
+// the end, which is of an earlier stream of this name, to the start. It also notes the server's
+// time, from which the age of messages is counted.
 func (r *streamReader) consumer(last *uint64) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, streamTimeout)
 	defer cancel()

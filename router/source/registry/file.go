@@ -99,8 +99,9 @@ func parseWorkersFile(data []byte) (*WorkersFile, error) {
 	return &w, nil
 }
 
-// readFile applies the workers file if it has changed; else the error is errFileUnchanged. An
-// invalid file changes nothing, and its error is returned once.
+// readFile applies the workers file, which lists workers and agents, if its size or time has
+// changed; else the error is errFileUnchanged. An invalid file changes nothing, and its error is
+// returned once.
 func (r *Source) readFile() error {
 	info, err := os.Stat(r.opt.File)
 	if err != nil {

@@ -58,7 +58,7 @@ func (r *Source) Announced(source int, a *kvevent.Announcement, accepted bool) {
 		return
 	}
 	switch {
-	case known && current.publisher != a.PublisherID:
+	case known && current.publisher != a.PublisherID: // the owner has a new publisher
 		delete(r.publishers, current.publisher)
 	case !known && len(r.owners) >= maxOwners:
 		return // more owners than a router accepts

@@ -132,8 +132,9 @@ var (
 	_ source.Resumer   = (*Source)(nil)
 )
 
-// New joins any number of transports. The caller closes them after the Source. Options.File,
-// if set, must exist and be valid. Close must be called.
+// New returns a Source that joins the frames of any number of transports with announcements of
+// registered workers. The caller closes the transports after the Source. Options.File, if set,
+// must exist and be valid; its workers are registered. Close must be called.
 func New(o Options, transports ...source.Transport) (*Source, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -229,8 +230,9 @@ func (r *Source) Agents() []source.Agent {
 	return r.opt.HTTP.Agents()
 }
 
-// pump passes the frames of one transport to the router until Close. number is the
-// transport's number from 1, which becomes the frames' Source.
+// pump passes the frames of one transport to the router until Close, in a goroutine of its own.
+// number is the transport's number from 1, which becomes the frames' Source. Source 0 is the
+// registry itself.
 func (r *Source) pump(number int, t source.Transport) {
 	for {
 		select {
@@ -293,10 +295,10 @@ func (r *Source) sendAnnouncements(worker uint64, now time.Time) {
 	}
 }
 
-// dueAnnouncements returns the announcements of registered ranks to send now, for one
-// worker or for all workers with 0. A rank with a live publisher is not announced. It first
-// forgets the publishers that the router has timed out, and ends expired registrations. The
-// caller holds announceMu.
+// dueAnnouncements returns the announcements of registered ranks to send to the router now, for
+// one worker or for all workers with 0. r.owners has the ranks that a live publisher announces:
+// the registry does not announce those. It first forgets the publishers that the router has timed
+// out, and ends expired registrations. The caller holds announceMu.
 func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announcement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -333,8 +335,8 @@ func (r *Source) dueAnnouncements(worker uint64, now time.Time) []kvevent.Announ
 	return all
 }
 
-// Metrics implements source.Measured. It returns the metrics of the transports, ordered by
-// name. Metrics with the same name are added up.
+// Metrics returns the metrics of the transports that have some, ordered by name. The counters of
+// transports with the same name are added up.
 func (r *Source) Metrics() []source.Metrics {
 	var all []source.Metrics
 	for _, t := range r.transports {

@@ -60,7 +60,9 @@ func (a *Agent) Forget(publisher uint64) {
 	delete(a.publishers, publisher)
 }
 
-// serveEvents serves a stream: the announcements of all publishers, and then what Say sends.
+// serveEvents serves GET /v1/events as an agent does: the announcements of all publishers, and then
+// the frames that Say sends, until the test ends the stream or the client leaves. A failing
+// agent refuses.
 func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	if a.failing {
@@ -94,7 +96,8 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveQuery answers a query to one of the publishers, with one event per chunk.
+// serveQuery answers POST /v1/events/query to one of the test's publishers as an agent does, with one
+// event per chunk, so that tests see answers of several chunks.
 func (a *Agent) serveQuery(w http.ResponseWriter, r *http.Request) {
 	id, err := strconv.ParseUint(r.URL.Query().Get("publisher"), 16, 64)
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Eventually waits until the condition holds.
+// Eventually waits until the condition holds, and fails the test after 20 s. what names the
+// condition in the failure.
 func Eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)

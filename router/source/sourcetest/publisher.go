@@ -114,7 +114,8 @@ func (p *Publisher) Goodbye() source.Frame {
 	return source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}
 }
 
-// Answer gives the events asked for, or everything as one event per block.
+// Answer returns the answer to query q: the events from q.StartID on, or without a start a dump of
+// all blocks, one event per block.
 func (p *Publisher) Answer(q kvevent.QueryRequest) *source.Answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -77,7 +77,8 @@ func (t *Transport) Frames() <-chan source.Frame { return t.frames }
 // Stats implements source.Transport.
 func (t *Transport) Stats() source.Stats { return source.Stats{Connected: !t.Away.Load()} }
 
-// Query implements source.Transport.
+// Query answers q with the publisher's events; it implements source.Transport. It records the query
+// and how many are under way. A test may hold queries until it closes t.hold, or fail them.
 func (t *Transport) Query(ctx context.Context, publisher uint64, q kvevent.QueryRequest) (*source.Answer, error) {
 	t.mu.Lock()
 	t.queries = append(t.queries, fmt.Sprintf("%d from %d", publisher, q.StartID))

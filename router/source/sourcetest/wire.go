@@ -33,7 +33,8 @@ func NewWirePublisher(t *testing.T, url, cluster string, p *Publisher) *WirePubl
 	return w
 }
 
-// serve answers a query, with one event per chunk.
+// serve answers the query in message m as a publisher on NATS does, with one event per chunk, so that
+// tests see answers of several chunks.
 func (w *WirePublisher) serve(m *nats.Msg) {
 	q, err := kvevent.DecodeQueryRequest(m.Data)
 	if err != nil {

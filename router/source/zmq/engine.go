@@ -99,7 +99,8 @@ func (s *Source) leaveLocked(e *engine) {
 	e.cancel()
 }
 
-// endEngine forgets an engine whose ranks no longer run, and adds their counters to s.ended.
+// endEngine forgets an engine whose ranks no longer run, adds their counters to s.ended, and lets
+// the next engine of the worker begin (e.done).
 func (s *Source) endEngine(e *engine) {
 	e.cancel()
 	s.mu.Lock()
@@ -133,7 +134,9 @@ func (s *Source) newRank(e *engine, where *source.EngineRank) *rank {
 	return r
 }
 
-// run announces the rank and follows its events until ctx ends. Then it says goodbye.
+// run announces the rank to the router and follows its engine's events until ctx ends. Then the
+// feed announces that the rank is gone. When the sockets fail it opens them again, after a growing
+// pause.
 func (r *rank) run(ctx context.Context) {
 	defer r.feed.Close()
 	if ctx.Err() != nil {
@@ -167,7 +170,8 @@ func (r *rank) run(ctx context.Context) {
 }
 
 // follow opens the rank's sockets and applies the engine's events to the rank's stream. It returns
-// nil when ctx ends, or the error of the sockets.
+// nil when ctx ends, or the error of the sockets. r.current is set meanwhile; r.ended sums the
+// counters of the calls that have returned.
 func (r *rank) follow(ctx context.Context) error {
 	follower, err := consolidator.NewRank(r.cfg, r.stream)
 	if err != nil {

@@ -33,7 +33,8 @@ func (s *Stats) addRank(r *rank) {
 	s.Published.Add(published)
 }
 
-// Counters returns the gauges and counters.
+// Counters returns the counters of all engines, those that have left included, and gauges of the
+// present ones.
 func (s *Source) Counters() Stats {
 	s.mu.Lock()
 	out := s.ended
@@ -61,7 +62,7 @@ func (s *Source) Counters() Stats {
 // connected and drops no announcement.
 func (s *Source) Stats() source.Stats { return source.Stats{Connected: true} }
 
-// Metrics implements source.Measured.
+// Metrics returns the counters and gauges under the names that the router's metrics have.
 func (s *Source) Metrics() []source.Metrics {
 	c := s.Counters()
 	f, p := &c.Followed, &c.Published

@@ -65,7 +65,8 @@ var (
 	_ source.Measured  = (*Source)(nil)
 )
 
-// New returns a Source that follows nothing yet. Close must be called.
+// New returns a Source that follows nothing yet: Follow adds engines. By default it follows at most
+// as many ranks as half of the process's file descriptors suffice for. Close must be called.
 func New(o Options) (*Source, error) {
 	if o.AnnounceEvery < 0 || o.MaxRanks < 0 {
 		return nil, fmt.Errorf("zmq announce period %v, max ranks %d: one is negative", o.AnnounceEvery, o.MaxRanks)
