@@ -111,7 +111,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 	}
 	p.tickLocked()
 	for _, ref := range refs {
-		if superseded := sess.settle(ref); superseded {
+		if superseded := sess.endGrant(ref); superseded {
 			p.commitSupersededLocked(s, ref)
 			continue
 		}
@@ -142,7 +142,7 @@ func (p *Pool) Abort(s SessionID, slots []Slot) error {
 		return err
 	}
 	for _, ref := range refs {
-		sess.settle(ref)
+		sess.endGrant(ref)
 		p.slots.DropGrant(ref, storage.StateFree)
 	}
 	p.count.Aborted += uint64(len(refs))

@@ -218,7 +218,7 @@ func (b *MutableBlock) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ref, ok := b.heldLocked(); ok {
-		b.sess.settle(ref)
+		b.sess.endGrant(ref)
 		p.slots.DropGrant(ref, storage.StateFree)
 		p.count.Aborted++
 	}

@@ -174,7 +174,7 @@ func (p *Pool) joinExtent(found storage.DiskExtent) []registry.Ref {
 	added, t := diskExtent(found), p.slots.Disk
 	p.recoverDiskLocked(added)
 	t.SetTurnover(p.sizeLocked(t))
-	return p.slots.SettleJoined(t, added)
+	return p.slots.OrderJoined(t, added)
 }
 
 // recoverDisk recovers a disk extent while the pool is being opened.

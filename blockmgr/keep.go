@@ -148,7 +148,7 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 				break
 			}
 			if f != nil {
-				f.Wanted = true // a queued read runs even if its lookups end
+				f.MustRun = true // a queued read runs even if its lookups end
 			}
 			p.slots.Touch(p.slots.Host, host, s)
 			p.slots.Hold(p.slots.Host, host)

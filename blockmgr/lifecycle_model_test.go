@@ -201,8 +201,8 @@ func (m *handleTwin) Bring(t *rapid.T) {
 	}
 }
 
-// LetGo releases all handles to registered blocks.
-func (m *handleTwin) LetGo(*rapid.T) {
+// AfterRelease releases all handles to registered blocks.
+func (m *handleTwin) AfterRelease(*rapid.T) {
 	for _, h := range m.immutable {
 		h.handle.Release()
 	}
@@ -341,7 +341,7 @@ func TestHandlesAreWhatTheirTwinSays(t *testing.T) {
 				defer m.finish()
 				t.Repeat(map[string]func(*rapid.T){
 					"Allocate": m.Allocate, "Step": m.Step, "Again": m.Step, "Register": m.Register, "Match": m.Match,
-					"Bring": m.Bring, "BringMore": m.Bring, "LetGo": m.LetGo,
+					"Bring": m.Bring, "BringMore": m.Bring, "AfterRelease": m.AfterRelease,
 					"ReleaseMutable": m.ReleaseMutable, "ReleaseImmutable": m.ReleaseImmutable, "Reset": m.Reset,
 					"ResetBlocks": m.ResetBlocks, "Prefetch": m.Prefetch, "Recall": m.Recall, "EndSession": m.EndSession, "": m.check,
 				})

@@ -40,7 +40,7 @@ func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupR
 		p.extendLookup(&l)
 	}
 	if len(l.found) == 0 {
-		return LookupResult{Coming: l.short}, nil
+		return LookupResult{Coming: l.awaitingGrowth}, nil
 	}
 	for _, c := range l.found {
 		if c.flight != nil && !p.awaitFlight(ctx, c.flight) {
@@ -69,11 +69,11 @@ type lookup struct {
 	blocks  []Block
 	// found are the blocks before the first that is not resident or has no host slot.
 	found []candidate
-	// short counts the blocks after found that are on disk and have no host slot because
+	// awaitingGrowth counts the blocks after found that are on disk and have no host slot because
 	// the host tier grows. grown is closed when the try to make an extent ends; it is nil
-	// when short is 0.
-	short int
-	grown <-chan struct{}
+	// when awaitingGrowth is 0.
+	awaitingGrowth int
+	grown          <-chan struct{}
 }
 
 // beginLookup holds the host slots of the prefix and starts the reads that it needs.
@@ -94,7 +94,7 @@ func (p *Pool) beginLookup(l *lookup) (err error) {
 func (p *Pool) extendLookup(l *lookup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l.short, l.grown = 0, nil
+	l.awaitingGrowth, l.grown = 0, nil
 	if p.life.closing || p.members.sessions[l.session] != l.sess {
 		return
 	}
@@ -105,7 +105,7 @@ func (p *Pool) extendLookup(l *lookup) {
 
 // matchMoreLocked extends l.found by the blocks that are resident and that the session may pin,
 // and starts the reads of those on disk. If host slots are lacking because the host tier grows,
-// it sets l.short and l.grown.
+// it sets l.awaitingGrowth and l.grown.
 func (p *Pool) matchMoreLocked(l *lookup) {
 	if p.slots.Host == nil {
 		return
@@ -118,7 +118,7 @@ func (p *Pool) matchMoreLocked(l *lookup) {
 	wanted := len(more)
 	more = p.promoteLocked(l.sess, rest, more)
 	if len(more) < wanted && p.hostGrowsLocked() {
-		l.short, l.grown = wanted-len(more), p.growth.wait()
+		l.awaitingGrowth, l.grown = wanted-len(more), p.growth.wait()
 	}
 	if matched == pinRoom && matched < len(rest) { // the bound ended the prefix, not a miss
 		p.count.PinsRefused++
@@ -201,7 +201,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (c candidate, ok bool) {
 	s.Holds++
 	if s.Resident() {
 		p.slots.Touch(p.slots.Host, host, s)
-		p.slots.Settle(p.slots.Host, host, s)
+		p.slots.UpdateEvictable(p.slots.Host, host, s)
 		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
 			s.WriteAttempts = 0 // a block in demand may be written again
 			p.mover.Offer(host, s)
@@ -239,7 +239,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 			p.slots.Release(p.slots.Disk, p.slots.Registry.At(p.slots.Host.Slot(ref).Entry).Slots[registry.Disk])
 			found[i].ref, found[i].flight = ref, p.mover.Flight(ref)
 			found[i].flight.Waiters++
-			p.slots.Host.Slot(ref).Holds++ // not Hold: a slot that is being filled needs no settling
+			p.slots.Host.Slot(ref).Holds++ // not Hold: a slot that is being filled is not evictable
 			continue
 		}
 		ref := p.allocLocked(p.slots.Host)
@@ -305,7 +305,7 @@ func (p *Pool) stateLocked(c *candidate) candidateState {
 }
 
 // finishLookup turns the holds of the ready prefix into pins of the session and drops the other
-// holds. It drops all holds when the session has ended during the lookup.
+// holds, or all of them when the session has ended. A failed flight has dropped its holds already.
 func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -334,7 +334,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 			if !missed {
 				res.Coming++
 				// The read goes on without the lookup: the engine asks again.
-				c.flight.Wanted = c.flight.Wanted || alive
+				c.flight.MustRun = c.flight.MustRun || alive
 			}
 		}
 		sl := p.slots.Host.Slot(c.ref)
@@ -343,10 +343,10 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 			c.flight.Waiters--
 		}
 		if !ready {
-			p.slots.LetGo(p.slots.Host, c.ref, sl)
+			p.slots.AfterRelease(p.slots.Host, c.ref, sl)
 			continue
 		}
-		// The pin replaces the hold, so that the slot need not be settled.
+		// The pin replaces the hold: the slot is in use before and after.
 		p.pinLocked(sess, c.ref, sl)
 		res.Slots = append(res.Slots, p.slots.Host.Name(c.ref))
 		res.Sources = append(res.Sources, p.sourceLocked(sl, c.flight))
@@ -355,7 +355,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 		return LookupResult{}, fmt.Errorf("session %d: %w", l.session, ErrNoSession)
 	}
 	if !missed {
-		res.Coming += l.short
+		res.Coming += l.awaitingGrowth
 	}
 	sess.pinned -= len(found) - len(res.Slots)
 	return res, nil
@@ -365,7 +365,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 // check that the lookup waited for, or nil. A block that was read from disk is a hit of the disk
 // the first time that a lookup reports it.
 func (p *Pool) sourceLocked(sl *tier.Slot, f *diskio.Flight) kv.Tier {
-	if f != nil && f.Disk != registry.NoRef || sl.FromDisk {
+	if f != nil && f.DiskSlot != registry.NoRef || sl.FromDisk {
 		sl.FromDisk = false
 		p.count.DiskHits++
 		return kv.TierDisk

@@ -88,7 +88,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	// are the extents that it has not given yet; nil when it has given all.
 	rest := p.openDisk()
 	p.claimHost()
-	p.settleRecovered()
+	p.orderRecovered()
 	p.trim(registry.Host)
 	if rest == nil && p.slots.Disk != nil {
 		p.trim(registry.Disk)
@@ -138,15 +138,15 @@ func (p *Pool) claimHost() {
 	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, registry.MaxExtents)
 }
 
-// settleRecovered adds the recovered blocks of both tiers to the eviction order, when all are known:
+// orderRecovered adds the recovered blocks of both tiers to the eviction order, when all are known:
 // a block with children may not be evicted.
-func (p *Pool) settleRecovered() {
+func (p *Pool) orderRecovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.slots.Tiers() {
 		t.SetTurnover(p.sizeLocked(t))
 	}
-	p.slots.SettleRecovered()
+	p.slots.OrderRecovered()
 }
 
 // trim deletes the newest extents of a tier until the namespace has no more slots than

@@ -85,11 +85,11 @@ type members struct {
 	// is Manager.Forget.
 	previous map[SessionID]*previousHolds
 	forget   func(SessionID)
-	// torn are slots whose records were damaged by the death of the previous agent. Any of
+	// tornSlots are slots whose records were damaged by the death of the previous agent. Any of
 	// its sessions may use one. They become free when there are neither previous sessions nor
 	// torn holders. A torn holder is a session that resumed a previous session while there
 	// were torn slots.
-	torn        []registry.Ref
+	tornSlots   []registry.Ref
 	tornHolders map[SessionID]struct{}
 }
 

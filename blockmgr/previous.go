@@ -75,7 +75,7 @@ func (m *Manager) ForgetIdle(p *Pool) []SessionID {
 func (p *Pool) idlePrevious() (idle []SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.members.torn) > 0 {
+	if len(p.members.tornSlots) > 0 {
 		return nil
 	}
 	for s, holds := range p.members.previous {
@@ -161,10 +161,10 @@ func (p *Pool) freeTornLocked() {
 	if len(p.members.previous)+len(p.members.tornHolders) > 0 {
 		return
 	}
-	for _, ref := range p.members.torn {
+	for _, ref := range p.members.tornSlots {
 		p.slots.Free(p.slots.Host, ref)
 	}
-	p.members.torn = nil
+	p.members.tornSlots = nil
 }
 
 // Resume gives session s the slots that a previous session of the same engine held. Of
@@ -200,7 +200,7 @@ func (p *Pool) resume(s, previous SessionID, granted, pinned []Slot) (regranted,
 		return nil, nil, fmt.Errorf("previous session %d: %w", previous, ErrNoSession)
 	}
 	p.tickLocked()
-	if len(p.members.torn) > 0 { // slots with damaged records, one of which s may have
+	if len(p.members.tornSlots) > 0 { // slots with damaged records, one of which s may have
 		p.members.tornHolders[s] = struct{}{}
 	}
 	for _, name := range granted {

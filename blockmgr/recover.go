@@ -64,12 +64,12 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 		e.Records.SetPins(i, 0)
 		t.SetState(s, storage.StateQuarantined)
 		s.Holds = 1
-		p.members.torn = append(p.members.torn, ref)
+		p.members.tornSlots = append(p.members.tornSlots, ref)
 	case r.State == storage.StateQuarantined && !p.slots.Readable(e, i):
 		p.slots.Quarantine(t, ref)
 		holdForLocked(pinners, ref, s)
 	case len(pinners) > 0: // the block is gone, but engines may still copy from the slot
-		s.Lost = true
+		s.FreeOnRelease = true
 		p.slots.Quarantine(t, ref)
 		holdForLocked(pinners, ref, s)
 	case free:

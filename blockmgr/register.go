@@ -159,7 +159,7 @@ func (p *Pool) finishRegister(s SessionID, blocks []*MutableBlock, awaited []can
 		ref := p.registerOneLocked(sess, b, refs[i])
 		sess.pinned++
 		p.pinLocked(sess, ref, p.slots.Host.Slot(ref))
-		p.slots.Settle(p.slots.Host, ref, p.slots.Host.Slot(ref))
+		p.slots.UpdateEvictable(p.slots.Host, ref, p.slots.Host.Slot(ref))
 		handles[i] = p.handleLocked(s, sess, ref)
 	}
 	return handles, nil
@@ -213,7 +213,7 @@ func (p *Pool) registrableLocked(s SessionID, blocks []*MutableBlock) (*session,
 // registerOneLocked makes a complete block in slot ref visible and returns ref. If another host
 // slot has the block already, it frees ref and returns that slot. The caller pins the result.
 func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Ref) registry.Ref {
-	sess.settle(ref)
+	sess.endGrant(ref)
 	b.state, b.tokens = BlockRegistered, nil
 	existing := p.slots.HostSlot(&b.block.Key)
 	if existing == registry.NoRef {

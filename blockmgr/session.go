@@ -35,32 +35,32 @@ type session struct {
 	// superseded are the granted slots whose block another session has stored, or was
 	// granted another slot for; see supersedeLocked.
 	superseded map[registry.Ref]struct{}
-	// lastSettled is the time at which the session last committed or aborted a granted slot,
+	// lastGrantEnd is the time at which the session last committed or aborted a granted slot,
 	// or at which it got the first of its current grants.
-	lastSettled time.Time
+	lastGrantEnd time.Time
 }
 
 // grant records that the session was granted a slot at time now.
 func (s *session) grant(ref registry.Ref, now time.Time) {
 	if len(s.granted) == 0 {
-		s.lastSettled = now
+		s.lastGrantEnd = now
 	}
 	s.granted[ref] = now
 }
 
-// settle removes a slot from the granted ones: the session commits, aborts or releases the slot.
+// endGrant removes a slot from the granted ones: the session commits, aborts or releases the slot.
 // superseded says that the slot had lost its block to another session.
-func (s *session) settle(ref registry.Ref) (superseded bool) {
+func (s *session) endGrant(ref registry.Ref) (superseded bool) {
 	_, superseded = s.superseded[ref]
 	delete(s.granted, ref)
 	delete(s.superseded, ref)
-	s.lastSettled = time.Now()
+	s.lastGrantEnd = time.Now()
 	return superseded
 }
 
-// overdue returns the number of granted slots, 0 if one was settled within grantTimeout.
+// overdue returns the number of granted slots, 0 if one was ended within grantTimeout.
 func (s *session) overdue(now time.Time) int {
-	if now.Sub(s.lastSettled) < grantTimeout {
+	if now.Sub(s.lastGrantEnd) < grantTimeout {
 		return 0
 	}
 	return len(s.granted)
@@ -152,9 +152,9 @@ func (p *Pool) endLocked(s SessionID, gone <-chan struct{}) (waits bool, err err
 		sl := p.slots.Host.Slot(ref)
 		p.dropPinsLocked(sl, n)
 		p.clearPinLocked(ref, sess.bit)
-		p.slots.LetGo(p.slots.Host, ref, sl)
+		p.slots.AfterRelease(p.slots.Host, ref, sl)
 	})
-	defer p.releasedLocked()
+	defer p.releasedLocked() // the pool may be unused now, and give memory to others
 	var waiting []registry.Ref
 	for ref := range sess.granted {
 		if gone == nil {
@@ -347,7 +347,7 @@ func (p *Pool) unpinLocked(sess *session, ref registry.Ref, s *tier.Slot) {
 		p.clearPinLocked(ref, sess.bit)
 	}
 	p.dropPinsLocked(s, 1)
-	p.slots.LetGo(p.slots.Host, ref, s)
+	p.slots.AfterRelease(p.slots.Host, ref, s)
 }
 
 // dropPinsLocked removes n pins from a slot.

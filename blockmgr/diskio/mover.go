@@ -164,7 +164,7 @@ func (m *Mover) Close() { m.closed = true }
 // Snapshot returns the counters and the lengths of the queues.
 func (m *Mover) Snapshot() (Counters, Queues) {
 	c := m.Counters
-	c.ReadMicros = m.reads.time.Micros(time.Now())
+	c.ReadMicros = m.reads.busyTime.Micros(time.Now())
 	return c, Queues{
 		Seal: m.seals.queue.Len(), Write: m.writes.queue.Len(), Read: len(m.reads.flights), Deferred: m.writes.deferred.Len(),
 		ReadFaults: len(m.faults.reads), WriteFaults: len(m.faults.writes),
@@ -172,7 +172,7 @@ func (m *Mover) Snapshot() (Counters, Queues) {
 }
 
 // Stuck counts the abandoned reads that have not returned.
-func (m *Mover) Stuck() int { return m.reads.stuck }
+func (m *Mover) Stuck() int { return m.reads.abandoned }
 
 // ForgetExtent drops the faults and the deferred slots of an extent that leaves its tier.
 func (m *Mover) ForgetExtent(lv registry.Level, extent uint32) {

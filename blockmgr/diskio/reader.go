@@ -24,14 +24,14 @@ const readAttempts = 2
 // Flight is a read that fills a host slot from disk, or a check of a block in host memory. All
 // lookups of the block share it. The pool's lock guards its fields.
 type Flight struct {
-	// Disk is the disk slot that is read; NoRef for a check.
-	Disk registry.Ref
+	// DiskSlot is the disk slot that is read; NoRef for a check.
+	DiskSlot registry.Ref
 	// Done is closed after Finished is set.
 	Done chan struct{}
-	// Waiters counts the lookups that hold the host slot for the flight. Wanted: the read
-	// must run even without waiters.
+	// Waiters counts the lookups that hold the host slot for the flight. MustRun: the read
+	// runs even without waiters.
 	Waiters uint32
-	Wanted  bool
+	MustRun bool
 	// Prefetch: Mover.Prefetching counts the flight.
 	Prefetch bool
 	// Finished: the flight has ended. OK: the block is in host memory and good.
@@ -49,11 +49,11 @@ type reads struct {
 	work  *sync.Cond
 	// limit is a semaphore of Options.Transfers reads. It needs no lock.
 	limit chan struct{}
-	// time is the time in which blocks were being read.
-	time BusyTime
-	// stuck counts the abandoned reads that have not returned, prefetching the flights with
+	// busyTime is the time in which blocks were being read.
+	busyTime BusyTime
+	// abandoned counts the abandoned reads that have not returned, prefetching the flights with
 	// Flight.Prefetch.
-	stuck, prefetching int
+	abandoned, prefetching int
 }
 
 // Flight returns the read or the check of host slot ref; nil when there is none.
@@ -61,7 +61,7 @@ func (m *Mover) Flight(ref registry.Ref) *Flight { return m.reads.flights[ref] }
 
 // Readable reports whether reads may be queued now.
 func (m *Mover) Readable() bool {
-	return m.reads.stuck < m.Transfers && m.Health.All.Ready()
+	return m.reads.abandoned < m.Transfers && m.Health.All.Ready()
 }
 
 // Read queues the read of a block from disk into the host slot ref, which has no block. The caller
@@ -71,7 +71,7 @@ func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
 	r := m.slots.Disk.Record(disk)
 	block := tier.BlockOf(&r)
 	m.slots.Occupy(m.slots.Host, ref, &block, storage.StateStaging, 0, r)
-	f := &Flight{key: r.Key, Disk: disk, Done: make(chan struct{})}
+	f := &Flight{key: r.Key, DiskSlot: disk, Done: make(chan struct{})}
 	m.reads.flights[ref] = f
 	m.reads.queue.Push(ref)
 	m.pool.Begin()
@@ -82,7 +82,7 @@ func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
 // Prefetch is Read for a block that no lookup has asked for.
 func (m *Mover) Prefetch(key *kv.StoredKey, ref registry.Ref) {
 	f := m.Read(key, ref)
-	f.Wanted, f.Prefetch = true, true
+	f.MustRun, f.Prefetch = true, true
 	m.reads.prefetching++
 }
 
@@ -102,11 +102,11 @@ func (m *Mover) endFlight(ref registry.Ref, f *Flight, ok bool) {
 // read is one block that a reader works on.
 type read struct {
 	flight *Flight
-	// ref is the host slot. record is the disk slot's and has the checksum.
-	ref    registry.Ref
-	record storage.Record
-	from   *extent.Disk
-	to     *extent.Host
+	// hostRef is the host slot. record is the disk slot's and has the checksum.
+	hostRef registry.Ref
+	record  storage.Record
+	from    *extent.Disk
+	to      *extent.Host
 }
 
 // RunReader reads blocks until Stop is closed. Queued reads then stay unread: their lookups
@@ -139,15 +139,15 @@ func (m *Mover) takeRead() (r *read, ok bool) {
 		}
 		ref := m.reads.queue.Pop()
 		f := m.reads.flights[ref]
-		unwanted := f.Waiters == 0 && !f.Wanted
+		unwanted := f.Waiters == 0 && !f.MustRun
 		if unwanted || !m.Health.All.Allow() {
 			m.cancelRead(ref, f)
 			continue
 		}
-		from, _ := m.slots.Disk.At(f.Disk)
+		from, _ := m.slots.Disk.At(f.DiskSlot)
 		to, _ := m.slots.Host.At(ref)
-		m.reads.time.Begin(time.Now())
-		return &read{flight: f, ref: ref, record: m.slots.Disk.Record(f.Disk), from: from.Disk, to: to.Host}, true
+		m.reads.busyTime.Begin(time.Now())
+		return &read{flight: f, hostRef: ref, record: m.slots.Disk.Record(f.DiskSlot), from: from.Disk, to: to.Host}, true
 	}
 }
 
@@ -158,7 +158,7 @@ func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 	m.endFlight(ref, f, false)
 	m.slots.Host.Slot(ref).Holds -= f.Waiters
 	m.slots.Drop(m.slots.Host, ref, storage.StateFree)
-	m.slots.Release(m.slots.Disk, f.Disk)
+	m.slots.Release(m.slots.Disk, f.DiskSlot)
 	close(f.Done)
 	m.pool.Done(1)
 }
@@ -169,10 +169,10 @@ func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
 		m.reads.limit <- struct{}{}
-		err = r.from.ReadSlot(r.flight.Disk.Slot(), r.to.Slot(r.ref.Slot()))
+		err = r.from.ReadSlot(r.flight.DiskSlot.Slot(), r.to.Slot(r.hostRef.Slot()))
 		<-m.reads.limit
 		if err == nil {
-			sum, err = m.compare(r.to, r.ref.Slot(), &r.record, r.flight.key)
+			sum, err = m.compare(r.to, r.hostRef.Slot(), &r.record, r.flight.key)
 		}
 		if err == nil || errors.Is(err, extent.ErrMemory) || retries+1 == readAttempts {
 			return sum, retries, err
@@ -198,7 +198,8 @@ func (m *Mover) compare(host *extent.Host, i uint32, r *storage.Record, want kv.
 }
 
 // finishRead makes a block that was read visible in host memory, or ends a failed or abandoned
-// read. sum is the content sum of its bytes, retries the number of second tries.
+// read. sum is the checksum of its bytes, retries the number of second tries. The lookups that
+// wait for the flight go on when f.Done closes.
 func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,22 +210,22 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 		m.finishAbandoned(r, err)
 		return
 	}
-	m.reads.time.End(time.Now())
-	m.endFlight(r.ref, f, err == nil && !m.closed)
+	m.reads.busyTime.End(time.Now())
+	m.endFlight(r.hostRef, f, err == nil && !m.closed)
 	if m.closed { // the slots may be unmapped
 		close(f.Done)
 		return
 	}
-	m.slots.Release(m.slots.Disk, f.Disk)
+	m.slots.Release(m.slots.Disk, f.DiskSlot)
 	if err == nil {
-		m.readWorked(f.Disk)
+		m.readWorked(f.DiskSlot)
 		m.Counters.Promotions++
 		m.Counters.BytesRead += m.SlotBytes
-		s := m.slots.Host.Slot(r.ref)
+		s := m.slots.Host.Slot(r.hostRef)
 		s.FromDisk = true
 		record := r.record
 		record.Checksum = storage.Bind(sum, record.Key, s.Generation)
-		m.slots.Store(m.slots.Host, r.ref, record)
+		m.slots.Store(m.slots.Host, r.hostRef, record)
 	} else {
 		m.finishFailed(r, err)
 	}
@@ -236,24 +237,24 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 // readFailed says that it is lost. Wrong bytes lose the block.
 func (m *Mover) finishFailed(r *read, err error) {
 	f := r.flight
-	m.slots.Host.Slot(r.ref).Holds -= f.Waiters // the waiting lookups leave a failed slot to us
+	m.slots.Host.Slot(r.hostRef).Holds -= f.Waiters // the waiting lookups leave a failed slot to us
 	if errors.Is(err, extent.ErrMemory) {
-		m.slots.DropDamaged(r.ref, err)
+		m.slots.DropDamaged(r.hostRef, err)
 		return
 	}
-	m.slots.Drop(m.slots.Host, r.ref, storage.StateFree)
+	m.slots.Drop(m.slots.Host, r.hostRef, storage.StateFree)
 	if errors.Is(err, ErrCorrupt) {
 		m.Counters.CorruptReads++
 	} else {
 		m.Counters.ReadErrors++
 		m.Health.All.Failed(err)
-		if !m.readFailed(f.Disk) {
+		if !m.readFailed(f.DiskSlot) {
 			m.Log.Warn("block on disk cannot be read for now", zap.Stringer("key", f.key), zap.Error(err))
 			return
 		}
 	}
 	m.Log.Warn("block on disk is lost", zap.Stringer("key", f.key), zap.Error(err))
-	m.loseDiskBlock(f.Disk)
+	m.loseDiskBlock(f.DiskSlot)
 }
 
 // abandonRead abandons a read that exceeds the deadline: the block is a miss for its lookups.
@@ -270,14 +271,14 @@ func (m *Mover) abandonRead(r *read) {
 	m.Health.All.Stalled()
 	m.Counters.ReadsAbandoned++
 	m.Log.Warn("a read from disk exceeds the deadline: its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", m.Deadline))
-	m.reads.time.End(time.Now())
-	m.endFlight(r.ref, f, false)
-	s := m.slots.Host.Slot(r.ref)
+	m.reads.busyTime.End(time.Now())
+	m.endFlight(r.hostRef, f, false)
+	s := m.slots.Host.Slot(r.hostRef)
 	s.Holds -= f.Waiters
-	m.slots.Drop(m.slots.Host, r.ref, storage.StateQuarantined)
-	// The hold keeps the slot's extent, into which the kernel may write, until finishAbandoned.
+	m.slots.Drop(m.slots.Host, r.hostRef, storage.StateQuarantined)
+	// This hold keeps the slot's extent, into which the kernel may write, until finishAbandoned.
 	s.Holds++
-	m.reads.stuck++
+	m.reads.abandoned++
 	close(f.Done)
 	for m.reads.queue.Len() > 0 {
 		queued := m.reads.queue.Pop()
@@ -288,12 +289,12 @@ func (m *Mover) abandonRead(r *read) {
 // finishAbandoned ends an abandoned read that has returned at last: nobody writes into its host
 // slot any more, which becomes free. err is the read's.
 func (m *Mover) finishAbandoned(r *read, err error) {
-	m.reads.stuck--
+	m.reads.abandoned--
 	if m.closed {
 		return
 	}
-	m.slots.Free(m.slots.Host, r.ref)
-	m.slots.Release(m.slots.Disk, r.flight.Disk)
+	m.slots.Free(m.slots.Host, r.hostRef)
+	m.slots.Release(m.slots.Disk, r.flight.DiskSlot)
 	if err == nil {
 		m.Health.All.Succeeded()
 	}

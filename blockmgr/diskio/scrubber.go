@@ -173,14 +173,14 @@ func (m *Mover) finishHostCheck(s *sum, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.endCheck()
-	m.compared(s.ref, err)
-	slot := m.slots.Host.Slot(s.ref)
+	m.compared(s.hostRef, err)
+	slot := m.slots.Host.Slot(s.hostRef)
 	slot.Holds--
-	if err != nil && m.reads.flights[s.ref] == nil && slot.State == storage.StateSealed {
-		m.loseHostBlock(s.ref, err)
+	if err != nil && m.reads.flights[s.hostRef] == nil && slot.State == storage.StateSealed {
+		m.loseHostBlock(s.hostRef, err)
 		return
 	}
-	m.slots.LetGo(m.slots.Host, s.ref, slot)
+	m.slots.AfterRelease(m.slots.Host, s.hostRef, slot)
 }
 
 // diskCheck is the check of one disk slot.

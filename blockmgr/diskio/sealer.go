@@ -28,7 +28,7 @@ func (m *Mover) Seal(ref registry.Ref) {
 // Verify queues the check of a recovered host block against its checksum: the bytes may have
 // changed while no agent ran. The flight holds the slot until the check has ended.
 func (m *Mover) Verify(ref registry.Ref, s *tier.Slot) *Flight {
-	f := &Flight{key: m.slots.Registry.At(s.Entry).Key, Disk: registry.NoRef, Done: make(chan struct{})}
+	f := &Flight{key: m.slots.Registry.At(s.Entry).Key, DiskSlot: registry.NoRef, Done: make(chan struct{})}
 	m.reads.flights[ref] = f
 	m.slots.Hold(m.slots.Host, ref)
 	m.Seal(ref)
@@ -38,9 +38,9 @@ func (m *Mover) Verify(ref registry.Ref, s *tier.Slot) *Flight {
 // sum is one host slot whose checksum a sealer or the scrubber computes. The slot is
 // held.
 type sum struct {
-	ref    registry.Ref
-	record storage.Record
-	host   *extent.Host
+	hostRef registry.Ref
+	record  storage.Record
+	host    *extent.Host
 	// flight is the check of a recovered block; nil for a block that is to be sealed.
 	flight *Flight
 }
@@ -49,7 +49,7 @@ type sum struct {
 // lock.
 func (m *Mover) sumOf(ref registry.Ref) *sum {
 	e, _ := m.slots.Host.At(ref)
-	return &sum{ref: ref, record: m.slots.Host.Record(ref), host: e.Host}
+	return &sum{hostRef: ref, record: m.slots.Host.Record(ref), host: e.Host}
 }
 
 // RunSealer computes the checksums of committed blocks and compares those of recovered blocks,
@@ -62,10 +62,10 @@ func (m *Mover) RunSealer() {
 		case !ok:
 			return
 		case s.flight != nil:
-			_, err := m.compare(s.host, s.ref.Slot(), &s.record, s.record.Key)
+			_, err := m.compare(s.host, s.hostRef.Slot(), &s.record, s.record.Key)
 			m.finishVerify(s, err)
 		default:
-			content, err := s.host.ContentSum(s.ref.Slot(), s.record.Key, m.BlockBytes)
+			content, err := s.host.ContentSum(s.hostRef.Slot(), s.record.Key, m.BlockBytes)
 			m.finishSeal(s, content, err)
 		}
 	}
@@ -83,7 +83,7 @@ func (m *Mover) takeSeal() (s *sum, ok bool) {
 		return nil, false
 	}
 	s = m.sumOf(m.seals.queue.Pop())
-	s.flight = m.reads.flights[s.ref]
+	s.flight = m.reads.flights[s.hostRef]
 	return s, true
 }
 
@@ -96,18 +96,18 @@ func (m *Mover) finishSeal(s *sum, content uint64, err error) {
 	defer m.mu.Unlock()
 	defer m.pool.Done(1)
 	t := m.slots.Host
-	slot := t.Slot(s.ref)
+	slot := t.Slot(s.hostRef)
 	slot.Holds--
 	if err != nil {
-		e, _ := t.At(s.ref)
+		e, _ := t.At(s.hostRef)
 		m.slots.MemoryError(e, err)
-		m.slots.Drop(t, s.ref, storage.StateQuarantined)
+		m.slots.Drop(t, s.hostRef, storage.StateQuarantined)
 		return
 	}
 	s.record.Checksum = storage.Bind(content, s.record.Key, slot.Generation)
-	m.slots.Seal(t, s.ref, s.record)
-	m.Offer(s.ref, slot)
-	m.slots.Settle(t, s.ref, slot)
+	m.slots.Seal(t, s.hostRef, s.record)
+	m.Offer(s.hostRef, slot)
+	m.slots.UpdateEvictable(t, s.hostRef, slot)
 }
 
 // finishVerify ends the check of a recovered host block and drops a block with wrong bytes. err is
@@ -115,18 +115,18 @@ func (m *Mover) finishSeal(s *sum, content uint64, err error) {
 func (m *Mover) finishVerify(s *sum, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.compared(s.ref, err)
-	slot, f := m.slots.Host.Slot(s.ref), s.flight
+	m.compared(s.hostRef, err)
+	slot, f := m.slots.Host.Slot(s.hostRef), s.flight
 	there := slot.State == storage.StateSealed // the scrubber may have dropped the block
-	m.endFlight(s.ref, f, there && err == nil)
+	m.endFlight(s.hostRef, f, there && err == nil)
 	slot.Holds--
 	if !f.OK { // lookups do not release the slot of a failed flight
 		slot.Holds -= f.Waiters
 	}
 	if there && err != nil {
-		m.loseHostBlock(s.ref, err)
+		m.loseHostBlock(s.hostRef, err)
 	} else {
-		m.slots.LetGo(m.slots.Host, s.ref, slot)
+		m.slots.AfterRelease(m.slots.Host, s.hostRef, slot)
 	}
 	close(f.Done)
 	m.pool.Done(1)

@@ -52,7 +52,7 @@ var (
 // breaker stops writes, the block is deferred and offered again later.
 func (m *Mover) Offer(ref registry.Ref, s *tier.Slot) {
 	noTier := m.slots.Disk == nil || m.Joining
-	scheduled := s.Queued || s.Deferred && s.WantsDisk
+	scheduled := s.QueuedForDisk || s.WriteDeferred && s.WantsDisk
 	if noTier || scheduled || s.WriteAttempts >= writeAttempts || m.onDisk(s) {
 		return
 	}
@@ -95,7 +95,7 @@ func (m *Mover) enqueueWrite(ref registry.Ref, s *tier.Slot) {
 		m.deferWrite(ref, s)
 		return
 	}
-	s.Queued = true
+	s.QueuedForDisk = true
 	m.slots.Hold(m.slots.Host, ref)
 	m.writes.queue.Push(ref, s.Priority)
 	m.pool.Begin()
@@ -105,8 +105,8 @@ func (m *Mover) enqueueWrite(ref registry.Ref, s *tier.Slot) {
 // deferWrite puts a slot on the list of deferred ones, whose blocks are offered to the disk again
 // later. The slot is not held: offerDeferred offers the block that the slot has then.
 func (m *Mover) deferWrite(ref registry.Ref, s *tier.Slot) {
-	if !s.Deferred {
-		s.Deferred = true
+	if !s.WriteDeferred {
+		s.WriteDeferred = true
 		m.writes.deferred.Push(ref)
 		m.writes.work.Signal() // a writer must try the disk again
 	}
@@ -121,8 +121,8 @@ func (m *Mover) offerDeferred() {
 	for m.writes.deferred.Len() > 0 && m.writes.queue.Len() < m.writeRoom() {
 		ref := m.writes.deferred.Pop()
 		s := m.slots.Host.Slot(ref)
-		s.Deferred = false
-		if s.WantsDisk && s.State == storage.StateSealed && !s.Queued && !m.slots.Host.Stale(s) && !m.onDisk(s) {
+		s.WriteDeferred = false
+		if s.WantsDisk && s.State == storage.StateSealed && !s.QueuedForDisk && !m.slots.Host.Stale(s) && !m.onDisk(s) {
 			m.enqueueWrite(ref, s)
 		}
 	}
@@ -134,7 +134,7 @@ func (m *Mover) deferQueue() {
 	for m.writes.queue.Len() > 0 {
 		ref := m.writes.queue.Pop()
 		s := m.slots.Host.Slot(ref)
-		s.Queued = false
+		s.QueuedForDisk = false
 		m.slots.Release(m.slots.Host, ref)
 		m.deferWrite(ref, s)
 		m.pool.Done(1)
@@ -173,10 +173,10 @@ func (m *Mover) WriteStalled() {
 
 // write is one block on its way from a host slot to a disk slot.
 type write struct {
-	host, disk registry.Ref
-	bytes      []byte
-	to         *extent.Disk
-	err        error
+	hostRef, diskRef registry.Ref
+	bytes            []byte
+	to               *extent.Disk
+	err              error
 }
 
 // batch is the blocks that a writer writes together. taken counts the blocks that it took from
@@ -303,7 +303,7 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	r, s := host.Record(ref), host.Slot(ref)
 	defer func() {
 		if !ok {
-			s.Queued = false
+			s.QueuedForDisk = false
 			m.slots.Release(host, ref)
 		}
 	}()
@@ -323,7 +323,7 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	m.slots.Occupy(disk, to, &block, storage.StateGranted, 0, r)
 	from, i := host.At(ref)
 	dest, _ := disk.At(to)
-	return write{host: ref, disk: to, bytes: from.Host.Slot(i), to: dest.Disk}, true
+	return write{hostRef: ref, diskRef: to, bytes: from.Host.Slot(i), to: dest.Disk}, true
 }
 
 // writeBytes writes a batch's bytes. All writers together write Transfers blocks at once.
@@ -343,7 +343,7 @@ func (m *Mover) writeBytes(writes []write) {
 			defer func() { <-m.writes.limit }()
 			w := &writes[i]
 			watch := time.AfterFunc(m.Deadline, m.WriteStalled)
-			w.err = w.to.WriteSlot(w.disk.Slot(), w.bytes)
+			w.err = w.to.WriteSlot(w.diskRef.Slot(), w.bytes)
 			watch.Stop()
 		})
 	}
@@ -360,43 +360,43 @@ func (m *Mover) finishWrites(b batch) {
 	}
 	for i := range b.writes {
 		w := &b.writes[i]
-		m.slots.Host.Slot(w.host).Queued = false
+		m.slots.Host.Slot(w.hostRef).QueuedForDisk = false
 		if w.err == nil {
 			m.finishWrite(w)
 		} else {
 			m.finishFailedWrite(w)
 		}
-		m.slots.Release(m.slots.Host, w.host)
+		m.slots.Release(m.slots.Host, w.hostRef)
 	}
 }
 
 // finishWrite makes a written block resident on disk. The disk slot is still granted, at the
 // same generation: takeWrite occupied it, and only finishWrites changes a granted disk slot.
 func (m *Mover) finishWrite(w *write) {
-	m.writeWorked(w.disk)
+	m.writeWorked(w.diskRef)
 	m.Counters.WriteBehind++
 	m.Counters.BytesWritten += m.SlotBytes
-	m.slots.Store(m.slots.Disk, w.disk, m.slots.Disk.Record(w.disk))
+	m.slots.Store(m.slots.Disk, w.diskRef, m.slots.Disk.Record(w.diskRef))
 }
 
 // finishFailedWrite ends a failed write. It defers the block for another try, up to
 // writeAttempts. It drops a block whose memory could not be read.
 func (m *Mover) finishFailedWrite(w *write) {
-	s := m.slots.Host.Slot(w.host)
-	// The block may have been dropped during the write, because its memory is damaged.
+	s := m.slots.Host.Slot(w.hostRef)
+	// A block without a sealed slot was dropped during the write, because its memory is damaged.
 	sealed := func() bool { return s.State == storage.StateSealed }
 	switch {
 	case errors.Is(w.err, extent.ErrMemory):
-		m.slots.Drop(m.slots.Disk, w.disk, storage.StateFree)
+		m.slots.Drop(m.slots.Disk, w.diskRef, storage.StateFree)
 		if sealed() {
-			m.slots.DropDamaged(w.host, w.err)
+			m.slots.DropDamaged(w.hostRef, w.err)
 		}
 		return
-	case errors.Is(w.err, errBreakerOpen):
-		m.slots.Drop(m.slots.Disk, w.disk, storage.StateFree)
+	case errors.Is(w.err, errBreakerOpen): // the write was not tried
+		m.slots.Drop(m.slots.Disk, w.diskRef, storage.StateFree)
 		m.Counters.WriteBehindDropped++
 		if sealed() {
-			m.deferWrite(w.host, s)
+			m.deferWrite(w.hostRef, s)
 		}
 		return
 	}
@@ -404,12 +404,12 @@ func (m *Mover) finishFailedWrite(w *write) {
 	m.Log.Warn("block is not written to disk", zap.Error(w.err))
 	if IsFull(w.err) || errors.Is(w.err, errTable) {
 		// Nothing is wrong with the slot itself.
-		m.slots.Drop(m.slots.Disk, w.disk, storage.StateFree)
+		m.slots.Drop(m.slots.Disk, w.diskRef, storage.StateFree)
 	} else {
-		m.writeFailed(w.disk, w.err)
+		m.writeFailed(w.diskRef, w.err)
 	}
 	if s.WriteAttempts++; s.WriteAttempts < writeAttempts && sealed() {
 		m.Counters.WriteRetries++
-		m.deferWrite(w.host, s)
+		m.deferWrite(w.hostRef, s)
 	}
 }

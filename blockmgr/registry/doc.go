@@ -29,7 +29,7 @@
 //
 //   - The pointer from At is valid, and names the same block, as long as the entry exists:
 //     as long as its block has a slot or is the parent of a block with one.
-//   - Entry.Kids and Entry.Refs are exact after every operation.
+//   - Entry.Children and Entry.Refs are exact after every operation.
 //   - Occupy allocates a chunk of 88 KiB or of 64 KiB now and then, and splits a segment,
 //     hardly ever two. Vacate and the look-ups allocate nothing. The directory, a word per
 //     segment (256 KiB each at 20 million blocks) and the lists of chunks grow by copying.

@@ -63,9 +63,9 @@ type Entry struct {
 	Parent ID
 	// Slots are the block's slots in any state, NoRef for a tier without one.
 	Slots [NumLevels]Ref
-	// Kids counts the entries with this parent that have a slot in the level. A block is
+	// Children counts the entries with this parent that have a slot in the level. A block is
 	// evicted from a tier after its children.
-	Kids [NumLevels]uint32
+	Children [NumLevels]uint32
 	// Refs counts the entries with this parent.
 	Refs uint32
 }

@@ -17,7 +17,7 @@ func Example() {
 
 	e := r.At(r.Find(&child))
 	fmt.Println("child: host slot", e.Slots[registry.Host].Slot(), "disk slot", e.Slots[registry.Disk].Slot())
-	fmt.Println("parent has", r.At(e.Parent).Kids[registry.Host], "child in host memory")
+	fmt.Println("parent has", r.At(e.Parent).Children[registry.Host], "child in host memory")
 
 	r.Vacate(id, registry.Host)
 	r.Vacate(id, registry.Disk)

@@ -22,10 +22,10 @@ type twinBlock struct {
 
 // view is an Entry with its parent as a key, to be compared.
 type view struct {
-	Parent string
-	Slots  [NumLevels]Ref
-	Kids   [NumLevels]uint32
-	Refs   uint32
+	Parent   string
+	Slots    [NumLevels]Ref
+	Children [NumLevels]uint32
+	Refs     uint32
 }
 
 func (m twin) views() map[kv.StoredKey]view {
@@ -49,7 +49,7 @@ func (m twin) views() map[kv.StoredKey]view {
 		v.Refs++
 		for lv := range NumLevels {
 			if b.slots[lv] != NoRef {
-				v.Kids[lv]++
+				v.Children[lv]++
 			}
 		}
 		vs[b.parent] = v
@@ -58,7 +58,7 @@ func (m twin) views() map[kv.StoredKey]view {
 }
 
 func viewOf(r *Registry, e *Entry) view {
-	v := view{Slots: e.Slots, Kids: e.Kids, Refs: e.Refs}
+	v := view{Slots: e.Slots, Children: e.Children, Refs: e.Refs}
 	if e.Parent != None {
 		v.Parent = r.At(e.Parent).Key.String()
 	}

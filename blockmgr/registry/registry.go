@@ -88,7 +88,7 @@ func (r *Registry) TryOccupy(key kv.StoredKey, hasParent bool, parent kv.StoredK
 	}
 	e.Slots[lv] = slot
 	if e.Parent != None {
-		r.At(e.Parent).Kids[lv]++
+		r.At(e.Parent).Children[lv]++
 	}
 	return id, true
 }
@@ -104,7 +104,7 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 	e.Slots[lv] = NoRef
 	parent = e.Parent
 	if parent != None {
-		r.At(parent).Kids[lv]--
+		r.At(parent).Children[lv]--
 	}
 	if e.Occupied() {
 		return parent

@@ -126,7 +126,7 @@ func TestEntriesStayWhereTheyAreWhileTheRegistryGrows(t *testing.T) {
 func TestGhostKeepsItsIDWhenItsBlockComes(t *testing.T) {
 	r := New()
 	_, ghost := r.Occupy(spread(1), true, spread(0), Disk, 5)
-	if e := r.At(ghost); e.Occupied() || e.Refs != 1 || e.Kids != [NumLevels]uint32{0, 1} {
+	if e := r.At(ghost); e.Occupied() || e.Refs != 1 || e.Children != [NumLevels]uint32{0, 1} {
 		t.Fatalf("ghost %+v", e)
 	}
 	id, parent := r.Occupy(spread(0), false, kv.StoredKey{}, Host, 6)

@@ -70,7 +70,7 @@ func recoveringSet(t *testing.T) (*Set, *orderedStores) {
 			set.ReturnFree(set.Host, ref)
 		}
 	})
-	set.SettleRecovered()
+	set.OrderRecovered()
 	if set.Unannounced() != 1 {
 		t.Fatalf("%d blocks recovered, want 1", set.Unannounced())
 	}

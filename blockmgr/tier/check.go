@@ -35,7 +35,7 @@ func (set *Set) checkTier(t *Tier) (bad []error) {
 		if s.Resident() && s.InUse() {
 			active++
 		}
-		if s.ordered {
+		if s.inEvictionOrder {
 			evictable++
 		}
 		if err := set.checkSlot(t, ref, s); err != nil {
@@ -47,9 +47,9 @@ func (set *Set) checkTier(t *Tier) (bad []error) {
 			free += len(e.free)
 		}
 	}
-	if counts != t.counts || active != t.active || evictable != t.order.Len() || pinned != t.Pinned || counts[storage.StateFree] != free {
+	if counts != t.stateCounts || active != t.activeSlots || evictable != t.evictionOrder.Len() || pinned != t.Pinned || counts[storage.StateFree] != free {
 		bad = append(bad, fmt.Errorf("%s: counted %v, %d active, %d evictable, %d pinned; kept %v, %d, %d, %d, %d free",
-			t.Kind, counts, active, evictable, pinned, t.counts, t.active, t.order.Len(), t.Pinned, free))
+			t.Kind, counts, active, evictable, pinned, t.stateCounts, t.activeSlots, t.evictionOrder.Len(), t.Pinned, free))
 	}
 	return bad
 }
@@ -57,7 +57,7 @@ func (set *Set) checkTier(t *Tier) (bad []error) {
 // checkSlot returns an error if a slot disagrees with the eviction order, with its registry entry
 // or with its record.
 func (set *Set) checkSlot(t *Tier, ref registry.Ref, s *Slot) error {
-	if s.ordered && (s.State != storage.StateSealed || s.InUse() || set.Registry.At(s.Entry).Kids[t.Level] > 0) {
+	if s.inEvictionOrder && (s.State != storage.StateSealed || s.InUse() || set.Registry.At(s.Entry).Children[t.Level] > 0) {
 		return errors.New("is in the eviction order and may not be evicted")
 	}
 	if s.Entry != registry.None && set.Registry.At(s.Entry).Slots[t.Level] != ref {

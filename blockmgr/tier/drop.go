@@ -16,7 +16,7 @@ import (
 func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 	s := t.Slot(ref)
 	wasResident := s.Resident()
-	if t.Level == registry.Host && wasResident {
+	if t.Level == registry.Host && wasResident { // the host copy alone knows the last use
 		set.AgeDiskCopy(s)
 	}
 	parent := set.Registry.Vacate(s.Entry, t.Level)
@@ -35,7 +35,7 @@ func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 	} else {
 		set.Quarantine(t, ref)
 	}
-	set.settleEntry(t, parent) // without children the parent may be evicted
+	set.updateEvictableEntry(t, parent) // without children the parent may be evicted
 }
 
 // DropDamaged drops a host block with wrong bytes or damaged memory; err says which. Damaged
@@ -49,8 +49,8 @@ func (set *Set) DropDamaged(ref registry.Ref, err error) {
 		e, _ := set.Host.At(ref)
 		set.MemoryError(e, err)
 		set.Drop(set.Host, ref, storage.StateQuarantined)
-	case s.InUse(): // LetGo frees the slot
-		s.Lost = true
+	case s.InUse(): // AfterRelease frees the slot
+		s.FreeOnRelease = true
 		set.Drop(set.Host, ref, storage.StateQuarantined)
 	default:
 		set.Drop(set.Host, ref, storage.StateFree)
@@ -76,14 +76,14 @@ func (set *Set) DropGrant(ref registry.Ref, to storage.State) {
 func (set *Set) Free(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Generation++
-	s.Session, s.Holds, s.Priority, s.Lost = 0, 0, 0, false
+	s.Session, s.Holds, s.Priority, s.FreeOnRelease = 0, 0, 0, false
 	// The word comes first: after a crash in between, recovery sees that the block is gone.
 	if !set.writeGeneration(t, ref, s) {
 		return
 	}
 	t.SetState(s, storage.StateFree)
 	t.PutRecord(ref, storage.Record{})
-	t.settle(ref, s, false)
+	t.updateEvictable(ref, s, false)
 	t.pushFree(ref)
 }
 
@@ -118,7 +118,7 @@ func (set *Set) Quarantine(t *Tier, ref registry.Ref) {
 	if r, err := e.Records.Get(i); err == nil {
 		t.PutRecord(ref, r)
 	}
-	t.settle(ref, s, false)
+	t.updateEvictable(ref, s, false)
 }
 
 // MemoryError counts and logs a fault on the mapped memory of a host extent.

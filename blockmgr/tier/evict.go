@@ -35,7 +35,7 @@ func (set *Set) Prefer(t *Tier, ref registry.Ref, priority uint32) {
 	if priority > s.Priority {
 		s.Priority = priority
 		t.PutRecord(ref, t.Record(ref))
-		set.Settle(t, ref, s)
+		set.UpdateEvictable(t, ref, s)
 	}
 }
 
@@ -47,8 +47,8 @@ func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
 		e.Records.SetRecency(i, uint32(tick>>recencyShift))
 	}
 	s.Tick = tick
-	if s.ordered {
-		t.order.Place(ref, s.Priority, tick)
+	if s.inEvictionOrder {
+		t.evictionOrder.Place(ref, s.Priority, tick)
 	}
 }
 
@@ -114,7 +114,7 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 // Obtainable returns how many slots Alloc could return in a row. A result below want is
 // exact, any other is a lower bound. Obtainable may look at every slot of the tier.
 func (set *Set) Obtainable(t *Tier, want int) int {
-	if n := t.Free() + t.order.Len(); n >= want {
+	if n := t.Free() + t.evictionOrder.Len(); n >= want {
 		return n
 	}
 	// Alloc can evict every block except those in use and their ancestors, which stay.
@@ -144,7 +144,7 @@ const maxReprieves = 64
 // whose host copy was used later takes over the tick of that copy and goes back into the order.
 func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
 	for range maxReprieves {
-		victim, ok := t.order.Victim()
+		victim, ok := t.evictionOrder.Victim()
 		if !ok || t.Level == registry.Host {
 			return victim, ok
 		}
@@ -159,7 +159,7 @@ func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
 		}
 		set.age(t, victim, s, tick)
 	}
-	return t.order.Victim()
+	return t.evictionOrder.Victim()
 }
 
 func (set *Set) countEviction(t *Tier) {

@@ -73,7 +73,7 @@ func (set *Set) ExpireKept(now time.Time) (next time.Time) {
 		t := set.Tier(name.level)
 		s := t.Slot(name.ref)
 		set.unkeep(t, name.ref, s)
-		set.Settle(t, name.ref, s)
+		set.UpdateEvictable(t, name.ref, s)
 	}
 	return next
 }

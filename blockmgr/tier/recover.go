@@ -38,7 +38,7 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 			} else {
 				set.Counters.DamagedRecords++
 			}
-			t.counts[storage.StateFree]++ // until the callback says otherwise
+			t.stateCounts[storage.StateFree]++ // until the callback says otherwise
 			slot(registry.MakeRef(e.Number, uint32(first+i)), s, r, damaged[i])
 		}
 	}
@@ -70,7 +70,7 @@ func (set *Set) prefetch(records []storage.Record) {
 
 // Adopt registers the sealed block of a recovered slot and reports whether it did. It refuses and
 // counts a record of another namespace or size, and a block that is registered already. The caller
-// settles the slots with SettleRecovered after all blocks are registered.
+// calls OrderRecovered after all blocks are registered.
 func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (adopted bool) {
 	if r.Namespace != t.Namespace || uint64(r.Length) != set.blockBytes {
 		set.Counters.RecoveryForeign++
@@ -81,7 +81,7 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (ad
 		set.Counters.RecoveryTwice++
 		return false
 	}
-	s.Entry, s.Priority, s.epoch = id, r.Priority, t.epoch
+	s.Entry, s.Priority, s.resetEpoch = id, r.Priority, t.resetEpoch
 	set.markRecovered(s)
 	t.SetState(s, storage.StateSealed)
 	if t.Level == registry.Disk {
@@ -132,28 +132,28 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 	t.pushFree(ref)
 }
 
-// SettleRecovered adds the recovered blocks without children to the eviction order. The caller
+// OrderRecovered adds the recovered blocks without children to the eviction order. The caller
 // first adopts every block, so that children are known.
-func (set *Set) SettleRecovered() {
+func (set *Set) OrderRecovered() {
 	for _, t := range set.Tiers() {
 		t.Each(func(ref registry.Ref, s *Slot) {
 			if s.State == storage.StateSealed {
-				set.Settle(t, ref, s)
+				set.UpdateEvictable(t, ref, s)
 			}
 		})
 	}
 }
 
-// SettleJoined adds the recovered blocks of one extent to the eviction order, after the extent has
+// OrderJoined adds the recovered blocks of one extent to the eviction order, after the extent has
 // joined a pool in use. It returns the slots with blocks by their blocks' positions, ascending.
-func (set *Set) SettleJoined(t *Tier, e *Extent) (refs []registry.Ref) {
+func (set *Set) OrderJoined(t *Tier, e *Extent) (refs []registry.Ref) {
 	for i := range e.Slots {
 		if s := &e.Slots[i]; s.State == storage.StateSealed {
 			ref := registry.MakeRef(e.Number, uint32(i))
 			refs = append(refs, ref)
-			set.Settle(t, ref, s)
+			set.UpdateEvictable(t, ref, s)
 			// A parent that was in the order before has a child now.
-			set.settleEntry(t, set.Registry.At(s.Entry).Parent)
+			set.updateEvictableEntry(t, set.Registry.At(s.Entry).Parent)
 		}
 	}
 	slices.SortStableFunc(refs, func(a, b registry.Ref) int {

@@ -29,12 +29,12 @@ type Reset struct {
 
 // Stale reports whether the slot's block was stored before the current reset. Without a
 // current reset no block is stale.
-func (t *Tier) Stale(s *Slot) bool { return s.Entry != registry.None && s.epoch != t.epoch }
+func (t *Tier) Stale(s *Slot) bool { return s.Entry != registry.None && s.resetEpoch != t.resetEpoch }
 
 // BeginReset makes every block of the tiers stale. None of their slots may be in use.
 func (set *Set) BeginReset(tiers []*Tier) *Reset {
 	for _, t := range tiers {
-		t.epoch = !t.epoch
+		t.resetEpoch = !t.resetEpoch
 	}
 	set.resetting = true
 	return &Reset{tiers: tiers}
@@ -51,7 +51,7 @@ func (set *Set) ResetSlice(r *Reset) (more bool) {
 		}
 		t := r.tiers[r.tier]
 		// Each step drops the coldest block, or looks at the next slot if that block is not stale.
-		leaf, ok := t.order.Victim()
+		leaf, ok := t.evictionOrder.Victim()
 		switch {
 		case ok && t.Stale(t.Slot(leaf)):
 			set.Discard(t, leaf)

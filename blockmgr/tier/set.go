@@ -113,7 +113,7 @@ func (set *Set) Fill(ref registry.Ref, r *storage.Record) {
 	s.Holds++
 	set.Host.SetState(s, storage.StateFilled)
 	set.Host.PutRecord(ref, *r)
-	set.Settle(set.Host, ref, s)
+	set.UpdateEvictable(set.Host, ref, s)
 	set.stored(set.Host, ref, r)
 }
 
@@ -128,24 +128,24 @@ func (set *Set) Seal(t *Tier, ref registry.Ref, r storage.Record) {
 func (set *Set) Store(t *Tier, ref registry.Ref, r storage.Record) {
 	set.Seal(t, ref, r)
 	set.stored(t, ref, &r)
-	set.Settle(t, ref, t.Slot(ref))
+	set.UpdateEvictable(t, ref, t.Slot(ref))
 }
 
-// Settle updates the active count and the eviction order of tier t after a change of the
+// UpdateEvictable updates the active count and the eviction order of tier t after a change of the
 // slot's state, pins, holds or block.
-func (set *Set) Settle(t *Tier, ref registry.Ref, s *Slot) {
-	leaf := s.Entry != registry.None && set.Registry.At(s.Entry).Kids[t.Level] == 0 // no children in the tier
-	t.settle(ref, s, leaf)
+func (set *Set) UpdateEvictable(t *Tier, ref registry.Ref, s *Slot) {
+	leaf := s.Entry != registry.None && set.Registry.At(s.Entry).Children[t.Level] == 0 // no children in the tier
+	t.updateEvictable(ref, s, leaf)
 }
 
-// settleEntry updates active count and eviction order for the slot that a registry entry has in tier
-// t, if any. It is called when the entry's block gets or loses a child there.
-func (set *Set) settleEntry(t *Tier, id registry.ID) {
+// updateEvictableEntry does the same for the slot that a registry entry has in tier t, if any. It is
+// called when the entry's block gets or loses a child there.
+func (set *Set) updateEvictableEntry(t *Tier, id registry.ID) {
 	if id == registry.None {
 		return
 	}
 	if ref := set.Registry.At(id).Slots[t.Level]; ref != registry.NoRef {
-		set.Settle(t, ref, t.Slot(ref))
+		set.UpdateEvictable(t, ref, t.Slot(ref))
 	}
 }
 
@@ -153,24 +153,24 @@ func (set *Set) settleEntry(t *Tier, id registry.ID) {
 func (set *Set) Hold(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Holds++
-	t.settle(ref, s, false) // a held slot is not in the eviction order, leaf or not
+	t.updateEvictable(ref, s, false) // a held slot is not in the eviction order, leaf or not
 }
 
 // Release ends one Hold.
 func (set *Set) Release(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Holds--
-	set.LetGo(t, ref, s)
+	set.AfterRelease(t, ref, s)
 }
 
-// LetGo settles a slot that lost a pin or a hold. It frees a slot with Slot.Lost after its
-// last pin and hold.
-func (set *Set) LetGo(t *Tier, ref registry.Ref, s *Slot) {
-	if s.Lost && !s.InUse() {
+// AfterRelease updates a slot that lost a pin or a hold: the slot may be evicted again, or
+// becomes free, if its block was dropped meanwhile.
+func (set *Set) AfterRelease(t *Tier, ref registry.Ref, s *Slot) {
+	if s.FreeOnRelease && !s.InUse() {
 		set.Free(t, ref)
 		return
 	}
-	set.Settle(t, ref, s)
+	set.UpdateEvictable(t, ref, s)
 }
 
 // Occupy gives block b the slot ref of tier t, which has no block, in the given state and with
@@ -178,13 +178,13 @@ func (set *Set) LetGo(t *Tier, ref registry.Ref, s *Slot) {
 func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State, s SessionID, r storage.Record) {
 	id, parent := set.Registry.Occupy(b.Key, b.Position > 0, b.ParentKey(), t.Level, ref)
 	sl := t.Slot(ref)
-	sl.Entry, sl.Session, sl.Tick, sl.Priority, sl.epoch = id, s, set.clock, r.Priority, t.epoch
+	sl.Entry, sl.Session, sl.Tick, sl.Priority, sl.resetEpoch = id, s, set.clock, r.Priority, t.resetEpoch
 	if t.Level == registry.Host {
 		set.arrived++
 	}
 	t.SetState(sl, state)
 	t.PutRecord(ref, r)
-	set.settleEntry(t, parent) // the parent has a child now and may not be evicted
+	set.updateEvictableEntry(t, parent) // the parent has a child now and may not be evicted
 }
 
 // Vacate takes the block away from a granted host slot, so that another slot can have the block.
@@ -192,5 +192,5 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 func (set *Set) Vacate(s *Slot) {
 	parent := set.Registry.Vacate(s.Entry, registry.Host)
 	s.Entry = registry.None
-	set.settleEntry(set.Host, parent)
+	set.updateEvictableEntry(set.Host, parent)
 }

@@ -71,28 +71,29 @@ type Slot struct {
 	State    storage.State
 	// WriteAttempts counts failed writes of the block to disk.
 	WriteAttempts uint8
-	// Queued: the block waits for the write-behind or is being written. Deferred: the slot
-	// is in the list of blocks to offer again. WantsDisk: the filter wants the block on disk.
-	Queued, Deferred, WantsDisk bool
+	// QueuedForDisk: the block waits for the write-behind or is being written. WriteDeferred:
+	// the slot is in the list of blocks to offer again. WantsDisk: the filter wants the block
+	// on disk.
+	QueuedForDisk, WriteDeferred, WantsDisk bool
 	// FromDisk: the block was promoted, and no lookup has reported it since.
 	FromDisk bool
 	// Unverified: the block was recovered in host memory and not yet compared with its
 	// checksum.
 	Unverified bool
-	// Lost: the block was dropped while the slot was pinned or held. The slot becomes free
-	// after the last pin and hold.
-	Lost bool
+	// FreeOnRelease: the block was dropped while the slot was pinned or held. The slot becomes
+	// free after the last pin and hold.
+	FreeOnRelease bool
 
-	// active: Tier.active counts the slot.
-	active bool
-	// ordered: the slot is in the eviction order.
-	ordered bool
+	// countedActive: Tier.activeSlots counts the slot.
+	countedActive bool
+	// inEvictionOrder: the slot is in Tier.evictionOrder.
+	inEvictionOrder bool
 	// kept: a retention pin holds the slot; see Set.Keep.
 	kept bool
 	// announced says whether the sink knows the block.
 	announced announced
-	// epoch is the tier's when the block came in; see Tier.Stale.
-	epoch bool
+	// resetEpoch is the tier's when the block came in; see Tier.Stale.
+	resetEpoch bool
 }
 
 // Resident reports whether the slot's block can be served.
@@ -104,7 +105,7 @@ func (s *Slot) Resident() bool {
 func (s *Slot) InUse() bool { return s.Pins+s.Holds > 0 }
 
 // Active reports whether the slot has a resident block and is pinned or held.
-func (s *Slot) Active() bool { return s.active }
+func (s *Slot) Active() bool { return s.countedActive }
 
 // Extent is one extent of a tier. Exactly one of Host and Disk is set.
 type Extent struct {

@@ -28,11 +28,13 @@ type Tier struct {
 	byID map[uint32]*Extent
 	// freeFrom is a lower bound of the numbers of extents with a free slot.
 	freeFrom int
-	order    policy.Evictor
-	counts   [storage.NumStates]int
-	active   int
-	// epoch changes with each reset; see Stale.
-	epoch bool
+	// evictionOrder has the slots that may be evicted: sealed blocks without children and uses.
+	evictionOrder policy.Evictor
+	stateCounts   [storage.NumStates]int
+	// activeSlots counts the slots with a resident block that are pinned or held.
+	activeSlots int
+	// resetEpoch changes with each reset; see Stale.
+	resetEpoch bool
 }
 
 // New makes a tier of one pool, without extents. ns is the namespace's index in the tier's slot
@@ -42,7 +44,7 @@ func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
 	if lv == registry.Disk {
 		kind = kv.TierDisk
 	}
-	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, order: policy.NewLeafLRU(), MaxSlots: maxSlots}
+	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: policy.NewLeafLRU(), MaxSlots: maxSlots}
 }
 
 // Add adds a new extent, whose slots are all free, at the generations of their records. Set.Recover
@@ -59,12 +61,12 @@ func (t *Tier) Add(e *Extent) {
 			e.Slots[i].Generation = r.Generation
 		}
 	}
-	t.counts[storage.StateFree] += int(n)
+	t.stateCounts[storage.StateFree] += int(n)
 	t.freeFrom = min(t.freeFrom, int(e.Number))
 }
 
 // install adds an extent, under the lowest number that is free. Its slots have no block yet. The
-// caller counts the state of each slot in t.counts.
+// caller counts the state of each slot in t.stateCounts.
 func (t *Tier) install(e *Extent) {
 	e.Number = uint32(len(t.Extents))
 	for i, old := range t.Extents {
@@ -85,7 +87,7 @@ func (t *Tier) install(e *Extent) {
 	t.byID[e.ID] = e
 	t.Live++
 	t.Capacity += int(n)
-	t.order.AddExtent(e.Number, n)
+	t.evictionOrder.AddExtent(e.Number, n)
 }
 
 // remove removes an extent. The caller has dropped the blocks of its slots; a slot with a block is
@@ -93,12 +95,12 @@ func (t *Tier) install(e *Extent) {
 func (t *Tier) remove(e *Extent) {
 	for i := range e.Slots {
 		s := &e.Slots[i]
-		if s.Entry != registry.None || s.ordered {
+		if s.Entry != registry.None || s.inEvictionOrder {
 			panic(fmt.Sprintf("BUG: %s slot %d of a removed extent has a block", t.Kind, i))
 		}
-		t.counts[s.State]--
+		t.stateCounts[s.State]--
 	}
-	t.order.RemoveExtent(e.Number)
+	t.evictionOrder.RemoveExtent(e.Number)
 	t.Extents[e.Number] = nil
 	t.Live--
 	t.Capacity -= len(e.Slots)
@@ -167,40 +169,40 @@ func (t *Tier) PutRecord(ref registry.Ref, r storage.Record) {
 
 // SetState changes the slot's state and the counters. The caller puts the record.
 func (t *Tier) SetState(s *Slot, to storage.State) {
-	t.counts[s.State]--
+	t.stateCounts[s.State]--
 	s.State = to
-	t.counts[to]++
+	t.stateCounts[to]++
 }
 
 // SetTurnover sets how much a level of priority counts in the eviction order: as much as the
 // age of a block after slots other blocks have come into host memory.
-func (t *Tier) SetTurnover(slots int) { t.order.SetLevel(blockTicks * uint64(slots)) }
+func (t *Tier) SetTurnover(slots int) { t.evictionOrder.SetLevel(blockTicks * uint64(slots)) }
 
-// settle updates what the tier derives from a slot: the count of active slots and the eviction
+// updateEvictable updates what the tier derives from a slot: the count of active slots and the eviction
 // order. Each change of the slot's state, pins, holds, tick, priority or children calls it. leaf
 // says that the block has no child in the tier; only such a block may be evicted.
-func (t *Tier) settle(ref registry.Ref, s *Slot, leaf bool) {
+func (t *Tier) updateEvictable(ref registry.Ref, s *Slot, leaf bool) {
 	active := s.Resident() && s.InUse()
-	if active != s.active {
-		s.active = active
+	if active != s.countedActive {
+		s.countedActive = active
 		if active {
-			t.active++
+			t.activeSlots++
 		} else {
-			t.active--
+			t.activeSlots--
 		}
 	}
 	switch {
 	case s.State == storage.StateSealed && !active && leaf:
-		t.order.Place(ref, s.Priority, s.Tick)
-		s.ordered = true
-	case s.ordered:
-		t.order.Remove(ref)
-		s.ordered = false
+		t.evictionOrder.Place(ref, s.Priority, s.Tick)
+		s.inEvictionOrder = true
+	case s.inEvictionOrder:
+		t.evictionOrder.Remove(ref)
+		s.inEvictionOrder = false
 	}
 }
 
 // Free returns the number of free slots.
-func (t *Tier) Free() int { return t.counts[storage.StateFree] }
+func (t *Tier) Free() int { return t.stateCounts[storage.StateFree] }
 
 // popFree takes a free slot of the first extent that has one, so that later extents become
 // empty. It returns NoRef when no slot is free.
@@ -279,15 +281,15 @@ func (t *Tier) Stats() Stats {
 	}
 	st := Stats{
 		Capacity:    t.Capacity,
-		Free:        t.counts[storage.StateFree],
-		Granted:     t.counts[storage.StateGranted],
-		Staging:     t.counts[storage.StateStaging],
-		Receiving:   t.counts[storage.StateReceiving],
-		Quarantined: t.counts[storage.StateQuarantined],
-		Active:      t.active,
+		Free:        t.stateCounts[storage.StateFree],
+		Granted:     t.stateCounts[storage.StateGranted],
+		Staging:     t.stateCounts[storage.StateStaging],
+		Receiving:   t.stateCounts[storage.StateReceiving],
+		Quarantined: t.stateCounts[storage.StateQuarantined],
+		Active:      t.activeSlots,
 		Extents:     t.Live,
 	}
-	st.Inactive = t.counts[storage.StateSealed] + t.counts[storage.StateFilled] + t.counts[storage.StateEvicting] - t.active
+	st.Inactive = t.stateCounts[storage.StateSealed] + t.stateCounts[storage.StateFilled] + t.stateCounts[storage.StateEvicting] - t.activeSlots
 	for _, e := range t.Extents {
 		if e != nil {
 			st.Bytes += e.Geometry().FileBytes()
@@ -298,5 +300,5 @@ func (t *Tier) Stats() Stats {
 
 // InUse counts the slots that keep a reset from beginning: active, granted or being filled.
 func (t *Tier) InUse() int {
-	return t.active + t.counts[storage.StateGranted] + t.counts[storage.StateStaging] + t.counts[storage.StateReceiving]
+	return t.activeSlots + t.stateCounts[storage.StateGranted] + t.stateCounts[storage.StateStaging] + t.stateCounts[storage.StateReceiving]
 }
