@@ -21,12 +21,12 @@ const variablePrefix = "BLOCKYARD_"
 const connectorVariables = "SOCKET WORKER_ID ENABLED LOAD STORE MIN_LOAD_BLOCKS LOOKUP_WAIT_MS MAX_INFLIGHT_BLOCKS" +
 	" WEIGHTS NAMESPACE_SALT WANT_EVICTED STATS SERVING_ENDPOINT LOG_LEVEL"
 
-// scriptVariables are the variables of the repository's scripts and tests.
-const scriptVariables = "BIN SHARED DYNAMO_ENV EVENTS_ENV VLLM_ENV"
+// scriptVariables are variables of the repository's scripts and tests.
+const scriptVariables = "BIN ENVOY SHARED"
 
-// foreignVariable matches variables of tests, and those that Kubernetes sets in every
-// container for a service whose name begins with "blockyard".
-var foreignVariable = regexp.MustCompile(`^BLOCKYARD_((E2E|TEST)_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+))$`)
+// foreignVariable matches variables of tests, the environments that scripts install into, and
+// what Kubernetes sets in every container for a service whose name begins with "blockyard".
+var foreignVariable = regexp.MustCompile(`^BLOCKYARD_((E2E|TEST)_\w+|[A-Z]+_ENV|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+))$`)
 
 // checkEnvironment returns an error for variables with Blockyard's prefix that no command of app and
 // no connector reads. Otherwise a misspelt setting would be ignored in silence. environ is a list of

@@ -2,6 +2,7 @@ package command
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,6 +37,30 @@ func TestMisspeltVariableEndsTheStart(t *testing.T) {
 		status := Product("").Run(t.Context(), []string{command}, &out, &errs)
 		if status == 0 || !strings.Contains(errs.String(), "BLOCKYARD_HOST_SIZ: unknown") {
 			t.Errorf("%s: status %d, %s", command, status, errs.String())
+		}
+	}
+}
+
+// TestVariablesOfScriptsAreAccepted: agent and router start in the environment of a script that
+// installs or tests something.
+func TestVariablesOfScriptsAreAccepted(t *testing.T) {
+	parser, err := kong.New(new(productRoot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := filepath.Glob("../../scripts/*.sh")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("%d scripts, %v", len(scripts), err)
+	}
+	for _, path := range scripts {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`BLOCKYARD_\w+`).FindAllString(string(text), -1) {
+			if err := checkEnvironment(parser.Model, []string{name + "=1"}); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
 		}
 	}
 }
