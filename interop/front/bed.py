@@ -7,18 +7,20 @@ import pathlib
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from e2e import model
 from e2e.case import free_ports
 from e2e.testbed import engine_env
 from front.door import Door
+from front.recorder import Recorder
 from front.server import VllmServer
 from front.tokenizer import words, write_tokenizer
 from tests.agentproc import AgentProcess
 
 ADAPTERS = ("adapter-a", "adapter-b")
+
 
 class Case(NamedTuple):
     """A test of one promise of the front door.
@@ -47,15 +49,15 @@ class Bed:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="blockyard-front-"))
         self.mismatched = 0  # tokens that differed from the expected ones
         self.agent: AgentProcess | None = None
-        self._model = self.dir / "model"
+        self.model = self.dir / "model"
         self._keep = keep
         self._kind = ""
         self._servers: list[VllmServer] = []
         self._doors: list[Door] = []
         self._numbers = itertools.count(1)
         self._random = random.Random(7)
-        model.write_model(self._model, seed=1)
-        write_tokenizer(self._model)
+        model.write_model(self.model, seed=1)
+        write_tokenizer(self.model)
         for number, name in enumerate(ADAPTERS):
             model.write_adapter(self.dir / name, seed=11 + number)
 
@@ -103,14 +105,16 @@ class Bed:
                 name = f"{kind}-{suffix}"
                 more = options(f"http://127.0.0.1:{port}")
                 env = engine_env(self.dir)
-                self._servers.append(VllmServer(name, self.dir, self._model, port, env, more))
+                self._servers.append(VllmServer(name, self.dir, self.model, port, env, more))
         for server in self._servers:
             server.ready()
         return self._servers
 
     # Doors
 
-    def door(self, *flags: str, servers: list[VllmServer] = (), workers: int = 0) -> Door:
+    def door(
+        self, *flags: str, servers: Sequence[VllmServer | Recorder] = (), workers: int = 0
+    ) -> Door:
         """Starts a router with a door in front of the servers, and waits until it has them.
 
         flags: further flags of the router. workers: number of servers to wait for; 0 means all.

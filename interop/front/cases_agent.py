@@ -31,7 +31,9 @@ def with_agent(bed: Bed) -> str:
                 want = reusable(before.prompt + before.tokens, got.prompt)
                 assert got.cached >= want, f"{what}: {got.cached} tokens cached, want {want}"
                 cached += got.cached
-                assert got.predicted == got.cached, f"{what}: predicted {got.predicted}, {got.cached}"
+                assert got.predicted == got.cached, (
+                    f"{what}: predicted {got.predicted}, {got.cached}"
+                )
             last[number] = got
             talk.append({"role": "assistant", "content": got.text})
             talk.append({"role": "user", "content": bed.text(20)})

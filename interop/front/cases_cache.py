@@ -55,7 +55,9 @@ def converse(bed: Bed, door: Door, exact: bool) -> tuple[int, set[str]]:
                 _same_place(what, before, got, exact)
                 total += got.cached
             delivered = int(got.headers["X-Blockyard-Cached-Delivered"])
-            assert delivered == got.cached, f"{what}: the header has {delivered}, usage {got.cached}"
+            assert delivered == got.cached, (
+                f"{what}: the header has {delivered}, usage {got.cached}"
+            )
             assert got.known == "exact", f"{what}: tokens {got.known}"
             if exact:
                 assert got.quality == "exact", f"{what}: quality {got.quality}"
@@ -73,7 +75,9 @@ def _same_place(what: str, before: Answer, got: Answer, exact: bool) -> None:
     assert got.cached == want, f"{what}: {got.cached} tokens cached, want {want}"
     # A prediction has the prompts of earlier requests, and not their answers.
     sent = reusable(before.prompt, got.prompt)
-    assert exact or sent <= got.predicted <= want, f"{what}: predicted {got.predicted}, {sent}..{want}"
+    assert exact or sent <= got.predicted <= want, (
+        f"{what}: predicted {got.predicted}, {sent}..{want}"
+    )
 
 
 def reusable(before: list[int], prompt: list[int]) -> int:
@@ -113,37 +117,3 @@ def adapters_and_salts(bed: Bed) -> str:
 
 def _wait_for_hit(door: Door, got: Answer, fields: dict[str, str]) -> None:
     door.caught_up(got, lora=fields.get("model", ""), salt=fields.get("cache_salt", ""))
-
-
-@case("render", "chats with tools and documents are exact, and servers take the rendered tokens")
-def render(bed: Bed) -> str:
-    servers = bed.rendering()
-    door = bed.door(servers=servers)
-    direct = Endpoint(servers[0].url)
-    tool = {
-        "type": "function",
-        "function": {"name": "weather", "description": bed.text(30), "parameters": {}},
-    }
-    document = {"title": "yard", "text": bed.text(30)}
-    kinds = {
-        "plain": {},
-        "tools": {"tools": [tool], "tool_choice": "none"},
-        "documents": {"documents": [document]},
-        "reasoning": {"reasoning_effort": "low"},
-    }
-    for name, fields in kinds.items():
-        talk = [{"role": "user", "content": bed.text(40)}]
-        want = direct.chat(talk, 16, cache_salt=bed.salt(), **fields)
-        for attempt in (1, 2):
-            got = door.chat(talk, 16, **fields)
-            assert got.known == "exact", f"{name}: tokens {got.known}"
-            bed.compare(f"{name}, request {attempt}", got.tokens, want.tokens)
-            bed.compare(f"{name}, prompt of request {attempt}", got.prompt, want.prompt)
-        assert got.cached == reusable([*want.prompt, 0], want.prompt), f"{name}: {got.cached} cached"
-        assert got.predicted == got.cached, f"{name}: predicted {got.predicted}, {got.cached}"
-        assert len(got.prompt) == _logged_prompt(door), f"{name}: the router saw other tokens"
-    return f"{len(kinds)} kinds of chats"
-
-
-def _logged_prompt(door: Door) -> int:
-    return door.last_logged()["prompt_tokens"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from front.bed import Case
 from front.cases_agent import with_agent
-from front.cases_cache import adapters_and_salts, plain_and_approximate, render, second_turn
+from front.cases_cache import adapters_and_salts, plain_and_approximate, second_turn
 from front.cases_client import openai_client
 from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
+from front.cases_render import render
 from front.cases_split import prefill_decode
 
 CASES: tuple[Case, ...] = (

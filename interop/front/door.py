@@ -51,13 +51,13 @@ class Answer(NamedTuple):
 
 
 class Endpoint:
-    """An OpenAI endpoint: a door, or a server asked directly."""
+    """An OpenAI endpoint: a door, or a server asked directly. key: the client's API key."""
 
-    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, url: str, headers: dict[str, str] | None = None, key: str = "none") -> None:
         self.url = url
         self.client = openai.OpenAI(
             base_url=url + "/v1",
-            api_key="none",
+            api_key=key,
             max_retries=0,
             timeout=_ANSWER_SECONDS,
             default_headers=headers,
@@ -88,7 +88,13 @@ def sampling(count: int, fields: dict[str, Any]) -> dict[str, Any]:
     """
     model_name = fields.pop("model", MODEL)
     body = {"return_token_ids": True, "ignore_eos": True, **fields}
-    return {"model": model_name, "max_tokens": count, "temperature": 0, "seed": 0, "extra_body": body}
+    return {
+        "model": model_name,
+        "max_tokens": count,
+        "temperature": 0,
+        "seed": 0,
+        "extra_body": body,
+    }
 
 
 def _answer(raw: Any, choice: Any, prompt: list[int] | None, text: str) -> Answer:
@@ -208,10 +214,10 @@ class Door(Endpoint):
         """A connection for requests that the official client would not send."""
         return http.client.HTTPConnection(*self.address, timeout=30)
 
-    def last_logged(self) -> dict[str, Any]:
-        """The access log's line of the last request that has ended."""
-        lines = self._log.read_text().splitlines()
-        return next(r for line in reversed(lines) if (r := json.loads(line))["msg"] == "request")
+    def logged(self) -> list[dict[str, Any]]:
+        """The access log: a line for each request that has ended, in the order of their ends."""
+        rows = (json.loads(line) for line in self._log.read_text().splitlines())
+        return [row for row in rows if row["msg"] == "request"]
 
     def log(self) -> str:
         """The end of the router's log, for error messages."""

@@ -9,7 +9,16 @@ import random
 from e2e import model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-_SPECIAL = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "<|end|>"]
+_SPECIAL = [
+    "<pad>",
+    "<s>",
+    "</s>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|system|>",
+    "<|tool|>",
+    "<|end|>",
+]
 
 # Tools and documents are part of the prompt, so that a renderer that drops them gives other tokens.
 _CHAT = (
