@@ -10,12 +10,14 @@ from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
 from front.cases_render import render
 from front.cases_split import prefill_decode
+from front.cases_tenants import tenants_apart
 
 CASES: tuple[Case, ...] = (
     # Servers with events and adapters.
     openai_client,
     second_turn,
     adapters_and_salts,
+    tenants_apart,
     client_leaves,
     drain,
     hostile,
