@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import openai
 
 from front.bed import Bed, case
 from front.door import Door, Endpoint, sampling
+from front.server import VllmServer
 from tests.agentproc import wait_until
 
 _STREAMS = 12
 _DRAINED = 6  # requests that would go to the drained server
 _WHOLE = 6  # requests at a time that are not streamed
-_TOKENS = 160  # of an answer: some seconds, so that the kill meets all stages
+_TOKENS = 300  # of an answer: seconds, so that the kill meets all stages
+_EACH = 3  # requests of each stage at the server that is killed
 
 
 class Ended(NamedTuple):
@@ -27,17 +31,17 @@ class Ended(NamedTuple):
     error: str  # code of the error, or its text; empty after a whole answer
 
 
-def stream(door: Endpoint, text: str, count: int, seen: threading.Semaphore | None = None) -> Ended:
-    """Reads a streamed completion. seen: released at the first token."""
+def stream(
+    door: Endpoint, text: str, count: int, begun: Callable[[str], None] | None = None
+) -> Ended:
+    """Reads a streamed completion. begun: called at the first token, with the worker."""
     tokens: list[int] = []
     try:
         fields: dict[str, Any] = {}
-        chunks = door.client.completions.create(
-            prompt=text, stream=True, **sampling(count, fields)
-        )
+        chunks = door.client.completions.create(prompt=text, stream=True, **sampling(count, fields))
         for chunk in chunks:
-            if seen is not None and not tokens:
-                seen.release()
+            if begun is not None and not tokens:
+                begun(chunks.response.headers["X-Blockyard-Worker"])
             for choice in chunk.choices:
                 tokens += choice.token_ids or []
     except openai.APIError as err:
@@ -45,53 +49,102 @@ def stream(door: Endpoint, text: str, count: int, seen: threading.Semaphore | No
     return Ended(tokens, "")
 
 
-@case("worker-killed", "a killed server costs only the answers that had begun")
+class _Load:
+    """Clients that ask again and again until stop(), some streamed and some not."""
+
+    def __init__(self, door: Door, texts: list[str]) -> None:
+        self.streams: list[tuple[str, Ended]] = []  # prompts, and how their streams ended
+        self.whole: list[tuple[str, list[int]]] = []  # prompts and tokens that are not streamed
+        self._door = door
+        self._lock = threading.Lock()
+        self._begun: collections.Counter[str] = collections.Counter()
+        self._stopped = threading.Event()
+        self._clients = [
+            threading.Thread(target=self._stream, args=(texts[n % len(texts)],))
+            for n in range(_STREAMS)
+        ]
+        # Equal requests: the death of a server is no fault of theirs.
+        self._clients += [
+            threading.Thread(target=self._complete, args=(texts[0],)) for _ in range(_WHOLE)
+        ]
+        for c in self._clients:
+            c.start()
+
+    def begun(self, worker: str) -> int:
+        """Streams at a worker that have a token and have not ended."""
+        with self._lock:
+            return self._begun[worker]
+
+    def stop(self) -> None:
+        """Waits for the requests in progress."""
+        self._stopped.set()
+        for c in self._clients:
+            c.join(120)
+
+    def _stream(self, text: str) -> None:
+        while not self._stopped.is_set():
+            at: list[str] = []
+
+            def begun(worker: str, at: list[str] = at) -> None:
+                at.append(worker)
+                self._count(worker, 1)
+
+            self.streams.append((text, stream(self._door, text, _TOKENS, begun)))
+            for worker in at:
+                self._count(worker, -1)
+
+    def _count(self, worker: str, change: int) -> None:
+        with self._lock:
+            self._begun[worker] += change
+
+    def _complete(self, text: str) -> None:
+        while not self._stopped.is_set():
+            self.whole.append((text, self._door.complete(text, _TOKENS).tokens))
+
+
+@case("worker-killed", "a server killed under load costs only the answers that had begun")
 def worker_killed(bed: Bed) -> str:
     servers = bed.plain()
     door = bed.door(servers=servers)
-    victim, survivor = servers
     texts = [bed.text(150) for _ in range(6)]
-    direct = Endpoint(survivor.url)
+    direct = Endpoint(servers[0].url)
     want = {t: direct.complete(t, _TOKENS, cache_salt=bed.salt()).tokens for t in texts}
-    results: list[tuple[str, Ended]] = []
-    whole: list[list[int]] = []
-    stop, seen = threading.Event(), threading.Semaphore(0)
-
-    def client(number: int) -> None:
-        text = texts[number % len(texts)]
-        while not stop.is_set():
-            results.append((text, stream(door, text, _TOKENS, seen)))
-
-    def patient() -> None:
-        # The death of a server with these equal requests is no fault of theirs.
-        while not stop.is_set():
-            whole.append(door.complete(texts[0], _TOKENS).tokens)
-
-    clients = [threading.Thread(target=client, args=(n,)) for n in range(_STREAMS)]
-    clients += [threading.Thread(target=patient) for _ in range(_WHOLE)]
-    for c in clients:
-        c.start()
-    for _ in range(_STREAMS):
-        assert seen.acquire(timeout=60), "not every stream has begun"
-    running = victim.metric("vllm:num_requests_running")
-    victim.kill9()
-    time.sleep(3)  # requests that meet the dead server
-    stop.set()
-    for c in clients:
-        c.join(120)
-    lost = _check(bed, results, want)
-    assert len(whole) >= _WHOLE, f"{len(whole)} answers that are not streamed"
-    for tokens in whole:
-        bed.compare("answer that is not streamed", tokens, want[texts[0]])
+    load = _Load(door, texts)
+    try:
+        victim, begun, running = wait_until(
+            "a server has requests of all stages", lambda: _crowded(door, load, servers), 60.0
+        )
+        victim.kill9()
+        done = len(load.streams)
+        more = done + 2 * _STREAMS
+        wait_until("requests meet the dead server", lambda: len(load.streams) > more, 60.0)
+    finally:
+        load.stop()
+    lost = _check(bed, load.streams, want)
+    assert len(load.whole) >= _WHOLE, f"{len(load.whole)} answers that are not streamed"
+    for text, tokens in load.whole:
+        bed.compare("answer that is not streamed", tokens, want[text])
     retried = int(door.metric("blockyard_frontend_retries_total"))
-    assert retried, "no request was sent to another server"
-    assert running and lost, f"the killed server had {running} requests, and {lost} were lost"
+    stages = f"{begun} of {running} requests at the killed server had begun"
+    assert retried and lost, f"{stages}, {retried} were retried and {lost} lost"
     door.idle()
     assert stream(door, texts[0], 4) == (want[texts[0]][:4], "")
     victim.start()
     victim.ready()
     wait_until("both servers are used", lambda: len(_used(bed, door)) == 2, 60.0, pause=0.5)
-    return f"{len(results) + len(whole)} requests, {retried} retried, {lost} broken off after tokens"
+    total = len(load.streams) + len(load.whole)
+    return f"{total} requests, {stages}: {retried} retried, {lost} broken off after tokens"
+
+
+def _crowded(
+    door: Door, load: _Load, servers: list[VllmServer]
+) -> tuple[VllmServer, int, int] | None:
+    """A server with streams that have begun and requests that have not, and both numbers."""
+    for row in door.get("/v1/servers"):
+        begun = load.begun(f"{row['worker_id']}/0")
+        if begun >= _EACH and row["requests"] >= begun + _EACH:
+            return next(s for s in servers if s.url == row["url"]), begun, row["requests"]
+    return None
 
 
 def _check(bed: Bed, results: list[tuple[str, Ended]], want: dict[str, list[int]]) -> int:
@@ -176,9 +229,11 @@ def drain(bed: Bed) -> str:
     assert door.complete(texts[0], 4).worker == away, "the server with the blocks is not chosen"
     ends: list[Ended] = []
     seen = threading.Semaphore(0)
-    running = threading.Thread(
-        target=lambda: ends.append(stream(door.pinned(away), bed.text(20), 200, seen))
-    )
+
+    def last() -> None:
+        ends.append(stream(door.pinned(away), bed.text(20), 200, lambda _: seen.release()))
+
+    running = threading.Thread(target=last)
     running.start()
     assert seen.acquire(timeout=60), "the request has not begun"
     door.operate(f"/v1/workers/{number}/drain")
