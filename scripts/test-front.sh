@@ -2,8 +2,9 @@
 # test-front.sh [--list] [--only NAME...] [--keep]
 #
 # Runs the front door before real vLLM servers on CPU, with the official OpenAI
-# client; see interop/front. The first run installs vLLM (scripts/vllm-env.sh) and
-# the client. $VLLM is the version of vLLM, if not the pinned one.
+# client; see interop/front. The first run installs vLLM (scripts/vllm-env.sh), the
+# client, and AIPerf (scripts/load-env.sh). $VLLM is the version of vLLM, if not the
+# pinned one.
 set -eu
 
 openai=3.54.0

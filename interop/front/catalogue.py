@@ -8,6 +8,7 @@ from front.cases_cache import adapters_and_salts, plain_and_approximate, second_
 from front.cases_client import openai_client
 from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
+from front.cases_load import load_tool
 from front.cases_render import render
 from front.cases_split import prefill_decode
 from front.cases_tenants import tenants_apart
@@ -21,6 +22,7 @@ CASES: tuple[Case, ...] = (
     client_leaves,
     drain,
     hostile,
+    load_tool,
     worker_killed,
     # Servers that render prompts and publish no events.
     plain_and_approximate,
