@@ -9,6 +9,7 @@ from front.cases_client import openai_client
 from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
 from front.cases_load import load_tool
+from front.cases_quickstart import quick_start
 from front.cases_render import render
 from front.cases_split import prefill_decode
 from front.cases_tenants import tenants_apart
@@ -23,6 +24,7 @@ CASES: tuple[Case, ...] = (
     drain,
     hostile,
     load_tool,
+    quick_start,
     worker_killed,
     # Servers that render prompts and publish no events.
     plain_and_approximate,
