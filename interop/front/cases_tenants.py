@@ -12,7 +12,7 @@ from e2e import model
 from front.bed import Bed, case
 from front.door import Door, Endpoint
 
-_PREFIX = "blockyard-tenant/"
+_PREFIX = "blockyard-tenant:"
 
 
 @case("tenants-apart", "keys of two tenants with a salt share no hits, keys of one tenant do")
@@ -61,7 +61,7 @@ def _turns(bed: Bed, door: Door, clients: dict[str, Endpoint], direct: Endpoint)
         counts = (got.predicted, got.cached)
         assert counts == (expected, expected), f"{what}: {counts} tokens cached, want {expected}"
         tenant = name.partition("-")[0]
-        namespace = salt if tenant == "open" else f"{_PREFIX}{tenant}/{salt}"
+        namespace = salt if tenant == "open" else f"{_PREFIX}{tenant}:{salt}"
         door.idle()
         door.caught_up(got, salt=namespace)
     return hit
@@ -77,7 +77,7 @@ def _refusals(bed: Bed, door: Door, ann: Endpoint) -> None:
         else:
             raise AssertionError("an unknown key was served")
     try:
-        ann.complete(bed.text(8), cache_salt=f"{_PREFIX}bob/")
+        ann.complete(bed.text(8), cache_salt=f"{_PREFIX}bob:")
     except openai.BadRequestError as err:
         assert err.param == "cache_salt", err
     else:

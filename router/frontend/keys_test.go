@@ -119,13 +119,13 @@ func TestTenantSalt(t *testing.T) {
 	b := newBench(t, frontend.Options{Pass: []string{"/v1/rerank"}, Keys: openKeys(t,
 		[2]string{"a", `"tenant":"a","salt":true`}, [2]string{"b", `"tenant":"b"`})}, s)
 	for _, c := range []struct{ key, path, body, want string }{
-		{"a", "/v1/completions", `{"prompt":[1]}`, `{"prompt":[1],"cache_salt":"blockyard-tenant/a/"}`},
-		{"a", "/v1/completions", `{"cache_salt":"own","prompt":[1]}`, `{"cache_salt":"blockyard-tenant/a/own","prompt":[1]}`},
-		{"a", "/v1/messages", `{"messages":[],"max_tokens":1}`, `{"messages":[],"max_tokens":1,"cache_salt":"blockyard-tenant/a/"}`},
-		{"a", "/v1/rerank", `{"query":"q","cache_salt":"o"}`, `{"query":"q","cache_salt":"blockyard-tenant/a/o"}`},
+		{"a", "/v1/completions", `{"prompt":[1]}`, `{"prompt":[1],"cache_salt":"blockyard-tenant:a:"}`},
+		{"a", "/v1/completions", `{"cache_salt":"own","prompt":[1]}`, `{"cache_salt":"blockyard-tenant:a:own","prompt":[1]}`},
+		{"a", "/v1/messages", `{"messages":[],"max_tokens":1}`, `{"messages":[],"max_tokens":1,"cache_salt":"blockyard-tenant:a:"}`},
+		{"a", "/v1/rerank", `{"query":"q","cache_salt":"o"}`, `{"query":"q","cache_salt":"blockyard-tenant:a:o"}`},
 		{"a", "/v1/rerank", `text`, `text`},
 		{"a", "/tokenize", `{"prompt":"text"}`, `{"prompt":"text"}`},
-		{"b", "/v1/completions", `{"prompt":[1], "cache_salt":"a/"}`, `{"prompt":[1], "cache_salt":"a/"}`},
+		{"b", "/v1/completions", `{"prompt":[1], "cache_salt":"a:"}`, `{"prompt":[1], "cache_salt":"a:"}`},
 	} {
 		resp, body := b.post(c.path, c.body, bearer(c.key)...)
 		if got := s.got(); resp.StatusCode != 200 || got[len(got)-1] != c.want {
@@ -133,7 +133,7 @@ func TestTenantSalt(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/v1/completions", "/v1/rerank"} {
-		resp, body := b.post(path, `{"prompt":[1],"cache_salt":"blockyard-tenant/a/"}`, bearer("b")...)
+		resp, body := b.post(path, `{"prompt":[1],"cache_salt":"blockyard-tenant:a:"}`, bearer("b")...)
 		if message, _ := errorOf(t, body); resp.StatusCode != 400 || !strings.Contains(message, "cache_salt") {
 			t.Errorf("%s with the salt of another tenant: status %d, %q", path, resp.StatusCode, message)
 		}

@@ -36,6 +36,6 @@ func Example() {
 	_, err = keys.Client(http.Header{})
 	fmt.Println(err)
 	// Output:
-	// research blockyard-tenant/research/own <nil>
+	// research blockyard-tenant:research:own <nil>
 	// no API key: want the header Authorization: Bearer KEY, or x-api-key
 }

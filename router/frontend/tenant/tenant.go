@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
 	"errors"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -124,8 +126,12 @@ func (t *table) index(hash [sha256.Size]byte) (at [sha256.Size]byte) {
 	return at
 }
 
-// saltPrefix begins the salts of salted tenants.
-const saltPrefix = "blockyard-tenant/"
+// saltPrefix begins the salts of salted tenants. vLLM refuses a salt with "/", "@", a backslash
+// or NUL, and one of more than maxSalt characters.
+const (
+	saltPrefix = "blockyard-tenant:"
+	maxSalt    = 128
+)
 
 // ErrSalt refuses a salt that could be another tenant's.
 var ErrSalt = errors.New("a salt that does not begin with " + saltPrefix)
@@ -135,7 +141,13 @@ var ErrSalt = errors.New("a salt that does not begin with " + saltPrefix)
 func (c *Client) Salt(own string) (string, error) {
 	switch {
 	case c.Salted:
-		return saltPrefix + c.Tenant + "/" + own, nil
+		salt := saltPrefix + c.Tenant + ":" + own
+		if utf8.RuneCountInString(salt) > maxSalt {
+			// A tenant's name has neither ":" nor "#", so that no other salt is equal.
+			digest := sha256.Sum256([]byte(own))
+			salt = saltPrefix + c.Tenant + "#" + base64.RawURLEncoding.EncodeToString(digest[:])
+		}
+		return salt, nil
 	case strings.HasPrefix(own, saltPrefix):
 		return "", ErrSalt
 	}

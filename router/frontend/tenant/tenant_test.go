@@ -140,15 +140,20 @@ func TestReload(t *testing.T) {
 	})
 }
 
+// The salts of all tenants differ, and vLLM accepts each of them.
 func TestSalt(t *testing.T) {
 	salted, plain := &tenant.Client{Tenant: "a", Salted: true}, &tenant.Client{Tenant: "b"}
 	other := &tenant.Client{Tenant: "a.b", Salted: true}
+	longest := &tenant.Client{Tenant: strings.Repeat("t", 64), Salted: true}
 	seen := make(map[string]string)
-	for _, c := range []*tenant.Client{salted, other, plain} {
-		for _, own := range []string{"", "x", "a/x", "b/", "/"} {
+	for _, c := range []*tenant.Client{salted, other, longest, plain} {
+		for _, own := range []string{"", "x", "a:x", "b:", ":", "#", strings.Repeat("x", 128), strings.Repeat("é", 46), strings.Repeat("é", 47)} {
 			salt, err := c.Salt(own)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if len([]rune(salt)) > 128 || strings.ContainsAny(salt, "@/\\\x00") {
+				t.Errorf("tenant %s with %q: vLLM refuses the salt %q", c.Tenant, own, salt)
 			}
 			if twin, ok := seen[salt]; ok {
 				t.Errorf("tenant %s with %q has the salt of %s", c.Tenant, own, twin)
