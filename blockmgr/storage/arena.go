@@ -70,20 +70,20 @@ type arena struct {
 	table   *table
 	madeDir bool
 	fs      extent.FSInfo
-	// remove removes the file of an extent.
-	remove func(path string) error
+	// removeFile removes the file of an extent.
+	removeFile func(path string) error
 
 	mu sync.Mutex
 	// extents has the existing extents and those that are being made, by section number.
 	extents map[uint32]extentEntry
-	// named has the directory indices that Namespace has returned, until Forget. An index
+	// namespacesInUse has the directory indices that Namespace has returned, until Forget. An index
 	// stays its namespace's even if the namespace has no extent.
-	named map[uint32]struct{}
+	namespacesInUse map[uint32]struct{}
 
 	// used is the number of bytes of the budget that the slots of all extents take.
 	used atomic.Uint64
-	// leaving counts the extents that are leaving; see extentEntry.
-	leaving atomic.Int64
+	// leavingExtents counts the extents that are leaving; see extentEntry.
+	leavingExtents atomic.Int64
 	// removed counts the extents of an earlier agent that were not taken over.
 	removed atomic.Uint64
 }
@@ -122,8 +122,8 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	}
 	cfg.ExtentBytes = max(cfg.ExtentBytes, t.header.extentBytes) // with anySize the table's may be larger
 	a := &arena{
-		cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, remove: remove,
-		extents: map[uint32]extentEntry{}, named: map[uint32]struct{}{},
+		cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, removeFile: remove,
+		extents: map[uint32]extentEntry{}, namespacesInUse: map[uint32]struct{}{},
 	}
 	if err := a.recoverExtents(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
@@ -131,8 +131,8 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	return a, nil
 }
 
-// recoverExtents takes over the extents of an earlier agent whose sections of the slot table are
-// good, up to the budget. It unlinks the other extents. A table that says nothing about their
+// recoverExtents takes over the extents of an earlier agent whose sections of the slot table, the
+// records of their slots, are good, up to the budget. It unlinks the other extents. A table that says nothing about their
 // blocks is emptied first.
 func (a *arena) recoverExtents() error {
 	files, err := extentFiles(a.cfg.Dir)
@@ -148,18 +148,18 @@ func (a *arena) recoverExtents() error {
 		// unlikely.
 		next = 1 + rand.Uint64N(1<<30)
 	}
-	if a.table.warm { // the table describes the extents
+	if a.table.sectionsHold { // the table describes the extents
 		if m := a.table.migrated; m != (migrated{}) {
 			a.cfg.Log.Info("slot table of an older version is migrated",
 				zap.Stringer("tier", a.kind), zap.Int("extents", m.extents), zap.Int("slots", m.slots))
 		}
 		a.table.header.nextExtent = next
-		return a.adopt(files)
+		return a.takeOver(files)
 	}
 	if err := a.table.reset(next); err != nil {
 		return err
 	}
-	if a.table.coldReason == nil {
+	if a.table.coldReason == nil { // the file of the table is new
 		return a.removeFiles(files, errors.New("its slot table is gone"))
 	}
 	a.cfg.Log.Warn("slot table is made anew, stored blocks are forgotten and their extents removed",
@@ -168,9 +168,10 @@ func (a *arena) recoverExtents() error {
 	return a.unlinkFiles(files)
 }
 
-// adopt enters the extents of a warm table, oldest first, until the budget is used up. Extents
-// that processes of a session may still touch come first, even beyond the budget.
-func (a *arena) adopt(files []extentFile) error {
+// takeOver enters the extents that the table describes, oldest first, until the budget is used up.
+// Extents that processes of a session may still touch come first, even beyond the budget. It
+// removes the files of the others: bad ones, and those beyond the budget.
+func (a *arena) takeOver(files []extentFile) error {
 	slices.SortFunc(files, func(x, y extentFile) int { return cmp.Compare(x.id, y.id) })
 	var bad, beyond []extentFile
 	var firstBad error
@@ -285,7 +286,7 @@ func (a *arena) Room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.By
 
 // Leaving counts the dropped extents whose files could not be removed yet. Their
 // bytes stay in the budget, and each Grow tries again. Leaving does not wait.
-func (a *arena) Leaving() int { return int(a.leaving.Load()) }
+func (a *arena) Leaving() int { return int(a.leavingExtents.Load()) }
 
 // Removed counts the extents of an earlier agent that could not be taken over:
 // damaged, never finished, of another layout, or beyond the budget.

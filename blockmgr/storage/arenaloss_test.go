@@ -39,8 +39,8 @@ func TestPowerLossTakesRecordsAndNeverTheArena(t *testing.T) {
 		d = openDisk(t, diskConfig(cfg.Dir))
 		ns := indexOf(t, d.arena, nsA)
 		parts := slices.Collect(d.Claim(ns))
-		if !d.table.warm || len(parts) != 2 {
-			t.Fatalf("seed %d: warm %v, extents %v", seed, d.table.warm, parts)
+		if !d.table.sectionsHold || len(parts) != 2 {
+			t.Fatalf("seed %d: warm %v, extents %v", seed, d.table.sectionsHold, parts)
 		}
 		for i := range part.Slots.Slots() {
 			r, err := parts[0].Slots.Get(i)

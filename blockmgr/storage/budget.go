@@ -54,7 +54,7 @@ func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 }
 
 // tryReserve takes the slots of a new extent out of the budget and enters the extent under a free
-// section, without an id yet. The extent has as many slots as ExtentBytes and the budget allow.
+// section of the slot table, without an id yet. The extent has as many slots as ExtentBytes and the budget allow.
 // ErrFull: fewer than n.minSlots fit into the rest of the budget. Other errors say that n can never
 // be met.
 func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error) {
@@ -103,14 +103,14 @@ func (a *arena) release(section uint32) {
 // tries again. discard reports whether the file is gone.
 func (a *arena) discard(section uint32, e extentEntry) bool {
 	path := a.path(section, e.extent)
-	if err := a.remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := a.removeFile(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.cfg.Log.Warn("extent cannot be removed for now: its room stays in use",
 			zap.Stringer("tier", a.kind), zap.String("path", path), zap.Error(err))
 		e.leaving = true
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.extents[section] = e
-		a.leaving.Add(1)
+		a.leavingExtents.Add(1)
 		return false
 	}
 	a.release(section)
@@ -129,7 +129,7 @@ func (a *arena) discardAll(gone map[uint32]extentEntry) bool {
 // takeLeaving returns the leaving extents, by section, for the caller to discard. They are not
 // leaving any more, so that no other goroutine discards them too.
 func (a *arena) takeLeaving() map[uint32]extentEntry {
-	if a.leaving.Load() == 0 {
+	if a.leavingExtents.Load() == 0 {
 		return nil
 	}
 	a.mu.Lock()
@@ -140,7 +140,7 @@ func (a *arena) takeLeaving() map[uint32]extentEntry {
 			e.leaving = false
 			a.extents[section] = e
 			taken[section] = e
-			a.leaving.Add(-1)
+			a.leavingExtents.Add(-1)
 		}
 	}
 	return taken
@@ -240,7 +240,7 @@ func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	inUse := func(i uint32) bool {
-		if _, ok := a.named[i]; ok {
+		if _, ok := a.namespacesInUse[i]; ok {
 			return true
 		}
 		for _, e := range a.extents {
@@ -252,7 +252,7 @@ func (a *arena) tryNamespace(id kv.NamespaceID, slotBytes uint64) (uint32, error
 	}
 	index, err := a.table.namespace(id, slotBytes, inUse)
 	if err == nil {
-		a.named[index] = struct{}{}
+		a.namespacesInUse[index] = struct{}{}
 	}
 	return index, err
 }
@@ -266,7 +266,7 @@ func (a *arena) takeNamespace() map[uint32]extentEntry {
 	youngest := map[uint32]uint32{} // the id of each namespace's youngest extent
 	kept := map[uint32]bool{}       // the namespaces with an extent in use
 	for _, e := range a.extents {
-		if _, named := a.named[e.namespace]; named || !e.unclaimed {
+		if _, named := a.namespacesInUse[e.namespace]; named || !e.unclaimed {
 			kept[e.namespace] = true
 			continue
 		}
@@ -294,5 +294,5 @@ func (a *arena) takeNamespace() map[uint32]extentEntry {
 func (a *arena) Forget(ns uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.named, ns)
+	delete(a.namespacesInUse, ns)
 }

@@ -38,7 +38,7 @@ func OpenHostArena(cfg ArenaConfig) (*HostArena, error) {
 }
 
 // Warm reports whether the arena was taken over from an earlier agent.
-func (h *HostArena) Warm() bool { return h.table.warm }
+func (h *HostArena) Warm() bool { return h.table.sectionsHold }
 
 // Extents counts the extents, unclaimed ones included.
 func (h *HostArena) Extents() int {

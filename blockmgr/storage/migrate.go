@@ -62,7 +62,7 @@ func (t *table) migrateTo(next *table) error {
 	for _, from := range files {
 		next.header.nextExtent = max(next.header.nextExtent, uint64(from.id)+1)
 	}
-	for range headerCopies {
+	for range headerCopies { // each update writes the older copy
 		if err := next.updateLocked(func(*header) {}); err != nil {
 			return err
 		}
@@ -88,8 +88,8 @@ func (t *table) migrateTo(next *table) error {
 	return next.io.Sync()
 }
 
-// migrateExtent writes the section of one extent into the new table and returns its
-// number of slots: 0 if the old table does not say whose extent it is.
+// migrateExtent writes the section of one extent, the records of its slots, into the new
+// table and returns the number of slots: 0 if the old table does not say whose extent it is.
 func (t *table) migrateExtent(next *table, from extentFile) (slots int, err error) {
 	records := make([]byte, uint64(next.stride)*RecordSize)
 	// What the file lacks stays zero: slots that were never used.

@@ -29,9 +29,9 @@ type Section struct {
 	image   []byte
 	pins    []uint64
 	recency []uint32
-	// dirty has a bit for each page of a disk section that changed since TakeDirty.
-	// aged has one for each page in which only SetRecency changed a record.
-	dirty, aged []uint64
+	// dirtyPages has a bit for each page of a disk section that changed since TakeDirty.
+	// agedPages has one for each page in which only SetRecency changed a record.
+	dirtyPages, agedPages []uint64
 }
 
 // What a slot of a host table has outside its record: close together, because every
@@ -118,7 +118,7 @@ func (s *Section) writeNew() error {
 			return fmt.Errorf("slot table %s: new section at %d: %w", t.path, off, err)
 		}
 	}
-	clear(s.dirty)
+	clear(s.dirtyPages)
 	return nil
 }
 
@@ -150,7 +150,7 @@ func (t *table) newSection(index uint32, head sectionHead) (*Section, error) {
 			_ = unix.Madvise(s.image, unix.MADV_HUGEPAGE)
 		}
 		words := (size/PageSize + 63) / 64
-		s.dirty, s.aged = make([]uint64, words), make([]uint64, words)
+		s.dirtyPages, s.agedPages = make([]uint64, words), make([]uint64, words)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("slot table %s: section of %d bytes: %w", t.path, size, err)
@@ -216,7 +216,7 @@ func (s *Section) SetRecency(i, recency uint32) {
 	// Aligned: the image is, records are 128 bytes and the field is at 96.
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.bytes(i)[recencyOffset])), recency)
 	page := recordPage(i)
-	s.aged[page/64] |= 1 << (page % 64)
+	s.agedPages[page/64] |= 1 << (page % 64)
 }
 
 // Pins returns the pin word of slot i: a bit for each pinned session, as
@@ -259,8 +259,8 @@ func recordPage(i uint32) uint32 { return 1 + i*RecordSize/PageSize }
 
 // markDirty notes that a page of a disk section changed. A host section is mapped.
 func (s *Section) markDirty(page uint32) {
-	if s.dirty != nil {
-		s.dirty[page/64] |= 1 << (page % 64)
+	if s.dirtyPages != nil {
+		s.dirtyPages[page/64] |= 1 << (page % 64)
 	}
 }
 
@@ -276,13 +276,13 @@ func (s *Section) TakeDirty(to []Page) []Page {
 // takes the pages of a bitmap word together. more reports whether there may be further changed
 // pages, from page next on.
 func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, next uint32, more bool) {
-	for w := int(from / 64); w < len(s.dirty); w++ {
+	for w := int(from / 64); w < len(s.dirtyPages); w++ {
 		if len(to) >= most {
 			return to, uint32(w) * 64, true
 		}
-		s.aged[w] &^= s.dirty[w]
-		for ; s.dirty[w] != 0; s.dirty[w] &= s.dirty[w] - 1 {
-			i := uint32(w*64 + bits.TrailingZeros64(s.dirty[w]))
+		s.agedPages[w] &^= s.dirtyPages[w]
+		for ; s.dirtyPages[w] != 0; s.dirtyPages[w] &= s.dirtyPages[w] - 1 {
+			i := uint32(w*64 + bits.TrailingZeros64(s.dirtyPages[w]))
 			to = append(to, Page{section: s, index: i})
 			copy(to[len(to)-1].data[:], s.image[int(i)*PageSize:])
 		}
@@ -293,16 +293,16 @@ func (s *Section) TakeSomeDirty(to []Page, from uint32, most int) (_ []Page, nex
 // DirtyAged makes pages dirty in which only recencies changed, 64 at a time until
 // there are at least most. It returns their number; zero means that there were none.
 func (s *Section) DirtyAged(most int) (pages int) {
-	for w := range s.aged {
-		if s.aged[w] == 0 {
+	for w := range s.agedPages {
+		if s.agedPages[w] == 0 {
 			continue
 		}
 		if pages >= most {
 			break
 		}
-		pages += bits.OnesCount64(s.aged[w])
-		s.dirty[w] |= s.aged[w]
-		s.aged[w] = 0
+		pages += bits.OnesCount64(s.agedPages[w])
+		s.dirtyPages[w] |= s.agedPages[w]
+		s.agedPages[w] = 0
 	}
 	return pages
 }

@@ -102,7 +102,7 @@ func TestPagesThatCouldNotBeWrittenBecomeDirtyAgain(t *testing.T) {
 
 func TestDirtyPagesAreTakenSomeAtATime(t *testing.T) {
 	const pages = 200
-	s := &Section{image: make([]byte, pages*PageSize), dirty: make([]uint64, pages/64+1), aged: make([]uint64, pages/64+1)}
+	s := &Section{image: make([]byte, pages*PageSize), dirtyPages: make([]uint64, pages/64+1), agedPages: make([]uint64, pages/64+1)}
 	for i := range uint32(pages) {
 		if i != 70 {
 			s.markDirty(i)

@@ -32,10 +32,10 @@ type table struct {
 	// sections are found without mu.
 	kind   arenaKind
 	stride uint32
-	// warm means that the sections of an earlier agent hold. When it is false,
+	// sectionsHold means that the sections of an earlier agent hold. When it is false,
 	// coldReason says why an existing table was not used, nil without one.
-	warm       bool
-	coldReason error
+	sectionsHold bool
+	coldReason   error
 	// oldPath is the new name of a table that could not be read.
 	oldPath string
 	// migrated counts the records taken over from a table of an older version.
@@ -50,7 +50,7 @@ type table struct {
 }
 
 // openTable opens or makes the file at path and locks it. With anySize it accepts a
-// table that was made for extents of another size. Unless the table is warm, the
+// table that was made for extents of another size. Unless sectionsHold, the
 // caller calls reset next.
 func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File) (*table, error) {
 	f, err := openLocked(path)
@@ -83,9 +83,9 @@ func (t *table) takeOver(want *header, anySize bool) error {
 	return err
 }
 
-// read takes over the table in the file, if there is one and it fits want; then t is warm. A table
-// of an older version is migrated first. With anySize a table for extents of another size fits
-// too. errStale means that the table may be made anew, errNewer and errUnreadable that it must be
+// read takes over the table in the file, if there is one and it fits want; then t.sectionsHold is
+// true. A table has a section for each extent, with the records of its slots. A table of an older
+// version is migrated first. With anySize a table for extents of another size fits too. errStale means that the table may be made anew, errNewer and errUnreadable that it must be
 // renamed first.
 func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
@@ -99,7 +99,7 @@ func (t *table) read(want *header, anySize bool) error {
 	old, err := decodeHeaders(copies[:n])
 	switch {
 	case errors.Is(err, errOlder) && old.kind != want.kind:
-		return old.fits(want)
+		return old.fits(want) // an error that names the kinds
 	case errors.Is(err, errOlder) && t.kind == kindHost:
 		return fmt.Errorf("%w: %w, which kept nothing in host memory", errStale, err)
 	case errors.Is(err, errOlder):
@@ -128,7 +128,7 @@ func (t *table) read(want *header, anySize bool) error {
 			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 	}
-	t.header, t.stride, t.warm = old, old.stride, true
+	t.header, t.stride, t.sectionsHold = old, old.stride, true
 	return nil
 }
 

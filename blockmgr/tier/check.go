@@ -19,7 +19,8 @@ func (set *Set) Check() error {
 	return errors.Join(bad...)
 }
 
-// checkTier returns the differences that Check finds in one tier.
+// checkTier counts one tier's slots and returns where the counters, the eviction order, the registry
+// or the records disagree.
 func (set *Set) checkTier(t *Tier) (bad []error) {
 	st := t.Stats()
 	if sum := st.Free + st.Granted + st.Staging + st.Receiving + st.Quarantined + st.Active + st.Inactive; sum != st.Capacity {

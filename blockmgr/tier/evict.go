@@ -92,7 +92,7 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 		return set.Alloc(t)
 	}
 	parent := b.ParentKey()
-	// The nearest ancestor with a slot in the tier is held while Alloc evicts.
+	// Hold the nearest ancestor with a slot in the tier while Alloc evicts.
 	for id := set.Registry.Find(&parent); ; {
 		if id == registry.None || !set.Registry.At(id).Occupied() {
 			return registry.NoRef // an ancestor is gone: no lookup would find b

@@ -19,6 +19,7 @@ const recoverGroup = 64
 // is not valid.
 func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool)) {
 	t.install(e)
+	// In groups, so that prefetch overlaps the registry's cache misses.
 	var records [recoverGroup]storage.Record
 	var damaged [recoverGroup]bool
 	for first := 0; first < len(e.Slots); first += recoverGroup {
@@ -33,7 +34,7 @@ func (set *Set) Recover(t *Tier, e *Extent, slot func(ref registry.Ref, s *Slot,
 			s, r := &group[i], &records[i]
 			if !damaged[i] {
 				s.Generation = r.Generation
-				s.Tick = uint64(r.Recency) << recencyShift
+				s.Tick = uint64(r.Recency) << recencyShift // about when the slot was last used
 				set.clock = max(set.clock, s.Tick)
 			} else {
 				set.Counters.DamagedRecords++

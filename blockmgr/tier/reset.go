@@ -50,7 +50,7 @@ func (set *Set) ResetSlice(r *Reset) (more bool) {
 			return false
 		}
 		t := r.tiers[r.tier]
-		// Each step drops the coldest block, or looks at the next slot if that block is not stale.
+		// Each step drops the coldest block, or looks at the next slot if the coldest is not stale.
 		leaf, ok := t.evictionOrder.Victim()
 		switch {
 		case ok && t.Stale(t.Slot(leaf)):
