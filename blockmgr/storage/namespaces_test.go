@@ -97,8 +97,8 @@ func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
 	h, ids := crowd(t)
 	defer h.Close(nil, true)
 	tries := 0
-	remove := h.remove
-	h.remove = func(string) error { tries++; return errors.New("read-only file system") }
+	remove := h.removeFile
+	h.removeFile = func(string) error { tries++; return errors.New("read-only file system") }
 	for range 2 {
 		if _, err := h.Namespace(kv.NamespaceID{8}, testSlot); !errors.Is(err, ErrNamespaces) {
 			t.Errorf("got error %v", err)
@@ -110,7 +110,7 @@ func TestFilesThatCannotBeRemovedCostOneNamespaceItsExtents(t *testing.T) {
 	if tries != 2 {
 		t.Errorf("%d removals were tried, want that of one file in each call", tries)
 	}
-	h.remove = remove
+	h.removeFile = remove
 	indexOf(t, h.arena, kv.NamespaceID{8})
 	if h.Leaving() != 0 || h.Extents() != len(ids)-1 {
 		t.Errorf("%d extents are leaving and %d are left", h.Leaving(), h.Extents())

@@ -274,7 +274,7 @@ func (t *table) takeExtentID() (uint32, error) {
 	return uint32(id), t.updateLocked(func(h *header) { h.nextExtent++ })
 }
 
-// namespace returns the index of a namespace in the directory, and enters a new one. A full
+// namespace returns the index of a namespace in the header's directory, and enters a new one. A full
 // directory gives up an entry for which inUse is false. ErrNamespaces: there is none. A namespace
 // whose entry has slots of another size is an error too.
 func (t *table) namespace(id kv.NamespaceID, slotBytes uint64, inUse func(uint32) bool) (uint32, error) {

@@ -237,16 +237,17 @@ func (s *Set) handleAnnouncementLocked(a *kvevent.Announcement, source int, now 
 	pool, card, isNew := f.announcement.Pool, f.announcement.Card, f.announcedAt.IsZero()
 	f.source = source
 	if s.disconnected[source] {
-		// An old announcement, replayed from a stream, does not show that the cursor is wrong.
+		// The announcement is replayed from a stream. That its last event id is below the cursor,
+		// the id of the last applied event, does not show that the cursor is wrong.
 		f.behindInRow = 0
 	}
 	f.handleAnnouncement(a, now)
 	f.announcedOffline = s.disconnected[source]
-	if isNew || pool != a.Pool || card != a.Card { // the worker joins, or changes
+	if isNew || pool != a.Pool || card != a.Card { // the worker joins, or its engine changes
 		s.joinLocked(f)
 	}
-	s.refillLocked(f, now)
-	s.countLocked(f)
+	s.refillLocked(f, now) // for blocks that the index had no room for
+	s.countLocked(f)       // in the sums of the model
 	s.refreshLocked()
 	return f
 }

@@ -64,8 +64,8 @@ func (x *Index) freeRun(r runs.ID) runs.ID {
 	return p.Run
 }
 
-// retireRunWithMemory retires run r and its memory: both are reused once no reader can reach them. The
-// run is detached from its parent, and its blocks are not in the directory.
+// retireRunWithMemory retires run r and its memory: both are reused once no reader can reach
+// them. The run is detached from its parent, and its blocks are not in the directory.
 func (x *Index) retireRunWithMemory(r runs.ID) {
 	h := x.runs.Head(r)
 	st := h.Storage()
