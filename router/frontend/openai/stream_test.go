@@ -218,3 +218,23 @@ func TestBufferedSeesWholeEventsOnly(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// A reader that ends with its last bytes has ended before the last event is taken.
+func TestScannerKnowsTheEnd(t *testing.T) {
+	s := openai.NewScanner(iotest.DataErrReader(strings.NewReader("data: 1\n\ndata: 2\n\n")), 64)
+	if s.Ended() {
+		t.Error("ended before the first read")
+	}
+	for range 2 {
+		if _, err := s.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !s.Ended() {
+		t.Error("the end came with the last event and is not known")
+	}
+	s.Reset(strings.NewReader("data: 3\n\n"))
+	if _, err := s.Next(); err != nil || s.Ended() {
+		t.Errorf("another stream: ended %t, %v", s.Ended(), err)
+	}
+}
