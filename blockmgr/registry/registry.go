@@ -122,8 +122,8 @@ func (r *Registry) Vacate(id ID, lv Level) (parent ID) {
 	return parent
 }
 
-// All yields every entry, also entries without slots, by ascending id. An entry that the loop frees is not
-// yielded later; a new entry may be.
+// All yields every entry, also entries without slots, by ascending id. An entry that the loop
+// frees is not yielded later; a new entry may be.
 func (r *Registry) All(yield func(ID, *Entry) bool) { r.From(0)(yield) }
 
 // From yields every entry whose id is first or higher, also entries without slots, by ascending id. It

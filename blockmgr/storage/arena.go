@@ -132,8 +132,8 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 }
 
 // recoverExtents takes over the extents of an earlier agent whose sections of the slot table, the
-// records of their slots, are good, up to the budget. It unlinks the other extents. A table that says nothing about their
-// blocks is emptied first.
+// records of their slots, are good, up to the budget. It unlinks the other extents. A table that
+// says nothing about their blocks is emptied first.
 func (a *arena) recoverExtents() error {
 	files, err := extentFiles(a.cfg.Dir)
 	if err != nil {

@@ -54,9 +54,9 @@ func (a *arena) reserve(n need) (section uint32, head sectionHead, err error) {
 }
 
 // tryReserve takes the slots of a new extent out of the budget and enters the extent under a free
-// section of the slot table, without an id yet. The extent has as many slots as ExtentBytes and the budget allow.
-// ErrFull: fewer than n.minSlots fit into the rest of the budget. Other errors say that n can never
-// be met.
+// section of the slot table, without an id yet. The extent has as many slots as ExtentBytes and
+// the budget allow. ErrFull: fewer than n.minSlots fit into the rest of the budget. Other errors
+// say that n can never be met.
 func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error) {
 	least := max(n.minSlots, 1)
 	if n.maxSlots > 0 && n.maxSlots < least {

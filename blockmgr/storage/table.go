@@ -85,8 +85,9 @@ func (t *table) takeOver(want *header, anySize bool) error {
 
 // read takes over the table in the file, if there is one and it fits want; then t.sectionsHold is
 // true. A table has a section for each extent, with the records of its slots. A table of an older
-// version is migrated first. With anySize a table for extents of another size fits too. errStale means that the table may be made anew, errNewer and errUnreadable that it must be
-// renamed first.
+// version is migrated first. With anySize a table for extents of another size fits too. errStale
+// means that the table may be made anew, errNewer and errUnreadable that it must be renamed
+// first.
 func (t *table) read(want *header, anySize bool) error {
 	copies := make([]byte, headerCopies*headerSize)
 	n, err := t.file.ReadAt(copies, 0)

@@ -132,11 +132,11 @@ func (p *prefills) countBusy(o *Options, now time.Time, take takeSample) {
 	p.countedUntil = now
 }
 
-// endBatch makes a sample of the batch, the work since the last sample, if the batch is
-// large enough or if last says that no pending request belongs to it. Otherwise the batch goes
-// on. A batch that shows neither rate is dropped. The sample goes to take. Large prompts become a sample of the token rate, less the fixed cost. Small prompts
-// become a sample of the fixed cost. They understate the token rate, so they count for it
-// only until it is valid.
+// endBatch makes a sample of the batch, the work since the last sample, if the batch is large
+// enough or if last says that no pending request belongs to it. Otherwise the batch goes on. A
+// batch that shows neither rate is dropped. The sample goes to take. Large prompts become a
+// sample of the token rate, less the fixed cost. Small prompts become a sample of the fixed cost.
+// They understate the token rate, so they count for it only until it is valid.
 func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSample) {
 	b, limit, rateValid := p.batch, float64(o.MinTokens), p.tokenRate.valid(o, now)
 	switch {

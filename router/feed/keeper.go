@@ -63,7 +63,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotLoadTimeout)
 	defer cancel()
-	if k.reset {
+	if k.reset { // the router is configured to begin without the snapshot
 		if err := k.store.ForgetSnapshot(ctx); err != nil {
 			k.failed.Add(1)
 			k.log.Warn("the stored snapshot cannot be discarded", zap.Error(err))

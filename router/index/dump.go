@@ -286,7 +286,8 @@ func (w *walker) copySome() bool {
 }
 
 // pushWithAncestors makes run r and its ancestors pending. Walk takes them from the end, so it
-// visits the ancestors first. w.pushed has a bit for each run that was ever pending. The caller holds the index's lock.
+// visits the ancestors first. w.pushed has a bit for each run that was ever pending. The caller
+// holds the index's lock.
 func (w *walker) pushWithAncestors(r runs.ID) {
 	x := w.x
 	// A stand-in takes the place of an unknown parent and has no blocks to visit.

@@ -30,20 +30,20 @@ func (e entry) mask() runs.Mask { return runs.Span(e.lo(), e.hi()) }
 // survey is what recordHeld needs to know before it adds the blocks lo..hi-1 of a run to an owner
 // in one tier: the blocks that the owner has there, and the slots that the span may join.
 type survey struct {
-	// have are the owner's blocks of the run in this tier.
-	have runs.Mask
+	// held are the owner's blocks of the run in this tier.
+	held runs.Mask
 	// left is the entry that ends where a span begins, right the entry that begins
 	// where the span ends. free is a free slot. Each may be nil. leftAt and rightAt
 	// are the positions of the entries in the walk.
 	left, right, free *atomic.Uint64
 	leftAt, rightAt   int
-	// any is true when the owner has an entry in this run in any tier.
-	any bool
+	// ownerInRun is true when the owner has an entry in this run in any tier.
+	ownerInRun bool
 }
 
 // survey reads the entries of run r once, before recordHeld adds blocks lo..hi-1 to an owner
 // in a tier. k names both. It returns the owner's blocks in the tier, the entries that touch
-// the new blocks, and a free slot. The zero survey is a run without an entry and a free slot.
+// the new blocks, and a free slot. Each may be missing.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
@@ -59,15 +59,15 @@ func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 				s.free = slot
 			}
 		case e.key() == k:
-			s.any = true
-			s.have = s.have.Or(e.mask())
+			s.ownerInRun = true
+			s.held = s.held.Or(e.mask())
 			if e.hi() == lo {
 				s.left, s.leftAt = slot, at
 			} else if e.lo() == hi {
 				s.right, s.rightAt = slot, at
 			}
 		case e.owner() == k.owner():
-			s.any = true
+			s.ownerInRun = true
 		}
 	}
 }
@@ -80,9 +80,9 @@ func (x *Index) recordHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicat
 	k := key(o.id, t)
 	s := x.survey(r, k, lo, hi)
 	span := runs.Span(lo, hi)
-	if both := span.And(s.have); !both.Empty() {
+	if both := span.And(s.held); !both.Empty() {
 		// Add the gaps between the blocks that the owner holds already.
-		fresh := span.Without(s.have)
+		fresh := span.Without(s.held)
 		for !fresh.Empty() {
 			a, b := fresh.PopSpan()
 			x.recordHeld(o, r, t, a, b)
@@ -115,7 +115,7 @@ func (x *Index) recordHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicat
 			more := x.runs.AddSlots(r)
 			s.free = more.Next()
 		}
-		x.addEntry(o, r, s.free, newEntry(o.id, t, lo, hi), !s.any)
+		x.addEntry(o, r, s.free, newEntry(o.id, t, lo, hi), !s.ownerInRun)
 		x.runs.Compact(r) // AddSlots may have added more slots than the run needs
 	}
 	return 0

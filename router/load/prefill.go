@@ -83,9 +83,9 @@ func (p *prefill) remove(r *request, now time.Duration) {
 func (p *prefill) decays() bool { return p.anchorDuration > 0 }
 
 // remaining returns the number of prompt tokens that still have to be computed at time now. The
-// anchor is the request that the worker is assumed to compute since p.anchorSince, at the
-// rate anchorTokens in anchorDuration. All tokens run down at that rate, or only the anchor's if the expected duration of
-// some request is unknown.
+// anchor is the request that the worker is assumed to compute since p.anchorSince, at the rate
+// anchorTokens in anchorDuration. All tokens run down at that rate, or only the anchor's if the
+// expected duration of some request is unknown.
 func (p *prefill) remaining(now time.Duration) int64 {
 	if !p.decays() || now <= p.anchorSince {
 		return p.tokens

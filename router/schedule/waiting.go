@@ -61,7 +61,7 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
 	}
 	if s.options.Queue.Enabled() && r.TrackPrefill {
-		item.prepare()
+		item.prepare() // before the lock: a large set of allowed workers takes time
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +144,9 @@ func (s *Scheduler) bestCached(r *Request) int {
 	return min(CachedTokens(best, r.BlockSize), r.Tokens)
 }
 
-// dispatch chooses workers for the waiting requests that have a free worker, in order, and
-// wakes their callers. A request that waited long first gets new hits by Refresh. Every call that may free a worker calls it last. The caller holds s.mu.
+// dispatch chooses workers for the waiting requests that have a free worker, in order, and wakes
+// their callers. A request that waited long first gets new hits by Refresh. Every call that may
+// free a worker calls it last. The caller holds s.mu.
 func (s *Scheduler) dispatch() {
 	if s.queue.Len() == 0 {
 		return

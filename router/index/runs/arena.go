@@ -133,7 +133,8 @@ func (a *Arena) Take(units int, mayGrow func(bytes int64) bool) (firstUnit uint3
 	if firstUnit, ok := a.pop(units); ok {
 		return firstUnit, true
 	}
-	// Cutting a larger piece fragments memory. So the arena grows first, unless much is free.
+	// Cutting a larger piece fragments memory. So the arena grows first, unless more is free
+	// than a quarter of the units in use and a chunk.
 	cutFirst := a.idle > a.used/4+1<<a.shift
 	if cutFirst {
 		if firstUnit, ok := a.cutLarger(units); ok {
