@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
@@ -36,27 +35,6 @@ func TestApproximateModeForgetsARestartedWorker(t *testing.T) {
 				t.Errorf("after the restart: %s, want %s", got, want)
 			}
 			b.Route(h, "r", `{"method":"mark_free"}`)
-		}
-	})
-}
-
-// A worker that an embedder registers with the facade can be routed to when the block size
-// is configured, and the router is ready.
-func TestFacadeWorkersAreRoutedTo(t *testing.T) {
-	size := uint32(sourcetest.BlockSize)
-	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.KVCacheBlockSize = &size })}, func(b *routertest.Bench) {
-		if b.Router.Ready() == nil {
-			t.Error("ready without workers")
-		}
-		f, err := b.Router.Facade("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.RegisterWorkers(map[kv.WorkerID]struct{}{7: {}}); err != nil {
-			t.Fatal(err)
-		}
-		if m := b.Best(sourcetest.Tokens(1)); m.Worker.ID != 7 || b.Router.Ready() != nil {
-			t.Errorf("%+v; ready: %v", m.Worker, b.Router.Ready())
 		}
 	})
 }

@@ -72,7 +72,6 @@ func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
 // Ready returns nil if the router can route a request, else the reason. A router with a
 // disconnected source is ready: its answers are feed.Degraded.
 func (r *Router) Ready() error {
-	// Workers of decide.Router.RegisterWorkers count too.
 	if slices.ContainsFunc(r.models.all(), (*Model).hasWorkers) {
 		return r.Started()
 	}

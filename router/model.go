@@ -131,8 +131,7 @@ func (m *Model) Quality() feed.Quality {
 	return m.current.Load().Quality
 }
 
-// hasWorkers reports whether the model has a worker: an announced one, or one that the
-// caller registered with decide.Router.RegisterWorkers.
+// hasWorkers reports whether the model has a worker.
 func (m *Model) hasWorkers() bool { return len(m.index.Members().List) > 0 }
 
 // Idle implements feed.Model.

@@ -142,7 +142,7 @@ func (m *Model) rank() int {
 	switch {
 	case v.Published > 0:
 		return 2
-	case v.Workers > 0 || v.Kept: // a kept model was opened for registered workers
+	case v.Workers > 0:
 		return 1
 	}
 	return 0

@@ -162,28 +162,6 @@ func (r *Router) Started() error {
 	return nil
 }
 
-// Facade returns the decide.Router of one model, for embedding programs. An empty name means
-// the only model. With kv_cache_block_size Facade opens a model that no worker serves yet,
-// for workers of decide.Router.RegisterWorkers. The result is valid while Run runs. The errors
-// are those of FindBestMatch.
-func (r *Router) Facade(model string) (*decide.Router, error) {
-	m, err := r.models.find(model)
-	if err == nil {
-		return m.decide, nil
-	}
-	// A new model needs a block size. It does not help a caller who must choose a model.
-	if r.config.KVCacheBlockSize == nil || errors.Is(err, ErrModelRequired) {
-		return nil, err
-	}
-	if err = r.feeds.Keep(feed.ModelKey{Name: model, BlockSize: *r.config.KVCacheBlockSize}); err != nil {
-		return nil, err
-	}
-	if m, err = r.models.find(model); err != nil {
-		return nil, err
-	}
-	return m.decide, nil
-}
-
 // MarkPrefillCompleted ends the prefill of a request. An empty model means any model.
 func (r *Router) MarkPrefillCompleted(model, id string) error {
 	return r.onRequest(model, id, func(m *Model) error { return m.decide.MarkPrefillCompleted(id) })

@@ -249,7 +249,7 @@ func (r *truthRank) serve() {
 			}
 			r.seq.ReplayEnd(r.now)
 		}
-		if r.seq.Following() {
+		if r.seq.CaughtUp() {
 			return
 		}
 		r.now = r.seq.Wake()

@@ -186,9 +186,6 @@ func (s *Sequencer) Live(now time.Time, seq uint64, payload []byte) {
 // Replaying reports whether a replay is running.
 func (s *Sequencer) Replaying() bool { return s.phase == replaying }
 
-// Following reports whether no replay is running or due.
-func (s *Sequencer) Following() bool { return s.phase == following }
-
 // CaughtUp reports whether no replay is running or due and no live frame is held.
 func (s *Sequencer) CaughtUp() bool { return s.phase == following && len(s.held.frames) == 0 }
 

@@ -112,7 +112,8 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := cluster.New(cluster.Options{Programs: cluster.Programs{Product: exe, Lab: exe}, NATSServer: nats, Dirs: dirs})
+	const name = "interop"
+	r := cluster.New(cluster.Options{Name: name, Programs: cluster.Programs{Product: exe, Lab: exe}, NATSServer: nats, Dirs: dirs})
 	defer func() {
 		r.Close(0)
 		if err := dirs.Remove(false); err != nil {
@@ -137,7 +138,7 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 		return p
 	}
 	var ready struct{ Ready bool }
-	early := start("early", "nats/consumer.py", "--cluster", r.Name())
+	early := start("early", "nats/consumer.py", "--cluster", name)
 	if err := early.Next(ctx, &ready); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestPythonConsumerKnowsWhatAPythonEngineHolds(t *testing.T) {
 	if truth.Dropped == 0 || len(want) == 0 {
 		t.Fatalf("%d frames left out, %d blocks: the run proves nothing", truth.Dropped, len(want))
 	}
-	late := start("late", "nats/consumer.py", "--cluster", r.Name())
+	late := start("late", "nats/consumer.py", "--cluster", name)
 	if err := late.Next(ctx, &ready); err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,3 @@ func (c *Cluster) Close(budget time.Duration) []string {
 	c.client.Close()
 	return unclean
 }
-
-// Name returns the name under which the cluster's agents publish.
-func (c *Cluster) Name() string { return c.o.Name }

@@ -58,7 +58,7 @@ func TestNextTellsWhyThereIsNoLine(t *testing.T) {
 // The router's user alone can be kept from asking.
 func TestBlindRouterMayNotAsk(t *testing.T) {
 	c := testCluster(t)
-	deny := `deny: ["blockyard.` + c.Name() + `.kv-query.>"]`
+	deny := `deny: ["blockyard.` + c.o.Name + `.kv-query.>"]`
 	if strings.Contains(c.natsConfig(), "deny") {
 		t.Errorf("a router that may ask is denied something:\n%s", c.natsConfig())
 	}

@@ -53,7 +53,7 @@ func TestARouterRecoversOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	address, path, _ := strings.Cut(record.Metadata.Recovery.Transport.TCP, "/")
-	if path != s.queryPath || !s.Recoverable() {
+	if path != s.queryPath || !s.recoverable {
 		t.Errorf("path %s, want %s", path, s.queryPath)
 	}
 	c := newCaller(t, address)
@@ -231,7 +231,7 @@ func TestARecoveryServerThatCannotBeReachedIsNotAdvertised(t *testing.T) {
 	<-served
 	_ = somebody.Close()
 	s := addSource(t, p, newFakeStream())
-	if s.Recoverable() || strings.Contains(readFile(t, s.record), "recovery_target") {
+	if s.recoverable || strings.Contains(readFile(t, s.record), "recovery_target") {
 		t.Error("an address of somebody else is advertised")
 	}
 	o.Recovery, o.Advertise = p.opt.Advertise, ""

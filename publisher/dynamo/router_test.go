@@ -25,7 +25,7 @@ type routerModel struct {
 
 // newRouterModel is a router that has just found the source's record.
 func newRouterModel(s *Source) *routerModel {
-	r := &routerModel{source: s, recoverable: s.Recoverable(), state: make(map[pair]kv.LocalHash)}
+	r := &routerModel{source: s, recoverable: s.recoverable, state: make(map[pair]kv.LocalHash)}
 	if r.recoverable {
 		r.recover(kvevent.QueryRequest{})
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
-	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
@@ -156,43 +155,36 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 // A dump goes out as the index is walked: it takes the same few buffers whatever the
 // index's size, and ends when the client has gone.
 func TestDumpIsStreamed(t *testing.T) {
-	r, err := router.New(router.Options{Config: routertest.Configured(func(c *config.Config) {
-		size := uint32(16)
-		c.KVCacheBlockSize = &size
-	})}, sourcetest.NewTransport())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Facade("m"); err != nil {
-		t.Fatal(err)
-	}
-	m, err := r.Model("m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const blocks = 1 << 16
-	e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: sourcetest.WorkerOwner(1), Tier: kv.TierDevice}
-	for i := range blocks {
-		h := uint64(i+1) * 0x9e3779b97f4a7c15
-		e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(h), Local: kv.LocalHash(h ^ 5)})
-		if len(e.Blocks) == 64 {
-			if err := m.Index().Apply(&e); err != nil {
-				t.Fatal(err)
-			}
-			e.Blocks = e.Blocks[:0]
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
+		routertest.TwoWorkers(b)
+		m, err := b.Router.Model("")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	dump := func(w *countingWriter) int {
-		w.header = http.Header{}
-		New(r, Options{}).ControlHandler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/dump", http.NoBody))
-		return w.bytes
-	}
-	before := liveHeap()
-	w := &countingWriter{look: 40 * blocks} // most of it is written by then
-	if written := dump(w); written < 60*blocks || w.heap > before+1<<20 {
-		t.Errorf("of %d bytes of dump, %d are in memory, want at most 1 MiB", written, int64(w.heap-before))
-	}
-	if written := dump(&countingWriter{most: 100 << 10}); written > 300<<10 {
-		t.Errorf("%d bytes are written for a client that has gone", written)
-	}
+		const blocks = 1 << 16
+		e := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: sourcetest.WorkerOwner(1), Tier: kv.TierDevice}
+		for i := range blocks {
+			h := uint64(i+1) * 0x9e3779b97f4a7c15
+			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: kv.SequenceHash(h), Local: kv.LocalHash(h ^ 5)})
+			if len(e.Blocks) == 64 {
+				if err := m.Index().Apply(&e); err != nil {
+					t.Fatal(err)
+				}
+				e.Blocks = e.Blocks[:0]
+			}
+		}
+		dump := func(w *countingWriter) int {
+			w.header = http.Header{}
+			New(b.Router, Options{}).ControlHandler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/dump", http.NoBody))
+			return w.bytes
+		}
+		before := liveHeap()
+		w := &countingWriter{look: 40 * blocks} // most of it is written by then
+		if written := dump(w); written < 60*blocks || w.heap > before+1<<20 {
+			t.Errorf("of %d bytes of dump, %d are in memory, want at most 1 MiB", written, int64(w.heap-before))
+		}
+		if written := dump(&countingWriter{most: 100 << 10}); written > 300<<10 {
+			t.Errorf("%d bytes are written for a client that has gone", written)
+		}
+	})
 }

@@ -22,10 +22,6 @@ type Match struct {
 // OverlapBlocks returns the effective overlap, rounded.
 func (m *Match) OverlapBlocks() uint32 { return uint32(math.Round(m.Effective)) }
 
-// Formula is the Formula of the chosen schedule.Candidate; empty from a selector that
-// compares no costs.
-func (m *Match) Formula() string { return formula(&m.Result) }
-
 // formula returns a line that shows how the chosen worker's cost was computed, for the log.
 // It is empty from a selector that compares no costs.
 func formula(r *schedule.Result) string {

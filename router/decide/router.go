@@ -100,21 +100,6 @@ func (r *Router) PendingCount() int { return r.scheduler.PendingCount() }
 // PendingTokens returns the sum of the lengths of their prompts.
 func (r *Router) PendingTokens() int { return r.scheduler.PendingTokens() }
 
-// RegisterWorkers adds workers without a publisher, each with rank 0 and no pool. A known
-// worker stays as it is. Requests reach the workers once Options.BlockSize returns a block
-// size. The error is index.ErrFull.
-func (r *Router) RegisterWorkers(ids map[kv.WorkerID]struct{}) error {
-	for id := range ids {
-		if len(r.ranks(id)) > 0 {
-			continue
-		}
-		if err := r.index.SetMember(kv.Worker{ID: id}, 0, true); err != nil {
-			return fmt.Errorf("register worker %d: %w", uint64(id), err)
-		}
-	}
-	return nil
-}
-
 // Ranks returns the number of ranks of a worker, 0 for an unknown worker.
 func (r *Router) Ranks(id kv.WorkerID) int { return len(r.ranks(id)) }
 

@@ -127,8 +127,10 @@ func TestWithoutWorkersThereIsNoDecision(t *testing.T) {
 // has a rank that can be named.
 func TestRegisteredWorkersAndTheirRanks(t *testing.T) {
 	s := newSetup(t)
-	if err := s.router.RegisterWorkers(map[kv.WorkerID]struct{}{2: {}, 7: {}, 9: {}}); err != nil {
-		t.Fatal(err)
+	for _, id := range []kv.WorkerID{2, 7, 9} {
+		if err := s.index.SetMember(kv.Worker{ID: id}, 0, true); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n := s.router.Workers(); n != 4 {
 		t.Errorf("%d workers, want 4", n)
@@ -278,8 +280,8 @@ func TestCandidatesAreReturnedToWhoAsks(t *testing.T) {
 	if best.Worker != worker(2) || other.Worker != worker(1) || best.Credit != 3 || best.Prefill != 1 || other.Credit != 0 || other.Prefill != 4 {
 		t.Errorf("candidates %+v", m.Candidates)
 	}
-	if m.Formula() != best.Formula() {
-		t.Errorf("the choice reads %q, its candidate %q", m.Formula(), best.Formula())
+	if got := formula(&m.Result); got != best.Formula() {
+		t.Errorf("the choice reads %q, its candidate %q", got, best.Formula())
 	}
 	q.Explain = false
 	if m := s.best(q); m.Candidates != nil {

@@ -69,9 +69,6 @@ type modelFeeds struct {
 	key ModelKey
 	// feeds counts the feeds of the model, restored ones included.
 	feeds int
-	// kept is true for a model that Keep opened. Its workers may have no feed, so the
-	// model is never retired.
-	kept  bool
 	tally tally
 	// absent are the workers that left lately and whose engine may still run.
 	absent absentWorkers
@@ -111,19 +108,6 @@ func (s *Set) open(key ModelKey, limit int) (*modelFeeds, error) {
 	return m, nil
 }
 
-// Keep opens a model, of the router's options, that is never retired.
-func (s *Set) Keep(key ModelKey) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, err := s.open(key, MaxModels)
-	if err != nil {
-		return err
-	}
-	m.kept = true
-	s.refreshModelLocked(m)
-	return nil
-}
-
 // retireModelsLocked retires the models that have no feeds, no requests, and no absent workers:
 // workers that left lately and whose engine may still run. It first forgets workers that were
 // absent for too long. Tick calls it.
@@ -132,7 +116,7 @@ func (s *Set) retireModelsLocked(now time.Time) {
 		for _, w := range m.absent.expire(now) {
 			m.Forget(w)
 		}
-		if m.kept || m.feeds > 0 || m.absent.len() > 0 || !m.Idle() {
+		if m.feeds > 0 || m.absent.len() > 0 || !m.Idle() {
 			continue
 		}
 		delete(s.models, m.key)

@@ -26,10 +26,9 @@ const (
 type View struct {
 	// Workers counts the workers. Published counts the workers with a publisher.
 	Workers, Published int
-	// Pairs is true while most workers hash pairs of tokens. Kept is true for a model
-	// that is never retired.
-	Pairs, Kept bool
-	Quality     Quality
+	// Pairs is true while most workers hash pairs of tokens.
+	Pairs   bool
+	Quality Quality
 }
 
 // workerExactLocked reports whether the index has all blocks of the worker of feed f and of its
@@ -344,13 +343,12 @@ func (s *Set) refreshLocked() {
 // refreshModelLocked publishes the view of one model if it has changed.
 func (s *Set) refreshModelLocked(m *modelFeeds) {
 	v, before := m.tally.view(), m.view
-	v.Kept = m.kept
 	if v == before {
 		return
 	}
 	m.view = v
 	m.SetView(v)
-	if v.Workers != before.Workers || v.Published != before.Published || v.Kept != before.Kept {
+	if v.Workers != before.Workers || v.Published != before.Published {
 		s.directory.Changed()
 	}
 }

@@ -12,43 +12,20 @@ import (
 // maxDumpBlocks is the most blocks in one event of a dump.
 const maxDumpBlocks = 4096
 
-// Dump visits the blocks of every owner, ordered by owner, as DumpOwner does. Two
-// owners may be seen at different moments.
-func (x *Index) Dump(visit func(e *kvevent.RouterEvent) bool) {
-	x.mu.Lock()
-	list := make([]kv.Owner, 0, len(x.ids))
-	for who := range x.ids {
-		list = append(list, who)
-	}
-	x.mu.Unlock()
-	slices.SortFunc(list, kv.Owner.Compare)
-	for _, who := range list {
-		if !x.dumpOwner(who, visit) {
-			return
-		}
-	}
-}
-
 // DumpOwner visits the blocks of one owner at one moment, as stored events with ids
 // from 1. The order is tier by tier, parents before children, siblings by hash,
 // with as few events as branches allow. The events depend only on the blocks, so
 // a dump applied to an empty index gives the same dump. The event is valid until
 // visit returns. visit may use the index, and ends the dump by returning false.
 func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) {
-	x.dumpOwner(who, visit)
-}
-
-// dumpOwner is DumpOwner. It returns false when visit ended the dump.
-func (x *Index) dumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) bool {
 	e := kvevent.RouterEvent{Owner: who, Kind: kvevent.Stored}
 	for t, strips := range x.stripsOf(who) {
 		e.Tier = kv.Tier(t)
 		f := newForest(strips)
 		if !f.walk(&e, visit) {
-			return false
+			return
 		}
 	}
-	return true
 }
 
 // strip is a copy of consecutive blocks of one run that an owner holds in one tier.

@@ -81,7 +81,7 @@ func TestNonsenseLeavesTheTablesInOrder(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %s", seed, step, problem)
 			}
 		}
-		x.Dump(func(*kvevent.RouterEvent) bool { return true })
+		DumpAll(x, func(*kvevent.RouterEvent) bool { return true })
 	}
 }
 
@@ -271,7 +271,6 @@ func (x *Index) disagreement(honest bool) string {
 		{"children", x.runs.Children(), live - 1 - x.unknownParents.Len()},
 		{"resident blocks", x.blocksInRuns, resident},
 		{"directory entries", x.directory.Len(), marks},
-		{"units in use", x.arena.InUse(), inRuns + inLimbo},
 		{"idle units", x.arena.Idle(), x.arena.Units() - inRuns - inLimbo},
 	} {
 		if c.got != c.want {

@@ -238,7 +238,7 @@ func (m *model) checkDigests(t *rapid.T, x *index.Index) {
 // checkDump puts a dump of the index, or what a walk shows, into an empty one, which
 // must give the same answers, digests and dump.
 func (m *model) checkDump(t *rapid.T) {
-	show := m.x.Dump
+	show := func(visit func(e *kvevent.RouterEvent) bool) { index.DumpAll(m.x, visit) }
 	if rapid.Bool().Draw(t, "walk") {
 		show = m.x.Walk
 	}

@@ -202,7 +202,7 @@ func hitsText(h index.Hits) string {
 
 func (s *story) dump() string {
 	var b strings.Builder
-	s.x.Dump(func(e *kvevent.RouterEvent) bool {
+	index.DumpAll(s.x, func(e *kvevent.RouterEvent) bool {
 		fmt.Fprintf(&b, "%s %s:", e.Owner, e.Tier)
 		if e.HasParent {
 			fmt.Fprintf(&b, " after %016x:", uint64(e.Parent))

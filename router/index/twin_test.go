@@ -154,7 +154,7 @@ type failer interface {
 // dumpOf is an index's dump, block by block, and its events.
 func dumpOf(t failer, x *index.Index) (map[dumped]bool, []kvevent.RouterEvent) {
 	t.Helper()
-	return shownBy(t, x.Dump)
+	return shownBy(t, func(visit func(e *kvevent.RouterEvent) bool) { index.DumpAll(x, visit) })
 }
 
 // shownBy is what Dump or Walk of an index shows, block by block, and the events. A

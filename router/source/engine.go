@@ -38,22 +38,6 @@ type EngineRank struct {
 	Topic string
 }
 
-// RankEndpoint returns the ZMQ endpoint of a data-parallel rank. endpoint is that of rank 0: the
-// port grows by one with each rank, as in vLLM. An empty endpoint stays empty.
-func RankEndpoint(endpoint string, rank kv.DPRank) (string, error) {
-	if endpoint == "" || rank == 0 {
-		return endpoint, nil
-	}
-	host, port, err := splitTCP(endpoint)
-	if err != nil {
-		return "", err
-	}
-	if uint64(port)+uint64(rank) > 65535 {
-		return "", fmt.Errorf("%.200q: port %d is not in 1..65535 for rank %d", endpoint, uint64(port)+uint64(rank), rank)
-	}
-	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(int(port)+int(rank))), nil
-}
-
 // CheckEndpoint returns an error unless endpoint is a ZMQ endpoint that a router can
 // connect to: tcp://HOST:PORT or ipc://PATH.
 func CheckEndpoint(endpoint string) error {

@@ -54,7 +54,7 @@ func TestFactsOfVLLM(t *testing.T) {
 	if all := d.Tokenizers("sql"); len(all) != 1 || all[0] != w {
 		t.Errorf("tokenizers %v", all)
 	}
-	if d.Allowed() != nil {
+	if d.AllowedFor("tiny") != nil {
 		t.Error("every worker of the router is ready, but not every one is allowed")
 	}
 }
@@ -68,7 +68,7 @@ func TestADeadEngineGetsNothing(t *testing.T) {
 	eventually(t, d, "both are ready", func() bool { return ready(d, 2) && len(r.all()) == 2 })
 	a.set(func() { a.health = 503 })
 	eventually(t, d, "one is ready", func() bool { return ready(d, 1) && len(r.all()) == 1 })
-	if n := ids(d.Allowed()); n != 1 {
+	if n := ids(d.AllowedFor("tiny")); n != 1 {
 		t.Errorf("%d workers are allowed, want 1", n)
 	}
 	b.Close()
@@ -76,7 +76,7 @@ func TestADeadEngineGetsNothing(t *testing.T) {
 	if _, err := d.Resolve("tiny"); !errors.Is(err, workers.ErrNoWorkers) {
 		t.Errorf("model of unhealthy workers: %v", err)
 	}
-	if d.Allowed() == nil {
+	if d.AllowedFor("tiny") == nil {
 		t.Error("no worker is ready, but every one is allowed")
 	}
 	a.set(func() { a.health = 200 })

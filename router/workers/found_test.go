@@ -100,20 +100,20 @@ func TestWorkersOfTheRouterAreServers(t *testing.T) {
 		d, end := start(t, workers.Options{Known: k.list, Registry: &recorder{}, Client: &http.Client{Transport: network}})
 		defer end()
 		settle()
-		if w, ok := d.Worker(5); !ok || w.State != workers.Ready || w.Source != workers.FromFile || d.Allowed() != nil {
-			t.Fatalf("worker %+v, allowed %v", w, d.Allowed())
+		if w, ok := d.Worker(5); !ok || w.State != workers.Ready || w.Source != workers.FromFile || d.AllowedFor("m") != nil {
+			t.Fatalf("worker %+v, allowed %v", w, d.AllowedFor("m"))
 		}
 		network.set("a", nil)
 		time.Sleep(5 * time.Second)
-		if w, _ := d.Worker(5); w.State != workers.Unhealthy || d.Allowed() == nil || len(d.Allowed()) != 0 {
-			t.Errorf("state %v, allowed %v", w.State, d.Allowed())
+		if w, _ := d.Worker(5); w.State != workers.Unhealthy || d.AllowedFor("m") == nil || len(d.AllowedFor("m")) != 0 {
+			t.Errorf("state %v, allowed %v", w.State, d.AllowedFor("m"))
 		}
 		network.set("a", tiny("m"))
 		k.set(append(k.list(), workers.Known{ID: 6, Ranks: 1, Model: "m", BlockSize: 16, Source: workers.FromDynamo})...)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if _, ok := d.Worker(6); ok || len(d.Allowed()) != 1 || len(d.AllowedFor("m")) != 1 {
-			t.Errorf("allowed %v", d.Allowed())
+		if _, ok := d.Worker(6); ok || len(d.AllowedFor("m")) != 1 || len(d.AllowedFor("m")) != 1 {
+			t.Errorf("allowed %v", d.AllowedFor("m"))
 		}
 		k.set()
 		time.Sleep(2 * time.Second)
@@ -360,7 +360,7 @@ func TestADirectoryIsBounded(t *testing.T) {
 	if n := len(d.Workers()); n != workers.MaxWorkers || logs.FilterMessageSnippet("too many workers").Len() != 1 {
 		t.Errorf("%d workers, want %d; logged %v", n, workers.MaxWorkers, logs.All())
 	}
-	if allowed := d.Allowed(); allowed == nil || len(allowed) != 0 {
+	if allowed := d.AllowedFor("m"); allowed == nil || len(allowed) != 0 {
 		t.Errorf("%d workers that were not asked are allowed", len(allowed))
 	}
 }

@@ -167,8 +167,8 @@ func TestDrain(t *testing.T) {
 		if w, _ := d.Worker(1); w.State != workers.Draining || d.Inflight(1) != 1 {
 			t.Errorf("state %v with %d requests", w.State, d.Inflight(1))
 		}
-		if _, ok := d.Allowed()[1]; ok || len(d.Allowed()) != 1 || len(d.AllowedFor("m")) != 1 {
-			t.Errorf("allowed %v", d.Allowed())
+		if _, ok := d.AllowedFor("m")[1]; ok || len(d.AllowedFor("m")) != 1 || len(d.AllowedFor("m")) != 1 {
+			t.Errorf("allowed %v", d.AllowedFor("m"))
 		}
 		if _, ok := r.all()[1]; ok {
 			t.Error("a draining worker is registered")
@@ -177,8 +177,8 @@ func TestDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle()
-		if d.Allowed() != nil || len(r.all()) != 2 {
-			t.Errorf("after undrain: allowed %v, registered %v", d.Allowed(), r.all())
+		if d.AllowedFor("m") != nil || len(r.all()) != 2 {
+			t.Errorf("after undrain: allowed %v, registered %v", d.AllowedFor("m"), r.all())
 		}
 		if err := d.Drain(3, true); !errors.Is(err, workers.ErrUnknownWorker) {
 			t.Errorf("unknown worker: %v", err)
@@ -197,11 +197,11 @@ func TestSlowStart(t *testing.T) {
 		defer end()
 		share := func(id kv.WorkerID) (n int) {
 			for range 2000 {
-				set := d.Allowed()
-				if len(set) == 0 {
+				set := d.AllowedFor("m")
+				if set != nil && len(set) == 0 {
 					t.Fatal("no worker is allowed")
 				}
-				if _, ok := set[id]; ok {
+				if _, ok := set[id]; ok || set == nil {
 					n++
 				}
 			}
@@ -223,7 +223,7 @@ func TestSlowStart(t *testing.T) {
 		}
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
-		if d.Allowed() != nil {
+		if d.AllowedFor("m") != nil {
 			t.Error("the slow start does not end")
 		}
 	})

@@ -19,8 +19,7 @@ type snapshot struct {
 	models  []Model
 	// bases are the models of the router with ready workers, in order.
 	bases []string
-	// all is what Allowed returns. growing is true while a share grows.
-	all     choice
+	// growing is true while a share grows.
 	growing bool
 	// replaced is closed when the next snapshot is there.
 	replaced chan struct{}
@@ -86,10 +85,6 @@ func (d *Directory) Models() []Model { return d.now.Load().models }
 
 // Changed returns a channel that is closed when the workers have changed.
 func (d *Directory) Changed() <-chan struct{} { return d.now.Load().replaced }
-
-// Allowed returns the ids of the workers that may be sent to; nil when that is every worker
-// of the router. Callers must not change the map.
-func (d *Directory) Allowed() map[kv.WorkerID]struct{} { return d.now.Load().all.draw() }
 
 // AllowedFor returns the ids of the ready workers that serve a model or adapter and do not
 // only prefill; nil when that is every worker that the router has for it. Callers must not
@@ -182,23 +177,17 @@ func (d *Directory) snapshot(now time.Time) *snapshot {
 	v.nameModels()
 	shares := d.shares(v, now)
 	v.growing = len(shares) > 0
-	var ready []*Worker
 	unknown := make(map[string]bool) // models with workers that must not be chosen
 	for id, k := range d.known {
 		if e, ok := v.byID[id]; !ok || e.worker.State != Ready {
 			unknown[k.Model] = true
 		}
 	}
-	whole := len(unknown) == 0 // all workers of the router are ready
 	for _, w := range v.workers {
-		if w.State == Ready {
-			ready = append(ready, w)
-		} else {
-			whole = false
+		if w.State != Ready {
 			unknown[w.Model] = true
 		}
 	}
-	v.all = choiceOf(ready, whole, shares)
 	for _, n := range v.names {
 		// An adapter may be served by fewer workers than its base model.
 		whole := n.split()

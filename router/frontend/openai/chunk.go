@@ -18,15 +18,6 @@ func (c *Chunk) UsageOnly() bool {
 	return c.HasUsage && c.Choices == 0 && !c.Token && !c.Finish && !c.Error
 }
 
-// HasToken reports whether the event carries a token.
-func (e *Event) HasToken() bool { return e.Inspect().Token }
-
-// Usage returns the usage that the event carries.
-func (e *Event) Usage() (Usage, bool) {
-	c := e.Inspect()
-	return c.Usage, c.HasUsage
-}
-
 // Inspect returns what the event carries. Data that is no JSON object carries nothing.
 // A chunk with a text carries a token even when the text is empty: the token may be a part
 // of a character. But the first chunk of a chat, which has a role and an empty content,

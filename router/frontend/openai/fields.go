@@ -173,16 +173,6 @@ var routePaths = [routes]string{
 	Tokenize:    "/tokenize",
 }
 
-// RouteOf returns the route with a path, or Other.
-func RouteOf(path string) Route {
-	for r, p := range routePaths {
-		if p == path && p != "" {
-			return Route(r)
-		}
-	}
-	return Other
-}
-
 // Path returns the path of the route. It is empty for Other.
 func (r Route) Path() string {
 	if r >= routes {

@@ -170,11 +170,8 @@ func TestApproximateNamesWhatTokenizeDoesNotRender(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	for r := openai.Completions; r <= openai.Tokenize; r++ {
-		if openai.RouteOf(r.Path()) != r || r.Path() == "" {
-			t.Errorf("route %d has path %q", r, r.Path())
+		if r.Path() == "" {
+			t.Errorf("route %d has no path", r)
 		}
-	}
-	if openai.RouteOf("") != openai.Other || openai.RouteOf("/v1/models") != openai.Other {
-		t.Error("an unknown path has a route")
 	}
 }

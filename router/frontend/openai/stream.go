@@ -90,9 +90,6 @@ func (s *Scanner) Buffered() bool { return s.eventEnd() > 0 }
 // Ended reports whether the reader has returned its last byte, so that Next will not wait.
 func (s *Scanner) Ended() bool { return s.err != nil }
 
-// Rest returns the bytes that were read and belong to no whole event.
-func (s *Scanner) Rest() []byte { return s.buf[s.start:] }
-
 // fill reads once into the free end of the buffer.
 func (s *Scanner) fill() {
 	if s.start == len(s.buf) {

@@ -165,7 +165,7 @@ func TestScannerAllocatesNothingPerEvent(t *testing.T) {
 			if err != nil {
 				break
 			}
-			if e.HasToken() {
+			if e.Inspect().Token {
 				tokens++
 			}
 		}
@@ -191,7 +191,7 @@ func BenchmarkScanner(b *testing.B) {
 			s.Reset(r)
 			continue
 		}
-		if !e.HasToken() {
+		if !e.Inspect().Token {
 			b.Fatal("no token")
 		}
 	}

@@ -99,9 +99,6 @@ func (a *Arena) Units() int { return int(a.end) }
 // ChunkUnits returns the number of units in a chunk.
 func (a *Arena) ChunkUnits() int64 { return 1 << a.shift }
 
-// InUse returns the number of units that are handed out.
-func (a *Arena) InUse() int { return a.used }
-
 // Idle returns the number of units that can be handed out without growth.
 func (a *Arena) Idle() int { return a.idle + int(a.end-a.nextFresh) }
 
