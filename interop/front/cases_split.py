@@ -22,7 +22,9 @@ def prefill_decode(bed: Bed) -> str:
     agent = bed.agent
     assert agent is not None
     flags = (f"--worker={first.url},role=prefill", f"--worker={second.url},role=decode")
-    door = bed.door(f"--agents={agent.admin}", "--router-prefill-min-tokens=64", *flags, workers=2)
+    # A busy machine may take more than the usual second to store the blocks.
+    waits = ("--router-prefill-min-tokens=64", "--router-hand-over-wait-secs=30")
+    door = bed.door(f"--agents={agent.admin}", *waits, *flags, workers=2)
     roles = {first.url: door.worker_of(first.url), second.url: door.worker_of(second.url)}
     assert {s["role"] for s in door.ready_servers()} == {"prefill", "decode"}, door.ready_servers()
     before = _hand_overs(agent)
