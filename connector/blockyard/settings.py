@@ -46,6 +46,10 @@ class SettingsError(ValueError):
     """An invalid setting. The message names the key, the value and the allowed values."""
 
 
+class NotServedError(RuntimeError):
+    """The connector cannot serve an engine whose setting `require` is true."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of one connector.
@@ -54,6 +58,8 @@ class Settings:
     worker_id: the engine's worker id for routers, unique in the cluster. With 0 the engine's
         adapter derives the id.
     enabled: False makes the connector answer "no cache" and never connect.
+    require: True ends the engine's start if the connector cannot serve its model or configuration.
+        An agent that does not run ends no start.
     load, store: whether blocks are loaded and stored.
     min_load_blocks: hits of fewer blocks beyond the engine's own are not loaded.
     lookup_wait_ms: how long a lookup may wait for blocks that load from disk, in milliseconds.
@@ -70,6 +76,7 @@ class Settings:
     socket: str = DEFAULT_SOCKET
     worker_id: int = 0
     enabled: bool = True
+    require: bool = False
     load: bool = True
     store: bool = True
     min_load_blocks: int = 1
@@ -103,6 +110,18 @@ class Settings:
                 raise SettingsError(f"kv_connector_extra_config has no key {key!r}; known: {known}")
             given[key] = _CHECKS[key](f"kv_connector_extra_config.{key}", value)
         return cls(**given)
+
+    def decline(self, reason: str) -> None:
+        """Raises NotServedError if `require` is true.
+
+        Otherwise returns, and the caller lets the engine run without Blockyard. reason: why the
+        connector cannot serve this engine, for people.
+        """
+        if self.require:
+            raise NotServedError(
+                f"Blockyard cannot serve this engine: {reason}. The setting `require` ends its"
+                " start; without `require` the engine runs without Blockyard"
+            )
 
 
 def _warn_of_unknown(environ: Mapping[str, str]) -> None:
@@ -175,6 +194,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "socket": _socket,
     "worker_id": _number(0, MAX_U64),
     "enabled": _flag,
+    "require": _flag,
     "load": _flag,
     "store": _flag,
     "min_load_blocks": _number(1, 2**20),

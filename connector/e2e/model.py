@@ -56,7 +56,7 @@ def write_model(directory: pathlib.Path, seed: int) -> None:
         "torch_dtype": "float32",
     }
     (directory / "config.json").write_text(json.dumps(config))
-    _write_safetensors(directory / "model.safetensors", dict(_weights(seed)))
+    write_safetensors(directory / "model.safetensors", dict(_weights(seed)))
 
 
 def write_adapter(directory: pathlib.Path, seed: int) -> None:
@@ -73,7 +73,7 @@ def write_adapter(directory: pathlib.Path, seed: int) -> None:
         "base_model_name_or_path": "tiny",
     }
     (directory / "adapter_config.json").write_text(json.dumps(config))
-    _write_safetensors(directory / "adapter_model.safetensors", dict(_adapter_weights(seed)))
+    write_safetensors(directory / "adapter_model.safetensors", dict(_adapter_weights(seed)))
 
 
 def _weights(seed: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -118,7 +118,7 @@ def _adapter_weights(seed: int) -> Iterator[tuple[str, np.ndarray]]:
             yield prefix + "lora_B.weight", up.astype(np.float32)
 
 
-def _write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes a safetensors file.
 
     The file has the header's length as u64, the JSON header padded with spaces to eight bytes, and

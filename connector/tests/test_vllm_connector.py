@@ -123,7 +123,6 @@ class Kind(Engine):
     def test_answers_of_a_cache(self) -> None:
         made = self.make(SCHEDULER)
         self.assertFalse(made.requires_kv_delivery)
-        self.assertEqual(made.get_loaded_kv_cache_group_ids(None), (0,))
         self.assertEqual(list(made.take_events()), [])
         self.assertFalse(made.has_pending_block_frees())
         self.assertFalse(self.worker().has_connector_metadata())
@@ -149,26 +148,6 @@ class Kind(Engine):
         made.on_new_request(request(64))
         want = {"lookup": False, "store": True, "hand_over": None}
         self.assertEqual(self.session.open.call_args.kwargs, want)
-
-    def test_a_model_that_cannot_be_kept_runs_without_it(self) -> None:
-        self.kv = kv_config((full(), ["a"]), (fakes.SlidingWindowSpec(block_size=TOKENS), ["b"]))
-        with self.assertLogs("blockyard.vllm", "WARNING") as caught:
-            made = self.make(SCHEDULER)
-        self.assertIn("disable-hybrid-kv-cache-manager", caught.output[0])
-        req = request(64)
-        made.on_new_request(req)
-        self.assertEqual(made.get_num_new_matched_tokens(req, 0), (0, False))
-        made.bind_gpu_block_pool(fakes.FakePool())
-        meta = made.build_connector_meta(step([(req, [[1, 2], [3]])]))
-        worker = self.worker()
-        self.assertEqual(self.sessions, [])
-        made.set_xfer_handshake_metadata_pp_aware({(0, 0): worker.get_handshake_metadata()})
-        worker.bind_connector_metadata(meta)
-        worker.start_load_kv(None)
-        self.assertIsNone(worker.build_connector_worker_meta())
-        self.assertEqual(made.request_finished_all_groups(req, ([1], [2])), (False, None))
-        self.assertFalse(made.has_pending_push_work())
-        self.assertTrue(made.reset_cache())
 
 
 class Handshakes(Engine):

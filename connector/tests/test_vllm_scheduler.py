@@ -12,7 +12,7 @@ from blockyard.request import Hit
 from blockyard.settings import Settings
 from blockyard.work import Done, Mapped
 from tests.vllm_case import TOKENS, Case
-from tests.vllm_fakes import FakePool, step
+from tests.vllm_fakes import FakePool, request, step
 
 from blockyard.vllm import identity  # isort: skip
 from blockyard.vllm import scheduler as scheduler_module  # isort: skip
@@ -183,6 +183,21 @@ class Loading(Case):
         self.alloc(req, 8, [1, 2, 3, 4, 9], [11, 12, 13, 14, 19])
         self.assertEqual(self.session.take("load"), [(req.request_id, 0, 2, [[3, 4], [13, 14]])])
 
+    def test_only_groups_that_a_load_fills_are_named(self) -> None:
+        """vLLM zeroes the new blocks of the other groups, unless a load fills them."""
+        self.make(groups=2)
+        req = self.open(20)
+        self.assertEqual(self.side.loaded_group_ids(req), ())
+        self.session.answer = Hit(2, b"\1\1")
+        self.side.get_num_new_matched_tokens(req, 8)
+        self.assertEqual(self.side.loaded_group_ids(req), (0, 1))
+        self.alloc(req, 8, [1, 2, 3, 4], [11, 12, 13, 14])
+        self.assertEqual(self.side.loaded_group_ids(req), (), "the load has begun")
+        self.assertEqual(self.side.loaded_group_ids(request(8)), ())
+        self.side.get_num_new_matched_tokens(req, 8)
+        self.side.turn_off("test")
+        self.assertEqual(self.side.loaded_group_ids(req), ())
+
     def test_a_hit_never_exceeds_the_tokens_of_the_request(self) -> None:
         req = self.open(11)
         self.session.answer = Hit(9, b"\1" * 9)
@@ -229,7 +244,7 @@ class Loading(Case):
         self.assertEqual(self.side.get_external_cache_hit_sources(req, 0), {})
 
     def test_a_load_into_blocks_that_make_no_sense_is_failed_by_the_workers_once(self) -> None:
-        for ids in ([1], [0, 1]):
+        for ids in ([1], [0, 1], [1, 0]):
             self.side.faults.counts.clear()
             req = self.open(40)
             self.session.answer = Hit(2, b"\1\1")

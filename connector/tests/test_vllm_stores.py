@@ -114,6 +114,29 @@ class Storing(Case):
         self.side.build_connector_meta(step(cached=[(req, None)]))
         self.assertEqual(self.computed(), [(2, [[1, 2]])], "without another new block")
 
+    def test_the_block_of_the_last_sampled_token_is_full_but_not_computed(self) -> None:
+        req = self.open(6)
+        self.side.build_connector_meta(step([(req, [[1, 2]])]))
+        self.advance(req, 6)
+        req.all_token_ids.append(1)
+        self.advance(req, 1)
+        req.all_token_ids.append(2)  # the eighth token: no step computes it any more
+        self.side.request_finished(req, [[1, 2]])
+        self.assertEqual(self.computed(), [(1, [[1]])])
+
+    def test_a_null_block_ends_the_offers_of_its_request(self) -> None:
+        self.make(groups=2)
+        good, bad = self.open(8), self.open(8)
+        first = step([(good, [[1, 2], [3, 4]]), (bad, [[5, 6], [7, 0]])])
+        self.side.build_connector_meta(first)
+        for req in (good, bad):
+            self.advance(req, 8)
+        with self.assertLogs("blockyard.vllm", "ERROR") as caught:
+            self.side.build_connector_meta(step())
+            self.side.request_finished(bad, [[5, 6], [0, 8]])
+        self.assertEqual(self.computed(), [(2, [[1, 2], [3, 4]])])
+        self.assertIn("null block", caught.output[0])
+
     def test_rejected_drafts_are_never_beyond_real_tokens(self) -> None:
         req = self.open(4)
         self.side.build_connector_meta(step([(req, [[1, 2, 3]])]))

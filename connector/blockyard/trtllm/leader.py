@@ -70,6 +70,7 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         try:
             args = arguments.read(llm_args, engine_version())
         except Unsupported as err:
+            self._settings.decline(f"{err} is not supported")
             _log.warning("blockyard: no cache: %s is not supported", err)
             return
         if not self._settings.enabled:

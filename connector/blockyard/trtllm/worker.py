@@ -97,6 +97,7 @@ class BlockyardWorker(KvCacheConnectorWorker):
             args = arguments.read(self._llm_args, "")
             pool = describe()
         except Unsupported as err:
+            self._settings.decline(f"{err} is not supported")
             _log.warning("blockyard: no cache: %s is not supported", err)
             return
         self._copies = Copies(self._settings, pool, args.rank, self._waker.wake)

@@ -42,10 +42,17 @@ def _why_off(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> str:
 
 
 def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmScheduler:
-    """The scheduler role. Its session starts after the handshakes of all workers."""
+    """The scheduler role. Its session starts after the handshakes of all workers.
+
+    Without a session, when the connector cannot serve the model. The role then answers every hook
+    at once. Its class still declares SupportsHMA: vLLM chooses the class before it knows the KV
+    groups, and would manage a hybrid model's blocks as full attention, or fail. NotServedError with
+    `require`.
+    """
     groups = len(kv_cache_config.kv_cache_groups)
     reason = _why_off(vllm_config, kv_cache_config, settings)
     if reason:
+        settings.decline(reason)
         log.warning("Blockyard stays off, all requests run without it: %s", reason)
         return VllmScheduler(settings, None, 1, groups)
     transfer = vllm_config.kv_transfer_config
@@ -66,12 +73,18 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
 
 
 def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:
-    """The worker role. It connects when vLLM has allocated its KV tensors."""
+    """The worker role. It connects when vLLM has allocated its KV tensors.
+
+    NotServedError with `require`, when the connector cannot serve the model.
+    """
+    reason = _why_off(vllm_config, kv_cache_config, settings)
+    if reason:
+        settings.decline(reason)
     return VllmWorker(
         settings,
         vllm_config,
         kv_cache_config,
-        _why_off(vllm_config, kv_cache_config, settings),
+        reason,
         functools.partial(_open_session, vllm_config, settings),
         functools.partial(worker_ranks, vllm_config),
         gather_stages,

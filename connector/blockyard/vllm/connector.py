@@ -31,7 +31,6 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         self._scheduler: Any = None
         self._worker: Any = None
         self._assembly: Assembly | None = None
-        self._group_ids = tuple(range(len(kv_cache_config.kv_cache_groups)))
         if role == base.KVConnectorRole.SCHEDULER:
             self._scheduler = make_scheduler(vllm_config, kv_cache_config, settings)
             self._assembly = Assembly(vllm_config, kv_cache_config, settings, self._scheduler)
@@ -71,7 +70,7 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
-        return self._group_ids
+        return self._scheduler.loaded_group_ids(request)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)

@@ -21,6 +21,12 @@ MAX_SEGMENTS = 1024
 # are compared exactly, because a subclass may differ.
 FULL_ATTENTION = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
 HYBRID_HINT = "a part of a prompt's state cannot be restored"
+# Specs that vLLM can replace by full attention.
+UNIFIED_HINT = dict.fromkeys(
+    ("SlidingWindowSpec", "ChunkedLocalAttentionSpec"),
+    ". --disable-hybrid-kv-cache-manager makes all layers full, which Blockyard serves; the"
+    " device then has room for fewer tokens",
+)
 
 
 def group_specs(kv_cache_config: Any) -> list[list[Any]]:
@@ -44,10 +50,7 @@ def why_unsupported(kv_cache_config: Any) -> str:
         for spec in specs:
             kind = type(spec).__name__
             if kind not in FULL_ATTENTION:
-                return (
-                    f"layers of kind {kind}: {HYBRID_HINT}. For models that mix sliding-window"
-                    " and full attention, --disable-hybrid-kv-cache-manager makes all layers full"
-                )
+                return f"layers of kind {kind}: {HYBRID_HINT}" + UNIFIED_HINT.get(kind, "")
             if getattr(spec, "non_causal", False):
                 return "attention is not causal: KV of a prefix depends on what follows"
     sizes = {(spec.block_size, _sharded(spec)) for s in group_specs(kv_cache_config) for spec in s}

@@ -9,7 +9,7 @@ from typing import Any
 
 from blockyard.frames import HelloFields
 from blockyard.namespace import NamespaceError
-from blockyard.settings import Settings
+from blockyard.settings import NotServedError, Settings
 from blockyard.vllm import facts
 from blockyard.vllm.consolidated import stream_of
 from blockyard.vllm.geometry import block_tokens
@@ -56,10 +56,17 @@ class Assembly:
         self._settled = True
         try:
             self._start([self._shares[key] for key in sorted(self._shares)])
+        except NotServedError:
+            raise
         except Exception as err:
             self._faults.note("handshake", err)
-            self._scheduler.turn_off(str(err))
+            self._decline(str(err))
         return True
+
+    def _decline(self, reason: str) -> None:
+        """Turns the connector off for this engine. NotServedError with `require`."""
+        self._settings.decline(reason)
+        self._scheduler.turn_off(reason)
 
     def waiting(self) -> bool:
         """Whether the engine must step so that workers can report. False after the time limit."""
@@ -71,7 +78,7 @@ class Assembly:
         if now < self._until:
             return True
         self._settled = True
-        self._scheduler.turn_off(
+        self._decline(
             f"{len(self._shares)} of {self._wanted} workers reported within {HANDSHAKE_SECONDS} s"
         )
         return False
@@ -81,7 +88,7 @@ class Assembly:
         if not problem and len({share.host for share in shares}) > 1:
             problem = "its workers are on several nodes"
         if problem:
-            self._scheduler.turn_off(problem)
+            self._decline(problem)
             return
         weights = facts.weights_of(self._config, self._settings)
         if not weights.shared:
@@ -101,7 +108,7 @@ class Assembly:
                 [share.format for share in shares],
             )
         except NamespaceError as err:
-            self._scheduler.turn_off(str(err))
+            self._decline(str(err))
             return
         log.info("blocks of %d bytes, namespace %s", namespace.block_bytes, namespace.as_map())
         hello = HelloFields(

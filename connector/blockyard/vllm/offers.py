@@ -28,6 +28,7 @@ OFFERS_PER_STEP = 2
 DECODED_OFFERS_PER_STEP = 1
 # Limit of due requests that one step checks, in turn.
 VISITS_PER_STEP = 32
+NULL_BLOCK = 0  # vLLM's placeholder in a block table: has no KV, and must never be copied
 NEVER = -1  # a generation that no request has
 
 
@@ -218,6 +219,8 @@ class Offers:
             if tracked.adapter is not None and not tracked.adapter.intact():
                 tracked.generation = NEVER  # the blocks have KV of unknown weights
                 return True
+            if any(NULL_BLOCK in ids[tracked.offered : full] for ids in groups):
+                raise ValueError(f"request {rid}: a null block before block {full}")
             room = session.computed(rid, generation, full, groups)
         except Exception as err:
             # Only this request stops its offers. The others continue.

@@ -18,7 +18,7 @@ from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks, PoolView
 from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.identity import PENDING, Adapters
-from blockyard.vllm.offers import Offers, Tracked
+from blockyard.vllm.offers import NULL_BLOCK, Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
 from blockyard.work import EMPTY_WORK, Work
 
@@ -187,6 +187,15 @@ class VllmScheduler:
         tracked.sources = hit.sources
         return tracked.hit * self.tokens, True
 
+    @guarded(lambda: ())
+    def loaded_group_ids(self, request: Any) -> tuple[int, ...]:
+        """The KV groups that the load of this request's hit fills. None without a hit.
+
+        vLLM zeroes new blocks of all other groups. A served model has its hit in all groups.
+        """
+        tracked = self._tracked.get(request.request_id)
+        return tuple(range(self.groups)) if tracked is not None and tracked.hit > 0 else ()
+
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Begins the load into the allocated blocks, or releases the pins."""
         tracked = self._tracked.get(request.request_id)
@@ -220,7 +229,7 @@ class VllmScheduler:
             )
         targets = [list(ids[first : first + count]) for ids in blocks.get_block_ids()]
         if len(targets) != self.groups or any(
-            len(ids) != count or min(ids, default=0) < 1 for ids in targets
+            len(ids) != count or NULL_BLOCK in ids for ids in targets
         ):
             raise ValueError(
                 f"request {rid}: vLLM allocated {[len(ids) for ids in targets]} blocks for a load"
