@@ -16,6 +16,7 @@ agent=${BLOCKYARD_BIN:-bin/blockyard}
 # The engine's events need a NATS server.
 go build -o "$(dirname "$agent")/nats-server" github.com/nats-io/nats-server/v2
 python=$(scripts/vllm-env.sh ${VLLM:+"$VLLM"})
-# These tests need numpy, which the machine of "make test" may lack.
-(cd connector && "$python" tests numpy_mover)
+# These tests need numpy, or compare the connector with vLLM's own base classes. The machine of
+# "make test" may lack both.
+(cd connector && "$python" tests numpy_mover vllm_contract)
 PYTHONPATH=connector exec "$python" -m e2e "$@"
