@@ -37,7 +37,7 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	}
 
 	other := p.openOther("other")
-	if !other.Enabled() || other.Stats().Host.Extents != 1 || other.Stats().Disk.Extents != 1 {
+	if !holds(other) || other.Stats().Host.Extents != 1 || other.Stats().Disk.Extents != 1 {
 		t.Errorf("newcomer: %+v", other.Stats())
 	}
 	// One of the host tier; of the disk none when its last writes had not come there
@@ -65,18 +65,18 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	if st := other.Stats(); st.Host.Extents != 1 || st.HostEvictions != 8 {
 		t.Errorf("newcomer under pressure: %+v", st)
 	}
-	if st := p.Stats(); st.Host.Extents != 1 || !p.Enabled() {
+	if st := p.Stats(); st.Host.Extents != 1 || !holds(p) {
 		t.Errorf("the pool that gave one: %+v", st)
 	}
 	// Another newcomer has none, and takes the last one.
 	third := p.openOther("third")
-	if st := p.Stats(); st.Host.Capacity != 0 || st.Host.Extents != 0 || p.Enabled() || !third.Enabled() {
+	if st := p.Stats(); st.Host.Capacity != 0 || st.Host.Extents != 0 || holds(p) || !holds(third) {
 		t.Errorf("the pool that gave all: %+v", st)
 	}
 
 	// Back again while the other is in use: no room, no error, and no harm.
 	back := p.openOther("test")
-	if back.Pool != p.Pool || back.Enabled() || back.Stats().GrowRefused == 0 {
+	if back.Pool != p.Pool || holds(back) || back.Stats().GrowRefused == 0 {
 		t.Errorf("back: %+v", back.Stats())
 	}
 	if res, err := p.Grant(back.sid, blocks, 0); err != nil || res.Refused+res.Present != 8 {
@@ -93,7 +93,7 @@ func TestPoolWithoutSessionsYieldsItsExtents(t *testing.T) {
 	back.store(chain(5, 1))
 	p.quiesce()
 	back.store(chain(5, 1))
-	if !p.Enabled() || sources(back.find(chain(5, 1))) != "H" {
+	if !holds(p) || sources(back.find(chain(5, 1))) != "H" {
 		t.Errorf("after the other left: %+v", p.Stats())
 	}
 	p.quiesce()
@@ -116,7 +116,7 @@ func TestYieldedExtentLeavesNoMemoryBehind(t *testing.T) {
 	}
 	defer kept.Close()
 	p.EndSession(1, nil)
-	if other := p.openOther("other"); !other.Enabled() {
+	if other := p.openOther("other"); !holds(other) {
 		t.Fatalf("newcomer: %+v", other.Stats())
 	}
 	var st unix.Stat_t
@@ -136,7 +136,7 @@ func TestBlockLargerThanATierOpensDisabledAndTakesNothing(t *testing.T) {
 	ns := testNamespace("big")
 	ns.InnerDim = 1 << 16
 	big, err := p.m.Pool(ns)
-	if err != nil || big.Enabled() || big.Stats().GrowErrors != 1 {
+	if err != nil || holds(big) || big.Stats().GrowErrors != 1 {
 		t.Errorf("%+v, %v", big.Stats(), err)
 	}
 	if n := p.Stats().ExtentsYielded; n != 0 {
@@ -246,7 +246,7 @@ func TestModelsThatComeAndGoShareTheNode(t *testing.T) {
 	}
 	yielded, hostBytesUsed := uint64(0), uint64(0)
 	for _, pool := range p.m.Pools() {
-		other := &testPool{Pool: pool, t: t, m: p.m, sink: p.sink}
+		other := &testPool{Pool: pool, t: t, m: p.m, sink: p.sink, clock: p.clock}
 		other.check()
 		other.checkEvents()
 		st := pool.Stats()
@@ -261,3 +261,6 @@ func TestModelsThatComeAndGoShareTheNode(t *testing.T) {
 		t.Errorf("%d bytes of host memory of %d, %d extents yielded", hostBytesUsed, p.cfg.HostBytes, yielded)
 	}
 }
+
+// holds reports whether a pool has room for blocks in host memory.
+func holds(p interface{ Stats() Stats }) bool { return p.Stats().Host.Capacity > 0 }

@@ -28,8 +28,6 @@ const (
 )
 
 const (
-	// DefaultExtentBytes is the least of the sizes that ExtentBytesFor chooses.
-	DefaultExtentBytes = storage.DefaultExtentBytes
 	// MaxExtentBytes is the largest Config.ExtentBytes.
 	MaxExtentBytes = storage.MaxExtentBytes
 	// minExtentBytes holds one slot.
@@ -119,6 +117,8 @@ type Config struct {
 	Sink EventSink `json:"-"`
 	// WrapDisk wraps each disk file, such as in storagetest.Faulty; nil for nothing.
 	WrapDisk func(path string, f extent.File) extent.File `json:"-"`
+	// now is the clock of the disk's breakers; nil for time.Now.
+	now func() time.Time
 	// Log gets warnings and errors; may be nil.
 	Log *zap.Logger `json:"-"`
 }

@@ -65,7 +65,7 @@ func Open(cfg Config) (*Manager, error) {
 		entries: map[kv.NamespaceID]*poolEntry{}, previous: map[SessionID]*storage.SessionRecord{}, retiring: map[*Pool]struct{}{},
 	}
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
-	m.broker.health.SetLog(m.cfg.Log)
+	m.broker.health.Init(m.cfg.Log, m.cfg.now)
 	if m.cfg.enabled() {
 		if err := m.openArenas(); err != nil {
 			return nil, err

@@ -108,17 +108,6 @@ func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 // Configured reports whether the manager has a tier. Without a tier the pool never has a block.
 func (p *Pool) Configured() bool { return p.slots.Host != nil }
 
-// Enabled reports whether the pool can hold blocks now. It cannot when the manager has no tier,
-// and when other pools in use have all of the room.
-func (p *Pool) Enabled() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.slots.Host == nil || p.slots.Host.Capacity == 0 {
-		return false
-	}
-	return !p.cfg.BypassesHost() || p.slots.Disk != nil && p.slots.Disk.Capacity > 0
-}
-
 // Stats returns the pool's gauges and counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()

@@ -36,6 +36,8 @@ type testPool struct {
 	t    fataler
 	m    *Manager
 	sink *orderSink
+	// clock is that of the breakers.
+	clock *movedClock
 	// sid is the session that store and find use.
 	sid SessionID
 	// ids hands out the session ids of the manager, which are never used twice.
@@ -82,11 +84,13 @@ func openTestManager(t fataler, cfg Config) *testPool {
 	if cfg.ScrubBytesPerSecond == 0 {
 		cfg.ScrubBytesPerSecond = -1
 	}
+	clock := &movedClock{}
+	cfg.now = clock.now
 	m, err := Open(cfg)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
-	p := &testPool{t: t, m: m, sink: sink, ids: &atomic.Uint64{}}
+	p := &testPool{t: t, m: m, sink: sink, clock: clock, ids: &atomic.Uint64{}}
 	for _, f := range m.Previous() {
 		p.ids.Store(max(p.ids.Load(), uint64(f.Session)))
 	}
@@ -106,7 +110,7 @@ func (p *testPool) openNamespace(ns kv.Namespace) *testPool {
 	if err != nil {
 		p.t.Fatalf("pool of %s: %v", ns.Model, err)
 	}
-	other := &testPool{Pool: pool, t: p.t, m: p.m, sink: p.sink, ids: p.ids}
+	other := &testPool{Pool: pool, t: p.t, m: p.m, sink: p.sink, clock: p.clock, ids: p.ids}
 	other.sid = other.begin()
 	return other
 }
@@ -239,22 +243,19 @@ func (p *testPool) evictHost(blocks []Block) {
 	p.t.Fatalf("the blocks stay in host memory")
 }
 
+// movedClock is the real time plus an offset.
+type movedClock struct{ offset atomic.Int64 }
+
+func (c *movedClock) now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
+
 // leaveDiskAlone has a disk that the breaker keeps away from not tried for long.
 func (p *testPool) leaveDiskAlone() {
-	for _, b := range p.breakers() {
-		b.TryAt(time.Now().Add(time.Hour))
-	}
-}
-
-func (p *testPool) breakers() []*diskio.Breaker {
-	return []*diskio.Breaker{&p.broker.health.All, &p.broker.health.Writes}
+	p.clock.offset.Add(-int64(time.Hour))
 }
 
 // retryDisk has a disk that the breaker keeps away from tried at once.
 func (p *testPool) retryDisk() {
-	for _, b := range p.breakers() {
-		b.TryAt(time.Now())
-	}
+	p.clock.offset.Add(2 * int64(time.Hour))
 	p.mover.WakeWriter()
 }
 

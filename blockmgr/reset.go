@@ -225,27 +225,3 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 	}
 	return res, nil
 }
-
-// Reset calls Pool.Reset for one tier of every open pool that has it. The error joins the errors
-// of the pools. A pool that is retired during the call is no error. Namespaces without an open
-// pool keep the blocks of an earlier agent.
-func (m *Manager) Reset(kind kv.Tier) error {
-	if !(kind == kv.TierHost && m.cfg.enabled() || kind == kv.TierDisk && m.cfg.hasDisk()) {
-		return fmt.Errorf("reset tier %s: %w", kind, ErrNoTier)
-	}
-	m.mu.Lock()
-	closed := m.closed
-	m.mu.Unlock()
-	if closed {
-		return fmt.Errorf("reset: %w", ErrClosed)
-	}
-	var errs []error
-	for _, p := range m.Pools() {
-		err := p.Reset(kind)
-		if errors.Is(err, ErrNoTier) || errors.Is(err, ErrRetired) { // the latter since it was listed
-			continue
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}

@@ -1,7 +1,6 @@
 package blockmgr
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -70,40 +69,4 @@ func TestResetOfTheHostDoesNotWaitForTheDisk(t *testing.T) {
 	}
 	gate.Open()
 	p.quiesce()
-}
-
-// A reset of all pools is not refused because one of them goes meanwhile.
-func TestResetOfAllPoolsPassesOverRetiredOnes(t *testing.T) {
-	m, err := Open(Config{HostDir: t.TempDir(), HostBytes: hostBytes(64), ExtentBytes: hostBytes(4), ScrubBytesPerSecond: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			p, err := m.Pool(testNamespace(fmt.Sprint(i % 8)))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if gone, err := p.Retire(); err == nil {
-				<-gone
-			}
-		}
-	}()
-	for range 5000 {
-		if err := m.Reset(kv.TierHost); err != nil {
-			t.Error(err)
-			break
-		}
-	}
-	close(stop)
-	<-ended
 }

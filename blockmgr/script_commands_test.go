@@ -205,8 +205,6 @@ func (s *story) handling(cmd string, a storyArgs) (string, bool) {
 	case "reset-exclusive":
 		alone, err := s.ResetExclusive(s.session(a))
 		return withError(fmt.Sprint("alone ", alone), err), true
-	case "reset-node":
-		return textOf(s.m.Reset(storyTier(a.word(0)))), true
 	case "offers":
 		return fmt.Sprint(s.filter.offers.Load()), true
 	case "told":
@@ -323,7 +321,7 @@ func (s *story) living(cmd string, a storyArgs) (string, bool) {
 		}
 		<-gone
 		delete(s.pools, s.Namespace().Model)
-		s.testPool = &testPool{t: s.t, m: s.m, sink: s.sink, ids: s.ids}
+		s.testPool = &testPool{t: s.t, m: s.m, sink: s.sink, clock: s.clock, ids: s.ids}
 	case "sleep":
 		d, err := time.ParseDuration(name)
 		if err != nil {

@@ -42,7 +42,6 @@ import (
 //	prompts N [blocks=N] [priority=N] as=NAME   store N new chains, of 8 blocks each if not told
 //	left NAME [N]                 how many of their blocks, or of those of the last N, are in host memory
 //	reset host|disk|all, reset-blocks host|disk B, reset-exclusive [by=S]
-//	reset-node host|disk          reset the tier of all pools
 //	evict B, drop B               evict from host memory by storing others, or by a reset
 //	flip|truncate host|disk B     invert the last byte of a block, or cut its extent there
 //	note host|disk B NAME         remember the slot of a block

@@ -3,7 +3,6 @@ package blockmgr
 import (
 	"errors"
 
-	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -58,8 +57,6 @@ var (
 	// ErrBadSlot: the slot is not the caller's. Extent, index or generation are wrong, or
 	// the session has neither a grant nor a pin of the slot.
 	ErrBadSlot = errors.New("slot is not held by this session")
-	// ErrCorrupt: stored bytes do not match their checksum or identity.
-	ErrCorrupt = diskio.ErrCorrupt
 )
 
 // Root is the start of a sequence of blocks. The first block has it instead of a parent.

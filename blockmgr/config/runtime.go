@@ -70,14 +70,6 @@ type NIXLOptions struct {
 	Agent string
 }
 
-// EnableNIXL returns the default: NIXL with an agent named for the worker id.
-func EnableNIXL() NIXLOptions { return NIXLOptions{Mode: NIXLEnabled} }
-
-// UseNIXLAgent returns NIXL with the agent of that name.
-func UseNIXLAgent(name string) NIXLOptions {
-	return NIXLOptions{Mode: NIXLEnabledWithAgent, Agent: name}
-}
-
 // DisableNIXL returns no NIXL.
 func DisableNIXL() NIXLOptions { return NIXLOptions{Mode: NIXLDisabled} }
 

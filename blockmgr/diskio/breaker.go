@@ -27,6 +27,8 @@ type Breaker struct {
 	Log *zap.Logger
 	// Uses names the operations in logs.
 	Uses string
+	// Now tells the time; nil for time.Now.
+	Now func() time.Time
 
 	mu       sync.Mutex
 	open     bool
@@ -47,7 +49,7 @@ func (b *Breaker) Allow() bool {
 	if !b.open {
 		return true
 	}
-	now := time.Now()
+	now := b.now()
 	if now.Before(b.tryAt) {
 		return false
 	}
@@ -65,7 +67,7 @@ func (b *Breaker) UntilTry() time.Duration {
 	if !b.open {
 		return 0
 	}
-	return max(time.Until(b.tryAt), 0)
+	return max(b.tryAt.Sub(b.now()), 0)
 }
 
 // Succeeded reports a successful operation. It closes the breaker.
@@ -109,7 +111,7 @@ func (b *Breaker) tripLocked(why string) {
 	}
 	b.trying = false
 	b.pause = b.pauses.NextBackOff()
-	b.tryAt = time.Now().Add(b.pause)
+	b.tryAt = b.now().Add(b.pause)
 	if !b.open {
 		b.open = true
 		b.trips++
@@ -118,11 +120,12 @@ func (b *Breaker) tripLocked(why string) {
 	}
 }
 
-// TryAt sets the time of the next try of an open breaker. It is for tests.
-func (b *Breaker) TryAt(at time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tryAt = at
+// now returns the time of the breaker's clock.
+func (b *Breaker) now() time.Time {
+	if b.Now != nil {
+		return b.Now()
+	}
+	return time.Now()
 }
 
 // IsOpen reports whether the breaker is open. It does not spend the try.
@@ -156,8 +159,10 @@ type Health struct {
 	Scrub Pacer
 }
 
-// SetLog sets the log of the breakers. It must be the first call.
-func (h *Health) SetLog(log *zap.Logger) {
+// Init sets the log and the clock of the breakers; a nil clock is time.Now. It must be the first
+// call.
+func (h *Health) Init(log *zap.Logger, now func() time.Time) {
+	h.All.Now, h.Writes.Now = now, now
 	h.All.Log, h.All.Uses = log, "reads and writes"
 	h.Writes.Log, h.Writes.Uses = log, "writes"
 }

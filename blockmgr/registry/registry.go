@@ -3,7 +3,6 @@ package registry
 import (
 	"hash/maphash"
 	"iter"
-	"unsafe"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -24,17 +23,6 @@ func New() *Registry {
 
 // Blocks counts the entries that have a slot.
 func (r *Registry) Blocks() int { return r.blocks }
-
-// Bytes returns the memory that the registry takes, in bytes.
-func (r *Registry) Bytes() uint64 {
-	const pointer = unsafe.Sizeof(uintptr(0))
-	return uint64(unsafe.Sizeof(*r) +
-		uintptr(len(r.entries.chunks))*unsafe.Sizeof([chunkEntries]Entry{}) +
-		uintptr(len(r.index.chunks))*unsafe.Sizeof([chunkSegments]segment{}) +
-		uintptr(cap(r.entries.chunks)+cap(r.index.chunks))*pointer +
-		uintptr(cap(r.index.dir))*unsafe.Sizeof(r.index.dir[0]) +
-		uintptr(cap(r.index.states))*unsafe.Sizeof(segmentState{}))
-}
 
 // At returns entry id, which must exist. The pointer is valid while the entry exists.
 func (r *Registry) At(id ID) *Entry { return r.entries.at(id) }
