@@ -13,7 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // recordedLine is a line of a recording of a real vLLM; see the README beside
@@ -30,7 +30,7 @@ type recordedLine struct {
 // cached twice, so that a removal always means that it is gone, and every count is
 // one.
 func TestRecordedFramesLeaveTheRightState(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(recorded.Dir(t), "golden", "vllm-0.32", "*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(recordedtest.Dir(t), "golden", "vllm-0.32", "*.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestRecordedFramesLeaveTheRightState(t *testing.T) {
 			frames, blocks = frames+f, blocks+b
 		})
 	}
-	recorded.Report(t, "replayed %d frames with %d block announcements from %d recordings", frames, blocks, len(files))
+	recordedtest.Report(t, "replayed %d frames with %d block announcements from %d recordings", frames, blocks, len(files))
 }
 
 // engineResidency is the naive twin: engine hashes per tier, as a set.
@@ -139,7 +139,7 @@ func newRecordedRank(t *testing.T, rank, blockSize int, fullReports bool) *recor
 func (r *recordedRank) replay(t *testing.T, parts []string) (blocks int) {
 	raw := make([][]byte, len(parts))
 	for i, p := range parts {
-		raw[i] = recorded.Unhex(t, p)
+		raw[i] = recordedtest.Unhex(t, p)
 	}
 	if len(raw) != 3 {
 		t.Fatalf("a message of %d parts", len(raw))

@@ -13,7 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // jsonValue decodes JSON with exact integers.
@@ -29,7 +29,7 @@ func jsonValue(t *testing.T, raw []byte) any {
 }
 
 func TestVLLMRecordingsAreDecodedAsTheirRecorderReadThem(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(recorded.Dir(t), "golden", "vllm-0.32", "*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(recordedtest.Dir(t), "golden", "vllm-0.32", "*.jsonl"))
 	if err != nil || len(files) == 0 {
 		t.Skipf("no vLLM recordings: %v", err)
 	}
@@ -38,12 +38,12 @@ func TestVLLMRecordingsAreDecodedAsTheirRecorderReadThem(t *testing.T) {
 	var b Batch
 	for _, file := range files {
 		live := map[string]string{} // sequence number and payload of live frames
-		for _, l := range recorded.Read(t, file) {
+		for _, l := range recordedtest.Read(t, file) {
 			if n := len(l.Frames); l.Kind != "frame" && l.Kind != "replay_reply" || l.Frames[n-1] == "" {
 				continue
 			}
 			n := len(l.Frames)
-			payload := recorded.Unhex(t, l.Frames[n-1])
+			payload := recordedtest.Unhex(t, l.Frames[n-1])
 			if err := d.Decode(payload, &b); err != nil || len(b.Bad) > 0 {
 				t.Errorf("%s: %v, bad %v", filepath.Base(file), err, b.Bad)
 				continue
@@ -67,7 +67,7 @@ func TestVLLMRecordingsAreDecodedAsTheirRecorderReadThem(t *testing.T) {
 			}
 		}
 	}
-	recorded.Report(t, "decoded %d frames (%d live, %d replayed) of %d vLLM recordings: %d events, %d blocks", frames+replayed, frames, replayed, len(files), events, blocks)
+	recordedtest.Report(t, "decoded %d frames (%d live, %d replayed) of %d vLLM recordings: %d events, %d blocks", frames+replayed, frames, replayed, len(files), events, blocks)
 }
 
 // checkRoundTrip checks that what was decoded survives our own encoding.
@@ -171,12 +171,12 @@ func TestDynamoFramesAreDecodedAsTheirRecorderReadThem(t *testing.T) {
 	frames, bad := 0, 0
 	var d Decoder
 	var b Batch
-	for _, name := range recorded.DynamoFiles() {
-		for _, l := range recorded.ReadDynamo(t, name) {
+	for _, name := range recordedtest.DynamoFiles() {
+		for _, l := range recordedtest.ReadDynamo(t, name) {
 			if l.Kind != "zmq" {
 				continue
 			}
-			if err := d.Decode(recorded.Unhex(t, l.Frames[len(l.Frames)-1]), &b); err != nil {
+			if err := d.Decode(recordedtest.Unhex(t, l.Frames[len(l.Frames)-1]), &b); err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
@@ -195,7 +195,7 @@ func TestDynamoFramesAreDecodedAsTheirRecorderReadThem(t *testing.T) {
 			frames++
 		}
 	}
-	recorded.Report(t, "decoded %d engine frames of the Dynamo recordings, unknown events among them: %d", frames, bad)
+	recordedtest.Report(t, "decoded %d engine frames of the Dynamo recordings, unknown events among them: %d", frames, bad)
 }
 
 // hashFollower computes from engine frames what a publisher must say of them.
@@ -247,10 +247,10 @@ func TestDynamoTokenHashesAreReproduced(t *testing.T) {
 	f := hashFollower{blocks: map[kv.EngineHash]followedBlock{}, sequence: map[kv.EngineHash]kv.SequenceHash{}}
 	var b Batch
 	var e kvevent.Envelope
-	for _, l := range recorded.ReadDynamo(t, "relay-zmq-to-nats.jsonl") {
+	for _, l := range recordedtest.ReadDynamo(t, "relay-zmq-to-nats.jsonl") {
 		switch l.Kind {
 		case "zmq":
-			if err := new(Decoder).Decode(recorded.Unhex(t, l.Frames[2]), &b); err != nil {
+			if err := new(Decoder).Decode(recordedtest.Unhex(t, l.Frames[2]), &b); err != nil {
 				t.Fatal(err)
 			}
 			for i := range b.Events {
@@ -260,7 +260,7 @@ func TestDynamoTokenHashesAreReproduced(t *testing.T) {
 				f.stored(&b.Events[i])
 			}
 		case "nats":
-			if err := new(kvevent.EnvelopeDecoder).Decode(recorded.Unhex(t, l.Hex), &e); err != nil {
+			if err := new(kvevent.EnvelopeDecoder).Decode(recordedtest.Unhex(t, l.Hex), &e); err != nil {
 				t.Fatal(err)
 			}
 			for _, ev := range e.Events {
@@ -281,5 +281,5 @@ func TestDynamoTokenHashesAreReproduced(t *testing.T) {
 	if f.checked == 0 {
 		t.Error("the recording names no block")
 	}
-	recorded.Report(t, "recomputed %d tokens_hash and %d chained sequence hashes of Dynamo's publisher", f.checked, f.chained)
+	recordedtest.Report(t, "recomputed %d tokens_hash and %d chained sequence hashes of Dynamo's publisher", f.checked, f.chained)
 }

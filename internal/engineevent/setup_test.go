@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/msgpack/msgpacktest"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 type (
@@ -17,5 +17,5 @@ var wire = msgpacktest.Encode
 // golden reads testdata/golden.txt.
 func golden(tb testing.TB) map[string][]byte {
 	tb.Helper()
-	return recorded.Vectors(tb, "testdata/golden.txt")
+	return recordedtest.Vectors(tb, "testdata/golden.txt")
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // usedLoad is a load of which only the used blocks are known, as an engine without
@@ -21,7 +21,7 @@ func TestActiveLoadIsWrittenAsDynamoWritesIt(t *testing.T) {
 	const want = "85a9776f726b65725f696407a764705f72616e6b00b46163746976655f6465636f64655f626c6f636b73c0b561637469" +
 		"76655f70726566696c6c5f746f6b656e73c0ae6b765f757365645f626c6f636b73cd0384"
 	l := usedLoad(7, 900)
-	if got := AppendActiveLoad(nil, &l); string(got) != string(recorded.Unhex(t, want)) {
+	if got := AppendActiveLoad(nil, &l); string(got) != string(recordedtest.Unhex(t, want)) {
 		t.Errorf("got %x", got)
 	}
 }
@@ -45,11 +45,11 @@ func TestActiveLoadSurvivesItsEnvelope(t *testing.T) {
 
 func TestLoadEnvelopesOfDynamoAreReproduced(t *testing.T) {
 	n := 0
-	for _, l := range recorded.ReadDynamo(t, "other-subjects.jsonl") {
+	for _, l := range recordedtest.ReadDynamo(t, "other-subjects.jsonl") {
 		if l.Kind != "nats" || !strings.HasSuffix(l.Subject, "."+LoadTopic) {
 			continue
 		}
-		body := recorded.Unhex(t, l.Hex)
+		body := recordedtest.Unhex(t, l.Hex)
 		load, err := DecodeLoadEnvelope(body)
 		if err != nil || !load.HasKVUsedBlocks || load.HasActiveDecodeBlocks {
 			t.Fatalf("%+v, %v", load, err)
@@ -69,7 +69,7 @@ func TestLoadEnvelopesOfDynamoAreReproduced(t *testing.T) {
 	if n == 0 {
 		t.Error("no load in the recording")
 	}
-	recorded.Report(t, "re-encoded %d load messages of Dynamo", n)
+	recordedtest.Report(t, "re-encoded %d load messages of Dynamo", n)
 }
 
 func TestBadLoadsAreRefused(t *testing.T) {

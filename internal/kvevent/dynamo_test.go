@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // dynamoSample has each kind of event once.
@@ -53,7 +53,7 @@ func TestDynamoEnvelopeBytesAreFrozen(t *testing.T) {
 	} {
 		e := dynamoSample()
 		want := head + tc.length + "93" + stored + removed + tc.cleared
-		if got := AppendDynamoEnvelope(nil, &e, tc.reach); string(got) != string(recorded.Unhex(t, want)) {
+		if got := AppendDynamoEnvelope(nil, &e, tc.reach); string(got) != string(recordedtest.Unhex(t, want)) {
 			t.Errorf("%s:\ngot  %x\nwant %s", tc.name, got, want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 func TestDynamoQueriesOfEveryVersionAreRead(t *testing.T) {
@@ -68,15 +68,15 @@ func TestDynamoRepliesHaveTheirVariantsForm(t *testing.T) {
 // reads the recorded query.
 func TestDynamoRecoveryIsReproduced(t *testing.T) {
 	dumps := 0
-	for _, l := range recorded.ReadDynamo(t, "recovery-query.jsonl") {
+	for _, l := range recordedtest.ReadDynamo(t, "recovery-query.jsonl") {
 		switch {
 		case l.What == "request":
-			q, err := DecodeDynamoQuery(queryOf(t, recorded.Unhex(t, l.Hex)))
+			q, err := DecodeDynamoQuery(queryOf(t, recordedtest.Unhex(t, l.Hex)))
 			if err != nil || q.HasStart || q.HasEnd || !q.KnowsDumpFailed || q.Kind != DynamoRecovery {
 				t.Errorf("%+v, %v", q, err)
 			}
 		case strings.Contains(l.What, "TreeDump"):
-			item := recorded.Unhex(t, l.Hex)[24:]
+			item := recordedtest.Unhex(t, l.Hex)[24:]
 			r := dumpOf(t, item)
 			if got := AppendDynamoReply(nil, &DynamoQuery{}, &r); !bytes.Equal(got, item) {
 				t.Errorf("got  %x\nwant %x", got, item)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes also checks that the
@@ -18,12 +18,12 @@ func TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes(t *testing.T) {
 	envelopes, events, others := 0, 0, 0
 	var d EnvelopeDecoder
 	var e Envelope
-	for _, name := range recorded.DynamoFiles() {
-		for _, l := range recorded.ReadDynamo(t, name) {
+	for _, name := range recordedtest.DynamoFiles() {
+		for _, l := range recordedtest.ReadDynamo(t, name) {
 			if l.Kind != "nats" {
 				continue
 			}
-			body := recorded.Unhex(t, l.Hex)
+			body := recordedtest.Unhex(t, l.Hex)
 			err := d.Decode(body, &e)
 			if !strings.HasSuffix(l.Subject, ".kv-events") {
 				if err == nil {
@@ -50,7 +50,7 @@ func TestDynamoEnvelopesAreDecodedAndEncodedToTheSameBytes(t *testing.T) {
 	if d.Bad+d.Skipped > 0 {
 		t.Errorf("bad %d, skipped %d", d.Bad, d.Skipped)
 	}
-	recorded.Report(t, "decoded and re-encoded %d Dynamo envelopes with %d events; refused %d other messages", envelopes, events, others)
+	recordedtest.Report(t, "decoded and re-encoded %d Dynamo envelopes with %d events; refused %d other messages", envelopes, events, others)
 }
 
 func envelopeFromJSON(t *testing.T, raw []byte) *Envelope {

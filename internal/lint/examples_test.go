@@ -87,6 +87,16 @@ func ruleExamples() map[string][]example {
 			good("lab/stress/a.go", importing("stress", "example.org/m/blockmgr/storage/storagetest")),
 			bad("blockmgr/a.go", importing("blockmgr", "example.org/m/blockmgr/storage/storagetest")),
 			bad("agent/a.go", importing("agent", "example.org/m/blockmgr/storage/storagetest")),
+			good("blockmgr/storage/storagetest/a.go", importing("storagetest", "testing")),
+			good("blockmgr/a_test.go", importing("blockmgr", "testing")),
+			bad("internal/recorded/a.go", importing("recorded", "testing")),
+		},
+		hookRule.name: {
+			good("blockmgr/a.go", "package blockmgr\n\n// Abandon drops all. It is for fault tests.\nfunc Abandon() {}\n"),
+			good("blockmgr/a_test.go", "package blockmgr\n\n// TryAt is for tests.\nfunc TryAt() {}\n"),
+			good("agent/agenttest/a.go", "package agenttest\n\n// Dial is for tests.\nfunc Dial() {}\n"),
+			bad("blockmgr/a.go", "package blockmgr\n\n// TryAt sets the time. It is\n// for tests.\nfunc TryAt() {}\n"),
+			bad("agent/a.go", "package agent\n\ntype T struct {\n\t// Wrap is for tests.\n\tWrap int\n}\n"),
 		},
 		shelfRule.name: {
 			good("publisher/nats/conn.go", importing("nats", "github.com/nats-io/nats.go")),

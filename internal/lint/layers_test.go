@@ -1,6 +1,8 @@
 package lint
 
 import (
+	"go/ast"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -96,9 +98,9 @@ func layers() []layer {
 		{"internal/bytesize", nil},
 		{"internal/kv", nil},
 		{"internal/msgpack", nil},
-		{"internal/recorded", nil},
-		{"internal/kvevent", []string{"internal/kv", "internal/msgpack", "internal/recorded"}},
-		{"internal/engineevent", []string{"internal/kv", "internal/kvevent", "internal/msgpack", "internal/recorded"}},
+		{"internal/recordedtest", nil},
+		{"internal/kvevent", []string{"internal/kv", "internal/msgpack", "internal/recordedtest"}},
+		{"internal/engineevent", []string{"internal/kv", "internal/kvevent", "internal/msgpack", "internal/recordedtest"}},
 		{"internal/proto", []string{"internal/kv"}},
 		{"internal/natsauth", nil},
 		{"internal/resource", []string{"internal/bytesize"}},
@@ -185,9 +187,51 @@ var testKitRule = rule{
 				if kit && !within(s.path, "lab") && !strings.HasSuffix(s.dir(), "test") {
 					found(pos, "%s must not import %s", s.dir(), strings.TrimPrefix(p, t.module+"/"))
 				}
+				if p == "testing" && !within(s.path, "lab") && !strings.HasSuffix(s.dir(), "test") {
+					found(pos, "%s imports testing: want a package whose name ends in test", s.dir())
+				}
 			}
 		}, noTest)(t)
 	},
+}
+
+// hook is a fault hook in the product that stays, and why.
+type hook struct{ name, reason string }
+
+// hooks lists the methods and fields of the product that are documented as for tests; see
+// docs/decisions/fault-hooks-are-two.md.
+func hooks() []hook {
+	return []hook{
+		{"blockmgr.Abandon", "the stress harness ends a manager in its own process as kill -9 would; the state to drop is the manager's"},
+	}
+}
+
+var forTests = regexp.MustCompile(`(?i)\bfor (the |fault )?tests?\b`)
+
+var hookRule = rule{
+	name:   "nothing in the product is for tests",
+	reason: "a method that only tests call is a state that the product never has; tests have export_test.go, and kits have packages whose names end in test",
+	check: perFile(func(s *source, found report) {
+		if within(s.path, "lab") || within(s.path, "interop") || strings.HasSuffix(s.dir(), "test") {
+			return
+		}
+		for n := range ast.Preorder(s.syntax) {
+			var name string
+			var doc *ast.CommentGroup
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				name, doc = n.Name.Name, n.Doc
+			case *ast.Field:
+				if len(n.Names) > 0 {
+					name, doc = n.Names[0].Name, n.Doc
+				}
+			}
+			known := slices.ContainsFunc(hooks(), func(h hook) bool { return h.name == s.dir()+"."+name })
+			if doc != nil && !known && forTests.MatchString(strings.Join(strings.Fields(doc.Text()), " ")) {
+				found(n.Pos(), "%s is documented as for tests", name)
+			}
+		}
+	}, noTest, written),
 }
 
 // pure lists the packages that only compute.

@@ -12,7 +12,7 @@ import (
 
 func rules() []rule {
 	return []rule{
-		layerRule, testKitRule, pureRule, shelfRule, leakRule,
+		layerRule, testKitRule, hookRule, pureRule, shelfRule, leakRule,
 		budgetRule, sizeRule, functionRule, packageDocRule, exportedDocRule, drawerRule,
 		sleepRule, initRule, unfinishedRule, exitRule, panicRule, doubleRule,
 		machineRule, lockedRule, exampleRule,

@@ -1,4 +1,4 @@
-package recorded
+package recordedtest
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package recorded_test
+package recordedtest_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/blockyard-ai/blockyard/internal/recorded"
+	"github.com/blockyard-ai/blockyard/internal/recordedtest"
 )
 
 // write writes a file of a test and returns its path.
@@ -54,7 +54,7 @@ func fails(t *testing.T, do func(tb testing.TB)) bool {
 
 func TestVectorsHaveNamesAndBytes(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "golden.txt"), "# a comment\n\nempty \nclear 81a4\nclear2 00ff\n")
-	got := recorded.Vectors(t, path)
+	got := recordedtest.Vectors(t, path)
 	want := map[string][]byte{"empty": {}, "clear": {0x81, 0xa4}, "clear2": {0, 0xff}}
 	if len(got) != len(want) {
 		t.Errorf("got %d vectors, want %d: %x", len(got), len(want), got)
@@ -76,7 +76,7 @@ func TestVectorsThatCannotBeReadFail(t *testing.T) {
 		"not hex":     write(t, filepath.Join(dir, "nothex.txt"), "clear xx\n"),
 		"a directory": dir,
 	} {
-		if !fails(t, func(tb testing.TB) { recorded.Vectors(tb, path) }) {
+		if !fails(t, func(tb testing.TB) { recordedtest.Vectors(tb, path) }) {
 			t.Errorf("%s: the test goes on", name)
 		}
 	}
@@ -85,14 +85,14 @@ func TestVectorsThatCannotBeReadFail(t *testing.T) {
 func TestReadReturnsTheLinesInOrder(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "r.jsonl"),
 		`{"kind":"zmq","frames":["00","0001"],"decoded":{"a":1}}`+"\n"+`{"kind":"nats","subject":"kv.events","hex":"81a4","what":"an event"}`+"\n")
-	lines := recorded.Read(t, path)
+	lines := recordedtest.Read(t, path)
 	if len(lines) != 2 {
 		t.Fatalf("%d lines, want 2", len(lines))
 	}
 	if l := lines[0]; l.Kind != "zmq" || len(l.Frames) != 2 || string(l.Decoded) != `{"a":1}` {
 		t.Errorf("first line %+v", l)
 	}
-	if l := lines[1]; l.Subject != "kv.events" || l.What != "an event" || !bytes.Equal(recorded.Unhex(t, l.Hex), []byte{0x81, 0xa4}) {
+	if l := lines[1]; l.Subject != "kv.events" || l.What != "an event" || !bytes.Equal(recordedtest.Unhex(t, l.Hex), []byte{0x81, 0xa4}) {
 		t.Errorf("second line %+v", l)
 	}
 }
@@ -109,16 +109,16 @@ func TestRecordingsComeFromTheDirectoryThatIsSet(t *testing.T) {
 		})
 		return skipped
 	}
-	name := recorded.DynamoFiles()[0]
-	if !skipped(func(t *testing.T) { recorded.Dir(t) }) {
+	name := recordedtest.DynamoFiles()[0]
+	if !skipped(func(t *testing.T) { recordedtest.Dir(t) }) {
 		t.Error("a directory without recordings is used")
 	}
 	path := write(t, filepath.Join(dir, "golden", "dynamo-1.6", name), `{"kind":"zmq"}`+"\n")
 	if skipped(func(t *testing.T) {
-		if got := recorded.Dir(t); got != dir {
+		if got := recordedtest.Dir(t); got != dir {
 			t.Errorf("recordings in %s, want %s", got, dir)
 		}
-		if lines := recorded.ReadDynamo(t, name); len(lines) != 1 || lines[0].Kind != "zmq" {
+		if lines := recordedtest.ReadDynamo(t, name); len(lines) != 1 || lines[0].Kind != "zmq" {
 			t.Errorf("got %+v", lines)
 		}
 	}) {
@@ -127,7 +127,7 @@ func TestRecordingsComeFromTheDirectoryThatIsSet(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if !skipped(func(t *testing.T) { recorded.ReadDynamo(t, name) }) {
+	if !skipped(func(t *testing.T) { recordedtest.ReadDynamo(t, name) }) {
 		t.Error("an absent recording is not skipped")
 	}
 }
@@ -144,7 +144,7 @@ func TestRecordingsLieBesideTheRepository(t *testing.T) {
 	write(t, filepath.Join(dir, "shared", "golden", "README"), "")
 	t.Setenv("BLOCKYARD_SHARED", "")
 	t.Chdir(filepath.Join(dir, "repository", "a", "b"))
-	if got, want := recorded.Dir(t), filepath.Join(dir, "shared"); got != want {
+	if got, want := recordedtest.Dir(t), filepath.Join(dir, "shared"); got != want {
 		t.Errorf("recordings in %s, want %s", got, want)
 	}
 }
