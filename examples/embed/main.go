@@ -58,7 +58,7 @@ func run(ctx context.Context, environ []string, engine kvbm.Engine, dir string, 
 		return errors.Join(err, m.Close())
 	}
 	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
+	go func() { <-m.Done(); _ = server.Close() }()
 	if err = server.Serve(l); errors.Is(err, http.ErrServerClosed) {
 		err = nil
 	}
