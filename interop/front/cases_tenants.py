@@ -30,7 +30,7 @@ def tenants_apart(bed: Bed) -> str:
     door = bed.door(f"--api-keys={file}", servers=servers)
     clients = {name: Endpoint(door.url, key=key) for name, key in keys.items()}
     hits = _turns(bed, door, clients, Endpoint(servers[0].url))
-    _refusals(bed, door, clients["ann"])
+    _refusals(bed, door, clients["open"])
     return f"{len(keys)} keys, hits of {hits} tokens within a tenant, none between tenants"
 
 
@@ -53,6 +53,7 @@ def _turns(bed: Bed, door: Door, clients: dict[str, Endpoint], direct: Endpoint)
         ("bob", own, 0),  # the same salt in another tenant
         ("ann-2", own, hit),
         ("bob", "", hit),
+        ("ann", f"{_PREFIX}bob:", 0),  # part of a salt of ann's, and not bob's salt
     ]
     for name, salt, expected in turns:
         what = f"{name} {salt}"
@@ -67,8 +68,8 @@ def _turns(bed: Bed, door: Door, clients: dict[str, Endpoint], direct: Endpoint)
     return hit
 
 
-def _refusals(bed: Bed, door: Door, ann: Endpoint) -> None:
-    """Nobody gets in without a key, and no client speaks for another tenant."""
+def _refusals(bed: Bed, door: Door, unsalted: Endpoint) -> None:
+    """Nobody gets in without a key, and no tenant without a salt takes that of another."""
     for key in ("none", secrets.token_hex(32)):
         try:
             Endpoint(door.url, key=key).complete(bed.text(8))
@@ -77,7 +78,7 @@ def _refusals(bed: Bed, door: Door, ann: Endpoint) -> None:
         else:
             raise AssertionError("an unknown key was served")
     try:
-        ann.complete(bed.text(8), cache_salt=f"{_PREFIX}bob:")
+        unsalted.complete(bed.text(8), cache_salt=f"{_PREFIX}bob:")
     except openai.BadRequestError as err:
         assert err.param == "cache_salt", err
     else:
