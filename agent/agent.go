@@ -29,6 +29,8 @@ type Agent struct {
 	hub    *events.Hub
 	pools  *pools.Set
 	engine *engine.Server
+	// filter chooses the blocks for the disk; nil without it.
+	filter *policy.FrequencyFilter
 	public, control,
 	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
 
@@ -92,9 +94,10 @@ func (a *Agent) openPools(context.Context) error {
 	cfg := a.cfg.pools()
 	var err error
 	if a.cfg.DiskFilter {
-		if cfg.Tiers.Filter, err = policy.NewFrequencyFilter(a.cfg.Frequency); err != nil {
+		if a.filter, err = policy.NewFrequencyFilter(a.cfg.Frequency); err != nil {
 			return err
 		}
+		cfg.Tiers.Filter = a.filter
 	}
 	a.pools, err = pools.Open(cfg, a.hub, a.log)
 	return err

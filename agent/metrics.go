@@ -27,6 +27,7 @@ type collector struct {
 	slots, tierBytes, poolCount, poolGauge  *prometheus.Desc
 	sessions, awaitingExit, previous        *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
+	filterTotal, filterState                *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
 }
@@ -64,6 +65,8 @@ func newCollector(stats func() Stats) *collector {
 		previous:      desc("former_sessions", "Sessions of an earlier agent that have neither resumed nor ended. Stuck: a process cannot be watched.", "kind"),
 		cacheTotal:    desc("cache_total", "Tokens that lookups found, and blocks that went to a device by tier.", "kind"),
 		hitRate:       desc("cache_hit_rate", "Share of the requested blocks that a tier had, over the last requests.", "tier"),
+		filterTotal:   desc("disk_filter_total", "Decisions of the filter of the disk, and blocks whose count it forgot early.", "kind"),
+		filterState:   desc("disk_filter_state", "Gauges of the filter of the disk: blocks with a count.", "kind"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
 		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
 	}
@@ -127,6 +130,9 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	m.gauge(c.previous, float64(s.Engines.Previous-s.Engines.PreviousStuck), "watched")
 	m.gauge(c.previous, float64(s.Engines.PreviousStuck), "stuck")
 	prom.Kinds(m, c.cacheTotal, nil, &s.Cache)
+	if s.Filter != nil {
+		prom.Kinds(m, c.filterTotal, c.filterState, s.Filter)
+	}
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")
 	m.gauge(c.space, float64(s.Space.HostFree), "host_pinned", "free")
@@ -175,6 +181,9 @@ func (c *collector) collectPath(m metrics, s *Stats) {
 	sendPart(c, m, "zmq", &t.ZMQ)
 	sendPart(c, m, "dynamo", &t.Dynamo)
 	sendPart(c, m, "outputs", o)
+	if o.NATS != nil {
+		sendPart(c, m, "nats", o.NATS)
+	}
 	if o.Dynamo != nil {
 		sendPart(c, m, "dynamo_plane", o.Dynamo)
 	}

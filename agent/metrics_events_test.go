@@ -8,14 +8,17 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
+	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
 )
 
 // A scrape has each name with each label once, or Prometheus gets nothing at all.
 func TestScrapeOfAllOutputs(t *testing.T) {
-	s := agent.Stats{Outputs: events.OutputStats{
+	s := agent.Stats{Filter: &policy.FrequencyStats{Entries: 1, Pruned: 2}, Outputs: events.OutputStats{
+		NATS:   &nats.Stats{Reconnects: 9, NameClaims: 10},
 		Dynamo: &dynamo.PlaneStats{RivalSources: 3}, Tokens: &tokens.Stats{Misses: 4}, Capped: 5,
 		Ranks: []events.RankOutputStats{
 			{Owner: "worker 7/0", Blocks: 6, ZMQ: &zmqsink.Stats{}},
@@ -35,6 +38,10 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 		`blockyard_output_blocks{output="zmq",owner="worker 7/0"} 6`,
 		`blockyard_output_blocks{output="dynamo",owner="worker 7/0"} 7`,
 		`blockyard_event_path_total{kind="parked",part="rank"} 8`,
+		`blockyard_event_path_total{kind="reconnects",part="nats"} 9`,
+		`blockyard_event_path_total{kind="name_claims",part="nats"} 10`,
+		`blockyard_disk_filter_state{kind="entries"} 1`,
+		`blockyard_disk_filter_total{kind="pruned"} 2`,
 	} {
 		if !strings.Contains(answer.Body.String(), line+"\n") {
 			t.Errorf("the scrape lacks %s", line)

@@ -6,6 +6,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 )
 
 // PoolStats describe one pool.
@@ -28,6 +29,8 @@ type Stats struct {
 	// Connectors are the counters that connectors report of themselves.
 	Connectors []reports.Stats   `json:"connectors"`
 	Cache      engine.CacheStats `json:"cache"`
+	// Filter is nil without the filter of the disk.
+	Filter *policy.FrequencyStats `json:"filter,omitempty"`
 	// Space is the last measurement, at most ten seconds old.
 	Space   pools.SpaceStats   `json:"space"`
 	Totals  events.Totals      `json:"totals"`
@@ -43,6 +46,10 @@ func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
 	open, retired := a.pools.Manager().Census()
 	s.Retired = retired
+	if a.filter != nil {
+		f := a.filter.Stats()
+		s.Filter = &f
+	}
 	for _, p := range open {
 		ps := PoolStats{Pool: a.pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
 		s.Quiet = s.Quiet && p.Idle()

@@ -164,8 +164,10 @@ func (t *Totals) addStream(o *ownerStream) {
 	}
 }
 
-// OutputStats are the counters of the outputs besides NATS, which is in Totals.
+// OutputStats are the counters of the outputs. Those of the feeds over NATS are in Totals.
 type OutputStats struct {
+	// NATS is nil without a connection.
+	NATS *nats.Stats    `json:"nats,omitempty"`
 	HTTP httpfeed.Stats `json:"http" metric:"-"`
 	// Dynamo is nil without Dynamo's routers.
 	Dynamo *dynamo.PlaneStats `json:"dynamo,omitempty"`
@@ -199,6 +201,10 @@ func (o *outputs) stats(ranks []*Rank) OutputStats {
 	s := OutputStats{ZMQFailed: o.zmqFailed.Load(), Capped: o.withoutPool.Load(), DynamoFailed: o.dynamoFailed.Load(), LoadsLost: o.loadsLost.Load(), Ranks: []RankOutputStats{}}
 	if o.http != nil {
 		s.HTTP = o.http.Stats()
+	}
+	if o.nats != nil {
+		n := o.nats.Stats()
+		s.NATS = &n
 	}
 	if o.dynamo != nil {
 		d := o.dynamo.Stats()

@@ -55,12 +55,13 @@ func (o FrequencyOptions) withDefaults() FrequencyOptions {
 // FrequencyStats are the counters of a FrequencyFilter.
 type FrequencyStats struct {
 	// Entries is the number of blocks that have a count now.
-	Entries int
+	Entries int `json:"entries"`
 	// Pruned counts the blocks that lost their count because there were more than
 	// MaxEntries. Blocks whose count has decayed are not included.
-	Pruned uint64
+	Pruned uint64 `json:"pruned"`
 	// Accepted and Rejected are the answers of ShouldOffload.
-	Accepted, Rejected uint64
+	Accepted uint64 `json:"accepted"`
+	Rejected uint64 `json:"rejected"`
 }
 
 // FrequencyFilter passes the blocks to the next tier that were asked for at least Min times,
