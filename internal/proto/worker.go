@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+
+	"go.uber.org/zap"
 )
 
 // LoadJob is a LOAD: copy Slots[i] into device block Blocks[i] for every i.
@@ -58,17 +60,13 @@ func (w *WorkerClient) queue(body []byte) error {
 	select {
 	case w.loads <- LoadJob{Job: l.Job, Slots: slots, Blocks: blocks}:
 	default:
-		w.dropped.Add(1)
-		w.log.Warn("a load was dropped: the queue is full")
+		w.log.Warn("a load was dropped: the queue is full", zap.Uint64("dropped", w.dropped.Add(1)))
 	}
 	return nil
 }
 
 // Loads delivers the LOADs in order. It is closed when the connection ends.
 func (w *WorkerClient) Loads() <-chan LoadJob { return w.loads }
-
-// Dropped returns the number of LOADs that found the queue full.
-func (w *WorkerClient) Dropped() uint64 { return w.dropped.Load() }
 
 // Bye leaves the session in order. The worker must have no copy in flight.
 func (w *WorkerClient) Bye(ctx context.Context, reason string) error { return w.bye(ctx, reason) }
