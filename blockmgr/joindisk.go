@@ -98,8 +98,9 @@ func (p *Pool) restFromDisk(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// enterDisk enters the namespace in the disk's slot table and makes the pool's disk tier, without
-// an extent. It returns false when the disk fails, has not answered yet or its breaker is open.
+// enterDisk gives the pool a disk tier without extents, and its namespace a number in the disk's
+// slot table. Extents come later: those of an earlier agent by joinDisk, new ones by growth. It
+// returns false when the disk fails, has not answered yet or its breaker is open.
 func (p *Pool) enterDisk() bool {
 	arena := p.broker.disk.Load()
 	if arena == nil || !p.broker.health.All.Allow() {
@@ -107,7 +108,8 @@ func (p *Pool) enterDisk() bool {
 	}
 	// These calls wait for the disk: the lock must not be held.
 	index, err := arena.Namespace(p.id, p.slotBytes)
-	// The registry makes room for the blocks of an earlier agent in both tiers at once.
+	// An earlier agent's blocks that this pool has not recovered yet are unclaimed. The registry has
+	// one table for host and disk, so that it must expect the blocks of both.
 	expected := p.broker.host.Unclaimed(p.slots.Host.Namespace)
 	if err == nil {
 		expected += arena.Unclaimed(index)

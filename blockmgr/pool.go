@@ -170,7 +170,7 @@ func (p *Pool) quietLocked() bool {
 	return p.pending.operations == 0 && (p.life.closing || !p.announcing)
 }
 
-// done is doneLocked for callers without the lock.
+// done ends n operations that were counted in pending. The caller does not hold the lock.
 func (p *Pool) done(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

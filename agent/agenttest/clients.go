@@ -148,7 +148,8 @@ func (s Socket) Raw(t *testing.T) *proto.Conn {
 	return c
 }
 
-// RawScheduler is Raw after a scheduler's handshake.
+// RawScheduler connects without a client, as the scheduler of a worker, and returns the connection
+// after the handshake.
 func (s Socket) RawScheduler(t *testing.T, worker uint64) *proto.Conn {
 	t.Helper()
 	c := s.Raw(t)

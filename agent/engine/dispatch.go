@@ -92,7 +92,9 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 	return 0, unexpected(f.Type, proto.RoleScheduler)
 }
 
-// handleCall is handle for frames that have an answer.
+// handleCall handles a scheduler's frame that has an answer, sent with the frame's correlation
+// number f.Corr. The caller has checked that the type is one of these. request is the engine's
+// request that the frame names, 0 without one; an error is logged and refused with it.
 func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 	switch f.Type {
 	case proto.TypeLookup:
@@ -105,7 +107,7 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 		return decodeThen(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
 	case proto.TypeResume:
 		return decodeThen(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
-	default: // TypeReset
+	default: // TypeReset, the last of the caller's list
 		return decodeThen(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
 	}
 }

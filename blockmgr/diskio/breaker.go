@@ -184,7 +184,8 @@ func (h *Health) Wrote() {
 // UntilWrite returns the time until AllowWrite returns true.
 func (h *Health) UntilWrite() time.Duration { return max(h.All.UntilTry(), h.Writes.UntilTry()) }
 
-// AllowWrite is Breaker.Allow for writes.
+// AllowWrite reports whether a write may begin now. Of several callers after a failure, one may
+// try the disk again.
 func (h *Health) AllowWrite() bool {
 	return h.UntilWrite() == 0 && h.All.Allow() && h.Writes.Allow()
 }

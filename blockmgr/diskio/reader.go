@@ -79,7 +79,8 @@ func (m *Mover) Read(key *kv.StoredKey, ref registry.Ref) *Flight {
 	return f
 }
 
-// Prefetch is Read for a block that no lookup has asked for.
+// Prefetch begins to read a block into host slot ref before a lookup asks for the block. A reader
+// finishes this read even if nobody waits for the block.
 func (m *Mover) Prefetch(key *kv.StoredKey, ref registry.Ref) {
 	f := m.Read(key, ref)
 	f.MustRun, f.Prefetch = true, true

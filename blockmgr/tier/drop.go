@@ -87,7 +87,7 @@ func (set *Set) Free(t *Tier, ref registry.Ref) {
 	t.pushFree(ref)
 }
 
-// FreeLast is Free for a slot that Alloc takes after the other free slots of its extent.
+// FreeLast frees a slot. Alloc takes the slot after the other free slots of its extent.
 func (set *Set) FreeLast(t *Tier, ref registry.Ref) {
 	set.Free(t, ref)
 	t.useLast(ref)

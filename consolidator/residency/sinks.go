@@ -33,7 +33,8 @@ func (s *Stream) AddSink(sink Sink) error {
 	return s.tx.addSink(sink)
 }
 
-// addSink is Stream.AddSink without the lock.
+// addSink adds a sink, which gets the events from now on. A sink that observes health hears of the
+// present health first. The error says that the stream has MaxSinks sinks.
 func (tx *Tx) addSink(sink Sink) error {
 	if err := tx.checkSinkLimit(); err != nil {
 		return err

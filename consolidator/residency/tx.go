@@ -83,7 +83,8 @@ func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool
 	return slot, true
 }
 
-// storeRun is Stream.Store without the lock.
+// storeRun adds a reference in tier t to each of a run of blocks, one the parent of the next. parent
+// is the parent of the first block, which is the owner's block number start from the prompt's first.
 func (tx *Tx) storeRun(t kv.Tier, parent kv.SequenceHash, hasParent bool, start uint32, blocks []kvevent.StoredBlock) {
 	for i, b := range blocks {
 		tx.Store(t, b.Hash, NewBlock(parent, hasParent, start+uint32(i), b.Local))

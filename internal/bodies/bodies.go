@@ -244,7 +244,7 @@ func (b *Body) Decoded() {
 	b.decodedLocked()
 }
 
-// decodedLocked is Decoded for a caller that has locked the budget.
+// decodedLocked releases the bytes for reading. The caller holds the budget's lock.
 func (b *Body) decodedLocked() {
 	delete(b.budget.uploads, b)
 	if b.client != nil {

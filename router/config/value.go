@@ -289,7 +289,7 @@ func formatValue(p any) string {
 	return ""
 }
 
-// formatOptional is formatValue for an optional field.
+// formatOptional returns the text of an optional field's value: "none" without a value.
 func formatOptional[T any](p *T) string {
 	if p == nil {
 		return "none"

@@ -44,8 +44,11 @@ var errUnusable = errors.New("answer is unusable")
 
 // handleAnswer applies the answer to query number, or handles the error of the query. The
 // result is err, or says why the answer was unusable; the feed then asks again after a
-// pause. An answer that closes only a part of the gap makes the next query due at once.
-// Answers to earlier queries are ignored.
+// pause. Answers to earlier queries are ignored.
+//
+// An answer that closes a part of the gap leaves the feed recovering, and the next query is due at
+// once. Any other answer ends the recovery: the publisher has sent all it has. If a gap remains,
+// the next event or announcement finds it and begins another recovery.
 //
 // An answer with err is the beginning of an interrupted dump. The next query asks for the
 // rest.

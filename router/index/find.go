@@ -213,8 +213,10 @@ func (x *Index) listBlock(p runs.Place, h kv.SequenceHash) {
 	}
 }
 
-// listNewBlocks enters new blocks of run r, from position lo on, into the directory, which
-// finds blocks by hash, if the directory has every block of this run.
+// listNewBlocks enters the blocks that were appended to run r, from position lo on, into the
+// directory, which finds blocks by hash. A run is a chain of blocks that are stored together. A
+// sparse directory has only those blocks of most runs where an event may continue, so that new
+// blocks of such a run get no entry. A run whose earlier blocks are all listed stays listed whole.
 func (x *Index) listNewBlocks(r runs.ID, lo int) {
 	if !x.runs.WriterState(r).AllListed {
 		return
