@@ -65,7 +65,11 @@ func flagTables(t *testing.T, flags []*kong.Flag) string {
 		case f.IsBool():
 			def = "off"
 		}
-		fmt.Fprintf(tables[group], "| `--%s` | `%s` | %s | %s |\n", f.Name, strings.Join(variables, "`<br>`"), def, f.Help)
+		meaning := f.Help
+		if limits := f.Tag.Get("range"); limits != "" {
+			meaning += " Range: `" + limits + "`."
+		}
+		fmt.Fprintf(tables[group], "| `--%s` | `%s` | %s | %s |\n", f.Name, strings.Join(variables, "`<br>`"), def, meaning)
 	}
 	var all strings.Builder
 	for _, g := range groups {

@@ -64,6 +64,11 @@ func (c *Router) AfterApply(k *kong.Context) error {
 	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
 		return err
 	}
+	flags := plainFlags(k.Flags())
+	if err := checkRanges(flags); err != nil {
+		return err
+	}
+	c.settings.plain = givenFlags(k, flags)
 	// Two settings that openSources needs.
 	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
 	return nil

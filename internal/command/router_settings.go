@@ -93,6 +93,8 @@ type resolvedSettings struct {
 	given   []config.Given
 	// flags are the settings that were given as flags, by their first names.
 	flags map[string]string
+	// plain are the values of other flags that are not the default, for the log.
+	plain []zap.Field
 }
 
 // resolve sets r from the flags of k, the variables in environ, and the file at path, if path is not
@@ -180,7 +182,7 @@ func givenSettings(k *kong.Context) (map[string]string, error) {
 }
 
 // log warns of settings that are deprecated or have no effect. One more line has every
-// setting that differs from its default, with its source.
+// setting and flag that differs from its default, with its source.
 func (r *resolvedSettings) log(log *zap.Logger) {
 	for _, n := range r.notices {
 		log.Warn("setting "+n.String(), zap.String("setting", n.Field))
@@ -189,7 +191,7 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	for _, g := range r.given {
 		fields = append(fields, zap.String(g.Name, fmt.Sprintf("%s (%s)", g.Value, g.Source)))
 	}
-	log.Info("configuration", fields...)
+	log.Info("configuration", append(fields, r.plain...)...)
 }
 
 // doorAddress returns the address of the front door, where clients of the engines are served.
