@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -193,7 +194,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			}
 			c.want(&want)
 			got, sources, err := configured(t, c.args, c.env)
-			if d := cmp.Diff(want, got); err != nil || d != "" {
+			if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(blockmgr.Config{})); err != nil || d != "" {
 				t.Errorf("error %v (-want +got):\n%s", err, d)
 			}
 			for name, value := range c.log {
