@@ -63,11 +63,12 @@ func bound(of reflect.Type, text string) int64 {
 }
 
 // givenFlags returns the flags whose values are not the default, for the log, each with its source:
-// the flag or its variable. It leaves out credentials.
+// the flag or its variable. It leaves out credentials, and
+// the document, which the sources of its settings name.
 func givenFlags(k *kong.Context, flags []*kong.Flag) []zap.Field {
 	var fields []zap.Field
 	for _, f := range flags {
-		if f.Tag.Get("log") == "-" || isDefault(f) {
+		if f.Tag.Get("log") == "-" || f.Name == "router-config" || isDefault(f) {
 			continue
 		}
 		source := strings.Join(f.Envs, ",")
