@@ -57,12 +57,13 @@ func TestReadThatStallsIsAMissAndItsSlotWaitsForIt(t *testing.T) {
 	p.store(blocks)
 	p.quiesce()
 	p.evictHost(blocks)
+	trips := p.Stats().DiskTrips // a busy machine may open the disk late, which is a trip
 	armed.Store(true)
 	if got := p.find(blocks); len(got) != 0 {
 		t.Errorf("found %q on a disk that does not answer", sources(got))
 	}
 	st := p.Stats()
-	if st.ReadsAbandoned != 1 || st.ReadsCancelled != 2 || st.Host.Quarantined != 1 || st.Host.Staging != 0 || !st.DiskOpen || st.DiskTrips != 1 {
+	if st.ReadsAbandoned != 1 || st.ReadsCancelled != 2 || st.Host.Quarantined != 1 || st.Host.Staging != 0 || !st.DiskOpen || st.DiskTrips != trips+1 {
 		t.Errorf("%+v", st)
 	}
 	p.check()
