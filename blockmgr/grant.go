@@ -173,12 +173,14 @@ func (p *Pool) takeBlockLocked(owner *session, ref registry.Ref, sl *tier.Slot) 
 	p.slots.Vacate(sl)
 }
 
-// commitSupersededLocked commits a superseded slot. The session that commits first stores the
-// block: otherwise engines that all take longer than grantTimeout would never store it. If
-// another session has stored the block, the slot is freed.
+// commitSupersededLocked commits slot ref of session s, which took longer than grantTimeout, so that
+// another session was granted a slot for the same block. The first of them to commit stores the
+// block: otherwise engines that are all this slow would never store it. The other session's slot is
+// then superseded in turn. If the block is stored already, the slot is freed.
 func (p *Pool) commitSupersededLocked(s SessionID, ref registry.Ref) {
 	r := p.slots.Host.Record(ref)
-	// The record still names the block that the slot has lost. Length 0: it never had a block.
+	// The record still names the block that the slot has lost. Its length is 0 for a slot that came
+	// from an earlier agent without a block.
 	if r.Length != 0 && p.unfilledLocked(&r.Key) {
 		block := tier.BlockOf(&r)
 		p.slots.Occupy(p.slots.Host, ref, &block, storage.StateGranted, s, r)

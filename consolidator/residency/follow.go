@@ -231,7 +231,7 @@ func (f *follower) adopted() {
 	f.phase = phaseLive
 	f.merged.setStale(false)
 	if f.grown {
-		f.merged.tellStateGrown()
+		f.merged.tellStateJoined()
 	}
 	f.grown = false
 	select {

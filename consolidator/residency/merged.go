@@ -242,10 +242,12 @@ func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
 	}
 }
 
-// tellStateGrown tells every StateObserver that a snapshot has blocks without events.
-func (m *Merged) tellStateGrown() {
+// tellStateJoined calls StateJoined of every sink that has it, after the blocks of a pool came into
+// the Merged from the pool's table and not by events. Such a sink announces the snapshot anew;
+// without that its readers would never hear of these blocks.
+func (m *Merged) tellStateJoined() {
 	m.out.Update(func(tx *Tx) {
-		tx.Flush()
+		tx.Flush() // the events before this moment, which a sink must not take for later ones
 		for _, sink := range tx.sinks {
 			if o, ok := sink.(StateObserver); ok {
 				o.StateJoined()
