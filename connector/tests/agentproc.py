@@ -42,7 +42,7 @@ def needs_agent(test: Any) -> Any:
 
 
 def wait_until(
-    what: str, condition: Callable[[], Any], seconds: float = 10.0, pause: float = 0.001
+    what: str, condition: Callable[[], Any], seconds: float = 60.0, pause: float = 0.001
 ) -> Any:
     """Waits for the first true value of condition() and returns it.
 
