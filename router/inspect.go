@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -35,8 +36,8 @@ func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 // Quality returns the worst quality of all models with workers.
 func (r *Router) Quality() feed.Quality { return r.models.quality() }
 
-// Stats are the gauges and counters of all parts. Index and Requests are sums over all
-// models, including retired ones.
+// Stats are the gauges and counters of all parts. Index, Requests, Guess, Estimate and
+// Unremembered are sums over all models, including retired ones.
 type Stats struct {
 	Workers   int `metric:"workers" help:"Workers that may get requests."`
 	Index     index.Stats
@@ -46,22 +47,21 @@ type Stats struct {
 	Loads     feed.LoadStats
 	Transport source.Stats
 	Snapshots feed.SnapshotStats
+
+	// Guess is zero without predictions, Estimate without cost mode.
+	Guess    approx.Stats   `metric:"-"`
+	Estimate estimate.Stats `metric:"-"`
+	// Unremembered counts decisions that could not be recorded as predictions.
+	Unremembered uint64 `metric:"-"`
 }
 
 // Stats returns the gauges and counters.
 func (r *Router) Stats() Stats {
-	all, sum := r.models.stats()
-	return r.statsOf(all, &sum)
-}
-
-// statsOf returns the Stats of the router. all are the stats of each model, and sum is their
-// sum with the counters of retired models, both from Models.stats.
-func (r *Router) statsOf(all []ModelStats, sum *ModelStats) Stats {
+	models, sum := r.models.stats()
+	sum.Requests.Unbooked += sum.Unbooked
 	return Stats{
-		Workers:   sum.Workers,
-		Index:     sum.Index,
-		Requests:  sum.Requests,
-		Models:    all,
+		Workers: sum.Workers, Index: sum.Index, Requests: sum.Requests, Models: models,
+		Guess: sum.Guess, Estimate: sum.Estimate, Unremembered: sum.Unremembered,
 		Feeds:     r.feeds.Stats(),
 		Loads:     r.feeds.LoadStats(),
 		Transport: r.transport.Stats(),

@@ -153,9 +153,7 @@ func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector. It sends one metric for each field of Stats, and
 // those with labels: of workers, models, load reports, transports and estimates.
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
-	models, sum := c.router.models.stats()
-	s := c.router.statsOf(models, &sum)
-	s.Requests.Unbooked += sum.Unbooked
+	s := c.router.Stats()
 	prom.Families(out, prefix, &s)
 	api := c.router.metrics.API.stats()
 	prom.Families(out, prefix, &api)
@@ -164,15 +162,15 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	c.collectLoads(out)
 	c.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)
-	collectModels(models, out)
+	collectModels(s.Models, out)
 	if c.router.config.Score == config.ScoreCost {
-		collectEstimates(c.router.Measures(), &sum.Estimate, out)
+		collectEstimates(c.router.Measures(), &s.Estimate, out)
 	}
 
-	if c.router.config.Guesses() || sum.Guess.Recorded > 0 {
-		prom.Families(out, prefix, &sum.Guess)
+	if c.router.config.Guesses() || s.Guess.Recorded > 0 {
+		prom.Families(out, prefix, &s.Guess)
 		desc := prometheus.NewDesc(prefix+"guesses_unrecorded_total", "Routing decisions that could not be recorded as predictions.", nil, nil)
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(sum.Unremembered))
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(s.Unremembered))
 	}
 	if g := c.router.Registry(); g != nil {
 		s := g.Counters()

@@ -12,12 +12,10 @@ import (
 )
 
 const (
-	// namesKVBM stands for the import names of KVBM, namesOwn for our own.
-	namesKVBM = "kvbm"
-	namesOwn  = "blockyard"
-
+	// namesOwn stands for Blockyard's import names. The other value of the argument is kvbm.
+	namesOwn = "blockyard"
+	// engineVLLM is vLLM. The other value of --engine is trtllm.
 	engineVLLM = "vllm"
-	engineTRT  = "trtllm"
 
 	// defaultSocket is where an agent listens by default.
 	defaultSocket = "/run/blockyard/agent.sock"

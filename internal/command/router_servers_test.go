@@ -153,7 +153,7 @@ func TestServerFlags(t *testing.T) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
-	for card, want := range map[string]string{"": workers.FromAgent, "http": workers.FromRegistration, "file": workers.FromFile, "dynamo": workers.FromDynamo} {
+	for card, want := range map[string]string{"": workers.FromAgent, "http": workers.FromRegistration, "file": workers.FromFile, "dynamo": "dynamo"} {
 		if got := workerSource(card); got != want {
 			t.Errorf("%q: %q, want %q", card, got, want)
 		}

@@ -16,11 +16,6 @@ import (
 )
 
 const (
-	// DefaultIdle is the default of IdleOptions.Connections, DefaultIdleWait that of
-	// IdleOptions.Wait.
-	DefaultIdle     = 10_000
-	DefaultIdleWait = time.Minute
-
 	maxIdleConnections = 15_000
 	// maxKept is how much more memory than at its start the router may have in the end.
 	maxKept = 32 << 20
@@ -28,7 +23,7 @@ const (
 	dialers = 32
 )
 
-// IdleOptions configure Idle. Zero values are the defaults.
+// IdleOptions configure Idle.
 type IdleOptions struct {
 	// Connections is the number of idle connections, 1..15000.
 	Connections int
@@ -46,7 +41,7 @@ type IdleOptions struct {
 // Validate checks the fields; the error names the first bad one.
 func (o *IdleOptions) Validate() error {
 	switch {
-	case o.Connections < 0 || o.Connections > maxIdleConnections:
+	case o.Connections < 1 || o.Connections > maxIdleConnections:
 		return fmt.Errorf("connections %d: want 1 to %d", o.Connections, maxIdleConnections)
 	case o.Wait < 0 || o.Wait > 10*time.Minute:
 		return fmt.Errorf("wait %s: want 0s to 10m", o.Wait)
@@ -60,9 +55,6 @@ func (o *IdleOptions) Validate() error {
 func Idle(ctx context.Context, o IdleOptions) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
-	}
-	if o.Connections == 0 {
-		o.Connections = DefaultIdle
 	}
 	dirs, err := cluster.MakeDirs("blockyard-bench-idle", o.Dir, "", 0)
 	if err != nil {

@@ -82,9 +82,6 @@ type Source struct {
 	probeAt, refreshAt, retryAt time.Time
 }
 
-// PublisherID returns the id that the source has on the wire, from 1 to 2^53-1.
-func (s *Source) PublisherID() uint64 { return s.id }
-
 // Publish takes copies of the stream's events, in order and with contiguous ids. It never
 // blocks and may be called under the stream's lock.
 func (s *Source) Publish(events []kvevent.RouterEvent) { s.inbox.Add(events) }

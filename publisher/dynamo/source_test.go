@@ -54,7 +54,7 @@ func TestEventsAreNumberedFromOneWhateverTheStreamCounts(t *testing.T) {
 		}
 		var events []kvevent.RouterEvent
 		for i, e := range got {
-			if e.PublisherID != s.PublisherID() || e.Sequence != uint64(i) || e.PublisherID >= 1<<53 {
+			if e.PublisherID != s.id || e.Sequence != uint64(i) || e.PublisherID >= 1<<53 {
 				t.Errorf("envelope %d of %d", e.Sequence, e.PublisherID)
 			}
 			events = append(events, e.Events...)

@@ -67,7 +67,8 @@ type Known struct {
 	MaxBatchedTokens uint64
 	// Endpoint is where the engine takes requests; it may be empty.
 	Endpoint string
-	// Source is FromAgent, FromFile, FromRegistration, FromEvents or FromDynamo.
+	// Source is FromAgent, FromFile, FromRegistration, FromEvents, or the name of a source of
+	// events such as dynamo.
 	Source string
 }
 

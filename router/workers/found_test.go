@@ -109,7 +109,7 @@ func TestWorkersOfTheRouterAreServers(t *testing.T) {
 			t.Errorf("state %v, allowed %v", w.State, d.AllowedFor("m"))
 		}
 		network.set("a", tiny("m"))
-		k.set(append(k.list(), workers.Known{ID: 6, Ranks: 1, Model: "m", BlockSize: 16, Source: workers.FromDynamo})...)
+		k.set(append(k.list(), workers.Known{ID: 6, Ranks: 1, Model: "m", BlockSize: 16, Source: "dynamo"})...)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if _, ok := d.Worker(6); ok || len(d.AllowedFor("m")) != 1 || len(d.AllowedFor("m")) != 1 {

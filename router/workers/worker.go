@@ -89,7 +89,6 @@ const (
 	FromAgent        = "agent"
 	FromRegistration = "registration"
 	FromEvents       = "events"
-	FromDynamo       = "dynamo"
 )
 
 // Model is a model or an adapter that a server serves.
