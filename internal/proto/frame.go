@@ -92,6 +92,29 @@ const (
 	MaxListed = 16 << 20
 )
 
+// Role is the role of a connection.
+type Role string
+
+const (
+	// RoleScheduler opens requests, looks up, claims and stores.
+	RoleScheduler Role = "scheduler"
+	// RoleWorker maps extents and receives LOAD.
+	RoleWorker Role = "worker"
+)
+
+// Error codes.
+const (
+	CodeMalformed   = "malformed"    // the frame could not be decoded
+	CodeUnsupported = "unsupported"  // unknown frame type or version
+	CodeRange       = "out_of_range" // a field is outside its range
+	CodeState       = "bad_state"    // the frame does not fit the session's or request's state
+	CodeNotFound    = "not_found"    // no such request or generation
+	CodeLimit       = "limit"        // a limit of the session or of the agent is reached
+	CodeNamespace   = "namespace"    // the agent does not keep this namespace, or it is not the session's
+	CodeDenied      = "denied"       // the peer is not allowed
+	CodeInternal    = "internal"     // the agent failed
+)
+
 // Header is the fixed start of a frame, little-endian:
 //
 //	u32 magic | u16 type | u16 flags (0) | u32 correlation | u32 body length

@@ -8,16 +8,6 @@ import "github.com/blockyard-ai/blockyard/internal/kv"
 // and takes absent ones as zero, so that a later minor version may add keys. Lists of tokens
 // and slots are msgpack bin in the packed forms of packed.go.
 
-// Role is the role of a connection.
-type Role string
-
-const (
-	// RoleScheduler opens requests, looks up, claims and stores.
-	RoleScheduler Role = "scheduler"
-	// RoleWorker maps extents and receives LOAD.
-	RoleWorker Role = "worker"
-)
-
 // Hello opens a connection (HELLO).
 type Hello struct {
 	Major uint16 `msg:"major"`
@@ -135,19 +125,6 @@ type Error struct {
 	Request   uint64 `msg:"req"`
 	Text      string `msg:"text"`
 }
-
-// Error codes.
-const (
-	CodeMalformed   = "malformed"    // the frame could not be decoded
-	CodeUnsupported = "unsupported"  // unknown frame type or version
-	CodeRange       = "out_of_range" // a field is outside its range
-	CodeState       = "bad_state"    // the frame does not fit the session's or request's state
-	CodeNotFound    = "not_found"    // no such request or generation
-	CodeLimit       = "limit"        // a limit of the session or of the agent is reached
-	CodeNamespace   = "namespace"    // the agent does not keep this namespace, or it is not the session's
-	CodeDenied      = "denied"       // the peer is not allowed
-	CodeInternal    = "internal"     // the agent failed
-)
 
 // Open begins a request and carries the first piece of its tokens (OPEN). Request
 // ids are the engine's. Generation distinguishes incarnations of one id: a
