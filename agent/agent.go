@@ -91,15 +91,15 @@ func (a *Agent) openEvents(ctx context.Context) error {
 
 // openPools opens the block manager.
 func (a *Agent) openPools(context.Context) error {
-	cfg := a.cfg.pools()
+	tiers := a.cfg.tiers()
 	var err error
 	if a.cfg.DiskFilter {
 		if a.filter, err = policy.NewFrequencyFilter(a.cfg.Frequency); err != nil {
 			return err
 		}
-		cfg.Tiers.Filter = a.filter
+		tiers.Filter = a.filter
 	}
-	a.pools, err = pools.Open(cfg, a.hub, a.log)
+	a.pools, err = pools.Open(a.cfg.Node, tiers, a.hub, a.log)
 	return err
 }
 
@@ -114,8 +114,7 @@ func (a *Agent) listenEngines(context.Context) error {
 	if a.cfg.KVBM.Metrics != "" {
 		needs.Listeners++
 	}
-	tiers := a.cfg.pools()
-	needs.Extents = tiers.Extents()
+	needs.Extents = a.cfg.Tiers.Extents()
 	files, err := descriptors.Divide(needs)
 	if err != nil {
 		return errors.Join(err, l.Close())

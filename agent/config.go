@@ -11,8 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
-	"github.com/blockyard-ai/blockyard/agent/pools"
-	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -55,7 +54,7 @@ type Config struct {
 	Cluster string
 	// Tiers is the host and the disk tier of the node. Engines bring the models. New
 	// sets Sink, Filter, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
-	Tiers blockmgr.Config
+	Tiers node.Tiers
 	// DiskFilter writes a block to disk only after it was stored or hit often enough
 	// recently; Frequency has the thresholds. Without DiskFilter every block is written.
 	DiskFilter bool
@@ -85,12 +84,6 @@ type Config struct {
 	Events events.Options
 	// KVBM serves metrics for dashboards made for KVBM.
 	KVBM KVBMOptions
-	// LimitHeap limits the Go heap of the process to what control groups leave beside the
-	// tiers, unless GOMEMLIMIT is set. It is for a process that is nothing but an agent.
-	LimitHeap bool
-	// HostSetting and DiskSetting name the settings behind Tiers.HostBytes and
-	// Tiers.DiskBytes, for messages. Empty: no name.
-	HostSetting, DiskSetting string
 }
 
 // KVBMOptions serve KVBM's metrics and log hit rates.
@@ -130,23 +123,19 @@ func (c Config) withDefaults() Config {
 // defaultControl returns the default of Control.
 func (c *Config) defaultControl() string { return c.Socket + ".control" }
 
-// tiers returns the block manager's configuration, without sink, filter and log.
-func (c *Config) tiers() blockmgr.Config {
+// tiers returns the tiers with the bounds of pins, without sink, filter and log.
+func (c *Config) tiers() node.Tiers {
 	t := c.Tiers
 	t.MaxPinsPerSession, t.SharePins = c.MaxPins, true
 	return t
 }
 
-// events, pools and engine return the configurations of the parts.
+// events and engine return the configurations of the parts.
 func (c *Config) events() events.Config {
 	return events.Config{
 		Options: c.Events, Node: c.Node, Cluster: c.Cluster, NATSURL: c.NATSURL,
 		URLFile: c.Socket + ".nats", CheckpointDir: c.Socket + ".ranks",
 	}
-}
-
-func (c *Config) pools() pools.Config {
-	return pools.Config{Node: c.Node, Tiers: c.tiers(), HostSetting: c.HostSetting, DiskSetting: c.DiskSetting, LimitHeap: c.LimitHeap}
 }
 
 func (c *Config) engine() engine.Config {
@@ -199,7 +188,7 @@ func (c *Config) Validate() error {
 	if err := c.Frequency.Validate(); err != nil {
 		return err
 	}
-	tiers := c.pools()
+	tiers := c.tiers()
 	return tiers.Validate()
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 )
 
 // An agent with a host tier serves until its context ends.
@@ -22,7 +23,7 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	a, err := agent.New(ctx, agent.Config{
 		Node: "node-1", Socket: filepath.Join(dir, "agent.sock"),
-		Tiers: blockmgr.Config{HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20},
+		Tiers: node.Tiers{Config: blockmgr.Config{HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20}},
 	}, zap.NewNop())
 	check(err)
 	ended := make(chan error)

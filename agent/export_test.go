@@ -16,4 +16,4 @@ func (a *Agent) Manager() *blockmgr.Manager { return a.pools.Manager() }
 func (a *Agent) KVBMAddr() string { return a.kvbm.Addr() }
 
 // BlockManager returns what the block manager is configured with.
-func (c *Config) BlockManager() blockmgr.Config { return c.tiers() }
+func (c *Config) BlockManager() blockmgr.Config { return c.tiers().Config }

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 )
 
 func TestMain(m *testing.M) {
@@ -39,11 +40,11 @@ func testConfig(t *testing.T) agent.Config {
 	dir := t.TempDir()
 	return agent.Config{
 		Node: "test-node", Socket: filepath.Join(dir, "agent.sock"),
-		Tiers: blockmgr.Config{
+		Tiers: node.Tiers{Config: blockmgr.Config{
 			HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
 			DiskDir: filepath.Join(dir, "disk"), DiskBytes: 4 << 20,
 			ExtentBytes: 256 << 10,
-		},
+		}},
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 func TestTierThatCannotFitIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	cfg := testConfig(t)
-	cfg.Tiers.ExtentBytes, cfg.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
+	cfg.Tiers.ExtentBytes, cfg.Tiers.HostSetting = 1<<30, "BLOCKYARD_HOST_SIZE"
 	cfg.Tiers.HostBytes = 200_000 << 30 // below the bound of extents, above any node
 	_, err := agent.New(t.Context(), cfg, nil)
 	if err == nil || !strings.Contains(err.Error(), "host size 200000GiB (BLOCKYARD_HOST_SIZE)") {
@@ -37,10 +37,10 @@ func logged(level zapcore.Level) (*zap.Logger, *observer.ObservedLogs) {
 func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 	for name, change := range map[string]func(*agent.Config){
 		"host": func(c *agent.Config) {
-			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
+			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.HostSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
 		},
 		"disk": func(c *agent.Config) {
-			c.Tiers.DiskBytes, c.Tiers.DiskBlocks, c.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
+			c.Tiers.DiskBytes, c.Tiers.DiskBlocks, c.Tiers.DiskSetting = 0, blockmgr.MaxBlocks, "OVERRIDE"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,9 +70,11 @@ func TestNamespaceWhoseNumberOfBlocksHasNoRoomIsRefusedBySetting(t *testing.T) {
 
 func TestNamespaceWhoseBlocksAreLargerThanATierIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*agent.Config){
-		"host size 1048576 (HOST)": func(c *agent.Config) { c.HostSetting = "HOST" },
-		"disk size 1048576 (DISK)": func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes, c.DiskSetting = 4<<20, 1<<20, "DISK" },
-		"disk size 1048576":        func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 1<<20 },
+		"host size 1048576 (HOST)": func(c *agent.Config) { c.Tiers.HostSetting = "HOST" },
+		"disk size 1048576 (DISK)": func(c *agent.Config) {
+			c.Tiers.HostBytes, c.Tiers.DiskBytes, c.Tiers.DiskSetting = 4<<20, 1<<20, "DISK"
+		},
+		"disk size 1048576": func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 1<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)

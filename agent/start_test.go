@@ -103,10 +103,14 @@ func TestBadConfigIsNamed(t *testing.T) {
 		{"NATS scheme", true, func(c *agent.Config) { c.NATSURL = "nats://a:1,http://user:secret@b:1" }, []string{"nats url", "server 2", "nats://", "tls://"}},
 		{"admin port", true, func(c *agent.Config) { c.Admin = "127.0.0.1:70000" }, []string{"admin address", "70000", "65535"}},
 		{"disk of too many extents", true, func(c *agent.Config) {
-			c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 2e12, 64<<20, "--disk-size"
+			c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.Tiers.DiskSetting = 2e12, 64<<20, "--disk-size"
 		}, []string{"disk size 2TB (--disk-size)", "extent size of at least 119212KiB"}},
-		{"too many blocks", true, func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks, c.HostSetting = 0, 1<<32-1, "OVERRIDE" }, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
-		{"disk of more than can be", true, func(c *agent.Config) { c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.DiskSetting = 20e12, 0, "--disk-size" }, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
+		{"too many blocks", true, func(c *agent.Config) {
+			c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.HostSetting = 0, 1<<32-1, "OVERRIDE"
+		}, []string{"4294967295 blocks (OVERRIDE)", "at most"}},
+		{"disk of more than can be", true, func(c *agent.Config) {
+			c.Tiers.DiskBytes, c.Tiers.ExtentBytes, c.Tiers.DiskSetting = 20e12, 0, "--disk-size"
+		}, []string{"disk size 20TB (--disk-size)", "at most 16TiB"}},
 		{"I/O deadline", true, func(c *agent.Config) { c.Tiers.IODeadline = 1 }, []string{"I/O deadline 1ns", "1ms"}},
 		{"extent size", true, func(c *agent.Config) { c.Tiers.ExtentBytes = 2 << 30 }, []string{"extent size", "2GiB"}},
 	} {

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -55,7 +56,7 @@ func newServer(t *testing.T, dir string, cfg Config, tiers blockmgr.Config, log 
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := pools.Open(pools.Config{Node: "test-node", Tiers: tiers}, hub, log)
+	set, err := pools.Open("test-node", node.Tiers{Config: tiers}, hub, log)
 	if err != nil {
 		t.Fatal(err)
 	}

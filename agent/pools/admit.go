@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 	"github.com/blockyard-ai/blockyard/internal/resource"
@@ -88,10 +89,10 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 	// own needs a new measurement.
 	n := a.atStart
 	if s.host != 0 || s.disk != 0 {
-		if n, err = a.measureNode(); err != nil {
+		if n, err = a.tiers.Measure(a.log); err != nil {
 			return err
 		}
-		if err := a.check(&n, want); err != nil {
+		if err := n.Check(want, a.log); err != nil {
 			err = fmt.Errorf("HELLO namespace: no room for its blocks: %w", err)
 			if a.fitsWithout(ns.ID(), all, unused(), &n) {
 				err = fmt.Errorf("%w: %w", err, errNoRoom)
@@ -99,20 +100,20 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 			return &refusal.Error{Code: proto.CodeLimit, Retryable: true, Err: err}
 		}
 	}
-	a.limitHeap(&n, want)
+	a.tiers.LimitHeapBeside(&n, want, a.log)
 	return nil
 }
 
 // fitsWithout reports whether the namespaces in all would fit the node without those in gone.
 // id, the namespace that asks for room, stays. Without any that could go the answer is false.
-func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node) bool {
+func (a *admission) fitsWithout(id kv.NamespaceID, all map[kv.NamespaceID]share, gone []kv.NamespaceID, n *node.Space) bool {
 	left := maps.Clone(all)
 	for _, other := range gone {
 		if other != id {
 			delete(left, other)
 		}
 	}
-	return len(left) < len(all) && a.check(n, a.want(left)) == nil
+	return len(left) < len(all) && n.Check(a.want(left), a.log) == nil
 }
 
 func (a *admission) knows(id kv.NamespaceID) bool {
@@ -132,17 +133,16 @@ func (a *admission) release(id kv.NamespaceID) {
 // shareOf returns how many bytes a pool of the namespace takes. A shared tier that is too small
 // for one block of the namespace is a refusal.
 func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
-	c := a.cfg
 	slot := blockmgr.SlotBytes(ns)
-	s := share{slotBytes: slot, host: mulSaturating(c.Tiers.HostBlocks, slot), disk: mulSaturating(c.Tiers.DiskBlocks, slot)}
-	if c.Tiers.BypassesHost() { // a staging extent for blocks on their way to and from disk
-		extent := cmp.Or(c.Tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))
+	s := share{slotBytes: slot, host: mulSaturating(a.tiers.HostBlocks, slot), disk: mulSaturating(a.tiers.DiskBlocks, slot)}
+	if a.tiers.BypassesHost() { // a staging extent for blocks on their way to and from disk
+		extent := cmp.Or(a.tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))
 		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
 	}
-	for _, t := range c.tiers() {
-		if t.blocks == 0 && t.bytes != 0 && t.bytes < slot {
+	for _, t := range a.tiers.Sizes() {
+		if t.Blocks == 0 && t.Bytes != 0 && t.Bytes < slot {
 			return s, refusal.New(proto.CodeNamespace, "HELLO namespace: %s size %d%s: holds none of its blocks, want 0 or at least %d bytes",
-				t.name, t.bytes, inBrackets(t.setting), slot)
+				t.Name, t.Bytes, t.Setting, slot)
 		}
 	}
 	return s, nil
@@ -152,23 +152,19 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 // slots in them. A tier has its size in bytes, which all namespaces share, or in blocks, which
 // each namespace gets for itself.
 func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
-	c := a.cfg
-	w := resource.Want{
-		HostDir: c.Tiers.HostDir, HostBytes: c.Tiers.HostBytes, HostSetting: c.HostSetting,
-		DiskDir: c.Tiers.DiskDir, DiskBytes: c.Tiers.DiskBytes, DiskSetting: c.DiskSetting,
-	}
+	w := a.tiers.Want()
 	var host, disk uint64
 	smallest := uint64(math.MaxUint64)
 	for _, s := range all {
 		host, disk = addSaturating(host, s.host), addSaturating(disk, s.disk)
 		smallest = min(smallest, s.slotBytes)
 	}
-	if c.Tiers.HostBlocks != 0 {
+	if a.tiers.HostBlocks != 0 {
 		w.HostBytes = host
-	} else if c.Tiers.BypassesHost() {
+	} else if a.tiers.BypassesHost() {
 		w.HostBytes, w.HostSetting = host, "the extent size" // the setting that errors name
 	}
-	if c.Tiers.DiskBlocks != 0 {
+	if a.tiers.DiskBlocks != 0 {
 		w.DiskBytes = disk
 	}
 	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest // 0 without namespaces

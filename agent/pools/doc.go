@@ -1,7 +1,7 @@
 // Package pools opens a pool of blocks for each namespace, admits namespaces, and retires
 // unused pools.
 //
-//	set, err := pools.Open(cfg, hub, log)
+//	set, err := pools.Open(nodeName, tiers, hub, log)
 //	pool, stream, err := set.Open(&namespace, func(p *blockmgr.Pool) error {
 //		return p.BeginSession(id, process)
 //	})
@@ -18,8 +18,8 @@
 // # Parts
 //
 // Set owns the block manager, the entries of the pools and the admission. Each entry owns the
-// event stream of its pool, which package events publishes. admission checks the tiers
-// against the node. It measures file systems in the background, so that a hanging one blocks
+// event stream of its pool, which package events publishes. admission checks the namespaces'
+// shares against the node. It measures file systems in the background, so that a hanging one blocks
 // nothing else.
 //
 // # Locks

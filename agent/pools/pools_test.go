@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -50,7 +51,7 @@ func TestStartSaysThatTheHostIsBypassed(t *testing.T) {
 	for _, hostBytes := range []uint64{0, 1 << 20} {
 		logs, seen := observer.New(zap.InfoLevel)
 		tiers := blockmgr.Config{HostDir: t.TempDir(), HostBytes: hostBytes, DiskDir: t.TempDir(), DiskBytes: 1 << 20}
-		s, err := Open(Config{Node: "node", Tiers: tiers}, newTestHub(t, ""), zap.New(logs))
+		s, err := Open("node", node.Tiers{Config: tiers}, newTestHub(t, ""), zap.New(logs))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -238,7 +238,7 @@ func TestNamespaceThatMadeRoomIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hub.Close()
-	s, err := Open(testConfig(t), hub, zap.NewNop())
+	s, err := Open("test-node", testTiers(t), hub, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -34,41 +35,32 @@ type Set struct {
 	makingRoom map[kv.NamespaceID]chan struct{}
 }
 
-// Open checks the sizes of the tiers against the node's memory and disk space. It then opens
-// the block manager, which locks the tiers' directories. Changes of the pools go to hub. Close
-// must be called.
-func Open(cfg Config, hub *events.Hub, log *zap.Logger) (*Set, error) {
-	if !cfg.hostOn() && !cfg.diskOn() {
+// Open opens the block manager of the node whose name is nodeName, which the ids of pools are made
+// from; see node.Open. It sets the sink and the log of tiers. Changes of the pools go to hub.
+// Close must be called.
+func Open(nodeName string, tiers node.Tiers, hub *events.Hub, log *zap.Logger) (*Set, error) {
+	tiers.Sink, tiers.Log = hub, log.Named("blockmgr")
+	if sizes := tiers.Sizes(); !sizes[0].On() && !sizes[1].On() {
 		log.Warn("NO TIER IS ON: the agent stores and finds no block; set the size of a host tier or of a disk tier")
 	}
-	r := newAdmission(&cfg, log)
-	if err := r.checkStart(); err != nil {
-		return nil, err
-	}
-	tiers := cfg.Tiers
-	tiers.Sink, tiers.Log = hub, log.Named("blockmgr")
-	manager, err := blockmgr.Open(tiers)
+	manager, space, err := node.Open(&tiers, log)
 	if err != nil {
 		return nil, err
 	}
-	s := newSet(cfg.Node, hub, nodePools{r, manager}, log)
-	s.admission, s.manager = r, manager
-	s.card = kvevent.ModelCard{HostBytes: cfg.Tiers.HostBytes, DiskBytes: cfg.Tiers.DiskBytes}
-	log.Info("tiers",
-		zap.String("host_dir", tiers.HostDir), zap.Uint64("host_bytes", tiers.HostBytes), zap.Uint64("host_blocks", tiers.HostBlocks),
-		zap.String("disk_dir", tiers.DiskDir), zap.Uint64("disk_bytes", tiers.DiskBytes), zap.Uint64("disk_blocks", tiers.DiskBlocks))
-	if tiers.BypassesHost() {
-		log.Info("the host tier is bypassed: blocks pass through a staging extent on their way to and from disk", zap.String("host_dir", tiers.HostDir))
-	}
+	a := newAdmission(&tiers, space, log)
+	a.measureSpaces()
+	s := newSet(nodeName, hub, nodePools{a, manager}, log)
+	s.admission, s.manager = a, manager
+	s.card = kvevent.ModelCard{HostBytes: tiers.HostBytes, DiskBytes: tiers.DiskBytes}
 	if err := s.logTakeover(); err != nil {
 		return nil, errors.Join(err, manager.Close())
 	}
 	return s, nil
 }
 
-func newSet(node string, hub *events.Hub, source source, log *zap.Logger) *Set {
+func newSet(nodeName string, hub *events.Hub, source source, log *zap.Logger) *Set {
 	return &Set{
-		node: node, hub: hub, source: source, log: log,
+		node: nodeName, hub: hub, source: source, log: log,
 		entries:    make(map[kv.NamespaceID]*entry),
 		makingRoom: make(map[kv.NamespaceID]chan struct{}),
 	}
@@ -80,7 +72,7 @@ func (s *Set) logTakeover() error {
 	if !s.manager.Warm() || extents+sessions == 0 {
 		return nil
 	}
-	held, err := storage.HeldBytes(s.admission.cfg.Tiers.HostDir)
+	held, err := storage.HeldBytes(s.admission.tiers.HostDir)
 	if err != nil {
 		return fmt.Errorf("host directory: %w", err)
 	}
@@ -97,9 +89,9 @@ func (s *Set) ID(ns kv.NamespaceID) uint64 { return ID(s.node, ns) }
 
 // ID returns the id of a node's pool of one namespace: the first 8 bytes, big-endian, of
 // SHA-256(node name ‖ namespace id). It has 53 bits, so that every JSON reader keeps it exact.
-func ID(node string, ns kv.NamespaceID) uint64 {
+func ID(nodeName string, ns kv.NamespaceID) uint64 {
 	h := sha256.New()
-	h.Write([]byte(node))
+	h.Write([]byte(nodeName))
 	h.Write(ns[:])
 	return binary.BigEndian.Uint64(h.Sum(nil)) & (1<<53 - 1)
 }

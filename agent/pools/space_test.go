@@ -3,7 +3,6 @@ package pools
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -20,14 +20,14 @@ import (
 // Where each namespace has a number of blocks of its own, room is made for one more
 // too, but only if that gives it enough.
 func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
-	cfg := testConfig(t)
-	n, err := newAdmission(&cfg, zap.NewNop()).measureNode()
+	tiers := testTiers(t)
+	n, err := tiers.Measure(zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Tiers.HostBytes, cfg.Tiers.DiskBytes, cfg.Tiers.DiskDir = 0, 0, ""
-	cfg.Tiers.HostBlocks = min(n.host.Free/4096/7*2, uint64(blockmgr.MaxBlocks)) // room for three at most
-	r := newAdmission(&cfg, zap.NewNop())
+	tiers.HostBytes, tiers.DiskBytes, tiers.DiskDir = 0, 0, ""
+	tiers.HostBlocks = min(n.Host.Free/4096/7*2, uint64(blockmgr.MaxBlocks)) // room for three at most
+	r := newAdmission(&tiers, node.Space{}, zap.NewNop())
 	var idle []kv.NamespaceID
 	unused := func() []kv.NamespaceID { return idle }
 	admit := func(i int) error {
@@ -52,41 +52,20 @@ func TestIdleNamespaceMakesRoomWhereNumbersOfBlocksDo(t *testing.T) {
 	}
 }
 
-// What an earlier agent's files take is taken over and needs no room again; what
-// else is in the directory does.
-func TestOnlyFilesOfAnEarlierAgentCountAsHeld(t *testing.T) {
-	cfg := testConfig(t)
-	r := newAdmission(&cfg, zap.NewNop())
-	if n, err := r.measureNode(); err != nil || n.hostHeld != 0 {
-		t.Errorf("before: %d bytes held, error %v", n.hostHeld, err)
-	}
-	if err := os.MkdirAll(cfg.Tiers.HostDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"extent-00000001-00000007", "slots.table", "movie.mkv", "extent-1"} {
-		if err := os.WriteFile(filepath.Join(cfg.Tiers.HostDir, name), make([]byte, 64<<10), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, err := r.measureNode(); err != nil || n.hostHeld != 128<<10 {
-		t.Errorf("%d bytes held, error %v, want %d", n.hostHeld, err, 128<<10)
-	}
-}
-
 func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
 	ns := agenttest.Namespace() // slots of 4 KiB
 	small := share{slotBytes: 4096}
 	for name, c := range map[string]struct {
-		change                 func(*Config)
+		change                 func(*node.Tiers)
 		host, disk, slots, own uint64
 	}{
-		"sizes":  {func(*Config) {}, 1 << 20, 4 << 20, 256, 0},
-		"blocks": {func(c *Config) { c.Tiers.HostBytes, c.Tiers.HostBlocks = 0, 100 }, 100 * 4096, 4 << 20, 100, 100 * 4096},
-		"bypass": {func(c *Config) { c.Tiers.HostBytes = 0 }, 64 * 4096, 4 << 20, 64, 64 * 4096},
+		"sizes":  {func(*node.Tiers) {}, 1 << 20, 4 << 20, 256, 0},
+		"blocks": {func(c *node.Tiers) { c.HostBytes, c.HostBlocks = 0, 100 }, 100 * 4096, 4 << 20, 100, 100 * 4096},
+		"bypass": {func(c *node.Tiers) { c.HostBytes = 0 }, 64 * 4096, 4 << 20, 64, 64 * 4096},
 	} {
-		cfg := testConfig(t)
-		c.change(&cfg)
-		r := newAdmission(&cfg, zap.NewNop())
+		tiers := testTiers(t)
+		c.change(&tiers)
+		r := newAdmission(&tiers, node.Space{}, zap.NewNop())
 		s, err := r.shareOf(&ns)
 		if small.host = c.own; err != nil || s != small {
 			t.Errorf("%s: share %+v, error %v, want %+v", name, s, err, small)
@@ -99,8 +78,8 @@ func TestMemoryOfTiersCountsBlocksAndStaging(t *testing.T) {
 
 func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := testConfig(t)
-		r := newAdmission(&cfg, zap.NewNop())
+		tiers := testTiers(t)
+		r := newAdmission(&tiers, node.Space{}, zap.NewNop())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go r.run(ctx)
@@ -127,10 +106,10 @@ func TestPoolIDsAreStableAndDistinct(t *testing.T) {
 	}
 }
 
-func testConfig(t *testing.T) Config {
+func testTiers(t *testing.T) node.Tiers {
 	t.Helper()
 	dir := t.TempDir()
-	return Config{Node: "test-node", Tiers: blockmgr.Config{
+	return node.Tiers{Config: blockmgr.Config{
 		HostDir: filepath.Join(dir, "host"), HostBytes: 1 << 20,
 		DiskDir: filepath.Join(dir, "disk"), DiskBytes: 4 << 20,
 		ExtentBytes: 256 << 10,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/layout"
 )
@@ -70,9 +71,6 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 		return nil, errors.Join(err, m.closeConsolidator(), t.close())
 	}
 	m.warn(&cfg, &place)
-	if cfg.HostLayout == nil && cfg.DiskLayout != nil {
-		m.log.Info("the host tier is bypassed: blocks pass through a staging extent on their way to and from disk", zap.String("host_dir", t.host.dir))
-	}
 	m.start(ctx, &cfg)
 	return m, nil
 }
@@ -81,15 +79,12 @@ func New(ctx context.Context, cfg config.Config, place Place) (*Manager, error) 
 // listener knows every block that an earlier manager left. The caller closes m's consolidator and
 // tiers after an error.
 func (m *Manager) open(cfg *config.Config, place *Place, ns kv.Namespace) error {
-	err := m.tiers.checkSpace(m.log)
-	if err != nil {
+	var err error
+	t := m.tiers.node(cfg, place)
+	if t.Sink, err = m.listener(cfg, place); err != nil {
 		return err
 	}
-	c := managerConfig(cfg, place, &m.tiers)
-	if c.Sink, err = m.listener(cfg, place); err != nil {
-		return err
-	}
-	if m.core, err = blockmgr.Open(c); err != nil {
+	if m.core, _, err = node.Open(&t, m.log); err != nil {
 		return fmt.Errorf("block manager: %w", err)
 	}
 	m.forgetGone() // before Pool, so that their slots are free at once

@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"io"
 
-	"go.uber.org/zap"
-
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
 // tiers holds where host and disk lie.
@@ -120,9 +117,9 @@ func (t *tiers) close() error {
 	return errors.Join(errs...)
 }
 
-// managerConfig returns the configuration of the manager beneath. Sizes are bytes of whole
-// slots: they give an exact number of blocks, and blocks of an earlier model count too.
-func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
+// node returns the node part of the configuration, without sink. Sizes are bytes of whole slots:
+// they give an exact number of blocks, and blocks of an earlier model count too.
+func (t *tiers) node(cfg *config.Config, p *Place) node.Tiers {
 	c := blockmgr.Config{
 		HostDir: t.host.dir, HostBytes: t.host.bytes, DiskDir: t.disk.dir, DiskBytes: t.disk.bytes,
 		Transfers: p.Transfer.MaxConcurrent, TransferBatch: p.Transfer.MaxBatch,
@@ -134,43 +131,5 @@ func managerConfig(cfg *config.Config, p *Place, t *tiers) blockmgr.Config {
 	if cfg.HostLayout != nil {
 		c.Filter = cfg.HostLayout.OffloadFilter
 	}
-	return c
-}
-
-// checkSpace compares the tiers with the node's limits before anything is allocated. The
-// error says how much is wanted, how much there is and which field to change.
-func (t *tiers) checkSpace(log *zap.Logger) error {
-	limits, err := resource.Read("/")
-	if err != nil {
-		log.Warn("the node's limits cannot be read: tiers are not checked against them", zap.Error(err))
-	}
-	host, hostHeld, err := t.host.space()
-	if err != nil {
-		return fmt.Errorf("host_layout: %w", err)
-	}
-	disk, diskHeld, err := t.disk.space()
-	if err != nil {
-		return fmt.Errorf("disk_layout: %w", err)
-	}
-	warnings, err := resource.Check(limits, host, disk, resource.Want{
-		HostDir: t.host.dir, HostBytes: t.host.bytes, HostHeld: hostHeld, HostSetting: "host_layout num_blocks",
-		DiskDir: t.disk.dir, DiskBytes: t.disk.bytes, DiskHeld: diskHeld, DiskSetting: "disk_layout num_blocks",
-	})
-	for _, w := range warnings {
-		log.Warn("resources", zap.String("warning", w))
-	}
-	return err
-}
-
-// space returns the file system of a tier, and the bytes there that files of an earlier
-// manager hold. These need no new room.
-func (r *room) space() (s resource.Space, held uint64, err error) {
-	if r.bytes == 0 {
-		return s, 0, nil
-	}
-	if s, err = resource.SpaceOf(r.dir); err != nil {
-		return s, 0, err
-	}
-	held, err = storage.HeldBytes(r.dir)
-	return s, held, err
+	return node.Tiers{Config: c, HostSetting: "host_layout num_blocks", DiskSetting: "disk_layout num_blocks"}
 }

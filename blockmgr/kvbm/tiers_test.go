@@ -92,18 +92,6 @@ func TestTierThatTheNodeHasNoRoomForIsRefusedBeforeAnythingIsMade(t *testing.T) 
 	}
 }
 
-func TestRoomThatAnEarlierManagerTookIsNotAskedForTwice(t *testing.T) {
-	cfg, place := both(t, 64)
-	c := open(t, cfg, place)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	r := room{bytes: 64 * slotBytes, dir: place.HostDir}
-	if _, held, err := r.space(); err != nil || held < r.bytes {
-		t.Errorf("%d bytes are held, want at least %d: %v", held, r.bytes, err)
-	}
-}
-
 func TestDirectoryOfAStorageWinsOverThePlace(t *testing.T) {
 	cfg, place := both(t, 4)
 	place.HostDir, place.Disk.Dir = filepath.Join(t.TempDir(), "host"), filepath.Join(t.TempDir(), "disk")
@@ -193,7 +181,7 @@ func TestTierOfAnotherSizeKeepsItsBlocks(t *testing.T) {
 	}
 	for _, n := range []uint64{100_000, 16} {
 		cfg.HostLayout, cfg.DiskLayout = sources(kv.TierHost, n)["storage"], sources(kv.TierDisk, n)["storage"]
-		if m := managerConfig(&cfg, &place, &tiers{host: room{bytes: n << 30}}); m.ExtentBytes != 0 {
+		if m := (&tiers{host: room{bytes: n << 30}}).node(&cfg, &place); m.ExtentBytes != 0 {
 			t.Errorf("%d blocks have extents of %d bytes", n, m.ExtentBytes)
 		}
 		c = open(t, cfg, place)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
@@ -107,10 +108,10 @@ func (c *Agent) Run(ctx context.Context) error {
 // configure returns the agent's configuration from the flags and environ. It logs each value with
 // its source: a flag, a variable or the default.
 func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, error) {
-	node := c.Node
-	if node == "" {
+	name := c.Node
+	if name == "" {
 		var err error
-		if node, err = os.Hostname(); err != nil {
+		if name, err = os.Hostname(); err != nil {
 			return agent.Config{}, fmt.Errorf("node name: %w", err)
 		}
 	}
@@ -119,12 +120,12 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 		return agent.Config{}, err
 	}
 	cfg := agent.Config{
-		Node: node, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
-		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout, LimitHeap: true,
-		Tiers: blockmgr.Config{
+		Node: name, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
+		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout,
+		Tiers: node.Tiers{LimitHeap: true, Config: blockmgr.Config{
 			HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),
 			DiscardHost: c.DiscardHost,
-		},
+		}},
 	}
 	if c.ScrubRate == 0 {
 		cfg.Tiers.ScrubBytesPerSecond = -1 // off; 0 would mean the default rate

@@ -127,7 +127,7 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	if disk {
 		cfg.Tiers.DiskBytes, cfg.Tiers.DiskBlocks = s.env.Disk.Bytes, s.env.Disk.OverrideBlocks
 	}
-	cfg.DiskSetting = settingName(source, "disk-size")
+	cfg.Tiers.DiskSetting = settingName(source, "disk-size")
 	s.note("disk_size", tierSize(cfg.Tiers.DiskBytes, cfg.Tiers.DiskBlocks), source)
 
 	hostNames := sizeNames(s.env.Host, kvbmHostBlocks, kvbmHostGB)
@@ -140,7 +140,7 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	if host {
 		cfg.Tiers.HostBytes, cfg.Tiers.HostBlocks = s.env.Host.Bytes, s.env.Host.OverrideBlocks
 	}
-	cfg.HostSetting = settingName(source, "host-size")
+	cfg.Tiers.HostSetting = settingName(source, "host-size")
 	s.note("host_size", tierSize(cfg.Tiers.HostBytes, cfg.Tiers.HostBlocks), source)
 
 	sizes := cfg.Tiers.HostBytes | cfg.Tiers.HostBlocks | cfg.Tiers.DiskBytes | cfg.Tiers.DiskBlocks

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 )
 
@@ -69,7 +70,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0.5", "DYN_KVBM_DISK_CACHE_GB": "2"},
 			want: func(c *agent.Config) {
 				c.Tiers.HostBytes, c.Tiers.DiskBytes = 5e8, 2e9
-				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
+				c.Tiers.HostSetting, c.Tiers.DiskSetting = "DYN_KVBM_CPU_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
 			log: map[string]string{"host_size": "500MB (DYN_KVBM_CPU_CACHE_GB)"},
 		},
@@ -77,13 +78,13 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			env: map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0.5"},
 			want: func(c *agent.Config) {
 				c.Tiers.HostBytes, c.Tiers.DiskBytes = 0, 5e8
-				c.HostSetting, c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
+				c.Tiers.HostSetting, c.Tiers.DiskSetting = "DYN_KVBM_DISK_CACHE_GB", "DYN_KVBM_DISK_CACHE_GB"
 			},
 			log: map[string]string{"host_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
 		},
 		"KVBM's disk of nothing leaves the host tier on": {
 			env:  map[string]string{"DYN_KVBM_DISK_CACHE_GB": "0"},
-			want: func(c *agent.Config) { c.DiskSetting = "DYN_KVBM_DISK_CACHE_GB" },
+			want: func(c *agent.Config) { c.Tiers.DiskSetting = "DYN_KVBM_DISK_CACHE_GB" },
 			log:  map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (DYN_KVBM_DISK_CACHE_GB)"},
 		},
 		"KVBM's disk does not count where a flag turns it off": {
@@ -94,7 +95,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		},
 		"a number of blocks of 0 is none": {
 			env:  map[string]string{"DYN_KVBM_CPU_CACHE_GB": "100", "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "0"},
-			want: func(c *agent.Config) { c.Tiers.HostBytes, c.HostSetting = 100e9, "DYN_KVBM_CPU_CACHE_GB" },
+			want: func(c *agent.Config) { c.Tiers.HostBytes, c.Tiers.HostSetting = 100e9, "DYN_KVBM_CPU_CACHE_GB" },
 		},
 		"flags may turn off what KVBM's variables turn on": {
 			args: []string{"--host-size=0", "--disk-size=0"},
@@ -105,7 +106,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS": "100", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS": "200"},
 			want: func(c *agent.Config) {
 				c.Tiers.HostBytes, c.Tiers.HostBlocks, c.Tiers.DiskBlocks = 0, 100, 200
-				c.HostSetting, c.DiskSetting = "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"
+				c.Tiers.HostSetting, c.Tiers.DiskSetting = "DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS", "DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"
 			},
 			log: map[string]string{"disk_size": "200 blocks of each namespace (DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS)"},
 		},
@@ -114,7 +115,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			env:  map[string]string{"BLOCKYARD_HOST_SIZE": "2MiB", "BLOCKYARD_DISK_SIZE": "4MiB", "DYN_KVBM_CPU_CACHE_GB": "1", "DYN_KVBM_DISK_CACHE_GB": "1"},
 			want: func(c *agent.Config) {
 				c.Tiers.HostBytes, c.Tiers.DiskBytes = 3<<20, 4<<20
-				c.DiskSetting = "BLOCKYARD_DISK_SIZE"
+				c.Tiers.DiskSetting = "BLOCKYARD_DISK_SIZE"
 			},
 			log: map[string]string{"host_size": "3MiB (--host-size)", "disk_size": "4MiB (BLOCKYARD_DISK_SIZE)"},
 		},
@@ -184,13 +185,13 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := agent.Config{
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
-				Tiers: blockmgr.Config{
+				Tiers: node.Tiers{HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, Config: blockmgr.Config{
 					HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
 					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
-				},
+				}},
 				DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
-				HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, DrainTimeout: 2 * time.Second,
-				Events: events.Options{ZMQHost: "*", TokenMemory: 256 << 20},
+				DrainTimeout: 2 * time.Second,
+				Events:       events.Options{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
 			c.want(&want)
 			got, sources, err := configured(t, c.args, c.env)

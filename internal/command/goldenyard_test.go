@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -68,7 +69,7 @@ func startGoldenYard(t *testing.T) *goldenYard {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	a, err := agent.New(t.Context(), agent.Config{
 		Node: "n", Socket: at("s"),
-		Tiers: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20},
+		Tiers: node.Tiers{Config: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20}},
 		Events: events.Options{
 			Embedded: &nats.EmbeddedOptions{},
 			Dynamo:   &publisherdynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: at("kv")},

@@ -19,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
@@ -37,7 +38,7 @@ func startAgentWithoutNATS(t *testing.T) (admin, socket string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	a, err := agent.New(t.Context(), agent.Config{
-		Node: "n", Socket: filepath.Join(dir, "s"), Tiers: blockmgr.Config{HostDir: filepath.Join(dir, "h"), HostBytes: 16 << 20, ExtentBytes: 1 << 20},
+		Node: "n", Socket: filepath.Join(dir, "s"), Tiers: node.Tiers{Config: blockmgr.Config{HostDir: filepath.Join(dir, "h"), HostBytes: 16 << 20, ExtentBytes: 1 << 20}},
 		Events: events.Options{WorkerTaints: "a,b"},
 	}, zap.NewNop())
 	if err != nil {

@@ -79,6 +79,7 @@ func layers() []layer {
 		{"blockmgr/config", []string{"layout", "internal"}},
 		{"blockmgr/kvbm", []string{"blockmgr", "layout", "internal"}},
 		{"blockmgr/storage", []string{"internal"}},
+		{"blockmgr/node", []string{"blockmgr", "internal"}},
 		{"consolidator", []string{"internal"}},
 		{"consolidator/sequence", []string{"internal"}},
 		{"consolidator/mirror", []string{"consolidator/checkpoint", "consolidator/residency", "consolidator/sequence", "consolidator/tokens", "consolidator/dense", "internal"}},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
@@ -23,7 +24,7 @@ func TestSimEnginesShareAnAgent(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "agent.sock")
 	node, err := agent.New(t.Context(), agent.Config{
-		Node: "test", Socket: socket, Tiers: blockmgr.Config{HostDir: filepath.Join(dir, "host"), HostBytes: 4 << 20, ExtentBytes: 1 << 20},
+		Node: "test", Socket: socket, Tiers: node.Tiers{Config: blockmgr.Config{HostDir: filepath.Join(dir, "host"), HostBytes: 4 << 20, ExtentBytes: 1 << 20}},
 	}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
