@@ -1,18 +1,11 @@
 // Package blockmgr keeps the KV blocks of one node in host memory and on disk. It decides which
 // blocks are stored, in which tier and for how long, and which session may use which slot.
 //
-// A Manager owns the tiers and gives each namespace a Pool. A session stores and loads:
-//
 //	m, err := blockmgr.Open(cfg)
 //	pool, err := m.Pool(namespace)
-//	err = pool.BeginSession(id, process)
-//	granted, err := pool.Grant(id, blocks, 0) // the engine fills the slots
-//	err = pool.Commit(id, slots)              // the blocks are visible
-//	found, err := pool.Lookup(ctx, id, blocks) // pinned slots; the engine copies them
-//	err = pool.Unpin(id, found.Slots)
-//
-// A program that embeds the manager may use handles instead of slots: MutableBlock is a
-// granted slot, ImmutableBlock a pinned one.
+//	granted, err := pool.Grant(session, blocks, 0) // the engine fills the slots
+//	err = pool.Commit(session, slots)              // the blocks are visible
+//	found, err := pool.Lookup(ctx, session, blocks) // pinned slots; the engine copies them
 //
 // # Guarantees
 //
@@ -35,9 +28,8 @@
 //
 // # Failure
 //
-// A failed read is repeated once; then the block is a miss. A failed write is repeated in two
-// other slots; then the block is in host memory only. A full tier refuses a grant. A disk that
-// fails or stalls is not used for a while; see package diskio.
+// A block that cannot be read is a miss. One that cannot be written stays in host memory. A
+// full tier refuses a grant. A disk that fails or stalls is not used for a while.
 //
 // docs/block-manager.md tells the rest: restart, eviction, growth, several namespaces.
 package blockmgr

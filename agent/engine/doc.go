@@ -12,19 +12,13 @@
 // BYE its granted slots stay in quarantine until every process of the session has exited: a
 // dying worker may still be copying. The processes of a session are on record before WELCOME
 // leaves; the next agent waits for them, or until their scheduler says RESUME. Whatever a
-// client sends, only its own connection suffers: every body is checked, and every list, table
-// and wait is bounded. A panic ends its session and not the agent.
+// client sends, only its own connection suffers. A panic ends its session and not the agent.
 //
 // # Parts
 //
 // Server accepts connections. A scheduler's connection makes a session, workers join it.
 // Each connection has one goroutine that reads and one that announces extents and sends
-// LOADs from a bounded queue. LOOKUPs that wait have a bounded number of goroutines.
-// previousSessions are those of an earlier agent. A client that does not read is cut off.
-//
-//	server.go     connections     session.go   open requests      request.go  tokens to blocks
-//	scheduler.go  begin and end   transfer.go  lookups, stores    resume.go   previous sessions
-//	worker.go     workers         dispatch.go  frames, refusals   link.go     extents
+// LOADs from a bounded queue. A client that does not read is cut off.
 //
 // # Locks
 //

@@ -7,26 +7,14 @@
 //
 // # Guarantees
 //
-//   - LeafLRU names the slot with the lowest rank, and among equal ranks the slot
-//     with the lowest reference. The rank is the tick of the last use, plus a
-//     number of ticks for each level of priority. So an unused slot is evicted in
-//     the end, whatever its priority. A tier places only blocks without children,
-//     so that children are evicted before their parents.
-//   - FrequencyFilter counts the stores and the hits of a block. The count is 1 at
-//     first and doubles each time. Every count loses 1 in each decay interval, and
-//     whenever the filter knows more blocks than its bound.
+//   - LeafLRU evicts an unused slot in the end, whatever its priority, and children
+//     before their parents. A change takes O(log n).
+//   - FrequencyFilter counts the stores and the hits of a block, in bounded memory.
+//     A block takes O(1).
 //   - Giver takes from unused pools first. From a pool in use it takes only extents
 //     beyond the pool's share. Pools in use never take from each other in turn.
 //
-// # Cost
-//
-// LeafLRU takes O(log n) for a change. It uses 4 bytes for each slot of its extents
-// and 16 for each slot in the order, without pointers. It copies nothing when it
-// grows, and allocates only when it holds more than ever before.
-//
-// FrequencyFilter takes O(1) for each block. Entries of forgotten blocks are
-// cleared a few at each insertion, and take at most half the memory of the known
-// blocks. The filter keeps its memory. Giver is linear in the pools.
+// docs/block-manager.md has the ranks, the counts and what they cost.
 //
 // # Ownership and concurrency
 //

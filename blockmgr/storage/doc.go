@@ -3,12 +3,7 @@
 //
 //	arena, err := storage.OpenDiskArena(storage.ArenaConfig{Dir: dir, Bytes: 1 << 40, Log: log})
 //	ns, err := arena.Namespace(id, slotBytes)
-//	for opened := range arena.Claim(ns) { // extents of an earlier agent
-//		r, err := opened.Slots.Get(0)
-//	}
 //	opened, err := arena.Grow(ns, slotBytes, 1, 0)
-//	opened.Slots.Put(0, &storage.Record{Namespace: ns, State: storage.StateGranted, Generation: 2})
-//	err = storage.WritePages(opened.Slots.TakeDirty(nil))
 //
 // An arena is a directory with the file slots.table and a file for each extent.
 // docs/formats.md describes both, and what outlives an agent, a boot and a power loss.
@@ -33,7 +28,6 @@
 //
 // # Failure
 //
-// Errors name the file. A directory with the slots.table of another program is refused with
-// ErrForeign. A table of another version or a damaged one is migrated or renamed, and files
-// that are not taken over are removed, each with a log line.
+// Errors name the file. ErrForeign refuses the slots.table of another program. A table of
+// another version or a damaged one is migrated or renamed, with a log line.
 package storage
