@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -16,34 +14,35 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent/consolidated"
-	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/blockmgr/kvbm"
 	"github.com/blockyard-ai/blockyard/blockmgr/kvbm/kvbmprom"
 )
 
 func main() {
-	var engine kvbm.Engine
-	flag.StringVar(&engine.Kind, "kind", "vllm", "kind of the engine: vllm or trtllm")
-	flag.StringVar(&engine.Events, "engine", "tcp://127.0.0.1:5557", "ZMQ endpoint of the engine's KV events")
+	engine := flag.String("engine", "tcp://127.0.0.1:5557", "ZMQ endpoint of vLLM's KV events")
 	listen := flag.String("listen", "127.0.0.1:9090", "address of /metrics")
 	dir := flag.String("dir", filepath.Join(os.TempDir(), "embed"), "directory of the tiers")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
-	if err == nil {
-		err = run(ctx, os.Environ(), engine, *dir, l)
-	}
+	m, metrics, err := start(ctx, os.Environ(), *engine, *dir)
 	if err != nil {
+		log.Fatal(err)
+	}
+	go func() {
+		log.Print(http.ListenAndServe(*listen, metrics))
+		stop()
+	}()
+	<-m.Done()
+	if err := m.Close(); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run stores a block, as an engine's connector would, and serves metrics on l until ctx ends.
-func run(ctx context.Context, environ []string, engine kvbm.Engine, dir string, l net.Listener) error {
+// start returns a manager that lives until ctx ends, and the handler of its metrics.
+func start(ctx context.Context, environ []string, engine, dir string) (*kvbm.Manager, http.Handler, error) {
 	registry := prometheus.NewRegistry()
-	m, err := kvbm.NewFromEnviron(ctx, environ, engine, config.Config{
+	m, err := kvbm.NewFromEnviron(ctx, environ, kvbm.Engine{Kind: "vllm", Events: engine}, config.Config{
 		Runtime: config.Runtime{WorkerID: 1, NIXL: config.DisableNIXL(), Metrics: kvbmprom.New(registry)},
 		Model:   config.Model{NumLayers: 32, OuterDim: 2, PageSize: 16, InnerDim: 1024, DTypeBytes: 2},
 	}, kvbm.Place{
@@ -51,37 +50,5 @@ func run(ctx context.Context, environ []string, engine kvbm.Engine, dir string, 
 		HostDir: filepath.Join(dir, "host"), Disk: config.DiskFiles{Dir: filepath.Join(dir, "disk")},
 		Consolidate: consolidated.Start, Log: zap.Must(zap.NewProduction()),
 	})
-	if err != nil {
-		return err
-	}
-	if err := store(m, []uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, "keys and values"); err != nil {
-		return errors.Join(err, m.Close())
-	}
-	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
-	go func() { <-m.Done(); _ = server.Close() }()
-	if err = server.Serve(l); errors.Is(err, http.ErrServerClosed) {
-		err = nil
-	}
-	return errors.Join(err, m.Close())
-}
-
-// store keeps one block with its tokens.
-func store(m *kvbm.Manager, tokens []uint32, bytes string) error {
-	session, err := m.Begin()
-	if err != nil {
-		return err
-	}
-	defer m.Pool().EndSession(session, nil)
-	blocks, err := m.Pool().Allocate(session, 1)
-	if err != nil {
-		return err
-	}
-	id := blockmgr.NewIdentifier()
-	block := id.First(id.Root(m.Pool().NamespaceID(), "", "", ""), tokens)
-	if err := blocks[0].ApplyTokenBlock(blockmgr.TokenBlock{Block: block, Tokens: tokens}); err != nil {
-		return err
-	}
-	copy(blocks[0].Data(), bytes)
-	_, err = m.Pool().Register(session, blocks)
-	return err
+	return m, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), err
 }

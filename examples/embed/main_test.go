@@ -3,15 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/kvbm"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -19,9 +20,9 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
 )
 
-// The engine stores a block on its device, the program keeps the block in host memory and
-// on disk. A subscriber of the consolidated endpoint hears of the block in each tier, and a
-// scrape counts the offload.
+// The engine stores a block on its device. The test stores the block in the manager's host memory,
+// from where it goes to disk. A subscriber of the consolidated endpoint hears of the block in each
+// tier, and a scrape counts the offload.
 func TestSubscriberAndScrapeSeeTheBlock(t *testing.T) {
 	engine, err := zmqpub.New(zmqpub.Options{BufferSteps: 100})
 	if err != nil {
@@ -29,24 +30,23 @@ func TestSubscriberAndScrapeSeeTheBlock(t *testing.T) {
 	}
 	defer engine.Close()
 	port := freePort(t)
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	ctx, stop := context.WithCancel(t.Context())
+	m, metrics, err := start(ctx, []string{
+		"DYN_KVBM_CPU_CACHE_GB=0.02", "DYN_KVBM_DISK_CACHE_GB=0.02", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER=1",
+		"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=tiered",
+		fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_PUB_PORT=%d", port-1000), fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_ACK_PORT=%d", port-999),
+	}, engine.Events, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- run(ctx, []string{
-			"DYN_KVBM_CPU_CACHE_GB=0.02", "DYN_KVBM_DISK_CACHE_GB=0.02", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER=1",
-			"DYN_KVBM_KV_EVENTS_CONSOLIDATOR_MODE=tiered",
-			fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_PUB_PORT=%d", port-1000), fmt.Sprintf("DYN_KVBM_LEADER_ZMQ_ACK_PORT=%d", port-999),
-		}, kvbm.Engine{Kind: "vllm", Events: engine.Events}, t.TempDir(), l)
-	}()
 	tokens := make([]uint32, 16)
 	for i := range tokens {
 		tokens[i] = uint32(i)
 	}
 	sub := subscribe(t, port)
+	if err := store(m, tokens, "keys and values"); err != nil {
+		t.Fatal(err)
+	}
 	awaitTiers(t, sub, func() {
 		engine.Publish(engineevent.AppendBatch(nil, &engineevent.Batch{HasRank: true, Events: []engineevent.Event{{
 			Kind: kvevent.Stored, BlockHashes: []kv.EngineHash{7}, Tokens: tokens, BlockSize: 16, Medium: "GPU",
@@ -55,13 +55,14 @@ func TestSubscriberAndScrapeSeeTheBlock(t *testing.T) {
 	want := "kvbm_offload_blocks_d2h 1\n"
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(scrape(t, l.Addr()), want); <-tick.C {
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(scrape(metrics), want); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatalf("no %q in\n%s", want, scrape(t, l.Addr()))
+			t.Fatalf("no %q in\n%s", want, scrape(metrics))
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
+	<-m.Done()
+	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -119,16 +120,29 @@ func awaitTiers(t *testing.T, sub *zmq.Socket, publish func()) {
 	t.Fatalf("the block was not stored in every tier: %v", media)
 }
 
-func scrape(t *testing.T, address net.Addr) string {
-	t.Helper()
-	r, err := http.Get("http://" + address.String() + "/metrics")
+func scrape(metrics http.Handler) string {
+	w := httptest.NewRecorder()
+	metrics.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+// store keeps one block with its tokens.
+func store(m *kvbm.Manager, tokens []uint32, bytes string) error {
+	session, err := m.Begin()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
+	defer m.Pool().EndSession(session, nil)
+	blocks, err := m.Pool().Allocate(session, 1)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	return string(text)
+	id := blockmgr.NewIdentifier()
+	block := id.First(id.Root(m.Pool().NamespaceID(), "", "", ""), tokens)
+	if err := blocks[0].ApplyTokenBlock(blockmgr.TokenBlock{Block: block, Tokens: tokens}); err != nil {
+		return err
+	}
+	copy(blocks[0].Data(), bytes)
+	_, err = m.Pool().Register(session, blocks)
+	return err
 }
