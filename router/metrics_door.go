@@ -52,7 +52,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 	m := &DoorMetrics{
 		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
 		retries:   counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
-		splits:    counter("prefills_apart_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
+		splits:    counter("disaggregated_prefills_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_running", Help: "Requests that are being sent to a worker or answered by one."}),
 		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
 		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),

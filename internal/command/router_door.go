@@ -149,7 +149,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	door, err := frontend.New(frontend.Options{
 		Router: r, Workers: d, Tokens: prompts, Keys: keys, Pass: c.Pass, TrustedOrigins: c.Origins, Timeout: c.RequestTime, MaxRequests: c.MaxRequests, MaxClientRequests: c.MaxClient,
 		Admission:      admission.Limits{Running: c.MaxRunning, Waiting: c.MaxWaiting, Wait: c.MaxWait},
-		Split:          splitOf(c.settings.Apart()),
+		Split:          splitOf(c.settings.Disaggregation()),
 		SessionTTL:     c.settings.SessionTTL(),
 		OverloadStatus: int(c.settings.HTTPOverloadStatus), Tracer: tracer, AccessLog: c.AccessLog, Log: log.Named("door"),
 	})
@@ -171,7 +171,7 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 }
 
 // splitOf returns the door's options of the settings for prefill and decode workers.
-func splitOf(a config.Apart) frontend.Split {
+func splitOf(a config.Disaggregation) frontend.Split {
 	s := frontend.Split{Rule: split.Rule{MinTokens: a.MinTokens}, Timeout: a.Timeout, Wait: a.Wait}
 	if a.Conditional {
 		s.Rule.Conditional = &split.Conditional{Bounds: a.Bounds, Tokens: a.Tokens, Ratio: a.Ratio, PrefillBusy: a.PrefillBusy, DecodeBusy: a.DecodeBusy}

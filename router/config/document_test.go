@@ -25,7 +25,7 @@ func between(t *testing.T, text, mark, table string) string {
 }
 
 func groups() []string {
-	return []string{GroupScore, GroupChoice, GroupCache, GroupLoad, GroupQueue, GroupApart, GroupStart, GroupLater}
+	return []string{GroupScore, GroupChoice, GroupCache, GroupLoad, GroupQueue, GroupDisagg, GroupStart, GroupLater}
 }
 
 func table(group string) string {

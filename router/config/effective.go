@@ -244,8 +244,8 @@ func (c *Config) SessionTTL() time.Duration {
 	return time.Duration(*c.SessionAffinityTTLSecs) * time.Second
 }
 
-// Apart is how requests are divided between prefill and decode workers.
-type Apart struct {
+// Disaggregation is how requests are divided between prefill and decode workers.
+type Disaggregation struct {
 	// MinTokens is the number of uncached prompt tokens from which on a request is divided.
 	MinTokens int
 	// Timeout bounds a prefill, Wait how long a decode worker waits for the blocks.
@@ -259,9 +259,9 @@ type Apart struct {
 	PrefillBusy, DecodeBusy *float64
 }
 
-// Apart returns how requests are divided.
-func (c *Config) Apart() Apart {
-	a := Apart{MinTokens: int(c.PrefillMinTokens), Timeout: max(1, duration(c.PrefillTimeoutSecs)),
+// Disaggregation returns how requests are divided between prefill and decode workers.
+func (c *Config) Disaggregation() Disaggregation {
+	a := Disaggregation{MinTokens: int(c.PrefillMinTokens), Timeout: max(1, duration(c.PrefillTimeoutSecs)),
 		Wait: duration(c.HandOverWaitSecs).Round(time.Millisecond)}
 	if !c.ConditionalDisaggEnabled {
 		return a

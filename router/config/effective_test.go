@@ -209,9 +209,9 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 }
 
 // The conditional settings count only when they are on, each with its policy.
-func TestApart(t *testing.T) {
+func TestDisaggregation(t *testing.T) {
 	two, four := 2.0, 4.0
-	for document, want := range map[string]Apart{
+	for document, want := range map[string]Disaggregation{
 		`{}`: {MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second},
 		`{"prefill_min_tokens":0,"prefill_timeout_secs":0.5,"hand_over_wait_secs":0.0014}`: {Timeout: 500 * time.Millisecond, Wait: time.Millisecond},
 		`{"conditional_disagg_enabled":true}`: {
@@ -223,7 +223,7 @@ func TestApart(t *testing.T) {
 			MinTokens: 256, Timeout: 30 * time.Second, Wait: time.Second, Conditional: true, Bounds: true, Tokens: 2048, Ratio: 0.7, PrefillBusy: &four, DecodeBusy: &two},
 	} {
 		c := read(t, document)
-		if diff := cmp.Diff(want, c.Apart()); diff != "" {
+		if diff := cmp.Diff(want, c.Disaggregation()); diff != "" {
 			t.Errorf("%s: %s", document, diff)
 		}
 	}

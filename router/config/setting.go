@@ -14,7 +14,7 @@ const (
 	GroupCache  = "Cache"
 	GroupLoad   = "Load"
 	GroupQueue  = "Queue and busy workers"
-	GroupApart  = "Prefill and decode apart"
+	GroupDisagg  = "Disaggregated prefill"
 	GroupStart  = "Start and server"
 	GroupLater  = "Not supported yet"
 )

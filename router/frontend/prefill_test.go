@@ -27,9 +27,9 @@ const transferred = `{"choices":[],"kv_transfer_params":{"do_remote_prefill": tr
 	`"remote_engine_id": "e1", "remote_request_id": "cmpl-1", "remote_host": "10.0.0.1", "remote_port": 5600, "tp_size": 1, "dcp_size": 1, ` +
 	`"pp_size": 1, "remote_num_tokens": 64, "remote_blocks_expiry_time": null, "transfer_mode": "pull"}}`
 
-// apart makes worker 1 of a bench a prefill worker and worker 2 a decode worker, of one pool or
+// disaggregate makes worker 1 of a bench a prefill worker and worker 2 a decode worker, of one pool or
 // of vLLM with connectors of its own.
-func apart(b *bench, way split.Way) {
+func disaggregate(b *bench, way split.Way) {
 	for i, w := range b.directory.workers {
 		w.Role, w.Facts.Engine = workers.RolePrefill, workers.EngineVLLM
 		if i > 0 {
@@ -46,14 +46,14 @@ func splitBench(t *testing.T, way split.Way, o frontend.Options, prefill, decode
 	t.Helper()
 	p, d = newServer(t, 1, prefill), newServer(t, 2, decode)
 	b = newBench(t, o, p, d)
-	apart(b, way)
+	disaggregate(b, way)
 	return b, p, d
 }
 
 // expectSplits compares the counter of split requests.
 func (b *bench) expectSplits(result string, want int) {
 	b.t.Helper()
-	line := fmt.Sprintf("blockyard_frontend_prefills_apart_total{result=%q} %d\n", result, want)
+	line := fmt.Sprintf("blockyard_frontend_disaggregated_prefills_total{result=%q} %d\n", result, want)
 	if got := metricsOf(b.t, b.router); !strings.Contains(got, line) {
 		b.t.Errorf("metrics lack %q", strings.TrimSpace(line))
 	}
@@ -190,7 +190,7 @@ func TestDecodeWorkerIsReplaced(t *testing.T) {
 	}
 	p, one, two := newServer(t, 1, answers(200, whole)), newServer(t, 2, decode), newServer(t, 3, decode)
 	b := newBench(t, frontend.Options{}, p, one, two)
-	apart(b, split.Yard)
+	disaggregate(b, split.Yard)
 	if resp, body := b.post("/v1/completions", prompt); resp.StatusCode != 200 || !strings.Contains(body, chunk) {
 		t.Errorf("status %d, body %s", resp.StatusCode, body)
 	}
@@ -235,7 +235,7 @@ func TestWholeRequests(t *testing.T) {
 		if resp, got := b.post("/v1/completions", body); resp.StatusCode != 200 || len(d.got()) != before+1 {
 			t.Errorf("%s: status %d, %s", body, resp.StatusCode, got)
 		}
-		if got := metricsOf(t, b.router); !strings.Contains(got, fmt.Sprintf("prefills_apart_total{result=%q}", why)) {
+		if got := metricsOf(t, b.router); !strings.Contains(got, fmt.Sprintf("disaggregated_prefills_total{result=%q}", why)) {
 			t.Errorf("%s: not counted as %s", body, why)
 		}
 	}
@@ -249,7 +249,7 @@ func TestWholeRequests(t *testing.T) {
 func TestPrefillWorkersServeNothingElse(t *testing.T) {
 	p := newServer(t, 1, answers(200, whole))
 	b := newBench(t, frontend.Options{}, p)
-	apart(b, split.Yard)
+	disaggregate(b, split.Yard)
 	resp, body := b.post("/v1/completions", prompt)
 	if _, code := errorOf(t, body); resp.StatusCode != 503 || code != "no_workers" || len(p.got()) != 0 {
 		t.Errorf("status %d, code %s, the worker got %q", resp.StatusCode, code, p.got())
@@ -264,7 +264,7 @@ func TestBusyPrefillWorker(t *testing.T) {
 	rule := split.Rule{Conditional: &split.Conditional{PrefillBusy: &limit}}
 	p, d := newServer(t, 1, answers(200, whole)), newServer(t, 2, streams(chunk, "[DONE]"))
 	b := newBenchOn(t, ro, frontend.Options{Split: frontend.Split{Rule: rule}}, p, d)
-	apart(b, split.Yard)
+	disaggregate(b, split.Yard)
 	for _, w := range b.directory.workers {
 		w.MaxBatchedTokens = 16
 	}
@@ -321,7 +321,7 @@ func TestBookingsOfBothParts(t *testing.T) {
 	p := newServer(t, 1, func(w http.ResponseWriter, r *http.Request) { look(); answers(200, whole)(w, r) })
 	d := newServer(t, 2, func(w http.ResponseWriter, r *http.Request) { look(); streams(chunk, "[DONE]")(w, r) })
 	b = newBench(t, frontend.Options{}, p, d)
-	apart(b, split.Yard)
+	disaggregate(b, split.Yard)
 	if resp, body := b.post("/v1/completions", prompt); resp.StatusCode != 200 {
 		t.Fatalf("status %d, %s", resp.StatusCode, body)
 	}
@@ -345,7 +345,7 @@ func TestPrefillInEveryScore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, d := newServer(t, 1, answers(200, whole)), newServer(t, 2, streams(chunk, "[DONE]"))
 			b := newBenchOn(t, router.Options{Config: routertest.Configured(set)}, frontend.Options{}, p, d)
-			apart(b, split.Yard)
+			disaggregate(b, split.Yard)
 			resp, body := b.post("/v1/completions", prompt)
 			if resp.StatusCode != 200 || resp.Header.Get(frontend.PrefillHeader) != "1/0" || len(d.got()) != 1 || !strings.Contains(d.got()[0], "blockyard") {
 				t.Errorf("status %d, %s; the decode worker got %q", resp.StatusCode, body, d.got())
