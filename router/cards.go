@@ -114,7 +114,7 @@ var _ decide.Observer = (*decisionObserver)(nil)
 // Decided implements decide.Observer. It counts the decision, and lets the estimator follow
 // a booked request until its first token.
 func (o *decisionObserver) Decided(d *decide.Decision) {
-	o.model.metrics.overhead.decided(d)
+	o.model.metrics.Overhead.Decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
 			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Hits,
@@ -123,7 +123,7 @@ func (o *decisionObserver) Decided(d *decide.Decision) {
 }
 
 // SharedCacheFailed implements decide.Observer.
-func (o *decisionObserver) SharedCacheFailed() { o.model.metrics.overhead.sharedCacheFailed() }
+func (o *decisionObserver) SharedCacheFailed() { o.model.metrics.Overhead.SharedCacheFailed() }
 
 // PrefillCompleted implements decide.Observer.
 func (o *decisionObserver) PrefillCompleted(id string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -33,7 +34,7 @@ type Model struct {
 	decide    *decide.Router
 	estimate  *estimate.Estimator // nil without cost mode
 	cards     *cardTable
-	metrics   *Metrics
+	metrics   *metrics.Metrics
 	log       *zap.Logger
 	// unbookedOnce logs the first unbooked request of all models.
 	unbookedOnce *sync.Once
@@ -44,7 +45,7 @@ type Model struct {
 // newModel returns a model without workers. o must have its defaults. shared is the client of
 // the configured shared cache, nil without one. unbookedOnce is common to all models. The
 // error is of one of the model's parts.
-func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *Metrics, unbookedOnce *sync.Once) (*Model, error) {
+func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metrics.Metrics, unbookedOnce *sync.Once) (*Model, error) {
 	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: unbookedOnce}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error

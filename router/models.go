@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
@@ -29,7 +30,7 @@ var (
 type Models struct {
 	options      *Options
 	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
-	metrics      *Metrics
+	metrics      *metrics.Metrics
 	unbookedOnce sync.Once
 
 	// routes is read by requests without a lock.

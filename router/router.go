@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -40,7 +41,7 @@ type Router struct {
 	shared    *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	timeout   time.Duration
 	results   chan *queryResult
-	metrics   *Metrics
+	metrics   *metrics.Metrics
 	// started is true once all initial workers have joined.
 	started atomic.Bool
 }
@@ -65,7 +66,8 @@ func New(o Options, t source.Transport) (*Router, error) {
 		}
 	}
 	r.models = newModels(&o, r.shared)
-	r.metrics = newMetrics(r)
+	r.metrics = metrics.New()
+	r.metrics.Collect(r.scrape)
 	r.models.metrics = r.metrics
 	feeds := feed.Options{
 		Models: r.models, Log: o.Log, Timeout: o.FeedTimeout, KeepAbsent: r.config.RequestExpiry(),
@@ -121,7 +123,7 @@ func (r *Router) Models(name string) []*Model { return r.models.routes.Load().na
 func (r *Router) Config() *config.Config { return &r.config }
 
 // Metrics returns the metrics of GET /metrics.
-func (r *Router) Metrics() *Metrics { return r.metrics }
+func (r *Router) Metrics() *metrics.Metrics { return r.metrics }
 
 // Registry returns the router's transport if it is a registry, else nil.
 func (r *Router) Registry() *registry.Source {

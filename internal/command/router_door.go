@@ -27,6 +27,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -106,7 +107,7 @@ type openDoor struct {
 
 // connections returns a function that adds the limits of the flags to the listener of clients:
 // connections in all and of one address. m counts the connections and those closed at a limit.
-func (f *doorFlags) connections(m *router.DoorMetrics) func(net.Listener) net.Listener {
+func (f *doorFlags) connections(m *metrics.Door) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener {
 		return connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns}, connlimit.Events{
 			Changed: m.Connections,
@@ -163,10 +164,10 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	if err := o.listen(ctx, address, c, d, r.Metrics().Door, log); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
-	router.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
-	router.AddStats(r.Metrics(), "blockyard_frontend_", tracer.Stats)
-	router.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
-	router.AddStats(r.Metrics(), "blockyard_frontend_", door.SessionStats)
+	metrics.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
+	metrics.AddStats(r.Metrics(), "blockyard_frontend_", tracer.Stats)
+	metrics.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
+	metrics.AddStats(r.Metrics(), "blockyard_frontend_", door.SessionStats)
 	return o, nil
 }
 
@@ -181,7 +182,7 @@ func splitOf(a config.Disaggregation) frontend.Split {
 
 // listen opens the listener for clients at the address clients, or none for an empty one, and the
 // listener for gateways if --ext-proc is set. After an error no listener is open.
-func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *router.DoorMetrics, log *zap.Logger) (err error) {
+func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *metrics.Door, log *zap.Logger) (err error) {
 	if c.ExtProc != "" {
 		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, OnlyChosen: !c.Fallbacks, Log: log.Named("ext-proc")}); err != nil {
 			return err

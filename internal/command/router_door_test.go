@@ -14,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/lab/golden"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
@@ -148,7 +149,7 @@ func TestGoldenDoorMetrics(t *testing.T) {
 	m.Retried("m", "7/0", "died")
 	m.Split("yard")
 	m.Prompt("exact")
-	m.Cached("m", "7/0", router.CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
+	m.Cached("m", "7/0", metrics.CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
 	m.Waiting("m", 1)
 	m.Admitted("m", 1)
 	m.Refused("queue_full")

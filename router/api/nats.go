@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
@@ -51,7 +51,7 @@ type natsService struct {
 	service  *service
 	log      *zap.Logger
 	subject  string // the subject of this router alone
-	counters *router.APICounters
+	counters *metrics.APICounters
 	// slots has an element for each request in progress that does not wait for a worker.
 	slots      chan struct{}
 	goroutines sync.WaitGroup

@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -29,7 +30,7 @@ import (
 type service struct {
 	router  *router.Router
 	servers *workers.Directory // nil without worker servers
-	metrics *router.Metrics
+	metrics *metrics.Metrics
 	// overload is the HTTP status of requests refused because of load.
 	overload int
 	// routing has an element for each request that is being routed.
@@ -203,7 +204,7 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 		return s.failed(context.Cause(ctx))
 	}
 	if q.books() {
-		s.metrics.Decided(time.Since(start)-m.Waited, &m, len(q.Tokens))
+		s.metrics.Decided(time.Since(start)-m.Waited, m.Quality, &m.Match, len(q.Tokens))
 	} else {
 		s.metrics.Served(q.Method, m.Quality)
 	}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
-	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 )
 
 // Door serves clients of the OpenAI API. Make one with New. Its methods may be called from
@@ -24,7 +24,7 @@ type Door struct {
 	options   Options
 	log       *zap.Logger
 	transport http.RoundTripper
-	metrics   *router.DoorMetrics
+	metrics   *metrics.Door
 	deaths    *deaths
 	expected  *expected
 	pinned    *pinned

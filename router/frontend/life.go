@@ -10,13 +10,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
+	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -313,7 +313,7 @@ func (d *Door) finish(q *request) {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
 		d.expected.learn(q.tenant, model, r.output)
 		if r.delivered >= 0 && q.promptTokens > 0 {
-			d.metrics.Cached(model, r.worker, router.CachedTokens{
+			d.metrics.Cached(model, r.worker, metrics.CachedTokens{
 				Prompt: q.promptTokens, Predicted: r.predicted, Delivered: r.delivered, Cause: q.difference(),
 			})
 		}

@@ -1,4 +1,4 @@
-package router
+package metrics
 
 import (
 	"fmt"
@@ -29,7 +29,7 @@ func series(t *testing.T, r *prometheus.Registry) map[string]int {
 }
 
 // observe has one observation in every family with the label worker.
-func observe(m *DoorMetrics, worker string) {
+func observe(m *Door, worker string) {
 	m.FirstToken("m", worker, time.Second)
 	m.Gap("m", worker)(time.Second)
 	m.Ended("m", worker, time.Second, 1)
@@ -41,7 +41,7 @@ func observe(m *DoorMetrics, worker string) {
 // while after its last request.
 func TestSeriesOfGoneWorkersEnd(t *testing.T) {
 	r := prometheus.NewRegistry()
-	m := newDoorMetrics(r)
+	m := newDoor(r)
 	observe(m, "1/0")
 	observe(m, "2/0")
 	const families = 8 // with the label worker
@@ -65,7 +65,7 @@ func TestSeriesOfGoneWorkersEnd(t *testing.T) {
 // TestWorkerLabelsAreBounded: workers beyond the bound share a label.
 func TestWorkerLabelsAreBounded(t *testing.T) {
 	r := prometheus.NewRegistry()
-	m := newDoorMetrics(r)
+	m := newDoor(r)
 	for i := range maxWorkerLabels + 10 {
 		m.FirstToken("m", fmt.Sprintf("%d/0", i), time.Second)
 	}

@@ -8,9 +8,60 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
+
+// prefix begins the name of every metric of the router that is not Dynamo's.
+const prefix = "blockyard_router_"
+
+// scrape sends one metric for each field of Stats, and those with labels: of workers, models, load
+// reports, transports and estimates.
+func (r *Router) scrape(out chan<- prometheus.Metric) {
+	s := r.Stats()
+	prom.Families(out, prefix, &s)
+	r.metrics.Door.Forget(r.presentWorkers())
+	r.collectWorkers(out)
+	r.collectLoads(out)
+	r.collectSources(out)
+	collectBackpressure(&s.Requests.Queue, out)
+	collectModels(s.Models, out)
+	if r.config.Score == config.ScoreCost {
+		collectEstimates(r.Measures(), &s.Estimate, out)
+	}
+
+	if r.config.Guesses() || s.Guess.Recorded > 0 {
+		prom.Families(out, prefix, &s.Guess)
+		desc := prometheus.NewDesc(prefix+"guesses_unrecorded_total", "Routing decisions that could not be recorded as predictions.", nil, nil)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(s.Unremembered))
+	}
+	if g := r.Registry(); g != nil {
+		s := g.Counters()
+		prom.Families(out, prefix, &s)
+	}
+}
+
+// presentWorkers returns the names of the router's workers.
+func (r *Router) presentWorkers() map[string]bool {
+	present := make(map[string]bool)
+	for _, w := range r.Workers() {
+		present[w.Worker.String()] = true
+	}
+	return present
+}
+
+// collectBackpressure sends how many requests the queue refused, with the reached limit as
+// label. The labels are Dynamo's.
+func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
+	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests refused by the full queue.", []string{"reason"}, nil)
+	for reason, n := range map[string]uint64{
+		"request_limit": s.RejectedRequests, "raw_isl_token_limit": s.RejectedTokens, "cached_token_limit": s.RejectedCachedTokens,
+		"allowed_worker_limit": s.RejectedAllowed,
+	} {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), reason)
+	}
+}
 
 // collectModels sends the metrics of each model, with its name and block size as labels.
 // Metrics without these labels are sums over all models, and Collect sends them.
@@ -35,12 +86,12 @@ func collectModels(all []ModelStats, out chan<- prometheus.Metric) {
 // collectWorkers sends the load of each worker's booked requests: active blocks and prompt
 // tokens to compute. A worker may serve several models, so the loads are summed. The names
 // and labels are those of Dynamo's frontend, for its dashboards.
-func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
+func (r *Router) collectWorkers(out chan<- prometheus.Metric) {
 	labels := []string{"worker_id", "dp_rank", "worker_type"}
 	blocks := prometheus.NewDesc("dynamo_frontend_worker_active_decode_blocks", "Prompt blocks of the requests booked on a worker. Shared prefixes count once.", labels, nil)
 	tokens := prometheus.NewDesc("dynamo_frontend_worker_active_prefill_tokens", "Prompt tokens not computed yet of the requests booked on a worker.", labels, nil)
 	sums := make(map[kv.Worker]schedule.PotentialLoad)
-	for _, m := range c.router.models.all() {
+	for _, m := range r.models.all() {
 		for _, l := range m.scheduler.Loads(nil) {
 			sum := sums[l.Worker]
 			sum.PrefillTokens += l.PrefillTokens
@@ -49,7 +100,7 @@ func (c *statsCollector) collectWorkers(out chan<- prometheus.Metric) {
 		}
 	}
 	for w, l := range sums {
-		values := []string{strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10), c.router.config.WorkerType}
+		values := []string{strconv.FormatUint(uint64(w.ID), 10), strconv.FormatUint(uint64(w.Rank), 10), r.config.WorkerType}
 		out <- prometheus.MustNewConstMetric(blocks, prometheus.GaugeValue, float64(l.DecodeBlocks), values...)
 		out <- prometheus.MustNewConstMetric(tokens, prometheus.GaugeValue, float64(l.PrefillTokens), values...)
 	}
@@ -88,11 +139,11 @@ func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out
 
 // collectLoads sends a gauge for each number of the last load report of each worker and pool,
 // and the age of the report.
-func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
+func (r *Router) collectLoads(out chan<- prometheus.Metric) {
 	now := time.Now()
 	load := prometheus.NewDesc("blockyard_router_load", "Numbers of the last load report of a worker or pool, by kind.", []string{"owner", "kind"}, nil)
 	age := prometheus.NewDesc("blockyard_router_load_age_seconds", "Age of the last load report of a worker or pool.", []string{"owner"}, nil)
-	for o, l := range c.router.Loads() {
+	for o, l := range r.Loads() {
 		out <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, now.Sub(l.At).Seconds(), o.String())
 		for kind, v := range l.Numbers() {
 			out <- prometheus.MustNewConstMetric(load, prometheus.GaugeValue, float64(v), o.String(), kind)
@@ -101,10 +152,10 @@ func (c *statsCollector) collectLoads(out chan<- prometheus.Metric) {
 }
 
 // collectSources sends the own metrics of the sources of events that the transport combines.
-func (c *statsCollector) collectSources(out chan<- prometheus.Metric) {
+func (r *Router) collectSources(out chan<- prometheus.Metric) {
 	total := prometheus.NewDesc("blockyard_router_source_total", "Counters of a source of events, such as Dynamo's.", []string{"source", "counter"}, nil)
 	now := prometheus.NewDesc("blockyard_router_source", "Gauges of a source of events, such as Dynamo's.", []string{"source", "gauge"}, nil)
-	for _, s := range c.router.Sources() {
+	for _, s := range r.Sources() {
 		for name, v := range s.Counters {
 			out <- prometheus.MustNewConstMetric(total, prometheus.CounterValue, float64(v), s.Name, name)
 		}

@@ -1,4 +1,4 @@
-package router
+package metrics
 
 import (
 	"net/http"
@@ -12,13 +12,11 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
-	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/feed"
-	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Metrics are the router's Prometheus metrics: counters of requests, and Stats at the time of
-// the scrape.
+// Metrics are the Prometheus metrics of one router. Make one with New.
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
@@ -27,10 +25,11 @@ type Metrics struct {
 	hitRate  prometheus.Histogram
 	hits     *prometheus.CounterVec
 	tokens   prometheus.Counter
-	overhead *overheadMetrics
-	// API has the counters of package api, Door the metrics of package frontend.
-	API  APICounters
-	Door *DoorMetrics
+	// Overhead has the durations of a decision's parts, API the counters of package api, Door the
+	// metrics of package frontend.
+	Overhead *Overhead
+	API      APICounters
+	Door     *Door
 }
 
 // APICounters count requests that were not served. Package api adds to the counters.
@@ -48,6 +47,7 @@ type apiStats struct {
 	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS lost without a connection."`
 }
 
+// stats returns a snapshot.
 func (c *APICounters) stats() apiStats {
 	return apiStats{
 		BodiesRefused: c.BodiesRefused.Load(), BodiesSlow: c.BodiesSlow.Load(),
@@ -55,9 +55,8 @@ func (c *APICounters) stats() apiStats {
 	}
 }
 
-// newMetrics returns the metrics of router r in a registry of their own. A scrape reads the
-// Stats of r.
-func newMetrics(r *Router) *Metrics {
+// New returns metrics in a registry of their own.
+func New() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -88,10 +87,10 @@ func newMetrics(r *Router) *Metrics {
 			Help: "Prompt tokens of routed requests.",
 		}),
 	}
-	m.overhead, m.Door = newOverheadMetrics(m.registry), newDoorMetrics(m.registry)
+	m.Overhead, m.Door = newOverhead(m.registry), newDoor(m.registry)
 	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens,
-		&statsCollector{router: r}, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	AddStats(m, "blockyard_router_", m.API.stats)
 	return m
 }
 
@@ -99,10 +98,15 @@ func newMetrics(r *Router) *Metrics {
 // how tags name them. read returns a new snapshot at each scrape. prefix begins every name.
 // Two calls must not have one prefix.
 func AddStats[T any](m *Metrics, prefix string, read func() T) {
-	m.registry.MustRegister(collector(func(out chan<- prometheus.Metric) {
+	m.Collect(func(out chan<- prometheus.Metric) {
 		s := read()
 		prom.Families(out, prefix, &s)
-	}))
+	})
+}
+
+// Collect adds the metrics that send sends at each scrape.
+func (m *Metrics) Collect(send func(out chan<- prometheus.Metric)) {
+	m.registry.MustRegister(collector(send))
 }
 
 // collector is an unchecked collector: its metrics are what the function sends.
@@ -120,9 +124,9 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // Decided counts a decision that took d, with the part of the prompt that the chosen worker
-// has cached. tokens is the length of the prompt, above 0.
-func (m *Metrics) Decided(d time.Duration, match *Match, tokens int) {
-	m.Served("new", match.Quality)
+// has cached. q is the answer's quality. tokens is the length of the prompt, above 0.
+func (m *Metrics) Decided(d time.Duration, q feed.Quality, match *decide.Match, tokens int) {
+	m.Served("new", q)
 	m.latency.Observe(d.Seconds())
 	m.tokens.Add(float64(tokens))
 	m.hitRate.Observe(min(1, float64(match.CachedTokens)/float64(tokens)))
@@ -138,63 +142,3 @@ func (m *Metrics) Served(method string, q feed.Quality) {
 
 // Failed counts an error by its HTTP status.
 func (m *Metrics) Failed(status int) { m.failures.WithLabelValues(strconv.Itoa(status)).Inc() }
-
-// prefix begins the name of every metric of the router that is not Dynamo's.
-const prefix = "blockyard_router_"
-
-// statsCollector turns a snapshot of Stats into metrics.
-type statsCollector struct{ router *Router }
-
-var _ prometheus.Collector = (*statsCollector)(nil)
-
-// Describe sends nothing. The registry then does not check the metrics of Collect.
-func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector. It sends one metric for each field of Stats, and
-// those with labels: of workers, models, load reports, transports and estimates.
-func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
-	s := c.router.Stats()
-	prom.Families(out, prefix, &s)
-	api := c.router.metrics.API.stats()
-	prom.Families(out, prefix, &api)
-	c.router.metrics.Door.workers.forget(c.presentWorkers(), time.Now())
-	c.collectWorkers(out)
-	c.collectLoads(out)
-	c.collectSources(out)
-	collectBackpressure(&s.Requests.Queue, out)
-	collectModels(s.Models, out)
-	if c.router.config.Score == config.ScoreCost {
-		collectEstimates(c.router.Measures(), &s.Estimate, out)
-	}
-
-	if c.router.config.Guesses() || s.Guess.Recorded > 0 {
-		prom.Families(out, prefix, &s.Guess)
-		desc := prometheus.NewDesc(prefix+"guesses_unrecorded_total", "Routing decisions that could not be recorded as predictions.", nil, nil)
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(s.Unremembered))
-	}
-	if g := c.router.Registry(); g != nil {
-		s := g.Counters()
-		prom.Families(out, prefix, &s)
-	}
-}
-
-// presentWorkers returns the names of the router's workers.
-func (c *statsCollector) presentWorkers() map[string]bool {
-	present := make(map[string]bool)
-	for _, w := range c.router.Workers() {
-		present[w.Worker.String()] = true
-	}
-	return present
-}
-
-// collectBackpressure sends how many requests the queue refused, with the reached limit as
-// label. The labels are Dynamo's.
-func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
-	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests refused by the full queue.", []string{"reason"}, nil)
-	for reason, n := range map[string]uint64{
-		"request_limit": s.RejectedRequests, "raw_isl_token_limit": s.RejectedTokens, "cached_token_limit": s.RejectedCachedTokens,
-		"allowed_worker_limit": s.RejectedAllowed,
-	} {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), reason)
-	}
-}

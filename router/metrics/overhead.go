@@ -1,4 +1,4 @@
-package router
+package metrics
 
 import (
 	"slices"
@@ -9,9 +9,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// overheadMetrics are the durations of a decision's parts and the hits of the shared cache.
+// Overhead has the durations of a decision's parts and the hits of the shared cache.
 // Each has two names, Blockyard's and Dynamo's. Dynamo's dashboards need the second.
-type overheadMetrics struct {
+type Overhead struct {
 	blockHashing, sequenceHashing, findMatches, sharedCache, scheduling, total histograms
 	sharedRate, sharedBeyond                                                   histograms
 	sharedErrors                                                               []prometheus.Counter
@@ -27,9 +27,9 @@ func (h histograms) observe(v float64) {
 	}
 }
 
-// newOverheadMetrics returns the metrics of a decision's parts, registered with to under the
+// newOverhead returns the metrics of a decision's parts, registered with to under the
 // names of Blockyard and of Dynamo.
-func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
+func newOverhead(to *prometheus.Registry) *Overhead {
 	histogram := func(name, help string, buckets []float64, prefixes ...string) histograms {
 		var all histograms
 		for _, prefix := range prefixes {
@@ -47,7 +47,7 @@ func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 	}
 	// 1 µs to 16 ms, and 10 µs to 7 min.
 	short, long := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.01, 3, 17)
-	m := &overheadMetrics{
+	m := &Overhead{
 		blockHashing:    overhead("block_hashing_ms", "Time to hash a prompt's blocks, in ms.", short),
 		sequenceHashing: overhead("seq_hashing_ms", "Time to hash the blocks that count as active, in ms.", short),
 		findMatches:     overhead("indexer_find_matches_ms", "Time to query the index, in ms.", long),
@@ -72,9 +72,9 @@ func newOverheadMetrics(to *prometheus.Registry) *overheadMetrics {
 	return m
 }
 
-// decided records the durations of the parts of one decision, the hits of the shared cache,
+// Decided records the durations of the parts of one decision, the hits of the shared cache,
 // and how the worker was chosen.
-func (m *overheadMetrics) decided(d *decide.Decision) {
+func (m *Overhead) Decided(d *decide.Decision) {
 	t := &d.Timings
 	for _, part := range []struct {
 		to      histograms
@@ -97,7 +97,8 @@ func (m *overheadMetrics) decided(d *decide.Decision) {
 	m.modes.WithLabelValues(scoreKind(d.Match.Mode)).Inc()
 }
 
-func (m *overheadMetrics) sharedCacheFailed() {
+// SharedCacheFailed counts a query to the shared cache without a usable answer.
+func (m *Overhead) SharedCacheFailed() {
 	for _, c := range m.sharedErrors {
 		c.Inc()
 	}

@@ -1,4 +1,4 @@
-package router
+package metrics
 
 import (
 	"strconv"
@@ -11,9 +11,9 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 )
 
-// DoorMetrics are the metrics of requests that package frontend forwards. The package adds
+// Door has the metrics of requests that package frontend forwards. The package adds
 // to them. A worker is named as kv.Worker's String does.
-type DoorMetrics struct {
+type Door struct {
 	requests   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	splits     *prometheus.CounterVec
@@ -37,9 +37,9 @@ type DoorMetrics struct {
 	workers    workerLabels
 }
 
-// newDoorMetrics returns the front door's metrics, registered with r under names that begin
+// newDoor returns the front door's metrics, registered with r under names that begin
 // with "blockyard_frontend_".
-func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
+func newDoor(r *prometheus.Registry) *Door {
 	const prefix = "blockyard_frontend_"
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
@@ -49,7 +49,7 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"model", "worker"})
 	}
-	m := &DoorMetrics{
+	m := &Door{
 		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
 		retries:   counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
 		splits:    counter("disaggregated_prefills_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
@@ -96,69 +96,69 @@ func newDoorMetrics(r *prometheus.Registry) *DoorMetrics {
 }
 
 // Running adds n to the requests in progress.
-func (m *DoorMetrics) Running(n int) { m.running.Add(float64(n)) }
+func (m *Door) Running(n int) { m.running.Add(float64(n)) }
 
 // Waiting adds n to the requests of a model that wait for admission, Admitted to those that
 // were admitted.
-func (m *DoorMetrics) Waiting(model string, n int) { m.waiting.WithLabelValues(model).Add(float64(n)) }
+func (m *Door) Waiting(model string, n int) { m.waiting.WithLabelValues(model).Add(float64(n)) }
 
 // Admitted adds n to the requests of a model that were admitted.
-func (m *DoorMetrics) Admitted(model string, n int) {
+func (m *Door) Admitted(model string, n int) {
 	m.admitted.WithLabelValues(model).Add(float64(n))
 }
 
 // Refused counts a request that a limit refused.
-func (m *DoorMetrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
+func (m *Door) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 // Connections adds n to the connections of clients.
-func (m *DoorMetrics) Connections(n int) { m.open.Add(float64(n)) }
+func (m *Door) Connections(n int) { m.open.Add(float64(n)) }
 
 // ConnectionClosed counts a connection that a limit closed: idle or refused.
-func (m *DoorMetrics) ConnectionClosed(reason string) { m.connClosed.WithLabelValues(reason).Inc() }
+func (m *Door) ConnectionClosed(reason string) { m.connClosed.WithLabelValues(reason).Inc() }
 
 // Bodies returns the counters of bodies that found no room.
-func (m *DoorMetrics) Bodies() bodies.Counters { return m.bodies }
+func (m *Door) Bodies() bodies.Counters { return m.bodies }
 
 // Answered counts an answer by its HTTP status.
-func (m *DoorMetrics) Answered(route, model string, status int) {
+func (m *Door) Answered(route, model string, status int) {
 	m.requests.WithLabelValues(route, model, strconv.Itoa(status)).Inc()
 }
 
 // Retried counts a request for a model that goes to a second worker, by the first worker and its
 // failure.
-func (m *DoorMetrics) Retried(model, worker, reason string) {
+func (m *Door) Retried(model, worker, reason string) {
 	m.retries.WithLabelValues(model, m.workers.label(worker), reason).Inc()
 }
 
 // Split counts a request of a model with prefill workers: by the way in which the prompt's
 // blocks reached the decode worker, or by the reason why one worker served it whole.
-func (m *DoorMetrics) Split(result string) { m.splits.WithLabelValues(result).Inc() }
+func (m *Door) Split(result string) { m.splits.WithLabelValues(result).Inc() }
 
 // FirstToken records the time from a request's arrival to its first token.
-func (m *DoorMetrics) FirstToken(model, worker string, d time.Duration) {
+func (m *Door) FirstToken(model, worker string, d time.Duration) {
 	m.first.WithLabelValues(model, m.workers.label(worker)).Observe(d.Seconds())
 }
 
 // Phase records the time of a request in a phase before a worker has it.
-func (m *DoorMetrics) Phase(model, phase string, d time.Duration) {
+func (m *Door) Phase(model, phase string, d time.Duration) {
 	m.phase.WithLabelValues(model, phase).Observe(d.Seconds())
 }
 
 // Gap returns the function that records the times between the tokens of an answer.
-func (m *DoorMetrics) Gap(model, worker string) func(time.Duration) {
+func (m *Door) Gap(model, worker string) func(time.Duration) {
 	h := m.gap.WithLabelValues(model, m.workers.label(worker))
 	return func(d time.Duration) { h.Observe(d.Seconds()) }
 }
 
 // Ended records the time from a request's arrival to the end of its answer, and the tokens
 // that the worker generated; 0 is unknown.
-func (m *DoorMetrics) Ended(model, worker string, d time.Duration, output int) {
+func (m *Door) Ended(model, worker string, d time.Duration, output int) {
 	m.whole.WithLabelValues(model, m.workers.label(worker)).Observe(d.Seconds())
 	m.outputs.WithLabelValues(model).Add(float64(output))
 }
 
 // Prompt counts a prompt by how its tokens are known: exact, approximate or none.
-func (m *DoorMetrics) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
+func (m *Door) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
 
 // CachedTokens are the tokens of one prompt.
 type CachedTokens struct {
@@ -170,7 +170,7 @@ type CachedTokens struct {
 }
 
 // Cached records the cached tokens of a prompt. A difference counts as less or more.
-func (m *DoorMetrics) Cached(model, worker string, c CachedTokens) {
+func (m *Door) Cached(model, worker string, c CachedTokens) {
 	worker = m.workers.label(worker)
 	m.reported.WithLabelValues(model, worker).Add(float64(c.Prompt))
 	m.predicted.WithLabelValues(model, worker).Add(float64(c.Predicted))
@@ -192,6 +192,10 @@ const (
 	// request, so that a scrape sees the last values.
 	keepSeries = 10 * time.Minute
 )
+
+// Forget deletes the series of workers that have gone and had no request for 10 minutes. present
+// has the names of the others.
+func (m *Door) Forget(present map[string]bool) { m.workers.forget(present, time.Now()) }
 
 // labelled is a metric with the label worker.
 type labelled interface {

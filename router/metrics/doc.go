@@ -1,0 +1,18 @@
+// Package metrics has the Prometheus metrics of a router.
+//
+//	m := metrics.New()
+//	metrics.AddStats(m, "blockyard_frontend_", door.Stats) // numbers of a snapshot struct
+//	m.Door.Answered("completions", "llama", 200)           // a number with labels of the request
+//	http.Handle("GET /metrics", m.Handler())
+//
+// Numbers without labels of a request are fields of snapshot structs beside their state. A scrape
+// reads the snapshots: AddStats adds them. Histograms, and counters with a
+// label that a request sets, are live here, because no snapshot can carry them:
+// docs/decisions/a-number-is-declared-once.md.
+//
+// Guarantees: the label worker has at most 4,096 values, and its series end 10 minutes after the
+// last request to a worker that has gone. Labels for models, routes and reasons come from fixed sets.
+//
+// The router owns the Metrics. All methods may be called from any goroutine. Two metrics of one
+// name make a scrape fail.
+package metrics
