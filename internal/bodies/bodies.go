@@ -27,12 +27,18 @@ const (
 	Longest   = time.Minute
 )
 
-// Counters are added to.
-type Counters struct {
-	// Refused counts the bodies that found no room, Slow the uploads that were ended because
-	// others needed the memory or because they were too slow.
-	Refused, Slow *atomic.Uint64
+// Counters count the bodies of one Budget or of several. The zero Counters are ready, and may be
+// used from any goroutine.
+type Counters struct{ refused, slow atomic.Uint64 }
+
+// Stats is a snapshot of Counters.
+type Stats struct {
+	Refused uint64 `metric:"bodies_refused" help:"Requests refused because the bodies of other requests filled the memory."`
+	Slow    uint64 `metric:"bodies_slow" help:"Uploads ended because they were too slow, or slow while other requests needed the memory."`
 }
+
+// Stats returns the counters.
+func (c *Counters) Stats() Stats { return Stats{Refused: c.refused.Load(), Slow: c.slow.Load()} }
 
 // ErrBusy says that the bodies of other requests fill the memory.
 var ErrBusy = errors.New("the router has too many requests in progress")
@@ -48,7 +54,7 @@ var ErrSlow = errors.New("body: arrived too slowly while other requests needed t
 // used up, the slowest upload loses its bytes to the next one. A Budget is safe for
 // concurrent use.
 type Budget struct {
-	counters Counters
+	counters *Counters
 
 	mu            sync.Mutex
 	reading, kept byteLimit
@@ -68,8 +74,8 @@ type client struct {
 }
 
 // New returns a Budget. reading bounds the bytes of bodies that are not decoded yet, kept
-// those of all bodies until Done.
-func New(reading, kept int64, counters Counters) *Budget {
+// those of all bodies until Done. The Budget adds to counters.
+func New(reading, kept int64, counters *Counters) *Budget {
 	return &Budget{
 		counters: counters,
 		reading:  byteLimit{limit: reading}, kept: byteLimit{limit: kept},
@@ -164,10 +170,10 @@ func (b *Body) Read(p []byte) (int, error) {
 	case b.slow:
 		return 0, ErrSlow
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.budget.counters.Slow.Add(1)
+		b.budget.counters.slow.Add(1)
 		return 0, ErrLate
 	case owed > 0 && !b.budget.chargeLocked(b, owed):
-		b.budget.counters.Refused.Add(1)
+		b.budget.counters.refused.Add(1)
 		return 0, ErrBusy
 	case owed > 0 && err == nil:
 		b.budget.uploads[b] = struct{}{}
@@ -230,7 +236,7 @@ func (b *Budget) slowestLocked(body *Body) *Body {
 // endUploadLocked ends an upload and releases its bytes: its next Read returns ErrSlow. The
 // goroutine that reads the upload frees the memory then. The caller holds b.mu.
 func (b *Budget) endUploadLocked(u *Body) {
-	b.counters.Slow.Add(1)
+	b.counters.slow.Add(1)
 	u.slow = true
 	delete(b.uploads, u)
 	b.addLocked(u, -u.reading, -u.kept)
@@ -270,10 +276,10 @@ func (b *Body) Done() {
 
 // Usage is what bodies in progress take of a Budget.
 type Usage struct {
-	// Reading and Kept are bytes.
-	Reading, Kept int64
-	// Clients have bytes, Uploads are not complete.
-	Clients, Uploads int
+	Reading int64 `metric:"bodies_reading_bytes" help:"Bytes of request bodies that are not decoded yet, beyond the first 16 KiB of each."`
+	Kept    int64 `metric:"bodies_kept_bytes" help:"Bytes of request bodies of requests in progress, beyond the first 16 KiB of each."`
+	Clients int   `metric:"bodies_clients" help:"Clients with request bodies in memory."`
+	Uploads int   `metric:"bodies_uploads" help:"Request bodies that have not arrived whole."`
 }
 
 // Usage returns the usage of the moment.

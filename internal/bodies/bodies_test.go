@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // One client's bodies leave room for those of another.
 func TestClientsShareTheRoomForBodies(t *testing.T) {
-	budget := bodies.New(100<<10, 1<<30, bodies.Counters{Refused: new(atomic.Uint64), Slow: new(atomic.Uint64)})
+	budget := bodies.New(100<<10, 1<<30, new(bodies.Counters))
 	read := func(client string, n int) (*bodies.Body, error) {
 		b := budget.Wrap(strings.NewReader(strings.Repeat("x", bodies.Free+n)), client, nil)
 		_, err := io.Copy(io.Discard, b)
@@ -55,7 +54,7 @@ func TestSlowBodiesEnd(t *testing.T) {
 		{0, bodies.Grace}, {1, bodies.Grace}, {bodies.LeastRate / 2, 2 * bodies.Grace}, {2 * bodies.LeastRate, bodies.Longest},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var refused, slow atomic.Uint64
+			var counters bodies.Counters
 			client, server := net.Pipe()
 			sent := make(chan struct{})
 			go func() {
@@ -67,13 +66,13 @@ func TestSlowBodiesEnd(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}()
-			budget := bodies.New(1<<30, 1<<30, bodies.Counters{Refused: &refused, Slow: &slow})
+			budget := bodies.New(1<<30, 1<<30, &counters)
 			body := budget.Wrap(server, "a", func(by time.Time) { _ = server.SetReadDeadline(by) })
 			begun := time.Now()
 			_, err := io.Copy(io.Discard, body)
 			lasted := time.Since(begun)
-			if !errors.Is(err, bodies.ErrLate) || slow.Load() != 1 || lasted < c.lasts-time.Second || lasted > c.lasts+2*time.Second {
-				t.Errorf("%d bytes a second: %v after %s, %d counted; want the end after about %s", c.bytes, err, lasted, slow.Load(), c.lasts)
+			if !errors.Is(err, bodies.ErrLate) || counters.Stats() != (bodies.Stats{Slow: 1}) || lasted < c.lasts-time.Second || lasted > c.lasts+2*time.Second {
+				t.Errorf("%d bytes a second: %v after %s, %d counted; want the end after about %s", c.bytes, err, lasted, counters.Stats().Slow, c.lasts)
 			}
 			body.Done()
 			if left := budget.Usage(); left != (bodies.Usage{}) {
@@ -111,7 +110,7 @@ func TestTheRequestOutlivesItsBody(t *testing.T) {
 		"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			budget := bodies.New(1<<30, 1<<30, bodies.Counters{Refused: new(atomic.Uint64), Slow: new(atomic.Uint64)})
+			budget := bodies.New(1<<30, 1<<30, new(bodies.Counters))
 			server := &http.Server{ReadTimeout: bodies.Longest, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body := budget.Wrap(r.Body, "a", bodies.ReadBy(w, r))
 				defer body.Done()

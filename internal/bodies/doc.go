@@ -1,6 +1,6 @@
 // Package bodies bounds the memory of request bodies.
 //
-//	budget := bodies.New(128<<20, 1<<30, bodies.Counters{Refused: &refused, Slow: &slow})
+//	budget := bodies.New(128<<20, 1<<30, new(bodies.Counters))
 //	body := budget.Wrap(request.Body, client, readBy)
 //	defer body.Done()
 //	// read body

@@ -106,13 +106,15 @@ type openDoor struct {
 }
 
 // connections returns a function that adds the limits of the flags to the listener of clients:
-// connections in all and of one address. m counts the connections and those closed at a limit.
-func (f *doorFlags) connections(m *metrics.Door) func(net.Listener) net.Listener {
+// connections in all and of one address. m gets the listener's numbers.
+func (f *doorFlags) connections(m *metrics.Metrics) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener {
-		return connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns}, connlimit.Events{
-			Changed: m.Connections,
-			Evicted: func() { m.ConnectionClosed("idle") }, Refused: func() { m.ConnectionClosed("refused") },
-		})
+		limited := connlimit.Listen(l, connlimit.Limits{All: f.MaxConns, PerAddress: f.ClientConns})
+		metrics.AddStats(m, "blockyard_frontend_", limited.Stats)
+		metrics.AddReasons(m, "blockyard_frontend_connections_closed_total",
+			"Connections of clients closed because of a limit: idle ones, or new ones that were refused.",
+			func() connlimit.Closed { return limited.Stats().Closed })
+		return limited
 	}
 }
 
@@ -161,13 +163,13 @@ func (c *Router) openDoor(ctx context.Context, r *router.Router, d *workers.Dire
 	if !open {
 		address = ""
 	}
-	if err := o.listen(ctx, address, c, d, r.Metrics().Door, log); err != nil {
+	if err := o.listen(ctx, address, c, d, r.Metrics(), log); err != nil {
 		return nil, errors.Join(err, o.close())
 	}
 	metrics.AddStats(r.Metrics(), "blockyard_frontend_", prompts.Stats)
 	metrics.AddStats(r.Metrics(), "blockyard_frontend_", tracer.Stats)
 	metrics.AddStats(r.Metrics(), "blockyard_frontend_workers_", d.Stats)
-	metrics.AddStats(r.Metrics(), "blockyard_frontend_", door.SessionStats)
+	door.Measure(r.Metrics())
 	return o, nil
 }
 
@@ -182,7 +184,7 @@ func splitOf(a config.Disaggregation) frontend.Split {
 
 // listen opens the listener for clients at the address clients, or none for an empty one, and the
 // listener for gateways if --ext-proc is set. After an error no listener is open.
-func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *metrics.Door, log *zap.Logger) (err error) {
+func (o *openDoor) listen(ctx context.Context, clients string, c *Router, d *workers.Directory, m *metrics.Metrics, log *zap.Logger) (err error) {
 	if c.ExtProc != "" {
 		if o.picker, err = extproc.New(extproc.Options{Door: o.Door, Workers: d, OnlyChosen: !c.Fallbacks, Log: log.Named("ext-proc")}); err != nil {
 			return err

@@ -150,10 +150,6 @@ func TestGoldenDoorMetrics(t *testing.T) {
 	m.Split("yard")
 	m.Prompt("exact")
 	m.Cached("m", "7/0", metrics.CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
-	m.Waiting("m", 1)
-	m.Admitted("m", 1)
-	m.Refused("queue_full")
-	m.ConnectionClosed("idle")
 	scraped := httptest.NewRecorder()
 	r.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	var doors strings.Builder

@@ -1,6 +1,6 @@
 // Package connlimit bounds the connections of a server, in all and by client address.
 //
-//	l = connlimit.Listen(l, connlimit.Limits{All: 16384, PerAddress: 256}, connlimit.Events{})
+//	l = connlimit.Listen(l, connlimit.Limits{All: 16384, PerAddress: 256})
 //	server := &http.Server{ConnState: connlimit.State}
 //
 // When a new connection would be one too many, the connection that has been idle longest

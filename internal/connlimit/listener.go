@@ -12,23 +12,26 @@ import (
 // Limits bound connections. 0 is no limit.
 type Limits struct{ All, PerAddress int }
 
-// Events are called for connections; nil functions are left out. They must be quick.
-type Events struct {
-	// Changed gets 1 for an opened connection and -1 for a closed one.
-	Changed func(n int)
-	// Evicted is called for an idle connection that was closed for a new one, Refused for a
-	// new connection that was closed at once.
-	Evicted, Refused func()
+// Stats has the numbers of a Listener.
+type Stats struct {
+	Open   int    `metric:"connections" help:"Connections of clients."`
+	Closed Closed `metric:"-"`
+}
+
+// Closed counts the connections that a limit closed, by reason.
+type Closed struct {
+	// Idle connections were closed for a new one. Refused connections were closed at once.
+	Idle    uint64 `metric:"idle"`
+	Refused uint64 `metric:"refused"`
 }
 
 // Listener is a listener with limits. Make one with Listen.
 type Listener struct {
 	net.Listener
 	limits Limits
-	events Events
 
-	mu   sync.Mutex
-	open int
+	mu    sync.Mutex
+	stats Stats
 	// idle has the *conn of all idle connections, the longest idle first.
 	idle      list.List
 	addresses map[string]*address
@@ -52,19 +55,16 @@ type conn struct {
 	closed   bool
 }
 
-// Listen returns a listener that accepts from l and keeps to the limits. Functions of events may be
-// nil. The server must report the state of connections to State.
-func Listen(l net.Listener, limits Limits, events Events) *Listener {
-	if events.Changed == nil {
-		events.Changed = func(int) {}
-	}
-	if events.Evicted == nil {
-		events.Evicted = func() {}
-	}
-	if events.Refused == nil {
-		events.Refused = func() {}
-	}
-	return &Listener{Listener: l, limits: limits, events: events, addresses: make(map[string]*address)}
+// Listen returns a listener that accepts from l and keeps to the limits. The server must report the state of connections to State.
+func Listen(l net.Listener, limits Limits) *Listener {
+	return &Listener{Listener: l, limits: limits, addresses: make(map[string]*address)}
+}
+
+// Stats returns the numbers of the moment.
+func (l *Listener) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
 }
 
 // Accept implements net.Listener. At a limit it closes the connection that has been idle longest to
@@ -87,7 +87,6 @@ func (l *Listener) Accept() (net.Conn, error) {
 		for {
 			victim, admitted := l.admit(c)
 			if admitted {
-				l.events.Changed(1)
 				return c, nil
 			}
 			if victim == nil {
@@ -95,7 +94,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 			}
 			l.evict(victim)
 		}
-		l.events.Refused()
+		l.mu.Lock()
+		l.stats.Closed.Refused++
+		l.mu.Unlock()
 		_ = accepted.Close() // nobody uses the connection
 	}
 }
@@ -109,14 +110,14 @@ func (l *Listener) admit(c *conn) (victim *conn, admitted bool) {
 	switch {
 	case l.limits.PerAddress > 0 && a != nil && a.open >= l.limits.PerAddress:
 		return first(&a.idle), false
-	case l.limits.All > 0 && l.open >= l.limits.All:
+	case l.limits.All > 0 && l.stats.Open >= l.limits.All:
 		return first(&l.idle), false
 	}
 	if a == nil {
 		a = new(address)
 		l.addresses[c.name] = a
 	}
-	l.open++
+	l.stats.Open++
 	a.open++
 	l.idleLocked(c)
 	return nil, true
@@ -139,35 +140,33 @@ func first(l *list.List) *conn {
 // evict closes an idle connection; nil is none.
 func (l *Listener) evict(c *conn) {
 	if c != nil {
-		l.events.Evicted()
+		l.mu.Lock()
+		l.stats.Closed.Idle++
+		l.mu.Unlock()
 		_ = c.Close() // its server sees the end
 	}
 }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	if c.listener.remove(c) {
-		c.listener.events.Changed(-1)
-	}
+	c.listener.remove(c)
 	return c.Conn.Close()
 }
 
-// remove ends the counting of a connection that is closed. It returns false when the connection was
-// removed before.
-func (l *Listener) remove(c *conn) bool {
+// remove ends the counting of a connection that is closed. A second call has no effect.
+func (l *Listener) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.closed {
-		return false
+		return
 	}
 	l.busyLocked(c)
 	c.closed = true
-	l.open--
+	l.stats.Open--
 	a := l.addresses[c.name]
 	if a.open--; a.open == 0 {
 		delete(l.addresses, c.name)
 	}
-	return true
 }
 
 // idleLocked records that a connection is idle from now on.

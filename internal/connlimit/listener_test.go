@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,10 +14,10 @@ import (
 
 // bench is a server behind a Listener.
 type bench struct {
-	t                      *testing.T
-	address                string
-	open, evicted, refused atomic.Int64
-	hold                   chan struct{} // requests for /hold end when it is closed
+	t        *testing.T
+	address  string
+	listener *connlimit.Listener
+	hold     chan struct{} // requests for /hold end when it is closed
 }
 
 func newBench(t *testing.T, limits connlimit.Limits) *bench {
@@ -28,8 +27,7 @@ func newBench(t *testing.T, limits connlimit.Limits) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, address: plain.Addr().String(), hold: make(chan struct{})}
-	l := connlimit.Listen(plain, limits, connlimit.Events{
-		Changed: func(n int) { b.open.Add(int64(n)) }, Evicted: func() { b.evicted.Add(1) }, Refused: func() { b.refused.Add(1) }})
+	b.listener = connlimit.Listen(plain, limits)
 	server := &http.Server{ConnState: connlimit.State, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			_, _ = io.WriteString(w, "begun")
@@ -40,21 +38,25 @@ func newBench(t *testing.T, limits connlimit.Limits) *bench {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(l)
+		_ = server.Serve(b.listener)
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-done
-		b.await("open", &b.open, 0)
+		b.await("open", b.open, 0)
 	})
 	return b
 }
 
-func (b *bench) await(what string, n *atomic.Int64, want int64) {
+func (b *bench) open() int    { return b.listener.Stats().Open }
+func (b *bench) evicted() int { return int(b.listener.Stats().Closed.Idle) }
+func (b *bench) refused() int { return int(b.listener.Stats().Closed.Refused) }
+
+func (b *bench) await(what string, n func() int, want int) {
 	b.t.Helper()
-	for began := time.Now(); n.Load() != want; runtime.Gosched() {
+	for began := time.Now(); n() != want; runtime.Gosched() {
 		if time.Since(began) > 10*time.Second {
-			b.t.Fatalf("%s: %d, want %d", what, n.Load(), want)
+			b.t.Fatalf("%s: %d, want %d", what, n(), want)
 		}
 	}
 }
@@ -90,7 +92,7 @@ func TestIdleGivesWay(t *testing.T) {
 				t.Fatal("the first request is not answered")
 			}
 			silent := b.dial()
-			b.await("open", &b.open, 2)
+			b.await("open", b.open, 2)
 			kept := b.dial()
 			if !b.ask(kept, "/") {
 				t.Fatal("the third connection is not served")
@@ -98,8 +100,8 @@ func TestIdleGivesWay(t *testing.T) {
 			if !b.ask(b.dial(), "/") {
 				t.Error("a new connection is not served")
 			}
-			if _, err := silent.Read(make([]byte, 1)); err == nil || b.evicted.Load() != 1 {
-				t.Errorf("the longest idle connection: %v, %d evicted", err, b.evicted.Load())
+			if _, err := silent.Read(make([]byte, 1)); err == nil || b.evicted() != 1 {
+				t.Errorf("the longest idle connection: %v, %d evicted", err, b.evicted())
 			}
 			if !b.ask(kept, "/") {
 				t.Error("a younger idle connection was closed")
@@ -119,10 +121,10 @@ func TestAllBusy(t *testing.T) {
 	if b.ask(b.dial(), "/") {
 		t.Error("one connection too many is served")
 	}
-	b.await("refused", &b.refused, 1)
+	b.await("refused", b.refused, 1)
 	close(b.hold)
 	_ = one.Close()
-	b.await("open", &b.open, 1)
+	b.await("open", b.open, 1)
 	if !b.ask(b.dial(), "/") {
 		t.Error("a new connection after a closed one is not served")
 	}
@@ -144,8 +146,8 @@ func TestIdleClients(t *testing.T) {
 	if !b.ask(b.dial(), "/") {
 		t.Error("a client beside 1,000 idle ones is not served")
 	}
-	b.await("evicted", &b.evicted, 801)
-	if n := b.open.Load(); n != 200 {
+	b.await("evicted", b.evicted, 801)
+	if n := b.open(); n != 200 {
 		t.Errorf("%d connections are open, want 200", n)
 	}
 	const most = 32 << 20

@@ -38,7 +38,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		routertest.TwoWorkers(b)
 		a := New(b.Router, Options{})
-		a.service.bodies = bodies.New(190<<10, 300<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
+		a.service.bodies = bodies.New(190<<10, 300<<10, &b.Router.Metrics().API.Bodies)
 		s, h := a.service, a.Handler()
 		large := func(method string, n int) string {
 			return `{"method":"` + method + `","tokens":[1` + strings.Repeat(" ", n) + `]}`
@@ -95,7 +95,7 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		routertest.TwoWorkers(b)
 		a := New(b.Router, Options{})
-		a.service.bodies = bodies.New(400<<10, 400<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
+		a.service.bodies = bodies.New(400<<10, 400<<10, &b.Router.Metrics().API.Bodies)
 		s, h := a.service, a.Handler()
 		prompt := func(n int) string { return `{"method":"overlap","tokens":[1` + strings.Repeat(" ", n) + `]}` }
 		answers := make(chan reply, 4)
@@ -123,8 +123,8 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 		}
 		synctest.Wait()
 		ended := len(answers)
-		if ended == 0 || ended == 4 || int(b.Router.Metrics().API.BodiesSlow.Load()) != ended {
-			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.Router.Metrics().API.BodiesSlow.Load())
+		if ended == 0 || ended == 4 || int(b.Router.Metrics().API.Bodies.Stats().Slow) != ended {
+			t.Errorf("%d of 4 stalled uploads have ended, counted %d", ended, b.Router.Metrics().API.Bodies.Stats().Slow)
 		}
 		for range ended {
 			if out := <-answers; out.status != http.StatusRequestTimeout {
@@ -151,7 +151,7 @@ func TestWaitingRequestsKeepTheirRoom(t *testing.T) {
 		p.Meta.Card.MaxBatchedTokens = sourcetest.BlockSize
 		b.Send(p.Announce())
 		a := New(b.Router, Options{})
-		a.service.bodies = bodies.New(300<<10, 300<<10, bodies.Counters{Refused: &b.Router.Metrics().API.BodiesRefused, Slow: &b.Router.Metrics().API.BodiesSlow})
+		a.service.bodies = bodies.New(300<<10, 300<<10, &b.Router.Metrics().API.Bodies)
 		h := a.Handler()
 		padding := strings.Repeat(" ", 80<<10)
 		b.Route(h, "r1", routertest.NewBody("", 1))

@@ -41,7 +41,7 @@ type service struct {
 func newService(r *router.Router, servers *workers.Directory) *service {
 	m := r.Metrics()
 	return &service{router: r, servers: servers, metrics: m, overload: int(r.Config().HTTPOverloadStatus),
-		routing: make(chan struct{}, maxNewRequests), bodies: bodies.New(maxReading, maxKept, bodies.Counters{Refused: &m.API.BodiesRefused, Slow: &m.API.BodiesSlow})}
+		routing: make(chan struct{}, maxNewRequests), bodies: bodies.New(maxReading, maxKept, &m.API.Bodies)}
 }
 
 // maxNewRequests bounds the requests that are being routed, because each keeps its prompt in

@@ -14,7 +14,7 @@ const (
 	GroupCache  = "Cache"
 	GroupLoad   = "Load"
 	GroupQueue  = "Queue and busy workers"
-	GroupDisagg  = "Disaggregated prefill"
+	GroupDisagg = "Disaggregated prefill"
 	GroupStart  = "Start and server"
 	GroupLater  = "Not supported yet"
 )

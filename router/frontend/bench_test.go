@@ -221,6 +221,7 @@ func newBenchOn(t testing.TB, ro router.Options, o frontend.Options, servers ...
 		t.Fatal(err)
 	}
 	b.door = door
+	door.Measure(b.router.Metrics())
 	front := httptest.NewServer(door.Handler())
 	t.Cleanup(front.Close)
 	b.url = front.URL

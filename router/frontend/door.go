@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
@@ -30,7 +32,10 @@ type Door struct {
 	pinned    *pinned
 	// running holds a token for each request in progress.
 	running chan struct{}
-	bodies  *bodies.Budget
+	// refused counts the requests of tenants and clients that have too many in progress.
+	refused      atomic.Uint64
+	bodies       *bodies.Budget
+	bodyCounters *bodies.Counters
 	// tenants and clients count the requests in progress.
 	tenants, clients admission.Counter
 	// queues are nil without a limit of requests at workers.
@@ -58,20 +63,13 @@ func New(o Options) (*Door, error) {
 	if o.SessionTTL > 0 {
 		sessions = session.New(o.SessionTTL)
 	}
+	counters := new(bodies.Counters)
 	return &Door{
-		sessions: sessions,
-		bodies:   bodies.New(maxReading, o.MaxBodies, o.Router.Metrics().Door.Bodies()), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
+		sessions: sessions, bodyCounters: counters,
+		bodies: bodies.New(maxReading, o.MaxBodies, counters), queues: queues, options: o, log: o.Log, transport: newTransport(), metrics: o.Router.Metrics().Door,
 		deaths: newDeaths(), expected: newExpected(), pinned: newPinned(),
 		running: make(chan struct{}, o.MaxRequests),
 	}, nil
-}
-
-// SessionStats returns the counters of sessions, all 0 when none are kept together.
-func (d *Door) SessionStats() session.Stats {
-	if d.sessions == nil {
-		return session.Stats{}
-	}
-	return d.sessions.Stats()
 }
 
 const (
@@ -117,4 +115,53 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve clients on %s: %w", l.Addr(), err)
 	}
 	return <-drained
+}
+
+// Stats is a snapshot of the door's numbers without labels.
+type Stats struct {
+	Running  int `metric:"requests_running" help:"Requests that are being sent to a worker or answered by one."`
+	Bodies   bodies.Stats
+	Memory   bodies.Usage
+	Sessions session.Stats
+}
+
+// refusedBy counts the requests that a limit refused, by the limit.
+type refusedBy struct {
+	Requests uint64 `metric:"requests"`
+	Queues   admission.Refused
+}
+
+// Measure adds the door's numbers to m, under names that begin with "blockyard_frontend_". Call it
+// once for each m.
+func (d *Door) Measure(m *metrics.Metrics) {
+	metrics.AddStats(m, "blockyard_frontend_", d.Stats)
+	metrics.AddStatsBy(m, "blockyard_frontend_admission_", "model", d.admissions)
+	metrics.AddReasons(m, "blockyard_frontend_admission_refused_total",
+		"Requests refused because of a limit: requests, tenant_queue_full, queue_full or queue_timeout.", d.refusals)
+}
+
+// Stats returns the numbers of the moment.
+func (d *Door) Stats() Stats {
+	s := Stats{Running: len(d.running), Bodies: d.bodyCounters.Stats(), Memory: d.bodies.Usage()}
+	if d.sessions != nil {
+		s.Sessions = d.sessions.Stats()
+	}
+	return s
+}
+
+// admissions returns the numbers of the queues by model, none without queues.
+func (d *Door) admissions() map[string]admission.Stats {
+	if d.queues == nil {
+		return nil
+	}
+	return d.queues.Stats()
+}
+
+// refusals returns the refusals of all queues, and those before them.
+func (d *Door) refusals() refusedBy {
+	r := refusedBy{Requests: d.refused.Load()}
+	for _, q := range d.admissions() {
+		metric.Add(&r.Queues, &q.Refused)
+	}
+	return r
 }

@@ -35,6 +35,12 @@ func TestMetricsOfRequests(t *testing.T) {
 		`cached_tokens_difference_total{cause="predicted_cache",direction="more",model="m",worker="1/0"} 4`,
 		`prompt_tokens_reported_total{model="m",worker="1/0"} 9`,
 		`output_tokens_total{model="m"} 4`,
+		`requests_running 0`,
+		`admission_running{model="m"} 0`,
+		`admission_waiting{model="m"} 0`,
+		`admission_waiting_bytes{model="m"} 0`,
+		`admission_refused_total{reason="queue_full"} 0`,
+		`bodies_kept_bytes 0`,
 	} {
 		if !strings.Contains(scraped.Body.String(), "blockyard_frontend_"+want+"\n") {
 			t.Errorf("/metrics lacks %s", want)

@@ -128,11 +128,9 @@ func (d *Door) enter(q *request) (leave func(), refused *refusal) {
 		<-d.running
 		return nil, refused
 	}
-	d.metrics.Running(1)
 	return func() {
 		counted()
 		<-d.running
-		d.metrics.Running(-1)
 	}, nil
 }
 
@@ -140,7 +138,7 @@ func (d *Door) enter(q *request) (leave func(), refused *refusal) {
 // end.
 func (d *Door) count(q *request) (leave func(), refused *refusal) {
 	full := func(who string, most int) *refusal {
-		d.metrics.Refused("requests")
+		d.refused.Add(1)
 		return &refusal{fault: fault{Status: http.StatusTooManyRequests, Kind: "rate_limit_error", Code: "too_many_requests",
 			Message: fmt.Sprintf("the %s has %d requests in progress, as many as it may have", who, most)}, retryAfter: 1}
 	}
@@ -172,24 +170,18 @@ func (d *Door) admit(ctx context.Context, q *request) (leave func(), refused *re
 		return func() {}, nil
 	}
 	model := q.served.Model
-	d.metrics.Waiting(model, 1)
 	ctx, waits := d.begin(ctx, phaseAdmission)
 	release, err := d.queues.Queue(model).Enter(ctx, admission.Request{Tenant: q.tenant, Priority: q.strictPriority, Weight: q.caller.Weight,
 		Tokens: len(q.tokens) + q.expected, Bytes: int64(len(q.client) + len(q.body) + 4*len(q.tokens))})
 	d.end(waits, model, err)
-	d.metrics.Waiting(model, -1)
 	r := &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "queue_full"}, retryAfter: 1}
 	switch {
 	case err == nil:
-		d.metrics.Admitted(model, 1)
-		return func() { release(); d.metrics.Admitted(model, -1) }, nil
+		return release, nil
 	case errors.Is(err, admission.ErrTenantFull):
-		d.metrics.Refused("tenant_queue_full")
 		r.Status, r.Kind, r.Code = http.StatusTooManyRequests, "rate_limit_error", "tenant_queue_full"
 	case errors.Is(err, admission.ErrFull):
-		d.metrics.Refused("queue_full")
 	case errors.Is(err, admission.ErrTimeout):
-		d.metrics.Refused("queue_timeout")
 		r.Code = "queue_timeout"
 	default:
 		return nil, endRefusal(err)

@@ -48,7 +48,7 @@ func TestSessionStaysWithItsWorker(t *testing.T) {
 	if len(others) < 2 {
 		t.Errorf("other sessions are at %v alone", others)
 	}
-	if s := b.door.SessionStats(); s.Sessions != 1+len(strangers) || s.Followed != uint64(len(strangers)) || s.Moved != 0 {
+	if s := b.door.Stats().Sessions; s.Sessions != 1+len(strangers) || s.Followed != uint64(len(strangers)) || s.Moved != 0 {
 		t.Errorf("%+v", s)
 	}
 	b.expectIdle()
@@ -69,7 +69,7 @@ func TestSessionLeavesALostWorker(t *testing.T) {
 			t.Fatalf("the session went from %s to %s", second, got)
 		}
 	}
-	if s := b.door.SessionStats(); s.Moved != 1 {
+	if s := b.door.Stats().Sessions; s.Moved != 1 {
 		t.Errorf("%+v, want one move", s)
 	}
 	b.expectIdle()
@@ -115,7 +115,7 @@ func TestSessionHeaders(t *testing.T) {
 	if got := b.at("a", "1", "X-Dynamo-Session-Final", "true"); got != home {
 		t.Errorf("the session went from %s to %s", home, got)
 	}
-	if s := b.door.SessionStats(); s.Sessions != 0 {
+	if s := b.door.Stats().Sessions; s.Sessions != 0 {
 		t.Errorf("%+v after the last request", s)
 	}
 	resp, body := b.post("/v1/completions", prompt, "X-Session-Id", strings.Repeat("x", 300))

@@ -6,7 +6,7 @@
 //	http.Handle("GET /metrics", m.Handler())
 //
 // Numbers without labels of a request are fields of snapshot structs beside their state. A scrape
-// reads the snapshots: AddStats adds them. Histograms, and counters with a
+// reads the snapshots: AddStats, AddStatsBy and AddReasons add them. Histograms, and counters with a
 // label that a request sets, are live here, because no snapshot can carry them:
 // docs/decisions/a-number-is-declared-once.md.
 //

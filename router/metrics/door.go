@@ -3,21 +3,17 @@ package metrics
 import (
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/blockyard-ai/blockyard/internal/bodies"
 )
 
-// Door has the metrics of requests that package frontend forwards. The package adds
-// to them. A worker is named as kv.Worker's String does.
+// Door has the histograms and the labelled counters of requests that package frontend forwards. The
+// package adds to them. Other numbers of the front door are in frontend.Stats. A worker is named as kv.Worker's String does.
 type Door struct {
 	requests   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	splits     *prometheus.CounterVec
-	running    prometheus.Gauge
 	first      *prometheus.HistogramVec
 	gap        *prometheus.HistogramVec
 	whole      *prometheus.HistogramVec
@@ -28,12 +24,6 @@ type Door struct {
 	reported   *prometheus.CounterVec
 	prompts    *prometheus.CounterVec
 	outputs    *prometheus.CounterVec
-	waiting    *prometheus.GaugeVec
-	admitted   *prometheus.GaugeVec
-	refused    *prometheus.CounterVec
-	open       prometheus.Gauge
-	connClosed *prometheus.CounterVec
-	bodies     bodies.Counters
 	workers    workerLabels
 }
 
@@ -53,7 +43,6 @@ func newDoor(r *prometheus.Registry) *Door {
 		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
 		retries:   counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
 		splits:    counter("disaggregated_prefills_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
-		running:   prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_running", Help: "Requests that are being sent to a worker or answered by one."}),
 		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
 		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
 		whole:     seconds("request_seconds", "Time from a request's arrival to the end of its answer."),
@@ -70,54 +59,11 @@ func newDoor(r *prometheus.Registry) *Door {
 		Buckets: prometheus.ExponentialBuckets(16e-6, 4, 13)}, []string{"model", "phase"})
 	m.reported = counter("prompt_tokens_reported_total", "Prompt tokens of answers that reported cached tokens.", "model", "worker")
 	r.MustRegister(m.phase, m.reported)
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
-	}
-	m.waiting = gauge("admission_waiting", "Requests that wait until fewer are at the workers of their model.", "model")
-	m.admitted = gauge("admission_running", "Requests that were admitted to the workers of a model.", "model")
-	m.refused = counter("admission_refused_total", "Requests refused because of a limit: requests, tenant_queue_full, queue_full or queue_timeout.", "reason")
-	m.open = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "connections", Help: "Connections of clients."})
-	m.connClosed = counter("connections_closed_total", "Connections of clients closed because of a limit: idle ones, or new ones that were refused.", "reason")
-	m.bodies = bodies.Counters{Refused: new(atomic.Uint64), Slow: new(atomic.Uint64)}
-	for name, c := range map[string]struct {
-		help  string
-		count *atomic.Uint64
-	}{
-		"bodies_refused_total": {"Requests refused because the bodies of other requests filled the memory.", m.bodies.Refused},
-		"bodies_slow_total":    {"Uploads ended because they were too slow, or slow while other requests needed the memory.", m.bodies.Slow},
-	} {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: prefix + name, Help: c.help}, func() float64 { return float64(c.count.Load()) }))
-	}
-	r.MustRegister(m.waiting, m.admitted, m.refused, m.open, m.connClosed)
-	r.MustRegister(m.requests, m.retries, m.splits, m.running, m.first, m.gap, m.whole,
+	r.MustRegister(m.requests, m.retries, m.splits, m.first, m.gap, m.whole,
 		m.predicted, m.delivered, m.difference, m.prompts, m.outputs)
 	m.workers.of = []labelled{m.first, m.gap, m.whole, m.retries, m.predicted, m.delivered, m.difference, m.reported}
 	return m
 }
-
-// Running adds n to the requests in progress.
-func (m *Door) Running(n int) { m.running.Add(float64(n)) }
-
-// Waiting adds n to the requests of a model that wait for admission, Admitted to those that
-// were admitted.
-func (m *Door) Waiting(model string, n int) { m.waiting.WithLabelValues(model).Add(float64(n)) }
-
-// Admitted adds n to the requests of a model that were admitted.
-func (m *Door) Admitted(model string, n int) {
-	m.admitted.WithLabelValues(model).Add(float64(n))
-}
-
-// Refused counts a request that a limit refused.
-func (m *Door) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
-
-// Connections adds n to the connections of clients.
-func (m *Door) Connections(n int) { m.open.Add(float64(n)) }
-
-// ConnectionClosed counts a connection that a limit closed: idle or refused.
-func (m *Door) ConnectionClosed(reason string) { m.connClosed.WithLabelValues(reason).Inc() }
-
-// Bodies returns the counters of bodies that found no room.
-func (m *Door) Bodies() bodies.Counters { return m.bodies }
 
 // Answered counts an answer by its HTTP status.
 func (m *Door) Answered(route, model string, status int) {

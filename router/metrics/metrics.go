@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/decide"
@@ -34,14 +35,13 @@ type Metrics struct {
 
 // APICounters count requests that were not served. Package api adds to the counters.
 type APICounters struct {
-	BodiesRefused, BodiesSlow              atomic.Uint64
+	Bodies                                 bodies.Counters
 	NATSBusy, NATSDropped, NATSUndelivered atomic.Uint64
 }
 
 // apiStats is a snapshot of APICounters. The metric names follow "blockyard_router_".
 type apiStats struct {
-	BodiesRefused   uint64 `metric:"bodies_refused" help:"Requests refused because the bodies of other requests filled the memory."`
-	BodiesSlow      uint64 `metric:"bodies_slow" help:"Uploads ended because they were too slow, or slow while other requests needed the memory."`
+	Bodies          bodies.Stats
 	NATSBusy        uint64 `metric:"nats_requests_busy" help:"Requests over NATS refused because too many were in progress."`
 	NATSDropped     uint64 `metric:"nats_requests_dropped" help:"Requests over NATS dropped from the full queue."`
 	NATSUndelivered uint64 `metric:"nats_replies_undelivered" help:"Replies over NATS lost without a connection."`
@@ -50,7 +50,7 @@ type apiStats struct {
 // stats returns a snapshot.
 func (c *APICounters) stats() apiStats {
 	return apiStats{
-		BodiesRefused: c.BodiesRefused.Load(), BodiesSlow: c.BodiesSlow.Load(),
+		Bodies:   c.Bodies.Stats(),
 		NATSBusy: c.NATSBusy.Load(), NATSDropped: c.NATSDropped.Load(), NATSUndelivered: c.NATSUndelivered.Load(),
 	}
 }
@@ -101,6 +101,25 @@ func AddStats[T any](m *Metrics, prefix string, read func() T) {
 	m.Collect(func(out chan<- prometheus.Metric) {
 		s := read()
 		prom.Families(out, prefix, &s)
+	})
+}
+
+// AddStatsBy is AddStats with a label: read returns a snapshot for each value of the label.
+func AddStatsBy[T any](m *Metrics, prefix, label string, read func() map[string]T) {
+	m.Collect(func(out chan<- prometheus.Metric) {
+		for value, s := range read() {
+			prom.FamiliesBy(out, prefix, label, value, &s)
+		}
+	})
+}
+
+// AddReasons adds one counter with the label reason. Its values are the names of the counters of a
+// snapshot struct T.
+func AddReasons[T any](m *Metrics, name, help string, read func() T) {
+	family := prometheus.NewDesc(name, help, []string{"reason"}, nil)
+	m.Collect(func(out chan<- prometheus.Metric) {
+		s := read()
+		prom.Kinds(out, family, nil, &s)
 	})
 }
 

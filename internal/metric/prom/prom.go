@@ -28,22 +28,32 @@ func Kinds[T any](ch chan<- prometheus.Metric, counters, gauges *prometheus.Desc
 // name is prefix and the number's name, with "_total" after a counter's. The help is the
 // number's.
 func Families[T any](ch chan<- prometheus.Metric, prefix string, s *T) {
+	families(ch, prefix, nil, s)
+}
+
+// FamiliesBy is Families with a label. One prefix always has the same label.
+func FamiliesBy[T any](ch chan<- prometheus.Metric, prefix, label, value string, s *T) {
+	families(ch, prefix, []string{label}, s, value)
+}
+
+func families[T any](ch chan<- prometheus.Metric, prefix string, labels []string, s *T, values ...string) {
 	metric.Each(s, func(f *metric.Field, v float64) {
 		name, kind := prefix+f.Name, prometheus.GaugeValue
 		if f.Kind == metric.Counter {
 			name, kind = name+"_total", prometheus.CounterValue
 		}
-		ch <- prometheus.MustNewConstMetric(family(name, f.Help), kind, v)
+		ch <- prometheus.MustNewConstMetric(describe(name, f.Help, labels), kind, v, values...)
 	})
 }
 
-// families caches descriptions by name. The number of names is fixed at build time.
-var families sync.Map // string -> *prometheus.Desc
+// described caches descriptions by name. The number of names is fixed at build time.
+var described sync.Map // string -> *prometheus.Desc
 
-func family(name, help string) *prometheus.Desc {
-	if d, ok := families.Load(name); ok {
+// describe returns the description of a family.
+func describe(name, help string, labels []string) *prometheus.Desc {
+	if d, ok := described.Load(name); ok {
 		return d.(*prometheus.Desc)
 	}
-	d, _ := families.LoadOrStore(name, prometheus.NewDesc(name, help, nil, nil))
+	d, _ := described.LoadOrStore(name, prometheus.NewDesc(name, help, labels, nil))
 	return d.(*prometheus.Desc)
 }

@@ -34,6 +34,25 @@ blockyard_waiting 2
 	}
 }
 
+func TestFamiliesByAddsALabel(t *testing.T) {
+	c := collector(func(ch chan<- prometheus.Metric) {
+		prom.FamiliesBy(ch, "queue_", "model", "a", &stats{Frames: 3, Waiting: 2})
+		prom.FamiliesBy(ch, "queue_", "model", "b", &stats{Waiting: 1})
+	})
+	want := `# HELP queue_frames_total Frames received.
+# TYPE queue_frames_total counter
+queue_frames_total{model="a"} 3
+queue_frames_total{model="b"} 0
+# HELP queue_waiting Frames in the queue.
+# TYPE queue_waiting gauge
+queue_waiting{model="a"} 2
+queue_waiting{model="b"} 1
+`
+	if got := scrape(t, c); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestKindsLabelsNumbersWithTheirNames(t *testing.T) {
 	counters := prometheus.NewDesc("parts_total", "Counters.", []string{"part", "kind"}, nil)
 	c := collector(func(ch chan<- prometheus.Metric) {

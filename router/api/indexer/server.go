@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api/shape"
@@ -49,7 +48,7 @@ type Server struct {
 func New(o Options) *Server {
 	m := &o.Router.Metrics().API
 	return &Server{router: o.Router, follower: o.Follower, instances: make(map[uint64]*instance),
-		JSON: shape.New(shape.Options{Counters: bodies.Counters{Refused: &m.BodiesRefused, Slow: &m.BodiesSlow}, Log: o.Log})}
+		JSON: shape.New(shape.Options{Counters: &m.Bodies, Log: o.Log})}
 }
 
 // Handler returns the HTTP handler with all paths of Dynamo's standalone indexer. Paths without a

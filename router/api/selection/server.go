@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api/shape"
@@ -70,7 +69,7 @@ func New(o Options) *Server {
 	return &Server{
 		router: o.Router, follower: o.Follower, registry: o.Registry, endpoint: o.Endpoint,
 		pending: newCache(o.Cache), records: make(map[uint64]*record),
-		JSON: shape.New(shape.Options{Counters: bodies.Counters{Refused: &m.BodiesRefused, Slow: &m.BodiesSlow}, Log: o.Log}),
+		JSON: shape.New(shape.Options{Counters: &m.Bodies, Log: o.Log}),
 	}
 }
 

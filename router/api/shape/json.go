@@ -25,8 +25,8 @@ const (
 
 // Options configure a JSON.
 type Options struct {
-	// Counters count bodies that were refused or ended.
-	Counters bodies.Counters
+	// Counters count bodies that were refused or ended. It is required.
+	Counters *bodies.Counters
 	// Log may be nil.
 	Log *zap.Logger
 }

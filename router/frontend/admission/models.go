@@ -1,6 +1,9 @@
 package admission
 
-import "sync"
+import (
+	"maps"
+	"sync"
+)
 
 // Models has a Queue for each model. Make one with NewModels. It may be used from any
 // goroutine.
@@ -30,4 +33,16 @@ func (m *Models) Queue(model string) *Queue {
 		m.queues[model] = q
 	}
 	return q
+}
+
+// Stats returns the numbers of each model's queue.
+func (m *Models) Stats() map[string]Stats {
+	m.mu.Lock()
+	queues := maps.Clone(m.queues)
+	m.mu.Unlock()
+	all := make(map[string]Stats, len(queues))
+	for model, q := range queues {
+		all[model] = q.Stats()
+	}
+	return all
 }

@@ -79,8 +79,17 @@ type Request struct {
 
 // Stats are numbers of a Queue at one moment.
 type Stats struct {
-	Running, Waiting int
-	WaitingBytes     int64
+	Running      int     `metric:"running" help:"Requests that were admitted to the workers of a model."`
+	Waiting      int     `metric:"waiting" help:"Requests that wait until fewer are at the workers of their model."`
+	WaitingBytes int64   `metric:"waiting_bytes" help:"Memory of the requests that wait, in bytes."`
+	Refused      Refused `metric:"-"`
+}
+
+// Refused counts the requests that a limit refused, by the limit.
+type Refused struct {
+	Tenant  uint64 `metric:"tenant_queue_full"`
+	Full    uint64 `metric:"queue_full"`
+	Timeout uint64 `metric:"queue_timeout"`
 }
 
 // Queue admits the requests of one model. Make one with New.
@@ -134,7 +143,7 @@ func (q *Queue) Enter(ctx context.Context, r Request) (release func(), err error
 	case <-timer.C:
 		err = ErrTimeout
 	}
-	if !q.remove(w) {
+	if !q.remove(w, errors.Is(err, ErrTimeout)) {
 		// The request was admitted in the same moment.
 		release()
 	}
@@ -164,8 +173,10 @@ func (q *Queue) arrive(r Request) (*waiter, error) {
 	}
 	switch {
 	case q.stats.Waiting >= q.limits.Waiting || q.stats.WaitingBytes+r.Bytes > q.limits.Bytes:
+		q.stats.Refused.Full++
 		return nil, ErrFull
 	case u.waiting >= q.limits.TenantWaiting || u.bytes+r.Bytes > q.limits.TenantBytes:
+		q.stats.Refused.Tenant++
 		return nil, ErrTenantFull
 	}
 	q.tenants[r.Tenant] = u
@@ -193,10 +204,14 @@ func (q *Queue) countLocked(w *waiter, n int) {
 	}
 }
 
-// remove takes a waiting request out. It returns false for one that was admitted.
-func (q *Queue) remove(w *waiter) bool {
+// remove takes a waiting request out. late is true when its time to wait was over. It returns false
+// for a request that was admitted.
+func (q *Queue) remove(w *waiter, late bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if late {
+		q.stats.Refused.Timeout++
+	}
 	if w.isAdmitted {
 		return false
 	}

@@ -78,7 +78,7 @@ func TestWait(t *testing.T) {
 		if err := <-next; err != nil {
 			t.Errorf("the next request gets %v", err)
 		}
-		expectStats(t, q, admission.Stats{})
+		expectStats(t, q, admission.Stats{Refused: admission.Refused{Timeout: 1}})
 	})
 }
 
@@ -105,7 +105,7 @@ func TestFull(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		expectStats(t, q, admission.Stats{})
+		expectStats(t, q, admission.Stats{Refused: admission.Refused{Tenant: 2, Full: 2}})
 	})
 }
 
