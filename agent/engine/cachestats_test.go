@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -17,10 +18,10 @@ func TestHitRatesSpanTheLastRequests(t *testing.T) {
 	finish := func(hit ...kv.Tier) {
 		var h requestHits
 		h.add(0, 4, hit)
-		c.finish(h)
+		c.finish(h.Hits)
 	}
 	finish(kv.TierHost, kv.TierHost, kv.TierHost, kv.TierHost)
-	c.finish(requestHits{}) // a request that asked for nothing
+	c.finish(config.Hits{}) // a request that asked for nothing
 	finish(kv.TierHost, kv.TierDisk)
 	if s := c.snapshot(); s.HostHitRate != 5./8 || s.DiskHitRate != 1./8 || s.Requests != 2 {
 		t.Errorf("got %+v", s)
@@ -50,7 +51,7 @@ func TestBlocksThatAreAskedForAgainCountOnce(t *testing.T) {
 			t.Errorf("%+v: %d blocks counted", ask, got)
 		}
 	}
-	if want := (requestHits{asked: 6, matched: 5, blocks: 6, host: 3, disk: 1}); h != want {
+	if want := (requestHits{asked: 6, matched: 5, Hits: config.Hits{Blocks: 6, Host: 3, Disk: 1}}); h != want {
 		t.Errorf("got %+v, want %+v", h, want)
 	}
 }
@@ -65,16 +66,16 @@ func TestHitRatesAreLoggedWhenTheyChangeAndNotTooOften(t *testing.T) {
 			defer close(done)
 			c.logRates(ctx, time.Minute, zap.New(core))
 		}()
-		hit := requestHits{blocks: 1, host: 1}
+		hit := config.Hits{Blocks: 1, Host: 1}
 		for _, s := range []struct {
-			h     requestHits
+			h     config.Hits
 			after time.Duration
 			lines int
 		}{
 			{hit, 0, 1},                                     // at once
-			{requestHits{blocks: 1}, 0, 1},                  // too soon
-			{requestHits{blocks: 1}, time.Hour, 2},          // for both
-			{requestHits{blocks: 3, host: 1}, time.Hour, 2}, // as before
+			{config.Hits{Blocks: 1}, 0, 1},                  // too soon
+			{config.Hits{Blocks: 1}, time.Hour, 2},          // for both
+			{config.Hits{Blocks: 3, Host: 1}, time.Hour, 2}, // as before
 		} {
 			c.finish(s.h)
 			<-time.After(s.after)

@@ -255,7 +255,7 @@ func (s *session) supersede(r *request) error {
 func (s *session) closeRequest(r *request) error {
 	hits := s.markClosed(r)
 	pins := s.takePins(r, 0, math.MaxUint64) // lookups add no pin to a closed request
-	s.cache.finish(hits)
+	s.cache.finish(hits.Hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)
 	r.blocks, r.tail = nil, nil

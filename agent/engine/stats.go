@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/reports"
+	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -106,9 +107,8 @@ type requestHits struct {
 	// asked and matched are the ends of the ranges of blocks that lookups have asked for and
 	// found. A repeated lookup counts only blocks behind them.
 	asked, matched uint32
-	// blocks counts the blocks asked for, host and disk those found, by the tier of the first
-	// find.
-	blocks, host, disk uint64
+	// Hits counts the blocks found by the tier of the first find.
+	config.Hits
 }
 
 // add counts a lookup of count blocks of a request, from block index first on. The first
@@ -117,7 +117,7 @@ type requestHits struct {
 // before.
 func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched int) {
 	if end := first + uint32(count); count > 0 && end > h.asked {
-		h.blocks += uint64(end - max(first, h.asked))
+		h.Blocks += uint64(end - max(first, h.asked))
 		h.asked = end
 	}
 	for i, tier := range sources {
@@ -125,9 +125,9 @@ func (h *requestHits) add(first uint32, count int, sources []kv.Tier) (matched i
 			h.matched = block + 1
 			matched++
 			if tier == kv.TierDisk {
-				h.disk++
+				h.Disk++
 			} else {
-				h.host++
+				h.Host++
 			}
 		}
 	}
@@ -155,10 +155,8 @@ type cacheCounters struct {
 	// changed holds one token: a request that asked for blocks has ended.
 	changed chan struct{}
 
-	mu     sync.Mutex
-	last   []requestHits // a ring of at most its capacity
-	oldest int
-	sum    requestHits
+	mu    sync.Mutex
+	rates config.HitRates // a sample is a request
 }
 
 // newCacheCounters makes counters whose hit rates span requests, 0 for the default.
@@ -166,7 +164,7 @@ func newCacheCounters(requests int) *cacheCounters {
 	if requests == 0 {
 		requests = DefaultHitRateRequests
 	}
-	return &cacheCounters{last: make([]requestHits, 0, requests), changed: make(chan struct{}, 1)}
+	return &cacheCounters{rates: config.NewHitRates(requests), changed: make(chan struct{}, 1)}
 }
 
 // onboarded counts blocks that workers were told to load.
@@ -180,27 +178,14 @@ func (c *cacheCounters) onboarded(pins []pin) {
 	}
 }
 
-// finish adds an ended request to the hit rates, unless it asked for nothing. The hit rates
-// span the last cap(c.last) requests: the new request replaces the oldest one.
-func (c *cacheCounters) finish(h requestHits) {
-	if h.blocks == 0 {
+// finish adds an ended request to the hit rates, unless it asked for nothing.
+func (c *cacheCounters) finish(h config.Hits) {
+	c.mu.Lock()
+	added := c.rates.Add(h)
+	c.mu.Unlock()
+	if !added {
 		return
 	}
-	c.mu.Lock()
-	if len(c.last) < cap(c.last) {
-		c.last = append(c.last, h)
-	} else {
-		old := &c.last[c.oldest]
-		c.sum.blocks -= old.blocks
-		c.sum.host -= old.host
-		c.sum.disk -= old.disk
-		*old = h
-		c.oldest = (c.oldest + 1) % len(c.last)
-	}
-	c.sum.blocks += h.blocks
-	c.sum.host += h.host
-	c.sum.disk += h.disk
-	c.mu.Unlock()
 	select {
 	case c.changed <- struct{}{}:
 	default: // logRates has not taken the last token
@@ -241,11 +226,8 @@ func (c *cacheCounters) snapshot() CacheStats {
 	s := CacheStats{MatchedTokens: c.matchedTokens.Load(), OnboardedHost: c.host.Load(), OnboardedDisk: c.disk.Load()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Requests = len(c.last)
-	if c.sum.blocks > 0 {
-		s.HostHitRate = float64(c.sum.host) / float64(c.sum.blocks)
-		s.DiskHitRate = float64(c.sum.disk) / float64(c.sum.blocks)
-	}
+	s.Requests = c.rates.Samples()
+	s.HostHitRate, s.DiskHitRate = c.rates.Rates()
 	return s
 }
 

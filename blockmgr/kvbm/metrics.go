@@ -23,12 +23,8 @@ type metricsFeed struct {
 
 	last blockmgr.Stats
 	sent map[string]float64 // counters, by name
-	hits [hitSamples]hitSample
-	next int
+	hits config.HitRates
 }
-
-// hitSample counts the blocks that were asked for between two samples.
-type hitSample struct{ host, disk, asked uint64 }
 
 // newMetricsFeed returns the feed of a configuration, nil when the configuration has no metrics.
 func newMetricsFeed(cfg *config.Config) (*metricsFeed, error) {
@@ -42,7 +38,7 @@ func newMetricsFeed(cfg *config.Config) (*metricsFeed, error) {
 	if to == nil {
 		return nil, nil
 	}
-	f := &metricsFeed{to: to, pageSize: cfg.Model.PageSize, bypass: cfg.HostLayout == nil && cfg.DiskLayout != nil, sent: map[string]float64{}}
+	f := &metricsFeed{to: to, pageSize: cfg.Model.PageSize, bypass: cfg.HostLayout == nil && cfg.DiskLayout != nil, sent: map[string]float64{}, hits: config.NewHitRates(hitSamples)}
 	// Every metric exists from the start, with the value 0.
 	metric.Each(new(config.MetricValues), func(m *metric.Field, _ float64) { f.report(m, 0) })
 	return f, nil
@@ -65,30 +61,15 @@ func (f *metricsFeed) send(now blockmgr.Stats) {
 	if f == nil {
 		return
 	}
-	s := hitSample{host: now.HostHits - f.last.HostHits, disk: now.DiskHits - f.last.DiskHits}
-	s.asked = s.host + s.disk + now.Misses - f.last.Misses
+	h := config.Hits{Host: now.HostHits - f.last.HostHits, Disk: now.DiskHits - f.last.DiskHits}
+	h.Blocks = h.Host + h.Disk + now.Misses - f.last.Misses
+	f.hits.Add(h) // an idle second does not push out a sample
 	f.last = now
-	if s.asked > 0 { // an idle second does not push out a sample
-		f.hits[f.next] = s
-		f.next = (f.next + 1) % hitSamples
-	}
 	values := config.MetricValues{
 		OnboardHostToDevice: now.HostHits, OnboardDiskToDevice: now.DiskHits,
 		MatchedTokens: (now.HostHits + now.DiskHits) * f.pageSize,
 	}
 	values.SetOffloads(now.Committed, now.WriteBehind, f.bypass)
-	values.HostCacheHitRate, values.DiskCacheHitRate = f.hitRates()
+	values.HostCacheHitRate, values.DiskCacheHitRate = f.hits.Rates()
 	metric.Each(&values, f.report)
-}
-
-// hitRates returns the shares of host and disk in all blocks asked for.
-func (f *metricsFeed) hitRates() (host, disk float64) {
-	var sum hitSample
-	for _, s := range f.hits {
-		sum.host, sum.disk, sum.asked = sum.host+s.host, sum.disk+s.disk, sum.asked+s.asked
-	}
-	if sum.asked == 0 {
-		return 0, 0
-	}
-	return float64(sum.host) / float64(sum.asked), float64(sum.disk) / float64(sum.asked)
 }

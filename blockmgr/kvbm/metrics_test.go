@@ -113,7 +113,7 @@ func TestRegistryThatFailsFailsNew(t *testing.T) {
 
 func TestHitRatesForgetWhatIsOlderThanTheWindow(t *testing.T) {
 	v := newValues()
-	f := metricsFeed{to: v, pageSize: 16, sent: map[string]float64{}}
+	f := metricsFeed{to: v, pageSize: 16, sent: map[string]float64{}, hits: config.NewHitRates(hitSamples)}
 	st := blockmgr.Stats{Counters: blockmgr.Counters{Misses: 1000}}
 	f.send(st)
 	for i := range hitSamples {
