@@ -14,7 +14,7 @@ import (
 // TestMisspeltVariableEndsTheStart: a variable of ours that nothing reads is an error
 // of agent and router that names it; those of other programs are not.
 func TestMisspeltVariableEndsTheStart(t *testing.T) {
-	parser, err := kong.New(new(productRoot))
+	parser, err := kong.New(new(productRoot), routerDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestMisspeltVariableEndsTheStart(t *testing.T) {
 // TestVariablesOfScriptsAreAccepted: agent and router start in the environment of a script that
 // installs or tests something.
 func TestVariablesOfScriptsAreAccepted(t *testing.T) {
-	parser, err := kong.New(new(productRoot))
+	parser, err := kong.New(new(productRoot), routerDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		// of that parsing do not count.
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		p.Vars,
+		routerDefaults(), p.Vars,
 		kong.Bind(build(p)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.BindTo(stdout, (*io.Writer)(nil)),

@@ -12,6 +12,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/resource"
@@ -38,10 +40,10 @@ type doorFlags struct {
 	Pass        []string      `group:"Front door" name:"pass" placeholder:"PATH" env:"BLOCKYARD_ROUTER_PASS" help:"Path that is forwarded besides the OpenAI routes, such as /v1/rerank. Repeat the flag for each path."`
 	Origins     []string      `group:"Front door" name:"trusted-origin" placeholder:"URL" env:"BLOCKYARD_ROUTER_TRUSTED_ORIGIN" help:"Site whose pages may send requests from browsers, such as https://chat.example. Repeat the flag for each site."`
 	RequestTime time.Duration `group:"Front door" name:"request-timeout" range:"0s..8760h" default:"0s" env:"BLOCKYARD_ROUTER_REQUEST_TIMEOUT" help:"Longest time of a request, from its arrival to the end of its answer; 0 is no limit."`
-	MaxRequests int           `group:"Front door" name:"max-requests" range:"1..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_REQUESTS" help:"Requests in progress, at most; more are refused with status 503."`
+	MaxRequests int           `group:"Front door" name:"max-requests" range:"1..1048576" default:"${max_requests}" env:"BLOCKYARD_ROUTER_MAX_REQUESTS" help:"Requests in progress, at most; more are refused with status 503."`
 	MaxRunning  int           `group:"Front door" name:"max-running" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_RUNNING" help:"Requests of a model at workers, at most; more wait with fair shares of tenants. 0 is no limit: the router's queue decides."`
-	MaxWaiting  int           `group:"Front door" name:"max-waiting" range:"1..1048576" default:"8192" env:"BLOCKYARD_ROUTER_MAX_WAITING" help:"Requests of a model that wait because of --max-running, at most; a quarter of them of one tenant."`
-	MaxWait     time.Duration `group:"Front door" name:"max-wait" range:"1ms..24h" default:"10m" env:"BLOCKYARD_ROUTER_MAX_WAIT" help:"Longest time that a request waits because of --max-running."`
+	MaxWaiting  int           `group:"Front door" name:"max-waiting" range:"1..1048576" default:"${max_waiting}" env:"BLOCKYARD_ROUTER_MAX_WAITING" help:"Requests of a model that wait because of --max-running, at most; a quarter of them of one tenant."`
+	MaxWait     time.Duration `group:"Front door" name:"max-wait" range:"1ms..24h" default:"${max_wait}" env:"BLOCKYARD_ROUTER_MAX_WAIT" help:"Longest time that a request waits because of --max-running."`
 	MaxClient   int           `group:"Front door" name:"max-client-requests" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_REQUESTS" help:"Requests in progress of one client address, at most; more are refused with status 429. 0 is no limit."`
 	MaxConns    int           `group:"Front door" name:"max-connections" range:"0..1048576" default:"16384" env:"BLOCKYARD_ROUTER_MAX_CONNECTIONS" help:"Connections of clients, at most. A new one closes the one that has been idle longest. 0 is no limit."`
 	ClientConns int           `group:"Front door" name:"max-client-connections" range:"0..1048576" default:"0" env:"BLOCKYARD_ROUTER_MAX_CLIENT_CONNECTIONS" help:"Connections of one client address, at most. 0 is no limit."`
@@ -49,6 +51,19 @@ type doorFlags struct {
 	ExtProc     string        `group:"Front door" name:"ext-proc" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_EXT_PROC" help:"Listen for Envoy's external processing (gRPC): Envoy and gateways of the Gateway API forward requests to the workers that this router chooses."`
 	Fallbacks   bool          `group:"Front door" name:"ext-proc-fallbacks" default:"true" negatable:"" env:"BLOCKYARD_ROUTER_EXT_PROC_FALLBACKS" help:"Name other workers after the chosen one, for the gateway's retries. Envoy's ORIGINAL_DST clusters take only one."`
 	AccessLog   bool          `group:"Front door" name:"access-log" env:"BLOCKYARD_ROUTER_ACCESS_LOG" help:"Log one line for each request."`
+}
+
+// routerDefaults returns the defaults that packages of the router declare, for kong to put into the
+// tags of doorFlags and serviceFlags.
+func routerDefaults() kong.Vars {
+	return kong.Vars{
+		"max_requests":      strconv.Itoa(frontend.DefaultMaxRequests),
+		"max_waiting":       strconv.Itoa(admission.DefaultWaiting),
+		"max_wait":          fmt.Sprintf("%dm", admission.DefaultWait/time.Minute),
+		"selection_ttl":     fmt.Sprint(selection.DefaultTTL.Seconds()),
+		"selection_entries": strconv.Itoa(selection.DefaultEntries),
+		"selection_bytes":   strconv.Itoa(selection.DefaultBytes),
+	}
 }
 
 // tlsFlags are the certificates of the listeners for clients, for gateways' ext_proc and of --http.
@@ -254,9 +269,9 @@ type serviceFlags struct {
 	ServiceHost  string `group:"Start and server" name:"service-host" default:"127.0.0.1" placeholder:"HOST" env:"BLOCKYARD_ROUTER_SERVICE_HOST" help:"Address of --indexer-port and --selection-port. Their clients may add workers, so give a private one."`
 	IndexerPort  uint16 `group:"Start and server" name:"indexer-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_INDEXER_PORT" help:"Port with the HTTP interface of Dynamo's standalone indexer, which has 8090; 0 is off."`
 	Selection    uint16 `group:"Start and server" name:"selection-port" placeholder:"PORT" env:"BLOCKYARD_ROUTER_SELECTION_PORT" help:"Port with the HTTP interface of Dynamo's selection service, which has 8092; 0 is off."`
-	CacheTTL     uint32 `group:"Start and server" name:"selection-cache-ttl-secs" range:"1..31536000" default:"120" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_TTL_SECS" help:"Seconds that a choice of --selection-port may wait for its reservation."`
-	CacheEntries uint32 `group:"Start and server" name:"selection-cache-max-entries" range:"1..16777216" default:"4096" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_ENTRIES" help:"Choices that wait, at most; more drop the oldest."`
-	CacheBytes   uint32 `group:"Start and server" name:"selection-cache-max-bytes" range:"1..4294967295" default:"268435456" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_BYTES" help:"Bytes of choices that wait, at most; more drop the oldest."`
+	CacheTTL     uint32 `group:"Start and server" name:"selection-cache-ttl-secs" range:"1..31536000" default:"${selection_ttl}" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_TTL_SECS" help:"Seconds that a choice of --selection-port may wait for its reservation."`
+	CacheEntries uint32 `group:"Start and server" name:"selection-cache-max-entries" range:"1..16777216" default:"${selection_entries}" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_ENTRIES" help:"Choices that wait, at most; more drop the oldest."`
+	CacheBytes   uint32 `group:"Start and server" name:"selection-cache-max-bytes" range:"1..4294967295" default:"${selection_bytes}" placeholder:"N" env:"BLOCKYARD_ROUTER_SELECTION_CACHE_MAX_BYTES" help:"Bytes of choices that wait, at most; more drop the oldest."`
 }
 
 // serviceDrain is how long requests to a service may continue after the end.

@@ -20,7 +20,7 @@ import (
 func routerModel(t *testing.T, args ...string) (*Router, *kong.Kong, error) {
 	t.Helper()
 	c := NewRouter()
-	k, err := kong.New(&c, kong.Name("router"), kong.Exit(func(int) {}))
+	k, err := kong.New(&c, routerDefaults(), kong.Name("router"), kong.Exit(func(int) {}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ type Options struct {
 	// MaxBodies bounds the bytes of the bodies of requests in progress, beyond the first
 	// 16 KiB of each; 0 means 2 GiB.
 	MaxBodies int64
-	// MaxRequests bounds the requests in progress; 0 means 16,384.
+	// MaxRequests bounds the requests in progress; 0 means DefaultMaxRequests.
 	MaxRequests int
 	// MaxClientRequests bounds the requests in progress of one client address; 0 is no bound.
 	MaxClientRequests int
@@ -88,10 +88,11 @@ type Options struct {
 	Log *zap.Logger
 }
 
-// Default bounds.
+// DefaultMaxRequests is the default of Options.MaxRequests.
+const DefaultMaxRequests = 16384
+
 const (
-	defaultMaxBody     = 32 << 20
-	defaultMaxRequests = 16384
+	defaultMaxBody = 32 << 20
 	// maxPass bounds Options.Pass.
 	maxPass = 64
 )
@@ -145,7 +146,7 @@ func (o Options) withDefaults() Options {
 		o.MaxBody = defaultMaxBody
 	}
 	if o.MaxRequests == 0 {
-		o.MaxRequests = defaultMaxRequests
+		o.MaxRequests = DefaultMaxRequests
 	}
 	if o.MaxBodies == 0 {
 		o.MaxBodies = 2 << 30

@@ -10,8 +10,14 @@ import (
 	"github.com/blockyard-ai/blockyard/router/decide"
 )
 
-// CacheLimits bound the choices that wait to be booked. Zero values mean 120 s, 4,096 and
-// 256 MiB.
+// Defaults of CacheLimits.
+const (
+	DefaultTTL     = 2 * time.Minute
+	DefaultEntries = 4096
+	DefaultBytes   = 256 << 20
+)
+
+// CacheLimits bound the choices that wait to be booked. Zero values mean the defaults.
 type CacheLimits struct {
 	TTL     time.Duration
 	Entries int
@@ -48,7 +54,7 @@ type cache struct {
 }
 
 func newCache(l CacheLimits) *cache {
-	l.TTL, l.Entries, l.Bytes = cmp.Or(l.TTL, 2*time.Minute), cmp.Or(l.Entries, 4096), cmp.Or(l.Bytes, 256<<20)
+	l.TTL, l.Entries, l.Bytes = cmp.Or(l.TTL, DefaultTTL), cmp.Or(l.Entries, DefaultEntries), cmp.Or(l.Bytes, DefaultBytes)
 	return &cache{limits: l, order: list.New(), byKey: make(map[choiceKey]*list.Element)}
 }
 

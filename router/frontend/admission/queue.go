@@ -15,23 +15,29 @@ var (
 	ErrTimeout    = errors.New("no worker had time for the request")
 )
 
+// Defaults of Limits.
+const (
+	DefaultWaiting = 8192
+	DefaultWait    = 10 * time.Minute
+)
+
 // Limits bound a Queue.
 type Limits struct {
 	// Running bounds the requests in progress.
 	Running int
 	// Waiting and Bytes bound the waiting requests and their bytes in all, TenantWaiting and
-	// TenantBytes those of one tenant. 0 means 8192 and 1 GiB, a quarter of these for a
-	// tenant.
+	// TenantBytes those of one tenant. 0 means DefaultWaiting and 1 GiB, a quarter of
+	// these for a tenant.
 	Waiting, TenantWaiting int
 	Bytes, TenantBytes     int64
-	// Wait bounds the time that a request waits; 0 means 10 minutes.
+	// Wait bounds the time that a request waits; 0 means DefaultWait.
 	Wait time.Duration
 }
 
 // withDefaults returns the limits without zeros.
 func (l Limits) withDefaults() Limits {
 	if l.Waiting == 0 {
-		l.Waiting = 8192
+		l.Waiting = DefaultWaiting
 	}
 	if l.TenantWaiting == 0 {
 		l.TenantWaiting = max(l.Waiting/4, 1)
@@ -43,7 +49,7 @@ func (l Limits) withDefaults() Limits {
 		l.TenantBytes = max(l.Bytes/4, 1)
 	}
 	if l.Wait == 0 {
-		l.Wait = 10 * time.Minute
+		l.Wait = DefaultWait
 	}
 	return l
 }
