@@ -11,7 +11,8 @@
 // docs/decisions/a-number-is-declared-once.md.
 //
 // Guarantees: the label worker has at most 4,096 values, and its series end 10 minutes after the
-// last request to a worker that has gone. Labels for models, routes and reasons come from fixed sets.
+// last request to a worker that has gone. The caller passes only names of models that exist, and
+// routes and reasons from fixed sets.
 //
 // The router owns the Metrics. All methods may be called from any goroutine. Two metrics of one
 // name make a scrape fail.
