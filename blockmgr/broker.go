@@ -193,7 +193,7 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 // finished: that pool may be able to give an extent now.
 func (b *broker) drain(ctx context.Context, p *Pool) bool {
 	for _, other := range b.pools() {
-		if other != p && other.draining() && other.Quiesce(ctx) == nil {
+		if other != p && other.Draining() && other.Quiesce(ctx) == nil {
 			return true
 		}
 	}
@@ -206,7 +206,8 @@ func (p *Pool) unusedLocked() bool {
 	return len(p.members.sessions)+len(p.members.previous) == 0 && len(p.growth.watchers) == 0 && p.pending.operations == 0 && !p.life.closing
 }
 
-func (p *Pool) draining() bool {
+// Draining reports whether the pool has no session but still has operations; see Quiesce.
+func (p *Pool) Draining() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing

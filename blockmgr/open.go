@@ -126,13 +126,17 @@ func (p *Pool) openHost() error {
 	return nil
 }
 
-// claimHost takes the namespace's host extents of an earlier agent into use.
+// claimHost takes the namespace's host extents of an earlier agent into use. Sealed blocks are
+// registered, and verified when they are first read. Slots that a previous session was granted or
+// had pinned stay out of use, because its engine may still copy. All other slots become free. The
+// table in ARCHITECTURE.md, "Slot states and deaths", has each state.
 func (p *Pool) claimHost() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.Registry.Expect(p.broker.host.Unclaimed(p.slots.Host.Namespace))
 	for _, found := range p.broker.host.Claim(p.slots.Host.Namespace) {
-		p.recoverHostLocked(&tier.Extent{ID: found.ID, Records: found.Slots, Host: found.Extent})
+		e := &tier.Extent{ID: found.ID, Records: found.Slots, Host: found.Extent}
+		p.slots.Recover(p.slots.Host, e, p.recoverHostSlotLocked)
 	}
 	// Recovered extents may be of any size: they do not count against the bound.
 	p.growth.maxHostExtents = min(p.growth.maxHostExtents+p.slots.Host.Live, registry.MaxExtents)

@@ -8,14 +8,6 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// recoverHostLocked recovers a host extent of an earlier agent. Sealed blocks are registered,
-// and verified when they are first read. Slots that a previous session was granted or had
-// pinned stay out of use, because its engine may still copy. All other slots become free. The
-// table in ARCHITECTURE.md, "Slot states and deaths", has each state.
-func (p *Pool) recoverHostLocked(e *tier.Extent) {
-	p.slots.Recover(p.slots.Host, e, p.recoverHostSlotLocked)
-}
-
 // recoverDiskLocked recovers a disk extent of an earlier agent. Engines never write to disk
 // slots, so that none stays out of use.
 func (p *Pool) recoverDiskLocked(e *tier.Extent) {

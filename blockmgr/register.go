@@ -46,7 +46,8 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 			}
 			return nil, notEnough(n, len(blocks))
 		}
-		p.grantBlankLocked(s, sess, ref)
+		p.slots.Grant(ref, s, storage.Record{}) // names no block yet
+		sess.grant(ref, time.Now())
 		blocks = append(blocks, &MutableBlock{pool: p, session: s, sess: sess, slot: p.slots.Host.Name(ref)})
 	}
 	p.count.Granted += uint64(n)
@@ -55,12 +56,6 @@ func (p *Pool) Allocate(s SessionID, n int) ([]*MutableBlock, error) {
 
 func notEnough(requested, available int) error {
 	return fmt.Errorf("%d blocks requested, %d available: %w", requested, available, ErrNotEnoughBlocks)
-}
-
-// grantBlankLocked grants a free slot without a block.
-func (p *Pool) grantBlankLocked(s SessionID, sess *session, ref registry.Ref) {
-	p.slots.Grant(ref, s, storage.Record{})
-	sess.grant(ref, time.Now())
 }
 
 // obtainableLocked returns how many host slots Allocate could take for want blocks. A result

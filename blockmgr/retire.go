@@ -54,9 +54,6 @@ func (p *Pool) retirableLocked() bool {
 	return p.unusedLocked() && p.members.exiting == 0 && p.mover.Stuck() == 0 && p.slots.Kept() == 0
 }
 
-// Draining reports whether the pool has no session but still has operations; see Quiesce.
-func (p *Pool) Draining() bool { return p.draining() }
-
 // Retire closes an unused pool. It gives back the extents of both tiers with their blocks, and
 // the namespace's row in the slot tables. It reports the removal of each block to the sink. gone
 // is closed at the end; a disk that does not answer delays it. Manager.Pool of the namespace
