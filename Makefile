@@ -92,7 +92,7 @@ test-python: build ## Test the wire formats with Python programs; installs pyzmq
 test-dynamo: build ## Test with a real NVIDIA Dynamo, installed on first use: make test-dynamo ARGS="--only we-read-its-worker"
 	@scripts/test-dynamo.sh $(ARGS)
 
-test-front: build ## Test the front door with real vLLM servers on CPU, the OpenAI client and AIPerf, installed on first use: make test-front ARGS="--only second-turn"
+test-front: build ## Test the front door with real vLLM servers on CPU, the OpenAI client, AIPerf and Envoy, installed on first use: make test-front ARGS="--only second-turn"
 	@scripts/test-front.sh $(ARGS)
 
 test-envoy: build ## Test the endpoint picker behind a real Envoy, installed on first use

@@ -3,8 +3,8 @@
 #
 # Runs the front door before real vLLM servers on CPU, with the official OpenAI
 # client; see interop/front. The first run installs vLLM (scripts/vllm-env.sh), the
-# client, and AIPerf (scripts/load-env.sh). $VLLM is the version of vLLM, if not the
-# pinned one.
+# client, AIPerf (scripts/load-env.sh) and Envoy (scripts/envoy-env.sh). $VLLM is the
+# version of vLLM, if not the pinned one.
 set -eu
 
 openai=3.54.0

@@ -6,6 +6,7 @@ from front.bed import Case
 from front.cases_agent import with_agent
 from front.cases_cache import adapters_and_salts, plain_and_approximate, second_turn
 from front.cases_client import openai_client
+from front.cases_envoy import envoy_picks
 from front.cases_hostile import hostile
 from front.cases_life import client_leaves, drain, worker_killed
 from front.cases_load import load_tool
@@ -20,6 +21,7 @@ CASES: tuple[Case, ...] = (
     second_turn,
     adapters_and_salts,
     tenants_apart,
+    envoy_picks,
     client_leaves,
     drain,
     hostile,

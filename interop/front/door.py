@@ -121,6 +121,8 @@ class Door(Endpoint):
         )
         super().__init__(f"http://{self._service.ready['door']}")
         self.address: tuple[str, int] = _address(self._service.ready["door"])
+        # The listener of Envoy's calls; None without --ext-proc.
+        self.ext_proc: str | None = self._service.ready.get("ext_proc")
 
     def pinned(self, worker: str) -> Endpoint:
         """The door, for requests that only one worker may serve."""
@@ -177,15 +179,20 @@ class Door(Endpoint):
 
     def overlap(self, tokens: list[int], worker: str, lora: str = "", salt: str = "") -> int:
         """Blocks of a prompt that the router knows on a worker's device."""
-        ask: dict[str, Any] = {"method": "overlap", "tokens": tokens, "model": MODEL}
-        ask |= {"lora_name": lora, "cache_namespace": salt}
-        url = f"http://{self._service.ready['http']}/v1/route"
-        request = urllib.request.Request(url, data=json.dumps(ask).encode())
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            for o in json.loads(answer.read())["overlaps"]:
-                if f"{o['worker_id']}/{o['dp_rank']}" == worker:
-                    return o["device"]
+        asked = {"lora_name": lora, "cache_namespace": salt}
+        for o in self.route("overlap", tokens=tokens, **asked)["overlaps"]:
+            if f"{o['worker_id']}/{o['dp_rank']}" == worker:
+                return o["device"]
         return 0
+
+    def route(self, method: str, **fields: Any) -> dict[str, Any]:
+        """The answer of the gateways' listener to a call of `/v1/route` with these fields."""
+        body = json.dumps({"method": method, "model": MODEL, **fields}).encode()
+        request = urllib.request.Request(
+            f"http://{self._service.ready['http']}/v1/route", data=body
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.loads(answer.read())
 
     def metric(self, name: str) -> float:
         """The sum of one of the router's metrics over its labels."""
@@ -195,10 +202,17 @@ class Door(Endpoint):
 
     def idle(self) -> None:
         """Waits until nothing runs and nothing is booked."""
-        names = ("blockyard_frontend_requests_running", "blockyard_router_model_active_requests")
+        self.booked(0)
+
+    def booked(self, count: int) -> None:
+        """Waits until no client's request runs and so many requests are booked."""
+        want = {
+            "blockyard_frontend_requests_running": 0,
+            "blockyard_router_model_active_requests": count,
+        }
         wait_until(
-            "no request runs and none is booked",
-            lambda: all(self.metric(name) == 0 for name in names),
+            f"no request runs and {count} are booked",
+            lambda: all(self.metric(name) == value for name, value in want.items()),
             20.0,
             pause=0.1,
         )
