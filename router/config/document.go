@@ -91,6 +91,72 @@ func (l *layers) document(name string, data []byte) error {
 	return errors.Join(bad...)
 }
 
+// disaggPrefix is what the members of conditional_disagg_config lack of the settings' names.
+const disaggPrefix = "conditional_disagg_"
+
+// disaggMember returns the setting that a member of conditional_disagg_config sets; nil for an
+// unknown member.
+func disaggMember(settings []Setting, member string) *Setting {
+	switch member {
+	case "policy", "eff_isl_threshold", "eff_isl_ratio_threshold", "prefill_busy_threshold", "decode_busy_threshold":
+		return find(settings, disaggPrefix+member)
+	}
+	return nil
+}
+
+// disaggObject sets the settings that conditional_disagg_config gives. The error joins unknown
+// members, bad values, and settings that a source has set to another value.
+func (l *layers) disaggObject() error {
+	const name = "conditional_disagg_config"
+	if l.config.ConditionalDisaggConfig == nil {
+		return nil
+	}
+	source := l.source[name]
+	fields, err := parseFields([]byte(*l.config.ConditionalDisaggConfig))
+	if err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	var bad []error
+	for _, e := range fields {
+		s := disaggMember(l.settings, e.name)
+		if s == nil {
+			bad = append(bad, fmt.Errorf("%s: %.64q: no such field", source, e.name))
+			continue
+		}
+		p := s.at(l.config)
+		before := s.Text(l.config)
+		switch own := l.source[s.Name]; {
+		case !s.domain.setJSON(p, e.raw):
+			bad = append(bad, fmt.Errorf("%s: %w", source, s.domain.invalid(e.name, p, displayed(e.raw))))
+		case own == "":
+			l.source[s.Name] = source + " " + e.name
+		case s.Text(l.config) != before:
+			bad = append(bad, fmt.Errorf("%s %.64q: contradicts %s, which sets %s to %s", own, before, source, s.Name, s.Text(l.config)))
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// matchesDisaggObject reports whether the settings have the values that conditional_disagg_config
+// gives. A program may have built the Config without Resolve.
+func (c *Config) matchesDisaggObject() bool {
+	if c.ConditionalDisaggConfig == nil {
+		return true
+	}
+	fields, err := parseFields([]byte(*c.ConditionalDisaggConfig))
+	if err != nil {
+		return false
+	}
+	settings := Settings()
+	for _, e := range fields {
+		s, given := disaggMember(settings, e.name), *c
+		if s == nil || !s.domain.setJSON(s.at(&given), e.raw) || s.Text(&given) != s.Text(c) {
+			return false
+		}
+	}
+	return true
+}
+
 // displayed formats a JSON value for an error: a string without its quotes.
 func displayed(raw json.RawMessage) string {
 	var s string

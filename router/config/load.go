@@ -48,6 +48,9 @@ func Resolve(from Sources) (*Loaded, error) {
 	if err := l.loadAware(); err != nil {
 		return nil, err
 	}
+	if err := l.disaggObject(); err != nil {
+		return nil, err
+	}
 	if c.RouterPrefillLoadModel == LoadModelAIC {
 		return nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + "; only an embedding program can supply a model"}
 	}

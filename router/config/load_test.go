@@ -3,6 +3,8 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -308,4 +310,47 @@ func FuzzDocument(f *testing.F) {
 		}
 		_, _ = c.Validate()
 	})
+}
+
+// Dynamo's object sets the settings that it names, from every source. A setting that a source
+// gives another value, an unknown member and a bad value are errors.
+func TestConditionalDisaggObject(t *testing.T) {
+	const object = `{"policy":"isl_or_load","eff_isl_threshold":4096,"eff_isl_ratio_threshold":0.8,"prefill_busy_threshold":16,"decode_busy_threshold":null}`
+	const flag = "router-conditional-disagg-config"
+	on := map[string]string{"router-conditional-disagg": "true"}
+	with := func(flags map[string]string, more ...string) map[string]string {
+		all := maps.Clone(flags)
+		for i := 0; i < len(more); i += 2 {
+			all[more[i]] = more[i+1]
+		}
+		return all
+	}
+	for name, from := range map[string]Sources{
+		"flag":         {Flags: with(on, flag, object)},
+		"variable":     {Environ: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG=" + object}, Flags: on},
+		"document":     {Document: []byte(`{"conditional_disagg_config":` + strconv.Quote(object) + `}`), Flags: on},
+		"equal values": {Flags: with(on, flag, object, "router-conditional-disagg-eff-isl-threshold", "4096")},
+	} {
+		l, err := Resolve(from)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c := &l.Config
+		if c.ConditionalDisaggPolicy != disaggEither || c.ConditionalDisaggEffISLThreshold != 4096 || c.ConditionalDisaggEffISLRatioThreshold != 0.8 ||
+			c.ConditionalDisaggPrefillBusyThreshold == nil || *c.ConditionalDisaggPrefillBusyThreshold != 16 || c.ConditionalDisaggDecodeBusyThreshold != nil {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	for want, flags := range map[string]map[string]string{
+		`--router-conditional-disagg-config: want a JSON object`:                                 with(on, flag, "4096"),
+		`--router-conditional-disagg-config: "enabled": no such field`:                           with(on, flag, `{"enabled":true}`),
+		`--router-conditional-disagg-config: eff_isl_ratio_threshold "2": want a number, 0 to 1`: with(on, flag, `{"eff_isl_ratio_threshold":2}`),
+		`--router-conditional-disagg-eff-isl-threshold "9": contradicts --router-conditional-disagg-config, which sets conditional_disagg_eff_isl_threshold to 4096`: with(
+			on, flag, object, "router-conditional-disagg-eff-isl-threshold", "9"),
+	} {
+		if _, err := Resolve(Sources{Flags: flags}); err == nil || err.Error() != want {
+			t.Errorf("%v: error %v, want %s", flags, err, want)
+		}
+	}
 }

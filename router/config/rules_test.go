@@ -39,7 +39,8 @@ func TestSettingsThatDoNotGoTogether(t *testing.T) {
 		{`"serve_indexer":true,"overlap_score_weight":0`, "serve_indexer", "overlap_score_credit", ""},
 		{`"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_id":"k"`, "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id", ""},
 		{`"conditional_disagg_enabled":true,"conditional_disagg_policy":"prefill_load"`, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold", `"conditional_disagg_enabled":true,"conditional_disagg_policy":"prefill_load","router_queue_threshold":1`},
-		{`"conditional_disagg_config":"{}"`, "conditional_disagg_config", "conditional_disagg_enabled", ""},
+		{`"conditional_disagg_config":"{}"`, "conditional_disagg_config", "conditional_disagg_enabled", `"conditional_disagg_config":"{}","conditional_disagg_enabled":true`},
+		{`"conditional_disagg_config":"{\"eff_isl_threshold\":1}","conditional_disagg_enabled":true`, "conditional_disagg_config", "the values that Resolve sets with it", `"conditional_disagg_config":"{\"eff_isl_threshold\":1}","conditional_disagg_enabled":true,"conditional_disagg_eff_isl_threshold":1`},
 	} {
 		c := read(t, "{"+tc.bad+"}")
 		if _, err := c.Validate(); err == nil || isNotYet(err) || !strings.HasPrefix(err.Error(), tc.field+" (--") || !strings.Contains(err.Error(), ": needs ") || !strings.Contains(err.Error(), tc.needs) {
@@ -73,7 +74,6 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 		`router_tracking_key_file "f" want none`:                                                                         `{"router_tracking_key_file":"f"}`,
 		`router_tracking_key_id "k" want none`:                                                                           `{"router_tracking_key_id":"k"}`,
 		`router_tracking_hash "keyed-xxh3-v1" want public-xxh3-v1`:                                                       `{"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_file":"f","router_tracking_key_id":"k"}`,
-		`conditional_disagg_config "{}" want none`:                                                                       `{"conditional_disagg_enabled":true,"conditional_disagg_config":"{}"}`,
 	} {
 		c := read(t, document)
 		_, err := c.Validate()

@@ -38,11 +38,6 @@ func laterSettings() []Setting {
 			Env:     []string{"DYN_ROUTER_WORKER_SELECTION_POLICY"},
 			Meaning: "Named worker selection for prefill and decode workers.",
 			domain:  policy, at: func(c *Config) any { return &c.RouterWorkerSelectionPolicy }},
-		{Name: "conditional_disagg_config", Group: GroupLater, Since: "1.5",
-			Flags:   []string{"router-conditional-disagg-config"},
-			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG"},
-			Meaning: "JSON object with the conditional_disagg settings, named without that prefix.",
-			domain:  domain{unsupported: []string{anyValue}}, at: func(c *Config) any { return &c.ConditionalDisaggConfig }},
 	}
 }
 
@@ -72,6 +67,11 @@ func disaggSettings() []Setting {
 			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG"},
 			Meaning: "Let a decode worker compute a prompt where that is faster. Otherwise prefill_min_tokens alone decides.",
 			at:      func(c *Config) any { return &c.ConditionalDisaggEnabled }},
+		{Name: "conditional_disagg_config", Group: GroupDisagg, Since: "1.5",
+			Flags:   []string{"router-conditional-disagg-config"},
+			Env:     []string{"DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG"},
+			Meaning: "JSON object with the five settings below, named without conditional_disagg_. A setting that is also given by its own name must have the same value.",
+			at:      func(c *Config) any { return &c.ConditionalDisaggConfig }},
 		{Name: "conditional_disagg_policy", Group: GroupDisagg, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg-policy"},
 			Env:     []string{"BLOCKYARD_ROUTER_CONDITIONAL_DISAGG_POLICY"},

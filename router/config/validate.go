@@ -62,6 +62,7 @@ func (c *Config) rules() []rule {
 		{c.ConditionalDisaggEnabled && c.ConditionalDisaggPolicy != disaggBounding && busy == nil, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold"},
 		{c.LoadAware && !c.matchesPreset(), "load_aware", "the values that Resolve sets with it"},
 		{c.ConditionalDisaggConfig != nil && !c.ConditionalDisaggEnabled, "conditional_disagg_config", "conditional_disagg_enabled"},
+		{!c.matchesDisaggObject(), "conditional_disagg_config", "the values that Resolve sets with it"},
 	}
 }
 
