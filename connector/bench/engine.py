@@ -32,7 +32,8 @@ _DRAIN_SECONDS = 60.0
 
 
 def ours(socket: str, **extra: Any) -> dict[str, Any]:
-    """The transfer configuration of Blockyard's connector."""
+    """The transfer configuration of Blockyard's connector. By default every hit is loaded."""
+    extra = {"min_load_blocks": 1, **extra}
     return {
         "kv_connector": "BlockyardConnector",
         "kv_connector_module_path": "blockyard.vllm",

@@ -227,7 +227,7 @@ class SchedulerSession:
                 r.polled = True
                 while r.state == ASKED and _now() < until:
                     self._pump(False, True)
-        return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks)
+        return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks or 1)
 
     def load(
         self, rid: str, generation: int, first: int, block_ids: Sequence[Sequence[int]]
@@ -352,8 +352,18 @@ class SchedulerSession:
             "requests": len(self._requests),
             "jobs": len(self._jobs.flying),
             "held_blocks": self._stores.held,
-            "connected": int(connection is not None and connection.usable),
+            "connected": int(self.connected),
         }
+
+    def counted(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Some of the counters in stats()."""
+        return tuple(map(self._count.__getitem__, names))
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be opened at the agent now."""
+        connection = self._attachment.connection
+        return connection is not None and connection.usable
 
     def reset(self) -> bool:
         """Invalidates all stored blocks: from now on none of them is hit. Returns True.

@@ -61,7 +61,8 @@ class Settings:
     require: True ends the engine's start if the connector cannot serve its model or configuration.
         An agent that does not run ends no start.
     load, store: whether blocks are loaded and stored.
-    min_load_blocks: hits of fewer blocks beyond the engine's own are not loaded.
+    min_load_blocks: hits of fewer blocks beyond the engine's own are not loaded. With 0, vLLM's
+        connector measures which hits load sooner than the engine computes them.
     lookup_wait_ms: how long a lookup may wait for blocks that load from disk, in milliseconds.
     max_inflight_blocks: limit of device blocks that stores hold. 0 means a tenth of the blocks
         that are free at the start.
@@ -79,7 +80,7 @@ class Settings:
     require: bool = False
     load: bool = True
     store: bool = True
-    min_load_blocks: int = 1
+    min_load_blocks: int = 0
     lookup_wait_ms: int = 1000
     max_inflight_blocks: int = 0
     weights: str = ""
@@ -197,7 +198,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "require": _flag,
     "load": _flag,
     "store": _flag,
-    "min_load_blocks": _number(1, 2**20),
+    "min_load_blocks": _number(0, 2**20),
     "lookup_wait_ms": _number(0, 60_000),
     "max_inflight_blocks": _number(0, 2**24),
     "weights": _text(0, 512),

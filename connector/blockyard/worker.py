@@ -219,6 +219,11 @@ class WorkerSession:
         """Counters since the start, under the names of STATS."""
         return dict(self._counters)
 
+    def copied(self) -> tuple[int, int, int]:
+        """Blocks loaded, blocks stored, and microseconds of copying since the start."""
+        count = self._counters
+        return count["loaded_blocks"], count["stored_blocks"], count["copy_us"]
+
     def close(self) -> None:
         """Ends the thread and the connection. Queued jobs fail. May be called again.
 

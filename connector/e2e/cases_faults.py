@@ -132,3 +132,25 @@ def first_block_fails(bed: SharedTestBed) -> str:
     same(engine.generate(prompt), tokens, hit(len(prompt)))
     bed.reset_cache(agent, engine)
     return "one try, then computed"
+
+
+@case("first-block-fails-policy-fail", "under `fail` a failed load ends its request and no other")
+def first_block_fails_request(bed: SharedTestBed) -> str:
+    agent = bed.main
+    engine = bed.engine("strict", agent, policy="fail")
+    prompt, other = bed.prompt(330), bed.prompt(330)
+    tokens = bed.stored(agent, engine, prompt).tokens
+    others = bed.stored(agent, engine, other).tokens
+    with faults.reassigned(faults.host_location(resident(agent, prompt)[0])):
+        running = engine.begin(other)
+        out = engine.generate(prompt)
+        same(running.output(), others, hit(len(other)))
+    assert out.finish == "error", f"the request ended with {out.finish}"
+    assert not out.tokens, f"{len(out.tokens)} tokens of a request without its blocks"
+    failed = engine.metrics()["failed_loads_total"]
+    assert failed == 1, f"vLLM's metrics have {failed} failed loads"
+    bed.reset_cache(agent, engine)
+    same(engine.generate(prompt), tokens, hit(len(prompt)))
+    bed.reset_cache(agent, engine)
+    bed.stop(engine)
+    return "one request ended with an error, the next one was loaded"

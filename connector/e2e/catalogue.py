@@ -7,6 +7,7 @@ from e2e.cases_events import events_to_router
 from e2e.cases_faults import (
     agent_kill_restart,
     first_block_fails,
+    first_block_fails_request,
     flipped_byte_disk,
     flipped_byte_host,
 )
@@ -14,11 +15,13 @@ from e2e.cases_hybrid import hybrid_required, hybrid_sliding, hybrid_state
 from e2e.cases_idle import idle_engine
 from e2e.cases_isolation import lora_isolation, other_weights, salt_isolation
 from e2e.cases_lists import events_list
+from e2e.cases_metrics import own_metrics, short_hits
 from e2e.cases_reload import chunked_prefill, disk_only, engine_restart, reset_reload, two_engines
 from e2e.cases_scheduling import abort_mid_load, preemption, store_races_reuse, two_dp_ranks
 
 CASES: tuple[Case, ...] = (
     reset_reload,
+    own_metrics,
     chunked_prefill,
     disk_only,
     flipped_byte_disk,
@@ -31,6 +34,8 @@ CASES: tuple[Case, ...] = (
     engine_restart,
     agent_kill_restart,
     flipped_byte_host,
+    first_block_fails_request,
+    short_hits,
     events_to_router,
     events_list,
     other_weights,

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any, TextIO
 
+import prometheus_client
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.config.kv_events import KVEventsConfig
@@ -122,6 +123,16 @@ class Engine:
         done: false while a block is referenced.
         """
         return {"done": await self._llm.reset_prefix_cache(reset_connector=connector)}
+
+    async def op_metrics(self, number: int) -> dict[str, Any]:
+        """Logs vLLM's statistics. Answers the connector's metrics in vLLM's registry, by name."""
+        await self._llm.do_log_stats()
+        found: dict[str, float] = {}
+        for line in prometheus_client.generate_latest().decode().splitlines():
+            if line.startswith("vllm:blockyard_") and "_created{" not in line:
+                name, _, value = line.partition("{")[0], *line.rpartition(" ")[1:]
+                found[name] = found.get(name, 0.0) + float(value)
+        return {"metrics": found}
 
     async def op_load_adapter(self, number: int, lora: list[Any]) -> dict[str, Any]:
         """Loads a LoRA adapter before its first request."""

@@ -163,6 +163,11 @@ class EngineProcess:
             20.0,
         )
 
+    def metrics(self) -> dict[str, float]:
+        """The connector's metrics in vLLM's registry, without their prefix. Also logs them."""
+        found = self.ask("metrics").wait()["metrics"]
+        return {name.removeprefix("vllm:blockyard_"): value for name, value in found.items()}
+
     def counts(self) -> list[probe_file.Counts]:
         """The counters of e2e.probe, by rank."""
         return probe_file.read(self._probe)

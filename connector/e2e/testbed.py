@@ -107,13 +107,14 @@ class TestBed:
     def engine(self, name: str, agent: AgentProcess | None, **options: Any) -> EngineProcess:
         """Starts an engine and waits until it serves.
 
-        options: arguments of AsyncEngineArgs, which replace the defaults below, and three keys of
-        the connector. connector: module and class. settings: its settings. extra_config: its
-        settings without `agent`, including the socket. Without agent and extra_config the engine
-        has no connector.
+        options: arguments of AsyncEngineArgs, which replace the defaults below, and four keys of
+        the connector. policy: vLLM's policy for failed loads. connector: module and class.
+        settings: its settings. extra_config: its settings without `agent`, including the socket.
+        Without agent and extra_config the engine has no connector.
         """
         settings = options.pop("settings", {})
         extra = options.pop("extra_config", None)
+        policy = options.pop("policy", "recompute")
         module = options.pop("connector", "blockyard.vllm:BlockyardConnector")
         module_path, _, class_name = module.partition(":")
         arguments: dict[str, Any] = {
@@ -133,13 +134,14 @@ class TestBed:
             "scheduler_cls": "e2e.probe.CountingScheduler",
         }
         if agent is not None:
-            extra = {"socket": agent.socket, **settings}
+            # Cases count loads, so every hit is loaded.
+            extra = {"socket": agent.socket, "min_load_blocks": 1, **settings}
         if extra is not None:
             arguments["kv_transfer_config"] = {
                 "kv_connector": class_name,
                 "kv_connector_module_path": module_path,
                 "kv_role": "kv_both",
-                "kv_load_failure_policy": "recompute",
+                "kv_load_failure_policy": policy,
                 "kv_connector_extra_config": extra,
             }
         arguments.update(options)

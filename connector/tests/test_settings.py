@@ -68,7 +68,7 @@ class Refusing(unittest.TestCase):
         self.refused({"sokcet": "/x"}, "sokcet", "socket", "min_load_blocks")
 
     def test_values_outside_their_range_name_it(self) -> None:
-        self.refused({"min_load_blocks": 0}, "min_load_blocks", "0", "1..")
+        self.refused({"min_load_blocks": -1}, "min_load_blocks", "-1", "0..")
         self.refused({"worker_id": 2**64}, "worker_id")
         self.refused({"lookup_wait_ms": -1}, "lookup_wait_ms", "0..60000")
         self.refused({"lookup_wait_ms": 1.5}, "whole number")

@@ -32,11 +32,15 @@ class FakeSession:
         self.broken = ""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "connected":
+            return True
+
         def call(*args: Any, **kwargs: Any) -> Any:
             if name == self.broken:
                 raise RuntimeError(f"{name} is broken")
             self.calls.append((name, *args))
             answers = {"hit": self.answer, "load": self.loads, "busy": True, "reset": True}
+            answers["counted"] = (0,) * len(args[0]) if name == "counted" else ()
             return answers.get(name)
 
         return call

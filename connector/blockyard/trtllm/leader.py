@@ -115,7 +115,7 @@ class BlockyardLeader(KvCacheConnectorScheduler):
         hit = self._answer(hub, state, local)
         # The engine must compute at least one token.
         blocks = min(hit.blocks, (len(state.tokens) - 1) // self._block_tokens - local)
-        if blocks < self._settings.min_load_blocks or not self._settings.load:
+        if blocks < (self._settings.min_load_blocks or 1) or not self._settings.load:
             hub.session.release_hit(state.rid, state.generation)
             return 0, False
         state.hit_range = (local, local + blocks)

@@ -16,7 +16,7 @@ from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
 from blockyard.vllm import facts
 from blockyard.vllm.geometry import Share, block_tokens, why_unsupported
-from blockyard.vllm.scheduler import VllmScheduler
+from blockyard.vllm.scheduler import STEP_TOKENS, VllmScheduler
 from blockyard.vllm.worker import VllmWorker, gather_stages, identity_fields, worker_ranks
 from blockyard.worker import WorkerIdentity, WorkerSession
 
@@ -69,7 +69,9 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
     tokens = block_tokens(
         kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")
     )
-    return VllmScheduler(settings, SchedulerSession(settings, None, tokens), tokens, groups)
+    step_tokens = facts.batched_tokens_of(vllm_config) or STEP_TOKENS
+    session = SchedulerSession(settings, None, tokens)
+    return VllmScheduler(settings, session, tokens, groups, step_tokens)
 
 
 def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:

@@ -15,6 +15,7 @@ from blockyard.settings import Settings
 from blockyard.vllm.assembly import make_scheduler, make_worker, show_log
 from blockyard.vllm.handshakes import Assembly
 from blockyard.vllm.records import EMPTY, Handshake, StepMetadata, WorkerReport
+from blockyard.vllm.stats import BlockyardMetrics, BlockyardStats, register
 
 _RESULTS = getattr(base, "KVConnectorTransferResults", None)
 # vLLM only reads the results, so one object serves all empty steps.
@@ -37,6 +38,10 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         else:
             self._worker = make_worker(vllm_config, kv_cache_config, settings)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register(cls)
+
     # What kind of connector this is.
 
     @property
@@ -48,6 +53,26 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """True: sleep ends all copies first, and the KV tensors return to their addresses."""
         return True
+
+    # vLLM's metrics and log, in its front end and in both roles.
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> BlockyardStats:
+        return BlockyardStats(data={} if data is None else data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> BlockyardMetrics:
+        return BlockyardMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def get_kv_connector_stats(self) -> BlockyardStats | None:
+        """What has changed since the last call, or None. vLLM calls it at the end of every step."""
+        return (self._worker or self._scheduler).stats()
 
     # Scheduler.
 
@@ -164,6 +189,9 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         for side in (self._scheduler, self._worker):
             if side is not None:
                 side.shutdown()
+
+
+register(BlockyardConnector)
 
 
 def _is_nested(connector: base.KVConnectorBase_V1) -> bool:

@@ -38,15 +38,18 @@ class Tracked:
     groups: device blocks by KV group, complete for `generation` (vLLM's num_preemptions). prompt:
     full blocks of the prompt. offered: blocks that the session has been offered. first: the local
     hit in blocks at the last lookup. hit, sources: the result of that lookup. failed: the
-    generation with a failed load. adapter: the LoRA adapter, if any.
+    generation with a failed load. accepted: the generation whose hit is loaded, after a decision.
+    handed: the load may not be declined. adapter: the LoRA adapter, if any.
     """
 
     __slots__ = (
+        "accepted",
         "adapter",
         "failed",
         "first",
         "generation",
         "groups",
+        "handed",
         "hit",
         "offered",
         "prompt",
@@ -65,6 +68,8 @@ class Tracked:
         self.hit = 0
         self.sources = b""
         self.failed = NEVER
+        self.accepted = NEVER
+        self.handed = False
 
     def adopt(self, block_ids: Sequence[Sequence[int]]) -> None:
         """Takes a complete list of blocks, at the first step or after a preemption."""

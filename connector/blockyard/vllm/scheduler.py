@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.frames import HelloFields
 from blockyard.handover import HandOver, read_hand_over
+from blockyard.pace import Pace
 from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks, PoolView
 from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.identity import PENDING, Adapters
 from blockyard.vllm.offers import NULL_BLOCK, Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
+from blockyard.vllm.stats import BlockyardStats, SchedulerStats
 from blockyard.work import EMPTY_WORK, Work
 
 if TYPE_CHECKING:
@@ -36,14 +38,23 @@ SOURCE_DISK = 2
 START_SECONDS = 1.0
 START_POLL_SECONDS = 0.002
 NO_HIT = (0, False)
+STEP_TOKENS = 2048  # vLLM's default limit of tokens in a step
+
+_now = time.perf_counter
 
 
 class VllmScheduler:
     """The scheduler role. session is None when the connector stays off for this model."""
 
     def __init__(
-        self, settings: Settings, session: SchedulerSession | None, tokens: int, groups: int
+        self,
+        settings: Settings,
+        session: SchedulerSession | None,
+        tokens: int,
+        groups: int,
+        step_tokens: int = STEP_TOKENS,
     ) -> None:
+        """tokens: of a block. step_tokens: vLLM's limit of tokens in a step."""
         self.settings = settings
         self.session = session
         self.off = session is None
@@ -57,6 +68,8 @@ class VllmScheduler:
         self._alive: set[str] = set()  # all unfinished requests of vLLM
         self._scheduled = 0  # requests in the last step
         self._offers = Offers(self._tracked, tokens, self.faults)
+        self.pace = Pace(settings.min_load_blocks, tokens, step_tokens)
+        self._stats = None if session is None else SchedulerStats(session, self.pace)
 
     def give_up(self, subject: Any) -> None:
         """Removes the request of a failed hook. The request runs without a cache."""
@@ -135,8 +148,10 @@ class VllmScheduler:
         prompt = request.num_prompt_tokens // self.tokens
         lora = request.lora_request
         adapter = None if lora is None else self._adapters.adapter_of(lora)
-        self._tracked[request.request_id] = Tracked(request, prompt, adapter)
+        tracked = self._tracked[request.request_id] = Tracked(request, prompt, adapter)
         lookup = self.settings.load and not getattr(request, "skip_reading_prefix_cache", False)
+        hand_over = self._hand_over(request)
+        tracked.handed = hand_over is not None
         self.session.open(
             request.request_id,
             request.num_preemptions,
@@ -144,7 +159,7 @@ class VllmScheduler:
             identity,
             lookup=lookup,
             store=self.settings.store,
-            hand_over=self._hand_over(request),
+            hand_over=hand_over,
         )
         return True
 
@@ -183,9 +198,21 @@ class VllmScheduler:
         tracked.hit = min(hit.blocks, request.num_tokens // self.tokens - local)
         if tracked.hit <= 0:
             return NO_HIT
+        if not self._accepts(request, tracked, local):
+            self._pass_by(request, tracked)
+            return NO_HIT
         tracked.first = local
         tracked.sources = hit.sources
         return tracked.hit * self.tokens, True
+
+    def _accepts(self, request: Any, tracked: Tracked, local: int) -> bool:
+        """Whether the hit is loaded. Once accepted, a hit of the same generation stays so."""
+        generation = request.num_preemptions
+        if tracked.accepted != generation and not tracked.handed:
+            if not self.pace.accepts(tracked.hit, request.num_tokens - local * self.tokens):
+                return False
+            tracked.accepted = generation
+        return True
 
     @guarded(lambda: ())
     def loaded_group_ids(self, request: Any) -> tuple[int, ...]:
@@ -235,6 +262,7 @@ class VllmScheduler:
                 f"request {rid}: vLLM allocated {[len(ids) for ids in targets]} blocks for a load"
                 f" of blocks {first}..{first + count - 1} in {self.groups} groups"
             )
+        self.pace.begin_load(rid, count, _now())
         self.session.load(rid, generation, first, targets)
         return True
 
@@ -256,6 +284,8 @@ class VllmScheduler:
         if self.session is None:
             return EMPTY
         self._scheduled = len(getattr(output, "num_scheduled_tokens", ()))
+        planned = getattr(output, "total_num_scheduled_tokens", 0)
+        self.pace.begin_step(planned, self._scheduled, _now())
         if not self.off:
             self._follow(output)
         work = self._take_work()
@@ -277,6 +307,7 @@ class VllmScheduler:
         """Ends a request: offers its remaining blocks without delaying vLLM."""
         rid = request.request_id
         self._alive.discard(rid)
+        self.pace.forget(rid)
         tracked = self._tracked.get(rid)
         if tracked is None:
             self._unread.discard(rid)
@@ -290,6 +321,8 @@ class VllmScheduler:
         """Takes the workers' report of a step. Most steps have none."""
         report = getattr(output, "kv_connector_worker_meta", None)
         failed = getattr(output, "failed_recving", None)
+        for rid in getattr(output, "finished_recving", None) or ():
+            self.pace.end_load(rid, not failed or rid not in failed, _now())
         if report is not None or failed:
             self._settle(report, failed or ())
 
@@ -305,6 +338,12 @@ class VllmScheduler:
             self.session.mapped(mapped)
         if report.done:
             self.session.settle(report.done)
+
+    @guarded(lambda: None)
+    def stats(self) -> BlockyardStats | None:
+        """Changed counters, or None. vLLM calls it when a step has ended."""
+        self.pace.end_step(_now())
+        return None if self.session is None else self._stats.take()
 
     @guarded(lambda: False)
     def busy(self) -> bool:

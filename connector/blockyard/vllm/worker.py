@@ -18,6 +18,7 @@ from blockyard.vllm.facts import Format, dp_rank_of, engine_version, format_of, 
 from blockyard.vllm.geometry import Ranks, Share, digest_of, pages_of, share_of
 from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.records import Handshake, StepMetadata, WorkerReport
+from blockyard.vllm.stats import COPY_SECONDS, LOAD_BYTES, STORE_BYTES, BlockyardStats, Changes
 from blockyard.work import Done, Work
 
 log = logging.getLogger("blockyard.vllm")
@@ -61,6 +62,9 @@ class VllmWorker:
         self._skipped: Done | None = None
         self._asleep = False
         self._held: list[Work] = []
+        self._share_bytes = 0  # of this worker, in a block
+        self._copied = (0, 0)  # blocks loaded and stored at the last stats()
+        self._changes = Changes((LOAD_BYTES, STORE_BYTES, COPY_SECONDS))
 
     def give_up(self, subject: Any) -> None:
         """Does nothing: only the scheduler role has requests."""
@@ -93,6 +97,7 @@ class VllmWorker:
             return
         share = share_of(ranks, stages)
         self._stores = ranks.stores
+        self._share_bytes = share.bytes
         register = RegisterFields(self._kv.num_blocks, share.bytes, share.offset)
         try:
             self.session = self._open(_device_of(kv_caches), pages, register, share)
@@ -175,6 +180,18 @@ class VllmWorker:
         handshake, self.handshake = self.handshake, None
         handshakes = () if handshake is None else (handshake,)
         return WorkerReport(done, handshakes, () if mapped is None else (mapped,))
+
+    @guarded(lambda: None)
+    def stats(self) -> BlockyardStats | None:
+        """What this worker has copied since the last call. None without an ended copy."""
+        if self.session is None:
+            return None
+        loaded, stored, micros = self.session.copied()
+        if (loaded, stored) == self._copied:
+            return None
+        self._copied = loaded, stored
+        size = self._share_bytes
+        return BlockyardStats(self._changes.of((loaded * size, stored * size, micros / 1e6)))
 
     def suspend(self) -> None:
         """Waits until no copy uses the KV tensors' memory, which vLLM is about to free.

@@ -91,6 +91,26 @@ class KVConnectorBase_V1(ABC):
         """The failed device blocks."""
         return set()
 
+    def get_kv_connector_stats(self) -> Any:
+        """Called at the end of every step."""
+        return None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        """The stats of a serialized form."""
+        return None
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> Any:
+        """The metrics of the front end."""
+        return None
+
     @abstractmethod
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Called in every step."""
