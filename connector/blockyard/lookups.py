@@ -245,7 +245,8 @@ class Lookups:
 
         MISS for fewer than `least` blocks.
         """
-        if r.hand_over is not None and r.state not in (PACKING, ASKED):
+        # A late answer does not end a hand-over, which has a deadline of its own.
+        if r.hand_over and r.state != PACKING and (r.state != ASKED or self._overdue(r)):
             if self._awaits(r, r.hand_over, max(r.known, local_blocks)):
                 return None
         if r.state == KNOWN:

@@ -102,6 +102,22 @@ class Waiting(Desk):
         self.assertEqual(self.ask(), 1)
         self.assertEqual(self.counted(), (1, 1, 2))
 
+    def test_a_late_answer_does_not_end_the_wait(self) -> None:
+        self.session.open("b", 0, TOKENS, hand_over=HandOver(3, 10.0))
+        self.now += 5.0  # no answer has arrived
+        self.assertIsNone(self.session.hit("b", 0, 0, spin=0))
+        self.assertEqual(self.counted(), (0, 0, 0))
+        self.store("a", TOKENS)
+        self.assertIsNone(self.ask(), "the blocks are looked up now")
+        self.assertEqual(self.ask(), 3)
+        self.assertEqual(self.counted(), (1, 3, 0))
+
+    def test_the_deadline_ends_the_wait_for_a_late_answer(self) -> None:
+        self.session.open("b", 0, TOKENS, hand_over=HandOver(3, 10.0))
+        self.now += 10.0
+        hit = self.session.hit("b", 0, 0, spin=0)
+        self.assertEqual((hit.blocks, self.counted()), (0, (1, 0, 3)))
+
     def test_lookups_are_sent_at_growing_intervals(self) -> None:
         self.await_blocks(3, 10.0)
         sent = 0

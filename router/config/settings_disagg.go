@@ -60,7 +60,7 @@ func disaggSettings() []Setting {
 		{Name: "hand_over_wait_secs", Group: GroupDisagg, Since: "Blockyard",
 			Flags:   []string{"router-hand-over-wait-secs"},
 			Env:     []string{"BLOCKYARD_ROUTER_HAND_OVER_WAIT_SECS"},
-			Meaning: "Seconds for which a decode worker waits until the node's agent has the blocks of a computed prompt. Missing blocks are computed again.",
+			Meaning: "Seconds after a prefill for which a decode worker waits until the node's agent has the blocks of the prompt. Missing blocks are computed again. The prefill itself has prefill_timeout_secs.",
 			domain:  domain{lo: 0.001, hi: 60}, def: "1", at: func(c *Config) any { return &c.HandOverWaitSecs }},
 		{Name: "conditional_disagg_enabled", Group: GroupDisagg, Since: "1.5",
 			Flags:   []string{"router-conditional-disagg"},
