@@ -116,6 +116,7 @@ class Pace:
         self.steps = Curve()
         self.loads = Curve()
         self._fixed = fixed
+        self._least = fixed or 1
         self._block_tokens = block_tokens
         self._step_tokens = step_tokens
         self._flying: deque[tuple[float, int, bool]] = deque(maxlen=_MAX_STEPS)
@@ -183,9 +184,16 @@ class Pace:
     def least_blocks(self) -> int:
         """The smallest power of two of blocks that is loaded, for a prompt of one token more.
 
-        The user's own minimum, if there is one.
+        The user's own minimum, if there is one. The answer follows the measurements by one power of
+        two in a call, because vLLM waits for the call at the end of a step.
         """
-        blocks = 1
-        while not self._fixed and not self._worth(blocks, blocks * self._block_tokens + 1):
-            blocks *= 2
-        return self._fixed or blocks
+        if self._fixed:
+            return self._fixed
+        if not self._worth_alone(self._least):
+            self._least *= 2
+        elif self._least > 1 and self._worth_alone(self._least // 2):
+            self._least //= 2
+        return self._least
+
+    def _worth_alone(self, blocks: int) -> bool:
+        return self._worth(blocks, blocks * self._block_tokens + 1)

@@ -117,7 +117,18 @@ class Measuring(unittest.TestCase):
         pace = measured()
         self.assertFalse(pace.accepts(1, 500))
         self.assertTrue(pace.accepts(20, 500))
-        self.assertEqual((pace.declined, pace.least_blocks()), (1, 16))
+        self.assertEqual(pace.declined, 1)
+        self.assertEqual([pace.least_blocks() for _ in range(6)], [2, 4, 8, 16, 16, 16])
+
+    def test_the_shown_minimum_falls_when_loads_become_faster(self) -> None:
+        pace = measured()
+        for _ in range(6):
+            pace.least_blocks()
+        for number in range(40):
+            for blocks in (1, 2, 4, 8):
+                pace.begin_load(str(number), blocks, 100.0)
+                pace.end_load(str(number), True, 100.0001)
+        self.assertEqual([pace.least_blocks() for _ in range(6)], [8, 4, 2, 1, 1, 1])
 
     def test_a_number_of_the_user_replaces_the_measurement(self) -> None:
         pace = measured(fixed=3)
