@@ -4,6 +4,8 @@ The same conversations go through each pair of router and tier, run after run, i
 Every tier has the same bytes of host memory in all; the devices are the same everywhere. A run
 begins with the caches that the one before has filled with other conversations. Routers are to be
 compared within a tier, and tiers within a router.
+
+A run that fails is named, and the others go on. Then the exit status is 1.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from serve import client, report
+from serve import client, picture, report
 from serve.fleet import TIERS, Fleet, Sizes
 from serve.routers import ROUTERS, router
 from serve.workload import Infinite, plan
@@ -33,19 +35,21 @@ def main() -> int:
     parser.add_argument("--tiers", nargs="+", choices=TIERS, default=TIERS, metavar="TIER")
     parser.add_argument("--routers", nargs="+", choices=ROUTERS, default=ROUTERS, metavar="ROUTER")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each pair")
-    parser.add_argument("--size", type=int, default=24, help="interleaved conversations")
+    parser.add_argument("--size", type=int, default=16, help="interleaved conversations")
     parser.add_argument("--servers", type=int, default=2, help="vLLM servers")
-    parser.add_argument("--device-blocks", type=int, default=128, help="of each server")
-    parser.add_argument("--host-mib", type=int, default=768, help="host memory of all servers")
+    parser.add_argument("--device-blocks", type=int, default=88, help="of each server")
+    parser.add_argument("--host-mib", type=int, default=512, help="host memory of all servers")
     parser.add_argument("--peers", default="", help="directory of vllm-router and smg")
     parser.add_argument("--lmcache", default="", help="directory of LMCache's packages")
+    parser.add_argument("--out", type=pathlib.Path, help="directory for the table and the picture")
     parser.add_argument("--keep", action="store_true", help="keep the directory with the logs")
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     directory = pathlib.Path(tempfile.mkdtemp(prefix="blockyard-serve-"))
     try:
-        runs = _run(args, directory)
+        runs, failures = _run(args, directory)
+        args.keep |= bool(failures)
     except BaseException:
         args.keep = True
         raise
@@ -55,27 +59,52 @@ def main() -> int:
         else:
             shutil.rmtree(directory, ignore_errors=True)
     print(report.table(runs))
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "table.txt").write_text(report.table(runs) + "\n")
+        (args.out / "bench-serve.svg").write_text(picture.draw(runs))
+    for failure in failures:
+        print(f"failed: {failure}")
     print(report.last_line(runs))
-    return 0
+    return 1 if failures else 0
 
 
-def _run(args: argparse.Namespace, directory: pathlib.Path) -> report.Runs:
+def _run(args: argparse.Namespace, directory: pathlib.Path) -> tuple[report.Runs, list[str]]:
+    """The figures of the pairs, and what has failed."""
     sizes = Sizes(args.servers, args.device_blocks, args.host_mib << 20)
     runs: report.Runs = {}
-    infinite: Infinite | None = None
+    failures: list[str] = []
     for tier in args.tiers:
-        fleet = Fleet(tier, directory, sizes, args.lmcache)
         try:
-            infinite = infinite or Infinite(fleet.model)
-            for seed in range(args.seeds):
-                # The order changes, so that no router always meets the caches of the same other.
-                for name in _rotated(args.routers, seed):
-                    found = _one(args, fleet, infinite, name, seed, directory)
-                    runs.setdefault((tier, name), []).append(found)
-        finally:
-            fleet.close()
+            _serve_tier(args, Fleet(tier, directory, sizes, args.lmcache), directory, runs, failures)
+        except (AssertionError, OSError) as err:
+            failures.append(f"{tier}: {err}")
     order = [(tier, name) for tier in args.tiers for name in args.routers]
-    return {pair: runs[pair] for pair in order}
+    return {pair: runs[pair] for pair in order if pair in runs}, failures
+
+
+def _serve_tier(
+    args: argparse.Namespace,
+    fleet: Fleet,
+    directory: pathlib.Path,
+    runs: report.Runs,
+    failures: list[str],
+) -> None:
+    """Adds the runs of a fleet to `runs`, and what fails to `failures`. Closes the fleet."""
+    try:
+        infinite = Infinite(fleet.model)
+        for seed in range(args.seeds):
+            # The order changes, so that no router always meets the caches of the same other.
+            for name in _rotated(args.routers, seed):
+                try:
+                    found = _one(args, fleet, infinite, name, seed, directory)
+                except (AssertionError, OSError, ValueError, client.ClientError) as err:
+                    failures.append(f"{fleet.tier} {name} seed {seed}: {err}")
+                    print(failures[-1], flush=True)
+                    continue
+                runs.setdefault((fleet.tier, name), []).append(found)
+    finally:
+        fleet.close()
 
 
 def _rotated(names: list[str], by: int) -> list[str]:

@@ -88,7 +88,8 @@ class Fleet:
                 "publisher": "zmq",
                 "endpoint": f"tcp://*:{events.live}",
                 "replay_endpoint": f"tcp://*:{events.replay}",
-                "topic": "kv-events",
+                # vllm-router drops events of other topics than its sources', which is "".
+                "topic": "",
             },
         }
         connector = self._connector(f"http://127.0.0.1:{port}")

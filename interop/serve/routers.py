@@ -35,16 +35,20 @@ class Running(NamedTuple):
     log: pathlib.Path
     metrics: str  # address of its metrics; empty for ours
 
-    def lookups(self, name: str) -> str:
-        """What a rival counts of its own lookups by events. Empty for one without such a counter.
+    def lookups(self, name: str) -> dict[str, int]:
+        """What a rival counts of its own lookups by events, by result. {} without such a counter.
 
-        A rival without hits did not route by events, whatever the share of cached tokens.
+        ValueError for a rival without hits: it did not route by events, whatever the share of
+        cached tokens.
         """
         if name not in _LOOKUPS:
-            return ""
+            return {}
         with urllib.request.urlopen(self.metrics, timeout=10) as answer:
             found = re.findall(_LOOKUPS[name], answer.read().decode(), re.MULTILINE)
-        return ", ".join(f"{result} {float(count):.0f}" for result, count in found) or "none"
+        counts = {result: int(float(count)) for result, count in found}
+        if not counts.get("hit"):
+            raise ValueError(f"{name} has no hit in its index, its lookups: {counts}")
+        return counts
 
 
 @contextlib.contextmanager
