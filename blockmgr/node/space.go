@@ -2,8 +2,6 @@ package node
 
 import (
 	"fmt"
-	"os"
-	"runtime/debug"
 
 	"go.uber.org/zap"
 
@@ -95,8 +93,7 @@ func (t *Tiers) LimitHeapBeside(s *Space, want resource.Want, log *zap.Logger) {
 		return
 	}
 	memory := want.Memory(s.Host, s.Disk)
-	if limit, ok := resource.MemoryLimit(s.limits, memory, os.Getenv("GOMEMLIMIT")); ok {
-		debug.SetMemoryLimit(limit)
+	if limit, ok := resource.LimitHeap(s.limits, memory); ok {
 		log.Info("heap limit", zap.Int64("bytes", limit), zap.Uint64("tier_memory", memory))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/resource"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
@@ -83,6 +84,7 @@ func (c *Router) Run(ctx context.Context) (err error) {
 		return err
 	}
 	c.settings.log(log)
+	limitHeap(log)
 	options := c.options(log)
 	if err := options.Validate(); err != nil {
 		return err
@@ -135,6 +137,17 @@ func (c *Router) Run(ctx context.Context) (err error) {
 	}
 	serve(ctx, g, served, listener, operators, door)
 	return g.Wait()
+}
+
+// limitHeap lets the Go heap be collected before a control group's limit ends the router.
+func limitHeap(log *zap.Logger) {
+	limits, err := resource.Read("/")
+	if err != nil {
+		log.Warn("the node's limits cannot be read: the heap is not checked against them", zap.Error(err))
+	}
+	if limit, ok := resource.LimitHeap(limits, 0); ok {
+		log.Info("heap limit", zap.Int64("bytes", limit))
+	}
 }
 
 // serve starts goroutines in g that serve callers and operators until ctx ends, and writes the line

@@ -3,6 +3,8 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
@@ -250,8 +252,18 @@ func warnLocations(l Limits, tiers []*tier) (warnings []string) {
 // smaller heap would be collected all the time.
 const minHeap = 64 << 20
 
+// LimitHeap limits the Go heap of this process to MemoryLimit, by the variable GOMEMLIMIT of its
+// environment, and returns the limit. ok is false when it has not changed the limit.
+func LimitHeap(l Limits, arenaBytes uint64) (limit int64, ok bool) {
+	limit, ok = MemoryLimit(l, arenaBytes, os.Getenv("GOMEMLIMIT"))
+	if ok {
+		debug.SetMemoryLimit(limit)
+	}
+	return limit, ok
+}
+
 // MemoryLimit returns the argument for debug.SetMemoryLimit, so that the Go heap is
-// collected before the tightest control group kills the agent. It is the group's limit
+// collected before the tightest control group kills the process. It is the group's limit
 // without arenaBytes and without a margin for C libraries and the kernel: a tenth of the
 // rest, at least 64 MiB. arenaBytes is the group's memory that is not Go's, Want.Memory.
 // ok is false when no group has a limit, and when goMemLimit, the variable GOMEMLIMIT, is

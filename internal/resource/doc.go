@@ -5,7 +5,7 @@
 //	limits, err := resource.Read("/")
 //	host, err := resource.SpaceOf(hostDir)
 //	warnings, err := resource.Check(limits, host, disk, want) // can these tiers work here?
-//	n, ok := resource.MemoryLimit(limits, want.Memory(host, disk), os.Getenv("GOMEMLIMIT"))
+//	n, ok := resource.LimitHeap(limits, want.Memory(host, disk))
 //
 // # Guarantees
 //
@@ -16,7 +16,7 @@
 // # Concurrency and ownership
 //
 // Functions read files and return values; nothing is kept. Check and MemoryLimit are
-// pure. All may be called concurrently.
+// pure. LimitHeap changes a setting of the process. All may be called concurrently.
 //
 // # Failure
 //
