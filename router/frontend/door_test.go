@@ -236,6 +236,7 @@ func TestRefused(t *testing.T) {
 		{"timeout", "/v1/completions", `{"prompt":[1]}`, []string{frontend.TimeoutHeader, "soon"}, 400, frontend.TimeoutHeader},
 		{"pinned worker", "/v1/completions", `{"prompt":[1]}`, []string{frontend.WorkerPinHeader, "x"}, 400, frontend.WorkerPinHeader},
 		{"unknown path", "/v1/load_lora_adapter", `{}`, nil, 404, "is not served"},
+		{"WebSocket", "/v1/realtime", `{}`, nil, 501, "WebSocket"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp, body := b.post(c.path, c.body, c.headers...)

@@ -51,10 +51,13 @@ func (d *Door) Handler() http.Handler {
 	mux.HandleFunc("GET /health", d.health)
 	mux.HandleFunc("GET /v1/responses/{id}", d.pinnedResponse)
 	mux.HandleFunc("POST /v1/responses/{id}/cancel", d.pinnedResponse)
+	mux.HandleFunc("/v1/realtime", func(w http.ResponseWriter, r *http.Request) {
+		d.refuse(d.newRequest(w, r, openai.Other), &refusal{fault: fault{Status: http.StatusNotImplemented, Kind: "invalid_request_error",
+			Code: "unsupported_url", Message: "/v1/realtime is a WebSocket, which this router does not forward; connect to a worker"}})
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		q := d.newRequest(w, r, openai.Other)
-		d.refuse(q, &refusal{fault: fault{Status: http.StatusNotFound, Kind: "invalid_request_error", Code: "unknown_url",
-			Message: fmt.Sprintf("%s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)}})
+		d.refuse(d.newRequest(w, r, openai.Other), &refusal{fault: fault{Status: http.StatusNotFound, Kind: "invalid_request_error",
+			Code: "unknown_url", Message: fmt.Sprintf("%s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)}})
 	})
 	return d.guarded(mux)
 }
