@@ -224,8 +224,9 @@ class Offers:
             if tracked.adapter is not None and not tracked.adapter.intact():
                 tracked.generation = NEVER  # the blocks have KV of unknown weights
                 return True
-            if any(NULL_BLOCK in ids[tracked.offered : full] for ids in groups):
-                raise ValueError(f"request {rid}: a null block before block {full}")
+            for ids in groups:  # any() with a generator takes three times as long
+                if NULL_BLOCK in ids[tracked.offered : full]:
+                    raise ValueError(f"request {rid}: a null block before block {full}")
             room = session.computed(rid, generation, full, groups)
         except Exception as err:
             # Only this request stops its offers. The others continue.
