@@ -121,9 +121,8 @@ lint: vet ## go vet, format, and the rules of internal/lint
 # The version that .golangci.yml is written for.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-lint-full: lint ## lint, and the linters of .golangci.yml if golangci-lint is installed
-	@if command -v golangci-lint >/dev/null; then golangci-lint run; \
-	else echo 'skip  golangci-lint is not installed: go install $(GOLANGCI_LINT)'; fi
+lint-full: lint ## lint, and the linters of .golangci.yml; compiles golangci-lint where it is not installed
+	@if command -v golangci-lint >/dev/null; then golangci-lint run; else go run $(GOLANGCI_LINT) run; fi
 
 fuzz-short: deps ## Every fuzz target for 10 seconds (FUZZTIME=30s for longer)
 	@scripts/fuzz.sh $(FUZZTIME)
