@@ -79,6 +79,7 @@ def _run(args: argparse.Namespace, directory: pathlib.Path) -> tuple[report.Runs
             _serve_tier(args, Fleet(tier, directory, sizes, args.lmcache), directory, runs, failures)
         except (AssertionError, OSError) as err:
             failures.append(f"{tier}: {err}")
+            print(failures[-1], flush=True)
     order = [(tier, name) for tier in args.tiers for name in args.routers]
     return {pair: runs[pair] for pair in order if pair in runs}, failures
 
