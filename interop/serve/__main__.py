@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="runs of each pair")
     parser.add_argument("--size", type=int, default=12, help="interleaved conversations")
     parser.add_argument("--servers", type=int, default=2, help="vLLM servers")
-    parser.add_argument("--device-blocks", type=int, default=64, help="of each server")
+    parser.add_argument("--device-blocks", type=int, default=80, help="of each server")
     parser.add_argument("--host-mib", type=int, default=384, help="host memory of all servers")
     parser.add_argument("--peers", default="", help="directory of vllm-router and smg")
     parser.add_argument("--lmcache", default="", help="directory of LMCache's packages")
