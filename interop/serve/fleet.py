@@ -16,7 +16,7 @@ from front.tokenizer import write_tokenizer
 from tests.agentproc import AgentProcess, wait_until
 
 TIERS = ("none", "native", "lmcache", "agent")
-MAX_TOKENS = 1536
+MAX_TOKENS = 768
 SHAPE = model.MEDIUM
 BLOCK_BYTES = SHAPE.token_bytes * model.BLOCK_TOKENS
 
@@ -79,7 +79,7 @@ class Fleet:
     def _server(self, number: int, port: int, events: Events) -> VllmServer:
         options: dict[str, Any] = {
             "max_model_len": MAX_TOKENS,
-            "max_num_batched_tokens": MAX_TOKENS,
+            "max_num_batched_tokens": 2 * MAX_TOKENS,
             "num_gpu_blocks_override": self._sizes.device,
             "kv_cache_memory_bytes": 2 * self._sizes.device * BLOCK_BYTES,
             "enable_scale_out": True,  # routers may have prompts rendered

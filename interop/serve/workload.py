@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from bench.model import BLOCK_TOKENS
 from front.tokenizer import words
 
-# Words of a text. A word is about two tokens of the tests' tokenizer.
-SYSTEM_WORDS = 150
-FIRST_WORDS = 110
-NEXT_WORDS = 45
-ANSWER_WORDS = 30
+# Words of a text. A word is about three tokens of the tests' tokenizer.
+SYSTEM_WORDS = 75
+FIRST_WORDS = 55
+NEXT_WORDS = 22
+ANSWER_WORDS = 15
 
 Message = dict[str, str]
 
