@@ -13,7 +13,7 @@ from front.server import MODEL
 from serve.workload import Request
 
 CLIENTS = 4
-ANSWER_TOKENS = 16
+ANSWER_TOKENS = 8
 _ANSWER_SECONDS = 300.0
 
 
