@@ -69,8 +69,9 @@ def short_hits(bed: SharedTestBed) -> str:
             same(out, tokens, hit(len(prompt)))
     now = engine.metrics()
     assert now["declined_hits_total"] >= _ROUNDS, now
-    assert now["min_load_blocks"] > 1, now
+    # The gauge follows the measurements one power of two at a time, so its value is not known here.
+    least, declined = int(now["min_load_blocks"]), int(now["declined_hits_total"])
+    assert least.bit_count() == 1, now
     bed.reset_cache(agent, engine)
     bed.stop(engine)
-    least, declined = int(now["min_load_blocks"]), int(now["declined_hits_total"])
     return f"loads from {least} blocks on, {declined} hits computed"
