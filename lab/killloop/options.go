@@ -36,8 +36,7 @@ type Options struct {
 
 // Validate checks the fields; the error names the first bad one.
 func (o *Options) Validate() error {
-	switch {
-	case o.Kills < 0 || o.Kills > maxKills:
+	if o.Kills < 0 || o.Kills > maxKills {
 		return fmt.Errorf("kills %d: want 0 (default %d) to %d", o.Kills, DefaultKills, maxKills)
 	}
 	return nil

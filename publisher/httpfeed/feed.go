@@ -57,8 +57,8 @@ func (f *Feed) Stats() FeedStats {
 func (f *Feed) Close() {
 	f.ended.Do(func() {
 		f.Feed.Close()
-		f.mu.Lock() // beginAnswer has counted its answer, or finds the feed stopped
-		f.mu.Unlock()
+		f.mu.Lock()   // beginAnswer has counted its answer, or finds the feed stopped
+		f.mu.Unlock() //nolint:staticcheck // SA2001: the section waits for the one of beginAnswer
 		f.answers.Wait()
 		f.hub.forget(f)
 	})

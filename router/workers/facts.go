@@ -68,7 +68,7 @@ func (p *prober) describe(ctx context.Context, engine string) described {
 		d.facts.Engine = EngineVLLM
 	}
 	var cache cacheConfig
-	err := p.do(ctx, http.MethodGet, "/metrics", func(r io.Reader) error { return cache.read(r) })
+	err := p.do(ctx, http.MethodGet, "/metrics", cache.read)
 	if err == nil && cache.found {
 		cache.apply(&d)
 	}
