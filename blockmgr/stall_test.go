@@ -297,6 +297,7 @@ func TestStalledWriteHoldsNoBlockButItsOwn(t *testing.T) {
 	}
 	armed.Store(false)
 	gate.Open()
+	p.quiesce() // else the stalled write ends while the pool is checked
 }
 
 // A write that ends after Close changes nothing: the sink hears no more of the pool, and
