@@ -42,6 +42,35 @@ func TestPackagesShowTheLayers(t *testing.T) {
 	}
 }
 
+// TestPackagesNamesEveryPackage requires a row of docs/packages.md for each package, or its last
+// element in the row of the nearest directory above it that has one.
+func TestPackagesNamesEveryPackage(t *testing.T) {
+	name := regexp.MustCompile("`([^`]+)`")
+	rows := map[string][]string{} // directory → every name in its row
+	for _, m := range regexp.MustCompile(`(?m)^\| (.*) \| (.*) \| .* \|$`).FindAllStringSubmatch(readDocument(t, "packages.md"), -1) {
+		var named []string
+		for _, n := range name.FindAllStringSubmatch(m[1]+m[2], -1) {
+			named = append(named, n[1])
+		}
+		for _, dir := range name.FindAllStringSubmatch(m[1], -1) {
+			rows[dir[1]] = named
+		}
+	}
+	packages := map[string]bool{}
+	for s := range loadRepository(t).goFiles {
+		packages[s.dir()] = true
+	}
+	for dir := range packages {
+		above := dir
+		for rows[above] == nil && above != "." {
+			above = path.Dir(above)
+		}
+		if above != dir && !slices.Contains(rows[above], path.Base(dir)) {
+			t.Errorf("docs/packages.md has no row of %s, and the row of %s does not name `%s`", dir, above, path.Base(dir))
+		}
+	}
+}
+
 func TestFormatsDocumentHasTheRightKeysAndHashes(t *testing.T) {
 	text := readDocument(t, "formats.md")
 	ns := kv.Namespace{
