@@ -25,7 +25,7 @@
 // That address must be the requester's, or both must be this machine's, unless
 // Options.AnyDialBack is set: else a stranger could make this process connect anywhere.
 //
-// Locks: Source.turn (held by the goroutine that numbers and sends), then the stream's
+// Locks: Source.sendMu (held while events are numbered and sent), then the stream's
 // locks, then the source's inbox. Publish takes the inbox's alone and never blocks.
 //
 // Ownership: the creator of a Plane closes it, before its connection. Close closes the
