@@ -243,7 +243,8 @@ func number(n uint64) string { return strconv.FormatUint(n, 10) }
 // escapeFio protects colons, which separate several files.
 func escapeFio(path string) string { return strings.ReplaceAll(path, ":", `\:`) }
 
-// run has fio do the job and returns what fio reports.
+// run has fio do the job and returns what fio reports. fio is not a cluster.Process, whose output
+// is JSON lines: its report is one JSON text over many lines.
 func (f fio) run(ctx context.Context, j job) (sample, error) {
 	cmd := exec.CommandContext(ctx, f.path, f.args(j)...)
 	if f.huge {

@@ -23,7 +23,8 @@ type copierProcess struct {
 }
 
 // startCopier starts command, a process that runs ServeCopies. The process ends with ctx at the
-// latest.
+// latest. It is not a cluster.Process, which drops lines that wait: a copier answers after every
+// block, and the bench needs every answer.
 func startCopier(ctx context.Context, command []string) (*copierProcess, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr

@@ -76,7 +76,8 @@ const (
 )
 
 // measure runs one part in a process of its own and returns the process's figures. log is the
-// path of the log, empty for a part without one.
+// path of the log, empty for a part without one. The process is not a cluster.Process: one thread
+// starts all of those, and startOn chooses the processor by the thread that starts the process.
 func (o *Options) measure(ctx context.Context, part Part, log string) (Figures, error) {
 	in, err := json.Marshal(order{Part: part, Log: log, Busy: o.Busy, Decisions: o.Decisions})
 	if err != nil {

@@ -183,7 +183,8 @@ type moverAnswer struct {
 const answerFile = 3
 
 // startMover starts this program once more as the engine's mover: a worker process of its own,
-// which goes on copying when the engine is killed. The caller closes it.
+// which goes on copying when the engine is killed. It is not a cluster.Process, which the kernel
+// kills with its parent. The caller closes it.
 func startMover(o orders) (*mover, error) {
 	answers, write, err := os.Pipe()
 	if err != nil {
