@@ -11,7 +11,7 @@ import subprocess
 import urllib.request
 from typing import Any
 
-from tests.agentproc import binary, wait_until
+from tests.agentproc import binary, end_process, wait_until
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
@@ -62,12 +62,7 @@ class Service:
 
     def close(self) -> None:
         """Ends the process. May be called again."""
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, _STOP_SECONDS)
         if self._process.stdout is not None:
             self._process.stdout.close()
 

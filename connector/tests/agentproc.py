@@ -41,6 +41,19 @@ def needs_agent(test: Any) -> Any:
     )(test)
 
 
+def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ends a process: SIGTERM, and SIGKILL when it still runs after `seconds`.
+
+    Does nothing to a process that has ended.
+    """
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def wait_until(
     what: str, condition: Callable[[], Any], seconds: float = 60.0, pause: float = 0.001
 ) -> Any:

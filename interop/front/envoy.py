@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from e2e.case import free_ports
 from front.server import VllmServer
-from tests.agentproc import wait_until
+from tests.agentproc import end_process, wait_until
 
 _REPOSITORY = pathlib.Path(__file__).parents[2]
 _SCRIPT = _REPOSITORY / "scripts" / "envoy-env.sh"
@@ -68,12 +68,7 @@ class Envoy:
 
     def close(self) -> None:
         """Ends Envoy. May be called again."""
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, _STOP_SECONDS)
 
 
 def _configuration(ports: dict[int, int]) -> str:

@@ -15,7 +15,7 @@ from e2e.case import free_ports
 from front.door import Door
 from front.server import MODEL
 from serve.fleet import Fleet
-from tests.agentproc import wait_until
+from tests.agentproc import end_process, wait_until
 
 ROUTERS = (
     "round-robin",
@@ -71,12 +71,7 @@ def router(name: str, fleet: Fleet, peers: str, directory: pathlib.Path) -> Iter
         wait_until(f"{name} serves", lambda: _serves(running, process), 120.0, pause=0.2)
         yield running
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, 10)
 
 
 @contextlib.contextmanager

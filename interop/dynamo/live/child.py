@@ -1,4 +1,7 @@
-"""Child processes of a case."""
+"""Child processes of a case.
+
+Dynamo's Python environment runs this file without the connector's test kit.
+"""
 
 from __future__ import annotations
 
