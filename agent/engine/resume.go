@@ -16,7 +16,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// resumedAs returns session.resumed if the frame names it, else nil.
+// resumedAs returns session.resumed, which stands for the slots that RESUME kept, if a frame with
+// this id and generation names it, else nil.
 func (s *session) resumedAs(id uint64, generation uint32) *request {
 	if s.resumed == nil || s.resumed.requestName != (requestName{id, generation}) {
 		return nil

@@ -198,7 +198,8 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	return nil
 }
 
-// release answers RELEASE: it drops the pins of a range of a request's blocks.
+// release answers RELEASE: it drops the pins of a range of a request's blocks. The request
+// proto.ResumedRequest stands for the pins that RESUME kept.
 func (s *session) release(m *proto.Range) error {
 	r := s.resumedAs(m.Request, m.Generation)
 	if r == nil {

@@ -145,7 +145,7 @@ func gigabytes() syntax[uint64] {
 	}
 }
 
-// number returns a whole number from lo to hi.
+// number returns the syntax of a whole number from lo to hi.
 func number[T ~int | ~int32 | ~uint16 | ~uint32 | ~uint64](lo, hi uint64) syntax[T] {
 	return syntax[T]{
 		accepts: fmt.Sprintf("a whole number, %d to %d", lo, hi),

@@ -90,11 +90,12 @@ func (m *Mover) redirty(pages []storage.Page, err error) {
 	m.Log.Warn("slot table of the disk tier", zap.Error(err))
 }
 
-// FlushAll writes the changed records of the disk tier at the end of the pool. Then it writes the
+// FlushAll writes the changed records of the disk tier when the pool closes. Then it writes the
 // pages in which only the ages of blocks have changed, until the time until. Without these the next
-// agent evicts in a less exact order. FlushAll takes the locks itself.
+// agent evicts in a less exact order. Without a disk tier it does nothing. FlushAll takes the locks
+// itself.
 func (m *Mover) FlushAll(until time.Time) error {
-	if !m.ageDiskCopies() {
+	if hasDisk := m.ageDiskCopies(); !hasDisk {
 		return nil
 	}
 	if err := m.flush(); err != nil {
@@ -113,8 +114,8 @@ func (m *Mover) FlushAll(until time.Time) error {
 }
 
 // ageDiskCopies gives disk blocks the ages of their copies in host memory, which lookups touch
-// alone. It returns false without a disk tier.
-func (m *Mover) ageDiskCopies() bool {
+// alone. hasDisk is false without a disk tier.
+func (m *Mover) ageDiskCopies() (hasDisk bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.slots.Disk == nil {

@@ -117,8 +117,9 @@ func (s *CostSelector) end(in *Selection) {
 
 // weigh sets s.costs to the costs of all candidates in blocks. Hits are ordered by member,
 // and so are candidates. So weigh handles each member with hits, and lets weighRest handle
-// the members without hits in between. On a large cluster a decision spends most of its time
-// in both, so they copy their parameters into local variables.
+// the members without hits in between. A request without hits may have overlaps instead: the
+// caller's own count of cached blocks for each worker. On a large cluster a decision spends most
+// of its time in weigh and weighRest, so they copy their parameters into local variables.
 func (s *CostSelector) weigh(w *weighing) {
 	in, loads, v, from := w.in, w.in.Loads, *w, 0 // the candidates before from have a cost
 	for i := range in.Request.Hits {
@@ -134,7 +135,8 @@ func (s *CostSelector) weigh(w *weighing) {
 			s.weighRest(w, from, k)
 		}
 		r := v.overlapOfHits(&h.Hits)
-		// These are the usual terms, without a call. termsOf handles the other cases.
+		// These are the usual terms, without a call. termsOf handles a credit that load or a
+		// shared cache changes, and cached blocks with more tokens than the prompt has.
 		t := terms{tokens: v.promptTokens, credit: v.deviceCredit*r.device + r.lower}
 		if !v.constantCredit || r.effective*v.blockSize > float64(v.promptTokens) {
 			t = w.termsOf(m, r)
