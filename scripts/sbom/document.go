@@ -47,8 +47,7 @@ type dependency struct {
 // describe makes the document, without a time, of a binary with this build
 // information and these shared libraries.
 func describe(info *debug.BuildInfo, libraries []string) document {
-	binary := module(&info.Main)
-	binary.Type = "application"
+	binary := application(info)
 	standard := "std@" + strings.TrimPrefix(info.GoVersion, "go")
 	components := []component{{
 		Ref: "pkg:golang/" + standard, Type: "library", Name: "std",
@@ -76,6 +75,18 @@ func describe(info *debug.BuildInfo, libraries []string) document {
 		Components:   components,
 		Dependencies: []dependency{{Ref: binary.Ref, On: refs}},
 	}
+}
+
+// application is the component of the binary. A module may have several commands, so that
+// the name is the command's import path, and the package URL ends in its directory.
+func application(info *debug.BuildInfo) component {
+	c := module(&info.Main)
+	c.Type, c.Name = "application", info.Path
+	if dir, ok := strings.CutPrefix(info.Path, info.Main.Path+"/"); ok {
+		c.PURL += "#" + dir
+		c.Ref = c.PURL
+	}
+	return c
 }
 
 // module is the component of a Go module. Its name in the package URL is in lower

@@ -14,6 +14,7 @@ import (
 func TestDocumentNamesModulesStandardLibraryAndSharedLibraries(t *testing.T) {
 	info := &debug.BuildInfo{
 		GoVersion: "go1.26.1",
+		Path:      "example.org/Tool/cmd/tool",
 		Main:      debug.Module{Path: "example.org/Tool", Version: "v1.0.0+x"},
 		Deps: []*debug.Module{
 			{Path: "example.org/a", Version: "v0.1.0", Sum: "h1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="},
@@ -23,8 +24,8 @@ func TestDocumentNamesModulesStandardLibraryAndSharedLibraries(t *testing.T) {
 	doc := describe(info, []string{"libzmq.so.5"})
 
 	tool := component{
-		Ref: "pkg:golang/example.org/tool@v1.0.0%2Bx", Type: "application",
-		Name: "example.org/Tool", Version: "v1.0.0+x", PURL: "pkg:golang/example.org/tool@v1.0.0%2Bx",
+		Ref: "pkg:golang/example.org/tool@v1.0.0%2Bx#cmd/tool", Type: "application",
+		Name: "example.org/Tool/cmd/tool", Version: "v1.0.0+x", PURL: "pkg:golang/example.org/tool@v1.0.0%2Bx#cmd/tool",
 	}
 	if diff := cmp.Diff(tool, doc.Metadata.Component); diff != "" {
 		t.Errorf("binary (-want +got):\n%s", diff)
