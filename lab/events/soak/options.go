@@ -69,9 +69,11 @@ const (
 	deviceBlocks = 2560
 	// speedUp makes an engine's step last a millisecond.
 	speedUp = 5
-	// bufferSteps is the length of an engine's replay: longer than an agent is away,
-	// shorter than an engine lives.
-	bufferSteps = 1024
+	// bufferSteps is the length of an engine's replay: longer than an agent is away, shorter
+	// than an engine lives. It is about four seconds: on a busy machine an agent takes more than
+	// one to start. Blocks of events beyond the replay cannot be known again, because an
+	// engine's list has no tokens.
+	bufferSteps = 4096
 	// dropFrames of the first eight times as many frames are left out.
 	dropFrames = 4096
 
