@@ -92,10 +92,13 @@ class IdleEngine(unittest.TestCase):
     def test_what_the_last_hook_left_is_sent_and_answered_without_another(self) -> None:
         """A frame wakes the sleeping keeper."""
         with AgentProcess() as agent, mock.patch.object(keeper, "_BUSY_SECONDS", 0.01):
-            rig = Rig(agent)
+            rig = Rig(agent, stats=False)  # STATS would end the keeper's sleep
             self.addCleanup(rig.close)
             rig.connect()
             connection = rig.session._attachment.connection
+            limit = mock.patch.object(keeper, "_MAX_BACKOFF", 3600)  # of the sleep
+            limit.start()
+            self.addCleanup(limit.stop)
             for turn in range(1, 6):
                 tokens = list(range(1000 * turn, 1000 * turn + 40))
                 rig.session.open("a", 0, tokens)
@@ -106,7 +109,7 @@ class IdleEngine(unittest.TestCase):
                 rig.session.settle(rig.worker.copy(work))
                 rig.session.finished("a")
                 self.assertFalse(rig.session.busy())
-                wait_until("OK of COMMIT", lambda: len(connection.inbox) > 0, 0.9)
+                wait_until("OK of COMMIT", lambda: len(connection.inbox) > 0)
                 self.assertFalse(connection.backlog)
                 rig.session.take_work()
                 self.assertEqual(rig.session.stats()["stored_blocks"], 10 * turn)
