@@ -42,6 +42,7 @@ func (d *described) keep(before *described) {
 	}
 	if d.facts.BlockSize == 0 {
 		d.facts.BlockSize, d.facts.DeviceBlocks, d.facts.PrefixCaching = before.facts.BlockSize, before.facts.DeviceBlocks, before.facts.PrefixCaching
+		d.facts.BatchedTokens, d.facts.Pairs = before.facts.BatchedTokens, before.facts.Pairs
 		d.firstRank, d.ranks = before.firstRank, before.ranks
 	}
 }
@@ -244,75 +245,5 @@ func labels(text string, f func(name, value string)) {
 		}
 		f(strings.TrimLeft(name, ", "), value.String())
 		text = rest[end+1:]
-	}
-}
-
-// sglangInfo is what is read of SGLang's /server_info.
-type sglangInfo struct {
-	Version        string `json:"version"`
-	PageSize       int    `json:"page_size"`
-	MaxTokens      int    `json:"max_total_num_tokens"`
-	Ranks          uint32 `json:"dp_size"`
-	CacheReport    bool   `json:"enable_cache_report"`
-	NoRadixCache   *bool  `json:"disable_radix_cache"`
-	Disaggregation string `json:"disaggregation_mode"`
-	Events         *struct {
-		Publisher string `json:"publisher"`
-		Host      string `json:"endpoint_host"`
-		Port      uint32 `json:"endpoint_port_base"`
-		Topic     string `json:"topic"`
-		Ranks     uint32 `json:"dp_size"`
-	} `json:"kv_events"`
-}
-
-// describeSGLang asks an SGLang server for facts and sets them in d. Facts that the server does not
-// tell, or that are out of range, stay unknown.
-func (p *prober) describeSGLang(ctx context.Context, d *described) {
-	d.facts.Engine = EngineSGLang
-	var info sglangInfo
-	err := p.json(ctx, "/server_info", &info)
-	var status *statusError
-	if errors.As(err, &status) && status.status == http.StatusNotFound {
-		// Older servers have the path of the next line.
-		info = sglangInfo{}
-		err = p.json(ctx, "/get_server_info", &info)
-	}
-	if err != nil {
-		d.eventsErr = err
-		return
-	}
-	d.facts.Version = printable([]byte(info.Version[:min(len(info.Version), 64)]))
-	d.facts.CachedTokens = triOf(info.CacheReport)
-	if info.NoRadixCache != nil {
-		d.facts.PrefixCaching = triOf(!*info.NoRadixCache)
-	}
-	if info.PageSize > 0 && info.PageSize <= maxBlockSize {
-		d.facts.BlockSize = info.PageSize
-		d.facts.DeviceBlocks = max(0, info.MaxTokens) / info.PageSize
-	}
-	if info.Ranks > 0 && info.Ranks <= maxRanks {
-		d.ranks = info.Ranks
-	}
-	if role, err := parseRole(info.Disaggregation); err == nil {
-		d.role = role
-	}
-	e := info.Events
-	if e == nil || e.Publisher != "zmq" {
-		return
-	}
-	if e.Ranks > maxRanks {
-		d.eventsErr = fmt.Errorf("/server_info: kv_events: %d ranks, want at most %d", e.Ranks, maxRanks)
-		return
-	}
-	base, err := p.reachable("tcp://" + net.JoinHostPort(e.Host, strconv.FormatUint(uint64(e.Port), 10)))
-	if err != nil {
-		d.eventsErr = err
-		return
-	}
-	// Each rank publishes at a port of its own, counted from the first.
-	for rank := range max(1, e.Ranks) {
-		if endpoint, ok := rankEndpoint(base, "", rank); ok {
-			d.facts.Events = append(d.facts.Events, EventSource{Rank: rank, Endpoint: endpoint, Topic: e.Topic})
-		}
 	}
 }

@@ -238,41 +238,6 @@ func TestWhatAServerLacksIsNamedOnce(t *testing.T) {
 	})
 }
 
-// TestSGLang: facts come from /server_info, or from its older name.
-func TestSGLang(t *testing.T) {
-	const info = `{"model_path":"x","page_size":64,"dp_size":2,"enable_cache_report":true,"disable_radix_cache":false,"disaggregation_mode":"prefill",
-		"max_total_num_tokens":6400,"internal_states":[{}],"version":"0.5.16",
-		"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"kv","block_size":64,"dp_size":2}}`
-	for _, path := range []string{"/server_info", "/get_server_info"} {
-		synctest.Test(t, func(t *testing.T) {
-			server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				switch r.URL.Path {
-				case "/health":
-				case "/v1/models":
-					fmt.Fprint(w, `{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"sglang","root":"m","parent":null,"max_model_len":777}]}`)
-				case path:
-					fmt.Fprint(w, info)
-				default:
-					http.NotFound(w, r)
-				}
-			})
-			d, end := start(t, workers.Options{
-				Specs: []workers.Spec{spec(t, "http://a,id=1")}, Client: &http.Client{Transport: &inProcess{hosts: map[string]http.Handler{"a": server}}},
-			})
-			defer end()
-			settle()
-			want := workers.Facts{
-				Engine: "sglang", Version: "0.5.16", BlockSize: 64, DeviceBlocks: 100, CachedTokens: workers.Yes, PrefixCaching: workers.Yes,
-				Events: []workers.EventSource{{Endpoint: "tcp://a:5557", Topic: "kv"}, {Rank: 1, Endpoint: "tcp://a:5558", Topic: "kv"}},
-			}
-			w, _ := d.Worker(1)
-			if diff := cmp.Diff(want, w.Facts); diff != "" || w.Ranks != 2 || w.Role != workers.RolePrefill || w.Models[0].MaxLen != 777 {
-				t.Errorf("%s: %s\n%+v", path, diff, w)
-			}
-		})
-	}
-}
-
 // TestDNS: a worker for each address, kept through failures of the name server, removed
 // when the name has lost the address.
 func TestDNS(t *testing.T) {

@@ -96,7 +96,8 @@ func (s *server) follow(w *Worker) bool {
 // events. Ranks that w does not have are left out.
 func engine(w *Worker) source.Engine {
 	e := source.Engine{Worker: w.ID, Model: w.Model, BlockSize: uint32(w.Facts.BlockSize), Card: kvevent.ModelCard{
-		Endpoint: w.URL, Ranks: w.Ranks, DeviceBlocks: uint64(w.Facts.DeviceBlocks),
+		Endpoint: w.URL, Ranks: w.Ranks, DeviceBlocks: uint64(w.Facts.DeviceBlocks), MaxBatchedTokens: uint64(w.Facts.BatchedTokens),
+		Eagle: w.Facts.Pairs,
 	}}
 	// Spec.set has checked the taints.
 	e.Card.Taints, _ = kvevent.NewTaints(w.Taints)
@@ -135,6 +136,7 @@ func registration(w *Worker) registry.Registration {
 	return registry.Registration{
 		WorkerID: uint64(w.ID), FirstRank: w.FirstRank, Ranks: w.Ranks, Model: w.Model, BlockSize: uint32(w.Facts.BlockSize),
 		Endpoint: w.URL, DeviceBlocks: uint64(w.Facts.DeviceBlocks), Taints: w.Taints,
+		MaxBatchedTokens: uint64(w.Facts.BatchedTokens), IsEagle: w.Facts.Pairs,
 	}
 }
 

@@ -348,7 +348,7 @@ func (s *server) report(d *described) {
 	case announced || s.spec.Events != "" || len(d.facts.Events) > 0: // the router gets the events
 	case d.eventsErr != nil:
 		say("events", "the worker does not tell where it publishes KV events; give the endpoint with events= of --worker", zap.Error(d.eventsErr))
-	case vllm:
+	case vllm, d.facts.Engine == EngineSGLang:
 		say("events", "the worker publishes no KV events, so the router predicts what the worker caches; start the worker with --kv-events-config")
 	default:
 		say("events", "the worker publishes no KV events, so the router predicts what the worker caches")

@@ -119,6 +119,10 @@ type Facts struct {
 	BlockSize int
 	// DeviceBlocks is the capacity of one rank's device.
 	DeviceBlocks int
+	// BatchedTokens is how many tokens a rank computes in a step.
+	BatchedTokens int
+	// Pairs is true when the server hashes pairs of tokens, for speculative decoding.
+	Pairs bool
 	// Render is true when the server renders prompts: /v1/chat/completions/render.
 	Render bool
 	// Tokenize is true when the server has /tokenize.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tinylib/msgp/msgp"
+
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -20,11 +22,13 @@ import (
 // blockSize is that of the engines in these tests.
 const blockSize = sourcetest.BlockSize
 
-// plainEngine publishes KV events over ZMQ as vLLM does, and knows what it holds.
+// plainEngine publishes KV events over ZMQ as vLLM or SGLang does, and knows what it holds.
 type plainEngine struct {
 	t      *testing.T
 	pub    *zmqpub.Publisher
 	worker kv.WorkerID
+	// encode makes the payload of a batch: engineevent.AppendBatch or appendSGLang.
+	encode func([]byte, *engineevent.Batch) []byte
 	// held has the engine's own hash of each block, and leaves how many children a block
 	// has.
 	held     map[kv.SequenceHash]kv.EngineHash
@@ -45,7 +49,7 @@ func startEngine(t *testing.T, worker kv.WorkerID, o zmqpub.Options) *plainEngin
 	})
 	t.Cleanup(pub.Close)
 	return &plainEngine{
-		t: t, pub: pub, worker: worker, held: make(map[kv.SequenceHash]kv.EngineHash),
+		t: t, pub: pub, worker: worker, encode: engineevent.AppendBatch, held: make(map[kv.SequenceHash]kv.EngineHash),
 		children: make(map[kv.SequenceHash]int), parents: make(map[kv.SequenceHash]kv.SequenceHash),
 		next: kv.EngineHash(worker)*1_000_000 + 1,
 	}
@@ -63,9 +67,46 @@ func (e *plainEngine) target() source.Engine {
 func (e *plainEngine) publish(events ...engineevent.Event) {
 	e.t.Helper()
 	b := engineevent.Batch{Timestamp: float64(time.Now().UnixNano()), HasRank: true, Events: events}
-	if !e.pub.Publish(engineevent.AppendBatch(nil, &b)) {
+	if !e.pub.Publish(e.encode(nil, &b)) {
 		e.t.Fatal("the engine is closed")
 	}
+}
+
+// appendSGLang appends a batch as SGLang 0.5 does: events are arrays, and hashes are signed.
+func appendSGLang(dst []byte, b *engineevent.Batch) []byte {
+	hashes := func(all []kv.EngineHash) {
+		dst = msgp.AppendArrayHeader(dst, uint32(len(all)))
+		for _, h := range all {
+			dst = msgp.AppendInt64(dst, int64(h))
+		}
+	}
+	dst = msgp.AppendArrayHeader(dst, 3)
+	dst = msgp.AppendFloat64(dst, b.Timestamp)
+	dst = msgp.AppendArrayHeader(dst, uint32(len(b.Events)))
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind == kvevent.Removed {
+			dst = msgp.AppendString(msgp.AppendArrayHeader(dst, 3), "BlockRemoved")
+			hashes(e.BlockHashes)
+			dst = msgp.AppendString(dst, e.Medium)
+			continue
+		}
+		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, 7), "BlockStored")
+		hashes(e.BlockHashes)
+		if e.HasParent {
+			dst = msgp.AppendInt64(dst, int64(e.Parent))
+		} else {
+			dst = msgp.AppendNil(dst)
+		}
+		dst = msgp.AppendArrayHeader(dst, uint32(len(e.Tokens)))
+		for _, t := range e.Tokens {
+			dst = msgp.AppendUint32(dst, t)
+		}
+		dst = msgp.AppendUint32(dst, e.BlockSize)
+		dst = msgp.AppendNil(dst) // lora_id
+		dst = msgp.AppendString(dst, e.Medium)
+	}
+	return msgp.AppendUint32(dst, uint32(b.Rank))
 }
 
 // sequence returns the identities of a prompt's blocks.

@@ -2,8 +2,10 @@ package zmq
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,17 +23,41 @@ import (
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
-// serve answers as the server of a plain vLLM does, whose engine is e.
-func serve(t *testing.T, e *plainEngine) *httptest.Server {
-	any := strings.NewReplacer("127.0.0.1", "*")
-	answers := map[string]string{
+// serveVLLM answers as the server of a plain vLLM does, whose engine is e.
+func serveVLLM(t *testing.T, e *plainEngine) *httptest.Server {
+	return serve(t, map[string]string{
 		"/health":    "",
 		"/version":   `{"version":"0.32.0"}`,
 		"/v1/models": `{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm","parent":null,"max_model_len":4096}]}`,
 		"/metrics":   fmt.Sprintf("vllm:cache_config_info{block_size=\"%d\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n", blockSize),
 		"/kv_event_sources": fmt.Sprintf(`{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":%q,"replay_endpoint":%q,"topic":""}}`,
-			any.Replace(e.pub.Events), any.Replace(e.pub.Replay)),
+			anyHost(e.pub.Events), anyHost(e.pub.Replay)),
+	})
+}
+
+// serveSGLang answers as the server of a plain SGLang does, whose engine is e.
+func serveSGLang(t *testing.T, e *plainEngine) *httptest.Server {
+	config, err := json.Marshal(fmt.Sprintf(`{"publisher":"zmq","endpoint":%q,"replay_endpoint":%q}`, anyHost(e.pub.Events), anyHost(e.pub.Replay)))
+	if err != nil {
+		t.Fatal(err)
 	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(e.pub.Events, "tcp://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serve(t, map[string]string{
+		"/health":    "",
+		"/v1/models": `{"object":"list","data":[{"id":"m","object":"model","owned_by":"sglang","parent":null,"max_model_len":4096}]}`,
+		"/server_info": fmt.Sprintf(`{"page_size":%d,"dp_size":1,"max_total_num_tokens":4000,"version":"0.5.16","kv_events_config":%s,
+			"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":%s,"topic":"","block_size":%d,"dp_size":1}}`, blockSize, config, port, blockSize),
+	})
+}
+
+// anyHost returns an endpoint as servers tell theirs.
+func anyHost(endpoint string) string { return strings.Replace(endpoint, "127.0.0.1", "*", 1) }
+
+// serve answers paths.
+func serve(t *testing.T, answers map[string]string) *httptest.Server {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := answers[r.URL.Path]
 		if !ok {
@@ -44,11 +70,15 @@ func serve(t *testing.T, e *plainEngine) *httptest.Server {
 	return server
 }
 
-// TestNamedServersAreFollowed: a directory that is given two URLs finds the engines' events,
-// and the router then knows what both hold. A server that goes away leaves.
+// TestNamedServersAreFollowed: a directory that is given the URLs of a vLLM and an SGLang finds the
+// engines' events, and the router then knows what both hold, although frames are lost. A server that
+// goes away leaves.
 func TestNamedServersAreFollowed(t *testing.T) {
-	a, b := startEngine(t, 1, zmqpub.Options{}), startEngine(t, 2, zmqpub.Options{})
-	servers := []*httptest.Server{serve(t, a), serve(t, b)}
+	a := startEngine(t, 1, zmqpub.Options{})
+	b := startEngine(t, 2, zmqpub.Options{Drop: zmqpub.ChooseDrops(3, 1, 2)})
+	b.encode = appendSGLang
+	b.next |= 1 << 63 // SGLang's hashes are signed
+	servers := []*httptest.Server{serveVLLM(t, a), serveSGLang(t, b)}
 	s := newSource(t, Options{})
 	joined, err := registry.New(registry.Options{AnnounceEvery: 20 * time.Millisecond}, s)
 	if err != nil {
