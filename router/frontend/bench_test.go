@@ -215,7 +215,10 @@ func newBenchOn(t testing.TB, ro router.Options, o frontend.Options, servers ...
 	for len(b.router.Workers()) < len(servers) {
 		runtime.Gosched()
 	}
-	o.Router, o.Workers, o.Tokens = b.router, b.directory, prompts{}
+	o.Router, o.Workers = b.router, b.directory
+	if o.Tokens == nil {
+		o.Tokens = prompts{}
+	}
 	door, err := frontend.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -8,10 +8,13 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
+	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -109,17 +112,38 @@ type wish struct {
 	expected int // output tokens
 }
 
-// query returns what the router needs to know of a request in any decision.
-func (q *request) query() *router.Request {
+// query returns what the router needs to know of a request in any decision of a model.
+func (q *request) query(model *router.Model) *router.Request {
 	return &router.Request{
 		Model: q.served.Model, LoRA: q.served.LoRA, Salt: q.parsed.Salt, Tokens: q.tokens,
+		BlockMMInfos: objectsOfBlocks(&q.prompt, int(model.Key().BlockSize)),
 		PriorityJump: q.priorityJump, StrictPriority: q.strictPriority,
 	}
 }
 
+// objectsOfBlocks returns the multimodal objects of each block of size tokens, as the engine names
+// its blocks: an object belongs to every block that has one of its tokens. It returns nil for a
+// prompt without objects.
+func objectsOfBlocks(p *tokens.Prompt, size int) []*decide.BlockExtraInfo {
+	if len(p.Objects) == 0 || size == 0 {
+		return nil
+	}
+	all := make([]*decide.BlockExtraInfo, (len(p.Tokens)+size-1)/size)
+	for _, o := range p.Objects {
+		one := decide.MMObject{Hash: engineevent.ObjectHash(o.Hash)}
+		for i := o.Offset / size; i*size < o.Offset+o.Length; i++ {
+			if all[i] == nil {
+				all[i] = new(decide.BlockExtraInfo)
+			}
+			all[i].MMObjects = append(all[i].MMObjects, one)
+		}
+	}
+	return all
+}
+
 // bookOn chooses a worker by a wish and books the request on it, as book does.
 func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wish) (*booking, error) {
-	query := q.query()
+	query := q.query(model)
 	query.ID, query.UpdateStates = rand.Text(), true
 	query.Allowed, query.Pinned, query.Override, query.ExpectedOutput = w.allowed, w.pinned, w.override, w.expected
 	within, decision := d.begin(ctx, phaseDecision)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/routertest"
@@ -95,6 +96,58 @@ func TestAdmission(t *testing.T) {
 		t.Errorf("%d requests were at the worker together, want 2", got)
 	}
 	b.expectIdle()
+}
+
+// The priority of a body orders waiting requests, lower ones first: at the door those of a tenant,
+// and in the router's queue those of all clients when there are no keys.
+func TestPriority(t *testing.T) {
+	few := 1e-9 // of ten million tokens
+	for name, c := range map[string]struct {
+		options frontend.Options
+		router  router.Options
+		waiting func(b *bench) int
+	}{
+		"door": {
+			options: frontend.Options{Admission: admission.Limits{Running: 1}, Keys: openKeys(t, [2]string{"a", `"tenant":"a"`})},
+			waiting: func(b *bench) int {
+				return strings.Count(metricsOf(t, b.router), "blockyard_frontend_admission_waiting{model=\"m\"} 2\n")
+			},
+		},
+		"router": {
+			router:  router.Options{Config: routertest.Configured(func(c *config.Config) { c.RouterQueueThreshold = &few })},
+			waiting: func(b *bench) int { return b.router.Stats().Requests.Queue.Pending / 2 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &holds{end: make(chan struct{})}
+			s := newServer(t, 7, h.answer)
+			b := newBenchOn(t, c.router, c.options, s)
+			send := func(body string) <-chan int {
+				status := make(chan int, 1)
+				go func() {
+					resp, _ := b.post("/v1/completions", body, bearer("a")...)
+					status <- resp.StatusCode
+				}()
+				return status
+			}
+			statuses := []<-chan int{send(`{"prompt":[1]}`)}
+			await(t, &h.all, 1)
+			statuses = append(statuses, send(`{"prompt":[2],"priority":5}`), send(`{"prompt":[3],"priority":-5000}`))
+			for c.waiting(b) == 0 {
+				runtime.Gosched()
+			}
+			close(h.end)
+			for i, s := range statuses {
+				if got := <-s; got != 200 {
+					t.Errorf("request %d: status %d, want 200", i, got)
+				}
+			}
+			if got := s.got(); len(got) != 3 || !strings.Contains(got[1], "[3]") {
+				t.Errorf("the worker got %q, want the lower priority before the higher", got)
+			}
+			b.expectIdle()
+		})
+	}
 }
 
 // A tenant and a client address have no more requests in progress than they may have.

@@ -186,7 +186,7 @@ func (d *Door) pairUp(prefill, decode map[kv.WorkerID]struct{}) *pair {
 // mostCached returns how many tokens of a prompt the decode worker with most of them has, in
 // any tier.
 func mostCached(model *router.Model, q *request, decode map[kv.WorkerID]struct{}) (tokens int) {
-	overlaps, err := model.Decide().Overlaps(q.query())
+	overlaps, err := model.Decide().Overlaps(q.query(model))
 	if err != nil {
 		return 0 // booking reports it
 	}

@@ -171,7 +171,7 @@ func (d *Door) admit(ctx context.Context, q *request) (leave func(), refused *re
 	}
 	model := q.served.Model
 	ctx, waits := d.begin(ctx, phaseAdmission)
-	release, err := d.queues.Queue(model).Enter(ctx, admission.Request{Tenant: q.tenant, Priority: q.strictPriority, Weight: q.caller.Weight,
+	release, err := d.queues.Queue(model).Enter(ctx, admission.Request{Tenant: q.tenant, Priority: q.strictPriority, Order: q.parsed.Priority, Weight: q.caller.Weight,
 		Tokens: len(q.tokens) + q.expected, Bytes: int64(len(q.client) + len(q.body) + 4*len(q.tokens))})
 	d.end(waits, model, err)
 	r := &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "overloaded_error", Code: "queue_full"}, retryAfter: 1}

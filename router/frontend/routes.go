@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -158,6 +159,10 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	}
 	if err := d.claims(q); err != nil {
 		return bad(err)
+	}
+	if q.tenant == "" {
+		// Lower is first, as in vLLM. With keys, priority orders the requests of a tenant alone.
+		q.priorityJump = math.Max(0, -float64(q.parsed.Priority))
 	}
 	if previous := q.parsed.PreviousResponse; previous != "" {
 		at := d.pinned.worker(q.tenant, previous)

@@ -132,7 +132,7 @@ func attach(req *http.Request, body []byte) (release func()) {
 // event of a stream to the client, which may go on for minutes.
 func (q *request) shrink() {
 	q.client, q.body, q.edits, q.handOver = nil, nil, nil, nil
-	q.parsed, q.tokens, q.prompt.Tokens = &openai.Request{Route: q.route}, nil, nil
+	q.parsed, q.tokens, q.prompt.Tokens, q.prompt.Objects = &openai.Request{Route: q.route}, nil, nil, nil
 	if q.charge != nil {
 		q.charge.Done()
 	}

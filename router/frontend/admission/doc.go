@@ -5,7 +5,7 @@
 //	release, err := queue.Enter(ctx, admission.Request{Tenant: "a", Weight: 1, Tokens: 900, Bytes: 4096})
 //	defer release()
 //
-// Each tenant has its own queue for each priority, in the order of arrival. Enter lets the
+// Each tenant has its own queue for each priority, by Request.Order and then in the order of arrival. Enter lets the
 // requests of the highest priority go first. Among the tenants of one priority it shares
 // tokens by weight with deficit round robin: a tenant with weight 2 gets twice the tokens
 // of a tenant with weight 1 while both wait. A tenant that does not wait saves nothing up.

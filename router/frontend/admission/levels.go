@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // quantum is the tokens that a tenant of weight 1 gets in each round.
@@ -26,7 +27,7 @@ type tenantQueue struct {
 	deficit int // tokens that the tenant may still spend
 	// paid is true when the deficit has the quantum of this round.
 	paid     bool
-	requests []*waiter // in the order of arrival
+	requests []*waiter // by Order, then in the order of arrival
 }
 
 // find returns where the level of a priority is or belongs.
@@ -34,7 +35,7 @@ func (l levels) find(priority uint32) (int, bool) {
 	return slices.BinarySearchFunc(l, priority, func(v *level, p uint32) int { return cmp.Compare(p, v.priority) })
 }
 
-// add adds a request behind those of its tenant.
+// add adds a request to those of its tenant.
 func (l *levels) add(w *waiter) {
 	at, ok := l.find(w.Priority)
 	if !ok {
@@ -76,7 +77,8 @@ func (v *level) add(w *waiter) {
 	}
 	t := v.tenants[at]
 	t.weight = w.Weight
-	t.requests = append(t.requests, w)
+	behind := sort.Search(len(t.requests), func(i int) bool { return t.requests[i].Order > w.Order })
+	t.requests = slices.Insert(t.requests, behind, w)
 }
 
 func (v *level) remove(w *waiter) {

@@ -72,8 +72,11 @@ func (l Limits) Validate() error {
 // Request describes a request that enters.
 type Request struct {
 	Tenant string
-	// Priority is strict: a higher one is first.
+	// Priority is strict between all tenants: a higher one is first. Order is strict among the
+	// requests of one tenant and Priority: a lower one is first, and equal ones keep the order of
+	// arrival.
 	Priority uint32
+	Order    int
 	// Weight is the tenant's share; less than 1 counts as 1. The latest request of the tenant
 	// decides.
 	Weight int

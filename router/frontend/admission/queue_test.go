@@ -175,13 +175,13 @@ func (w *twin) remove(r *twinRequest) {
 	}
 }
 
-func (w *twin) first(priority uint32, tenant string) *twinRequest {
+func (w *twin) first(priority uint32, tenant string) (first *twinRequest) {
 	for _, r := range w.waiting {
-		if r.Priority == priority && r.Tenant == tenant {
-			return r
+		if r.Priority == priority && r.Tenant == tenant && (first == nil || r.Order < first.Order) {
+			first = r
 		}
 	}
-	return nil
+	return first
 }
 
 func (w *twin) next() *twinRequest {
@@ -254,6 +254,7 @@ func TestAsTwin(t *testing.T) {
 					tenant := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "tenant")
 					r := &twinRequest{admission.Request{Tenant: tenant, Weight: weights[tenant],
 						Priority: uint32(rapid.IntRange(0, 2).Draw(rt, "priority")),
+						Order:    rapid.IntRange(-1, 1).Draw(rt, "order"),
 						Tokens:   rapid.IntRange(1, 5000).Draw(rt, "tokens")}, id}
 					if len(expected) < limit {
 						expected = append(expected, r.id)
