@@ -219,9 +219,13 @@ func TestWhatAServerLacksIsNamedOnce(t *testing.T) {
 			Registry: r, Client: &http.Client{Transport: &inProcess{hosts: map[string]http.Handler{"a": v, "b": other, "c": other}}}, Log: zap.New(core),
 		})
 		defer end()
+		settle()
+		for _, w := range d.Workers() {
+			d.NoteCachedTokens(w.ID, false) // as their answers show
+		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		for _, flag := range []string{"--kv-events-config", "--enable-prefix-caching", "--enable-scale-out", "block-size= of the worker has no effect",
+		for _, flag := range []string{"--kv-events-config", "--enable-prefix-caching", "--enable-scale-out", "--enable-prompt-tokens-details", "block-size= of the worker has no effect",
 			"give it with block-size=", "give the endpoint with events="} {
 			if n := logs.FilterMessageSnippet(flag).Len(); n != 1 {
 				t.Errorf("%s is named %d times, want once", flag, n)

@@ -49,10 +49,14 @@ func (d *Directory) Inflight(id kv.WorkerID) int {
 
 // NoteCachedTokens records whether the worker reports cached tokens. reported is true when the
 // usage of an answer had prompt_tokens_details. It becomes Facts.CachedTokens unless the server
-// tells that.
+// tells that. Yes remains: some answers of a server that reports, such as those of embeddings, have
+// no details.
 func (d *Directory) NoteCachedTokens(id kv.WorkerID, reported bool) {
 	s := d.server(id)
-	if s == nil || s.current.Load().Facts.CachedTokens == triOf(reported) {
+	if s == nil {
+		return
+	}
+	if known := s.current.Load().Facts.CachedTokens; known == Yes || known == triOf(reported) {
 		return
 	}
 	s.mu.Lock()

@@ -341,7 +341,7 @@ func (s *server) report(d *described) {
 		}
 	}
 	s.mu.Lock()
-	announced := s.known != nil
+	announced, cached := s.known != nil, s.cached
 	s.mu.Unlock()
 	vllm := d.facts.Engine == EngineVLLM
 	switch {
@@ -362,6 +362,9 @@ func (s *server) report(d *described) {
 	}
 	if vllm && !d.facts.Render {
 		say("render", "the worker renders no prompts, so the router asks for tokens with /tokenize; start the worker with --enable-scale-out")
+	}
+	if vllm && cached == No {
+		say("cached tokens", "the worker does not tell how many tokens were cached; start the worker with --enable-prompt-tokens-details")
 	}
 	if d.facts.Engine == EngineSGLang && d.facts.CachedTokens == No {
 		say("cached tokens", "the worker does not tell how many tokens were cached; start the worker with --enable-cache-report")
