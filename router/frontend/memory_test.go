@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,5 +36,39 @@ func TestDeathsOfEqualRequests(t *testing.T) {
 		if got := d.fatal(f, now); got != (second.want >= fatalDeaths) {
 			t.Errorf("%s: fatal is %v", name, got)
 		}
+	}
+}
+
+// The expected output is the mean of the tenant's answers, of the model's answers for a tenant without
+// any, and never more than the request allows.
+func TestExpectedOutput(t *testing.T) {
+	e := newExpected()
+	if got := e.tokens("a", "m", 0); got != 0 {
+		t.Errorf("nothing is known: %d, want 0", got)
+	}
+	if got := e.tokens("a", "m", 64); got != 64 {
+		t.Errorf("the limit alone is known: %d, want 64", got)
+	}
+	for range 200 {
+		e.learn("short", "m", 10)
+		e.learn("long", "m", 1000)
+	}
+	e.learn("short", "m", 0) // an answer without usage
+	for _, c := range []struct {
+		tenant, model      string
+		limit, least, most int
+	}{
+		{"short", "m", 0, 10, 10}, {"long", "m", 0, 1000, 1000}, {"long", "m", 300, 300, 300}, {"short", "m", 300, 10, 10},
+		{"new", "m", 0, 400, 600}, {"short", "other", 0, 0, 0},
+	} {
+		if got := e.tokens(c.tenant, c.model, c.limit); got < c.least || got > c.most {
+			t.Errorf("%s of %s, at most %d: %d, want %d..%d", c.tenant, c.model, c.limit, got, c.least, c.most)
+		}
+	}
+	for i := range 2 * maxExpected {
+		e.learn(strconv.Itoa(i), "m", 1)
+	}
+	if len(e.means) != maxExpected {
+		t.Errorf("%d means are kept, want %d", len(e.means), maxExpected)
 	}
 }

@@ -1,0 +1,92 @@
+package frontend_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/frontend"
+	"github.com/blockyard-ai/blockyard/router/routertest"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
+	"github.com/blockyard-ai/blockyard/router/workers"
+)
+
+// Each request has one line in the access log: who asked for what, which worker served it, and what
+// it cost. A refused request has its reason.
+func TestAccessLog(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	b := newBench(t, frontend.Options{AccessLog: true, Log: zap.New(core), Keys: openKeys(t, [2]string{"a", `"tenant":"research","name":"ci"`})},
+		newServer(t, 7, streams(chunk, lastChunk, usageOnly, "[DONE]")))
+	b.post("/v1/completions", prompt, append(bearer("a"), "X-Request-Id", "mine")...)
+	b.post("/v1/completions", `{"model":"other","prompt":[1]}`, bearer("a")...)
+	b.expectIdle()
+	for len(logs.FilterMessage("request").All()) < 2 {
+		runtime.Gosched()
+	}
+	lines := logs.FilterMessage("request").All()
+	served, refused := lines[0].ContextMap(), lines[1].ContextMap()
+	for name, want := range map[string]any{
+		"request": "mine", "method": "POST", "path": "/v1/completions", "model": "m", "status": int64(200), "tenant": "research", "key": "ci",
+		"worker": "7/0", "attempts": int64(1), "prompt_tokens": int64(9), "output_tokens": int64(2), "cached_predicted": int64(0), "cached_delivered": int64(4),
+	} {
+		if served[name] != want {
+			t.Errorf("%s: %v (%T), want %v", name, served[name], served[name], want)
+		}
+	}
+	if served["first_token"] == nil || served["error"] != nil || served["client"] == nil {
+		t.Errorf("line of a served request: %v", served)
+	}
+	if refused["status"] != int64(404) || !strings.Contains(refused["error"].(string), "other") || refused["worker"] != nil {
+		t.Errorf("line of a refused request: %v", refused)
+	}
+}
+
+// unread is the writer of a client that reads nothing: the other end of a pipe.
+type unread struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+}
+
+func (u unread) Write(b []byte) (int, error)         { return u.conn.Write(b) }
+func (u unread) SetWriteDeadline(by time.Time) error { return u.conn.SetWriteDeadline(by) }
+func (u unread) FlushError() error                   { return nil }
+
+// A client that does not read its stream ends after a minute, and its booking with it.
+func TestUnreadAnswerEnds(t *testing.T) {
+	routertest.OnBench(t, router.Options{}, func(rb *routertest.Bench) {
+		rb.Send(rb.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+		d := &directory{served: map[string]workers.Served{"": {Model: "m"}}, workers: []*workers.Worker{{ID: 1, URL: "http://a", State: workers.Ready, Ranks: 1}}}
+		door, err := frontend.New(frontend.Options{Router: rb.Router, Workers: d, Tokens: prompts{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream := frontend.Through{Send: func(context.Context, *frontend.Decision) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
+				Body: io.NopCloser(strings.NewReader("data: " + chunk + "\n\ndata: [DONE]\n\n"))}, nil
+		}}
+		client, server := net.Pipe()
+		defer client.Close() //nolint:errcheck // nothing was sent
+		begun := time.Now()
+		req := httptest.NewRequestWithContext(frontend.WithThrough(t.Context(), &stream), "POST", "/v1/completions", strings.NewReader(`{"prompt":[1],"stream":true}`))
+		door.Handler().ServeHTTP(unread{httptest.NewRecorder(), server}, req)
+		if lasted := time.Since(begun); lasted < 30*time.Second || lasted > 90*time.Second {
+			t.Errorf("the request ended after %s, want about a minute", lasted)
+		}
+		if n := rb.Router.Stats().Requests.Load.Requests; n != 0 {
+			t.Errorf("%d requests are booked", n)
+		}
+		if got := d.outcomes(); len(got) != 1 || got[0] != workers.OutcomeClient {
+			t.Errorf("outcomes %v, want one that is the client's", got)
+		}
+	})
+}
