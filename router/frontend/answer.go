@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,11 +69,11 @@ type answer struct {
 
 // relay passes the answer on.
 func (a *answer) relay() outcome {
-	kind, _, _ := mime.ParseMediaType(a.from.Header.Get("Content-Type"))
+	kind, _, _ := strings.Cut(a.from.Header.Get("Content-Type"), ";")
 	switch {
 	case a.from.StatusCode >= http.StatusBadRequest:
 		return a.relayError()
-	case kind == "text/event-stream":
+	case strings.EqualFold(strings.TrimSpace(kind), "text/event-stream"):
 		return a.relayEvents()
 	}
 	return a.relayWhole()

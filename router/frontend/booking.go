@@ -25,9 +25,8 @@ type booking struct {
 	id     string
 	match  router.Match
 	worker *workers.Worker
-	free   func()
 
-	prefill sync.Once
+	prefill, freed sync.Once
 	// blocks is how many blocks prompt and output filled when they were last counted.
 	blocks int
 }
@@ -158,11 +157,6 @@ func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wi
 		return nil, err
 	}
 	b := &booking{model: model, id: query.ID, match: m}
-	b.free = sync.OnceFunc(func() {
-		if m.Booked {
-			model.Decide().FreeBooking(b.id, m.Booking) // query.ID would keep the tokens
-		}
-	})
 	worker, ok := d.options.Workers.Worker(m.Worker.ID)
 	if !ok || worker.URL == "" {
 		b.free()
@@ -206,6 +200,15 @@ func (d *Door) allowed(q *request, failed []kv.WorkerID) map[kv.WorkerID]struct{
 		delete(left, id)
 	}
 	return left
+}
+
+// free ends the booking. Further calls do nothing.
+func (b *booking) free() {
+	b.freed.Do(func() {
+		if b.model != nil && b.match.Booked {
+			b.model.Decide().FreeBooking(b.id, b.match.Booking)
+		}
+	})
 }
 
 // firstToken ends the prefill of the request. Further calls do nothing.

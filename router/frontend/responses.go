@@ -34,7 +34,7 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 		d.refuse(q, noResponse())
 		return
 	}
-	b := &booking{worker: worker, free: func() {}}
+	b := &booking{worker: worker}
 	b.match.Worker = *at
 	if result := d.try(ctx, q, b); result.err != nil && !result.committed {
 		d.refuse(q, result.refusal(ctx, false))

@@ -210,8 +210,10 @@ func (d *Door) read(q *request, budgeted *bodies.Body) ([]byte, *refusal) {
 	if !tooLarge {
 		body, err = readBody(budgeted, q.http.ContentLength)
 		budgeted.Decoded()
-		var limit *http.MaxBytesError
-		tooLarge = errors.As(err, &limit)
+		if err != nil {
+			var limit *http.MaxBytesError
+			tooLarge = errors.As(err, &limit)
+		}
 	}
 	f := fault{Status: http.StatusBadRequest, Kind: "invalid_request_error"}
 	switch {

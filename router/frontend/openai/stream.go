@@ -31,6 +31,7 @@ type Scanner struct {
 	buf     []byte // bytes that have been read and not returned: buf[start:]
 	start   int
 	looked  int // bytes after start in which no event ends
+	line    int // bytes after start at which the line that is looked at begins
 	max     int
 	joined  []byte // the data of an event with several data lines
 	err     error  // of the reader
@@ -64,7 +65,7 @@ func (s *Scanner) Next() (Event, error) {
 				return Event{}, ErrEventTooLarge
 			}
 			raw := s.buf[s.start : s.start+n]
-			s.start, s.looked = s.start+n, 0
+			s.start, s.looked, s.line = s.start+n, 0, 0
 			return s.event(raw), nil
 		}
 		if len(s.buf)-s.start >= s.max {
@@ -131,20 +132,19 @@ func (s *Scanner) eventEnd() int {
 			s.looked = len(unread)
 			return 0
 		}
-		begin := lineStart(unread, i+n)
-		line := unread[begin : i+n]
-		if begin == 0 && s.opening {
+		line := unread[s.line : i+n]
+		if s.line == 0 && s.opening {
 			line = bytes.TrimPrefix(line, byteOrderMark)
 		}
 		if len(line) == 0 || len(line) == 1 && line[0] == '\r' {
+			// The next call finds the same line again.
+			s.looked = i + n
 			return i + n + 1
 		}
 		i += n + 1
+		s.line = i
 	}
 }
-
-// lineStart returns where the line that ends at end begins.
-func lineStart(b []byte, end int) int { return bytes.LastIndexByte(b[:end], '\n') + 1 }
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
