@@ -291,17 +291,21 @@ const (
 	candidateFailed
 )
 
-// stateLocked says whether the block of a candidate is ready to be pinned.
-func (p *Pool) stateLocked(c *candidate) candidateState {
-	switch f := c.flight; {
-	case f != nil && !f.Finished:
-		return candidateComing
-	case f != nil && !f.OK:
-		return candidateFailed
-	case !p.slots.Host.Slot(c.ref).Resident():
-		return candidateMissed
+// stateLocked says whether the block of a candidate is ready to be pinned. It also returns the
+// candidate's host slot, nil for candidateFailed.
+func (p *Pool) stateLocked(c *candidate) (candidateState, *tier.Slot) {
+	f := c.flight
+	if f != nil && f.Finished && !f.OK {
+		return candidateFailed, nil
 	}
-	return candidateReady
+	sl := p.slots.Host.Slot(c.ref)
+	if f != nil && !f.Finished {
+		return candidateComing, sl
+	}
+	if !sl.Resident() {
+		return candidateMissed, sl
+	}
+	return candidateReady, sl
 }
 
 // finishLookup turns the holds of the ready prefix into pins of the session and drops the other
@@ -320,7 +324,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 	ready, missed := alive, false
 	for i := range found {
 		c := &found[i]
-		state := p.stateLocked(c)
+		state, sl := p.stateLocked(c)
 		ready = ready && state == candidateReady
 		switch state {
 		case candidateFailed:
@@ -337,7 +341,6 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 				c.flight.MustRun = c.flight.MustRun || alive
 			}
 		}
-		sl := p.slots.Host.Slot(c.ref)
 		sl.Holds--
 		if c.flight != nil {
 			c.flight.Waiters--

@@ -242,11 +242,11 @@ func (p *Pool) Unpin(s SessionID, slots []Slot) error {
 }
 
 // findLocked finds the host slot that a caller named.
-func (p *Pool) findLocked(name Slot) (registry.Ref, bool) {
-	if p.slots.Host == nil {
-		return registry.NoRef, false
+func (p *Pool) findLocked(name Slot) (ref registry.Ref, ok bool) {
+	if p.slots.Host != nil {
+		ref, ok = p.slots.Host.Lookup(name)
 	}
-	return p.slots.Host.Lookup(name)
+	return ref, ok
 }
 
 // grantedLocked returns the granted slots that a caller of Commit or Abort named. ErrBadSlot: a

@@ -48,9 +48,11 @@ var (
 // writeAttempts times, and for a block that the filter refuses. When the queue is full or a
 // breaker stops writes, the block is deferred and offered again later.
 func (m *Mover) Offer(ref registry.Ref, s *tier.Slot) {
-	noTier := m.slots.Disk == nil || m.Joining
+	if m.slots.Disk == nil || m.Joining {
+		return // no disk tier, or it is not complete
+	}
 	scheduled := s.QueuedForDisk || s.WriteDeferred && s.WantsDisk
-	if noTier || scheduled || s.WriteAttempts >= writeAttempts || m.onDisk(s) {
+	if scheduled || s.WriteAttempts >= writeAttempts || m.onDisk(s) {
 		return
 	}
 	if m.Filter != nil {
