@@ -149,7 +149,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	}
 	a.public = admin.NewServer(l, admin.Public{
 		Pools: a.pools, Ready: a.ready.Load, Stats: func() any { return a.Stats() },
-		Metrics: metricsHandler(a.Stats), Events: a.hub.RegisterHTTP,
+		Metrics: metricsHandler(a.Stats, a.cfg.Version), Events: a.hub.RegisterHTTP,
 	}.Handler())
 	if a.cfg.KVBM.Metrics == "" {
 		return nil

@@ -84,6 +84,8 @@ type Config struct {
 	Events events.Options
 	// KVBM serves metrics for dashboards made for KVBM.
 	KVBM KVBMOptions
+	// Version is the program's version in the metrics.
+	Version string
 }
 
 // KVBMOptions serve KVBM's metrics and log hit rates.

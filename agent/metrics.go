@@ -28,6 +28,9 @@ type collector struct {
 	sessions, awaitingExit, previous        *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
 	filterTotal, filterState                *prometheus.Desc
+	poolInfo, nodeInfo                      *prometheus.Desc
+	diskBytes, diskRead                     *prometheus.Desc
+	copySeconds                             *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
 }
@@ -39,7 +42,11 @@ func newCollector(stats func() Stats) *collector {
 	}
 	var connector []*prometheus.Desc
 	for _, f := range reports.Fields(new(proto.Stats)) {
-		connector = append(connector, desc("connector_"+f.Name+"_total", "Sum of "+f.Name+" that connectors of a worker rank report.", "worker", "rank", "role"))
+		help := "Sum of " + f.Name + " that connectors of a worker rank report."
+		if f.Name == "copy_us" {
+			help = prom.Deprecated("blockyard_connector_copy_seconds_total")
+		}
+		connector = append(connector, desc("connector_"+f.Name+"_total", help, "worker", "rank", "role"))
 	}
 	return &collector{
 		stats:         stats,
@@ -59,6 +66,11 @@ func newCollector(stats func() Stats) *collector {
 		slots:         desc("pool_slots", "Slots of a pool's tier by state.", "pool", "tier", "state"),
 		tierBytes:     desc("pool_tier_bytes", "Size of the extents of a pool's tier.", "pool", "tier"),
 		poolCount:     desc("pool_operations_total", "Operations of a pool, and of all retired pools (pool=\"retired\").", "pool", "kind"),
+		poolInfo:      desc("pool_info", "Model and namespace of a pool, for joins by the label pool. The value is 1.", "pool", "node", "model", "namespace", "block_size"),
+		nodeInfo:      desc("node_info", "Name of the node and of its cluster. The value is 1.", "node", "cluster"),
+		diskBytes:     desc("pool_disk_bytes_total", "Bytes of blocks that a pool read from disk and wrote to disk.", "pool", "direction"),
+		diskRead:      desc("pool_disk_read_seconds_total", "Time in which at least one block of a pool was being read from disk.", "pool"),
+		copySeconds:   desc("connector_copy_seconds_total", "Time that the workers of a rank have copied, summed over the workers.", "worker", "rank", "role"),
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
 		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions with granted slots in quarantine until their processes exit."),
@@ -75,10 +87,11 @@ func newCollector(stats func() Stats) *collector {
 // retiredPools is the pool's label for the sum of all retired pools.
 const retiredPools = "retired"
 
-// metricsHandler serves the metrics of an agent.
-func metricsHandler(stats func() Stats) http.Handler {
+// metricsHandler serves the metrics of an agent and of its process. version is the program's.
+func metricsHandler(stats func() Stats, version string) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(newCollector(stats))
+	prom.Process(r, version)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -90,13 +103,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s, m := c.stats(), metrics(ch)
 	c.collectEvents(m, &s)
 	c.collectEngines(m, &s)
+	m.gauge(c.nodeInfo, 1, s.Node, s.Cluster)
 	for i := range s.Streams {
 		c.collectStream(m, &s.Streams[i])
 	}
 	for i := range s.Pools {
-		c.collectPool(m, &s.Pools[i])
+		c.collectPool(m, s.Node, &s.Pools[i])
 	}
 	prom.Kinds(ch, c.poolCount, nil, &s.Retired.Counters, retiredPools)
+	c.collectDisk(m, &s.Retired.DiskCounters, retiredPools)
 	for i := range s.Connectors {
 		c.collectConnector(m, &s.Connectors[i])
 	}
@@ -107,6 +122,11 @@ type metrics chan<- prometheus.Metric
 
 func (m metrics) counter(d *prometheus.Desc, v uint64, labels ...string) {
 	m <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+// seconds sends a counter of microseconds in seconds.
+func (m metrics) seconds(d *prometheus.Desc, micros uint64, labels ...string) {
+	m <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(micros)/1e6, labels...)
 }
 
 func (m metrics) gauge(d *prometheus.Desc, v float64, labels ...string) {
@@ -160,16 +180,26 @@ func (c *collector) collectConnector(m metrics, s *reports.Stats) {
 	for i, f := range reports.Fields(&s.Stats) {
 		m.counter(c.connector[i], *f.Value, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
 	}
+	m.seconds(c.copySeconds, s.CopyMicros, s.Worker, strconv.FormatUint(uint64(s.Rank), 10), s.Role)
 }
 
 // collectPool sends the values of one open pool and its tiers.
-func (c *collector) collectPool(m metrics, p *PoolStats) {
+func (c *collector) collectPool(m metrics, node string, p *PoolStats) {
 	pool := strconv.FormatUint(p.Pool, 10)
+	m.gauge(c.poolInfo, 1, pool, node, p.Model, p.Namespace, strconv.FormatUint(uint64(p.BlockSize), 10))
+	c.collectDisk(m, &p.DiskCounters, pool)
 	for tier, ts := range map[string]*blockmgr.TierStats{"host_pinned": &p.Host, "disk": &p.Disk} {
 		m.gauge(c.tierBytes, float64(ts.Bytes), pool, tier)
 		prom.Kinds(m, nil, c.slots, ts, pool, tier)
 	}
 	prom.Kinds(m, c.poolCount, c.poolGauge, &p.Stats, pool)
+}
+
+// collectDisk sends the bytes and the time of a pool's disk in base units.
+func (c *collector) collectDisk(m metrics, d *blockmgr.DiskCounters, pool string) {
+	m.counter(c.diskBytes, d.BytesRead, pool, "read")
+	m.counter(c.diskBytes, d.BytesWritten, pool, "write")
+	m.seconds(c.diskRead, d.ReadMicros, pool)
 }
 
 // collectPath sends the counters of ranks, streams, feeds and outputs.

@@ -27,7 +27,7 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 	}}
 	s.Totals.Ranks.Parked = 8
 	answer := httptest.NewRecorder()
-	agent.MetricsHandler(func() agent.Stats { return s }).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	agent.MetricsHandler(func() agent.Stats { return s }, "v1").ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if answer.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", answer.Code, answer.Body)
 	}

@@ -13,12 +13,16 @@ import (
 type PoolStats struct {
 	Pool      uint64 `json:"pool"`
 	Namespace string `json:"namespace"`
+	// Model is the name of the pool's model, BlockSize the tokens of a block.
+	Model     string `json:"model"`
+	BlockSize uint32 `json:"block_size"`
 	blockmgr.Stats
 }
 
 // Stats is a snapshot of the agent; GET /v1/stats.
 type Stats struct {
 	Node    string               `json:"node"`
+	Cluster string               `json:"cluster"`
 	Events  events.Stats         `json:"events"`
 	Streams []events.StreamStats `json:"streams"`
 	Pools   []PoolStats          `json:"pools"`
@@ -43,7 +47,7 @@ type Stats struct {
 // Stats takes a snapshot. It flushes the streams, so that ids and digests are those of now. The
 // agent is quiet when no pool has an operation and no rank repairs a gap.
 func (a *Agent) Stats() Stats {
-	s := Stats{Node: a.cfg.Node, Pools: []PoolStats{}, Quiet: true}
+	s := Stats{Node: a.cfg.Node, Cluster: a.cfg.Cluster, Pools: []PoolStats{}, Quiet: true}
 	open, retired := a.pools.Manager().Census()
 	s.Retired = retired
 	if a.filter != nil {
@@ -51,7 +55,8 @@ func (a *Agent) Stats() Stats {
 		s.Filter = &f
 	}
 	for _, p := range open {
-		ps := PoolStats{Pool: a.pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Stats: p.Stats()}
+		ns := p.Namespace()
+		ps := PoolStats{Pool: a.pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: ns.Model, BlockSize: ns.BlockSize, Stats: p.Stats()}
 		s.Quiet = s.Quiet && p.Idle()
 		s.Pools = append(s.Pools, ps)
 	}

@@ -43,6 +43,8 @@ type Options struct {
 	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool
+	// Version is the program's version in the metrics.
+	Version string
 	// Log may be nil.
 	Log *zap.Logger
 }

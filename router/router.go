@@ -66,7 +66,7 @@ func New(o Options, t source.Transport) (*Router, error) {
 		}
 	}
 	r.models = newModels(&o, r.shared)
-	r.metrics = metrics.New()
+	r.metrics = metrics.New(o.Version)
 	r.metrics.Collect(r.scrape)
 	r.models.metrics = r.metrics
 	feeds := feed.Options{

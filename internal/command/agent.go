@@ -76,7 +76,7 @@ func (c *Agent) AfterApply(k *kong.Context) error {
 
 // Run starts the agent, writes the ready line with its addresses to standard output, and serves
 // until ctx ends.
-func (c *Agent) Run(ctx context.Context) error {
+func (c *Agent) Run(ctx context.Context, b build) error {
 	log, err := NewLogger("agent")
 	if err != nil {
 		return err
@@ -86,6 +86,7 @@ func (c *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cfg.Version = b.Version
 	a, err := agent.New(ctx, cfg, log)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil // told to stop while it started

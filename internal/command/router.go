@@ -78,14 +78,14 @@ func (c *Router) AfterApply(k *kong.Context) error {
 // Run runs the router until ctx ends: it follows its sources of events, and serves gateways,
 // operators and, when the front door is open, clients. All listeners are open before anything is
 // served, so that a wrong address ends the router at once.
-func (c *Router) Run(ctx context.Context) (err error) {
+func (c *Router) Run(ctx context.Context, b build) (err error) {
 	log, err := NewLogger("router")
 	if err != nil {
 		return err
 	}
 	c.settings.log(log)
 	limitHeap(log)
-	options := c.options(log)
+	options := c.options(b.Version, log)
 	if err := options.Validate(); err != nil {
 		return err
 	}
@@ -199,11 +199,11 @@ func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener
 	return nil, fmt.Errorf("--control: %w", err)
 }
 
-func (c *Router) options(log *zap.Logger) router.Options {
+func (c *Router) options(version string, log *zap.Logger) router.Options {
 	s := &c.settings.Config
 	return router.Options{
 		Config: s, SnapshotThreshold: snapshotThreshold(s), ResetStates: c.ResetStates,
-		Log: log,
+		Version: version, Log: log,
 	}
 }
 

@@ -27,7 +27,7 @@ func doorParts(t *testing.T, c *Router) (*router.Router, *workers.Directory) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = joined.Close() })
-	r, err := router.New(c.options(zap.NewNop()), joined)
+	r, err := router.New(c.options("", zap.NewNop()), joined)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +158,7 @@ func TestGoldenDoorMetrics(t *testing.T) {
 			doors.WriteString(line)
 		}
 	}
+	lintMetrics(t, "door", scraped.Body.String())
 	golden.Compare(t, "door-metrics.txt", families(t, doors.String()))
 	end()
 	if err := door.serve(ctx); err != nil {

@@ -56,7 +56,7 @@ func TestAPlainServerIsAWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := router.New(c.options(zap.NewNop()), sources.Source)
+	r, err := router.New(c.options("", zap.NewNop()), sources.Source)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestServicePortsServeDynamosServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sources.Close()
-	r, err := router.New(c.options(zap.NewNop()), sources.Source)
+	r, err := router.New(c.options("", zap.NewNop()), sources.Source)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestFlagsVariablesAndDocumentAreLayered(t *testing.T) {
 	if s.SharedCacheMultiplier != 0.5 {
 		t.Errorf("shared cache multiplier %v, want the command's default", s.SharedCacheMultiplier)
 	}
-	o := settle(t, "--router-snapshot-threshold=0", "--durable-kv-events", "--router-reset-states").options(zap.NewNop())
+	o := settle(t, "--router-snapshot-threshold=0", "--durable-kv-events", "--router-reset-states").options("", zap.NewNop())
 	if o.SnapshotThreshold != -1 || !o.ResetStates {
 		t.Errorf("options %+v", o)
 	}

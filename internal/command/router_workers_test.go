@@ -69,7 +69,7 @@ func TestRouterStartsWithoutASource(t *testing.T) {
 		if logs.FilterMessageSnippet("the router has no source of workers").Len() != 1 {
 			t.Errorf("%v: logged %v", args, logs.All())
 		}
-		r, err := router.New(c.options(zap.NewNop()), sources.Source)
+		r, err := router.New(c.options("", zap.NewNop()), sources.Source)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
 // Package metrics has the Prometheus metrics of a router.
 //
-//	m := metrics.New()
+//	m := metrics.New("v1.2.3")
 //	metrics.AddStats(m, "blockyard_frontend_", door.Stats) // numbers of a snapshot struct
 //	m.Door.Answered("completions", "llama", 200)           // a number with labels of the request
 //	http.Handle("GET /metrics", m.Handler())

@@ -12,7 +12,7 @@ func Example() {
 	type stats struct {
 		Waiting int `metric:"waiting" help:"Requests that wait."`
 	}
-	m := metrics.New()
+	m := metrics.New("v1.2.3")
 	metrics.AddStats(m, "example_", func() stats { return stats{Waiting: 2} })
 	m.Door.Answered("completions", "llama", 200)
 	w := httptest.NewRecorder()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
@@ -55,8 +54,9 @@ func (c *APICounters) stats() apiStats {
 	}
 }
 
-// New returns metrics in a registry of their own.
-func New() *Metrics {
+// New returns metrics in a registry of their own, with those of the process. version is the
+// program's.
+func New(version string) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -88,8 +88,8 @@ func New() *Metrics {
 		}),
 	}
 	m.Overhead, m.Door = newOverhead(m.registry), newDoor(m.registry)
-	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.requests, m.failures, m.latency, m.hitRate, m.hits, m.tokens)
+	prom.Process(m.registry, version)
 	AddStats(m, "blockyard_router_", m.API.stats)
 	return m
 }

@@ -5,14 +5,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // Overhead has the durations of a decision's parts and the hits of the shared cache.
-// Each has two names, Blockyard's and Dynamo's. Dynamo's dashboards need the second.
+// Each has two names, Blockyard's and Dynamo's. Dynamo's dashboards need the second, and its
+// durations are in milliseconds.
 type Overhead struct {
-	blockHashing, sequenceHashing, findMatches, sharedCache, scheduling, total histograms
+	blockHashing, sequenceHashing, findMatches, sharedCache, scheduling, total duration
 	sharedRate, sharedBeyond                                                   histograms
 	sharedErrors                                                               []prometheus.Counter
 	modes                                                                      *prometheus.CounterVec
@@ -27,33 +29,45 @@ func (h histograms) observe(v float64) {
 	}
 }
 
+// duration observes a duration in seconds, and in milliseconds under older names.
+type duration struct {
+	seconds prometheus.Histogram
+	millis  histograms
+}
+
+func (d *duration) observe(seconds float64) {
+	d.seconds.Observe(seconds)
+	d.millis.observe(seconds * 1e3)
+}
+
 // newOverhead returns the metrics of a decision's parts, registered with to under the
 // names of Blockyard and of Dynamo.
 func newOverhead(to *prometheus.Registry) *Overhead {
-	histogram := func(name, help string, buckets []float64, prefixes ...string) histograms {
-		var all histograms
-		for _, prefix := range prefixes {
-			h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets})
-			to.MustRegister(h)
-			all = append(all, h)
-		}
-		return all
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		to.MustRegister(h)
+		return h
 	}
-	overhead := func(name, help string, buckets []float64) histograms {
-		return histogram(name, help, buckets, "blockyard_router_overhead_", "dynamo_router_overhead_")
+	overhead := func(name, help string, start, factor float64, count int) duration {
+		const own, dynamos = "blockyard_router_overhead_", "dynamo_router_overhead_"
+		millis := prometheus.ExponentialBuckets(start*1e3, factor, count)
+		return duration{histogram(own+name+"_seconds", help+".", prometheus.ExponentialBuckets(start, factor, count)), histograms{
+			histogram(own+name+"_ms", prom.Deprecated(own+name+"_seconds"), millis),
+			histogram(dynamos+name+"_ms", help+", in ms.", millis),
+		}}
 	}
+	short := func(name, help string) duration { return overhead(name, help, 1e-6, 2, 15) } // 1 µs to 16 ms
+	long := func(name, help string) duration { return overhead(name, help, 10e-6, 3, 17) } // 10 µs to 7 min
 	component := func(name, help string, buckets []float64) histograms {
-		return histogram(name, help, buckets, "blockyard_router_", "dynamo_component_router_")
+		return histograms{histogram("blockyard_router_"+name, help, buckets), histogram("dynamo_component_router_"+name, help, buckets)}
 	}
-	// 1 µs to 16 ms, and 10 µs to 7 min.
-	short, long := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.01, 3, 17)
 	m := &Overhead{
-		blockHashing:    overhead("block_hashing_ms", "Time to hash a prompt's blocks, in ms.", short),
-		sequenceHashing: overhead("seq_hashing_ms", "Time to hash the blocks that count as active, in ms.", short),
-		findMatches:     overhead("indexer_find_matches_ms", "Time to query the index, in ms.", long),
-		sharedCache:     overhead("shared_cache_query_ms", "Time to query the shared cache, in ms.", long),
-		scheduling:      overhead("scheduling_ms", "Time to choose a worker, including the wait in the queue, in ms.", long),
-		total:           overhead("total_ms", "Time of the whole decision, in ms.", long),
+		blockHashing:    short("block_hashing", "Time to hash a prompt's blocks"),
+		sequenceHashing: short("seq_hashing", "Time to hash the blocks that count as active"),
+		findMatches:     long("indexer_find_matches", "Time to query the index"),
+		sharedCache:     long("shared_cache_query", "Time to query the shared cache"),
+		scheduling:      long("scheduling", "Time to choose a worker, including the wait in the queue"),
+		total:           long("total", "Time of the whole decision"),
 		sharedRate: component("shared_cache_hit_rate", "Share of a prompt's blocks that the shared cache has.",
 			prometheus.LinearBuckets(0, 0.05, 21)),
 		sharedBeyond: component("shared_cache_beyond_blocks", "Blocks of a prompt in the shared cache beyond the chosen worker's prefix.",
@@ -76,17 +90,13 @@ func newOverhead(to *prometheus.Registry) *Overhead {
 // and how the worker was chosen.
 func (m *Overhead) Decided(d *decide.Decision) {
 	t := &d.Timings
-	for _, part := range []struct {
-		to      histograms
-		seconds float64
-	}{
-		{m.blockHashing, t.BlockHashing.Seconds()}, {m.sequenceHashing, t.SequenceHashing.Seconds()},
-		{m.findMatches, t.FindMatches.Seconds()}, {m.scheduling, t.Scheduling.Seconds()}, {m.total, t.Total.Seconds()},
-	} {
-		part.to.observe(part.seconds * 1e3)
-	}
+	m.blockHashing.observe(t.BlockHashing.Seconds())
+	m.sequenceHashing.observe(t.SequenceHashing.Seconds())
+	m.findMatches.observe(t.FindMatches.Seconds())
+	m.scheduling.observe(t.Scheduling.Seconds())
+	m.total.observe(t.Total.Seconds())
 	if t.SharedCache > 0 {
-		m.sharedCache.observe(t.SharedCache.Seconds() * 1e3)
+		m.sharedCache.observe(t.SharedCache.Seconds())
 	}
 	if s := d.Match.Shared; s != nil {
 		if d.Blocks > 0 {

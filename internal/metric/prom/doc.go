@@ -8,6 +8,9 @@
 //		prom.Kinds(ch, c.poolCounters, c.poolGauges, &s.Pool, "7")    // one family, the number's name in its last label
 //	}
 //
+// Process adds what every program shows: its build, Go, the operating system. Deprecated is the
+// help of an old name.
+//
 // The functions convert one snapshot and keep nothing but the descriptions of the
 // families. They may be called from any goroutine. Labels that do not fit the
 // description panic, as in client_golang.
