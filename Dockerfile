@@ -1,6 +1,9 @@
-# The image runs any subcommand: docker run IMAGE agent --help. An agent needs
-# its host directory on a tmpfs or hugetlbfs mount and a socket directory that
-# it shares with the engines on its node.
+# The image runs any subcommand as a user of its own: docker run IMAGE agent --help.
+#
+# Its defaults fit a container, and a flag or variable wins over them. The agent and the
+# router listen at all addresses of the container (9400, 8090): publish the ports only where
+# Prometheus, routers and gateways are. An agent needs room for its host tier in /dev/shm
+# (--shm-size), and shares /run/blockyard and its pid namespace with the engines of its node.
 
 FROM golang:1.26-bookworm AS build
 RUN apt-get update \
@@ -11,14 +14,20 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=devel
-RUN CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/blockyard ./cmd/blockyard-lab
+RUN CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/blockyard ./cmd/blockyard-lab
 
 FROM debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libzmq5 ca-certificates \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --no-create-home blockyard
+ && useradd --system --uid 10001 --user-group --no-create-home blockyard \
+ && install -d -m 0755 -o blockyard -g blockyard /run/blockyard /var/lib/blockyard /tiers/host /tiers/disk
 COPY --from=build /out/blockyard /out/blockyard-lab /usr/local/bin/
-USER 10001
+ENV BLOCKYARD_ADMIN=:9400 \
+    BLOCKYARD_ROUTER_HTTP=:8090
+USER 10001:10001
+VOLUME ["/run/blockyard", "/var/lib/blockyard"]
+EXPOSE 9400 8090 8000
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/blockyard"]
 CMD ["--help"]
