@@ -49,7 +49,7 @@ func (p *inProcess) set(host string, h http.Handler) {
 
 // tiny is a server without a network.
 func tiny(models ...string) *vllm {
-	v := &vllm{health: 200, metrics: fmt.Sprintf(cacheConfigLine, 16, "True", 0, 64), sources: "{}", render: 403, asked: make(map[string]int)}
+	v := &vllm{health: 200, metrics: fmt.Sprintf(cacheConfigLine, 16, "True", 0, 64), sources: "{}", render: 403}
 	for _, m := range models {
 		v.models = append(v.models, card(m, "", 100))
 	}

@@ -37,8 +37,6 @@ type vllm struct {
 	metrics string
 	sources string
 	render  int
-	// asked counts requests by path.
-	asked map[string]int
 }
 
 func card(id, parent string, maxLen int) string {
@@ -60,7 +58,7 @@ func newVLLM(t *testing.T, change func(*vllm)) *vllm {
 		health: 200, models: []string{card("tiny", "", 4096)}, metrics: fmt.Sprintf(cacheConfigLine, 32, "True", 0, 512),
 		sources: `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:20381","replay_endpoint":"tcp://*:20481",` +
 			`"buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}`,
-		render: http.StatusForbidden, asked: make(map[string]int),
+		render: http.StatusForbidden,
 	}
 	if change != nil {
 		change(v)
@@ -77,18 +75,10 @@ func (v *vllm) set(change func()) {
 	change()
 }
 
-// count returns how often a path was asked for.
-func (v *vllm) count(path string) int {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.asked[path]
-}
-
 // ServeHTTP implements http.Handler.
 func (v *vllm) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.asked[r.URL.Path]++
 	if v.key != "" && strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer "+v.key {
 		http.Error(w, `{"error":"Unauthorized"}`, http.StatusUnauthorized)
 		return

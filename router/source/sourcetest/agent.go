@@ -53,13 +53,6 @@ func (a *Agent) Publisher(id uint64, owner kv.Owner, pool uint64) *Publisher {
 	return p
 }
 
-// Forget has the agent know a publisher no more.
-func (a *Agent) Forget(publisher uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.publishers, publisher)
-}
-
 // serveEvents serves GET /v1/events as an agent does: the announcements of all publishers, and then
 // the frames that Say sends, until the test ends the stream or the client leaves. A failing
 // agent refuses.
