@@ -1,6 +1,7 @@
 package backoff
 
 import (
+	"context"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -29,4 +30,16 @@ func Nth(pauses Pauses, n int) (pause time.Duration) {
 		pause = pauses.NextBackOff()
 	}
 	return pause
+}
+
+// Wait waits for the pause. It returns false when ctx ended first.
+func Wait(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/internal/drain"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/resource"
 	"github.com/blockyard-ai/blockyard/internal/servertls"
@@ -277,6 +278,9 @@ type serviceFlags struct {
 // serviceDrain is how long requests to a service may continue after the end.
 const serviceDrain = 2 * time.Second
 
+// errStopping is why a request to a service ends that has not finished within serviceDrain.
+var errStopping = errors.New("the router is stopping")
+
 // given reports whether any service is on.
 func (c *serviceFlags) given() bool { return c.IndexerPort > 0 || c.Selection > 0 }
 
@@ -324,28 +328,8 @@ func (c *serviceFlags) open(ctx context.Context, g *errgroup.Group, flag string,
 		return fmt.Errorf("%s: %w", flag, err)
 	}
 	log.Info("a service of Dynamo's shape is open", zap.String("flag", flag), zap.Stringer("address", listener.Addr()))
-	serveService(ctx, g, listener, h, log)
-	return nil
-}
-
-// serveService serves h on l in goroutines of g until ctx ends. Then requests have the time
-// serviceDrain to finish.
-func serveService(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler, log *zap.Logger) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, ErrorLog: zap.NewStdLog(log)}
-	g.Go(func() error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve http on %s: %w", l.Addr(), err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), serviceDrain)
-		defer cancel()
-		if err := server.Shutdown(drain); err != nil {
-			return server.Close()
-		}
-		return nil
-	})
+	g.Go(func() error { return drain.Serve(ctx, server, listener, serviceDrain, errStopping) })
+	return nil
 }

@@ -111,6 +111,7 @@ func layers() []layer {
 		{"internal/control", nil},
 		{"internal/bodies", nil},
 		{"internal/connlimit", nil},
+		{"internal/drain", nil},
 		{"internal/reload", nil},
 		{"internal/servertls", []string{"internal/reload"}},
 		{"internal/strictjson", nil},

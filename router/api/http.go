@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/drain"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
@@ -113,12 +113,8 @@ func (a *API) inspection(mux *http.ServeMux) {
 	})
 }
 
-const (
-	// drainTimeout is how long requests may continue after the end of ctx.
-	drainTimeout = 2 * time.Second
-	// answerTimeout bounds the time to answer requests that still wait after drainTimeout.
-	answerTimeout = time.Second
-)
+// drainTimeout is how long requests may continue after the end of ctx.
+const drainTimeout = 2 * time.Second
 
 // Serve answers HTTP on l until ctx ends. Then it lets requests finish, answers requests that
 // still wait for a worker with an error, and closes l. The error is nil after the end of ctx.
@@ -127,38 +123,17 @@ func (a *API) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // serve answers HTTP on l with h until ctx ends, and then closes l. After the end of ctx,
-// requests have the time drain to finish. Then requests that still wait for a worker are
+// requests have the time patience to finish. Then requests that still wait for a worker are
 // answered with errStopping. The error is nil after the end of ctx.
-func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration) error {
-	// Requests outlive ctx: end cancels them, and only after drain.
-	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
+func (a *API) serve(ctx context.Context, l net.Listener, h http.Handler, patience time.Duration) error {
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          zap.NewStdLog(a.log),
-		BaseContext:       func(net.Listener) context.Context { return serving },
 	}
-	drained := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		deadline := time.AfterFunc(drain, func() { end(errStopping) })
-		defer deadline.Stop()
-		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain+answerTimeout)
-		defer cancel()
-		if err := server.Shutdown(draining); err != nil {
-			drained <- server.Close()
-			return
-		}
-		drained <- nil
-	})
-	err := server.Serve(l)
-	// stop returns true while ctx lasts: then Serve ended by itself.
-	if stop() || !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve http on %s: %w", l.Addr(), err)
-	}
-	return <-drained
+	return drain.Serve(ctx, server, l, patience, errStopping)
 }
 
 // route answers POST /v1/route. registers is true when the client may register workers. When the

@@ -2,7 +2,6 @@ package frontend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/connlimit"
+	"github.com/blockyard-ai/blockyard/internal/drain"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
@@ -91,30 +91,11 @@ const (
 // seconds, and closes l and the idle connections to workers. The error is nil when ctx ended it.
 func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 	defer (&http.Client{Transport: d.transport}).CloseIdleConnections()
-	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
 	server := &http.Server{
 		Handler: d.Handler(), ReadHeaderTimeout: headTimeout, ReadTimeout: bodyTimeout, IdleTimeout: keepAlive,
 		MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(d.log), ConnState: connlimit.State,
-		BaseContext: func(net.Listener) context.Context { return serving },
 	}
-	drained := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
-		late := time.AfterFunc(drainTimeout, func() { end(errStopping) })
-		defer late.Stop()
-		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout+time.Second)
-		defer cancel()
-		if err := server.Shutdown(draining); err != nil {
-			drained <- server.Close()
-			return
-		}
-		drained <- nil
-	})
-	err := server.Serve(l)
-	if stop() || !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve clients on %s: %w", l.Addr(), err)
-	}
-	return <-drained
+	return drain.Serve(ctx, server, l, drainTimeout, errStopping)
 }
 
 // Stats is a snapshot of the door's numbers without labels.

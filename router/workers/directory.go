@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
@@ -208,7 +209,7 @@ func (d *Directory) Run(ctx context.Context) error {
 		case <-d.dirty:
 			d.publish()
 			// Changes that come together make one snapshot.
-			if !pause(ctx, publishGap) {
+			if !backoff.Wait(ctx, publishGap) {
 				continue
 			}
 		case <-d.looked:
@@ -219,18 +220,6 @@ func (d *Directory) Run(ctx context.Context) error {
 				d.publish()
 			}
 		}
-	}
-}
-
-// pause waits for the time t. It returns false when ctx ended first.
-func pause(ctx context.Context, t time.Duration) bool {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 )
 
 // minDNSEvery and maxDNSEvery bound DNS.Every.
@@ -107,7 +109,7 @@ func (d *DNS) Run(ctx context.Context, set func([]Found)) error {
 			set(d.found(addresses))
 		}
 		before = addresses
-		if !pause(ctx, jitter(d.Every)) {
+		if !backoff.Wait(ctx, jitter(d.Every)) {
 			return nil
 		}
 	}

@@ -153,7 +153,7 @@ func (s *server) run(ctx context.Context) {
 			wait = min(wait, retries.NextBackOff())
 		}
 		// pause ignores s.wake, so that failing requests do not cause probes without a gap.
-		if !pause(ctx, min(probeGap, wait)) || !s.sleep(ctx, wait-probeGap) {
+		if !backoff.Wait(ctx, min(probeGap, wait)) || !s.sleep(ctx, wait-probeGap) {
 			return
 		}
 	}

@@ -92,17 +92,7 @@ func (r *streamReader) run() {
 			pauses.Reset()
 		}
 		r.log.Warn("reading the event stream failed; retrying", zap.String("stream", r.name), zap.Error(err))
-		r.pause(pauses.NextBackOff())
-	}
-}
-
-// pause waits for d or until stop.
-func (r *streamReader) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.ctx.Done():
+		backoff.Wait(r.ctx, pauses.NextBackOff())
 	}
 }
 

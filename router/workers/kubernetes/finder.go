@@ -129,7 +129,7 @@ func (f *Finder) Run(ctx context.Context, set func([]workers.Found)) error {
 			f.note(log, err)
 			pause = retries.NextBackOff()
 		}
-		if !sleep(ctx, pause) {
+		if !backoff.Wait(ctx, pause) {
 			return nil
 		}
 	}
@@ -145,18 +145,6 @@ func (f *Finder) note(log *zap.Logger, err error) {
 		log.Warn("workers of the Service are not known in full; the known ones stay", zap.Error(err))
 	}
 	f.failed = text
-}
-
-// sleep waits for the time t. It returns false when ctx ended first.
-func sleep(ctx context.Context, t time.Duration) bool {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // path is the path of the namespace's slices.
