@@ -5,7 +5,9 @@ Every tier has the same bytes of host memory in all; the devices are the same ev
 begins with the caches that the one before has filled with other conversations. Routers are to be
 compared within a tier, and tiers within a router.
 
-A run that fails is named, and the others go on. Then the exit status is 1.
+A run that fails is named, and the others go on. Then the exit status is 1. With --out the figures of
+each run are kept in the directory: runs that are there already are not repeated, and the table and
+the picture are written after each tier.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 
 from serve import client, picture, report
 from serve.fleet import TIERS, Fleet, Sizes
+from serve.kept import Kept
 from serve.routers import ROUTERS, router
 from serve.workload import Infinite, plan
 
@@ -41,7 +44,7 @@ def main() -> int:
     parser.add_argument("--host-mib", type=int, default=192, help="host memory of all servers")
     parser.add_argument("--peers", default="", help="directory of vllm-router and smg")
     parser.add_argument("--lmcache", default="", help="directory of LMCache's packages")
-    parser.add_argument("--out", type=pathlib.Path, help="directory for the table and the picture")
+    parser.add_argument("--out", type=pathlib.Path, help="directory for figures, table and picture")
     parser.add_argument("--keep", action="store_true", help="keep the directory with the logs")
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -59,10 +62,6 @@ def main() -> int:
         else:
             shutil.rmtree(directory, ignore_errors=True)
     print(report.table(runs))
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "table.txt").write_text(report.table(runs) + "\n")
-        (args.out / "bench-serve.svg").write_text(picture.draw(runs))
     for failure in failures:
         print(f"failed: {failure}")
     print(report.last_line(runs))
@@ -72,38 +71,59 @@ def main() -> int:
 def _run(args: argparse.Namespace, directory: pathlib.Path) -> tuple[report.Runs, list[str]]:
     """The figures of the pairs, and what has failed."""
     sizes = Sizes(args.servers, args.device_blocks, args.host_mib << 20)
-    runs: report.Runs = {}
+    kept = Kept(args.out, {**sizes._asdict(), "size": args.size})
     failures: list[str] = []
+    runs: report.Runs = {}
     for tier in args.tiers:
         try:
-            _serve_tier(args, Fleet(tier, directory, sizes, args.lmcache), directory, runs, failures)
+            _serve_tier(args, tier, sizes, directory, kept, failures)
         except (AssertionError, OSError) as err:
             failures.append(f"{tier}: {err}")
             print(failures[-1], flush=True)
-    order = [(tier, name) for tier in args.tiers for name in args.routers]
-    return {pair: runs[pair] for pair in order if pair in runs}, failures
+        runs = _found(args, kept)
+        if args.out and runs:
+            (args.out / "table.txt").write_text(report.table(runs) + "\n")
+            (args.out / "bench-serve.svg").write_text(picture.draw(runs))
+    return runs, failures
+
+
+def _found(args: argparse.Namespace, kept: Kept) -> report.Runs:
+    """The kept runs by pair, in the order of the arguments."""
+    runs: report.Runs = {}
+    for tier in args.tiers:
+        for name in args.routers:
+            found = [kept.get(tier, name, seed) for seed in range(args.seeds)]
+            if any(found):
+                runs[tier, name] = [f for f in found if f]
+    return runs
 
 
 def _serve_tier(
     args: argparse.Namespace,
-    fleet: Fleet,
+    tier: str,
+    sizes: Sizes,
     directory: pathlib.Path,
-    runs: report.Runs,
+    kept: Kept,
     failures: list[str],
 ) -> None:
-    """Adds the runs of a fleet to `runs`, and what fails to `failures`. Closes the fleet."""
+    """Makes the runs of a tier that are not kept. Adds what fails to `failures`."""
+    if all(kept.get(tier, name, seed) for name in args.routers for seed in range(args.seeds)):
+        return
+    fleet = Fleet(tier, directory, sizes, args.lmcache)
     try:
         infinite = Infinite(fleet.model)
         for seed in range(args.seeds):
             # The order changes, so that no router always meets the caches of the same other.
             for name in _rotated(args.routers, seed):
+                if kept.get(tier, name, seed):
+                    continue
                 try:
                     found = _one(args, fleet, infinite, name, seed, directory)
                 except (AssertionError, OSError, ValueError, client.ClientError) as err:
-                    failures.append(f"{fleet.tier} {name} seed {seed}: {err}")
+                    failures.append(f"{tier} {name} seed {seed}: {err}")
                     print(failures[-1], flush=True)
                     continue
-                runs.setdefault((fleet.tier, name), []).append(found)
+                kept.add(tier, name, seed, found)
     finally:
         fleet.close()
 

@@ -22,26 +22,40 @@ _COLOURS = {
     "blockyard": "#d9822b",
 }
 _WIDTH, _LEFT, _PANEL, _GAP, _TOP = 980, 60, 210, 70, 70
-_STYLE = (
-    'text { font-family: "DejaVu Sans", Verdana, Helvetica, Arial, sans-serif; font-size: 13px; '
-    "fill: #1b2430 } .small { font-size: 11px; fill: #4a5667 } .axis { stroke: #8793a5 } "
-    ".bound { stroke: #1b2430; stroke-dasharray: 5 4 } .error { stroke: #1b2430 }"
-)
+_STYLE = """
+  text { font-family: "DejaVu Sans", Verdana, Helvetica, Arial, sans-serif }
+  text { font-size: 13px; fill: #1b2430 }
+  .page { fill: #ffffff }
+  .small { font-size: 11px; fill: #4a5667 }
+  .small { paint-order: stroke; stroke: #ffffff; stroke-width: 4px }
+  .axis { stroke: #8793a5 }
+  .bound { stroke: #1b2430; stroke-dasharray: 5 4 }
+  .error { stroke: #1b2430 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 }
+    .page { fill: #161b22 }
+    .small { fill: #a9b4c2; stroke: #161b22 }
+    .axis { stroke: #6b7686 }
+    .bound, .error { stroke: #e6edf3 }
+  }
+"""
 
 
 def draw(runs: Runs) -> str:
     """Two rows of bars with 95 % intervals, grouped by tier, a colour for each router."""
     routers = list(dict.fromkeys(router for _, router in runs))
-    parts = [f'<rect width="{_WIDTH}" height="{2 * (_PANEL + _GAP) + _TOP}" fill="#ffffff"/>']
-    for i, router in enumerate(routers):
-        x = _LEFT + i * 186
+    parts = [f'<rect width="{_WIDTH}" height="{2 * (_PANEL + _GAP) + _TOP}" class="page"/>']
+    x = _LEFT
+    for router in routers:
         parts.append(f'<rect x="{x}" y="14" width="12" height="12" fill="{_COLOURS[router]}"/>')
         parts.append(f'<text x="{x + 18}" y="25">{escape(router)}</text>')
+        x += 46 + 8 * len(router)
     infinite = 100 * statistics.fmean(f.infinite for found in runs.values() for f in found)
     title = f"prompt tokens from cache, %; the dashed line, {infinite:.0f}, is a cache without limits"
-    parts += _panel(runs, routers, _TOP, title, 100.0, _share)
-    y = _TOP + _PANEL * (1 - infinite / 100)
+    full = 1.15 * infinite
+    y = _TOP + _PANEL * (1 - infinite / full)
     parts.append(_line("bound", _LEFT, y, _WIDTH - 20, y))
+    parts += _panel(runs, routers, _TOP, title, full, _share)
     highest = max(i.mean + i.half for i in map(_first, runs.values()))
     top = _TOP + _PANEL + _GAP
     parts += _panel(runs, routers, top, "mean time to the first token, ms", highest, _first)
