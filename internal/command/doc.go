@@ -14,6 +14,6 @@
 // from BLOCKYARD_LOG_LEVEL (debug, info, warn, error; default info).
 //
 // The exit status is 0 when the work is done, 1 when it failed and 2 when the
-// command line was wrong. Every error is one line on standard error that begins
+// command line was wrong; 3 says that doctor found warnings alone. Every error is one line on standard error that begins
 // with "blockyard: ".
 package command

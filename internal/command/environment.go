@@ -1,7 +1,9 @@
 package command
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/blockyard-ai/blockyard/internal/command/doctor"
 	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
@@ -114,4 +117,22 @@ func (f *natsFlags) unused(want string) error {
 		}
 	}
 	return nil
+}
+
+// doctorCmd is "blockyard doctor".
+type doctorCmd struct {
+	doctor.Command
+	natsFlags
+}
+
+// AfterApply is called by kong when it has parsed the flags. It checks the environment for misspelt
+// variables.
+func (c *doctorCmd) AfterApply(k *kong.Context) error { return checkEnvironment(k.Model, os.Environ()) }
+
+// Run checks what the flags name and prints the findings.
+func (c *doctorCmd) Run(ctx context.Context, stdout io.Writer) (err error) {
+	if c.NATS, c.Auth, err = c.resolve(c.NATS); err != nil {
+		return err
+	}
+	return c.Command.Run(ctx, stdout)
 }

@@ -48,6 +48,7 @@ type productRoot struct {
 	Bench     labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
 	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
 	Inspect   inspect.Command    `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Doctor    doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
 	Version   Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }
@@ -102,7 +103,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 }
 
 // report writes err to stderr as one line and returns the exit status: ExitUsage for a wrong command
-// line, ExitFailed for other errors, 0 without an error.
+// line, the error's own status where it has one, ExitFailed for other errors, 0 without an error.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -112,6 +113,10 @@ func report(stderr io.Writer, err error) int {
 	var usage *kong.ParseError
 	if errors.As(err, &usage) {
 		return ExitUsage
+	}
+	var own interface{ ExitStatus() int }
+	if errors.As(err, &own) {
+		return own.ExitStatus()
 	}
 	return ExitFailed
 }

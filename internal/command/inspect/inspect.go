@@ -6,12 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
-	"strings"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
 // Command shows the state of events at an agent or a router.
@@ -20,20 +15,13 @@ type Command struct {
 	JSON    bool          `name:"json" help:"Print the answers as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answers."`
 
-	client *http.Client
-	base   string
+	server *Server
 }
 
 // Help implements kong's HelpProvider.
 func (Command) Help() string {
 	return `Of an agent: publisher, health, last event and digest of each owner; gaps found, repaired and lost; dropped blocks by reason; clients of the HTTP stream. Of a router: cursor and health of each publisher, workers with their load, agents that it follows over HTTP, counters of its other sources.`
 }
-
-// maxInspected bounds one answer in bytes.
-const maxInspected = 64 << 20
-
-// errAbsent says that a server has no such path.
-var errAbsent = errors.New("not found")
 
 // Validate checks the timeout and the address, and makes the client for the address: a URL,
 // HOST:PORT or the path of a socket. Kong calls it after parsing and reports its errors as errors
@@ -42,21 +30,12 @@ func (c *Command) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
 	}
-	var err error
-	if strings.HasPrefix(c.URL, "/") || strings.HasPrefix(c.URL, "unix:") {
-		c.client, c.base, err = control.Client(c.URL)
+	server, err := Open(c.URL)
+	if err != nil {
 		return err
 	}
-	if !strings.Contains(c.URL, "://") {
-		c.URL = "http://" + c.URL
-	}
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("url %q: want http://host:port, or the path of a socket", c.URL)
-	}
-	c.URL = strings.TrimRight(c.URL, "/")
-	c.client, c.base, err = control.Client(c.URL)
-	return err
+	c.URL, c.server = server.URL, server
+	return nil
 }
 
 // Run asks the server about its state and prints the answers, as text or as JSON. A server that has
@@ -102,8 +81,8 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 // take gets one path of the server and stores the JSON answer in seen under name. It returns false
 // when the server does not have the path.
 func (c *Command) take(ctx context.Context, seen map[string]json.RawMessage, name, path string) (bool, error) {
-	body, err := c.get(ctx, path)
-	if errors.Is(err, errAbsent) {
+	body, err := c.server.Get(ctx, path)
+	if errors.Is(err, ErrAbsent) {
 		return false, nil
 	}
 	if err != nil {
@@ -111,34 +90,4 @@ func (c *Command) take(ctx context.Context, seen map[string]json.RawMessage, nam
 	}
 	seen[name] = body
 	return true, nil
-}
-
-// get returns the JSON answer of the server for one path, at most maxInspected bytes. The error is
-// errAbsent when the server does not have the path.
-func (c *Command) get(ctx context.Context, path string) (json.RawMessage, error) {
-	target := c.URL + path
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Close = true
-	resp, err := c.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxInspected+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", target, err)
-	case resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed:
-		return nil, fmt.Errorf("%s: %w", target, errAbsent)
-	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s: status %d: %.200s", target, resp.StatusCode, printable(strings.TrimSpace(string(body))))
-	case len(body) > maxInspected:
-		return nil, fmt.Errorf("%s: more than %d bytes", target, maxInspected)
-	case !json.Valid(body):
-		return nil, fmt.Errorf("%s: the answer is not JSON", target)
-	}
-	return body, nil
 }

@@ -86,7 +86,7 @@ func table(b *strings.Builder, rows []string) {
 func row(cells ...any) string {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = printable(fmt.Sprint(c))
+		text[i] = Printable(fmt.Sprint(c))
 		if text[i] == "" {
 			text[i] = "-"
 		}
@@ -94,9 +94,9 @@ func row(cells ...any) string {
 	return strings.Join(text, "\t")
 }
 
-// printable returns a foreign text that is safe on a terminal: characters that do not
+// Printable returns a foreign text that is safe on a terminal: characters that do not
 // print are escaped.
-func printable(text string) string {
+func Printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if strconv.IsPrint(r) {
@@ -117,7 +117,7 @@ func showAgent(url string, seen map[string]json.RawMessage) (string, error) {
 		return "", fmt.Errorf("stats: %w", err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "agent of node %s at %s\n\n", printable(s.Node), url)
+	fmt.Fprintf(&b, "agent of node %s at %s\n\n", Printable(s.Node), url)
 	rows := []string{row("OWNER", "PUBLISHER", "HEALTH", "LAST EVENT", "BLOCKS", "DIGEST", "GAPS", "REPAIRED", "LOST", "BAD", "DROPPED")}
 	var details []string
 	for i := range s.Streams {
@@ -159,7 +159,7 @@ func writeLines(b *strings.Builder, heading string, lines []string) {
 	}
 	b.WriteString(heading + "\n")
 	for _, l := range lines {
-		b.WriteString("  " + printable(l) + "\n")
+		b.WriteString("  " + Printable(l) + "\n")
 	}
 }
 

@@ -144,14 +144,14 @@ func Connect(o Options) (*Source, error) {
 		n.stream = newStreamReader(&o, n.wake)
 	}
 	if err := n.dial(&o, login); err != nil {
-		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+		return nil, fmt.Errorf("nats %s: %w", WithoutCredentials(o.URL), err)
 	}
 	if n.stream != nil {
 		n.stream.conn = n.conn
 		n.goroutines.Go(n.stream.run)
 	} else if err := n.subscribe(!o.NoEvents); err != nil {
 		n.conn.Close()
-		return nil, fmt.Errorf("nats %s: %w", withoutCredentials(o.URL), err)
+		return nil, fmt.Errorf("nats %s: %w", WithoutCredentials(o.URL), err)
 	}
 	n.goroutines.Go(n.pump)
 	return n, nil
@@ -161,7 +161,7 @@ func Connect(o Options) (*Source, error) {
 func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	retrying := func(err error) {
 		n.log.Warn("no NATS server answers; retrying, without cache events until then",
-			zap.String("servers", withoutCredentials(o.URL)), zap.Error(err))
+			zap.String("servers", WithoutCredentials(o.URL)), zap.Error(err))
 		n.lost.Store(true)
 		n.wake()
 	}
@@ -179,8 +179,8 @@ func (n *Source) dial(o *Options, login nats.Option) (err error) {
 	return err
 }
 
-// withoutCredentials removes logins from a list of URLs, for logs and errors.
-func withoutCredentials(urls string) string {
+// WithoutCredentials removes logins from a list of URLs, for logs and errors.
+func WithoutCredentials(urls string) string {
 	parts := strings.Split(urls, ",")
 	for i, p := range parts {
 		if at := strings.LastIndex(p, "@"); at >= 0 {
