@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .extents import Extents
 from .mover import Copy, CopyEngine, Pages
-from .packed import Slot, unpack_slots, unpack_u32
+from .packed import SLOT_BYTES, Slot, unpack_slots, unpack_u32
 
 _log = logging.getLogger(__name__)
 
@@ -27,14 +27,18 @@ DEVICE_POLL_SECONDS = 0.25e-3
 class CopyJob:
     """One job: slots[i] and block blocks[group][i], for every group.
 
-    fence is the mover's. at: slots before this index are copied or in flight. flying: the job's
-    copies in flight on a device. problem: why the job failed, or empty. waited: the job has waited
-    for an extent. ValueError when the packed lists differ in length.
+    slots and blocks exist after unpack(). count: number of slots. fence is the mover's. at: slots
+    before this index are copied or in flight. flying: the job's copies in flight on a device.
+    problem: why the job failed, or empty. waited: the job has waited for an extent. ValueError when
+    the packed lists differ in length.
     """
 
     __slots__ = (
         "number",
         "is_store",
+        "packed_slots",
+        "packed_blocks",
+        "count",
         "slots",
         "blocks",
         "fence",
@@ -55,19 +59,44 @@ class CopyJob:
     ) -> None:
         self.number = number
         self.is_store = is_store
-        self.slots: list[Slot] = unpack_slots(slots)
-        ids = unpack_u32(blocks)
-        count = len(self.slots)
-        if not count or len(ids) != groups * count:
+        self.packed_slots = slots
+        self.packed_blocks = blocks
+        self.count, rest = divmod(len(slots), SLOT_BYTES)
+        if rest or not self.count or len(blocks) != 4 * groups * self.count:
             raise ValueError(
-                f"job {number}: {len(ids)} block ids for {count} slots and {groups} groups"
+                f"job {number}: {len(blocks)} bytes of block ids for {len(slots)} bytes of slots "
+                f"and {groups} groups"
             )
-        self.blocks = [ids[at : at + count] for at in range(0, len(ids), count)]
+        self.slots: list[Slot] = []
+        self.blocks: list[list[int]] = []
         self.fence = fence
         self.at = 0
         self.flying = 0
         self.problem = ""
         self.waited = False
+
+    def unpack(self) -> None:
+        """Sets slots and blocks."""
+        self.slots = unpack_slots(self.packed_slots)
+        ids = unpack_u32(self.packed_blocks)
+        self.blocks = [ids[at : at + self.count] for at in range(0, len(ids), self.count)]
+
+
+def count_job(
+    counters: dict[str, int], number: int, is_store: bool, blocks: int, problem: str
+) -> None:
+    """Counts an ended job, and logs its problem. An empty problem is a success."""
+    if problem:
+        kind = "store" if is_store else "load"
+        _log.warning("%s job %d failed: %s", kind, number, problem)
+    if is_store:
+        counters["stores"] += 1
+        counters["dropped_stores" if problem else "stored_blocks"] += blocks
+    elif problem:
+        counters["failed_loads"] += 1
+    else:
+        counters["loads"] += 1
+        counters["loaded_blocks"] += blocks
 
 
 class Copier:
@@ -90,7 +119,7 @@ class Copier:
         self._counted = 0.0  # copy_us has the device's time up to this moment
         self._held: list[tuple[float, CopyJob]] = []  # deadlines and jobs that lack an extent
         self._announced = 0  # Extents.announced at the last check of _held
-        self._ended: list[tuple[CopyJob, bool]] = []
+        self._ended: list[tuple[int, bool]] = []
         block = pages.share_bytes
         self._load_blocks = max(1, mover.load_bytes // block)
         self._store_blocks = max(1, mover.store_bytes // block)
@@ -110,11 +139,19 @@ class Copier:
             return max(0.0, self._held[0][0] - time.monotonic())
         return None
 
-    def add(self, job: CopyJob) -> None:
-        """Queues a job."""
+    def add(self, job: CopyJob) -> bool:
+        """Queues a job. The result is true: each job is added once."""
+        job.unpack()
+        self._queue(job)
+        return True
+
+    def close(self) -> None:
+        """Nothing is left to free."""
+
+    def _queue(self, job: CopyJob) -> None:
         (self._stores if job.is_store else self._loads).append(job)
 
-    def drop(self, problem: str) -> list[tuple[CopyJob, bool]]:
+    def drop(self, problem: str) -> list[tuple[int, bool]]:
         """Fails all queued and held jobs. Returns those without a copy in flight."""
         queued = [*self._loads, *self._stores, *(job for _, job in self._held)]
         self._loads.clear()
@@ -126,8 +163,11 @@ class Copier:
                 self._end(job)
         return self._take_ended()
 
-    def step(self) -> list[tuple[CopyJob, bool]]:
-        """Copies one piece of the most urgent job. Returns each ended job and its success."""
+    def step(self) -> list[tuple[int, bool]]:
+        """Copies one piece of the most urgent job.
+
+        Returns the number of each ended job, and whether the job succeeded.
+        """
         self._poll_device()
         self._queue_ready()
         queue = self._loads or self._stores
@@ -167,12 +207,12 @@ class Copier:
             held, self._held = self._held, []
             for until, job in held:
                 if all(slot.extent in self._extents for slot in job.slots):
-                    self.add(job)
+                    self._queue(job)
                 else:
                     self._held.append((until, job))
         now = time.monotonic()
         while self._held and self._held[0][0] <= now:
-            self.add(self._held.pop(0)[1])
+            self._queue(self._held.pop(0)[1])
 
     def _copy_piece(self, job: CopyJob) -> None:
         if not job.at:
@@ -225,24 +265,9 @@ class Copier:
     def _end(self, job: CopyJob) -> None:
         if not job.is_store:
             self._check_generations(job, "after")
-        ok = not job.problem
-        if not ok:
-            kind = "store" if job.is_store else "load"
-            _log.warning("%s job %d failed: %s", kind, job.number, job.problem)
-        self._count(job, ok)
-        self._ended.append((job, ok))
+        count_job(self._counters, job.number, job.is_store, job.count, job.problem)
+        self._ended.append((job.number, not job.problem))
 
-    def _count(self, job: CopyJob, ok: bool) -> None:
-        counters, blocks = self._counters, len(job.slots)
-        if job.is_store:
-            counters["stores"] += 1
-            counters["stored_blocks" if ok else "dropped_stores"] += blocks
-        elif ok:
-            counters["loads"] += 1
-            counters["loaded_blocks"] += blocks
-        else:
-            counters["failed_loads"] += 1
-
-    def _take_ended(self) -> list[tuple[CopyJob, bool]]:
+    def _take_ended(self) -> list[tuple[int, bool]]:
         ended, self._ended = self._ended, []
         return ended

@@ -123,13 +123,17 @@ class Extents:
         slot_bytes: int = 0,
         on_map: Callable[[Extent], None] | None = None,
         on_unmap: Callable[[Extent], None] = Extent.unmap,
+        table: dict[int, Extent] | None = None,
     ) -> None:
-        """slot_bytes: from WELCOME; extents with other slots are refused. 0 allows any size."""
+        """slot_bytes: from WELCOME; extents with other slots are refused. 0 allows any size.
+
+        table: an empty dict for the extents by number, which only this object changes.
+        """
         self.slot_bytes = slot_bytes
         self._on_map = on_map
         self._on_unmap = on_unmap
         self._lock = threading.Lock()
-        self._current: dict[int, Extent] = {}
+        self.table: dict[int, Extent] = {} if table is None else table
         self._old: list[Extent] = []
         self._session: set[int] = set()  # numbers announced since begin_session()
         self._identity = (0, 0)
@@ -137,10 +141,10 @@ class Extents:
         self.announced = 0  # extents announced since the start
 
     def __len__(self) -> int:
-        return len(self._current)
+        return len(self.table)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._current
+        return number in self.table
 
     def begin_session(self, slot_bytes: int, identity: tuple[int, int] = (0, 0)) -> None:
         """Begins a session, in which the agent announces its extents anew.
@@ -170,11 +174,11 @@ class Extents:
     @property
     def stale(self) -> bool:
         """Whether extents of earlier sessions are mapped."""
-        return len(self._current) > len(self._session)
+        return len(self.table) > len(self._session)
 
     def _retire(self) -> None:
-        for number in self._current.keys() - self._session:
-            self._old.append(self._current.pop(number))
+        for number in self.table.keys() - self._session:
+            self._old.append(self.table.pop(number))
 
     def add(self, ready: dict[str, Any], fd: int) -> None:
         """Maps the extent of an EXTENT_READY. Closes fd, even on failure.
@@ -196,10 +200,10 @@ class Extents:
             extent.unmap()
             raise
         with self._lock:
-            old = self._current.get(extent.number)
+            old = self.table.get(extent.number)
             if old is not None:
                 self._old.append(old)
-            self._current[extent.number] = extent
+            self.table[extent.number] = extent
             self._session.add(extent.number)
             self.changes += 1
             self.announced += 1
@@ -208,7 +212,7 @@ class Extents:
         """Adds an extent that is mapped already to the session. False: the extent is new."""
         number = ready["extent"]
         with self._lock:
-            extent = self._current.get(number)
+            extent = self.table.get(number)
             if extent is None or self.slot_bytes not in (0, extent.slot_bytes):
                 return False
             if not extent.same(ready, fd):
@@ -226,16 +230,16 @@ class Extents:
                 f"{self.slot_bytes}"
             )
         with self._lock:
-            if len(self._current) >= MAX_EXTENTS and number not in self._current:
+            if len(self.table) >= MAX_EXTENTS and number not in self.table:
                 raise ExtentError(f"extent {number}: more than {MAX_EXTENTS} extents")
         extent = Extent(ready, fd)
         with self._lock:
-            old = self._current.get(number)
+            old = self.table.get(number)
             if old is None or old.file == extent.file:
                 return extent
             # The agent has replaced all its memory. A job may still name a slot of the old file by
             # this number, so neither the old nor the new mapping may serve it.
-            self._old.append(self._current.pop(number))
+            self._old.append(self.table.pop(number))
             self._session.discard(number)
             self.changes += 1
         extent.unmap()
@@ -248,7 +252,7 @@ class Extents:
         would allocate them again.
         """
         for number in self._session:
-            extent = self._current[number]
+            extent = self.table[number]
             if extent.populated < extent.file_bytes:
                 extent.populate(size)
                 return True
@@ -263,7 +267,7 @@ class Extents:
 
     def find(self, slot_extent: int, slot_index: int) -> Extent:
         """The mapping of a slot. ExtentError without one."""
-        extent = self._current.get(slot_extent)
+        extent = self.table.get(slot_extent)
         if extent is None:
             raise ExtentError(f"slot {slot_index} of extent {slot_extent}: not mapped")
         if not 0 <= slot_index < extent.slots:
@@ -294,7 +298,7 @@ class Extents:
 
         A slot without a mapping does not match.
         """
-        current = self._current
+        current = self.table
         for n, (number, index, generation) in enumerate(slots):
             extent = current.get(number)
             if extent is None or index >= extent.slots or extent.words[index] != generation:
@@ -304,7 +308,8 @@ class Extents:
     def close(self) -> None:
         """Unmaps all extents. No copy may use them."""
         with self._lock:
-            gone = [*self._old, *self._current.values()]
-            self._old, self._current, self._session = [], {}, set()
+            gone = [*self._old, *self.table.values()]
+            self.table.clear()
+            self._old, self._session = [], set()
         for extent in gone:
             self._on_unmap(extent)

@@ -71,6 +71,10 @@ class Settings:
     want_evicted: whether the agent sends EVICTED to the scheduler (for counters only).
     stats: whether counters are sent to the agent, once a second.
     serving_endpoint: URL at which the engine takes requests, for routers.
+    native: whether copies run in C. False, or a machine without compiler and without the built
+        library, makes them run in Python.
+    copy_threads: threads of the copies in C between plain memory and slots. 0 means one for each
+        core, and at most four.
     log_level: one of LOG_LEVELS. Empty keeps the process's level.
     """
 
@@ -88,6 +92,8 @@ class Settings:
     want_evicted: bool = False
     stats: bool = True
     serving_endpoint: str = ""
+    native: bool = True
+    copy_threads: int = 0
     log_level: str = ""
 
     @classmethod
@@ -206,6 +212,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "want_evicted": _flag,
     "stats": _flag,
     "serving_endpoint": _text(0, 256),
+    "native": _flag,
+    "copy_threads": _number(0, 16),
     "log_level": _level,
 }
 

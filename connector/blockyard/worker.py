@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import select
 import sys
 import threading
 import time
@@ -21,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import lockheld
-from .copying import DEVICE_POLL_SECONDS, Copier, CopyJob
+from .copying import DEVICE_POLL_SECONDS, CopyJob
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
-from .mover import CopyEngine, Pages, mover_for
+from .mover import CopyEngine, Pages
 from .packed import SLOT_BYTES
 from .pinner import Pinner
+from .plane import JobCopier, plane_for
 from .readable import pack_runs
 from .settings import Settings
 from .work import Done, Load, Mapped, Work
@@ -35,8 +35,9 @@ from .workerlink import WorkerLink
 _log = logging.getLogger(__name__)
 
 # Limit of remembered results, with which the second one of LOAD and Work finds its job ended. The
-# agent queues 256 LOADs for a worker, and the socket queues some more.
-_REMEMBERED = 4096
+# agent queues 256 LOADs for a worker, and the socket queues some more. The copier in C knows a job
+# for 2048 more jobs, when at most 4096 others are in progress.
+_REMEMBERED = 8192
 _POPULATE_BYTES = 4 << 20
 _CLOSE_SECONDS = 10.0  # limit of close() for copies
 _UNPIN_SECONDS = 10.0  # limit of close() for unpinning
@@ -88,11 +89,13 @@ class WorkerSession:
         self,
         settings: Settings,
         identity: WorkerIdentity,
-        mover_factory: Callable[[Pages], CopyEngine] = mover_for,
+        mover_factory: Callable[[Pages], CopyEngine] | None = None,
         early_loads: bool = True,
         on_mapped: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_mapped: the session's thread calls it when mapped() may have a new report.
+        """mover_factory: makes the copy engine; None takes that of the data plane.
+
+        on_mapped: the session's thread calls it when mapped() may have a new report.
 
         early_loads: LOAD begins a copy before its Work. False for an engine with overlapping
         steps: an earlier step that has not run may clear the blocks of the load. Then Work begins
@@ -120,7 +123,7 @@ class WorkerSession:
         self._done: deque[tuple[int, bool]] = deque()
         self._reports: deque[tuple[str, bool]] = deque()
         # Only the session's thread uses these.
-        self._jobs: dict[int, CopyJob] = {}  # unfinished jobs
+        self._jobs: set[int] = set()  # unfinished jobs
         self._results: dict[int, bool] = {}  # success of ended jobs
         self._waiting: dict[int, str] = {}  # request of each unfinished load job
         self._requests: dict[str, _Request] = {}
@@ -136,9 +139,10 @@ class WorkerSession:
         own = RegisterFields(pages.blocks, pages.share_bytes, pages.share_offset)
         if register != own:
             raise ValueError(f"{register} does not match the pages: {own}")
-        mover = self._mover = self._mover_factory(pages)
+        plane = plane_for(self._settings)
+        mover = self._mover = (self._mover_factory or plane.mover)(pages)
         pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap)
-        extents = self._extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
+        extents = self._extents = plane.extents(on_map=pinner.add, on_unmap=pinner.release)
         hello = HelloFields(
             self._identity.engine, self._identity.worker_id, self._identity.dp_rank
         )
@@ -146,7 +150,7 @@ class WorkerSession:
         link = self._link = WorkerLink(
             settings.socket, hello, register, extents, self._counters, settings.stats
         )
-        copier = Copier(mover, pages, extents, self._counters)
+        copier = plane.copier(mover, pages, extents, self._counters, self._wake)
         # LOAD names the blocks of one group only.
         self._early = self._early and pages.groups == 1 and not mover.needs_fence
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
@@ -165,6 +169,10 @@ class WorkerSession:
         """Whether the agent sends LOADs to this worker now."""
         return self._link is not None and self._link.joined
 
+    def fence(self) -> object | None:
+        """A fence behind the work that the engine has launched, for begin(). See CopyEngine."""
+        return self._mover.fence() if self._mover is not None else None
+
     def begin(self, work: Work, fence: object | None = None) -> None:
         """Queues the copies of a step, behind the work that the engine has launched until now.
 
@@ -173,9 +181,9 @@ class WorkerSession:
         """
         if not work:
             return
-        if fence is None and self._mover is not None:
+        if fence is None:
             try:
-                fence = self._mover.fence()
+                fence = self.fence()
             except Exception as err:
                 fence = err  # no job of this step may be copied
         self._inbox.append((work, fence))
@@ -250,7 +258,7 @@ class WorkerSession:
     # The session's thread.
 
     def _run(
-        self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages, pinner: Pinner
+        self, link: WorkerLink, copier: JobCopier, extents: Extents, pages: Pages, pinner: Pinner
     ) -> None:
         while not self._closing:
             try:
@@ -267,10 +275,11 @@ class WorkerSession:
             time.sleep(DEVICE_POLL_SECONDS)
         self._quiet.set()
         link.close()
+        copier.close()
         extents.close()
 
     def _turn(
-        self, link: WorkerLink, copier: Copier, extents: Extents, pages: Pages, pinner: Pinner
+        self, link: WorkerLink, copier: JobCopier, extents: Extents, pages: Pages, pinner: Pinner
     ) -> None:
         """Takes new jobs and frames, copies one piece, and waits when no work is left."""
         announced = extents.announced
@@ -305,22 +314,10 @@ class WorkerSession:
             pause = 0.0  # more untouched memory may be left
         if extents.announced != announced:
             pause = 0.0  # pinning begins in a turn without a new extent
-        self._poll(link, pause)
+        copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
+        lockheld.take_wakes(self._wake)
 
-    def _poll(self, link: WorkerLink, timeout: float | None) -> None:
-        """Waits for a frame, begin() or close(), at most timeout seconds."""
-        if timeout is not None and 0 < timeout < 1e-3:
-            time.sleep(timeout)  # poll() would round up to a millisecond
-            timeout = 0
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if link.fileno() >= 0:
-            poll.register(link.fileno(), select.POLLIN)
-        for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
-            if fd == self._wake:
-                lockheld.take_wakes(fd)
-
-    def _take(self, work: Work, fence: object | None, copier: Copier, groups: int) -> None:
+    def _take(self, work: Work, fence: object | None, copier: JobCopier, groups: int) -> None:
         for load in work.loads:
             self._name(load)
         self._named.update(store.job for store in work.stores)
@@ -352,7 +349,7 @@ class WorkerSession:
         blocks: bytes,
         groups: int,
         fence: object | None,
-        copier: Copier,
+        copier: JobCopier,
     ) -> None:
         """Queues a job unless the job is known. An invalid job fails."""
         if number in self._jobs or number in self._results:
@@ -367,13 +364,13 @@ class WorkerSession:
             self._counters["dropped_stores"] += len(slots) // SLOT_BYTES if is_store else 0
             self._finish(number, False)
             return
-        self._jobs[number] = job
-        copier.add(job)
+        self._jobs.add(number)
+        copier.add(job)  # or else the job is in progress, and its end comes anyway
 
-    def _settle(self, ended: list[tuple[CopyJob, bool]]) -> None:
-        for job, ok in ended:
-            self._jobs.pop(job.number, None)
-            self._finish(job.number, ok)
+    def _settle(self, ended: list[tuple[int, bool]]) -> None:
+        for number, ok in ended:
+            self._jobs.discard(number)
+            self._finish(number, ok)
 
     def _finish(self, number: int, ok: bool) -> None:
         """Records the result of a job, and reports the result if the engine knows the job."""

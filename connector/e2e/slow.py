@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from blockyard import mover, numpy_mover
+from blockyard import mover, native_plane, numpy_mover
 from blockyard.vllm.connector import BlockyardConnector
 from e2e.slow_file import ENV, Throttle
 
@@ -47,9 +47,15 @@ class GatedMover(numpy_mover.NumpyMover):
         return _Gated("store", self._throttle, functools.partial(super().store, *args))
 
 
+def _mover(_: object, pages: mover.Pages) -> GatedMover:
+    """Both planes use the gated mover; the plane in C calls it."""
+    return GatedMover(pages)
+
+
 class SlowConnector(BlockyardConnector):
     """BlockyardConnector with a GatedMover. vLLM loads it by kv_connector_module_path."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         numpy_mover.NumpyMover = GatedMover  # type: ignore[misc]
+        native_plane.NativePlane.mover = _mover  # type: ignore[method-assign]
         super().__init__(vllm_config, role, kv_cache_config)

@@ -10,11 +10,14 @@ import unittest
 from collections.abc import Sequence
 from unittest import mock
 
-from blockyard import copying
-from blockyard.copying import DEVICE_POLL_SECONDS, MAX_FLYING, Copier, CopyJob
-from blockyard.extents import Extents
+from blockyard import copying, native
+from blockyard.copying import DEVICE_POLL_SECONDS, MAX_FLYING, CopyJob
+from blockyard.extents import Extent
 from blockyard.mover import Pages
+from blockyard.native_plane import NativeCopier, NativePlane, Plan
 from blockyard.packed import Slot, pack_slots, pack_u32
+from blockyard.plane import JobCopier, PythonCopier, PythonPlane
+from tests import planes
 from tests.agentproc import wait_until
 
 SLOT = 4096
@@ -88,7 +91,8 @@ class CopierCase(unittest.TestCase):
         self.file = tempfile.TemporaryFile()
         self.addCleanup(self.file.close)
         self.file.truncate(DATA + SLOTS * SLOT)
-        self.extents = Extents()
+        self.plane = NativePlane(native.library()) if planes.in_c else PythonPlane()
+        self.extents = self.plane.extents(lambda extent: None, Extent.unmap)
         self.addCleanup(self.extents.close)
         self.announce(0)
         for index in range(SLOTS):
@@ -96,7 +100,19 @@ class CopierCase(unittest.TestCase):
         self.mover = FakeMover()
         pages = Pages([(4096, 64, 64, 0, 0, 4096 + 64 * 100)], 100)
         self.counters: collections.Counter[str] = collections.Counter()
-        self.copier = Copier(self.mover, pages, self.extents, self.counters)
+        if planes.in_c:
+            plan = Plan(native.library(), pages)
+            self.copier: JobCopier = NativeCopier(
+                plan, self.mover, self.extents, self.counters, -1, 0
+            )
+        else:
+            self.copier = PythonCopier(self.mover, pages, self.extents, self.counters, -1)
+        self.addCleanup(self.close)
+
+    def close(self) -> None:
+        for copy in self.mover.copies:
+            copy.ended = True
+        self.copier.close()
 
     def announce(self, number: int) -> None:
         ready = {
@@ -115,15 +131,25 @@ class CopierCase(unittest.TestCase):
         slots = pack_slots([Slot(0, n, generation) for n in range(len(blocks))])
         return CopyJob(number, store, slots, pack_u32(blocks), 1, f"fence {number}")
 
+    def check_pause(self, seconds: float) -> None:
+        """Checks pause(). In C the copier's threads wait instead of the caller."""
+        pause = self.copier.pause()
+        if planes.in_c:
+            self.assertIsNone(pause)
+        else:
+            assert pause is not None
+            self.assertAlmostEqual(pause, seconds, delta=seconds / 2)
+
     def run_all(self) -> dict[int, bool]:
         ended: dict[int, bool] = {}
         for _ in range(1000):
-            ended.update((job.number, ok) for job, ok in self.copier.step())
+            ended.update(self.copier.step())
             if not self.copier.busy:
                 return ended
         self.fail("the copier does not end")
 
 
+@planes.both
 class Order(CopierCase):
     def test_jobs_are_copied_in_pieces_of_the_movers_size(self) -> None:
         self.copier.add(self.job(1, False, range(6)))
@@ -165,6 +191,7 @@ class Order(CopierCase):
         )
 
 
+@planes.both
 class Failures(CopierCase):
     def test_a_generation_that_is_wrong_before_the_copy_copies_nothing(self) -> None:
         self.set_word(2, 8)
@@ -191,22 +218,20 @@ class Failures(CopierCase):
             self.copier.add(self.elsewhere(1))
             with self.assertLogs("blockyard.copying"):
                 ended = wait_until("the job fails", self.copier.step)
-        self.assertEqual([(job.number, ok) for job, ok in ended], [(1, False)])
+        self.assertEqual(ended, [(1, False)])
         self.assertFalse(self.copier.busy)
 
     def test_a_job_waits_for_its_extent_and_others_go_first(self) -> None:
         self.copier.add(self.elsewhere(1))
         self.copier.add(self.job(2, True, [4]))
-        self.assertEqual(self.copier.step(), [])
-        self.assertEqual([job.number for job, _ in self.copier.step()], [2])
+        ended = self.copier.step()  # a plane may pass over the first job in the same step
+        self.assertEqual(ended or self.copier.step(), [(2, True)])
         self.assertTrue(self.copier.busy)
-        pause = self.copier.pause()
-        assert pause is not None
-        self.assertGreater(pause, 1)
+        self.check_pause(copying.EXTENT_SECONDS)
         self.announce(6)
         self.assertEqual(self.copier.step(), [])
         self.announce(5)
-        self.assertEqual([(job.number, ok) for job, ok in self.copier.step()], [(1, True)])
+        self.assertEqual(self.copier.step(), [(1, True)])
         self.assertIsNone(self.copier.pause())
 
     def test_drop_fails_what_waits_for_its_extent(self) -> None:
@@ -221,7 +246,7 @@ class Failures(CopierCase):
         self.copier.add(self.job(2, False, range(2)))
         self.mover.error = RuntimeError("out of order")
         with self.assertLogs("blockyard.copying") as logs:
-            ended = dict((job.number, ok) for job, ok in self.copier.step())
+            ended = dict(self.copier.step())
         self.assertEqual(ended, {1: False})
         self.assertIn("out of order", logs.output[0])
         self.mover.error = None
@@ -244,12 +269,13 @@ class Failures(CopierCase):
         self.copier.step()
         self.copier.add(self.job(2, True, range(2)))
         with self.assertLogs("blockyard.copying"):
-            self.assertEqual([(j.number, ok) for j, ok in self.copier.drop("end")], [(2, False)])
+            self.assertEqual(self.copier.drop("end"), [(2, False)])
         self.assertTrue(self.copier.busy)
         self.mover.copies[0].ended = True
         self.assertEqual(self.run_all(), {1: True})
 
 
+@planes.both
 class Devices(CopierCase):
     def setUp(self) -> None:
         super().setUp()
@@ -259,7 +285,7 @@ class Devices(CopierCase):
         self.copier.add(self.job(1, False, range(6)))
         for _ in range(3):
             self.assertEqual(self.copier.step(), [])
-        self.assertEqual(self.copier.pause(), DEVICE_POLL_SECONDS)
+        self.check_pause(DEVICE_POLL_SECONDS)
         self.mover.copies[1].ended = True
         self.assertEqual(self.copier.step(), [])
         self.mover.copies[0].ended = True
@@ -267,6 +293,8 @@ class Devices(CopierCase):
         self.assertFalse(self.copier.busy)
 
     def test_the_time_counts_in_which_the_device_copies(self) -> None:
+        if planes.in_c:
+            self.skipTest("the clock of the copier in C cannot be set")
         clock = mock.Mock(return_value=10.0)
         with mock.patch.object(copying.time, "perf_counter", clock):
             self.copier.add(self.job(1, False, range(8)))
@@ -314,7 +342,7 @@ class Devices(CopierCase):
         for _ in range(2 * MAX_FLYING):
             self.copier.step()
         self.assertEqual(len(self.mover.copies), MAX_FLYING)
-        self.assertEqual(self.copier.pause(), DEVICE_POLL_SECONDS)
+        self.check_pause(DEVICE_POLL_SECONDS)
         self.mover.copies[0].ended = True
         self.copier.step()
         self.assertEqual(len(self.mover.copies), MAX_FLYING + 1)

@@ -8,8 +8,10 @@ import random
 import unittest
 from unittest import mock
 
-from blockyard import mover
-from blockyard.mover import CpuMover, GeometryError, Page, Pages
+from blockyard import mover, native
+from blockyard.mover import CopyEngine, CpuMover, GeometryError, Page, Pages
+from blockyard.native_plane import MemoryMover
+from tests import planes
 
 
 class Memory:
@@ -120,20 +122,24 @@ class Layout:
 KINDS = ("layers outermost", "blocks outermost", "K and V outermost")
 
 
-class Copies(unittest.TestCase):
+class CopyCase(unittest.TestCase):
     def setUp(self) -> None:
         self.rng = random.Random(3)
+
+    def mover(self, pages: Pages) -> CopyEngine:
+        """The copy engine for plain memory of the plane."""
+        return MemoryMover(native.library(), pages) if planes.in_c else CpuMover(pages)
 
     def round_trip(self, kind: str, blocks: int, layers: int, page: int, share: int) -> None:
         layout = Layout(kind, blocks, layers, page, self.rng)
         slot_bytes = share + layout.block_bytes + 16
         count = self.rng.randrange(1, min(blocks, 40) + 1)
         slots = Memory(slot_bytes * count, self.rng)
-        engine = CpuMover(Pages(layout.page_list, blocks, share_offset=share))
+        engine = self.mover(Pages(layout.page_list, blocks, share_offset=share))
         ids = self.rng.sample(range(blocks), count)
         at = [slots.address + n * slot_bytes for n in range(count)]
         before = [slots.read(n * slot_bytes, slot_bytes) for n in range(count)]
-        engine.store(at, [ids])
+        engine.store(at, [ids], None)
         for n, block in enumerate(ids):
             got = slots.read(n * slot_bytes, slot_bytes)
             self.assertEqual(got[share : share + layout.block_bytes], layout.read(block))
@@ -142,12 +148,15 @@ class Copies(unittest.TestCase):
         others = {b: layout.read(b) for b in range(blocks)}
         targets = self.rng.sample(range(blocks), count)
         wanted = [layout.read(block) for block in ids]
-        engine.load(at, [targets])
+        engine.load(at, [targets], None)
         for block, want in zip(targets, wanted):
             self.assertEqual(layout.read(block), want)
         for block in others.keys() - set(targets):
             self.assertEqual(layout.read(block), others[block], "a block that was not named")
 
+
+@planes.both
+class Copies(CopyCase):
     def test_random_geometries_come_back_and_touch_nothing_else(self) -> None:
         for _ in range(60):
             self.round_trip(
@@ -158,6 +167,29 @@ class Copies(unittest.TestCase):
                 share=self.rng.choice([0, 1, 4096]),
             )
 
+    def test_groups_have_block_ids_of_their_own(self) -> None:
+        kv = Memory(2 * 10 * 64, self.rng)
+        base, limit = kv.address, kv.limit
+        pages = Pages([(base, 64, 64, 0, 0, limit), (base + 640, 64, 64, 64, 1, limit)], 10)
+        slot = Memory(128, self.rng)
+        self.mover(pages).store([slot.address], [[3], [7]], None)
+        self.assertEqual(slot.read(0, 64), kv.read(3 * 64, 64))
+        self.assertEqual(slot.read(64, 64), kv.read(640 + 7 * 64, 64))
+
+    def test_a_block_outside_the_pool_copies_nothing(self) -> None:
+        layout = Layout(KINDS[0], 4, 2, 64, self.rng)
+        slots = Memory(2 * layout.block_bytes, self.rng)
+        before = layout.kv.data.raw, slots.data.raw
+        engine = self.mover(Pages(layout.page_list, 4))
+        at = [slots.address, slots.address + layout.block_bytes]
+        for copy in (engine.load, engine.store):
+            with contextlib.suppress(GeometryError):
+                copy(at, [[1, 4]], None)
+                self.fail("block 4 of 4 was copied")
+        self.assertEqual((layout.kv.data.raw, slots.data.raw), before)
+
+
+class SystemCalls(CopyCase):
     def test_more_pieces_than_the_kernel_takes_at_once(self) -> None:
         with mock.patch.object(mover, "_MAX_VECTOR", 7):
             for kind in KINDS:
@@ -180,28 +212,6 @@ class Copies(unittest.TestCase):
             CpuMover(Pages(layout.page_list, 4)).store([slots.address], [[2]])
         if call.call_count == 1:
             self.assertEqual(slots.read(0, layout.block_bytes), layout.read(2))
-
-    def test_groups_have_block_ids_of_their_own(self) -> None:
-        kv = Memory(2 * 10 * 64, self.rng)
-        base, limit = kv.address, kv.limit
-        pages = Pages([(base, 64, 64, 0, 0, limit), (base + 640, 64, 64, 64, 1, limit)], 10)
-        slot = Memory(128, self.rng)
-        CpuMover(pages).store([slot.address], [[3], [7]])
-        self.assertEqual(slot.read(0, 64), kv.read(3 * 64, 64))
-        self.assertEqual(slot.read(64, 64), kv.read(640 + 7 * 64, 64))
-
-    def test_a_block_outside_the_pool_copies_nothing(self) -> None:
-        layout = Layout(KINDS[0], 4, 2, 64, self.rng)
-        slots = Memory(2 * layout.block_bytes, self.rng)
-        before = layout.kv.data.raw, slots.data.raw
-        engine = CpuMover(Pages(layout.page_list, 4))
-        at = [slots.address, slots.address + layout.block_bytes]
-        for copy in (engine.load, engine.store):
-            with contextlib.suppress(GeometryError):
-                copy(at, [[1, 4]])
-                self.fail("block 4 of 4 was copied")
-        self.assertEqual((layout.kv.data.raw, slots.data.raw), before)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -46,6 +46,7 @@ class Ranks(Case):
         for patch in patches:
             patch.start()
             self.addCleanup(patch.stop)
+        session._wake_up()  # its thread may wait with the old value
         with mock.patch.object(self.engine_, "_collect"):
             self.engine_.submit(self.request(prompt(1)))
             wait_until("the load begins", lambda: self.engine_.step() or self.held)

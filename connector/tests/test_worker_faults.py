@@ -13,6 +13,7 @@ from blockyard.mover import CpuMover
 from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
+from tests import planes
 from tests.agentproc import needs_agent, wait_until
 from tests.workerrig import BLOCK, ScriptedScheduler, Kv, Rig
 
@@ -36,6 +37,7 @@ class FaultCase(unittest.TestCase):
         return tokens, data
 
 
+@planes.both
 class Foreign(FaultCase):
     def second_worker(self) -> tuple[WorkerSession, Kv]:
         """The worker of another engine with the same worker_id."""
@@ -75,6 +77,7 @@ class Foreign(FaultCase):
         self.assertTrue([kv.read(b) for b in range(41, 44)] == before[41:44], "its blocks")
 
 
+@planes.both
 class Errors(FaultCase):
     def test_a_fence_that_fails_fails_the_jobs_of_its_step(self) -> None:
         request = self.scheduler.open(self.rig.fresh_tokens(1))
@@ -107,6 +110,7 @@ class Errors(FaultCase):
         self.assertEqual(self.rig.kv.read(20), data[0])
 
 
+@planes.both
 class LeftSessions(FaultCase):
     def extents(self) -> int:
         """The number of extents that this process has mapped."""

@@ -10,6 +10,7 @@ from blockyard import worker as worker_module
 from blockyard import workerlink
 from blockyard.mover import Pages
 from blockyard.readable import pack_runs
+from tests import planes
 from tests.agentproc import needs_agent, wait_until
 from tests.workerrig import GatedMover, ScriptedScheduler, Rig
 
@@ -45,6 +46,7 @@ class PinningMover(GatedMover):
         self.may_unpin.set()
 
 
+@planes.both
 @needs_agent
 class Pinning(unittest.TestCase):
     def setUp(self) -> None:

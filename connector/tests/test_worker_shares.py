@@ -13,6 +13,7 @@ from blockyard.packed import Slot
 from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
+from tests import planes
 from tests.agentproc import AgentProcess, needs_agent, wait_until
 from tests.workerrig import PAGE, ScriptedScheduler, Kv, Rig
 
@@ -35,6 +36,7 @@ class Rank:
         return done is not None and done.jobs == {job: [1, 0]}
 
 
+@planes.both
 @needs_agent
 class Shares(unittest.TestCase):
     def test_each_rank_copies_its_share_and_they_make_up_the_block(self) -> None:
@@ -111,6 +113,7 @@ class Shares(unittest.TestCase):
         self.assertEqual(kv.read(3)[PAGE:], bytes(2 * PAGE), "the other group's block")
 
 
+@planes.both
 @needs_agent
 class Deaths(unittest.TestCase):
     def test_no_load_of_pinned_slots_fails_or_is_wrong_because_the_agent_dies(self) -> None:

@@ -21,6 +21,7 @@ from blockyard.settings import Settings
 from blockyard.transport import Frame, Link
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
+from tests import planes
 from tests.agentproc import AgentProcess, wait_until
 
 LAYERS = 3
@@ -207,7 +208,7 @@ class Rig:
         self.kv = Kv(blocks)
         self.mover = mover(self.kv.pages())
         identity = WorkerIdentity(self.worker_id, 0, "test 1")
-        settings = Settings(socket=self.agent.socket)
+        settings = Settings(socket=self.agent.socket, native=planes.in_c)
         self.session = WorkerSession(settings, identity, lambda pages: self.mover, early_loads)
         self.scheduler: ScriptedScheduler | None = None
         self.done: dict[int, list[int]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blockyard.frames import RegisterFields
-from blockyard.mover import CopyEngine, Page, Pages, mover_for
+from blockyard.mover import Page, Pages
 from blockyard.settings import Settings
 from blockyard.trtllm.geometry import Pool
 from blockyard.work import Load, Store, Work
@@ -71,7 +71,6 @@ class Copies:
         self.counters: Counter[str] = Counter()
         self._settings = settings
         self._session: WorkerSession | None = None
-        self._mover: CopyEngine | None = None
         self._launched = 0
         self._fence: object | None = None
         self._waiting: list[tuple[int, list[Store]]] = []  # stores, with the step they need
@@ -90,13 +89,12 @@ class Copies:
         """Connects to the agent. welcome: the leader's answer with worker id, rank and offset."""
         offset = welcome["offset"]
         pages = pages_of(self.pool, offset)
-        mover = mover_for(pages)
         identity = WorkerIdentity(welcome["worker_id"], welcome["dp_rank"], welcome["engine"])
         session = WorkerSession(
-            self._settings, identity, lambda _: mover, on_mapped=self._on_mapped
+            self._settings, identity, on_mapped=self._on_mapped
         )
         session.start(RegisterFields(self.pool.blocks, self.pool.layout.share_bytes, offset), pages)
-        self._mover, self._session = mover, session
+        self._session = session
 
     # The engine's thread.
 
@@ -106,7 +104,7 @@ class Copies:
         Begins the stores that waited for these steps. False when none did.
         """
         self._launched = step
-        self._fence = self._mover.fence() if self._mover is not None else None
+        self._fence = self._session.fence() if self._session is not None else None
         ready = [stores for need, stores in self._waiting if need <= step]
         if ready:
             self._waiting = [(need, stores) for need, stores in self._waiting if need > step]
