@@ -68,6 +68,11 @@ connector() {
 		printf 'FAIL  no counts from: python3 connector/tests\n'
 		echo '0 1' >>"$tally"
 	fi
+	if command -v cc >/dev/null; then
+		check 'connector/native, sanitizers and fuzz' scripts/test-native.sh 1
+	else
+		echo 'skip  connector/native: no C compiler'
+	fi
 	echo 'skip  the connector in a real vLLM: run "make test-vllm"'
 }
 

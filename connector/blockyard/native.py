@@ -271,16 +271,26 @@ def cache_directory() -> pathlib.Path:
     return directory
 
 
+def _built(directory: pathlib.Path) -> Library | None:
+    """The library in a wheel. None without one, or with one that needs a newer libc."""
+    path = directory / file_name(directory)
+    try:
+        return Library(path) if path.is_file() else None
+    except NativeError as err:
+        _log.info("the library of the wheel is not used: %s", err)
+        return None
+
+
 def _load() -> Library:
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
         raise NativeError("only for little-endian Linux")
     directory = source_directory()
     if directory is None:
         raise NativeError("the sources are missing")
-    name = file_name(directory)
-    if (directory / name).is_file():  # built with the wheel
-        return Library(directory / name)
-    path = cache_directory() / name
+    found = _built(directory)
+    if found is not None:
+        return found
+    path = cache_directory() / file_name(directory)
     if not path.is_file():
         cc = compiler()
         if cc is None:

@@ -1,0 +1,269 @@
+/*
+ * Several threads use one copier at once. Python's tests check the order and the rules; this
+ * program gives the sanitizers every interleaving that they can get: adding, taking, dropping,
+ * changing the table and counting, while threads copy.
+ */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SLOTS 64
+#define BLOCKS 96
+#define PAGES 3
+#define PAGE 4160 /* not a power of two: heads and tails */
+#define SLOT (PAGES * PAGE)
+#define GROUPS 2
+#define JOBS 600
+
+struct world {
+	uint8_t *kv, *slots;
+	uint64_t words[SLOTS];
+	struct by_plan *plan;
+	struct by_extents *table;
+	struct by_copier *copier;
+	_Atomic int stop;
+};
+
+static struct world make(uint32_t threads)
+{
+	uint64_t seed = 1;
+	struct world w = {.kv = malloc(BLOCKS * SLOT), .slots = malloc(SLOTS * SLOT)};
+	struct by_page pages[PAGES];
+	struct by_backend backend;
+	CHECK(w.kv && w.slots);
+	fill(&seed, w.kv, BLOCKS * SLOT);
+	fill(&seed, w.slots, SLOTS * SLOT);
+	for (uint32_t n = 0; n < PAGES; n++)
+		pages[n] = (struct by_page){(uintptr_t)w.kv + n * BLOCKS * PAGE, PAGE, PAGE,
+					    n * PAGE, n == PAGES - 1, 0};
+	for (uint32_t n = 0; n < SLOTS; n++)
+		w.words[n] = 7;
+	w.plan = by_plan_new(pages, PAGES, GROUPS, BLOCKS);
+	w.table = by_extents_new();
+	CHECK(w.plan && w.table);
+	by_memory_backend(&backend, w.plan);
+	backend.load_bytes = backend.store_bytes = 4 * SLOT;
+	w.copier = by_copier_new(w.plan, w.table, &backend, -1);
+	CHECK(w.copier && !by_copier_start(w.copier, threads, "test"));
+	return w;
+}
+
+static void map(struct world *w)
+{
+	CHECK(!by_extents_set(w->table, 5, (uintptr_t)w->words, (uintptr_t)w->slots, SLOTS, SLOT));
+	by_copier_remapped(w->copier);
+}
+
+static void end(struct world *w)
+{
+	by_copier_free(w->copier);
+	by_extents_free(w->table);
+	by_plan_free(w->plan);
+	free(w->kv);
+	free(w->slots);
+}
+
+/* A job of 8 slots from `first` on, into or from the blocks from `first` on. */
+static int add(struct world *w, uint64_t number, uint32_t kind, uint32_t group, uint32_t first,
+	       uint64_t generation)
+{
+	struct by_slot slots[8];
+	uint32_t blocks[GROUPS * 8];
+	uint32_t lists = group == BY_ALL_GROUPS ? GROUPS : 1;
+	for (uint32_t n = 0; n < 8; n++) {
+		slots[n] = (struct by_slot){5, first + n, generation};
+		for (uint32_t g = 0; g < lists; g++)
+			blocks[8 * g + n] = first + 7 - n;
+	}
+	struct by_job job = {number, kind, group, 8, 8 * lists, slots, blocks, 0, 2000000};
+	return by_copier_add(w->copier, &job);
+}
+
+/* Waits for the end of the job, and returns whether it succeeded. */
+static int wait_end(struct world *w, uint64_t number)
+{
+	struct by_end got;
+	while (!by_copier_take(w->copier, &got, 1))
+		nap(20000);
+	CHECK(got.number == number);
+	return (int)got.ok;
+}
+
+static void bytes_come_to_their_places(void)
+{
+	struct world w = make(4);
+	map(&w);
+	for (uint32_t kind = BY_LOAD; kind <= BY_STORE; kind++) {
+		CHECK(!add(&w, 10 + kind, kind, BY_ALL_GROUPS, 8 * (kind + 1), 7));
+		CHECK(wait_end(&w, 10 + kind));
+		for (uint32_t n = 0; n < 8; n++)
+			for (uint32_t p = 0; p < PAGES; p++) {
+				uint32_t first = 8 * (kind + 1);
+				uint8_t *kv = w.kv + (p * BLOCKS + first + 7 - n) * PAGE;
+				CHECK(!memcmp(kv, w.slots + (first + n) * SLOT + p * PAGE, PAGE));
+			}
+	}
+	end(&w);
+}
+
+static void a_group_copies_its_own_pages(void)
+{
+	struct world w = make(2);
+	uint8_t before[SLOT];
+	map(&w);
+	memcpy(before, w.slots, SLOT);
+	CHECK(!add(&w, 1, BY_STORE, 1, 0, 7));
+	CHECK(wait_end(&w, 1));
+	CHECK(!memcmp(w.slots, before, 2 * PAGE));
+	CHECK(!memcmp(w.slots + 2 * PAGE, w.kv + (2 * BLOCKS + 7) * PAGE, PAGE));
+	CHECK(add(&w, 2, BY_STORE, 2, 0, 7) == -22); /* no such group */
+	end(&w);
+}
+
+static void a_job_is_added_once(void)
+{
+	struct world w = make(1);
+	map(&w);
+	CHECK(!add(&w, 1, BY_LOAD, BY_ALL_GROUPS, 0, 7));
+	CHECK(add(&w, 1, BY_LOAD, BY_ALL_GROUPS, 0, 7) == -17);
+	CHECK(wait_end(&w, 1));
+	CHECK(add(&w, 1, BY_LOAD, BY_ALL_GROUPS, 0, 7) == -17);
+	for (uint64_t n = 2; n < 2 + 2048; n++) {
+		CHECK(!add(&w, n, BY_LOAD, BY_ALL_GROUPS, 0, 7));
+		CHECK(wait_end(&w, n));
+	}
+	CHECK(!add(&w, 1, BY_LOAD, BY_ALL_GROUPS, 0, 7));
+	CHECK(wait_end(&w, 1));
+	end(&w);
+}
+
+static void the_ring_has_room_for_every_job(void)
+{
+	struct world w = make(2);
+	struct by_end got[64];
+	uint32_t count = 0;
+	map(&w);
+	for (uint64_t n = 0; n < BY_MAX_JOBS; n++)
+		CHECK(!add(&w, n, BY_LOAD, 1, 0, 6)); /* fails at once: wrong generation */
+	CHECK(add(&w, BY_MAX_JOBS, BY_LOAD, 1, 0, 6) == -11);
+	while (count < BY_MAX_JOBS) {
+		uint32_t n = by_copier_take(w.copier, got, 64);
+		for (uint32_t at = 0; at < n; at++)
+			CHECK(got[at].number == count + at && !got[at].ok && got[at].text[0]);
+		count += n;
+	}
+	CHECK(!by_copier_busy(w.copier));
+	end(&w);
+}
+
+static void *disturb(void *of)
+{
+	struct world *w = of;
+	uint64_t seed = 3;
+	struct by_counts counts;
+	uint32_t a, b, c;
+	while (!atomic_load(&w->stop)) {
+		switch (random_below(&seed, 4)) {
+		case 0:
+			by_extents_drop(w->table, 5);
+			map(w);
+			break;
+		case 1:
+			by_copier_drop(w->copier, "dropped");
+			break;
+		case 2:
+			by_copier_counts(w->copier, &counts);
+			break;
+		default:
+			by_copier_load(w->copier, &a, &b, &c);
+		}
+		nap(100000);
+	}
+	return NULL;
+}
+
+static void every_job_ends_once(void)
+{
+	struct world w = make(4);
+	pthread_t other;
+	uint64_t seed = 2;
+	static uint8_t ended[JOBS];
+	static int place[JOBS];
+	int taken[4] = {0}; /* regions of slots and blocks: jobs at the same time share none */
+	struct by_end got[16];
+	uint32_t added = 0, count = 0;
+	map(&w);
+	CHECK(!pthread_create(&other, NULL, disturb, &w));
+	double until = seconds() + 60;
+	while (count < JOBS) {
+		CHECK(seconds() < until);
+		for (int r = 0; r < 4 && added < JOBS; r++) {
+			if (taken[r])
+				continue;
+			uint32_t kind = random_below(&seed, 2);
+			CHECK(!add(&w, added, kind, kind, 8 * (uint32_t)r, 7));
+			taken[r] = 1;
+			place[added++] = r;
+		}
+		uint32_t n = by_copier_take(w.copier, got, 16);
+		for (uint32_t at = 0; at < n; at++) {
+			CHECK(!ended[got[at].number]++);
+			taken[place[got[at].number]] = 0;
+		}
+		count += n;
+		if (!n)
+			nap(20000);
+	}
+	atomic_store(&w.stop, 1);
+	pthread_join(other, NULL);
+	end(&w);
+}
+
+static void adjacent_runs_are_merged(void)
+{
+	/* One page a block, slots without gaps: a block-first layout. */
+	struct by_page page = {4096, 100, 100, 0, 0, 0};
+	struct by_plan *plan = by_plan_new(&page, 1, 1, 50);
+	uint64_t slots[] = {1000, 1100, 1200, 2000, 2100};
+	uint32_t blocks[] = {3, 4, 5, 6, 8};
+	struct by_piece piece = {BY_LOAD, 0, 5, 5, slots, blocks, 0};
+	struct by_run runs[8];
+	CHECK(by_plan_runs(plan, &piece, 1 << 20, runs, 8) == 3);
+	CHECK(runs[0].device == 4096 + 300 && runs[0].host == 1000 && runs[0].bytes == 300);
+	CHECK(runs[1].device == 4096 + 600 && runs[1].host == 2000 && runs[1].bytes == 100);
+	CHECK(runs[2].host == 2100);
+	CHECK(by_plan_runs(plan, &piece, 250, runs, 8) == 4);
+	CHECK(runs[1].device == 4096 + 550 && runs[1].host == 1250 && runs[1].bytes == 50);
+	CHECK(by_plan_runs(plan, &piece, 250, runs, 3) == -28);
+	by_plan_free(plan);
+}
+
+static void copies_of_any_length_and_alignment(void)
+{
+	static uint8_t from[9000], to[9000], want[9000];
+	uint64_t seed = 9;
+	fill(&seed, from, sizeof from);
+	for (int n = 0; n < 3000; n++) {
+		uint32_t a = random_below(&seed, 200), b = random_below(&seed, 200);
+		uint32_t bytes = random_below(&seed, n % 2 ? 8700 : 300);
+		fill(&seed, to, 64);
+		memcpy(want, to, sizeof to);
+		memcpy(want + a, from + b, bytes);
+		by_copy(to + a, from + b, bytes);
+		CHECK(!memcmp(to, want, sizeof to));
+	}
+}
+
+int main(void)
+{
+	adjacent_runs_are_merged();
+	copies_of_any_length_and_alignment();
+	bytes_come_to_their_places();
+	a_group_copies_its_own_pages();
+	a_job_is_added_once();
+	the_ring_has_room_for_every_job();
+	every_job_ends_once();
+	puts("test_copier: ok");
+	return 0;
+}
