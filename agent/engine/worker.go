@@ -78,7 +78,7 @@ func (s *Server) findSession(peer proto.Peer, h *proto.Hello) (*session, error) 
 		return nil, refusal.New(proto.CodeDenied, "HELLO session: %d belongs to another user", sess.id)
 	case sess.worker != w:
 		return nil, refusal.New(proto.CodeState, "HELLO worker_id %d, dp_rank %d: the session is of worker %s", h.WorkerID, h.DPRank, sess.worker)
-	case h.Namespace != (kv.Namespace{}) && sess.namespace != h.Namespace.ID():
+	case !h.Namespace.IsZero() && sess.namespace != h.Namespace.ID():
 		return nil, refusal.New(proto.CodeNamespace, "HELLO namespace: %s, but the session's is %s", h.Namespace.ID(), sess.namespace)
 	}
 	return sess, nil

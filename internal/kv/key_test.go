@@ -58,6 +58,14 @@ func checkNamespace(f []string) (got, want string, err error) {
 	texts := []*string{&ns.Model, &ns.Weights, &ns.DType, &ns.Layout, &ns.KVFormat}
 	numbers := []*uint32{&ns.Layers, &ns.OuterDim, &ns.BlockSize, &ns.InnerDim, &ns.DTypeBytes, &ns.TP, &ns.PP, &ns.DCP}
 	for _, field := range f[1:] {
+		if len(numbers) == 0 && len(texts) == 0 {
+			g, err := parseGroup(field)
+			if err != nil {
+				return "", "", err
+			}
+			ns.Groups = append(ns.Groups, g)
+			continue
+		}
 		if strings.HasPrefix(field, `"`) {
 			if *texts[0], err = strconv.Unquote(field); err != nil {
 				return "", "", err
@@ -71,6 +79,25 @@ func checkNamespace(f []string) (got, want string, err error) {
 		numbers = numbers[1:]
 	}
 	return ns.ID().String(), f[0], nil
+}
+
+// parseGroup reads kind:window:block_size:block_bytes:layers:eagle.
+func parseGroup(s string) (g kv.Group, err error) {
+	parts := strings.Split(s, ":")
+	if len(parts) != 6 {
+		return g, fmt.Errorf("group %q: want kind:window:block_size:block_bytes:layers:eagle", s)
+	}
+	g.Kind = parts[0]
+	for i, to := range map[int]*uint32{1: &g.Window, 2: &g.BlockSize, 4: &g.Layers} {
+		if *to, err = parseUint32(parts[i]); err != nil {
+			return g, err
+		}
+	}
+	if g.BlockBytes, err = strconv.ParseUint(parts[3], 10, 64); err != nil {
+		return g, err
+	}
+	g.Eagle, err = strconv.ParseBool(parts[5])
+	return g, err
 }
 
 func checkRoot(f []string) (got, want string, err error) {

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"reflect"
 	"strconv"
+
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 //go:generate go tool msgp -file namespace.go -o namespace_gen.go -tests=false -io=false
@@ -52,11 +55,44 @@ type Namespace struct {
 	DCP uint32 `json:"dcp" msg:"dcp"`
 	// KVFormat is the engine's name for its KV format and version.
 	KVFormat string `json:"kv_format" msg:"kv_format"`
+	// Groups are the KV groups of a hybrid model, in the engine's order. Without them every layer
+	// keeps the whole prompt, and the fields above are the geometry of a block.
+	Groups []Group `json:"groups,omitempty" msg:"groups,omitempty,limit=64"`
 }
+
+// Group is one KV group of a hybrid model.
+type Group struct {
+	// Kind, Window, BlockSize and Eagle are the geometry (see kvgroup.Group). BlockSize is a
+	// multiple of the namespace's.
+	Kind      string `json:"kind" msg:"kind"`
+	Window    uint32 `json:"window" msg:"window"`
+	BlockSize uint32 `json:"block_size" msg:"block_size"`
+	// BlockBytes is the size of a block's bytes in the group's layers and all local ranks.
+	BlockBytes uint64 `json:"block_bytes" msg:"block_bytes"`
+	// Layers is how many layers the group has.
+	Layers uint32 `json:"layers" msg:"layers"`
+	Eagle  bool   `json:"eagle" msg:"eagle"`
+}
+
+// KVGroups returns the geometry of the groups, nil for a model without groups.
+func (n *Namespace) KVGroups() kvgroup.Groups {
+	if len(n.Groups) == 0 {
+		return nil
+	}
+	gs := make(kvgroup.Groups, len(n.Groups))
+	for i, g := range n.Groups {
+		gs[i] = kvgroup.Group{Kind: kvgroup.Kind(g.Kind), Window: g.Window, BlockSize: g.BlockSize, Eagle: g.Eagle}
+	}
+	return gs
+}
+
+// IsZero reports whether no field is set.
+func (n *Namespace) IsZero() bool { return reflect.ValueOf(n).Elem().IsZero() }
 
 // ID returns the first 16 bytes of the SHA-256 of "blockyard.namespace.v1" and of
 // every field, in declaration order. A field is its name and its value as decimal
-// or string. Each string has a length prefix, u32 little-endian.
+// or string. Each string has a length prefix, u32 little-endian. Groups follow only
+// if there are any, so that a model without groups keeps its ID.
 func (n *Namespace) ID() NamespaceID {
 	b := appendLengthPrefixed(nil, "blockyard.namespace.v1")
 	for _, f := range n.fields() {
@@ -67,8 +103,16 @@ func (n *Namespace) ID() NamespaceID {
 	return NamespaceID(sum[:16])
 }
 
-// BlockBytes returns the size of one block's bytes in all layers and local ranks.
+// BlockBytes returns the size of one block's bytes in all layers and local ranks. With groups it
+// is the size of the largest group's block.
 func (n *Namespace) BlockBytes() uint64 {
+	if len(n.Groups) > 0 {
+		largest := uint64(0)
+		for _, g := range n.Groups {
+			largest = max(largest, g.BlockBytes)
+		}
+		return largest
+	}
 	return uint64(n.Layers) * uint64(n.OuterDim) * uint64(n.BlockSize) * uint64(n.InnerDim) * uint64(n.DTypeBytes)
 }
 
@@ -83,7 +127,7 @@ func (n *Namespace) Validate() error {
 		v        uint32
 		min, max uint32
 	}{
-		{"num_layers", n.Layers, 1, 4096},
+		{"num_layers", n.Layers, 1, maxLayers},
 		{"outer_dim", n.OuterDim, 1, 2},
 		{"page_size", n.BlockSize, 1, 4096},
 		{"inner_dim", n.InnerDim, 1, 1 << 24},
@@ -96,8 +140,27 @@ func (n *Namespace) Validate() error {
 			return fmt.Errorf("namespace %s: %d is not in %d..%d", c.name, c.v, c.min, c.max)
 		}
 	}
+	if len(n.Groups) > 0 {
+		return n.validateGroups()
+	}
 	if b := n.BlockBytes(); b > MaxBlockBytes {
 		return fmt.Errorf("namespace geometry: a block of %d bytes exceeds %d", b, uint64(MaxBlockBytes))
+	}
+	return nil
+}
+
+// validateGroups returns an error for the first field of the groups that is out of range.
+func (n *Namespace) validateGroups() error {
+	if err := n.KVGroups().Validate(n.BlockSize); err != nil {
+		return fmt.Errorf("namespace %w", err)
+	}
+	for i, g := range n.Groups {
+		if g.BlockBytes < 1 || g.BlockBytes > MaxBlockBytes {
+			return fmt.Errorf("namespace groups[%d] block_bytes: %d is not in 1..%d", i, g.BlockBytes, uint64(MaxBlockBytes))
+		}
+		if g.Layers < 1 || g.Layers > maxLayers {
+			return fmt.Errorf("namespace groups[%d] layers: %d is not in 1..%d", i, g.Layers, maxLayers)
+		}
 	}
 	return nil
 }
@@ -106,16 +169,28 @@ func (n *Namespace) Validate() error {
 // must hold at least one.
 const MaxBlockBytes = 256 << 20
 
+const maxLayers = 4096
+
 type namespaceField struct{ name, value string }
 
 // fields returns every field as text, in the order that ID hashes. Another order or text would
 // give all stored blocks another namespace.
 func (n *Namespace) fields() []namespaceField {
 	u := func(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
-	return []namespaceField{
+	fields := []namespaceField{
 		{"model", n.Model}, {"weights", n.Weights}, {"dtype", n.DType},
 		{"num_layers", u(n.Layers)}, {"outer_dim", u(n.OuterDim)}, {"page_size", u(n.BlockSize)},
 		{"inner_dim", u(n.InnerDim)}, {"dtype_width_bytes", u(n.DTypeBytes)}, {"layout", n.Layout},
 		{"tp", u(n.TP)}, {"pp", u(n.PP)}, {"dcp", u(n.DCP)}, {"kv_format", n.KVFormat},
 	}
+	if len(n.Groups) > 0 {
+		fields = append(fields, namespaceField{"groups", strconv.Itoa(len(n.Groups))})
+	}
+	for _, g := range n.Groups {
+		fields = append(fields, []namespaceField{
+			{"kind", g.Kind}, {"window", u(g.Window)}, {"block_size", u(g.BlockSize)},
+			{"block_bytes", strconv.FormatUint(g.BlockBytes, 10)}, {"layers", u(g.Layers)}, {"eagle", strconv.FormatBool(g.Eagle)},
+		}...)
+	}
+	return fields
 }

@@ -7,48 +7,170 @@ import (
 )
 
 // MarshalMsg implements msgp.Marshaler
+func (z *Group) MarshalMsg(b []byte) (o []byte, err error) {
+	o = msgp.Require(b, z.Msgsize())
+	// map header, size 6
+	// string "kind"
+	o = append(o, 0x86, 0xa4, 0x6b, 0x69, 0x6e, 0x64)
+	o = msgp.AppendString(o, z.Kind)
+	// string "window"
+	o = append(o, 0xa6, 0x77, 0x69, 0x6e, 0x64, 0x6f, 0x77)
+	o = msgp.AppendUint32(o, z.Window)
+	// string "block_size"
+	o = append(o, 0xaa, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x5f, 0x73, 0x69, 0x7a, 0x65)
+	o = msgp.AppendUint32(o, z.BlockSize)
+	// string "block_bytes"
+	o = append(o, 0xab, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+	o = msgp.AppendUint64(o, z.BlockBytes)
+	// string "layers"
+	o = append(o, 0xa6, 0x6c, 0x61, 0x79, 0x65, 0x72, 0x73)
+	o = msgp.AppendUint32(o, z.Layers)
+	// string "eagle"
+	o = append(o, 0xa5, 0x65, 0x61, 0x67, 0x6c, 0x65)
+	o = msgp.AppendBool(o, z.Eagle)
+	return
+}
+
+// UnmarshalMsg implements msgp.Unmarshaler
+func (z *Group) UnmarshalMsg(bts []byte) (o []byte, err error) {
+	var field []byte
+	_ = field
+	var zb0001 uint32
+	zb0001, bts, err = msgp.ReadMapHeaderBytes(bts)
+	if err != nil {
+		err = msgp.WrapError(err)
+		return
+	}
+	for zb0001 > 0 {
+		zb0001--
+		field, bts, err = msgp.ReadMapKeyZC(bts)
+		if err != nil {
+			err = msgp.WrapError(err)
+			return
+		}
+		switch msgp.UnsafeString(field) {
+		case "kind":
+			z.Kind, bts, err = msgp.ReadStringBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Kind")
+				return
+			}
+		case "window":
+			z.Window, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Window")
+				return
+			}
+		case "block_size":
+			z.BlockSize, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "BlockSize")
+				return
+			}
+		case "block_bytes":
+			z.BlockBytes, bts, err = msgp.ReadUint64Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "BlockBytes")
+				return
+			}
+		case "layers":
+			z.Layers, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Layers")
+				return
+			}
+		case "eagle":
+			z.Eagle, bts, err = msgp.ReadBoolBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Eagle")
+				return
+			}
+		default:
+			bts, err = msgp.Skip(bts)
+			if err != nil {
+				err = msgp.WrapError(err)
+				return
+			}
+		}
+	}
+	o = bts
+	return
+}
+
+// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
+func (z *Group) Msgsize() (s int) {
+	s = 1 + 5 + msgp.StringPrefixSize + len(z.Kind) + 7 + msgp.Uint32Size + 11 + msgp.Uint32Size + 12 + msgp.Uint64Size + 7 + msgp.Uint32Size + 6 + msgp.BoolSize
+	return
+}
+
+// MarshalMsg implements msgp.Marshaler
 func (z *Namespace) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 13
-	// string "model"
-	o = append(o, 0x8d, 0xa5, 0x6d, 0x6f, 0x64, 0x65, 0x6c)
-	o = msgp.AppendString(o, z.Model)
-	// string "weights"
-	o = append(o, 0xa7, 0x77, 0x65, 0x69, 0x67, 0x68, 0x74, 0x73)
-	o = msgp.AppendString(o, z.Weights)
-	// string "dtype"
-	o = append(o, 0xa5, 0x64, 0x74, 0x79, 0x70, 0x65)
-	o = msgp.AppendString(o, z.DType)
-	// string "num_layers"
-	o = append(o, 0xaa, 0x6e, 0x75, 0x6d, 0x5f, 0x6c, 0x61, 0x79, 0x65, 0x72, 0x73)
-	o = msgp.AppendUint32(o, z.Layers)
-	// string "outer_dim"
-	o = append(o, 0xa9, 0x6f, 0x75, 0x74, 0x65, 0x72, 0x5f, 0x64, 0x69, 0x6d)
-	o = msgp.AppendUint32(o, z.OuterDim)
-	// string "page_size"
-	o = append(o, 0xa9, 0x70, 0x61, 0x67, 0x65, 0x5f, 0x73, 0x69, 0x7a, 0x65)
-	o = msgp.AppendUint32(o, z.BlockSize)
-	// string "inner_dim"
-	o = append(o, 0xa9, 0x69, 0x6e, 0x6e, 0x65, 0x72, 0x5f, 0x64, 0x69, 0x6d)
-	o = msgp.AppendUint32(o, z.InnerDim)
-	// string "dtype_width_bytes"
-	o = append(o, 0xb1, 0x64, 0x74, 0x79, 0x70, 0x65, 0x5f, 0x77, 0x69, 0x64, 0x74, 0x68, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
-	o = msgp.AppendUint32(o, z.DTypeBytes)
-	// string "layout"
-	o = append(o, 0xa6, 0x6c, 0x61, 0x79, 0x6f, 0x75, 0x74)
-	o = msgp.AppendString(o, z.Layout)
-	// string "tp"
-	o = append(o, 0xa2, 0x74, 0x70)
-	o = msgp.AppendUint32(o, z.TP)
-	// string "pp"
-	o = append(o, 0xa2, 0x70, 0x70)
-	o = msgp.AppendUint32(o, z.PP)
-	// string "dcp"
-	o = append(o, 0xa3, 0x64, 0x63, 0x70)
-	o = msgp.AppendUint32(o, z.DCP)
-	// string "kv_format"
-	o = append(o, 0xa9, 0x6b, 0x76, 0x5f, 0x66, 0x6f, 0x72, 0x6d, 0x61, 0x74)
-	o = msgp.AppendString(o, z.KVFormat)
+	// check for omitted fields
+	zb0001Len := uint32(14)
+	var zb0001Mask uint16 /* 14 bits */
+	_ = zb0001Mask
+	if z.Groups == nil {
+		zb0001Len--
+		zb0001Mask |= 0x2000
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "model"
+		o = append(o, 0xa5, 0x6d, 0x6f, 0x64, 0x65, 0x6c)
+		o = msgp.AppendString(o, z.Model)
+		// string "weights"
+		o = append(o, 0xa7, 0x77, 0x65, 0x69, 0x67, 0x68, 0x74, 0x73)
+		o = msgp.AppendString(o, z.Weights)
+		// string "dtype"
+		o = append(o, 0xa5, 0x64, 0x74, 0x79, 0x70, 0x65)
+		o = msgp.AppendString(o, z.DType)
+		// string "num_layers"
+		o = append(o, 0xaa, 0x6e, 0x75, 0x6d, 0x5f, 0x6c, 0x61, 0x79, 0x65, 0x72, 0x73)
+		o = msgp.AppendUint32(o, z.Layers)
+		// string "outer_dim"
+		o = append(o, 0xa9, 0x6f, 0x75, 0x74, 0x65, 0x72, 0x5f, 0x64, 0x69, 0x6d)
+		o = msgp.AppendUint32(o, z.OuterDim)
+		// string "page_size"
+		o = append(o, 0xa9, 0x70, 0x61, 0x67, 0x65, 0x5f, 0x73, 0x69, 0x7a, 0x65)
+		o = msgp.AppendUint32(o, z.BlockSize)
+		// string "inner_dim"
+		o = append(o, 0xa9, 0x69, 0x6e, 0x6e, 0x65, 0x72, 0x5f, 0x64, 0x69, 0x6d)
+		o = msgp.AppendUint32(o, z.InnerDim)
+		// string "dtype_width_bytes"
+		o = append(o, 0xb1, 0x64, 0x74, 0x79, 0x70, 0x65, 0x5f, 0x77, 0x69, 0x64, 0x74, 0x68, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73)
+		o = msgp.AppendUint32(o, z.DTypeBytes)
+		// string "layout"
+		o = append(o, 0xa6, 0x6c, 0x61, 0x79, 0x6f, 0x75, 0x74)
+		o = msgp.AppendString(o, z.Layout)
+		// string "tp"
+		o = append(o, 0xa2, 0x74, 0x70)
+		o = msgp.AppendUint32(o, z.TP)
+		// string "pp"
+		o = append(o, 0xa2, 0x70, 0x70)
+		o = msgp.AppendUint32(o, z.PP)
+		// string "dcp"
+		o = append(o, 0xa3, 0x64, 0x63, 0x70)
+		o = msgp.AppendUint32(o, z.DCP)
+		// string "kv_format"
+		o = append(o, 0xa9, 0x6b, 0x76, 0x5f, 0x66, 0x6f, 0x72, 0x6d, 0x61, 0x74)
+		o = msgp.AppendString(o, z.KVFormat)
+		if (zb0001Mask & 0x2000) == 0 { // if not omitted
+			// string "groups"
+			o = append(o, 0xa6, 0x67, 0x72, 0x6f, 0x75, 0x70, 0x73)
+			o = msgp.AppendArrayHeader(o, uint32(len(z.Groups)))
+			for za0001 := range z.Groups {
+				o, err = z.Groups[za0001].MarshalMsg(o)
+				if err != nil {
+					err = msgp.WrapError(err, "Groups", za0001)
+					return
+				}
+			}
+		}
+	}
 	return
 }
 
@@ -148,6 +270,29 @@ func (z *Namespace) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "KVFormat")
 				return
 			}
+		case "groups":
+			var zb0002 uint32
+			zb0002, bts, err = msgp.ReadArrayHeaderBytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Groups")
+				return
+			}
+			if zb0002 > 64 {
+				err = msgp.ErrLimitExceeded
+				return
+			}
+			if cap(z.Groups) >= int(zb0002) {
+				z.Groups = (z.Groups)[:zb0002]
+			} else {
+				z.Groups = make([]Group, zb0002)
+			}
+			for za0001 := range z.Groups {
+				bts, err = z.Groups[za0001].UnmarshalMsg(bts)
+				if err != nil {
+					err = msgp.WrapError(err, "Groups", za0001)
+					return
+				}
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -162,6 +307,9 @@ func (z *Namespace) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Namespace) Msgsize() (s int) {
-	s = 1 + 6 + msgp.StringPrefixSize + len(z.Model) + 8 + msgp.StringPrefixSize + len(z.Weights) + 6 + msgp.StringPrefixSize + len(z.DType) + 11 + msgp.Uint32Size + 10 + msgp.Uint32Size + 10 + msgp.Uint32Size + 10 + msgp.Uint32Size + 18 + msgp.Uint32Size + 7 + msgp.StringPrefixSize + len(z.Layout) + 3 + msgp.Uint32Size + 3 + msgp.Uint32Size + 4 + msgp.Uint32Size + 10 + msgp.StringPrefixSize + len(z.KVFormat)
+	s = 1 + 6 + msgp.StringPrefixSize + len(z.Model) + 8 + msgp.StringPrefixSize + len(z.Weights) + 6 + msgp.StringPrefixSize + len(z.DType) + 11 + msgp.Uint32Size + 10 + msgp.Uint32Size + 10 + msgp.Uint32Size + 10 + msgp.Uint32Size + 18 + msgp.Uint32Size + 7 + msgp.StringPrefixSize + len(z.Layout) + 3 + msgp.Uint32Size + 3 + msgp.Uint32Size + 4 + msgp.Uint32Size + 10 + msgp.StringPrefixSize + len(z.KVFormat) + 7 + msgp.ArrayHeaderSize
+	for za0001 := range z.Groups {
+		s += z.Groups[za0001].Msgsize()
+	}
 	return
 }

@@ -2,16 +2,84 @@ package kv_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 func llama() kv.Namespace {
 	return kv.Namespace{
 		Model: "llama", Weights: "f3a9", DType: "bfloat16", Layers: 32, OuterDim: 2, BlockSize: 16, InnerDim: 1024, DTypeBytes: 2,
 		Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "v1",
+	}
+}
+
+// gemma has a group of windows before the group of full attention.
+func gemma() kv.Namespace {
+	ns := llama()
+	ns.Groups = []kv.Group{
+		{Kind: "sliding", Window: 1024, BlockSize: 32, BlockBytes: 5 << 16, Layers: 40, Eagle: true},
+		{Kind: "full", BlockSize: 16, BlockBytes: 1 << 16, Layers: 8},
+	}
+	return ns
+}
+
+func TestEveryFieldOfAGroupCountsForTheNamespaceID(t *testing.T) {
+	ns, swapped := gemma(), gemma()
+	slices.Reverse(swapped.Groups)
+	ids := map[kv.NamespaceID]string{ns.ID(): "the original", swapped.ID(): "the order"}
+	if len(ids) != 2 {
+		t.Error("the id does not depend on the order of the groups")
+	}
+	for i := range reflect.TypeFor[kv.Group]().NumField() {
+		changed := gemma()
+		switch f := reflect.ValueOf(&changed.Groups[1]).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString(f.String() + "x")
+		case reflect.Bool:
+			f.SetBool(!f.Bool())
+		default:
+			f.SetUint(f.Uint() + 1)
+		}
+		name := reflect.TypeFor[kv.Group]().Field(i).Name
+		if other, ok := ids[changed.ID()]; ok {
+			t.Errorf("a change of %s gives the id of %s", name, other)
+		}
+		ids[changed.ID()] = name
+	}
+	ns.Groups = []kv.Group{}
+	if without := llama(); ns.ID() != without.ID() {
+		t.Error("an empty list of groups changes the id")
+	}
+}
+
+func TestNamespaceWithGroupsValidates(t *testing.T) {
+	ns := gemma()
+	if err := ns.Validate(); err != nil || ns.BlockBytes() != 5<<16 {
+		t.Fatalf("block of %d bytes, %v", ns.BlockBytes(), err)
+	}
+	ns.InnerDim = 1 << 24 // descriptive: the groups say how large a block is
+	if err := ns.Validate(); err != nil {
+		t.Error(err)
+	}
+	if got, want := ns.KVGroups(), (kvgroup.Groups{
+		{Kind: kvgroup.Sliding, Window: 1024, BlockSize: 32, Eagle: true}, {Kind: kvgroup.Full, BlockSize: 16},
+	}); !slices.Equal(got, want) {
+		t.Errorf("groups %+v, want %+v", got, want)
+	}
+	for field, change := range map[string]func(*kv.Group){
+		"groups[0] kind":   func(g *kv.Group) { g.Kind = "linear" },
+		"groups[0] window": func(g *kv.Group) { g.Window = 0 }, "groups[0] block_size": func(g *kv.Group) { g.BlockSize = 40 },
+		"groups[0] block_bytes": func(g *kv.Group) { g.BlockBytes = 256<<20 + 1 }, "groups[0] layers": func(g *kv.Group) { g.Layers = 4097 },
+	} {
+		ns := gemma()
+		change(&ns.Groups[0])
+		if err := ns.Validate(); err == nil || !strings.HasPrefix(err.Error(), "namespace "+field+":") {
+			t.Errorf("%s: got %v", field, err)
+		}
 	}
 }
 
@@ -23,6 +91,8 @@ func TestEveryNamespaceFieldCountsForItsID(t *testing.T) {
 		switch f := reflect.ValueOf(&changed).Elem().Field(i); f.Kind() {
 		case reflect.String:
 			f.SetString(f.String() + "x")
+		case reflect.Slice:
+			f.Set(reflect.ValueOf(gemma().Groups))
 		default:
 			f.SetUint(f.Uint() + 1)
 		}
@@ -72,18 +142,33 @@ func TestLargestValidGeometryDoesNotOverflow(t *testing.T) {
 }
 
 func TestNamespaceSurvivesItsWireForm(t *testing.T) {
-	want := llama()
-	b, err := want.MarshalMsg(nil)
+	for name, want := range map[string]kv.Namespace{"without groups": llama(), "with groups": gemma()} {
+		b, err := want.MarshalMsg(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got kv.Namespace
+		if rest, err := got.UnmarshalMsg(b); err != nil || len(rest) != 0 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %d bytes left, %v", name, got, len(rest), err)
+		}
+		for n := range b {
+			if _, err := new(kv.Namespace).UnmarshalMsg(b[:n]); err == nil {
+				t.Errorf("%s: no error for the first %d bytes of %d", name, n, len(b))
+			}
+		}
+	}
+	many := gemma()
+	many.Groups = slices.Repeat(many.Groups, kvgroup.MaxGroups/2+1)
+	b, err := many.MarshalMsg(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got kv.Namespace
-	if rest, err := got.UnmarshalMsg(b); err != nil || len(rest) != 0 || got != want {
-		t.Errorf("got %+v, %d bytes left, %v", got, len(rest), err)
+	if _, err := new(kv.Namespace).UnmarshalMsg(b); err == nil {
+		t.Errorf("no error for %d groups", len(many.Groups))
 	}
-	for n := range b {
-		if _, err := new(kv.Namespace).UnmarshalMsg(b[:n]); err == nil {
-			t.Errorf("no error for the first %d bytes of %d", n, len(b))
-		}
+	var zero, one kv.Namespace
+	one.DCP = 1
+	if !zero.IsZero() || one.IsZero() {
+		t.Errorf("zero: %t of nothing, %t of one field", zero.IsZero(), one.IsZero())
 	}
 }

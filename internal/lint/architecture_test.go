@@ -77,6 +77,10 @@ func TestFormatsDocumentHasTheRightKeysAndHashes(t *testing.T) {
 		Model: "tiny", Weights: "w0", DType: "bfloat16", Layers: 2, OuterDim: 2, BlockSize: 4, InnerDim: 64, DTypeBytes: 2,
 		Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "vllm-1",
 	}
+	hybrid := ns
+	hybrid.Groups = []kv.Group{
+		{Kind: "sliding", Window: 8, BlockSize: 4, BlockBytes: 2048, Layers: 1}, {Kind: "full", BlockSize: 4, BlockBytes: 2048, Layers: 1, Eagle: true},
+	}
 	keyer := kv.NewKeyer()
 	root := keyer.Root(ns.ID(), "", "")
 	first := keyer.Next(root, []uint32{1, 2, 3, 4}, nil)
@@ -84,6 +88,7 @@ func TestFormatsDocumentHasTheRightKeysAndHashes(t *testing.T) {
 	locals := hasher.AppendLocals(nil, []uint32{1, 2, 3, 4, 5, 6, 7, 8}, 4, kv.LocalSeed("", ""))
 	for _, want := range []string{
 		fmt.Sprintf("| namespace id | `%s` |", ns.ID()),
+		fmt.Sprintf("| namespace id with groups sliding, 8, 4, 2048, 1, false and full, 0, 4, 2048, 1, true | `%s` |", hybrid.ID()),
 		fmt.Sprintf("| key_0, no LoRA, no salt | `%s` |", root),
 		fmt.Sprintf("| key_1, tokens 1 2 3 4 | `%s` |", first),
 		fmt.Sprintf("| key_2, tokens 5 6 7 8 | `%s` |", keyer.Next(first, []uint32{5, 6, 7, 8}, nil)),

@@ -114,8 +114,11 @@ func messageKeys(m proto.Message) []string {
 		for i := range s.NumField() {
 			key, _, _ := strings.Cut(s.Field(i).Tag.Get("msg"), ",")
 			keys = append(keys, key)
-			if s.Field(i).Type.Kind() == reflect.Struct {
-				collect(s.Field(i).Type)
+			switch f := s.Field(i).Type; {
+			case f.Kind() == reflect.Struct:
+				collect(f)
+			case f.Kind() == reflect.Slice && f.Elem().Kind() == reflect.Struct:
+				collect(f.Elem())
 			}
 		}
 	}

@@ -97,7 +97,7 @@ func (m *Hello) Validate() error {
 		return fmt.Errorf("worker_id: 0 is not a worker, want 1 or more")
 	}
 	ns := &m.Namespace
-	if worker && *ns == (kv.Namespace{}) {
+	if worker && ns.IsZero() {
 		return m.validateTexts()
 	}
 	for _, s := range []struct{ name, v string }{
