@@ -108,7 +108,7 @@ func (p *Pool) allocLocked(t *tier.Tier) registry.Ref {
 // allocForLocked takes a slot of a tier for block b, or returns NoRef. When no slot is free it evicts
 // a block, but no ancestor of b, because a lookup finds b only behind its ancestors.
 func (p *Pool) allocForLocked(t *tier.Tier, b *Block) registry.Ref {
-	if b.Position == 0 || t.Free() > 0 {
+	if _, ok := p.slots.ParentKey(b); !ok || t.Free() > 0 {
 		return p.allocLocked(t)
 	}
 	if p.refusesLocked(t) {

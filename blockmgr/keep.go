@@ -6,6 +6,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // MaxKeep is the longest time that Pool.Keep keeps a block.
@@ -192,4 +193,51 @@ func (p *Pool) Touch(keys []kv.StoredKey) int {
 		}
 	}
 	return len(keys)
+}
+
+// fitSlice is how many blocks Fit looks up before it lets other callers of the pool go on.
+const fitSlice = 1024
+
+// Fit returns the length in tokens of the longest prefix of a sequence that every KV group can
+// serve from host memory or from a disk that can be read: at most limit, and a multiple of align, or
+// of the groups' own multiple if align is 0. chain has the sequence's chain blocks. A pool without
+// groups counts as one with a single group of full attention.
+//
+// Fit changes nothing: no block is pinned, read or made more recent. The answer may be out of date
+// when Fit returns. A pool that is closing fits nothing.
+func (p *Pool) Fit(chain []Block, limit, align uint32) (tokens uint32) {
+	gs, page := p.ns.KVGroups(), p.ns.BlockSize
+	if gs == nil {
+		gs = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: page}}
+	}
+	limit = min(limit, uint32(len(chain))*page)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asked := 0
+	return gs.Fit(limit, align, page, func(group int, chainBlock uint32) bool {
+		if asked++; asked%fitSlice == 0 {
+			p.mu.Unlock()
+			p.mu.Lock()
+		}
+		if p.life.closing || uint64(chainBlock) >= uint64(len(chain)) {
+			return false
+		}
+		key := chain[chainBlock].Key.Block().InGroup(uint32(group))
+		return p.servableLocked(&key)
+	})
+}
+
+// servableLocked reports whether a lookup would find a block: a host slot has its bytes or reads
+// them, or the disk has them and can be read.
+func (p *Pool) servableLocked(key *kv.StoredKey) bool {
+	id := p.slots.Find(key)
+	if id == registry.None {
+		return false
+	}
+	e := p.slots.Registry.At(id)
+	if host := e.Slots[registry.Host]; host != registry.NoRef {
+		return p.slots.Host.Slot(host).Resident() || p.mover.Flight(host) != nil
+	}
+	disk := e.Slots[registry.Disk]
+	return disk != registry.NoRef && p.slots.Disk.Slot(disk).Resident() && p.mover.Readable()
 }

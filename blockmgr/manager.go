@@ -174,8 +174,7 @@ func (m *Manager) HostExtents() int {
 // Quiesce waits for that. The sink must know the namespace when Pool is called.
 // ErrNamespace means that no agent could serve the namespace.
 func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
-	l, err := blockLayout(&ns)
-	if err != nil {
+	if err := checkNamespace(&ns); err != nil {
 		return nil, err
 	}
 	id := ns.ID()
@@ -193,7 +192,7 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 		p.findRoom() // a tier that found no room earlier tries again
 		return p, nil
 	}
-	if p, err = m.newPool(ns, l); err != nil {
+	if p, err = m.newPool(ns); err != nil {
 		return nil, fmt.Errorf("pool of namespace %s: %w", id, err)
 	}
 	m.mu.Lock()

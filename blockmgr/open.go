@@ -29,15 +29,24 @@ func SlotBytes(ns *kv.Namespace) uint64 {
 	return extent.RoundUp(ns.BlockBytes(), storage.PageSize)
 }
 
-// blockLayout returns the layout of one block of the namespace in its slot. ErrNamespace: the
-// namespace cannot be served.
-func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
+// checkNamespace returns an ErrNamespace if the namespace cannot be served. A block of a KV group has
+// no layout of ours: the engine alone knows what lies where in it.
+func checkNamespace(ns *kv.Namespace) error {
 	if err := ns.Validate(); err != nil {
-		return layout.FullyContiguous{}, fmt.Errorf("%w: %w", ErrNamespace, err)
+		return fmt.Errorf("%w: %w", ErrNamespace, err)
 	}
 	if ns.Layout != layout.FullyContiguousName {
-		return layout.FullyContiguous{}, fmt.Errorf("%w: layout %q: want %q", ErrNamespace, ns.Layout, layout.FullyContiguousName)
+		return fmt.Errorf("%w: layout %q: want %q", ErrNamespace, ns.Layout, layout.FullyContiguousName)
 	}
+	if len(ns.Groups) > 0 {
+		return nil
+	}
+	_, err := blockLayout(ns)
+	return err
+}
+
+// blockLayout returns the layout of one block of a namespace without KV groups in its slot.
+func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 	l, err := layout.NewFullyContiguous(layout.Config{
 		NumBlocks: 1, NumLayers: uint64(ns.Layers), OuterDim: uint64(ns.OuterDim), PageSize: uint64(ns.BlockSize),
 		InnerDim: uint64(ns.InnerDim), DTypeBytes: uint64(ns.DTypeBytes), Alignment: storage.PageSize,
@@ -51,11 +60,11 @@ func blockLayout(ns *kv.Namespace) (layout.FullyContiguous, error) {
 // newPool opens a pool and starts its goroutines. A tier for which there is no room opens
 // without slots. Blocks of the host tier are usable at once; extents of the disk tier that
 // take long to recover join in the background (joinDisk).
-func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, error) {
+func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p := &Pool{
 		identity: identity{
 			cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker, retire: m.retire,
-			blockBytes: l.BlockBytes(), slotBytes: SlotBytes(&ns),
+			blockBytes: ns.BlockBytes(), slotBytes: SlotBytes(&ns),
 		},
 	}
 	p.life.stop = make(chan struct{})
@@ -68,7 +77,7 @@ func (m *Manager) newPool(ns kv.Namespace, l layout.FullyContiguous) (*Pool, err
 	p.growth.maxHostExtents, p.growth.host.leastSlots = 1, 1
 	p.growth.diskGrown = sync.NewCond(&p.mu)
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
-	p.slots = tier.NewSet(p.id, p.blockBytes, m.cfg.Sink, p.log)
+	p.slots = tier.NewSet(&p.ns, m.cfg.Sink, p.log)
 	p.mover = diskio.NewMover(diskio.Options{
 		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter,

@@ -86,7 +86,7 @@ func (s *session) handle(f proto.Frame) (request uint64, err error) {
 		return decodeThen(f, noRequest[*proto.Stats], s.takeStats)
 	case proto.TypeCached:
 		return decodeThen(f, noRequest[*proto.Cached], s.lists.take)
-	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume, proto.TypeReset:
+	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeCommit, proto.TypeResume, proto.TypeReset, proto.TypeFit:
 		return s.handleCall(f)
 	}
 	return 0, unexpected(f.Type, proto.RoleScheduler)
@@ -107,6 +107,8 @@ func (s *session) handleCall(f proto.Frame) (request uint64, err error) {
 		return decodeThen(f, func(m *proto.SlotList) uint64 { return m.Request }, func(m *proto.SlotList) error { return s.commit(f.Corr, m) })
 	case proto.TypeResume:
 		return decodeThen(f, noRequest[*proto.Resume], func(m *proto.Resume) error { return s.resume(f.Corr, m) })
+	case proto.TypeFit:
+		return decodeThen(f, func(m *proto.Fit) uint64 { return m.Request }, func(m *proto.Fit) error { return s.fit(f.Corr, m) })
 	default: // TypeReset, the last of the caller's list
 		return decodeThen(f, noRequest[*proto.Reset], func(*proto.Reset) error { return s.reset(f.Corr) })
 	}

@@ -7,8 +7,10 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -31,8 +33,8 @@ type request struct {
 	root blockmgr.Root
 	// identity goes with the blocks' tokens to outputs that publish tokens.
 	identity tokens.Identity
-	// blocks are the complete blocks. It only grows, so that other goroutines may read a slice
-	// of it. tail has the tokens after them, fewer than a block. tokens counts both.
+	// blocks are the complete chain blocks. It only grows, so that other goroutines may read a
+	// slice of it. tail has the tokens after them, fewer than a block. tokens counts both.
 	blocks []blockmgr.Block
 	tail   []uint32
 	tokens int
@@ -40,16 +42,19 @@ type request struct {
 	// the request.
 	broken error
 
-	// storableEnd is the first block that was offered below Config.MinPriority. Only blocks
-	// before it are stored.
+	// storableEnd is the first chain block that was offered below Config.MinPriority. Only blocks
+	// that end before it are stored.
 	storableEnd uint32
 
 	// session.mu guards the fields below.
 	closed bool
-	pins   map[uint32]pin // by index of the block
+	pins   map[blockName]pin
 	grants map[blockmgr.Slot]struct{}
 	hits   requestHits
 }
+
+// blockName names a block of a request: its KV group, and its index in the group.
+type blockName struct{ group, index uint32 }
 
 // pin is a pinned slot and the tier where the lookup found its block.
 type pin struct {
@@ -60,31 +65,40 @@ type pin struct {
 	damaged []blockmgr.Slot
 }
 
-// dropPinsLocked removes the pins of blocks first … end-1 and returns their slots. The caller
-// holds session.mu.
-func (r *request) dropPinsLocked(first, end uint64) (slots []blockmgr.Slot) {
-	for i := range r.pinnable(first, end) {
-		if p, ok := r.pins[i]; ok {
+// dropPinsLocked removes the pins of blocks first … end-1 of a KV group and returns their slots. The
+// caller holds session.mu.
+func (r *request) dropPinsLocked(group uint32, first, end uint64) (slots []blockmgr.Slot) {
+	for b := range r.pinnable(group, first, end) {
+		if p, ok := r.pins[b]; ok {
 			slots = append(append(slots, p.slot), p.damaged...)
-			delete(r.pins, i)
+			delete(r.pins, b)
 		}
 	}
 	return slots
 }
 
-// pinnable yields indices that include every pinned block of first … end-1. It walks the range
-// or the pins, whichever is shorter: a request that releases its pins one by one costs one
-// step each.
-func (r *request) pinnable(first, end uint64) iter.Seq[uint32] {
+// dropAllPinsLocked removes all pins and returns their slots. The caller holds session.mu.
+func (r *request) dropAllPinsLocked() (slots []blockmgr.Slot) {
+	for _, p := range r.pins {
+		slots = append(append(slots, p.slot), p.damaged...)
+	}
+	clear(r.pins)
+	return slots
+}
+
+// pinnable yields names that include every pinned block of first … end-1 of a KV group. It walks
+// the range or the pins, whichever is shorter: a request that releases its pins one by one costs
+// one step each.
+func (r *request) pinnable(group uint32, first, end uint64) iter.Seq[blockName] {
 	end = min(end, math.MaxUint32+1)
-	return func(yield func(uint32) bool) {
+	return func(yield func(blockName) bool) {
 		if first < end && end-first < uint64(len(r.pins)) {
-			for i := first; i < end && yield(uint32(i)); i++ {
+			for i := first; i < end && yield(blockName{group, uint32(i)}); i++ {
 			}
 			return
 		}
-		for i := range r.pins {
-			if uint64(i) >= first && uint64(i) < end && !yield(i) {
+		for b := range r.pins {
+			if b.group == group && uint64(b.index) >= first && uint64(b.index) < end && !yield(b) {
 				return
 			}
 		}
@@ -95,13 +109,14 @@ func (r *request) pinnable(first, end uint64) iter.Seq[uint32] {
 type chain struct {
 	ns        kv.NamespaceID
 	blockSize int
+	groups    kvgroup.Groups // nil for a model without KV groups
 	identify  *blockmgr.Identifier
 	// tokens returns the sink of the blocks' tokens, nil for none.
 	tokens func() tokens.Sink
 }
 
 func newChain(ns *kv.Namespace, tokens func() tokens.Sink) *chain {
-	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), identify: blockmgr.NewIdentifier(), tokens: tokens}
+	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), groups: ns.KVGroups(), identify: blockmgr.NewIdentifier(), tokens: tokens}
 }
 
 // open returns the request that an OPEN describes, without its tokens. Every block of it may be
@@ -113,7 +128,7 @@ func (c *chain) open(m *proto.Open) *request {
 		identity:    tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
 		storableEnd: math.MaxUint32,
-		pins:        make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{}),
+		pins:        make(map[blockName]pin), grants: make(map[blockmgr.Slot]struct{}),
 	}
 }
 
@@ -144,17 +159,46 @@ func (c *chain) complete(r *request) {
 	r.tail = r.tail[:0]
 }
 
-// completeBlocks returns the complete blocks among blocks first … first+count-1.
-func (r *request) completeBlocks(first, count uint32) []blockmgr.Block {
-	n := uint64(len(r.blocks))
-	return r.blocks[min(uint64(first), n):min(uint64(first)+uint64(count), n)]
+// checkGroup refuses a frame of type t about a KV group that the namespace does not have.
+func (c *chain) checkGroup(t proto.Type, group uint32) error {
+	if n := max(1, len(c.groups)); int(group) >= n {
+		return refusal.New(proto.CodeRange, "%s group: %d is not in 0..%d", t, group, n-1)
+	}
+	return nil
+}
+
+// pages returns how many chain blocks a block of a group has.
+func (c *chain) pages(group uint32) uint32 {
+	if c.groups == nil {
+		return 1
+	}
+	return c.groups[group].BlockSize / uint32(c.blockSize)
+}
+
+// primary reports whether a group is the one that has the whole prompt.
+func (c *chain) primary(group uint32) bool {
+	return c.groups == nil || int(group) == c.groups.Primary()
+}
+
+// completeBlocks returns the complete blocks of r among blocks first … first+count-1 of a group.
+func (c *chain) completeBlocks(r *request, group, first, count uint32) []blockmgr.Block {
+	n := uint64(len(r.blocks)) / uint64(c.pages(group))
+	from, end := min(uint64(first), n), min(uint64(first)+uint64(count), n)
+	if c.groups == nil {
+		return r.blocks[from:end]
+	}
+	blocks := make([]blockmgr.Block, 0, end-from)
+	for i := from; i < end; i++ {
+		blocks = append(blocks, tier.GroupBlock(c.groups, uint32(c.blockSize), r.blocks, group, uint32(i)))
+	}
+	return blocks
 }
 
 // wholeRun is completeBlocks, with an error unless all of the blocks are complete.
-func (r *request) wholeRun(first, count uint32) ([]blockmgr.Block, error) {
-	if b := r.completeBlocks(first, count); len(b) == int(count) {
+func (c *chain) wholeRun(r *request, group, first, count uint32) ([]blockmgr.Block, error) {
+	if b := c.completeBlocks(r, group, first, count); len(b) == int(count) {
 		return b, nil
 	}
 	return nil, refusal.New(proto.CodeRange, "request %d blocks %d..%d: the request has %d complete blocks (%d tokens)",
-		r.id, first, uint64(first)+uint64(count)-1, len(r.blocks), r.tokens)
+		r.id, first, uint64(first)+uint64(count)-1, uint32(len(r.blocks))/c.pages(group), r.tokens)
 }

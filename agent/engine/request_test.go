@@ -84,19 +84,19 @@ func TestTokensAreBounded(t *testing.T) {
 // not at all pins of the request.
 func TestReleaseLooksAtItsRangeOnly(t *testing.T) {
 	const blocks = 1000
-	r := &request{pins: map[uint32]pin{}}
+	r := &request{pins: map[blockName]pin{}}
 	fill := func() {
 		for i := range uint32(blocks) {
-			r.pins[i] = pin{slot: blockmgr.Slot{Index: i}}
+			r.pins[blockName{3, i}] = pin{slot: blockmgr.Slot{Index: i}}
 		}
 	}
 	fill()
 	steps := 0
 	for i := range uint64(blocks) {
-		for range r.pinnable(i, i+1) {
+		for range r.pinnable(3, i, i+1) {
 			steps++
 		}
-		if got := r.dropPinsLocked(i, i+1); len(got) != 1 || got[0].Index != uint32(i) {
+		if got := r.dropPinsLocked(3, i, i+1); len(got) != 1 || got[0].Index != uint32(i) {
 			t.Fatalf("release of block %d gave %v", i, got)
 		}
 	}
@@ -104,11 +104,17 @@ func TestReleaseLooksAtItsRangeOnly(t *testing.T) {
 		t.Errorf("%d steps for %d blocks, %d pins left", steps, blocks, len(r.pins))
 	}
 	fill()
-	if got := r.dropPinsLocked(500, math.MaxUint64); len(got) != 500 || len(r.pins) != 500 {
+	if got := r.dropPinsLocked(3, 500, math.MaxUint64); len(got) != 500 || len(r.pins) != 500 {
 		t.Errorf("%d slots released, %d pins left", len(got), len(r.pins))
 	}
-	if got := r.dropPinsLocked(0, 0); len(got) != 0 {
+	if got := r.dropPinsLocked(3, 0, 0); len(got) != 0 {
 		t.Errorf("%d slots released by an empty range", len(got))
+	}
+	if got := append(r.dropPinsLocked(2, 0, math.MaxUint64), r.dropPinsLocked(4, 0, 1)...); len(got) != 0 {
+		t.Errorf("%d slots released in other groups", len(got))
+	}
+	if got := r.dropAllPinsLocked(); len(got) != 500 || len(r.pins) != 0 {
+		t.Errorf("%d slots released with all pins, %d pins left", len(got), len(r.pins))
 	}
 }
 

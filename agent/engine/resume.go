@@ -133,7 +133,7 @@ func (s *session) inherit(previous *blockmgr.PreviousSession) error {
 // recordResumed records the slots that RESUME kept, in a pseudo-request. The engine names no
 // blocks for pinned slots: RELEASE counts them in the order of pinned, from 0.
 func (s *session) recordResumed(granted, pinned []blockmgr.Slot) {
-	r := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[uint32]pin), grants: make(map[blockmgr.Slot]struct{})}
+	r := &request{requestName: requestName{id: proto.ResumedRequest}, pins: make(map[blockName]pin), grants: make(map[blockmgr.Slot]struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, slot := range granted {
@@ -141,7 +141,7 @@ func (s *session) recordResumed(granted, pinned []blockmgr.Slot) {
 	}
 	s.grants += len(granted)
 	for i, slot := range pinned {
-		r.pins[uint32(i)] = pin{slot: slot}
+		r.pins[blockName{index: uint32(i)}] = pin{slot: slot}
 	}
 	s.resumed = r
 }

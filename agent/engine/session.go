@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -92,11 +91,12 @@ type session struct {
 
 // sessionCounters count over all connections and sessions.
 type sessionCounters struct {
-	accepted, denied, malformed              atomic.Uint64
-	frames, refused, panics                  atomic.Uint64
-	lookups, claims, stores, commits, resets atomic.Uint64
-	loads, loadsDropped, workersLost         atomic.Uint64
-	prefetched, lowPriority, listsDropped    atomic.Uint64
+	accepted, denied, malformed           atomic.Uint64
+	frames, refused, panics               atomic.Uint64
+	lookups, fits, claims, stores         atomic.Uint64
+	commits, resets                       atomic.Uint64
+	loads, loadsDropped, workersLost      atomic.Uint64
+	prefetched, lowPriority, listsDropped atomic.Uint64
 }
 
 // find returns the open request that a frame names. The error is the refusal of the frame. A
@@ -192,7 +192,8 @@ func (s *session) addTokens(r *request, packed []byte) error {
 	s.chain.add(r, tokens)
 	s.tokens += n
 	s.blocks += completes
-	if !s.cfg.NoPrefetch && completes > 0 {
+	// With KV groups FIT says which blocks are worth a read.
+	if !s.cfg.NoPrefetch && completes > 0 && s.chain.groups == nil {
 		s.count.prefetched.Add(uint64(s.pool.Prefetch(r.blocks[len(r.blocks)-completes:])))
 	}
 	return nil
@@ -208,26 +209,32 @@ func (s *session) release(m *proto.Range) error {
 			return err
 		}
 	}
-	return s.dropPins(r, uint64(m.First), uint64(m.First)+uint64(m.Count))
+	if err := s.chain.checkGroup(proto.TypeRelease, m.Group); err != nil {
+		return err
+	}
+	return s.unpin(s.takePins(r, m.Group, uint64(m.First), uint64(m.First)+uint64(m.Count)))
 }
 
-// dropPins releases the pins of blocks first … end-1.
-func (s *session) dropPins(r *request, first, end uint64) error {
-	return s.unpin(s.takePins(r, first, end))
-}
-
-// takePins removes the pins of blocks first … end-1 from a request and returns their slots.
-func (s *session) takePins(r *request, first, end uint64) []blockmgr.Slot {
+// takePins removes the pins of blocks first … end-1 of a KV group from a request and returns their
+// slots.
+func (s *session) takePins(r *request, group uint32, first, end uint64) []blockmgr.Slot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return r.dropPinsLocked(first, end)
+	return r.dropPinsLocked(group, first, end)
+}
+
+// takeAllPins removes the pins of a request and returns their slots.
+func (s *session) takeAllPins(r *request) []blockmgr.Slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.dropAllPinsLocked()
 }
 
 // close answers CLOSE: it drops the request's pins and aborts its grants. The frame may name
 // an open request, an earlier generation that still holds grants, or the resumed request.
 func (s *session) close(m *proto.Close) error {
 	if r := s.resumedAs(m.Request, m.Generation); r != nil {
-		return errors.Join(s.dropPins(r, 0, math.MaxUint64), s.abortGrants(r))
+		return errors.Join(s.unpin(s.takeAllPins(r)), s.abortGrants(r))
 	}
 	if r := s.superseded[requestName{m.Request, m.Generation}]; r != nil {
 		return s.abortGrants(r)
@@ -255,7 +262,7 @@ func (s *session) supersede(r *request) error {
 // closeRequest removes a request from the open requests and drops its pins. Its grants stay.
 func (s *session) closeRequest(r *request) error {
 	hits := s.markClosed(r)
-	pins := s.takePins(r, 0, math.MaxUint64) // lookups add no pin to a closed request
+	pins := s.takeAllPins(r) // lookups add no pin to a closed request
 	s.cache.finish(hits.Hits)
 	s.tokens -= r.tokens
 	s.blocks -= len(r.blocks)

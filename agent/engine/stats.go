@@ -33,6 +33,7 @@ type SessionStats struct {
 	Frames      uint64 `json:"frames"`
 	Refused     uint64 `json:"refused"`
 	Lookups     uint64 `json:"lookups"`
+	Fits        uint64 `json:"fits"`
 	Claims      uint64 `json:"claims"`
 	Loads       uint64 `json:"loads"`
 	Stores      uint64 `json:"stores"`
@@ -86,7 +87,7 @@ func (s *Server) Stats() Stats {
 	c := &s.sessions
 	out.Engines = SessionStats{
 		Connections: c.accepted.Load(), Denied: c.denied.Load(), Malformed: c.malformed.Load(),
-		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Claims: c.claims.Load(),
+		Frames: c.frames.Load(), Refused: c.refused.Load(), Lookups: c.lookups.Load(), Fits: c.fits.Load(), Claims: c.claims.Load(),
 		Loads: c.loads.Load(), Stores: c.stores.Load(), Commits: c.commits.Load(),
 		WorkersLost: c.workersLost.Load(), LoadsDropped: c.loadsDropped.Load(), AwaitingExit: waiting,
 		Resumed: s.previous.resumed.Load(), ResumedGrants: s.previous.grants.Load(), ResumedPins: s.previous.pins.Load(),

@@ -14,6 +14,17 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
+// fit answers a FIT: how many tokens of a request all KV groups can serve. It pins nothing.
+func (s *session) fit(corr uint32, m *proto.Fit) error {
+	r, err := s.find(m.Request, m.Generation)
+	if err != nil {
+		return err
+	}
+	s.count.fits.Add(1)
+	tokens := s.pool.Fit(r.blocks, m.Tokens, m.Align)
+	return s.sched.conn.Send(proto.TypeFitted, corr, &proto.Fitted{Request: m.Request, Generation: m.Generation, Tokens: tokens}, nil)
+}
+
 // lookup answers a LOOKUP. A LOOKUP that may wait for the disk gets its own goroutine, so that
 // the reader of the connection goes on.
 func (s *session) lookup(corr uint32, m *proto.Lookup) error {
@@ -21,8 +32,11 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	if err != nil {
 		return err
 	}
+	if err := s.chain.checkGroup(proto.TypeLookup, m.Group); err != nil {
+		return err
+	}
 	s.count.lookups.Add(1)
-	blocks := r.completeBlocks(m.First, m.Count)
+	blocks := s.chain.completeBlocks(r, m.Group, m.First, m.Count)
 	if m.WaitMillis == 0 {
 		return s.answerLookup(corr, m, r, blocks, 0)
 	}
@@ -56,7 +70,7 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 			return err
 		}
 	}
-	spare, open := s.recordPins(r, m.First, len(blocks), found)
+	spare, open := s.recordPins(r, blockName{m.Group, m.First}, len(blocks), found)
 	if err := s.unpin(spare); err != nil {
 		return err
 	}
@@ -66,7 +80,7 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 	hit := proto.LookupHit{
 		Request: m.Request, Generation: m.Generation, First: m.First,
 		Ready: uint32(len(found.Slots)), Coming: uint32(found.Coming), Sources: make([]byte, len(found.Sources)),
-		Slots: packSlots(found.Slots),
+		Slots: packSlots(found.Slots), Group: m.Group,
 	}
 	for i, t := range found.Sources {
 		hit.Sources[i] = byte(t)
@@ -75,17 +89,17 @@ func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks 
 }
 
 // recordPins adds the pins that a lookup took to its request. The lookup asked for asked blocks
-// from index first on and found the first of them. The caller releases spare: the second pins of
+// from block first on and found the first of them. The caller releases spare: the second pins of
 // slots that the request pins already, or all pins of a closed request. open is false for a
 // closed request.
-func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
+func (s *session) recordPins(r *request, first blockName, asked int, found blockmgr.LookupResult) (spare []blockmgr.Slot, open bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.closed {
 		return found.Slots, false
 	}
 	for i, slot := range found.Slots {
-		block := first + uint32(i)
+		block := blockName{first.group, first.index + uint32(i)}
 		p, ok := r.pins[block]
 		switch {
 		case ok && p.slot == slot:
@@ -97,8 +111,10 @@ func (s *session) recordPins(r *request, first uint32, asked int, found blockmgr
 		p.slot, p.source = slot, found.Sources[i]
 		r.pins[block] = p
 	}
-	matched := r.hits.add(first, asked, found.Sources)
-	s.cache.matchedTokens.Add(uint64(matched) * uint64(s.chain.blockSize))
+	if s.chain.primary(first.group) { // the other groups have parts of the same tokens
+		matched := r.hits.add(first.index, asked, found.Sources)
+		s.cache.matchedTokens.Add(uint64(matched) * uint64(s.chain.blockSize) * uint64(s.chain.pages(first.group)))
+	}
 	return spare, true
 }
 
@@ -111,6 +127,9 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	if err != nil {
 		return err
 	}
+	if err := s.chain.checkGroup(proto.TypeClaim, m.Group); err != nil {
+		return err
+	}
 	s.count.claims.Add(1)
 	pins, workers, err := s.claimable(r, m)
 	if err != nil {
@@ -120,7 +139,7 @@ func (s *session) claim(corr uint32, m *proto.Claim) error {
 	for i, p := range pins {
 		slots[i] = p.slot
 	}
-	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packSlots(slots), Blocks: m.Blocks}, slots}
+	load := queuedLoad{&proto.Load{Job: m.Job, Slots: packSlots(slots), Blocks: m.Blocks, Group: m.Group}, slots}
 	sent := 0
 	for _, w := range workers {
 		if w.offer(load) {
@@ -154,7 +173,7 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	}
 	pins := make([]pin, m.Count)
 	for i := range pins {
-		p, ok := r.pins[m.First+uint32(i)]
+		p, ok := r.pins[blockName{m.Group, m.First + uint32(i)}]
 		if !ok {
 			return nil, nil, refusal.New(proto.CodeState, "%s block %d is not pinned: a CLAIM takes blocks that LOOKUP reported", r, m.First+uint32(i))
 		}
@@ -172,17 +191,21 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	if err != nil {
 		return err
 	}
-	blocks, err := r.wholeRun(m.First, m.Count)
+	if err := s.chain.checkGroup(proto.TypeStore, m.Group); err != nil {
+		return err
+	}
+	blocks, err := s.chain.wholeRun(r, m.Group, m.First, m.Count)
 	if err != nil {
 		return err
 	}
 	s.count.stores.Add(1)
+	pages := s.chain.pages(m.Group)
 	if m.Priority < s.cfg.MinPriority {
-		r.storableEnd = min(r.storableEnd, m.First)
+		r.storableEnd = min(r.storableEnd, m.First*pages)
 	}
-	storable := 0 // how many of the blocks lie before storableEnd
-	if m.First < r.storableEnd {
-		storable = int(min(r.storableEnd-m.First, m.Count))
+	storable := 0 // how many of the blocks end before storableEnd
+	if end := r.storableEnd / pages; m.First < end {
+		storable = int(min(end-m.First, m.Count))
 	}
 	s.count.lowPriority.Add(uint64(len(blocks) - storable))
 	var got blockmgr.GrantResult
@@ -194,7 +217,7 @@ func (s *session) store(corr uint32, m *proto.Store) error {
 	}
 	answer := proto.Grant{
 		Request: m.Request, Generation: m.Generation,
-		Present: uint32(got.Present), Refused: uint32(got.Refused + len(blocks) - len(offered)),
+		Present: uint32(got.Present), Refused: uint32(got.Refused + len(blocks) - len(offered)), Group: m.Group,
 	}
 	wire := make([]proto.GrantedSlot, len(got.Grants))
 	slots := make([]blockmgr.Slot, len(got.Grants))

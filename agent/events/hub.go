@@ -76,8 +76,8 @@ func (h *Hub) KeepCheckpoints() { h.files.stop() }
 
 // BlockStored implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	if p := h.pool(ns); p != nil {
-		hasParent := b.Position > 0
+	if p := h.pool(ns); p != nil && p.names(&b) {
+		_, hasParent := p.ancestry.Parent(b.Key, b.Parent, b.Position)
 		p.stream.Store(t, b.ParentSeq, hasParent, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
 		h.changed()
 	}
@@ -86,7 +86,11 @@ func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 // BlockRemoved implements blockmgr.EventSink: routers and the sessions that listen to evictions
 // learn that a block left a tier. The block manager holds its lock.
 func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	if p := h.pool(ns); p != nil {
+	p := h.pool(ns)
+	if p != nil && !p.names(&b) {
+		return
+	}
+	if p != nil {
 		p.stream.Remove(t, []kv.SequenceHash{b.Seq})
 		h.changed()
 	}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/publisher"
@@ -14,16 +15,18 @@ type PoolStream struct {
 	*ownerStream
 	hub *Hub
 	ns  kv.NamespaceID
+	// ancestry has the number of the primary KV group.
+	ancestry tier.Ancestry
 	// pool is nil until the pool is open.
 	pool atomic.Pointer[blockmgr.Pool]
 }
 
-// OpenPool publishes the pool of meta.Namespace under owner. Until End the block manager's
+// OpenPool publishes the pool of namespace ns under owner. Until End the block manager's
 // reports of the namespace go to this stream, also those of blocks that the pool recovers
 // while it opens. A namespace has one stream at a time. An error or a panic leaves nothing
 // behind.
-func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error) {
-	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: meta.Namespace}
+func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta, ns *kv.Namespace) (*PoolStream, error) {
+	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: ns.ID(), ancestry: tier.AncestryOf(ns)}
 	h.mu.Lock()
 	h.pools[p.ns] = p
 	h.mu.Unlock()
@@ -39,6 +42,10 @@ func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta) (*PoolStream, error)
 	opened = true
 	return p, nil
 }
+
+// names reports whether events name block b: a block of the primary KV group. A block of another
+// group has the hash of the primary group's block at which it ends.
+func (p *PoolStream) names(b *blockmgr.Block) bool { return b.Key.Group() == p.ancestry.Primary }
 
 // Opened starts the load reports of pool.
 func (p *PoolStream) Opened(pool *blockmgr.Pool) { p.pool.Store(pool) }

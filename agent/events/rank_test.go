@@ -161,7 +161,7 @@ func TestFeedOfAPoolThatEndsIsClosed(t *testing.T) {
 	}
 	defer h.Close()
 	ns := agenttest.Namespace()
-	p, err := h.OpenPool(kv.PoolOwner(1), publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize})
+	p, err := h.OpenPool(kv.PoolOwner(1), publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize}, &ns)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) 
 	}()
 	e.stream, err = s.hub.OpenPool(kv.PoolOwner(s.ID(e.ns)), publisher.Meta{
 		Namespace: e.ns, Model: ns.Model, BlockSize: ns.BlockSize, Card: s.card,
-	})
+	}, ns)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,11 @@ import (
 
 const testBlockBytes = 4096
 
+// testNamespace has blocks of testBlockBytes.
+func testNamespace() *kv.Namespace {
+	return &kv.Namespace{Layers: 1, OuterDim: 1, BlockSize: 1, InnerDim: testBlockBytes, DTypeBytes: 1}
+}
+
 // orderedStores records the blocks of BlockStored by the first letter of their keys.
 type orderedStores struct{ order string }
 
@@ -54,14 +59,14 @@ func recoveringSet(t *testing.T) (*Set, *orderedStores) {
 		return &Extent{ID: e.ID, Records: e.Slots, Host: e.Extent}
 	}
 
-	before := NewSet(kv.NamespaceID{}, testBlockBytes, nil, zap.NewNop())
+	before := NewSet(testNamespace(), nil, zap.NewNop())
 	before.Host = New(registry.Host, ns, 0)
 	before.Host.Add(extentOf(made))
 	root := namedBlock('R', 0, 0)
 	storeNamed(before, before.Host, root)
 
 	sink := &orderedStores{}
-	set := NewSet(kv.NamespaceID{}, testBlockBytes, sink, zap.NewNop())
+	set := NewSet(testNamespace(), sink, zap.NewNop())
 	set.Host = New(registry.Host, ns, 0)
 	set.Disk = New(registry.Disk, ns, 0)
 	set.Disk.Add(extentOf(onDisk))

@@ -88,10 +88,10 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 // no ancestor of b, because a lookup finds b only behind its ancestors. When b's parent is in no
 // tier it evicts nothing.
 func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
-	if b.Position == 0 || t.Free() > 0 {
+	parent, ok := set.ParentKey(b)
+	if !ok || t.Free() > 0 {
 		return set.Alloc(t)
 	}
-	parent := b.ParentKey()
 	// Hold the nearest ancestor with a slot in the tier while Alloc evicts.
 	for id := set.Registry.Find(&parent); ; {
 		if id == registry.None || !set.Registry.At(id).Occupied() {

@@ -61,8 +61,9 @@ func (set *Set) prefetch(records []storage.Record) {
 		keys[n] = r.Key
 		n++
 		// Neighbouring slots often have neighbouring blocks: the parent was looked up just now.
-		if r.Position > 0 && (i == 0 || records[i-1].Key.Block() != r.Parent) {
-			keys[n] = r.Parent.InGroup(r.Key.Group())
+		parent, ok := set.ancestry.Parent(r.Key, r.Parent, r.Position)
+		if ok && (i == 0 || records[i-1].Key != parent) {
+			keys[n] = parent
 			n++
 		}
 	}
@@ -77,7 +78,8 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (ad
 		set.Counters.RecoveryForeign++
 		return false
 	}
-	id, ok := set.Registry.TryOccupy(r.Key, r.Position > 0, r.Parent.InGroup(r.Key.Group()), t.Level, ref)
+	parent, hasParent := set.ancestry.Parent(r.Key, r.Parent, r.Position)
+	id, ok := set.Registry.TryOccupy(r.Key, hasParent, parent, t.Level, ref)
 	if !ok {
 		set.Counters.RecoveryTwice++
 		return false

@@ -33,6 +33,7 @@ type Set struct {
 	Counters Counters
 
 	ns         kv.NamespaceID
+	ancestry   Ancestry
 	blockBytes uint64
 	log        *zap.Logger
 	// clock advances by one for each call, and by blockTicks for each block that came into
@@ -70,10 +71,10 @@ type Counters struct {
 	BlocksReset uint64 `json:"blocks_reset"`
 }
 
-// NewSet makes a set without tiers for blocks of blockBytes. sink may be nil.
-func NewSet(ns kv.NamespaceID, blockBytes uint64, sink Sink, log *zap.Logger) *Set {
+// NewSet makes a set without tiers for the blocks of a namespace. sink may be nil.
+func NewSet(ns *kv.Namespace, sink Sink, log *zap.Logger) *Set {
 	return &Set{
-		Registry: registry.New(), ns: ns, blockBytes: blockBytes, Sink: sink, log: log,
+		Registry: registry.New(), ns: ns.ID(), ancestry: AncestryOf(ns), blockBytes: ns.BlockBytes(), Sink: sink, log: log,
 		kept: keeper{until: map[slotName]time.Time{}},
 	}
 }
@@ -95,6 +96,12 @@ func (set *Set) Tier(lv registry.Level) *Tier {
 		return set.Host
 	}
 	return set.Disk
+}
+
+// ParentKey returns the stored key of the block that b stands on. ok is false for a block that stands
+// on none.
+func (set *Set) ParentKey(b *Block) (parent kv.StoredKey, ok bool) {
+	return set.ancestry.Parent(b.Key, b.Parent, b.Position)
 }
 
 // Grant grants session s a host slot that has no block. r becomes the slot's record.
@@ -176,7 +183,8 @@ func (set *Set) AfterRelease(t *Tier, ref registry.Ref, s *Slot) {
 // Occupy gives block b the slot ref of tier t, which has no block, in the given state and with
 // record r. s is the session that fills the slot, 0 when the pool does.
 func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State, s SessionID, r storage.Record) {
-	id, parent := set.Registry.Occupy(b.Key, b.Position > 0, b.ParentKey(), t.Level, ref)
+	parentKey, hasParent := set.ParentKey(b)
+	id, parent := set.Registry.Occupy(b.Key, hasParent, parentKey, t.Level, ref)
 	sl := t.Slot(ref)
 	sl.Entry, sl.Session, sl.Tick, sl.Priority, sl.resetEpoch = id, s, set.clock, r.Priority, t.resetEpoch
 	if t.Level == registry.Host {

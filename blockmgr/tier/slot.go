@@ -14,20 +14,19 @@ type SessionID uint64
 // its slot record carry.
 type Block struct {
 	Key kv.StoredKey
-	// Parent is the key of the previous block. The first block has the request's root key.
+	// Parent is the key of the block that this one stands on; see Ancestry. A block that stands
+	// on none has the request's root key.
 	Parent kv.BlockKey
 	Local  kv.LocalHash
 	Seq    kv.SequenceHash
-	// ParentSeq is meaningless at position 0.
+	// ParentSeq is Seq of that block, and meaningless for a block that stands on none.
 	ParentSeq kv.SequenceHash
-	// Position counts blocks from the start of the sequence.
+	// Position is where the block ends: the number of chain blocks before the last one of its
+	// tokens. Without KV groups, Position counts the blocks before this one.
 	Position uint32
 	// Seed is the kv.LocalSeed of the request; LoRA and salt determine it.
 	Seed uint64
 }
-
-// ParentKey returns the stored key of the block before b in the same group.
-func (b *Block) ParentKey() kv.StoredKey { return b.Parent.InGroup(b.Key.Group()) }
 
 // RecordOf returns the record of a block of length bytes for a slot that it will occupy.
 func RecordOf(b *Block, length uint64) storage.Record {

@@ -104,7 +104,7 @@ func layers() []layer {
 		{"internal/recordedtest", nil},
 		{"internal/kvevent", []string{"internal/kv", "internal/msgpack", "internal/recordedtest"}},
 		{"internal/engineevent", []string{"internal/kv", "internal/kvevent", "internal/msgpack", "internal/recordedtest"}},
-		{"internal/proto", []string{"internal/kv"}},
+		{"internal/proto", []string{"internal/kv", "internal/kvgroup"}},
 		{"internal/natsauth", nil},
 		{"internal/resource", []string{"internal/bytesize"}},
 		{"internal/gpu", nil},

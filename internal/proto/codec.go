@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // Message is the body of a frame.
@@ -18,69 +20,57 @@ type Message interface {
 }
 
 // maxDepth bounds the nesting of a body, unknown keys included. The bodies of this
-// version need 2. A later minor version may add a few levels.
+// version need 4. A later minor version may add a few levels.
 const maxDepth = 8
+
+// body returns an empty body. It has the type of the bodies table's entries.
+func body[M any, P interface {
+	*M
+	Message
+}]() Message {
+	return P(new(M))
+}
+
+// bodies makes the body of each type of frame that has one.
+var bodies = map[Type]func() Message{
+	TypeHello:       body[Hello],
+	TypeWelcome:     body[Welcome],
+	TypeRegister:    body[Register],
+	TypeExtentReady: body[ExtentReady],
+	TypeError:       body[Error],
+	TypeOpen:        body[Open],
+	TypeAppend:      body[Append],
+	TypeLookup:      body[Lookup],
+	TypeLookupHit:   body[LookupHit],
+	TypeClaim:       body[Claim],
+	TypeClaimed:     body[Claimed],
+	TypeStore:       body[Store],
+	TypeGrant:       body[Grant],
+	TypeCommit:      body[SlotList],
+	TypeAbort:       body[SlotList],
+	TypeRelease:     body[Range],
+	TypeLoad:        body[Load],
+	TypeClose:       body[Close],
+	TypeBye:         body[Bye],
+	TypeResume:      body[Resume],
+	TypeResumed:     body[Resumed],
+	TypeEvicted:     body[Evicted],
+	TypeReset:       body[Reset],
+	TypeStats:       body[Stats],
+	TypeDrain:       body[Drain],
+	TypeListCached:  body[ListCached],
+	TypeCached:      body[Cached],
+	TypeFit:         body[Fit],
+	TypeFitted:      body[Fitted],
+}
 
 // NewMessage returns an empty body for a frame of type t. The body is nil for
 // TypeOK, which has none. ok is false for an unknown type.
 func NewMessage(t Type) (Message, bool) {
-	switch t {
-	case TypeHello:
-		return new(Hello), true
-	case TypeWelcome:
-		return new(Welcome), true
-	case TypeRegister:
-		return new(Register), true
-	case TypeExtentReady:
-		return new(ExtentReady), true
-	case TypeOK:
-		return nil, true
-	case TypeError:
-		return new(Error), true
-	case TypeOpen:
-		return new(Open), true
-	case TypeAppend:
-		return new(Append), true
-	case TypeLookup:
-		return new(Lookup), true
-	case TypeLookupHit:
-		return new(LookupHit), true
-	case TypeClaim:
-		return new(Claim), true
-	case TypeClaimed:
-		return new(Claimed), true
-	case TypeStore:
-		return new(Store), true
-	case TypeGrant:
-		return new(Grant), true
-	case TypeCommit, TypeAbort:
-		return new(SlotList), true
-	case TypeRelease:
-		return new(Range), true
-	case TypeLoad:
-		return new(Load), true
-	case TypeClose:
-		return new(Close), true
-	case TypeBye:
-		return new(Bye), true
-	case TypeResume:
-		return new(Resume), true
-	case TypeResumed:
-		return new(Resumed), true
-	case TypeEvicted:
-		return new(Evicted), true
-	case TypeReset:
-		return new(Reset), true
-	case TypeStats:
-		return new(Stats), true
-	case TypeDrain:
-		return new(Drain), true
-	case TypeListCached:
-		return new(ListCached), true
-	case TypeCached:
-		return new(Cached), true
+	if make, ok := bodies[t]; ok {
+		return make(), true
 	}
-	return nil, false
+	return nil, t == TypeOK
 }
 
 // AppendFrame appends a whole frame to b: the header of type t and correlation corr, and the body
@@ -165,4 +155,150 @@ func (e *malformedError) Unwrap() error { return e.err }
 func IsMalformed(err error) bool {
 	var m *malformedError
 	return errors.As(err, &m)
+}
+
+// Slot names one slot of an extent at one generation. A generation is used once: a
+// slot that is granted again has a higher one.
+type Slot struct {
+	Extent     uint32
+	Index      uint32
+	Generation uint64
+}
+
+// GrantedSlot is a slot granted for the block with index Block of the request.
+type GrantedSlot struct {
+	Block uint32
+	Slot
+}
+
+// Sizes of the packed forms, in bytes.
+const (
+	packedTokenSize = 4
+	packedSlotSize  = 16
+	packedGrantSize = 24
+	packedHashSize  = 8
+)
+
+// AppendTokens packs tokens or device block ids, u32 little-endian each.
+func AppendTokens(b []byte, tokens []uint32) []byte {
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	return b
+}
+
+// ParseTokens appends the tokens packed in b to dst. The error says that b has a broken length.
+func ParseTokens(dst []uint32, b []byte) ([]uint32, error) {
+	if len(b)%packedTokenSize != 0 {
+		return dst, fmt.Errorf("packed tokens: %d bytes is not a multiple of %d", len(b), packedTokenSize)
+	}
+	for ; len(b) > 0; b = b[packedTokenSize:] {
+		dst = append(dst, binary.LittleEndian.Uint32(b))
+	}
+	return dst, nil
+}
+
+// AppendSlots packs slots: u32 extent | u32 index | u64 generation each,
+// little-endian.
+func AppendSlots(b []byte, slots []Slot) []byte {
+	for _, s := range slots {
+		b = appendSlot(b, s)
+	}
+	return b
+}
+
+// ParseSlots appends the slots packed in b to dst. The error says that b has a broken length.
+func ParseSlots(dst []Slot, b []byte) ([]Slot, error) {
+	if len(b)%packedSlotSize != 0 {
+		return dst, fmt.Errorf("packed slots: %d bytes is not a multiple of %d", len(b), packedSlotSize)
+	}
+	for ; len(b) > 0; b = b[packedSlotSize:] {
+		dst = append(dst, parseSlot(b))
+	}
+	return dst, nil
+}
+
+// AppendGrants appends granted slots to b in packed form: u32 block | u32 extent | u32 index |
+// u32 zero | u64 generation each, little-endian.
+func AppendGrants(b []byte, grants []GrantedSlot) []byte {
+	for _, g := range grants {
+		b = binary.LittleEndian.AppendUint32(b, g.Block)
+		b = binary.LittleEndian.AppendUint32(b, g.Extent)
+		b = binary.LittleEndian.AppendUint32(b, g.Index)
+		b = binary.LittleEndian.AppendUint32(b, 0)
+		b = binary.LittleEndian.AppendUint64(b, g.Generation)
+	}
+	return b
+}
+
+// ParseGrants appends the granted slots packed in b to dst. The error says that b has a broken
+// length.
+func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
+	if len(b)%packedGrantSize != 0 {
+		return dst, fmt.Errorf("packed grants: %d bytes is not a multiple of %d", len(b), packedGrantSize)
+	}
+	for ; len(b) > 0; b = b[packedGrantSize:] {
+		dst = append(dst, GrantedSlot{
+			Block: binary.LittleEndian.Uint32(b),
+			Slot: Slot{
+				Extent:     binary.LittleEndian.Uint32(b[4:]),
+				Index:      binary.LittleEndian.Uint32(b[8:]),
+				Generation: binary.LittleEndian.Uint64(b[16:]),
+			},
+		})
+	}
+	return dst, nil
+}
+
+// AppendHashes packs sequence hashes: u64 little-endian each.
+func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
+	for _, h := range hashes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(h))
+	}
+	return b
+}
+
+// ParseHashes appends the hashes packed in b to dst. The error says that b has a broken length.
+func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
+	if len(b)%packedHashSize != 0 {
+		return dst, fmt.Errorf("packed hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
+	}
+	for ; len(b) > 0; b = b[packedHashSize:] {
+		dst = append(dst, kv.SequenceHash(binary.LittleEndian.Uint64(b)))
+	}
+	return dst, nil
+}
+
+// AppendEngineHashes packs an engine's own hashes: u64 little-endian each.
+func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
+	for _, h := range hashes {
+		b = binary.LittleEndian.AppendUint64(b, uint64(h))
+	}
+	return b
+}
+
+// ParseEngineHashes appends the hashes packed in b to dst. The error says that b has a broken
+// length.
+func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
+	if len(b)%packedHashSize != 0 {
+		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
+	}
+	for ; len(b) > 0; b = b[packedHashSize:] {
+		dst = append(dst, kv.EngineHash(binary.LittleEndian.Uint64(b)))
+	}
+	return dst, nil
+}
+
+func appendSlot(b []byte, s Slot) []byte {
+	b = binary.LittleEndian.AppendUint32(b, s.Extent)
+	b = binary.LittleEndian.AppendUint32(b, s.Index)
+	return binary.LittleEndian.AppendUint64(b, s.Generation)
+}
+
+func parseSlot(b []byte) Slot {
+	return Slot{
+		Extent:     binary.LittleEndian.Uint32(b),
+		Index:      binary.LittleEndian.Uint32(b[4:]),
+		Generation: binary.LittleEndian.Uint64(b[8:]),
+	}
 }

@@ -3,6 +3,7 @@ package proto
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +112,17 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 		{&Lookup{First: MaxTokens, Count: 1}, "first: 4194304 is not in 0..4194303"},
 		{&Lookup{Count: 1, WaitMillis: 60001}, "wait_ms: 60001 is not in 0..60000"},
 		{&Store{}, "count: 0 is not in 1..1024"},
+		{&Lookup{Count: 1, Group: 64}, "group: 64 is not in 0..63"},
+		{&LookupHit{Group: 64}, "group: 64 is not in 0..63"},
+		{&Claim{Count: 1, Blocks: make([]byte, 4), Group: 64}, "group: 64 is not in 0..63"},
+		{&Load{Slots: make([]byte, 16), Blocks: make([]byte, 4), Group: 64}, "group: 64 is not in 0..63"},
+		{&Store{Count: 1, Group: 64}, "group: 64 is not in 0..63"},
+		{&Grant{Group: 64}, "group: 64 is not in 0..63"},
+		{&Range{Count: 1, Group: 64}, "group: 64 is not in 0..63"},
+		{&Fit{Tokens: MaxTokens + 1}, "tokens: 4194305 is not in 0..4194304"},
+		{&Fit{Align: 1<<20 + 1}, "align: 1048577 is not in 0..1048576"},
+		{&Fitted{Tokens: MaxTokens + 1}, "tokens: 4194305 is not in 0..4194304"},
+		{hello(func(h *Hello) { h.Namespace.Groups = []kv.Group{{Kind: "full"}} }), "namespace groups[0] block_size: 0 is not in 1..1048576"},
 		{&Claim{Count: 2, Blocks: make([]byte, 4)}, "blocks: 1 items, want 2..2"},
 		{&Claim{Count: 2, Blocks: make([]byte, 7)}, "blocks: 7 bytes is not a multiple of 4"},
 		{&Append{Offset: MaxTokens + 1, Tokens: make([]byte, 4)}, "offset: 4194305 is not in 0..4194304"},
@@ -145,13 +157,27 @@ func TestRangeErrorsNameFieldValueAndRange(t *testing.T) {
 	}
 }
 
+// largestHello has every text at its limit and as many groups as a namespace may have.
+func largestHello(name string) *Hello {
+	text, endpoint := strings.Repeat("t", MaxTextLen), "tcp://"+strings.Repeat("h", MaxEndpointLen-8)+":1"
+	ns := testNamespace()
+	ns.Model, ns.Weights, ns.DType, ns.Layout, ns.KVFormat = name, name, name, name, name
+	ns.Groups = slices.Repeat([]kv.Group{{Kind: "chunked", Window: 1 << 24, BlockSize: 1 << 20, BlockBytes: 256 << 20, Layers: 4096}}, 64)
+	ns.Groups[0] = kv.Group{Kind: "full", BlockSize: 1 << 20, BlockBytes: 256 << 20, Layers: 4096}
+	return &Hello{
+		Role: "scheduler", WorkerID: 1 << 63, Namespace: ns, Engine: text, Connector: text, EventsEndpoint: endpoint, ReplayEndpoint: endpoint,
+		EventsTopic: endpoint, ConsolidatedEndpoint: endpoint, ServingEndpoint: endpoint, ConsolidatorMode: ConsolidatorPassthrough,
+	}
+}
+
 func TestLargestBodiesFitAFrame(t *testing.T) {
 	name := strings.Repeat("n", MaxNameLen)
 	slots := make([]byte, MaxBlocksPerFrame*packedSlotSize)
 	for _, s := range []sample{
 		{TypeOpen, 0, &Open{Request: 1 << 63, Generation: 1 << 31, LoRA: name, LoRAName: name, Salt: name, Tokens: make([]byte, MaxTokensPerFrame*packedTokenSize)}},
 		{TypeGrant, 1, &Grant{Request: 1 << 63, Grants: make([]byte, MaxBlocksPerFrame*packedGrantSize)}},
-		{TypeLoad, 0, &Load{Job: 1 << 63, Slots: slots, Blocks: make([]byte, MaxBlocksPerFrame*packedTokenSize)}},
+		{TypeLoad, 0, &Load{Job: 1 << 63, Slots: slots, Blocks: make([]byte, MaxBlocksPerFrame*packedTokenSize), Group: 63}},
+		{TypeHello, 1, largestHello(name)},
 		{TypeLookupHit, 1, &LookupHit{Request: 1 << 63, Ready: MaxBlocksPerFrame, Sources: bytes.Repeat([]byte{1}, MaxBlocksPerFrame), Slots: slots}},
 		{TypeCommit, 1, &SlotList{Request: 1 << 63, Slots: slots}},
 		{TypeEvicted, 0, &Evicted{Tier: 2, Hashes: make([]byte, MaxHashesPerFrame*packedHashSize), Lost: 1 << 63}},

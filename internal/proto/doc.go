@@ -2,8 +2,8 @@
 // agent talk about blocks. docs/protocol.md describes the protocol for connectors in
 // any language.
 //
-//   - frame.go and codec.go: frames and their bodies
-//   - messages.go, packed.go and validate.go: each body, its packed lists, its ranges
+//   - frame.go and codec.go: frames, their bodies and packed lists
+//   - messages.go, fit.go and validate.go: each body and its ranges
 //   - conn.go: the connection, one Unix SEQPACKET socket
 //   - client.go, scheduler.go, worker.go, lister.go and extents.go: a Go client
 //

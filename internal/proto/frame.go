@@ -38,6 +38,8 @@ const (
 	TypeDrain       Type = 35 // A→S: the agent is about to stop
 	TypeListCached  Type = 36 // A→S: request for the hashes in the device's prefix cache
 	TypeCached      Type = 37 // S→A: a part of that list
+	TypeFit         Type = 38 // S→A: how long a prefix all KV groups have; answered by TypeFitted
+	TypeFitted      Type = 39 // A→S
 )
 
 var typeNames = map[Type]string{
@@ -47,7 +49,7 @@ var typeNames = map[Type]string{
 	TypeCommit: "COMMIT", TypeAbort: "ABORT", TypeRelease: "RELEASE", TypeLoad: "LOAD", TypeClose: "CLOSE",
 	TypeBye: "BYE", TypeResume: "RESUME", TypeResumed: "RESUMED",
 	TypeEvicted: "EVICTED", TypeReset: "RESET", TypeStats: "STATS", TypeDrain: "DRAIN",
-	TypeListCached: "LIST_CACHED", TypeCached: "CACHED",
+	TypeListCached: "LIST_CACHED", TypeCached: "CACHED", TypeFit: "FIT", TypeFitted: "FITTED",
 }
 
 // String returns the frame's name in the documentation, such as "LOOKUP".
@@ -62,7 +64,7 @@ func (t Type) String() string {
 // carries a correlation other than 0. Every other frame carries 0.
 func (t Type) WantsAnswer() bool {
 	switch t {
-	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume, TypeReset:
+	case TypeHello, TypeRegister, TypeLookup, TypeClaim, TypeStore, TypeCommit, TypeBye, TypeResume, TypeReset, TypeFit:
 		return true
 	}
 	return false
@@ -78,7 +80,7 @@ const (
 	// VersionMajor and VersionMinor are the protocol's version. The majors of both
 	// sides must be equal. The lower minor applies.
 	VersionMajor = 1
-	VersionMinor = 3
+	VersionMinor = 4
 	// MaxBlocksPerFrame bounds the blocks that one frame names, so that every list
 	// of slots fits a frame. Longer runs take several frames.
 	MaxBlocksPerFrame = 1024

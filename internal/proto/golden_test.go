@@ -72,6 +72,8 @@ func samples() []sample {
 		{TypeDrain, 0, &Drain{DeadlineMillis: 2000, Reason: "the agent stops"}},
 		{TypeListCached, 0, &ListCached{List: 4}},
 		{TypeCached, 0, &Cached{List: 4, Hashes: AppendEngineHashes(nil, []kv.EngineHash{0x99aabbccddeeff00, 9}), Final: true}},
+		{TypeFit, 13, &Fit{Request: 77, Generation: 1, Tokens: 4095, Align: 32}},
+		{TypeFitted, 13, &Fitted{Request: 77, Generation: 1, Tokens: 4064}},
 	}
 }
 
@@ -97,13 +99,15 @@ func TestFramesAreTheFrozenBytes(t *testing.T) {
 	}
 }
 
-// What minor versions 1 to 3 added comes after the keys of minor version 0, and only
+// What minor versions 1 to 4 added comes after the keys of minor version 0, and only
 // where it says something: an agent or an engine of any of them reads the others' frames.
 func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 	hello := *samples()[0].m.(*Hello)
 	hello.ListsCached, hello.ConsolidatedEndpoint, hello.ConsolidatorMode = true, "tcp://0.0.0.0:57001", ConsolidatorDedup
 	hello.ServingEndpoint, hello.Ranks, hello.DeviceBlocks = "http://engine:8000", 2, 1000
 	hello.MaxBatchedTokens, hello.Connector = 8192, "blockyard 0.1.0"
+	hello.Namespace.Groups = []kv.Group{{Kind: "full", BlockSize: 16, BlockBytes: 1024, Layers: 1}}
+	slot, device := AppendSlots(nil, []Slot{{Extent: 1}}), AppendTokens(nil, []uint32{7})
 	welcome := Welcome{Major: 1, Session: 1, NamespaceID: make([]byte, 16), BlockBytes: 1, SlotBytes: 1}
 	warns := welcome
 	warns.Warning = "another engine has the port"
@@ -114,9 +118,16 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 		m, old Message
 		added  []string
 	}{
-		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks", "max_num_batched_tokens", "connector"}},
+		{TypeHello, &hello, samples()[0].m, []string{"lists_cached", "consolidated_endpoint", "consolidator_mode", "serving_endpoint", "ranks", "device_blocks", "max_num_batched_tokens", "connector", "groups"}},
 		{TypeWelcome, &warns, &welcome, []string{"warning"}},
 		{TypeStats, &stats, &Stats{Errors: 11}, []string{"device_blocks_total", "device_blocks_used", "running_requests", "waiting_requests", "hand_overs", "hand_over_blocks", "hand_over_missing"}},
+		{TypeLookup, &Lookup{Count: 1, Group: 63}, &Lookup{Count: 1}, []string{"group"}},
+		{TypeLookupHit, &LookupHit{Group: 63}, &LookupHit{}, []string{"group"}},
+		{TypeClaim, &Claim{Count: 1, Blocks: device, Group: 63}, &Claim{Count: 1, Blocks: device}, []string{"group"}},
+		{TypeLoad, &Load{Slots: slot, Blocks: device, Group: 63}, &Load{Slots: slot, Blocks: device}, []string{"group"}},
+		{TypeStore, &Store{Count: 1, Group: 63}, &Store{Count: 1}, []string{"group"}},
+		{TypeGrant, &Grant{Group: 63}, &Grant{}, []string{"group"}},
+		{TypeRelease, &Range{Count: 1, Group: 63}, &Range{Count: 1}, []string{"group"}},
 	} {
 		frame, err := AppendFrame(nil, c.t, 1, c.m)
 		if err != nil {
@@ -138,7 +149,7 @@ func TestKeysOfALaterMinorVersionAreAbsentWhenTheySayNothing(t *testing.T) {
 // The sample of every frame that a client sends carries a correlation exactly
 // if the frame wants an answer.
 func TestFramesThatWantAnAnswerCarryACorrelation(t *testing.T) {
-	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed, TypeEvicted, TypeDrain, TypeListCached}
+	fromAgent := []Type{TypeWelcome, TypeExtentReady, TypeOK, TypeError, TypeLookupHit, TypeClaimed, TypeGrant, TypeLoad, TypeResumed, TypeEvicted, TypeDrain, TypeListCached, TypeFitted}
 	for _, s := range samples() {
 		if want := s.corr != 0 && !slices.Contains(fromAgent, s.t); s.t.WantsAnswer() != want {
 			t.Errorf("%s: wants an answer: %v, want %v", s.t, !want, want)

@@ -6,7 +6,7 @@ import "github.com/blockyard-ai/blockyard/internal/kv"
 
 // Bodies are msgpack maps with the keys given in the msg tags. A reader ignores unknown keys
 // and takes absent ones as zero, so that a later minor version may add keys. Lists of tokens
-// and slots are msgpack bin in the packed forms of packed.go.
+// and slots are msgpack bin in the packed forms of codec.go.
 
 // Hello opens a connection (HELLO).
 type Hello struct {
@@ -156,11 +156,15 @@ type Append struct {
 
 // Range names blocks of a request: Count blocks from block First on. It is the body
 // of RELEASE, which drops the pins of these blocks, claimed or not.
+//
+// In a namespace with KV groups every frame with blocks names a group, and counts the
+// blocks of that group. Without groups, Group is 0.
 type Range struct {
 	Request    uint64 `msg:"req"`
 	Generation uint32 `msg:"gen"`
 	First      uint32 `msg:"first"`
 	Count      uint32 `msg:"count"`
+	Group      uint32 `msg:"group,omitempty"`
 }
 
 // Lookup asks how many blocks from First on are resident, at most Count (LOOKUP).
@@ -171,6 +175,7 @@ type Lookup struct {
 	First      uint32 `msg:"first"`
 	Count      uint32 `msg:"count"`
 	WaitMillis uint32 `msg:"wait_ms"`
+	Group      uint32 `msg:"group,omitempty"`
 }
 
 // LookupHit answers Lookup (LOOKUP_HIT): the blocks First … First+Ready-1 are
@@ -190,6 +195,8 @@ type LookupHit struct {
 	// Slots are the Ready slots, packed: see AppendSlots. They include blocks that
 	// the request had pinned before.
 	Slots []byte `msg:"slots"`
+	// Group is the LOOKUP's.
+	Group uint32 `msg:"group,omitempty"`
 }
 
 // Claim says that pinned blocks will be loaded into device blocks (CLAIM). The
@@ -204,6 +211,7 @@ type Claim struct {
 	Job uint64 `msg:"job"`
 	// Blocks are the Count device block ids, packed as tokens are.
 	Blocks []byte `msg:"blocks"`
+	Group  uint32 `msg:"group,omitempty"`
 }
 
 // Claimed answers Claim (CLAIMED).
@@ -221,6 +229,8 @@ type Load struct {
 	Job    uint64 `msg:"job"`
 	Slots  []byte `msg:"slots"`
 	Blocks []byte `msg:"blocks"`
+	// Group is the CLAIM's: the worker copies into the layers of this KV group.
+	Group uint32 `msg:"group,omitempty"`
 }
 
 // Store offers blocks for storing (STORE). The agent decides before anything is
@@ -233,6 +243,7 @@ type Store struct {
 	// Priority is the retention priority of the blocks. A higher priority stays
 	// longer. An engine without priorities leaves it out.
 	Priority uint32 `msg:"priority,omitempty"`
+	Group    uint32 `msg:"group,omitempty"`
 }
 
 // Grant answers Store (GRANT). Granted + Present + Refused = Count.
@@ -245,6 +256,8 @@ type Grant struct {
 	// or were filtered.
 	Present uint32 `msg:"present"`
 	Refused uint32 `msg:"refused"`
+	// Group is the STORE's.
+	Group uint32 `msg:"group,omitempty"`
 }
 
 // ResumedRequest is the request id under which COMMIT, ABORT, RELEASE and CLOSE

@@ -234,25 +234,43 @@ func (z *Cached) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Claim) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 6
-	// string "req"
-	o = append(o, 0x86, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "first"
-	o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
-	o = msgp.AppendUint32(o, z.First)
-	// string "count"
-	o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
-	o = msgp.AppendUint32(o, z.Count)
-	// string "job"
-	o = append(o, 0xa3, 0x6a, 0x6f, 0x62)
-	o = msgp.AppendUint64(o, z.Job)
-	// string "blocks"
-	o = append(o, 0xa6, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
-	o = msgp.AppendBytes(o, z.Blocks)
+	// check for omitted fields
+	zb0001Len := uint32(7)
+	var zb0001Mask uint8 /* 7 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x40
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "first"
+		o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
+		o = msgp.AppendUint32(o, z.First)
+		// string "count"
+		o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
+		o = msgp.AppendUint32(o, z.Count)
+		// string "job"
+		o = append(o, 0xa3, 0x6a, 0x6f, 0x62)
+		o = msgp.AppendUint64(o, z.Job)
+		// string "blocks"
+		o = append(o, 0xa6, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+		o = msgp.AppendBytes(o, z.Blocks)
+		if (zb0001Mask & 0x40) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -310,6 +328,12 @@ func (z *Claim) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Blocks")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -324,7 +348,7 @@ func (z *Claim) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Claim) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 4 + msgp.Uint64Size + 7 + msgp.BytesPrefixSize + len(z.Blocks)
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 4 + msgp.Uint64Size + 7 + msgp.BytesPrefixSize + len(z.Blocks) + 6 + msgp.Uint32Size
 	return
 }
 
@@ -751,22 +775,40 @@ func (z *ExtentReady) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Grant) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 5
-	// string "req"
-	o = append(o, 0x85, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "grants"
-	o = append(o, 0xa6, 0x67, 0x72, 0x61, 0x6e, 0x74, 0x73)
-	o = msgp.AppendBytes(o, z.Grants)
-	// string "present"
-	o = append(o, 0xa7, 0x70, 0x72, 0x65, 0x73, 0x65, 0x6e, 0x74)
-	o = msgp.AppendUint32(o, z.Present)
-	// string "refused"
-	o = append(o, 0xa7, 0x72, 0x65, 0x66, 0x75, 0x73, 0x65, 0x64)
-	o = msgp.AppendUint32(o, z.Refused)
+	// check for omitted fields
+	zb0001Len := uint32(6)
+	var zb0001Mask uint8 /* 6 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x20
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "grants"
+		o = append(o, 0xa6, 0x67, 0x72, 0x61, 0x6e, 0x74, 0x73)
+		o = msgp.AppendBytes(o, z.Grants)
+		// string "present"
+		o = append(o, 0xa7, 0x70, 0x72, 0x65, 0x73, 0x65, 0x6e, 0x74)
+		o = msgp.AppendUint32(o, z.Present)
+		// string "refused"
+		o = append(o, 0xa7, 0x72, 0x65, 0x66, 0x75, 0x73, 0x65, 0x64)
+		o = msgp.AppendUint32(o, z.Refused)
+		if (zb0001Mask & 0x20) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -818,6 +860,12 @@ func (z *Grant) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Refused")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -832,7 +880,7 @@ func (z *Grant) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Grant) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 7 + msgp.BytesPrefixSize + len(z.Grants) + 8 + msgp.Uint32Size + 8 + msgp.Uint32Size
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 7 + msgp.BytesPrefixSize + len(z.Grants) + 8 + msgp.Uint32Size + 8 + msgp.Uint32Size + 6 + msgp.Uint32Size
 	return
 }
 
@@ -1184,16 +1232,34 @@ func (z ListCached) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Load) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 3
-	// string "job"
-	o = append(o, 0x83, 0xa3, 0x6a, 0x6f, 0x62)
-	o = msgp.AppendUint64(o, z.Job)
-	// string "slots"
-	o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
-	o = msgp.AppendBytes(o, z.Slots)
-	// string "blocks"
-	o = append(o, 0xa6, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
-	o = msgp.AppendBytes(o, z.Blocks)
+	// check for omitted fields
+	zb0001Len := uint32(4)
+	var zb0001Mask uint8 /* 4 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x8
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "job"
+		o = append(o, 0xa3, 0x6a, 0x6f, 0x62)
+		o = msgp.AppendUint64(o, z.Job)
+		// string "slots"
+		o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
+		o = msgp.AppendBytes(o, z.Slots)
+		// string "blocks"
+		o = append(o, 0xa6, 0x62, 0x6c, 0x6f, 0x63, 0x6b, 0x73)
+		o = msgp.AppendBytes(o, z.Blocks)
+		if (zb0001Mask & 0x8) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -1233,6 +1299,12 @@ func (z *Load) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Blocks")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1247,29 +1319,47 @@ func (z *Load) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Load) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 6 + msgp.BytesPrefixSize + len(z.Slots) + 7 + msgp.BytesPrefixSize + len(z.Blocks)
+	s = 1 + 4 + msgp.Uint64Size + 6 + msgp.BytesPrefixSize + len(z.Slots) + 7 + msgp.BytesPrefixSize + len(z.Blocks) + 6 + msgp.Uint32Size
 	return
 }
 
 // MarshalMsg implements msgp.Marshaler
 func (z *Lookup) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 5
-	// string "req"
-	o = append(o, 0x85, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "first"
-	o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
-	o = msgp.AppendUint32(o, z.First)
-	// string "count"
-	o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
-	o = msgp.AppendUint32(o, z.Count)
-	// string "wait_ms"
-	o = append(o, 0xa7, 0x77, 0x61, 0x69, 0x74, 0x5f, 0x6d, 0x73)
-	o = msgp.AppendUint32(o, z.WaitMillis)
+	// check for omitted fields
+	zb0001Len := uint32(6)
+	var zb0001Mask uint8 /* 6 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x20
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "first"
+		o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
+		o = msgp.AppendUint32(o, z.First)
+		// string "count"
+		o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
+		o = msgp.AppendUint32(o, z.Count)
+		// string "wait_ms"
+		o = append(o, 0xa7, 0x77, 0x61, 0x69, 0x74, 0x5f, 0x6d, 0x73)
+		o = msgp.AppendUint32(o, z.WaitMillis)
+		if (zb0001Mask & 0x20) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -1321,6 +1411,12 @@ func (z *Lookup) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "WaitMillis")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1335,35 +1431,53 @@ func (z *Lookup) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Lookup) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 8 + msgp.Uint32Size
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 8 + msgp.Uint32Size + 6 + msgp.Uint32Size
 	return
 }
 
 // MarshalMsg implements msgp.Marshaler
 func (z *LookupHit) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 7
-	// string "req"
-	o = append(o, 0x87, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "first"
-	o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
-	o = msgp.AppendUint32(o, z.First)
-	// string "ready"
-	o = append(o, 0xa5, 0x72, 0x65, 0x61, 0x64, 0x79)
-	o = msgp.AppendUint32(o, z.Ready)
-	// string "coming"
-	o = append(o, 0xa6, 0x63, 0x6f, 0x6d, 0x69, 0x6e, 0x67)
-	o = msgp.AppendUint32(o, z.Coming)
-	// string "sources"
-	o = append(o, 0xa7, 0x73, 0x6f, 0x75, 0x72, 0x63, 0x65, 0x73)
-	o = msgp.AppendBytes(o, z.Sources)
-	// string "slots"
-	o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
-	o = msgp.AppendBytes(o, z.Slots)
+	// check for omitted fields
+	zb0001Len := uint32(8)
+	var zb0001Mask uint8 /* 8 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x80
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "first"
+		o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
+		o = msgp.AppendUint32(o, z.First)
+		// string "ready"
+		o = append(o, 0xa5, 0x72, 0x65, 0x61, 0x64, 0x79)
+		o = msgp.AppendUint32(o, z.Ready)
+		// string "coming"
+		o = append(o, 0xa6, 0x63, 0x6f, 0x6d, 0x69, 0x6e, 0x67)
+		o = msgp.AppendUint32(o, z.Coming)
+		// string "sources"
+		o = append(o, 0xa7, 0x73, 0x6f, 0x75, 0x72, 0x63, 0x65, 0x73)
+		o = msgp.AppendBytes(o, z.Sources)
+		// string "slots"
+		o = append(o, 0xa5, 0x73, 0x6c, 0x6f, 0x74, 0x73)
+		o = msgp.AppendBytes(o, z.Slots)
+		if (zb0001Mask & 0x80) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -1427,6 +1541,12 @@ func (z *LookupHit) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Slots")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1441,7 +1561,7 @@ func (z *LookupHit) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *LookupHit) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 7 + msgp.Uint32Size + 8 + msgp.BytesPrefixSize + len(z.Sources) + 6 + msgp.BytesPrefixSize + len(z.Slots)
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 7 + msgp.Uint32Size + 8 + msgp.BytesPrefixSize + len(z.Sources) + 6 + msgp.BytesPrefixSize + len(z.Slots) + 6 + msgp.Uint32Size
 	return
 }
 
@@ -1545,19 +1665,37 @@ func (z *Open) Msgsize() (s int) {
 // MarshalMsg implements msgp.Marshaler
 func (z *Range) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
-	// map header, size 4
-	// string "req"
-	o = append(o, 0x84, 0xa3, 0x72, 0x65, 0x71)
-	o = msgp.AppendUint64(o, z.Request)
-	// string "gen"
-	o = append(o, 0xa3, 0x67, 0x65, 0x6e)
-	o = msgp.AppendUint32(o, z.Generation)
-	// string "first"
-	o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
-	o = msgp.AppendUint32(o, z.First)
-	// string "count"
-	o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
-	o = msgp.AppendUint32(o, z.Count)
+	// check for omitted fields
+	zb0001Len := uint32(5)
+	var zb0001Mask uint8 /* 5 bits */
+	_ = zb0001Mask
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x10
+	}
+	// variable map header, size zb0001Len
+	o = append(o, 0x80|uint8(zb0001Len))
+
+	// skip if no fields are to be emitted
+	if zb0001Len != 0 {
+		// string "req"
+		o = append(o, 0xa3, 0x72, 0x65, 0x71)
+		o = msgp.AppendUint64(o, z.Request)
+		// string "gen"
+		o = append(o, 0xa3, 0x67, 0x65, 0x6e)
+		o = msgp.AppendUint32(o, z.Generation)
+		// string "first"
+		o = append(o, 0xa5, 0x66, 0x69, 0x72, 0x73, 0x74)
+		o = msgp.AppendUint32(o, z.First)
+		// string "count"
+		o = append(o, 0xa5, 0x63, 0x6f, 0x75, 0x6e, 0x74)
+		o = msgp.AppendUint32(o, z.Count)
+		if (zb0001Mask & 0x10) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
+		}
+	}
 	return
 }
 
@@ -1603,6 +1741,12 @@ func (z *Range) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Count")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -1617,7 +1761,7 @@ func (z *Range) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Range) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size
 	return
 }
 
@@ -1873,34 +2017,6 @@ func (z *Resumed) UnmarshalMsg(bts []byte) (o []byte, err error) {
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Resumed) Msgsize() (s int) {
 	s = 1 + 8 + msgp.BytesPrefixSize + len(z.Granted) + 7 + msgp.BytesPrefixSize + len(z.Pinned)
-	return
-}
-
-// MarshalMsg implements msgp.Marshaler
-func (z Role) MarshalMsg(b []byte) (o []byte, err error) {
-	o = msgp.Require(b, z.Msgsize())
-	o = msgp.AppendString(o, string(z))
-	return
-}
-
-// UnmarshalMsg implements msgp.Unmarshaler
-func (z *Role) UnmarshalMsg(bts []byte) (o []byte, err error) {
-	{
-		var zb0001 string
-		zb0001, bts, err = msgp.ReadStringBytes(bts)
-		if err != nil {
-			err = msgp.WrapError(err)
-			return
-		}
-		(*z) = Role(zb0001)
-	}
-	o = bts
-	return
-}
-
-// Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
-func (z Role) Msgsize() (s int) {
-	s = msgp.StringPrefixSize + len(string(z))
 	return
 }
 
@@ -2234,12 +2350,16 @@ func (z *Stats) Msgsize() (s int) {
 func (z *Store) MarshalMsg(b []byte) (o []byte, err error) {
 	o = msgp.Require(b, z.Msgsize())
 	// check for omitted fields
-	zb0001Len := uint32(5)
-	var zb0001Mask uint8 /* 5 bits */
+	zb0001Len := uint32(6)
+	var zb0001Mask uint8 /* 6 bits */
 	_ = zb0001Mask
 	if z.Priority == 0 {
 		zb0001Len--
 		zb0001Mask |= 0x10
+	}
+	if z.Group == 0 {
+		zb0001Len--
+		zb0001Mask |= 0x20
 	}
 	// variable map header, size zb0001Len
 	o = append(o, 0x80|uint8(zb0001Len))
@@ -2262,6 +2382,11 @@ func (z *Store) MarshalMsg(b []byte) (o []byte, err error) {
 			// string "priority"
 			o = append(o, 0xa8, 0x70, 0x72, 0x69, 0x6f, 0x72, 0x69, 0x74, 0x79)
 			o = msgp.AppendUint32(o, z.Priority)
+		}
+		if (zb0001Mask & 0x20) == 0 { // if not omitted
+			// string "group"
+			o = append(o, 0xa5, 0x67, 0x72, 0x6f, 0x75, 0x70)
+			o = msgp.AppendUint32(o, z.Group)
 		}
 	}
 	return
@@ -2315,6 +2440,12 @@ func (z *Store) UnmarshalMsg(bts []byte) (o []byte, err error) {
 				err = msgp.WrapError(err, "Priority")
 				return
 			}
+		case "group":
+			z.Group, bts, err = msgp.ReadUint32Bytes(bts)
+			if err != nil {
+				err = msgp.WrapError(err, "Group")
+				return
+			}
 		default:
 			bts, err = msgp.Skip(bts)
 			if err != nil {
@@ -2329,7 +2460,7 @@ func (z *Store) UnmarshalMsg(bts []byte) (o []byte, err error) {
 
 // Msgsize returns an upper bound estimate of the number of bytes occupied by the serialized message
 func (z *Store) Msgsize() (s int) {
-	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 9 + msgp.Uint32Size
+	s = 1 + 4 + msgp.Uint64Size + 4 + msgp.Uint32Size + 6 + msgp.Uint32Size + 6 + msgp.Uint32Size + 9 + msgp.Uint32Size + 6 + msgp.Uint32Size
 	return
 }
 

@@ -13,6 +13,9 @@ import (
 type RequestID struct {
 	ID         uint64
 	Generation uint32
+	// Group is the KV group whose blocks Lookup, Claim, Store and Release count, 0 in a
+	// namespace without groups. Other calls ignore it.
+	Group uint32
 }
 
 // LookupAnswer is the answer to LOOKUP. Ready blocks from the first requested one
@@ -139,7 +142,7 @@ func (c *SchedulerClient) Lookup(ctx context.Context, r RequestID, first, count 
 		left := min(max(time.Until(deadline).Milliseconds(), 0), MaxWaitMillis)
 		var hit LookupHit
 		err := c.call(ctx, TypeLookup, &Lookup{
-			Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), WaitMillis: uint32(left),
+			Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), WaitMillis: uint32(left), Group: r.Group,
 		}, TypeLookupHit, &hit)
 		if err != nil {
 			return a, err
@@ -170,7 +173,7 @@ func (c *SchedulerClient) Claim(ctx context.Context, r RequestID, job uint64, fi
 	var a Claimed
 	err := c.call(ctx, TypeClaim, &Claim{
 		Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(len(deviceBlocks)),
-		Job: job, Blocks: AppendTokens(nil, deviceBlocks),
+		Job: job, Blocks: AppendTokens(nil, deviceBlocks), Group: r.Group,
 	}, TypeClaimed, &a)
 	return int(a.Workers), err
 }
@@ -193,7 +196,7 @@ func (c *SchedulerClient) StorePriority(ctx context.Context, r RequestID, first,
 	for count > 0 {
 		n := min(count, MaxBlocksPerFrame)
 		var g Grant
-		s := Store{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), Priority: priority}
+		s := Store{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(n), Priority: priority, Group: r.Group}
 		err := c.call(ctx, TypeStore, &s, TypeGrant, &g)
 		if err != nil {
 			return a, err
@@ -244,7 +247,7 @@ func (c *SchedulerClient) Release(r RequestID, first, count int) error {
 	if count == 0 {
 		return nil
 	}
-	return c.post(TypeRelease, &Range{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(count)})
+	return c.post(TypeRelease, &Range{Request: r.ID, Generation: r.Generation, First: uint32(first), Count: uint32(count), Group: r.Group})
 }
 
 // CloseRequest ends a request. Its pins are dropped and its uncommitted grants

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // Limits of fields that no other limit bounds. An OPEN with every string at
@@ -232,14 +233,22 @@ func (m *Append) Validate() error {
 	)
 }
 
+// checkGroup checks the number of a KV group. How many there are the session's namespace says.
+func checkGroup(group uint32) error {
+	return checkUint("group", uint64(group), 0, kvgroup.MaxGroups-1)
+}
+
 // Validate implements Message.
-func (m *Range) Validate() error { return checkBlocks(m.First, m.Count, MaxTokens) }
+func (m *Range) Validate() error {
+	return firstError(checkBlocks(m.First, m.Count, MaxTokens), checkGroup(m.Group))
+}
 
 // Validate implements Message.
 func (m *Lookup) Validate() error {
 	return firstError(
 		checkBlocks(m.First, m.Count, MaxBlocksPerFrame),
 		checkUint("wait_ms", uint64(m.WaitMillis), 0, MaxWaitMillis),
+		checkGroup(m.Group),
 	)
 }
 
@@ -249,6 +258,7 @@ func (m *LookupHit) Validate() error {
 		checkUint("first", uint64(m.First), 0, MaxTokens-1),
 		checkUint("ready", uint64(m.Ready), 0, MaxBlocksPerFrame),
 		checkUint("coming", uint64(m.Coming), 0, MaxBlocksPerFrame),
+		checkGroup(m.Group),
 	); err != nil {
 		return err
 	}
@@ -268,7 +278,7 @@ func (m *LookupHit) Validate() error {
 
 // Validate implements Message.
 func (m *Claim) Validate() error {
-	if err := checkBlocks(m.First, m.Count, MaxBlocksPerFrame); err != nil {
+	if err := firstError(checkBlocks(m.First, m.Count, MaxBlocksPerFrame), checkGroup(m.Group)); err != nil {
 		return err
 	}
 	return checkPacked("blocks", m.Blocks, packedTokenSize, int(m.Count), int(m.Count))
@@ -283,11 +293,13 @@ func (m *Load) Validate() error {
 		return err
 	}
 	n := len(m.Slots) / packedSlotSize
-	return checkPacked("blocks", m.Blocks, packedTokenSize, n, n)
+	return firstError(checkPacked("blocks", m.Blocks, packedTokenSize, n, n), checkGroup(m.Group))
 }
 
 // Validate implements Message.
-func (m *Store) Validate() error { return checkBlocks(m.First, m.Count, MaxBlocksPerFrame) }
+func (m *Store) Validate() error {
+	return firstError(checkBlocks(m.First, m.Count, MaxBlocksPerFrame), checkGroup(m.Group))
+}
 
 // Validate implements Message.
 func (m *Grant) Validate() error {
@@ -295,6 +307,7 @@ func (m *Grant) Validate() error {
 		checkPacked("grants", m.Grants, packedGrantSize, 0, MaxBlocksPerFrame),
 		checkUint("present", uint64(m.Present), 0, MaxBlocksPerFrame),
 		checkUint("refused", uint64(m.Refused), 0, MaxBlocksPerFrame),
+		checkGroup(m.Group),
 	)
 }
 

@@ -8,9 +8,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// LoadJob is a LOAD: copy Slots[i] into device block Blocks[i] for every i.
+// LoadJob is a LOAD: copy Slots[i] into device block Blocks[i] for every i, in the layers of the
+// KV group.
 type LoadJob struct {
 	Job    uint64
+	Group  uint32
 	Slots  []Slot
 	Blocks []uint32
 }
@@ -58,7 +60,7 @@ func (w *WorkerClient) queue(body []byte) error {
 	slots, _ := ParseSlots(nil, l.Slots) // Decode has checked both lengths
 	blocks, _ := ParseTokens(nil, l.Blocks)
 	select {
-	case w.loads <- LoadJob{Job: l.Job, Slots: slots, Blocks: blocks}:
+	case w.loads <- LoadJob{Job: l.Job, Group: l.Group, Slots: slots, Blocks: blocks}:
 	default:
 		w.log.Warn("a load was dropped: the queue is full", zap.Uint64("dropped", w.dropped.Add(1)))
 	}
