@@ -167,7 +167,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
 	devices, err := list()
 	for _, d := range devices {
-		log.Info("GPU", zap.Int("index", d.Index), zap.String("name", d.Name), zap.String("uuid", d.UUID), zap.Uint64("memory_bytes", d.MemoryBytes))
+		log.Info("GPU found", zap.Int("index", d.Index), zap.String("name", d.Name), zap.String("uuid", d.UUID), zap.Uint64("memory_bytes", d.MemoryBytes))
 	}
 	switch {
 	case err != nil && len(devices) > 0:

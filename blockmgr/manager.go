@@ -109,7 +109,7 @@ func (m *Manager) openDiskArena() error {
 	if m.cfg.DiskBlocks != 0 {
 		cfg.Bytes = 0 // each namespace is bounded by itself
 	}
-	m.cfg.Log.Info("disk tier", zap.String("dir", cfg.Dir), zap.Int("queue_depth", m.cfg.Transfers))
+	m.cfg.Log.Info("disk tier is open", zap.String("dir", cfg.Dir), zap.Int("queue_depth", m.cfg.Transfers))
 	opened := make(chan error, 1)
 	go func() { // ends when the disk answers
 		defer close(m.diskAnswered)

@@ -93,7 +93,7 @@ func (b *Budget) Limit() int { return b.limit }
 
 // Log logs the division, and warns when the limit is too low.
 func (b *Budget) Log(log *zap.Logger) {
-	log.Info("file descriptors", zap.Int("limit", b.limit), zap.Int("own", b.own),
+	log.Info("file descriptors are shared out", zap.Int("limit", b.limit), zap.Int("own", b.own),
 		zap.Int("connections", b.Connections()), zap.Int("for_event_streams", b.share()))
 	if wanted := b.wanted(); wanted > 0 {
 		log.Warn("too few file descriptors for full tiers and an engine's event streams: raise RLIMIT_NOFILE",

@@ -134,7 +134,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case err != nil:
 			// most likely no file descriptor is free: open connections go on
-			s.log.Error("accept", zap.Error(err))
+			s.log.Error("connection cannot be accepted", zap.Error(err))
 			select {
 			case <-time.After(100 * time.Millisecond):
 				continue

@@ -210,7 +210,7 @@ func (c *cacheCounters) logRates(ctx context.Context, interval time.Duration, lo
 			return
 		}
 		if s := c.snapshot(); s.HostHitRate != last.HostHitRate || s.DiskHitRate != last.DiskHitRate {
-			log.Info("hit rates", zap.Float64("host", s.HostHitRate), zap.Float64("disk", s.DiskHitRate), zap.Int("requests", s.Requests))
+			log.Info("hit rates of the last requests", zap.Float64("host", s.HostHitRate), zap.Float64("disk", s.DiskHitRate), zap.Int("requests", s.Requests))
 			last = s
 		}
 		select {

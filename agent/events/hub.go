@@ -111,7 +111,7 @@ func (h *Hub) flushPools() {
 // closeStream announces that a stream's owner is gone.
 func (h *Hub) closeStream(o *ownerStream) {
 	if err := o.close(); err != nil {
-		h.log.Warn("close feed", zap.Stringer("owner", o.stream.Owner()), zap.Error(err))
+		h.log.Warn("feed does not close cleanly", zap.Stringer("owner", o.stream.Owner()), zap.Error(err))
 	}
 }
 

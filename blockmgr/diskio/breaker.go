@@ -57,7 +57,7 @@ func (b *Breaker) Allow() bool {
 	return true
 }
 
-// Ready reports whether Allow would return true. It does not spend the try.
+// Ready reports whether Allow would return true. Unlike Allow, Ready does not begin a try.
 func (b *Breaker) Ready() bool { return b.UntilTry() == 0 }
 
 // UntilTry returns the time until Allow returns true.
@@ -128,7 +128,7 @@ func (b *Breaker) now() time.Time {
 	return time.Now()
 }
 
-// IsOpen reports whether the breaker is open. It does not spend the try.
+// IsOpen reports whether the breaker is open. Unlike Allow, IsOpen does not begin a try.
 func (b *Breaker) IsOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

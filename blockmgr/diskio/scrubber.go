@@ -32,7 +32,7 @@ type scrub struct {
 func (m *Mover) RunScrubber() {
 	buf, free, err := extent.NewBuffer(m.SlotBytes)
 	if err != nil {
-		m.Log.Warn("no scrubber", zap.Error(err))
+		m.Log.Warn("scrubber does not start", zap.Error(err))
 		return
 	}
 	defer free()

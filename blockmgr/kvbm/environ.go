@@ -45,7 +45,7 @@ func NewFromEnviron(ctx context.Context, environ []string, engine Engine, cfg co
 	place.Disk.Dir = cmp.Or(env.DiskFiles.Dir, dir)
 	log := cmp.Or(place.Log, zap.NewNop())
 	for _, w := range warnings {
-		log.Warn("environment", zap.String("warning", w))
+		log.Warn("warning about the environment", zap.String("warning", w))
 	}
 	return New(ctx, cfg, place)
 }

@@ -81,7 +81,7 @@ func (s *Space) Check(want resource.Want, log *zap.Logger) error {
 		return err
 	}
 	for _, w := range warnings {
-		log.Warn("resources", zap.String("warning", w))
+		log.Warn("warning about the node's resources", zap.String("warning", w))
 	}
 	return nil
 }
@@ -94,6 +94,6 @@ func (t *Tiers) LimitHeapBeside(s *Space, want resource.Want, log *zap.Logger) {
 	}
 	memory := want.Memory(s.Host, s.Disk)
 	if limit, ok := resource.LimitHeap(s.limits, memory); ok {
-		log.Info("heap limit", zap.Int64("bytes", limit), zap.Uint64("tier_memory", memory))
+		log.Info("heap limit is set", zap.Int64("bytes", limit), zap.Uint64("tier_memory", memory))
 	}
 }

@@ -40,7 +40,7 @@ func Open(t *Tiers, log *zap.Logger) (*blockmgr.Manager, Space, error) {
 	if err != nil {
 		return nil, s, err
 	}
-	log.Info("tiers",
+	log.Info("tiers have their sizes",
 		zap.String("host_dir", t.HostDir), zap.Uint64("host_bytes", t.HostBytes), zap.Uint64("host_blocks", t.HostBlocks),
 		zap.String("disk_dir", t.DiskDir), zap.Uint64("disk_bytes", t.DiskBytes), zap.Uint64("disk_blocks", t.DiskBlocks))
 	if t.BypassesHost() {

@@ -132,7 +132,7 @@ func (p DiskExtent) close() error { return errors.Join(p.Slots.close(), p.Extent
 func (d *DiskArena) Drop(p DiskExtent) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
-		d.cfg.Log.Warn("closing a disk extent", zap.String("path", p.Extent.Path()), zap.Error(err))
+		d.cfg.Log.Warn("disk extent does not close cleanly", zap.String("path", p.Extent.Path()), zap.Error(err))
 	}
 	d.discard(section, d.entry(section))
 }
@@ -159,6 +159,6 @@ func (d *DiskArena) Close(extents []DiskExtent) error {
 // Abandon leaves the files as a kill of the agent would.
 func (d *DiskArena) Abandon(extents []DiskExtent) {
 	if err := d.Close(extents); err != nil {
-		d.cfg.Log.Warn("abandoning the disk arena", zap.Error(err))
+		d.cfg.Log.Warn("abandoned disk arena does not close cleanly", zap.Error(err))
 	}
 }

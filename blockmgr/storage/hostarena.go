@@ -137,7 +137,7 @@ func (p HostExtent) close() error { return errors.Join(p.Slots.close(), p.Extent
 func (h *HostArena) Drop(p HostExtent) {
 	section := p.Slots.index
 	if err := p.close(); err != nil {
-		h.cfg.Log.Warn("closing a host extent", zap.String("path", p.Extent.Path()), zap.Error(err))
+		h.cfg.Log.Warn("host extent does not close cleanly", zap.String("path", p.Extent.Path()), zap.Error(err))
 	}
 	h.discard(section, h.entry(section))
 }
@@ -171,6 +171,6 @@ func (h *HostArena) Close(extents []HostExtent, keep bool) error {
 // Abandon leaves everything as if the agent had been killed now.
 func (h *HostArena) Abandon(extents []HostExtent) {
 	if err := h.Close(extents, true); err != nil {
-		h.cfg.Log.Warn("abandoning the host arena", zap.Error(err))
+		h.cfg.Log.Warn("abandoned host arena does not close cleanly", zap.Error(err))
 	}
 }

@@ -145,7 +145,7 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 	s.note("nats", withoutPassword(c.NATS), first(s.source("nats")))
 	s.noteFlags()
 	for _, w := range s.warnings {
-		log.Warn("environment", zap.String("warning", w))
+		log.Warn("warning about the environment", zap.String("warning", w))
 	}
 	log.Info("configuration", s.fields...)
 	return cfg, nil

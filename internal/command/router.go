@@ -146,7 +146,7 @@ func limitHeap(log *zap.Logger) {
 		log.Warn("the node's limits cannot be read: the heap is not checked against them", zap.Error(err))
 	}
 	if limit, ok := resource.LimitHeap(limits, 0); ok {
-		log.Info("heap limit", zap.Int64("bytes", limit))
+		log.Info("heap limit is set", zap.Int64("bytes", limit))
 	}
 }
 

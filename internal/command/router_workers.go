@@ -20,7 +20,7 @@ type serverFlags struct {
 	DNS        []string      `group:"Worker servers" name:"worker-dns" sep:";" placeholder:"NAME:PORT[,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER_DNS" help:"DNS name whose addresses are inference servers. Keys: those of --worker except id; the host * in events and replay is the server's."`
 	DNSEvery   time.Duration `group:"Worker servers" name:"worker-dns-every" range:"100ms..1h" default:"10s" env:"BLOCKYARD_ROUTER_WORKER_DNS_EVERY" help:"How often the names of --worker-dns are resolved, 100ms to 1h."`
 	Kubernetes []string      `group:"Worker servers" name:"worker-kubernetes" sep:";" placeholder:"NAMESPACE/SERVICE[:PORT][,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER_KUBERNETES" help:"Kubernetes Service whose endpoints are inference servers, for a router in a pod. PORT is a number or a name. Keys: those of --worker-dns."`
-	SlowStart  time.Duration `group:"Worker servers" name:"worker-slow-start" range:"0s..24h" default:"0s" env:"BLOCKYARD_ROUTER_WORKER_SLOW_START" help:"How long the share of requests grows of a server that became ready. 0s is off."`
+	SlowStart  time.Duration `group:"Worker servers" name:"worker-slow-start" range:"0s..24h" default:"0s" env:"BLOCKYARD_ROUTER_WORKER_SLOW_START" help:"How long the share of requests of a server grows after it became ready. 0s is off."`
 }
 
 // given reports whether the flags name any server or a way to find some.

@@ -66,7 +66,7 @@ func (eventConsumerCmd) Run(ctx context.Context, stdout io.Writer) error {
 type soakEventsCmd struct {
 	Seconds    float64 `help:"Duration in seconds." default:"60"`
 	Rounds     int     `help:"Rounds to make, however long they take (default: as many as fit --seconds)." default:"0" hidden:""`
-	Seed       *uint64 `help:"Chooses faults and instants (default: a random one, which is printed)."`
+	Seed       *uint64 `help:"Seed of faults and times (default: a random one, which is printed)."`
 	NoRepair   bool    `name:"no-repair" help:"Refuse the router's questions for missed events: the run must diverge, and fails."`
 	NATSServer string  `name:"nats-server" help:"The nats-server program (default: the one beside this program)." type:"path" placeholder:"FILE"`
 	Dir        string  `help:"Directory of disk tiers and logs (default: the temporary directory)." type:"path" placeholder:"DIR"`

@@ -55,7 +55,7 @@ func (c *stressCmd) options(stdout io.Writer) stress.Options {
 // killLoopCmd kills agents and engines and checks that sealed blocks come back.
 type killLoopCmd struct {
 	Kills   int     `short:"n" help:"Kills of the agent." default:"50"`
-	Seed    *uint64 `help:"Chooses instants and victims (default: a random one, which is printed)."`
+	Seed    *uint64 `help:"Seed of times and victims (default: a random one, which is printed)."`
 	Dir     string  `help:"Directory of the disk tier and the logs (default: the temporary directory)." type:"path" placeholder:"DIR"`
 	HostDir string  `help:"Directory of the host tier, in memory." default:"/dev/shm" type:"path"`
 }

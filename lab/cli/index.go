@@ -16,10 +16,10 @@ import (
 
 // indexLogFlags shape an op log that is made.
 type indexLogFlags struct {
-	Seed     uint64  `help:"Selects the log." default:"1"`
-	Engines  int     `help:"Engines." default:"32"`
+	Seed     uint64  `help:"Seed of the log." default:"1"`
+	Engines  int     `help:"Engines in the log." default:"32"`
 	Pool     int     `help:"Blocks that each engine can hold." default:"16384"`
-	Requests int     `help:"Prompts." default:"8000"`
+	Requests int     `help:"Prompts in the log." default:"8000"`
 	Affinity float64 `help:"Probability that a request goes to the engine with the deepest match." default:"0.5"`
 }
 
@@ -119,7 +119,7 @@ type soakIndexCmd struct {
 	Pool     int     `help:"Blocks that each worker and each pool can hold." default:"8192"`
 	Sample   float64 `help:"Seconds between two samples of heap and resident memory." default:"10"`
 	MaxSlope float64 `help:"Largest growth of heap and resident memory in a minute, in per cent." default:"1"`
-	Seed     *uint64 `help:"Chooses prompts and instants (default: a random one, which is printed)."`
+	Seed     *uint64 `help:"Seed of prompts and times (default: a random one, which is printed)."`
 }
 
 // Help implements kong's HelpProvider.

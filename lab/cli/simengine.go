@@ -23,7 +23,7 @@ type simEngineCmd struct {
 	Model        string `default:"simulated" help:"Name of the model."`
 	DType        string `name:"dtype" default:"bfloat16" help:"Element type of the KV cache."`
 	BlockSize    uint32 `default:"16" help:"Tokens in a block."`
-	Layers       uint32 `default:"2" help:"Layers."`
+	Layers       uint32 `default:"2" help:"Layers of the model."`
 	OuterDim     uint32 `default:"2" help:"2 for K and V, 1 for one latent vector."`
 	InnerDim     uint32 `default:"32" help:"Elements for each token, layer and outer index."`
 	DTypeBytes   uint32 `name:"dtype-bytes" default:"2" help:"Bytes of one element."`
@@ -39,7 +39,7 @@ type simEngineCmd struct {
 
 	DropFrames  int    `help:"Event frames to leave out, so that a gap must be repaired."`
 	BufferSteps int    `default:"10000" help:"Event frames that can be replayed."`
-	Seed        uint64 `help:"Chooses the dropped frames."`
+	Seed        uint64 `help:"Seed of the choice of dropped frames."`
 }
 
 // Help implements kong's HelpProvider.

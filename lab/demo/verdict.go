@@ -144,8 +144,8 @@ func (j *judge) events(e *expectation, r *RunReport) {
 	}
 }
 
-// end checks that all came to rest, that the router's index equals what the owners hold, and that
-// processes and files were gone at the end.
+// end checks the end of the run: no work is pending, the router's index equals what the owners hold,
+// and no process and no file is left.
 func (j *judge) end(r *RunReport) {
 	if !r.Settled {
 		j.fail("did not come to rest: %s", r.unsettled)

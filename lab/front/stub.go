@@ -251,7 +251,7 @@ func (s *stub) complete(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
 
-// wait waits until cluster.Now is at.
+// wait returns when cluster.Now reaches at. The error is that of ctx, when ctx ends first.
 func wait(ctx context.Context, at int64) error {
 	return cluster.Wait(ctx, time.Duration(at-cluster.Now()))
 }

@@ -119,7 +119,7 @@ func (l *loads) publish() {
 		l.sequence++
 		if err := l.conn.Publish(l.subject, l.buf); err != nil {
 			l.errors.Add(1)
-			l.log.Debug("load lost", zap.Error(err))
+			l.log.Debug("load message is not sent", zap.Error(err))
 			continue
 		}
 		l.sentCount.Add(1)

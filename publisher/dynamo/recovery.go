@@ -110,7 +110,7 @@ func (r *recovery) accept() {
 			}
 			// The process is out of descriptors, or the peer has left. Only ending
 			// connections free descriptors, so wait.
-			r.log.Warn("recovery connection", zap.Error(err))
+			r.log.Warn("recovery connection failed", zap.Error(err))
 			select {
 			case <-r.ctx.Done():
 				return
@@ -215,7 +215,7 @@ func (r *recovery) handle(f frame, c net.Conn) (refusal string) {
 		defer func() { <-r.replies }()
 		if err := r.reply(s, &q); err != nil && r.ctx.Err() == nil {
 			r.replyErrors.Add(1)
-			r.log.Warn("recovery answer", zap.String("to", q.address), zap.Error(err))
+			r.log.Warn("recovery answer is not sent", zap.String("to", q.address), zap.Error(err))
 		}
 	})
 	return ""

@@ -121,7 +121,7 @@ func (s *Source) publish() bool {
 	s.sequence++
 	if err := s.plane.conn.Publish(s.plane.eventsSubject, s.buf); err != nil {
 		s.count.publishErrors.Add(1)
-		s.log.Debug("message lost", zap.Error(err))
+		s.log.Debug("message is not sent", zap.Error(err))
 		return false
 	}
 	return true

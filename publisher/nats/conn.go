@@ -117,7 +117,7 @@ func (n *Conn) dial(login nats.Option) (err error) {
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			n.log.Warn("NATS error", zap.Error(err))
+			n.log.Warn("NATS reports an error", zap.Error(err))
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
 	)

@@ -189,7 +189,7 @@ func (w *wire) SendAnnouncement(a *kvevent.Announcement) bool {
 func (w *wire) publish(subject string) bool {
 	if err := w.conn.conn.Publish(subject, w.buf); err != nil {
 		w.errors.Add(1)
-		w.log.Debug("message lost", zap.String("subject", subject), zap.Error(err))
+		w.log.Debug("message is not sent", zap.String("subject", subject), zap.Error(err))
 		return false
 	}
 	w.messages.Add(1)

@@ -271,7 +271,7 @@ type Stats struct {
 	Idle    int64 `metric:"index_idle_bytes" help:"Part of the index's memory that is free for new blocks."`
 	Limbo   int64 `metric:"index_limbo_bytes" help:"Part of the index's memory that waits for readers to finish."`
 	LostNow int   `metric:"index_lost" help:"Triples of owner, block and tier that the index has no room for."`
-	Dense   bool  `metric:"index_dense" help:"1 while the index finds every block by its hash."`
+	Dense   bool  `metric:"index_dense" help:"1 while the directory of the index has every block, not only some."`
 	Counts
 }
 
@@ -289,7 +289,7 @@ type Counts struct {
 	Scans         uint64 `metric:"index_scans" help:"Searches for a block outside the run where it was expected."`
 	ScannedBlocks uint64 `metric:"index_scanned_blocks" help:"Blocks compared in such searches."`
 	// DenseSwitches grows when Scans make the directory dense, and when it is sparse again.
-	DenseSwitches uint64 `metric:"index_dense_switches" help:"Changes between finding every block by its hash and only some."`
+	DenseSwitches uint64 `metric:"index_dense_switches" help:"Switches between a directory of every block and one of some blocks."`
 }
 
 // Stats returns a snapshot. Changes during the call may affect Blocks.

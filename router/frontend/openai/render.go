@@ -149,7 +149,9 @@ func (p *parser) approximate() string {
 	return ""
 }
 
-// approximateChat names what a chat has and TokenizeChatRequest of vLLM 0.32 does not read.
+// approximateChat returns why the tokens that vLLM 0.32 renders for this chat may differ from the
+// prompt that it computes: TokenizeChatRequest does not read every field. The text is empty when
+// they are equal.
 func (p *parser) approximateChat() string {
 	switch {
 	case p.r.Multimodal:

@@ -292,7 +292,7 @@ func (t *Source) bindLocked(out []source.Frame, r *rank, origins []origin, now t
 					out = t.applyEnvelopeLocked(out, r, now)
 				}
 			}
-			t.log.Info("dynamo event source", zap.Stringer("worker", r.worker), zap.String("publisher", fmt.Sprintf("%x", o.publisher)),
+			t.log.Info("dynamo worker has an event source", zap.Stringer("worker", r.worker), zap.String("publisher", fmt.Sprintf("%x", o.publisher)),
 				zap.Bool("recoverable", r.source.recoverable()))
 		}
 	}

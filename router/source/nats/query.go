@@ -43,7 +43,7 @@ func (n *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	}
 	defer func() {
 		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-			n.log.Warn("unsubscribe from an answer", zap.Error(err))
+			n.log.Warn("subscription to an answer does not end", zap.Error(err))
 		}
 	}()
 	if err := sub.SetPendingLimits(maxPendingChunks, maxPendingBytes); err != nil {

@@ -265,7 +265,7 @@ func (n *Source) connected(c *nats.Conn) {
 
 // reportError logs the other errors of nats.go. The subscriptions count dropped messages.
 func (n *Source) reportError(_ *nats.Conn, _ *nats.Subscription, err error) {
-	n.log.Warn("nats", zap.Error(err))
+	n.log.Warn("nats reports an error", zap.Error(err))
 }
 
 // wake makes pump compare the state of the connection with the last frame.
