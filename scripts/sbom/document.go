@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// document is a CycloneDX document, with the fields that are used here.
+// document is a CycloneDX document with the fields that sbom writes.
 type document struct {
 	Schema       string       `json:"$schema"`
 	Format       string       `json:"bomFormat"`
@@ -37,15 +37,15 @@ type hash struct {
 	Content   string `json:"content"`
 }
 
-// dependency says that one component uses others. Build information does not say
-// which module uses which, so that the binary depends on all of them.
+// dependency says that one component uses others. Build information does not say which
+// module uses which, so the binary depends on every module.
 type dependency struct {
 	Ref string   `json:"ref"`
 	On  []string `json:"dependsOn"`
 }
 
-// describe makes the document, without a time, of a binary with this build
-// information and these shared libraries.
+// describe returns the document of a binary with this build information and these
+// shared libraries. The document has no time.
 func describe(info *debug.BuildInfo, libraries []string) document {
 	binary := application(info)
 	standard := "std@" + strings.TrimPrefix(info.GoVersion, "go")
@@ -89,12 +89,12 @@ func application(info *debug.BuildInfo) component {
 	return c
 }
 
-// module is the component of a Go module. Its name in the package URL is in lower
-// case, as the URL's specification has it for Go.
+// module returns the component of a Go module. Package URLs of Go modules are in lower
+// case.
 func module(m *debug.Module) component {
 	url := "pkg:golang/" + strings.ToLower(m.Path)
 	if m.Version != "" {
-		// Of what a version contains only "+" must be escaped.
+		// "+" is the only character of a version that must be escaped.
 		url += "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 	}
 	c := component{Ref: url, Type: "library", Name: m.Path, Version: m.Version, PURL: url}

@@ -25,8 +25,8 @@ func main() {
 	}
 }
 
-// write writes the document of the binary at path. An empty version stands for the
-// one in the binary, an empty epoch for a document without a time.
+// write writes the document of the binary at path. With an empty version the document has
+// the version in the binary. With an empty epoch it has no time.
 func write(w io.Writer, path, version, epoch string) error {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {

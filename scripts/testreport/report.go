@@ -25,23 +25,23 @@ type tally struct {
 	passed, failed int
 }
 
-// packageState is what is known of a package whose tests are running.
+// packageState is the state of a package whose tests are running.
 type packageState struct {
 	passed, failed, skipped int
-	// notes are what passing tests want to be read: their attributes, and the
-	// reasons of those that were skipped.
+	// notes are shown although the tests passed: attributes of tests, and the reasons of
+	// skipped tests.
 	notes []string
-	// output is kept per top-level test until it has ended; "" is the package's
-	// own output.
+	// output has the output of each top-level test that has not ended. The key "" has the
+	// output of the package.
 	output map[string]*bytes.Buffer
 }
 
-// reporter turns events into text. It is for one goroutine.
+// reporter writes events as text. It is for one goroutine.
 type reporter struct {
 	out      io.Writer
 	packages map[string]*packageState
-	// build holds compiler output by import path until the package that could
-	// not be built is reported.
+	// build has the compiler's output by import path, until the package that does not build
+	// is reported.
 	build map[string]*bytes.Buffer
 	tally tally
 }
@@ -50,7 +50,7 @@ func newReporter(out io.Writer) *reporter {
 	return &reporter{out: out, packages: make(map[string]*packageState), build: make(map[string]*bytes.Buffer)}
 }
 
-// read consumes in up to its end and returns the counts.
+// read reads in to its end and returns the counts.
 func (r *reporter) read(in io.Reader) (tally, error) {
 	lines := bufio.NewReader(in)
 	events, stray := 0, 0
@@ -137,8 +137,8 @@ func (r *reporter) endPackage(e *event) {
 	}
 }
 
-// failPackage shows what was not shown yet. A package none of whose tests
-// failed counts as a failure itself; so does every test that never ended.
+// failPackage shows the rest of a failed package's output. It counts each test that never
+// ended as a failure, and the package itself when no test failed.
 func (r *reporter) failPackage(name string, p *packageState) {
 	if p.failed == 0 {
 		r.tally.failed++
@@ -155,8 +155,8 @@ func (r *reporter) failPackage(name string, p *packageState) {
 	}
 }
 
-// unfinished reports what has started and not ended when the input ends, and
-// compiler output that belongs to no package reported so far.
+// unfinished reports the tests and packages that have not ended at the end of the input,
+// and the compiler's output of packages that were not reported.
 func (r *reporter) unfinished() {
 	for name, p := range r.packages {
 		fmt.Fprintf(r.out, "FAIL  %s did not finish\n", name)
@@ -197,7 +197,7 @@ func buffer(m map[string]*bytes.Buffer, key string) *bytes.Buffer {
 	return b
 }
 
-// topLevel is the test that a subtest belongs to.
+// topLevel returns the top-level test of a subtest.
 func topLevel(test string) string {
 	name, _, _ := strings.Cut(test, "/")
 	return name
