@@ -55,7 +55,7 @@ func (r *runningRank) stop(t *testing.T) {
 			t.Errorf("run: %v", err)
 		}
 		r.ended <- nil
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the rank does not end")
 	}
 }
@@ -123,7 +123,7 @@ func TestRankRepairsMoreThanTheEngineQueues(t *testing.T) {
 	for name, live := range map[string]bool{"idle engine": false, "gap before a live frame": true} {
 		t.Run(name, func(t *testing.T) {
 			e := startEngine(t, "", "")
-			cfg := RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, ReplayTimeout: 300 * time.Millisecond}
+			cfg := RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay, ReplayTimeout: time.Second}
 			if live {
 				cfg.IdleProbe = time.Hour
 			}

@@ -68,7 +68,7 @@ func TestOpenDoor(t *testing.T) {
 		return resp.StatusCode, string(got)
 	}
 	status, got := ask()
-	for began := time.Now(); status == http.StatusServiceUnavailable && time.Since(began) < 10*time.Second; status, got = ask() {
+	for began := time.Now(); status == http.StatusServiceUnavailable && time.Since(began) < 30*time.Second; status, got = ask() {
 		<-time.After(10 * time.Millisecond)
 	}
 	if status != http.StatusOK || got != body {

@@ -55,7 +55,7 @@ func (b *bench) refused() int { return int(b.listener.Stats().Closed.Refused) }
 func (b *bench) await(what string, n func() int, want int) {
 	b.t.Helper()
 	for began := time.Now(); n() != want; runtime.Gosched() {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > 30*time.Second {
 			b.t.Fatalf("%s: %d, want %d", what, n(), want)
 		}
 	}

@@ -114,7 +114,7 @@ func (a *authority) ask(url string, http2 bool, certificates ...tls.Certificate)
 	roots.AddCert(a.cert)
 	transport := &http.Transport{ForceAttemptHTTP2: http2, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}
 	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get(url)
+	resp, err := (&http.Client{Transport: transport, Timeout: 30 * time.Second}).Get(url)
 	if err != nil {
 		return "", "", err
 	}
@@ -147,7 +147,7 @@ func TestReload(t *testing.T) {
 			if name == want && logs.Len() == logged {
 				return
 			}
-			if time.Since(began) > 10*time.Second {
+			if time.Since(began) > 30*time.Second {
 				t.Fatalf("the certificate is %s with %d logged errors, want %s with %d", name, logs.Len(), want, logged)
 			}
 		}

@@ -187,7 +187,7 @@ func TestEngineWithoutItsAgentServesAndStopsInTime(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > 3*time.Second {
+	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
 }

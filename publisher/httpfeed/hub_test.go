@@ -17,6 +17,17 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
+// TestStreamOutlivesTheServersTimeouts: the server's bounds are for requests and answers.
+func TestStreamOutlivesTheServersTimeouts(t *testing.T) {
+	s := serve(t, Options{AnnounceEvery: time.Hour})
+	c := s.follow("?events=all")
+	c.announcement(anyAnnouncement)
+	<-time.After(serverTimeout + serverTimeout/4)
+	s.source.Store(1, 3)
+	for _, e, _ := c.next(); e == nil; _, e, _ = c.next() {
+	}
+}
+
 // TestAClientMayLeaveEventsOut: it is told who is there, and not what they hold.
 func TestAClientMayLeaveEventsOut(t *testing.T) {
 	s := serve(t, Options{AnnounceEvery: time.Millisecond})

@@ -33,6 +33,10 @@ type served struct {
 	server *httptest.Server
 }
 
+// serverTimeout is the time that the server gives requests and answers, as the agent's server
+// does. A stream must outlive it. It is long enough for the requests of a busy machine.
+const serverTimeout = 2 * time.Second
+
 func serve(t *testing.T, o Options) *served {
 	t.Helper()
 	hub, err := New(o)
@@ -42,8 +46,7 @@ func serve(t *testing.T, o Options) *served {
 	mux := http.NewServeMux()
 	hub.Register(mux)
 	s := &served{t: t, hub: hub, server: httptest.NewUnstartedServer(mux)}
-	// As the agent's server has them: a stream must outlive both.
-	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond
+	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = serverTimeout, serverTimeout
 	s.server.Start()
 	t.Cleanup(func() {
 		if err := hub.Close(); err != nil {

@@ -29,7 +29,7 @@ func answers(t *testing.T, bodies map[string]string) string {
 
 func inspect(t *testing.T, url string, asJSON bool) (string, error) {
 	t.Helper()
-	c := Command{URL: url, JSON: asJSON, Timeout: 10 * time.Second}
+	c := Command{URL: url, JSON: asJSON, Timeout: 30 * time.Second}
 	if err := c.Validate(); err != nil {
 		return "", err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // zmqTimeout bounds every wait for a frame.
-const zmqTimeout = 10 * time.Second
+const zmqTimeout = 30 * time.Second
 
 // peer is the other side of a publisher: its sockets belong to the test.
 type peer struct {

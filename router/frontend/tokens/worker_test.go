@@ -171,7 +171,7 @@ func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for !done() {
 		select {
 		case <-tick.C:
