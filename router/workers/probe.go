@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -204,4 +206,115 @@ func (p *prober) alive(ctx context.Context) (models []Model, engine string, err 
 		return nil, "", errors.New("/v1/models: no base model")
 	}
 	return append(models, adapters...), engine, nil
+}
+
+// cacheConfig is vllm:cache_config_info of /metrics, with a line for each rank.
+type cacheConfig struct {
+	found               bool
+	blockSize, blocks   int
+	prefixCaching       Tri
+	firstRank, lastRank uint32
+}
+
+// maxMetricLine bounds the lines of /metrics that are looked at; longer ones are skipped.
+const maxMetricLine = 64 << 10
+
+// read reads vLLM's metrics in Prometheus' text format, and takes the block size and the number of
+// blocks from the lines of vllm:cache_config_info, one for each rank. Memory stays bounded: a line
+// longer than the buffer comes in pieces and is ignored.
+func (c *cacheConfig) read(r io.Reader) error {
+	lines := bufio.NewReaderSize(io.LimitReader(r, maxMetrics), maxMetricLine)
+	whole := true // the piece is the start of a line
+	for {
+		piece, err := lines.ReadSlice('\n')
+		ended := !errors.Is(err, bufio.ErrBufferFull)
+		if text, ok := bytes.CutPrefix(piece, []byte("vllm:cache_config_info{")); ok && whole && ended {
+			c.line(string(text))
+		} else if c.found {
+			return nil // The lines of a metric are together.
+		}
+		whole = ended
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return err
+		}
+	}
+}
+
+// line takes block size, number of blocks and rank from the labels of one line of
+// vllm:cache_config_info. Bad numbers count as absent.
+func (c *cacheConfig) line(text string) {
+	rank := uint32(0)
+	labels(text, func(name, value string) {
+		switch name {
+		case "block_size":
+			c.blockSize = atoi(value, maxBlockSize)
+		case "num_gpu_blocks":
+			c.blocks = atoi(value, 1<<40)
+		case "enable_prefix_caching":
+			if value == "True" || value == "False" {
+				c.prefixCaching = triOf(value == "True")
+			}
+		case "engine":
+			rank = uint32(atoi(value, 1<<20))
+		}
+	})
+	if !c.found {
+		c.firstRank, c.lastRank = rank, rank
+	}
+	c.firstRank, c.lastRank = min(c.firstRank, rank), max(c.lastRank, rank)
+	c.found = true
+}
+
+// apply moves what was read into d. vLLM's number of blocks is the sum of all ranks.
+func (c *cacheConfig) apply(d *described) {
+	d.facts.BlockSize, d.facts.PrefixCaching = c.blockSize, c.prefixCaching
+	if ranks := c.lastRank - c.firstRank + 1; ranks <= maxRanks {
+		d.firstRank, d.ranks = c.firstRank, ranks
+	}
+	d.facts.DeviceBlocks = c.blocks / int(d.ranks)
+}
+
+// atoi returns the number of a label, 0 when it is none or not in 1..limit.
+func atoi(text string, limit int) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > limit {
+		return 0
+	}
+	return n
+}
+
+// labels calls f for each label of a metric. text is the line after the opening brace:
+// name="value",name="value"} and so on. A backslash escapes a quote, a backslash, or n for a line
+// break. labels stops at text that is no label.
+func labels(text string, f func(name, value string)) {
+	for {
+		name, rest, ok := strings.Cut(text, `="`)
+		if !ok {
+			return
+		}
+		var value strings.Builder
+		end := -1
+		for i := 0; i < len(rest); i++ {
+			if rest[i] == '"' {
+				end = i
+				break
+			}
+			if rest[i] == '\\' && i+1 < len(rest) {
+				i++
+				if rest[i] == 'n' {
+					value.WriteByte('\n')
+					continue
+				}
+			}
+			value.WriteByte(rest[i])
+		}
+		if end < 0 {
+			return
+		}
+		f(strings.TrimLeft(name, ", "), value.String())
+		text = rest[end+1:]
+	}
 }
