@@ -5,9 +5,10 @@ Every tier has the same bytes of host memory in all; the devices are the same ev
 begins with the caches that the one before has filled with other conversations. Routers are to be
 compared within a tier, and tiers within a router.
 
-A run that fails is named, and the others go on. Then the exit status is 1. With --out the figures of
-each run are kept in the directory: runs that are there already are not repeated, and the table and
-the picture are written after each tier.
+A run that fails is named, and the others go on. Then the exit status is 1.
+
+With --out the figures of each run are kept in the directory: runs that are there already are not
+repeated, and the table and the picture are written after each tier.
 """
 
 from __future__ import annotations

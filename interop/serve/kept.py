@@ -9,7 +9,7 @@ from serve.report import Figures
 
 
 class Kept:
-    """The runs of a directory's file, one JSON object a line. Runs with other settings do not count."""
+    """The runs of a directory's file, a JSON object a line. Those with other settings do not count."""
 
     def __init__(self, directory: pathlib.Path | None, settings: dict[str, int]) -> None:
         self._settings = settings
