@@ -95,6 +95,7 @@ type agentState struct {
 	Connectors []struct {
 		Worker, Role string
 		Rank         uint32
+		Connected    int
 		StoredBlocks uint64 `json:"stored_blocks"`
 		FailedLoads  uint64 `json:"failed_loads"`
 		Errors       uint64
@@ -206,8 +207,8 @@ func (c *Command) checkStreams(s *agentState) {
 		}
 	}
 	for _, r := range s.Connectors {
-		if r.Role != string(proto.RoleScheduler) {
-			continue
+		if r.Role != string(proto.RoleScheduler) || r.Connected == 0 {
+			continue // a sum outlives its engine
 		}
 		who := fmt.Sprintf("worker %s/%d", r.Worker, r.Rank)
 		switch n, follows := frames[who]; {

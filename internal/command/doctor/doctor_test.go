@@ -30,7 +30,7 @@ const (
 	"streams":[{"owner":"worker 7/0","publisher_id":"0a","health":"exact","dropped":{},"rank":{"frames":5,"lost":0,"bad_events":0,"replay_failures":0}},
 		{"owner":"pool 9","publisher_id":"0b","health":"exact","dropped":{}}],
 	"pools":[{"pool":9,"model":"tiny","namespace":"aa","block_size":32,"sessions":1,"disk_breaker_open":false,"disk_read_only":false,"corrupt_reads":0,"corrupt_host":0,"grow_errors":0,"grants_overdue":0}],
-	"connectors":[{"worker":"7","rank":0,"role":"scheduler","stored_blocks":3,"failed_loads":0,"errors":0}],
+	"connectors":[{"worker":"7","rank":0,"role":"scheduler","connected":1,"stored_blocks":3,"failed_loads":0,"errors":0}],
 	"engines":{"denied":0,"refused":0,"panics":0,"former_stuck":0},
 	"outputs":{"zmq_failed":0,"dynamo_failed":0,"checkpoints_failed":0,"dynamo":{"rival_sources":0}}}`
 	healthyFeeds = `[{"publisher_id":"0a","owner":"worker 7/0","cursor":3,"announced":3,"health":"exact","digest_ok":true},

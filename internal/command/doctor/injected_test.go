@@ -35,7 +35,11 @@ func engine(path, from, to string) injection {
 // injections has a way to make each cause true.
 func injections() map[string]injection {
 	all := map[string]injection{
-		"no-engines":            agent(`"sessions":1,`, `"sessions":0,`),
+		// The counters of an engine that has left stay.
+		"no-engines": {inject: func(y *yard) {
+			replace(y.agent, "/v1/stats", `"sessions":1,`, `"sessions":0,`)
+			replace(y.agent, "/v1/stats", `"worker":"7","rank":0,"role":"scheduler","connected":1`, `"worker":"8","rank":0,"role":"scheduler","connected":0`)
+		}},
 		"engines-denied":        agent(`"denied":0`, `"denied":2`),
 		"engines-refused":       agent(`"refused":0`, `"refused":2`),
 		"session-panics":        agent(`"panics":0`, `"panics":1`),
