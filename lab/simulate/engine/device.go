@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Sink receives the changes of a tier. It must not keep the slices.
+type Sink interface {
+	// Stored receives blocks, each the child of the one before. The first is the child of parent; 0
+	// begins a sequence.
+	Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock)
+	Removed(hashes []kv.SequenceHash)
+}
+
+// device is the block pool of an engine. Blocks are named, with a count of references, or anonymous
+// while they are not full. A named block without references stays until its room is needed.
+type device struct {
+	sink Sink
+	// slots are the named blocks from index 1. slots[0] is both ends of the list of unreferenced
+	// blocks, the next victim first.
+	slots  []deviceSlot
+	spare  []int32
+	blocks map[kv.SequenceHash]int32
+	// capacity and anonymous are in blocks. unreferenced is the length of the list.
+	capacity, anonymous, unreferenced int
+
+	stored  []kvevent.StoredBlock
+	removed []kv.SequenceHash
+}
+
+// deviceSlot is a named block. prev and next are valid without references.
+type deviceSlot struct {
+	hash       kv.SequenceHash
+	refs       int32
+	prev, next int32
+}
+
+func newDevice(capacity int, sink Sink) *device {
+	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), blocks: make(map[kv.SequenceHash]int32, capacity), capacity: capacity}
+}
+
+// prefix returns how many leading blocks of a sequence the pool has.
+func (d *device) prefix(sequence []kv.SequenceHash) int {
+	for i, h := range sequence {
+		if d.blocks[h] == 0 {
+			return i
+		}
+	}
+	return len(sequence)
+}
+
+// available returns how many blocks can be taken.
+func (d *device) available() int {
+	return d.capacity - d.anonymous - (len(d.blocks) - d.unreferenced)
+}
+
+// used returns the share of the blocks that requests use.
+func (d *device) used() float64 { return 1 - float64(d.available())/float64(d.capacity) }
+
+// pin adds a reference to each block. The pool has all of them.
+func (d *device) pin(sequence []kv.SequenceHash) {
+	for _, h := range sequence {
+		d.reference(d.blocks[h])
+	}
+}
+
+func (d *device) reference(at int32) {
+	s := &d.slots[at]
+	if s.refs == 0 {
+		d.slots[s.prev].next, d.slots[s.next].prev = s.next, s.prev
+		d.unreferenced--
+	}
+	s.refs++
+}
+
+// take takes n anonymous blocks and evicts as many as that needs. It returns false, and takes
+// nothing, if too few are available.
+func (d *device) take(n int) bool {
+	if n > d.available() {
+		return false
+	}
+	d.anonymous += n
+	d.evict()
+	return true
+}
+
+// evict removes unreferenced blocks until the pool is within its capacity.
+func (d *device) evict() {
+	d.removed = d.removed[:0]
+	for len(d.blocks)+d.anonymous > d.capacity {
+		victim := d.slots[0].next
+		s := &d.slots[victim]
+		d.slots[s.prev].next, d.slots[s.next].prev = s.next, s.prev
+		d.unreferenced--
+		delete(d.blocks, s.hash)
+		d.removed = append(d.removed, s.hash)
+		d.spare = append(d.spare, victim)
+	}
+	if len(d.removed) > 0 {
+		d.sink.Removed(d.removed)
+	}
+}
+
+// give gives n anonymous blocks back.
+func (d *device) give(n int) { d.anonymous -= n }
+
+// name turns anonymous blocks into blocks first..end-1 of a sequence, each with one reference. A
+// block that the pool has already is referenced, and its anonymous block is given back.
+func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+	d.anonymous -= end - first
+	from := first // of the blocks that are not told yet
+	for i := first; i < end; i++ {
+		if at := d.blocks[sequence[i]]; at != 0 {
+			d.tell(locals, sequence, from, i)
+			from = i + 1
+			d.reference(at)
+			continue
+		}
+		var at int32
+		if n := len(d.spare); n > 0 {
+			at, d.spare = d.spare[n-1], d.spare[:n-1]
+		} else {
+			at = int32(len(d.slots))
+			d.slots = append(d.slots, deviceSlot{})
+		}
+		d.slots[at] = deviceSlot{hash: sequence[i], refs: 1}
+		d.blocks[sequence[i]] = at
+	}
+	d.tell(locals, sequence, from, end)
+}
+
+// tell sends the sink that blocks first..end-1 of a sequence were stored.
+func (d *device) tell(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+	d.stored = tellStored(d.sink, d.stored, locals, sequence, first, end)
+}
+
+// tellStored sends a sink that blocks first..end-1 of a sequence were stored. It uses and returns
+// the memory of stored.
+func tellStored(sink Sink, stored []kvevent.StoredBlock, locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) []kvevent.StoredBlock {
+	if first >= end {
+		return stored
+	}
+	stored = stored[:0]
+	for i := first; i < end; i++ {
+		stored = append(stored, kvevent.StoredBlock{Hash: sequence[i], Local: locals[i]})
+	}
+	var parent kv.SequenceHash
+	if first > 0 {
+		parent = sequence[first-1]
+	}
+	sink.Stored(parent, stored)
+	return stored
+}
+
+// unpin takes a reference from each block, the last block first, so that the end of a sequence is
+// evicted first.
+func (d *device) unpin(sequence []kv.SequenceHash) {
+	for i := len(sequence) - 1; i >= 0; i-- {
+		at := d.blocks[sequence[i]]
+		s := &d.slots[at]
+		if s.refs--; s.refs > 0 {
+			continue
+		}
+		last := d.slots[0].prev
+		s.prev, s.next = last, 0
+		d.slots[last].next, d.slots[0].prev = at, at
+		d.unreferenced++
+	}
+}
+
+// load stores blocks first..end-1 of a sequence without references, as the most recent ones. The pool
+// has the blocks before first. It stops where no room is left.
+func (d *device) load(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+	d.pin(sequence[:first]) // or they could leave to make room
+	n := max(0, min(end-first, d.available()))
+	if n > 0 {
+		d.take(n)
+		d.name(locals, sequence, first, first+n)
+	}
+	d.unpin(sequence[:first+n])
+}

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// tier is the host memory or the disk of a node. The production Evictor says what leaves.
+type tier struct {
+	sink     Sink
+	order    policy.Evictor
+	blocks   map[kv.SequenceHash]uint32
+	slots    []tierSlot
+	capacity int
+	ticks    uint64
+
+	stored  []kvevent.StoredBlock
+	removed []kv.SequenceHash
+}
+
+// tierSlot is one block. children are the blocks of the tier whose parent it is. The order has only
+// blocks without children.
+type tierSlot struct {
+	hash, parent kv.SequenceHash
+	children     int32
+	tick         uint64
+}
+
+func newTier(capacity int, sink Sink) *tier {
+	t := &tier{sink: sink, order: policy.NewLeafLRU(), blocks: make(map[kv.SequenceHash]uint32, capacity), capacity: capacity}
+	if capacity > 0 {
+		t.order.AddExtent(0, uint32(capacity))
+	}
+	return t
+}
+
+// prefix returns how many leading blocks of a sequence the tier has.
+func (t *tier) prefix(sequence []kv.SequenceHash) int {
+	for i, h := range sequence {
+		if _, ok := t.blocks[h]; !ok {
+			return i
+		}
+	}
+	return len(sequence)
+}
+
+// use stores the missing blocks of a sequence and marks all of them as used now. It returns the
+// number of stored blocks.
+func (t *tier) use(locals []kv.LocalHash, sequence []kv.SequenceHash) (added int) {
+	t.ticks++
+	from := 0
+	for i, h := range sequence {
+		at, ok := t.blocks[h]
+		if ok {
+			t.stored = tellStored(t.sink, t.stored, locals, sequence, from, i)
+			from = i + 1
+			s := &t.slots[at]
+			s.tick = t.ticks
+			t.place(at)
+			continue
+		}
+		if !t.add(sequence, i) {
+			t.stored = tellStored(t.sink, t.stored, locals, sequence, from, i)
+			return added
+		}
+		added++
+	}
+	t.stored = tellStored(t.sink, t.stored, locals, sequence, from, len(sequence))
+	return added
+}
+
+// add stores block i of a sequence, whose parent is stored. It returns false without room.
+func (t *tier) add(sequence []kv.SequenceHash, i int) bool {
+	at := uint32(len(t.slots))
+	if len(t.slots) < t.capacity {
+		t.slots = append(t.slots, tierSlot{})
+	} else {
+		victim, ok := t.order.Victim()
+		if !ok || t.slots[victim.Slot()].tick == t.ticks { // never an ancestor of the new block
+			return false
+		}
+		at = victim.Slot()
+		t.remove(at)
+	}
+	var parent kv.SequenceHash
+	if i > 0 {
+		parent = sequence[i-1]
+	}
+	t.slots[at] = tierSlot{hash: sequence[i], parent: parent, tick: t.ticks}
+	t.blocks[sequence[i]] = at
+	if p, ok := t.blocks[parent]; ok && i > 0 {
+		t.slots[p].children++
+		t.order.Remove(ref(p))
+	}
+	t.place(at)
+	return true
+}
+
+// remove evicts the block of a slot. Its parent may become evictable.
+func (t *tier) remove(at uint32) {
+	s := &t.slots[at]
+	t.order.Remove(ref(at))
+	delete(t.blocks, s.hash)
+	if p, ok := t.blocks[s.parent]; ok {
+		if t.slots[p].children--; t.slots[p].children == 0 {
+			t.place(p)
+		}
+	}
+	t.removed = append(t.removed[:0], s.hash)
+	t.sink.Removed(t.removed)
+}
+
+// place puts a slot without children into the order, at its tick.
+func (t *tier) place(at uint32) {
+	if s := &t.slots[at]; s.children == 0 {
+		t.order.Place(ref(at), 0, s.tick)
+	}
+}
+
+func ref(slot uint32) registry.Ref { return registry.MakeRef(0, slot) }
