@@ -132,6 +132,13 @@ func (o *decisionObserver) PrefillCompleted(id string) {
 	}
 }
 
+// OutputBlock implements decide.Observer.
+func (o *decisionObserver) OutputBlock(id string) {
+	if e := o.model.estimate; e != nil {
+		e.OutputBlock(id)
+	}
+}
+
 // Freed implements decide.Observer.
 func (o *decisionObserver) Freed(id string) {
 	if e := o.model.estimate; e != nil {

@@ -23,7 +23,7 @@ func (r *Router) Feeds() []feed.State { return r.feeds.States() }
 // Loads returns the last load report of each worker and pool, at most a minute old.
 func (r *Router) Loads() map[kv.Owner]feed.Load { return r.feeds.Loads(time.Now()) }
 
-// Measures returns the measures of each worker; nil without cost mode.
+// Measures returns the measures of each worker; nil without prices.
 func (r *Router) Measures() (all []estimate.WorkerMeasures) {
 	for _, m := range r.models.all() {
 		if m.estimate != nil {
@@ -48,7 +48,7 @@ type Stats struct {
 	Transport source.Stats
 	Snapshots feed.SnapshotStats
 
-	// Guess is zero without predictions, Estimate without cost mode.
+	// Guess is zero without predictions, Estimate without prices.
 	Guess    approx.Stats   `metric:"-"`
 	Estimate estimate.Stats `metric:"-"`
 	// Unremembered counts decisions that could not be recorded as predictions.

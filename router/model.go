@@ -32,7 +32,7 @@ type Model struct {
 	index     *index.Index
 	scheduler *schedule.Scheduler
 	decide    *decide.Router
-	estimate  *estimate.Estimator // nil without cost mode
+	estimate  *estimate.Estimator // nil without prices
 	cards     *cardTable
 	metrics   *metrics.Metrics
 	log       *zap.Logger
@@ -52,7 +52,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metr
 	if out.index, err = index.New(o.Config.Index()); err != nil {
 		return nil, err
 	}
-	if o.Config.Score == config.ScoreCost {
+	if o.Config.Score == config.ScorePrice {
 		if out.estimate, err = estimate.New(estimate.Options{}); err != nil {
 			return nil, err
 		}
@@ -263,7 +263,7 @@ type ModelStats struct {
 	Workers  int
 	Index    index.Stats
 	Requests schedule.Stats
-	// Guess is zero without predictions. Estimate is zero without cost mode.
+	// Guess is zero without predictions. Estimate is zero without prices.
 	Guess    approx.Stats
 	Estimate estimate.Stats
 	// Unbooked counts requests that AddRequest could not book. Unremembered counts decisions

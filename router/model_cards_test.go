@@ -69,7 +69,7 @@ func TestAnnouncedTaintsSelect(t *testing.T) {
 // A request of which nothing is heard, or whose worker is gone, is off the estimator's
 // books when it is off the account's.
 func TestEstimatorForgetsWhatTheAccountForgets(t *testing.T) {
-	c := routertest.Configured(func(c *config.Config) { c.Score, c.ActiveRequestExpirySecs = config.ScoreCost, 10 })
+	c := routertest.Configured(func(c *config.Config) { c.Score, c.ActiveRequestExpirySecs = config.ScorePrice, 10 })
 	routertest.OnBench(t, router.Options{Config: c}, func(b *routertest.Bench) {
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
 		p2.Meta.Card.Incarnation = 1

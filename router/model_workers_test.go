@@ -40,7 +40,7 @@ var restarts = []struct {
 func TestAnAgentRestartKeepsWhatItsEnginesDo(t *testing.T) {
 	for _, c := range restarts {
 		t.Run(c.name, func(t *testing.T) {
-			cost := routertest.Configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScoreCost, true })
+			cost := routertest.Configured(func(s *config.Config) { s.Score, s.FirstOfEqual = config.ScorePrice, true })
 			routertest.OnBench(t, router.Options{Config: cost}, func(b *routertest.Bench) {
 				p, other := b.Publisher(11, sourcetest.WorkerOwner(1), 0), b.Publisher(12, sourcetest.WorkerOwner(2), 0)
 				p.Meta.Card.Incarnation = c.before

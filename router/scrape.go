@@ -27,7 +27,7 @@ func (r *Router) scrape(out chan<- prometheus.Metric) {
 	r.collectSources(out)
 	collectBackpressure(&s.Requests.Queue, out)
 	collectModels(s.Models, out)
-	if r.config.Score == config.ScoreCost {
+	if r.config.Score == config.ScorePrice {
 		collectEstimates(r.Measures(), &s.Estimate, out)
 	}
 
@@ -106,7 +106,7 @@ func (r *Router) collectWorkers(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectEstimates sends what cost mode has learned of each worker: rates with their ages,
+// collectEstimates sends what the estimator has learned of each worker: rates with their ages,
 // and the fixed cost of a request. s are the sums of the estimators' gauges and counters.
 func collectEstimates(measures []estimate.WorkerMeasures, s *estimate.Stats, out chan<- prometheus.Metric) {
 	rate := prometheus.NewDesc("blockyard_router_measured_rate",

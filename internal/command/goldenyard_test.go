@@ -147,7 +147,7 @@ func (y *goldenYard) startRouter(t *testing.T) {
 	}
 	t.Cleanup(func() { g.Close() })
 	c := config.Default()
-	c.Score = config.ScoreCost
+	c.Score = config.ScorePrice
 	if y.router, err = router.New(router.Options{Config: &c}, g); err != nil {
 		t.Fatal(err)
 	}

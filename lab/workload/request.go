@@ -45,11 +45,19 @@ type Request struct {
 	// whichever is later.
 	At    time.Duration
 	Think time.Duration
-	// Pieces are the new tokens of this request, in order.
+	// Pieces are the new tokens of this request, in order. With Whole they are all of its tokens, and
+	// the history of the session does not come before them.
 	Pieces []Piece
+	Whole  bool
+	// Fork is not nil in the first turn of a session that another one started, such as the helper of
+	// an agent. The session begins Think after that turn has ended, with its history.
+	Fork *Fork
 	// OutputTokens is how many tokens the engine is to make, at least 1.
 	OutputTokens int
 }
+
+// Fork names a turn of another session.
+type Fork struct{ Session, Turn int }
 
 // NewTokens returns the number of tokens that the request adds to its history.
 func (r *Request) NewTokens() int {

@@ -29,7 +29,7 @@ const (
 	// QualityHeader carries the Quality of the decision.
 	QualityHeader = "X-Blockyard-Quality"
 	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and the
-	// measure that cost mode is missing.
+	// measure that a price lacks.
 	ScoreHeader = "X-Blockyard-Score"
 )
 

@@ -337,7 +337,6 @@ func (s *service) status(err error) int {
 		{router.ErrModelRequired, http.StatusBadRequest},
 		{router.ErrUnknownModel, http.StatusNotFound},
 		{schedule.ErrPinnedNotAllowed, http.StatusBadRequest},
-		{schedule.ErrOverride, http.StatusBadRequest},
 		{modes.ErrNotPinned, http.StatusBadRequest},
 		{load.ErrDuplicateRequest, http.StatusConflict},
 		{decide.ErrNotRecorded, http.StatusConflict},

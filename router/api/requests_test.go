@@ -178,9 +178,9 @@ func TestRoutingWaitsForInitialWorkers(t *testing.T) {
 	})
 }
 
-// Scoring by cost says what it misses until it has measured, and then what it did.
+// Scoring by price says what it misses until it has measured, and then what it did.
 func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
-	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.Score = config.ScoreCost })}, func(b *routertest.Bench) {
+	routertest.OnBench(t, router.Options{Config: routertest.Configured(func(c *config.Config) { c.Score = config.ScorePrice })}, func(b *routertest.Bench) {
 		p1, p2 := b.Publisher(0x11, sourcetest.WorkerOwner(1), 0), b.Publisher(0x12, sourcetest.WorkerOwner(2), 0)
 		h := New(b.Router, Options{}).Handler()
 		long := `{"method":"new","tokens":[1` + strings.Repeat(",7", 4000) + `]}`
@@ -190,23 +190,23 @@ func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
 			id := fmt.Sprint(i)
 			r, _ := b.Route(h, id, long)
 			last = r.Header.Get(ScoreHeader)
-			if i == 0 && !strings.HasPrefix(last, "weights: no prefill rate") {
+			if i == 0 && !strings.HasPrefix(last, "weights: no prefill time") {
 				t.Errorf("the first request is scored by %q", last)
 			}
 			b.Pass(time.Second)
 			b.Route(h, id, `{"method":"mark_prefill"}`)
 			b.Route(h, id, `{"method":"mark_free"}`)
 		}
-		if last != "cost" {
+		if last != "price" {
 			t.Errorf("the last request is scored by %q", last)
 		}
 		got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", ""))
-		for _, want := range []string{`blockyard_router_decisions_total{score="cost"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
+		for _, want := range []string{`blockyard_router_decisions_total{score="price"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
 			if !strings.Contains(got, want) {
 				t.Errorf("metrics lack %s", want)
 			}
 		}
-		if got := routertest.Text(t, routertest.Call(t, h, "GET", "/v1/workers", "", "")); !strings.Contains(got, `"measured":{"prefill_tokens":{"per_second":400`) {
+		if got := routertest.Text(t, routertest.Call(t, h, "GET", "/v1/workers", "", "")); !strings.Contains(got, `"source":"measured","samples":`) {
 			t.Errorf("workers %s", got)
 		}
 	})

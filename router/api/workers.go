@@ -31,7 +31,7 @@ type workerAnswer struct {
 	Taints           []string        `json:"taints,omitempty"`
 	Load             *workerLoadJSON `json:"load,omitempty"`
 	PoolLoad         *poolLoadJSON   `json:"pool_load,omitempty"`
-	// Measured has the worker's measures in cost mode.
+	// Measured has the worker's measures with prices.
 	Measured *estimate.WorkerMeasures `json:"measured,omitempty"`
 }
 

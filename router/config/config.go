@@ -20,6 +20,7 @@ type Config struct {
 	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
 	CostFormula        string   `json:"cost_formula"`
 	Score              string   `json:"score"`
+	Objective          string   `json:"objective"`
 	WorkerType         string   `json:"worker_type"`
 	LoadAware          bool     `json:"load_aware"`
 
@@ -123,7 +124,11 @@ const (
 	FormulaOverlapWeight = "overlap_weight"
 
 	ScoreWeights = "weights"
-	ScoreCost    = "cost"
+	ScorePrice   = "price"
+
+	ObjectiveBalanced   = "balanced"
+	ObjectiveTTFT       = "ttft"
+	ObjectiveThroughput = "throughput"
 
 	WorkerDecode  = "decode"
 	WorkerPrefill = "prefill"

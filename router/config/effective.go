@@ -139,7 +139,13 @@ func (c *Config) Schedule() schedule.Config {
 	if c.FirstOfEqual {
 		s.Tie = schedule.TieFirst
 	}
-	s.Cost = c.Score == ScoreCost
+	s.Price = c.Score == ScorePrice
+	switch c.Objective {
+	case ObjectiveTTFT:
+		s.Objective = schedule.ObjectiveTTFT
+	case ObjectiveThroughput:
+		s.Objective = schedule.ObjectiveThroughput
+	}
 	return s
 }
 

@@ -178,7 +178,7 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 	want := schedule.Config{
 		Formula: schedule.FormulaOverlapWeight, OverlapCredit: 0.5, CreditDecay: 0.125, PrefillLoadScale: 3, OverlapWeight: 3,
 		ActiveRequestWeight: 32, HostWeight: 0.6, DiskWeight: 0.1, SharedMultiplier: 0.4, DecodeWorkers: true,
-		Temperature: 0.7, Seed: 9, Tie: schedule.TieFirst, Cost: true,
+		Temperature: 0.7, Seed: 9, Tie: schedule.TieFirst, Price: true,
 	}
 	if got != want || external == nil || *external != 0.05 {
 		t.Errorf("schedule %+v, external %v", got, external)

@@ -123,7 +123,7 @@ func TestNotices(t *testing.T) {
 		`{"overlap_score_weight":0}`:                                                               {"overlap_score_weight is deprecated: it sets prefill_load_scale to 0, and overlap_score_credit to 0"},
 		`{"router_ttl_secs":5,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`:           nil, // for workers without events
 		`{"router_predicted_ttl_secs":3,"router_prune_target_ratio":0.5,"router_max_tree_size":9}`: nil,
-		`{"router_mode":"round-robin","score":"cost","router_temperature":1}`:                      {"score cost has no effect: router_mode is round-robin", "router_temperature 1 has no effect: router_mode is round-robin"},
+		`{"router_mode":"round-robin","score":"cost","router_temperature":1}`:                      {"score price has no effect: router_mode is round-robin", "router_temperature 1 has no effect: router_mode is round-robin"},
 		`{"router_mode":"random","seed":3,"first_of_equal":true}`:                                  {"first_of_equal true has no effect: router_mode is random"},
 		`{"router_mode":"least-loaded","seed":3,"first_of_equal":true}`:                            {"seed 3 has no effect: first_of_equal draws nothing"},
 		`{"router_mode":"least-loaded","first_of_equal":true}`:                                     nil,

@@ -29,7 +29,7 @@ func formula(r *schedule.Result) string {
 		return ""
 	}
 	c := schedule.Candidate{Worker: r.Worker, Hits: r.Hits, Cost: r.Cost, Prefill: r.Prefill, Decode: r.Decode,
-		Weight: r.Weight, TaintFactor: r.TaintFactor, Mode: r.Mode}
+		Weight: r.Weight, TaintFactor: r.TaintFactor, Price: r.Price, Mode: r.Mode}
 	return c.Formula()
 }
 

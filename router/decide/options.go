@@ -63,6 +63,8 @@ type Observer interface {
 	// PrefillCompleted and Freed are called for booked requests.
 	PrefillCompleted(id string)
 	Freed(id string)
+	// OutputBlock is called when a booked request has a further block of output.
+	OutputBlock(id string)
 	// Added is called after AddRequest has booked a request. cached of its blocks, of
 	// blockSize tokens each, need no computing.
 	Added(q *Query, worker kv.Worker, blockSize, cached int)
@@ -129,5 +131,6 @@ func (silent) Decided(*Decision)       {}
 func (silent) SharedCacheFailed()      {}
 func (silent) PrefillCompleted(string) {}
 func (silent) Freed(string)            {}
+func (silent) OutputBlock(string)      {}
 
 func (silent) Added(*Query, kv.Worker, int, int) {}

@@ -84,10 +84,16 @@ func (r *Router) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil && !(*decay >= 0 && *decay <= 1) {
 		return &QueryError{fmt.Errorf("decay fraction: %v is not in 0..1", *decay)}
 	}
-	if !r.config.RouterTrackOutputBlocks {
-		return r.scheduler.Touch(id)
+	var err error
+	if r.config.RouterTrackOutputBlocks {
+		err = r.scheduler.AddOutputBlock(id, decay)
+	} else {
+		err = r.scheduler.Touch(id)
 	}
-	return r.scheduler.AddOutputBlock(id, decay)
+	if err == nil {
+		r.observer.OutputBlock(id)
+	}
+	return err
 }
 
 // Free ends a request and reports whether the request was active.

@@ -158,6 +158,7 @@ func (r *recorder) Decided(d *Decision) {
 
 func (r *recorder) PrefillCompleted(id string) { r.told("prefill completed", id) }
 func (r *recorder) Freed(id string)            { r.told("freed", id) }
+func (r *recorder) OutputBlock(string)         {}
 
 func (r *recorder) Added(q *Query, w kv.Worker, blockSize, cached int) {
 	r.told(fmt.Sprintf("added %d tokens in blocks of %d, %d cached, to %s:", len(q.Tokens), blockSize, cached, w), q.ID)

@@ -217,7 +217,7 @@ func TestSharedCacheIsAskedWhereItCounts(t *testing.T) {
 		s := newSetup(t, func(o *Options, cfg *config.Config, s *schedule.Options) {
 			o.SharedCache, cfg.SharedCacheMultiplier, s.Selector = cache, c.multiplier, c.selector
 			if c.cost {
-				cfg.Score = config.ScoreCost
+				cfg.Score = config.ScorePrice
 			}
 		})
 		c.query.Tokens = tokens(1, 64)

@@ -12,29 +12,37 @@ import (
 // count from Estimator.start.
 type column struct {
 	worker *worker // nil for an unknown worker
-	// tokensPerSecond is the worker's own prefill rate. fixedCost is the fixed cost of
-	// a request in seconds. Both are valid until ratesUntil.
-	tokensPerSecond, fixedCost float64
-	ratesUntil                 time.Duration
-	// readyRequests are the pending requests whose blocks have arrived. readyTokens
-	// are the tokens that they have to compute.
-	readyTokens, readyRequests float64
+	// terms are valid until termsUntil. doubt is their error.
+	terms      Terms
+	doubt      float64
+	termsUntil time.Duration
+	// ready are the seconds of the pending prompts whose blocks have arrived, and all those of all.
+	ready, all float64
 	// nextReady is when the blocks of the next pending request arrive.
 	nextReady time.Duration
-	// runningTokens are the tokens of the request that runs since runningSince.
-	runningTokens float64
-	runningSince  time.Duration
-	// queuedElsewhere is worker.queuedElsewhere, valid until queuedElsewhereUntil.
-	queuedElsewhere      float64
-	queuedElsewhereUntil time.Duration
-	// accountTokens is prefills.accountTokens.
+	// first is what the request that runs since runningSince takes.
+	first        float64
+	runningSince time.Duration
+	// elsewhere are the requests of other routers, valid until elsewhereUntil.
+	waitingElsewhere, runningElsewhere float64
+	elsewhereUntil                     time.Duration
+	// running and context are those of the requests that decode.
+	running, context float64
+	// pending is the number of prompts, and accountTokens is prefills.accountTokens.
+	pending       float64
 	accountTokens int64
+	arrivals      float64
+	busy          float64
+	// promptSeconds is what a mean prompt takes.
+	promptSeconds float64
 }
 
 const (
 	never     time.Duration = math.MaxInt64
 	longAgo   time.Duration = math.MinInt64
 	notMember               = -1 // worker.member of a worker that is no member
+	// termsMaxAge is the age at which the terms of a column are computed again.
+	termsMaxAge = time.Second
 )
 
 // alignColumns rebuilds e.columns, the input of a decision, with a column for each
@@ -55,8 +63,8 @@ func (e *Estimator) alignColumns(m *index.Members, now time.Time) {
 	}
 	for i := range m.List {
 		w := e.workers[m.List[i].Worker]
-		if w == nil { // an unknown worker has no rates
-			e.columns[i] = column{ratesUntil: longAgo, nextReady: never}
+		if w == nil { // an unknown worker has no terms
+			e.columns[i] = column{termsUntil: longAgo, nextReady: never}
 			continue
 		}
 		w.member = i
@@ -73,31 +81,65 @@ func (e *Estimator) refreshColumn(w *worker, now time.Time) {
 	}
 }
 
-// columnOf returns the column of a worker: what a decision needs to know of its rates
-// and pending requests, at the time now. The times in a column say when the column
+// columnOf returns the column of a worker: what a decision needs to know of its terms
+// and requests, at the time now. The times in a column say when the column
 // changes by itself, so that decisions need not rebuild it.
 func (e *Estimator) columnOf(w *worker, now time.Time) column {
 	p := &w.prefill
-	c := column{worker: w, ratesUntil: longAgo, nextReady: never, accountTokens: p.accountTokens}
-	if p.tokenRate.count >= e.opts.MinSamples {
-		c.tokensPerSecond, c.fixedCost = p.tokenRate.value, p.fixedCost(&e.opts, now)
-		c.ratesUntil = later(p.tokenRate.last.Sub(e.start), e.opts.MaxAge)
-	}
+	c := column{worker: w, nextReady: never, termsUntil: now.Sub(e.start) + termsMaxAge, accountTokens: p.accountTokens,
+		running: float64(len(w.decode.running)), context: w.decode.context, pending: float64(len(p.pending)), arrivals: w.arrivals.per(now), busy: w.busy.per(now)}
+	w.model.refreshMedians(&e.opts, now)
+	slow := p.speed.of(&w.model.prefill, now)
+	c.terms, c.doubt = e.termsOf(w, slow, now), slow.doubt
 	for _, r := range p.pending {
+		took := c.terms.promptSeconds(r)
+		c.all += took
 		if r.blocksReady.After(now) { // its cached blocks are still on the way to the device
 			c.nextReady = min(c.nextReady, r.blocksReady.Sub(e.start))
 			continue
 		}
-		c.readyTokens += float64(r.tokensToCompute)
-		c.readyRequests++
+		c.ready += took
 	}
 	if r := p.earliest(); r != nil && !r.blocksReady.After(now) {
-		c.runningTokens, c.runningSince = float64(r.tokensToCompute), p.busySince().Sub(e.start)
+		c.first, c.runningSince = c.terms.promptSeconds(r), p.busySince().Sub(e.start)
 	}
-	if w.queuedElsewhere > 0 {
-		c.queuedElsewhere, c.queuedElsewhereUntil = float64(w.queuedElsewhere), later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
+	c.promptSeconds = c.terms.Request + c.terms.Token*p.meanTokens.value + c.terms.Pair*p.meanPairs.value
+	if w.waitingElsewhere+w.runningElsewhere > 0 {
+		c.waitingElsewhere, c.runningElsewhere = w.waitingElsewhere, w.runningElsewhere
+		c.elsewhereUntil = later(w.reportedAt.Sub(e.start), elsewhereMaxAge)
 	}
 	return c
+}
+
+// promptSeconds returns what the prompt of r takes.
+func (t *Terms) promptSeconds(r *request) float64 {
+	return t.Request + t.Token*float64(r.tokensToCompute) + t.Pair*r.pairs
+}
+
+// terms returns the terms of a worker.
+func (e *Estimator) terms(w *worker, now time.Time) Terms {
+	return e.termsOf(w, w.prefill.speed.of(&w.model.prefill, now), now)
+}
+
+// termsOf returns the terms of a worker whose prompts have a slowness.
+func (e *Estimator) termsOf(w *worker, slow slowness, now time.Time) Terms {
+	p, d := &w.model.prefill.term, &w.model.decode.term
+	slow.factor = distinct(slow.factor, w.model.prefillTypical)
+	decode := distinct(w.decode.speed.of(&w.model.decode, now).factor, w.model.decodeTypical)
+	return Terms{
+		Request: slow.factor * p[0], Token: slow.factor * p[1] / 1e3, Pair: slow.factor * p[2] / 1e6,
+		Step: decode * d[0], Running: decode * d[1], Context: decode * d[2] / 1e3,
+	}
+}
+
+// alike is the difference of a worker's slowness to the typical one, in its logarithm, that is put down
+// to the fit: to what the worker happened to compute.
+const alike = 0.25
+
+// distinct returns a slowness that is nearer to the typical one by alike.
+func distinct(factor, typical float64) float64 {
+	d := math.Log(factor / typical)
+	return typical * math.Exp(math.Copysign(max(0, math.Abs(d)-alike), d))
 }
 
 // later returns t+d, or never if the sum overflows.

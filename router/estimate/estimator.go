@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 )
 
-// Estimator predicts times to the first token. Make one with New.
+// Estimator predicts what a request takes on each worker. Make one with New.
 type Estimator struct {
 	opts Options
 
@@ -17,15 +17,17 @@ type Estimator struct {
 	workers map[kv.Worker]*worker
 	pools   map[uint64]*pool
 	models  map[string]*model
-	// requests are the followed prefills by id.
-	requests map[string]*pending
+	// requests are the followed requests by id.
+	requests map[string]*request
 	// alignedTo is the list whose order columns has. nil makes the next decision
 	// rebuild them.
 	alignedTo *index.Members
 	columns   []column
 	start     time.Time // times in columns count from here
 	expiredAt time.Time // when all workers' requests were last checked for expiry
-	stats     Stats
+	// booked counts requests, and explored those that were sent to learn about a worker.
+	booked, explored uint64
+	stats            Stats
 }
 
 // worker holds the measures of one worker.
@@ -34,14 +36,25 @@ type worker struct {
 	member int   // its position in Estimator.columns, or notMember
 	pool   *pool // nil for none
 	model  *model
-	// prefill follows the worker's requests and learns its prefill rate. copyRate is
+	// prefill and decode follow the worker's requests and learn its speed. copyRate is
 	// the rate at which blocks reach the device, in bytes.
 	prefill  prefills
+	decode   decodes
 	copyRate rate
-	// queuedElsewhere is how many requests from elsewhere waited in the engine at the last
-	// report, reportedAt. This router did not send them.
-	queuedElsewhere int
-	reportedAt      time.Time
+	// arrivals are the requests in a second, and busy the seconds of their prompts.
+	arrivals, busy flow
+	// budget is the number of tokens of a step, 0 when unknown.
+	budget float64
+	// waitingElsewhere and runningElsewhere are how many requests waited and ran in the engine at
+	// the last reports, that this router did not send: a mean in which recent reports count more. The
+	// last report came at reportedAt. used is the share of the device in use.
+	waitingElsewhere, runningElsewhere float64
+	used                               float64
+	reportedAt                         time.Time
+	// explores is true when the last price was the optimistic one. exploring is the request that was
+	// sent for that and has no first token yet.
+	explores  bool
+	exploring *request
 }
 
 // pool holds the measures of one pool. The last member to leave removes the pool.
@@ -60,17 +73,18 @@ type pool struct {
 type Stats struct {
 	Workers        int    `metric:"workers" help:"Workers known to the estimator."`
 	Pools          int    `metric:"pools" help:"Pools known to the estimator."`
-	Requests       int    `metric:"requests" help:"Prefills that the estimator follows."`
+	Requests       int    `metric:"requests" help:"Requests that the estimator follows."`
 	Reports        uint64 `metric:"reports" help:"Load reports read."`
 	Unknown        uint64 `metric:"reports_unknown" help:"Load reports of unknown owners."`
+	Explored       uint64 `metric:"explored" help:"Requests sent to a worker whose speed is uncertain, to learn it."`
 	Samples        uint64 `metric:"samples" help:"Samples taken."`
 	Outliers       uint64 `metric:"outliers" help:"Samples far off the median when they came."`
 	Implausible    uint64 `metric:"implausible" help:"Samples refused as impossibly fast or long."`
 	Abandoned      uint64 `metric:"abandoned" help:"Prefills that ended without a first token."`
-	Expired        uint64 `metric:"expired" help:"Prefills silent for five minutes."`
-	Unfollowed     uint64 `metric:"unfollowed" help:"Prefills not followed: unknown worker, no room, or id in use."`
+	Expired        uint64 `metric:"expired" help:"Requests silent for too long."`
+	Unfollowed     uint64 `metric:"unfollowed" help:"Requests not followed: unknown worker, no room, or id in use."`
 	RefusedWorkers uint64 `metric:"refused_workers" help:"Workers refused above the bound of known workers."`
-	Missing        uint64 `metric:"missing" help:"Decisions without an estimate because a measure was missing."`
+	Missing        uint64 `metric:"missing" help:"Decisions without a price because a measure was missing."`
 }
 
 // New returns an Estimator without workers. The error names the option that is out
@@ -83,7 +97,7 @@ func New(o Options) (*Estimator, error) {
 	return &Estimator{
 		opts: o, start: o.Now(),
 		workers: make(map[kv.Worker]*worker), pools: make(map[uint64]*pool), models: make(map[string]*model),
-		requests: make(map[string]*pending),
+		requests: make(map[string]*request),
 	}, nil
 }
 
@@ -134,6 +148,9 @@ func (e *Estimator) RemoveWorker(id kv.Worker) {
 		delete(e.requests, r.id)
 		e.stats.Abandoned++
 	}
+	for _, r := range w.decode.running {
+		delete(e.requests, r.id)
+	}
 	e.leavePool(w)
 	e.leaveModel(w)
 	delete(e.workers, id)
@@ -156,7 +173,7 @@ func (e *Estimator) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	s.Workers, s.Pools, s.Requests = len(e.workers), len(e.pools), len(e.requests)
+	s.Workers, s.Pools, s.Requests, s.Explored = len(e.workers), len(e.pools), len(e.requests), e.explored
 	return s
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Three measured prefills tell how long the next one takes.
+// Measured prefills of different lengths tell how long the next one takes.
 func Example() {
 	now := time.Unix(0, 0)
 	e, err := estimate.New(estimate.Options{Now: func() time.Time { return now }})
@@ -21,21 +21,22 @@ func Example() {
 	}
 	worker := kv.Worker{ID: 7}
 	e.SetWorker(worker, 0, "tiny")
-	for range 3 {
-		e.Booked(&estimate.Booking{ID: "r", Worker: worker, Tokens: 1000, BlockSize: 16}) // a request was sent
-		now = now.Add(100 * time.Millisecond)
+	for _, tokens := range []int{1000, 4000, 500, 2000} {
+		e.Booked(&estimate.Booking{ID: "r", Worker: worker, Tokens: tokens, BlockSize: 16}) // a request was sent
+		now = now.Add(time.Duration(tokens) * 100 * time.Microsecond)
 		e.PrefillDone("r") // its first token came
+		e.Dropped("r")     // it has ended
 		now = now.Add(time.Second)
 	}
 	members := &index.Members{List: []index.Member{{Worker: worker}}}
-	ms := make([]float64, 1)
-	why, ok := e.FirstTokens(&schedule.Selection{
+	prices := make([]schedule.Price, 1)
+	why, ok := e.Prices(&schedule.Selection{
 		Request: &schedule.Request{Tokens: 2000, BlockSize: 16, Members: members},
 		Members: members,
 		Loads:   &load.Columns{PrefillTokens: make([]int64, 1), ActiveBlocks: make([]int32, 1), Requests: make([]int32, 1)},
 		Workers: make([]schedule.WorkerConfig, 1),
-	}, ms)
-	fmt.Printf("%.0f ms for 2000 tokens %v %s\n", ms[0], ok, why)
+	}, prices)
+	fmt.Printf("%.0f ms for 2000 tokens %v %s\n", prices[0].TTFT, ok, why)
 	// Output:
 	// 200 ms for 2000 tokens true
 }

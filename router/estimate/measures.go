@@ -37,21 +37,34 @@ type WorkerMeasures struct {
 	Worker kv.Worker `json:"-"`
 	Pool   uint64    `json:"-"`
 	Model  string    `json:"-"`
-	// PrefillTokens, CopyBytes and DiskBytes are rates. DiskBytes is the pool's.
+	// PrefillTokens, CopyBytes and DiskBytes are rates. PrefillTokens is that of a short prompt.
+	// DiskBytes is the pool's.
 	PrefillTokens Measure `json:"prefill_tokens"`
 	CopyBytes     Measure `json:"copy_bytes"`
 	DiskBytes     Measure `json:"disk_bytes"`
-	// RequestSeconds is the fixed cost of a request, 0 when unknown.
+	// RequestSeconds is the fixed cost of a request, PairSeconds what a million pairs of a token with a
+	// token that it attends to take. StepSeconds, RunningSeconds and ContextSeconds are what the next
+	// token of all running requests takes: once, for each of them, and for a thousand tokens of their
+	// contexts. All are 0 when unknown.
 	RequestSeconds float64 `json:"request_seconds"`
+	PairSeconds    float64 `json:"million_pairs_seconds"`
+	StepSeconds    float64 `json:"step_seconds"`
+	RunningSeconds float64 `json:"running_seconds"`
+	ContextSeconds float64 `json:"thousand_context_seconds"`
+	// Slowness is the time of the worker's prompts over that of its model's, and Doubt the error of its
+	// logarithm.
+	Slowness float64 `json:"slowness"`
+	Doubt    float64 `json:"doubt"`
 	// BlockBytes is the size of a block of the pool, 0 when unknown.
 	BlockBytes uint64 `json:"block_bytes"`
 	// Pending is the number of requests without a first token. PendingTokens are the
-	// tokens that they have to compute.
+	// tokens that they have to compute. Running is the number of requests with a first token.
 	// WaitingElsewhere is the number of waiting requests that this router did not send.
 	// DiskQueue is the predicted number of blocks that wait at the pool's disk.
 	Pending          int     `json:"pending"`
 	PendingTokens    int     `json:"pending_tokens"`
-	WaitingElsewhere int     `json:"waiting_elsewhere"`
+	Running          int     `json:"running"`
+	WaitingElsewhere float64 `json:"waiting_elsewhere"`
 	DiskQueue        float64 `json:"disk_queue"`
 }
 
@@ -62,17 +75,21 @@ func (e *Estimator) Measures() []WorkerMeasures {
 	defer e.mu.Unlock()
 	out := make([]WorkerMeasures, 0, len(e.workers))
 	for _, w := range e.workers {
+		w.model.refreshMedians(&e.opts, now)
+		slow := w.prefill.speed.of(&w.model.prefill, now)
+		t := e.termsOf(w, slow, now)
 		m := WorkerMeasures{
 			Worker: w.id, Model: w.model.name,
-			PrefillTokens:  e.measure(&w.prefill.tokenRate, w.model, func(m *model) modelMedian { return m.prefill }, now),
+			PrefillTokens:  prefillMeasure(w, &t, now),
 			CopyBytes:      e.measure(&w.copyRate, w.model, func(m *model) modelMedian { return m.copies }, now),
 			DiskBytes:      Measure{Source: SourceNone},
-			RequestSeconds: w.prefill.fixedCost(&e.opts, now),
-			BlockBytes:     uint64(e.blockBytes(w, now)),
-			Pending:        len(w.prefill.pending), PendingTokens: w.prefill.tokens,
+			RequestSeconds: t.Request, PairSeconds: t.Pair * 1e6,
+			StepSeconds: t.Step, RunningSeconds: t.Running, ContextSeconds: t.Context * 1e3, Slowness: slow.factor, Doubt: slow.doubt,
+			BlockBytes: uint64(e.blockBytes(w, now)),
+			Pending:    len(w.prefill.pending), PendingTokens: w.prefill.tokens, Running: len(w.decode.running),
 		}
 		if now.Sub(w.reportedAt) <= elsewhereMaxAge {
-			m.WaitingElsewhere = w.queuedElsewhere
+			m.WaitingElsewhere = w.waitingElsewhere
 		}
 		if p := w.pool; p != nil {
 			m.Pool = p.id
@@ -82,6 +99,22 @@ func (e *Estimator) Measures() []WorkerMeasures {
 		out = append(out, m)
 	}
 	slices.SortFunc(out, func(a, b WorkerMeasures) int { return a.Worker.Compare(b.Worker) })
+	return out
+}
+
+// prefillMeasure returns the prefill rate of a worker. It is the model's while the worker has no
+// samples.
+func prefillMeasure(w *worker, t *Terms, now time.Time) Measure {
+	out := Measure{Samples: w.prefill.speed.len(), Source: SourceModel}
+	if t.Token > 0 {
+		out.PerSecond = 1 / t.Token
+	}
+	if out.Samples > 0 {
+		out.Source, out.AgeSeconds = SourceMeasured, now.Sub(w.prefill.speed.last).Seconds()
+	}
+	if out.PerSecond == 0 {
+		out.Source = SourceNone
+	}
 	return out
 }
 

@@ -15,9 +15,18 @@ type model struct {
 	name    string
 	workers map[*worker]struct{}
 
-	computedAt time.Time // when the medians were computed, zero for never
-	// fixedCost is the fixed cost of a request, in seconds.
-	prefill, fixedCost, copies, disk, blockBytes modelMedian
+	computedAt               time.Time // when the medians were computed, zero for never
+	copies, disk, blockBytes modelMedian
+	// prefill has the seconds of prompts: once for each, for a thousand tokens, for a million pairs.
+	// decode has the seconds of a token: once, for each running request, for a thousand tokens of
+	// their contexts.
+	prefill, decode fit
+	// output is the number of tokens of an answer. prompts and cached are prompt tokens, all and those
+	// that were cached.
+	output, prompts, cached moving
+	// prefillTypical and decodeTypical are the median slowness of the workers, so that the fits stay those of
+	// a typical worker.
+	prefillTypical, decodeTypical float64
 }
 
 // modelMedian is a median and the number of workers or pools behind it. Both are 0
@@ -32,7 +41,7 @@ type modelMedian struct {
 func (e *Estimator) joinModel(w *worker, name string) {
 	m := e.models[name]
 	if m == nil {
-		m = &model{name: name, workers: make(map[*worker]struct{})}
+		m = &model{name: name, workers: make(map[*worker]struct{}), prefillTypical: 1, decodeTypical: 1}
 		e.models[name] = m
 	}
 	m.workers[w] = struct{}{}
@@ -51,20 +60,20 @@ func (e *Estimator) leaveModel(w *worker) {
 	w.model = nil
 }
 
-// refreshMedians computes the medians of the model's measures again once they are
+// refreshMedians solves the fits of the model and computes its medians again once they are
 // mediansMaxAge old. Only valid measures count, and a pool counts once for all its workers.
 func (m *model) refreshMedians(o *Options, now time.Time) {
 	if !m.computedAt.IsZero() && now.Sub(m.computedAt) < max(mediansMaxAge, time.Duration(len(m.workers))*time.Millisecond) {
 		return
 	}
 	m.computedAt = now
-	var prefill, fixedCost, copies, disk, blockBytes []float64
+	m.prefill.solve()
+	m.decode.solve()
+	var copies, disk, blockBytes, prefills, decodes []float64
 	seen := make(map[*pool]bool)
 	for w := range m.workers {
-		prefill = appendValid(prefill, &w.prefill.tokenRate, o, now)
-		if w.prefill.requestRate.valid(o, now) {
-			fixedCost = append(fixedCost, w.prefill.fixedCost(o, now))
-		}
+		prefills = append(prefills, w.prefill.speed.of(&m.prefill, now).factor)
+		decodes = append(decodes, w.decode.speed.of(&m.decode, now).factor)
 		copies = appendValid(copies, &w.copyRate, o, now)
 		if w.pool == nil || seen[w.pool] {
 			continue
@@ -75,7 +84,7 @@ func (m *model) refreshMedians(o *Options, now time.Time) {
 			blockBytes = append(blockBytes, w.pool.blockBytes)
 		}
 	}
-	m.prefill, m.fixedCost = medianOf(prefill), medianOf(fixedCost)
+	m.prefillTypical, m.decodeTypical = medianOf(prefills).value, medianOf(decodes).value
 	m.copies, m.disk, m.blockBytes = medianOf(copies), medianOf(disk), medianOf(blockBytes)
 }
 

@@ -7,12 +7,11 @@ import (
 
 // Options bound an Estimator. The zero value is ready for use.
 type Options struct {
-	// MinSamples is how many samples make a rate, 1..16; 0 means 3.
+	// MinSamples is how many samples a model needs before its workers have prices, 1..16; 0 means 3.
 	MinSamples int
-	// MaxAge is how long a rate holds after its last sample; 0 means 10 minutes.
+	// MaxAge is how long a reported rate holds after its last sample; 0 means 10 minutes.
 	MaxAge time.Duration
-	// MinTokens is how many tokens per request a sample of a prefill rate needs, so
-	// that computing outweighs the fixed cost; 0 means 256.
+	// MinTokens is how many tokens make a sample while further prompts are pending; 0 means 256.
 	MinTokens int
 	// MaxWorkers bounds the known workers; 0 means 1<<16.
 	MaxWorkers int

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -11,11 +12,13 @@ import (
 const (
 	// maxPending bounds the followed prefills of one worker.
 	maxPending = 1024
-	// maxSilence is how long a prefill is followed without a call for it.
+	// maxSilence is how long a request is followed without a call for it.
 	maxSilence = 5 * time.Minute
-	// A request of MinTokens/smallFactor tokens or less is a sample of the fixed cost.
-	// The tokens of a larger request take about as long as the fixed cost.
-	smallFactor = 4
+	// minSeconds and maxSeconds bound a sample of prompts that are computed.
+	minSeconds, maxSeconds = 1e-4, 600
+	// fullShare is the share of the device in use above which requests wait for room. That time is
+	// no sample of computing.
+	fullShare = 0.95
 )
 
 // Booking is a request that was sent to a worker.
@@ -30,11 +33,14 @@ type Booking struct {
 	Untracked bool
 }
 
-// pending is a request without a first token.
-type pending struct {
-	id              string
-	worker          *worker
-	tokensToCompute int
+// request is a request that is followed until its end: first its prompt, then its answer.
+type request struct {
+	id     string
+	worker *worker
+	// prompt is the length of the prompt, blockSize the number of tokens of a block.
+	prompt, blockSize int
+	tokensToCompute   int
+	pairs             float64
 	// accountTokens are the request's tokens on the scheduler's account.
 	accountTokens int64
 	bookedAt      time.Time
@@ -43,66 +49,50 @@ type pending struct {
 	// external says that the worker has external hits. Then an unknown number of
 	// tokens is fetched and not computed.
 	external bool
+	// running is true after the first token. blocks are the blocks of the answer so far.
+	running bool
+	blocks  int
+	heardAt time.Time
 }
 
-// batch is work that was computed in some seconds of busy time.
-type batch struct{ tokens, requests, seconds float64 }
+// work returns the request's prompt in the units of model.prefill.
+func (r *request) work() [features]float64 {
+	return [features]float64{1, float64(r.tokensToCompute) / 1e3, r.pairs / 1e6}
+}
 
-// prefills follows the pending prefills of one worker and learns its rate.
+// prefills follows the pending prefills of one worker.
 type prefills struct {
-	// tokenRate is tokens per second. requestRate is requests per second, learned from
-	// small prompts. fewTokens is the mean number of tokens of a small prompt.
-	tokenRate, requestRate rate
-	fewTokens              float64
+	speed speed
 
-	pending []*pending // in the order of booking
-	// tokens and accountTokens are the sums over pending. largePrompts is how many
-	// pending requests have MinTokens or more.
-	tokens, largePrompts int
-	accountTokens        int64
+	pending []*request // in the order of booking
+	// tokens and accountTokens are the sums over pending.
+	tokens        int
+	accountTokens int64
 	// countedUntil is when busy time was last counted.
 	countedUntil time.Time
-	// batch is the work since the last sample.
-	batch batch
-	// meanTokens is the moving mean of the tokens that a request has to compute.
-	meanTokens float64
+	// batch is the work that was computed since the last sample, and its seconds of busy time.
+	batch   [features]float64
+	seconds float64
+	// spoiled says that the batch has work of an unknown amount, or waited for room.
+	spoiled bool
+	// done sums the work of all prompts that were computed.
+	done [features]float64
+	// mean is the mean work of a prompt.
+	meanTokens, meanPairs moving
 }
 
-// takeSample adds a sample to a rate and counts the sample.
-type takeSample func(*rate, sample)
-
-// add begins to follow request r, which was just booked on the worker.
-func (p *prefills) add(r *pending, o *Options) {
+// add begins to follow the prompt of r, which was just booked on the worker.
+func (p *prefills) add(r *request) {
 	p.pending = append(p.pending, r)
 	p.tokens += r.tokensToCompute
 	p.accountTokens += r.accountTokens
-	if r.tokensToCompute >= o.MinTokens {
-		p.largePrompts++
-	}
-	p.meanTokens = movingMean(p.meanTokens, float64(r.tokensToCompute))
-}
-
-// movingMean returns the mean after one more value v, which weighs 1/maxSamples. A mean of 0
-// has no values yet.
-func movingMean(mean, v float64) float64 {
-	if mean == 0 {
-		return v
-	}
-	return mean + (v-mean)/maxSamples
-}
-
-// fixedCost returns the fixed cost of a request in seconds, 0 when unknown. It is the
-// time of a small prompt less the time of the prompt's tokens.
-func (p *prefills) fixedCost(o *Options, now time.Time) float64 {
-	if !p.requestRate.valid(o, now) || !p.tokenRate.valid(o, now) {
-		return 0
-	}
-	return max(0, 1/p.requestRate.value-p.fewTokens/p.tokenRate.value)
+	p.meanTokens.add(float64(r.tokensToCompute))
+	p.meanPairs.add(r.pairs)
 }
 
 // earliest returns the pending request whose blocks arrive first, or nil.
-func (p *prefills) earliest() *pending {
-	var first *pending
+func (p *prefills) earliest() *request {
+	var first *request
 	for _, r := range p.pending {
 		if first == nil || r.blocksReady.Before(first.blocksReady) {
 			first = r
@@ -122,81 +112,52 @@ func (p *prefills) busySince() time.Time {
 }
 
 // countBusy adds the worker's busy time until now to the batch, the work since the last
-// sample. A batch that is already large enough becomes a sample first, which goes to take.
-// It runs before a request leaves p.pending.
-func (p *prefills) countBusy(o *Options, now time.Time, take takeSample) {
+// sample. It runs before a request leaves p.pending.
+func (p *prefills) countBusy(now time.Time) {
 	if d := now.Sub(p.busySince()); d > 0 { // the first request may not be ready yet
-		p.endBatch(o, now, false, take)
-		p.batch.seconds += d.Seconds()
+		p.seconds += d.Seconds()
 	}
 	p.countedUntil = now
 }
 
-// endBatch makes a sample of the batch, the work since the last sample, if the batch is large
-// enough or if last says that no pending request belongs to it. Otherwise the batch goes on. A
-// batch that shows neither rate is dropped. The sample goes to take. Large prompts become a
-// sample of the token rate, less the fixed cost. Small prompts become a sample of the fixed cost.
-// They understate the token rate, so they count for it only until it is valid.
-func (p *prefills) endBatch(o *Options, now time.Time, last bool, take takeSample) {
-	b, limit, rateValid := p.batch, float64(o.MinTokens), p.tokenRate.valid(o, now)
-	switch {
-	case b.seconds <= 0:
-		return
-	case b.tokens >= limit && (!rateValid || b.tokens >= limit*b.requests):
-		// The fixed cost may explain at most half of the time.
-		seconds := max(b.seconds/2, b.seconds-p.fixedCost(o, now)*b.requests)
-		p.batch = batch{}
-		take(&p.tokenRate, sample{b.tokens, seconds})
-		return
-	case !rateValid, !last && b.tokens < limit && b.requests < maxSamples:
-		return // too small for a sample: the batch goes on
-	case p.largePrompts > 0:
-		return // a large prompt may share the time: both become one sample
-	case b.tokens*smallFactor <= limit*b.requests:
-		p.fewTokens = movingMean(p.fewTokens, b.tokens/b.requests)
-		take(&p.requestRate, sample{b.requests, b.seconds})
-	}
-	p.batch = batch{}
-}
-
-// remove ends the following of request r, which is pending.
-func (p *prefills) remove(r *pending, o *Options) {
+// remove ends the following of the prompt of r, which is pending.
+func (p *prefills) remove(r *request) {
 	at := slices.Index(p.pending, r)
 	p.pending = slices.Delete(p.pending, at, at+1)
 	p.tokens -= r.tokensToCompute
 	p.accountTokens -= r.accountTokens
-	if r.tokensToCompute >= o.MinTokens {
-		p.largePrompts--
-	}
 }
 
-// done records that the first token of request r has come, so that its tokens are computed.
-// The batch, the work since the last sample, becomes a sample when it is complete. Samples
-// go to take.
-func (p *prefills) done(r *pending, o *Options, now time.Time, take takeSample) {
-	if r.external { // how many tokens were computed is unknown
-		p.abandon(r, o, now, take)
-		return
+// finish records that the first token of r has come, so that its prompt is computed. It returns the
+// sample of the batch that ends with it; ok is false when the batch goes on or is none. beside is
+// the seconds of a step without prompts, and budget the number of tokens of a step.
+func (p *prefills) finish(r *request, minTokens int, beside, budget float64, now time.Time) (s observation, ok bool) {
+	p.countBusy(now)
+	p.remove(r)
+	for i, v := range r.work() {
+		p.batch[i] += v
+		p.done[i] += v
 	}
-	p.countBusy(o, now, take)
-	p.remove(r, o)
-	p.batch.tokens += float64(r.tokensToCompute)
-	p.batch.requests++
-	if len(p.pending) > 0 {
-		return // the pending requests ran at the same time and join this batch
+	p.spoiled = p.spoiled || r.external
+	// Prompts that are pending were hardly begun, because an engine computes one after the other.
+	if len(p.pending) > 0 && p.batch[1]*1e3 < float64(minTokens) {
+		return observation{}, false
 	}
-	p.endBatch(o, now, true, take)
-	// A batch that endBatch has left is too small. It waits for more only until the
-	// rate is valid.
-	if p.tokenRate.valid(o, now) {
-		p.batch = batch{}
-	}
+	s = observation{p.batch, p.seconds, now}
+	spoiled := p.spoiled
+	p.drop()
+	steps := math.Ceil(s.x[1] * 1e3 / budget)
+	s.y = max(s.y/4, s.y-(steps+0.5)*beside)
+	return s, !spoiled && s.y >= minSeconds && s.y <= maxSeconds
 }
+
+// drop forgets the batch: it becomes no sample.
+func (p *prefills) drop() { p.batch, p.seconds, p.spoiled = [features]float64{}, 0, false }
 
 // abandon records that request r ended without a first token. How much of r was computed is
 // unknown, so the work since the last sample becomes no sample.
-func (p *prefills) abandon(r *pending, o *Options, now time.Time, take takeSample) {
-	p.countBusy(o, now, take)
-	p.remove(r, o)
-	p.batch = batch{}
+func (p *prefills) abandon(r *request, now time.Time) {
+	p.countBusy(now)
+	p.remove(r)
+	p.drop()
 }

@@ -11,6 +11,8 @@ const (
 	// elsewhereMaxAge is how long a report of waiting requests is valid. Agents report
 	// each second.
 	elsewhereMaxAge = 3 * time.Second
+	// reportsMean is about how many reports the mean of requests from elsewhere has.
+	reportsMean = 4
 	// queueMaxAge is how long a report of waiting blocks is valid. Blocks read since
 	// are subtracted.
 	queueMaxAge = time.Minute
@@ -39,14 +41,30 @@ func (e *Estimator) Report(r *kvevent.LoadReport) {
 }
 
 // reportWorker reads a worker's load report: the bytes that it copied to its device, and how
-// many requests wait in its engine.
+// many requests its engine has.
 func (e *Estimator) reportWorker(w *worker, l *kvevent.WorkerLoad, now time.Time) {
 	e.stats.Reports++
 	e.learnReported(&w.copyRate, l.CopyBytes, l.CopyMicros, now)
-	// Waiting requests beyond our own come from other routers.
-	ours := uint64(len(w.prefill.pending))
-	w.queuedElsewhere, w.reportedAt = int(min(l.Waiting-min(l.Waiting, ours), maxPending)), now
+	// Requests beyond our own come from other routers. A report is old before the next one comes, so
+	// that a mean of several says more than the last one.
+	waiting := beyond(l.Waiting, len(w.prefill.pending))
+	running := max(0, beyond(l.Running+l.Waiting, len(w.prefill.pending)+len(w.decode.running))-waiting)
+	if now.Sub(w.reportedAt) > elsewhereMaxAge {
+		w.waitingElsewhere, w.runningElsewhere = waiting, running
+	}
+	w.waitingElsewhere += (waiting - w.waitingElsewhere) / reportsMean
+	w.runningElsewhere += (running - w.runningElsewhere) / reportsMean
+	w.decode.setElsewhere(w.runningElsewhere, w.runningElsewhere*w.model.prompts.value, now)
+	w.reportedAt, w.used = now, 0
+	if l.DeviceBlocksTotal > 0 {
+		w.used = float64(l.DeviceBlocksUsed) / float64(l.DeviceBlocksTotal)
+	}
 	e.refreshColumn(w, now)
+}
+
+// beyond returns how many reported requests are not ours, at most maxPending.
+func beyond(reported uint64, ours int) float64 {
+	return float64(min(reported-min(reported, uint64(ours)), maxPending))
 }
 
 // reportPool reads a pool's load report: its block size, the bytes that its disk read, and

@@ -3,7 +3,6 @@ package estimate
 import (
 	"math"
 	"testing"
-	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -28,7 +27,7 @@ func TestOneReportWithoutSenseIsOutvoted(t *testing.T) {
 		for good := 3; good <= 21; good += 3 {
 			b := newBench(t, Options{})
 			b.SetWorker(workerID(1), 9, "m")
-			b.serve(1, 5, 10_000)
+			b.learn(1, 16, 1)
 			b.reportCopies(1, good, 10)
 			b.reportDisk(9, good, 1000, 0)
 			b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{CopyBytes: c.bytes, CopyMicros: c.micros}})
@@ -37,7 +36,7 @@ func TestOneReportWithoutSenseIsOutvoted(t *testing.T) {
 				t.Errorf("%s: %+v", name, s)
 			}
 			for range 5 {
-				b.want(100-30*1.6+30*0.1+20, 1, 1000, index.Hits{kv.TierHost: 10, kv.TierDisk: 20}, 0)
+				b.want(30*0.1+20+(1000-30*testBlock)*0.1+5, 1, 1000, index.Hits{kv.TierHost: 10, kv.TierDisk: 20}, 0)
 				b.reportCopies(1, 1, 10)
 				b.reportDisk(9, 1, 1000, 0)
 			}
@@ -50,32 +49,9 @@ func TestOneReportWithoutSenseIsOutvoted(t *testing.T) {
 func TestAReportedChangeIsBelieved(t *testing.T) {
 	b := newBench(t, Options{})
 	b.SetWorker(workerID(1), 9, "m")
-	b.serve(1, 5, 10_000)
+	b.learn(1, 16, 1)
 	b.reportCopies(1, 16, 1<<12)
 	b.reportDisk(9, 16, 10_000, 0)
 	b.reportDisk(9, 14, 100, 0)
-	b.want(100-16+100, 1, 1000, index.Hits{kv.TierDisk: 10}, 0)
-}
-
-// TestAnOldQueueIsForgotten: of a pool that has gone silent nothing waits after a
-// minute, whatever it said last; what is sent to it since does, for as long.
-func TestAnOldQueueIsForgotten(t *testing.T) {
-	b := newBench(t, Options{MaxAge: time.Hour})
-	b.SetWorker(workerID(1), 9, "m")
-	b.serve(1, 5, 10_000)
-	b.reportCopies(1, 3, 1<<12)
-	b.reportDisk(9, 3, 1000, 1<<40)
-	hits := index.Hits{kv.TierDisk: 20}
-	empty := 100 - 20*1.6 + 20.0
-	b.pass(queueMaxAge)
-	if ms, why := b.ask(1, 1000, hits, 0); ms < 1e9 {
-		t.Errorf("%v ms %s behind what was reported a minute ago", ms, why)
-	}
-	b.pass(time.Second)
-	b.want(empty, 1, 1000, hits, 0)
-	b.Booked(&Booking{ID: "a", Worker: workerID(1), Tokens: 321, BlockSize: testBlock, Hits: hits})
-	b.want(empty+20, 1, 1000, hits, 0)
-	b.pass(time.Second)
-	b.PrefillDone("a")
-	b.want(empty, 1, 1000, hits, 0)
+	b.want(105, 1, 1000, index.Hits{kv.TierDisk: 10}, 0)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
-// Booked records that a request was just sent to a worker. PrefillDone or Dropped
-// must follow. A request for an unknown worker, or with the id of a pending one, is
+// Booked records that a request was just sent to a worker. Dropped must follow, and PrefillDone
+// before it at the first token. A request for an unknown worker, or with the id of a followed one, is
 // counted and not followed.
 func (e *Estimator) Booked(b *Booking) {
 	now := e.opts.Now()
@@ -31,9 +31,10 @@ func (e *Estimator) Booked(b *Booking) {
 		return
 	}
 	tokens := toCompute(b.Tokens, b.BlockSize, b.Hits)
-	r := &pending{
-		id: b.ID, worker: w, tokensToCompute: tokens,
-		bookedAt: now, blocksReady: now, external: b.Hits[kv.TierExternal] > 0,
+	work := Work{Prompt: float64(b.Tokens), Compute: float64(tokens)}
+	r := &request{
+		id: b.ID, worker: w, prompt: b.Tokens, blockSize: max(1, b.BlockSize), tokensToCompute: tokens, pairs: work.Pairs(),
+		bookedAt: now, heardAt: now, blocksReady: now, external: b.Hits[kv.TierExternal] > 0,
 	}
 	if !b.Untracked {
 		r.accountTokens = int64(max(0, b.Tokens-schedule.LocalTokens(b.Hits, b.BlockSize)))
@@ -45,13 +46,23 @@ func (e *Estimator) Booked(b *Booking) {
 	if w.pool != nil && b.Hits[kv.TierDisk] > 0 { // later requests wait for these reads
 		w.pool.enqueue(e.diskRate(w, now), float64(b.Hits[kv.TierDisk]), now)
 	}
-	w.prefill.add(r, &e.opts)
+	w.prefill.add(r)
+	w.arrivals.add(1, now)
+	t := e.terms(w, now)
+	w.busy.add(t.promptSeconds(r), now)
+	w.model.prompts.add(work.Prompt)
+	w.model.cached.add(work.Prompt - work.Compute)
 	e.refreshColumn(w, now)
 	e.requests[b.ID] = r
+	e.booked++
+	if w.explores {
+		e.explored++
+		w.exploring, w.explores = r, false
+	}
 }
 
 // PrefillDone records that the first token of a request has come, and learns from the time
-// that it took. An unknown id changes nothing.
+// that it took. An unknown id and a second call change nothing but that the request is alive.
 func (e *Estimator) PrefillDone(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
@@ -60,49 +71,114 @@ func (e *Estimator) PrefillDone(id string) {
 	if r == nil {
 		return
 	}
-	delete(e.requests, id)
-	r.worker.prefill.done(r, &e.opts, now, func(of *rate, s sample) { e.addSample(of, s, now) })
-	e.refreshColumn(r.worker, now)
+	r.heardAt = now
+	if r.running {
+		return
+	}
+	w := r.worker
+	t := e.terms(w, now)
+	beside := t.Beside(float64(len(w.decode.running))+w.decode.elsewhere, w.decode.context+w.decode.elsewhereContext)
+	if s, ok := w.prefill.finish(r, e.opts.MinTokens, beside, w.budgetTokens(), now); ok && w.used < fullShare {
+		e.learn(&w.prefill.speed, &w.model.prefill, w.model.prefillTypical, s, now)
+	}
+	w.decode.begin(r, now)
+	if w.exploring == r {
+		w.exploring = nil
+	}
+	e.refreshColumn(w, now)
 }
 
-// Dropped records that a request has ended. Call Dropped whenever a request ends:
-// after PrefillDone it does nothing.
-func (e *Estimator) Dropped(id string) {
+// OutputBlock records that a request has a further block of its answer, and learns from the time that
+// it took. An unknown id changes nothing.
+func (e *Estimator) OutputBlock(id string) {
 	now := e.opts.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.requests[id]
-	if r == nil {
+	if r == nil || !r.running {
 		return
 	}
-	delete(e.requests, id)
-	e.abandon(r, now)
-	e.stats.Abandoned++
-}
-
-// expire ends the requests of a worker that were booked more than maxSilence ago and got no
-// first token. Pending requests are in the order of booking.
-func (e *Estimator) expire(w *worker, now time.Time) {
-	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].bookedAt) > maxSilence {
-		r := w.prefill.pending[0]
-		delete(e.requests, r.id)
-		e.abandon(r, now)
-		e.stats.Expired++
+	r.heardAt = now
+	w := r.worker
+	slow := w.prefill.speed.of(&w.model.prefill, now)
+	prompts := func(x [features]float64) float64 { return slow.factor * w.model.prefill.predict(x) }
+	if s, ok := w.decode.block(r, w.prefill.done, prompts, now); ok {
+		e.learn(&w.decode.speed, &w.model.decode, w.model.decodeTypical, s, now)
 	}
+	e.refreshColumn(w, now)
 }
 
-// abandon ends a request without a first token.
-func (e *Estimator) abandon(r *pending, now time.Time) {
-	r.worker.prefill.abandon(r, &e.opts, now, func(of *rate, s sample) { e.addSample(of, s, now) })
-	e.refreshColumn(r.worker, now)
-}
-
-// addSample adds a sample to a rate and counts it.
-func (e *Estimator) addSample(r *rate, s sample, now time.Time) {
+// learn adds a sample to the speed of a worker, and to the fit of its model as of a worker of typical
+// slowness.
+func (e *Estimator) learn(s *speed, f *fit, typical float64, v observation, now time.Time) {
 	e.stats.Samples++
-	if r.add(s, now) {
+	s.add(v)
+	if f.weight == 0 { // the first sample must be solved at once
+		f.add(v, now)
+		f.solve()
+		e.alignedTo = nil // the columns of all workers of the model have no terms yet
+		return
+	}
+	before := s.of(f, now)
+	if want := f.predict(v.x) * before.factor; want > 0 && (v.y > clip*want || v.y*clip < want) {
 		e.stats.Outliers++
 	}
+	normal := v
+	if f.weight >= clipFrom { // before, the fit itself may be what is wrong
+		normal.y *= typical / distinct(before.factor, typical)
+	}
+	f.add(normal, now)
+	if f.weight < maxSamples {
+		f.solve()
+	}
+}
+
+// Dropped records that a request has ended. Call Dropped whenever a request ends.
+func (e *Estimator) Dropped(id string) {
+	now := e.opts.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := e.requests[id]; r != nil {
+		e.end(r, now)
+	}
+}
+
+// expire ends the requests of a worker that were silent for longer than maxSilence.
+func (e *Estimator) expire(w *worker, now time.Time) {
+	for len(w.prefill.pending) > 0 && now.Sub(w.prefill.pending[0].bookedAt) > maxSilence {
+		e.end(w.prefill.pending[0], now)
+		e.stats.Expired++
+		e.stats.Abandoned--
+	}
+	for i := len(w.decode.running) - 1; i >= 0; i-- {
+		// A request whose answer is not followed is only heard of at its end.
+		if r := w.decode.running[i]; now.Sub(r.heardAt) > maxDecode {
+			e.end(r, now)
+			e.stats.Expired++
+		}
+	}
+}
+
+// maxDecode is how long an answer is followed without a call for it.
+const maxDecode = 30 * time.Minute
+
+// end ends the following of a request.
+func (e *Estimator) end(r *request, now time.Time) {
+	delete(e.requests, r.id)
+	w := r.worker
+	if w.exploring == r {
+		w.exploring = nil
+	}
+	if r.running {
+		w.decode.end(r, now)
+		if r.blocks > 0 || w.model.output.weight > 0 { // an answer without a block counts once others have blocks
+			w.model.output.add((float64(r.blocks) + 0.5) * float64(r.blockSize))
+		}
+	} else {
+		w.prefill.abandon(r, now)
+		e.stats.Abandoned++
+	}
+	e.refreshColumn(w, now)
 }
 
 // toCompute returns how many tokens of a prompt a worker has to compute or to fetch

@@ -312,7 +312,7 @@ func decodeOverride(c *config.Config) *config.Override {
 	o := &config.Override{AssumeKVReuse: &off, TrackPrefillTokens: &off}
 	// Expected milliseconds know no credit. With Dynamo's conditional rule decode workers keep
 	// prompts of their own, which are worth going back to.
-	if c.Score != config.ScoreCost && !c.ConditionalDisaggEnabled {
+	if c.Score != config.ScorePrice && !c.ConditionalDisaggEnabled {
 		o.OverlapScoreCredit = &none
 	}
 	return o

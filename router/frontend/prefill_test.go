@@ -338,7 +338,7 @@ func TestBookingsOfBothParts(t *testing.T) {
 func TestPrefillInEveryScore(t *testing.T) {
 	for name, set := range map[string]func(*config.Config){
 		"weights":     func(*config.Config) {},
-		"cost":        func(c *config.Config) { c.Score = config.ScoreCost },
+		"cost":        func(c *config.Config) { c.Score = config.ScorePrice },
 		"conditional": func(c *config.Config) { c.ConditionalDisaggEnabled = true },
 		"round-robin": func(c *config.Config) { c.RouterMode = config.ModeRoundRobin },
 	} {

@@ -115,12 +115,12 @@ func (m *Overhead) SharedCacheFailed() {
 }
 
 // scoreKind returns the label "score" of a decision by its schedule.Result.Mode: weights,
-// cost, fallback for cost mode without a measure, or none for a selector without costs.
+// price, fallback for price without a measure, or none for a selector without costs.
 func scoreKind(mode string) string {
 	switch {
 	case mode == "":
 		return "none"
-	case mode == schedule.ModeWeights || mode == schedule.ModeCost:
+	case mode == schedule.ModeWeights || mode == schedule.ModePrice:
 		return mode
 	}
 	return "fallback"

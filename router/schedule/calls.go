@@ -12,7 +12,7 @@ import (
 // scheduler. cachedTokens of the prompt need no computing. The error is one of package load,
 // or names the field that is out of range.
 func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
-	if err := s.validate(r); err != nil {
+	if err := r.validate(); err != nil {
 		return err
 	}
 	if cachedTokens < 0 {
@@ -217,7 +217,7 @@ func (s *Scheduler) Loads(dst []PotentialLoad) []PotentialLoad {
 // PotentialLoads appends to dst the load that each worker would have with r booked on it,
 // ordered by worker. It books nothing. The error names the field of r that is out of range.
 func (s *Scheduler) PotentialLoads(dst []PotentialLoad, r *Request) ([]PotentialLoad, error) {
-	if err := s.validate(r); err != nil {
+	if err := r.validate(); err != nil {
 		return dst, err
 	}
 	s.mu.Lock()

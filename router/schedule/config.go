@@ -65,7 +65,7 @@ func (t Tie) String() string {
 // Config says how costs are computed and workers are chosen. Zero is a meaningful
 // weight in every field, so start from DefaultConfig.
 type Config struct {
-	// Formula computes the costs. With Cost it is the fallback.
+	// Formula computes the costs. With Price it is the fallback.
 	Formula Formula
 	// OverlapCredit multiplies the credit for device blocks, 0..MaxWeight; 1 is the
 	// default. Above 1 a cached prefix also offsets pending prefill.
@@ -100,9 +100,10 @@ type Config struct {
 	Seed uint64
 	// Tie decides between equals. FormulaOverlapWeight reads TieRandom as TieSmallestTree.
 	Tie Tie
-	// Cost chooses by expected milliseconds to the first token, if Options.Estimator has
-	// them for every candidate.
-	Cost bool
+	// Price chooses by the lowest price in milliseconds, if Options.Estimator has a price for every
+	// candidate. Objective says which parts of a price count.
+	Price     bool
+	Objective Objective
 }
 
 // MaxWeight bounds weights and the temperature, so that every cost is finite.
@@ -120,6 +121,9 @@ func DefaultConfig() Config {
 func (c *Config) Validate() error {
 	if c.Formula > FormulaOverlapWeight {
 		return fmt.Errorf("formula: %s is not one of 0..%d", c.Formula, FormulaOverlapWeight)
+	}
+	if c.Objective > ObjectiveThroughput {
+		return fmt.Errorf("objective: %s is not one of 0..%d", c.Objective, ObjectiveThroughput)
 	}
 	if c.Tie > TieSmallestTree {
 		return fmt.Errorf("tie: %s is not one of 0..%d", c.Tie, TieSmallestTree)
@@ -194,25 +198,20 @@ func (o *Override) Validate() error {
 	return c.Validate()
 }
 
-// check reports the first replaced field that has no effect under configuration c: cost
-// mode chooses by milliseconds and uses no weights. The client would believe otherwise.
-func (o *Override) check(c *Config) error {
-	if o == nil || !c.Cost {
-		return nil
+// weighs returns the name of a field that replaces a weight; empty for none. A price has no weights,
+// so such a request is decided by weights.
+func (o *Override) weighs() string {
+	switch {
+	case o == nil:
+		return ""
+	case o.OverlapCredit != nil:
+		return "overlap_score_credit"
+	case o.PrefillLoadScale != nil:
+		return "prefill_load_scale"
+	case o.OverlapWeight != nil:
+		return "overlap_score_weight"
 	}
-	for _, f := range []struct {
-		name  string
-		value *float64
-	}{
-		{"overlap_score_credit", o.OverlapCredit},
-		{"prefill_load_scale, or overlap_score_weight", o.PrefillLoadScale},
-		{"overlap_score_weight", o.OverlapWeight},
-	} {
-		if f.value != nil {
-			return fmt.Errorf("router_config_override: %s: %w", f.name, ErrOverride)
-		}
-	}
-	return nil
+	return ""
 }
 
 // apply writes the fields that are not nil into c. A nil Override changes nothing.

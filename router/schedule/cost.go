@@ -16,8 +16,9 @@ type CostSelector struct {
 	estimator Estimator
 	blocksOf  func(m *index.Members, member int) uint64
 	random    *rand.Rand
-	// costs has the cost of each candidate in the current decision.
-	costs []float64
+	// costs has the cost of each candidate in the current decision, and prices its price in price mode.
+	costs  []float64
+	prices []Price
 	// active has, by member number, how many blocks of the request are already active on the
 	// worker. It is all 0 between decisions.
 	active []int32
@@ -28,7 +29,7 @@ type CostSelector struct {
 type CostStats struct {
 	// ByWeights includes FellBack.
 	ByWeights uint64 `metric:"-"`
-	ByCost    uint64 `metric:"decisions_by_cost" help:"Decisions by expected milliseconds."`
+	ByPrice   uint64 `metric:"decisions_by_price" help:"Decisions by expected milliseconds."`
 	FellBack  uint64 `metric:"decisions_fallen_back" help:"Decisions by weights because a measure was missing."`
 }
 
@@ -36,7 +37,7 @@ type CostStats struct {
 type CostOptions struct {
 	// Seed makes the draws repeatable; 0 means a random seed.
 	Seed uint64
-	// Estimator predicts the cost when Config.Cost is set. Nil has no measures.
+	// Estimator predicts the cost when Config.Price is set. Nil has no measures.
 	Estimator Estimator
 	// Held returns how many blocks a member has, for TieSmallestTree. Nil makes all equal.
 	// Held is called under the scheduler's lock, for workers of equal cost only.
@@ -56,24 +57,26 @@ func NewCostSelector(o CostOptions) *CostSelector {
 func (s *CostSelector) Stats() CostStats { return s.stats }
 
 // Select implements Selector. It computes the cost of each candidate and returns the member
-// number of the chosen one: the lowest cost, or a draw by temperature. In cost mode the costs
-// are expected milliseconds. Without an estimate for every candidate, Select falls back to
+// number of the chosen one: the lowest cost, or a draw by temperature. In price mode the costs
+// are expected milliseconds. Without a price for every candidate, Select falls back to
 // costs in blocks, and in.Outcome.Mode says why. It calls Request.Explain for each candidate.
 func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	s.begin(in)
 	defer s.end(in)
 	w := newWeighing(in)
 	in.Outcome.Mode = ModeWeights
-	if in.Config.Cost {
+	if name := in.Request.Override.weighs(); in.Config.Price && name != "" {
+		in.Outcome.Mode = ModeWeights + ": the request overrides " + name
+	} else if in.Config.Price {
 		why, ok := s.estimate(in)
 		if ok {
-			in.Outcome.Mode = ModeCost
+			in.Outcome.Mode = ModePrice
 		} else {
 			in.Outcome.Mode = ModeWeights + ": " + why
 		}
 	}
-	if in.Outcome.Mode == ModeCost {
-		s.stats.ByCost++
+	if in.Outcome.Mode == ModePrice {
+		s.stats.ByPrice++
 	} else {
 		s.stats.ByWeights++
 		s.weigh(&w)
@@ -88,7 +91,7 @@ func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	k := s.pick(in)
 	c := s.candidate(&w, k)
 	in.Outcome.Cost, in.Outcome.Prefill, in.Outcome.Decode = c.Cost, c.Prefill, c.Decode
-	in.Outcome.Weight, in.Outcome.TaintFactor = c.Weight, c.TaintFactor
+	in.Outcome.Weight, in.Outcome.TaintFactor, in.Outcome.Price = c.Weight, c.TaintFactor, c.Price
 	return in.At(k), nil
 }
 
@@ -192,7 +195,7 @@ func (s *CostSelector) weighRest(w *weighing, from, to int) {
 	}
 }
 
-// estimate sets s.costs to the expected milliseconds to the first token of each candidate.
+// estimate sets s.prices to the price of each candidate, and s.costs to their totals.
 // ok is false when the estimator lacks a measure or returns no usable number. why then names
 // the reason, and the caller falls back to costs in blocks.
 func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
@@ -204,13 +207,20 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	if s.estimator == nil {
 		return "no estimator", false
 	}
-	if why, ok = s.estimator.FirstTokens(in, s.costs); !ok {
+	if n := len(s.costs); cap(s.prices) < n {
+		s.prices = make([]Price, n, n+n/4)
+	} else {
+		s.prices = s.prices[:n]
+	}
+	if why, ok = s.estimator.Prices(in, s.prices); !ok {
 		return why, false
 	}
-	for k, ms := range s.costs {
-		if !(ms >= 0 && ms <= math.MaxFloat64) {
-			return fmt.Sprintf("the estimate for worker %s is %v", in.Members.List[in.At(k)].Worker, ms), false
+	for k := range s.prices {
+		p := &s.prices[k]
+		if !p.usable() {
+			return fmt.Sprintf("the price of worker %s is %+v", in.Members.List[in.At(k)].Worker, *p), false
 		}
+		s.costs[k] = p.Total(in.Config.Objective)
 	}
 	return "", true
 }
@@ -250,8 +260,11 @@ func (s *CostSelector) pick(in *Selection) (candidate int) {
 		d := draw.NewSoftmax(s.costs, c.Temperature)
 		return d.Draw(s.random)
 	}
+	if in.Outcome.Mode == ModePrice && c.Tie == TieRandom {
+		return s.pickPriced(in)
+	}
 	tie := c.Tie
-	if tie == TieRandom && c.Formula == FormulaOverlapWeight && in.Outcome.Mode != ModeCost {
+	if tie == TieRandom && c.Formula == FormulaOverlapWeight && in.Outcome.Mode != ModePrice {
 		tie = TieSmallestTree // that formula's own rule: see FormulaOverlapWeight
 	}
 	switch {
@@ -299,7 +312,9 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	if in.Request.Pinned == nil {
 		c.TaintFactor = taintFactor(in, m)
 	}
-	if c.Mode != ModeCost { // an estimate has no parts
+	if c.Mode == ModePrice {
+		c.Price = s.prices[k]
+	} else {
 		t := w.termsOf(m, r)
 		p := s.costOf(w, m, t)
 		c.Weight, c.Prefill, c.Decode = w.prefillWeight, p.prefill, p.decode
@@ -318,9 +333,9 @@ func (c *Candidate) Formula() string {
 	if c.TaintFactor != 1 {
 		factor = fmt.Sprintf(" * %.3f", c.TaintFactor)
 	}
-	if c.Mode == ModeCost {
-		return fmt.Sprintf("Formula for %s: %.1f = %.1f ms to the first token%s (cached_blocks: %d)",
-			name, c.Cost, c.Cost/c.TaintFactor, factor, c.Hits.Total())
+	if c.Mode == ModePrice {
+		return fmt.Sprintf("Formula for %s: %.1f = price of %.1f ms to the first token, %.1f ms of answer, %.1f ms imposed on others%s (cached_blocks: %d)",
+			name, c.Cost, c.Price.TTFT, c.Price.Decode, c.Price.Imposed, factor, c.Hits.Total())
 	}
 	if factor != "" {
 		return fmt.Sprintf("Formula for %s: %.1f = (%.1f * %.1f + %.1f)%s (cached_blocks: %d)",

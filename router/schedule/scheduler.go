@@ -105,16 +105,7 @@ func (s *Scheduler) ReadsShared(pinned *kv.Worker, o *Override) bool {
 	return s.cost == nil || multiplier > 0 // another selector may always use them
 }
 
-// validate reports the first field of r that is out of range, or an override without effect
-// under the scheduler's configuration.
-func (s *Scheduler) validate(r *Request) error {
-	if err := r.Override.check(&s.config); err != nil {
-		return fmt.Errorf("request %q: %w", r.ID, err)
-	}
-	return r.validate()
-}
-
-// validate reports the first field that is out of range, in any configuration.
+// validate reports the first field that is out of range.
 func (r *Request) validate() error {
 	switch {
 	case r.BlockSize <= 0 || r.BlockSize > math.MaxInt32:
@@ -229,7 +220,7 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 		Worker: s.members.List[m].Worker, Member: m, Members: s.members,
 		Hits: r.hitsOf(int32(m)),
 		Cost: in.Outcome.Cost, Prefill: in.Outcome.Prefill, Decode: in.Outcome.Decode, Mode: in.Outcome.Mode,
-		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor,
+		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor, Price: in.Outcome.Price,
 	}
 	out.Effective = s.effective(r, int32(m))
 	out.CachedTokens = CachedTokens(out.Effective, r.BlockSize)

@@ -113,13 +113,15 @@ type Result struct {
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
-	// Cost is the worker's cost in blocks, or in milliseconds when Mode is ModeCost. Prefill
+	// Cost is the worker's cost in blocks, or in milliseconds when Mode is ModePrice. Prefill
 	// and Decode are its parts in blocks. All are 0 from a selector that compares no costs.
 	// Weight and TaintFactor are as in Candidate.
 	Cost, Prefill, Decode, Weight, TaintFactor float64
+	// Price has the parts of Cost when Mode is ModePrice.
+	Price Price
 	// PotentialBlocks is the worker's number of active blocks with this request.
 	PotentialBlocks int
-	// Mode says how a CostSelector chose: ModeWeights or ModeCost. After a fallback from cost
+	// Mode says how a CostSelector chose: ModeWeights or ModePrice. After a fallback from price
 	// mode it is ModeWeights, a colon and the missing measure. Other selectors may leave Mode
 	// empty.
 	Mode string
@@ -134,7 +136,7 @@ type Result struct {
 // Values of Result.Mode.
 const (
 	ModeWeights = "weights"
-	ModeCost    = "cost"
+	ModePrice   = "price"
 )
 
 // Candidate is one worker as a CostSelector compared it.
@@ -144,11 +146,13 @@ type Candidate struct {
 	Effective    float64
 	CachedTokens int
 	// Cost is (Weight * Prefill + Decode) * TaintFactor, in blocks. TaintFactor is
-	// 1 without preferred taints. In cost mode Cost is milliseconds times
+	// 1 without preferred taints. In price mode Cost is the total of Price times
 	// TaintFactor, and Weight, Prefill and Decode are 0.
 	Cost, Weight, Prefill, Decode, TaintFactor float64
+	// Price has the parts in price mode, in milliseconds.
+	Price Price
 	// Credit is what the worker's hits take off Prefill, in blocks; for decode workers off
-	// Decode. 0 in cost mode.
+	// Decode. 0 in price mode.
 	Credit float64
 	// PendingPrefill are the tokens that the worker's requests still have to compute.
 	// ActiveBlocks and Requests count what the worker has active. All without this request.
@@ -245,6 +249,7 @@ type CacheIgnorer interface{ IgnoresCache() }
 // Outcome describes a choice: see Result.
 type Outcome struct {
 	Cost, Prefill, Decode, Weight, TaintFactor float64
+	Price                                      Price
 	Mode                                       string
 }
 
@@ -263,8 +268,6 @@ var (
 	// ErrPinnedNotAllowed says that the pinned worker is not allowed, or lacks a
 	// required taint.
 	ErrPinnedNotAllowed = errors.New("the pinned worker is not allowed")
-	// ErrOverride says that an override replaces a setting without effect.
-	ErrOverride = errors.New("has no effect with score cost")
 	// ErrBadSelection says that a selector chose a member that is no candidate.
 	ErrBadSelection = errors.New("the selector chose no candidate")
 )

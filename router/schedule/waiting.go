@@ -32,7 +32,7 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
-	if err := s.validate(r); err != nil {
+	if err := r.validate(); err != nil {
 		return Result{}, err
 	}
 	w, result, err := s.decideOrQueue(r)

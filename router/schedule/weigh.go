@@ -199,20 +199,6 @@ func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costPart
 // costParts is a cost and its parts, in blocks.
 type costParts struct{ total, prefill, decode float64 }
 
-// Estimator predicts how long workers take to the first token of a request. It is
-// called once per decision under the scheduler's lock: it must be quick, must not
-// block and must not call the scheduler.
-type Estimator interface {
-	// FirstTokens sets ms[k] to the expected milliseconds of candidate k, finite and not
-	// negative, for all in.Len() candidates. Without a measure ok is false, and why names the
-	// measure, such as "no prefill rate of worker 7/0 yet". The decision then falls back to
-	// weights. in and ms are valid only during the call.
-	//
-	// While an Estimator is in use, in.Loads counts for each booked request the tokens of its
-	// prompt less LocalTokens.
-	FirstTokens(in *Selection, ms []float64) (why string, ok bool)
-}
-
 // LocalTokens returns how many tokens of a prompt a worker need not compute. They are the
 // tokens of its hits in every tier but the external one. Nothing measures how long external
 // blocks take, so they count as tokens to compute.
@@ -221,10 +207,10 @@ func LocalTokens(h index.Hits, blockSize int) int {
 }
 
 // bookedCached returns how many tokens of r's prompt need no computing on the chosen worker,
-// for the booking. In cost mode all local hits count in full, because blocks of lower tiers
+// for the booking. In price mode all local hits count in full, because blocks of lower tiers
 // are loaded and not computed. With weights a hit counts by the weight of its tier.
 func (s *Scheduler) bookedCached(r *Request, chosen *Result) int {
-	if !s.config.Cost || s.options.Estimator == nil || len(r.Hits) == 0 {
+	if !s.config.Price || s.options.Estimator == nil || len(r.Hits) == 0 {
 		return chosen.CachedTokens
 	}
 	return LocalTokens(chosen.Hits, r.BlockSize)

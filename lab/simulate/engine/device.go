@@ -42,12 +42,7 @@ func newDevice(capacity int, sink Sink) *device {
 
 // prefix returns how many leading blocks of a sequence the pool has.
 func (d *device) prefix(sequence []kv.SequenceHash) int {
-	for i, h := range sequence {
-		if d.blocks[h] == 0 {
-			return i
-		}
-	}
-	return len(sequence)
+	return held(sequence, func(h kv.SequenceHash) bool { return d.blocks[h] != 0 })
 }
 
 // available returns how many blocks can be taken.

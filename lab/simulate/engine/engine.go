@@ -156,6 +156,39 @@ func (e *Engine) Work() float64 {
 	return tokens*e.secondsPerToken + decodes*perDecode
 }
 
+// Life is how far a request is.
+type Life struct {
+	// Tokens of Target are computed. Decodes is true after the first token, and Left is what the
+	// request still gets.
+	Tokens, Target, Left int
+	Decodes              bool
+}
+
+// Each calls do for each request that runs or waits, but not for those that wait for their blocks.
+func (e *Engine) Each(do func(Life)) {
+	for _, list := range [][]*Request{e.running, e.waiting} {
+		for _, r := range list {
+			tokens := r.tokens
+			if r.generated == 0 && tokens == 0 {
+				tokens = e.options.BlockSize * e.device.prefix(r.Sequence[:(r.Prompt-1)/e.options.BlockSize])
+			}
+			do(Life{tokens, r.target, r.Output - r.generated, r.decodes()})
+		}
+	}
+}
+
+// LoadSeconds returns how long it takes to bring blocks from the tiers of the node to the device.
+func (e *Engine) LoadSeconds(host, disk int) float64 {
+	if host+disk == 0 {
+		return 0
+	}
+	bytes := float64(host+disk) * e.node.options.BlockBytes
+	return e.node.readSeconds(disk) + max(0, e.copyFree-e.clock.now).Seconds() + bytes/e.options.HostBytes
+}
+
+// Speed returns the present speed.
+func (e *Engine) Speed() float64 { return e.options.Speed * e.SpeedFactor }
+
 // Submit takes a request in. Its callbacks come later.
 func (e *Engine) Submit(r *Request) {
 	if need := e.blocksOf(r.Prompt + r.Output); e.dead || need > e.options.Blocks {

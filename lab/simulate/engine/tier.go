@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"sort"
+
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -38,37 +40,31 @@ func newTier(capacity int, sink Sink) *tier {
 
 // prefix returns how many leading blocks of a sequence the tier has.
 func (t *tier) prefix(sequence []kv.SequenceHash) int {
-	for i, h := range sequence {
-		if _, ok := t.blocks[h]; !ok {
-			return i
-		}
-	}
-	return len(sequence)
+	return held(sequence, func(h kv.SequenceHash) bool { _, ok := t.blocks[h]; return ok })
+}
+
+// held returns how many leading blocks of a sequence has knows. Both kinds of cache evict children
+// before their parents, so that no block is there without the blocks before it.
+func held(sequence []kv.SequenceHash, has func(kv.SequenceHash) bool) int {
+	return sort.Search(len(sequence), func(i int) bool { return !has(sequence[i]) })
 }
 
 // use stores the missing blocks of a sequence and marks all of them as used now. It returns the
-// number of stored blocks.
+// number of stored blocks. Only the last block is marked: its ancestors take its tick when it leaves.
 func (t *tier) use(locals []kv.LocalHash, sequence []kv.SequenceHash) (added int) {
 	t.ticks++
-	from := 0
-	for i, h := range sequence {
-		at, ok := t.blocks[h]
-		if ok {
-			t.stored = tellStored(t.sink, t.stored, locals, sequence, from, i)
-			from = i + 1
-			s := &t.slots[at]
-			s.tick = t.ticks
-			t.place(at)
-			continue
-		}
-		if !t.add(sequence, i) {
-			t.stored = tellStored(t.sink, t.stored, locals, sequence, from, i)
-			return added
-		}
-		added++
+	have := t.prefix(sequence)
+	if have > 0 {
+		at := t.blocks[sequence[have-1]]
+		t.slots[at].tick = t.ticks
+		t.place(at)
 	}
-	t.stored = tellStored(t.sink, t.stored, locals, sequence, from, len(sequence))
-	return added
+	end := have
+	for end < len(sequence) && t.add(sequence, end) {
+		end++
+	}
+	t.stored = tellStored(t.sink, t.stored, locals, sequence, have, end)
+	return end - have
 }
 
 // add stores block i of a sequence, whose parent is stored. It returns false without room.
@@ -104,6 +100,7 @@ func (t *tier) remove(at uint32) {
 	t.order.Remove(ref(at))
 	delete(t.blocks, s.hash)
 	if p, ok := t.blocks[s.parent]; ok {
+		t.slots[p].tick = max(t.slots[p].tick, s.tick)
 		if t.slots[p].children--; t.slots[p].children == 0 {
 			t.place(p)
 		}

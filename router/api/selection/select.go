@@ -238,7 +238,7 @@ func status(err error) int {
 	var nobody *partitionError
 	switch {
 	case errors.As(err, &bad), errors.As(err, &query), errors.Is(err, schedule.ErrPinnedNotAllowed),
-		errors.Is(err, schedule.ErrOverride), errors.Is(err, modes.ErrNotPinned):
+		errors.Is(err, modes.ErrNotPinned):
 		return http.StatusBadRequest
 	case errors.As(err, &unknown), errors.Is(err, load.ErrUnknownRequest):
 		return http.StatusNotFound

@@ -1,10 +1,8 @@
 package schedule
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -19,9 +17,9 @@ type rates struct {
 	asked    int
 }
 
-func (r *rates) FirstTokens(in *Selection, ms []float64) (why string, ok bool) {
+func (r *rates) Prices(in *Selection, prices []Price) (why string, ok bool) {
 	r.asked++
-	for k := range ms {
+	for k := range prices {
 		m := in.At(k)
 		w, hits := in.Members.List[m].Worker, in.Request.hitsOf(int32(m))
 		rate, ok := r.perToken[w.ID]
@@ -29,19 +27,19 @@ func (r *rates) FirstTokens(in *Selection, ms []float64) (why string, ok bool) {
 			return fmt.Sprintf("no prefill rate of worker %s yet", w), false
 		}
 		left := in.Request.Tokens - int(hits.Total())*in.Request.BlockSize
-		ms[k] = float64(in.Loads.PrefillTokens[m]+int64(left)) * rate
+		prices[k] = Price{TTFT: float64(in.Loads.PrefillTokens[m]+int64(left)) * rate}
 		for tier, n := range hits {
-			ms[k] += float64(n) * r.perBlock[tier]
+			prices[k].TTFT += float64(n) * r.perBlock[tier]
 		}
 	}
 	return "", true
 }
 
-func costMode(c *Config) { c.Cost, c.Tie = true, TieFirst }
+func costMode(c *Config) { c.Price, c.Tie = true, TieFirst }
 
-// TestCostModeTakesTheSoonestFirstToken: where weights take the worker with more
+// TestPriceTakesTheCheapestWorker: where weights take the worker with more
 // hits, a slow disk makes computing anew the better choice.
-func TestCostModeTakesTheSoonestFirstToken(t *testing.T) {
+func TestPriceTakesTheCheapestWorker(t *testing.T) {
 	r := &rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: 1}, perBlock: [kv.NumTiers]float64{0, 1, 20, 40}}
 	pool := FromRanges([]Range{{0, 4}})
 	for _, tc := range []struct {
@@ -60,18 +58,18 @@ func TestCostModeTakesTheSoonestFirstToken(t *testing.T) {
 		in := choice(&c, &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, SharedHits: &pool}, tc.workers)
 		r.asked = 0
 		candidates, chosen := weighed(t, s, in)
-		if chosen != tc.chosen || in.Outcome.Mode != ModeCost || in.Outcome.Cost != tc.ms[chosen] || in.Outcome.Decode != 0 {
+		if chosen != tc.chosen || in.Outcome.Mode != ModePrice || in.Outcome.Cost != tc.ms[chosen] || in.Outcome.Decode != 0 {
 			t.Errorf("%s: member %d, %+v", tc.name, chosen, in.Outcome)
 		}
 		for k, want := range tc.ms {
-			if candidates[k].Cost != want || candidates[k].Mode != ModeCost {
+			if candidates[k].Cost != want || candidates[k].Mode != ModePrice {
 				t.Errorf("%s: member %d: %+v, want %v ms", tc.name, k, candidates[k], want)
 			}
 		}
 		if r.asked != 1 {
 			t.Errorf("%s: the estimator was asked %d times", tc.name, r.asked)
 		}
-		if got := s.Stats(); got != (CostStats{ByCost: 1}) {
+		if got := s.Stats(); got != (CostStats{ByPrice: 1}) {
 			t.Errorf("%s: %+v", tc.name, got)
 		}
 	}
@@ -88,9 +86,9 @@ func TestAMissingMeasureFallsBackToWeights(t *testing.T) {
 	}{
 		"no estimator":   {nil, nil, "weights: no estimator"},
 		"one is missing": {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, nil, "weights: no prefill rate of worker 3/0 yet"},
-		"and not asked":  {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, ids(1, 2), ModeCost},
-		"not a number":   {nan, nil, "weights: the estimate for worker 1/0 is NaN"},
-		"negative":       {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: -1}}, nil, "weights: the estimate for worker 3/0 is -64"},
+		"and not asked":  {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, ids(1, 2), ModePrice},
+		"not a number":   {nan, nil, "weights: the price of worker 1/0 is {Wait:0 TTFT:NaN Decode:0 Machine:0 Imposed:0 Doubt:0}"},
+		"negative":       {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: -1}}, nil, "weights: the price of worker 3/0 is {Wait:0 TTFT:-64 Decode:0 Machine:0 Imposed:0 Doubt:0}"},
 	} {
 		s := newScheduler(t, func(o *Options) { costMode(&o.Config); o.Estimator = tc.estimator })
 		r := &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: fleet(3), Allowed: tc.allowed,
@@ -100,8 +98,8 @@ func TestAMissingMeasureFallsBackToWeights(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 		want := CostStats{ByWeights: 1, FellBack: 1}
-		if tc.mode == ModeCost {
-			want = CostStats{ByCost: 1}
+		if tc.mode == ModePrice {
+			want = CostStats{ByPrice: 1}
 		} else if got.Cost != 3 || got.Worker.ID != 2 {
 			t.Errorf("%s: worker %s at %v, want what the weights say", name, got.Worker, got.Cost)
 		}
@@ -114,7 +112,7 @@ func TestAMissingMeasureFallsBackToWeights(t *testing.T) {
 // TestTemperatureAndTaintsApplyToMilliseconds as they do to blocks.
 func TestTemperatureAndTaintsApplyToMilliseconds(t *testing.T) {
 	r := &rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1.1, 3: 1.2}}
-	c := with(func(c *Config) { c.Cost, c.Temperature = true, 0.7 })
+	c := with(func(c *Config) { c.Price, c.Temperature = true, 0.7 })
 	s := NewCostSelector(CostOptions{Seed: 1, Estimator: r})
 	won := [3]float64{}
 	const n = 20000
@@ -140,10 +138,10 @@ func TestTemperatureAndTaintsApplyToMilliseconds(t *testing.T) {
 	}
 }
 
-// TestByCostLowerTiersAreNotComputed: in cost mode a request is booked for what no
+// TestByPriceLowerTiersAreNotComputed: in price mode a request is booked for what no
 // tier but the external one has; by weights, for what the tiers' weights leave. So it
 // is when there is nobody who could tell costs, or for callers that know of no tiers.
-func TestByCostLowerTiersAreNotComputed(t *testing.T) {
+func TestByPriceLowerTiersAreNotComputed(t *testing.T) {
 	estimator := &rates{perToken: map[kv.WorkerID]float64{1: 1}}
 	four := []index.Hit{{Member: 0, Hits: hits(1, 1, 1, 1)}}
 	for name, tc := range map[string]struct {
@@ -153,13 +151,13 @@ func TestByCostLowerTiersAreNotComputed(t *testing.T) {
 		overlaps  []Overlap
 		want      int64
 	}{
-		"by cost":      {true, estimator, four, nil, 160 - 48},
+		"by price":     {true, estimator, four, nil, 160 - 48},
 		"by weights":   {false, estimator, four, nil, 160 - 36},
 		"no estimator": {true, nil, four, nil, 160 - 36},
 		"no tiers":     {true, estimator, nil, []Overlap{{0, 1.5}}, 160 - 24},
 		"more than it": {true, estimator, []index.Hit{{Member: 0, Hits: hits(0, 0, 20, 0)}}, nil, 0},
 	} {
-		s := newScheduler(t, func(o *Options) { o.Config.Cost, o.Estimator = tc.cost, tc.estimator })
+		s := newScheduler(t, func(o *Options) { o.Config.Price, o.Estimator = tc.cost, tc.estimator })
 		r := &Request{ID: "a", Book: true, Tokens: 160, BlockSize: 16, TrackPrefill: true, Members: fleet(1), Hits: tc.hits, Overlaps: tc.overlaps}
 		if got, err := s.Schedule(t.Context(), r); err != nil || !got.Booked {
 			t.Fatalf("%s: %+v, %v", name, got, err)
@@ -170,23 +168,75 @@ func TestByCostLowerTiersAreNotComputed(t *testing.T) {
 	}
 }
 
-// TestOverridesWorkInCostModeOrAreRefused: a request cannot replace a weight that
-// milliseconds do not have, and is told so.
-func TestOverridesWorkInCostModeOrAreRefused(t *testing.T) {
+// TestARequestThatOverridesAWeightIsDecidedByWeights, because a price has none, and the answer says so.
+func TestARequestThatOverridesAWeightIsDecidedByWeights(t *testing.T) {
 	zero := 0.0
 	for name, o := range map[string]*Override{
 		"overlap_score_credit": {OverlapCredit: &zero}, "prefill_load_scale": {PrefillLoadScale: &zero},
 		"overlap_score_weight": {OverlapWeight: &zero}, "": {Temperature: &zero, SharedMultiplier: &zero},
 	} {
-		for _, cost := range []bool{false, true} {
-			s := newScheduler(t, func(c *Options) {
-				c.Config.Cost, c.Estimator = cost, &rates{perToken: map[kv.WorkerID]float64{1: 1}}
-			})
-			r := &Request{Tokens: 160, BlockSize: 16, Members: fleet(1), Override: o}
-			_, err := s.Schedule(t.Context(), r)
-			if refused := errors.Is(err, ErrOverride); refused != (cost && name != "") || refused && !strings.Contains(err.Error(), name) {
-				t.Errorf("cost %v, %q: %v", cost, name, err)
-			}
+		s := newScheduler(t, func(c *Options) {
+			c.Config.Price, c.Estimator = true, &rates{perToken: map[kv.WorkerID]float64{1: 1}}
+		})
+		want := ModePrice
+		if name != "" {
+			want = "weights: the request overrides " + name
+		}
+		got, err := s.Schedule(t.Context(), &Request{Tokens: 160, BlockSize: 16, Members: fleet(1), Override: o})
+		if err != nil || got.Mode != want {
+			t.Errorf("%q: %q, %v", name, got.Mode, err)
+		}
+	}
+}
+
+// fixed is an estimator with given prices.
+type fixed []Price
+
+func (f fixed) Prices(_ *Selection, prices []Price) (why string, ok bool) {
+	copy(prices, f)
+	return "", true
+}
+
+// TestNearlyEqualPricesGoToTheLeastWait, and of equal waits the prompt's first block decides, so that
+// two routers send a new prefix to one worker.
+func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
+	c := DefaultConfig()
+	c.Price = true
+	choose := func(first kv.SequenceHash, prices ...Price) int {
+		s := NewCostSelector(CostOptions{Seed: 1, Estimator: fixed(prices)})
+		in := choice(&c, &Request{Tokens: 64, BlockSize: 16}, make([]worker, len(prices)))
+		in.Request.Sequence = []kv.SequenceHash{first}
+		m, err := s.Select(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m := choose(1, Price{TTFT: 100, Wait: 9, Doubt: 1}, Price{TTFT: 102, Wait: 5, Doubt: 1}, Price{TTFT: 104, Doubt: 1}); m != 1 {
+		t.Errorf("member %d, want 1: within 3 %%, and the least wait", m)
+	}
+	if m := choose(1, Price{TTFT: 100, Wait: 9, Doubt: 0.01}, Price{TTFT: 102, Wait: 5, Doubt: 0.01}); m != 0 {
+		t.Errorf("member %d, want 0: 2 %% are beyond the error", m)
+	}
+	seen := map[int]bool{}
+	for first := range kv.SequenceHash(20) {
+		m := choose(first, Price{TTFT: 100}, Price{TTFT: 100}, Price{TTFT: 100})
+		if again := choose(first, Price{TTFT: 100}, Price{TTFT: 100}, Price{TTFT: 100}); again != m {
+			t.Errorf("block %d goes to %d and to %d", first, m, again)
+		}
+		seen[m] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("20 new prefixes go to %d of 3 equal workers", len(seen))
+	}
+}
+
+// TestObjectives: each leaves out what it says.
+func TestObjectives(t *testing.T) {
+	p := Price{TTFT: 1, Decode: 20, Machine: 300, Imposed: 4000}
+	for o, want := range map[Objective]float64{ObjectiveBalanced: 4021, ObjectiveTTFT: 4001, ObjectiveThroughput: 4300} {
+		if got := p.Total(o); got != want {
+			t.Errorf("%s: %v, want %v", o, got, want)
 		}
 	}
 }

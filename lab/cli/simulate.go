@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/blockyard-ai/blockyard/lab/simulate"
+)
+
+// simulateCmd compares ways to choose a worker in virtual time.
+type simulateCmd struct {
+	Seeds    int      `help:"Runs of each policy in each scenario." default:"3"`
+	Scenario []string `help:"Scenario to run; may be given several times (default: all)." placeholder:"NAME"`
+	Policy   []string `help:"Policy to run; may be given several times (default: all)." placeholder:"NAME"`
+	Trace    []string `help:"Trace that is a scenario too; may be given several times." type:"path" placeholder:"FILE"`
+	Format   string   `help:"Form of the traces: ${enum}. The last one is a directory." enum:"mooncake,bailian,kv-cache-tester" default:"mooncake"`
+	JSON     string   `name:"json" help:"File for all numbers." type:"path" placeholder:"FILE"`
+	Page     string   `help:"File for an HTML page with plots." type:"path" placeholder:"FILE"`
+}
+
+// Help implements kong's HelpProvider.
+func (simulateCmd) Help() string {
+	return `The production router decides for simulated engines, tiers and users: one seed, one result. Each table is a scenario, each row a policy: the rules of other routers, textbook rules, weights and price, and price with true parameters and lengths as the oracle. Times are in milliseconds. "good/s" is the requests within the scenario's limits. "most" and "least" are the time-weighted backlogs of the most and the least loaded worker over the fair one. docs/simulate.md describes the models.`
+}
+
+// Validate implements kong's interface; its errors are errors of usage.
+func (c *simulateCmd) Validate() error {
+	o := c.options(io.Discard)
+	return o.Validate()
+}
+
+// Run simulates and prints.
+func (c *simulateCmd) Run(ctx context.Context, stdout io.Writer) error {
+	_, err := simulate.Run(ctx, c.options(stdout))
+	return err
+}
+
+func (c *simulateCmd) options(out io.Writer) simulate.Options {
+	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), JSON: c.JSON, Page: c.Page, Out: out}
+}

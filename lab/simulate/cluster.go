@@ -1,0 +1,417 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
+	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+)
+
+// cluster is one run.
+type cluster struct {
+	scenario *Scenario
+	policy   policy.Policy
+	seed     uint64
+	clock    engine.Clock
+	rng      *rand.Rand
+
+	nodes   []*engine.Node
+	engines map[kv.Worker]*engine.Engine
+	list    []*engine.Engine // in the order of joining
+	routers []*router
+	turn    int // of the routers
+	wire    []byte
+	events  []kvevent.RouterEvent // scratch
+	numbers map[kv.Owner]uint64   // of the last event
+
+	// rate is the requests of a worker in a second, reuse the share of their tokens that an infinite
+	// cache has, and promptSeconds what the rest takes on a worker of speed 1. They are for the oracle.
+	rate, reuse, promptSeconds float64
+
+	left   int // prompts without an end
+	result Result
+	hist   struct{ ttft, tbt histogram }
+	good   int
+	err    error
+	// herd integrates the backlogs of equal workers over time.
+	herd herd
+}
+
+// attempt is a prompt on its way through one worker.
+type attempt struct {
+	c      *cluster
+	p      *prompt
+	router *router
+	id     string
+	worker kv.Worker
+	began  time.Duration // when the prompt was first sent
+	first  time.Duration
+	gaps   float64 // seconds
+	tokens int
+	tries  int
+	// firstTry and lastTry are when a worker that died brought the first token, and when it died. Both
+	// are 0 without a token.
+	firstTry, lastTry time.Duration
+	measured          bool
+	request           engine.Request
+}
+
+// maxTries bounds how often a prompt is sent again after its worker died.
+const maxTries = 3
+
+// simulate returns the result of one run.
+func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Result, error) {
+	c := &cluster{scenario: s, policy: p, seed: seed, rng: rand.New(rand.NewPCG(seed, 30)),
+		engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64), left: len(prompts)}
+	c.count(prompts)
+	for i := range max(1, s.Routers) {
+		r, err := newRouter(c, i)
+		if err != nil {
+			return Result{}, err
+		}
+		c.routers = append(c.routers, r)
+	}
+	for _, speed := range s.Hardware.Speeds {
+		if err := c.join(speed); err != nil {
+			return Result{}, err
+		}
+	}
+	for i := range s.Events {
+		c.clock.At(s.Events[i].At, func() { c.happen(&s.Events[i]) })
+	}
+	for _, p := range prompts {
+		if p.starts {
+			c.clock.At(p.at, func() { c.send(&attempt{c: c, p: p, began: c.clock.Now()}) })
+		}
+	}
+	c.clock.Every(time.Second, c.second)
+	c.clock.Every(100*time.Millisecond, func() bool { c.herd.sample(c); return !c.over() })
+	// Sessions that are behind get as long again to end.
+	c.clock.Run(2*s.Duration + time.Minute)
+	if c.err != nil {
+		return Result{}, fmt.Errorf("scenario %s, policy %s, seed %d: %w", s.Name, p.Name, seed, c.err)
+	}
+	return c.finish(), nil
+}
+
+func (c *cluster) over() bool { return c.left == 0 || c.err != nil }
+
+func (c *cluster) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// join adds a worker, on the node of the one before or on a new one.
+func (c *cluster) join(speed float64) error {
+	h, n := &c.scenario.Hardware, len(c.list)
+	if n%h.PerNode == 0 {
+		id := uint64(1000 + n)
+		o := engine.NodeOptions{ID: id, HostBlocks: h.HostBlocks, DiskBlocks: h.DiskBlocks, BlockBytes: h.blockBytes(), DiskBytes: h.DiskBytes,
+			Host: &feed{c, kv.PoolOwner(id), kv.TierHost}, Disk: &feed{c, kv.PoolOwner(id), kv.TierDisk}}
+		c.nodes = append(c.nodes, engine.NewNode(&c.clock, o))
+	}
+	w := kv.Worker{ID: kv.WorkerID(n + 1)}
+	e, err := engine.New(&c.clock, c.nodes[len(c.nodes)-1], engine.Options{ID: w, Steps: engine.DefaultSteps(), Speed: speed,
+		Noise: h.Noise, Tail: h.Tail, Stalls: h.Stalls, WarmUp: h.WarmUp, BlockSize: h.BlockSize, Blocks: h.Blocks,
+		Budget: h.Budget, MaxRunning: h.MaxRunning, HostBytes: h.HostBytes, Seed: c.seed, Device: &feed{c, kv.WorkerOwner(w), kv.TierDevice}})
+	if err != nil {
+		return err
+	}
+	c.engines[w], c.list = e, append(c.list, e)
+	for _, r := range c.routers {
+		if err := r.join(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// count counts what the oracle knows of the workload.
+func (c *cluster) count(prompts []*prompt) {
+	known, total := 0, 0
+	for _, p := range prompts {
+		known, total = known+p.known, total+p.tokens
+	}
+	c.reuse = float64(known) / float64(max(1, total))
+	c.result.InfiniteShare = c.reuse
+	c.rate = float64(len(prompts)) / c.scenario.Duration.Seconds() / float64(len(c.scenario.Hardware.Speeds))
+	c.promptSeconds = float64(total-known) / float64(max(1, len(prompts))) * engine.DefaultSteps().Milliseconds(2048, 0, 0) / 2048e3
+}
+
+// tokensPerSecond returns the true mean prefill rate of the workers.
+func (c *cluster) tokensPerSecond() float64 {
+	sum := 0.0
+	for _, s := range c.scenario.Hardware.Speeds {
+		sum += s
+	}
+	budget := float64(c.scenario.Hardware.Budget)
+	return sum / float64(len(c.scenario.Hardware.Speeds)) * budget / engine.DefaultSteps().Milliseconds(budget, budget*2000, 0) * 1e3
+}
+
+// second is what happens each second: reports and the routers' timed work.
+func (c *cluster) second() bool {
+	for _, n := range c.nodes {
+		c.report(n.Report())
+	}
+	for _, e := range c.list {
+		if !e.Dead() {
+			c.report(e.Report())
+		}
+	}
+	for _, r := range c.routers {
+		r.scheduler.Tick()
+	}
+	return !c.over()
+}
+
+// report sends a load report to all routers, over the wire.
+func (c *cluster) report(l kvevent.LoadReport) {
+	c.wire = kvevent.AppendLoadReport(c.wire[:0], &l)
+	got, err := kvevent.DecodeLoadReport(c.wire)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	for _, r := range c.routers {
+		r.report(&got)
+	}
+}
+
+// happen makes an event of the scenario happen.
+func (c *cluster) happen(e *Event) {
+	switch e.Kind {
+	case Add:
+		if err := c.join(e.Speed); err != nil {
+			c.fail(err)
+		}
+	case Kill, Drain:
+		w := c.list[e.Worker]
+		for _, r := range c.routers {
+			if err := r.leave(w.ID()); err != nil {
+				c.fail(err)
+			}
+		}
+		if e.Kind == Kill {
+			w.Kill()
+		}
+	case Slow:
+		c.list[e.Worker].SpeedFactor *= e.Factor
+	case Disk:
+		for _, n := range c.nodes {
+			n.DiskFactor *= e.Factor
+		}
+	}
+}
+
+// send routes a prompt and sends it to its worker.
+func (c *cluster) send(a *attempt) {
+	if c.over() {
+		return
+	}
+	a.router = c.routers[c.turn%len(c.routers)]
+	c.turn++
+	a.id = fmt.Sprintf("%s/%d", a.p.id, a.tries)
+	a.measured = a.began >= c.scenario.WarmUp && a.began < c.scenario.Duration
+	w, err := a.router.route(a.id, a.p)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	a.worker = w
+	a.request = engine.Request{Locals: a.p.locals, Sequence: a.p.sequence, Prompt: a.p.tokens, Output: a.p.output,
+		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
+	c.engines[w].Submit(&a.request)
+}
+
+func (a *attempt) onFirst() {
+	a.first = a.c.clock.Now()
+	// After a drain the router has forgotten the request, which is no failure.
+	_ = a.router.decide.MarkPrefillCompleted(a.id)
+	if !a.measured {
+		return
+	}
+	if a.lastTry == 0 {
+		a.c.hist.ttft.add(a.first - a.began)
+	} else { // its client has seen tokens before the worker died
+		a.c.hist.tbt.add(a.first - a.lastTry)
+		a.gaps += (a.first - a.lastTry).Seconds()
+		a.first = a.firstTry
+	}
+}
+
+func (a *attempt) onGap(d time.Duration) {
+	a.gaps += d.Seconds()
+	a.tokens++
+	if a.measured {
+		a.c.hist.tbt.add(d)
+	}
+	if now := a.c.clock.Now(); now >= a.c.scenario.WarmUp && now < a.c.scenario.Duration {
+		a.c.result.ServedTokens++
+	}
+}
+
+func (a *attempt) onBlock() { _ = a.router.decide.AddOutputBlock(a.id, nil) }
+
+func (a *attempt) onLast() {
+	c := a.c
+	a.router.decide.Free(a.id)
+	c.left--
+	if c.left == 0 {
+		c.result.Ended = c.clock.Now()
+	}
+	if now := c.clock.Now(); now >= c.scenario.WarmUp && now < c.scenario.Duration {
+		c.result.ServedTokens += a.p.tokens
+	}
+	if a.measured {
+		c.result.Requests++
+		c.result.Served.add(a.request.Cached)
+		tbt := 0.0
+		if a.tokens > 0 {
+			tbt = a.gaps / float64(a.tokens)
+		}
+		if a.first-a.began <= c.scenario.Limits.TTFT && tbt <= c.scenario.Limits.TBT.Seconds() {
+			c.good++
+		}
+	}
+	for _, next := range append(a.p.forks, a.p.next) {
+		if next != nil {
+			c.clock.At(max(next.at, c.clock.Now()+next.think), func() { c.send(&attempt{c: c, p: next, began: c.clock.Now()}) })
+		}
+	}
+}
+
+// onLost sends the prompt again: its worker died.
+func (a *attempt) onLost() {
+	a.router.decide.Free(a.id)
+	if a.tries++; a.tries < maxTries {
+		retry := &attempt{c: a.c, p: a.p, began: a.began, tries: a.tries, firstTry: a.firstTry, lastTry: a.lastTry}
+		if a.first > 0 {
+			retry.firstTry, retry.lastTry = cmp.Or(a.firstTry, a.first), a.c.clock.Now()
+		}
+		a.c.send(retry)
+		return
+	}
+	a.c.result.Failed++
+	a.c.left--
+}
+
+// feed tells the routers what a tier stores and removes.
+type feed struct {
+	c     *cluster
+	owner kv.Owner
+	tier  kv.Tier
+}
+
+var _ engine.Sink = (*feed)(nil)
+
+// Stored implements engine.Sink.
+func (f *feed) Stored(parent kv.SequenceHash, blocks []kvevent.StoredBlock) {
+	f.tell(kvevent.RouterEvent{Kind: kvevent.Stored, Parent: parent, HasParent: parent != 0, Blocks: blocks})
+}
+
+// Removed implements engine.Sink.
+func (f *feed) Removed(hashes []kv.SequenceHash) {
+	f.tell(kvevent.RouterEvent{Kind: kvevent.Removed, Removed: hashes})
+}
+
+func (f *feed) tell(e kvevent.RouterEvent) {
+	c := f.c
+	c.numbers[f.owner]++
+	e.Owner, e.Tier, e.ID = f.owner, f.tier, c.numbers[f.owner]
+	if c.scenario.Lag == 0 {
+		c.apply(&e)
+		return
+	}
+	e.Blocks, e.Removed = slices.Clone(e.Blocks), slices.Clone(e.Removed)
+	c.clock.After(c.scenario.Lag, func() { c.apply(&e) })
+}
+
+func (c *cluster) apply(e *kvevent.RouterEvent) {
+	if e.Owner.Kind == kv.OwnerWorker {
+		if w := c.engines[e.Owner.Worker()]; w == nil || w.Dead() {
+			return
+		}
+	}
+	for _, r := range c.routers {
+		if err := r.index.Apply(e); err != nil {
+			c.fail(fmt.Errorf("event of %v: %w", e.Owner, err))
+			return
+		}
+	}
+}
+
+// finish returns the numbers of a run that has ended.
+func (c *cluster) finish() Result {
+	r := &c.result
+	r.Unfinished = c.left
+	r.TTFTMean, r.TTFTP99 = c.hist.ttft.mean(), c.hist.ttft.quantile(0.99)
+	r.TBTMean, r.TBTP99 = c.hist.tbt.mean(), c.hist.tbt.quantile(0.99)
+	span := (c.scenario.Duration - c.scenario.WarmUp).Seconds()
+	r.Goodput, r.TokensPerSecond = float64(c.good)/span, float64(r.ServedTokens)/span
+	r.Herd, r.Balance = c.herd.worst(), c.herd.balance()
+	for _, n := range c.nodes {
+		r.Moved.DiskRead += n.Moved.DiskRead
+		r.Moved.DiskWritten += n.Moved.DiskWritten
+		r.Moved.HostToDevice += n.Moved.HostToDevice
+		r.Moved.DeviceToHost += n.Moved.DeviceToHost
+	}
+	for _, e := range c.list {
+		r.Preempted += e.Preempted
+	}
+	r.Modes = make(map[string]int)
+	for _, router := range c.routers {
+		for mode, n := range router.modes {
+			r.Modes[mode] += n
+		}
+	}
+	return *r
+}
+
+// herd measures how uneven the backlogs of the workers are.
+type herd struct {
+	// sums are the integrals of the backlogs of the workers, while at least 4 requests run per worker.
+	sums    []float64
+	samples int
+}
+
+// sample adds the present backlogs. A worker that has left does not count.
+func (h *herd) sample(c *cluster) {
+	n, backlog := 0, 0
+	for _, e := range c.list {
+		backlog += e.Running() + e.Waiting()
+	}
+	n = len(c.list)
+	if n == 0 || backlog < 4*n {
+		return
+	}
+	for len(h.sums) < n {
+		h.sums = append(h.sums, 0)
+	}
+	for i, e := range c.list {
+		h.sums[i] += float64(e.Running()+e.Waiting()) / (float64(backlog) / float64(n))
+	}
+	h.samples++
+}
+
+// worst returns the largest mean backlog of a worker over the fair one, 0 without samples.
+func (h *herd) worst() float64 {
+	if h.samples == 0 {
+		return 0
+	}
+	return slices.MaxFunc(h.sums, cmp.Compare[float64]) / float64(h.samples)
+}
+
+// balance returns the mean backlog of the least loaded worker over the fair one.
+func (h *herd) balance() float64 {
+	if h.samples == 0 {
+		return 0
+	}
+	return slices.MinFunc(h.sums, cmp.Compare[float64]) / float64(h.samples)
+}

@@ -1,0 +1,183 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// Options say what is simulated.
+type Options struct {
+	// Scenarios and Policies are the names of those to run; empty runs all.
+	Scenarios, Policies []string
+	// Traces are files that are scenarios too, of form Format.
+	Traces []string
+	Format Format
+	// Seeds are 1 to Seeds.
+	Seeds int
+	// JSON and Page are files that the results are written to; empty writes none.
+	JSON, Page string
+	// Out gets the tables and the last line.
+	Out io.Writer
+}
+
+// maxSeeds bounds the seeds.
+const maxSeeds = 1000
+
+// Validate reports the first option out of range.
+func (o *Options) Validate() error {
+	if o.Seeds < 1 || o.Seeds > maxSeeds {
+		return fmt.Errorf("simulate seeds: %d is not in 1..%d", o.Seeds, maxSeeds)
+	}
+	for _, name := range o.Policies {
+		if _, ok := policy.Named(name); !ok {
+			return fmt.Errorf("simulate policy: %q is none", name)
+		}
+	}
+	for _, name := range o.Scenarios {
+		if !slices.ContainsFunc(Scenarios(), func(s Scenario) bool { return s.Name == name }) {
+			return fmt.Errorf("simulate scenario: %q is none", name)
+		}
+	}
+	return nil
+}
+
+// Row is what a policy did in a scenario, over all seeds.
+type Row struct {
+	Policy string   `json:"policy"`
+	Mean   Result   `json:"mean"`
+	Seeds  []Result `json:"seeds"`
+}
+
+// Table is a scenario with its rows.
+type Table struct {
+	Scenario string `json:"scenario"`
+	About    string `json:"about"`
+	// Equal is true for equal workers without shared prefixes.
+	Equal bool  `json:"equal_unshared"`
+	Rows  []Row `json:"rows"`
+}
+
+// row returns the row of a policy.
+func (t *Table) row(name string) (Row, bool) {
+	for _, r := range t.Rows {
+		if r.Policy == name {
+			return r, true
+		}
+	}
+	return Row{}, false
+}
+
+// Run simulates, writes the report and returns the tables. The error names the scenario, the policy
+// and the seed of a run that failed.
+func Run(ctx context.Context, o Options) ([]Table, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	scenarios, err := o.scenarios()
+	if err != nil {
+		return nil, err
+	}
+	var policies []policy.Policy
+	for _, p := range policy.All() {
+		if len(o.Policies) == 0 || slices.Contains(o.Policies, p.Name) {
+			policies = append(policies, p)
+		}
+	}
+	var tables []Table
+	for i := range scenarios {
+		t, err := runScenario(ctx, &scenarios[i], policies, o.Seeds)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+		t.print(o.Out)
+	}
+	fmt.Fprintln(o.Out, Judge(tables))
+	return tables, o.write(tables)
+}
+
+// scenarios returns the scenarios that run.
+func (o *Options) scenarios() ([]Scenario, error) {
+	var out []Scenario
+	for _, s := range Scenarios() {
+		if len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, s.Name) {
+			out = append(out, s)
+		}
+	}
+	for _, path := range o.Traces {
+		s, err := TraceScenario(path, cmp.Or(o.Format, FormatMooncake))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// runScenario runs a scenario with each policy and seed, as many at a time as there are processors.
+func runScenario(ctx context.Context, s *Scenario, policies []policy.Policy, seeds int) (Table, error) {
+	results := make([][]Result, len(policies))
+	for p := range policies {
+		results[p] = make([]Result, seeds)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for seed := range seeds {
+		group.Go(func() error {
+			requests, err := s.Load(uint64(seed + 1))
+			if err != nil {
+				return fmt.Errorf("scenario %s, seed %d: %w", s.Name, seed+1, err)
+			}
+			slices.SortStableFunc(requests, func(a, b workload.Request) int { return cmp.Compare(a.At, b.At) })
+			prompts, err := promptsOf(requests, s.Hardware.BlockSize)
+			if err != nil {
+				return fmt.Errorf("scenario %s, seed %d: %w", s.Name, seed+1, err)
+			}
+			for i, p := range policies {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				if results[i][seed], err = simulate(s, prompts, p, uint64(seed+1)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return Table{}, err
+	}
+	t := Table{Scenario: s.Name, About: s.About, Equal: s.EqualUnshared}
+	for i, p := range policies {
+		t.Rows = append(t.Rows, Row{p.Name, mean(results[i]), results[i]})
+	}
+	return t, nil
+}
+
+// write writes the files of the options.
+func (o *Options) write(tables []Table) error {
+	if o.JSON != "" {
+		b, err := json.MarshalIndent(tables, "", " ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.JSON, append(b, '\n'), 0o644); err != nil {
+			return err // names the file
+		}
+	}
+	if o.Page != "" {
+		return os.WriteFile(o.Page, page(tables), 0o644)
+	}
+	return nil
+}

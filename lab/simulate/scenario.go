@@ -1,0 +1,181 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// Hardware is what the machines of a scenario can do. No router is told but of Blocks and Budget.
+type Hardware struct {
+	// Speeds of the workers; 1 is the recorded engine. PerNode workers share the tiers of a node.
+	Speeds  []float64
+	PerNode int
+	// BlockSize is in tokens, Blocks, HostBlocks and DiskBlocks are capacities.
+	BlockSize, Blocks, HostBlocks, DiskBlocks int
+	Budget, MaxRunning                        int
+	HostBytes, DiskBytes                      float64
+	Noise, Tail, Stalls                       float64
+	WarmUp                                    int
+}
+
+// Limits say which requests count as good: the first token within TTFT, and the mean time between
+// tokens within TBT.
+type Limits struct{ TTFT, TBT time.Duration }
+
+// Event is what happens to the cluster at a time.
+type Event struct {
+	At time.Duration
+	// Kill ends worker number Worker, Add adds one of speed Speed, Slow multiplies a worker's speed by
+	// Factor, Disk multiplies the speed of all disks by Factor.
+	Kind   EventKind
+	Worker int
+	Speed  float64
+	Factor float64
+}
+
+// EventKind is a kind of Event.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	Kill EventKind = iota
+	Add
+	Drain
+	Slow
+	Disk
+)
+
+// Scenario is a cluster, its users and what happens.
+type Scenario struct {
+	Name, About string
+	Hardware    Hardware
+	Limits      Limits
+	// Load returns the requests of a seed.
+	Load func(seed uint64) ([]workload.Request, error)
+	// Duration is how long requests begin. WarmUp is left out of the numbers.
+	Duration, WarmUp time.Duration
+	// Routers share the requests in turn. Events reach them after Lag.
+	Routers int
+	Lag     time.Duration
+	Events  []Event
+	// EqualUnshared marks a scenario for the measure of herding: equal workers and no shared prefix.
+	EqualUnshared bool
+}
+
+// equal returns n workers of the recorded speed.
+func equal(n int) []float64 {
+	s := make([]float64, n)
+	for i := range s {
+		s[i] = 1
+	}
+	return s
+}
+
+// machines returns workers in pairs on nodes, with a device for about 200,000 tokens each.
+func machines(speeds []float64) Hardware {
+	return Hardware{Speeds: speeds, PerNode: 2, BlockSize: 64, Blocks: 3200, HostBlocks: 12_000, DiskBlocks: 60_000,
+		Budget: 2048, MaxRunning: 256, HostBytes: 20e9, DiskBytes: 3e9, Noise: 0.04, Tail: 0.003, Stalls: 0.02, WarmUp: 50}
+}
+
+// blockBytes are the bytes of a block: 128 KiB for a token.
+func (h *Hardware) blockBytes() float64 { return float64(h.BlockSize) * 131072 }
+
+// Span is how long requests of a generated scenario begin.
+const Span = 45 * time.Second
+
+// Scenarios returns the generated scenarios.
+func Scenarios() []Scenario {
+	const span = Span
+	chat := func(rate float64, change func(*workload.Options)) func(uint64) ([]workload.Request, error) {
+		return func(seed uint64) ([]workload.Request, error) {
+			o := workload.Options{Seed: seed, SystemPrompts: 40, Rate: rate,
+				System: workload.Lengths{Median: 1200, Sigma: 0.7, Min: 100, Max: 6000},
+				User:   workload.Lengths{Median: 300, Sigma: 1.1, Min: 8, Max: 6000},
+				Output: workload.Lengths{Median: 180, Sigma: 0.7, Min: 4, Max: 1200},
+				Turns:  4, MaxTurns: 12, Think: 8 * time.Second}
+			if change != nil {
+				change(&o)
+			}
+			o.Requests = int(rate * span.Seconds() * o.Turns * 0.9)
+			return workload.Generate(o)
+		}
+	}
+	documents := func(o *workload.Options) {
+		o.SystemPrompts, o.SystemZipf = 120, 0.9
+		o.System = workload.Lengths{Median: 12_000, Sigma: 0.6, Min: 2000, Max: 50_000}
+		o.Output = workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}
+	}
+	unshared := func(o *workload.Options) {
+		o.SystemPrompts, o.SystemZipf = 100_000, 0.001
+		o.System = workload.Lengths{Median: 1500, Sigma: 1, Min: 64, Max: 12_000}
+		o.Turns = 1
+	}
+	agents := func(seed uint64) ([]workload.Request, error) {
+		return workload.Agents(workload.AgentOptions{Seed: seed, Sessions: 120, Rate: 2, Systems: 6,
+			System: workload.Lengths{Median: 9000, Sigma: 0.3, Min: 3000, Max: 16_000},
+			Tool:   workload.Lengths{Median: 500, Sigma: 1.3, Min: 16, Max: 12_000},
+			Output: workload.Lengths{Median: 110, Sigma: 0.8, Min: 8, Max: 1000},
+			Turns:  14, MaxTurns: 40, Forks: 0.08, Tools: 3 * time.Second})
+	}
+	limits := Limits{1500 * time.Millisecond, 60 * time.Millisecond}
+	base := func(name, about string, h Hardware, load func(uint64) ([]workload.Request, error)) Scenario {
+		return Scenario{Name: name, About: about, Hardware: h, Limits: limits, Load: load, Duration: span, WarmUp: 10 * time.Second, Routers: 1}
+	}
+	slowDisk := machines(equal(8))
+	slowDisk.HostBlocks, slowDisk.DiskBytes = 2500, 1.5e9
+	all := []Scenario{
+		base("chat", "conversations with shared system prompts", machines(equal(8)), chat(20, nil)),
+		base("chat-busy", "the same at 1.6 times the rate", machines(equal(8)), chat(32, nil)),
+		base("documents", "questions about long documents", machines(equal(8)), chat(9, documents)),
+		base("agents", "agents with tools and helpers", machines(equal(8)), agents),
+		base("unshared", "prompts that share nothing, equal workers", machines(equal(8)), chat(36, unshared)),
+		base("speeds", "workers of two speeds", machines([]float64{1, 0.4, 1, 0.4, 1, 0.4, 1, 0.4}), chat(18, nil)),
+		base("disk", "host memory too small, and a disk that becomes ten times slower", slowDisk, chat(7, documents)),
+		base("churn", "two workers die, two join and start slowly, one slows down", machines(equal(8)), chat(18, nil)),
+		base("routers", "four routers that know of one another only by reports", machines(equal(8)), chat(22, nil)),
+		base("burst", "seven times the rate for six seconds", machines(equal(8)), burst(chat(14, nil), chat(90, nil))),
+	}
+	for i := range all {
+		s := &all[i]
+		switch s.Name {
+		case "unshared":
+			s.EqualUnshared = true
+		case "disk":
+			s.Events = []Event{{At: 22 * time.Second, Kind: Disk, Factor: 0.1}}
+		case "churn":
+			s.Events = []Event{{At: 18 * time.Second, Kind: Kill, Worker: 0}, {At: 21 * time.Second, Kind: Add, Speed: 1},
+				{At: 26 * time.Second, Kind: Slow, Worker: 3, Factor: 0.4}, {At: 32 * time.Second, Kind: Drain, Worker: 5}, {At: 35 * time.Second, Kind: Add, Speed: 1}}
+			s.Hardware.WarmUp = 400
+		case "routers":
+			s.Routers, s.Lag = 4, 50*time.Millisecond
+		}
+	}
+	return all
+}
+
+// burst returns the requests of one workload, and those of another that begin in ten seconds in the
+// middle.
+func burst(calm, wild func(uint64) ([]workload.Request, error)) func(uint64) ([]workload.Request, error) {
+	return func(seed uint64) ([]workload.Request, error) {
+		requests, err := calm(seed)
+		if err != nil {
+			return nil, err
+		}
+		more, err := wild(seed + 1000)
+		if err != nil {
+			return nil, err
+		}
+		const begin, end, apart = 24 * time.Second, 30 * time.Second, 1 << 20
+		started := make(map[int]bool)
+		for _, r := range more {
+			if r.At+begin >= end && !started[r.Session] {
+				continue
+			}
+			started[r.Session] = true
+			r.ID, r.Session, r.At = "b"+r.ID, r.Session+apart, r.At+begin
+			requests = append(requests, r)
+		}
+		return requests, nil
+	}
+}

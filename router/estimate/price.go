@@ -1,0 +1,211 @@
+package estimate
+
+import (
+	"math"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
+
+var _ schedule.Estimator = (*Estimator)(nil)
+
+const (
+	// defaultBudget is the number of tokens of a step of a worker that announces none.
+	defaultBudget = 2048
+	// defaultOutput is the number of tokens of an answer before one was seen.
+	defaultOutput = 200
+	// leftShare is what a running request still gets, as a share of a mean answer. Long answers are
+	// more often among those that run.
+	leftShare = 0.8
+	// unmeasuredLoad is what loading a block takes, as a share of computing it, before a load report.
+	unmeasuredLoad = 0.5
+	// unproven multiplies the price of a worker that has requests and has shown no first token yet.
+	unproven = 3
+	// exploreDoubt is the error of a worker's terms above which its price is the optimistic one.
+	// exploreShare is the largest share of requests that are sent for that.
+	exploreDoubt, exploreShare = 0.25, 0.02
+)
+
+// Prices implements schedule.Estimator. It sets prices[k] to the expected milliseconds of the request
+// on candidate k, by the formula of Terms.Price. ok is false without a measure that a candidate
+// needs; why names the measure. Prices allocates only when the members have changed or a measure is
+// missing.
+func (e *Estimator) Prices(in *schedule.Selection, prices []schedule.Price) (why string, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.opts.Now()
+	at := now.Sub(e.start)
+	e.alignColumns(in.Members, now)
+	hits := in.Request.Hits
+	work := Work{Prompt: float64(in.Request.Tokens)}
+	mayExplore := float64(e.explored) < exploreShare*float64(e.booked)+1
+	for k := range prices {
+		m := in.At(k)
+		c := &e.columns[m]
+		w := c.worker
+		if w == nil {
+			return e.missing("worker " + in.Members.List[m].Worker.String() + " is not known")
+		}
+		if at >= c.nextReady || at > c.termsUntil {
+			*c = e.columnOf(w, now)
+		}
+		if f := &w.model.prefill; f.samples < e.opts.MinSamples || !f.valid() {
+			return e.missing("no prefill time of " + w.String() + " yet")
+		}
+		// Candidates and hits are both in the order of members.
+		for len(hits) > 0 && int(hits[0].Member) < m {
+			hits = hits[1:]
+		}
+		var h index.Hits
+		if len(hits) > 0 && int(hits[0].Member) == m {
+			h = hits[0].Hits
+		}
+		work.Compute = promptTokens(in, h)
+		work.Output = float64(in.Request.ExpectedOutput)
+		if work.Output == 0 {
+			work.Output = w.model.meanOutput()
+		}
+		terms := c.terms
+		doubt := c.doubt
+		if w.explores = mayExplore && doubt > exploreDoubt && w.exploring == nil; w.explores {
+			terms.Scale(math.Exp(-min(doubt, 1)))
+		} else if w.prefill.speed.count < e.opts.MinSamples && c.pending > 0 {
+			// Nobody knows how fast it is: the first request shows.
+			terms.Scale(unproven)
+		}
+		prices[k] = e.priceOf(c, &terms, in, m, h, work, now)
+		prices[k].Doubt = doubt
+	}
+	return "", true
+}
+
+// priceOf returns the price of a request on the worker of a column, member m, which has hits h. Blocks
+// on disk are read or computed again, whichever is less: the engine chooses in the same way.
+func (e *Estimator) priceOf(c *column, t *Terms, in *schedule.Selection, m int, h index.Hits, w Work, now time.Time) schedule.Price {
+	at := now.Sub(e.start)
+	price := func(h index.Hits, compute float64) schedule.Price {
+		w.Compute = compute
+		s := e.situation(c, in, m, e.loadSeconds(c.worker, t, h, in.Request.BlockSize, now), at)
+		s.MemoryWait = memoryWait(t, &s, in, m, w.Compute)
+		return t.Price(&s, &w)
+	}
+	disk := h[kv.TierDisk]
+	if disk > 0 && e.diskRate(c.worker, now) == 0 { // as slow as computing, until an engine has read some
+		h[kv.TierDisk] = 0
+		return price(h, w.Compute+float64(disk)*float64(in.Request.BlockSize))
+	}
+	best := price(h, w.Compute)
+	if disk > 0 {
+		h[kv.TierDisk] = 0
+		if other := price(h, w.Compute+float64(disk)*float64(in.Request.BlockSize)); other.Total(in.Config.Objective) < best.Total(in.Config.Objective) {
+			return other
+		}
+	}
+	return best
+}
+
+// loadSeconds returns how long it takes to bring hits to the device. What nobody has measured takes a
+// share of the time of computing it.
+func (e *Estimator) loadSeconds(w *worker, t *Terms, h index.Hits, blockSize int, now time.Time) float64 {
+	blocks := h[kv.TierHost] + h[kv.TierDisk]
+	if blocks == 0 {
+		return 0
+	}
+	if load, missing := e.load(w, h, now); missing == "" {
+		return load
+	}
+	return unmeasuredLoad * t.Token * float64(blocks) * float64(blockSize)
+}
+
+// situation returns what the worker of a column has to do.
+func (e *Estimator) situation(c *column, in *schedule.Selection, m int, load float64, at time.Duration) Situation {
+	s := Situation{Backlog: c.ready, Load: load, Running: c.running, Context: c.context, Budget: defaultBudget}
+	if load > 0 { // earlier requests get their blocks first
+		s.Backlog = c.all
+	}
+	if c.first > 0 { // a part of the running prompt is done
+		s.Backlog -= max(0, min((at-c.runningSince).Seconds(), c.first))
+	}
+	if c.waitingElsewhere+c.runningElsewhere > 0 && at <= c.elsewhereUntil {
+		// Requests of other routers are of unknown length.
+		s.Backlog += c.waitingElsewhere * c.promptSeconds
+		s.Running += c.runningElsewhere
+		s.Context += c.runningElsewhere * c.worker.model.prompts.value
+	}
+	// The account also has requests that are not followed here.
+	s.Backlog += float64(max(0, in.Loads.PrefillTokens[m]-c.accountTokens)) * c.terms.Token
+	if other := float64(in.Loads.Requests[m]) - c.running - c.pending; other > 0 {
+		s.Running += other
+	}
+	if len(in.Workers) > m {
+		if b := in.Workers[m].MaxBatchedTokens; b > 0 {
+			s.Budget = float64(b)
+			c.worker.budget = s.Budget
+		}
+	}
+	model := c.worker.model
+	s.Arrivals, s.Busy = c.arrivals, c.busy
+	s.Left = leftShare * model.meanOutput()
+	if model.prompts.value > 0 {
+		s.Reuse = model.cached.value / model.prompts.value
+	}
+	return s
+}
+
+// memoryWait returns the seconds until a worker's device has room for the tokens that a request adds.
+// Running requests end evenly.
+func memoryWait(t *Terms, s *Situation, in *schedule.Selection, m int, compute float64) float64 {
+	if len(in.Workers) <= m || in.Workers[m].TotalBlocks == 0 || in.Loads.ActiveBlocks[m] == 0 {
+		return 0
+	}
+	active := float64(in.Loads.ActiveBlocks[m])
+	over := active + compute/float64(in.Request.BlockSize) - float64(in.Workers[m].TotalBlocks)
+	if over <= 0 {
+		return 0
+	}
+	token := t.Beside(s.Running, s.Context)
+	return over / min(active, float64(in.Workers[m].TotalBlocks)) * s.Left * min(token/(1-min(maxBusyShare, s.Busy)), token+t.Token*s.Budget)
+}
+
+// Scale multiplies all terms.
+func (t *Terms) Scale(f float64) {
+	t.Request, t.Token, t.Pair = t.Request*f, t.Token*f, t.Pair*f
+	t.Step, t.Running, t.Context = t.Step*f, t.Running*f, t.Context*f
+}
+
+// meanOutput returns the mean number of tokens of an answer.
+func (m *model) meanOutput() float64 {
+	if m.output.weight == 0 {
+		return defaultOutput
+	}
+	return m.output.value
+}
+
+// budgetTokens returns the number of tokens of the worker's steps.
+func (w *worker) budgetTokens() float64 {
+	if w.budget == 0 {
+		return defaultBudget
+	}
+	return w.budget
+}
+
+// promptTokens returns how many tokens of the prompt a worker with these hits has to
+// compute. A block of the shared cache that the worker lacks counts as cached by the
+// multiplier, because nothing measures how long the fetch takes.
+func promptTokens(in *schedule.Selection, hits index.Hits) float64 {
+	r := in.Request
+	tokens := float64(toCompute(r.Tokens, r.BlockSize, hits))
+	if r.SharedHits == nil || in.Config.SharedMultiplier == 0 {
+		return tokens
+	}
+	local := schedule.LocalTokens(hits, r.BlockSize) / r.BlockSize
+	return max(1, tokens-in.Config.SharedMultiplier*float64(r.SharedHits.Beyond(local)*r.BlockSize))
+}
+
+// missing counts a decision without a price, and returns the results of Prices.
+func (e *Estimator) missing(why string) (string, bool) {
+	e.stats.Missing++
+	return why, false
+}
