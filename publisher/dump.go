@@ -17,7 +17,7 @@ const maxTail = 512
 // Dump belongs to one goroutine; its events are never changed.
 type Dump struct {
 	Events []kvevent.RouterEvent
-	// Last is the id of the last event that the dump includes, Digest the digest after it.
+	// Last is the id of the last event that the dump includes, Digest the status' Sum after it.
 	Last, Digest uint64
 	// A chunk fits into one message of maxBytes: chunk i has the events from
 	// starts[i] to before starts[i+1]. starts is nil until a chunk is read.
@@ -64,7 +64,7 @@ func (d *Dump) Fits(maxBytes int) bool { return d.maxBytes <= maxBytes }
 // of status. The digest is a sum over the resident (block, tier) pairs.
 func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
 	if status.LastEventID == d.Last {
-		return *d, status.Digest == d.Digest
+		return *d, status.Sum() == d.Digest
 	}
 	if status.LastEventID < d.Last || status.LastEventID-d.Last > maxTail {
 		return Dump{}, false
@@ -81,15 +81,15 @@ func (f *Feed) Extend(d *Dump, status *Status) (extended Dump, ok bool) {
 			return Dump{}, false
 		case kvevent.Stored:
 			for _, b := range e.Blocks {
-				digest += kv.Digest(b.Hash, e.Tier)
+				digest += kv.Digest(kv.InGroup(b.Hash, e.Group), e.Tier)
 			}
 		case kvevent.Removed:
 			for _, h := range e.Removed {
-				digest -= kv.Digest(h, e.Tier)
+				digest -= kv.Digest(kv.InGroup(h, e.Group), e.Tier)
 			}
 		}
 	}
-	if digest != status.Digest {
+	if digest != status.Sum() {
 		return Dump{}, false
 	}
 	return Dump{Events: applyTail(d.Events, tail), Last: status.LastEventID, Digest: digest}, true
@@ -135,10 +135,15 @@ func (f *Feed) AnswerRange(src Source, q *kvevent.QueryRequest) (r kvevent.Query
 	return kvevent.QueryReply{Kind: kvevent.QueryEvents, LastEventID: end}, events, ok
 }
 
-// tierBlock is a block in a tier.
+// tierBlock is a block in a tier. hash is kv.InGroup of its name.
 type tierBlock struct {
 	tier kv.Tier
 	hash kv.SequenceHash
+}
+
+// blockOf returns the block of e with a name.
+func blockOf(e *kvevent.RouterEvent, name kv.SequenceHash) tierBlock {
+	return tierBlock{e.Tier, kv.InGroup(name, e.Group)}
 }
 
 // applyTail returns a newer dump: events are the stored events of a dump, and tail has the later
@@ -152,17 +157,17 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	for i := range tail {
 		e := &tail[i]
 		for _, b := range e.Blocks {
-			residentAfter[tierBlock{e.Tier, b.Hash}] = true
+			residentAfter[blockOf(e, b.Hash)] = true
 		}
 		for _, h := range e.Removed {
-			residentAfter[tierBlock{e.Tier, h}] = false
+			residentAfter[blockOf(e, h)] = false
 		}
 	}
 	out := make([]kvevent.RouterEvent, 0, len(events)+len(tail))
 	for i := range events { // keep the blocks that tail leaves alone or stores again
 		e := &events[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
-			key := tierBlock{e.Tier, h}
+			key := blockOf(e, h)
 			resident, changed := residentAfter[key]
 			if changed && resident {
 				delete(residentAfter, key)
@@ -173,15 +178,18 @@ func applyTail(events, tail []kvevent.RouterEvent) []kvevent.RouterEvent {
 	for i := range tail { // add the blocks that only tail stores, once each
 		e := &tail[i]
 		out = appendRuns(out, e, func(h kv.SequenceHash) bool {
-			key := tierBlock{e.Tier, h}
+			key := blockOf(e, h)
 			resident := residentAfter[key]
 			delete(residentAfter, key)
 			return resident
 		})
 	}
 	// A parent that was removed and stored again is behind its children in out. Its
-	// position is lower than theirs, and so is the position of its run.
-	slices.SortStableFunc(out, func(a, b kvevent.RouterEvent) int { return cmp.Compare(a.StartPosition, b.StartPosition) })
+	// position is lower than theirs, and so is the position of its run. Blocks of other groups
+	// than the primary one come last: they have no position.
+	slices.SortStableFunc(out, func(a, b kvevent.RouterEvent) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.StartPosition, b.StartPosition))
+	})
 	for i := range out {
 		out[i].ID = uint64(i) + 1
 	}
@@ -199,7 +207,7 @@ func appendRuns(dst []kvevent.RouterEvent, e *kvevent.RouterEvent, keep func(kv.
 		}
 		run := *e
 		run.Blocks = e.Blocks[from:to:to]
-		if from > 0 {
+		if from > 0 && e.Group == 0 {
 			run.Parent, run.HasParent = e.Blocks[from-1].Hash, true
 			run.StartPosition += uint32(from)
 		}

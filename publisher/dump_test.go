@@ -19,7 +19,7 @@ func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEv
 	tiers := make(map[kv.SequenceHash]bool)
 	for i := range events {
 		for _, b := range events[i].Blocks {
-			tiers[b.Hash] = true
+			tiers[b.Hash] = tiers[b.Hash] || events[i].Group == 0
 		}
 	}
 	seen := make(map[kv.SequenceHash]bool)
@@ -30,8 +30,15 @@ func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEv
 		}
 		parent, hasParent := e.Parent, e.HasParent
 		for at, b := range e.Blocks {
-			if held[tierBlock{e.Tier, b.Hash}] {
-				t.Fatalf("block %d is in %s twice", b.Hash, e.Tier)
+			if held[blockOf(e, b.Hash)] {
+				t.Fatalf("block %d of group %d is in %s twice", b.Hash, e.Group, e.Tier)
+			}
+			held[blockOf(e, b.Hash)] = true
+			if e.Group != 0 {
+				if e.HasParent || e.HasStart {
+					t.Fatalf("block %d of group %d has a place", b.Hash, e.Group)
+				}
+				continue
 			}
 			if hasParent && tiers[parent] && !seen[parent] {
 				t.Fatalf("block %d stands before its parent %d", b.Hash, parent)
@@ -42,7 +49,7 @@ func heldPlaces(t interface{ Fatalf(string, ...any) }, events []kvevent.RouterEv
 			if e.HasStart && e.StartPosition+uint32(at) != uint32(b.Hash%chainLength) {
 				t.Fatalf("block %d is at position %d", b.Hash, e.StartPosition+uint32(at))
 			}
-			held[tierBlock{e.Tier, b.Hash}], seen[b.Hash] = true, true
+			seen[b.Hash] = true
 			parent, hasParent = b.Hash, true
 		}
 	}
@@ -70,13 +77,13 @@ func TestDumpsFollowTheTail(t *testing.T) {
 			chain := kv.SequenceHash(rapid.IntRange(1, 3).Draw(rt, label+" chain") * chainLength)
 			from := rapid.IntRange(0, chainLength-1).Draw(rt, label+" from")
 			to := rapid.IntRange(from+1, chainLength).Draw(rt, label+" to")
-			e := kvevent.RouterEvent{Owner: testOwner, Tier: tier, Kind: kvevent.Removed}
+			e := kvevent.RouterEvent{Owner: testOwner, Tier: tier, Kind: kvevent.Removed, Group: rapid.Uint32Range(0, 2).Draw(rt, label+" group")}
 			if rapid.Bool().Draw(rt, label+" store") {
-				e.Kind, e.HasStart = kvevent.Stored, true
+				e.Kind, e.HasStart = kvevent.Stored, e.Group == 0
 			}
 			for i := from; i < to; i++ {
 				h := chain + kv.SequenceHash(i)
-				at := tierBlock{tier, h}
+				at := blockOf(&e, h)
 				switch {
 				case e.Kind == kvevent.Removed && held[at]:
 					delete(held, at)
@@ -84,7 +91,7 @@ func TestDumpsFollowTheTail(t *testing.T) {
 				case e.Kind == kvevent.Stored && held[at] && len(e.Blocks) > 0:
 					return e, true
 				case e.Kind == kvevent.Stored && !held[at]:
-					if parent := parentOf(h); len(e.Blocks) == 0 {
+					if parent := parentOf(h); len(e.Blocks) == 0 && e.Group == 0 {
 						e.StartPosition, e.Parent, e.HasParent = uint32(h%chainLength), parent, parent != 0
 					}
 					held[at] = true

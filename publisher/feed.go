@@ -295,6 +295,8 @@ func (f *Feed) sendAnnouncement(s Status) {
 		LastEventID: s.LastEventID,
 		Digest:      s.Digest,
 		Blocks:      s.Blocks,
+		GroupDigest: s.GroupDigest,
+		GroupBlocks: s.GroupBlocks,
 		Health:      s.Health,
 	})
 	if sent {

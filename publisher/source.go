@@ -21,7 +21,7 @@ type Source interface {
 	Owner() kv.Owner
 	Status() Status
 	// Snapshot returns the owner's state as stored events, parents before children, with
-	// the id of the last event in it and the digest.
+	// the id of the last event in it and Sum of the status after that event.
 	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
 }
 

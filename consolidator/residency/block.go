@@ -3,15 +3,35 @@ package residency
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
 // maxPosition is the last position in a sequence that a table can hold.
-const maxPosition = 1<<31 - 1
+const maxPosition = 1<<30 - 1
+
+// inGroup marks a Block of another KV group than the primary one.
+const inGroup = 1 << 31
 
 // Block is an entry of a stream's table. Its key is the block's SequenceHash. A block in
 // the table has at least one reference.
+//
+// A block of another KV group than the primary one has kv.InGroup of its SequenceHash as the
+// key, and the SequenceHash as Parent.
 type Block struct {
 	Parent kv.SequenceHash
 	Local  kv.LocalHash
-	Packed uint32 // position times two, plus one with a parent
+	Packed uint32 // position times two, plus one with a parent; or inGroup and twice the group
 	Refs   Refs
+}
+
+// newGroupBlock returns a block of a group, which ends where block h of the primary group ends,
+// without references.
+func newGroupBlock(h kv.SequenceHash, group uint32) Block {
+	return Block{Parent: h, Packed: inGroup | group<<1}
+}
+
+// Group returns the block's KV group, 0 for the primary one.
+func (b *Block) Group() uint32 {
+	if b.Packed&inGroup == 0 {
+		return 0
+	}
+	return b.Packed &^ inGroup >> 1
 }
 
 // NewBlock returns a block without references at a position, counted in blocks.
@@ -23,7 +43,8 @@ func NewBlock(parent kv.SequenceHash, hasParent bool, position uint32, local kv.
 	return b
 }
 
-// Position returns the block's position in its sequence, counted in blocks.
+// Position returns the block's position in its sequence, counted in blocks. A block of another group
+// than the primary one has no position.
 func (b *Block) Position() uint32 { return b.Packed >> 1 }
 
 // HasParent reports whether the block has a parent. Without one, Parent has no meaning.

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -53,7 +52,7 @@ type follower struct {
 	nextSlot, endSlot uint32
 	grown             bool // the adopt phase has added blocks to the Merged
 	chunk             dense.Chunk[Block]
-	poolBlocks        []pair // a buffer of sweep
+	poolBlocks        []poolBlock // a buffer of sweep
 }
 
 type followPhase uint8
@@ -247,12 +246,12 @@ func (f *follower) adopted() {
 func (f *follower) sweep() {
 	next := min(f.nextSlot+dense.ChunkSize, f.endSlot)
 	f.poolBlocks = f.merged.appendPoolBlocks(f.poolBlocks[:0], f.nextSlot, next)
-	var gone []pair
+	var gone []poolBlock
 	var batches []*eventBatch
 	var lost bool
 	var poolSlots uint32 // the next adopt phase copies as many
 	f.stream.Update(func(tx *Tx) {
-		gone = slices.DeleteFunc(f.poolBlocks, func(b pair) bool {
+		gone = slices.DeleteFunc(f.poolBlocks, func(b poolBlock) bool {
 			slot, ok := tx.Find(b.hash)
 			return ok && tx.Block(slot).Refs.Of(b.tier) > 0
 		})
@@ -263,8 +262,8 @@ func (f *follower) sweep() {
 		return
 	}
 	var events []kvevent.RouterEvent
-	for _, b := range gone {
-		events = append(events, kvevent.RouterEvent{Kind: kvevent.Removed, Tier: b.tier, Removed: []kv.SequenceHash{b.hash}})
+	for i := range gone {
+		events = append(events, gone[i].removed())
 	}
 	f.merged.pool.Publish(events)
 	if f.nextSlot = next; f.nextSlot == f.endSlot {

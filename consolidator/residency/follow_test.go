@@ -150,10 +150,14 @@ func followersEqualTheirPool(t *testing.T) {
 			default:
 			}
 			h, tier := residencytest.TreeHash(random.IntN(6*dense.ChunkSize)), kv.Tiers[1+random.IntN(2)]
-			if random.IntN(2) == 0 {
+			group, hashes := uint32(random.IntN(3)), []kv.SequenceHash{h}
+			switch store := random.IntN(2) == 0; {
+			case store && group == 0:
 				pool.Store(tier, 0, false, 0, []kvevent.StoredBlock{{Hash: h}})
-			} else {
-				pool.Remove(tier, []kv.SequenceHash{h})
+			case store:
+				pool.StoreGroup(tier, group, hashes)
+			default:
+				pool.RemoveGroup(tier, group, hashes)
 			}
 			if i%9 == 0 {
 				pool.Flush()
@@ -186,8 +190,10 @@ func followersEqualTheirPool(t *testing.T) {
 	tiered, dedup := make(map[residencytest.Pair]struct{}), make(map[residencytest.Pair]struct{})
 	for i := range events {
 		for _, b := range events[i].Blocks {
-			tiered[residencytest.Pair{Tier: events[i].Tier, Hash: b.Hash}] = struct{}{}
-			dedup[residencytest.Pair{Tier: kv.TierDevice, Hash: b.Hash}] = struct{}{}
+			k := residencytest.Pair{Tier: events[i].Tier, Hash: b.Hash, Group: events[i].Group}
+			tiered[k] = struct{}{}
+			k.Tier = kv.TierDevice
+			dedup[k] = struct{}{}
 		}
 	}
 	synctest.Wait()

@@ -1,7 +1,6 @@
 package residency
 
 import (
-	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -131,12 +130,12 @@ func (m *Merged) Close() {
 	m.Detach()
 	m.out.Update(func(tx *Tx) {
 		for slot := range tx.table.Slots() {
-			if tx.Block(slot).Refs != 0 && m.tokens != nil {
-				m.tokens.Release(tx.Hash(slot))
+			if b := tx.Block(slot); b.Refs != 0 {
+				m.releaseTokens(tx.Hash(slot), b.Group())
 			}
 		}
 		tx.table.Clear()
-		tx.digest, tx.pairs = 0, 0
+		tx.primary, tx.grouped, tx.groupBlocks = sums{}, sums{}, 0
 	})
 }
 
@@ -167,7 +166,7 @@ func (in *mergeInput) Publish(events []kvevent.RouterEvent) {
 				m.store(tx, in.source, e)
 			case kvevent.Removed:
 				for _, h := range e.Removed {
-					m.remove(tx, in.source, e.Tier, h)
+					m.remove(tx, in.source, e.Tier, kv.InGroup(h, e.Group))
 				}
 			case kvevent.Cleared:
 				m.removeAll(tx, in.source)
@@ -207,68 +206,6 @@ func (m *Merged) updateHealth(tx *Tx) {
 		h = kvevent.HealthDegraded
 	}
 	tx.SetHealth(h)
-}
-
-// adopt adds the blocks in a chunk of the pool's table, without events: consumers take a
-// snapshot for them. It reports whether any (block, tier) pair is new.
-func (m *Merged) adopt(chunk *dense.Chunk[Block]) (grown bool) {
-	m.out.Update(func(tx *Tx) {
-		before := tx.pairs
-		for i := range chunk {
-			if b := chunk[i].Value; b.Refs != 0 {
-				m.adoptBlock(tx, kv.SequenceHash(chunk[i].Key()), b)
-			}
-		}
-		grown = tx.pairs > before
-	})
-	return grown
-}
-
-// adoptBlock adds block h, a copy from the pool's table, without a stored event. The pool has
-// the block in each tier in which b.Refs is not 0. A full table drops the block; Stats counts it.
-func (m *Merged) adoptBlock(tx *Tx, h kv.SequenceHash, b Block) {
-	tiers := b.Refs
-	b.Refs = 0 // counts in the pool's table, bits for the sources in the Merged's
-	slot, found := tx.Find(h)
-	if !found {
-		if slot, found = m.add(tx, h, b); !found {
-			return
-		}
-	}
-	for _, t := range kv.Tiers {
-		if tiers.Of(t) > 0 {
-			m.addSource(tx, poolSource, t, slot, false)
-		}
-	}
-}
-
-// tellStateJoined calls StateJoined of every sink that has it, after the blocks of a pool came into
-// the Merged from the pool's table and not by events. Such a sink announces the snapshot anew;
-// without that its readers would never hear of these blocks.
-func (m *Merged) tellStateJoined() {
-	m.out.Update(func(tx *Tx) {
-		tx.Flush() // the events before this moment, which a sink must not take for later ones
-		for _, sink := range tx.sinks {
-			if o, ok := sink.(StateObserver); ok {
-				o.StateJoined()
-			}
-		}
-	})
-}
-
-// appendPoolBlocks appends the blocks in slots first to end-1 that the pool has, once for
-// each of the pool's tiers.
-func (m *Merged) appendPoolBlocks(dst []pair, first, end uint32) []pair {
-	m.out.Update(func(tx *Tx) {
-		for slot := first; slot < min(end, tx.table.Slots()); slot++ {
-			for _, t := range kv.Tiers {
-				if tx.Block(slot).Refs.Of(m.shownTier(t))&m.sourceBit(poolSource, t) != 0 {
-					dst = append(dst, pair{t, tx.Hash(slot)})
-				}
-			}
-		}
-	})
-	return dst
 }
 
 // shownTier returns the tier in which the merged stream shows blocks that a source has in
@@ -311,9 +248,14 @@ func (m *Merged) sourceBits(s mergeSource) uint32 {
 func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	parent, hasParent := e.Parent, e.HasParent
 	for i, b := range e.Blocks {
-		slot, found := tx.Find(b.Hash)
+		key := kv.InGroup(b.Hash, e.Group)
+		slot, found := tx.Find(key)
 		if !found {
-			if slot, found = m.add(tx, b.Hash, NewBlock(parent, hasParent, e.StartPosition+uint32(i), b.Local)); !found {
+			block := NewBlock(parent, hasParent, e.StartPosition+uint32(i), b.Local)
+			if e.Group != 0 {
+				block = newGroupBlock(b.Hash, e.Group)
+			}
+			if slot, found = m.add(tx, key, block); !found {
 				return
 			}
 		}
@@ -322,17 +264,28 @@ func (m *Merged) store(tx *Tx, s mergeSource, e *kvevent.RouterEvent) {
 	}
 }
 
-// add inserts block h, and retains its tokens. It returns false when the table is full.
+// add inserts b with the key h, and retains its tokens. It returns false when the table is full.
 func (m *Merged) add(tx *Tx, h kv.SequenceHash, b Block) (slot uint32, ok bool) {
 	if slot, ok = tx.table.Insert(uint64(h)); !ok {
 		tx.stats.TableFull++
 		return 0, false
 	}
 	*tx.table.At(slot) = b
-	if m.tokens != nil {
+	switch {
+	case b.Group() != 0:
+		tx.groupBlocks++
+	case m.tokens != nil:
 		m.tokens.Retain(h)
 	}
 	return slot, true
+}
+
+// releaseTokens releases the tokens of a block that leaves the table. The block of the primary group
+// retains them, and no block of another group does.
+func (m *Merged) releaseTokens(key kv.SequenceHash, group uint32) {
+	if m.tokens != nil && group == 0 {
+		m.tokens.Release(key)
+	}
 }
 
 // addSource records that source s, the worker's own stream or its pool's, has the block in a slot
@@ -360,7 +313,7 @@ func (m *Merged) addSource(tx *Tx, s mergeSource, tier kv.Tier, slot uint32, pub
 	}
 }
 
-// remove records that source s no longer has block h in tier t. If the other source has not the
+// remove records that source s no longer has the block with key h in tier t. If the other source has not the
 // block either, the Merged removes it.
 func (m *Merged) remove(tx *Tx, s mergeSource, t kv.Tier, h kv.SequenceHash) {
 	slot, found := tx.Find(h)
@@ -385,7 +338,7 @@ func (m *Merged) removeAll(tx *Tx, s mergeSource) {
 // clearBits clears sources' bits of the block in a slot, in the shown tier t. The block must
 // have at least one of them. A block that no source has any more is removed from t.
 func (m *Merged) clearBits(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
-	h := tx.Hash(slot)
+	h, group := tx.Hash(slot), tx.Block(slot).Group()
 	tx.table.Unshare(slot)
 	refs := &tx.table.At(slot).Refs
 	left := refs.Of(t) &^ bits
@@ -393,7 +346,7 @@ func (m *Merged) clearBits(tx *Tx, slot uint32, t kv.Tier, bits uint32) {
 		left = 0
 	}
 	refs.Set(t, left)
-	if left == 0 && tx.removePair(t, slot) && m.tokens != nil {
-		m.tokens.Release(h)
+	if left == 0 && tx.removePair(t, slot) {
+		m.releaseTokens(h, group)
 	}
 }

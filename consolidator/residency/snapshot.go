@@ -11,15 +11,15 @@ import (
 
 // Snapshot publishes the pending changes, and returns all resident blocks as stored
 // events. The ids of these events count from 1. last is the id of the last event that the
-// stream published before the snapshot, and digest is the stream's digest after that
-// event. Across all tiers a parent precedes its children. The caller owns the events.
+// stream published before the snapshot, and digest is Sum of the stream's Status after that
+// event. The blocks of the primary KV group come before those of the others. Across all tiers a parent precedes its children. The caller owns the events.
 //
 // The lock is held only while pointers to the table's chunks are copied. Until Snapshot
 // returns, the first change of each chunk copies that chunk, 18 KiB.
 func (s *Stream) Snapshot() (events []kvevent.RouterEvent, last uint64, digest uint64) {
 	s.mu.Lock()
 	s.tx.Flush()
-	table, last, digest := s.tx.table.View(), s.tx.lastID, s.tx.digest
+	table, last, digest := s.tx.table.View(), s.tx.lastID, s.tx.primary.digest+s.tx.grouped.digest
 	s.mu.Unlock()
 	defer table.Close()
 	return snapshotEvents(s.owner, table), last, digest
@@ -46,6 +46,14 @@ type chains struct {
 	heads []chainHead
 	next  [kv.NumTiers][]uint32
 	pairs int
+	// grouped are the blocks of other KV groups than the primary one.
+	grouped []groupPair
+}
+
+// groupPair is a block of a KV group in one tier.
+type groupPair struct {
+	pair
+	group uint32
 }
 
 // snapshotEvents returns stored events for every block in table, parents before children. An
@@ -56,12 +64,16 @@ type chains struct {
 func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEvent {
 	c := chains{table: table, index: dense.NewIndex(table)}
 	for slot := range table.Slots() {
-		if table.At(slot).Refs != 0 { // not a free slot
+		if b := table.At(slot); b.Refs != 0 && b.Packed&inGroup == 0 { // not a free slot
 			c.index.Add(slot)
 		}
 	}
 	for slot := range table.Slots() {
-		if table.At(slot).Refs != 0 {
+		switch b := table.At(slot); {
+		case b.Refs == 0:
+		case b.Packed&inGroup != 0:
+			c.addGrouped(b)
+		default:
 			c.add(slot)
 		}
 	}
@@ -81,6 +93,34 @@ func snapshotEvents(owner kv.Owner, table *dense.View[Block]) []kvevent.RouterEv
 			Parent: b.Parent, HasParent: b.HasParent(), StartPosition: head.position, HasStart: true,
 			Blocks: blocks[first:len(blocks):len(blocks)], // one array for all events: c.pairs blocks
 		})
+	}
+	return c.appendGrouped(events, owner)
+}
+
+// addGrouped adds a block of another group than the primary one, for each of its tiers.
+func (c *chains) addGrouped(b *Block) {
+	for _, t := range kv.Tiers {
+		if b.Refs.Of(t) > 0 {
+			c.grouped = append(c.grouped, groupPair{pair{t, b.Parent}, b.Group()})
+		}
+	}
+}
+
+// appendGrouped appends the events of the blocks in c.grouped, by tier, group and hash.
+func (c *chains) appendGrouped(events []kvevent.RouterEvent, owner kv.Owner) []kvevent.RouterEvent {
+	slices.SortFunc(c.grouped, func(a, b groupPair) int {
+		return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.group, b.group), cmp.Compare(a.hash, b.hash))
+	})
+	blocks := make([]kvevent.StoredBlock, 0, len(c.grouped))
+	for i, b := range c.grouped {
+		if last := len(events) - 1; i == 0 || events[last].Tier != b.tier || events[last].Group != b.group || len(events[last].Blocks) == maxEventBlocks {
+			events = append(events, kvevent.RouterEvent{
+				Owner: owner, Tier: b.tier, ID: uint64(len(events)) + 1, Kind: kvevent.Stored, Group: b.group,
+			})
+		}
+		blocks = append(blocks, kvevent.StoredBlock{Hash: b.hash}) // one array for all events
+		e := &events[len(events)-1]
+		e.Blocks = blocks[len(blocks)-1-len(e.Blocks) : len(blocks) : len(blocks)]
 	}
 	return events
 }

@@ -56,6 +56,16 @@ func (s *Stream) Store(t kv.Tier, parent kv.SequenceHash, hasParent bool, start 
 	s.tx.storeRun(t, parent, hasParent, start, blocks)
 }
 
+// StoreGroup adds one reference in tier t to each block of a KV group. A block is named by the block
+// of the primary group at which it ends. With group 0 it panics: see Store.
+func (s *Stream) StoreGroup(t kv.Tier, group uint32, hashes []kv.SequenceHash) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range hashes {
+		s.tx.StoreGroup(t, group, h)
+	}
+}
+
 // StoreAll adds one reference to each block in each tier in which Block.Refs is not 0.
 // blocks may come in any order, and a block may come several times; the stream publishes
 // parents before children. The lock is released between two events, so that observers see
@@ -86,10 +96,16 @@ func (s *Stream) StoreAll(blocks iter.Seq2[kv.SequenceHash, Block]) {
 // reference in t a block stops being resident there. Stats.UnknownRemoves counts hashes
 // that are not resident in t.
 func (s *Stream) Remove(t kv.Tier, hashes []kv.SequenceHash) {
+	s.RemoveGroup(t, 0, hashes)
+}
+
+// RemoveGroup is Remove for blocks of a KV group, each named by the block of the primary group at
+// which it ends.
+func (s *Stream) RemoveGroup(t kv.Tier, group uint32, hashes []kv.SequenceHash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range hashes {
-		if slot, ok := s.tx.Find(h); ok {
+		if slot, ok := s.tx.Find(kv.InGroup(h, group)); ok {
 			s.tx.DropRef(t, slot)
 		} else {
 			s.tx.stats.UnknownRemoves++
@@ -109,7 +125,11 @@ func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tx.Flush()
-	return Status{LastEventID: s.tx.lastID, Digest: s.tx.digest, Blocks: s.tx.pairs, Health: s.tx.health}
+	return Status{
+		LastEventID: s.tx.lastID, Health: s.tx.health,
+		Digest: s.tx.primary.digest, Blocks: s.tx.primary.pairs,
+		GroupDigest: s.tx.grouped.digest, GroupBlocks: s.tx.grouped.pairs,
+	}
 }
 
 // Stats returns the stream's counters.

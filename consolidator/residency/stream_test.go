@@ -140,6 +140,21 @@ func TestStreamEqualsMultiset(t *testing.T) {
 				}
 				s.Remove(tier, hashes)
 			},
+			"store in group": func(rt *rapid.T) {
+				pairs := drawGroupBlocks(rt, tree)
+				for _, k := range pairs {
+					model[k]++
+					s.StoreGroup(k.Tier, k.Group, []kv.SequenceHash{k.Hash})
+				}
+			},
+			"remove from group": func(rt *rapid.T) {
+				for _, k := range drawGroupBlocks(rt, tree) {
+					if model[k]--; model[k] <= 0 {
+						delete(model, k)
+					}
+					s.RemoveGroup(k.Tier, k.Group, []kv.SequenceHash{k.Hash})
+				}
+			},
 			"clear": func(rt *rapid.T) {
 				if rapid.IntRange(0, 5).Draw(rt, "really") == 0 {
 					s.Clear()
@@ -168,6 +183,16 @@ func TestStreamEqualsMultiset(t *testing.T) {
 			rt.FailNow()
 		}
 	})
+}
+
+// drawGroupBlocks draws blocks of one group in one tier.
+func drawGroupBlocks(rt *rapid.T, tree *residencytest.Tree) (pairs []residencytest.Pair) {
+	tier := rapid.SampledFrom(kv.Tiers[:]).Draw(rt, "tier")
+	group := rapid.Uint32Range(1, 3).Draw(rt, "group")
+	for _, b := range rapid.SliceOfN(rapid.IntRange(0, len(tree.Parent)-1), 1, 8).Draw(rt, "blocks") {
+		pairs = append(pairs, residencytest.Pair{Tier: tier, Hash: residencytest.TreeHash(b), Group: group})
+	}
+	return pairs
 }
 
 func TestStreamTellsHealthChangesOnce(t *testing.T) {

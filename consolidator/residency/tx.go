@@ -29,13 +29,13 @@ type Tx struct {
 
 	table  dense.Table[Block]
 	excess excessRefs // references beyond the limits of Block.Refs
-	// digest is the sum of kv.Digest over the resident (block, tier) pairs; pairs is their
-	// number.
-	digest uint64
-	pairs  uint64
-	lastID uint64 // of the last event made; 0 before the first
-	health kvevent.Health
-	stats  Stats
+	// primary and grouped are the sums over the blocks of the primary KV group and of all
+	// others. groupBlocks is the number of entries in the table that grouped counts.
+	primary, grouped sums
+	groupBlocks      int
+	lastID           uint64 // of the last event made; 0 before the first
+	health           kvevent.Health
+	stats            Stats
 
 	// Changes that wait for Flush. The slices are reused from one flush to the next.
 	pending []change
@@ -44,10 +44,14 @@ type Tx struct {
 	events  []kvevent.RouterEvent
 }
 
+// sums are the sum of kv.Digest over resident (block, tier) pairs, and their number.
+type sums struct{ digest, pairs uint64 }
+
 // change is a pending event. Its n blocks begin at index from of Tx.stored or Tx.removed.
 type change struct {
 	kind      kvevent.Kind
 	tier      kv.Tier
+	group     uint32
 	hasParent bool
 	parent    kv.SequenceHash
 	start     uint32
@@ -58,7 +62,8 @@ type change struct {
 // hold the block.
 func (tx *Tx) Find(h kv.SequenceHash) (slot uint32, ok bool) { return tx.table.Find(uint64(h)) }
 
-// Hash returns the hash of the block in a slot.
+// Hash returns the key of the block in a slot: its hash, or kv.InGroup of the hash for a block of
+// another KV group than the primary one.
 func (tx *Tx) Hash(slot uint32) kv.SequenceHash { return kv.SequenceHash(tx.table.Key(slot)) }
 
 // Block returns the block in a slot. The pointer is valid until the next change; the
@@ -81,6 +86,33 @@ func (tx *Tx) Store(t kv.Tier, h kv.SequenceHash, b Block) (slot uint32, ok bool
 	}
 	tx.AddRef(t, slot)
 	return slot, true
+}
+
+// StoreGroup is Store for the block of a KV group that ends where block h of the primary group ends.
+// It panics for group 0.
+func (tx *Tx) StoreGroup(t kv.Tier, group uint32, h kv.SequenceHash) (slot uint32, ok bool) {
+	if group == 0 {
+		panic("BUG: the primary group's block stored without its place")
+	}
+	key := kv.InGroup(h, group)
+	if _, found := tx.Find(key); !found {
+		tx.groupBlocks++
+	}
+	if slot, ok = tx.Store(t, key, newGroupBlock(h, group)); !ok {
+		tx.groupBlocks--
+	}
+	return slot, ok
+}
+
+// GroupBlocks returns the number of blocks in the table that are not of the primary group.
+func (tx *Tx) GroupBlocks() int { return tx.groupBlocks }
+
+// sumsOf returns the sums that count block b.
+func (tx *Tx) sumsOf(b *Block) *sums {
+	if b.Packed&inGroup != 0 {
+		return &tx.grouped
+	}
+	return &tx.primary
 }
 
 // storeRun adds a reference in tier t to each of a run of blocks, one the parent of the next. parent
@@ -134,11 +166,12 @@ func (tx *Tx) DropRef(t kv.Tier, slot uint32) {
 // addPair adds a block to digest and pairs for tier t, after its first reference there.
 // If publish is true, a stored event for the block becomes pending.
 func (tx *Tx) addPair(t kv.Tier, slot uint32, publish bool) {
-	h := tx.Hash(slot)
-	tx.digest += kv.Digest(h, t)
-	tx.pairs++
+	h, b := tx.Hash(slot), tx.table.At(slot)
+	s := tx.sumsOf(b)
+	s.digest += kv.Digest(h, t)
+	s.pairs++
 	if publish {
-		tx.pendStored(t, h, tx.table.At(slot))
+		tx.pendStored(t, h, b)
 	}
 }
 
@@ -146,13 +179,20 @@ func (tx *Tx) addPair(t kv.Tier, slot uint32, publish bool) {
 // there, and makes a removed event pending. It frees the slot of a block without
 // references in any tier, and reports whether it did.
 func (tx *Tx) removePair(t kv.Tier, slot uint32) (freed bool) {
-	h := tx.Hash(slot)
-	tx.digest -= kv.Digest(h, t)
-	tx.pairs--
-	if freed = tx.table.At(slot).Refs == 0; freed {
-		tx.table.Remove(slot)
+	h, b := tx.Hash(slot), tx.table.At(slot)
+	s, group := tx.sumsOf(b), b.Group()
+	s.digest -= kv.Digest(h, t)
+	s.pairs--
+	if group != 0 {
+		h = b.Parent // the name in events
 	}
-	tx.pendRemoved(t, h)
+	if freed = b.Refs == 0; freed {
+		tx.table.Remove(slot)
+		if group != 0 {
+			tx.groupBlocks--
+		}
+	}
+	tx.pendRemoved(t, group, h)
 	return freed
 }
 
@@ -160,7 +200,11 @@ func (tx *Tx) removePair(t kv.Tier, slot uint32) (freed bool) {
 // change if that change stores the block's parent last.
 func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
 	tx.flushIfFull()
-	if c := tx.lastPending(kvevent.Stored, t); c != nil && b.HasParent() && tx.stored[len(tx.stored)-1].Hash == b.Parent {
+	if group := b.Group(); group != 0 {
+		tx.pendStoredInGroup(t, group, b.Parent)
+		return
+	}
+	if c := tx.lastPending(kvevent.Stored, t, 0); c != nil && b.HasParent() && tx.stored[len(tx.stored)-1].Hash == b.Parent {
 		c.n++
 	} else {
 		tx.pending = append(tx.pending, change{
@@ -172,26 +216,37 @@ func (tx *Tx) pendStored(t kv.Tier, h kv.SequenceHash, b *Block) {
 	tx.stored = append(tx.stored, kvevent.StoredBlock{Hash: h, Local: b.Local})
 }
 
-// pendRemoved makes a removed event for the block pending. The block joins the last
-// pending change if that change removes blocks from the same tier.
-func (tx *Tx) pendRemoved(t kv.Tier, h kv.SequenceHash) {
-	tx.flushIfFull()
-	if c := tx.lastPending(kvevent.Removed, t); c != nil {
+// pendStoredInGroup makes a stored event for the block of a group pending that ends where block h
+// ends. The block joins the last pending change of its kind, tier and group.
+func (tx *Tx) pendStoredInGroup(t kv.Tier, group uint32, h kv.SequenceHash) {
+	if c := tx.lastPending(kvevent.Stored, t, group); c != nil {
 		c.n++
 	} else {
-		tx.pending = append(tx.pending, change{kind: kvevent.Removed, tier: t, from: len(tx.removed), n: 1})
+		tx.pending = append(tx.pending, change{kind: kvevent.Stored, tier: t, group: group, from: len(tx.stored), n: 1})
+	}
+	tx.stored = append(tx.stored, kvevent.StoredBlock{Hash: h})
+}
+
+// pendRemoved makes a removed event for the block pending. The block joins the last
+// pending change if that change removes blocks of the same group from the same tier.
+func (tx *Tx) pendRemoved(t kv.Tier, group uint32, h kv.SequenceHash) {
+	tx.flushIfFull()
+	if c := tx.lastPending(kvevent.Removed, t, group); c != nil {
+		c.n++
+	} else {
+		tx.pending = append(tx.pending, change{kind: kvevent.Removed, tier: t, group: group, from: len(tx.removed), n: 1})
 	}
 	tx.removed = append(tx.removed, h)
 }
 
-// lastPending returns the last pending change if it has that kind and tier and room for
+// lastPending returns the last pending change if it has that kind, tier and group and room for
 // one more block, else nil.
-func (tx *Tx) lastPending(k kvevent.Kind, t kv.Tier) *change {
+func (tx *Tx) lastPending(k kvevent.Kind, t kv.Tier, group uint32) *change {
 	if len(tx.pending) == 0 {
 		return nil
 	}
 	c := &tx.pending[len(tx.pending)-1]
-	if c.kind != k || c.tier != t || c.n == maxEventBlocks {
+	if c.kind != k || c.tier != t || c.group != group || c.n == maxEventBlocks {
 		return nil
 	}
 	return c
@@ -219,7 +274,7 @@ func (tx *Tx) Clear() dense.Table[Block] {
 	table := tx.table
 	tx.table = dense.Table[Block]{}
 	tx.excess = nil
-	tx.digest, tx.pairs = 0, 0
+	tx.primary, tx.grouped, tx.groupBlocks = sums{}, sums{}, 0
 	tx.resetPending()
 	tx.pending = append(tx.pending, change{kind: kvevent.Cleared})
 	tx.Flush()
@@ -250,11 +305,11 @@ func (tx *Tx) Flush() {
 	tx.events = tx.events[:0]
 	for _, c := range tx.pending {
 		tx.lastID++
-		e := kvevent.RouterEvent{Owner: tx.owner, Tier: c.tier, ID: tx.lastID, Kind: c.kind}
+		e := kvevent.RouterEvent{Owner: tx.owner, Tier: c.tier, ID: tx.lastID, Kind: c.kind, Group: c.group}
 		switch c.kind {
 		case kvevent.Stored:
 			e.Parent, e.HasParent = c.parent, c.hasParent
-			e.StartPosition, e.HasStart = c.start, true
+			e.StartPosition, e.HasStart = c.start, c.group == 0
 			e.Blocks = tx.stored[c.from : c.from+c.n] // lent to the sinks
 		case kvevent.Removed:
 			e.Removed = tx.removed[c.from : c.from+c.n]

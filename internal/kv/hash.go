@@ -133,3 +133,15 @@ func Digest(h SequenceHash, t Tier) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+// InGroup returns the name of the block of KV group g that ends where block h ends. Group 0 is
+// the primary group, whose blocks keep their names. Equal blocks of different groups have
+// different names.
+func InGroup(h SequenceHash, g uint32) SequenceHash {
+	if g == 0 {
+		return h
+	}
+	x := uint64(h) ^ uint64(g)*0x9e3779b97f4a7c15
+	x = (x ^ x>>32) * 0xd6e8feb86659fd93
+	return SequenceHash(x ^ x>>32)
+}

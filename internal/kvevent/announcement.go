@@ -24,11 +24,17 @@ import (
 //	digest         unsigned, 64 bits
 //	blocks         unsigned
 //	health         "exact", "degraded" or "gone"
+//	group_digest   unsigned, 64 bits; absent if it and group_blocks are 0
+//	group_blocks   unsigned; absent with group_digest
 //
 // and those of the card that are not zero; see ModelCard. No string has control
 // characters.
 func AppendAnnouncement(dst []byte, a *Announcement) []byte {
-	dst = msgp.AppendMapHeader(dst, 12+a.Card.keys())
+	keys := 12 + a.Card.keys()
+	if a.hasGroupSums() {
+		keys += 2
+	}
+	dst = msgp.AppendMapHeader(dst, keys)
 	dst = appendUint(dst, "publisher_id", a.PublisherID)
 	dst = msgp.AppendString(dst, "owner_kind")
 	dst = msgp.AppendString(dst, a.Owner.Kind.String())
@@ -45,8 +51,15 @@ func AppendAnnouncement(dst []byte, a *Announcement) []byte {
 	dst = appendUint(dst, "blocks", a.Blocks)
 	dst = msgp.AppendString(dst, "health")
 	dst = msgp.AppendString(dst, string(a.Health))
+	if a.hasGroupSums() {
+		dst = appendUint(dst, "group_digest", a.GroupDigest)
+		dst = appendUint(dst, "group_blocks", a.GroupBlocks)
+	}
 	return a.Card.append(dst)
 }
+
+// hasGroupSums reports whether the owner has blocks of other groups than the primary one.
+func (a *Announcement) hasGroupSums() bool { return a.GroupDigest != 0 || a.GroupBlocks != 0 }
 
 func appendUint(dst []byte, key string, v uint64) []byte {
 	dst = msgp.AppendString(dst, key)
@@ -55,7 +68,7 @@ func appendUint(dst []byte, key string, v uint64) []byte {
 
 // DecodeAnnouncement decodes an announcement. Unknown keys are skipped. Errors are:
 // an unknown owner kind or health, a string that is too long or has control
-// characters, and the lack of publisher_id, owner_kind, owner_id or health.
+// characters, groups that do not fit the block size, and the lack of publisher_id, owner_kind, owner_id or health.
 func DecodeAnnouncement(b []byte) (Announcement, error) {
 	var a Announcement
 	var seen msgpack.Keys
@@ -84,6 +97,11 @@ func DecodeAnnouncement(b []byte) (Announcement, error) {
 	}
 	seen.Require(c, "publisher_id", "owner_kind", "owner_id", "health")
 	c.End()
+	if c.Err == nil {
+		if err := a.Card.Groups.List().Validate(a.BlockSize); err != nil {
+			c.Fail("block size %d: %v", a.BlockSize, err)
+		}
+	}
 	if c.Err != nil {
 		return Announcement{}, fmt.Errorf("announcement: %w", c.Err)
 	}
@@ -114,6 +132,10 @@ func (a *Announcement) field(c *msgpack.Reader, key []byte) {
 		a.Digest = c.Uint64()
 	case "blocks":
 		a.Blocks = c.Uint64()
+	case "group_digest":
+		a.GroupDigest = c.Uint64()
+	case "group_blocks":
+		a.GroupBlocks = c.Uint64()
 	default:
 		a.Card.field(c, key)
 	}

@@ -33,6 +33,8 @@ func sample() Envelope {
 			{Owner: worker, Tier: kv.TierHost, ID: 2, Kind: Stored, Parent: 9, HasParent: true, StartPosition: 70000, HasStart: true},
 			{Owner: kv.PoolOwner(12), Tier: kv.TierDisk, ID: 3, Kind: Removed, Removed: []kv.SequenceHash{1, 200, 1 << 20}},
 			{Owner: kv.PoolOwner(12), Tier: kv.TierExternal, ID: 4, Kind: Stored, HasParent: true, HasStart: true, Blocks: []StoredBlock{{3, 4}}},
+			{Owner: worker, Tier: kv.TierDevice, ID: 5, Kind: Stored, Group: 1, Blocks: []StoredBlock{{Hash: 5}, {Hash: math.MaxUint64}}},
+			{Owner: kv.PoolOwner(12), Tier: kv.TierHost, ID: 6, Kind: Removed, Group: 63, Removed: []kv.SequenceHash{7, 1 << 40}},
 			{Owner: kv.PoolOwner(12), ID: math.MaxUint64, Kind: Cleared},
 		},
 	}

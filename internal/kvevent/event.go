@@ -48,6 +48,11 @@ type RouterEvent struct {
 	// valid with HasStart.
 	StartPosition uint32
 	HasStart      bool
+	// Group is the KV group of the blocks, an index of ModelCard.Groups. Group 0 is the
+	// primary group, and the only one of most models. A block of another group has the name
+	// of the primary group's block at which it ends. Such an event has neither Parent nor
+	// StartPosition, and its blocks have no Local and come in any order.
+	Group uint32
 	// Blocks are the stored blocks. Each is the child of the previous one.
 	Blocks []StoredBlock
 	// Removed are the removed blocks, in any order.
@@ -97,12 +102,19 @@ const (
 type Status struct {
 	// LastEventID is the id of the last event made; 0 before the first.
 	LastEventID uint64
-	// Digest is the sum of kv.Digest over all resident (block, tier) pairs, and
-	// Blocks the number of these pairs.
+	// Digest is the sum of kv.Digest over all resident (block, tier) pairs of the primary
+	// group, and Blocks the number of these pairs.
 	Digest uint64
 	Blocks uint64
-	Health Health
+	// GroupDigest and GroupBlocks are sum and number of the pairs of all other groups. Such a
+	// block counts as kv.InGroup names it.
+	GroupDigest uint64
+	GroupBlocks uint64
+	Health      Health
 }
+
+// Sum returns the digest over the pairs of all groups.
+func (s *Status) Sum() uint64 { return s.Digest + s.GroupDigest }
 
 // Announcement is a publisher's heartbeat. A publisher sends one when it starts,
 // when anything but the counters changes, and once a second.
@@ -117,11 +129,14 @@ type Announcement struct {
 	Model     string
 	BlockSize uint32
 	// LastEventID is the id of the last event made, published or not. Digest is the
-	// sum of kv.Digest over everything that the owner holds after that event.
-	// Blocks is the number of (block, tier) pairs in the sum.
+	// sum of kv.Digest over everything that the owner holds in the primary group after that
+	// event. Blocks is the number of (block, tier) pairs in the sum.
 	LastEventID uint64
 	Digest      uint64
 	Blocks      uint64
+	// GroupDigest and GroupBlocks are those of Status.
+	GroupDigest uint64
+	GroupBlocks uint64
 	Health      Health
 	// Card describes the server. The zero value says nothing.
 	Card ModelCard

@@ -20,7 +20,9 @@ var sampleAnnouncement = Announcement{
 func TestAnnouncementSurvivesEncoding(t *testing.T) {
 	pool := sampleAnnouncement
 	pool.Owner, pool.Pool, pool.Health = kv.PoolOwner(4), 0, HealthGone
-	for _, want := range []Announcement{sampleAnnouncement, pool} {
+	hybrid := sampleAnnouncement
+	hybrid.GroupDigest, hybrid.GroupBlocks, hybrid.Card.Groups = 1<<63, 70000, someGroups
+	for _, want := range []Announcement{sampleAnnouncement, pool, hybrid} {
 		got, err := DecodeAnnouncement(AppendAnnouncement(nil, &want))
 		if err != nil || got != want {
 			t.Errorf("got %+v, %v\nwant %+v", got, err, want)

@@ -25,6 +25,7 @@ import (
 //	eagle                   boolean
 //	silent                  boolean
 //	source                  string
+//	groups                  array of maps: see Groups
 type ModelCard struct {
 	// Endpoint is the URL where the worker's engine takes requests, at most
 	// MaxEndpoint bytes.
@@ -49,6 +50,8 @@ type ModelCard struct {
 	// Source says who vouches for the owner if the owner's agent does not: "file",
 	// "http", "dynamo" or "zmq".
 	Source string
+	// Groups are the KV groups of a hybrid model; empty for any other model.
+	Groups Groups
 }
 
 // MaxEndpoint bounds the length of ModelCard.Endpoint and ModelCard.Source in bytes.
@@ -61,7 +64,7 @@ const MaxModel = 1024
 func (m *ModelCard) keys() uint32 {
 	var n uint32
 	for _, set := range []bool{m.Endpoint != "", m.Ranks != 0, m.DeviceBlocks != 0, m.MaxBatchedTokens != 0,
-		m.HostBytes != 0, m.DiskBytes != 0, m.Taints != "", m.Incarnation != 0, m.Eagle, m.Silent, m.Source != ""} {
+		m.HostBytes != 0, m.DiskBytes != 0, m.Taints != "", m.Incarnation != 0, m.Eagle, m.Silent, m.Source != "", m.Groups != ""} {
 		if set {
 			n++
 		}
@@ -102,6 +105,9 @@ func (m *ModelCard) append(dst []byte) []byte {
 	if m.Source != "" {
 		dst = appendTextPair(dst, "source", m.Source)
 	}
+	if m.Groups != "" {
+		dst = m.Groups.append(dst, "groups")
+	}
 	return dst
 }
 
@@ -135,6 +141,8 @@ func (m *ModelCard) field(c *msgpack.Reader, key []byte) {
 		m.Silent = c.Boolean()
 	case "source":
 		m.Source = c.BoundedText(MaxEndpoint)
+	case "groups":
+		m.Groups = readGroups(c)
 	default:
 		c.Skip()
 	}

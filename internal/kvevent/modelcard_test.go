@@ -2,21 +2,49 @@ package kvevent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 var sampleCard = ModelCard{
 	Endpoint: "http://node-7:8000", Ranks: 4, DeviceBlocks: 1 << 20, HostBytes: 1 << 40, DiskBytes: 1 << 50,
 	MaxBatchedTokens: 8192, Taints: "a100,zone=1", Incarnation: 1<<64 - 1, Eagle: true, Silent: true, Source: "file",
+	Groups: someGroups,
+}
+
+// someGroups are those of an engine whose first group is a window.
+var someGroups, _ = NewGroups(kvgroup.Groups{
+	{Kind: kvgroup.Sliding, Window: 1024, BlockSize: 32},
+	{Kind: kvgroup.Full, BlockSize: 32},
+	{Kind: kvgroup.State, BlockSize: 64, Eagle: true},
+})
+
+func TestThePrimaryGroupIsGroupZero(t *testing.T) {
+	engine := kvgroup.Groups{
+		{Kind: kvgroup.Sliding, Window: 1024, BlockSize: 32}, {Kind: kvgroup.Full, BlockSize: 32}, {Kind: kvgroup.Full, BlockSize: 64},
+	}
+	groups, numbers := NewGroups(engine)
+	if want := []uint32{1, 0, 2}; !slices.Equal(numbers, want) {
+		t.Errorf("numbers %v, want %v", numbers, want)
+	}
+	for i, g := range engine {
+		if got := groups.List()[numbers[i]]; got != g {
+			t.Errorf("group %d is %+v, want %+v", numbers[i], got, g)
+		}
+	}
+	if groups, numbers := NewGroups(nil); groups != "" || numbers != nil || groups.List() != nil {
+		t.Errorf("no groups: %q, %v", groups, numbers)
+	}
 }
 
 // TestCardSurvivesEncoding: what is set comes back, and what is not set takes no key,
 // so that an announcement without a card is what it was before there were cards.
 func TestCardSurvivesEncoding(t *testing.T) {
-	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}, {Taints: "x"}, {MaxBatchedTokens: 1}, {Incarnation: 1}, {Eagle: true}} {
+	for _, card := range []ModelCard{{}, sampleCard, {Ranks: 1}, {Silent: true}, {Source: "http"}, {Taints: "x"}, {MaxBatchedTokens: 1}, {Incarnation: 1}, {Eagle: true}, {Groups: someGroups}} {
 		want := sampleAnnouncement
 		want.Card = card
 		b := AppendAnnouncement(nil, &want)
@@ -41,6 +69,8 @@ func TestCardFieldsAreChecked(t *testing.T) {
 		{"endpoint", "http://a\r\nb"}, {"source", "\u009b1m"}, {"model", strings.Repeat("x", MaxModel+1)}, {"model", "m\x1b[2J"},
 		{"max_num_batched_tokens", -1}, {"taints", "a"}, {"taints", list{"a", 1}}, {"taints", list{"a", ""}}, {"taints", list{"a b"}},
 		{"taints", list{"a,b"}}, {"taints", list{"ä"}}, {"taints", list{strings.Repeat("x", MaxTaint+1)}}, {"taints", many(MaxTaints + 1)},
+		{"groups", "full"}, {"groups", list{dict{"kind", "half", "block_size", 16}}}, {"groups", list{dict{"kind", "full", "block_size", 0}}},
+		{"groups", list{dict{"kind", "state", "block_size", 16}}}, {"groups", list{dict{"kind", "sliding", "window", 8, "block_size", 16}, dict{"kind", "full", "block_size", 16}}},
 	} {
 		if a, err := DecodeAnnouncement(wire(t, append(base[:len(base):len(base)], c.key, c.value))); err == nil || !strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s of a wrong kind, size or text: %+v, %v; want an error that names it", c.key, a, err)

@@ -62,6 +62,15 @@ func appendData(dst []byte, e *RouterEvent) []byte {
 	case Removed:
 		dst = msgp.AppendMapHeader(dst, 1)
 		dst = msgp.AppendString(dst, "removed")
+		if e.Group != 0 {
+			dst = msgp.AppendMapHeader(dst, 3)
+			dst = appendEmptyArray(dst, "block_hashes")
+			dst = appendGroupHead(dst, e.Group, len(e.Removed))
+			for _, h := range e.Removed {
+				dst = msgp.AppendUint64(dst, uint64(h))
+			}
+			return dst
+		}
 		dst = msgp.AppendMapHeader(dst, 1)
 		dst = msgp.AppendString(dst, "block_hashes")
 		dst = msgp.AppendArrayHeader(dst, uint32(len(e.Removed)))
@@ -78,6 +87,9 @@ func appendData(dst []byte, e *RouterEvent) []byte {
 // appendStoredData appends the fields of a stored event. mm_extra_info is always nil, because the
 // tokens hash covers multimodal objects.
 func appendStoredData(dst []byte, e *RouterEvent) []byte {
+	if e.Group != 0 {
+		return appendStoredInGroup(dst, e)
+	}
 	dst = msgp.AppendMapHeader(dst, 3)
 	dst = appendUint64OrNil(dst, "parent_hash", uint64(e.Parent), e.HasParent)
 	dst = appendUint64OrNil(dst, "start_position", uint64(e.StartPosition), e.HasStart)
@@ -93,6 +105,32 @@ func appendStoredData(dst []byte, e *RouterEvent) []byte {
 		dst = msgp.AppendNil(dst)
 	}
 	return dst
+}
+
+// appendStoredInGroup appends the fields of a stored event of another group than the primary one. A
+// reader of an earlier version skips the last two keys, and reads an event without blocks.
+func appendStoredInGroup(dst []byte, e *RouterEvent) []byte {
+	dst = msgp.AppendMapHeader(dst, 5)
+	dst = appendUint64OrNil(dst, "parent_hash", 0, false)
+	dst = appendUint64OrNil(dst, "start_position", 0, false)
+	dst = appendEmptyArray(dst, "blocks")
+	dst = appendGroupHead(dst, e.Group, len(e.Blocks))
+	for _, b := range e.Blocks {
+		dst = msgp.AppendUint64(dst, uint64(b.Hash))
+	}
+	return dst
+}
+
+// appendGroupHead appends the keys group and group_hashes up to the header of an array of n hashes,
+// which the caller appends.
+func appendGroupHead(dst []byte, group uint32, n int) []byte {
+	dst = appendUint(dst, "group", uint64(group))
+	dst = msgp.AppendString(dst, "group_hashes")
+	return msgp.AppendArrayHeader(dst, uint32(n))
+}
+
+func appendEmptyArray(dst []byte, key string) []byte {
+	return msgp.AppendArrayHeader(msgp.AppendString(dst, key), 0)
 }
 
 func appendUint64OrNil(dst []byte, key string, v uint64, has bool) []byte {
@@ -228,6 +266,7 @@ func decodeData(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 // decodeStored reads the fields of a stored event into e. The blocks lie in mem.
 func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.blocks)
+	groupHashes, plain := false, 0
 	for range c.Map() {
 		switch key := c.Text(); string(key) {
 		case "parent_hash":
@@ -241,6 +280,17 @@ func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 		case "blocks":
 			for range c.Array() {
 				mem.blocks = append(mem.blocks, decodeBlock(c))
+				plain++
+				if c.Err != nil {
+					return
+				}
+			}
+		case "group":
+			e.Group = c.Uint32()
+		case "group_hashes":
+			groupHashes = true
+			for range c.Array() {
+				mem.blocks = append(mem.blocks, StoredBlock{Hash: kv.SequenceHash(c.Uint64())})
 				if c.Err != nil {
 					return
 				}
@@ -250,6 +300,33 @@ func decodeStored(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 		}
 	}
 	e.Blocks = mem.blocks[start:len(mem.blocks):len(mem.blocks)]
+	checkGroup(c, e, groupHashes, plain)
+}
+
+// readHashes appends an array of hashes to mem.removed.
+func readHashes(c *msgpack.Reader, mem *routerMemory) {
+	for range c.Array() {
+		mem.removed = append(mem.removed, kv.SequenceHash(c.Uint64()))
+		if c.Err != nil {
+			return
+		}
+	}
+}
+
+// checkGroup fails c for an event that mixes the forms of the primary group and of another one. plain
+// is the number of blocks in the primary group's form.
+func checkGroup(c *msgpack.Reader, e *RouterEvent, groupHashes bool, plain int) {
+	if c.Err != nil {
+		return
+	}
+	switch {
+	case groupHashes != (e.Group != 0) || e.Group != 0 && plain > 0:
+		c.Fail("group %d, group_hashes %t, %d blocks of the primary group", e.Group, groupHashes, plain)
+	case e.Group > maxGroup:
+		c.Fail("group %d, want at most %d", e.Group, maxGroup)
+	case e.Group != 0 && (e.HasParent || e.HasStart):
+		c.Fail("group %d with a parent or a position", e.Group)
+	}
 }
 
 // decodeBlock reads one block of a stored event: {block_hash, tokens_hash}. Both are required.
@@ -275,79 +352,22 @@ func decodeBlock(c *msgpack.Reader) StoredBlock {
 // decodeRemoved reads the fields of a removed event into e. The hashes lie in mem.
 func decodeRemoved(c *msgpack.Reader, e *RouterEvent, mem *routerMemory) {
 	start := len(mem.removed)
+	groupHashes, plain := false, 0
 	for range c.Map() {
-		if string(c.Text()) != "block_hashes" {
+		switch string(c.Text()) {
+		case "block_hashes":
+			before := len(mem.removed)
+			readHashes(c, mem)
+			plain += len(mem.removed) - before
+		case "group":
+			e.Group = c.Uint32()
+		case "group_hashes":
+			groupHashes = true
+			readHashes(c, mem)
+		default:
 			c.Skip()
-			continue
-		}
-		for range c.Array() {
-			mem.removed = append(mem.removed, kv.SequenceHash(c.Uint64()))
-			if c.Err != nil {
-				return
-			}
 		}
 	}
 	e.Removed = mem.removed[start:len(mem.removed):len(mem.removed)]
+	checkGroup(c, e, groupHashes, plain)
 }
-
-// StoredJSON is a stored event in the JSON of Dynamo's dump_events. A pool's event
-// has the pool's id as worker_id, and owner_kind "pool" in addition.
-type StoredJSON struct {
-	WorkerID  uint64          `json:"worker_id"`
-	Tier      string          `json:"storage_tier"`
-	Event     storedEventJSON `json:"event"`
-	OwnerKind string          `json:"owner_kind,omitempty"`
-}
-
-type storedEventJSON struct {
-	ID   uint64 `json:"event_id"`
-	Data struct {
-		Stored struct {
-			Parent *uint64     `json:"parent_hash"`
-			Start  *uint32     `json:"start_position"`
-			Blocks []BlockJSON `json:"blocks"`
-		} `json:"stored"`
-	} `json:"data"`
-	Rank uint32 `json:"dp_rank"`
-}
-
-// BlockJSON is one block of a StoredJSON. Hash is the SequenceHash and Tokens the
-// LocalHash.
-type BlockJSON struct {
-	Hash   uint64    `json:"block_hash"`
-	Tokens uint64    `json:"tokens_hash"`
-	Extra  *struct{} `json:"mm_extra_info"`
-}
-
-// Set replaces the contents of j with the stored event e. j shares no memory with e, and j's own
-// memory is used again.
-func (j *StoredJSON) Set(e *RouterEvent) {
-	j.WorkerID, j.Tier, j.OwnerKind = e.Owner.ID, e.Tier.String(), ""
-	j.Event.ID, j.Event.Rank = e.ID, uint32(e.Owner.Rank)
-	if e.Owner.Kind == kv.OwnerPool {
-		j.OwnerKind, j.Event.Rank = poolOwner, 0
-	}
-	s := &j.Event.Data.Stored
-	s.Parent, s.Start = nil, nil
-	if e.HasParent {
-		s.Parent = new(uint64(e.Parent))
-	}
-	if e.HasStart {
-		s.Start = new(e.StartPosition)
-	}
-	s.Blocks = s.Blocks[:0]
-	for _, b := range e.Blocks {
-		s.Blocks = append(s.Blocks, BlockJSON{Hash: uint64(b.Hash), Tokens: uint64(b.Local)})
-	}
-}
-
-// Owner returns the worker or pool that holds the blocks.
-func (j *StoredJSON) Owner() kv.Owner {
-	if j.OwnerKind == poolOwner {
-		return kv.PoolOwner(j.WorkerID)
-	}
-	return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(j.WorkerID), Rank: kv.DPRank(j.Event.Rank)})
-}
-
-// Blocks returns the blocks in the order of the prompt.
-func (j *StoredJSON) Blocks() []BlockJSON { return j.Event.Data.Stored.Blocks }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 // step is one thing that happens in a run of the model.
@@ -24,7 +25,7 @@ type step struct {
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"store", "store", "store", "remove", "remove", "clear", "burst", "away", "back", "refuse",
+			"store", "store", "store", "remove", "remove", "group", "ungroup", "clear", "burst", "away", "back", "refuse",
 			"lose", "lose", "join", "ask", "ask", "deliver", "deliver", "wait", "wait", "deleted",
 		}).Draw(t, "what"),
 		tier:   rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierHost, kv.TierDisk}).Draw(t, "tier"),
@@ -59,6 +60,14 @@ func (r *run) do(s step) error {
 		r.stream.store(s.tier, hashes...)
 	case "remove":
 		r.stream.remove(s.tier, hashes...)
+	case "group": // routers must hear nothing of it
+		e := kvevent.RouterEvent{Kind: kvevent.Stored, Tier: s.tier, Group: 1}
+		for _, h := range hashes {
+			e.Blocks = append(e.Blocks, kvevent.StoredBlock{Hash: h})
+		}
+		r.stream.apply(e)
+	case "ungroup":
+		r.stream.apply(kvevent.RouterEvent{Kind: kvevent.Removed, Tier: s.tier, Group: 1, Removed: hashes})
 	case "clear":
 		r.stream.clear()
 	case "burst":

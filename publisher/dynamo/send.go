@@ -41,10 +41,14 @@ func (s *Source) newBudget() publisher.Budget {
 // emit numbers events of the stream and sends them in messages. An event of more than
 // maxEventBlocks becomes several events. Once the connection refuses a message, emit sets
 // mustSendState and only numbers the rest: the numbers show routers the gap. The given events
-// are not changed. The journal keeps the sent ones for recovery queries.
+// are not changed. The journal keeps the sent ones for recovery queries. Dynamo's routers know the
+// primary KV group only, so events of the others are left out.
 func (s *Source) emit(events []kvevent.RouterEvent) {
 	left := s.newBudget()
 	for i := range events {
+		if events[i].Group != 0 {
+			continue
+		}
 		for rest := events[i]; ; {
 			var piece kvevent.RouterEvent
 			var more bool

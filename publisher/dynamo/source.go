@@ -3,6 +3,7 @@ package dynamo
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -277,6 +278,7 @@ func (s *Source) dump() (events []kvevent.RouterEvent, last uint64) {
 	} else {
 		s.forwardEvents(upTo)
 	}
+	events = slices.DeleteFunc(events, func(e kvevent.RouterEvent) bool { return e.Group != 0 }) // see emit
 	for i := range events {
 		s.toWire(&events[i])
 		events[i].ID = uint64(i) + 1

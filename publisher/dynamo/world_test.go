@@ -65,6 +65,12 @@ func (f *fakeStream) apply(e kvevent.RouterEvent) {
 	case kvevent.Stored:
 		parent, has := e.Parent, e.HasParent
 		for i, b := range e.Blocks {
+			if e.Group != 0 {
+				f.blocks[pair{e.Tier, kv.InGroup(b.Hash, e.Group)}] = kvevent.RouterEvent{
+					Kind: kvevent.Stored, Tier: e.Tier, Group: e.Group, Blocks: []kvevent.StoredBlock{b},
+				}
+				continue
+			}
 			f.blocks[pair{e.Tier, b.Hash}] = kvevent.RouterEvent{
 				Kind: kvevent.Stored, Tier: e.Tier, Parent: parent, HasParent: has, StartPosition: e.StartPosition + uint32(i), HasStart: true,
 				Blocks: []kvevent.StoredBlock{b},
@@ -73,7 +79,7 @@ func (f *fakeStream) apply(e kvevent.RouterEvent) {
 		}
 	case kvevent.Removed:
 		for _, h := range e.Removed {
-			delete(f.blocks, pair{e.Tier, h})
+			delete(f.blocks, pair{e.Tier, kv.InGroup(h, e.Group)})
 		}
 	case kvevent.Cleared:
 		clear(f.blocks)
@@ -97,13 +103,15 @@ func (f *fakeStream) remove(t kv.Tier, hashes ...kv.SequenceHash) {
 
 func (f *fakeStream) clear() { f.apply(kvevent.RouterEvent{Kind: kvevent.Cleared}) }
 
-// state is what the stream holds.
+// state is what the stream holds in the primary group.
 func (f *fakeStream) state() map[pair]kv.LocalHash {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := make(map[pair]kv.LocalHash)
 	for p, e := range f.blocks {
-		s[p] = e.Blocks[0].Local
+		if e.Group == 0 {
+			s[p] = e.Blocks[0].Local
+		}
 	}
 	return s
 }

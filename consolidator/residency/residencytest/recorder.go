@@ -15,10 +15,11 @@ import (
 // MaxEventBlocks is how many blocks one event may have.
 const MaxEventBlocks = 512
 
-// Pair is a block in one tier.
+// Pair is a block of a KV group in one tier.
 type Pair struct {
-	Tier kv.Tier
-	Hash kv.SequenceHash
+	Tier  kv.Tier
+	Hash  kv.SequenceHash
+	Group uint32
 }
 
 // Recorder is a sink that replays events into the set a consumer would have,
@@ -115,14 +116,14 @@ func (r *Recorder) Resident() map[Pair]struct{} {
 // there or removes what is not.
 func Replay(t testing.TB, set map[Pair]struct{}, e *kvevent.RouterEvent) {
 	for _, b := range e.Blocks {
-		k := Pair{e.Tier, b.Hash}
+		k := Pair{e.Tier, b.Hash, e.Group}
 		if _, ok := set[k]; ok {
 			t.Errorf("event %d stores %x in %s again", e.ID, uint64(b.Hash), e.Tier)
 		}
 		set[k] = struct{}{}
 	}
 	for _, h := range e.Removed {
-		k := Pair{e.Tier, h}
+		k := Pair{e.Tier, h, e.Group}
 		if _, ok := set[k]; !ok {
 			t.Errorf("event %d removes %x from %s, where it is not", e.ID, uint64(h), e.Tier)
 		}
@@ -137,6 +138,9 @@ func Replay(t testing.TB, set map[Pair]struct{}, e *kvevent.RouterEvent) {
 func Format(e *kvevent.RouterEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", e.ID, e.Kind)
+	if e.Group != 0 {
+		fmt.Fprintf(&b, " group=%d", e.Group)
+	}
 	switch e.Kind {
 	case kvevent.Stored:
 		fmt.Fprintf(&b, " %s @%d parent=", e.Tier, e.StartPosition)
@@ -163,40 +167,43 @@ func Format(e *kvevent.RouterEvent) string {
 // shortHash is enough of a hash to tell those of one script apart.
 func shortHash(h kv.SequenceHash) string { return fmt.Sprintf("%x", uint64(h)&0xffffffff) }
 
-// Digest returns the digest of a stream that holds set.
-func Digest(set map[Pair]struct{}) (sum uint64) {
+// Digest returns Sum of the status of a stream that holds set.
+func Digest(set map[Pair]struct{}) uint64 {
+	status := sums(set, kvevent.Status{})
+	return status.Sum()
+}
+
+// sums adds what status says of a stream that holds set to want.
+func sums(set map[Pair]struct{}, want kvevent.Status) kvevent.Status {
 	for k := range set {
-		sum += kv.Digest(k.Hash, k.Tier)
+		if d := kv.Digest(kv.InGroup(k.Hash, k.Group), k.Tier); k.Group == 0 {
+			want.Digest += d
+			want.Blocks++
+		} else {
+			want.GroupDigest += d
+			want.GroupBlocks++
+		}
 	}
-	return sum
+	return want
 }
 
 // Stream is a *residency.Stream or a *residency.Merged. This package must not import
 // that one, whose tests use it.
-type Stream[S ~struct {
-	LastEventID, Digest, Blocks uint64
-	Health                      kvevent.Health
-}] interface {
-	Status() S
+type Stream interface {
+	Status() kvevent.Status
 	Snapshot() (events []kvevent.RouterEvent, last, digest uint64)
 }
 
 // Check compares a stream's own account with what its events said.
-func Check[S ~struct {
-	LastEventID, Digest, Blocks uint64
-	Health                      kvevent.Health
-}](t testing.TB, s Stream[S], set map[Pair]struct{}) {
+func Check(t testing.TB, s Stream, set map[Pair]struct{}) {
 	t.Helper()
-	status := struct {
-		LastEventID, Digest, Blocks uint64
-		Health                      kvevent.Health
-	}(s.Status())
-	if status.Digest != Digest(set) || status.Blocks != uint64(len(set)) {
-		t.Fatalf("stream says %d pairs, digest %x; its events say %d, %x", status.Blocks, status.Digest, len(set), Digest(set))
+	status := s.Status()
+	if want := sums(set, kvevent.Status{LastEventID: status.LastEventID, Health: status.Health}); status != want {
+		t.Fatalf("stream says %+v; its events say %+v", status, want)
 	}
 	events, last, digest := s.Snapshot()
-	if last != status.LastEventID || digest != status.Digest {
-		t.Fatalf("snapshot is at event %d, digest %x; status at %d, %x", last, digest, status.LastEventID, status.Digest)
+	if last != status.LastEventID || digest != status.Sum() {
+		t.Fatalf("snapshot is at event %d, digest %x; status at %d, %x", last, digest, status.LastEventID, status.Sum())
 	}
 	dump := make(map[Pair]struct{})
 	seen := make(map[kv.SequenceHash]bool)
@@ -207,13 +214,13 @@ func Check[S ~struct {
 		}
 		if e.HasParent && !seen[e.Parent] {
 			for k := range set {
-				if k.Hash == e.Parent {
+				if k.Hash == e.Parent && k.Group == 0 {
 					t.Fatalf("snapshot has %x before its parent %x", uint64(e.Blocks[0].Hash), uint64(e.Parent))
 				}
 			}
 		}
 		for _, b := range e.Blocks {
-			seen[b.Hash] = true
+			seen[b.Hash] = seen[b.Hash] || e.Group == 0
 		}
 		Replay(t, dump, e)
 	}
