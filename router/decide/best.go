@@ -56,6 +56,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	t := &d.Timings
 	begin := time.Now()
 	w.blocks.hash(q, blockSize, r.hashesPairs())
+	w.tokens = q.Len()
 	hashed := time.Now()
 	w.explain.input(r.log, q, blockSize, w.blocks.locals)
 	sequence := r.trackedSequence(w, q, blockSize)
@@ -136,6 +137,7 @@ func (r *Router) findHits(ctx context.Context, w *scratch, q *Query, blockSize i
 // predictions included. It returns the time that this took.
 func (r *Router) match(w *scratch) time.Duration {
 	begin := time.Now()
+	w.matches.MaxTokens = max(0, w.tokens-1)
 	r.index.Match(&w.matches, w.blocks.locals, r.reading)
 	r.addPredictions(w)
 	return time.Since(begin)
@@ -161,7 +163,7 @@ func (r *Router) request(w *scratch, q *Query, blockSize int, sequence []kv.Sequ
 // for schedule.Options.Refresh.
 func (r *Router) Refresh(request *schedule.Request) {
 	var w scratch
-	w.blocks.locals = request.Locals
+	w.blocks.locals, w.tokens = request.Locals, request.Tokens
 	r.match(&w)
 	request.Members, request.Hits = w.matches.Members, w.matches.Hits
 }

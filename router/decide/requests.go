@@ -159,6 +159,7 @@ func (r *Router) matched(q *Query) (w *scratch, blockSize int, err error) {
 	}
 	w = r.scratch.Get().(*scratch)
 	w.blocks.hash(q, blockSize, r.hashesPairs())
+	w.tokens = q.Len()
 	r.match(w)
 	return w, blockSize, nil
 }

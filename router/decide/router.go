@@ -52,6 +52,7 @@ type Router struct {
 // scratch is the memory of one decision.
 type scratch struct {
 	blocks    blocks
+	tokens    int // of the prompt
 	matches   index.Matches
 	predicted index.Matches
 	sequence  []kv.SequenceHash

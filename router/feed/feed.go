@@ -16,6 +16,7 @@ type residency interface {
 	Apply(e *kvevent.RouterEvent) error
 	Replace(o kv.Owner, events []kvevent.RouterEvent) error
 	Digest(o kv.Owner) (sum, pairs uint64)
+	GroupDigest(o kv.Owner) (sum, pairs uint64)
 	// Lost returns how many (block, tier) pairs of the owner the index lacks. It had no
 	// room for them, or they contradict the blocks of other owners.
 	Lost(o kv.Owner) uint64
@@ -202,12 +203,14 @@ func (f *feed) repair(now time.Time) {
 	f.beginRecovery(causeDivergence, now)
 }
 
-// compareDigest compares the owner's digest in the index with announcement a, whose last
+// compareDigest compares the owner's digests in the index with announcement a, whose last
 // event id is the cursor. Different digests begin a repair. While the index lacks (block, tier)
 // pairs for want of room, the digest says nothing: it may count a lost pair twice or not at all.
 func (f *feed) compareDigest(a *kvevent.Announcement, now time.Time) {
 	sum, pairs := f.index.Digest(a.Owner)
-	f.diverged = f.lostPairs == 0 && (sum != a.Digest || pairs != a.Blocks)
+	groupSum, groupPairs := f.index.GroupDigest(a.Owner)
+	equal := sum == a.Digest && pairs == a.Blocks && groupSum == a.GroupDigest && groupPairs == a.GroupBlocks
+	f.diverged = f.lostPairs == 0 && !equal
 	if !f.diverged {
 		f.repairs = 0
 		return

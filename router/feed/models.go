@@ -164,6 +164,7 @@ func stripBlocks(a *kvevent.Announcement) (ok bool) {
 		return false
 	}
 	a.LastEventID, a.Digest, a.Blocks, a.Pool, a.Card.Silent = 0, 0, 0, 0, true
+	a.GroupDigest, a.GroupBlocks, a.Card.Groups = 0, 0, ""
 	if a.Health != kvevent.HealthGone {
 		a.Health = kvevent.HealthExact
 	}
@@ -188,6 +189,7 @@ func (s *Set) joinLocked(f *feed) {
 	// The scheduler needs the card as soon as the worker is a member.
 	f.model.SetCard(w, &f.announcement)
 	f.engine = cmp.Or(f.announcement.Card.Incarnation, f.engine)
+	f.model.Index().SetGroups(w, f.announcement.Card.Groups.List(), f.announcement.BlockSize)
 	if err := f.model.Index().SetMember(w, f.announcement.Pool, true); err != nil {
 		s.log.Error("worker cannot join", zap.Stringer("owner", f.owner()), zap.Error(err))
 	}

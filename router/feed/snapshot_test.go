@@ -36,6 +36,9 @@ func testImages() []feedImage {
 		images[1].events = append(images[1].events, e)
 	}
 	images[2].events = []kvevent.RouterEvent{{Tier: kv.TierExternal, Blocks: chained(2*maxRun+7, 0, false)}}
+	images[1].events = append(images[1].events,
+		kvevent.RouterEvent{Tier: kv.TierDevice, Group: 1, Blocks: []kvevent.StoredBlock{{Hash: 5}, {Hash: 1 << 63}}},
+		kvevent.RouterEvent{Tier: kv.TierDisk, Group: 63, Blocks: []kvevent.StoredBlock{{Hash: 9}}})
 	for _, f := range images {
 		for i := range f.events {
 			e := &f.events[i]

@@ -10,7 +10,7 @@ import (
 // bytes returns the bytes that the index occupies now, in use or idle.
 func (x *Index) bytes() int64 {
 	return x.arena.Bytes() + x.runs.Bytes() + x.runs.ChildBytes() + x.directory.Bytes() +
-		x.unknownParents.Bytes() + x.runs.OverflowBytes + x.ownerRunsBytes
+		x.unknownParents.Bytes() + x.runs.OverflowBytes + x.ownerRunsBytes + x.sparse.Bytes()
 }
 
 // idleBytes returns the allocated bytes that are free for new blocks.

@@ -201,7 +201,7 @@ func (c *coverage) sort() {
 // where the faster tier ends. c.spans is sorted.
 func (c *coverage) memberHits(s source) Hits {
 	if c.reading == Union {
-		return c.union(s)
+		return c.union(s, ^uint32(0))
 	}
 	var h Hits
 	if o := &c.owners[s.own]; o.stamp == c.stamp {
@@ -253,10 +253,10 @@ func extendTo(spans []span, end uint32) ([]span, uint32) {
 	return spans, end
 }
 
-// union returns the number of leading blocks of the prompt that a member can reach in any
-// tier, for the reading Union. Each block counts once, in the fastest tier that has it. s
+// union returns the number of leading blocks of the prompt, at most limit, that a member can reach
+// in any tier, for the reading Union. Each block counts once, in the fastest tier that has it. s
 // has the owner ids of the worker and of its pool. c.spans is sorted.
-func (c *coverage) union(s source) Hits {
+func (c *coverage) union(s source, limit uint32) Hits {
 	// Elements 2*t and 2*t+1 are the worker's and the pool's spans in tier t, fastest first.
 	var lists [2 * kv.NumTiers][]span
 	for t := range kv.Tier(kv.NumTiers) {
@@ -264,9 +264,9 @@ func (c *coverage) union(s source) Hits {
 	}
 	var h Hits
 	// Each round counts the blocks from block to the next place where a list begins or ends.
-	for block := uint32(0); ; {
-		best := -1         // the fastest list that has block
-		upTo := ^uint32(0) // where the span of best ends, or earlier a faster list begins
+	for block := uint32(0); block < limit; {
+		best := -1    // the fastest list that has block
+		upTo := limit // where the span of best ends, or earlier a faster list begins
 		for i := 0; i < len(lists) && best < 0; i++ {
 			for len(lists[i]) > 0 && lists[i][0].hi <= block { // spans before block
 				lists[i] = lists[i][1:]
@@ -287,4 +287,5 @@ func (c *coverage) union(s source) Hits {
 		h[best/2] += upTo - block
 		block = upTo
 	}
+	return h
 }

@@ -14,7 +14,8 @@ const maxDumpBlocks = 4096
 
 // DumpOwner visits the blocks of one owner at one moment, as stored events with ids
 // from 1. The order is tier by tier, parents before children, siblings by hash,
-// with as few events as branches allow. The events depend only on the blocks, so
+// with as few events as branches allow. The blocks of other KV groups than the primary one
+// come last. The events depend only on the blocks, so
 // a dump applied to an empty index gives the same dump. The event is valid until
 // visit returns. visit may use the index, and ends the dump by returning false.
 func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) {
@@ -26,6 +27,7 @@ func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 			return
 		}
 	}
+	x.dumpSparse(who, &e, visit)
 }
 
 // strip is a copy of consecutive blocks of one run that an owner holds in one tier.
@@ -189,7 +191,7 @@ const (
 
 // Walk visits the blocks of all owners as stored events with ids from 0, parents before
 // children. There is one event for each unbroken row of blocks that an owner holds
-// in one tier of a run. The event is valid until visit returns. visit may use the
+// in one tier of a run, and then those of other KV groups than the primary one. The event is valid until visit returns. visit may use the
 // index, and ends the walk by returning false.
 //
 // Walk copies a few runs at a time and releases the lock in between, so that writers do
@@ -204,6 +206,12 @@ func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 			}
 			w.event.ID++
 		}
+	}
+	for _, list := range x.sparseOf(func(*owner) bool { return true }) {
+		if !visit(list.event(&w.event)) {
+			return
+		}
+		w.event.ID++
 	}
 }
 

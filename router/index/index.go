@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index/groups"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
@@ -20,7 +21,8 @@ type Index struct {
 	readers runs.Readers
 	view    atomic.Pointer[view]
 	runs    *runs.Tree
-	arena   *runs.Arena // of runs
+	arena   *runs.Arena  // of runs
+	sparse  groups.Table // blocks of other KV groups than the primary one
 
 	// mu serializes changes. Readers never take it.
 	mu        sync.Mutex
@@ -40,6 +42,8 @@ type Index struct {
 	ids         map[kv.Owner]ownerID
 	latestOwner *owner
 	members     []member
+	// hybrids has the KV groups of the workers that have any.
+	hybrids map[kv.Worker]*hybrid
 	// ownersToSweep are retired owner ids that still have entries. Readers ignore those
 	// entries. runsToShrink are runs to check for unused blocks.
 	ownersToSweep []ownerID
@@ -57,9 +61,10 @@ type Index struct {
 
 	// changedBlocks counts blocks stored and removed. blocksInRuns counts the blocks in runs.
 	// heldPairs and lostPairs count (block, tier) pairs of all owners.
-	changedBlocks, blocksInRuns, heldPairs, lostPairs int
-	ownerRunsBytes                                    int64
-	counts                                            Counts
+	// sparsePairs counts the held pairs of other KV groups than the primary one.
+	changedBlocks, blocksInRuns, heldPairs, lostPairs, sparsePairs int
+	ownerRunsBytes                                                 int64
+	counts                                                         Counts
 }
 
 // New returns an empty index. The error names the option that is out of range.
@@ -75,6 +80,7 @@ func New(o Options) (*Index, error) {
 		unknownParents: runs.NewUnknownParents(),
 		owners:         make([]*owner, 1), // ownerID 0 is noOwner
 		ids:            make(map[kv.Owner]ownerID),
+		hybrids:        make(map[kv.Worker]*hybrid),
 	}
 	x.arena = x.runs.Arena
 	x.publishView()
@@ -116,7 +122,11 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 			break
 		}
 		o, _ := x.open(e.Owner) // a known owner opens without error
-		x.remove(o, e.Tier, e.Removed)
+		if e.Group != 0 {
+			x.removeSparse(o, e)
+		} else {
+			x.remove(o, e.Tier, e.Removed)
+		}
 		o.publishTotal()
 		x.forgetIfUnused(o)
 	}
@@ -150,6 +160,9 @@ func check(e *kvevent.RouterEvent) error {
 	}
 	if e.Tier >= kv.NumTiers {
 		return fmt.Errorf("event %d tier: %d is not in 0..%d", e.ID, e.Tier, kv.NumTiers-1)
+	}
+	if e.Group > groups.MaxGroup {
+		return fmt.Errorf("event %d group: %d is not in 0..%d", e.ID, e.Group, groups.MaxGroup)
 	}
 	switch e.Kind {
 	case kvevent.Stored, kvevent.Removed, kvevent.Cleared:
@@ -260,6 +273,8 @@ func (x *Index) Replace(who kv.Owner, events []kvevent.RouterEvent) error {
 // names follow "blockyard_router_".
 type Stats struct {
 	Memberships int `metric:"index_memberships" help:"Triples of owner, block and tier in the index."`
+	// SparsePairs are not in Memberships.
+	SparsePairs int `metric:"index_group_memberships" help:"Triples of owner, block and tier of other KV groups than the primary one in the index."`
 	Blocks      int `metric:"index_blocks" help:"Distinct blocks in the index."`
 	// Owners are workers and pools. Workers are those that Match may return.
 	Owners  int `metric:"-"`
@@ -296,7 +311,7 @@ type Counts struct {
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	s := Stats{
-		Memberships: x.heldPairs, Owners: len(x.ids), Workers: len(x.members),
+		Memberships: x.heldPairs, SparsePairs: x.sparsePairs, Owners: len(x.ids), Workers: len(x.members),
 		Runs: x.runs.Live - 1 - x.unknownParents.Len(), Parked: x.unknownParents.Len(),
 		Bytes: x.bytes(), Idle: x.idleBytes(), Limbo: int64(x.limbo.units) * runs.UnitBytes,
 		LostNow: x.lostPairs, Dense: x.denseDirectory, Counts: x.counts,
@@ -348,46 +363,4 @@ func (x *Index) countBlocks(retired []bool) int {
 		}
 	}
 	return blocks
-}
-
-// Lost returns the number of (block, tier) pairs that events gave an owner and that the
-// index does not have. The index evicted or refused the pair, or the block conflicts with
-// another block. While Lost is not 0, Match may report fewer blocks than the owner has.
-// Lost returns 0 for an unknown owner.
-func (x *Index) Lost(who kv.Owner) uint64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if id, ok := x.ids[who]; ok {
-		return x.owners[id].lostPairs
-	}
-	return 0
-}
-
-// Digest returns the sum of kv.Digest over the (block, tier) pairs that events gave an
-// owner, and the number of these pairs. A feed compares them with the owner's own, which
-// shows missed events. Lost pairs are included. Both results are 0 for an unknown owner.
-func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if id, ok := x.ids[who]; ok {
-		o := x.owners[id]
-		return o.heldDigest + o.lostDigest, o.heldPairs + o.lostPairs
-	}
-	return 0, 0
-}
-
-// Held returns the number of (block, tier) pairs of member number n of list m. It counts the
-// worker's own pairs according to its events, lost ones included, and no pair of its pool. m
-// may be a list of another index. Held returns 0 for a worker that is no member here. Held
-// takes no lock.
-func (x *Index) Held(m *Members, n int) uint64 {
-	v, worker := x.view.Load(), m.List[n].Worker
-	// m may be another list than the current one, with other numbers.
-	if n >= len(v.memberOwners) || v.members.List[n].Worker != worker {
-		var known bool
-		if n, known = v.members.Find(worker); !known {
-			return 0
-		}
-	}
-	return v.memberOwners[n].totalPairs.Load()
 }

@@ -41,20 +41,27 @@ type Matches struct {
 	// Hits has an entry for each member with a hit, ordered by Member. Hits is
 	// valid until the next call.
 	Hits []Hit
+	// MaxTokens is the most tokens of the prompt that a worker with KV groups can reuse: one less
+	// than the prompt has, because the last one is computed. 0 means all blocks of the prompt. The
+	// caller sets it. It has no effect for workers without groups.
+	MaxTokens int
 
 	// shard selects the reader counter that every call with this Matches uses; 0 before
 	// the first call.
 	shard    uint32
 	coverage coverage
+	// sequence is scratch memory of limitHybrids.
+	sequence []kv.SequenceHash
 }
 
 // Match sets dst.Hits to the number of blocks of a prompt that each member, a worker, can
 // reach, by tier. It sets dst.Members to the list of members. locals are the local hashes
 // of the prompt's blocks, first block first. r says how blocks are counted. Below the
-// device tier a member also reaches the blocks of its pool.
+// device tier a member also reaches the blocks of its pool. A member with KV groups (see
+// SetGroups) reaches the longest prefix that all of its groups can serve.
 //
 // Match takes no lock and never waits. Changes during the call may or may not be in the
-// answer. A dst that is reused makes Match allocate nothing.
+// answer. A dst that is reused makes Match allocate nothing, but for members with groups.
 func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	if dst.shard == 0 {
 		// Enter takes the shard modulo ReaderShards. The addend keeps dst.shard from being 0,
@@ -71,6 +78,9 @@ func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	}
 	dst.Members = v.members
 	dst.Hits = c.hits(dst.Hits[:0])
+	if v.hybrids != nil {
+		x.limitHybrids(dst, v, locals)
+	}
 	activeReaders.Add(-1)
 }
 

@@ -26,6 +26,8 @@ type owner struct {
 	// is their number. The lost pairs are those that the index had no room for.
 	heldDigest, heldPairs uint64
 	lostDigest, lostPairs uint64
+	// sparse has the same sums over the blocks of other KV groups than the primary one.
+	sparse sparseSums
 	// totalPairs is heldPairs plus lostPairs after the last change, for readers without the lock.
 	totalPairs atomic.Uint64
 	// runs has every run in which the owner has an entry, and some old ones.
@@ -52,7 +54,7 @@ func (o *owner) publishTotal() {
 	}
 }
 
-func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 }
+func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 && o.sparse.pairs() == 0 }
 
 // open returns what the index keeps of the worker or pool who, and adds a missing owner. The
 // error is ErrFull when that would be one owner too many.
@@ -107,7 +109,8 @@ func (x *Index) retireOwner(o *owner) {
 	}
 	o.retired = true
 	x.heldPairs -= int(o.heldPairs)
-	x.lostPairs -= int(o.lostPairs)
+	x.lostPairs -= int(o.lostPairs + o.sparse.lostPairs)
+	x.sparsePairs -= int(o.sparse.heldPairs)
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
@@ -209,6 +212,9 @@ type view struct {
 	owners []ownerView
 	// pools has, for each pool, the numbers of its members.
 	pools [][]int32
+	// hybrids has, for each member, its KV groups, nil for a member without groups. It is nil when
+	// no member has groups.
+	hybrids []*hybrid
 }
 
 // source has the owners whose blocks a member can reach: the worker itself and its pool,
@@ -274,6 +280,9 @@ func (x *Index) SetMember(w kv.Worker, pool uint64, known bool) error {
 		x.members = slices.Delete(x.members, at, at+1)
 	}
 	own.isMember = known
+	if !known {
+		delete(x.hybrids, w)
+	}
 	x.publishView()
 	x.forgetIfUnused(own)
 	if old != nil {
@@ -334,5 +343,48 @@ func (x *Index) publishView() {
 		list := &v.pools[v.owners[m.pool].number]
 		*list = append(*list, int32(i))
 	}
+	v.hybrids = x.hybridMembers()
 	x.view.Store(v)
+}
+
+// Lost returns the number of (block, tier) pairs that events gave an owner and that the
+// index does not have. The index evicted or refused the pair, or the block conflicts with
+// another block. While Lost is not 0, Match may report fewer blocks than the owner has.
+// Lost returns 0 for an unknown owner.
+func (x *Index) Lost(who kv.Owner) uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		return x.owners[id].lostPairs + x.owners[id].sparse.lostPairs
+	}
+	return 0
+}
+
+// Digest returns the sum of kv.Digest over the (block, tier) pairs of the primary KV group that
+// events gave an owner, and the number of these pairs. A feed compares them with the owner's own, which
+// shows missed events. Lost pairs are included. Both results are 0 for an unknown owner.
+func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		o := x.owners[id]
+		return o.heldDigest + o.lostDigest, o.heldPairs + o.lostPairs
+	}
+	return 0, 0
+}
+
+// Held returns the number of (block, tier) pairs of member number n of list m. It counts the
+// worker's own pairs according to its events, lost ones included, and no pair of its pool. m
+// may be a list of another index. Held returns 0 for a worker that is no member here. Held
+// takes no lock.
+func (x *Index) Held(m *Members, n int) uint64 {
+	v, worker := x.view.Load(), m.List[n].Worker
+	// m may be another list than the current one, with other numbers.
+	if n >= len(v.memberOwners) || v.members.List[n].Worker != worker {
+		var known bool
+		if n, known = v.members.Find(worker); !known {
+			return 0
+		}
+	}
+	return v.memberOwners[n].totalPairs.Load()
 }

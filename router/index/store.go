@@ -14,6 +14,10 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 	if len(blocks) == 0 {
 		return
 	}
+	if e.Group != 0 {
+		x.storeSparse(o, e)
+		return
+	}
 	p := runs.At(runs.Root, 0) // the block that the next stored block follows
 	if e.HasParent {
 		var ok bool

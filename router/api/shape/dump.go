@@ -42,6 +42,9 @@ func (j *JSON) Dump(w http.ResponseWriter, r *router.Router, partition func(mode
 		var event kvevent.StoredJSON
 		var id uint64
 		m.Decide().DumpEvents(func(e *kvevent.RouterEvent) bool {
+			if e.Group != 0 { // Dynamo's form has no KV groups
+				return true
+			}
 			event.Set(e)
 			event.Event.ID = id
 			if id > 0 && failed == nil {
