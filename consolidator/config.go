@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/dense"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // RankConfig says where one worker rank publishes its KV events, and how to
@@ -22,6 +23,9 @@ type RankConfig struct {
 	Worker kv.Worker
 	// BlockSize is the engine's KV block size in tokens, 1..4096.
 	BlockSize int
+	// Groups are the KV groups of a hybrid engine, by the numbers in its events. Without them
+	// the stream has the blocks of the main attention alone.
+	Groups kvgroup.Groups
 	// EventsEndpoint is the ZMQ endpoint of the engine's PUB socket, such as
 	// tcp://127.0.0.1:5557. A wildcard host is this machine.
 	EventsEndpoint string
@@ -102,6 +106,9 @@ func (c *RankConfig) Validate() error {
 	}
 	if c.BlockSize < 1 || c.BlockSize > maxBlockSize {
 		return fmt.Errorf("rank block size: %d is not in 1..%d", c.BlockSize, maxBlockSize)
+	}
+	if err := c.Groups.Validate(uint32(c.BlockSize)); err != nil {
+		return fmt.Errorf("rank %w", err)
 	}
 	if c.EventsEndpoint == "" {
 		return errors.New("rank events endpoint: must not be empty")

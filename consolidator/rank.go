@@ -48,7 +48,7 @@ func NewRank(cfg RankConfig, s *residency.Stream) (*Rank, error) {
 	r := &Rank{cfg: cfg, stream: s}
 	r.log = newLimitedLog(cfg.Log.With(zap.Stringer("worker", cfg.Worker), zap.String("events", cfg.EventsEndpoint)))
 	r.cache = mirror.New(mirror.Config{
-		Stream: s, Rank: cfg.Worker.Rank, BlockSize: cfg.BlockSize, MaxBlocks: cfg.MaxBlocks,
+		Stream: s, Rank: cfg.Worker.Rank, BlockSize: cfg.BlockSize, MaxBlocks: cfg.MaxBlocks, Groups: cfg.Groups,
 		FullReports: cfg.FullReports, CanList: cfg.Cached != nil, Tokens: cfg.Tokens, Counters: &r.count.mirror,
 	})
 	r.file = checkpoint.NewFile(cfg.Checkpoint, cfg.CheckpointEvery, &r.count.checkpoints, func(err error) {

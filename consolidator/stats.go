@@ -74,8 +74,9 @@ type RankStats struct {
 	// Dropped are blocks that were not applied, by reason: unknown_parent,
 	// unknown_block (removals), hash_conflict, block_size, token_count, placeholder,
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
-	// foreign_rank, table_full, unnamed_lora, names_full, too_many_copies. A reason that
-	// did not occur is absent. The caller owns the map.
+	// foreign_rank, table_full, unnamed_lora, names_full, too_many_copies, group_report
+	// (a report of a KV group that may name blocks that the group lacks), unplaced (blocks of
+	// a KV group that wait for the primary one, beyond the bound). A reason that did not occur is absent. The caller owns the map.
 	Dropped map[string]uint64 `json:"dropped"`
 	// Known is the number of engine blocks in the rank's table now. Repairing is true
 	// while a gap is open. Both are zero after Run.

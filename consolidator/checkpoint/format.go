@@ -23,16 +23,23 @@ import (
 //	blocks: slot u32, hash u64, parent u64, local u64, position * 2 + has parent u32; slots ascend
 //	engine blocks: engine hash u64, slot u32, name u32, references u32
 //	unlisted engine hashes u64; parked events as an engine batch
+//	blocks of other KV groups than the primary one, since version 3: key u64, hash u64, group u32,
+//	references u32
+//
+// A rank without such blocks writes version 2, which an earlier agent reads.
 //
 // Lists and strings begin with their length, u32.
 const (
 	magic   = "BYRANK\r\n"
-	version = 2
+	version = 3
+	// versionWithoutGroups ends before the blocks of other groups.
+	versionWithoutGroups = 2
 
 	flagHasLive                  = 1
 	flagDegraded, flagLowerTiers = 1, 2
 	// BlockBytes and EngineBlockBytes are the sizes of a row of the two tables.
 	BlockBytes, EngineBlockBytes = 32, 20
+	sparseBlockBytes             = 24
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -71,6 +78,18 @@ type State struct {
 	// encoded batch of the events that wait for their parents.
 	Unlisted []kv.EngineHash
 	Parked   []byte
+	// Sparse are the engine's blocks of other KV groups than the primary one.
+	Sparse []SparseBlock
+}
+
+// SparseBlock is a block of a KV group other than the primary one.
+type SparseBlock struct {
+	// Key is the engine's name of the block and its group: kv.InGroup of the engine's hash.
+	Key uint64
+	// Hash is the block of the primary group at which it ends.
+	Hash  kv.SequenceHash
+	Group uint32
+	Refs  residency.Refs
 }
 
 // Name is an adapter and a salt.
@@ -104,7 +123,11 @@ type Tables struct {
 func Append(dst []byte, about ID, s *State, t *Tables) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, magic...)
-	dst = le.AppendUint32(dst, version)
+	if len(s.Sparse) > 0 {
+		dst = le.AppendUint32(dst, version)
+	} else {
+		dst = le.AppendUint32(dst, versionWithoutGroups)
+	}
 	dst = about.append(dst)
 
 	seq := &s.Sequence
@@ -132,7 +155,22 @@ func Append(dst []byte, about ID, s *State, t *Tables) []byte {
 	for _, h := range s.Unlisted {
 		dst = le.AppendUint64(dst, uint64(h))
 	}
-	return append(le.AppendUint32(dst, uint32(len(s.Parked))), s.Parked...)
+	dst = append(le.AppendUint32(dst, uint32(len(s.Parked))), s.Parked...)
+	return appendSparse(dst, s.Sparse)
+}
+
+// appendSparse appends the table of other groups, nothing without blocks.
+func appendSparse(dst []byte, blocks []SparseBlock) []byte {
+	if len(blocks) == 0 {
+		return dst
+	}
+	le := binary.LittleEndian
+	dst = le.AppendUint32(dst, uint32(len(blocks)))
+	for _, b := range blocks {
+		dst = le.AppendUint64(le.AppendUint64(dst, b.Key), uint64(b.Hash))
+		dst = le.AppendUint32(le.AppendUint32(dst, b.Group), uint32(b.Refs))
+	}
+	return dst
 }
 
 // append appends both tables, each with the number of its rows in front.
@@ -192,13 +230,17 @@ func Parse(b []byte, about ID) (*Saved, error) {
 		return nil, errors.New("damaged: wrong checksum")
 	}
 	r := &reader{buf: body[len(magic):]}
-	if r.uint32() != version || !bytes.Equal(r.take(idBytes), about.append(nil)) {
+	v := r.uint32()
+	if v != version && v != versionWithoutGroups || !bytes.Equal(r.take(idBytes), about.append(nil)) {
 		return nil, ErrForeign
 	}
 	s := &Saved{}
 	r.sequence(&s.Sequence)
 	r.rank(&s.State)
 	r.tables(s)
+	if v == version {
+		r.sparse(s)
+	}
 	if r.bad || len(r.buf) > 0 {
 		return nil, errors.New("damaged: its lists do not add up")
 	}
@@ -225,6 +267,11 @@ func (s *Saved) validate() error {
 	for i, b := range s.EngineBlocks {
 		if _, ok := s.find(b.Slot); !ok || int(b.Name) >= len(s.Names) || b.Refs == 0 {
 			return fmt.Errorf("engine block %d: slot %d, name %d or its references cannot be", i, b.Slot, b.Name)
+		}
+	}
+	for i, b := range s.Sparse {
+		if b.Group == 0 || b.Refs == 0 {
+			return fmt.Errorf("block %d of another group: group %d, references %d", i, b.Group, b.Refs)
 		}
 	}
 	for i, e := range s.Sequence.Remembered {

@@ -109,3 +109,12 @@ func (r *reader) tables(s *Saved) {
 	}
 	s.Parked = r.take(r.length(1))
 }
+
+// sparse reads the table of blocks of other KV groups than the primary one.
+func (r *reader) sparse(s *Saved) {
+	for range r.length(sparseBlockBytes) {
+		s.Sparse = append(s.Sparse, SparseBlock{
+			Key: r.uint64(), Hash: kv.SequenceHash(r.uint64()), Group: r.uint32(), Refs: residency.Refs(r.uint32()),
+		})
+	}
+}

@@ -51,16 +51,18 @@ func (c *Cache) applyEvent(tx *residency.Tx, e *engineevent.Event) {
 		c.clearDevice(tx)
 		return
 	}
-	tier, reason, ok := c.filter(e)
-	if !ok {
+	tier, group, reason, ok := c.filter(e)
+	switch {
+	case !ok:
 		c.drop(reason, len(e.BlockHashes))
-		return
-	}
-	switch e.Kind {
-	case kvevent.Stored:
+	case e.Kind == kvevent.Stored && group != 0:
+		c.storeSparse(tx, e, tier, group)
+	case e.Kind == kvevent.Stored:
 		c.store(tx, e, tier)
 		c.storeParked(tx)
-	case kvevent.Removed:
+	case group != 0:
+		c.removeSparse(tx, e.BlockHashes, tier, group)
+	default:
 		c.remove(tx, e.BlockHashes, tier)
 	}
 }
@@ -185,6 +187,7 @@ func (c *Cache) storeBlock(tx *residency.Tx, r *run, i int) (reason dropReason, 
 		}
 		c.sendTokens(seq, blockTokens, r, i)
 	}
+	c.placeWaiting(tx, h, seq)
 	r.parent, r.position, r.hasParent, r.root = seq, position+1, true, false
 	if c.park.waitsForParent(h) { // the caller stores the parked children afterwards
 		c.foundParents = append(c.foundParents, foundParent{h, seq, r.position, r.nameID})
@@ -220,7 +223,7 @@ func (c *Cache) countCopy(slot uint32, r *run) {
 // storeNew stores a block of a run whose engine hash h is not known yet, in the stream and in the
 // table of known blocks. It returns false when a table is full; then nothing has changed.
 func (c *Cache) storeNew(tx *residency.Tx, h kv.EngineHash, seq kv.SequenceHash, block residency.Block, r *run) bool {
-	if c.known.Len() >= c.cfg.MaxBlocks {
+	if c.tableFull() {
 		return false
 	}
 	slot, ok := tx.Store(r.tier, seq, block)
@@ -271,11 +274,12 @@ func (c *Cache) clearDevice(tx *residency.Tx) {
 	for slot := range c.known.Slots() {
 		c.release(tx, slot, kv.TierDevice, c.known.At(slot).refs.Of(kv.TierDevice))
 	}
+	c.clearSparse(tx, kv.TierDevice)
 	c.park.clearTier(kv.TierDevice)
 	c.onlyListed, c.wantList = nil, false // an older list is void
 	c.dropHidden()
 	if !c.lowerTiers { // nothing is cached anywhere, so no earlier loss matters
-		c.degraded = false
+		c.degraded, c.sparse.lost = false, false
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // Config configures a Cache.
@@ -20,6 +21,9 @@ type Config struct {
 	BlockSize int
 	// MaxBlocks bounds the table of engine blocks.
 	MaxBlocks int
+	// Groups are the KV groups of a hybrid engine, by the numbers in its events. Without them the
+	// mirror keeps the blocks of the main attention alone.
+	Groups kvgroup.Groups
 	// FullReports: requests of this engine ask for full cache reports (vLLM's
 	// kv_cache_report_mode=full).
 	FullReports bool
@@ -44,6 +48,7 @@ type Cache struct {
 	known  dense.Table[engineBlock]
 	names  names
 	groups groupFilter
+	sparse sparse
 	hasher kv.Hasher
 	park   park
 	// foundParents are blocks that have just become known and for which runs are parked.
@@ -86,7 +91,10 @@ func New(cfg Config) *Cache {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Cache{cfg: cfg, stream: cfg.Stream, count: cfg.Counters, names: newNames(), park: newPark(defaultParkBytes)}
+	return &Cache{
+		cfg: cfg, stream: cfg.Stream, count: cfg.Counters,
+		names: newNames(), park: newPark(defaultParkBytes), sparse: newSparse(cfg.Groups),
+	}
 }
 
 // Version returns a number that grows with every change that a checkpoint should save.
@@ -120,6 +128,7 @@ func (c *Cache) Restarted() {
 	c.groups.reset()
 	c.lowerTiers, c.degraded = false, false
 	c.forget()
+	c.sparse.lost = false
 }
 
 // Lost forgets every block: missing events may have removed any of them.
@@ -132,6 +141,7 @@ func (c *Cache) Lost() {
 func (c *Cache) forget() {
 	c.unconfirmed, c.wantList, c.hidden = false, false, nil
 	c.known.Clear()
+	c.forgetSparse()
 	c.names = newNames()
 	c.park.reset()
 	c.onlyListed = nil
@@ -145,33 +155,43 @@ func (c *Cache) forget() {
 // Tick updates the health after time has passed. The caller calls it at the time that Wake
 // returns.
 func (c *Cache) Tick() {
-	if !c.park.empty() {
+	if !c.park.empty() || c.sparse.waits > 0 {
 		c.stream.Update(c.updateHealth)
 	}
 }
 
 // Wake returns when Tick must be called next; zero: not before the next change.
 func (c *Cache) Wake() time.Time {
-	if at := c.park.overdueAt(); c.cfg.Now().Before(at) {
-		return at
+	now := c.cfg.Now()
+	var wake time.Time
+	for _, at := range []time.Time{c.park.overdueAt(), c.sparse.overdueAt()} {
+		if now.Before(at) && (wake.IsZero() || at.Before(wake)) {
+			wake = at
+		}
 	}
-	return time.Time{}
+	return wake
 }
 
 // updateHealth sets the stream's health and the gauges. It runs after each change, and when
-// a parked run (a stored event whose parent is unknown) has waited too long.
+// a parked run (a stored event whose parent is unknown) or a block of another KV group has waited
+// too long.
 func (c *Cache) updateHealth(tx *residency.Tx) {
-	c.count.Known.Store(uint64(c.known.Len()))
+	c.count.Known.Store(uint64(c.known.Len() + c.sparse.known.Len()))
 	c.count.ParkedBytes.Store(uint64(c.park.bytes))
 	c.count.Unlisted.Store(uint64(len(c.onlyListed)))
-	overdueAt := c.park.overdueAt()
-	runOverdue := !overdueAt.IsZero() && !c.cfg.Now().Before(overdueAt)
+	overdue := false
+	for _, at := range []time.Time{c.park.overdueAt(), c.sparse.overdueAt()} {
+		overdue = overdue || !at.IsZero() && !c.cfg.Now().Before(at)
+	}
 	health := kvevent.HealthExact
-	if c.degraded || c.unconfirmed || c.unreached || len(c.onlyListed) > 0 || runOverdue {
+	if c.degraded || c.unconfirmed || c.unreached || len(c.onlyListed) > 0 || overdue {
 		health = kvevent.HealthDegraded
 	}
 	tx.SetHealth(health)
 }
+
+// tableFull reports whether the table of known blocks has no room for another one.
+func (c *Cache) tableFull() bool { return c.known.Len()+c.sparse.known.Len() >= c.cfg.MaxBlocks }
 
 // drop counts n blocks that are not applied for reason r.
 func (c *Cache) drop(r dropReason, n int) {

@@ -22,6 +22,10 @@
 // stored as soon as the parent is. Removals and clears reach parked blocks. The
 // stream is degraded once something has waited for a second.
 //
+// KV groups. With Config.Groups the stream has the blocks of every group. A block of another
+// group than the primary one is named by the primary group's block with the same engine hash,
+// for which it waits. Without Config.Groups such events are dropped.
+//
 // Losses. Without a list of the engine's blocks, a loss forgets everything. With one
 // (Listed), blocks on the list stay with one announcement each. Blocks that only the
 // list names keep the stream degraded until the engine announces or removes them.

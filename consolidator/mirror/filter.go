@@ -6,30 +6,39 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// filter returns the tier of a stored or removed event. ok is false when the event must not be
-// applied; reason says why: the event is not about blocks of this rank's main attention, or it
-// is malformed.
-func (c *Cache) filter(e *engineevent.Event) (tier kv.Tier, reason dropReason, ok bool) {
+// filter returns the tier of a stored or removed event, and the number of its KV group in events. ok
+// is false when the event must not be applied; reason says why: the event is not about blocks of
+// this rank or of a group that the mirror knows, or it is malformed.
+func (c *Cache) filter(e *engineevent.Event) (tier kv.Tier, group uint32, reason dropReason, ok bool) {
 	switch e.Locality {
 	case "", "LOCAL":
 	case "REMOTE":
-		return 0, dropRemote, false
+		return 0, 0, dropRemote, false
 	default:
-		return 0, dropUnknownLocality, false
+		return 0, 0, dropUnknownLocality, false
 	}
 	if tier, ok = kv.TierFromMedium(e.Medium); !ok {
-		return 0, dropUnknownMedium, false
+		return 0, 0, dropUnknownMedium, false
 	}
-	if !c.groups.accepts(e, tier) {
-		return 0, dropGroup, false
+	if c.sparse.configured() {
+		group, ok = c.sparse.groupOf(e)
+	} else {
+		ok = c.groups.accepts(e, tier)
+	}
+	if !ok {
+		return 0, 0, dropGroup, false
 	}
 	c.lowerTiers = c.lowerTiers || tier != kv.TierDevice // no list can repair these tiers
 	if e.Kind == kvevent.Stored {
-		if reason, bad := c.malformed(e); bad {
-			return 0, reason, false
+		reason, bad := c.malformed(e)
+		if group != 0 {
+			reason, bad = c.malformedSparse(e, group)
+		}
+		if bad {
+			return 0, 0, reason, false
 		}
 	}
-	return tier, 0, true
+	return tier, group, 0, true
 }
 
 // malformed returns true when a stored event contradicts itself or the configured block size; the

@@ -77,6 +77,9 @@ func (c *Cache) takeOnlyListed(h kv.EngineHash) bool {
 // blocks that are unknown keep the stream degraded until the engine announces or removes
 // them.
 //
+// The list is about the primary KV group. All blocks of other groups are forgotten, and the
+// stream stays degraded until the engine clears its device.
+//
 // Listed releases the stream's lock many times. Meanwhile observers see blocks that are not
 // checked yet, and a part of the listed hidden and parked blocks. Both is no worse than
 // before Listed. The health changes with the last step.
@@ -86,6 +89,7 @@ func (c *Cache) Listed(list []kv.EngineHash) {
 		c.onlyListed[h] = struct{}{}
 	}
 	c.queuePredatesList, c.wantList = true, false
+	c.releaseSparse() // a list does not say in which groups a block is
 	// Each step takes the blocks that it finds from onlyListed: in the end only the unknown stay.
 	c.park.keepListed(c.onlyListed)
 	c.keepListed()
@@ -98,8 +102,8 @@ func (c *Cache) Listed(list []kv.EngineHash) {
 		c.stream.Update(c.storeChildren)
 	}
 	c.onlyListed = maps.Collect(maps.All(c.onlyListed)) // a smaller map: most keys are deleted, and a map does not shrink
-	// The list does not repair other tiers, if the engine has any.
-	c.degraded, c.unconfirmed = c.lowerTiers, false
+	// The list does not repair other tiers and groups, if the engine has any.
+	c.degraded, c.unconfirmed = c.lowerTiers || c.sparse.lost, false
 	c.version++
 	c.stream.Update(c.updateHealth)
 }
@@ -169,6 +173,7 @@ func (c *Cache) restoreListed() {
 func (c *Cache) Hide() {
 	c.degraded, c.unconfirmed, c.wantList = true, false, true
 	c.park.reset() // the missing events may have removed parked blocks too
+	c.forgetSparse()
 	c.onlyListed = nil
 	c.version++
 	var table dense.Table[residency.Block]

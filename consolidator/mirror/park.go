@@ -331,20 +331,15 @@ func (c *Cache) storeChildren(tx *residency.Tx) {
 	}
 }
 
-// appendBatch appends the parked runs (stored events whose parents are unknown) to dst, for a
-// checkpoint, as an encoded engine batch. An empty mirror that applies the batch parks the same
-// runs. A removed block is a stored event and a removed event after it. Without parked runs
-// appendBatch returns dst.
-func (p *park) appendBatch(dst []byte) []byte {
-	if p.empty() {
-		return dst
-	}
-	var b engineevent.Batch
+// appendEvents appends the parked runs (stored events whose parents are unknown) to events, for a
+// checkpoint. An empty mirror that applies the events parks the same runs. A removed block is a
+// stored event and a removed event after it.
+func (p *park) appendEvents(events []engineevent.Event) []engineevent.Event {
 	for _, r := range p.byAge {
 		if r.done {
 			continue
 		}
-		b.Events = append(b.Events, r.event)
+		events = append(events, r.event)
 		var removed []kv.EngineHash
 		for i, h := range r.event.BlockHashes {
 			if r.isRemoved(i) {
@@ -352,11 +347,11 @@ func (p *park) appendBatch(dst []byte) []byte {
 			}
 		}
 		if len(removed) > 0 {
-			b.Events = append(b.Events, engineevent.Event{
+			events = append(events, engineevent.Event{
 				Kind: kvevent.Removed, BlockHashes: removed, Medium: r.event.Medium,
 				Group: r.event.Group, SpecKind: r.event.SpecKind,
 			})
 		}
 	}
-	return engineevent.AppendBatch(dst, &b)
+	return events
 }

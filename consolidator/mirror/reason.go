@@ -21,6 +21,8 @@ const (
 	dropUnnamedLoRA
 	dropNamesFull
 	dropTooManyCopies
+	dropGroupReport
+	dropUnplaced
 	numDropReasons
 )
 
@@ -49,4 +51,6 @@ var dropReasons = [numDropReasons]struct {
 	dropUnnamedLoRA:     {"unnamed_lora", true},
 	dropNamesFull:       {"names_full", true},
 	dropTooManyCopies:   {"too_many_copies", true},
+	dropGroupReport:     {"group_report", false},
+	dropUnplaced:        {"unplaced", true},
 }

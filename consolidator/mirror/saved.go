@@ -15,7 +15,10 @@ import (
 // Hide) and tokens are not saved.
 func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.State) []byte {
 	s := &checkpoint.State{
-		Sequence: seq, Degraded: c.degraded, LowerTiers: c.lowerTiers, Groups: c.groups.main, Parked: c.park.appendBatch(nil),
+		Sequence: seq, Degraded: c.degraded, LowerTiers: c.lowerTiers, Groups: c.groups.main,
+	}
+	if events := c.sparse.appendWaiting(c.park.appendEvents(nil)); len(events) > 0 {
+		s.Parked = engineevent.AppendBatch(nil, &engineevent.Batch{Events: events})
 	}
 	for i := range c.names.list {
 		s.Names = append(s.Names, checkpoint.Name{LoRA: c.names.list[i].lora, Salt: c.names.list[i].salt})
@@ -25,12 +28,13 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 	}
 	view := c.stream.View() // the stream does not wait while its blocks are written
 	defer view.Close()
+	s.Sparse = c.sparse.savedBlocks(view)
 	return checkpoint.Append(dst, about, s, &checkpoint.Tables{
-		NumBlocks: view.Len(), NumEngineBlocks: c.known.Len(),
+		NumBlocks: view.Len() - c.groupBlocks(), NumEngineBlocks: c.known.Len(),
 		Blocks: func(yield func(checkpoint.Block) bool) {
 			for slot := range view.Slots() {
 				b := view.At(slot)
-				if b.Refs != 0 && !yield(checkpoint.Block{Slot: slot, Hash: kv.SequenceHash(view.Key(slot)), Block: *b}) {
+				if b.Refs != 0 && b.Group() == 0 && !yield(checkpoint.Block{Slot: slot, Hash: kv.SequenceHash(view.Key(slot)), Block: *b}) {
 					return
 				}
 			}
@@ -45,6 +49,13 @@ func (c *Cache) AppendCheckpoint(dst []byte, about checkpoint.ID, seq sequence.S
 			}
 		},
 	})
+}
+
+// groupBlocks returns the number of blocks in the stream that are not of the primary KV group. Only
+// this goroutine changes the stream.
+func (c *Cache) groupBlocks() (n int) {
+	c.stream.Update(func(tx *residency.Tx) { n = tx.GroupBlocks() })
+	return n
 }
 
 // Restore loads the state of a checkpoint into an empty mirror and its empty stream. It
@@ -66,13 +77,14 @@ func (c *Cache) Restore(s *checkpoint.Saved) int {
 	placed := c.placedBlocks(s, blocks)
 	c.stream.Update(c.updateHealth) // degraded before an observer sees the first block
 	c.storePlaced(placed)
+	c.restoreSparse(s.Sparse)
 	if len(s.Unlisted) > 0 {
 		c.onlyListed = make(map[kv.EngineHash]struct{}, len(s.Unlisted))
 		for _, h := range s.Unlisted {
 			c.onlyListed[h] = struct{}{}
 		}
 	}
-	// The parked events (their parent is unknown) are saved as an engine batch: see appendBatch.
+	// Parked events (their parent is unknown) and waiting blocks are saved as an engine batch.
 	var dec engineevent.Decoder
 	var parked engineevent.Batch
 	if len(s.Parked) > 0 && dec.Decode(s.Parked, &parked) == nil {
@@ -84,7 +96,7 @@ func (c *Cache) Restore(s *checkpoint.Saved) int {
 		c.updateHealth(tx)
 		tx.Flush()
 	})
-	return len(blocks)
+	return len(blocks) + len(s.Sparse)
 }
 
 // WantList makes WantsList return true, if the engine can list. A restored mirror needs the

@@ -65,6 +65,20 @@ func TierFromMedium(medium string) (Tier, bool) {
 	return 0, false
 }
 
+// Medium returns the tier's name in engine events. Host memory and disk have the names of KVBM's
+// consolidator. TierFromMedium is the inverse.
+func (t Tier) Medium() string {
+	switch t {
+	case TierDevice:
+		return "GPU"
+	case TierHost:
+		return "CPU_TIER1"
+	case TierDisk:
+		return "CPU_TIER2"
+	}
+	return "EXTERNAL"
+}
+
 // TierMask is a set of tiers: bit 1<<t for each member t.
 type TierMask uint8
 

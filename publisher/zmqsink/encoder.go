@@ -166,7 +166,7 @@ func (enc *encoder) isWhole() bool {
 // event has one parent, adapter and salt for a run of consecutive blocks.
 func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *engineevent.Event {
 	enc.makeRoom()
-	medium, b := mediumOf(t), &enc.described // medium: vLLM's name of the tier
+	medium, b := t.Medium(), &enc.described // medium: vLLM's name of the tier
 	if n := len(enc.batch.Events); n > 0 && hasParent {
 		e := &enc.batch.Events[n-1]
 		if e.Kind == kvevent.Stored && e.Medium == medium && e.BlockHashes[len(e.BlockHashes)-1] == kv.EngineHash(parent) &&
@@ -197,7 +197,7 @@ func (enc *encoder) addObjects(e *engineevent.Event) {
 // removed announces that blocks have left a tier. It only counts blocks that were not announced
 // there, because subscribers do not know them.
 func (enc *encoder) removed(e *kvevent.RouterEvent) {
-	medium := mediumOf(e.Tier)
+	medium := e.Tier.Medium()
 	for _, h := range e.Removed {
 		if !enc.forget(e.Tier, h) {
 			enc.count.ignoredRemoves.Add(1)
@@ -291,18 +291,4 @@ func (enc *encoder) flush() {
 	enc.count.blocks.Add(uint64(enc.blocks))
 	enc.batch.Events = enc.batch.Events[:0]
 	enc.blocks, enc.bytes = 0, 0
-}
-
-// mediumOf returns a tier's name in events. Host memory and disk have the names of KVBM's
-// consolidator.
-func mediumOf(t kv.Tier) string {
-	switch t {
-	case kv.TierDevice:
-		return "GPU"
-	case kv.TierHost:
-		return "CPU_TIER1"
-	case kv.TierDisk:
-		return "CPU_TIER2"
-	}
-	return "EXTERNAL"
 }
