@@ -76,7 +76,8 @@ type RankStats struct {
 	// unknown_medium, remote, unknown_locality, ownership, group, salt_conflict,
 	// foreign_rank, table_full, unnamed_lora, names_full, too_many_copies, group_report
 	// (a report of a KV group that may name blocks that the group lacks), unplaced (blocks of
-	// a KV group that wait for the primary one, beyond the bound). A reason that did not occur is absent. The caller owns the map.
+	// a KV group that wait for the primary one, beyond the bound). A reason that did not
+	// occur is absent. The caller owns the map.
 	Dropped map[string]uint64 `json:"dropped"`
 	// Known is the number of engine blocks in the rank's table now. Repairing is true
 	// while a gap is open. Both are zero after Run.

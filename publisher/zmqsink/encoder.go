@@ -44,6 +44,7 @@ type encoder struct {
 	states    map[kv.SequenceHash]blockState
 	announced int // blocks that are announced in some tier
 	queue     pendingBlocks
+	groups    groupEncoder
 	batch     engineevent.Batch
 	// blocks and bytes are the size of batch.
 	blocks, bytes int
@@ -74,6 +75,7 @@ func (enc *encoder) updateGauges() {
 func (enc *encoder) clear() {
 	clear(enc.states)
 	enc.queue.clear()
+	enc.groups.clear()
 	enc.announced = 0
 	enc.addEvent(kvevent.Cleared, "")
 }
@@ -82,6 +84,12 @@ func (enc *encoder) clear() {
 // last block becomes pending, the next turn of retries begins with that block: the request that
 // stored it has probably brought the tokens of its ancestors.
 func (enc *encoder) stored(e *kvevent.RouterEvent) {
+	if e.Group != 0 {
+		for _, b := range e.Blocks {
+			enc.storeInGroup(e.Tier, groupBlock{b.Hash, e.Group})
+		}
+		return
+	}
 	last, hasParent, announced := e.Parent, e.HasParent, true
 	for _, b := range e.Blocks {
 		announced = enc.store(e.Tier, last, hasParent, b.Hash)
@@ -128,6 +136,7 @@ func (enc *encoder) emitIn(state blockState, parent kv.SequenceHash, hasParent b
 	}
 	enc.unlist(state.queued)
 	enc.states[h] = blockState{announced: state.announced | state.pending}
+	enc.announceGroups(h, parentBlock{parent, hasParent})
 }
 
 // emit appends the scratch block, which is h, to the batch: it is in tier t.
@@ -169,7 +178,7 @@ func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *e
 	medium, b := t.Medium(), &enc.described // medium: vLLM's name of the tier
 	if n := len(enc.batch.Events); n > 0 && hasParent {
 		e := &enc.batch.Events[n-1]
-		if e.Kind == kvevent.Stored && e.Medium == medium && e.BlockHashes[len(e.BlockHashes)-1] == kv.EngineHash(parent) &&
+		if e.Kind == kvevent.Stored && e.Medium == medium && e.Group == enc.groups.primary() && e.BlockHashes[len(e.BlockHashes)-1] == kv.EngineHash(parent) &&
 			e.LoRAName == b.LoRAName && e.Salt == b.Salt && e.Eagle == b.Eagle {
 			return e
 		}
@@ -177,6 +186,7 @@ func (enc *encoder) runFor(t kv.Tier, parent kv.SequenceHash, hasParent bool) *e
 	e := enc.addEvent(kvevent.Stored, medium)
 	e.Parent, e.HasParent = kv.EngineHash(parent), hasParent
 	e.BlockSize, e.Eagle, e.LoRAName, e.Salt = b.BlockSize, b.Eagle, b.LoRAName, b.Salt
+	enc.groups.describe(e, 0)
 	return e
 }
 
@@ -197,30 +207,36 @@ func (enc *encoder) addObjects(e *engineevent.Event) {
 // removed announces that blocks have left a tier. It only counts blocks that were not announced
 // there, because subscribers do not know them.
 func (enc *encoder) removed(e *kvevent.RouterEvent) {
-	medium := e.Tier.Medium()
+	medium, group := e.Tier.Medium(), enc.groups.number(e.Group)
 	for _, h := range e.Removed {
-		if !enc.forget(e.Tier, h) {
+		if !enc.forget(e.Tier, groupBlock{h, e.Group}) {
 			enc.count.ignoredRemoves.Add(1)
 			continue
 		}
 		enc.makeRoom()
-		out := enc.lastEvent(kvevent.Removed, medium) // one event for neighbours of one tier
-		if out == nil {
+		out := enc.lastEvent(kvevent.Removed, medium) // one event for neighbours of one tier and group
+		if out == nil || out.Group != group {
 			out = enc.addEvent(kvevent.Removed, medium)
+			out.Group = group
 		}
 		out.BlockHashes = append(out.BlockHashes, kv.EngineHash(h))
 		enc.grew(1, 9) // one block; its hash has at most 9 bytes in msgpack
 	}
 }
 
-// forget records that block h left tier t, and drops the state of a block that is in no tier. It
-// reports whether h had been announced in t: then subscribers need a removed event.
-func (enc *encoder) forget(t kv.Tier, h kv.SequenceHash) (wasAnnounced bool) {
+// forget records that block b left tier t, and drops the state of a block that is in no tier. It
+// reports whether b had been announced in t: then subscribers need a removed event.
+func (enc *encoder) forget(t kv.Tier, b groupBlock) (wasAnnounced bool) {
+	if b.group != 0 {
+		return enc.groups.forget(t, b)
+	}
+	h := b.hash
 	state := enc.states[h]
 	wasAnnounced = state.announced.Has(t)
 	state.announced, state.pending = state.announced.Without(t), state.pending.Without(t)
 	if wasAnnounced && state.announced == 0 { // in no tier any more
 		enc.announced--
+		delete(enc.groups.parents, h)
 	}
 	if state.pending == 0 { // nothing of h is left to announce
 		enc.unlist(state.queued)

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
 const (
@@ -36,6 +37,9 @@ type Options struct {
 	Worker kv.Worker
 	// BlockSize is the worker's, in tokens.
 	BlockSize uint32
+	// Groups are the KV groups of a hybrid worker; empty for any other one. Events of such a
+	// worker say which group their blocks are of, with the numbers of Groups.
+	Groups kvevent.Groups
 	// Topic is the first frame of every batch; may be empty.
 	Topic string
 	// Buffer is the number of batches held for replays, up to 64 MiB of them; 0 means

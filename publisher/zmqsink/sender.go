@@ -46,7 +46,7 @@ func newSender(s *Sink, tokens Tokens) *sender {
 	}
 	n.encoder = encoder{
 		rank: s.opt.Worker.Rank, blockSize: s.opt.BlockSize, tokens: tokens, count: n.count,
-		send: n.sendBatch, states: make(map[kv.SequenceHash]blockState),
+		send: n.sendBatch, states: make(map[kv.SequenceHash]blockState), groups: newGroupEncoder(s.opt.Groups),
 	}
 	return n
 }
