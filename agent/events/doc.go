@@ -3,7 +3,7 @@
 //
 //	hub, err := events.Open(ctx, cfg, log)
 //	go hub.Run(ctx)
-//	pool, err := hub.OpenPool(owner, meta, &ns)        // package pools
+//	pool, err := hub.OpenPool(owner, ns, card)        // package pools
 //	rank, err := hub.StartRank(hello, pool.Stream(), engine) // package engine
 //	rank.Stop(); pool.End(); err = hub.Close()
 //

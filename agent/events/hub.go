@@ -76,7 +76,12 @@ func (h *Hub) KeepCheckpoints() { h.files.stop() }
 
 // BlockStored implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	if p := h.pool(ns); p != nil && p.names(&b) {
+	if p := h.pool(ns); p != nil {
+		if group := p.groupOf(&b); group != 0 {
+			p.stream.StoreGroup(t, group, []kv.SequenceHash{b.Seq})
+			h.changed()
+			return
+		}
 		_, hasParent := p.ancestry.Parent(b.Key, b.Parent, b.Position)
 		p.stream.Store(t, b.ParentSeq, hasParent, b.Position, []kvevent.StoredBlock{{Hash: b.Seq, Local: b.Local}})
 		h.changed()
@@ -84,17 +89,18 @@ func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 }
 
 // BlockRemoved implements blockmgr.EventSink: routers and the sessions that listen to evictions
-// learn that a block left a tier. The block manager holds its lock.
+// learn that a block left a tier. Sessions hear of the primary KV group alone, because a notice
+// names no group. The block manager holds its lock.
 func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	p := h.pool(ns)
-	if p != nil && !p.names(&b) {
-		return
-	}
-	if p != nil {
-		p.stream.Remove(t, []kv.SequenceHash{b.Seq})
+	group := uint32(0)
+	if p := h.pool(ns); p != nil {
+		group = p.groupOf(&b)
+		p.stream.RemoveGroup(t, group, []kv.SequenceHash{b.Seq})
 		h.changed()
 	}
-	h.evictions.add(ns, t, b.Seq)
+	if group == 0 {
+		h.evictions.add(ns, t, b.Seq)
+	}
 }
 
 func (h *Hub) changed() {

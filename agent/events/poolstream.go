@@ -7,6 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -15,18 +16,21 @@ type PoolStream struct {
 	*ownerStream
 	hub *Hub
 	ns  kv.NamespaceID
-	// ancestry has the number of the primary KV group.
+	// ancestry has the number of the primary KV group. groups has the number in events of each group
+	// of the namespace; nil without groups.
 	ancestry tier.Ancestry
+	groups   []uint32
 	// pool is nil until the pool is open.
 	pool atomic.Pointer[blockmgr.Pool]
 }
 
-// OpenPool publishes the pool of namespace ns under owner. Until End the block manager's
+// OpenPool publishes the pool of namespace ns under owner, with card. Until End the block manager's
 // reports of the namespace go to this stream, also those of blocks that the pool recovers
 // while it opens. A namespace has one stream at a time. An error or a panic leaves nothing
 // behind.
-func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta, ns *kv.Namespace) (*PoolStream, error) {
+func (h *Hub) OpenPool(owner kv.Owner, ns *kv.Namespace, card kvevent.ModelCard) (*PoolStream, error) {
 	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: ns.ID(), ancestry: tier.AncestryOf(ns)}
+	card.Groups, p.groups = kvevent.NewGroups(ns.KVGroups())
 	h.mu.Lock()
 	h.pools[p.ns] = p
 	h.mu.Unlock()
@@ -36,6 +40,7 @@ func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta, ns *kv.Namespace) (*
 			p.End()
 		}
 	}()
+	meta := publisher.Meta{Namespace: p.ns, Model: ns.Model, BlockSize: ns.BlockSize, Card: card}
 	if err := p.attach(h.out, meta); err != nil {
 		return nil, err
 	}
@@ -43,9 +48,13 @@ func (h *Hub) OpenPool(owner kv.Owner, meta publisher.Meta, ns *kv.Namespace) (*
 	return p, nil
 }
 
-// names reports whether events name block b: a block of the primary KV group. A block of another
-// group has the hash of the primary group's block at which it ends.
-func (p *PoolStream) names(b *blockmgr.Block) bool { return b.Key.Group() == p.ancestry.Primary }
+// groupOf returns the number of a block's KV group in events.
+func (p *PoolStream) groupOf(b *blockmgr.Block) uint32 {
+	if group := b.Key.Group(); int(group) < len(p.groups) {
+		return p.groups[group]
+	}
+	return 0
+}
 
 // Opened starts the load reports of pool.
 func (p *PoolStream) Opened(pool *blockmgr.Pool) { p.pool.Store(pool) }

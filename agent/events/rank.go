@@ -97,12 +97,13 @@ func (r *Rank) open(w kv.Worker, hello *proto.Hello, pool *residency.Stream) err
 		}
 	}
 	ns := &hello.Namespace
+	groups, _ := kvevent.NewGroups(ns.KVGroups())
 	return r.attach(out, publisher.Meta{
 		Pool: pool.Owner().ID, Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize,
 		Card: kvevent.ModelCard{
 			Endpoint: hello.ServingEndpoint, Ranks: hello.Ranks, DeviceBlocks: hello.DeviceBlocks,
 			MaxBatchedTokens: hello.MaxBatchedTokens, Taints: out.cfg.WorkerTaints,
-			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "",
+			Incarnation: hello.Incarnation, Silent: hello.EventsEndpoint == "", Groups: groups,
 		},
 	})
 }
@@ -141,7 +142,7 @@ func (r *Rank) openWorkerOutputs(w kv.Worker, hello *proto.Hello, pool *residenc
 func (r *Rank) follow(w kv.Worker, hello *proto.Hello, zmq *consolidated.Output) (err error) {
 	r.file = r.hub.files.begin(w)
 	r.rank, err = consolidator.NewRank(consolidator.RankConfig{
-		Worker: w, BlockSize: int(hello.Namespace.BlockSize),
+		Worker: w, BlockSize: int(hello.Namespace.BlockSize), Groups: hello.Namespace.KVGroups(),
 		EventsEndpoint: hello.EventsEndpoint, ReplayEndpoint: hello.ReplayEndpoint, Topic: hello.EventsTopic,
 		FullReports: r.hub.out.cfg.FullReports, Checkpoint: r.file.file(), Identity: identityOf(hello),
 		Cached: r.engine.Cached, ListTimeout: r.engine.ListTimeout + time.Second, // so that the engine's own error comes first

@@ -161,7 +161,7 @@ func TestFeedOfAPoolThatEndsIsClosed(t *testing.T) {
 	}
 	defer h.Close()
 	ns := agenttest.Namespace()
-	p, err := h.OpenPool(kv.PoolOwner(1), publisher.Meta{Namespace: ns.ID(), Model: ns.Model, BlockSize: ns.BlockSize}, &ns)
+	p, err := h.OpenPool(kv.PoolOwner(1), &ns, kvevent.ModelCard{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,5 +173,45 @@ func TestFeedOfAPoolThatEndsIsClosed(t *testing.T) {
 	h.BlockRemoved(ns.ID(), kv.TierHost, blockmgr.Block{Seq: 1})
 	if h.pool(ns.ID()) != nil || h.ended.Streams.Blocks != 1 || h.ended.Feeds.Announcements == 0 {
 		t.Errorf("totals of what has ended: %+v", h.ended)
+	}
+}
+
+// TestAPoolsStreamNamesTheGroups: the engine's group 0 is a window here, and its group 1 the primary
+// one. Sessions hear of the primary group's evictions alone.
+func TestAPoolsStreamNamesTheGroups(t *testing.T) {
+	ns := agenttest.Namespace()
+	ns.Groups = []kv.Group{
+		{Kind: "sliding", Window: 8, BlockSize: ns.BlockSize, BlockBytes: 64, Layers: 1},
+		{Kind: "full", BlockSize: ns.BlockSize, BlockBytes: 64, Layers: 1},
+	}
+	h, err := Open(t.Context(), Config{Cluster: "test"}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	p, err := h.OpenPool(kv.PoolOwner(1), &ns, kvevent.ModelCard{HostBytes: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.End()
+	if card := p.http.Load().Meta().Card; card.HostBytes != 5 || len(card.Groups.List()) != 2 || card.Groups.List()[1].Window != 8 {
+		t.Errorf("the card announces %+v, %+v", card, card.Groups.List())
+	}
+	queue := h.ListenEvictions(ns.ID())
+	defer queue.Close()
+	block := func(group uint32) blockmgr.Block { return blockmgr.Block{Key: kv.BlockKey{1}.InGroup(group), Seq: 7} }
+	for group := range uint32(2) {
+		h.BlockStored(ns.ID(), kv.TierHost, block(group))
+	}
+	if st := p.stream.Status(); st.Blocks != 1 || st.GroupBlocks != 1 || st.GroupDigest != kv.Digest(kv.InGroup(7, 1), kv.TierHost) {
+		t.Errorf("stored in both groups: %+v", st)
+	}
+	h.BlockRemoved(ns.ID(), kv.TierHost, block(0))
+	if st := p.stream.Status(); st.Blocks != 1 || st.GroupBlocks != 0 || queue.queued != 0 {
+		t.Errorf("the window is gone: %+v, %d notices", st, queue.queued)
+	}
+	h.BlockRemoved(ns.ID(), kv.TierHost, block(1))
+	if st := p.stream.Status(); st.Blocks != 0 || queue.queued != 1 {
+		t.Errorf("the primary block is gone: %+v, %d notices", st, queue.queued)
 	}
 }

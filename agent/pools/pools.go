@@ -11,7 +11,6 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
-	"github.com/blockyard-ai/blockyard/publisher"
 )
 
 const (
@@ -191,9 +190,7 @@ func (s *Set) fill(e *entry, ns *kv.Namespace) (pool *blockmgr.Pool, err error) 
 		defer s.drop(e)
 		s.source.closed(e.ns)
 	}()
-	e.stream, err = s.hub.OpenPool(kv.PoolOwner(s.ID(e.ns)), publisher.Meta{
-		Namespace: e.ns, Model: ns.Model, BlockSize: ns.BlockSize, Card: s.card,
-	}, ns)
+	e.stream, err = s.hub.OpenPool(kv.PoolOwner(s.ID(e.ns)), ns, s.card)
 	if err != nil {
 		return nil, err
 	}

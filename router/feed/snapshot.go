@@ -1,14 +1,13 @@
 package feed
 
 import (
-	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -130,139 +129,66 @@ func (s *snapshotWriter) finish() error {
 	return err
 }
 
-// snapshotReader reads a snapshot. It checks every length, and allocates only for bytes that
-// it has read.
-type snapshotReader struct {
-	r        *bufio.Reader
-	sum      uint32
-	feeds    uint64
-	position uint64
-	scratch  [16]byte
-}
+// maxRun bounds the blocks of a run in a snapshot.
+const maxRun = kvevent.MaxBlocksPerMessage
 
-// newSnapshotReader reads and checks the head of a snapshot. The error is errOldSnapshot for a
-// snapshot of an earlier version.
-func newSnapshotReader(r io.Reader) (*snapshotReader, error) {
-	s := &snapshotReader{r: bufio.NewReaderSize(r, maxAnnouncement)}
-	head, err := s.read(16)
-	if err != nil {
-		return nil, fmt.Errorf("snapshot head: %w", err)
-	}
-	if magic := string(head[:4]); magic != snapshotMagic {
-		return nil, fmt.Errorf("snapshot begins with %q, want %q", magic, snapshotMagic)
-	}
-	switch v := binary.LittleEndian.Uint16(head[4:]); {
-	case v < snapshotVersion:
-		return nil, fmt.Errorf("%w of version %d, stored is version %d", errOldSnapshot, snapshotVersion, v)
-	case v > snapshotVersion:
-		return nil, fmt.Errorf("snapshot version %d, want %d", v, snapshotVersion)
-	}
-	s.position = binary.LittleEndian.Uint64(head[8:])
-	if err := s.checkSum(); err != nil {
-		return nil, fmt.Errorf("snapshot head: %w", err)
-	}
-	return s, nil
-}
+// Flags in the third byte of a run. The low bits are the tier.
+const (
+	runTier   = 0x0f
+	runParent = 0x10
+	runHashes = 0x20
+	runGroup  = 0x40
+)
 
-// read reads n bytes, at most 16, valid until the next call. It adds them to the checksum.
-func (s *snapshotReader) read(n int) ([]byte, error) {
-	b := s.scratch[:n]
-	if _, err := io.ReadFull(s.r, b); err != nil {
-		return nil, unexpectedEOF(err)
+// appendRun appends a stored event of at most maxRun blocks in the format of a snapshot. It leaves
+// out hashes that follow from the parent and the LocalHashes.
+func appendRun(dst []byte, e *kvevent.RouterEvent) []byte {
+	flags := byte(e.Tier)
+	if e.Group != 0 {
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(len(e.Blocks)))
+		dst = append(dst, flags|runGroup, byte(e.Group))
+		for _, b := range e.Blocks {
+			dst = binary.LittleEndian.AppendUint64(dst, uint64(b.Hash))
+		}
+		return dst
 	}
-	s.sum = crc32.Update(s.sum, castagnoli, b)
-	return b, nil
-}
-
-// unexpectedEOF turns io.EOF, inside a record, into io.ErrUnexpectedEOF.
-func unexpectedEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
+	if e.HasParent {
+		flags |= runParent
 	}
-	return err
-}
-
-// next reads a feed. It returns io.EOF after the last one.
-func (s *snapshotReader) next() (*feedImage, error) {
-	s.sum = 0
-	tag, err := s.read(1)
-	if err != nil {
-		return nil, fmt.Errorf("snapshot after %d feeds: %w", s.feeds, err)
+	if !isChain(e) {
+		flags |= runHashes
 	}
-	var f *feedImage
-	switch tag[0] {
-	case tagEnd:
-		err = s.end()
-	case tagFeed:
-		f, err = s.feed()
-	default:
-		err = fmt.Errorf("tag %d is neither %d nor %d", tag[0], tagFeed, tagEnd)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(e.Blocks)))
+	dst = append(dst, flags)
+	if e.HasParent {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Parent))
 	}
-	if err == nil {
-		err = s.checkSum()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("snapshot after %d feeds: %w", s.feeds, err)
-	}
-	if f == nil {
-		return nil, io.EOF
-	}
-	s.feeds++
-	return f, nil
-}
-
-// end reads the number of feeds at the end of a snapshot, and compares it with the feeds read.
-func (s *snapshotReader) end() error {
-	b, err := s.read(8)
-	if err != nil {
-		return err
-	}
-	if n := binary.LittleEndian.Uint64(b); n != s.feeds {
-		return fmt.Errorf("snapshot ends after %d feeds, want %d", s.feeds, n)
-	}
-	return nil
-}
-
-// checkSum reads a CRC and compares it with the bytes read since the last one.
-func (s *snapshotReader) checkSum() error {
-	sum := s.sum
-	b, err := s.read(4)
-	if err != nil {
-		return err
-	}
-	if want := binary.LittleEndian.Uint32(b); sum != want {
-		return fmt.Errorf("CRC %08x, want %08x", sum, want)
-	}
-	return nil
-}
-
-// feed reads one feed, behind its tag: announcement, cursor and the runs of its blocks.
-func (s *snapshotReader) feed() (*feedImage, error) {
-	b, err := s.read(4)
-	if err != nil {
-		return nil, err
-	}
-	n := binary.LittleEndian.Uint32(b)
-	if n > maxAnnouncement {
-		return nil, fmt.Errorf("announcement of %d bytes, want at most %d", n, maxAnnouncement)
-	}
-	text := make([]byte, n)
-	if _, err := io.ReadFull(s.r, text); err != nil {
-		return nil, unexpectedEOF(err)
-	}
-	s.sum = crc32.Update(s.sum, castagnoli, text)
-	f := new(feedImage)
-	if f.announcement, err = kvevent.DecodeAnnouncement(text); err != nil {
-		return nil, err
-	}
-	if b, err = s.read(8); err != nil {
-		return nil, err
-	}
-	f.cursor = binary.LittleEndian.Uint64(b)
-	for {
-		more, err := s.run(f)
-		if err != nil || !more {
-			return f, err
+	for _, b := range e.Blocks {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(b.Local))
+		if flags&runHashes != 0 {
+			dst = binary.LittleEndian.AppendUint64(dst, uint64(b.Hash))
 		}
 	}
+	return dst
+}
+
+// isChain reports whether the hashes of e follow from its parent and the LocalHashes, so that a
+// snapshot need not have them.
+func isChain(e *kvevent.RouterEvent) bool {
+	parent, hasParent := e.Parent, e.HasParent
+	for _, b := range e.Blocks {
+		if b.Hash != chain(parent, hasParent, b.Local) {
+			return false
+		}
+		parent, hasParent = b.Hash, true
+	}
+	return true
+}
+
+// chain returns the hash of a block with a parent, or of a first block.
+func chain(parent kv.SequenceHash, hasParent bool, local kv.LocalHash) kv.SequenceHash {
+	if hasParent {
+		return kv.Chain(parent, local)
+	}
+	return kv.SequenceHash(local)
 }

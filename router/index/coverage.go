@@ -289,3 +289,16 @@ func (c *coverage) union(s source, limit uint32) Hits {
 	}
 	return h
 }
+
+// shorten returns the hits of a member up to a number of blocks, fewer than h has. s has the owner
+// ids of the worker and of its pool.
+func (c *coverage) shorten(h Hits, s source, blocks uint32) Hits {
+	if c.reading == Union { // a slow tier may have blocks before those of a fast one
+		return c.union(s, blocks)
+	}
+	for t := range h {
+		h[t] = min(h[t], blocks)
+		blocks -= h[t]
+	}
+	return h
+}

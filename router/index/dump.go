@@ -27,7 +27,23 @@ func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool)
 			return
 		}
 	}
-	x.dumpSparse(who, &e, visit)
+	for _, list := range x.sparseEvents(who) {
+		if list.ID = e.ID + 1; !visit(&list) {
+			return
+		}
+		e.ID++
+	}
+}
+
+// sparseEvents returns the blocks of other KV groups than the primary one at one moment, as stored
+// events: those of one owner, or of all owners for the zero Owner, which is no owner.
+func (x *Index) sparseEvents(of kv.Owner) []kvevent.RouterEvent {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sparse.Events(maxDumpBlocks, func(owner uint32) (kv.Owner, bool) {
+		o := x.owners[owner]
+		return o.who, !o.retired && (of == kv.Owner{} || of == o.who)
+	})
 }
 
 // strip is a copy of consecutive blocks of one run that an owner holds in one tier.
@@ -207,8 +223,8 @@ func (x *Index) Walk(visit func(e *kvevent.RouterEvent) bool) {
 			w.event.ID++
 		}
 	}
-	for _, list := range x.sparseOf(func(*owner) bool { return true }) {
-		if !visit(list.event(&w.event)) {
+	for _, list := range x.sparseEvents(kv.Owner{}) {
+		if list.ID = w.event.ID; !visit(&list) {
 			return
 		}
 		w.event.ID++

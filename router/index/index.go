@@ -43,7 +43,7 @@ type Index struct {
 	latestOwner *owner
 	members     []member
 	// hybrids has the KV groups of the workers that have any.
-	hybrids map[kv.Worker]*hybrid
+	hybrids map[kv.Worker]*groups.Model
 	// ownersToSweep are retired owner ids that still have entries. Readers ignore those
 	// entries. runsToShrink are runs to check for unused blocks.
 	ownersToSweep []ownerID
@@ -80,7 +80,7 @@ func New(o Options) (*Index, error) {
 		unknownParents: runs.NewUnknownParents(),
 		owners:         make([]*owner, 1), // ownerID 0 is noOwner
 		ids:            make(map[kv.Owner]ownerID),
-		hybrids:        make(map[kv.Worker]*hybrid),
+		hybrids:        make(map[kv.Worker]*groups.Model),
 	}
 	x.arena = x.runs.Arena
 	x.publishView()
@@ -123,7 +123,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		}
 		o, _ := x.open(e.Owner) // a known owner opens without error
 		if e.Group != 0 {
-			x.removeSparse(o, e)
+			x.applySparse(o, e)
 		} else {
 			x.remove(o, e.Tier, e.Removed)
 		}

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
+	"github.com/blockyard-ai/blockyard/router/index/groups"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
@@ -224,4 +226,53 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 			return
 		}
 	}
+}
+
+// SetGroups sets the KV groups of a worker by their numbers in events, and the tokens of a block. It
+// takes effect with the next SetMember of the worker, and ends when the worker is no member any more.
+// Without groups the worker reaches every block that it or its pool holds. The groups must be valid
+// for the block size.
+func (x *Index) SetGroups(w kv.Worker, gs kvgroup.Groups, blockSize uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(gs) == 0 {
+		delete(x.hybrids, w)
+		return
+	}
+	x.hybrids[w] = &groups.Model{Groups: gs, Page: blockSize}
+}
+
+// hybridMembers returns the groups of each member, nil without any.
+func (x *Index) hybridMembers() (list []*groups.Model) {
+	for i, m := range x.members {
+		if g := x.hybrids[m.Worker]; g != nil {
+			if list == nil {
+				list = make([]*groups.Model, len(x.members))
+			}
+			list[i] = g
+		}
+	}
+	return list
+}
+
+// limitHybrids shortens the hits of members with KV groups to the prefix that all groups can serve.
+// dst.Hits are those of the primary group. A member left without a block leaves dst.Hits.
+func (x *Index) limitHybrids(dst *Matches, v *view, locals []kv.LocalHash) {
+	dst.sequence = dst.sequence[:0]
+	kept := dst.Hits[:0]
+	for _, h := range dst.Hits {
+		if g := v.hybrids[h.Member]; g != nil {
+			if len(dst.sequence) == 0 {
+				dst.sequence = kv.AppendSequence(dst.sequence, locals)
+			}
+			s, total := v.sources[h.Member], h.Hits.Total()
+			if n := x.sparse.Fit(g, dst.sequence, total, dst.MaxTokens, uint32(s.own), uint32(s.pool)); n < total {
+				h.Hits = dst.coverage.shorten(h.Hits, s, n)
+			}
+		}
+		if h.Hits != (Hits{}) {
+			kept = append(kept, h)
+		}
+	}
+	dst.Hits = kept
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index/groups"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
@@ -27,7 +28,7 @@ type owner struct {
 	heldDigest, heldPairs uint64
 	lostDigest, lostPairs uint64
 	// sparse has the same sums over the blocks of other KV groups than the primary one.
-	sparse sparseSums
+	sparse groups.Sums
 	// totalPairs is heldPairs plus lostPairs after the last change, for readers without the lock.
 	totalPairs atomic.Uint64
 	// runs has every run in which the owner has an entry, and some old ones.
@@ -54,7 +55,7 @@ func (o *owner) publishTotal() {
 	}
 }
 
-func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 && o.sparse.pairs() == 0 }
+func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 && o.sparse.Pairs() == 0 }
 
 // open returns what the index keeps of the worker or pool who, and adds a missing owner. The
 // error is ErrFull when that would be one owner too many.
@@ -109,8 +110,8 @@ func (x *Index) retireOwner(o *owner) {
 	}
 	o.retired = true
 	x.heldPairs -= int(o.heldPairs)
-	x.lostPairs -= int(o.lostPairs + o.sparse.lostPairs)
-	x.sparsePairs -= int(o.sparse.heldPairs)
+	x.lostPairs -= int(o.lostPairs + o.sparse.LostPairs)
+	x.sparsePairs -= int(o.sparse.HeldPairs)
 	x.retire(retiredOwner, uint32(o.id), 0)
 }
 
@@ -214,7 +215,7 @@ type view struct {
 	pools [][]int32
 	// hybrids has, for each member, its KV groups, nil for a member without groups. It is nil when
 	// no member has groups.
-	hybrids []*hybrid
+	hybrids []*groups.Model
 }
 
 // source has the owners whose blocks a member can reach: the worker itself and its pool,
@@ -355,7 +356,7 @@ func (x *Index) Lost(who kv.Owner) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if id, ok := x.ids[who]; ok {
-		return x.owners[id].lostPairs + x.owners[id].sparse.lostPairs
+		return x.owners[id].lostPairs + x.owners[id].sparse.LostPairs
 	}
 	return 0
 }
@@ -369,6 +370,18 @@ func (x *Index) Digest(who kv.Owner) (sum, pairs uint64) {
 	if id, ok := x.ids[who]; ok {
 		o := x.owners[id]
 		return o.heldDigest + o.lostDigest, o.heldPairs + o.lostPairs
+	}
+	return 0, 0
+}
+
+// GroupDigest is Digest over the pairs of all KV groups but the primary one. A block counts as
+// kv.InGroup names it.
+func (x *Index) GroupDigest(who kv.Owner) (sum, pairs uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id, ok := x.ids[who]; ok {
+		s := &x.owners[id].sparse
+		return s.HeldDigest + s.LostDigest, s.Pairs()
 	}
 	return 0, 0
 }

@@ -26,7 +26,7 @@ func (x *Index) sweep(maxRuns int) {
 		if n == 0 {
 			x.ownersToSweep = x.ownersToSweep[:len(x.ownersToSweep)-1]
 			x.ownerRunsBytes -= int64(cap(o.runs)) * runIDBytes
-			if o.sparse.heldPairs > 0 {
+			if o.sparse.HeldPairs > 0 {
 				x.sparse.DropOwner(uint32(o.id))
 			}
 			x.owners[o.id] = nil

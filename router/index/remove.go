@@ -40,6 +40,20 @@ func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	o.removeHint = next
 }
 
+// applySparse applies a stored or removed event of another KV group than the primary one. Blocks
+// without room count as lost.
+func (x *Index) applySparse(o *owner, e *kvevent.RouterEvent) {
+	before := o.sparse
+	duplicate, unknown := x.sparse.Apply(e, uint32(o.id), &o.sparse, x.mayGrow)
+	x.sparsePairs += int(o.sparse.HeldPairs - before.HeldPairs)
+	x.lostPairs += int(o.sparse.LostPairs - before.LostPairs)
+	x.counts.DuplicateStores += uint64(duplicate)
+	x.counts.UnknownRemovals += uint64(unknown)
+	if e.Kind == kvevent.Stored {
+		x.counts.Lost += o.sparse.LostPairs - before.LostPairs
+	}
+}
+
 // takeFrom removes a set of blocks of run r from owner o in tier t. It counts the blocks of
 // the set that o does not hold. The caller then frees or shrinks the run.
 func (x *Index) takeFrom(o *owner, t kv.Tier, r runs.ID, set runs.Mask) {

@@ -15,7 +15,7 @@ func (x *Index) store(o *owner, e *kvevent.RouterEvent) {
 		return
 	}
 	if e.Group != 0 {
-		x.storeSparse(o, e)
+		x.applySparse(o, e)
 		return
 	}
 	p := runs.At(runs.Root, 0) // the block that the next stored block follows
