@@ -27,12 +27,13 @@ type demoCmd struct {
 	PrefillRate  *int           `help:"Tokens that an engine prefills in a simulated second (default ${demo_prefill_rate})."`
 	Trace        string         `placeholder:"FILE" help:"Play this trace in Mooncake's format instead of the built-in workload."`
 	BlockSize    *int           `help:"Tokens in a block (default ${demo_block_size})."`
-	DeviceBlocks *int           `help:"Device blocks of an engine (default ${demo_device_blocks}; fewer with few requests)."`
+	DeviceBlocks *int           `help:"Device blocks of an engine (default ${demo_device_blocks}; fewer with few requests, twice as many with --hybrid)."`
 	HostSize     *bytesize.Size `help:"Host tier of a node (default ${demo_host_size}; less with few requests)."`
 	DiskSize     *bytesize.Size `help:"Disk tier of a node (default ${demo_disk_size})."`
 	DropFrames   *int           `help:"Event frames that each engine leaves out on purpose (default ${demo_drop_frames})."`
 	Dir          string         `placeholder:"DIR" help:"Directory of disk tiers and logs (default: the temporary directory)."`
 	Report       string         `placeholder:"FILE" help:"Write the figures as JSON."`
+	Hybrid       bool           `help:"Engines of a model with a sliding window beside full attention: one run on the device alone, in which the router's credit is compared with what the engines find."`
 	Only         string         `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two for comparison."`
 	KeepLogs     bool           `help:"Keep the logs of all processes even if nothing fails."`
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`
@@ -127,9 +128,12 @@ func (c *demoCmd) options(stdout io.Writer) demo.Options {
 	requests := 0
 	override(&requests, c.Requests)
 	o := demo.Defaults(c.Trace, requests)
+	if c.Hybrid {
+		o.DeviceBlocks *= 2 // for two KV groups
+	}
 	override(&o.Requests, c.Requests) // a zero is for Validate to refuse
 	o.Dir, o.Report = c.Dir, c.Report
-	o.OnlyOurs, o.KeepLogs = c.Only == "ours", c.KeepLogs
+	o.OnlyOurs, o.KeepLogs, o.Hybrid = c.Only == "ours", c.KeepLogs, c.Hybrid
 	override(&o.Nodes, c.Nodes)
 	override(&o.Engines, c.Engines)
 	override(&o.Seed, c.Seed)

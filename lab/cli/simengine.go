@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/command"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
@@ -27,6 +28,7 @@ type simEngineCmd struct {
 	OuterDim     uint32 `default:"2" help:"2 for K and V, 1 for one latent vector."`
 	InnerDim     uint32 `default:"32" help:"Elements for each token, layer and outer index."`
 	DTypeBytes   uint32 `name:"dtype-bytes" default:"2" help:"Bytes of one element."`
+	Window       uint32 `help:"Tokens of a sliding window beside full attention, 0 for none. An engine with a window stores nothing at its agent."`
 	DeviceBlocks int    `default:"512" help:"Blocks of device memory."`
 
 	PrefillTokensPerSecond float64       `default:"20000" help:"Tokens that a step computes in a second."`
@@ -106,13 +108,20 @@ func (c *simEngineCmd) Validate() error {
 // options returns the engine's options from the flags. Weights and layout are fixed, because a
 // simulated engine has neither.
 func (c *simEngineCmd) options() engine.Options {
+	ns := kv.Namespace{
+		Model: c.Model, Weights: "none", DType: c.DType,
+		Layers: c.Layers, OuterDim: c.OuterDim, BlockSize: c.BlockSize, InnerDim: c.InnerDim, DTypeBytes: c.DTypeBytes,
+		Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1",
+	}
+	if c.Window > 0 {
+		one := kv.Group{BlockSize: c.BlockSize, BlockBytes: ns.BlockBytes(), Layers: c.Layers}
+		sliding, full := one, one
+		sliding.Kind, sliding.Window, full.Kind = string(kvgroup.Sliding), c.Window, string(kvgroup.Full)
+		ns.Groups = []kv.Group{sliding, full} // the order of vLLM for a model whose first layer has the window
+	}
 	return engine.Options{
-		Worker: kv.Worker{ID: kv.WorkerID(c.WorkerID), Rank: kv.DPRank(c.Rank)},
-		Namespace: kv.Namespace{
-			Model: c.Model, Weights: "none", DType: c.DType,
-			Layers: c.Layers, OuterDim: c.OuterDim, BlockSize: c.BlockSize, InnerDim: c.InnerDim, DTypeBytes: c.DTypeBytes,
-			Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "blockyard-sim-1",
-		},
+		Worker:      kv.Worker{ID: kv.WorkerID(c.WorkerID), Rank: kv.DPRank(c.Rank)},
+		Namespace:   ns,
 		AgentSocket: c.AgentSocket,
 		HTTPAddr:    c.HTTP,
 		Events:      c.Events, EventsTopic: c.EventsTopic,

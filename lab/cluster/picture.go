@@ -203,18 +203,20 @@ func workerOwner(worker uint64, rank uint32) string {
 	return kv.WorkerOwner(kv.Worker{ID: kv.WorkerID(worker), Rank: kv.DPRank(rank)}).String()
 }
 
-// Residency says that an owner holds a block in a tier.
+// Residency says that an owner holds a block of a KV group in a tier.
 type Residency struct {
 	kind string
 	id   uint64
 	rank uint32
 	hash string
 	tier string
+	// group is the KV group, 0 for the primary one.
+	group uint32
 }
 
 // String describes the residency.
 func (r Residency) String() string {
-	return fmt.Sprintf("%s %d/%d block %s in %s", r.kind, r.id, r.rank, r.hash, r.tier)
+	return fmt.Sprintf("%s %d/%d block %s of group %d in %s", r.kind, r.id, r.rank, r.hash, r.group, r.tier)
 }
 
 // Difference compares the router's index with the blocks that engines and pools hold.
@@ -236,14 +238,16 @@ func (d *Difference) Diverged() int { return d.Lost + d.Phantom }
 func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
 	held := make(map[Residency]bool)
 	for i := range engines {
-		for _, h := range engines[i].Blocks {
-			held[Residency{kv.OwnerWorker.String(), engines[i].WorkerID, engines[i].Rank, h, kv.TierDevice.String()}] = true
+		for group, blocks := range [][]string{engines[i].Blocks, engines[i].WindowBlocks} {
+			for _, h := range blocks {
+				held[Residency{kv.OwnerWorker.String(), engines[i].WorkerID, engines[i].Rank, h, kv.TierDevice.String(), uint32(group)}] = true
+			}
 		}
 	}
 	for _, p := range pools {
 		for _, b := range p.Blocks {
 			for _, t := range b.Tiers {
-				held[Residency{kv.OwnerPool.String(), p.Pool, 0, b.Hash, t}] = true
+				held[Residency{kv.OwnerPool.String(), p.Pool, 0, b.Hash, t, 0}] = true
 			}
 		}
 	}
@@ -263,7 +267,7 @@ func (d RouterDump) residencies() map[Residency]bool {
 	for i := range d {
 		o := d[i].Owner()
 		for _, b := range d[i].Blocks() {
-			believed[Residency{o.Kind.String(), o.ID, uint32(o.Rank), fmt.Sprintf("%016x", b.Hash), d[i].Tier}] = true
+			believed[Residency{o.Kind.String(), o.ID, uint32(o.Rank), fmt.Sprintf("%016x", b.Hash), d[i].Tier, d[i].Group()}] = true
 		}
 	}
 	return believed

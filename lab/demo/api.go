@@ -67,6 +67,27 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 	return append(b, ']')
 }
 
+// credit returns how many leading blocks of a prompt the router believes each worker to have.
+func (c *caller) credit(ctx context.Context, router cluster.Endpoint, tokens []uint32) (map[uint64]int, error) {
+	body := append(appendTokens([]byte(`{"method":"overlap","tokens":`), tokens), '}')
+	var answer struct {
+		Overlaps []struct {
+			WorkerID uint64 `json:"worker_id"`
+			Device   int    `json:"device"`
+			Host     int    `json:"host_pinned"`
+			Disk     int    `json:"disk"`
+		} `json:"overlaps"`
+	}
+	if err := c.post(ctx, router, "/v1/route", body, "", &answer); err != nil {
+		return nil, err
+	}
+	credit := make(map[uint64]int, len(answer.Overlaps))
+	for _, o := range answer.Overlaps {
+		credit[o.WorkerID] = o.Device + o.Host + o.Disk
+	}
+	return credit, nil
+}
+
 // mark sends the router the progress of a request: "mark_prefill" or "mark_free".
 func (c *caller) mark(ctx context.Context, router cluster.Endpoint, method, requestID string) error {
 	var answer struct {

@@ -49,6 +49,9 @@ type Options struct {
 
 	// Report is a file for the figures as JSON; empty for none.
 	Report string
+	// Hybrid makes the engines' model one with a sliding window beside full attention. It is run
+	// once, on the device alone, and the router's credit is compared with the engines.
+	Hybrid bool
 	// OnlyOurs leaves out the two runs for comparison.
 	OnlyOurs bool
 	// KeepLogs keeps the children's logs even if all went well.
@@ -209,7 +212,7 @@ func limitsFor(o *Options, requests []workload.Request) limits {
 		output = max(output, requests[i].OutputTokens)
 	}
 	compute += float64(output) * stepBase.Seconds()
-	runs := float64(len(variants(o.OnlyOurs)))
+	runs := float64(len(variants(o)))
 	return limits{
 		call:     cmp.Or(o.limits.call, 10*time.Second),
 		generate: cmp.Or(o.limits.generate, time.Minute+o.realTime(compute)),

@@ -62,6 +62,14 @@ type RunReport struct {
 	// at rest. Diverged is the number of those that only one of them knows.
 	Diverged int `json:"diverged"`
 	Compared int `json:"compared"`
+	// CreditCompared is the number of (prompt, engine) pairs of a hybrid run for which the
+	// router's credit was compared with what the engine finds, CreditDiverged the number of
+	// those that differ, CreditBlocks the blocks that the engines find.
+	CreditCompared int `json:"credit_compared,omitempty"`
+	CreditDiverged int `json:"credit_diverged,omitempty"`
+	CreditBlocks   int `json:"credit_blocks,omitempty"`
+	// CreditWithoutWindow are the blocks that full attention alone would find there.
+	CreditWithoutWindow int `json:"credit_without_window,omitempty"`
 	// SettleMS is the time to rest after the last answer. Settled is false when the
 	// cluster did not come to rest.
 	SettleMS float64 `json:"settle_ms"`

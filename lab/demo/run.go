@@ -38,14 +38,17 @@ const (
 )
 
 // variants returns the runs of a demo, which differ in the router's mode and in the tiers that
-// are on. With onlyOurs there is only the first.
-func variants(onlyOurs bool) []variant {
+// are on. With OnlyOurs there is only the first. A hybrid model has one run of its own.
+func variants(o *Options) []variant {
+	if o.Hybrid {
+		return []variant{{"ours", "by cache, device only, a sliding window beside full attention", modeKV, false}}
+	}
 	v := []variant{
 		{"ours", "by cache, all tiers", modeKV, true},
 		{"round_robin", "round-robin, all tiers", modeRoundRobin, true},
 		{"no_offload", "by cache, device only", modeKV, false},
 	}
-	if onlyOurs {
+	if o.OnlyOurs {
 		return v[:1]
 	}
 	return v
@@ -83,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 // runVariants runs one variant after the other and fills the report with their figures, and with
 // the reasons why a variant failed.
 func runVariants(ctx context.Context, o *Options, d *cluster.Dirs, out *display, requests []workload.Request, report *Report) error {
-	vs := variants(o.OnlyOurs)
+	vs := variants(o)
 	out.say("%d requests of %s to %d engines on %d nodes", len(requests), report.Workload, o.Engines, o.Nodes)
 	out.say("blocks of %d tokens, seed %d, simulated time runs %gx", o.BlockSize, o.Seed, o.SpeedUp)
 	for i, v := range vs {
@@ -168,7 +171,11 @@ func (o *Options) workload() ([]workload.Request, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if blocks := workload.Longest(requests)/o.BlockSize + 2; blocks > o.DeviceBlocks {
+	blocks := workload.Longest(requests)/o.BlockSize + 2
+	if o.Hybrid {
+		blocks *= 2 // in each group
+	}
+	if blocks > o.DeviceBlocks {
 		return nil, "", fmt.Errorf("--device-blocks %d: the longest request needs %d blocks of %d tokens", o.DeviceBlocks, blocks, o.BlockSize)
 	}
 	return requests, name, nil
@@ -192,6 +199,9 @@ func runOnce(ctx context.Context, o *Options, d *cluster.Dirs, out *display, v v
 		blockSize: o.BlockSize, deviceBlocks: o.DeviceBlocks,
 		dropFrames: o.DropFrames, seed: o.Seed, speedUp: o.SpeedUp, prefillRate: o.PrefillRate,
 		lookupWait: lookupWait, mode: v.mode,
+	}
+	if o.Hybrid {
+		spec.window = windowBlocks * o.BlockSize
 	}
 	if v.offload {
 		spec.hostBytes, spec.diskBytes = o.HostBytes, o.DiskBytes
@@ -253,6 +263,9 @@ func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spe
 	r := &RunReport{ElapsedS: elapsed.Seconds(), SettleMS: millis(time.Since(start))}
 	rec.fillReport(r)
 	s.fillReport(r)
+	if o.Hybrid {
+		return r, c.compareCredit(ctx, calls, requests, r)
+	}
 	return r, nil
 }
 

@@ -17,6 +17,9 @@ const (
 func renderReport(r *Report, color bool) string {
 	runs := []*RunReport{&r.RunReport}
 	titles, routed, tiers := []string{"ours"}, []string{"routed by cache"}, []string{"all tiers"}
+	if r.CreditCompared > 0 { // of a hybrid model
+		tiers[0] = "device only"
+	}
 	if r.RoundRobin != nil {
 		runs, titles = append(runs, r.RoundRobin), append(titles, "round-robin")
 		routed, tiers = append(routed, "routed in turn"), append(tiers, "all tiers")
@@ -58,6 +61,14 @@ func renderReport(r *Report, color bool) string {
 		{"  residencies compared", func(r *RunReport) string { return grouped(uint64(r.Compared)) }, ""},
 		{"  diverged", func(r *RunReport) string { return grouped(uint64(r.Diverged)) }, ""},
 	})
+	if r.CreditCompared > 0 {
+		t.section(runs, "credit", []row{
+			{"  prompts and engines compared", func(r *RunReport) string { return grouped(uint64(r.CreditCompared)) }, ""},
+			{"  diverged", func(r *RunReport) string { return grouped(uint64(r.CreditDiverged)) }, ""},
+			{"  blocks found", func(r *RunReport) string { return grouped(uint64(r.CreditBlocks)) }, ""},
+			{"  by full attention alone", func(r *RunReport) string { return grouped(uint64(r.CreditWithoutWindow)) }, ""},
+		})
+	}
 	t.rule()
 	for _, note := range r.Notes {
 		t.text(t.styled("NOTE", "1;33") + "    " + note)

@@ -12,6 +12,8 @@ type expectation struct {
 	// offload: host and disk tiers are on. everyTier: each of them must have served
 	// tokens. traced: the requests are a trace, and an unused tier is only a note.
 	offload, everyTier, traced bool
+	// hybrid: the router's credit must be what the engines find.
+	hybrid bool
 	// inTurn: the router gives requests to the engines in turn.
 	inTurn bool
 	// engines is the number of engines, blockSize the tokens of a block, dropped the
@@ -21,7 +23,7 @@ type expectation struct {
 
 func (v variant) expectation(o *Options) expectation {
 	return expectation{
-		name: v.key, offload: v.offload, everyTier: v.key == "ours", traced: o.Trace != "", inTurn: v.mode == modeRoundRobin,
+		name: v.key, offload: v.offload, everyTier: v.key == "ours" && v.offload, hybrid: o.Hybrid, traced: o.Trace != "", inTurn: v.mode == modeRoundRobin,
 		engines: o.Engines, blockSize: o.BlockSize, dropped: o.DropFrames * o.Engines,
 	}
 }
@@ -35,6 +37,7 @@ func verdict(e expectation, r *RunReport) (reasons, notes []string) {
 	j.spread(&e, r)
 	j.events(&e, r)
 	j.end(r)
+	j.credit(&e, r)
 	return j.reasons, j.notes
 }
 
@@ -141,6 +144,20 @@ func (j *judge) events(e *expectation, r *RunReport) {
 	}
 	if r.Resets == 0 {
 		j.fail("no engine cache was reset")
+	}
+}
+
+// credit checks that the router credited each engine of a hybrid model with what it finds, and that
+// the window made a difference.
+func (j *judge) credit(e *expectation, r *RunReport) {
+	switch {
+	case !e.hybrid:
+	case r.CreditDiverged > 0:
+		j.fail("the router's credit differs from what the engine finds for %d of %d prompts and engines", r.CreditDiverged, r.CreditCompared)
+	case r.CreditBlocks == 0:
+		j.fail("no engine finds a block of %d prompts and engines: their credit shows nothing", r.CreditCompared)
+	case r.CreditWithoutWindow <= r.CreditBlocks:
+		j.fail("full attention alone finds %d blocks, with the window %d: the window shows nothing", r.CreditWithoutWindow, r.CreditBlocks)
 	}
 }
 

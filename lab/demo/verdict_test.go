@@ -42,6 +42,11 @@ func TestGoodRunHasNoReasons(t *testing.T) {
 			e.inTurn, e.engines = true, 4
 			r.Requests, r.ByEngine = 3, map[uint64]int{1: 1, 2: 1, 4: 1}
 		}},
+		{"a hybrid model", func(e *expectation, r *RunReport) {
+			e.offload, e.everyTier, e.hybrid = false, false, true
+			r.Served, r.BlocksVerified = Served{Device: 80, Recomputed: 20}, 0
+			r.CreditCompared, r.CreditBlocks, r.CreditWithoutWindow = 40, 20, 50
+		}},
 		{"no frames left out", func(e *expectation, r *RunReport) {
 			e.dropped, r.FramesDropped, r.Events.Gaps, r.Events.Repaired = 0, 0, 0, 0
 		}},
@@ -50,6 +55,22 @@ func TestGoodRunHasNoReasons(t *testing.T) {
 		c.change(&e, &r)
 		if reasons, notes := verdict(e, &r); len(reasons)+len(notes) != 0 {
 			t.Errorf("%s: reasons %q, notes %q", c.name, reasons, notes)
+		}
+	}
+}
+
+func TestTheCreditOfAHybridModelIsJudged(t *testing.T) {
+	for want, spoil := range map[string]func(*RunReport){
+		"differs from what the engine finds for 3 of 40": func(r *RunReport) { r.CreditDiverged = 3 },
+		"no engine finds a block":                        func(r *RunReport) { r.CreditBlocks = 0 },
+		"the window shows nothing":                       func(r *RunReport) { r.CreditWithoutWindow = r.CreditBlocks },
+	} {
+		e, r := goodExpectation(), goodRun()
+		e.hybrid = true
+		r.CreditCompared, r.CreditBlocks, r.CreditWithoutWindow = 40, 20, 50
+		spoil(&r)
+		if reasons, _ := verdict(e, &r); len(reasons) != 1 || !strings.Contains(reasons[0], want) {
+			t.Errorf("%q: reasons %q", want, reasons)
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // maxLookups bounds the lookups of one attempt. A second one is needed when the device
 // evicts blocks of the request while it waits.
 const maxLookups = 2
@@ -78,6 +80,9 @@ func (c *core) ask(r *request) {
 // converse opens r's conversation with the agent: all calls about this attempt. r.talk stays nil
 // without an agent.
 func (c *core) converse(r *request) {
+	if c.pool.hybrid() {
+		return // the engine does not store by group
+	}
 	r.talk = c.remote.open(attempt{
 		request:    r.number,
 		generation: r.generation,
@@ -121,11 +126,14 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 // occupy gives r the cached device blocks local, which hold the start of its tokens, and n more
 // blocks for other tokens. It returns false, and changes nothing, when too few are free.
 func (c *core) occupy(r *request, local []int32, n int) bool {
-	if !c.pool.fits(n, local) {
+	found := c.pool.matchWindow(nil, r.seq.ids[:len(local)])
+	if !c.pool.fits(n*len(c.pool.groups), slices.Concat(local, found)) {
 		return false
 	}
 	c.pool.touch(local)
-	r.blocks = c.pool.take(append(r.blocks, local...), n)
+	c.pool.touch(found)
+	r.blocks, r.window = append(r.blocks, local...), append(r.window, found...)
+	c.take(r, n)
 	r.cached = len(local)
 	r.computed = len(local) * c.pool.blockSize
 	return true
@@ -190,3 +198,43 @@ func (c *core) evictLoaded(r *request) bool {
 	}
 	return false
 }
+
+// grow gives r the device blocks for n more tokens. It returns false, and changes nothing, when
+// too few are free.
+func (c *core) grow(r *request, n int) bool {
+	need := c.blocksFor(r.computed+n) - len(r.blocks)
+	if need <= 0 {
+		return true
+	}
+	if !c.pool.fits(need*len(c.pool.groups), nil) {
+		return false
+	}
+	c.take(r, need)
+	return true
+}
+
+// take gives r n more device blocks in each group. The caller has asked the pool.
+func (c *core) take(r *request, n int) {
+	r.blocks = c.pool.take(r.blocks, n)
+	if c.pool.hybrid() {
+		r.window = c.pool.take(r.window, n)
+	}
+}
+
+// slide releases the device blocks that r's window has left. Their content stays findable until the
+// blocks are taken.
+func (c *core) slide(r *request) {
+	if !c.pool.hybrid() {
+		return
+	}
+	left := (r.computed + 1 - int(c.pool.groups[window].Window)) / c.pool.blockSize // the next token sees the rest
+	for i := 0; i < min(left, len(r.window)); i++ {
+		if r.window[i] != none {
+			c.pool.release(r.window[i : i+1])
+			r.window[i] = none
+		}
+	}
+}
+
+// blocksFor returns how many blocks n tokens take.
+func (c *core) blocksFor(n int) int { return (n + c.pool.blockSize - 1) / c.pool.blockSize }

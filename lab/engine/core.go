@@ -54,7 +54,7 @@ type core struct {
 func newCore(o Options, d device, r remote, publish func([]byte), giveUp func(), ctr *counters) *core {
 	return &core{
 		opts:    o,
-		pool:    newPool(o.DeviceBlocks, int(o.Namespace.BlockSize)),
+		pool:    newPool(o.DeviceBlocks, int(o.Namespace.BlockSize), o.Namespace.KVGroups()),
 		device:  d,
 		remote:  r,
 		publish: publish,
@@ -159,7 +159,8 @@ func (c *core) end(r *request, u update) {
 // before it starts again. r.after tells the next attempt when this conversation is over.
 func (c *core) vacate(r *request) {
 	c.pool.release(r.blocks)
-	r.blocks = nil
+	c.pool.release(r.window)
+	r.blocks, r.window = nil, nil
 	r.computed, r.cached, r.offered, r.scheduled = 0, 0, 0, 0
 	r.hit, r.lookups = lookupHit{}, 0
 	if r.talk != nil {
@@ -208,9 +209,12 @@ func (c *core) snapshot() State {
 	s := State{
 		WorkerID: uint64(c.opts.Worker.ID),
 		Rank:     uint32(c.opts.Worker.Rank),
-		Blocks:   hexHashes(c.pool.resident()),
+		Blocks:   hexHashes(c.pool.resident(c.pool.full())),
 		Idle:     c.quiet(),
 		Stats:    c.snapshotStats(),
+	}
+	if c.pool.hybrid() {
+		s.WindowBlocks = hexHashes(c.pool.resident(window))
 	}
 	s.Stats.DeviceResident = len(s.Blocks)
 	return s
@@ -289,23 +293,6 @@ func (c *core) schedule() int {
 	return c.opts.MaxBatchedTokens - budget
 }
 
-// grow gives r the device blocks for n more tokens. It returns false, and changes nothing, when
-// too few are free.
-func (c *core) grow(r *request, n int) bool {
-	need := c.blocksFor(r.computed+n) - len(r.blocks)
-	if need <= 0 {
-		return true
-	}
-	if !c.pool.fits(need, nil) {
-		return false
-	}
-	r.blocks = c.pool.take(r.blocks, need)
-	return true
-}
-
-// blocksFor returns how many blocks n tokens take.
-func (c *core) blocksFor(n int) int { return (n + c.pool.blockSize - 1) / c.pool.blockSize }
-
 // preemptLast takes all blocks of the request that was admitted last and queues it
 // before all others. That request is not scheduled in this step yet.
 func (c *core) preemptLast() *request {
@@ -331,6 +318,9 @@ func (c *core) compute() {
 		full := (r.computed + r.scheduled) / c.pool.blockSize
 		for n := r.cached; n < full; n++ {
 			c.device.compute(r.blocks[n], r.seq.ids[n].key)
+			if c.pool.hybrid() && r.window[n] != none {
+				c.device.compute(r.window[n], r.seq.ids[n].key)
+			}
 		}
 	}
 }
@@ -347,6 +337,7 @@ func (c *core) finishStep() {
 		if full := r.computed / c.pool.blockSize; full > r.cached {
 			c.cacheBlocks(r, full)
 		}
+		c.slide(r)
 		c.offer(r)
 		if r.left() == 0 {
 			c.sample(r)
@@ -354,10 +345,14 @@ func (c *core) finishStep() {
 	}
 }
 
-// cacheBlocks makes r's blocks up to end findable.
+// cacheBlocks makes r's blocks up to end findable, in every group. The window comes first, as its
+// group does.
 func (c *core) cacheBlocks(r *request, end int) {
 	first := r.cached
-	c.pool.store(r.blocks[first:end], r.seq.ids[first:end], r.parentOf(first), r.blockTokens(first, end))
+	if c.pool.hybrid() {
+		c.pool.store(window, r.window[first:end], r.seq.ids[first:end], r.parentOf(first), r.blockTokens(first, end))
+	}
+	c.pool.store(c.pool.full(), r.blocks[first:end], r.seq.ids[first:end], r.parentOf(first), r.blockTokens(first, end))
 	r.cached = end
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/lab/engine/zmqpub"
 )
 
@@ -253,11 +254,20 @@ func (o Options) Validate() error {
 	if o.LookupWait > MaxLookupWait {
 		return fmt.Errorf("lookup wait: %s is not in 0s..%s", o.LookupWait, MaxLookupWait)
 	}
+	if gs := o.Namespace.KVGroups(); len(gs) > 0 && !simulated(gs, o.Namespace.BlockSize) {
+		return fmt.Errorf("namespace groups: %+v, want a sliding window and full attention with blocks of %d tokens", gs, o.Namespace.BlockSize)
+	}
 	if b := uint64(o.DeviceBlocks) * o.Namespace.BlockBytes(); b > maxDeviceBytes {
 		return fmt.Errorf("device blocks: %d blocks of %d bytes are %d bytes, more than %d",
 			o.DeviceBlocks, o.Namespace.BlockBytes(), b, uint64(maxDeviceBytes))
 	}
 	return nil
+}
+
+// simulated reports whether the engine can simulate a model with these KV groups.
+func simulated(gs kvgroup.Groups, blockSize uint32) bool {
+	return len(gs) == 2 && gs[window].Kind == kvgroup.Sliding && gs[1].Kind == kvgroup.Full &&
+		gs[0].BlockSize == blockSize && gs[1].BlockSize == blockSize && !gs[0].Eagle && !gs[1].Eagle
 }
 
 // stepTime returns how long a step over n tokens lasts.

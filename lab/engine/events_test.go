@@ -60,7 +60,7 @@ func TestEventScript(t *testing.T) {
 				fmt.Fprintf(&b, "served device=%d recomputed=%d err=%v\n", served.Device, served.Recomputed, err)
 			}
 			pending = nil
-			fmt.Fprintf(&b, "resident %d", len(e.pool.resident()))
+			fmt.Fprintf(&b, "resident %d", len(e.pool.resident(e.pool.full())))
 			return b.String()
 		case "reset":
 			return fmt.Sprint(e.reset())

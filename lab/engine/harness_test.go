@@ -122,17 +122,18 @@ func result(r *request) (served Served, output []uint32, err error) {
 	panic("BUG: updates are never closed")
 }
 
-// believed replays all events into the multiset of hashes that a subscriber
+// believed replays all events into the multiset of blocks that a subscriber
 // would hold.
-func (e *testEngine) believed() (map[kv.EngineHash]int, error) {
-	held := map[kv.EngineHash]int{}
+func (e *testEngine) believed() (map[cacheKey]int, error) {
+	held := map[cacheKey]int{}
 	for _, b := range e.batches {
 		for _, ev := range b.Events {
-			for _, h := range ev.BlockHashes {
+			for _, hash := range ev.BlockHashes {
+				h := cacheKey{hash, ev.Group}
 				if ev.Kind == kvevent.Stored {
 					held[h]++
 				} else if held[h]--; held[h] < 0 {
-					return nil, fmt.Errorf("hash %x removed more often than stored", h)
+					return nil, fmt.Errorf("block %x removed more often than stored", h)
 				} else if held[h] == 0 {
 					delete(held, h)
 				}
@@ -159,13 +160,13 @@ func (e *testEngine) checkSettled(t *testing.T, agent *fakeAgent) {
 		if err != nil {
 			t.Error(err)
 		}
-		cached := map[kv.EngineHash]int{}
+		cached := map[cacheKey]int{}
 		for i := range e.pool.blocks {
 			b := &e.pool.blocks[i]
 			if !b.cached {
 				continue
 			}
-			cached[b.id.engine]++
+			cached[b.key()]++
 			if n := wrongBytes(e.device.bytes(int32(i)), b.id.key); n > 0 {
 				t.Errorf("cached block %d has %d wrong bytes", i, n)
 			}

@@ -39,6 +39,8 @@ type State struct {
 	// Blocks are the sequence hashes of all blocks that are findable on the
 	// device, each once, as 16 hexadecimal digits.
 	Blocks []string `json:"blocks"`
+	// WindowBlocks are those of the sliding window of a hybrid model.
+	WindowBlocks []string `json:"window_blocks,omitempty"`
 	// Idle: no request is in the engine, nothing is loaded or stored, and every event
 	// has been sent.
 	Idle  bool  `json:"idle"`
@@ -56,9 +58,46 @@ type api struct {
 func (a *api) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/generate", a.generate)
+	mux.HandleFunc("POST /v1/cached", a.cached)
 	mux.HandleFunc("GET /v1/state", a.state)
 	mux.HandleFunc("POST /v1/reset_prefix_cache", a.reset)
 	return mux
+}
+
+// CachedRequest is the body of POST /v1/cached, CachedAnswer its answer.
+type CachedRequest struct {
+	Tokens []uint32 `json:"tokens"`
+}
+
+// CachedAnswer says how many leading blocks of a prompt the engine would find on its device now, and
+// how many full attention alone would find.
+type CachedAnswer struct {
+	Blocks     int `json:"blocks"`
+	FullBlocks int `json:"full_blocks"`
+}
+
+// cached answers POST /v1/cached.
+func (a *api) cached(w http.ResponseWriter, req *http.Request) {
+	var body CachedRequest
+	err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxBody)).Decode(&body)
+	if err == nil && len(body.Tokens) == 0 {
+		err = errors.New("tokens: must not be empty")
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("body: %w", err))
+		return
+	}
+	r := &request{seq: newSequence(a.naming, body.Tokens)}
+	answer, err := inCore(req.Context(), a.core, func() CachedAnswer {
+		p := a.core.pool
+		return CachedAnswer{Blocks: len(p.match(nil, r.hittable())), FullBlocks: len(p.prefix(nil, r.hittable()))}
+	})
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // generate answers POST /v1/generate with a stream of JSON lines: the first token with where the
@@ -96,7 +135,7 @@ func (a *api) generate(w http.ResponseWriter, req *http.Request) {
 // newRequest returns a client's request as the scheduler keeps it, with the hashes of its full
 // blocks. The error names the field that is out of range.
 func (a *api) newRequest(g *GenerateRequest) (*request, error) {
-	capacity := a.opts.DeviceBlocks * a.naming.blockSize
+	capacity := a.opts.DeviceBlocks / len(a.core.pool.groups) * a.naming.blockSize
 	switch {
 	case len(g.Tokens) == 0:
 		return nil, errors.New("tokens: must not be empty")

@@ -1,53 +1,67 @@
 package engine
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
-// Words of vLLM's events for a model with full attention in one cache group.
-const (
-	eventMedium   = "GPU"
-	eventGroup    = 0
-	eventSpecKind = "full_attention"
-)
+// eventMedium is vLLM's word for the device.
+const eventMedium = "GPU"
+
+// specKinds are vLLM's words for the kinds of groups that the engine simulates.
+var specKinds = map[kvgroup.Kind]string{kvgroup.Full: "full_attention", kvgroup.Sliding: "sliding_window"}
+
+// cacheKey names the content of a block: the engine's hash in a KV group.
+type cacheKey struct {
+	hash  kv.EngineHash
+	group int32
+}
 
 // pool keeps the account of device blocks as vLLM's block pool does. A block is
 // referenced or in the free list. A free block keeps its identity, and a prefix hit
 // revives it, until the block is taken for other content; then its removal is
 // announced. Two requests that compute the same content at the same time make two
-// blocks with one hash. Each is announced once and removed once. A pool belongs to one
-// goroutine.
+// blocks with one hash. Each is announced once and removed once. The KV groups of a
+// hybrid model share the blocks. A pool belongs to one goroutine.
 type pool struct {
 	blockSize int
-	blocks    []deviceBlock
-	free      freeList
-	// cached is one block of each hash. deviceBlock.same links the others.
-	cached map[kv.EngineHash]int32
+	// groups are the model's KV groups: full attention, or a sliding window and full attention.
+	groups kvgroup.Groups
+	blocks []deviceBlock
+	free   freeList
+	// cached is one block of each key. deviceBlock.same links the others.
+	cached map[cacheKey]int32
 	events []engineevent.Event
 }
 
 // deviceBlock is the state of one block.
 type deviceBlock struct {
 	refs   int32
-	same   int32 // the next block with the same hash, or none
-	cached bool  // id is valid and the block is in pool.cached
+	same   int32 // the next block with the same key, or none
+	cached bool  // id and group are valid and the block is in pool.cached
+	group  int32
 	id     identity
 }
 
-// newPool returns a pool of free device blocks of blockSize tokens each.
-func newPool(blocks, blockSize int) *pool {
+func (d *deviceBlock) key() cacheKey { return cacheKey{d.id.engine, d.group} }
+
+// newPool returns a pool of free device blocks of blockSize tokens each. Without groups the model has
+// full attention alone.
+func newPool(blocks, blockSize int, groups kvgroup.Groups) *pool {
+	if len(groups) == 0 {
+		groups = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: uint32(blockSize)}}
+	}
 	p := &pool{
 		blockSize: blockSize,
+		groups:    groups,
 		blocks:    make([]deviceBlock, blocks),
 		free:      newFreeList(blocks),
-		cached:    make(map[kv.EngineHash]int32, blocks),
+		cached:    make(map[cacheKey]int32, blocks),
 	}
 	for i := range p.blocks {
 		p.blocks[i].same = none
@@ -55,13 +69,52 @@ func newPool(blocks, blockSize int) *pool {
 	return p
 }
 
-// match appends to dst the device blocks that hold the longest cached prefix of ids, a prompt's
-// blocks. It takes no reference, so the blocks may go at the next take.
+// full returns the number of the group of full attention, window that of the sliding window.
+func (p *pool) full() int32 { return int32(p.groups.Primary()) }
+
+const window int32 = 0 // of a hybrid model
+
+// hybrid reports whether the model has a sliding window.
+func (p *pool) hybrid() bool { return len(p.groups) > 1 }
+
+// match appends to dst the device blocks of full attention that hold the longest prefix of ids, a
+// prompt's blocks, that all groups have cached. It takes no reference, so the blocks may go at the
+// next take.
 func (p *pool) match(dst []int32, ids []identity) []int32 {
+	page := uint32(p.blockSize)
+	tokens := p.groups.Fit(uint32(len(ids))*page, 0, page, func(group int, at uint32) bool {
+		if int(at) >= len(ids) {
+			return false
+		}
+		_, ok := p.cached[cacheKey{ids[at].engine, int32(group)}]
+		return ok
+	})
+	return p.prefix(dst, ids[:tokens/page])
+}
+
+// prefix appends to dst the device blocks of the longest prefix of ids that full attention has.
+func (p *pool) prefix(dst []int32, ids []identity) []int32 {
 	for _, id := range ids {
-		b, ok := p.cached[id.engine]
+		b, ok := p.cached[cacheKey{id.engine, p.full()}]
 		if !ok {
 			break
+		}
+		dst = append(dst, b)
+	}
+	return dst
+}
+
+// matchWindow appends to dst the device blocks of the window before the end of ids, which match has
+// found, and none for each block before the window.
+func (p *pool) matchWindow(dst []int32, ids []identity) []int32 {
+	if !p.hybrid() {
+		return dst
+	}
+	first, _ := p.groups[window].Needs(uint32(len(ids) * p.blockSize))
+	for i, id := range ids {
+		b := none
+		if i >= int(first) {
+			b = p.cached[cacheKey{id.engine, window}]
 		}
 		dst = append(dst, b)
 	}
@@ -72,16 +125,20 @@ func (p *pool) match(dst []int32, ids []identity) []int32 {
 // hit that are free leave the free list too.
 func (p *pool) fits(n int, hit []int32) bool {
 	for _, b := range hit {
-		if p.blocks[b].refs == 0 {
+		if b != none && p.blocks[b].refs == 0 {
 			n++
 		}
 	}
 	return n <= p.free.n
 }
 
-// touch takes one reference on each block. A free block leaves the free list and keeps its content.
+// touch takes one reference on each block but none. A free block leaves the free list and keeps its
+// content.
 func (p *pool) touch(blocks []int32) {
 	for _, b := range blocks {
+		if b == none {
+			continue
+		}
 		if p.blocks[b].refs == 0 {
 			p.free.remove(b)
 		}
@@ -104,10 +161,13 @@ func (p *pool) take(dst []int32, n int) []int32 {
 	return dst
 }
 
-// release drops one reference on each block. Blocks that become free queue up
+// release drops one reference on each block but none. Blocks that become free queue up
 // in reverse order, so that the end of a sequence is lost before its start.
 func (p *pool) release(blocks []int32) {
 	for _, b := range slices.Backward(blocks) {
+		if b == none {
+			continue
+		}
 		d := &p.blocks[b]
 		if d.refs <= 0 {
 			panic(fmt.Sprintf("BUG: device block %d released without a reference", b))
@@ -118,12 +178,12 @@ func (p *pool) release(blocks []int32) {
 	}
 }
 
-// store makes blocks, which the caller references and which hold the KV of
-// tokens, findable under ids, and announces them in one event. parent is the
+// store makes blocks of a group, which the caller references and which hold the KV of
+// tokens, findable under ids, and announces them in one event. It leaves out none. parent is the
 // identity of the block before them, nil at the start of a sequence. It keeps
 // tokens until takeEvents.
-func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []uint32) {
-	if len(blocks) == 0 {
+func (p *pool) store(group int32, blocks []int32, ids []identity, parent *identity, tokens []uint32) {
+	if !slices.ContainsFunc(blocks, func(b int32) bool { return b != none }) {
 		return
 	}
 	e := engineevent.Event{
@@ -131,23 +191,28 @@ func (p *pool) store(blocks []int32, ids []identity, parent *identity, tokens []
 		Tokens:    tokens,
 		BlockSize: uint32(p.blockSize),
 		Medium:    eventMedium,
-		Group:     eventGroup,
-		SpecKind:  eventSpecKind,
+		Group:     group,
+		SpecKind:  specKinds[p.groups[group].Kind],
+
+		SlidingWindow: p.groups[group].Window,
 	}
 	if parent != nil {
 		e.Parent, e.HasParent = parent.engine, true
 	}
 	for i, b := range blocks {
+		if b == none {
+			continue
+		}
 		d := &p.blocks[b]
 		if d.cached || d.refs == 0 {
 			panic(fmt.Sprintf("BUG: device block %d stored with refs %d, cached %t", b, d.refs, d.cached))
 		}
-		d.id, d.cached = ids[i], true
-		// A second block of one hash joins the list of the first.
-		if first, ok := p.cached[d.id.engine]; ok {
+		d.id, d.group, d.cached = ids[i], group, true
+		// A second block of one key joins the list of the first.
+		if first, ok := p.cached[d.key()]; ok {
 			d.same, p.blocks[first].same = p.blocks[first].same, b
 		} else {
-			p.cached[d.id.engine] = b
+			p.cached[d.key()] = b
 		}
 		e.BlockHashes = append(e.BlockHashes, d.id.engine)
 	}
@@ -161,25 +226,25 @@ func (p *pool) forget(b int32) {
 	if !d.cached {
 		return
 	}
-	hash := d.id.engine
-	// Take b out of the list of blocks with this hash.
-	switch first := p.cached[hash]; {
+	key := d.key()
+	// Take b out of the list of blocks with this key.
+	switch first := p.cached[key]; {
 	case first != b:
 		for p.blocks[first].same != b {
 			first = p.blocks[first].same
 		}
 		p.blocks[first].same = d.same
 	case d.same != none:
-		p.cached[hash] = d.same
+		p.cached[key] = d.same
 	default:
-		delete(p.cached, hash)
+		delete(p.cached, key)
 	}
 	*d = deviceBlock{refs: d.refs, same: none}
 	p.events = append(p.events, engineevent.Event{
 		Kind:        kvevent.Removed,
-		BlockHashes: []kv.EngineHash{hash},
+		BlockHashes: []kv.EngineHash{key.hash},
 		Medium:      eventMedium,
-		Group:       eventGroup,
+		Group:       key.group,
 	})
 }
 
@@ -204,22 +269,24 @@ func (p *pool) takeEvents() []engineevent.Event {
 	return e
 }
 
-// list returns the engine's hash of every block that is findable, once for each.
+// list returns the engine's hash of every block of full attention that is findable, once for each.
 func (p *pool) list() []kv.EngineHash {
 	hashes := make([]kv.EngineHash, 0, len(p.cached))
 	for i := range p.blocks {
-		if p.blocks[i].cached {
+		if p.blocks[i].cached && p.blocks[i].group == p.full() {
 			hashes = append(hashes, p.blocks[i].id.engine)
 		}
 	}
 	return hashes
 }
 
-// resident lists the sequence hashes of all cached blocks, each once, sorted.
-func (p *pool) resident() []kv.SequenceHash {
+// resident lists the sequence hashes of all cached blocks of a group, each once, sorted.
+func (p *pool) resident(group int32) []kv.SequenceHash {
 	hashes := make([]kv.SequenceHash, 0, len(p.cached))
-	for _, b := range p.cached {
-		hashes = append(hashes, p.blocks[b].id.seq)
+	for key, b := range p.cached {
+		if key.group == group {
+			hashes = append(hashes, p.blocks[b].id.seq)
+		}
 	}
 	slices.Sort(hashes)
 	return hashes
@@ -275,86 +342,4 @@ func (l *freeList) popFront() int32 {
 	}
 	l.remove(b)
 	return b
-}
-
-// device is the engine's device memory: equal blocks side by side. A block's first
-// holder writes it before it becomes findable. Every holder of a reference may read it.
-type device struct {
-	mem        []byte
-	blockBytes int
-}
-
-func newDevice(blocks, blockBytes int) device {
-	return device{mem: make([]byte, blocks*blockBytes), blockBytes: blockBytes}
-}
-
-// bytes returns the memory of block b.
-func (d device) bytes(b int32) []byte {
-	at := int(b) * d.blockBytes
-	return d.mem[at : at+d.blockBytes : at+d.blockBytes]
-}
-
-// compute writes the KV that a forward pass would leave in block b.
-func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
-
-// fillBlock writes over the whole of dst the bytes that the simulated engine computes for the
-// block key. Equal keys give equal bytes, so that wrongBytes can verify any copy.
-func fillBlock(dst []byte, key kv.BlockKey) {
-	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
-	for len(dst) >= 8 {
-		lo += weyl
-		binary.LittleEndian.PutUint64(dst, payloadWord(lo, hi))
-		dst = dst[8:]
-	}
-	if len(dst) > 0 {
-		var last [8]byte
-		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
-		copy(dst, last[:])
-	}
-}
-
-// wrongBytes returns the number of bytes of b that differ from what fillBlock
-// writes for key.
-func wrongBytes(b []byte, key kv.BlockKey) int {
-	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
-	wrong := 0
-	for len(b) >= 8 {
-		lo += weyl
-		if d := binary.LittleEndian.Uint64(b) ^ payloadWord(lo, hi); d != 0 {
-			wrong += nonzeroBytes(d)
-		}
-		b = b[8:]
-	}
-	if len(b) > 0 {
-		var last [8]byte
-		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
-		for i := range b {
-			if b[i] != last[i] {
-				wrong++
-			}
-		}
-	}
-	return wrong
-}
-
-// weyl is the step of the counter under the generator: 2^64 over the golden
-// ratio, odd, so that it runs through every word before it repeats.
-const weyl = 0x9e3779b97f4a7c15
-
-// payloadWord returns one word of a keyed generator: two multiply-shift rounds over
-// the counter, with the key's other half mixed in between.
-func payloadWord(counter, hi uint64) uint64 {
-	x := (counter ^ counter>>30) * 0xbf58476d1ce4e5b9
-	x ^= hi
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// nonzeroBytes counts the bytes of d that are not zero: it folds each byte's
-// bits into its lowest one.
-func nonzeroBytes(d uint64) int {
-	d |= d >> 4
-	d |= d >> 2
-	d |= d >> 1
-	return bits.OnesCount64(d & 0x0101010101010101)
 }

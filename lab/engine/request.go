@@ -56,7 +56,10 @@ type request struct {
 	// blocks are its device blocks, each with a reference. The first cached of them are
 	// full and announced. The first computed tokens are done. The first offered blocks
 	// have been offered to the agent.
-	blocks                    []int32
+	blocks []int32
+	// window are the device blocks of the sliding window of a hybrid model, one for each of
+	// blocks. A block that the window has left is none.
+	window                    []int32
 	computed, cached, offered int
 	scheduled                 int // tokens of the step under way
 

@@ -2,10 +2,13 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"maps"
+	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -160,4 +163,86 @@ func (l *link) splitFilled(slots []proto.Slot) (filled, spoilt []proto.Slot) {
 		}
 	}
 	return filled, spoilt
+}
+
+// device is the engine's device memory: equal blocks side by side. A block's first
+// holder writes it before it becomes findable. Every holder of a reference may read it.
+type device struct {
+	mem        []byte
+	blockBytes int
+}
+
+func newDevice(blocks, blockBytes int) device {
+	return device{mem: make([]byte, blocks*blockBytes), blockBytes: blockBytes}
+}
+
+// bytes returns the memory of block b.
+func (d device) bytes(b int32) []byte {
+	at := int(b) * d.blockBytes
+	return d.mem[at : at+d.blockBytes : at+d.blockBytes]
+}
+
+// compute writes the KV that a forward pass would leave in block b.
+func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
+
+// fillBlock writes over the whole of dst the bytes that the simulated engine computes for the
+// block key. Equal keys give equal bytes, so that wrongBytes can verify any copy.
+func fillBlock(dst []byte, key kv.BlockKey) {
+	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	for len(dst) >= 8 {
+		lo += weyl
+		binary.LittleEndian.PutUint64(dst, payloadWord(lo, hi))
+		dst = dst[8:]
+	}
+	if len(dst) > 0 {
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
+		copy(dst, last[:])
+	}
+}
+
+// wrongBytes returns the number of bytes of b that differ from what fillBlock
+// writes for key.
+func wrongBytes(b []byte, key kv.BlockKey) int {
+	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	wrong := 0
+	for len(b) >= 8 {
+		lo += weyl
+		if d := binary.LittleEndian.Uint64(b) ^ payloadWord(lo, hi); d != 0 {
+			wrong += nonzeroBytes(d)
+		}
+		b = b[8:]
+	}
+	if len(b) > 0 {
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], payloadWord(lo+weyl, hi))
+		for i := range b {
+			if b[i] != last[i] {
+				wrong++
+			}
+		}
+	}
+	return wrong
+}
+
+// weyl is the step of the counter under the generator: 2^64 over the golden
+// ratio, odd, so that it runs through every word before it repeats.
+const weyl = 0x9e3779b97f4a7c15
+
+// payloadWord returns one word of a keyed generator: two multiply-shift rounds over
+// the counter, with the key's other half mixed in between.
+func payloadWord(counter, hi uint64) uint64 {
+	x := (counter ^ counter>>30) * 0xbf58476d1ce4e5b9
+	x ^= hi
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// nonzeroBytes counts the bytes of d that are not zero: it folds each byte's
+// bits into its lowest one.
+func nonzeroBytes(d uint64) int {
+	d |= d >> 4
+	d |= d >> 2
+	d |= d >> 1
+	return bits.OnesCount64(d & 0x0101010101010101)
 }
