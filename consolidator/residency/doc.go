@@ -9,6 +9,9 @@
 //	s.Store(kv.TierHost, parent, true, position, blocks)
 //	s.Flush() // the sink gets one event
 //
+// A block of another KV group than the primary one (Stream.StoreGroup) has no place of its own: it is
+// named by the primary group's block at which it ends.
+//
 // Stream.Update changes a stream in a transaction: the function gets a Tx and makes
 // any number of changes under one lock.
 //

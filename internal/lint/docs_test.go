@@ -192,6 +192,7 @@ func TestEventsDocumentHasTheRightHashesAndDigests(t *testing.T) {
 		fmt.Sprintf("| LocalHash | `%016x` | `%016x` |", uint64(locals[0]), uint64(locals[1])),
 		fmt.Sprintf("| SequenceHash | `%016x` | `%016x` |", uint64(seqs[0]), uint64(seqs[1])),
 		fmt.Sprintf("add up to `%016x`", sum),
+		fmt.Sprintf("group 1 the names are `%016x` and `%016x`", uint64(kv.InGroup(seqs[0], 1)), uint64(kv.InGroup(seqs[1], 1))),
 		fmt.Sprintf("LoRA `adapter-a` %d", kv.LocalSeed("adapter-a", "")),
 		fmt.Sprintf("salt `tenant-1` %d", kv.LocalSeed("", "tenant-1")),
 		fmt.Sprintf("both %d", kv.LocalSeed("adapter-a", "tenant-1")),

@@ -21,7 +21,7 @@ func layers() []layer {
 		{"cmd", []string{"lab", "internal/command"}},
 		{"lab", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"lab/cli", []string{"lab", "agent", "blockmgr", "publisher", "internal", "internal/command"}},
-		{"lab/engine", []string{"internal/backoff", "internal/kv", "internal/kvevent", "internal/engineevent", "internal/proto"}},
+		{"lab/engine", []string{"internal/backoff", "internal/kv", "internal/kvevent", "internal/kvgroup", "internal/engineevent", "internal/proto"}},
 		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent"}},
 		{"lab/workload", nil},
 		{"lab/golden", nil},

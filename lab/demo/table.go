@@ -61,14 +61,7 @@ func renderReport(r *Report, color bool) string {
 		{"  residencies compared", func(r *RunReport) string { return grouped(uint64(r.Compared)) }, ""},
 		{"  diverged", func(r *RunReport) string { return grouped(uint64(r.Diverged)) }, ""},
 	})
-	if r.CreditCompared > 0 {
-		t.section(runs, "credit", []row{
-			{"  prompts and engines compared", func(r *RunReport) string { return grouped(uint64(r.CreditCompared)) }, ""},
-			{"  diverged", func(r *RunReport) string { return grouped(uint64(r.CreditDiverged)) }, ""},
-			{"  blocks found", func(r *RunReport) string { return grouped(uint64(r.CreditBlocks)) }, ""},
-			{"  by full attention alone", func(r *RunReport) string { return grouped(uint64(r.CreditWithoutWindow)) }, ""},
-		})
-	}
+	t.credit(runs)
 	t.rule()
 	for _, note := range r.Notes {
 		t.text(t.styled("NOTE", "1;33") + "    " + note)
@@ -201,4 +194,17 @@ func fixed(v float64, decimals int, unit string) string {
 		s += "." + fraction
 	}
 	return s + " " + unit
+}
+
+// credit adds the comparison of the router's credit with the engines, if there was one.
+func (t *table) credit(runs []*RunReport) {
+	if runs[0].CreditCompared == 0 {
+		return
+	}
+	t.section(runs, "router's credit", []row{
+		{"  prompts, engines", func(r *RunReport) string { return grouped(uint64(r.CreditCompared)) }, ""},
+		{"  diverged", func(r *RunReport) string { return grouped(uint64(r.CreditDiverged)) }, ""},
+		{"  blocks found", func(r *RunReport) string { return grouped(uint64(r.CreditBlocks)) }, ""},
+		{"  by full attention", func(r *RunReport) string { return grouped(uint64(r.CreditWithoutWindow)) }, ""},
+	})
 }

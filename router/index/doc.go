@@ -10,6 +10,9 @@
 // store whose parent is unknown waits until the parent comes. A removed block that
 // is stored again brings its descendants back, if their owner still holds them.
 //
+// SetGroups gives a worker of a hybrid model its KV groups. Match then reports the longest
+// prefix that all groups can serve.
+//
 // Guarantees: membership is a set for each owner and tier, so that an event applied
 // twice changes nothing. Replace, Cleared and RemoveOwner are one step for readers.
 // Digest covers all blocks of an owner according to its events, stored here or lost.
