@@ -76,7 +76,7 @@ func (h *Hub) KeepCheckpoints() { h.files.stop() }
 
 // BlockStored implements blockmgr.EventSink. The block manager holds its lock.
 func (h *Hub) BlockStored(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
-	if p := h.pool(ns); p != nil {
+	if p := h.pool(ns); p != nil && p.placed {
 		if group := p.groupOf(&b); group != 0 {
 			p.stream.StoreGroup(t, group, []kv.SequenceHash{b.Seq})
 			h.changed()
@@ -95,8 +95,10 @@ func (h *Hub) BlockRemoved(ns kv.NamespaceID, t kv.Tier, b blockmgr.Block) {
 	group := uint32(0)
 	if p := h.pool(ns); p != nil {
 		group = p.groupOf(&b)
-		p.stream.RemoveGroup(t, group, []kv.SequenceHash{b.Seq})
-		h.changed()
+		if p.placed {
+			p.stream.RemoveGroup(t, group, []kv.SequenceHash{b.Seq})
+			h.changed()
+		}
 	}
 	if group == 0 {
 		h.evictions.add(ns, t, b.Seq)

@@ -20,6 +20,9 @@ type PoolStream struct {
 	// of the namespace; nil without groups.
 	ancestry tier.Ancestry
 	groups   []uint32
+	// placed is true when a block of the primary group is one chain block. Larger blocks leave out
+	// the chain blocks inside of them, so that events could not place them.
+	placed bool
 	// pool is nil until the pool is open.
 	pool atomic.Pointer[blockmgr.Pool]
 }
@@ -31,6 +34,8 @@ type PoolStream struct {
 func (h *Hub) OpenPool(owner kv.Owner, ns *kv.Namespace, card kvevent.ModelCard) (*PoolStream, error) {
 	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: ns.ID(), ancestry: tier.AncestryOf(ns)}
 	card.Groups, p.groups = kvevent.NewGroups(ns.KVGroups())
+	list := card.Groups.List()
+	p.placed = len(list) == 0 || list[0].BlockSize == ns.BlockSize
 	h.mu.Lock()
 	h.pools[p.ns] = p
 	h.mu.Unlock()
