@@ -23,6 +23,7 @@ type twin struct {
 	granted  map[SessionID][]filled
 	pinned   map[SessionID][]pinned
 	sessions []SessionID
+	drawRun  func(*rapid.T) []Block
 }
 
 type filled struct {
@@ -56,7 +57,7 @@ func (m *twin) drawSession(t *rapid.T) SessionID {
 }
 
 func (m *twin) Grant(t *rapid.T) {
-	s, blocks := m.drawSession(t), drawRun(t)
+	s, blocks := m.drawSession(t), m.drawRun(t)
 	res, err := m.Pool.Grant(s, blocks, 0)
 	if err != nil || len(res.Grants)+res.Present+res.Refused != len(blocks) {
 		t.Fatalf("grant of %d: %+v, %v", len(blocks), res, err)
@@ -100,7 +101,7 @@ func (m *twin) Abort(t *rapid.T) {
 }
 
 func (m *twin) Lookup(t *rapid.T) {
-	s, blocks := m.drawSession(t), drawRun(t)
+	s, blocks := m.drawSession(t), m.drawRun(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	if rapid.Bool().Draw(t, "hurried") {
 		cancel()
@@ -175,7 +176,7 @@ func TestPoolServesOnlyWhatWasCommitted(t *testing.T) {
 				change(&cfg)
 				m := &twin{
 					testPool: openTestPool(t, cfg), version: map[kv.StoredKey]uint64{},
-					granted: map[SessionID][]filled{}, pinned: map[SessionID][]pinned{},
+					granted: map[SessionID][]filled{}, pinned: map[SessionID][]pinned{}, drawRun: drawRun,
 				}
 				defer m.finish()
 				m.sessions = []SessionID{m.sid, m.begin()}

@@ -108,6 +108,10 @@ func (s *story) finding(cmd string, a storyArgs) (string, bool) {
 		return textOf(s.Unpin(s.session(a), s.slots[a.word(0)])), true
 	case "show":
 		return s.tiersOf(s.blocks(a.word(0))), true
+	case "fit":
+		blocks := s.blocks(a.word(0))
+		limit := cmp.Or(a.number("limit"), uint32(len(blocks))*hybridPage)
+		return fmt.Sprintf("%d tokens", s.Fit(blocks, limit, a.number("align"))), true
 	case "prefetch":
 		return fmt.Sprintf("%d reads", s.Prefetch(s.blocks(a.word(0)))), true
 	case "spares":

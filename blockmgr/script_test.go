@@ -20,10 +20,11 @@ import (
 // directories with one pool and one session, and ends with the checks of testPool.finish.
 // The first line of a story is its configuration; sizes are slots:
 //
-//	story host=8 disk=64 extent=8 hostblocks=N diskblocks=N pins=N scrub=BYTES discard refuse
+//	story host=8 disk=64 extent=8 hostblocks=N diskblocks=N pins=N scrub=BYTES discard refuse groups
 //
 // Blocks are named by their chains: a:4 is the first four blocks of chain a, a[1:3] are the
-// second and the third, b is b:1, and + joins. The blocks left and right both follow root.
+// second and the third, b is b:1, and + joins. The blocks left and right both follow root. With
+// groups the pools are those of hybridNamespace, and a/1:4 are blocks of KV group 1.
 // A command prints what the next line says of it; a quiet one prints nothing. After each
 // command the pool comes to rest.
 //
@@ -34,6 +35,7 @@ import (
 //	hurry B                       the same for a lookup that cannot wait
 //	pin B [by=S] [as=NAME]        look up and remember the pins
 //	show B                        where each block is: Host, Disk, Both or -
+//	fit B [limit=TOKENS] [align=TOKENS]   the tokens of chain blocks B that all groups have
 //	allocate N [by=S] [as=NAME]   take slots by handles
 //	register B [priority=N] [as=NAME]   register by handles; without a name, release them
 //	match B                       how many blocks handles find
@@ -87,6 +89,8 @@ type story struct {
 	faults   map[string]*atomic.Uint32
 	times    atomic.Int64 // how many operations get a fault
 	filter   *refusingFilter
+	// namespace returns the namespace of a model.
+	namespace func(model string) kv.Namespace
 }
 
 func newStory(t *testing.T, d *datadriven.TestData) *story {
@@ -94,7 +98,7 @@ func newStory(t *testing.T, d *datadriven.TestData) *story {
 		t: t, cfg: Config{HostDir: t.TempDir(), DiskDir: t.TempDir()},
 		sessions: map[string]SessionID{}, exits: map[string]chan struct{}{},
 		slots: map[string][]Slot{}, content: map[Slot]Block{}, latest: map[Slot]uint64{}, handles: map[string][]interface{ Release() }{}, prompts: map[string][][]Block{},
-		faults: map[string]*atomic.Uint32{"read": {}, "write": {}, "table": {}, "grow": {}}, filter: &refusingFilter{},
+		faults: map[string]*atomic.Uint32{"read": {}, "write": {}, "table": {}, "grow": {}}, filter: &refusingFilter{}, namespace: testNamespace,
 	}
 	plan := func(read, write string) func(storagetest.Op, int) storagetest.Fault {
 		return func(op storagetest.Op, _ int) storagetest.Fault {
@@ -139,6 +143,8 @@ func (s *story) configure(key, value string) {
 		s.cfg.DiscardHost = true
 	case "refuse":
 		s.cfg.Filter = s.filter
+	case "groups":
+		s.namespace = hybridNamespace
 	default:
 		s.t.Fatalf("no setting %q", key)
 	}
@@ -154,7 +160,7 @@ func (s *story) open() {
 // enter goes on with the pool of a model, which it opens if need be.
 func (s *story) enter(model string) {
 	if s.pools[model] == nil {
-		s.pools[model] = s.openOther(model)
+		s.pools[model] = s.openNamespace(s.namespace(model))
 		s.sessions[model] = s.pools[model].sid
 	}
 	s.testPool = s.pools[model]
@@ -242,9 +248,12 @@ func (s *story) blocks(names string) (blocks []Block) {
 			blocks = append(blocks, map[string]Block{"root": root, "left": left, "right": right}[name])
 			continue
 		}
-		first, end := 0, 1
+		first, end, group, rest := 0, 1, -1, name[1:]
 		var err error
-		switch rest := name[1:]; {
+		if strings.HasPrefix(rest, "/") {
+			group, rest = int(rest[1]-'0'), rest[2:]
+		}
+		switch {
 		case strings.HasPrefix(rest, ":"):
 			_, err = fmt.Sscanf(rest, ":%d", &end)
 		case rest != "":
@@ -253,7 +262,11 @@ func (s *story) blocks(names string) (blocks []Block) {
 		if err != nil {
 			s.t.Fatalf("blocks %q: %v", name, err)
 		}
-		blocks = append(blocks, chain(uint64(name[0]), end)[first:]...)
+		if group < 0 {
+			blocks = append(blocks, chain(uint64(name[0]), end)[first:]...)
+		} else {
+			blocks = append(blocks, groupRun(chain(uint64(name[0]), 2*end), uint32(group), first, end)...)
+		}
 	}
 	return blocks
 }
