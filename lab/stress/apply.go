@@ -220,7 +220,7 @@ func (w *world) keepPins(c *client, pool *blockmgr.Pool, run []blockmgr.Block, r
 // disk, checks the bytes of all, and releases their pins. Other pins of the client stay.
 func (w *world) storm(c *client, pool *blockmgr.Pool, o *operation) error {
 	const lookups = 4
-	chain := w.spaces[c.space].chains[o.chain]
+	chain := w.spaces[c.space].sequence(o)
 	results, errs := make([]blockmgr.LookupResult, lookups), make([]error, lookups)
 	var wait sync.WaitGroup
 	for i := range lookups {

@@ -54,11 +54,11 @@ func (w *world) must(t *testing.T, kind opKind) {
 }
 
 func TestAnyFlippedBitOfAContentIsSeen(t *testing.T) {
-	ns := makeNamespaces(1)[0]
-	b := ns.chains[0][0]
+	ns := makeNamespaces(1, false)[0]
+	b := ns.groups[0][0][0]
 	data := make([]byte, ns.desc.BlockBytes())
 	fill(data, b.Key, 77)
-	if !holds(data, b.Key, 77) || holds(data, b.Key, 78) || holds(data, ns.chains[0][1].Key, 77) {
+	if !holds(data, b.Key, 77) || holds(data, b.Key, 78) || holds(data, ns.groups[0][0][1].Key, 77) {
 		t.Fatal("a content is not that of its key and nonce alone")
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -147,9 +147,9 @@ func TestSlotGrantedWhileSomebodyHoldsItIsSeen(t *testing.T) {
 }
 
 func TestLedgerKnowsWhatACopyMayHold(t *testing.T) {
-	ns := makeNamespaces(1)[0]
-	b := ns.chains[0][0]
-	other := ns.chains[0][1]
+	ns := makeNamespaces(1, false)[0]
+	b := ns.groups[0][0][0]
+	other := ns.groups[0][0][1]
 	commit := func(l *ledger, s blockmgr.EventSink, nonce uint64) {
 		l.commit(ns.id, []grant{{block: &b, nonce: nonce}})
 		s.BlockStored(ns.id, kv.TierHost, b)

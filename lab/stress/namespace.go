@@ -6,20 +6,23 @@ import (
 	"math/rand/v2"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // namespace is a namespace with the blocks that its clients use.
 type namespace struct {
-	desc   kv.Namespace
-	id     kv.NamespaceID
-	chains [chains][]blockmgr.Block
+	desc kv.Namespace
+	id   kv.NamespaceID
+	// groups has for each KV group the blocks of each sequence. A namespace without groups has
+	// one.
+	groups [][chains][]blockmgr.Block
 }
 
 // makeNamespaces returns n namespaces, no two of which have a block's key in common. Their blocks
 // are shorter than their slots, so that padding is tested. The slots of every second namespace
-// are two pages long.
-func makeNamespaces(n int) []*namespace {
+// are two pages long. With groups, the namespaces have KV groups of three kinds.
+func makeNamespaces(n int, groups bool) []*namespace {
 	made := make([]*namespace, n)
 	for i := range made {
 		inner := uint32(36)
@@ -30,13 +33,33 @@ func makeNamespaces(n int) []*namespace {
 			Model: fmt.Sprintf("model-%d", i), Weights: "stress", DType: "float16", Layers: 1, OuterDim: 2, BlockSize: 16,
 			InnerDim: inner, DTypeBytes: 2, Layout: "fully_contiguous", TP: 1, PP: 1, DCP: 1, KVFormat: "stress",
 		}}
-		ns.id = ns.desc.ID()
-		for c := range ns.chains {
-			ns.chains[c] = makeChain(ns.id, c)
+		if groups {
+			bytes := ns.desc.BlockBytes()
+			ns.desc.Groups = []kv.Group{
+				{Kind: "sliding", Window: 32, BlockSize: 16, BlockBytes: bytes - 512, Layers: 1},
+				{Kind: "full", BlockSize: 16, BlockBytes: bytes, Layers: 1},
+				{Kind: "state", BlockSize: 16, BlockBytes: 1024, Layers: 1},
+			}
 		}
+		ns.id = ns.desc.ID()
+		ns.makeBlocks()
 		made[i] = ns
 	}
 	return made
+}
+
+// makeBlocks makes the blocks of each group.
+func (ns *namespace) makeBlocks() {
+	gs := ns.desc.KVGroups()
+	ns.groups = make([][chains][]blockmgr.Block, max(1, len(gs)))
+	for c := range chains {
+		chain := makeChain(ns.id, c)
+		for g := range ns.groups {
+			for i := range chain {
+				ns.groups[g][c] = append(ns.groups[g][c], tier.GroupBlock(gs, ns.desc.BlockSize, chain, uint32(g), uint32(i)))
+			}
+		}
+	}
 }
 
 // makeChain returns the sequence of blocks number c in a namespace. Sequences 2i and 2i+1 share
@@ -66,7 +89,12 @@ func makeChain(ns kv.NamespaceID, c int) []blockmgr.Block {
 
 // run returns the blocks of an operation.
 func (ns *namespace) run(o *operation) []blockmgr.Block {
-	return ns.chains[o.chain][o.first:o.end]
+	return ns.sequence(o)[o.first:o.end]
+}
+
+// sequence returns the blocks of the operation's sequence in its group.
+func (ns *namespace) sequence(o *operation) []blockmgr.Block {
+	return ns.groups[o.randomBits%uint64(len(ns.groups))][o.chain]
 }
 
 // fill writes the content of a commit: the nonce, then words that each depend on key

@@ -115,6 +115,8 @@ func (o *Options) chosen() []variant {
 type variant struct {
 	name       string
 	namespaces int
+	// groups: the namespaces have KV groups.
+	groups     bool
 	host, disk uint64
 	extent     uint64
 	// hostBlocks and diskBlocks set blockmgr.Config's fields instead of host and disk.
@@ -155,6 +157,8 @@ func variants() []variant {
 		{name: "faults", namespaces: 2, host: 12, disk: 64, extent: 8, spoil: true, scrub: true, rates: faultRates(0)},
 		{name: "faults-tiny", namespaces: 1, host: 4, disk: 10, extent: 2, transfers: 8, batch: 2, rates: faultRates(0)},
 		{name: "faults-bypass", namespaces: 1, disk: 32, extent: 8, spoil: true, rates: faultRates(0)},
+		{name: "groups", namespaces: 2, host: 20, disk: 64, extent: 5, scrub: true, spoil: true, groups: true},
+		{name: "groups-host", namespaces: 1, host: 16, extent: 8, groups: true},
 		{name: "stalls", namespaces: 2, host: 10, disk: 48, extent: 8, spoil: true, rates: faultRates(0.01), deadline: 150 * time.Millisecond},
 	}
 }

@@ -59,7 +59,7 @@ type world struct {
 // caller closes the world, also after an error.
 func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log *zap.Logger) (*world, error) {
 	w := &world{
-		variant: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces),
+		variant: v, cfg: v.config(hostDir, diskDir), control: control, spaces: makeNamespaces(v.namespaces, v.groups),
 		machine: newMachine(seed, v.rates), ledger: newLedger(), memory: memory{map[uint32]mapped{}}, buf: make([]byte, maxBlockBytes),
 		generations: map[[2]uint32]uint64{},
 	}
