@@ -76,6 +76,13 @@ func (r *Router) MarkPrefillCompleted(id string) error {
 	return err
 }
 
+// EndPrefill is MarkPrefillCompleted for a request whose first token nobody saw. The estimator learns
+// nothing of its time.
+func (r *Router) EndPrefill(id string) error {
+	r.observer.Freed(id)
+	return r.scheduler.MarkPrefillCompleted(id)
+}
+
 // AddOutputBlock records that a request has filled another block of output. decay, 0 to 1, is
 // the new weight of the blocks that only this request uses; nil keeps their weight. Without
 // router_track_output_blocks the call only shows that the request is alive. The error is

@@ -104,7 +104,6 @@ func (a *answer) relayWhole() outcome {
 	if err != nil {
 		return a.brokenOff(err)
 	}
-	a.booking.firstToken()
 	if whole {
 		a.remember(body)
 	}

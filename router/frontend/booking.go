@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -220,6 +224,52 @@ func (b *booking) firstToken() {
 		// The request may have expired from the account; then there is nothing to end.
 		_ = b.model.Decide().MarkPrefillCompleted(b.id)
 	})
+}
+
+// firstCheck and lastCheck bound the pauses between looks for the blocks of a prompt.
+const firstCheck, lastCheck = 100 * time.Millisecond, 2 * time.Second
+
+// awaitPrefill ends the prefill of a request whose answer is not streamed, which shows no first
+// token: the prefill is over once the worker's events show the blocks of the prompt. For a worker
+// without exact events the prefill ends with the request. The caller calls stop when the answer has
+// come.
+func (b *booking) awaitPrefill(q *request) (stop func()) {
+	if b.model == nil || q.parsed.Stream || !q.route.Generates() || !q.prompt.Exact || b.match.Quality != feed.Exact {
+		return func() {}
+	}
+	query, ended := q.query(b.model), make(chan struct{})
+	go func() {
+		pauses := backoff.Doubling(firstCheck, lastCheck)
+		for n := 1; ; n++ {
+			pause := time.NewTimer(backoff.Nth(pauses, n))
+			select {
+			case <-ended:
+				pause.Stop()
+				return
+			case <-pause.C:
+			}
+			if b.computed(query) {
+				// The request may have expired from the account; then there is nothing to end.
+				b.prefill.Do(func() { _ = b.model.Decide().EndPrefill(b.id) })
+				return
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
+// computed reports whether the worker has all full blocks of a prompt on its device.
+func (b *booking) computed(prompt *router.Request) bool {
+	full := len(prompt.Tokens) / int(b.model.Key().BlockSize)
+	if b.model.IsEagle() {
+		full = (len(prompt.Tokens) - 1) / int(b.model.Key().BlockSize)
+	}
+	overlaps, err := b.model.Decide().Overlaps(prompt)
+	if err != nil {
+		return false // the worker has left
+	}
+	at := slices.IndexFunc(overlaps, func(o decide.Overlap) bool { return o.Worker == b.match.Worker })
+	return at >= 0 && int(overlaps[at].Hits[kv.TierDevice]) >= full
 }
 
 // output counts the blocks that prompt and output fill together.

@@ -125,6 +125,7 @@ func (d *Door) try(ctx context.Context, q *request, b *booking) (result outcome)
 	call.Text("url.full", b.worker.URL)
 	_, q.record.firstSpan = d.options.Tracer.Start(ctx, "first token")
 	q.sent(d, b)
+	defer b.awaitPrefill(q)()
 	resp, err := d.send(ctx, q, b, q.toWorker())
 	if err != nil {
 		return failedToSend(ctx, err)

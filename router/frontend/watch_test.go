@@ -9,11 +9,13 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/routertest"
@@ -87,6 +89,53 @@ func TestUnreadAnswerEnds(t *testing.T) {
 		}
 		if got := d.outcomes(); len(got) != 1 || got[0] != workers.OutcomeClient {
 			t.Errorf("outcomes %v, want one that is the client's", got)
+		}
+	})
+}
+
+// A request whose answer is not streamed shows no first token. Its prefill ends when the worker's
+// events show the blocks of its prompt, long before its answer.
+func TestPrefillOfAnAnswerThatIsNotStreamed(t *testing.T) {
+	routertest.OnBench(t, router.Options{}, func(rb *routertest.Bench) {
+		p := rb.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		rb.Send(p.Announce())
+		d := &directory{served: map[string]workers.Served{"": {Model: "m"}}, workers: []*workers.Worker{{ID: 1, URL: "http://a", State: workers.Ready, Ranks: 1}}}
+		door, err := frontend.New(frontend.Options{Router: rb.Router, Workers: d, Tokens: prompts{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan struct{})
+		whole := frontend.Through{Send: func(context.Context, *frontend.Decision) (*http.Response, error) {
+			<-answered
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{}`))}, nil
+		}}
+		tokens := sourcetest.Tokens(1, 2, 3)
+		ended := make(chan int)
+		go func() {
+			w := httptest.NewRecorder()
+			body := strings.NewReader(`{"prompt":` + routertest.TokensJSON(tokens) + `}`)
+			door.Handler().ServeHTTP(w, httptest.NewRequestWithContext(frontend.WithThrough(t.Context(), &whole), "POST", "/v1/completions", body))
+			ended <- w.Code
+		}()
+		pending := func() int {
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			loads, err := rb.Model().Decide().GetPotentialLoads(&router.Request{Tokens: sourcetest.Tokens()})
+			if err != nil || len(loads) != 1 || loads[0].Requests != 1 {
+				t.Fatalf("loads %+v, %v; want one request", loads, err)
+			}
+			return loads[0].PrefillTokens
+		}
+		if got := pending(); got != len(tokens) {
+			t.Errorf("%d tokens are being computed, want %d", got, len(tokens))
+		}
+		rb.Send(p.Store(kv.TierDevice, tokens))
+		if got := pending(); got != 0 {
+			t.Errorf("%d tokens are being computed after the events of the prompt's blocks, want none", got)
+		}
+		close(answered)
+		if got := <-ended; got != http.StatusOK {
+			t.Errorf("status %d", got)
 		}
 	})
 }
