@@ -20,7 +20,7 @@ type simulateCmd struct {
 
 // Help implements kong's HelpProvider.
 func (simulateCmd) Help() string {
-	return `The production router decides for simulated engines, tiers and users: one seed, one result. Each table is a scenario, each row a policy: the rules of other routers, textbook rules, weights and price, and price with true parameters and lengths as the oracle. Times are in milliseconds. "good/s" is the requests within the scenario's limits. "most" and "least" are the time-weighted backlogs of the most and the least loaded worker over the fair one. docs/simulate.md describes the models.`
+	return `The production router decides for simulated engines, tiers and users: one seed, one result. Each table is a scenario, each row a policy: the rules of other routers, textbook rules, weights and price, and price with true parameters and lengths as the oracle. Times are in milliseconds. "good/s" is the requests within the scenario's limits. "most" and "least" are the time-weighted backlogs, in seconds of work left, of the most and the least loaded worker over the fair one. docs/simulate.md describes the models.`
 }
 
 // Validate implements kong's interface; its errors are errors of usage.

@@ -3,7 +3,6 @@ package simulate
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -19,16 +18,15 @@ type cluster struct {
 	policy   policy.Policy
 	seed     uint64
 	clock    engine.Clock
-	rng      *rand.Rand
 
 	nodes   []*engine.Node
 	engines map[kv.Worker]*engine.Engine
 	list    []*engine.Engine // in the order of joining
+	routed  []int            // requests sent to each of list
 	routers []*router
 	turn    int // of the routers
 	wire    []byte
-	events  []kvevent.RouterEvent // scratch
-	numbers map[kv.Owner]uint64   // of the last event
+	numbers map[kv.Owner]uint64 // of the last event
 
 	// rate is the requests of a worker in a second, reuse the share of their tokens that an infinite
 	// cache has, and promptSeconds what the rest takes on a worker of speed 1. They are for the oracle.
@@ -67,19 +65,30 @@ const maxTries = 3
 
 // simulate returns the result of one run.
 func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Result, error) {
-	c := &cluster{scenario: s, policy: p, seed: seed, rng: rand.New(rand.NewPCG(seed, 30)),
-		engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64), left: len(prompts)}
+	c, err := newCluster(s, prompts, p, seed)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.run(); c.err != nil {
+		return Result{}, fmt.Errorf("scenario %s, policy %s, seed %d: %w", s.Name, p.Name, seed, c.err)
+	}
+	return c.finish(), nil
+}
+
+// newCluster returns a cluster with its workers, and with everything that is to happen.
+func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*cluster, error) {
+	c := &cluster{scenario: s, policy: p, seed: seed, engines: make(map[kv.Worker]*engine.Engine), numbers: make(map[kv.Owner]uint64), left: len(prompts)}
 	c.count(prompts)
 	for i := range max(1, s.Routers) {
 		r, err := newRouter(c, i)
 		if err != nil {
-			return Result{}, err
+			return nil, err
 		}
 		c.routers = append(c.routers, r)
 	}
 	for _, speed := range s.Hardware.Speeds {
 		if err := c.join(speed); err != nil {
-			return Result{}, err
+			return nil, err
 		}
 	}
 	for i := range s.Events {
@@ -92,13 +101,11 @@ func simulate(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (Res
 	}
 	c.clock.Every(time.Second, c.second)
 	c.clock.Every(100*time.Millisecond, func() bool { c.herd.sample(c); return !c.over() })
-	// Sessions that are behind get as long again to end.
-	c.clock.Run(2*s.Duration + time.Minute)
-	if c.err != nil {
-		return Result{}, fmt.Errorf("scenario %s, policy %s, seed %d: %w", s.Name, p.Name, seed, c.err)
-	}
-	return c.finish(), nil
+	return c, nil
 }
+
+// run lets everything happen. Sessions that are behind get as long again to end.
+func (c *cluster) run() { c.clock.Run(2*c.scenario.Duration + time.Minute) }
 
 func (c *cluster) over() bool { return c.left == 0 || c.err != nil }
 
@@ -124,7 +131,7 @@ func (c *cluster) join(speed float64) error {
 	if err != nil {
 		return err
 	}
-	c.engines[w], c.list = e, append(c.list, e)
+	c.engines[w], c.list, c.routed = e, append(c.list, e), append(c.routed, 0)
 	for _, r := range c.routers {
 		if err := r.join(e); err != nil {
 			return err
@@ -225,6 +232,7 @@ func (c *cluster) send(a *attempt) {
 		return
 	}
 	a.worker = w
+	c.routed[int(w.ID)-1]++
 	a.request = engine.Request{Locals: a.p.locals, Sequence: a.p.sequence, Prompt: a.p.tokens, Output: a.p.output,
 		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
 	c.engines[w].Submit(&a.request)
@@ -376,26 +384,27 @@ func (c *cluster) finish() Result {
 
 // herd measures how uneven the backlogs of the workers are.
 type herd struct {
-	// sums are the integrals of the backlogs of the workers, while at least 4 requests run per worker.
+	// sums are the integrals of the backlogs of the workers, in seconds of work left over the mean of all
+	// workers, while at least 4 requests run per worker.
 	sums    []float64
 	samples int
 }
 
 // sample adds the present backlogs. A worker that has left does not count.
 func (h *herd) sample(c *cluster) {
-	n, backlog := 0, 0
+	n, requests, work := len(c.list), 0, 0.0
 	for _, e := range c.list {
-		backlog += e.Running() + e.Waiting()
+		requests += e.Running() + e.Waiting()
+		work += e.Work()
 	}
-	n = len(c.list)
-	if n == 0 || backlog < 4*n {
+	if n == 0 || requests < 4*n || work == 0 {
 		return
 	}
 	for len(h.sums) < n {
 		h.sums = append(h.sums, 0)
 	}
 	for i, e := range c.list {
-		h.sums[i] += float64(e.Running()+e.Waiting()) / (float64(backlog) / float64(n))
+		h.sums[i] += e.Work() / (work / float64(n))
 	}
 	h.samples++
 }

@@ -26,7 +26,8 @@ type Result struct {
 	// Served are the prompt tokens by tier. InfiniteShare is what an infinite cache would serve.
 	Served        Served  `json:"served"`
 	InfiniteShare float64 `json:"infinite_cache_share"`
-	// Herd is the largest and Balance the smallest time-weighted backlog of a worker over the fair one.
+	// Herd is the largest and Balance the smallest time-weighted backlog of a worker, in
+	// seconds of work left, over the fair one.
 	Herd    float64        `json:"herd"`
 	Balance float64        `json:"balance"`
 	Moved   engine.Moved   `json:"moved_bytes"`

@@ -82,7 +82,7 @@ func machines(speeds []float64) Hardware {
 func (h *Hardware) blockBytes() float64 { return float64(h.BlockSize) * 131072 }
 
 // Span is how long requests of a generated scenario begin.
-const Span = 45 * time.Second
+const Span = 40 * time.Second
 
 // Scenarios returns the generated scenarios.
 func Scenarios() []Scenario {

@@ -1,0 +1,244 @@
+package simulate
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
+	"github.com/blockyard-ai/blockyard/lab/workload"
+)
+
+// small returns a scenario of four workers and ten seconds, changed by change.
+func small(change func(*Scenario)) *Scenario {
+	h := machines(equal(4))
+	s := &Scenario{Name: "small", Hardware: h, Limits: Limits{time.Second, 50 * time.Millisecond}, Duration: 10 * time.Second, WarmUp: time.Second, Routers: 1,
+		Load: func(seed uint64) ([]workload.Request, error) {
+			return workload.Generate(workload.Options{Seed: seed, Requests: 300, Rate: 10, Think: time.Second,
+				System: workload.Lengths{Median: 800, Sigma: 0.5, Min: 100, Max: 4000}, Output: workload.Lengths{Median: 80, Sigma: 0.6, Min: 4, Max: 400}})
+		}}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+// run simulates a scenario with a policy.
+func run(t *testing.T, s *Scenario, name string, seed uint64) Result {
+	t.Helper()
+	requests, err := s.Load(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompts, err := promptsOf(requests, s.Hardware.BlockSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := policy.Named(name)
+	if !ok {
+		t.Fatalf("no policy %s", name)
+	}
+	r, err := simulate(s, prompts, p, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestOneSeedOneResult for every policy, with several routers, a loss and a newcomer; and all requests
+// end.
+func TestOneSeedOneResult(t *testing.T) {
+	s := small(func(s *Scenario) {
+		s.Routers, s.Lag = 2, 20*time.Millisecond
+		s.Events = []Event{{At: 3 * time.Second, Kind: Kill, Worker: 1}, {At: 4 * time.Second, Kind: Add, Speed: 0.5},
+			{At: 5 * time.Second, Kind: Drain, Worker: 2}, {At: 6 * time.Second, Kind: Slow, Worker: 0, Factor: 0.5}, {At: 6 * time.Second, Kind: Disk, Factor: 0.1}}
+	})
+	for _, p := range policy.All() {
+		a, b := run(t, s, p.Name, 1), run(t, s, p.Name, 1)
+		if !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: %+v and then %+v", p.Name, a, b)
+		}
+		if a.Unfinished != 0 || a.Failed != 0 || a.Requests == 0 {
+			t.Errorf("%s: %d requests, %d unfinished, %d failed", p.Name, a.Requests, a.Unfinished, a.Failed)
+		}
+	}
+	if a, b := run(t, s, "price", 1), run(t, s, "price", 2); reflect.DeepEqual(a, b) {
+		t.Error("two seeds have one result")
+	}
+}
+
+// TestCachesAreUsed: what looks at caches computes less than what does not, and nothing serves more
+// than an infinite cache would but by chance of the order.
+func TestCachesAreUsed(t *testing.T) {
+	s := small(nil)
+	random, price := run(t, s, "random", 1), run(t, s, "price", 1)
+	if price.Served.Cached() < random.Served.Cached()+0.05 || price.Served.Cached() > price.InfiniteShare+0.05 {
+		t.Errorf("random %.2f, price %.2f, infinite %.2f", random.Served.Cached(), price.Served.Cached(), price.InfiniteShare)
+	}
+}
+
+// TestPriceDoesNotHerd: of equal workers that share no prefix none gets much more than its share, and
+// none is left alone, while at least four requests run per worker. A price of the first token alone had
+// sent 120 requests to one worker and none to another.
+func TestPriceDoesNotHerd(t *testing.T) {
+	s := small(func(s *Scenario) {
+		s.Hardware = machines(equal(8))
+		s.Load = func(seed uint64) ([]workload.Request, error) {
+			return workload.Generate(workload.Options{Seed: seed, Requests: 500, Rate: 36, Turns: 1, SystemPrompts: 100_000, SystemZipf: 0.001,
+				System: workload.Lengths{Median: 1500, Sigma: 1, Min: 64, Max: 12_000}, Output: workload.Lengths{Median: 180, Sigma: 0.7, Min: 4, Max: 1200}})
+		}
+	})
+	for seed := range uint64(3) {
+		if r := run(t, s, "price", seed+1); r.Herd == 0 || r.Herd > 1.6 || r.Balance < 0.5 {
+			t.Errorf("seed %d: the most loaded worker had %.2f of the fair share, the least loaded %.2f", seed+1, r.Herd, r.Balance)
+		}
+	}
+	h := herd{sums: []float64{3, 1}, samples: 2}
+	if h.worst() != 1.5 || h.balance() != 0.5 {
+		t.Errorf("%v and %v of the fair share, want 1.5 and 0.5", h.worst(), h.balance())
+	}
+}
+
+// TestASlowStarterGetsItsShare: a worker that joins and whose first steps take four times as long is not
+// left alone when it has become as fast as the others.
+func TestASlowStarterGetsItsShare(t *testing.T) {
+	s := small(func(s *Scenario) {
+		s.Duration = 30 * time.Second
+		s.Hardware.WarmUp = 300
+		s.Events = []Event{{At: time.Second, Kind: Add, Speed: 1}}
+		s.Load = func(seed uint64) ([]workload.Request, error) {
+			return workload.Generate(workload.Options{Seed: seed, Requests: 1500, Rate: 18, Think: time.Second,
+				System: workload.Lengths{Median: 800, Sigma: 0.5, Min: 100, Max: 4000}, Output: workload.Lengths{Median: 80, Sigma: 0.6, Min: 4, Max: 400}})
+		}
+	})
+	requests, err := s.Load(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompts, err := promptsOf(requests, s.Hardware.BlockSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := policy.Named("price")
+	c, err := newCluster(s, prompts, p, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.run()
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	fair := len(prompts) / 5
+	if got := c.routed[4]; got < fair/3 {
+		t.Errorf("%d requests on the worker that started slowly, a fair share is %d: %v", got, fair, c.routed)
+	}
+}
+
+// TestReportNamesWhatIsBetter: the verdict counts goodput and latencies, and the last line is as
+// documented.
+func TestReportNamesWhatIsBetter(t *testing.T) {
+	row := func(name string, ttft, tbt, good float64) Row {
+		r := Result{TTFTMean: ttft, TTFTP99: 2 * ttft, TBTMean: tbt, TBTP99: 2 * tbt, Goodput: good, TokensPerSecond: 100 * good, Herd: 1.25}
+		return Row{name, r, []Result{r}}
+	}
+	tables := []Table{
+		{Scenario: "a", Equal: true, Rows: []Row{row("llm-d", 10, 30, 10.1), row("price", 20, 20, 10), row("oracle", 1, 1, 20)}},
+		{Scenario: "b", Rows: []Row{row("llm-d", 10, 10, 10), row("price", 20, 20, 10)}},
+		{Scenario: "c", Rows: []Row{row("llm-d", 10, 30, 10.3), row("price", 20, 20, 10)}},
+	}
+	if got, want := Judge(tables).String(), "simulate: scenarios=3 best_or_within_2pct=1 oracle_share=0.500 worst_herd=1.25 default_policy_of_optimum=not_measured"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if v := strings.Join(tables[1].verdict(), " "); v != "llm-d is better in all four latencies" {
+		t.Error(v)
+	}
+	if b := string(page(tables)); !strings.Contains(b, "<svg") || !strings.Contains(b, "price") {
+		t.Error("the page has no plot")
+	}
+}
+
+// TestRunWritesTablesAndFiles, and a trace is a scenario.
+func TestRunWritesTablesAndFiles(t *testing.T) {
+	dir := t.TempDir()
+	trace := filepath.Join(dir, "tiny.jsonl")
+	var lines strings.Builder
+	for i := range 40 {
+		b, err := json.Marshal(map[string]any{"timestamp": i * 900, "input_length": 1030 + i, "output_length": 20, "hash_ids": []int{1, 2, 100 + i}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines.Write(append(b, '\n'))
+	}
+	if err := os.WriteFile(trace, []byte(lines.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := TraceScenario(trace, FormatMooncake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, &s, "price", 1); r.Unfinished != 0 {
+		t.Errorf("%+v", r)
+	}
+	var out strings.Builder
+	o := Options{Seeds: 1, Scenarios: []string{"agents"}, Policies: []string{"price", "random"}, JSON: filepath.Join(dir, "r.json"), Page: filepath.Join(dir, "r.html"), Out: &out}
+	tables, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tables) != 1 || len(tables[0].Rows) != 2 || !strings.Contains(out.String(), "simulate: scenarios=1 ") {
+		t.Errorf("%d tables: %s", len(tables), out.String())
+	}
+	for _, name := range []string{o.JSON, o.Page} {
+		if b, err := os.ReadFile(name); err != nil || len(b) < 500 {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
+	}
+	for _, bad := range []Options{{Seeds: 0}, {Seeds: 1, Policies: []string{"luck"}}, {Seeds: 1, Scenarios: []string{"mars"}}} {
+		if err := bad.Validate(); err == nil {
+			t.Errorf("%+v is valid", bad)
+		}
+	}
+}
+
+// TestHistoriesAndForks: a turn repeats what came before, a helper begins with its agent's history, and
+// a whole prompt with nothing.
+func TestHistoriesAndForks(t *testing.T) {
+	piece := func(stream uint64, tokens int) []workload.Piece {
+		return []workload.Piece{{Stream: stream, Tokens: tokens}}
+	}
+	requests := []workload.Request{
+		{ID: "a0", Session: 0, Pieces: piece(1, 64), OutputTokens: 32},
+		{ID: "a1", Session: 0, Turn: 1, Pieces: piece(2, 32), OutputTokens: 16},
+		{ID: "h0", Session: 1, Fork: &workload.Fork{Session: 0, Turn: 0}, Pieces: piece(3, 48), OutputTokens: 16},
+		{ID: "w0", Session: 2, Whole: true, Pieces: piece(1, 64), OutputTokens: 16},
+	}
+	p, err := promptsOf(requests, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{64, 128, 144, 64} {
+		if p[i].tokens != want || p[i].promptBlocks != want/16 {
+			t.Errorf("%s: %d tokens, %d blocks, want %d", p[i].id, p[i].tokens, p[i].promptBlocks, want)
+		}
+	}
+	same := func(a, b *prompt, blocks int) bool {
+		return reflect.DeepEqual(a.sequence[:blocks], b.sequence[:blocks])
+	}
+	if !same(p[0], p[1], 6) || !same(p[1], p[2], 6) || same(p[1], p[2], 7) || !same(p[0], p[3], 4) || same(p[0], p[3], 5) {
+		t.Error("histories are not those of the sessions")
+	}
+	if p[0].next != p[1] || len(p[0].forks) != 1 || p[0].forks[0] != p[2] || !p[3].starts || p[1].starts || p[2].starts {
+		t.Error("turns and helpers do not follow one another")
+	}
+	if p[1].known != 96 || p[3].known != 63 {
+		t.Errorf("an infinite cache has %d and %d tokens", p[1].known, p[3].known)
+	}
+	requests[2].Fork.Turn = 9
+	if _, err := promptsOf(requests, 16); err == nil || !strings.Contains(err.Error(), "turn 9") {
+		t.Error(err)
+	}
+}
