@@ -1,6 +1,6 @@
 # The image runs any subcommand as a user of its own: docker run IMAGE agent --help.
 #
-# Its defaults fit a container, and a flag or variable wins over them. The agent and the
+# Its defaults (deploy/image/blockyard.yaml) fit a container, and a flag or variable wins over them. The agent and the
 # router listen at all addresses of the container (9400, 8090): publish the ports only where
 # Prometheus, routers and gateways are. An agent needs room for its host tier in /dev/shm
 # (--shm-size), and shares /run/blockyard and its pid namespace with the engines of its node.
@@ -23,8 +23,8 @@ RUN apt-get update \
  && useradd --system --uid 10001 --user-group --no-create-home blockyard \
  && install -d -m 0755 -o blockyard -g blockyard /run/blockyard /var/lib/blockyard /tiers/host /tiers/disk
 COPY --from=build /out/blockyard /out/blockyard-lab /usr/local/bin/
-ENV BLOCKYARD_ADMIN=:9400 \
-    BLOCKYARD_ROUTER_HTTP=:8090
+COPY deploy/image/blockyard.yaml /etc/blockyard/
+ENV BLOCKYARD_CONFIG=/etc/blockyard/blockyard.yaml
 USER 10001:10001
 VOLUME ["/run/blockyard", "/var/lib/blockyard"]
 EXPOSE 9400 8090 8000

@@ -22,6 +22,7 @@ import (
 // tag kvbm names KVBM's variables that hold when neither the flag nor Blockyard's variable
 // is given. The ranges are in agent.Config.Validate.
 type Agent struct {
+	ConfigFile   string        `group:"Node" name:"config" type:"path" help:"YAML file with settings of agent and router. Flags and variables win over the file." env:"BLOCKYARD_CONFIG" placeholder:"FILE"`
 	Node         string        `group:"Node" help:"Name of this node: unique in the cluster, the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
 	Socket       string        `group:"Node" help:"Unix socket that engines connect to, an absolute path." default:"/run/blockyard/agent.sock" env:"BLOCKYARD_SOCKET"`
 	Admin        string        `group:"Node" help:"Address of the HTTP server for health, metrics and events. It has no access control: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
@@ -57,6 +58,14 @@ type Agent struct {
 
 	flags []*kong.Flag
 	given map[string]bool // flags on the command line
+	file  fileValues
+}
+
+// BeforeResolve is called by kong before it sets the flags that are not on the command line. It
+// reads --config.
+func (c *Agent) BeforeResolve(k *kong.Context) (err error) {
+	c.file, err = readConfig(k, "agent")
+	return err
 }
 
 // AfterApply is called by kong when it has parsed the flags. It checks the environment for misspelt
@@ -67,7 +76,7 @@ func (c *Agent) AfterApply(k *kong.Context) error {
 	}
 	c.flags, c.given = k.Flags(), make(map[string]bool)
 	for _, p := range k.Path {
-		if p.Flag != nil {
+		if p.Flag != nil && !p.Resolved {
 			c.given[p.Flag.Name] = true
 		}
 	}
@@ -107,19 +116,37 @@ func (c *Agent) Run(ctx context.Context, b build) error {
 }
 
 // configure returns the agent's configuration from the flags and environ. It logs each value with
-// its source: a flag, a variable or the default.
+// its source: a flag, a variable, the file or the default.
 func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, error) {
+	cfg, s, err := c.resolveSettings(environ)
+	if err != nil {
+		return agent.Config{}, err
+	}
+	for _, w := range s.warnings {
+		log.Warn("warning about the environment", zap.String("warning", w))
+	}
+	fields := make([]zap.Field, 0, len(s.notes))
+	for _, n := range s.notes {
+		fields = append(fields, zap.String(n.Name, n.Value+" ("+n.Source+")"))
+	}
+	log.Info("configuration", fields...)
+	return cfg, nil
+}
+
+// resolveSettings returns the agent's configuration, and each value with its source.
+func (c *Agent) resolveSettings(environ []string) (agent.Config, *settings, error) {
 	name := c.Node
 	if name == "" {
 		var err error
 		if name, err = os.Hostname(); err != nil {
-			return agent.Config{}, fmt.Errorf("node name: %w", err)
+			return agent.Config{}, nil, fmt.Errorf("node name: %w", err)
 		}
 	}
 	s, err := newSettings(c.flags, c.given, environ)
 	if err != nil {
-		return agent.Config{}, err
+		return agent.Config{}, nil, err
 	}
+	s.file = c.file
 	cfg := agent.Config{
 		Node: name, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
 		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout,
@@ -132,21 +159,17 @@ func (c *Agent) configure(environ []string, log *zap.Logger) (agent.Config, erro
 		cfg.Tiers.ScrubBytesPerSecond = -1 // off; 0 would mean the default rate
 	}
 	if err := c.takeSizes(s, &cfg); err != nil {
-		return agent.Config{}, err
+		return agent.Config{}, nil, err
 	}
 	if err := c.eventFlags.configure(c.NATS, s, &cfg); err != nil {
-		return agent.Config{}, err
+		return agent.Config{}, nil, err
 	}
 	c.takeDisk(s, &cfg)
 	if err := c.takeKVBM(s, &cfg); err != nil {
-		return agent.Config{}, err
+		return agent.Config{}, nil, err
 	}
 	s.note("node", cfg.Node, first(s.source("node")))
 	s.note("nats", withoutPassword(c.NATS), first(s.source("nats")))
 	s.noteFlags()
-	for _, w := range s.warnings {
-		log.Warn("warning about the environment", zap.String("warning", w))
-	}
-	log.Info("configuration", s.fields...)
-	return cfg, nil
+	return cfg, s, nil
 }

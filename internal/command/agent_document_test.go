@@ -16,8 +16,8 @@ const agentDocument = "../../../../docs/agent-config.md"
 
 const agentDocumentHead = `# The agent's configuration
 
-` + "`blockyard agent`" + ` takes each setting as a flag or as an environment variable. A flag wins over Blockyard's variable,
-that over KVBM's, and all over the default. The log line ` + "`configuration`" + ` shows every value with its source.
+` + "`blockyard agent`" + ` takes each setting as a flag, as an environment variable, or in a [file](config.md). A flag wins over
+Blockyard's variable, that over KVBM's, that over the file, and all over the default. The log line ` + "`configuration`" + ` shows every value with its source.
 [Running the agent](operations.md#where-settings-come-from) has the rules, [KVBM's variables](kvbm-environment.md) the
 values that KVBM's variables take. This page is made from the flags: ` + "`go test ./internal/command -run Document -update`" + `.
 `

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"go.uber.org/zap"
-
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
@@ -21,16 +19,17 @@ import (
 const fromDefault = "default"
 
 // settings finds the source of each value of the agent. A flag wins over
-// Blockyard's variable, that over KVBM's, and all over the default.
+// Blockyard's variable, that over KVBM's, each over the file of --config, and all over the default.
 type settings struct {
 	flags    []*kong.Flag    // of the command
 	given    map[string]bool // names of the flags on the command line
 	set      map[string]bool // names of all variables of the environment
 	kvbm     []string        // KVBM's variables among them
 	env      config.Env      // the values of KVBM's variables
+	file     fileValues      // of --config
 	warnings []string
-	fields   []zap.Field     // values with their sources, for the log
-	noted    map[string]bool // names of fields
+	notes    []note          // values with their sources
+	noted    map[string]bool // names of notes
 }
 
 // newSettings returns the settings of a command line and an environment. given has the names
@@ -52,7 +51,7 @@ func newSettings(flags []*kong.Flag, given map[string]bool, environ []string) (*
 	return s, nil
 }
 
-// source returns the name of the flag, the variable or the default that a flag's value comes from.
+// source returns the name of the flag, the variable, the line of the file or the default that a flag's value comes from.
 // kvbm is true when the source is a variable of KVBM: then the caller takes the value from s.env.
 // KVBM's variables are those given, in their order, or those that the flag's tag names.
 func (s *settings) source(flag string, variables ...string) (source string, kvbm bool) {
@@ -69,6 +68,9 @@ func (s *settings) source(flag string, variables ...string) (source string, kvbm
 		if slices.Contains(s.kvbm, v) {
 			return v, true
 		}
+	}
+	if v, ok := s.file[flag]; ok {
+		return v.Origin, false
 	}
 	return fromDefault, false
 }
@@ -103,10 +105,17 @@ func (s *settings) noteFlags() {
 	}
 }
 
+// note is a value with its source.
+type note struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
 // note has a value logged with its source.
 func (s *settings) note(name string, value any, source string) {
 	s.noted[name] = true
-	s.fields = append(s.fields, zap.String(name, fmt.Sprintf("%v (%s)", value, source)))
+	s.notes = append(s.notes, note{name, fmt.Sprint(value), source})
 }
 
 // KVBM's variables of the tiers' sizes.
@@ -160,8 +169,11 @@ func sizeNames(size config.CacheSize, blocks, gb string) []string {
 
 // settingName returns the flag or variable that an operator changes for a value.
 func settingName(source, flag string) string {
-	if source == fromDefault {
+	switch {
+	case source == fromDefault:
 		return "--" + flag
+	case strings.Contains(source, ":"): // the file of --config and a line
+		return flag + " at " + source
 	}
 	return source
 }

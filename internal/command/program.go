@@ -42,20 +42,29 @@ The agent keeps the blocks of a node's engines in host memory and on disk and pu
 
 // productRoot is the command line of blockyard.
 type productRoot struct {
-	Agent     Agent              `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
-	Router    Router             `cmd:"" help:"Run the router: choose a worker for each request."`
-	Demo      labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
-	Bench     labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
-	Connector connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
-	Inspect   inspect.Command    `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
-	Doctor    doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
-	Version   Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
-	SimEngine labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
+	Agent      Agent              `cmd:"" help:"Run the node agent: host and disk tiers, engine sessions, events."`
+	Router     Router             `cmd:"" help:"Run the router: choose a worker for each request."`
+	Demo       labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
+	Bench      labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
+	Connector  connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
+	Inspect    inspect.Command    `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Doctor     doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
+	Config     configCmd          `cmd:"" help:"Show or check the settings of agent and router."`
+	Completion completionCmd      `cmd:"" help:"Print a script that completes commands, flags and values in a shell."`
+	Version    Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
+	SimEngine  labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
+}
+
+// newProductRoot returns a command line for kong to parse into.
+func newProductRoot() *productRoot {
+	root := &productRoot{Router: NewRouter()}
+	root.Config.Print.Router.Router = NewRouter()
+	return root
 }
 
 // Product returns the program blockyard. version is set by the linker.
 func Product(version string) Program {
-	return Program{Name: "blockyard", Description: description, Version: version, Root: &productRoot{Router: NewRouter()}}
+	return Program{Name: "blockyard", Description: description, Version: version, Root: newProductRoot()}
 }
 
 // Exit statuses beside 0.

@@ -20,11 +20,12 @@ import (
 
 // Router is "blockyard router".
 type Router struct {
-	NATS    string `group:"Sources" name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
-	Cluster string `group:"Sources" default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
-	HTTP    string `group:"Start and server" name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address of the HTTP server; port 0 takes a free port."`
-	Control string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address has no access control. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
-	File    string `group:"Start and server" name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings, by the names in docs/router-config.md. Flags and variables win over the file."`
+	NATS       string `group:"Sources" name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
+	Cluster    string `group:"Sources" default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
+	HTTP       string `group:"Start and server" name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address of the HTTP server; port 0 takes a free port."`
+	Control    string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address has no access control. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
+	ConfigFile string `group:"Start and server" name:"config" type:"path" placeholder:"FILE" env:"BLOCKYARD_CONFIG" help:"YAML file with settings of agent and router. Flags and variables win over the file."`
+	File       string `group:"Start and server" name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings, by the names in docs/router-config.md. Flags and variables win over the file."`
 
 	NATSFile string `group:"Sources" name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as the file that an agent with --embedded-nats writes."`
 
@@ -47,6 +48,7 @@ type Router struct {
 	// DurableKVEvents and ResetStates are two of them that decide where messages come
 	// from.
 	settings        resolvedSettings
+	file            fileValues
 	DurableKVEvents bool `kong:"-"`
 	ResetStates     bool `kong:"-"`
 }
@@ -55,21 +57,32 @@ type Router struct {
 // the router's settings.
 func NewRouter() Router { return Router{Settings: settingFlags()} }
 
+// BeforeResolve is called by kong before it sets the flags that are not on the command line. It
+// reads --config.
+func (c *Router) BeforeResolve(k *kong.Context) (err error) {
+	c.file, err = readConfig(k, "router")
+	return err
+}
+
 // AfterApply is called by kong when it has parsed the flags. It checks the environment for misspelt
-// variables, and sets c.settings from flags, variables and --router-config. Kong reports its error
-// as one of usage.
+// variables, and sets c.settings from flags, variables, and --router-config or --config. Kong
+// reports its error as one of usage.
 func (c *Router) AfterApply(k *kong.Context) error {
 	if err := checkEnvironment(k.Model, os.Environ()); err != nil {
 		return err
 	}
-	if err := c.settings.resolve(k, os.Environ(), c.File); err != nil {
+	document, err := c.document()
+	if err != nil {
+		return err
+	}
+	if err := c.settings.resolve(k, os.Environ(), document); err != nil {
 		return err
 	}
 	flags := plainFlags(k.Flags())
 	if err := checkRanges(flags); err != nil {
 		return err
 	}
-	c.settings.plain = givenFlags(k, flags)
+	c.settings.plain = c.plainNotes(k, flags)
 	// Two settings that openSources needs.
 	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
 	return nil

@@ -17,8 +17,8 @@ const routerDocument = "../../../../docs/router-flags.md"
 const routerDocumentHead = `# The router's flags
 
 These flags of ` + "`blockyard router`" + ` say where it listens, whom it follows and what its front door accepts. How it chooses
-workers is on [another page](router-config.md), whose settings are flags too. A flag wins over its variable, and that over the
-default. The log line ` + "`configuration`" + ` has every value that is not the default, with its source; it leaves out the NATS
+workers is on [another page](router-config.md), whose settings are flags too. A flag wins over its variable, that over
+the [file](config.md) of ` + "`--config`" + `, and all over the default. The log line ` + "`configuration`" + ` has every value that is not the default, with its source; it leaves out the NATS
 login. This page is made from the flags: ` + "`go test ./internal/command -run Document -update`" + `.
 `
 

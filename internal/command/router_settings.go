@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -95,22 +94,17 @@ type resolvedSettings struct {
 	given   []config.Given
 	// flags are the settings that were given as flags, by their first names.
 	flags map[string]string
-	// plain are the values of other flags that are not the default, for the log.
-	plain []zap.Field
+	// plain are the values of the other flags.
+	plain []note
 }
 
-// resolve sets r from the flags of k, the variables in environ, and the file at path, if path is not
-// empty. Flags win over variables, and variables over the file. The error names the wrong setting.
-func (r *resolvedSettings) resolve(k *kong.Context, environ []string, path string) (err error) {
+// resolve sets r from the flags of k, the variables in environ, and a document. Flags win over
+// variables, and variables over the document. The error names the wrong setting.
+func (r *resolvedSettings) resolve(k *kong.Context, environ []string, from config.Sources) (err error) {
 	if r.flags, err = givenSettings(k); err != nil {
 		return err
 	}
-	from := config.Sources{Name: path, Environ: environ, Flags: r.flags}
-	if path != "" {
-		if from.Document, err = os.ReadFile(path); err != nil {
-			return fmt.Errorf("--router-config: %w", err)
-		}
-	}
+	from.Environ, from.Flags = environ, r.flags
 	loaded, err := config.Resolve(from)
 	if err != nil {
 		return err
@@ -193,7 +187,12 @@ func (r *resolvedSettings) log(log *zap.Logger) {
 	for _, g := range r.given {
 		fields = append(fields, zap.String(g.Name, fmt.Sprintf("%s (%s)", g.Value, g.Source)))
 	}
-	log.Info("configuration", append(fields, r.plain...)...)
+	for _, n := range r.plain {
+		if n.Source != fromDefault {
+			fields = append(fields, zap.String(strings.ReplaceAll(n.Name, "-", "_"), n.Value+" ("+n.Source+")"))
+		}
+	}
+	log.Info("configuration", fields...)
 }
 
 // doorAddress returns the address of the front door, where clients of the engines are served.
@@ -257,18 +256,25 @@ func bound(of reflect.Type, text string) int64 {
 	return n
 }
 
-// givenFlags returns the flags whose values are not the default, for the log, each with its source:
-// the flag or its variable. It leaves out credentials, and
-// the document, which the sources of its settings name.
-func givenFlags(k *kong.Context, flags []*kong.Flag) []zap.Field {
-	var fields []zap.Field
+// plainNotes returns the values of flags, each with its source: the flag, its variable, the line of
+// --config or the default. It leaves out credentials, and the document, which the sources of its
+// settings name.
+func (c *Router) plainNotes(k *kong.Context, flags []*kong.Flag) []note {
+	var notes []note
 	for _, f := range flags {
-		if f.Tag.Get("log") == "-" || f.Name == "router-config" || isDefault(f) {
+		if f.Tag.Get("log") == "-" || f.Name == "router-config" {
 			continue
 		}
-		source := strings.Join(f.Envs, ",")
-		if slices.ContainsFunc(k.Path, func(p *kong.Path) bool { return p.Flag == f }) {
+		source := fromDefault
+		if slices.ContainsFunc(k.Path, func(p *kong.Path) bool { return p.Flag == f && !p.Resolved }) {
 			source = "--" + f.Name
+		} else if v, ok := c.file[f.Name]; ok && !setByVariable(f) {
+			source = v.Origin
+		} else if !isDefault(f) {
+			source = strings.Join(f.Envs, ",")
+		}
+		if source != fromDefault && isDefault(f) {
+			source = fromDefault
 		}
 		value := fmt.Sprint(f.Target.Interface())
 		if list, ok := f.Target.Interface().([]string); ok {
@@ -277,9 +283,9 @@ func givenFlags(k *kong.Context, flags []*kong.Flag) []zap.Field {
 		if strings.Contains(value, "://") {
 			value = withoutPassword(value)
 		}
-		fields = append(fields, zap.String(strings.ReplaceAll(f.Name, "-", "_"), fmt.Sprintf("%s (%s)", value, source)))
+		notes = append(notes, note{f.Name, value, source})
 	}
-	return fields
+	return notes
 }
 
 // isDefault returns whether a flag has the value of its tag "default", or none without the tag.
