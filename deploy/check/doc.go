@@ -6,5 +6,6 @@
 // Kubernetes and of the Prometheus Operator: an unknown or misspelt field fails. They load the
 // Compose file with Compose's own loader, parse the queries of dashboards and alerts with
 // Prometheus' own parser and compare them with the metrics that the programs expose, and verify
-// the systemd units with systemd-analyze where there is one.
+// the systemd units with systemd-analyze where there is one. The blockyard of BLOCKYARD_BIN parses
+// the arguments, settings and variables of every container and unit.
 package check
