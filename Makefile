@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-native test-connector test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-native mutate-native test-connector test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ test-connector: build ## The connector's own tests, with a real agent; need only
 
 test-native: ## Test the connector's data plane in C with sanitizers, and fuzz its frames
 	@scripts/test-native.sh
+
+mutate-native: ## Put each known CUDA hazard back into the library, and check that a test finds the hazard
+	@python3 connector/native/tests/mutants.py
 
 test-vllm: build ## Test the connector in a real vLLM on CPU, installed on first use: make test-vllm ARGS="--only reset-reload"
 	@scripts/test-vllm.sh $(ARGS)

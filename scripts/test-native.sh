@@ -2,9 +2,9 @@
 # test-native.sh [SECONDS]
 #
 # Builds the tests of connector/native with each sanitizer that the compiler has, and
-# runs them: the copier under threads, and SECONDS (default 2) of mutated frames. A
-# passed program prints one line. Needs a C compiler; without one the script says so
-# and succeeds.
+# runs them: the copier under threads, the rules of CUDA with a fake driver, and
+# SECONDS (default 2) of mutated frames. A passed program prints one line. Needs a C
+# compiler; without one the script says so and succeeds.
 set -euo pipefail
 
 cd "$(dirname "$0")/../connector/native"
@@ -38,9 +38,15 @@ for name in address,undefined thread; do
 		"$cc" "${with[@]}" -c -o "$scratch/$name/${source%.c}.o" "$source" &
 	done
 	wait
-	for program in test_copier fuzz_frames; do
-		"$cc" "${with[@]}" -o "$scratch/$program" "tests/$program.c" "$scratch/$name"/*.o -ldl
-		if timeout 120 "$scratch/$program" "${1:-2}" >"$scratch/output" 2>&1; then
+	"$cc" "${with[@]}" -fPIC -shared -o "$scratch/libcuda.so.1" tests/fakecuda.c tests/fakecalls.c
+	for program in test_copier fuzz_frames test_cuda; do
+		link=(-ldl) argument=${1:-2}
+		if [ "$program" = test_cuda ]; then
+			link+=("-L$scratch" -l:libcuda.so.1 "-Wl,-rpath,$scratch")
+			argument=$scratch/libcuda.so.1
+		fi
+		"$cc" "${with[@]}" -o "$scratch/$program" "tests/$program.c" "$scratch/$name"/*.o "${link[@]}"
+		if timeout 120 "$scratch/$program" "$argument" >"$scratch/output" 2>&1; then
 			echo "ok    $(tail -1 "$scratch/output") (-fsanitize=$name)"
 		else
 			echo "FAIL  $program with -fsanitize=$name"

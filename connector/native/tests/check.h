@@ -26,8 +26,11 @@ static inline uint32_t random_below(uint64_t *state, uint32_t limit)
 
 static inline void fill(uint64_t *state, void *at, size_t bytes)
 {
-	for (size_t n = 0; n < bytes; n++)
-		((uint8_t *)at)[n] = (uint8_t)random_below(state, 256);
+	for (size_t n = 0; n < bytes; n += sizeof *state) {
+		random_below(state, 1);
+		uint64_t word = *state ^ *state >> 32;
+		memcpy((uint8_t *)at + n, &word, bytes - n < sizeof word ? bytes - n : sizeof word);
+	}
 }
 
 static inline double seconds(void)

@@ -1,0 +1,59 @@
+/* What the two files of the fake driver share. `lock` guards everything. */
+#ifndef FAKESTATE_H
+#define FAKESTATE_H
+
+#define _GNU_SOURCE
+#include "../cuda.h"
+#include "fakecuda.h"
+
+#define MAX_ITEMS 4096
+#define MAX_STREAMS 8
+#define MAX_RANGES 64
+#define POISON 0xdd
+#define INVALID_VALUE 1
+#define INVALID_CONTEXT 201
+#define ILLEGAL_ADDRESS 700
+#define ALREADY_REGISTERED 712
+#define CAPTURE_UNSAFE 900
+
+struct CUevent_st {
+	uint64_t asked, reached; /* records */
+};
+
+struct item {
+	enum { COPY, RECORD, WAIT, KERNEL, GATE } kind;
+	struct CUevent_st *event;
+	uint64_t record;
+	uint64_t *to, *from, to_one, from_one;
+	size_t *sizes, size_one, count;
+	int single; /* not of a batch */
+	struct CUmemcpyAttributes *attributes;
+	uint8_t *early; /* bytes that were read before their turn */
+	void (*kernel)(void *);
+	void *argument;
+};
+
+struct CUstream_st {
+	struct item items[MAX_ITEMS];
+	size_t first, last;
+	int busy, capturing;
+};
+
+struct range {
+	uint64_t at, bytes;
+};
+
+extern pthread_mutex_t lock;
+extern pthread_cond_t change;
+extern struct CUstream_st *streams[MAX_STREAMS];
+extern struct range pinned[MAX_RANGES];
+extern int pinned_count;
+extern struct fake fake;
+
+int inside(const struct range *ranges, int count, uint64_t at, uint64_t bytes);
+int touches(const struct range *ranges, int count, uint64_t at, uint64_t bytes);
+/* Waits until no item can run. */
+void settle(void);
+void push(struct CUstream_st *stream, struct item item);
+
+#endif
