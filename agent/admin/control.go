@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -275,20 +276,33 @@ func (c *control) keep(in keepRequest) (keepAnswer, error) {
 }
 
 // promptKeys returns the keys of a prompt's complete blocks, as a session computes them from
-// the engine's OPEN.
+// the engine's OPEN. With KV groups they are the blocks that a later request needs to have the whole
+// prompt: those of each group at the last tokens where all groups have the end of a block.
 func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
 	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
 	// A connector sends the hash of a long salt.
 	root := id.Root(ns.ID(), in.LoRA, "", kv.BoundedName(in.Salt))
-	keys := make([]kv.StoredKey, 0, len(in.Tokens)/size)
-	var b blockmgr.Block
+	chain := make([]blockmgr.Block, 0, len(in.Tokens)/size)
 	for i := 0; i+size <= len(in.Tokens); i += size {
 		if i == 0 {
-			b = id.First(root, in.Tokens[:size])
+			chain = append(chain, id.First(root, in.Tokens[:size]))
 		} else {
-			b = id.Next(&b, in.Tokens[i:i+size])
+			chain = append(chain, id.Next(&chain[len(chain)-1], in.Tokens[i:i+size]))
 		}
-		keys = append(keys, b.Key)
+	}
+	gs := ns.KVGroups()
+	if gs == nil {
+		gs = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: ns.BlockSize}}
+	}
+	tokens := uint32(len(in.Tokens))
+	tokens -= tokens % gs.Align()
+	var keys []kv.StoredKey
+	for g := range gs {
+		gs[g].Eagle = false // a draft model computes the block above the prompt anew
+		first, end := gs[g].Needs(tokens)
+		for b := first; b < end; b++ {
+			keys = append(keys, chain[gs[g].ChainBlock(b, ns.BlockSize)].Key.Block().InGroup(uint32(g)))
+		}
 	}
 	return keys
 }

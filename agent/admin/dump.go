@@ -23,7 +23,9 @@ type poolDump struct {
 type blockDump struct {
 	Key string `json:"key"`
 	// Hash is the SequenceHash, 16 hexadecimal digits.
-	Hash  string        `json:"hash"`
+	Hash string `json:"hash"`
+	// Group is the block's KV group, an index of the namespace's groups.
+	Group uint32        `json:"group,omitempty"`
 	Tiers []string      `json:"tiers"`
 	Host  *locationDump `json:"host,omitempty"`
 	Disk  *locationDump `json:"disk,omitempty"`
@@ -108,7 +110,7 @@ func writeBlocks(w io.Writer, p *blockmgr.Pool, flush func() error) error {
 
 // dumpBlock returns a block as GET /v1/pools shows it: where its bytes lie in each tier.
 func dumpBlock(b blockmgr.BlockInfo) blockDump {
-	d := blockDump{Key: b.Block.Key.String(), Hash: fmt.Sprintf("%016x", uint64(b.Block.Seq)), Tiers: []string{}}
+	d := blockDump{Key: b.Block.Key.String(), Hash: fmt.Sprintf("%016x", uint64(b.Block.Seq)), Group: b.Block.Key.Group(), Tiers: []string{}}
 	for _, t := range kv.Tiers {
 		if b.Tiers.Has(t) {
 			d.Tiers = append(d.Tiers, t.String())

@@ -61,6 +61,9 @@ func fuzzSeeds() [][]byte {
 		join(ask(0, 34, 5), ask(0, 34, 4), ask(1, 3, 1, 1), ask(1, 16), ask(0, 27), ask(0, 36)),
 		join(openStore, []byte{5<<2 | 0, 22, 1, 0, 0, 3, 0, 20, 1}, []byte{6<<2 | 2, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}),
 		join(ask(0, 18, 1, 0, 0, 1), []byte{4 << 2}, ask(0, 37, 1, 2, 0, 0), ask(0, 37, 1, 1, 1, 0), []byte{4 << 2}, ask(0, 37, 1, 0, 1, 0), ask(0, 37, 3, 0, 1, 0), ask(0, 37, 2, 0, 2, 3), []byte{4<<2 | 2}),
+		// Windows and states (groups 1 and 2) beside the full blocks, and how many tokens fit.
+		join(openStore, commit, ask(0, 22, 1, 0, 6, 3, 0), ask(0, 24, 1, 0, 3, 1, 1, 1), ask(0, 22, 1, 0, 12, 1, 0), ask(0, 24, 1, 0, 3, 1, 1, 1),
+			ask(0, 38, 1, 0, 200, 0), ask(0, 18, 1, 0, 6, 3, 1), ask(0, 20, 1, 0, 6, 2, 9), ask(0, 26, 1, 0, 6, 3), ask(0, 38, 1, 0, 255, 4), ask(0, 18, 1, 0, 18, 1, 0)),
 		join(openStore, []byte{7<<2 | 0, 0}, []byte{7<<2 | 1, 1}, []byte{7<<2 | 2, 2}, []byte{7<<2 | 2, 3}),
 	}
 }
@@ -116,7 +119,7 @@ func (a *fuzzAgent) run(t *testing.T, program []byte) {
 // serveGood stores and finds a block.
 func (a *fuzzAgent) serveGood(t *testing.T) {
 	t.Helper()
-	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: agenttest.Hello(99)})
+	c, err := proto.DialScheduler(t.Context(), proto.ClientOptions{Socket: string(a.Socket), Hello: hybridHello(99)})
 	if err != nil {
 		t.Fatal(err)
 	}

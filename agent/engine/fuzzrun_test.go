@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -100,12 +101,24 @@ func (r *fuzzRun) connection(i int) *fuzzConn {
 }
 
 func (r *fuzzRun) hello(i int) *proto.Hello {
-	h := agenttest.Hello([]uint64{1, 1, 2}[i%3])
+	h := hybridHello([]uint64{1, 1, 2}[i%3])
 	h.Major, h.Role, h.WantEvicted, h.ListsCached = proto.VersionMajor, string(proto.RoleScheduler), i == 0, i == 0
 	if i == 1 {
 		h.Role = string(proto.RoleWorker)
 	}
 	return &h
+}
+
+// hybridHello is the HELLO of an engine with three KV groups.
+func hybridHello(worker uint64) proto.Hello {
+	h := agenttest.Hello(worker)
+	ns := &h.Namespace
+	ns.Groups = []kv.Group{
+		{Kind: "full", BlockSize: ns.BlockSize, BlockBytes: ns.BlockBytes(), Layers: 1},
+		{Kind: "sliding", Window: ns.BlockSize + 2, BlockSize: ns.BlockSize, BlockBytes: 64, Layers: 1},
+		{Kind: "state", BlockSize: 2 * ns.BlockSize, BlockBytes: 64, Layers: 1},
+	}
+	return h
 }
 
 // spoil sends a message that was changed in one byte, and then maybe cut.
@@ -191,6 +204,9 @@ func (r *fuzzRun) message(c *fuzzConn, i int) (typ proto.Type, corr uint32, m pr
 	case proto.TypeCached:
 		m := &proto.Cached{List: uint64(r.u32(4)), Hashes: make([]byte, 8*r.u32(3)), Final: r.u32(3) > 0, Unavailable: r.u32(4) == 3}
 		return typ, corr, m
+	case proto.TypeFit:
+		req, gen := id()
+		return typ, corr, &proto.Fit{Request: req, Generation: gen, Tokens: uint32(r.next()), Align: r.u32(5)}
 	case proto.TypeLookup, proto.TypeClaim, proto.TypeStore, proto.TypeRelease:
 		return typ, corr, r.run(typ, id)
 	}
@@ -213,16 +229,17 @@ func (r *fuzzRun) tokens(typ proto.Type, id func() (uint64, uint32)) proto.Messa
 // run is a message about a run of blocks.
 func (r *fuzzRun) run(typ proto.Type, id func() (uint64, uint32)) proto.Message {
 	req, gen := id()
-	first, count := r.u32(6), r.u32(6)
+	b := uint32(r.next())
+	first, group, count := b%6, b/6%4, r.u32(6)
 	switch typ {
 	case proto.TypeLookup:
-		return &proto.Lookup{Request: req, Generation: gen, First: first, Count: count, WaitMillis: r.u32(3)}
+		return &proto.Lookup{Request: req, Generation: gen, First: first, Count: count, WaitMillis: r.u32(3), Group: group}
 	case proto.TypeClaim:
-		return &proto.Claim{Request: req, Generation: gen, First: first, Count: count, Job: uint64(r.next()), Blocks: make([]byte, 4*count)}
+		return &proto.Claim{Request: req, Generation: gen, First: first, Count: count, Job: uint64(r.next()), Blocks: make([]byte, 4*count), Group: group}
 	case proto.TypeStore:
-		return &proto.Store{Request: req, Generation: gen, First: first, Count: count, Priority: uint32(r.next())}
+		return &proto.Store{Request: req, Generation: gen, First: first, Count: count, Priority: uint32(r.next()), Group: group}
 	}
-	return &proto.Range{Request: req, Generation: gen, First: first, Count: count}
+	return &proto.Range{Request: req, Generation: gen, First: first, Count: count, Group: group}
 }
 
 // slots are up to four of those that answers named, granted and pinned ones in
