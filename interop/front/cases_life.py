@@ -112,12 +112,12 @@ def worker_killed(bed: Bed) -> str:
     load = _Load(door, texts)
     try:
         victim, begun, running = wait_until(
-            "a server has requests of all stages", lambda: _crowded(door, load, servers), 60.0
+            "a server has requests of all stages", lambda: _crowded(door, load, servers), 300.0
         )
         victim.kill9()
         done = len(load.streams)
         more = done + 2 * _STREAMS
-        wait_until("requests meet the dead server", lambda: len(load.streams) > more, 60.0)
+        wait_until("requests meet the dead server", lambda: len(load.streams) > more, 300.0)
     finally:
         load.stop()
     lost = _check(bed, load.streams, want)
