@@ -173,6 +173,15 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "by_copier_free": (None, (_ptr,)),
     "by_frame_type": (_int, (ctypes.c_char_p, ctypes.c_size_t)),
     "by_frame_load": (_int, (ctypes.c_char_p, ctypes.c_size_t, _to(LoadFrame))),
+    "by_cuda_new": (_ptr, (ctypes.c_char_p, _ptr, ctypes.c_char_p)),
+    "by_cuda_backend": (None, (_to(Backend), _ptr)),
+    "by_cuda_fence": (_u64, (_ptr, _u64, ctypes.c_char_p)),
+    "by_cuda_keep": (None, (_ptr, _u64)),
+    "by_cuda_drop": (None, (_ptr, _u64)),
+    "by_cuda_pin": (_int, (_ptr, _u64, _u64)),
+    "by_cuda_unpin": (_int, (_ptr, _u64)),
+    "by_cuda_calls": (None, (_ptr, _to(_u64), _to(_u64))),
+    "by_cuda_free": (None, (_ptr,)),
     "by_pump": (_int, (_to(Pump), ctypes.c_int64)),
 }
 # These take microseconds and never wait, so they keep Python's lock. To take the lock back may last
@@ -180,7 +189,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
 _KEEP_LOCK = frozenset(
     "by_abi by_extents_set by_extents_drop by_copier_add by_copier_take by_copier_busy"
     " by_copier_load by_copier_remapped by_copier_counts by_plan_bytes by_plan_room"
-    " by_frame_type by_frame_load by_plan_check".split()
+    " by_frame_type by_frame_load by_plan_check by_cuda_keep by_cuda_drop by_cuda_fence".split()
 )
 
 

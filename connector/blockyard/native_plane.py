@@ -211,7 +211,9 @@ class NativeCopier:
         self._stepped = not threads
         self._pump = native.Pump(socket=-1, wake=wake)
         source = getattr(mover, "backend", None)
-        self._source = _Calls(mover, plan.pages.groups, self._fences) if source is None else mover
+        self._source: Any = (
+            _Calls(mover, plan.pages.groups, self._fences) if source is None else mover
+        )
         self._keeps = getattr(mover, "keep", None)
         backend = self._source.backend()
         table = extents.table
@@ -256,6 +258,8 @@ class NativeCopier:
         if not refused:
             return True
         del self._jobs[job.number], self._fences[job.number]
+        if fence and self._keeps is not None:
+            self._source.drop(fence)
         if refused == errno.EEXIST:
             return False
         job.problem = f"the copier refuses the job: {os.strerror(refused)}"
@@ -333,7 +337,13 @@ class NativePlane:
 
     def mover(self, pages: Pages) -> CopyEngine:
         """See plane.Plane."""
-        return MemoryMover(self.lib, pages) if pages.device == "cpu" else mover_for(pages)
+        if pages.device == "cpu":
+            return MemoryMover(self.lib, pages)
+        if pages.device.startswith("cuda"):
+            from .native_cuda import NativeCudaMover
+
+            return NativeCudaMover(self.lib, pages)
+        return mover_for(pages)
 
     def copier(
         self,
@@ -344,6 +354,6 @@ class NativePlane:
         wake: int,
     ) -> NativeCopier:
         """See plane.Plane."""
-        plan = mover.plan if isinstance(mover, MemoryMover) else Plan(self.lib, pages)
+        plan = getattr(mover, "plan", None) or Plan(self.lib, pages)
         threads = self.threads if isinstance(mover, MemoryMover) else 1
         return NativeCopier(plan, mover, extents, counters, wake, threads)

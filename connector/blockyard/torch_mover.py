@@ -30,6 +30,14 @@ _HOST_REGISTER_PORTABLE = 1
 _LIMIT_ERRORS = (2, 304)
 
 
+def unpinned_reason(size: int, error: int) -> str:
+    """What to tell people about memory that cannot be pinned."""
+    hint = "; raise the limit of locked memory (ulimit -l)" if error in _LIMIT_ERRORS else ""
+    return (
+        f"memory of {size} bytes cannot be pinned (CUDA error {error}), copies will be slow{hint}"
+    )
+
+
 class Driver(Protocol):
     """The device calls that CudaMover needs."""
 
@@ -160,15 +168,7 @@ class CudaMover:
                 bisect.insort(self._pieces, address)
         elif not self._warned:
             self._warned = True
-            hint = ""
-            if error in _LIMIT_ERRORS:
-                hint = "; raise the limit of locked memory (ulimit -l)"
-            _log.warning(
-                "memory of %d bytes cannot be pinned (CUDA error %d), copies will be slow%s",
-                size,
-                error,
-                hint,
-            )
+            _log.warning("%s", unpinned_reason(size, error))
 
     def on_unmap(self, address: int, size: int) -> None:
         """See CopyEngine."""

@@ -1,0 +1,137 @@
+"""NativeCudaMover and NativeCopier with the fake driver. connector/native/tests has each rule."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+from typing import Any
+from unittest import mock
+
+from blockyard import native
+from blockyard.copying import CopyJob
+from blockyard.extents import Extent
+from blockyard.mover import GeometryError, Pages
+from blockyard.native_plane import NativePlane
+from blockyard.packed import Slot, pack_slots, pack_u32
+from tests import planes
+from tests.agentproc import wait_until
+
+PAGE, LAYERS, BLOCKS, SLOTS = 4096, 3, 32, 16
+SLOT = LAYERS * PAGE
+TESTS = pathlib.Path(__file__).resolve().parent.parent / "native" / "tests"
+
+_scratch = tempfile.TemporaryDirectory()
+
+
+def fake_driver() -> Any:
+    """The fake libcuda.so.1, built once. SkipTest without a compiler."""
+    path = pathlib.Path(_scratch.name) / "libcuda.so.1"
+    cc = native.compiler()
+    if cc is None:
+        raise unittest.SkipTest("no C compiler for the fake CUDA driver")
+    if not path.exists():
+        sources = [str(TESTS / name) for name in ("fakecuda.c", "fakecalls.c")]
+        command = [cc, "-std=c11", "-O1", "-fPIC", "-shared", "-pthread", "-o", str(path)]
+        subprocess.run([*command, *sources], check=True)
+    return ctypes.CDLL(str(path))
+
+
+@planes.needs_c
+class Cuda(unittest.TestCase):
+    def setUp(self) -> None:
+        driver = self.driver = fake_driver()
+        driver.fake_reset(ctypes.c_uint64(3))
+        driver.fake_context(1)
+        stream = ctypes.c_void_p()
+        self.assertEqual(driver.cuStreamCreate(ctypes.byref(stream), 0), 0)
+        self.stream = stream
+        torch = mock.MagicMock()
+        torch.cuda.current_stream.return_value.cuda_stream = stream.value
+        for patch in (
+            mock.patch.dict("sys.modules", {"torch": torch}),
+            mock.patch("blockyard.native_cuda.DRIVER", f"{_scratch.name}/libcuda.so.1"),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.kv = (ctypes.c_char * (BLOCKS * SLOT)).from_buffer_copy(os.urandom(BLOCKS * SLOT))
+        base = ctypes.addressof(self.kv)
+        driver.fake_device(ctypes.c_void_p(base), ctypes.c_size_t(BLOCKS * SLOT))
+        size = BLOCKS * PAGE
+        described = [
+            (base + n * size, PAGE, PAGE, n * PAGE, 0, base + (n + 1) * size)
+            for n in range(LAYERS)
+        ]
+        self.pages = Pages(described, BLOCKS, "cuda:0")
+        self.plane = NativePlane(native.library())
+
+    def start(self) -> None:
+        self.mover: Any = self.plane.mover(self.pages)
+        self.extents = self.plane.extents(lambda extent: None, Extent.unmap)
+        self.addCleanup(self.extents.close)
+        self.file = tempfile.TemporaryFile()
+        self.addCleanup(self.file.close)
+        self.file.truncate(4096 + SLOTS * SLOT)
+        ready = {
+            "extent": 0,
+            "slots": SLOTS,
+            "slot_bytes": SLOT,
+            "data_offset": 4096,
+            "file_bytes": 4096 + SLOTS * SLOT,
+        }
+        self.extents.add(ready, os.dup(self.file.fileno()))
+        counters: collections.Counter[str] = collections.Counter()
+        self.copier = self.plane.copier(self.mover, self.pages, self.extents, counters, -1)
+        self.addCleanup(self.copier.close)
+
+    def run_job(self, number: int, store: bool, blocks: list[int]) -> bool:
+        slots = pack_slots([Slot(0, n, 0) for n in range(len(blocks))])
+        job = CopyJob(number, store, slots, pack_u32(blocks), 1, self.mover.fence())
+        self.assertTrue(self.copier.add(job))
+        (ended,) = wait_until("the job ends", self.copier.step)
+        return ended == (number, True)
+
+    def block(self, number: int) -> bytes:
+        return b"".join(
+            self.kv.raw[(n * BLOCKS + number) * PAGE :][:PAGE] for n in range(LAYERS)
+        )
+
+    def test_pinned_and_unpinned_bytes_arrive(self) -> None:
+        self.start()
+        extent = self.extents.find(0, 0)
+        for number, pinned in ((1, False), (3, True)):
+            if pinned:
+                self.mover.on_map(extent.data, SLOTS * SLOT)
+            want = [self.block(n) for n in range(4)]
+            self.assertTrue(self.run_job(number, True, [0, 1, 2, 3]))
+            targets = [number + 20, number + 7, 31, number + 11]
+            self.assertTrue(self.run_job(number + 1, False, targets))
+            self.assertTrue([self.block(n) for n in targets] == want)
+        self.mover.on_unmap(extent.data, SLOTS * SLOT)
+        with self.assertRaisesRegex(RuntimeError, "cannot be unpinned"):
+            self.mover.on_unmap(extent.data, SLOTS * SLOT)
+
+    def test_no_fence_while_the_engine_captures(self) -> None:
+        self.start()
+        self.driver.fake_capture(self.stream, 1)
+        with self.assertRaisesRegex(RuntimeError, "capturing"):
+            self.mover.fence()
+        self.driver.fake_capture(self.stream, 0)
+
+    def test_no_mover_without_a_context_or_a_driver(self) -> None:
+        self.driver.fake_context(0)
+        with self.assertRaisesRegex(GeometryError, "no context"):
+            self.plane.mover(self.pages)
+        with (
+            mock.patch("blockyard.native_cuda.DRIVER", "/nowhere/libcuda.so.1"),
+            self.assertRaisesRegex(GeometryError, "no CUDA driver"),
+        ):
+            self.plane.mover(self.pages)
+
+
+if __name__ == "__main__":
+    unittest.main()
