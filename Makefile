@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-native mutate-native test-connector test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ test-connector: build ## The connector's own tests, with a real agent; need only
 test-native: ## Test the connector's data plane in C with sanitizers, and fuzz its frames
 	@scripts/test-native.sh
 
+test-gpu: ## Test and measure the connector's copies on a GPU; says so where there is none
+	@scripts/test-gpu.sh $(ARGS)
+
 mutate-native: ## Put each known CUDA hazard back into the library, and check that a test finds the hazard
 	@python3 connector/native/tests/mutants.py
 
@@ -110,8 +113,8 @@ deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Comp
 bench-connector: build ## The connector in a real vLLM: cost of hooks, start of a load, time to first token
 	@scripts/bench-connector.sh $(ARGS)
 
-wheels: ## Build dist/*.whl: the connector and the drop-in names of KVBM
-	@python3 -m pip wheel --quiet --no-deps --wheel-dir dist ./connector ./connector/kvbm
+wheels: ## Build dist/*.whl: the connector for each machine with a C compiler, and the drop-in names of KVBM
+	@scripts/wheels.sh
 
 release: deps ## Binaries, wheels, SBOM and SHA256SUMS of VERSION in dist/VERSION
 	@scripts/release.sh '$(VERSION)'

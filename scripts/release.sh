@@ -68,7 +68,7 @@ mkdir -p "$out"
 for arch in amd64 arm64; do
 	if toolchain "$arch"; then archive "$arch"; fi
 done
-python3 -m pip wheel --quiet --no-deps --wheel-dir "$out" ./connector ./connector/kvbm
+scripts/wheels.sh "$out"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 echo "$out:"
 cat "$out/SHA256SUMS"
