@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import sys
 import unittest
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ CONNECTOR = pathlib.Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_LINE = 100
+MAX_LIBRARY_LINES = 2500
 
 # Modules that may import the engines and their dependencies. The others need only
 # the standard library, so that they run anywhere.
@@ -20,6 +22,7 @@ ENGINE_SIDE = (
     "blockyard/trtllm/",
     "blockyard/numpy_mover.py",
     "blockyard/torch_mover.py",
+    "blockyard/native_cuda.py",
     "kvbm/",
     "bench/",
     "e2e/",
@@ -80,6 +83,18 @@ class House(unittest.TestCase):
                 length = (f.end_lineno or f.lineno) - f.lineno + 1
                 with self.subTest(f"{name}:{f.lineno} {f.name}"):
                     self.assertLessEqual(length, MAX_FUNCTION_LINES)
+
+    def test_the_library_in_c_is_small(self) -> None:
+        lines = 0
+        for path in sorted((CONNECTOR / "native").rglob("*.[ch]")):
+            text = path.read_text(encoding="utf-8")
+            if path.parent.name == "native":
+                lines += text.count("\n")
+            with self.subTest(path.name):
+                self.assertLessEqual(text.count("\n"), MAX_FILE_LINES)
+                for body in re.findall(r"^{\n.*?^}", text, re.MULTILINE | re.DOTALL):
+                    self.assertLessEqual(body.count("\n"), MAX_FUNCTION_LINES, body[:60])
+        self.assertLess(lines, MAX_LIBRARY_LINES)
 
     def test_lines_fit(self) -> None:
         for name, text, _ in sources():
