@@ -6,6 +6,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // oracle computes prices by the production formula from what is true: the step table, the state of
@@ -17,7 +18,7 @@ type oracle struct {
 var _ schedule.Estimator = (*oracle)(nil)
 
 // Prices implements schedule.Estimator.
-func (o *oracle) Prices(in *schedule.Selection, prices []schedule.Price) (why string, ok bool) {
+func (o *oracle) Prices(in *schedule.Selection, prices []price.Price) (why string, ok bool) {
 	c := o.router.cluster
 	hits := in.Request.Hits
 	for k := range prices {

@@ -137,21 +137,25 @@ func Scenarios() []Scenario {
 		base("burst", "seven times the rate for six seconds", machines(equal(8)), burst(chat(14, nil), chat(90, nil))),
 	}
 	for i := range all {
-		s := &all[i]
-		switch s.Name {
-		case "unshared":
-			s.EqualUnshared = true
-		case "disk":
-			s.Events = []Event{{At: 22 * time.Second, Kind: Disk, Factor: 0.1}}
-		case "churn":
-			s.Events = []Event{{At: 18 * time.Second, Kind: Kill, Worker: 0}, {At: 21 * time.Second, Kind: Add, Speed: 1},
-				{At: 26 * time.Second, Kind: Slow, Worker: 3, Factor: 0.4}, {At: 32 * time.Second, Kind: Drain, Worker: 5}, {At: 35 * time.Second, Kind: Add, Speed: 1}}
-			s.Hardware.WarmUp = 400
-		case "routers":
-			s.Routers, s.Lag = 4, 50*time.Millisecond
-		}
+		all[i].complicate()
 	}
 	return all
+}
+
+// complicate adds to a scenario what happens to its cluster.
+func (s *Scenario) complicate() {
+	switch s.Name {
+	case "unshared":
+		s.EqualUnshared = true
+	case "disk":
+		s.Events = []Event{{At: 22 * time.Second, Kind: Disk, Factor: 0.1}}
+	case "churn":
+		s.Events = []Event{{At: 18 * time.Second, Kind: Kill, Worker: 0}, {At: 21 * time.Second, Kind: Add, Speed: 1},
+			{At: 26 * time.Second, Kind: Slow, Worker: 3, Factor: 0.4}, {At: 32 * time.Second, Kind: Drain, Worker: 5}, {At: 35 * time.Second, Kind: Add, Speed: 1}}
+		s.Hardware.WarmUp = 400
+	case "routers":
+		s.Routers, s.Lag = 4, 50*time.Millisecond
+	}
 }
 
 // burst returns the requests of one workload, and those of another that begin in ten seconds in the

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // applyWeight applies OverlapScoreWeight to PrefillLoadScale and OverlapScoreCredit.
@@ -142,9 +143,9 @@ func (c *Config) Schedule() schedule.Config {
 	s.Price = c.Score == ScorePrice
 	switch c.Objective {
 	case ObjectiveTTFT:
-		s.Objective = schedule.ObjectiveTTFT
+		s.Objective = price.TTFT
 	case ObjectiveThroughput:
-		s.Objective = schedule.ObjectiveThroughput
+		s.Objective = price.Throughput
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // Measured prefills of different lengths tell how long the next one takes.
@@ -29,7 +30,7 @@ func Example() {
 		now = now.Add(time.Second)
 	}
 	members := &index.Members{List: []index.Member{{Worker: worker}}}
-	prices := make([]schedule.Price, 1)
+	prices := make([]price.Price, 1)
 	why, ok := e.Prices(&schedule.Selection{
 		Request: &schedule.Request{Tokens: 2000, BlockSize: 16, Members: members},
 		Members: members,

@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 const testBlock = 16 // tokens
@@ -119,12 +120,12 @@ func selection(worker uint64, tokens int, hits index.Hits, ahead int64) *schedul
 
 // price is the price of a prompt of which a worker has hits, ahead of which are as
 // many tokens that the estimator does not follow.
-func (b *bench) price(worker uint64, tokens int, hits index.Hits, ahead int64) (schedule.Price, string) {
+func (b *bench) price(worker uint64, tokens int, hits index.Hits, ahead int64) (price.Price, string) {
 	b.t.Helper()
 	if w := b.workers[workerID(worker)]; w != nil {
 		ahead += w.prefill.accountTokens
 	}
-	var prices [1]schedule.Price
+	var prices [1]price.Price
 	why, ok := b.Prices(selection(worker, tokens, hits, ahead), prices[:])
 	if ok != (why == "") {
 		b.t.Errorf("ok %v, but why is %q", ok, why)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // TestBusyTimeIsThatOfTheClock: whatever overlaps and in whatever order first tokens
@@ -142,7 +142,7 @@ func TestEveryCallMayComeAtAnyTime(t *testing.T) {
 				e.Booked(&Booking{ID: id, Worker: workerID(w), Tokens: 500, BlockSize: testBlock, Hits: index.Hits{kv.TierDisk: 2}})
 				b.reportDisk(w, 1, 10, 1)
 				b.reportCopies(w, 1, 10)
-				e.Prices(selection(w, 500, index.Hits{}, 0), make([]schedule.Price, 1))
+				e.Prices(selection(w, 500, index.Hits{}, 0), make([]price.Price, 1))
 				e.OutputBlock(id)
 				if i%2 == 0 {
 					e.PrefillDone(id)

@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // Formula says how a CostSelector computes costs.
@@ -103,7 +104,7 @@ type Config struct {
 	// Price chooses by the lowest price in milliseconds, if Options.Estimator has a price for every
 	// candidate. Objective says which parts of a price count.
 	Price     bool
-	Objective Objective
+	Objective price.Objective
 }
 
 // MaxWeight bounds weights and the temperature, so that every cost is finite.
@@ -122,8 +123,8 @@ func (c *Config) Validate() error {
 	if c.Formula > FormulaOverlapWeight {
 		return fmt.Errorf("formula: %s is not one of 0..%d", c.Formula, FormulaOverlapWeight)
 	}
-	if c.Objective > ObjectiveThroughput {
-		return fmt.Errorf("objective: %s is not one of 0..%d", c.Objective, ObjectiveThroughput)
+	if c.Objective > price.Throughput {
+		return fmt.Errorf("objective: %s is not one of 0..%d", c.Objective, price.Throughput)
 	}
 	if c.Tie > TieSmallestTree {
 		return fmt.Errorf("tie: %s is not one of 0..%d", c.Tie, TieSmallestTree)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule/draw"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // CostSelector chooses by cost. The Config of a Selection says which cost and which Tie.
@@ -18,7 +19,7 @@ type CostSelector struct {
 	random    *rand.Rand
 	// costs has the cost of each candidate in the current decision, and prices its price in price mode.
 	costs  []float64
-	prices []Price
+	prices []price.Price
 	// active has, by member number, how many blocks of the request are already active on the
 	// worker. It is all 0 between decisions.
 	active []int32
@@ -208,7 +209,7 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 		return "no estimator", false
 	}
 	if n := len(s.costs); cap(s.prices) < n {
-		s.prices = make([]Price, n, n+n/4)
+		s.prices = make([]price.Price, n, n+n/4)
 	} else {
 		s.prices = s.prices[:n]
 	}
@@ -217,7 +218,7 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	}
 	for k := range s.prices {
 		p := &s.prices[k]
-		if !p.usable() {
+		if !p.Usable() {
 			return fmt.Sprintf("the price of worker %s is %+v", in.Members.List[in.At(k)].Worker, *p), false
 		}
 		s.costs[k] = p.Total(in.Config.Objective)
@@ -261,7 +262,14 @@ func (s *CostSelector) pick(in *Selection) (candidate int) {
 		return d.Draw(s.random)
 	}
 	if in.Outcome.Mode == ModePrice && c.Tie == TieRandom {
-		return s.pickPriced(in)
+		key := uint64(0)
+		if len(in.Request.Sequence) > 0 {
+			key = uint64(in.Request.Sequence[0])
+		}
+		return price.Pick(s.costs, s.prices, key, func(k int) uint64 {
+			w := in.Members.List[in.At(k)].Worker
+			return uint64(w.ID)<<16 ^ uint64(w.Rank)
+		})
 	}
 	tie := c.Tie
 	if tie == TieRandom && c.Formula == FormulaOverlapWeight && in.Outcome.Mode != ModePrice {

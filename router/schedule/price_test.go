@@ -7,6 +7,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // rates is an estimator for tests: it knows how long each worker takes for a
@@ -17,7 +18,7 @@ type rates struct {
 	asked    int
 }
 
-func (r *rates) Prices(in *Selection, prices []Price) (why string, ok bool) {
+func (r *rates) Prices(in *Selection, prices []price.Price) (why string, ok bool) {
 	r.asked++
 	for k := range prices {
 		m := in.At(k)
@@ -27,7 +28,7 @@ func (r *rates) Prices(in *Selection, prices []Price) (why string, ok bool) {
 			return fmt.Sprintf("no prefill rate of worker %s yet", w), false
 		}
 		left := in.Request.Tokens - int(hits.Total())*in.Request.BlockSize
-		prices[k] = Price{TTFT: float64(in.Loads.PrefillTokens[m]+int64(left)) * rate}
+		prices[k] = price.Price{TTFT: float64(in.Loads.PrefillTokens[m]+int64(left)) * rate}
 		for tier, n := range hits {
 			prices[k].TTFT += float64(n) * r.perBlock[tier]
 		}
@@ -190,9 +191,9 @@ func TestARequestThatOverridesAWeightIsDecidedByWeights(t *testing.T) {
 }
 
 // fixed is an estimator with given prices.
-type fixed []Price
+type fixed []price.Price
 
-func (f fixed) Prices(_ *Selection, prices []Price) (why string, ok bool) {
+func (f fixed) Prices(_ *Selection, prices []price.Price) (why string, ok bool) {
 	copy(prices, f)
 	return "", true
 }
@@ -202,7 +203,7 @@ func (f fixed) Prices(_ *Selection, prices []Price) (why string, ok bool) {
 func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 	c := DefaultConfig()
 	c.Price = true
-	choose := func(first kv.SequenceHash, prices ...Price) int {
+	choose := func(first kv.SequenceHash, prices ...price.Price) int {
 		s := NewCostSelector(CostOptions{Seed: 1, Estimator: fixed(prices)})
 		in := choice(&c, &Request{Tokens: 64, BlockSize: 16}, make([]worker, len(prices)))
 		in.Request.Sequence = []kv.SequenceHash{first}
@@ -212,16 +213,16 @@ func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 		}
 		return m
 	}
-	if m := choose(1, Price{TTFT: 100, Wait: 9, Doubt: 1}, Price{TTFT: 102, Wait: 5, Doubt: 1}, Price{TTFT: 104, Doubt: 1}); m != 1 {
+	if m := choose(1, price.Price{TTFT: 100, Wait: 9, Doubt: 1}, price.Price{TTFT: 102, Wait: 5, Doubt: 1}, price.Price{TTFT: 104, Doubt: 1}); m != 1 {
 		t.Errorf("member %d, want 1: within 3 %%, and the least wait", m)
 	}
-	if m := choose(1, Price{TTFT: 100, Wait: 9, Doubt: 0.01}, Price{TTFT: 102, Wait: 5, Doubt: 0.01}); m != 0 {
+	if m := choose(1, price.Price{TTFT: 100, Wait: 9, Doubt: 0.01}, price.Price{TTFT: 102, Wait: 5, Doubt: 0.01}); m != 0 {
 		t.Errorf("member %d, want 0: 2 %% are beyond the error", m)
 	}
 	seen := map[int]bool{}
 	for first := range kv.SequenceHash(20) {
-		m := choose(first, Price{TTFT: 100}, Price{TTFT: 100}, Price{TTFT: 100})
-		if again := choose(first, Price{TTFT: 100}, Price{TTFT: 100}, Price{TTFT: 100}); again != m {
+		m := choose(first, price.Price{TTFT: 100}, price.Price{TTFT: 100}, price.Price{TTFT: 100})
+		if again := choose(first, price.Price{TTFT: 100}, price.Price{TTFT: 100}, price.Price{TTFT: 100}); again != m {
 			t.Errorf("block %d goes to %d and to %d", first, m, again)
 		}
 		seen[m] = true
@@ -233,8 +234,8 @@ func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 
 // TestObjectives: each leaves out what it says.
 func TestObjectives(t *testing.T) {
-	p := Price{TTFT: 1, Decode: 20, Machine: 300, Imposed: 4000}
-	for o, want := range map[Objective]float64{ObjectiveBalanced: 4021, ObjectiveTTFT: 4001, ObjectiveThroughput: 4300} {
+	p := price.Price{TTFT: 1, Decode: 20, Machine: 300, Imposed: 4000}
+	for o, want := range map[price.Objective]float64{price.Balanced: 4021, price.TTFT: 4001, price.Throughput: 4300} {
 		if got := p.Total(o); got != want {
 			t.Errorf("%s: %v, want %v", o, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // Request is a request that needs a worker. The memory that the request refers to must not
@@ -118,7 +119,7 @@ type Result struct {
 	// Weight and TaintFactor are as in Candidate.
 	Cost, Prefill, Decode, Weight, TaintFactor float64
 	// Price has the parts of Cost when Mode is ModePrice.
-	Price Price
+	Price price.Price
 	// PotentialBlocks is the worker's number of active blocks with this request.
 	PotentialBlocks int
 	// Mode says how a CostSelector chose: ModeWeights or ModePrice. After a fallback from price
@@ -150,7 +151,7 @@ type Candidate struct {
 	// TaintFactor, and Weight, Prefill and Decode are 0.
 	Cost, Weight, Prefill, Decode, TaintFactor float64
 	// Price has the parts in price mode, in milliseconds.
-	Price Price
+	Price price.Price
 	// Credit is what the worker's hits take off Prefill, in blocks; for decode workers off
 	// Decode. 0 in price mode.
 	Credit float64
@@ -249,7 +250,7 @@ type CacheIgnorer interface{ IgnoresCache() }
 // Outcome describes a choice: see Result.
 type Outcome struct {
 	Cost, Prefill, Decode, Weight, TaintFactor float64
-	Price                                      Price
+	Price                                      price.Price
 	Mode                                       string
 }
 

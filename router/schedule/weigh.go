@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // weighing computes the costs of one decision in blocks. Every formula is
@@ -198,6 +199,18 @@ func (w *weighing) cost(t terms, prefill int64, blocks, requests int32) costPart
 
 // costParts is a cost and its parts, in blocks.
 type costParts struct{ total, prefill, decode float64 }
+
+// Estimator predicts what a request takes on each worker. It is called once per decision under the
+// scheduler's lock: it must be quick, must not block and must not call the scheduler.
+type Estimator interface {
+	// Prices sets prices[k] to the price of candidate k, for all in.Len() candidates. Without a measure
+	// ok is false, and why names the measure, such as "no prefill time of worker 7/0 yet". The decision
+	// then falls back to weights. in and prices are valid only during the call.
+	//
+	// While an Estimator is in use, in.Loads counts for each booked request the tokens of its
+	// prompt less LocalTokens.
+	Prices(in *Selection, prices []price.Price) (why string, ok bool)
+}
 
 // LocalTokens returns how many tokens of a prompt a worker need not compute. They are the
 // tokens of its hits in every tier but the external one. Nothing measures how long external

@@ -1,0 +1,96 @@
+package price
+
+import (
+	"fmt"
+	"math"
+)
+
+// Price is what a request is expected to take on a worker, in milliseconds.
+type Price struct {
+	// Wait is the time until the worker begins to compute the prompt, and TTFT the time to the first
+	// token, which includes Wait. Decode is the time from there to the last token.
+	Wait, TTFT, Decode float64
+	// Machine is the time of the worker that the request uses. Imposed is what the request costs the
+	// worker's other requests, present and future, and the cache.
+	Machine, Imposed float64
+	// Doubt is the error of the worker's measures: a standard deviation of their logarithm.
+	Doubt float64
+}
+
+// Objective says which parts of a Price count.
+type Objective uint8
+
+const (
+	// Balanced adds the time to the first token, the time of the answer and what is imposed.
+	Balanced Objective = iota
+	// TTFT leaves out the time of the answer.
+	TTFT
+	// Throughput adds the time of the machine and what is imposed.
+	Throughput
+)
+
+// String returns "balanced", "ttft" or "throughput".
+func (o Objective) String() string {
+	switch o {
+	case Balanced:
+		return "balanced"
+	case TTFT:
+		return "ttft"
+	case Throughput:
+		return "throughput"
+	}
+	return fmt.Sprintf("objective(%d)", uint8(o))
+}
+
+// Total returns the milliseconds by which workers are compared.
+func (p *Price) Total(o Objective) float64 {
+	switch o {
+	case TTFT:
+		return p.TTFT + p.Imposed
+	case Throughput:
+		return p.Machine + p.Imposed
+	}
+	return p.TTFT + p.Decode + p.Imposed
+}
+
+// Usable reports whether all parts are finite and not negative.
+func (p *Price) Usable() bool {
+	for _, v := range [...]float64{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt} {
+		if !(v >= 0 && v <= math.MaxFloat64/8) { // in this form it refuses NaN too
+			return false
+		}
+	}
+	return true
+}
+
+// maxTie is the largest difference to the lowest cost, as a share, at which costs count as equal.
+const maxTie = 0.03
+
+// Pick returns the number of the candidate with the lowest cost, of at least one. Costs within the
+// doubt of their prices, at most 3 %, are equal: the least wait wins, and then the rendezvous hash of
+// key with the candidate's id. So routers agree on where a new prefix goes whose first block is key.
+func Pick(costs []float64, prices []Price, key uint64, id func(candidate int) uint64) (candidate int) {
+	lowest := math.Inf(1)
+	for _, c := range costs {
+		lowest = min(lowest, c)
+	}
+	best, wait, highest := -1, 0.0, uint64(0)
+	for k, c := range costs {
+		p := &prices[k]
+		if c > lowest*(1+min(maxTie, p.Doubt)) {
+			continue
+		}
+		hash := scatter(key ^ scatter(id(k)))
+		if best < 0 || p.Wait < wait || p.Wait == wait && hash > highest {
+			best, wait, highest = k, p.Wait, hash
+		}
+	}
+	return best
+}
+
+// scatter is a bijection of 64-bit numbers.
+func scatter(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
