@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ stress: build ## Random operations with faults, restarts and power losses: make 
 kill-loop: N ?= 50
 kill-loop: build ## Kill -9 agents and engines during copies, and check the recovered blocks: make kill-loop N=50
 	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
+
+simulate: SEEDS ?= 10
+simulate: build ## Ways to choose a worker in virtual time: make simulate SEEDS=3 ARGS="--trace FILE --page result.html"
+	@bin/blockyard-lab simulate --seeds $(SEEDS) $(ARGS)
 
 bench-events: build ## The event path: throughput, memory, age of events at the router
 	@scripts/bench-events.sh $(ARGS)

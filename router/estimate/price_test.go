@@ -313,3 +313,16 @@ func TestAbsurdReportsGiveNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedBlocksAreNotComputed: a block of the shared cache that the worker lacks counts as cached by
+// the multiplier.
+func TestSharedBlocksAreNotComputed(t *testing.T) {
+	shared := schedule.FromRanges([]schedule.Range{{First: 0, End: 50}})
+	for multiplier, want := range map[float64]float64{0: 1000 - 10*testBlock, 0.5: 1000 - 10*testBlock - 40*testBlock/2, 1: 1000 - 50*testBlock} {
+		in := selection(1, 1000, index.Hits{}, 0)
+		in.Request.SharedHits, in.Config.SharedMultiplier = &shared, multiplier
+		if got := promptTokens(in, index.Hits{kv.TierDevice: 10}); got != want {
+			t.Errorf("multiplier %v: %v tokens to compute, want %v", multiplier, got, want)
+		}
+	}
+}

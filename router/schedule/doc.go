@@ -13,7 +13,7 @@
 // that arrive together the second sees the first.
 //
 // Choice: CostSelector chooses the worker with the lowest cost. The cost is a formula in
-// blocks, or the expected milliseconds to the first token from an Estimator. Package modes
+// blocks, or a price in milliseconds from an Estimator (package price). Package modes
 // has strategies that ignore caches. Other strategies implement Selector.
 //
 // Eligibility: a request may be pinned to a worker, limited to some workers, and require
