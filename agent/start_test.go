@@ -177,8 +177,8 @@ func TestGPUsAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 	}{
 		{nil, nil, []string{"no GPU visible"}},
 		{nil, errors.New("no NVIDIA driver"), []string{"GPUs are not listed"}},
-		{one, nil, []string{"GPU"}},
-		{one, broken, []string{"GPU", "some GPUs are not listed"}},
+		{one, nil, []string{"GPU found"}},
+		{one, broken, []string{"GPU found", "some GPUs are not listed"}},
 	} {
 		core, logged := observer.New(zap.InfoLevel)
 		agent.LogGPUs(zap.New(core), func() ([]gpu.Device, error) { return c.devices, c.err })

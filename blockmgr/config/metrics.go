@@ -38,7 +38,7 @@ type MetricValues struct {
 	OnboardDiskToDevice   uint64  `metric:"onboard_blocks_d2d" help:"Blocks found on disk that workers were told to copy to device."`
 	OnboardObjectToDevice uint64  `metric:"onboard_blocks_o2d" help:"Blocks copied from an object store to device: there is none."`
 	MatchedTokens         uint64  `metric:"matched_tokens" help:"Tokens that lookups found, each once for its request."`
-	ObjectReadFailures    uint64  `metric:"object_read_failures" help:"Failed reads of an object store. Always 0: there is no object store."`
+	ObjectReadFailures    uint64  `metric:"object_read_failures" help:"Failed reads of an object store: there is none."`
 	ObjectWriteFailures   uint64  `metric:"object_write_failures" help:"Failed writes of an object store: there is none."`
 	HostCacheHitRate      float64 `metric:"host_cache_hit_rate" help:"Share of the blocks asked for that host memory had, over the last requests."`
 	DiskCacheHitRate      float64 `metric:"disk_cache_hit_rate" help:"Share of the blocks asked for that the disk had, over the last requests."`
