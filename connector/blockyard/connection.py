@@ -169,12 +169,12 @@ class Connection:
         if len(self._outbox) > _MAX_OUTBOX:
             self.link.close()
 
-    def ask(self, frame_type: int, asks: Sequence[tuple[int, bytes]]) -> None:
-        """Sends frames whose answers are registered. asks: correlation and body of each frame.
+    def ask(self, asks: Sequence[tuple[int, int, bytes]]) -> None:
+        """Sends frames whose answers are registered. asks: type, correlation and body of each.
 
         Any thread may call it.
         """
-        self._outbox.extend((frame_type, corr, body) for corr, body in asks)
+        self._outbox.extend(asks)
         self.flush()
         if self._outbox:
             self._wake()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from .extents import Extents
+from .groups import ALL_GROUPS
 from .mover import Copy, CopyEngine, Pages
 from .packed import SLOT_BYTES, Slot, unpack_slots, unpack_u32
 
@@ -25,17 +26,19 @@ DEVICE_POLL_SECONDS = 0.25e-3
 
 
 class CopyJob:
-    """One job: slots[i] and block blocks[group][i], for every group.
+    """One job: slots[i] and block blocks[group][i], for every group that the job copies.
 
-    slots and blocks exist after unpack(). count: number of slots. fence is the mover's. at: slots
-    before this index are copied or in flight. flying: the job's copies in flight on a device.
-    problem: why the job failed, or empty. waited: the job has waited for an extent. ValueError when
-    the packed lists differ in length.
+    group: the only KV group to copy, or ALL_GROUPS. slots and blocks exist after unpack(). count:
+    number of slots. fence is the mover's. at: slots before this index are copied or in flight.
+    flying: the job's copies in flight on a device. problem: why the job failed, or empty. waited:
+    the job has waited for an extent. ValueError when the packed lists differ in length.
     """
 
     __slots__ = (
         "number",
         "is_store",
+        "group",
+        "groups",
         "packed_slots",
         "packed_blocks",
         "count",
@@ -56,16 +59,20 @@ class CopyJob:
         blocks: bytes,
         groups: int,
         fence: object | None = None,
+        group: int = ALL_GROUPS,
     ) -> None:
         self.number = number
         self.is_store = is_store
+        self.group = group
+        self.groups = groups
         self.packed_slots = slots
         self.packed_blocks = blocks
         self.count, rest = divmod(len(slots), SLOT_BYTES)
-        if rest or not self.count or len(blocks) != 4 * groups * self.count:
+        lists = groups if group == ALL_GROUPS else 1
+        if rest or not self.count or len(blocks) != 4 * lists * self.count or group >= groups:
             raise ValueError(
-                f"job {number}: {len(blocks)} bytes of block ids for {len(slots)} bytes of slots "
-                f"and {groups} groups"
+                f"job {number}: {len(blocks)} bytes of block ids for {len(slots)} bytes of slots, "
+                f"group {group} of {groups}"
             )
         self.slots: list[Slot] = []
         self.blocks: list[list[int]] = []
@@ -79,7 +86,15 @@ class CopyJob:
         """Sets slots and blocks."""
         self.slots = unpack_slots(self.packed_slots)
         ids = unpack_u32(self.packed_blocks)
-        self.blocks = [ids[at : at + self.count] for at in range(0, len(ids), self.count)]
+        if self.group == ALL_GROUPS:
+            self.blocks = [ids[at : at + self.count] for at in range(0, len(ids), self.count)]
+        else:
+            self.blocks = one_group(ids, self.group, self.groups)
+
+
+def one_group(ids: list[int], group: int, groups: int) -> list[list[int]]:
+    """Block ids by group, of a copy of one group."""
+    return [ids if number == group else [] for number in range(groups)]
 
 
 def count_job(
@@ -231,7 +246,7 @@ class Copier:
         else:
             copy = self._mover.load(slots, blocks, job.fence)
         job.at = end
-        self._counters["copied_bytes"] += len(slots) * self._pages.share_bytes
+        self._counters["copied_bytes"] += len(slots) * self._pages.copied_bytes(blocks)
         if copy is not None:
             job.flying += 1
             self._flying.append((copy, job))

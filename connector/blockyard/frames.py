@@ -43,6 +43,8 @@ STATS = 34
 DRAIN = 35
 LIST_CACHED = 36
 CACHED = 37
+FIT = 38
+FITTED = 39
 
 NAMES = {
     number: name
@@ -55,7 +57,8 @@ HEADER_BYTES = 16
 MAX_FRAME = 32 * 1024
 MAX_BODY = MAX_FRAME - HEADER_BYTES
 VERSION_MAJOR = 1
-VERSION_MINOR = 3
+VERSION_MINOR = 4
+GROUPS_MINOR = 4  # the first minor version with KV groups
 MAX_BLOCKS_PER_FRAME = 1024
 MAX_TOKENS_PER_FRAME = 7168
 MAX_REQUEST_TOKENS = 4 << 20
@@ -129,7 +132,7 @@ class HelloFields:
     worker_id: int
     dp_rank: int = 0
     incarnation: int = 0
-    namespace: Mapping[str, str | int] | None = None
+    namespace: Mapping[str, Any] | None = None
     events_endpoint: str = ""
     replay_endpoint: str = ""
     events_topic: str = ""
@@ -255,11 +258,13 @@ def _check_tokens(frame: str, tokens: bytes) -> None:
         )
 
 
-def _range(fields: int, req: int, gen: int, first: int, count: int) -> bytes:
-    """The start of a body with `fields` keys: a run of blocks of a request."""
+def _range(fields: int, req: int, gen: int, first: int, count: int, group: int = 0) -> bytes:
+    """The start of a body with `fields` keys and maybe a group: a run of blocks of a request."""
     return b"".join(
         (
-            bytes((0x80 | fields,)),
+            bytes((0x80 | (fields + 1),)) + b"\xa5group" + uint(group)
+            if group
+            else bytes((0x80 | fields,)),
             b"\xa3req",
             uint(req),
             b"\xa3gen",
@@ -272,29 +277,51 @@ def _range(fields: int, req: int, gen: int, first: int, count: int) -> bytes:
     )
 
 
-def encode_lookup(req: int, gen: int, first: int, count: int, wait_ms: int = 0) -> bytes:
-    """LOOKUP."""
-    return _range(5, req, gen, first, count) + b"\xa7wait_ms" + uint(wait_ms)
+def encode_lookup(
+    req: int, gen: int, first: int, count: int, wait_ms: int = 0, group: int = 0
+) -> bytes:
+    """LOOKUP. Here and below, first and count are in blocks of the group."""
+    return _range(5, req, gen, first, count, group) + b"\xa7wait_ms" + uint(wait_ms)
 
 
-def encode_claim(req: int, gen: int, first: int, count: int, job: int, blocks: bytes) -> bytes:
+def encode_fit(req: int, gen: int, tokens: int, align: int = 0) -> bytes:
+    """FIT: which prefix of at most `tokens` can every group serve? align 0 is the default."""
+    return b"".join(
+        (
+            b"\x84\xa3req",
+            uint(req),
+            b"\xa3gen",
+            uint(gen),
+            b"\xa6tokens",
+            uint(tokens),
+            b"\xa5align",
+            uint(align),
+        )
+    )
+
+
+def encode_claim(
+    req: int, gen: int, first: int, count: int, job: int, blocks: bytes, group: int = 0
+) -> bytes:
     """CLAIM; blocks are `count` packed device block ids."""
     if len(blocks) != 4 * count:
         raise ValueError(f"CLAIM blocks: {len(blocks)} bytes, want 4 for each of {count} blocks")
-    start = _range(6, req, gen, first, count)
+    start = _range(6, req, gen, first, count, group)
     return b"".join((start, b"\xa3job", uint(job), b"\xa6blocks", binary(blocks)))
 
 
-def encode_store(req: int, gen: int, first: int, count: int, priority: int = 0) -> bytes:
+def encode_store(
+    req: int, gen: int, first: int, count: int, priority: int = 0, group: int = 0
+) -> bytes:
     """STORE; priority 0 is none."""
     if not priority:
-        return _range(4, req, gen, first, count)
-    return _range(5, req, gen, first, count) + b"\xa8priority" + uint(priority)
+        return _range(4, req, gen, first, count, group)
+    return _range(5, req, gen, first, count, group) + b"\xa8priority" + uint(priority)
 
 
-def encode_release(req: int, gen: int, first: int, count: int) -> bytes:
+def encode_release(req: int, gen: int, first: int, count: int, group: int = 0) -> bytes:
     """RELEASE."""
-    return _range(4, req, gen, first, count)
+    return _range(4, req, gen, first, count, group)
 
 
 def encode_slots(req: int, gen: int, slots: bytes) -> bytes:

@@ -189,6 +189,12 @@ class Keeper:
             raise Refused(f"{frame.body['code']}: {frame.body['text']}", frame.body["retryable"])
         if frame.type != frames.WELCOME:
             raise Refused(f"{frames.name(frame.type)} came for HELLO", False)
+        if "groups" in hello.namespace and frame.body["minor"] < frames.GROUPS_MINOR:
+            raise Refused(
+                f"the agent speaks protocol {frame.body['major']}.{frame.body['minor']}, and a"
+                f" model with KV groups needs {frames.VERSION_MAJOR}.{frames.GROUPS_MINOR}",
+                False,
+            )
         connection = Connection(link, frame.body, dict(hello.namespace), self.wake)
         for other in early:
             connection.take(other)

@@ -7,26 +7,34 @@ from collections.abc import Sequence
 
 from . import frames
 from .connection import Connection, close_if_done
+from .groups import ALL_GROUPS
 from .jobs import LOAD, Job, Jobs
 from .lookups import Lookups
 from .packed import pack_u32
 from .request import KNOWN, LOADED, LOADING, MISSED, Request
 from .transport import Frame
+from .trust import Trust
 from .work import Load
 
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _SLOT = 16
 
+#: Device blocks of one group to load into: the group, the first block's number, and the ids.
+Target = tuple[int, int, Sequence[int]]
+
 
 class Loads:
     """The loads of all requests. Only the engine's thread may use it."""
 
-    def __init__(self, count: dict[str, int], jobs: Jobs, lookups: Lookups) -> None:
+    def __init__(
+        self, count: dict[str, int], jobs: Jobs, lookups: Lookups, trust: Trust
+    ) -> None:
         self.queued: list[Load] = []  # for the next step
         self.workers = 1  # workers that report each job
         self._count = count
         self._jobs = jobs
         self._lookups = lookups
+        self._trust = trust
 
     def begin(self, r: Request, first: int, block_ids: Sequence[Sequence[int]]) -> bool:
         """Begins a load of known blocks from `first` on. block_ids: one list for each KV group.
@@ -42,27 +50,61 @@ class Loads:
         if any(len(ids) != n for ids in block_ids):
             raise ValueError(f"load of {r.rid}: {[len(ids) for ids in block_ids]} device blocks")
         packed = [pack_u32(ids) for ids in block_ids]
+        self._start(r)
+        self._claim(r, connection, ALL_GROUPS, first, r.slots[_SLOT * first :], packed)
+        return True
+
+    def begin_groups(self, r: Request, targets: Sequence[Target]) -> bool:
+        """Begins a load of blocks of several groups. False, without a load, as in begin()."""
+        connection, fit = r.connection, r.fit
+        if r.state != KNOWN or connection is None or fit is None or not targets:
+            return False
+        for group, first, ids in targets:
+            needs = fit.needs[group]
+            if not ids or first not in needs or first + len(ids) > needs.stop:
+                raise ValueError(
+                    f"load of {r.rid}: blocks {first}..{first + len(ids) - 1} of group {group},"
+                    f" pinned are {needs}"
+                )
+        self._start(r)
+        for group, first, ids in targets:
+            slots = fit.slots[group][_SLOT * (first - fit.needs[group].start) :]
+            self._claim(r, connection, group, first, slots, [pack_u32(ids)])
+        return True
+
+    def _start(self, r: Request) -> None:
         r.state = LOADING
         r.load_failed = False
         self._count["loads"] += 1
-        self._lookups.try_load()
-        for at in range(0, n, _BLOCKS):
-            self._claim(r, connection, first + at, min(_BLOCKS, n - at), at, packed)
-        return True
+        self._trust.try_load()
 
     def _claim(
-        self, r: Request, connection: Connection, first: int, n: int, at: int, packed: list[bytes]
+        self,
+        r: Request,
+        connection: Connection,
+        group: int,
+        first: int,
+        slots: bytes,
+        packed: list[bytes],
     ) -> None:
-        """Begins one job: n blocks into the device blocks from index `at` of each group."""
-        slots = r.slots[_SLOT * first : _SLOT * (first + n)]
-        blocks = [ids[4 * at : 4 * (at + n)] for ids in packed]
-        job = self._jobs.add(LOAD, r, slots, connection, generation=r.generation)
-        job.taken = True  # a CLAIM may reach the workers before the next step does
-        r.loads += 1
-        if len(blocks) == 1 and connection.usable:
-            body = frames.encode_claim(r.number, r.generation, first, n, job.number, blocks[0])
-            connection.overtake(frames.CLAIM, body, self._claimed, job)
-        self.queued.append(Load(job.number, r.rid, slots, b"".join(blocks)))
+        """Begins the jobs for blocks from `first` on, which are in `slots`.
+
+        packed: the device blocks of every group that a slot has.
+        """
+        total = len(packed[0]) // 4
+        for at in range(0, total, _BLOCKS):
+            n = min(_BLOCKS, total - at)
+            piece = slots[_SLOT * at : _SLOT * (at + n)]
+            blocks = [ids[4 * at : 4 * (at + n)] for ids in packed]
+            job = self._jobs.add(LOAD, r, piece, connection, generation=r.generation)
+            job.taken = True  # a CLAIM may reach the workers before the next step does
+            r.loads += 1
+            if len(blocks) == 1 and connection.usable:
+                body = frames.encode_claim(
+                    r.number, r.generation, first + at, n, job.number, blocks[0], max(0, group)
+                )
+                connection.overtake(frames.CLAIM, body, self._claimed, job)
+            self.queued.append(Load(job.number, r.rid, piece, b"".join(blocks), group))
 
     def _claimed(self, job: Job, frame: Frame | None) -> None:
         if frame is None:
@@ -70,7 +112,7 @@ class Loads:
         refused = frame.type != frames.CLAIMED
         self._count["errors"] += refused  # a lost worker finds the job in its Work
         if (refused or frame.body["workers"] < self.workers) and job.number in self._jobs.flying:
-            self._lookups.judge(False, sure=True)
+            self._trust.judge(False, sure=True)
 
     def fail(self, rid: str, r: Request | None, block_ids: Sequence[Sequence[int]]) -> None:
         """Reports a load that cannot begin as failed, through the workers."""
@@ -94,7 +136,7 @@ class Loads:
         """Ends a load that all workers have reported."""
         r = job.request
         if job.slots:  # a load without slots could not begin
-            self._lookups.judge(not job.failed)
+            self._trust.judge(not job.failed)
         if job.failed:
             self._count["failed_loads"] += 1
         else:

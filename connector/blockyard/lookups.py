@@ -19,18 +19,16 @@ from .packer import INLINE_TOKENS, Pack, PackError, Packer, pack_open
 from .readable import Readable
 from .request import ASKED, KNOWN, LOADING, MISS, MISSED, PACKING, PASSED, Hit, Part, Request
 from .transport import Frame
+from .trust import Trust
 
 _log = logging.getLogger(__name__)
 
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _MAX_PARTS = 4  # LOOKUPs in a round: sending more takes a hook too long
-_ANSWER_SECONDS = 1.0  # limit for an answer, without the wait for the disk
+ANSWER_SECONDS = 1.0  # limit for an answer, without the wait for the disk
 _MAPPING_SECONDS = 1.0  # limit for workers to map the memory of a hit
 _PACKING_SECONDS = 10.0  # limit for a prompt in the packer
 _REFRESH_SECONDS = 0.25  # a waiting request is looked up again after this time
-# How long hits are withheld after failed copies, at first and at most; see judge().
-_FIRST_DOUBT_SECONDS = 1.0
-_LAST_DOUBT_SECONDS = 64.0
 
 _now = time.monotonic
 
@@ -45,16 +43,15 @@ class Lookups:
         wait_ms: int,
         packer: Packer,
         readable: Readable,
+        trust: Trust,
     ) -> None:
         self._count = count
+        self._trust = trust
         self._block_tokens = block_tokens
         self._wait_ms = wait_ms
         self._packer = packer
         self._readable = readable
         self._mapping_timeout_at = -1  # Readable.taken when a wait for mappings timed out
-        self._failures = 0  # copies that failed in a row
-        self._doubt = 0.0  # seconds for which hits are withheld; 0 when loads are trusted
-        self._doubt_until = 0.0
 
     def begin(self, r: Request, connection: Connection | None) -> None:
         """Opens the current generation of r and asks. r becomes MISSED when that fails."""
@@ -96,14 +93,14 @@ class Lookups:
             self._count["lookups"] += 1
             self._ask(r, 0)
 
-    def _asks(self, r: Request, connection: Connection, end: int) -> list[tuple[int, bytes]]:
-        """The first round of LOOKUPs for `end` tokens: correlation and body of each LOOKUP."""
+    def _asks(self, r: Request, connection: Connection, end: int) -> list[tuple[int, int, bytes]]:
+        """The first round of LOOKUPs for `end` tokens: type, correlation and body of each."""
         if not r.lookup:
             return []
         out = []
         for first, n, body in self._round(r, end // self._block_tokens, 0):
             asked = (r, r.generation, first, n)
-            out.append((connection.expect(self._answered, asked), body))
+            out.append((frames.LOOKUP, connection.expect(self._answered, asked), body))
         return out
 
     def _round(self, r: Request, total: int, wait_ms: int) -> Iterator[tuple[int, int, bytes]]:
@@ -151,7 +148,7 @@ class Lookups:
             r.opened = pack.generation
             r.sent = pack.sent
         if not pack.asked:
-            for corr, _ in pack.asks:
+            for _, corr, _ in pack.asks:
                 pack.connection.waiting.pop(corr, None)
         if r.connection is not pack.connection:
             return  # the connection ended meanwhile
@@ -165,7 +162,7 @@ class Lookups:
         r.unanswered = len(pack.asks)
         self._count["lookups"] += bool(pack.asks)
         r.asked_at = _now()
-        r.deadline = r.asked_at + _ANSWER_SECONDS
+        r.deadline = r.asked_at + ANSWER_SECONDS
         if r.state == PACKING:
             r.state = ASKED if pack.asks else MISSED
 
@@ -176,7 +173,7 @@ class Lookups:
         r.parts = []
         r.waits = wait_ms > 0
         r.asked_at = _now()
-        r.deadline = r.asked_at + _ANSWER_SECONDS + wait_ms / 1000
+        r.deadline = r.asked_at + ANSWER_SECONDS + wait_ms / 1000
         for first, n, body in self._round(r, r.total, wait_ms):
             asked = (r, r.generation, first, n)
             if not connection.call(frames.LOOKUP, body, self._answered, asked):
@@ -250,12 +247,11 @@ class Lookups:
             if self._awaits(r, r.hand_over, max(r.known, local_blocks)):
                 return None
         if r.state == KNOWN:
-            if r.known < r.total and not r.unanswered:
+            if self._improvable(r) and not r.unanswered:
                 self._refresh(r)
-            blocks = r.known - local_blocks
-            if blocks < least:
+            if r.known - local_blocks < least:
                 return MISS
-            if r.promised < 0 and self._doubts():
+            if r.promised < 0 and self._trust.doubts():
                 self._count["doubted"] += 1
                 self.pass_by(r)
                 return MISS
@@ -282,6 +278,10 @@ class Lookups:
             return MISS
         r.state = KNOWN  # the prefix of the first round
         return self.hit(r, local_blocks, least)
+
+    def _improvable(self, r: Request) -> bool:
+        """Whether more blocks may be found later."""
+        return r.known < r.total
 
     def _awaits(self, r: Request, wait: Wait, have: int) -> bool:
         """Whether r waits for the blocks of its hand-over. Looks them up again, if so."""
@@ -326,36 +326,7 @@ class Lookups:
         if r.state != PACKING:
             return now >= r.deadline
         progress = max(r.asked_at, self._packer.progress)
-        return now >= progress + _ANSWER_SECONDS or now >= r.asked_at + _PACKING_SECONDS
-
-    # Whether loads can be trusted.
-
-    def judge(self, good: bool, sure: bool = False) -> None:
-        """Records whether a copy succeeded on all workers. Withholds hits while loads fail.
-
-        A worker outside the session fails every load, and a failed load may fail its request. One
-        failed copy may only mean that its slots were evicted. After two failures in a row, or one
-        with sure=True, hits are withheld until a copy has succeeded on all workers. A store tests
-        this without risk. Without stores, a single load tests it, at growing intervals.
-        """
-        if good:
-            self._failures = 0
-            self._doubt = 0.0
-            return
-        self._failures += 1
-        if not self._doubt and (sure or self._failures > 1):
-            self._doubt = _FIRST_DOUBT_SECONDS
-            self._doubt_until = _now() + self._doubt
-            _log.warning("not all workers can load: no hits until a copy succeeds on all workers")
-
-    def try_load(self) -> None:
-        """Records the begin of a load. While hits are withheld, other loads wait for its result."""
-        if self._doubt and _now() >= self._doubt_until:
-            self._doubt = min(2 * self._doubt, _LAST_DOUBT_SECONDS)
-            self._doubt_until = _now() + self._doubt
-
-    def _doubts(self) -> bool:
-        return self._doubt > 0.0 and _now() < self._doubt_until
+        return now >= progress + ANSWER_SECONDS or now >= r.asked_at + _PACKING_SECONDS
 
     def _refresh(self, r: Request) -> None:
         """Looks up the missing blocks again: another request may have stored them."""

@@ -43,7 +43,11 @@ class Pages:
 
     pages: runs that are adjacent in memory and in the slot are joined. blocks: number of blocks in
     each group. groups: number of KV groups. device: "cpu" or "cuda:N". share_offset: begin of the
-    worker's share in a slot. share_bytes: length of the share, the sum of the pages.
+    worker's share in a slot. share_bytes: length of the share.
+
+    Without grouped, a slot has the block of every group, one behind the other. With grouped, a slot
+    has a block of one group. Then each group's pages begin at offset 0, the share is as long as the
+    largest group's, and a copy has blocks of one group and empty lists for the others.
     """
 
     def __init__(
@@ -52,18 +56,25 @@ class Pages:
         blocks: int,
         device: str = "cpu",
         share_offset: int = 0,
+        grouped: bool = False,
     ) -> None:
         """pages: Page, or tuples of the same fields. GeometryError names the wrong field."""
         self.blocks = blocks
+        self.grouped = grouped
         self.device = device
         self.share_offset = share_offset
-        ordered = sorted((Page(*page) for page in pages), key=lambda page: page.offset)
+        ordered = sorted(
+            (Page(*page) for page in pages),
+            key=lambda page: (page.group if grouped else 0, page.offset),
+        )
         if not ordered or blocks < 1:
             raise GeometryError(f"{len(ordered)} pages of {blocks} blocks, want at least 1 of each")
-        self.share_bytes = 0
+        self._sizes: dict[int, int] = {}  # bytes of a slot's content: by group, or under 0
         for page in ordered:
-            self._check(page)
-            self.share_bytes += page.bytes
+            place = page.group if grouped else 0
+            self._check(page, self._sizes.get(place, 0))
+            self._sizes[place] = self._sizes.get(place, 0) + page.bytes
+        self.share_bytes = max(self._sizes.values())
         if share_offset < 0 or share_offset + self.share_bytes > MAX_BLOCK_BYTES:
             raise GeometryError(
                 f"share: {share_offset} and {self.share_bytes} bytes are not in "
@@ -74,22 +85,33 @@ class Pages:
             raise GeometryError(f"group: one of 0..{self.groups - 1} has no page")
         self.pages = _joined(ordered)
 
-    def _check(self, page: Page) -> None:
+    def copied_bytes(self, blocks: Sequence[Sequence[int]]) -> int:
+        """Bytes that a copy with these block ids has for each slot."""
+        if not self.grouped:
+            return self.share_bytes
+        return sum(self._sizes[group] for group, ids in enumerate(blocks) if ids)
+
+    def _check(self, page: Page, end: int) -> None:
+        """end: where the pages before end in the slot."""
         address, stride, size, offset, group, limit = page
         if address < 1 or size < 1 or group < 0:
             raise GeometryError(f"{page}: address, bytes and group must be 1, 1 and 0 or more")
-        if offset != self.share_bytes:
-            raise GeometryError(f"{page}: offset, want {self.share_bytes}: no gap, no overlap")
+        if offset != end:
+            raise GeometryError(f"{page}: offset, want {end}: no gap, no overlap")
         if self.blocks > 1 and stride < size:
             raise GeometryError(f"{page}: stride {stride}, so that neighbouring blocks overlap")
         if (end := address + (self.blocks - 1) * stride + size) > limit:
             raise GeometryError(f"{page}: block {self.blocks - 1} ends {end - limit} bytes beyond")
 
     def check_blocks(self, blocks: Sequence[Sequence[int]], count: int) -> None:
-        """Raises GeometryError unless each group has `count` block ids of the pool."""
+        """Raises GeometryError unless each copied group has `count` block ids of the pool."""
         if len(blocks) != self.groups:
             raise GeometryError(f"block ids for {len(blocks)} groups, want {self.groups}")
+        if self.grouped and (copied := sum(map(bool, blocks))) != 1:
+            raise GeometryError(f"block ids of {copied} groups, want 1: a slot has one group's")
         for group, ids in enumerate(blocks):
+            if self.grouped and not ids:
+                continue
             if len(ids) != count:
                 raise GeometryError(f"group {group}: {len(ids)} block ids for {count} slots")
             if ids and not 0 <= min(ids) <= max(ids) < self.blocks:
@@ -102,13 +124,16 @@ class Pages:
     ) -> tuple[list[int], list[int], list[int]]:
         """The runs of a copy: device addresses, slot addresses and sizes of at most `largest`.
 
-        slots: addresses. blocks: one list of block ids for each group.
+        slots: addresses. blocks: one list of block ids for each group. Groups with an empty list
+        are not copied.
         """
         self.check_blocks(blocks, len(slots))
         device: list[int] = []
         host: list[int] = []
         sizes: list[int] = []
         for address, stride, size, offset, group, _ in self.pages:
+            if not blocks[group]:
+                continue
             offset += self.share_offset
             for start in range(0, size, largest):
                 device += [address + start + stride * block for block in blocks[group]]
@@ -158,7 +183,7 @@ class CopyEngine(Protocol):
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
     ) -> Copy | None:
-        """Copies slots (addresses) into device blocks (one list of ids for each group).
+        """Copies slots (addresses) into device blocks (see Pages.runs).
 
         The copy begins after the fence. None: the copy has ended on return.
         """

@@ -7,8 +7,10 @@ computes no key.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from .groups import Groups
 
 # Ranges of docs/protocol.md, "HELLO".
 MAX_TEXT = 1024
@@ -88,6 +90,7 @@ class Namespace:
     tp: int = 1
     pp: int = 1
     dcp: int = 1
+    groups: Groups | None = None  # of a hybrid model; page_size is then their page
 
     def __post_init__(self) -> None:
         for name in ("model", "weights", "dtype", "kv_format", "layout"):
@@ -115,7 +118,9 @@ class Namespace:
 
     @property
     def block_bytes(self) -> int:
-        """Size of one block, all layers and all local ranks."""
+        """Size of one block, all layers and all local ranks; with groups the largest block."""
+        if self.groups is not None:
+            return max(group.block_bytes for group in self.groups)
         return Geometry(
             self.num_layers,
             self.outer_dim,
@@ -124,9 +129,11 @@ class Namespace:
             self.dtype_width_bytes,
         ).block_bytes
 
-    def as_map(self) -> dict[str, str | int]:
+    def as_map(self) -> dict[str, Any]:
         """The map that HELLO carries."""
-        return asdict(self)
+        fields = asdict(replace(self, groups=None))
+        del fields["groups"]
+        return fields if self.groups is None else {**fields, "groups": self.groups.as_maps()}
 
 
 class Identity(NamedTuple):

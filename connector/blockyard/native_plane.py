@@ -16,6 +16,7 @@ from typing import Any
 from . import copying, native
 from .copying import MAX_FLYING, CopyJob, count_job
 from .extents import MAX_EXTENTS, Extent, Extents
+from .groups import ALL_GROUPS
 from .mover import Copy, CopyEngine, CpuMover, Pages, mover_for
 from .native import Library
 
@@ -83,13 +84,16 @@ class Plan:
     def piece(
         self, kind: int, slots: Sequence[int], blocks: Sequence[Sequence[int]]
     ) -> native.Piece:
-        """A piece of all groups. GeometryError as Pages.check_blocks()."""
+        """A piece of all groups, or of one group. GeometryError as Pages.check_blocks()."""
         self.pages.check_blocks(blocks, len(slots))
         count = len(slots)
+        group = native.ALL_GROUPS
+        if self.pages.grouped:
+            group = next(number for number, ids in enumerate(blocks) if ids)
         ids = [block for group in blocks for block in group]
         return native.Piece(
             kind,
-            native.ALL_GROUPS,
+            group,
             count,
             count,
             (ctypes.c_uint64 * count)(*slots),
@@ -130,9 +134,10 @@ class MemoryMover(CpuMover):
 class _Calls:
     """A backend that calls a mover written in Python."""
 
-    def __init__(self, mover: CopyEngine, groups: int, fences: dict[int, object]) -> None:
+    def __init__(self, mover: CopyEngine, pages: Pages, fences: dict[int, object]) -> None:
         self._mover = mover
-        self._groups = groups
+        self._groups = pages.groups
+        self._grouped = pages.grouped
         self._fences = fences
         self._copies: dict[int, Copy] = {}
         self._next = 1
@@ -152,6 +157,8 @@ class _Calls:
         blocks = [
             piece.blocks[n * piece.stride : n * piece.stride + piece.count] for n in range(lists)
         ]
+        if self._grouped:
+            blocks = copying.one_group(blocks[0], piece.group, self._groups)
         copy_in = self._mover.store if piece.kind == native.STORE else self._mover.load
         try:
             copy = copy_in(slots, blocks, self._fences.get(piece.fence))
@@ -212,7 +219,7 @@ class NativeCopier:
         self._pump = native.Pump(socket=-1, wake=wake)
         source = getattr(mover, "backend", None)
         self._source: Any = (
-            _Calls(mover, plan.pages.groups, self._fences) if source is None else mover
+            _Calls(mover, plan.pages, self._fences) if source is None else mover
         )
         self._keeps = getattr(mover, "keep", None)
         backend = self._source.backend()
@@ -244,7 +251,7 @@ class NativeCopier:
         ask = native.Job(
             job.number,
             native.STORE if job.is_store else native.LOAD,
-            native.ALL_GROUPS,
+            native.ALL_GROUPS if job.group == ALL_GROUPS else job.group,
             len(job.packed_slots) // copying.SLOT_BYTES,
             len(job.packed_blocks) // 4,
             job.packed_slots,

@@ -61,9 +61,9 @@ def pack_open(number: int, generation: int, identity: Identity, tokens: list[int
 class Pack:
     """A prompt in the packer: `end` tokens of a request's generation.
 
-    asks: correlation and body of the LOOKUPs that follow the tokens. The engine's thread may set
-    cancelled. opened, sent, asked and error are the outcome. The engine's thread reads them once
-    the Pack is in Packer.done. asked: the packer sends, or has sent, the LOOKUPs.
+    asks: type, correlation and body of the questions that follow the tokens. The engine's thread
+    may set cancelled. opened, sent, asked and error are the outcome. The engine's thread reads them
+    once the Pack is in Packer.done. asked: the packer sends, or has sent, the questions.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Pack:
         request: Request,
         connection: Connection,
         end: int,
-        asks: Sequence[tuple[int, bytes]] = (),
+        asks: Sequence[tuple[int, int, bytes]] = (),
     ) -> None:
         self.request = request
         self.connection = connection
@@ -146,7 +146,7 @@ class Packer:
         The packer sends them, because the engine may read done only milliseconds later.
         """
         if pack.asked and pack.asks:
-            pack.connection.ask(frames.LOOKUP, pack.asks)
+            pack.connection.ask(pack.asks)
 
     def _send_all(self, pack: Pack) -> None:
         request = pack.request

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import frames
 from .frames import FrameError
+from .groups import MAX_GROUPS
 from .msgpack import MsgpackError, decode
 from .packed import GRANT_BYTES, SLOT_BYTES
 
@@ -119,8 +120,10 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
         "req": _uint(0, _U64),
         "text": _string(),
     },
+    frames.FITTED: {**_REQUEST, "tokens": _uint(0, frames.MAX_REQUEST_TOKENS)},
     frames.LOOKUP_HIT: {
         **_REQUEST,
+        "group": _uint(0, MAX_GROUPS - 1),
         "first": _uint(0, frames.MAX_REQUEST_TOKENS - 1),
         "ready": _uint(0, _BLOCKS),
         "coming": _uint(0, _BLOCKS),
@@ -130,11 +133,13 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
     frames.CLAIMED: {"job": _uint(0, _U64), "workers": _uint(0, _U32)},
     frames.GRANT: {
         **_REQUEST,
+        "group": _uint(0, MAX_GROUPS - 1),
         "grants": _packed(GRANT_BYTES, 0, _BLOCKS),
         "present": _uint(0, _BLOCKS),
         "refused": _uint(0, _BLOCKS),
     },
     frames.LOAD: {
+        "group": _uint(0, MAX_GROUPS - 1),
         "job": _uint(0, _U64),
         "slots": _packed(SLOT_BYTES, 1, _BLOCKS),
         "blocks": _packed(4, 1, _BLOCKS),

@@ -10,6 +10,7 @@ from .namespace import Identity
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .fits import Fit
     from .handover import Wait
     from .packer import Pack
 
@@ -95,6 +96,8 @@ class Request:
         "broken",
         "finished",
         "hand_over",
+        "fit",
+        "fits",
     )
 
     def __init__(
@@ -142,6 +145,8 @@ class Request:
         self.packing: Pack | None = None  # set while only the packer may send its tokens
         self.polled = False  # hit() has polled for an answer once
         self.delayed = False  # OPEN waits for a usable connection
+        self.fit: Fit | None = None  # with KV groups: the prefix that is asked for or pinned
+        self.fits = 0  # FITs in this lookup
         self.broken = False  # the agent has refused a frame of the request, or lacks its tokens
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from . import frames
 from .attachment import Attachment
 from .cached import CachePool
 from .connection import close_if_done
+from .counters import COUNTERS, REPORTED
 from .frames import HelloFields
 from .handover import HandOver, Wait
 from .jobs import LOAD, Job, Jobs
@@ -34,36 +35,10 @@ from .readable import Readable
 from .request import ASKED, KNOWN, MISS, PACKING, Hit, Request
 from .settings import Settings
 from .stores import DeviceBlocks, Stores
+from .trust import Trust
 from .work import EMPTY_WORK, Done, Mapped, Work
 
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
-
-# Counters of the session. STATS has the first twelve, under these names.
-_COUNTERS = (
-    "lookups",  # requests that were looked up
-    "hit_blocks",
-    "loads",  # requests with a load
-    "loaded_blocks",
-    "failed_loads",  # jobs
-    "stores",  # offers
-    "stored_blocks",
-    "dropped_stores",  # blocks that were offered and not stored
-    "errors",  # frames that the agent refused
-    "hand_overs",  # requests that waited for the blocks of another engine's prefill
-    "hand_over_blocks",  # blocks that they waited for and got
-    "hand_over_missing",  # blocks that they recompute
-    "present_blocks",  # offered blocks that the agent had already
-    "resumed_blocks",  # blocks stored although the agent restarted during their copy
-    "deferred",  # offers deferred by the limit on held blocks
-    "absent",  # requests without an agent
-    "too_many",  # requests beyond the agent's limit
-    "skipped",  # requests that the protocol cannot carry
-    "unsent",  # requests that the packer could not send
-    "late",  # overdue answers
-    "doubted",  # hits withheld while loads fail
-    "unmapped",  # hits shortened because a worker had not mapped the memory
-)
-_REPORTED = _COUNTERS[:12]
 
 _SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
 _MIN_LIMIT = 64
@@ -84,7 +59,7 @@ class SchedulerSession:
         if block_tokens < 1:
             raise ValueError(f"block_tokens: {block_tokens}, want 1 or more")
         self._settings = settings
-        self._count = dict.fromkeys(_COUNTERS, 0)
+        self._count = dict.fromkeys(COUNTERS, 0)
         self._requests: dict[str, Request] = {}
         self._workers = 1
         self._hello: HelloFields | None = None
@@ -92,10 +67,9 @@ class SchedulerSession:
         self._packer = Packer()
         self._orphans = OrphanedSlots(self._count, self._jobs)
         self._readable = Readable()
-        self._lookups = Lookups(
-            self._count, block_tokens, settings.lookup_wait_ms, self._packer, self._readable
-        )
-        self._loads = Loads(self._count, self._jobs, self._lookups)
+        self._trust = Trust()
+        self._lookups = self._make_lookups(block_tokens)
+        self._loads = Loads(self._count, self._jobs, self._lookups, self._trust)
         self._stores = Stores(self._count, self._jobs, self._orphans, block_tokens)
         self._queues: Callable[[], tuple[int, int]] | None = None
         reported = self._reported if settings.stats else None
@@ -112,6 +86,12 @@ class SchedulerSession:
         self._pump = self._attachment.pump
         if blocks is not None:
             self.bind(blocks)
+
+    def _make_lookups(self, block_tokens: int) -> Lookups:
+        wait_ms = self._settings.lookup_wait_ms
+        return Lookups(
+            self._count, block_tokens, wait_ms, self._packer, self._readable, self._trust
+        )
 
     def start(self, hello: HelloFields, workers: int | None = None) -> None:
         """Starts the keeper, which connects and stays connected.
@@ -317,7 +297,7 @@ class SchedulerSession:
                 self._orphans.loaded(job)
         else:
             assert connection is not None
-            self._lookups.judge(not job.failed)
+            self._trust.judge(not job.failed)
             self._stores.ended(job)
 
     def mapped(self, report: Mapped) -> None:
@@ -396,4 +376,4 @@ class SchedulerSession:
         }
 
     def _reported(self) -> Mapping[str, int]:
-        return {name: self._count[name] for name in _REPORTED}
+        return {name: self._count[name] for name in REPORTED}

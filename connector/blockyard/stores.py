@@ -14,6 +14,7 @@ from typing import Protocol
 
 from . import frames
 from .connection import Connection, close_if_done
+from .groups import ALL_GROUPS
 from .jobs import STORE, Job, Jobs
 from .orphans import OrphanedSlots
 from .packed import GRANT_BYTES, pack_u32
@@ -44,18 +45,36 @@ class DeviceBlocks(Protocol):
 
 
 class Offer:
-    """Blocks that a request has offered with STORE. given_up: the store does not need GRANT."""
+    """Blocks that a request has offered with STORE. given_up: the store does not need GRANT.
 
-    __slots__ = ("request", "generation", "connection", "first", "ids", "deadline", "given_up")
+    group: the KV group of the blocks, or ALL_GROUPS.
+    """
+
+    __slots__ = (
+        "request",
+        "generation",
+        "connection",
+        "first",
+        "ids",
+        "group",
+        "deadline",
+        "given_up",
+    )
 
     def __init__(
-        self, r: Request, connection: Connection, first: int, ids: list[list[int]]
+        self,
+        r: Request,
+        connection: Connection,
+        first: int,
+        ids: list[list[int]],
+        group: int = ALL_GROUPS,
     ) -> None:
         self.request = r
         self.generation = r.generation
         self.connection = connection
         self.first = first
-        self.ids = ids  # device blocks by KV group
+        self.ids = ids  # device blocks, of each KV group that a slot has
+        self.group = group
         self.deadline = _now() + _GRANT_SECONDS
         self.given_up = False
 
@@ -85,11 +104,10 @@ class Stores:
         has the request, or the agent does not read its socket.
         """
         connection = r.connection
-        if connection is None or not connection.usable or r.broken or not r.store:
+        takes = self.takes(r)
+        if takes is None or connection is None or blocks <= r.offered or not block_ids:
             return True
-        if self.blocks is None or blocks <= r.offered or not block_ids:
-            return True
-        if r.packing is not None or connection.stalled:
+        if not takes:
             return False
         known = len(r.tokens) // self._block_tokens
         blocks = min(blocks, known, *[len(ids) for ids in block_ids])
@@ -104,6 +122,15 @@ class Stores:
             if not self._store(r, connection, n, block_ids):
                 return False
         return True
+
+    def takes(self, r: Request) -> bool | None:
+        """Whether blocks of r can be offered now. False: later. None: not any more."""
+        connection = r.connection
+        if connection is None or not connection.usable or r.broken or not r.store:
+            return None
+        if self.blocks is None:
+            return None
+        return r.packing is None and not connection.stalled
 
     def _append(self, r: Request, connection: Connection, blocks: int) -> bool:
         """Sends the missing tokens of the leading blocks. False: some tokens were not sent."""
@@ -130,16 +157,63 @@ class Stores:
         offer = Offer(r, connection, first, [list(ids[first : first + n]) for ids in block_ids])
         held = [block for ids in offer.ids for block in ids]
         self.blocks.hold(held)
-        body = frames.encode_store(r.number, r.generation, first, n)
-        if not connection.later(frames.STORE, body, self._granted, offer):
-            self.blocks.release(held)
-            return False
         self.held += len(held)
-        self.offers.append(offer)
+        if not self._send(offer, n):
+            self._let_go(held)
+            return False
         r.offered = first + n
+        return True
+
+    def _send(self, offer: Offer, n: int) -> bool:
+        """Sends STORE for referenced blocks. False: not sent."""
+        r = offer.request
+        group = max(0, offer.group)
+        body = frames.encode_store(r.number, r.generation, offer.first, n, group=group)
+        if not offer.connection.later(frames.STORE, body, self._granted, offer):
+            return False
+        self.offers.append(offer)
         r.unsettled += 1
         self._count["stores"] += 1
         return True
+
+    # Blocks of one KV group.
+
+    def reserve(self, ids: Sequence[int]) -> bool:
+        """References blocks before they can be offered. False at the limit on held blocks."""
+        if self.blocks is None or self.held + len(ids) > self.limit:
+            return False
+        self.blocks.hold(ids)
+        self.held += len(ids)
+        return True
+
+    def offer_group(self, r: Request, group: int, size: int, first: int, ids: list[int]) -> int:
+        """Offers reserved blocks of a group, from its block `first` on. size: tokens of a block.
+
+        Takes over the references. Returns how many blocks were offered. The references of the
+        others are dropped.
+        """
+        connection = r.connection
+        offered, tokens = 0, (first + len(ids)) * size
+        if self.takes(r) and connection is not None and len(r.tokens) >= tokens:
+            if self._append(r, connection, tokens // self._block_tokens):
+                offered = self._offer_pieces(r, connection, group, first, ids)
+        if offered < len(ids):
+            self._let_go(ids[offered:])
+        return offered
+
+    def _offer_pieces(
+        self, r: Request, connection: Connection, group: int, first: int, ids: list[int]
+    ) -> int:
+        """Offers reserved blocks in frames of their largest size. Returns how many were sent."""
+        for at in range(0, len(ids), _BLOCKS):
+            piece = ids[at : at + _BLOCKS]
+            if not self._send(Offer(r, connection, first + at, [piece], group), len(piece)):
+                return at
+        return len(ids)
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """Drops the references of reserved blocks that will not be offered."""
+        self._let_go(ids)
 
     # GRANT.
 
@@ -183,7 +257,8 @@ class Stores:
         held = [block for group in ids for block in group]
         job = self._jobs.add(STORE, r, slots, offer.connection, held, offer.generation)
         self.offers.remove(offer)  # near the front, because answers keep the order
-        store = Store(job.number, slots, b"".join([pack_u32(group) for group in ids]))
+        packed = b"".join([pack_u32(group) for group in ids])
+        store = Store(job.number, slots, packed, offer.group)
         self._queued.append((job, store))
 
     def _give_back(self, offer: Offer, slots: bytes) -> None:

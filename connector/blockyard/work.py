@@ -7,27 +7,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .groups import ALL_GROUPS
+
 
 class Load(NamedTuple):
     """Slots to copy into device blocks, for one request.
 
-    slots: packed slots. blocks: packed u32 device block ids, group after group; each KV group has
-    one id for each slot. One Work has all jobs of a request's load. Workers report a load without
-    slots as failed.
+    slots: packed slots. blocks: packed u32 device block ids. group: the KV group of the slots and
+    the blocks. With ALL_GROUPS each KV group has one id for each slot, group after group. One Work
+    has all jobs of a request's load. Workers report a load without slots as failed.
     """
 
     job: int
     rid: str
     slots: bytes
     blocks: bytes
+    group: int = ALL_GROUPS
 
 
 class Store(NamedTuple):
-    """Device blocks to copy into granted slots. slots and blocks are as in Load."""
+    """Device blocks to copy into granted slots. slots, blocks and group are as in Load."""
 
     job: int
     slots: bytes
     blocks: bytes
+    group: int = ALL_GROUPS
 
 
 class Work:

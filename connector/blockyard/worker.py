@@ -23,13 +23,14 @@ from . import lockheld
 from .copying import DEVICE_POLL_SECONDS, CopyJob
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
+from .groups import ALL_GROUPS
 from .mover import CopyEngine, Pages
 from .packed import SLOT_BYTES
 from .pinner import Pinner
 from .plane import JobCopier, plane_for
 from .readable import pack_runs
 from .settings import Settings
-from .work import Done, Load, Mapped, Work
+from .work import Done, Load, Mapped, Store, Work
 from .workerlink import WorkerLink
 
 _log = logging.getLogger(__name__)
@@ -152,7 +153,8 @@ class WorkerSession:
         )
         copier = plane.copier(mover, pages, extents, self._counters, self._wake)
         # LOAD names the blocks of one group only.
-        self._early = self._early and pages.groups == 1 and not mover.needs_fence
+        one_group = pages.groups == 1 or pages.grouped
+        self._early = self._early and one_group and not mover.needs_fence
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._thread = threading.Thread(
             target=self._run,
@@ -285,10 +287,12 @@ class WorkerSession:
         announced = extents.announced
         while self._inbox:
             work, fence = self._inbox.popleft()
-            self._take(work, fence, copier, pages.groups)
+            self._take(work, fence, copier, pages)
         for body in link.service(time.monotonic()):
             if self._early and body["job"] >> 32 == self._scheduler:
-                self._add(body["job"], False, body["slots"], body["blocks"], 1, None, copier)
+                group = body["group"] if pages.grouped else ALL_GROUPS
+                load = Load(body["job"], "", body["slots"], body["blocks"], group)
+                self._add(load, False, pages, None, copier)
         if extents.announced == announced:  # all announced extents are mapped
             pinner.start()
         else:
@@ -317,17 +321,17 @@ class WorkerSession:
         copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
         lockheld.take_wakes(self._wake)
 
-    def _take(self, work: Work, fence: object | None, copier: JobCopier, groups: int) -> None:
+    def _take(self, work: Work, fence: object | None, copier: JobCopier, pages: Pages) -> None:
         for load in work.loads:
             self._name(load)
         self._named.update(store.job for store in work.stores)
         for job in (*work.loads, *work.stores):
             self._scheduler = job.job >> 32
         for load in work.loads:  # _name() came first, so no single job ends its request early
-            self._add(load.job, False, load.slots, load.blocks, groups, fence, copier)
+            self._add(load, False, pages, fence, copier)
             self._report_if_ended(load.rid)
         for store in work.stores:
-            self._add(store.job, True, store.slots, store.blocks, groups, fence, copier)
+            self._add(store, True, pages, fence, copier)
 
     def _name(self, load: Load) -> None:
         """Records a job's request. An earlier LOAD may have begun or ended the job."""
@@ -343,21 +347,23 @@ class WorkerSession:
 
     def _add(
         self,
-        number: int,
+        asked: Load | Store,
         is_store: bool,
-        slots: bytes,
-        blocks: bytes,
-        groups: int,
+        pages: Pages,
         fence: object | None,
         copier: JobCopier,
     ) -> None:
         """Queues a job unless the job is known. An invalid job fails."""
+        number, slots = asked.job, asked.slots
         if number in self._jobs or number in self._results:
             return
         try:
             if isinstance(fence, Exception):
                 raise fence
-            job = CopyJob(number, is_store, slots, blocks, groups, fence)
+            if pages.grouped == (asked.group == ALL_GROUPS):
+                raise ValueError(f"group {asked.group}, slots of one group are {pages.grouped}")
+            blocks, group = asked.blocks, asked.group
+            job = CopyJob(number, is_store, slots, blocks, pages.groups, fence, group)
         except Exception as err:
             _log.warning("job %d failed: %s: %s", number, type(err).__name__, err)
             self._counters["failed_loads"] += not is_store

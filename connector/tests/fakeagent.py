@@ -13,19 +13,29 @@ from collections.abc import Callable
 from typing import Any
 
 from blockyard import frames
+from blockyard.groups import Groups
 from blockyard.packed import Slot, pack_slots, unpack_slots, unpack_u32
-from tests.fakelink import PAGE, FakeLink, Memory, Open, Session, Violation
+from tests.fakelink import FakeLink, Memory, Open, Session, Violation
+from tests.fakelookups import FakeLookups, spots
 
 
-class FakeAgent:
+class FakeAgent(FakeLookups):
     """Slots, sessions, and the sessions of earlier agents.
 
     in_use(slot): whether a copy of the slot is in flight. orphaned: sessions of agents that died,
     by number. faults, fullness: probabilities of a refused frame, and of a full socket.
     """
 
-    def __init__(self, rng: random.Random, slots: int, in_use: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        slots: int,
+        in_use: Callable[[int], bool],
+        groups: Groups | None = None,
+    ) -> None:
         self.rng = rng
+        self.groups = groups
+        self.minor = frames.VERSION_MINOR
         self.slots = [Memory() for _ in range(slots)]
         self.in_use = in_use
         self.links: list[FakeLink] = []
@@ -152,6 +162,8 @@ class FakeAgent:
         link.answer(
             frames.WELCOME,
             corr,
+            major=frames.VERSION_MAJOR,
+            minor=self.minor,
             session=self._sessions,
             agent_nonce=self.nonce,
             max_requests=self.max_requests,
@@ -192,7 +204,8 @@ class FakeAgent:
             if old.grants:
                 session.superseded[number, old.generation] = old
         identity = (session.weights, body["lora"], body["salt"])
-        session.requests[number] = Open(generation, identity, unpack_u32(body["tokens"]))
+        tokens = unpack_u32(body["tokens"])
+        session.requests[number] = Open(generation, identity, tokens, self.groups)
 
     def on_append(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         r = self._find(link, session, corr, body)
@@ -202,58 +215,15 @@ class FakeAgent:
             raise Violation(f"APPEND at {body['offset']}, want {len(r.tokens)}")
         r.tokens.extend(unpack_u32(body["tokens"]))
 
-    def on_lookup(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
-        r = self._find(link, session, corr, body)
-        if r is None:
-            return
-        first, ready, coming = body["first"], [], 0
-        end = min(first + body["count"], len(r.tokens) // PAGE)
-        for block in range(first, end):
-            slot = self.find(r.key(block))
-            if slot is None or (slot not in r.pins.values() and self.rng.random() < 0.02):
-                break
-            if not body["wait_ms"] and self.rng.random() < 0.1:
-                coming = 1  # report that the block is on disk
-                break
-            if r.pins.get(block) != slot:
-                self._unpin(r, [block], checked=False)
-                r.pins[block] = slot
-                self.slots[slot].pins[id(r)] += 1
-            ready.append(slot)
-        link.answer(
-            frames.LOOKUP_HIT,
-            corr,
-            req=body["req"],
-            gen=body["gen"],
-            first=first,
-            ready=len(ready),
-            coming=coming,
-            sources=b"\x01" * len(ready),
-            slots=pack_slots(Slot(0, s, self.slots[s].generation) for s in ready),
-        )
-
-    def on_claim(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
-        r = self._find(link, session, corr, body)
-        if r is None:
-            return
-        slots = []
-        for block in range(body["first"], body["first"] + body["count"]):
-            if block not in r.pins:
-                raise Violation(f"CLAIM of block {block}, which is not pinned")
-            slots.append(r.pins[block])
-        packed = pack_slots(Slot(0, s, self.slots[s].generation) for s in slots)
-        self.claims.append((body["job"], packed, body["blocks"]))
-        link.answer(frames.CLAIMED, corr, job=body["job"], workers=self.workers)
-
     def on_store(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         r = self._find(link, session, corr, body)
         if r is None:
             return
         grants, present, refused = [], 0, 0
-        for block in range(body["first"], body["first"] + body["count"]):
-            if (block + 1) * PAGE > len(r.tokens):
+        for group, block in spots(body):
+            if (block + 1) * r.size(group) > len(r.tokens):
                 raise Violation(f"STORE of block {block}, which is not complete")
-            key = r.key(block)
+            key = r.key(block, group)
             busy = any(key in other.grants.values() for other in session.all())
             if self.find(key) is not None or busy:
                 present += 1
@@ -321,7 +291,7 @@ class FakeAgent:
         if r is None:
             self._error(link, corr, body, frames.NOT_FOUND)
             return
-        self._unpin(r, range(body["first"], body["first"] + body["count"]))
+        self._unpin(r, spots(body))
 
     def on_close(self, link: FakeLink, session: Session, corr: int, body: dict) -> None:
         r = self._holder(session, body)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from blockyard.groups import ALL_GROUPS, Groups
 from blockyard.msgpack import decode
 from blockyard.namespace import Identity
 from blockyard.packed import unpack_slots, unpack_u32
@@ -38,16 +39,37 @@ class Memory:
 class Open:
     """An open request of a session, or an earlier generation with grants."""
 
-    def __init__(self, generation: int, identity: tuple, tokens: list[int]) -> None:
+    def __init__(
+        self, generation: int, identity: tuple, tokens: list[int], groups: Groups | None = None
+    ) -> None:
         self.generation = generation
         self.identity = identity
         self.tokens = tokens
-        self.pins: dict[int, int] = {}  # block -> slot
+        self.groups = groups
+        self.pins: dict[Any, int] = {}  # group and block -> slot
         self.grants: dict[int, Any] = {}  # slot -> key
         self.broken = False
 
-    def key(self, block: int) -> tuple:
-        return (*self.identity, *self.tokens[: (block + 1) * PAGE])
+    def size(self, group: int) -> int:
+        """Tokens of a block."""
+        return PAGE if self.groups is None else self.groups[group].block_size
+
+    def key(self, block: int, group: int = 0) -> tuple:
+        tokens = self.tokens[: (block + 1) * self.size(group)]
+        kind = () if self.groups is None else (f"group {group}",)
+        return (*self.identity, *kind, *tokens)
+
+    def fit(self, limit: int, has: Callable[[tuple], bool]) -> int:
+        """The longest prefix that every group serves: tries each length."""
+        assert self.groups is not None
+        for tokens in range(min(limit, len(self.tokens)), 0, -1):
+            if tokens % self.groups.align == 0 and all(
+                has(self.key(block, number))
+                for number, group in enumerate(self.groups)
+                for block in group.needs(tokens)
+            ):
+                return tokens
+        return 0
 
 
 class Session:
@@ -154,8 +176,11 @@ class EngineRequest:
 class Copy:
     """One worker's part of a job."""
 
-    def __init__(self, job: int, kind: str, slots: bytes, blocks: bytes) -> None:
+    def __init__(
+        self, job: int, kind: str, slots: bytes, blocks: bytes, group: int = ALL_GROUPS
+    ) -> None:
         self.job = job
+        self.group = group
         self.kind = kind
         self.slots = unpack_slots(slots)
         self.blocks = unpack_u32(blocks)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 from unittest import mock
 
 from blockyard.frames import HelloFields
@@ -29,6 +30,8 @@ WORKERS = 2
 class World:
     """Engine, workers, agent and the session between them."""
 
+    namespace: dict[str, Any] = NAMESPACE  # type: ignore[assignment]
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.agent = FakeAgent(self.rng, SLOTS, lambda slot: self.in_use[slot] > 0)
@@ -50,13 +53,16 @@ class World:
         self._rids = 0
         settings = Settings(socket="/fake", stats=False, lookup_wait_ms=100, max_inflight_blocks=12)
         with mock.patch("blockyard.scheduler.Packer", SteppedPacker):
-            self.session = SchedulerSession(settings, self.blocks, PAGE)
+            self.session = self.make_session(settings)
         self.keeper = self.session._keeper
         self.packer: SteppedPacker = self.session._packer  # type: ignore[assignment]
         self.connection = None
-        hello = HelloFields(engine="model", worker_id=1, namespace=NAMESPACE)
+        hello = HelloFields(engine="model", worker_id=1, namespace=self.namespace)
         with mock.patch.object(self.keeper, "start", lambda h: setattr(self.keeper, "_hello", h)):
             self.session.start(hello, workers=WORKERS)
+
+    def make_session(self, settings: Settings) -> SchedulerSession:
+        return SchedulerSession(settings, self.blocks, PAGE)
 
     def now(self) -> float:
         return self.clock
@@ -203,13 +209,13 @@ class World:
         work = self.session.take_work()
         for load in work.loads:
             for _ in range(WORKERS):
-                self.copies.append(Copy(load.job, "load", load.slots, load.blocks))
+                self.copies.append(Copy(load.job, "load", load.slots, load.blocks, load.group))
         for store in work.stores:
             self.parts[store.job] = WORKERS
             self.slots_of[store.job] = [s.index for s in unpack_slots(store.slots)]
             self.in_use.update(self.slots_of[store.job])
             for _ in range(WORKERS):
-                self.copies.append(Copy(store.job, "store", store.slots, store.blocks))
+                self.copies.append(Copy(store.job, "store", *store[1:]))
             for slot in unpack_slots(store.slots):
                 memory = self.agent.slots[slot.index]
                 # A slot of a lost session is quarantined until this engine exits.

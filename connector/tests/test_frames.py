@@ -24,6 +24,7 @@ _FROM_AGENT = {
     "EVICTED",
     "DRAIN",
     "LIST_CACHED",
+    "FITTED",
 }
 
 
@@ -31,6 +32,7 @@ def reencode(name: str, b: dict[str, Any]) -> bytes:
     """The body of a client's frame, encoded from the fields of a golden frame."""
     run = [b.get(k, 0) for k in ("req", "gen", "first", "count")]
     owner = run[:2]
+    group = b.get("group", 0)
     if name == "HELLO":
         fields = HelloFields(
             b["engine"],
@@ -57,13 +59,15 @@ def reencode(name: str, b: dict[str, Any]) -> bytes:
     if name == "APPEND":
         return frames.encode_append(*owner, b["offset"], b["tokens"])
     if name == "LOOKUP":
-        return frames.encode_lookup(*run, b["wait_ms"])
+        return frames.encode_lookup(*run, b["wait_ms"], group)
+    if name == "FIT":
+        return frames.encode_fit(*owner, b["tokens"], b.get("align", 0))
     if name == "CLAIM":
-        return frames.encode_claim(*run, b["job"], b["blocks"])
+        return frames.encode_claim(*run, b["job"], b["blocks"], group)
     if name == "STORE":
-        return frames.encode_store(*run, b.get("priority", 0))
+        return frames.encode_store(*run, b.get("priority", 0), group)
     if name == "RELEASE":
-        return frames.encode_release(*run)
+        return frames.encode_release(*run, group)
     if name in ("COMMIT", "ABORT"):
         return frames.encode_slots(*owner, b["slots"])
     if name == "CLOSE":
@@ -129,7 +133,7 @@ class Golden(unittest.TestCase):
 
     def test_every_frame_number_has_a_name(self) -> None:
         self.assertEqual(frames.NAMES[19], "LOOKUP_HIT")
-        self.assertEqual(sorted(frames.NAMES), [*range(1, 7), *range(16, 38)])
+        self.assertEqual(sorted(frames.NAMES), [*range(1, 7), *range(16, 40)])
         self.assertEqual(frames.name(99), "TYPE(99)")
 
 
@@ -165,7 +169,7 @@ class Replies(unittest.TestCase):
     def test_unknown_keys_are_skipped_and_absent_ones_are_zero(self) -> None:
         body = replies.decode_body(frames.GRANT, msgpack.encode({"later": [1, {"x": 2}], "req": 9}))
         self.assertEqual(
-            body, {"req": 9, "gen": 0, "grants": b"", "present": 0, "refused": 0}
+            body, {"req": 9, "gen": 0, "group": 0, "grants": b"", "present": 0, "refused": 0}
         )
 
     def test_an_unknown_type_is_none(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unittest
 from dataclasses import fields, replace
 
+from blockyard.groups import FULL, SLIDING, Group, Groups
 from blockyard.namespace import (
     MAX_BLOCK_BYTES,
     Geometry,
@@ -62,11 +63,22 @@ class Namespaces(unittest.TestCase):
 
     def test_every_field_out_of_range_is_named(self) -> None:
         for field in fields(Namespace):
+            if field.name == "groups":
+                continue  # Groups has checked them
             bad = "x" * 1025 if isinstance(getattr(TINY, field.name), str) else 0
             with self.subTest(field.name), self.assertRaisesRegex(NamespaceError, field.name):
                 replace(TINY, **{field.name: bad})
         with self.assertRaisesRegex(NamespaceError, "model"):
             replace(TINY, model="")
+
+
+    def test_with_groups_the_largest_block_counts(self) -> None:
+        groups = Groups([Group(SLIDING, 9, 4, 100, 1), Group(FULL, 0, 4, 300, 1)])
+        namespace = replace(TINY, groups=groups)
+        self.assertEqual(namespace.block_bytes, 300)
+        self.assertEqual(namespace.as_map(), {**TINY.as_map(), "groups": groups.as_maps()})
+        with self.assertRaisesRegex(NamespaceError, "block of"):
+            replace(TINY, groups=Groups([groups[1]._replace(block_bytes=2**28 + 1)]))
 
 
 class Salts(unittest.TestCase):

@@ -81,7 +81,7 @@ class Promises(Desk):
         self.clock = 100.0
         patches = [
             mock.patch("blockyard.lookups._now", lambda: self.clock),
-            mock.patch("tests.fakeagent.Slot", lambda _, slot, gen: Slot(slot // 2, slot, gen)),
+            mock.patch("tests.fakelookups.Slot", lambda _, slot, gen: Slot(slot // 2, slot, gen)),
         ]
         for patch in patches:
             patch.start()

@@ -20,7 +20,7 @@ from tests.fakelink import PAGE, SteppedPacker
 from tests.schedrig import NAMESPACE
 from tests.test_scheduler import TOKENS, Desk
 
-CLOCKS = ("attachment", "connection", "lookups", "packer", "stores")
+CLOCKS = ("attachment", "connection", "lookups", "packer", "stores", "trust")
 IDS = [100, 101, 102]
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from unittest import mock
 
 from blockyard import attachment, connection, lookups, packer, stores
+from tests.groupworld import GroupWorld
 from tests.schedworld import World
 
 STEPS = int(os.environ.get("BLOCKYARD_MODEL_STEPS", "150000"))
@@ -24,8 +25,10 @@ class Model(unittest.TestCase):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
 
+    world: type[World] = World
+
     def play(self, seed: int, steps: int, faults: float, fullness: float) -> World:
-        world = World(seed)
+        world = self.world(seed)
         world.agent.faults, world.agent.fullness = faults, fullness
         with (
             mock.patch.object(attachment, "_now", world.now),
@@ -33,6 +36,9 @@ class Model(unittest.TestCase):
             mock.patch.object(lookups, "_now", world.now),
             mock.patch.object(packer, "_now", world.now),
             mock.patch.object(stores, "_now", world.now),
+            mock.patch("blockyard.trust._now", world.now),
+            mock.patch("blockyard.fits._now", world.now),
+            mock.patch("blockyard.fits._BLOCKS", 3),
             mock.patch("blockyard.lookups.INLINE_TOKENS", 6),
             mock.patch("blockyard.packer.SLICE_TOKENS", 4),
             mock.patch("blockyard.loads._BLOCKS", 2),
@@ -82,6 +88,12 @@ class Model(unittest.TestCase):
         total = self.total(faults=0.03, fullness=0.03, seeds=20)
         self.assertGreater(total["loaded"], 0)
         self.assertGreater(total["commits"], 0)
+
+
+class GroupModel(Model):
+    """The same with KV groups: hits are prefixes that all groups serve."""
+
+    world = GroupWorld
 
 
 if __name__ == "__main__":

@@ -146,16 +146,10 @@ class Support(unittest.TestCase):
             self.assertEqual(geometry.why_unsupported(config), "")
 
     def test_everything_else_stays_off_and_says_why(self) -> None:
-        class RSWASpec(fakes.FullAttentionSpec):
-            """A subclass that drops blocks within the prompt."""
-
         host = kv_config((full(), ["a"]))
         host.kv_cache_groups[0].host_resident = True
         for config, word in (
-            (kv_config((full(), ["a"]), (fakes.SlidingWindowSpec(block_size=32), ["b"])), "hybrid"),
-            (kv_config((RSWASpec(block_size=32), ["a"])), "RSWASpec"),
             (kv_config((full(non_causal=True), ["a"])), "causal"),
-            (kv_config((full(16), ["a"]), (full(32), ["b"])), "block sizes"),
             (kv_config(), "no KV"),
             (host, "HiSparse"),
         ):

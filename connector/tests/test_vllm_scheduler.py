@@ -16,6 +16,7 @@ from tests.vllm_fakes import FakePool, request, step
 
 from blockyard.vllm import identity  # isort: skip
 from blockyard.vllm import scheduler as scheduler_module  # isort: skip
+from blockyard.vllm import sources  # isort: skip
 from blockyard.vllm.records import EMPTY, WorkerReport  # isort: skip
 from blockyard.vllm.scheduler import NO_HIT, VllmScheduler  # isort: skip
 
@@ -231,7 +232,7 @@ class Loading(Case):
             self.alloc(req, 0, [1])
         self.assertEqual(self.session.take("release_hit"), [(req.request_id, 0)])
 
-    @unittest.skipIf(scheduler_module.CacheHitSource is None, "vLLM before 0.32 does not ask")
+    @unittest.skipIf(sources.CacheHitSource is None, "vLLM before 0.32 does not ask")
     def test_sources_add_up_to_the_tokens_asked_about(self) -> None:
         req = self.open(40)
         self.session.answer = Hit(4, b"\1\2\1\2")

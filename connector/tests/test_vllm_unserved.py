@@ -16,18 +16,14 @@ from blockyard.vllm.geometry import Ranks  # isort: skip
 from blockyard.vllm.records import EMPTY  # isort: skip
 
 
-class MambaSpec(Bag):
-    """Stands for vLLM's class of that name."""
-
-
 def hybrid(*kinds: Any) -> Any:
     """A full group behind one group of each of the kinds."""
     groups = [(kind(block_size=TOKENS), [f"layer{i}"]) for i, kind in enumerate(kinds)]
     return kv_config(*groups, (full(TOKENS), ["full"]), blocks=BLOCKS)
 
 
-SLIDING = (fakes.SlidingWindowSpec,) * 5
-STATE = (MambaSpec,) * 3
+CHUNKED = (fakes.ChunkedLocalAttentionSpec,) * 5
+STATE = (fakes.MambaSpec,) * 3  # of a cache mode whose states cannot be restored
 
 
 class Inert(Engine):
@@ -43,7 +39,7 @@ class Inert(Engine):
         return made, worker, caught.output
 
     def test_the_reason_is_logged_once_by_both_roles_together(self) -> None:
-        for kinds, name in ((SLIDING, "SlidingWindowSpec"), (STATE, "MambaSpec")):
+        for kinds, name in ((CHUNKED, "ChunkedLocalAttentionSpec"), (STATE, "MambaSpec")):
             *_, lines = self.started(*kinds)
             self.assertEqual(len(lines), 1, lines)
             self.assertIn("Blockyard stays off", lines[0])
@@ -51,11 +47,11 @@ class Inert(Engine):
 
     def test_only_where_it_helps_is_unifying_the_groups_advised(self) -> None:
         advice = "--disable-hybrid-kv-cache-manager"
-        self.assertIn(advice, self.started(*SLIDING)[-1][0])
+        self.assertIn(advice, self.started(*CHUNKED)[-1][0])
         self.assertNotIn(advice, self.started(*STATE)[-1][0])
 
     def test_the_life_of_a_request_changes_nothing(self) -> None:
-        made, worker, _ = self.started(*SLIDING)
+        made, worker, _ = self.started(*CHUNKED)
         req = request(3 * TOKENS)
         tables = [[0, 0, 1]] * 5 + [[2, 3, 4]]
         made.on_new_request(req)

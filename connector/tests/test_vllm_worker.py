@@ -95,7 +95,8 @@ class Case(unittest.TestCase):
 
 class Registration(Case):
     def test_one_worker_has_the_whole_block(self) -> None:
-        ((device, pages, register, share),) = self.opened
+        ((device, pages, register, share, grouped),) = self.opened
+        self.assertFalse(grouped)
         self.assertEqual(device, "cpu")
         self.assertEqual(register, RegisterFields(BLOCKS, 2 * PAGE, 0))
         self.assertEqual([page.offset for page in pages], [0, PAGE])

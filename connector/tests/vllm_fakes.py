@@ -81,6 +81,14 @@ class SlidingWindowSpec(Bag):
     """Stands for vLLM's class of that name."""
 
 
+class ChunkedLocalAttentionSpec(Bag):
+    """Stands for vLLM's class of that name."""
+
+
+class MambaSpec(Bag):
+    """Stands for vLLM's class of that name."""
+
+
 def full(block_size: int = 32, **more: Any) -> FullAttentionSpec:
     return FullAttentionSpec(block_size=block_size, dcp_sharded=True, dtype="torch.float32", **more)
 
@@ -200,9 +208,11 @@ def step(
     new: Sequence[tuple[Any, Sequence[Sequence[int]]]] = (),
     cached: Sequence[tuple[Any, Sequence[Sequence[int]] | None]] = (),
     resumed: Sequence[Any] = (),
+    **more: Any,
 ) -> Any:
-    """A SchedulerOutput: requests with their new blocks."""
+    """A SchedulerOutput: requests with their new blocks. more: other members."""
     return Bag(
+        **more,
         scheduled_new_reqs=[Bag(req_id=r.request_id, block_ids=ids) for r, ids in new],
         scheduled_cached_reqs=Bag(
             req_ids=[r.request_id for r, _ in cached],

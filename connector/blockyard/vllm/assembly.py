@@ -11,11 +11,14 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
 from blockyard.frames import RegisterFields
+from blockyard.groupsession import GroupSession
 from blockyard.mover import Page, Pages
 from blockyard.scheduler import SchedulerSession
 from blockyard.settings import Settings
 from blockyard.vllm import facts
 from blockyard.vllm.geometry import Share, block_tokens, why_unsupported
+from blockyard.vllm.hybrid import HybridScheduler
+from blockyard.vllm.kvgroups import groups_of, is_hybrid, why_not_served
 from blockyard.vllm.scheduler import STEP_TOKENS, VllmScheduler
 from blockyard.vllm.worker import VllmWorker, gather_stages, identity_fields, worker_ranks
 from blockyard.worker import WorkerIdentity, WorkerSession
@@ -38,7 +41,10 @@ def show_log(settings: Settings) -> None:
 def _why_off(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> str:
     if not hasattr(base, "KVConnectorTransferResults"):
         return "this vLLM takes no reports of failed loads by request (0.31 and later do)"
-    return facts.why_off(vllm_config, settings) or why_unsupported(kv_cache_config)
+    reason = facts.why_off(vllm_config, settings) or why_unsupported(kv_cache_config)
+    if not reason and is_hybrid(kv_cache_config):
+        reason = why_not_served(vllm_config, kv_cache_config)
+    return reason
 
 
 def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmScheduler:
@@ -66,10 +72,14 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
             " error. Loads run from memory that this engine maps, so an agent's death fails none,"
             ' but "recompute" is the better setting'
         )
+    step_tokens = facts.batched_tokens_of(vllm_config) or STEP_TOKENS
+    if is_hybrid(kv_cache_config):
+        # The sizes of blocks follow with the workers' handshakes. The session needs none.
+        known = groups_of(kv_cache_config, [1] * groups)
+        return HybridScheduler(settings, GroupSession(settings, None, known), step_tokens)
     tokens = block_tokens(
         kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")
     )
-    step_tokens = facts.batched_tokens_of(vllm_config) or STEP_TOKENS
     session = SchedulerSession(settings, None, tokens)
     return VllmScheduler(settings, session, tokens, groups, step_tokens)
 
@@ -100,9 +110,10 @@ def _open_session(
     specs: Sequence[Page],
     register: RegisterFields,
     share: Share,
+    grouped: bool,
 ) -> WorkerSession:
     """A started WorkerSession for these pages."""
-    pages = Pages(specs, register.device_blocks, device, share.offset)
+    pages = Pages(specs, register.device_blocks, device, share.offset, grouped)
     session = WorkerSession(
         settings,
         WorkerIdentity(**identity_fields(vllm_config, settings)),

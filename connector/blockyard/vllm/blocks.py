@@ -10,7 +10,6 @@ from typing import Any
 # How long vLLM waits for a store to end before vLLM preempts a request. A store takes milliseconds.
 PREEMPTION_GRACE_S = 0.05
 
-GROUP = (0).to_bytes(4, "big")  # the last bytes of the first KV group's hashes
 
 
 class PoolBlocks:
@@ -93,15 +92,16 @@ class PoolBlocks:
 
 
 class PoolView:
-    """The session's CachePool: a view of vLLM's BlockPool for any thread.
+    """The session's CachePool: a view of one group's blocks in vLLM's BlockPool, for any thread.
 
     The view never changes the pool. The list of all blocks keeps its length, and a read of a
     block's hash is atomic.
     """
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, group: int = 0) -> None:
         self._pool = pool
         self._blocks = pool.blocks
+        self._group = group.to_bytes(4, "big")  # the last bytes of the group's hashes
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -118,16 +118,16 @@ class PoolView:
         """Packed event hashes of the prefix-cached blocks among `count` blocks from `first` on.
 
         The pool's key of a block is a digest of its prefix and tokens, and the number of its KV
-        group in four bytes. Events carry the last eight bytes of the digest. All groups of a
-        supported model have the same tokens, so the hashes of the first group are enough.
+        group in four bytes. Events carry the last eight bytes of the digest. The hashes of one
+        group of full attention are enough.
         """
-        found = []
+        found, group = [], self._group
         for block in self._blocks[first : first + count]:
             key = block.block_hash
             if key is None:
                 continue
             if type(key) is not bytes:
                 raise TypeError(f"the pool's keys are {type(key).__name__}, want bytes")
-            if key[-4:] == GROUP:
+            if key[-4:] == group:
                 found.append(int.from_bytes(key[-12:-4], "big"))
         return struct.pack(f"<{len(found)}Q", *found)

@@ -21,9 +21,10 @@ from blockyard.fingerprint import (
     process_start,
     weights_fingerprint,
 )
+from blockyard.groups import Groups
 from blockyard.namespace import Namespace, geometry_of
 from blockyard.settings import Settings
-from blockyard.vllm.geometry import group_specs
+from blockyard.vllm.geometry import full_spec, group_specs
 
 # Keys of a model's configuration that name its origin and do not affect its KV.
 PROVENANCE = frozenset({"_name_or_path", "transformers_version", "_commit_hash"})
@@ -217,7 +218,7 @@ def format_of(vllm_config: Any, kv_cache_config: Any, digest: str) -> Format:
     layout = getattr(kv_cache_config, "kv_cache_layout", None) or getattr(
         vllm_config.cache_config, "kv_cache_layout", None
     )
-    spec = group_specs(kv_cache_config)[0][0]
+    spec = full_spec(kv_cache_config)
     return Format(
         layout=str(layout or "default"),
         backend="+".join(sorted(backends) or ["unknown"]) + "." + isa,
@@ -233,12 +234,17 @@ def namespace_of(
     total_bytes: int,
     tokens: int,
     formats: Sequence[Format],
+    groups: Groups | None = None,
 ) -> Namespace:
-    """The namespace of an engine whose blocks have total_bytes bytes and `tokens` tokens."""
+    """The namespace of an engine whose blocks have total_bytes bytes and `tokens` tokens.
+
+    groups: the KV groups of a hybrid model, whose largest block has total_bytes bytes.
+    """
     specs = [spec for group in group_specs(kv_cache_config) for spec in group]
     layers = sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups)
     mla = any(type(spec).__name__ == "MLAAttentionSpec" for spec in specs)
-    width = getattr(getattr(specs[0], "dtype", None), "itemsize", 1)
+    dtype = getattr(full_spec(kv_cache_config), "dtype", None)
+    width = getattr(dtype, "itemsize", 1)
     pp = parallel(vllm_config, "pipeline_parallel_size")
     geometry = geometry_of(total_bytes, tokens, layers * pp, 1 if mla else 2, width)
     first = formats[0]
@@ -258,6 +264,7 @@ def namespace_of(
         tp=parallel(vllm_config, "tensor_parallel_size"),
         pp=pp,
         dcp=dcp,
+        groups=groups,
         **geometry._asdict(),
     )
 

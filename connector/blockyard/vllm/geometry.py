@@ -2,7 +2,8 @@
 
 The unit is the manager block, which vLLM's block ids name and the agent stores. Its bytes are
 spread over one view per layer and over the engine's ranks. A slot holds them in one piece, ordered
-by pipeline stage, then by tensor-parallel rank, then by KV group and layer.
+by pipeline stage, then by tensor-parallel rank, then by KV group and layer. In a hybrid model a
+slot has a block of one KV group.
 """
 
 from __future__ import annotations
@@ -20,13 +21,6 @@ MAX_SEGMENTS = 1024
 # Specs whose blocks hold the KV of their own tokens at fixed offsets until the request ends. Names
 # are compared exactly, because a subclass may differ.
 FULL_ATTENTION = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
-HYBRID_HINT = "a part of a prompt's state cannot be restored"
-# Specs that vLLM can replace by full attention.
-UNIFIED_HINT = dict.fromkeys(
-    ("SlidingWindowSpec", "ChunkedLocalAttentionSpec"),
-    ". --disable-hybrid-kv-cache-manager makes all layers full, which Blockyard serves; the"
-    " device then has room for fewer tokens",
-)
 
 
 def group_specs(kv_cache_config: Any) -> list[list[Any]]:
@@ -39,8 +33,17 @@ def group_specs(kv_cache_config: Any) -> list[list[Any]]:
     return opened
 
 
+def full_spec(kv_cache_config: Any) -> Any:
+    """The spec of the first group of full attention, or of the first group without one."""
+    specs = [specs[0] for specs in group_specs(kv_cache_config)]
+    return next((spec for spec in specs if type(spec).__name__ in FULL_ATTENTION), specs[0])
+
+
 def why_unsupported(kv_cache_config: Any) -> str:
-    """Why this model's blocks cannot be stored, for people. Empty: they can."""
+    """Why this model's blocks cannot be stored, for people. Empty: they can.
+
+    kvgroups.why_not_served() has the reasons of hybrid models.
+    """
     groups = kv_cache_config.kv_cache_groups
     if not groups:
         return "the model has no KV cache"
@@ -48,14 +51,8 @@ def why_unsupported(kv_cache_config: Any) -> str:
         if not getattr(group, "enable_kv_transfer", True) or getattr(group, "host_resident", False):
             return "a KV cache group is not for connectors (HiSparse)"
         for spec in specs:
-            kind = type(spec).__name__
-            if kind not in FULL_ATTENTION:
-                return f"layers of kind {kind}: {HYBRID_HINT}" + UNIFIED_HINT.get(kind, "")
             if getattr(spec, "non_causal", False):
                 return "attention is not causal: KV of a prefix depends on what follows"
-    sizes = {(spec.block_size, _sharded(spec)) for s in group_specs(kv_cache_config) for spec in s}
-    if len(sizes) > 1:
-        return f"KV cache groups of different block sizes: {sorted(sizes)}"
     return ""
 
 
@@ -69,23 +66,23 @@ def block_tokens(kv_cache_config: Any, dcp: int) -> int:
     return spec.block_size * (dcp if _sharded(spec) else 1)
 
 
-def pages_of(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> list[Page]:
+def pages_of(
+    kv_caches: Mapping[str, Any], kv_cache_config: Any, grouped: bool = False
+) -> list[Page]:
     """The pages of this worker's layers, in the order in which a slot holds them.
 
     kv_caches: vLLM's layer views, as register_kv_caches gets them. Layers that share another
-    layer's KV (the same bytes, addressed by the same group) appear once.
+    layer's KV (the same bytes, addressed by the same group) appear once. grouped: a slot has a
+    block of one group, so every group's pages begin at offset 0.
     """
     pages: list[Page] = []
     offset = 0
     blocks = kv_cache_config.num_blocks
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         seen: set[tuple[int, int]] = set()
-        for layer in group.layer_names:
-            if layer not in kv_caches:
-                continue
-            tensor = kv_caches[layer]
-            if isinstance(tensor, (list, tuple)):
-                raise GeometryError(f"layer {layer}: {len(tensor)} tensors, want one")
+        if grouped:
+            offset = 0
+        for layer, tensor in _tensors(group, kv_caches, grouped):
             for segment in _segments(layer, tensor, blocks):
                 address, stride, size, limit = segment
                 if (address, size) in seen:
@@ -96,6 +93,19 @@ def pages_of(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> list[Page]:
     if not pages:
         raise GeometryError("no layer of this worker has KV")
     return pages
+
+
+def _tensors(group: Any, kv_caches: Mapping[str, Any], several: bool) -> Iterator[tuple[str, Any]]:
+    """The tensors of a group's layers on this worker. several: a layer with a state has several."""
+    for layer in group.layer_names:
+        tensor = kv_caches.get(layer)
+        if isinstance(tensor, (list, tuple)):
+            if not several:
+                raise GeometryError(f"layer {layer}: {len(tensor)} tensors, want one")
+            for part in tensor:
+                yield layer, part
+        elif tensor is not None:
+            yield layer, tensor
 
 
 def _segments(layer: str, tensor: Any, blocks: int) -> Iterator[tuple[int, int, int, int]]:
@@ -169,10 +179,7 @@ def digest_of(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> str:
     blocks = kv_cache_config.num_blocks
     facts = []
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
-        for layer in group.layer_names:
-            if layer not in kv_caches:
-                continue
-            tensor = kv_caches[layer]
+        for layer, tensor in _tensors(group, kv_caches, True):
             shape, strides = list(tensor.shape), tensor.stride()
             axis = _block_axis(layer, shape, blocks)
             inner = sorted((i for i in range(len(shape)) if i != axis), key=lambda i: -strides[i])
@@ -196,6 +203,19 @@ class Ranks:
     def stores(self) -> bool:
         """Whether this rank copies stores. Only the first of the ranks with equal bytes does."""
         return self.tp_rank % self.replicas == 0
+
+
+def share_bytes(pages: Sequence[Page]) -> int:
+    """The length of this worker's share of a slot."""
+    return max(page.offset + page.bytes for page in pages)
+
+
+def group_ends(pages: Sequence[Page], share_offset: int) -> tuple[int, ...]:
+    """Where this worker's part of each group's block ends in a slot, with a slot for each group."""
+    ends: dict[int, int] = {}
+    for page in pages:
+        ends[page.group] = max(ends.get(page.group, 0), share_offset + page.offset + page.bytes)
+    return tuple(ends[group] for group in sorted(ends))
 
 
 class Share(NamedTuple):

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from blockyard.frames import HelloFields
-from blockyard.namespace import NamespaceError
+from blockyard.namespace import Namespace, NamespaceError
 from blockyard.settings import NotServedError, Settings
 from blockyard.vllm import facts
 from blockyard.vllm.consolidated import stream_of
 from blockyard.vllm.geometry import block_tokens
 from blockyard.vllm.guard import Faults
+from blockyard.vllm.kvgroups import groups_of, is_hybrid
 from blockyard.vllm.records import Handshake
 
 log = logging.getLogger("blockyard.vllm")
@@ -97,17 +98,9 @@ class Assembly:
                 " restarted engine cannot load them, unless the setting `weights` identifies them",
                 weights.reason,
             )
-        dcp = facts.parallel(self._config, "decode_context_parallel_size")
         try:
-            namespace = facts.namespace_of(
-                self._config,
-                self._kv,
-                weights.text,
-                shares[0].total_bytes,
-                block_tokens(self._kv, dcp),
-                [share.format for share in shares],
-            )
-        except NamespaceError as err:
+            namespace = self._namespace(shares, weights.text)
+        except (NamespaceError, ValueError) as err:
             self._decline(str(err))
             return
         log.info("blocks of %d bytes, namespace %s", namespace.block_bytes, namespace.as_map())
@@ -125,6 +118,20 @@ class Assembly:
             **self._events(),
         )
         self._scheduler.start(hello, len(shares))
+
+    def _namespace(self, shares: list[Handshake], weights: str) -> Namespace:
+        formats = [share.format for share in shares]
+        total = shares[0].total_bytes
+        if not is_hybrid(self._kv):
+            dcp = facts.parallel(self._config, "decode_context_parallel_size")
+            tokens = block_tokens(self._kv, dcp)
+            return facts.namespace_of(self._config, self._kv, weights, total, tokens, formats)
+        ends = [max(sizes) for sizes in zip(*(share.group_bytes for share in shares), strict=True)]
+        pp = facts.parallel(self._config, "pipeline_parallel_size")
+        groups = groups_of(self._kv, ends, pp)
+        return facts.namespace_of(
+            self._config, self._kv, weights, total, groups.page, formats, groups
+        )
 
     def _events(self) -> dict[str, Any]:
         """HelloFields for this rank's events; empty when the rank publishes none."""

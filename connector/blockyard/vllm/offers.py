@@ -39,7 +39,8 @@ class Tracked:
     full blocks of the prompt. offered: blocks that the session has been offered. first: the local
     hit in blocks at the last lookup. hit, sources: the result of that lookup. failed: the
     generation with a failed load. accepted: the generation whose hit is loaded, after a decision.
-    handed: the load may not be declined. adapter: the LoRA adapter, if any.
+    handed: the load may not be declined. loaded: tokens that a load has brought, in a hybrid model.
+    adapter: the LoRA adapter, if any.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class Tracked:
         "groups",
         "handed",
         "hit",
+        "loaded",
         "offered",
         "prompt",
         "request",
@@ -70,6 +72,7 @@ class Tracked:
         self.failed = NEVER
         self.accepted = NEVER
         self.handed = False
+        self.loaded = 0
 
     def adopt(self, block_ids: Sequence[Sequence[int]]) -> None:
         """Takes a complete list of blocks, at the first step or after a preemption."""
@@ -98,6 +101,17 @@ class Offers:
         self._begun: list[str] = []  # requests of this step, without computed blocks yet
         self._later: dict[str, None] = {}  # requests with a deferred offer
         self._steps = 0
+        self._decoded = DECODED_BLOCKS
+
+    def bind(self, pool: Any) -> None:
+        """Takes vLLM's block pool."""
+
+    def yield_blocks(self, session: SchedulerSession) -> None:
+        """Releases all device blocks, because vLLM empties its pool."""
+        session.yield_blocks()
+
+    def abandon(self, session: SchedulerSession) -> None:
+        """Drops the references of blocks that are not offered yet."""
 
     def forget(self, rid: str) -> None:
         """Removes a request that has ended."""
@@ -173,7 +187,7 @@ class Offers:
             unsure = getattr(tracked.request, "num_output_placeholders", 0)
             full = self._full(tracked, unsure, tracked.groups)
             if full > tracked.offered and (
-                tracked.offered < tracked.prompt or full - tracked.offered >= DECODED_BLOCKS
+                tracked.offered < tracked.prompt or full - tracked.offered >= self._decoded
             ):
                 offers += 1
                 decoded += tracked.offered >= tracked.prompt
@@ -196,13 +210,17 @@ class Offers:
         request = tracked.request
         if tracked.generation != request.num_preemptions:
             return
-        unsure = max(
+        full = self._full(tracked, self._unsure(tracked), groups)
+        if full > 0:
+            self._offer(session, tracked, full, groups)
+
+    def _unsure(self, tracked: Tracked) -> int:
+        """Computed tokens of a request that ends whose KV may not be written, or not be its own."""
+        request = tracked.request
+        return max(
             getattr(request, "num_output_placeholders", 0),
             getattr(request, "num_in_flight_tokens", 0),
         )
-        full = self._full(tracked, unsure, groups)
-        if full > 0:
-            self._offer(session, tracked, full, groups)
 
     def _full(self, tracked: Tracked, unsure: int, groups: Sequence[Sequence[int]]) -> int:
         """Full blocks of confirmed tokens that earlier steps have computed."""
@@ -219,15 +237,11 @@ class Offers:
         groups: Sequence[Sequence[int]],
     ) -> bool:
         """Offers the first `full` blocks. False at the limit on held blocks: try again later."""
-        rid, generation = tracked.request.request_id, tracked.generation
         try:
             if tracked.adapter is not None and not tracked.adapter.intact():
                 tracked.generation = NEVER  # the blocks have KV of unknown weights
                 return True
-            for ids in groups:  # any() with a generator takes three times as long
-                if NULL_BLOCK in ids[tracked.offered : full]:
-                    raise ValueError(f"request {rid}: a null block before block {full}")
-            room = session.computed(rid, generation, full, groups)
+            room = self._store(session, tracked, full, groups)
         except Exception as err:
             # Only this request stops its offers. The others continue.
             self._faults.note("computed", err)
@@ -236,3 +250,17 @@ class Offers:
         if room is not False:
             tracked.offered = full
         return room is not False
+
+    def _store(
+        self,
+        session: SchedulerSession,
+        tracked: Tracked,
+        full: int,
+        groups: Sequence[Sequence[int]],
+    ) -> bool:
+        """Gives the session the first `full` blocks. False: try again later."""
+        rid = tracked.request.request_id
+        for ids in groups:  # any() with a generator takes three times as long
+            if NULL_BLOCK in ids[tracked.offered : full]:
+                raise ValueError(f"request {rid}: a null block before block {full}")
+        return session.computed(rid, tracked.generation, full, groups)

@@ -39,7 +39,8 @@ EMPTY = StepMetadata()
 class Handshake(KVConnectorHandshakeMetadata):
     """Worker to scheduler, once: this worker's part of a block.
 
-    total_bytes: bytes of a block, see geometry.Share. host: equal for workers on one node. problem:
+    total_bytes: bytes of a block, see geometry.Share. group_bytes: of a hybrid model, see
+    geometry.group_ends. host: equal for workers on one node. problem:
     why this worker cannot use the connector, for people; the connector then stays off.
     """
 
@@ -49,6 +50,7 @@ class Handshake(KVConnectorHandshakeMetadata):
     host: str
     format: Format
     problem: str = ""
+    group_bytes: tuple[int, ...] = ()
 
 
 class WorkerReport(KVConnectorWorkerMetadata):

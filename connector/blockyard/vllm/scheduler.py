@@ -21,6 +21,7 @@ from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.identity import PENDING, Adapters
 from blockyard.vllm.offers import NULL_BLOCK, Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
+from blockyard.vllm.sources import hit_sources
 from blockyard.vllm.stats import BlockyardStats, SchedulerStats
 from blockyard.work import EMPTY_WORK, Work
 
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("blockyard.vllm")
 
-try:
-    from vllm.v1.metrics.cache_hit_source import CacheHitSource
-except ImportError:  # vLLM before 0.32 has no hit sources
-    CacheHitSource = None  # type: ignore[assignment,misc]
-
-SOURCE_DISK = 2
 START_SECONDS = 1.0
 START_POLL_SECONDS = 0.002
 NO_HIT = (0, False)
@@ -67,9 +62,12 @@ class VllmScheduler:
         self._unread: set[str] = set()  # requests that wait for an adapter's fingerprint
         self._alive: set[str] = set()  # all unfinished requests of vLLM
         self._scheduled = 0  # requests in the last step
-        self._offers = Offers(self._tracked, tokens, self.faults)
+        self._offers = self._make_offers()
         self.pace = Pace(settings.min_load_blocks, tokens, step_tokens)
         self._stats = None if session is None else SchedulerStats(session, self.pace)
+
+    def _make_offers(self) -> Offers:
+        return Offers(self._tracked, self.tokens, self.faults)
 
     def give_up(self, subject: Any) -> None:
         """Removes the request of a failed hook. The request runs without a cache."""
@@ -85,11 +83,16 @@ class VllmScheduler:
             self.blocks = PoolBlocks(pool)
             self.blocks.before_reset(self._yield_blocks)
             self.session.bind(self.blocks)
+            self._offers.bind(pool)
             self._observe(pool)
 
     @guarded(lambda: None)
     def _observe(self, pool: Any) -> None:
-        self.session.observe(PoolView(pool), self.queues)
+        self.session.observe(PoolView(pool, self._listed_group()), self.queues)
+
+    def _listed_group(self) -> int:
+        """The KV group whose hashes LIST_CACHED has."""
+        return 0
 
     def queues(self) -> tuple[int, int]:
         """The numbers of running and waiting requests. Any thread may call it.
@@ -104,7 +107,7 @@ class VllmScheduler:
     @guarded(lambda: None)
     def _yield_blocks(self) -> None:
         if self.session is not None:
-            self.session.yield_blocks()
+            self._offers.yield_blocks(self.session)
 
     def start(self, hello: HelloFields, workers: int) -> None:
         """Starts the session after the handshakes of all workers."""
@@ -145,10 +148,9 @@ class VllmScheduler:
             return False
         if identity is None:
             return True
-        prompt = request.num_prompt_tokens // self.tokens
         lora = request.lora_request
         adapter = None if lora is None else self._adapters.adapter_of(lora)
-        tracked = self._tracked[request.request_id] = Tracked(request, prompt, adapter)
+        tracked = self._tracked[request.request_id] = self._track(request, adapter)
         lookup = self.settings.load and not getattr(request, "skip_reading_prefix_cache", False)
         hand_over = self._hand_over(request)
         tracked.handed = hand_over is not None
@@ -162,6 +164,9 @@ class VllmScheduler:
             hand_over=hand_over,
         )
         return True
+
+    def _track(self, request: Any, adapter: Any) -> Tracked:
+        return Tracked(request, request.num_prompt_tokens // self.tokens, adapter)
 
     def _hand_over(self, request: Any) -> HandOver | None:
         """The hand-over that a router asks for. A malformed one is noted and ignored."""
@@ -195,7 +200,7 @@ class VllmScheduler:
         hit = self.session.hit(request.request_id, request.num_preemptions, local)
         if hit is None:
             return None, False
-        tracked.hit = min(hit.blocks, request.num_tokens // self.tokens - local)
+        tracked.hit = self._usable(request, hit.blocks, local)
         if tracked.hit <= 0:
             return NO_HIT
         if not self._accepts(request, tracked, local):
@@ -204,6 +209,10 @@ class VllmScheduler:
         tracked.first = local
         tracked.sources = hit.sources
         return tracked.hit * self.tokens, True
+
+    def _usable(self, request: Any, blocks: int, local: int) -> int:
+        """How many blocks of a hit vLLM can use."""
+        return min(blocks, request.num_tokens // self.tokens - local)
 
     def _accepts(self, request: Any, tracked: Tracked, local: int) -> bool:
         """Whether the hit is loaded. Once accepted, a hit of the same generation stays so."""
@@ -254,7 +263,14 @@ class VllmScheduler:
             raise ValueError(
                 f"request {rid}: vLLM wants {tokens} tokens, blocks have {self.tokens}"
             )
-        targets = [list(ids[first : first + count]) for ids in blocks.get_block_ids()]
+        self.pace.begin_load(rid, count, _now())
+        self._load_blocks(rid, generation, first, count, blocks.get_block_ids())
+        return True
+
+    def _load_blocks(
+        self, rid: str, generation: int, first: int, count: int, table: Sequence[Sequence[int]]
+    ) -> None:
+        targets = [list(ids[first : first + count]) for ids in table]
         if len(targets) != self.groups or any(
             len(ids) != count or NULL_BLOCK in ids for ids in targets
         ):
@@ -262,22 +278,13 @@ class VllmScheduler:
                 f"request {rid}: vLLM allocated {[len(ids) for ids in targets]} blocks for a load"
                 f" of blocks {first}..{first + count - 1} in {self.groups} groups"
             )
-        self.pace.begin_load(rid, count, _now())
         self.session.load(rid, generation, first, targets)
-        return True
 
     @guarded(lambda: {})
     def get_external_cache_hit_sources(self, request: Any, tokens: int) -> Mapping[Any, int]:
         """Tokens of the planned load by the tier in which the agent found them."""
-        if CacheHitSource is None or tokens <= 0:
-            return {}
         tracked = self._tracked.get(request.request_id)
-        if tracked is None:
-            return {CacheHitSource.EXTERNAL_UNSPECIFIED: tokens}
-        blocks = tokens // self.tokens
-        disk = tracked.sources[:blocks].count(SOURCE_DISK) * self.tokens
-        split = {CacheHitSource.HOST: tokens - disk, CacheHitSource.DISK: disk}
-        return {source: count for source, count in split.items() if count}
+        return hit_sources(None if tracked is None else tracked.sources, tokens, self.tokens)
 
     def build_connector_meta(self, output: Any) -> StepMetadata:
         """The copies of this step: begun loads and granted stores."""
@@ -332,6 +339,7 @@ class VllmScheduler:
             tracked = self._tracked.get(rid)
             if tracked is not None:
                 tracked.failed = tracked.request.num_preemptions
+                tracked.loaded = 0
         if self.session is None or not isinstance(report, WorkerReport):
             return
         for mapped in report.mapped:
@@ -380,6 +388,7 @@ class VllmScheduler:
         self._adapters.close()
         if session is not None:
             try:
+                self._offers.abandon(session)
                 for rid in requests:
                     session.finished(rid)
                 session.close()

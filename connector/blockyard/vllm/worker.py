@@ -15,8 +15,17 @@ from blockyard.frames import RegisterFields
 from blockyard.mover import GeometryError
 from blockyard.settings import Settings
 from blockyard.vllm.facts import Format, dp_rank_of, engine_version, format_of, worker_id_of
-from blockyard.vllm.geometry import Ranks, Share, digest_of, pages_of, share_of
+from blockyard.vllm.geometry import (
+    Ranks,
+    Share,
+    digest_of,
+    group_ends,
+    share_bytes,
+    pages_of,
+    share_of,
+)
 from blockyard.vllm.guard import Faults, guarded
+from blockyard.vllm.kvgroups import is_hybrid
 from blockyard.vllm.records import Handshake, StepMetadata, WorkerReport
 from blockyard.vllm.stats import COPY_SECONDS, LOAD_BYTES, STORE_BYTES, BlockyardStats, Changes
 from blockyard.work import Done, Work
@@ -32,8 +41,8 @@ DRAIN_SECONDS = 10.0
 class VllmWorker:
     """The worker role. reason: why the connector stays off, or empty.
 
-    open_session(device, pages, register, share) makes and starts a WorkerSession. gather(bytes)
-    collects a number from every pipeline stage, in order.
+    open_session(device, pages, register, share, grouped) makes and starts a WorkerSession.
+    gather(bytes) collects a number from every pipeline stage, in order.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class VllmWorker:
         self._config = vllm_config
         self._kv = kv_cache_config
         self._reason = reason
+        self._grouped = not reason and is_hybrid(kv_cache_config)
         self._open = open_session
         self._ranks = ranks
         self._gather = gather
@@ -77,7 +87,7 @@ class VllmWorker:
         ranks, pages, problem = Ranks(), [], ""
         try:
             ranks = self._ranks(int(getattr(self._kv, "kv_tp_replicas", 1) or 1))
-            pages = pages_of(kv_caches, self._kv)
+            pages = pages_of(kv_caches, self._kv, self._grouped)
         except Exception as err:
             problem = str(err) or type(err).__name__
             if not isinstance(err, GeometryError):
@@ -85,7 +95,7 @@ class VllmWorker:
         # A failed stage calls gather too, because the other stages wait for its number.
         stages: Sequence[int] = ()
         try:
-            stages = self._gather(0 if problem else sum(page.bytes for page in pages))
+            stages = self._gather(0 if problem else share_bytes(pages))
         except Exception as err:
             self.faults.note("gather_stages", err)
             problem = problem or f"the pipeline stages cannot be asked: {err}"
@@ -100,19 +110,24 @@ class VllmWorker:
         self._share_bytes = share.bytes
         register = RegisterFields(self._kv.num_blocks, share.bytes, share.offset)
         try:
-            self.session = self._open(_device_of(kv_caches), pages, register, share)
-            self.handshake = self._describe(ranks, share, kv_caches)
+            device = _device_of(kv_caches)
+            self.session = self._open(device, pages, register, share, self._grouped)
+            ends = group_ends(pages, share.offset) if self._grouped else ()
+            self.handshake = self._describe(ranks, share, kv_caches, ends)
         except Exception as err:
             self.faults.note("register_kv_caches", err)
             self.handshake = self._refusal(str(err) or type(err).__name__, ranks)
 
-    def _describe(self, ranks: Ranks, share: Share, kv_caches: Mapping[str, Any]) -> Handshake:
+    def _describe(
+        self, ranks: Ranks, share: Share, kv_caches: Mapping[str, Any], ends: tuple[int, ...]
+    ) -> Handshake:
         return Handshake(
             pp_rank=ranks.pp_rank,
             tp_rank=ranks.tp_rank,
             total_bytes=share.total,
             host=_host(),
             format=format_of(self._config, self._kv, digest_of(kv_caches, self._kv)),
+            group_bytes=ends,
         )
 
     def _refusal(self, problem: str, ranks: Ranks | None = None) -> Handshake:
@@ -224,7 +239,8 @@ class VllmWorker:
 
 def _device_of(kv_caches: Mapping[str, Any]) -> str:
     """ "cpu", or "cuda:N" with this process's device number."""
-    device = next(iter(kv_caches.values())).device
+    first = next(iter(kv_caches.values()))
+    device = (first[0] if isinstance(first, (list, tuple)) else first).device
     return device.type if device.index is None else f"{device.type}:{device.index}"
 
 
