@@ -3,7 +3,7 @@
 Prints one line for each case, and before the line of a failed case the error and the ends of the
 logs. The last lines are
 
-    test-vllm: cases=25 passed=25 skipped=0 loads=N stores=N control=detected
+    test-vllm: cases=25 passed=25 skipped=0 loads=N stores=N control=detected hybrid_models=3
     25 passed, 0 failed
 
 Loads and stores are blocks. Cases that --only omits count as skipped, and so do cases that cannot
@@ -76,7 +76,8 @@ def run(chosen: list[Case], keep: bool) -> int:
     failed = len(CASES) - passed - skipped
     print(
         f"test-vllm: cases={len(CASES)} passed={passed} skipped={skipped} "
-        f"loads={bed.loads} stores={bed.stores} control={'detected' if detected else 'blind'}"
+        f"loads={bed.loads} stores={bed.stores} control={'detected' if detected else 'blind'} "
+        f"hybrid_models={len(bed.hybrid_models)}"
     )
     print(f"{passed} passed, {failed} failed")
     return 0 if detected and not failed else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from e2e.testbed import TestBed
 from e2e.engineproc import EngineProcess
@@ -18,7 +18,16 @@ LORA = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 
 
 class SharedTestBed(TestBed):
-    """A test bed with shared agents and engines. The first access to one starts it."""
+    """A test bed with shared agents and engines. The first access to one starts it.
+
+    hybrid: the bed of the current hybrid model (shapes.HybridBed). hybrid_models: names of the
+    hybrid models whose prompts came from the pool.
+    """
+
+    def __init__(self, keep: bool = False) -> None:
+        super().__init__(keep)
+        self.hybrid: Any = None
+        self.hybrid_models: set[str] = set()
 
     @cached_property
     def nats(self) -> str:
@@ -69,6 +78,7 @@ class SharedTestBed(TestBed):
     def clear(self) -> None:
         """Ends all engines and agents. The next case gets new ones."""
         super().clear()
+        self.hybrid = None
         for shared in ("main", "first", "second", "slow_agent", "slow"):
             self.__dict__.pop(shared, None)
 

@@ -11,7 +11,8 @@ from e2e.cases_faults import (
     flipped_byte_disk,
     flipped_byte_host,
 )
-from e2e.cases_hybrid import hybrid_required, hybrid_sliding, hybrid_state
+from e2e.cases_groups import GROUP_CASES
+from e2e.cases_hybrid import hybrid_inert, hybrid_required
 from e2e.cases_idle import idle_engine
 from e2e.cases_isolation import lora_isolation, other_weights, salt_isolation
 from e2e.cases_lists import events_list
@@ -42,9 +43,9 @@ CASES: tuple[Case, ...] = (
     two_dp_ranks,
     store_races_reuse,
     abort_mid_load,
-    hybrid_sliding,
-    hybrid_state,
+    hybrid_inert,
     hybrid_required,
     # Measures every running engine.
     idle_engine,
+    *GROUP_CASES,
 )

@@ -27,6 +27,8 @@ class Block(NamedTuple):
     """A stored block, as the agent lists it."""
 
     namespace: str
+    key: str
+    group: int
     hash: str
     host: Location | None
     disk: Location | None
@@ -40,7 +42,14 @@ def blocks(agent: AgentProcess) -> list[Block]:
         return Location(found["path"], found["offset"]) if found else None
 
     return [
-        Block(pool["namespace"], b["hash"], location(b, "host"), location(b, "disk"))
+        Block(
+            pool["namespace"],
+            b["key"],
+            int(b["key"].partition(":")[2] or 0),
+            b["hash"],
+            location(b, "host"),
+            location(b, "disk"),
+        )
         for pool in agent.get("/v1/pools")
         for b in pool["blocks"]
     ]
@@ -69,6 +78,12 @@ def write(location: Location, data: bytes) -> None:
     with open(location.path, "r+b") as f:
         os.pwrite(f.fileno(), data, location.offset)
         os.fsync(f.fileno())
+
+
+def zero(location: Location, agent: AgentProcess) -> None:
+    """Zeroes a block in a pool with one size of blocks."""
+    (size,) = {pool["block_bytes"] for pool in agent.get("/v1/pools")}
+    write(location, bytes(size))
 
 
 def flip(location: Location, at: int = model.BLOCK_BYTES // 2) -> None:

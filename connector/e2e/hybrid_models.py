@@ -48,6 +48,25 @@ def write_sliding(directory: pathlib.Path, seed: int) -> None:
     _write(directory, config, _sliding(_Draw(seed)))
 
 
+def write_experts(directory: pathlib.Path, seed: int) -> None:
+    """Writes a model of gpt-oss's shape: layers with a window of WINDOW tokens and full ones in
+    turn, with sinks and experts. vLLM makes two groups with two layers each."""
+    config = {
+        **_common("GptOssForCausalLM", "gpt_oss"),
+        "intermediate_size": _HIDDEN,
+        "num_hidden_layers": 4,
+        "head_dim": 32,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_local_experts": _EXPERTS,
+        "num_experts_per_tok": 2,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    }
+    _write(directory, config, _sinks_and_experts(_Draw(seed)))
+
+
 def write_state(directory: pathlib.Path, seed: int) -> None:
     """Writes a model of Qwen3-Next's shape: three layers of linear attention, and a full one.
 
@@ -147,6 +166,37 @@ def _state(draw: _Draw) -> _Weights:
             yield from _mlp(draw, f"{prefix}mlp.experts.{expert}.", _EXPERT_MLP)
         yield prefix + "input_layernorm.weight", _same(_HIDDEN, 0.0)
         yield prefix + "post_attention_layernorm.weight", _same(_HIDDEN, 0.0)
+
+
+def _sinks_and_experts(draw: _Draw) -> _Weights:
+    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
+    yield "model.norm.weight", _same(_HIDDEN, 1.0)
+    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+    for layer in range(4):
+        prefix = f"model.layers.{layer}."
+        for name, rows, columns, gain in (
+            ("q_proj", 128, _HIDDEN, 2.5),
+            ("k_proj", 64, _HIDDEN, 1.0),
+            ("v_proj", 64, _HIDDEN, 2.0),
+            ("o_proj", _HIDDEN, 128, 4.0),
+        ):
+            yield f"{prefix}self_attn.{name}.weight", draw(rows, columns, gain)
+            yield f"{prefix}self_attn.{name}.bias", _same(rows, 0.0)
+        yield prefix + "self_attn.sinks", _same(4, -4.0)  # sinks take little of the attention
+        yield prefix + "mlp.router.weight", draw(_EXPERTS, _HIDDEN)
+        yield prefix + "mlp.router.bias", _same(_EXPERTS, 0.0)
+        experts = prefix + "mlp.experts."
+        yield experts + "gate_up_proj", _stack(draw, _HIDDEN, 2 * _HIDDEN)
+        yield experts + "gate_up_proj_bias", np.zeros((_EXPERTS, 2 * _HIDDEN), np.float32)
+        yield experts + "down_proj", _stack(draw, _HIDDEN, _HIDDEN)
+        yield experts + "down_proj_bias", np.zeros((_EXPERTS, _HIDDEN), np.float32)
+        yield prefix + "input_layernorm.weight", _same(_HIDDEN, 1.0)
+        yield prefix + "post_attention_layernorm.weight", _same(_HIDDEN, 1.0)
+
+
+def _stack(draw: _Draw, rows: int, columns: int) -> np.ndarray:
+    """A matrix for each expert, with the inputs as rows."""
+    return np.stack([draw(columns, rows).T for _ in range(_EXPERTS)])
 
 
 def _attention(draw: _Draw, prefix: str, head_dim: int, gate: bool) -> _Weights:

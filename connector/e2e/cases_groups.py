@@ -1,0 +1,296 @@
+"""Cases of hybrid models: windows and states of other layers beside full attention.
+
+Every case runs for each shape. Blocks of each KV group are stored and loaded on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from e2e import faults
+from e2e.case import Case, SharedTestBed, case
+from e2e.cases_reload import same
+from e2e.shapes import GEMMA, GPT_OSS, QWEN, SHAPES, HybridBed, Shape, hybrid
+from tests.agentproc import wait_until
+
+
+def _for_each(
+    check: str, reason: str, shapes: tuple[Shape, ...] = SHAPES
+) -> Callable[[Callable[[HybridBed], str]], tuple[Case, ...]]:
+    """A decorator that makes a case for each shape."""
+
+    def decorate(run: Callable[[HybridBed], str]) -> tuple[Case, ...]:
+        def of(shape: Shape) -> Case:
+            @case(f"{shape.name}-{check}", f"{shape.name}: {reason}")
+            def one(bed: SharedTestBed) -> str:
+                return run(hybrid(bed, shape))
+
+            return one
+
+        return tuple(of(shape) for shape in shapes)
+
+    return decorate
+
+
+@_for_each("reload", "after a reset, prompts come from the pool as they did from vLLM's own cache")
+def reload(h: HybridBed) -> str:
+    hits = []
+    for length in h.shape.lengths:
+        prompt = h.bed.prompt(length)
+        reference = h.bed.computed(h.engine, prompt)
+        h.engine.reset_cache()
+        out, _ = h.run(prompt)
+        same(out, reference, 0)
+        device = h.engine.generate(prompt)
+        same(h.engine.generate(prompt), reference, device.cached)
+        assert device.cached == h.shape.cached(length), f"vLLM's own cache had {device.cached}"
+        h.quiet()
+        h.engine.reset_cache()
+        before = h.bed.loaded(h.agent)
+        same(h.engine.generate(prompt), reference, device.cached)
+        loads = h.bed.loaded(h.agent) - before
+        assert bool(loads) == bool(device.cached), f"{loads} blocks were loaded"
+        h.bed.reset_cache(h.agent, h.engine)
+        hits.append(device.cached)
+    h.bed.settled(h.agent)
+    h.bed.hybrid_models.add(h.shape.name)
+    return f"{hits} of {list(h.shape.lengths)} tokens"
+
+
+@_for_each("control", "a zeroed block of any group changes the tokens")
+def damage(h: HybridBed) -> str:
+    """Live host memory is trusted. Without the change, equal tokens would prove nothing."""
+    length = h.shape.lengths[-1]
+    for group in range(h.shape.groups):
+        prompt = h.bed.prompt(length)
+        out, blocks = h.run(prompt)
+        hurt = [block for block in blocks if block.group == group]
+        assert hurt, f"no block of group {group} was stored"
+        for block in hurt:
+            faults.zero(faults.host_location(block), h.agent)
+        damaged = h.engine.generate(prompt)
+        h.quiet()
+        h.engine.reset_cache()
+        assert damaged.cached == h.shape.cached(length), f"{damaged.cached} tokens were cached"
+        assert damaged.tokens != out.tokens, f"blind: zeros in group {group} change nothing"
+        h.agent.post("/v1/reset", {"tier": "all"})
+    return f"seen in each of {h.shape.groups} groups"
+
+
+@_for_each("flipped-byte", "a damaged block on disk shortens the hit, whatever its group")
+def flipped(h: HybridBed) -> str:
+    length, hits = h.shape.lengths[-1], []
+    for group in range(h.shape.groups):
+        prompt = h.bed.prompt(length)
+        out, blocks = h.run(prompt)
+        hurt = [block for block in blocks if block.group == group][-1]
+        faults.flip(faults.disk_location(hurt), 64)
+        h.agent.post("/v1/reset", {"tier": "host"})
+        before = h.bed.count(h.agent, "corrupt_reads")
+        again = h.engine.generate(prompt)
+        assert again.tokens == out.tokens, f"group {group}: {again.tokens}, want {out.tokens}"
+        whole = h.shape.cached(length)
+        assert again.cached < whole, f"group {group}: {again.cached} of {whole} tokens"
+        assert h.bed.count(h.agent, "corrupt_reads") > before, "no corrupt block was found"
+        h.quiet()
+        h.engine.reset_cache()
+        # The request has stored the block again.
+        same(h.engine.generate(prompt), out.tokens, whole)
+        h.bed.reset_cache(h.agent, h.engine)
+        hits.append(again.cached)
+    h.bed.settled(h.agent)
+    return f"{hits} tokens with a block of each group lost"
+
+
+@_for_each("disk-only", "blocks of all groups come from disk")
+def disk_only(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    prompt = h.bed.prompt(length)
+    out, _ = h.run(prompt)
+    h.agent.post("/v1/reset", {"tier": "host"})
+    before = h.agent.stats()["cache"]["onboarded_disk"]
+    same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+    loads = h.agent.stats()["cache"]["onboarded_disk"] - before
+    assert loads >= h.shape.groups, f"{loads} blocks came from disk"
+    h.bed.reset_cache(h.agent, h.engine)
+    return f"{loads} blocks from disk"
+
+
+@_for_each("partial-hit", "a hit extends what the device has, and serves prompts that go on")
+def partial(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    whole = h.bed.prompt(length - 120)
+    head = whole[: len(whole) * 3 // 5]
+    longer = whole + h.bed.prompt(100)
+    reference = h.bed.computed(h.engine, whole)
+    further = h.bed.computed(h.engine, longer)
+    h.engine.reset_cache()
+    h.run(head)
+    h.run(whole)
+    h.engine.generate(head)  # the device has the first half now
+    before = h.bed.loaded(h.agent)
+    same(h.engine.generate(whole), reference, h.shape.cached(len(whole)))
+    part = h.bed.loaded(h.agent) - before
+    h.quiet()
+    h.engine.reset_cache()
+    same(h.engine.generate(longer), further, h.shape.cached(len(whole)))
+    h.bed.reset_cache(h.agent, h.engine)
+    assert part, "nothing was loaded beyond the device's own blocks"
+    return f"{part} blocks behind the device's own"
+
+
+@_for_each("conversation", "the next turn finds the answer's blocks too", (GEMMA, GPT_OSS))
+def conversation(h: HybridBed) -> str:
+    prompt = h.bed.prompt(200)
+    out, _ = h.run(prompt, 100)
+    following = prompt + out.tokens + h.bed.prompt(20)
+    reference = h.bed.computed(h.engine, following)
+    h.engine.reset_cache()
+    again = h.engine.generate(following)
+    assert again.tokens == reference, f"{again.tokens}, want {reference}"
+    want = (len(prompt) + len(out.tokens) - 1) // h.shape.align * h.shape.align
+    assert again.cached == want, f"{again.cached} tokens were cached, want {want}"
+    h.bed.reset_cache(h.agent, h.engine)
+    return f"{want} tokens, {h.shape.cached(len(prompt))} of them of the first prompt"
+
+
+@_for_each("abort-mid-load", "an abort during a load leaves no block and no slot held")
+def abort_mid_load(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    prompt = h.bed.prompt(length)
+    out, _ = h.run(prompt)
+    throttle = h.bed.throttle
+    before = throttle.arrived("load")
+    throttle.hold(loads=True)
+    request = h.engine.begin(prompt)
+    wait_until("a load is held", lambda: throttle.arrived("load") > before)
+    h.engine.ask("abort", request=request.number).wait()
+    aborted = request.output()
+    assert aborted.finish == "abort" and not aborted.tokens, f"the request ended with {aborted}"
+    h.engine.generate(h.bed.prompt(300))  # other requests run meanwhile
+    throttle.hold()
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+    h.bed.reset_cache(h.agent, h.engine)
+    return "nothing held afterwards"
+
+
+@_for_each("store-races-reuse", "a window is not reused before its copy", (GEMMA, GPT_OSS))
+def store_races_reuse(h: HybridBed) -> str:
+    prompt = h.bed.prompt(330)
+    throttle = h.bed.throttle
+    before, kept = throttle.arrived("store"), h.bed.blocks_stored(h.agent)
+    throttle.hold(stores=True)
+    tokens = h.engine.generate(prompt).tokens
+    wait_until("a store is held", lambda: throttle.arrived("store") > before)
+    for _ in range(8):  # together they need all blocks that are free
+        h.engine.generate(h.bed.prompt(100))
+    assert h.bed.blocks_stored(h.agent) == kept, "blocks were stored while stores were held"
+    throttle.hold()
+    h.quiet()
+    h.engine.reset_cache()
+    out = h.engine.generate(prompt)
+    assert out.tokens == tokens, f"{out.tokens}, want {tokens}"
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    assert out.cached, "nothing was stored"
+    return f"{out.cached} tokens stored late"
+
+
+@_for_each("preemption", "preempted requests give the same tokens", (GEMMA, GPT_OSS))
+def preemption(h: HybridBed) -> str:
+    prompts = [h.bed.prompt(256) for _ in range(6)]
+    references = [h.bed.computed(h.engine, p, h.shape.decoded) for p in prompts]
+    h.engine.reset_cache()
+    before = h.engine.counts()[0].preempted
+    requests = [h.engine.begin(p, h.shape.decoded) for p in prompts]
+    for number, (request, tokens) in enumerate(zip(requests, references, strict=True)):
+        out = request.output()
+        assert out.tokens == tokens, f"request {number}: tokens {out.tokens}, want {tokens}"
+    preempted = h.engine.counts()[0].preempted - before
+    assert preempted > 0, "blind: no request was preempted"
+    h.quiet()
+    h.engine.reset_cache()
+    hits = []
+    for prompt, tokens in zip(prompts, references, strict=True):
+        out = h.engine.generate(prompt, h.shape.decoded)
+        assert out.tokens == tokens, f"tokens {out.tokens}, want {tokens}"
+        hits.append(out.cached)
+        h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    return f"{preempted} preempted, then {hits} tokens loaded"
+
+
+@_for_each("agent-kill-restart", "the next agent serves all groups")
+def agent_kill_restart(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    prompt, running = h.bed.prompt(length), h.bed.prompt(100)
+    reference = h.bed.computed(h.engine, running, 200)
+    out, _ = h.run(prompt)
+    request = h.engine.begin(running, 200)
+    request.started()
+    h.bed.kill(h.agent)
+    assert request.output().tokens == reference, "the agent's death changed a running request"
+    h.engine.reset_cache()
+    same(h.engine.generate(prompt), out.tokens, 0)
+    h.agent.start()
+    h.bed.connected(h.agent)
+    h.engine.reset_cache()
+    same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    return f"{h.shape.cached(length)} tokens of the dead agent"
+
+
+@_for_each("engine-kill", "another engine loads the blocks of an engine that was killed")
+def engine_kill(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    prompt = h.bed.prompt(length)
+    out, _ = h.run(prompt)
+    h.engine.begin(h.bed.prompt(200), 600).started()
+    h.bed.stop(h.engine, hard=True)
+    h.engine = h.start("second", connector="e2e.slow:SlowConnector")
+    same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    return f"{h.shape.cached(length)} tokens at its first request"
+
+
+@case("gemma3-two-engines", "gemma3: two engines share one pool")
+def two_engines(bed: SharedTestBed) -> str:
+    h = hybrid(bed, GEMMA)
+    prompt = bed.prompt(500)
+    out, _ = h.run(prompt)
+    other = h.start("other")
+    same(other.generate(prompt), out.tokens, GEMMA.cached(500))
+    prompt = bed.prompt(500)
+    tokens = other.generate(prompt).tokens
+    h.quiet()
+    bed.stop(other)
+    same(h.engine.generate(prompt), tokens, GEMMA.cached(500))
+    bed.reset_cache(h.agent, h.engine)
+    return f"{GEMMA.cached(500)} tokens each way"
+
+
+_CHECKS = (
+    reload,
+    damage,
+    flipped,
+    disk_only,
+    partial,
+    conversation,
+    abort_mid_load,
+    store_races_reuse,
+    preemption,
+    agent_kill_restart,
+    engine_kill,
+)
+# All cases of a shape run one after the other, with one agent.
+GROUP_CASES: tuple[Case, ...] = tuple(
+    one
+    for shape in (GPT_OSS, QWEN, GEMMA)
+    for check in _CHECKS
+    for one in check
+    if one.name.startswith(shape.name)
+) + (two_engines,)
