@@ -10,6 +10,7 @@ import time
 from . import frames
 from .connection import Connection
 from .groups import Groups
+from .handover import Wait
 from .lookups import ANSWER_SECONDS, Lookups
 from .packed import SLOT_BYTES
 from .packer import Packer
@@ -196,6 +197,12 @@ class Fits(Lookups):
         r.state = KNOWN
 
     # What the engine asks.
+
+    def _awaits(self, r: Request, wait: Wait, have: int) -> bool:
+        """A hand-over ends with the longest prefix that any hit can have."""
+        limit = self._limit(r, r.sent)
+        longest = (limit - limit % self._groups.align) // self._block_tokens
+        return super()._awaits(r, wait, r.total if have >= longest else have)
 
     def _improvable(self, r: Request) -> bool:
         return r.fit is None  # a promised prefix stays as it is

@@ -9,6 +9,7 @@ from unittest import mock
 from blockyard import frames
 from blockyard.frames import HelloFields
 from blockyard.groupsession import GroupSession
+from blockyard.handover import HandOver
 from blockyard.packed import unpack_u32
 from blockyard.settings import Settings
 from blockyard.work import Done, Work
@@ -183,6 +184,27 @@ class Asking(GroupDesk):
             self.store_groups("a", TOKENS, FITS)
             self.session.open("b", 0, list(TOKENS))
             self.assertEqual(self.ask("b"), 6)
+
+
+class Waiting(GroupDesk):
+    def test_a_hand_over_ends_with_the_longest_prefix_that_a_hit_can_have(self) -> None:
+        now = [0.0]
+        for module in ("handover", "lookups", "fits"):
+            patch = mock.patch(f"blockyard.{module}._now", lambda: now[0])
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.session.open("b", 0, list(TOKENS), hand_over=HandOver(6, 10.0))
+        for _ in range(3):
+            now[0] += 0.05
+            self.flow()
+            self.assertIsNone(self.session.hit("b", 0, 0, spin=0))
+        self.store_groups("a", TOKENS, FITS)
+        for _ in range(6):
+            now[0] += 0.05
+            self.flow()
+            hit = self.session.hit("b", 0, 0, spin=0)
+        self.assertEqual(hit.blocks, 6)
+        self.assertEqual((self.count("hand_overs"), self.count("hand_over_missing")), (1, 0))
 
 
 class Loading(GroupDesk):
