@@ -13,6 +13,7 @@ from blockyard.handover import HandOver
 from blockyard.packed import unpack_u32
 from blockyard.settings import Settings
 from blockyard.work import Done, Work
+from tests.fakelink import SteppedPacker
 from tests.groupworld import GROUPS
 from tests.schedrig import NAMESPACE
 from tests.test_scheduler import Desk
@@ -35,7 +36,9 @@ class GroupDesk(Desk):
 
     def make_groups(self, **settings: Any) -> GroupSession:
         given = Settings(**{"socket": "/fake", "stats": False, **settings})
-        session = GroupSession(given, self.blocks, GROUPS)
+        with mock.patch("blockyard.scheduler.Packer", SteppedPacker):
+            session = GroupSession(given, self.blocks, GROUPS)
+        self.packer: SteppedPacker = session._packer  # type: ignore[assignment]
         self.keeper = session._keeper
         namespace = {**NAMESPACE, "groups": GROUPS.as_maps()}
         hello = HelloFields(engine="test", worker_id=1, namespace=namespace)
@@ -49,9 +52,10 @@ class GroupDesk(Desk):
 
     def ask(self, rid: str) -> int:
         """The pages of a hit, once the agent has answered all questions."""
-        for _ in range(2000):
+        for _ in range(20):
             self.flow()
-            hit = self.session.hit(rid, 0, 0)
+            self.packer.pack_one()
+            hit = self.session.hit(rid, 0, 0, spin=0)
             if hit is not None:
                 return hit.blocks
         raise AssertionError(f"no answer for {rid}")
