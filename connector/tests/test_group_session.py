@@ -17,6 +17,7 @@ from tests.fakelink import SteppedPacker
 from tests.groupworld import GROUPS
 from tests.schedrig import NAMESPACE
 from tests.test_scheduler import Desk
+from tests.test_scheduler_faults import CLOCKS
 
 # Groups 0: windows of five tokens, 1: full, both with blocks of two tokens; 2: states of four.
 TOKENS = list(range(1, 14))
@@ -29,6 +30,10 @@ class GroupDesk(Desk):
     session: GroupSession
 
     def setUp(self) -> None:
+        for module in (*CLOCKS, "fits"):  # the clock stands still
+            patch = mock.patch(f"blockyard.{module}._now", lambda: 100.0)
+            patch.start()
+            self.addCleanup(patch.stop)
         super().setUp()
         self.session.close()
         self.agent.groups = GROUPS
