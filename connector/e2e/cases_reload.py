@@ -60,6 +60,7 @@ def _in_place(bed: SharedTestBed, prompt: list[int]) -> None:
     other = prompt[:shared] + bed.prompt(40)
     reference = bed.computed(engine, other)
     engine.generate(prompt)
+    bed.settled(agent)  # a load counts with its release, which may follow the answer
     loads = bed.loaded(agent)
     same(engine.generate(other), reference, shared)
     assert bed.loaded(agent) == loads, "the device's blocks were loaded again"
