@@ -81,8 +81,9 @@ func (d *decodes) block(r *request, done [features]float64, prompts func([featur
 		}
 		// Prompts that were computed meanwhile are known only roughly. They must not be most of it.
 		others := 1 + d.elsewhere/float64(len(d.running)) // other routers' prompts are about like ours
-		if rest := took - others*prompts(between); rest > 0.4*took {
-			tokens := float64(r.blockSize)
+		// Blocks that are reported together took no steps of their own.
+		tokens := float64(r.blockSize)
+		if rest := took - others*prompts(between); rest > 0.4*took && rest >= minSeconds*tokens {
 			s = observation{[features]float64{1, d.runningSeconds / took, d.contextSeconds / took / 1e3}, rest / tokens, now}
 			ok = true
 		}

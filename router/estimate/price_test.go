@@ -71,6 +71,29 @@ func TestDecodingIsLearned(t *testing.T) {
 	}
 }
 
+// TestBlocksReportedTogetherAreNoSteps: a server that counts several tokens at once reports blocks
+// microseconds apart. They say nothing about a step.
+func TestBlocksReportedTogetherAreNoSteps(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 9, "m")
+	b.learn(1, 16, 1)
+	for i := range 8 {
+		id := fmt.Sprint(i)
+		b.compute(id, 1, 300, 1)
+		for range 8 {
+			b.pass(time.Duration(testBlock * (perStep + perRunning) * float64(time.Second)))
+			for range 4 {
+				b.pass(time.Microsecond)
+				b.OutputBlock(id)
+			}
+		}
+		b.Dropped(id)
+	}
+	if m := b.Measures()[0]; m.StepSeconds+m.RunningSeconds < (perStep+perRunning)/2 {
+		t.Errorf("%+v, want a step of %v s", m, perStep+perRunning)
+	}
+}
+
 // TestRunningRequestsMakeAWorkerDear: what a prompt takes, each of them waits for.
 func TestRunningRequestsMakeAWorkerDear(t *testing.T) {
 	b := newBench(t, Options{})
