@@ -76,10 +76,14 @@ func (r *Router) MarkPrefillCompleted(id string) error {
 	return err
 }
 
+// Unfollow tells the estimator that nobody will see the first token of a booked request. The request
+// stays in the account of loads.
+func (r *Router) Unfollow(id string) { r.observer.Freed(id) }
+
 // EndPrefill is MarkPrefillCompleted for a request whose first token nobody saw. The estimator learns
 // nothing of its time.
 func (r *Router) EndPrefill(id string) error {
-	r.observer.Freed(id)
+	r.Unfollow(id)
 	return r.scheduler.MarkPrefillCompleted(id)
 }
 

@@ -234,7 +234,11 @@ const firstCheck, lastCheck = 100 * time.Millisecond, 2 * time.Second
 // without exact events the prefill ends with the request. The caller calls stop when the answer has
 // come.
 func (b *booking) awaitPrefill(q *request) (stop func()) {
-	if b.model == nil || q.parsed.Stream || !q.route.Generates() || !q.prompt.Exact || b.match.Quality != feed.Exact {
+	if b.model == nil || q.parsed.Stream || !q.route.Generates() {
+		return func() {}
+	}
+	b.model.Decide().Unfollow(b.id)
+	if !q.prompt.Exact || b.match.Quality != feed.Exact {
 		return func() {}
 	}
 	query, ended := q.query(b.model), make(chan struct{})
@@ -264,7 +268,10 @@ func (b *booking) computed(prompt *router.Request) bool {
 	if b.model.IsEagle() {
 		full = (len(prompt.Tokens) - 1) / int(b.model.Key().BlockSize)
 	}
-	overlaps, err := b.model.Decide().Overlaps(prompt)
+	// An engine computes the last token itself, so a hit of a hybrid model ends before it.
+	longer := *prompt
+	longer.Tokens = append(slices.Clip(prompt.Tokens), 0)
+	overlaps, err := b.model.Decide().Overlaps(&longer)
 	if err != nil {
 		return false // the worker has left
 	}
