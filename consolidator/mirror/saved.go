@@ -66,6 +66,8 @@ func (c *Cache) groupBlocks() (n int) {
 // blocks in a degraded stream.
 func (c *Cache) Restore(s *checkpoint.Saved) int {
 	c.degraded, c.lowerTiers = s.Degraded, s.LowerTiers
+	// A checkpoint does not say why its stream was degraded. A list brings no window back.
+	c.sparse.lost = s.Degraded && c.sparse.configured()
 	for group, main := range s.Groups {
 		c.groups.learn(group, main)
 	}
