@@ -15,6 +15,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/command/inspect"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // refusalWait is Command.refusal when it is 0.
@@ -129,7 +130,8 @@ type poolState struct {
 
 // checkAgent asks the agent's HTTP server.
 func (c *Command) checkAgent(ctx context.Context) {
-	c.checked("agent " + c.Agent)
+	shown := natssource.WithoutCredentials(c.Agent)
+	c.checked("agent " + shown)
 	server, err := inspect.Open(c.Agent)
 	var body json.RawMessage
 	if err == nil {
@@ -140,12 +142,12 @@ func (c *Command) checkAgent(ctx context.Context) {
 		err = json.Unmarshal(body, s)
 	}
 	if err != nil {
-		c.found("admin-unreachable", c.Agent, "--admin 127.0.0.1:9400 at the agent, or --agent ADDRESS here: the agent's ready line has its address", "%v", err)
+		c.found("admin-unreachable", shown, "--admin 127.0.0.1:9400 at the agent, or --agent ADDRESS here: the agent's ready line has its address", "%v", err)
 		return
 	}
 	c.seen.agent = s
 	if _, err := server.Text(ctx, "/readyz"); err != nil {
-		c.found("agent-not-ready", c.Agent, "wait; when it lasts, the agent's log says what it waits for", "%v", err)
+		c.found("agent-not-ready", shown, "wait; when it lasts, the agent's log says what it waits for", "%v", err)
 	}
 	c.checkSessions(s)
 	c.checkStreams(s)

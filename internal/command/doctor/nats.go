@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/natsauth"
 	"github.com/blockyard-ai/blockyard/router/source"
 	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
@@ -24,6 +25,10 @@ func (c *Command) checkNATS(ctx context.Context) {
 	}
 	shown := natssource.WithoutCredentials(c.NATS)
 	c.checked("nats " + shown)
+	if err := natsauth.CheckServers(c.NATS); err != nil { // the error shows no part of a URL
+		c.found("nats-refused", shown, "--nats as a URL", "%v", err)
+		return
+	}
 	// A Source tries a server that is away for ever, so the port is asked first.
 	if err := answers(ctx, c.NATS); err != nil {
 		c.found("nats-unreachable", shown, "start the server, or another --nats", "%v", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/blockyard-ai/blockyard/internal/command/inspect"
+	natssource "github.com/blockyard-ai/blockyard/router/source/nats"
 )
 
 // routerState is what a router says of its feeds, workers, agents and servers.
@@ -43,15 +44,16 @@ func (c *Command) checkRouter(ctx context.Context) {
 	if c.Router == "" {
 		return
 	}
-	c.checked("router " + c.Router)
+	shown := natssource.WithoutCredentials(c.Router)
+	c.checked("router " + shown)
 	s := new(routerState)
 	if err := askRouter(ctx, c.Router, s); err != nil {
-		c.found("router-unreachable", c.Router, "start blockyard router --http ADDRESS, or --router ADDRESS here: the router's ready line has its address as http", "%v", err)
+		c.found("router-unreachable", shown, "start blockyard router --http ADDRESS, or --router ADDRESS here: the router's ready line has its address as http", "%v", err)
 		return
 	}
 	c.seen.router = s
 	if len(s.Workers) == 0 {
-		c.found("router-not-ready", c.Router, "--nats, --agents or --worker at the router, as the agents and servers have it", "0 workers")
+		c.found("router-not-ready", shown, "--nats, --agents or --worker at the router, as the agents and servers have it", "0 workers")
 	}
 	for _, a := range s.Agents {
 		if !a.Connected {
