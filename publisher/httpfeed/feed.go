@@ -183,7 +183,7 @@ func (f *Feed) take(s *snapshot, src publisher.Source) {
 }
 
 // reply writes an answer, r with events, in chunks. If a chunk cannot be written within
-// writeTimeout, or all of them within answerTimeout, or the feed closes, the answer is void and
+// the hub's readTimeout, or all of them within answerTimeout, or the feed closes, the answer is void and
 // ends there; the client asks again.
 func (f *Feed) reply(w http.ResponseWriter, r kvevent.QueryReply, events []kvevent.RouterEvent) {
 	r.PublisherID = f.PublisherID()
@@ -192,7 +192,7 @@ func (f *Feed) reply(w http.ResponseWriter, r kvevent.QueryReply, events []kveve
 	var buf []byte
 	for r := range publisher.Chunks(&r, events, noByteLimit) {
 		buf = kvevent.AppendQueryReply(kvevent.BeginStreamFrame(buf[:0], kvevent.StreamReply), r)
-		timeout := writeTimeout
+		timeout := f.hub.readTimeout
 		if f.Stopped() {
 			timeout = endTimeout
 		}

@@ -70,7 +70,7 @@ type Hub struct {
 	opt   Options
 	log   *zap.Logger
 	count hubCounters
-	// readTimeout is the time in which a client reads nothing before its stream ends.
+	// readTimeout is the time in which a client reads nothing before its stream or answer ends.
 	readTimeout time.Duration
 	// ended is closed when the last frames are in the clients' queues. closed is closed
 	// when Close is done.
