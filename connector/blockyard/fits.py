@@ -191,7 +191,7 @@ class Fits(Lookups):
     def _give_up(self, r: Request) -> None:
         """Releases a prefix that is not whole. Leaves r without a hit."""
         fit, r.fit = r.fit, None
-        if fit is not None and not r.unanswered:
+        if fit is not None and (fit.slots or not r.unanswered):
             self._release_fit(r, fit)  # otherwise the last answer releases the pins
         r.known = 0
         r.state = KNOWN
@@ -225,7 +225,7 @@ class Fits(Lookups):
 
     def release_all(self, r: Request) -> None:
         fit, r.fit = r.fit, None
-        if fit is not None and not r.unanswered:
+        if fit is not None and (fit.slots or not r.unanswered):
             self._release_fit(r, fit)
         r.slots = r.sources = b""
 

@@ -300,11 +300,15 @@ def _load() -> Library:
     if found is not None:
         return found
     path = cache_directory() / file_name(directory)
-    if not path.is_file():
-        cc = compiler()
-        if cc is None:
-            raise NativeError("no C compiler")
-        build(directory, path, cc)
+    if path.is_file():
+        try:
+            return Library(path)
+        except NativeError as err:  # another machine's compiler, or a file cut short
+            _log.info("the library is built again: %s", err)
+    cc = compiler()
+    if cc is None:
+        raise NativeError("no C compiler")
+    build(directory, path, cc)
     return Library(path)
 
 
@@ -324,6 +328,8 @@ def library() -> Library:
                 _found = _load()
             except NativeError as err:
                 _found = err
+            except Exception as err:  # such as a full disk: Python copies
+                _found = NativeError(f"{type(err).__name__}: {err}")
         if isinstance(_found, NativeError):
             raise _found
         return _found

@@ -309,7 +309,8 @@ class NativeCopier:
                 self._jobs.pop(end.number, None)
                 self._fences.pop(end.number, None)
                 is_store = end.kind == native.STORE
-                self._end(end.number, is_store, end.blocks, bool(end.ok), end.text.decode())
+                text = end.text.decode(errors="replace")  # a long one may be cut in a character
+                self._end(end.number, is_store, end.blocks, bool(end.ok), text)
             count = self._lib.by_copier_take(self._handle, self._ends, _ENDS)
         self._count_bytes()
         ended, self._ended = self._ended, []

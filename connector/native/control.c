@@ -69,8 +69,8 @@ struct queue *by_queue_of(struct by_copier *copier, const struct job *job)
 	return job->ask.kind == BY_STORE ? &copier->stores : &copier->loads;
 }
 
-/* Remembers a number. Returns whether it was there. */
-static int seen(struct seen *seen, uint64_t number)
+/* Returns whether a number was there, and remembers it if asked to. */
+static int seen(struct seen *seen, uint64_t number, int remember)
 {
 	uint64_t row = number % SEEN_ROWS;
 	unsigned oldest = 0;
@@ -81,6 +81,8 @@ static int seen(struct seen *seen, uint64_t number)
 		if (add < seen->at[row][oldest].add)
 			oldest = n;
 	}
+	if (!remember)
+		return 0;
 	seen->at[row][oldest].number = number;
 	seen->at[row][oldest].add = ++seen->adds;
 	return 0;
@@ -97,9 +99,12 @@ static int add(struct by_copier *copier, const struct by_job *ask, uint32_t earl
 		return -ENOMEM;
 	job->early = early;
 	pthread_mutex_lock(&copier->lock);
-	int refused = atomic_load(&copier->busy) >= BY_MAX_JOBS ? -EAGAIN
-		      : seen(&copier->seen, ask->number)        ? -EEXIST
-								: 0;
+	/* The caller fails a job that is refused, so a later LOAD of it must not begin. A LOAD that
+	 * is refused goes to the caller, which adds the job. */
+	int full = atomic_load(&copier->busy) >= BY_MAX_JOBS;
+	int refused = seen(&copier->seen, ask->number, !full || !early) ? -EEXIST
+		      : full						? -EAGAIN
+									: 0;
 	if (refused) {
 		pthread_mutex_unlock(&copier->lock);
 		free(job);

@@ -50,6 +50,26 @@ class Building(unittest.TestCase):
         self.assertEqual(len(logs.output), 1)
         self.assertIn("copies run in Python: no C compiler", logs.output[0])
 
+    @needs_compiler
+    def test_without_room_for_the_library_copies_run_in_python(self) -> None:
+        with (
+            mock.patch.object(native, "_built", return_value=None),
+            mock.patch.object(native.tempfile, "mkstemp", side_effect=OSError("disk full")),
+            self.assertLogs("blockyard.plane", "INFO") as logs,
+        ):
+            self.assertIsInstance(plane.plane_for(Settings()), plane.PythonPlane)
+        self.assertIn("OSError: disk full", logs.output[0])
+
+    @needs_compiler
+    def test_a_library_that_was_cut_short_is_built_again(self) -> None:
+        sources = native.source_directory()
+        assert sources is not None
+        path = native.cache_directory() / native.file_name(sources)
+        path.write_bytes(b"")
+        with mock.patch.object(native, "_built", return_value=None):
+            self.assertEqual(native.library().path, path)
+        self.assertGreater(path.stat().st_size, 0)
+
     def test_the_setting_keeps_copies_in_python(self) -> None:
         with self.assertLogs("blockyard.plane", "INFO") as logs:
             self.assertIsInstance(plane.plane_for(Settings(native=False)), plane.PythonPlane)

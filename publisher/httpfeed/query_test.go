@@ -32,7 +32,7 @@ func (s *served) askSlowly() {
 func TestSlowAskerKeepsNobodyWaiting(t *testing.T) {
 	s := serve(t, Options{})
 	s.hub.readTimeout = answerTimeout // the answers to others may take long on a busy machine
-	for i := range 400 { // more than sockets keep
+	for i := range 400 {              // more than sockets keep
 		s.source.Store(i*1000+1, 1000)
 	}
 	s.askSlowly()

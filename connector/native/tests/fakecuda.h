@@ -7,9 +7,9 @@
 
 /* What a test sets and reads. */
 struct fake {
-	int sticky;              /* every call fails with this error from now on */
-	int capturing;           /* a thread of the engine captures a graph */
-	int fail_batches;        /* batch calls are refused */
+	_Atomic int sticky;      /* every call fails with this error from now on */
+	_Atomic int capturing;   /* a thread of the engine captures a graph */
+	_Atomic int fail_batches; /* batch calls are refused */
 	size_t batch_limit;      /* bytes of one batch call; more are refused */
 	int captures_broken;     /* calls that would have broken the capture */
 	int calls_that_waited;   /* copies of unpinned memory that waited for other work */
