@@ -116,8 +116,11 @@ func modelError(err error, model string) *refusal {
 	return r
 }
 
-// enter counts a request in. The caller calls leave at its end.
+// enter finds the tenant of a request and counts the request in. The caller calls leave at its end.
 func (d *Door) enter(q *request) (leave func(), refused *refusal) {
+	if refused := d.identify(q); refused != nil {
+		return nil, refused
+	}
 	select {
 	case d.running <- struct{}{}:
 	default:

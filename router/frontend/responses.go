@@ -15,10 +15,6 @@ func (d *Door) pinnedResponse(w http.ResponseWriter, r *http.Request) {
 	q := d.newRequest(w, r, openai.Other)
 	ctx := d.trace(q)
 	defer d.finish(q)
-	if refused := d.identify(q); refused != nil {
-		d.refuse(q, refused)
-		return
-	}
 	leave, refused := d.enter(q)
 	if refused != nil {
 		d.refuse(q, refused)

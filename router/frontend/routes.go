@@ -90,10 +90,6 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 	q := d.newRequest(w, r, route)
 	ctx := d.trace(q)
 	defer d.finish(q)
-	if refused := d.identify(q); refused != nil {
-		d.refuse(q, refused)
-		return
-	}
 	leave, refused := d.enter(q)
 	if refused != nil {
 		d.refuse(q, refused)
