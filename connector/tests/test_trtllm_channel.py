@@ -93,7 +93,8 @@ class Channel(unittest.TestCase):
         first.send({"done": b"last"})
         first.send(crew.BYE)
         first.close()
-        wait_until("it has left", lambda: self.crew.left)
+        # poll() notes that the worker has left before it returns the worker's messages.
+        wait_until("it has left", lambda: self.crew.left and self.arrived)
         self.assertEqual((self.crew.lost, self.crew.complete), ("", False))
         self.assertEqual(self.arrived, [(0, {"done": b"last"})])
 
