@@ -195,7 +195,7 @@ type LookupHit struct {
 	// Slots are the Ready slots, packed: see AppendSlots. They include blocks that
 	// the request had pinned before.
 	Slots []byte `msg:"slots"`
-	// Group is the LOOKUP's.
+	// Group is the KV group that the LOOKUP named.
 	Group uint32 `msg:"group,omitempty"`
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 )
 
-// Result has the numbers of one run. Only requests that began after the warm-up and within the
-// duration count, but for Unfinished and what was moved.
+// Result has the numbers of one run. They cover the requests that began after the warm-up and within
+// the duration. Unfinished and the moved bytes cover the whole run.
 type Result struct {
 	Requests   int `json:"requests"`
 	Unfinished int `json:"unfinished"`

@@ -129,7 +129,7 @@ func (c *Command) compare() {
 			c.found("agent-not-followed", agent.Node, "the same --nats and --cluster at agent and router, or the agent's --admin address in the router's --agents", "the router has no feed of %s", strings.Join(absent, ", "))
 		}
 	}
-	sizes := make(map[string]map[uint32]string) // by model: block size → who has it
+	sizes := make(map[string]map[uint32]string) // by model and block size: the part that reported the size
 	add := func(model string, size uint32, who string) {
 		if model == "" || size == 0 {
 			return

@@ -14,7 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
-// mirror is a Sink that checks that what is removed was stored.
+// mirror is a Sink. It fails the test when a block is removed that was not stored.
 type mirror struct {
 	t    interface{ Fatalf(string, ...any) }
 	held map[kv.SequenceHash]bool

@@ -21,11 +21,11 @@ type Price struct {
 type Objective uint8
 
 const (
-	// Balanced adds the time to the first token, the time of the answer and what is imposed.
+	// Balanced adds the time to the first token, the time of the answer and the cost to other requests.
 	Balanced Objective = iota
 	// TTFT leaves out the time of the answer.
 	TTFT
-	// Throughput adds the time of the machine and what is imposed.
+	// Throughput adds the time of the machine and the cost to other requests.
 	Throughput
 )
 
