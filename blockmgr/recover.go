@@ -118,8 +118,11 @@ func (p *Pool) startAnnouncing() {
 	}
 }
 
-// announce reports the recovered blocks to the sink, parents before their children. It takes the
-// lock for a few blocks at a time, so that callers of the pool do not wait for the sink.
+// announce reports the recovered blocks to the sink: those of the host tier, then those that are on
+// disk alone, each in order of their positions, so that within a tier parents come before their
+// children. Blocks that were stored meanwhile and whose parents the sink did not know come last.
+// announce takes the lock for a few blocks at a time, so that a caller of the pool waits for one
+// slice at most. At its end it wakes the callers of Quiesce.
 func (p *Pool) announce() {
 	for _, lv := range []registry.Level{registry.Host, registry.Disk} {
 		if !p.announceAll(lv, p.recoveredByPosition(lv)) { // the pool stops

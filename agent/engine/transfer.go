@@ -56,10 +56,11 @@ func (s *session) lookup(corr uint32, m *proto.Lookup) error {
 	return nil
 }
 
-// answerLookup finds and pins blocks of request r, and answers LOOKUP: so many blocks are ready in
-// host slots, so many more are coming from disk. It waits for reads from disk at most for wait. r
-// records the pins before the answer leaves, so that RELEASE finds them. The pins drop if r was
-// closed during the lookup.
+// answerLookup finds and pins blocks of request r, and answers LOOKUP with LOOKUP_HIT: the number
+// of blocks that are ready in host slots, the number that are still being read from disk, and the
+// tier that each ready block came from. It waits for reads from disk at most for wait; the end of
+// the wait is no error. r records the pins before the answer leaves, so that RELEASE finds them.
+// A closed request keeps no pins.
 func (s *session) answerLookup(corr uint32, m *proto.Lookup, r *request, blocks []blockmgr.Block, wait time.Duration) error {
 	var found blockmgr.LookupResult
 	if len(blocks) > 0 {
@@ -182,10 +183,11 @@ func (s *session) claimable(r *request, m *proto.Claim) ([]pin, []*workerLink, e
 	return pins, slices.Collect(maps.Keys(s.workers)), nil
 }
 
-// store answers a STORE, by which the scheduler offers blocks of a request for the pool, with a
-// GRANT: the slots that the engine may write, for the blocks that the pool does not have. It
-// refuses blocks beyond maxGrants. It also refuses a block below Config.MinPriority and all later
-// blocks of the request: lookups find a block only behind its parent.
+// store answers STORE: the scheduler offers blocks of a request for the pool. The answer is GRANT:
+// the slots that the engine may write, for the blocks that the pool does not have. store refuses
+// the blocks that grantRoom has no room for. If the offer's priority is below Config.MinPriority,
+// it refuses these and all later blocks of the request: lookups find a block only behind its
+// parent. A block of a KV group has one or more pages; storableEnd counts pages.
 func (s *session) store(corr uint32, m *proto.Store) error {
 	r, err := s.find(m.Request, m.Generation)
 	if err != nil {

@@ -18,7 +18,9 @@ const saltPrefix = "dynamo-cache-salt:"
 // sequence, and the digest of prompt embeddings.
 //
 // Every key becomes part of the block's name: as the adapter, the salt, or an
-// object. A key that were ignored would give different contents one name.
+// object. If a key were ignored, blocks with different contents would have the same
+// name. Objects are left out where the event lists them in its own field,
+// f.ev.Multimodal: there they are part of the name already.
 func (f *eventFields) readExtraKeys() error {
 	if f.extraKeys == nil {
 		return nil
@@ -30,13 +32,13 @@ func (f *eventFields) readExtraKeys() error {
 			continue
 		}
 		start := len(f.mem.objects)
-		adapterSeen := f.ev.LoRAName == ""
+		adapterSeen := f.ev.LoRAName == "" // the block's first text equal to LoRAName is the adapter
 		for range c.Array() {
 			if c.Null() {
 				continue
 			}
 			if c.Peek() != msgpack.Text {
-				f.objectKey(c)
+				f.objectKey(c) // appends to f.mem.objects
 				continue
 			}
 			switch text := c.Text(); {

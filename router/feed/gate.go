@@ -162,8 +162,8 @@ func (f *feed) answerBytes() int {
 	return int(min(missed, maxRangeBytes/bytesPerEvent)) * bytesPerEvent
 }
 
-// askLocked appends the feed's next query to due, if one is due and the gate has room for
-// its answer. f may be nil.
+// askLocked appends the feed's next query to due, if one is due, fewer than gate.slots queries are
+// in flight, and the gate can reserve the bytes of its answer. f may be nil. The caller holds s.mu.
 func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
 	if f == nil || s.gate.inFlight == s.gate.slots || !f.due(now) {
 		return due
