@@ -21,7 +21,7 @@ _COLOURS = {
     "smg-cache_aware": "#9d8cc4",
     "blockyard": "#d9822b",
 }
-_WIDTH, _LEFT, _PANEL, _GAP, _TOP = 980, 60, 210, 70, 70
+_WIDTH, _LEFT, _PANEL, _GAP, _TOP = 980, 60, 210, 84, 80
 _STYLE = """
   text { font-family: "DejaVu Sans", Verdana, Helvetica, Arial, sans-serif }
   text { font-size: 13px; fill: #1b2430 }
@@ -86,7 +86,7 @@ def _panel(
     tiers = list(dict.fromkeys(tier for tier, _ in runs))
     bottom, group = top + _PANEL, (_WIDTH - _LEFT - 20) / len(tiers)
     bar = 0.8 * group / len(routers)
-    parts = [f'<text x="{_LEFT}" y="{top - 14}">{escape(title)}</text>']
+    parts = [f'<text x="{_LEFT}" y="{top - 24}">{escape(title)}</text>']
     parts.append(_line("axis", _LEFT, bottom, _WIDTH - 20, bottom))
     for i, tier in enumerate(tiers):
         start = _LEFT + i * group + 0.1 * group
