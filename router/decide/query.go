@@ -43,6 +43,9 @@ type Query struct {
 	// RequiredTaints and PreferredTaints are as in schedule.Request.
 	RequiredTaints  []string
 	PreferredTaints []schedule.TaintPreference
+	// PrimaryGroup makes Overlaps count the blocks of the primary KV group alone: see
+	// index.Matches. A decision ignores it.
+	PrimaryGroup bool
 	// Provisional and Waits are as in schedule.Request.
 	Provisional bool
 	Waits       func()

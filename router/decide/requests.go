@@ -138,7 +138,7 @@ type Overlap struct {
 // Overlaps returns each worker's overlap with a prompt, ordered by worker. Workers without a
 // block are included. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
-	w, blockSize, err := r.matched(q)
+	w, blockSize, err := r.matched(q, q.PrimaryGroup)
 	if err != nil {
 		return nil, err
 	}
@@ -164,21 +164,23 @@ func (r *Router) overlap(worker kv.Worker, hits index.Hits, blockSize int) Overl
 // matched returns the blocks of a prompt that each worker has, in w.matches, and the block
 // size in tokens. w comes from the pool r.scratch, and the caller puts it back. The error is
 // ErrNoWorkers or a *QueryError.
-func (r *Router) matched(q *Query) (w *scratch, blockSize int, err error) {
+func (r *Router) matched(q *Query, primaryGroup bool) (w *scratch, blockSize int, err error) {
 	if blockSize, err = r.check(q); err != nil {
 		return nil, 0, err
 	}
 	w = r.scratch.Get().(*scratch)
 	w.blocks.hash(q, blockSize, r.hashesPairs())
 	w.tokens = q.Len()
+	w.matches.PrimaryGroup = primaryGroup
 	r.match(w)
+	w.matches.PrimaryGroup = false // w is reused
 	return w, blockSize, nil
 }
 
 // GetPotentialLoads returns the load that each worker would have with the request booked on
 // it, ordered by worker. It books nothing. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) GetPotentialLoads(q *Query) ([]schedule.PotentialLoad, error) {
-	w, blockSize, err := r.matched(q)
+	w, blockSize, err := r.matched(q, false)
 	if err != nil {
 		return nil, err
 	}

@@ -268,10 +268,11 @@ func (b *booking) computed(prompt *router.Request) bool {
 	if b.model.IsEagle() {
 		full = (len(prompt.Tokens) - 1) / int(b.model.Key().BlockSize)
 	}
-	// An engine computes the last token itself, so a hit of a hybrid model ends before it.
-	longer := *prompt
-	longer.Tokens = append(slices.Clip(prompt.Tokens), 0)
-	overlaps, err := b.model.Decide().Overlaps(&longer)
+	// The other KV groups keep few blocks of a prompt, and none at a length that is not a multiple of
+	// all block sizes.
+	primary := *prompt
+	primary.PrimaryGroup = true
+	overlaps, err := b.model.Decide().Overlaps(&primary)
 	if err != nil {
 		return false // the worker has left
 	}

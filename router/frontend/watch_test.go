@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/routertest"
@@ -96,8 +98,23 @@ func TestUnreadAnswerEnds(t *testing.T) {
 // A request whose answer is not streamed shows no first token. Its prefill ends when the worker's
 // events show the blocks of its prompt, long before its answer.
 func TestPrefillOfAnAnswerThatIsNotStreamed(t *testing.T) {
+	prefillWithoutStream(t, "")
+}
+
+// The prompt of a hybrid model is computed once the primary group has its blocks. The states serve
+// no prefix of three blocks, and the engine has kept none.
+func TestPrefillOfAHybridAnswerThatIsNotStreamed(t *testing.T) {
+	groups, _ := kvevent.NewGroups(kvgroup.Groups{
+		{Kind: kvgroup.State, BlockSize: 2 * sourcetest.BlockSize}, {Kind: kvgroup.Full, BlockSize: sourcetest.BlockSize},
+	})
+	prefillWithoutStream(t, groups)
+}
+
+func prefillWithoutStream(t *testing.T, groups kvevent.Groups) {
+	t.Helper()
 	routertest.OnBench(t, router.Options{}, func(rb *routertest.Bench) {
 		p := rb.Publisher(0x11, sourcetest.WorkerOwner(1), 0)
+		p.Meta.Card.Groups = groups
 		rb.Send(p.Announce())
 		d := &directory{served: map[string]workers.Served{"": {Model: "m"}}, workers: []*workers.Worker{{ID: 1, URL: "http://a", State: workers.Ready, Ranks: 1}}}
 		door, err := frontend.New(frontend.Options{Router: rb.Router, Workers: d, Tokens: prompts{}})

@@ -47,6 +47,9 @@ type Matches struct {
 	// than the prompt has, because the last one is computed. 0 means all blocks of the prompt. The
 	// caller sets it. It has no effect for workers without groups.
 	MaxTokens int
+	// PrimaryGroup counts the blocks of the primary KV group alone: what a worker with groups has
+	// computed of the prompt, which can be more than its groups can serve. The caller sets it.
+	PrimaryGroup bool
 
 	// shard selects the reader counter that every call with this Matches uses; 0 before
 	// the first call.
@@ -80,7 +83,7 @@ func (x *Index) Match(dst *Matches, locals []kv.LocalHash, r Reading) {
 	}
 	dst.Members = v.members
 	dst.Hits = c.hits(dst.Hits[:0])
-	if v.hybrids != nil {
+	if v.hybrids != nil && !dst.PrimaryGroup {
 		x.limitHybrids(dst, v, locals)
 	}
 	activeReaders.Add(-1)
