@@ -26,6 +26,11 @@ type RankConfig struct {
 	// Groups are the KV groups of a hybrid engine, by the numbers in its events. Without them
 	// the stream has the blocks of the main attention alone.
 	Groups kvgroup.Groups
+	// Learned makes the rank learn the groups from the engine's events; nil: it does not. Run's
+	// goroutine calls it with the groups by the numbers in the engine's events when they may have
+	// changed. They are empty while they are unknown, after a restart of the engine, and for an
+	// engine with one group. It must be nil with Groups.
+	Learned func(groups kvgroup.Groups)
 	// EventsEndpoint is the ZMQ endpoint of the engine's PUB socket, such as
 	// tcp://127.0.0.1:5557. A wildcard host is this machine.
 	EventsEndpoint string
@@ -109,6 +114,9 @@ func (c *RankConfig) Validate() error {
 	}
 	if err := c.Groups.Validate(uint32(c.BlockSize)); err != nil {
 		return fmt.Errorf("rank %w", err)
+	}
+	if c.Learned != nil && len(c.Groups) > 0 {
+		return errors.New("rank groups: given, though they are to be learnt")
 	}
 	if c.EventsEndpoint == "" {
 		return errors.New("rank events endpoint: must not be empty")

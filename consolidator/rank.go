@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/sequence"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // framesPerTurn bounds the frames that are received between two flushes.
@@ -50,11 +51,25 @@ func NewRank(cfg RankConfig, s *residency.Stream) (*Rank, error) {
 	r.cache = mirror.New(mirror.Config{
 		Stream: s, Rank: cfg.Worker.Rank, BlockSize: cfg.BlockSize, MaxBlocks: cfg.MaxBlocks, Groups: cfg.Groups,
 		FullReports: cfg.FullReports, CanList: cfg.Cached != nil, Tokens: cfg.Tokens, Counters: &r.count.mirror,
+		Learned: r.learned(),
 	})
 	r.file = checkpoint.NewFile(cfg.Checkpoint, cfg.CheckpointEvery, &r.count.checkpoints, func(err error) {
 		r.log.warn("checkpoint not written", zap.Error(err))
 	})
 	return r, nil
+}
+
+// learned returns the mirror's callback for groups that it learns; nil without RankConfig.Learned.
+func (r *Rank) learned() func(kvgroup.Groups, string) {
+	if r.cfg.Learned == nil {
+		return nil
+	}
+	return func(groups kvgroup.Groups, problem string) {
+		if problem != "" {
+			r.log.warn("the engine's KV groups cannot be followed; its full attention alone is credited", zap.String("reason", problem))
+		}
+		r.cfg.Learned(groups)
+	}
 }
 
 // Stats returns the counters.

@@ -3,6 +3,8 @@ package events
 import (
 	"sync/atomic"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
@@ -35,7 +37,10 @@ func (h *Hub) OpenPool(owner kv.Owner, ns *kv.Namespace, card kvevent.ModelCard)
 	p := &PoolStream{ownerStream: newOwnerStream(owner), hub: h, ns: ns.ID(), ancestry: tier.AncestryOf(ns)}
 	card.Groups, p.groups = kvevent.NewGroups(ns.KVGroups())
 	list := card.Groups.List()
-	p.placed = len(list) == 0 || list[0].BlockSize == ns.BlockSize
+	if p.placed = len(list) == 0 || list[0].BlockSize == ns.BlockSize; !p.placed {
+		h.log.Warn("routers get no blocks of a model: a block of its full attention is larger than the namespace's page",
+			zap.String("model", ns.Model), zap.Uint32("block_size", list[0].BlockSize), zap.Uint32("page_size", ns.BlockSize))
+	}
 	h.mu.Lock()
 	h.pools[p.ns] = p
 	h.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 // Apply applies one batch in one transaction of the stream. Events that cannot be used are
 // counted by reason: see Counters.Dropped. b is lent.
 func (c *Cache) Apply(b *engineevent.Batch) {
+	c.learnGroups(b)
 	c.stream.Update(func(tx *residency.Tx) { c.applyBatch(tx, b) })
 }
 

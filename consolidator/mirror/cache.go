@@ -24,6 +24,11 @@ type Config struct {
 	// Groups are the KV groups of a hybrid engine, by the numbers in its events. Without them the
 	// mirror keeps the blocks of the main attention alone.
 	Groups kvgroup.Groups
+	// Learned makes the mirror learn the groups from the engine's events. It is called when they, or
+	// the problem, may have changed: before the stream has blocks of a new group, and after Restarted.
+	// groups are by the numbers in the engine's events, empty while they are unknown and for an engine
+	// with one group. problem says why they cannot be known. It must be nil with Groups.
+	Learned func(groups kvgroup.Groups, problem string)
 	// FullReports: requests of this engine ask for full cache reports (vLLM's
 	// kv_cache_report_mode=full).
 	FullReports bool
@@ -45,12 +50,13 @@ type Cache struct {
 	count  *Counters
 
 	// known has the announced blocks by engine hash.
-	known  dense.Table[engineBlock]
-	names  names
-	groups groupFilter
-	sparse sparse
-	hasher kv.Hasher
-	park   park
+	known   dense.Table[engineBlock]
+	names   names
+	groups  groupFilter
+	sparse  sparse
+	learner learner
+	hasher  kv.Hasher
+	park    park
 	// foundParents are blocks that have just become known and for which runs are parked.
 	foundParents []foundParent
 
@@ -93,7 +99,7 @@ func New(cfg Config) *Cache {
 	}
 	return &Cache{
 		cfg: cfg, stream: cfg.Stream, count: cfg.Counters,
-		names: newNames(), park: newPark(defaultParkBytes), sparse: newSparse(cfg.Groups),
+		names: newNames(), park: newPark(defaultParkBytes), sparse: newSparse(cfg.Groups, cfg.BlockSize),
 	}
 }
 
@@ -126,9 +132,14 @@ func (c *Cache) Reached() {
 // Restarted forgets everything: a new incarnation of the engine runs, with an empty cache.
 func (c *Cache) Restarted() {
 	c.groups.reset()
+	c.learner.reset()
 	c.lowerTiers, c.degraded = false, false
 	c.forget()
 	c.sparse.lost = false
+	if c.cfg.Learned != nil {
+		c.sparse = newSparse(nil, 0)
+		c.cfg.Learned(nil, "")
+	}
 }
 
 // Lost forgets every block: missing events may have removed any of them.
@@ -184,7 +195,7 @@ func (c *Cache) updateHealth(tx *residency.Tx) {
 		overdue = overdue || !at.IsZero() && !c.cfg.Now().Before(at)
 	}
 	health := kvevent.HealthExact
-	if c.degraded || c.unconfirmed || c.unreached || len(c.onlyListed) > 0 || overdue {
+	if c.degraded || c.unconfirmed || c.unreached || c.learner.partial || c.sparse.unplaced || len(c.onlyListed) > 0 || overdue {
 		health = kvevent.HealthDegraded
 	}
 	tx.SetHealth(health)

@@ -24,7 +24,8 @@
 //
 // KV groups. With Config.Groups the stream has the blocks of every group. A block of another
 // group than the primary one is named by the primary group's block with the same engine hash,
-// for which it waits. Without Config.Groups such events are dropped.
+// for which it waits. With Config.Learned the mirror learns the groups from the events, and is
+// degraded while it does not know them all. Without either such events are dropped.
 //
 // Losses. Without a list of the engine's blocks, a loss forgets everything. With one
 // (Listed), blocks on the list stay with one announcement each. Blocks that only the

@@ -20,9 +20,12 @@ func (c *Cache) filter(e *engineevent.Event) (tier kv.Tier, group uint32, reason
 	if tier, ok = kv.TierFromMedium(e.Medium); !ok {
 		return 0, 0, dropUnknownMedium, false
 	}
-	if c.sparse.configured() {
+	switch {
+	case c.sparse.configured():
 		group, ok = c.sparse.groupOf(e)
-	} else {
+	case c.cfg.Learned != nil:
+		ok = c.learner.acceptsUnlearnt(e, tier)
+	default:
 		ok = c.groups.accepts(e, tier)
 	}
 	if !ok {

@@ -32,6 +32,9 @@ type sparse struct {
 	waiting map[kv.EngineHash][]waitingBlock
 	waits   int
 	since   time.Time
+	// unplaced: a block of the primary group is larger than a block of the stream, so that no block of
+	// it has a name.
+	unplaced bool
 	// lost: blocks were forgotten that the engine may have, and that no list brings back.
 	lost bool
 }
@@ -42,9 +45,12 @@ type waitingBlock struct {
 	tier  kv.Tier
 }
 
-func newSparse(engine kvgroup.Groups) sparse {
+func newSparse(engine kvgroup.Groups, blockSize int) sparse {
 	_, numbers := kvevent.NewGroups(engine)
-	return sparse{engine: engine, numbers: numbers, waiting: make(map[kv.EngineHash][]waitingBlock)}
+	return sparse{
+		engine: engine, numbers: numbers, waiting: make(map[kv.EngineHash][]waitingBlock),
+		unplaced: len(engine) > 0 && int64(engine[engine.Primary()].BlockSize) != int64(blockSize),
+	}
 }
 
 // configured reports whether the engine's groups are known.

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -39,6 +40,8 @@ type rank struct {
 	cfg    consolidator.RankConfig
 	stream *residency.Stream
 	feed   *publisher.Feed
+	// groups are the engine's KV groups, as far as its events have told.
+	groups atomic.Pointer[kvevent.Groups]
 	// current is the follower that runs; nil for none. mu guards ended and reopened.
 	current  atomic.Pointer[consolidator.Rank]
 	mu       sync.Mutex
@@ -123,6 +126,7 @@ func (s *Source) endEngine(e *engine) {
 func (s *Source) newRank(e *engine, where *source.EngineRank) *rank {
 	r := &rank{s: s, engine: e, cfg: rankConfig(&e.Engine, where)}
 	r.cfg.Log = s.log
+	r.cfg.Learned = r.learned
 	owner := kv.WorkerOwner(r.cfg.Worker)
 	r.stream = residency.NewStream(owner, nil)
 	// Nothing is known before the engine was reached.
@@ -200,8 +204,21 @@ func (r *rank) SendEvents(e *kvevent.Envelope) bool {
 	return r.s.send(source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, e)})
 }
 
-// SendAnnouncement implements publisher.Transport. The announcement has the present card.
+// learned announces the KV groups that the engine's events tell. The router then credits the worker
+// with what all groups can serve.
+func (r *rank) learned(engine kvgroup.Groups) {
+	groups, _ := kvevent.NewGroups(engine)
+	if old := r.groups.Swap(&groups); old == nil || *old != groups {
+		r.feed.Announce()
+	}
+}
+
+// SendAnnouncement implements publisher.Transport. The announcement has the present card and the KV
+// groups that are known.
 func (r *rank) SendAnnouncement(a *kvevent.Announcement) bool {
 	a.Card = *r.engine.card.Load()
+	if groups := r.groups.Load(); groups != nil {
+		a.Card.Groups = *groups
+	}
 	return r.s.send(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, a)})
 }
