@@ -1,0 +1,363 @@
+"""An engine of several workers over vLLM's own scheduler, without a model.
+
+The workers have real KV tensors and the connector's real worker role. Their forward pass writes
+numbers that depend on all tokens up to a position, on the rank and on the layer. So every read of
+KV that a load or vLLM's own cache has brought can be compared. The records between the roles are
+pickled, as between vLLM's processes.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from unittest import mock
+
+import torch
+from vllm import SamplingParams
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVTransferConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from blockyard.vllm import BlockyardConnector, assembly, connector
+from blockyard.vllm.geometry import Ranks
+
+TOKENS = 16  # of a block
+BLOCKS = 64
+ROW = 8  # numbers of a token in a layer
+VOCABULARY = 1000
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 1024,
+    "torch_dtype": "float32",
+}
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    return zlib.crc32(repr(list(tokens)).encode()) % VOCABULARY
+
+
+class Worker:
+    """One worker: its layers' KV and its side of the connector. shard: equal for equal KV."""
+
+    def __init__(self, config: VllmConfig, kv: KVCacheConfig, ranks: Ranks, stages: list) -> None:
+        self.shard = (ranks.pp_rank, ranks.tp_rank // ranks.replicas)
+        # By KV group: its layers, and its window in tokens or 0.
+        self.groups = [
+            (list(group.layer_names), getattr(group.kv_cache_spec, "sliding_window", None) or 0)
+            for group in kv.kv_cache_groups
+        ]
+        names = [name for layers, _ in self.groups for name in layers]
+        self.kv = {name: torch.full((BLOCKS, TOKENS, ROW), -1.0) for name in names}
+        with (
+            mock.patch.object(assembly, "worker_ranks", lambda config, replicas: ranks),
+            mock.patch.object(assembly, "gather_stages", lambda own: stages),
+            mock.patch.object(connector, "_is_nested", lambda own: False),
+        ):
+            self.connector = BlockyardConnector(config, KVConnectorRole.WORKER, kv)
+            self.connector.register_kv_caches(self.kv)
+            self.handshake = self.connector.get_handshake_metadata()
+
+    def row(self, layer: str, tokens: Sequence[int]) -> torch.Tensor:
+        """The KV of the last of these tokens."""
+        seed = zlib.crc32(repr((self.shard, layer, list(tokens))).encode()) % (1 << 20)
+        return torch.arange(ROW, dtype=torch.float32) + seed
+
+    def write(self, at: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]) -> None:
+        for (layers, _), table in zip(self.groups, tables, strict=True):
+            for layer in layers:
+                self.kv[layer][table[at // TOKENS], at % TOKENS] = self.row(layer, tokens[: at + 1])
+
+    def check(
+        self, computed: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]
+    ) -> None:
+        """AssertionError unless the KV that the next token reads is right."""
+        for (layers, window), table in zip(self.groups, tables, strict=True):
+            for at in range(max(0, computed - window + 1) if window else 0, computed):
+                for layer in layers:
+                    found = self.kv[layer][table[at // TOKENS], at % TOKENS]
+                    if not torch.equal(found, self.row(layer, tokens[: at + 1])):
+                        raise AssertionError(f"{self.shard}, {layer}: token {at} has {found}")
+
+    def copied(self) -> tuple[int, int]:
+        """Blocks that this worker has loaded and stored."""
+        loaded, stored, _ = self.connector._worker.session.copied()
+        return loaded, stored
+
+
+class Crew:
+    """An engine of tp x pp workers. mla: all tensor-parallel ranks have equal KV. overlapping: the
+    scheduler plans a step before the earlier step has ended. drafts: speculative tokens. window: of
+    the layers of a first KV group beside full attention, 0 without that group."""
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        socket: str,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        mla: bool = False,
+        overlapping: bool = False,
+        drafts: int = 0,
+        window: int = 0,
+    ) -> None:
+        (directory / "config.json").write_text(json.dumps(CONFIG))
+        self.config = self._config(str(directory), socket, tp, pp, overlapping, drafts)
+        replicas = tp if mla else 1
+        # The first stage has one layer more than the others.
+        stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
+        if window:
+            stages = [["l0"]]
+        sizes = [len(layers) * TOKENS * ROW * 4 for layers in stages]
+        caches = [self._cache(layers, mla, replicas, window) for layers in stages]
+        init_none_hash(sha256)
+        self.hasher = get_request_block_hasher(TOKENS, sha256)
+        self.scheduler = (AsyncScheduler if overlapping else Scheduler)(
+            vllm_config=self.config,
+            kv_cache_config=caches[0],
+            structured_output_manager=StructuredOutputManager(self.config),
+            block_size=TOKENS,
+            log_stats=True,
+        )
+        self.workers = [
+            Worker(self.config, caches[stage], Ranks(rank, tp, stage, pp, replicas), sizes)
+            for stage in range(pp)
+            for rank in range(tp)
+        ]
+        self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
+            {(n // tp, n % tp): worker.handshake for n, worker in enumerate(self.workers)}
+        )
+        self.aggregator = KVOutputAggregator(len(self.workers))
+        self.overlapping, self.drafts = overlapping, drafts
+        self.pending: list = []
+        self.tokens: dict[str, list[int]] = {}
+        self.tables: dict[str, list[list[int]]] = {}  # by KV group
+        self.began: dict[str, int] = {}  # tokens that a request had when it began to run
+        self.rejected = 0
+
+    @staticmethod
+    def _cache(layers: list[str], mla: bool, replicas: int, window: int) -> KVCacheConfig:
+        shape = {"block_size": TOKENS, "num_kv_heads": 1, "dtype": torch.float32}
+        groups = []
+        if window:
+            spec = SlidingWindowSpec(**shape, head_size=ROW // 2, sliding_window=window)
+            groups.append(KVCacheGroupSpec(["w0"], spec))
+        full = (
+            MLAAttentionSpec(**shape, head_size=ROW)
+            if mla
+            else FullAttentionSpec(**shape, head_size=ROW // 2)
+        )
+        groups.append(KVCacheGroupSpec(layers, full))
+        return KVCacheConfig(
+            num_blocks=BLOCKS,
+            kv_cache_tensors=[],
+            kv_cache_groups=groups,
+            kv_tp_replicas=replicas,
+        )
+
+    @staticmethod
+    def _config(
+        directory: str, socket: str, tp: int, pp: int, overlapping: bool, drafts: int
+    ) -> VllmConfig:
+        model = ModelConfig(model=directory, skip_tokenizer_init=True, dtype="float32", seed=0)
+        cache = CacheConfig(block_size=TOKENS, enable_prefix_caching=True)
+        cache.num_gpu_blocks = BLOCKS
+        cache.kv_cache_layout = "LBNHC"
+        speculative = None
+        if drafts:
+            speculative = SpeculativeConfig(
+                model="ngram", num_speculative_tokens=drafts, prompt_lookup_max=2
+            )
+        config = VllmConfig(
+            model_config=model,
+            cache_config=cache,
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=8,
+                max_num_batched_tokens=64,
+                max_model_len=1024,
+                is_encoder_decoder=False,
+                enable_chunked_prefill=True,
+                async_scheduling=overlapping,
+            ),
+            device_config=DeviceConfig("cpu"),
+            kv_transfer_config=KVTransferConfig(
+                kv_connector="BlockyardConnector",
+                kv_connector_module_path="blockyard.vllm",
+                kv_role="kv_both",
+                kv_load_failure_policy="recompute",
+                kv_connector_extra_config={"socket": socket, "weights": "crew"},
+            ),
+            speculative_config=speculative,
+        )
+        # Set behind the checks of the platform, which has no devices for them.
+        config.parallel_config = ParallelConfig()
+        config.parallel_config.tensor_parallel_size = tp
+        config.parallel_config.pipeline_parallel_size = pp
+        return config
+
+    def wait_connected(self, seconds: float = 60.0) -> None:
+        session = self.scheduler.connector._scheduler.session
+        self.settle(lambda: session.connected, "a session with the agent", seconds)
+
+    def run(
+        self, rid: str, prompt: Sequence[int], output: int, seconds: float = 120.0
+    ) -> list[int]:
+        """Runs one request to its end. Returns its output."""
+        request = Request(
+            request_id=rid,
+            prompt_token_ids=list(prompt),
+            sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
+            pooling_params=None,
+            block_hasher=self.hasher,
+        )
+        request.sampling_params.update_from_generation_config({}, VOCABULARY + 1)
+        self.tokens[rid] = list(prompt)
+        self.scheduler.add_request(request)
+        deadline = time.monotonic() + seconds
+        while rid in self.scheduler.requests:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{rid} does not end")
+            self.step()
+        return self.tokens[rid][len(prompt) :][:output]
+
+    def settle(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+        """Steps until condition() is true, as an idle engine with pending copies does."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds} s: {what}")
+            self.step()
+
+    def forget(self) -> bool:
+        """Empties vLLM's own cache and overwrites the KV of all workers."""
+        for worker in self.workers:
+            for tensor in worker.kv.values():
+                tensor.fill_(-1.0)
+        return self.scheduler.reset_prefix_cache()
+
+    def step(self) -> None:
+        output = self.scheduler.schedule()
+        self.pending.append((output, self._execute(output)))
+        while len(self.pending) > (1 if self.overlapping and self.scheduler.requests else 0):
+            ended, result = self.pending.pop(0)
+            self.scheduler.update_from_output(ended, result)
+        if self.drafts and not self.overlapping:
+            self.scheduler.update_draft_token_ids(self._draft())
+        if not output.total_num_scheduled_tokens:
+            time.sleep(0.001)  # as vLLM does
+
+    def _execute(self, output) -> ModelRunnerOutput:
+        sampled = {}
+        connectors = [worker.connector for worker in self.workers]
+        for one in connectors:
+            metadata = pickle.loads(pickle.dumps(output.kv_connector_metadata))
+            one.handle_preemptions(metadata)
+            one.bind_connector_metadata(metadata)
+            one.start_load_kv(None)
+        for rid, computed in self._scheduled(output):
+            sampled[rid] = self._forward(output, rid, computed)
+        results = []
+        for one in connectors:
+            ended = one.get_transfer_results(output.finished_req_ids)
+            report = one.build_connector_worker_meta()
+            results.append(self._result(sampled, ended, pickle.loads(pickle.dumps(report))))
+            one.clear_connector_metadata()
+        return self.aggregator.aggregate(results)
+
+    def _scheduled(self, output) -> Iterator[tuple[str, int]]:
+        """The requests of a step, and the tokens that were computed before. Updates the tables."""
+        for new in output.scheduled_new_reqs:
+            self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
+            self.began[new.req_id] = new.num_computed_tokens
+            yield new.req_id, new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for n, rid in enumerate(cached.req_ids):
+            more = cached.new_block_ids[n]
+            if rid in cached.resumed_req_ids:
+                self.tables[rid] = [[] for _ in self.tables[rid]]
+            for table, ids in zip(self.tables[rid], more or ()):
+                table += ids
+            yield rid, cached.num_computed_tokens[n]
+
+    def _forward(self, output, rid: str, computed: int) -> list[int]:
+        """Computes a request's tokens of this step. Returns the tokens that it samples."""
+        known, tables = self.tokens[rid], self.tables[rid]
+        end = computed + output.num_scheduled_tokens[rid]
+        drafts = list(output.scheduled_spec_decode_tokens.get(rid, ()))
+        inputs = known + drafts
+        for worker in self.workers:
+            if self.began.get(rid) == computed:
+                worker.check(computed, tables, known)
+            for at in range(computed, min(end, len(inputs))):
+                worker.write(at, tables, inputs)
+        if end < len(known):
+            return []
+        sampled = [next_token(known)]
+        for draft in drafts:
+            if draft != sampled[-1]:
+                self.rejected += 1
+                break
+            sampled.append(next_token(known + sampled))
+        known += sampled
+        return sampled
+
+    def _draft(self) -> DraftTokenIds:
+        """A right token and then a wrong one for every running request."""
+        running = [request.request_id for request in self.scheduler.running]
+        guesses = []
+        for rid in running:
+            right = next_token(self.tokens[rid])
+            wrong = [(right + n) % VOCABULARY for n in range(1, self.drafts)]
+            guesses.append([right, *wrong])
+        return DraftTokenIds(running, guesses)
+
+    def _result(self, sampled: dict, ended, report) -> ModelRunnerOutput:
+        return ModelRunnerOutput(
+            req_ids=list(sampled),
+            req_id_to_index={rid: n for n, rid in enumerate(sampled)},
+            sampled_token_ids=list(sampled.values()),
+            kv_connector_output=KVConnectorOutput(
+                finished_recving=ended.finished_recving,
+                failed_recving=ended.failed_recving,
+                kv_connector_worker_meta=report,
+            ),
+        )
+
+    def close(self) -> None:
+        self.scheduler.shutdown()
+        for worker in self.workers:
+            worker.connector.shutdown()

@@ -1,0 +1,85 @@
+"""Several workers, steps that overlap and drafts, over vLLM's own scheduler and a real agent."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+import unittest
+from typing import Any
+
+from tests import vllm_fakes as fakes
+from tests.agentproc import AgentProcess, needs_agent
+
+ORIGIN = fakes.require_vllm()
+
+PROMPT = [(7 * n) % 500 for n in range(150)]
+OUTPUT = 12
+
+
+@needs_agent
+@unittest.skipUnless(ORIGIN == "installed", "vLLM is not installed")
+class Crews(unittest.TestCase):
+    def setUp(self) -> None:
+        self.agent = AgentProcess()
+        self.addCleanup(self.agent.close)
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.directory = pathlib.Path(held.name)
+
+    def reload(self, **shape: Any) -> Any:
+        """Stores a prompt, empties the engine's cache, and loads the prompt. Returns the crew."""
+        from tests.crew import TOKENS, Crew
+
+        crew = Crew(self.directory, self.agent.socket, **shape)
+        self.addCleanup(crew.close)
+        crew.wait_connected()
+        first = crew.run("first", PROMPT, OUTPUT)
+        self.assertEqual(len(first), OUTPUT)
+        whole = (len(PROMPT) + OUTPUT - 1) // TOKENS
+        crew.settle(lambda: self.stored() >= whole, "all full blocks are stored")
+        # A hit ends before memory that a worker has not mapped within a second.
+        for attempt in range(50):
+            crew.settle(crew.forget, "vLLM's cache is empty")
+            # The crew compares the KV of every worker when the request begins to run.
+            self.assertEqual(crew.run(f"again-{attempt}", PROMPT, OUTPUT), first)
+            if crew.began[f"again-{attempt}"] == len(PROMPT) // TOKENS * TOKENS:
+                return crew
+        self.fail(f"no whole hit: {crew.began}")
+
+    def stored(self) -> int:
+        hosts = [pool["host"] for pool in self.agent.stats()["pools"]]
+        return sum(host["active"] + host["inactive"] for host in hosts)
+
+    def copied(self, crew: Any) -> list[tuple[bool, bool]]:
+        """Whether each worker has loaded, and stored."""
+        return [tuple(blocks > 0 for blocks in worker.copied()) for worker in crew.workers]
+
+    def test_two_tensor_parallel_ranks_store_and_load_their_shards(self) -> None:
+        crew = self.reload(tp=2)
+        self.assertEqual(self.copied(crew), [(True, True)] * 2)
+
+    def test_equal_kv_is_stored_by_one_rank_and_loaded_by_both(self) -> None:
+        crew = self.reload(tp=2, mla=True)
+        self.assertEqual(self.copied(crew), [(True, True), (True, False)])
+
+    def test_uneven_pipeline_stages_share_a_block(self) -> None:
+        crew = self.reload(tp=2, pp=2)
+        self.assertEqual(self.copied(crew), [(True, True)] * 4)
+
+    def test_windows_and_full_attention_on_two_ranks(self) -> None:
+        crew = self.reload(tp=2, window=40)
+        self.assertEqual(self.copied(crew), [(True, True)] * 2)
+
+    def test_windows_with_steps_that_overlap(self) -> None:
+        self.reload(window=40, overlapping=True)
+
+    def test_steps_that_overlap(self) -> None:
+        self.reload(tp=2, overlapping=True)
+
+    def test_rejected_drafts_are_never_stored(self) -> None:
+        crew = self.reload(tp=2, drafts=3)
+        self.assertGreater(crew.rejected, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
