@@ -268,8 +268,7 @@ func (b *booking) computed(prompt *router.Request) bool {
 	if b.model.IsEagle() {
 		full = (len(prompt.Tokens) - 1) / int(b.model.Key().BlockSize)
 	}
-	// The other KV groups keep few blocks of a prompt, and none at a length that is not a multiple of
-	// all block sizes.
+	// The other KV groups keep few blocks of a prompt.
 	primary := *prompt
 	primary.PrimaryGroup = true
 	overlaps, err := b.model.Decide().Overlaps(&primary)
