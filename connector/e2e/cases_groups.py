@@ -5,34 +5,14 @@ Every case runs for each shape. Blocks of each KV group are stored and loaded on
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from e2e import faults
-from e2e.case import Case, SharedTestBed, case
+from e2e.case import SharedTestBed, case
 from e2e.cases_reload import same
-from e2e.shapes import GEMMA, GPT_OSS, QWEN, SHAPES, HybridBed, Shape, hybrid
+from e2e.shapes import GEMMA, GPT_OSS, HybridBed, each_shape, hybrid
 from tests.agentproc import wait_until
 
 
-def _for_each(
-    check: str, reason: str, shapes: tuple[Shape, ...] = SHAPES
-) -> Callable[[Callable[[HybridBed], str]], tuple[Case, ...]]:
-    """A decorator that makes a case for each shape."""
-
-    def decorate(run: Callable[[HybridBed], str]) -> tuple[Case, ...]:
-        def of(shape: Shape) -> Case:
-            @case(f"{shape.name}-{check}", f"{shape.name}: {reason}")
-            def one(bed: SharedTestBed) -> str:
-                return run(hybrid(bed, shape))
-
-            return one
-
-        return tuple(of(shape) for shape in shapes)
-
-    return decorate
-
-
-@_for_each("reload", "after a reset, prompts come from the pool as they did from vLLM's own cache")
+@each_shape("reload", "after a reset, prompts come from the pool as they did from vLLM's own cache")
 def reload(h: HybridBed) -> str:
     hits = []
     for length in h.shape.lengths:
@@ -57,7 +37,7 @@ def reload(h: HybridBed) -> str:
     return f"{hits} of {list(h.shape.lengths)} tokens"
 
 
-@_for_each("control", "a zeroed block of any group changes the tokens")
+@each_shape("control", "a zeroed block of any group changes the tokens")
 def damage(h: HybridBed) -> str:
     """Live host memory is trusted. Without the change, equal tokens would prove nothing.
 
@@ -80,7 +60,7 @@ def damage(h: HybridBed) -> str:
     return f"seen in each of {h.shape.groups} groups"
 
 
-@_for_each("flipped-byte", "a damaged block on disk shortens the hit, whatever its group")
+@each_shape("flipped-byte", "a damaged block on disk shortens the hit, whatever its group")
 def flipped(h: HybridBed) -> str:
     length, hits = h.shape.lengths[-1], []
     for group in range(h.shape.groups):
@@ -105,7 +85,7 @@ def flipped(h: HybridBed) -> str:
     return f"{hits} tokens with a block of each group lost"
 
 
-@_for_each("disk-only", "blocks of all groups come from disk")
+@each_shape("disk-only", "blocks of all groups come from disk")
 def disk_only(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
@@ -119,7 +99,7 @@ def disk_only(h: HybridBed) -> str:
     return f"{loads} blocks from disk"
 
 
-@_for_each("partial-hit", "a hit extends what the device has, and serves prompts that go on")
+@each_shape("partial-hit", "a hit extends what the device has, and serves prompts that go on")
 def partial(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     whole = h.bed.prompt(length - 120)
@@ -142,7 +122,45 @@ def partial(h: HybridBed) -> str:
     return f"{part} blocks behind the device's own"
 
 
-@_for_each("conversation", "the next turn finds the answer's blocks too", (GEMMA, GPT_OSS))
+@each_shape("chunked-prefill", "a prompt of several steps extends a hit and is stored by steps")
+def chunked_prefill(h: HybridBed) -> str:
+    whole = h.bed.prompt(h.shape.longest)
+    head = whole[: h.shape.lengths[-2]]
+    reference = h.bed.computed(h.engine, whole)
+    h.engine.reset_cache()
+    h.run(head)
+    rest = len(whole) - h.shape.cached(len(head))
+    assert rest > h.shape.step_tokens, f"blind: a step computes all of {rest} tokens"
+    same(h.engine.generate(whole), reference, h.shape.cached(len(head)))
+    h.quiet()
+    h.engine.reset_cache()
+    same(h.engine.generate(whole), reference, h.shape.cached(len(whole)))
+    h.bed.reset_cache(h.agent, h.engine)
+    return f"{len(whole) - rest} of {len(whole)} tokens loaded, then {h.shape.cached(len(whole))}"
+
+
+@each_shape("load-fails", "the engine computes a load that fails in any group")
+def load_fails(h: HybridBed) -> str:
+    length = h.shape.lengths[-1]
+    failed = h.engine.metrics()["failed_loads_total"]
+    for group in range(h.shape.groups):
+        prompt = h.bed.prompt(length)
+        out, blocks = h.run(prompt)
+        hurt = [block for block in blocks if block.group == group][-1]
+        # Between the answer and the copy, the slot gets another block.
+        with faults.reassigned(faults.host_location(hurt), faults.slot_bytes(h.agent)):
+            same(h.engine.generate(prompt), out.tokens, 0)
+            h.quiet()
+        h.engine.reset_cache()
+        same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+        h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    failed = int(h.engine.metrics()["failed_loads_total"] - failed)
+    assert failed == h.shape.groups, f"vLLM's metrics have {failed} failed loads"
+    return f"a failed load of each of {failed} groups"
+
+
+@each_shape("conversation", "the next turn finds the answer's blocks too", (GEMMA, GPT_OSS))
 def conversation(h: HybridBed) -> str:
     prompt = h.bed.prompt(200)
     out, _ = h.run(prompt, 100)
@@ -157,7 +175,7 @@ def conversation(h: HybridBed) -> str:
     return f"{want} tokens, {h.shape.cached(len(prompt))} of them of the first prompt"
 
 
-@_for_each("abort-mid-load", "an abort during a load leaves no block and no slot held")
+@each_shape("abort-mid-load", "an abort during a load leaves no block and no slot held")
 def abort_mid_load(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
@@ -179,7 +197,7 @@ def abort_mid_load(h: HybridBed) -> str:
     return "nothing held afterwards"
 
 
-@_for_each("store-races-reuse", "a window is not reused before its copy", (GEMMA, GPT_OSS))
+@each_shape("store-races-reuse", "a window is not reused before its copy", (GEMMA, GPT_OSS))
 def store_races_reuse(h: HybridBed) -> str:
     prompt = h.bed.prompt(330)
     throttle = h.bed.throttle
@@ -201,7 +219,7 @@ def store_races_reuse(h: HybridBed) -> str:
     return f"{out.cached} tokens stored late"
 
 
-@_for_each("preemption", "preempted requests give the same tokens", (GEMMA, GPT_OSS))
+@each_shape("preemption", "preempted requests give the same tokens", (GEMMA, GPT_OSS))
 def preemption(h: HybridBed) -> str:
     prompts = [h.bed.prompt(256) for _ in range(6)]
     references = [h.bed.computed(h.engine, p, h.shape.decoded) for p in prompts]
@@ -225,7 +243,7 @@ def preemption(h: HybridBed) -> str:
     return f"{preempted} preempted, then {hits} tokens loaded"
 
 
-@_for_each("agent-kill-restart", "the next agent serves all groups")
+@each_shape("agent-kill-restart", "the next agent serves all groups")
 def agent_kill_restart(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt, running = h.bed.prompt(length), h.bed.prompt(100)
@@ -246,7 +264,7 @@ def agent_kill_restart(h: HybridBed) -> str:
     return f"{h.shape.cached(length)} tokens of the dead agent"
 
 
-@_for_each("engine-kill", "another engine loads the blocks of an engine that was killed")
+@each_shape("engine-kill", "another engine loads the blocks of an engine that was killed")
 def engine_kill(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
@@ -274,26 +292,3 @@ def two_engines(bed: SharedTestBed) -> str:
     same(h.engine.generate(prompt), tokens, GEMMA.cached(500))
     bed.reset_cache(h.agent, h.engine)
     return f"{GEMMA.cached(500)} tokens each way"
-
-
-_CHECKS = (
-    reload,
-    damage,
-    flipped,
-    disk_only,
-    partial,
-    conversation,
-    abort_mid_load,
-    store_races_reuse,
-    preemption,
-    agent_kill_restart,
-    engine_kill,
-)
-# All cases of a shape run one after the other, with one agent.
-GROUP_CASES: tuple[Case, ...] = tuple(
-    one
-    for shape in (GPT_OSS, QWEN, GEMMA)
-    for check in _CHECKS
-    for one in check
-    if one.name.startswith(shape.name)
-) + (two_engines,)

@@ -52,7 +52,7 @@ def own_metrics(bed: SharedTestBed) -> str:
 @case("short-hits", "a hit that is computed sooner than loaded is computed, a long one is loaded")
 def short_hits(bed: SharedTestBed) -> str:
     agent = bed.main
-    engine = bed.engine("measured", agent, settings={"min_load_blocks": 0})
+    engine = bed.engine("measured", agent, measured=True)
     first = model.BLOCK_TOKENS + 8
     lengths = (first, STEP_TOKENS // 2, MODEL_LEN - 64)
     prompts = [bed.prompt(length) for _ in range(_ROUNDS) for length in lengths]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from e2e.testbed import MODEL_LEN
+from e2e import model
+from e2e.testbed import MODEL_LEN, block_count
 from e2e.case import LORA, Skipped, SharedTestBed, case
 from e2e.cases_reload import hit, same
 from e2e.engineproc import EngineError
@@ -93,3 +94,44 @@ def two_dp_ranks(bed: SharedTestBed) -> str:
     bed.settled(agent)
     bed.stop(engine)
     return f"{hit(len(prompt))} tokens of rank 0 at rank 1"
+
+
+@case("two-tp-ranks", "each of two tensor-parallel ranks copies its part of a block")
+def two_tp_ranks(bed: SharedTestBed) -> str:
+    agent = bed.main
+    engine = bed.engine("parts", agent, tensor_parallel_size=2)
+    prompt = bed.prompt(500)
+    tokens = bed.stored(agent, engine, prompt).tokens
+    same(engine.generate(prompt), tokens, hit(len(prompt)))
+    half = block_count(hit(len(prompt))) * model.BLOCK_BYTES // 2
+    wait_until(
+        "both ranks have loaded a half", lambda: engine.metrics()["load_bytes_total"] == 2 * half
+    )
+    bed.reset_cache(agent, engine)
+    bed.settled(agent)
+    bed.stop(engine)
+    return f"{hit(len(prompt))} tokens, {half} bytes at each rank"
+
+
+@case("speculative-decoding", "refused drafts change no stored block")
+def speculative_decoding(bed: SharedTestBed) -> str:
+    agent = bed.main
+    ngrams = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    ngrams["prompt_lookup_min"] = 1
+    engine = bed.engine("speculative", agent, speculative_config=ngrams)
+    prompt = bed.prompt(12) * 25  # each n-gram has come before, so that vLLM has drafts
+    out = bed.stored(agent, engine, prompt, 100)
+    drafts = engine.metrics("vllm:spec_decode_num_")
+    refused = int(drafts["draft_tokens_total"] - drafts["accepted_tokens_total"])
+    assert refused > 0, f"blind: vLLM has refused no draft: {drafts}"
+    same(engine.generate(prompt, 100), out.tokens, hit(len(prompt)))
+    bed.reset_cache(agent, engine)
+    following = prompt + out.tokens + bed.prompt(20)
+    reference = bed.computed(engine, following)
+    engine.reset_cache()
+    # The last token of an answer is not computed.
+    same(engine.generate(following), reference, hit(len(prompt) + len(out.tokens) - 1))
+    bed.reset_cache(agent, engine)
+    bed.settled(agent)
+    bed.stop(engine)
+    return f"{refused} refused drafts, {hit(len(prompt) + len(out.tokens) - 1)} tokens loaded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from e2e import cases_groups, cases_tiers, cases_tight
 from e2e.case import Case
 from e2e.cases_events import events_to_router
 from e2e.cases_faults import (
@@ -11,14 +12,51 @@ from e2e.cases_faults import (
     flipped_byte_disk,
     flipped_byte_host,
 )
-from e2e.cases_groups import GROUP_CASES
 from e2e.cases_hybrid import hybrid_inert, hybrid_required
 from e2e.cases_idle import idle_engine
 from e2e.cases_isolation import lora_isolation, other_weights, salt_isolation
 from e2e.cases_lists import events_list
 from e2e.cases_metrics import own_metrics, short_hits
 from e2e.cases_reload import chunked_prefill, disk_only, engine_restart, reset_reload, two_engines
-from e2e.cases_scheduling import abort_mid_load, preemption, store_races_reuse, two_dp_ranks
+from e2e.cases_scheduling import (
+    abort_mid_load,
+    preemption,
+    speculative_decoding,
+    store_races_reuse,
+    two_dp_ranks,
+    two_tp_ranks,
+)
+from e2e.shapes import GEMMA, GPT_OSS, QWEN
+
+# The cases of a hybrid model, in their order. The last ones kill agent and engine.
+_OF_A_SHAPE = (
+    cases_groups.reload,
+    cases_groups.damage,
+    cases_groups.flipped,
+    cases_groups.disk_only,
+    cases_groups.partial,
+    cases_groups.chunked_prefill,
+    cases_groups.load_fails,
+    cases_groups.conversation,
+    cases_tiers.own_metrics,
+    cases_tiers.vllm_tier,
+    cases_groups.abort_mid_load,
+    cases_groups.store_races_reuse,
+    cases_groups.preemption,
+    cases_tight.short_hits,
+    cases_tight.load_fails_request,
+    cases_tight.eviction,
+    cases_groups.agent_kill_restart,
+    cases_groups.engine_kill,
+)
+# All cases of a shape run one after the other, with one agent.
+_GROUP_CASES = tuple(
+    one
+    for shape in (GPT_OSS, QWEN, GEMMA)
+    for cases in _OF_A_SHAPE
+    for one in cases
+    if one.name.startswith(shape.name)
+)
 
 CASES: tuple[Case, ...] = (
     reset_reload,
@@ -41,11 +79,14 @@ CASES: tuple[Case, ...] = (
     events_list,
     other_weights,
     two_dp_ranks,
+    two_tp_ranks,
+    speculative_decoding,
     store_races_reuse,
     abort_mid_load,
     hybrid_inert,
     hybrid_required,
     # Measures every running engine.
     idle_engine,
-    *GROUP_CASES,
+    *_GROUP_CASES,
+    cases_groups.two_engines,
 )

@@ -124,12 +124,12 @@ class Engine:
         """
         return {"done": await self._llm.reset_prefix_cache(reset_connector=connector)}
 
-    async def op_metrics(self, number: int) -> dict[str, Any]:
-        """Logs vLLM's statistics. Answers the connector's metrics in vLLM's registry, by name."""
+    async def op_metrics(self, number: int, prefix: str) -> dict[str, Any]:
+        """Logs vLLM's statistics. Answers the metrics with a prefix in vLLM's registry, by name."""
         await self._llm.do_log_stats()
         found: dict[str, float] = {}
         for line in prometheus_client.generate_latest().decode().splitlines():
-            if line.startswith("vllm:blockyard_") and "_created{" not in line:
+            if line.startswith(prefix) and "_created{" not in line:
                 name, _, value = line.partition("{")[0], *line.rpartition(" ")[1:]
                 found[name] = found.get(name, 0.0) + float(value)
         return {"metrics": found}

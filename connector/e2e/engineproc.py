@@ -163,10 +163,13 @@ class EngineProcess:
             20.0,
         )
 
-    def metrics(self) -> dict[str, float]:
-        """The connector's metrics in vLLM's registry, without their prefix. Also logs them."""
-        found = self.ask("metrics").wait()["metrics"]
-        return {name.removeprefix("vllm:blockyard_"): value for name, value in found.items()}
+    def metrics(self, prefix: str = "vllm:blockyard_") -> dict[str, float]:
+        """The metrics in vLLM's registry that have the prefix, by the rest of the name.
+
+        The default is the connector's own prefix. vLLM logs its statistics too.
+        """
+        found = self.ask("metrics", prefix=prefix).wait()["metrics"]
+        return {name.removeprefix(prefix): value for name, value in found.items()}
 
     def counts(self) -> list[probe_file.Counts]:
         """The counters of e2e.probe, by rank."""

@@ -80,10 +80,15 @@ def write(location: Location, data: bytes) -> None:
         os.fsync(f.fileno())
 
 
+def slot_bytes(agent: AgentProcess) -> int:
+    """The size of a slot. All pools of the agent have the same."""
+    (size,) = {pool["block_bytes"] for pool in agent.get("/v1/pools")}
+    return int(size)
+
+
 def zero(location: Location, agent: AgentProcess) -> None:
     """Zeroes a block in a pool with one size of blocks."""
-    (size,) = {pool["block_bytes"] for pool in agent.get("/v1/pools")}
-    write(location, bytes(size))
+    write(location, bytes(slot_bytes(agent)))
 
 
 def flip(location: Location, at: int = model.BLOCK_BYTES // 2) -> None:
@@ -104,13 +109,13 @@ def drop(agent: AgentProcess, tier: str, wanted: list[Block]) -> None:
 
 
 @contextmanager
-def reassigned(location: Location) -> Iterator[None]:
-    """A context in which a host slot has another generation and other bytes.
+def reassigned(location: Location, size: int = model.BLOCK_BYTES) -> Iterator[None]:
+    """A context in which a host slot of `size` bytes has another generation and other bytes.
 
     A reader sees the same when the agent gives the slot to another block.
     """
-    index, rest = divmod(location.offset - _DATA_OFFSET, model.BLOCK_BYTES)
-    assert rest == 0, f"{location}: no slot of {model.BLOCK_BYTES} bytes begins there"
+    index, rest = divmod(location.offset - _DATA_OFFSET, size)
+    assert rest == 0, f"{location}: no slot of {size} bytes begins there"
     word = struct.Struct("<Q")
     data = read(location)
     with open(location.path, "r+b") as f:

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from e2e import faults, hybrid_models, model
-from e2e.case import SharedTestBed
+from e2e.case import Case, SharedTestBed, case
 from e2e.engineproc import EngineProcess, Output
+from e2e.testbed import HOST_BYTES, MODEL_LEN, STEP_TOKENS
 from tests.agentproc import AgentProcess, wait_until
 
 _QUIET_POLLS = 20  # polls of a quiet agent without a new block
+_TIGHT_BYTES = 4 << 20  # room for two prompts of the state model, one extent
+
+# vLLM's own host tier with as much memory as an agent.
+_NATIVE_TIER = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "spec_name": "HostTier",
+        "spec_module_path": "e2e.native_tier",
+        "cpu_bytes_to_use": HOST_BYTES,
+    },
+}
 
 
 class Shape(NamedTuple):
     """A hybrid model, and options of its engine.
 
-    align: vLLM's own hits are multiples. lengths: prompts shorter and longer than the window, and
-    longer than a step. decoded: output tokens of requests that preempt each other, 0 without.
+    groups: the last one is of full attention. needs: blocks of each other group that a long prefix
+    needs. align: vLLM's own hits are multiples. lengths: prompts shorter and
+    longer than the window, and longer than a step. decoded: output tokens of requests that preempt
+    each other, 0 without.
     """
 
     name: str
     write: Callable[[pathlib.Path, int], None]
     groups: int
+    needs: int
     align: int
     options: dict[str, Any]
     lengths: tuple[int, ...]
@@ -33,11 +50,27 @@ class Shape(NamedTuple):
         """Cached tokens of a repeated prompt, by vLLM's rule: the last token is computed again."""
         return (tokens - 1) // self.align * self.align
 
+    @property
+    def full(self) -> int:
+        """The group of full attention."""
+        return self.groups - 1
+
+    @property
+    def step_tokens(self) -> int:
+        """Limit of tokens in a step."""
+        return int(self.options.get("max_num_batched_tokens", STEP_TOKENS))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt that leaves room for a short answer."""
+        return int(self.options.get("max_model_len", MODEL_LEN)) - 24
+
 
 GEMMA = Shape(
     "gemma3",
     hybrid_models.write_sliding,
     6,
+    2,
     model.BLOCK_TOKENS,
     {"num_gpu_blocks_override": 92},
     (20, 50, 64, 330, 950),
@@ -46,6 +79,7 @@ GEMMA = Shape(
 GPT_OSS = Shape(
     "gptoss",
     hybrid_models.write_experts,
+    2,
     2,
     model.BLOCK_TOKENS,
     {},
@@ -58,6 +92,7 @@ QWEN = Shape(
     "qwen3next",
     hybrid_models.write_state,
     4,
+    1,
     hybrid_models.STATE_BLOCK,
     {
         "num_gpu_blocks_override": None,
@@ -74,21 +109,44 @@ SHAPES = (GEMMA, GPT_OSS, QWEN)
 
 
 class HybridBed:
-    """An agent and an engine of one shape. A copy waits while the bed's throttle is shut."""
+    """An agent and an engine of one shape. options: of the engine, named `name`."""
 
-    def __init__(self, bed: SharedTestBed, shape: Shape) -> None:
+    def __init__(
+        self, bed: SharedTestBed, shape: Shape, agent: AgentProcess, name: str, **options: Any
+    ) -> None:
         self.bed = bed
         self.shape = shape
-        self.agent: AgentProcess = bed.agent()
+        self.agent = agent
         self.model = bed.dir / f"model-{shape.name}"
         if not self.model.exists():
             shape.write(self.model, 1)
-        self.engine = self.start("first", connector="e2e.slow:SlowConnector")
+        self.engine = self.start(name, **options)
 
     def start(self, name: str, **options: Any) -> EngineProcess:
         """Starts another engine of the shape."""
+        return self._start(name, self.agent, **options)
+
+    def _start(self, name: str, agent: AgentProcess | None, **options: Any) -> EngineProcess:
         arguments = {"model": str(self.model), **self.shape.options, **options}
-        return self.bed.engine(f"{self.shape.name}-{name}", self.agent, **arguments)
+        return self.bed.engine(f"{self.shape.name}-{name}", agent, **arguments)
+
+    def native(self) -> EngineProcess:
+        """Starts an engine of the shape with vLLM's own host tier instead of an agent."""
+        return self._start("native", None, kv_transfer_config=_NATIVE_TIER)
+
+    @cached_property
+    def tight(self) -> HybridBed:
+        """Another bed of the shape. Its agent has room for few prompts and no disk. Its engine ends
+        requests whose load fails, and has known measurements (e2e.measured)."""
+        return HybridBed(
+            self.bed,
+            self.shape,
+            self.bed.agent(disk=False, host_bytes=_TIGHT_BYTES),
+            "tight",
+            policy="fail",
+            connector="e2e.measured:MeasuredConnector",
+            measured=True,
+        )
 
     def blocks(self) -> dict[str, faults.Block]:
         """All blocks of the agent by key."""
@@ -123,12 +181,35 @@ class HybridBed:
 
 
 def hybrid(bed: SharedTestBed, shape: Shape) -> HybridBed:
-    """The shared bed of a shape. Engines of other shapes end, because they need much memory."""
+    """The shared bed of a shape. A copy of its engine waits while the test bed's throttle is shut.
+
+    Engines of other shapes end, because they need much memory.
+    """
     current = bed.hybrid
     if current is None or current.shape is not shape:
         if current is not None:
             for engine in bed.running():
                 if engine.name.startswith(current.shape.name):
                     bed.stop(engine)
-        bed.hybrid = current = HybridBed(bed, shape)
+        bed.hybrid = current = HybridBed(
+            bed, shape, bed.agent(), "first", connector="e2e.slow:SlowConnector"
+        )
     return current
+
+
+def each_shape(
+    check: str, reason: str, shapes: tuple[Shape, ...] = SHAPES
+) -> Callable[[Callable[[HybridBed], str]], tuple[Case, ...]]:
+    """A decorator that makes a case for each shape."""
+
+    def decorate(run: Callable[[HybridBed], str]) -> tuple[Case, ...]:
+        def of(shape: Shape) -> Case:
+            @case(f"{shape.name}-{check}", f"{shape.name}: {reason}")
+            def one(bed: SharedTestBed) -> str:
+                return run(hybrid(bed, shape))
+
+            return one
+
+        return tuple(of(shape) for shape in shapes)
+
+    return decorate

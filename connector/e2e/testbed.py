@@ -23,8 +23,8 @@ DEVICE_BLOCKS = 64
 STEP_TOKENS = 256
 MODEL_LEN = 1024
 
-# Enough for all blocks of a run, because no case tests eviction.
-_HOST_BYTES = "128MiB"
+# Enough for all blocks of a run. A case that tests eviction has an agent of its own.
+HOST_BYTES = 128 << 20
 _DISK_BYTES = "512MiB"
 
 # Settings of vLLM for a machine without a GPU and with few cores, without downloads and reports.
@@ -85,6 +85,7 @@ class TestBed:
         self._agents: list[AgentProcess] = []
         self._engines: dict[str, EngineProcess] = {}
         self._agent_of: dict[str, AgentProcess | None] = {}
+        self._workers_of: dict[str, int] = {}  # of each data-parallel rank
         self._starts = 0
         self._on_close: list[Callable[[], None]] = []
         model.write_model(self.model, seed=1)
@@ -93,10 +94,12 @@ class TestBed:
 
     # Agents and engines
 
-    def agent(self, nats: str = "", disk: bool = True) -> AgentProcess:
+    def agent(
+        self, nats: str = "", disk: bool = True, host_bytes: int = HOST_BYTES
+    ) -> AgentProcess:
         """A new agent. Every block goes to disk at once, and only lookups verify blocks."""
         agent = AgentProcess(
-            host_size=_HOST_BYTES,
+            host_size=str(host_bytes),
             disk_size=_DISK_BYTES if disk else "0",
             flags=("--disk-filter=none", "--scrub-rate=0", "--extent-size=4MiB"),
             env={"BLOCKYARD_NATS": nats} if nats else {},
@@ -107,12 +110,15 @@ class TestBed:
     def engine(self, name: str, agent: AgentProcess | None, **options: Any) -> EngineProcess:
         """Starts an engine and waits until it serves.
 
-        options: arguments of AsyncEngineArgs, which replace the defaults below, and four keys of
+        options: arguments of AsyncEngineArgs, which replace the defaults below, and five keys of
         the connector. policy: vLLM's policy for failed loads. connector: module and class.
-        settings: its settings. extra_config: its settings without `agent`, including the socket.
-        Without agent and extra_config the engine has no connector.
+        settings: its settings. measured: min_load_blocks keeps its default, instead of 1.
+        extra_config: its settings without `agent`, including the socket. Without agent and
+        extra_config the engine has no connector.
         """
         settings = options.pop("settings", {})
+        if not options.pop("measured", False):
+            settings = {"min_load_blocks": 1, **settings}  # cases count loads: load every hit
         extra = options.pop("extra_config", None)
         policy = options.pop("policy", "recompute")
         module = options.pop("connector", "blockyard.vllm:BlockyardConnector")
@@ -134,8 +140,7 @@ class TestBed:
             "scheduler_cls": "e2e.probe.CountingScheduler",
         }
         if agent is not None:
-            # Cases count loads, so every hit is loaded.
-            extra = {"socket": agent.socket, "min_load_blocks": 1, **settings}
+            extra = {"socket": agent.socket, **settings}
         if extra is not None:
             arguments["kv_transfer_config"] = {
                 "kv_connector": class_name,
@@ -150,6 +155,7 @@ class TestBed:
         engine = EngineProcess(name, directory, arguments, self._engine_env())
         self._engines[name] = engine
         self._agent_of[name] = agent
+        self._workers_of[name] = arguments.get("tensor_parallel_size", 1)
         engine.ready()
         if agent is not None:
             self.connected(agent)
@@ -182,11 +188,13 @@ class TestBed:
     # Queries
 
     def connected(self, agent: AgentProcess) -> None:
-        """Waits until every rank of the agent's engines has two connections: core and worker."""
-        ranks = sum(len(e.counts()) for e in self.running() if self._agent_of[e.name] is agent)
+        """Waits until every rank of the agent's engines has the connections of core and workers."""
+        engines = [e for e in self.running() if self._agent_of[e.name] is agent]
+        ranks = sum(len(e.counts()) for e in engines)
+        workers = sum(len(e.counts()) * self._workers_of[e.name] for e in engines)
         wait_until(
-            f"{ranks} sessions with a worker each are connected to the agent",
-            lambda: agent.stats()["sessions"] == ranks and _connections(agent) == 2 * ranks,
+            f"{ranks} sessions with {workers} workers are connected to the agent",
+            lambda: agent.stats()["sessions"] == ranks and _connections(agent) == ranks + workers,
             30.0,
         )
 
