@@ -36,8 +36,8 @@ DECLINED = "declined_hits"
 LOAD_BYTES, STORE_BYTES, COPY_SECONDS = "load_bytes", "store_bytes", "copy_seconds"
 _COUNTERS = {metric: text for _, metric, text in SESSION_COUNTERS} | {
     DECLINED: "Hits that the engine computes, because that is expected to be sooner than a load.",
-    LOAD_BYTES: "Bytes that the workers have loaded, summed over the workers.",
-    STORE_BYTES: "Bytes that the workers have stored, summed over the workers.",
+    LOAD_BYTES: "Bytes of the slots that the workers have loaded, summed over the workers.",
+    STORE_BYTES: "Bytes of the slots that the workers have stored, summed over the workers.",
     COPY_SECONDS: "Seconds with a copy in progress, summed over the workers.",
 }
 CONNECTED, LEAST = "connected", "min_load_blocks"
