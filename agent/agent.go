@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,9 +47,7 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	a := &Agent{cfg: cfg.withDefaults(), log: log}
 	if err := a.start(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())

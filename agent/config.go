@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -101,24 +102,14 @@ type KVBMOptions struct {
 
 // withDefaults returns c with the defaults of its zero fields.
 func (c Config) withDefaults() Config {
-	if c.Admin == "" {
-		c.Admin = DefaultAdmin
-	}
-	if c.Control == "" {
-		c.Control = c.defaultControl()
-	}
-	if c.Cluster == "" {
-		c.Cluster = DefaultCluster
-	}
+	c.Admin = cmp.Or(c.Admin, DefaultAdmin)
+	c.Control = cmp.Or(c.Control, c.defaultControl())
+	c.Cluster = cmp.Or(c.Cluster, DefaultCluster)
 	if len(c.AllowUIDs) == 0 {
 		c.AllowUIDs = []uint32{0, uint32(os.Getuid())}
 	}
-	if c.MaxRequests == 0 {
-		c.MaxRequests = DefaultMaxRequests
-	}
-	if c.MaxPins == 0 {
-		c.MaxPins = DefaultMaxPins
-	}
+	c.MaxRequests = cmp.Or(c.MaxRequests, DefaultMaxRequests)
+	c.MaxPins = cmp.Or(c.MaxPins, DefaultMaxPins)
 	return c
 }
 

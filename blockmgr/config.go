@@ -228,23 +228,13 @@ func (c *Config) weight(model string) uint64 {
 
 // withDefaults returns c with the defaults of its zero fields.
 func (c Config) withDefaults() Config {
-	if c.MaxPinsPerSession == 0 {
-		c.MaxPinsPerSession = DefaultMaxPinsPerSession
-	}
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
+	c.MaxPinsPerSession = cmp.Or(c.MaxPinsPerSession, DefaultMaxPinsPerSession)
+	c.Log = cmp.Or(c.Log, zap.NewNop())
 	if c.Transfers == 0 && c.hasDisk() {
 		c.Transfers = extent.QueueDepth(c.DiskDir)
 	}
-	if c.TransferBatch == 0 {
-		c.TransferBatch = defaultTransferBatch
-	}
-	if c.IODeadline == 0 {
-		c.IODeadline = defaultIODeadline
-	}
-	if c.ScrubBytesPerSecond == 0 {
-		c.ScrubBytesPerSecond = defaultScrubRate
-	}
+	c.TransferBatch = cmp.Or(c.TransferBatch, defaultTransferBatch)
+	c.IODeadline = cmp.Or(c.IODeadline, defaultIODeadline)
+	c.ScrubBytesPerSecond = cmp.Or(c.ScrubBytesPerSecond, defaultScrubRate)
 	return c
 }

@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,9 +83,7 @@ func openTestManager(t fataler, cfg Config) *testPool {
 	t.Helper()
 	sink := newOrderSink(t)
 	cfg.Sink = sink
-	if cfg.ScrubBytesPerSecond == 0 {
-		cfg.ScrubBytesPerSecond = -1
-	}
+	cfg.ScrubBytesPerSecond = cmp.Or(cfg.ScrubBytesPerSecond, -1)
 	clock := &movedClock{}
 	cfg.now = clock.now
 	m, err := Open(cfg)
@@ -294,15 +294,7 @@ func sources(tiers []kv.Tier) string {
 // waitFor waits for a condition that other goroutines bring about.
 func waitFor(t fataler, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(30 * time.Second); !cond(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the condition never held")
-		}
-	}
+	waittest.Until(t, "the condition", cond)
 }
 
 // tripBreaker fails as often as it takes to open a breaker.

@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"cmp"
 	"encoding/binary"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/consolidator/residency/residencytest"
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 const testBlockSize = residencytest.BlockSize
@@ -70,9 +72,7 @@ func (e *testEngine) bind(kind zmq4.Type, endpoint string) (*zmq4.Socket, string
 			e.t.Fatal(err)
 		}
 	}
-	if endpoint == "" {
-		endpoint = "tcp://127.0.0.1:*"
-	}
+	endpoint = cmp.Or(endpoint, "tcp://127.0.0.1:*")
 	// A port given up a moment ago may still be in use.
 	waitFor(e.t, "bind "+endpoint, func() bool { return s.Bind(endpoint) == nil })
 	bound, err := s.GetLastEndpoint()
@@ -214,17 +214,7 @@ func seqFrame(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 // waitFor polls until cond holds, and fails the test if it does not in time.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		case <-tick.C:
-		}
-	}
+	waittest.Until(t, what, cond)
 }
 
 // frame is a live message.

@@ -1,6 +1,7 @@
 package consolidator
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"path/filepath"
@@ -32,9 +33,7 @@ type runningRank struct {
 func startRank(t *testing.T, cfg RankConfig) *runningRank {
 	t.Helper()
 	cfg.Worker, cfg.BlockSize = kv.Worker{ID: 7}, testBlockSize
-	if cfg.IdleProbe == 0 {
-		cfg.IdleProbe = 20 * time.Millisecond
-	}
+	cfg.IdleProbe = cmp.Or(cfg.IdleProbe, 20*time.Millisecond)
 	rec := residencytest.NewRecorder(t)
 	r, err := NewRank(cfg, residency.NewStream(testOwner, rec))
 	if err != nil {

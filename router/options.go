@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -76,23 +77,11 @@ func (o Options) withDefaults() Options {
 		c := config.Default()
 		o.Config = &c
 	}
-	if o.FeedTimeout == 0 {
-		o.FeedTimeout = 15 * time.Second
-	}
-	if o.QueryTimeout == 0 {
-		o.QueryTimeout = 30 * time.Second
-	}
-	if o.MaxFeeds == 0 {
-		o.MaxFeeds = 1 << 14
-	}
-	if o.MaxQueries == 0 {
-		o.MaxQueries = 16
-	}
-	if o.SnapshotThreshold == 0 {
-		o.SnapshotThreshold = 1_000_000
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.FeedTimeout = cmp.Or(o.FeedTimeout, 15*time.Second)
+	o.QueryTimeout = cmp.Or(o.QueryTimeout, 30*time.Second)
+	o.MaxFeeds = cmp.Or(o.MaxFeeds, 1<<14)
+	o.MaxQueries = cmp.Or(o.MaxQueries, 16)
+	o.SnapshotThreshold = cmp.Or(o.SnapshotThreshold, 1_000_000)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // BlockSize is the number of tokens in a block of Namespace.
@@ -164,17 +165,7 @@ func CheckSlot(c interface {
 // Eventually waits until ok is true, 30 seconds at most: a busy machine is no failure.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
+	waittest.Until(t, what, ok)
 }
 
 // WantRefused checks that the agent refused with a code of package proto.

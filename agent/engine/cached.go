@@ -147,7 +147,7 @@ func (l *cachedLists) take(m *proto.Cached) error {
 		return nil
 	}
 	var err error
-	if f.hashes, err = proto.ParseEngineHashes(f.hashes, m.Hashes); err != nil {
+	if f.hashes, err = proto.ParseHashes(f.hashes, m.Hashes); err != nil {
 		return err
 	}
 	if n := len(f.hashes); n > proto.MaxListed {

@@ -116,8 +116,8 @@ func TestPartsOfAnotherListAreDroppedOrRefused(t *testing.T) {
 		second <- got
 	}()
 	agenttest.Receive(t, c)
-	agenttest.Send(t, c, proto.TypeCached, 0, &proto.Cached{List: 1, Hashes: proto.AppendEngineHashes(nil, []kv.EngineHash{8}), Final: true})
-	agenttest.Send(t, c, proto.TypeCached, 0, &proto.Cached{List: 2, Hashes: proto.AppendEngineHashes(nil, []kv.EngineHash{9}), Final: true})
+	agenttest.Send(t, c, proto.TypeCached, 0, &proto.Cached{List: 1, Hashes: proto.AppendHashes(nil, []kv.EngineHash{8}), Final: true})
+	agenttest.Send(t, c, proto.TypeCached, 0, &proto.Cached{List: 2, Hashes: proto.AppendHashes(nil, []kv.EngineHash{9}), Final: true})
 	if got := <-second; !slices.Equal(got, []kv.EngineHash{9}) {
 		t.Errorf("got %v, want 9 alone", got)
 	}

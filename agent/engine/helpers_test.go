@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -33,9 +34,7 @@ type testServer struct {
 // startServer starts a server after the changes.
 func startServer(t *testing.T, log *zap.Logger, change ...func(*Server)) *testServer {
 	t.Helper()
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	cfg := Config{AllowUIDs: []uint32{0, uint32(os.Getuid())}, MaxRequests: 4096, MaxPins: 65536}
 	a := newServer(t, t.TempDir(), cfg, blockmgr.Config{HostBytes: 1 << 20}, log, change...)
 	t.Cleanup(func() {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -162,9 +163,7 @@ type cacheCounters struct {
 
 // newCacheCounters makes counters whose hit rates span requests, 0 for the default.
 func newCacheCounters(requests int) *cacheCounters {
-	if requests == 0 {
-		requests = DefaultHitRateRequests
-	}
+	requests = cmp.Or(requests, DefaultHitRateRequests)
 	return &cacheCounters{rates: config.NewHitRates(requests), changed: make(chan struct{}, 1)}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -215,10 +216,7 @@ func TestVariablesThatTheAgentDoesNothingWithAreReportedWhenTheyAreSet(t *testin
 		if v.Status != Read || v.Used {
 			continue
 		}
-		value := values[v.Name]
-		if value == "" {
-			value = "1"
-		}
+		value := cmp.Or(values[v.Name], "1")
 		_, warnings := mustRead(t, v.Name+"="+value)
 		if want := v.Name + " has no effect in the agent: "; len(warnings) != 1 || !strings.HasPrefix(warnings[0], want) {
 			t.Errorf("%s: warnings %q", v.Name, warnings)

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -262,13 +263,5 @@ func (c *client) find(blocks []blockmgr.Block) int {
 // waitFor waits for a condition that other goroutines bring about.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(30 * time.Second); !cond(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("it never came to be that %s", what)
-		}
-	}
+	waittest.Until(t, what, cond)
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"sync"
@@ -40,15 +41,9 @@ func (o *FrequencyOptions) Validate() error {
 
 // withDefaults returns o with the defaults of its zero fields.
 func (o FrequencyOptions) withDefaults() FrequencyOptions {
-	if o.Min == 0 {
-		o.Min = 2
-	}
-	if o.Decay == 0 {
-		o.Decay = 10 * time.Minute
-	}
-	if o.MaxEntries == 0 {
-		o.MaxEntries = leastEntries
-	}
+	o.Min = cmp.Or(o.Min, 2)
+	o.Decay = cmp.Or(o.Decay, 10*time.Minute)
+	o.MaxEntries = cmp.Or(o.MaxEntries, leastEntries)
 	return o
 }
 

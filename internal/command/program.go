@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -254,9 +255,7 @@ func versionString(linked string, info *debug.BuildInfo) string {
 	if v == "" && info.Main.Version != "(devel)" {
 		v = info.Main.Version
 	}
-	if v == "" {
-		v = "devel"
-	}
+	v = cmp.Or(v, "devel")
 	commit, modified := "", ""
 	for _, s := range info.Settings {
 		switch {

@@ -51,14 +51,10 @@ func AppendLoadEnvelope(dst []byte, publisher, sequence, publishedAt uint64, l *
 // Unknown keys are skipped.
 func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 	var l ActiveLoad
-	var seen msgpack.Keys
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "active load", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "worker_id":
 			l.Worker.ID = kv.WorkerID(c.Uint64())
-			seen.Add(0)
 		case "dp_rank":
 			l.Worker.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 		case "active_decode_blocks":
@@ -70,14 +66,9 @@ func DecodeActiveLoad(b []byte) (ActiveLoad, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return ActiveLoad{}, fmt.Errorf("active load: %.64q: %w", key, c.Err)
-		}
-	}
-	seen.Require(c, "worker_id")
-	c.End()
-	if c.Err != nil {
-		return ActiveLoad{}, fmt.Errorf("active load: %w", c.Err)
+	}, "worker_id")
+	if err != nil {
+		return ActiveLoad{}, err
 	}
 	return l, nil
 }

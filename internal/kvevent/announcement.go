@@ -66,44 +66,55 @@ func appendUint(dst []byte, key string, v uint64) []byte {
 	return msgp.AppendUint64(dst, v)
 }
 
+// decodeMap decodes a message that is one map. field reads the value of a key. Errors are a value that
+// field does not take, a missing key of required, and bytes after the map; what names the message.
+func decodeMap(b []byte, what string, field func(c *msgpack.Reader, key []byte), required ...string) error {
+	var seen msgpack.Keys
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
+		for i, name := range required {
+			if string(key) == name {
+				seen.Add(i)
+			}
+		}
+		field(c, key)
+		if c.Err != nil {
+			return fmt.Errorf("%s: %.64q: %w", what, key, c.Err)
+		}
+	}
+	seen.Require(c, required...)
+	c.End()
+	if c.Err != nil {
+		return fmt.Errorf("%s: %w", what, c.Err)
+	}
+	return nil
+}
+
 // DecodeAnnouncement decodes an announcement. Unknown keys are skipped. Errors are:
 // an unknown owner kind or health, a string that is too long or has control
 // characters, groups that do not fit the block size, and the lack of publisher_id, owner_kind, owner_id or health.
 func DecodeAnnouncement(b []byte) (Announcement, error) {
 	var a Announcement
-	var seen msgpack.Keys
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "announcement", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "publisher_id":
 			a.PublisherID = c.Uint64()
-			seen.Add(0)
 		case "owner_kind":
 			a.Owner.Kind = readOwnerKind(c)
-			seen.Add(1)
 		case "owner_id":
 			a.Owner.ID = c.Uint64()
-			seen.Add(2)
 		case "health":
 			a.Health = readHealth(c)
-			seen.Add(3)
 		default:
 			a.field(c, key)
 		}
-		if c.Err != nil {
-			return Announcement{}, fmt.Errorf("announcement: %.64q: %w", key, c.Err)
-		}
+	}, "publisher_id", "owner_kind", "owner_id", "health")
+	if err != nil {
+		return Announcement{}, err
 	}
-	seen.Require(c, "publisher_id", "owner_kind", "owner_id", "health")
-	c.End()
-	if c.Err == nil {
-		if err := a.Card.Groups.List().Validate(a.BlockSize); err != nil {
-			c.Fail("block size %d: %v", a.BlockSize, err)
-		}
-	}
-	if c.Err != nil {
-		return Announcement{}, fmt.Errorf("announcement: %w", c.Err)
+	if err := a.Card.Groups.List().Validate(a.BlockSize); err != nil {
+		return Announcement{}, fmt.Errorf("announcement: block size %d: %w", a.BlockSize, err)
 	}
 	return a, nil
 }

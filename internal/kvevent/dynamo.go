@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -27,10 +28,7 @@ const (
 // with a residency domain in every event except cleared ones with ClearAll. All
 // events must be of workers.
 func AppendDynamoEnvelope(dst []byte, e *Envelope, reach ClearReach) []byte {
-	topic := e.Topic
-	if topic == "" {
-		topic = Topic
-	}
+	topic := cmp.Or(e.Topic, Topic)
 	dst = appendEnvelopeHead(dst, e.PublisherID, e.Sequence, e.PublishedAt, topic)
 	return appendAsBin(dst, func(dst []byte) []byte { return appendDynamoEvents(dst, e.Events, reach) })
 }
@@ -113,14 +111,10 @@ const DynamoRecovery = "recovery"
 // keys but worker_id may be absent.
 func DecodeDynamoQuery(b []byte) (DynamoQuery, error) {
 	q := DynamoQuery{Kind: DynamoRecovery}
-	var seen msgpack.Keys
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "recovery query", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "worker_id":
 			q.Worker.ID = kv.WorkerID(c.Uint64())
-			seen.Add(0)
 		case "dp_rank":
 			if !c.Null() {
 				q.Worker.Rank = kv.DPRank(c.Uint(math.MaxUint32))
@@ -136,14 +130,9 @@ func DecodeDynamoQuery(b []byte) (DynamoQuery, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return DynamoQuery{}, fmt.Errorf("recovery query: %.64q: %w", key, c.Err)
-		}
-	}
-	seen.Require(c, "worker_id")
-	c.End()
-	if c.Err != nil {
-		return DynamoQuery{}, fmt.Errorf("recovery query: %w", c.Err)
+	}, "worker_id")
+	if err != nil {
+		return DynamoQuery{}, err
 	}
 	return q, nil
 }
@@ -217,10 +206,7 @@ func AppendDynamoFinal(dst []byte) []byte {
 // start_event_id, end_event_id, supports_tree_dump_failed and kind. An empty Kind
 // means DynamoRecovery.
 func AppendDynamoQuery(dst []byte, q *DynamoQuery) []byte {
-	kind := q.Kind
-	if kind == "" {
-		kind = DynamoRecovery
-	}
+	kind := cmp.Or(q.Kind, DynamoRecovery)
 	dst = msgp.AppendMapHeader(dst, 6)
 	dst = appendUint(dst, "worker_id", uint64(q.Worker.ID))
 	dst = appendUint(dst, "dp_rank", uint64(q.Worker.Rank))
@@ -249,9 +235,7 @@ type DynamoItem struct {
 // the whole item, because an answer with a hole is void.
 func DecodeDynamoItem(b []byte) (DynamoItem, error) {
 	var item DynamoItem
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "recovery answer", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "data":
 			if !c.Null() {
@@ -262,13 +246,9 @@ func DecodeDynamoItem(b []byte) (DynamoItem, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return DynamoItem{}, fmt.Errorf("recovery answer: %.64q: %w", key, c.Err)
-		}
-	}
-	c.End()
-	if c.Err != nil {
-		return DynamoItem{}, fmt.Errorf("recovery answer: %w", c.Err)
+	})
+	if err != nil {
+		return DynamoItem{}, err
 	}
 	return item, nil
 }

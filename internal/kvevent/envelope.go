@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,10 +16,7 @@ import (
 // means the constant Topic. Every event must have a Kind. The caller keeps to the
 // limits of a message.
 func AppendEnvelope(dst []byte, e *Envelope) []byte {
-	topic := e.Topic
-	if topic == "" {
-		topic = Topic
-	}
+	topic := cmp.Or(e.Topic, Topic)
 	dst = msgp.AppendMapHeader(dst, 5)
 	dst = msgp.AppendString(dst, "publisher_id")
 	dst = msgp.AppendUint64(dst, e.PublisherID)

@@ -137,34 +137,23 @@ func AppendLoadReport(dst []byte, r *LoadReport) []byte {
 // worker numbers.
 func DecodeLoadReport(b []byte) (LoadReport, error) {
 	var r LoadReport
-	var seen msgpack.Keys
 	known := append(r.Worker.fields(), r.Pool.fields()...)
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "load report", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "publisher_id":
 			r.PublisherID = c.Uint64()
-			seen.Add(0)
 		case "owner_kind":
 			r.Owner.Kind = readOwnerKind(c)
-			seen.Add(1)
 		case "owner_id":
 			r.Owner.ID = c.Uint64()
-			seen.Add(2)
 		case "dp_rank":
 			r.Owner.Rank = kv.DPRank(c.Uint(math.MaxUint32))
 		default:
 			readLoadField(c, key, known)
 		}
-		if c.Err != nil {
-			return LoadReport{}, fmt.Errorf("load report: %.64q: %w", key, c.Err)
-		}
-	}
-	seen.Require(c, "publisher_id", "owner_kind", "owner_id")
-	c.End()
-	if c.Err != nil {
-		return LoadReport{}, fmt.Errorf("load report: %w", c.Err)
+	}, "publisher_id", "owner_kind", "owner_id")
+	if err != nil {
+		return LoadReport{}, err
 	}
 	if r.Owner.Kind == kv.OwnerPool {
 		r.Worker = WorkerLoad{}

@@ -28,9 +28,7 @@ func AppendQueryRequest(dst []byte, q *QueryRequest) []byte {
 // are skipped. dump_id and first_chunk are ignored where max_chunks is 0.
 func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 	var q QueryRequest
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "query request", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "start_event_id":
 			q.StartID, q.HasStart = c.OptionalUint64()
@@ -45,13 +43,9 @@ func DecodeQueryRequest(b []byte) (QueryRequest, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return QueryRequest{}, fmt.Errorf("query request: %.64q: %w", key, c.Err)
-		}
-	}
-	c.End()
-	if c.Err != nil {
-		return QueryRequest{}, fmt.Errorf("query request: %w", c.Err)
+	})
+	if err != nil {
+		return QueryRequest{}, err
 	}
 	if q.MaxChunks == 0 {
 		q.DumpID, q.FirstChunk = 0, 0
@@ -95,27 +89,20 @@ func AppendQueryReply(dst []byte, r *QueryReply) []byte {
 func DecodeQueryReply(b []byte) (QueryReply, error) {
 	var r QueryReply
 	var mem routerMemory
-	var seen msgpack.Keys
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "query reply", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "publisher_id":
 			r.PublisherID = c.Uint64()
-			seen.Add(0)
 		case "dump_id":
 			r.DumpID = c.Uint64()
 		case "kind":
 			r.Kind = readQueryKind(c)
-			seen.Add(1)
 		case "last_event_id":
 			r.LastEventID = c.Uint64()
 		case "chunk":
 			r.Chunk = c.Uint32()
-			seen.Add(2)
 		case "final":
 			r.Final = c.Boolean()
-			seen.Add(3)
 		case "message":
 			r.Message = string(c.Text())
 		case "events":
@@ -123,14 +110,9 @@ func DecodeQueryReply(b []byte) (QueryReply, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return QueryReply{}, fmt.Errorf("query reply: %.64q: %w", key, c.Err)
-		}
-	}
-	seen.Require(c, "publisher_id", "kind", "chunk", "final")
-	c.End()
-	if c.Err != nil {
-		return QueryReply{}, fmt.Errorf("query reply: %w", c.Err)
+	}, "publisher_id", "kind", "chunk", "final")
+	if err != nil {
+		return QueryReply{}, err
 	}
 	return r, nil
 }

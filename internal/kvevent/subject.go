@@ -93,9 +93,7 @@ func AppendNodeClaim(dst []byte, c *NodeClaim) []byte {
 // than 256 bytes is an error.
 func DecodeNodeClaim(b []byte) (NodeClaim, error) {
 	var claim NodeClaim
-	c := msgpack.NewReader(b)
-	for range c.Map() {
-		key := c.Text()
+	err := decodeMap(b, "node claim", func(c *msgpack.Reader, key []byte) {
 		switch string(key) {
 		case "node":
 			claim.Node = readShortText(c)
@@ -106,13 +104,9 @@ func DecodeNodeClaim(b []byte) (NodeClaim, error) {
 		default:
 			c.Skip()
 		}
-		if c.Err != nil {
-			return NodeClaim{}, fmt.Errorf("node claim: %.64q: %w", key, c.Err)
-		}
-	}
-	c.End()
-	if c.Err != nil {
-		return NodeClaim{}, fmt.Errorf("node claim: %w", c.Err)
+	})
+	if err != nil {
+		return NodeClaim{}, err
 	}
 	return claim, nil
 }

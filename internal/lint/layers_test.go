@@ -115,6 +115,7 @@ func layers() []layer {
 		{"internal/connlimit", nil},
 		{"internal/drain", nil},
 		{"internal/reload", nil},
+		{"internal/waittest", nil},
 		{"internal/servertls", []string{"internal/reload"}},
 		{"internal/strictjson", nil},
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples

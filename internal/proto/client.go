@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,10 +86,7 @@ type reply struct {
 // dial connects to the agent's socket, sends HELLO with the role and reads WELCOME. ctx bounds
 // that. The caller then sets the notices and starts run, which reads all later frames.
 func dial(ctx context.Context, o ClientOptions, role Role) (*client, error) {
-	log := o.Log
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log := cmp.Or(o.Log, zap.NewNop())
 	conn, err := Dial(ctx, o.Socket)
 	if err != nil {
 		return nil, err

@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // Message is the body of a frame.
@@ -250,8 +248,8 @@ func ParseGrants(dst []GrantedSlot, b []byte) ([]GrantedSlot, error) {
 	return dst, nil
 }
 
-// AppendHashes packs sequence hashes: u64 little-endian each.
-func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
+// AppendHashes packs hashes, the blocks' own or an engine's: u64 little-endian each.
+func AppendHashes[H ~uint64](b []byte, hashes []H) []byte {
 	for _, h := range hashes {
 		b = binary.LittleEndian.AppendUint64(b, uint64(h))
 	}
@@ -259,32 +257,12 @@ func AppendHashes(b []byte, hashes []kv.SequenceHash) []byte {
 }
 
 // ParseHashes appends the hashes packed in b to dst. The error says that b has a broken length.
-func ParseHashes(dst []kv.SequenceHash, b []byte) ([]kv.SequenceHash, error) {
+func ParseHashes[H ~uint64](dst []H, b []byte) ([]H, error) {
 	if len(b)%packedHashSize != 0 {
 		return dst, fmt.Errorf("packed hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
 	}
 	for ; len(b) > 0; b = b[packedHashSize:] {
-		dst = append(dst, kv.SequenceHash(binary.LittleEndian.Uint64(b)))
-	}
-	return dst, nil
-}
-
-// AppendEngineHashes packs an engine's own hashes: u64 little-endian each.
-func AppendEngineHashes(b []byte, hashes []kv.EngineHash) []byte {
-	for _, h := range hashes {
-		b = binary.LittleEndian.AppendUint64(b, uint64(h))
-	}
-	return b
-}
-
-// ParseEngineHashes appends the hashes packed in b to dst. The error says that b has a broken
-// length.
-func ParseEngineHashes(dst []kv.EngineHash, b []byte) ([]kv.EngineHash, error) {
-	if len(b)%packedHashSize != 0 {
-		return dst, fmt.Errorf("packed engine hashes: %d bytes is not a multiple of %d", len(b), packedHashSize)
-	}
-	for ; len(b) > 0; b = b[packedHashSize:] {
-		dst = append(dst, kv.EngineHash(binary.LittleEndian.Uint64(b)))
+		dst = append(dst, H(binary.LittleEndian.Uint64(b)))
 	}
 	return dst, nil
 }

@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ type Conn struct {
 // NewConn returns a Conn that owns a connected SEQPACKET socket. A sendTimeout of 0
 // means DefaultSendTimeout.
 func NewConn(c *net.UnixConn, sendTimeout time.Duration) *Conn {
-	if sendTimeout == 0 {
-		sendTimeout = DefaultSendTimeout
-	}
+	sendTimeout = cmp.Or(sendTimeout, DefaultSendTimeout)
 	return &Conn{
 		c:           c,
 		sendTimeout: sendTimeout,

@@ -71,7 +71,7 @@ func samples() []sample {
 			CopiedBytes: 9, CopyMicros: 10, Errors: 11}},
 		{TypeDrain, 0, &Drain{DeadlineMillis: 2000, Reason: "the agent stops"}},
 		{TypeListCached, 0, &ListCached{List: 4}},
-		{TypeCached, 0, &Cached{List: 4, Hashes: AppendEngineHashes(nil, []kv.EngineHash{0x99aabbccddeeff00, 9}), Final: true}},
+		{TypeCached, 0, &Cached{List: 4, Hashes: AppendHashes(nil, []kv.EngineHash{0x99aabbccddeeff00, 9}), Final: true}},
 		{TypeFit, 13, &Fit{Request: 77, Generation: 1, Tokens: 4095, Align: 32}},
 		{TypeFitted, 13, &Fitted{Request: 77, Generation: 1, Tokens: 4064}},
 	}

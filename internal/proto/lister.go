@@ -86,7 +86,7 @@ func (l *lister) send(list uint64, hashes []kv.EngineHash) error {
 	last := Cached{List: list, Final: true}
 	parts := slices.Collect(slices.Chunk(hashes, MaxListedPerFrame))
 	for i, part := range parts {
-		packed := AppendEngineHashes(nil, part)
+		packed := AppendHashes(nil, part)
 		if i == len(parts)-1 {
 			last.Hashes = packed
 			break

@@ -27,7 +27,7 @@ func (a fakeAgent) wantList(list uint64) (hashes []kv.EngineHash, frames int, un
 			return hashes, frames, false
 		}
 		frames++
-		hashes, _ = ParseEngineHashes(hashes, m.Hashes) // Decode has checked them
+		hashes, _ = ParseHashes(hashes, m.Hashes) // Decode has checked them
 		if m.Final {
 			return hashes, frames, m.Unavailable
 		}

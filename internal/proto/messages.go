@@ -385,7 +385,7 @@ type ListCached struct {
 // missing.
 type Cached struct {
 	List uint64 `msg:"list"`
-	// Hashes are packed: see AppendEngineHashes. They are the engine's own, as in
+	// Hashes are packed: see AppendHashes. They are the engine's own, as in
 	// its events. A hash may come more than once.
 	Hashes []byte `msg:"hashes"`
 	// Final ends the list.

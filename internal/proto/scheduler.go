@@ -65,7 +65,7 @@ func DialScheduler(ctx context.Context, o ClientOptions) (*SchedulerClient, erro
 			if err := Decode(TypeEvicted, body, &m); err != nil {
 				return err
 			}
-			hashes, err := ParseHashes(nil, m.Hashes)
+			hashes, err := ParseHashes[kv.SequenceHash](nil, m.Hashes)
 			o.Evicted(kv.Tier(m.Tier), hashes, m.Lost)
 			return err
 		}

@@ -98,7 +98,7 @@ func (f *Files[T]) read() error {
 	contents := make([][]byte, len(f.paths))
 	for i, path := range f.paths {
 		var err error
-		if contents[i], err = readRegular(path); err != nil {
+		if contents[i], err = ReadRegular(path); err != nil {
 			return err
 		}
 	}
@@ -111,9 +111,9 @@ func (f *Files[T]) read() error {
 	return nil
 }
 
-// readRegular returns the contents of a regular file of at most maxFile bytes. It does not block
+// ReadRegular returns the contents of a regular file of at most 16 MiB. It does not block
 // on a pipe: another kind of file is an error.
-func readRegular(path string) ([]byte, error) {
+func ReadRegular(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package strictjson
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,10 +35,7 @@ func Explain(err error, wanted map[string]string) error {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &mismatch):
-		field := mismatch.Field
-		if field == "" {
-			field = "body"
-		}
+		field := cmp.Or(mismatch.Field, "body")
 		want, ok := wanted[field]
 		if !ok {
 			want = wantedType(mismatch.Type)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -92,10 +93,7 @@ func decodeInto(v any) func(io.Reader) error {
 // Do makes the call r to the process and calls read with the answer's body if its status is 200.
 // The call and read have r.Limit together, or CallTime. Errors name process, method and path.
 func (e Endpoint) Do(ctx context.Context, r Request, read func(io.Reader) error) error {
-	limit := r.Limit
-	if limit == 0 {
-		limit = CallTime
-	}
+	limit := cmp.Or(r.Limit, CallTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
 	err := e.send(ctx, r, read)

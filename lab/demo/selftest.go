@@ -164,95 +164,82 @@ func (t *selftest) atLeast(what string, got, want uint64) {
 	t.checks = append(t.checks, check{what, got, want, math.MaxUint64})
 }
 
-// hostPart flips a byte in each of some blocks in the host tier, which agents trust by design,
-// and sends their prompts again. The engine's comparison must find each one; otherwise a run's
-// zero wrong bytes would mean nothing. Prompts with whole blocks are the control.
-func (t *selftest) hostPart(ctx context.Context) error {
-	prompts := makePrompts("host", selftestFlips+selftestControls, promptBlocks)
+// flips is what one part of the self-test saw. clean is of the prompts with whole blocks, which are the
+// control, and dirty of those with a flipped byte. between is the cluster after the first.
+type flips struct {
+	clean, dirty           Served
+	before, between, after settled
+}
+
+// flip stores the blocks of prompts, brings them to a tier with settle, and flips a byte in the last
+// block of some prompts. at returns where a block lies. flip then sends all prompts again.
+func (t *selftest) flip(ctx context.Context, name string, settle func(context.Context, []prompt) (settled, error), at func(cluster.Block) cluster.Location) (*flips, error) {
+	prompts := makePrompts(name, selftestFlips+selftestControls, promptBlocks)
 	if err := t.send(ctx, prompts, nil); err != nil {
-		return err
+		return nil, err
 	}
-	before, err := t.rest(ctx)
-	if err != nil {
-		return err
+	var f flips
+	var err error
+	if f.before, err = settle(ctx, prompts); err != nil {
+		return nil, err
 	}
 	if err := t.c.engines[0].resetCache(ctx, t.calls, resetPatience); err != nil {
-		return err
+		return nil, err
 	}
-	blocks := before.byHash()
+	blocks := f.before.byHash()
 	flipped, whole := prompts[:selftestFlips], prompts[selftestFlips:]
 	for i, p := range flipped {
-		b := blocks[p.last()]
-		if b.Host.Path == "" {
-			return fmt.Errorf("block %s is not in host memory", p.last())
+		place := at(blocks[p.last()])
+		if place.Path == "" {
+			return nil, fmt.Errorf("block %s is not in the %s tier", p.last(), name)
 		}
-		if err := flipByte(b.Host, i); err != nil {
-			return err
+		if err := flipByte(place, i); err != nil {
+			return nil, err
 		}
 	}
-	var clean, dirty Served
-	if err := t.send(ctx, whole, &clean); err != nil {
-		return err
+	if err := t.send(ctx, whole, &f.clean); err != nil {
+		return nil, err
 	}
-	between, err := t.rest(ctx)
+	if f.between, err = t.rest(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.send(ctx, flipped, &f.dirty); err != nil {
+		return nil, err
+	}
+	f.after, err = t.rest(ctx)
+	return &f, err
+}
+
+// hostPart flips bytes in the host tier, which agents trust by design. The engine's comparison must
+// find each one; otherwise a run's zero wrong bytes would mean nothing.
+func (t *selftest) hostPart(ctx context.Context) error {
+	f, err := t.flip(ctx, "host", func(ctx context.Context, _ []prompt) (settled, error) { return t.rest(ctx) },
+		func(b cluster.Block) cluster.Location { return b.Host })
 	if err != nil {
 		return err
 	}
-	if err := t.send(ctx, flipped, &dirty); err != nil {
-		return err
-	}
-	after, err := t.rest(ctx)
-	if err != nil {
-		return err
-	}
-	t.exactly("host, whole blocks: tokens loaded", clean.Host, selftestControls*promptBlocks*selftestBlockSize)
-	t.exactly("host, whole blocks: wrong bytes", between.wrongBytes()-before.wrongBytes(), 0)
-	t.report.HostFlipped, t.report.WrongBytes = len(flipped), after.wrongBytes()-between.wrongBytes()
+	t.exactly("host, whole blocks: tokens loaded", f.clean.Host, selftestControls*promptBlocks*selftestBlockSize)
+	t.exactly("host, whole blocks: wrong bytes", f.between.wrongBytes()-f.before.wrongBytes(), 0)
+	t.report.HostFlipped, t.report.WrongBytes = selftestFlips, f.after.wrongBytes()-f.between.wrongBytes()
 	t.exactly("host, one byte flipped in each of 4 blocks: wrong bytes", t.report.WrongBytes, selftestFlips)
 	return nil
 }
 
-// diskPart flips a byte in each of some blocks that are only on disk, and sends their prompts
-// again. The agent must refuse each block, and the engine computes it. Prompts with whole blocks
-// are the control.
+// diskPart flips bytes of blocks that are only on disk. The agent must refuse each block, and the
+// engine computes it.
 func (t *selftest) diskPart(ctx context.Context) error {
-	prompts := makePrompts("disk", selftestFlips+selftestControls, promptBlocks)
-	if err := t.send(ctx, prompts, nil); err != nil {
-		return err
-	}
-	before, err := t.pushOut(ctx, prompts)
-	if err != nil {
-		return err
-	}
-	if err := t.c.engines[0].resetCache(ctx, t.calls, resetPatience); err != nil {
-		return err
-	}
-	blocks := before.byHash()
-	flipped, whole := prompts[:selftestFlips], prompts[selftestFlips:]
-	for i, p := range flipped {
-		if err := flipByte(blocks[p.last()].Disk, i); err != nil {
-			return err
-		}
-	}
-	var clean, dirty Served
-	if err := t.send(ctx, whole, &clean); err != nil {
-		return err
-	}
-	if err := t.send(ctx, flipped, &dirty); err != nil {
-		return err
-	}
-	after, err := t.rest(ctx)
+	f, err := t.flip(ctx, "disk", t.pushOut, func(b cluster.Block) cluster.Location { return b.Disk })
 	if err != nil {
 		return err
 	}
 	// One token of each prompt is always computed.
 	const block = selftestBlockSize
-	t.exactly("disk, whole blocks: tokens loaded", clean.Disk, selftestControls*promptBlocks*block)
-	t.report.DiskFlipped, t.report.DiskWrongBytes = len(flipped), after.wrongBytes()-before.wrongBytes()
-	t.report.Misses = (max(dirty.Recomputed, selftestFlips) - selftestFlips) / block
+	t.exactly("disk, whole blocks: tokens loaded", f.clean.Disk, selftestControls*promptBlocks*block)
+	t.report.DiskFlipped, t.report.DiskWrongBytes = selftestFlips, f.after.wrongBytes()-f.before.wrongBytes()
+	t.report.Misses = (max(f.dirty.Recomputed, selftestFlips) - selftestFlips) / block
 	t.exactly("disk, one byte flipped in each of 4 blocks: wrong bytes", t.report.DiskWrongBytes, 0)
-	t.atLeast("disk, one byte flipped in each of 4 blocks: refused reads", after.corruptReads()-before.corruptReads(), selftestFlips)
-	t.exactly("disk, one byte flipped in each of 4 blocks: tokens recomputed", dirty.Recomputed, selftestFlips*(block+1))
+	t.atLeast("disk, one byte flipped in each of 4 blocks: refused reads", f.after.corruptReads()-f.before.corruptReads(), selftestFlips)
+	t.exactly("disk, one byte flipped in each of 4 blocks: tokens recomputed", f.dirty.Recomputed, selftestFlips*(block+1))
 	return nil
 }
 

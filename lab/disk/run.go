@@ -100,9 +100,7 @@ func (o *Options) Validate() error {
 
 // withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.Dir == "" {
-		o.Dir = os.TempDir()
-	}
+	o.Dir = cmp.Or(o.Dir, os.TempDir())
 	o.HostDir = cmp.Or(o.HostDir, DefaultHostDir)
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	if len(o.Sizes) == 0 {
@@ -111,9 +109,7 @@ func (o Options) withDefaults() Options {
 	o.Sizes = slices.Clone(o.Sizes)
 	o.RoundBytes = cmp.Or(o.RoundBytes, DefaultRoundBytes)
 	o.Blocks = cmp.Or(o.Blocks, DefaultBlocks)
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

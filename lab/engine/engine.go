@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -44,9 +45,7 @@ func New(o Options, log *zap.Logger) (*Engine, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("sim-engine: %w", err)
 	}
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	e := &Engine{opts: o.withDefaults(), log: log}
 	e.naming = naming{namespace: o.Namespace.ID(), blockSize: int(o.Namespace.BlockSize)}
 	_, _ = rand.Read(e.naming.secret[:]) // never fails: crypto/rand ends the process instead

@@ -68,8 +68,6 @@ func (o Options) withDefaults() Options {
 	o.Blocks = cmp.Or(o.Blocks, DefaultBlocks)
 	o.Rate = cmp.Or(o.Rate, DefaultRate)
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	o.Out = cmp.Or(o.Out, io.Discard)
 	return o
 }

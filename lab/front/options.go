@@ -96,12 +96,8 @@ func (o Options) withDefaults() Options {
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	o.Rounds = cmp.Or(o.Rounds, DefaultRounds)
 	o.Streams = cmp.Or(o.Streams, DefaultStreams)
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
-	if o.Progress == nil {
-		o.Progress = io.Discard
-	}
+	o.Out = cmp.Or(o.Out, io.Discard)
+	o.Progress = cmp.Or(o.Progress, io.Discard)
 	return o
 }
 

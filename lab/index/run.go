@@ -110,9 +110,7 @@ func (o Options) withDefaults() Options {
 	o.Rounds = cmp.Or(o.Rounds, DefaultRounds)
 	o.Busy = cmp.Or(o.Busy, DefaultBusy)
 	o.Decisions = cmp.Or(o.Decisions, DefaultDecisions)
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	o.Out = cmp.Or(o.Out, io.Discard)
 	return o
 }
 

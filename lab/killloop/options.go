@@ -46,9 +46,7 @@ func (o *Options) Validate() error {
 func (o Options) withDefaults() Options {
 	o.Kills = cmp.Or(o.Kills, DefaultKills)
 	o.HostDir = cmp.Or(o.HostDir, DefaultHostDir)
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	o.Out = cmp.Or(o.Out, io.Discard)
 	return o
 }
 

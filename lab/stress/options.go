@@ -90,18 +90,14 @@ func (o Options) withDefaults() Options {
 	}
 	o.Ops = cmp.Or(o.Ops, DefaultOps)
 	o.Parallel = cmp.Or(o.Parallel, 4)
-	if o.Dir == "" {
-		o.Dir = os.TempDir()
-	}
+	o.Dir = cmp.Or(o.Dir, os.TempDir())
 	if o.HostDir == "" {
 		o.HostDir = DefaultHostDir
 		if st, err := os.Stat(o.HostDir); err != nil || !st.IsDir() {
 			o.HostDir = o.Dir
 		}
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 
@@ -193,9 +189,7 @@ func (v *variant) engines() (n, held int) {
 	if v.hostBlocks > 0 {
 		slots = int(v.hostBlocks) * v.namespaces
 	}
-	if slots == 0 {
-		slots = stagingSlots
-	}
+	slots = cmp.Or(slots, stagingSlots)
 	n = max(min(slots/4, maxClients)/v.namespaces, 1) * v.namespaces
 	return n, max(slots/(3*n), 1)
 }

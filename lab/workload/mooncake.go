@@ -3,13 +3,11 @@ package workload
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 )
 
@@ -68,15 +66,7 @@ func ReadMooncake(r io.Reader, name string, limit int) ([]Request, error) {
 		}
 		return nil, fmt.Errorf("%s:%d: %w", name, number+1, err)
 	}
-	if len(requests) == 0 {
-		return nil, fmt.Errorf("%s: no requests in it", name)
-	}
-	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
-	start := requests[0].At
-	for i := range requests {
-		requests[i].At -= start
-	}
-	return requests, nil
+	return inOrder(requests, name)
 }
 
 // parseMooncakeLine returns the request of one line of a trace, without id and session.

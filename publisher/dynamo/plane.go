@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -55,9 +56,7 @@ func Open(ctx context.Context, o Options, conn Conn) (*Plane, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	if err := os.MkdirAll(o.FileKV, 0o755); err != nil {
 		return nil, fmt.Errorf("dynamo discovery directory: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // openRecoverable opens a plane whose recovery server listens on this machine.
@@ -35,15 +36,7 @@ func everything() kvevent.DynamoQuery {
 // within waits for a condition.
 func within(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(testTimeout); !ok(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s did not happen", what)
-		}
-	}
+	waittest.Until(t, what, ok)
 }
 
 func TestARouterRecoversOverTCP(t *testing.T) {

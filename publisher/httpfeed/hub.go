@@ -1,6 +1,7 @@
 package httpfeed
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,18 +51,10 @@ func (o *Options) Validate() error {
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.AnnounceEvery == 0 {
-		o.AnnounceEvery = time.Second
-	}
-	if o.MaxClients == 0 {
-		o.MaxClients = 64
-	}
-	if o.ClientBytes == 0 {
-		o.ClientBytes = 8 << 20
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.AnnounceEvery = cmp.Or(o.AnnounceEvery, time.Second)
+	o.MaxClients = cmp.Or(o.MaxClients, 64)
+	o.ClientBytes = cmp.Or(o.ClientBytes, 8<<20)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

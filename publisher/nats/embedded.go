@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -69,15 +70,9 @@ func StartEmbedded(o EmbeddedOptions) (*Embedded, error) {
 	if o.MaxStore < 0 {
 		return nil, fmt.Errorf("embedded nats max store: %d is negative", o.MaxStore)
 	}
-	if o.MaxStore == 0 {
-		o.MaxStore = defaultMaxStore
-	}
-	if o.Host == "" {
-		o.Host = "127.0.0.1"
-	}
-	if o.Port == 0 {
-		o.Port = server.RANDOM_PORT
-	}
+	o.MaxStore = cmp.Or(o.MaxStore, defaultMaxStore)
+	o.Host = cmp.Or(o.Host, "127.0.0.1")
+	o.Port = cmp.Or(o.Port, server.RANDOM_PORT)
 	if o.Token == "" {
 		var err error
 		if o.Token, err = newToken(); err != nil {

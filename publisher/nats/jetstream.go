@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,17 +95,11 @@ func newStreamKeeper(cluster string, j JetStream, log *zap.Logger) *streamKeeper
 		// No publisher waits for acknowledgements, and event ids show duplicates.
 		NoAck: true,
 	}
-	if c.Name == "" {
-		c.Name = kvevent.StreamName(cluster)
-	}
-	if c.MaxAge == 0 {
-		c.MaxAge = defaultStreamAge
-	}
+	c.Name = cmp.Or(c.Name, kvevent.StreamName(cluster))
+	c.MaxAge = cmp.Or(c.MaxAge, defaultStreamAge)
 	// The server refuses a window for duplicates that is longer than the age.
 	c.Duplicates = min(c.MaxAge, 2*time.Minute)
-	if c.MaxBytes == 0 {
-		c.MaxBytes = defaultStreamBytes
-	}
+	c.MaxBytes = cmp.Or(c.MaxBytes, defaultStreamBytes)
 	return &streamKeeper{config: c, log: log, check: publisher.NewAlarm(), stop: func() {}}
 }
 

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -100,19 +101,9 @@ func (o *Options) setDefaults() {
 	set(&o.ConnectTimeout, defaultConnectTimeout)
 	set(&o.ReconnectWait, defaultReconnectWait)
 	set(&o.AnnounceEvery, defaultAnnounceEvery)
-	if o.URL == "" {
-		o.URL = "nats://127.0.0.1:4222"
-	}
-	if o.Cluster == "" {
-		o.Cluster = "default"
-	}
-	if o.Name == "" {
-		o.Name = "blockyard"
-	}
-	if o.ReconnectBuffer == 0 {
-		o.ReconnectBuffer = defaultReconnectBuffer
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.URL = cmp.Or(o.URL, "nats://127.0.0.1:4222")
+	o.Cluster = cmp.Or(o.Cluster, "default")
+	o.Name = cmp.Or(o.Name, "blockyard")
+	o.ReconnectBuffer = cmp.Or(o.ReconnectBuffer, defaultReconnectBuffer)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 }

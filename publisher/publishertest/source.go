@@ -5,10 +5,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -129,14 +129,8 @@ func Blocks(events []kvevent.RouterEvent) map[kv.SequenceHash]struct{} {
 	return blocks
 }
 
-// Eventually waits until condition holds, and fails the test when that takes 20 s.
+// Eventually waits until condition holds, and fails the test when that takes 30 s.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s: not %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	waittest.Until(t, what, condition)
 }

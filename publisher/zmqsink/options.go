@@ -1,6 +1,7 @@
 package zmqsink
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -62,21 +63,11 @@ type Options struct {
 // complete returns o with the defaults in place of zero fields. The error names a field that is
 // out of its range, and the range.
 func (o Options) complete() (Options, error) {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
-	if o.Buffer == 0 {
-		o.Buffer = defaultBuffer
-	}
-	if o.HWM == 0 {
-		o.HWM = defaultHWM
-	}
-	if o.ReannounceEvery == 0 {
-		o.ReannounceEvery = defaultReannounceEvery
-	}
-	if o.roomTimeout == 0 {
-		o.roomTimeout = defaultRoomTimeout
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
+	o.Buffer = cmp.Or(o.Buffer, defaultBuffer)
+	o.HWM = cmp.Or(o.HWM, defaultHWM)
+	o.ReannounceEvery = cmp.Or(o.ReannounceEvery, defaultReannounceEvery)
+	o.roomTimeout = cmp.Or(o.roomTimeout, defaultRoomTimeout)
 	switch {
 	case o.Buffer < 1 || o.Buffer > maxBuffer:
 		return o, fmt.Errorf("buffer %d: want 1 to %d batches", o.Buffer, maxBuffer)

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -315,15 +316,5 @@ func (s *subscriber) replay(endpoint string, start uint64) (seqs []uint64, paylo
 // waitFor polls until cond holds, and fails the test if it does not in time.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		case <-tick.C:
-		}
-	}
+	waittest.Until(t, what, cond)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -60,9 +61,7 @@ type API struct {
 
 // New returns the API of a router.
 func New(r *router.Router, o Options) *API {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, service: newService(r, o.Servers)}
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -179,10 +180,7 @@ func (s *service) registerWorkers(q *routeRequest, c *caller) reply {
 	if size == 0 {
 		size = s.blockSize(q.Model)
 	}
-	ttl := q.TTLSeconds
-	if ttl == 0 {
-		ttl = defaultTTL
-	}
+	ttl := cmp.Or(q.TTLSeconds, defaultTTL)
 	elsewhere := make(map[uint64]bool)
 	for _, w := range s.router.Workers() {
 		if w.Card.Source != source.FromHTTP {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -106,10 +107,7 @@ func document() object {
 			if status == 529 {
 				failure = object{"anyOf": []any{object{"$ref": "#/components/schemas/Rejected"}, failure}}
 			}
-			text := http.StatusText(status)
-			if text == "" {
-				text = "Overloaded; http_overload_status sets another status"
-			}
+			text := cmp.Or(http.StatusText(status), "Overloaded; http_overload_status sets another status")
 			responses[fmt.Sprint(status)] = object{"description": text, "content": object{"application/json": object{"schema": failure}}}
 		}
 		op := object{"summary": o.summary, "responses": responses, "x-listener": "http"}

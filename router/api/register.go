@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -73,8 +74,6 @@ func decodeRegistration(body io.Reader) (*registrationRequest, error) {
 	if err := strictjson.Decode(body, &q, "registration", nil); err != nil {
 		return nil, err
 	}
-	if q.TTLSeconds == 0 {
-		q.TTLSeconds = defaultTTL
-	}
+	q.TTLSeconds = cmp.Or(q.TTLSeconds, defaultTTL)
 	return &q, nil
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -74,9 +75,7 @@ func (a *API) workers(w http.ResponseWriter, _ *http.Request) {
 			Source: i.Card.Source, Silent: i.Card.Silent, Endpoint: i.Card.Endpoint, Ranks: i.Card.Ranks,
 			DeviceBlocks: i.Card.DeviceBlocks, MaxBatchedTokens: i.Card.MaxBatchedTokens, Taints: i.Card.Taints.List(), Measured: measured[i.Worker],
 		}
-		if answer.Source == "" {
-			answer.Source = "agent"
-		}
+		answer.Source = cmp.Or(answer.Source, "agent")
 		if l, ok := loads[kv.WorkerOwner(i.Worker)]; ok {
 			answer.Load = workerLoad(&l, now)
 		}

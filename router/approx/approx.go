@@ -1,6 +1,7 @@
 package approx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -97,9 +98,7 @@ func New(o Options) (*Index, error) {
 		return nil, err
 	}
 	a := &Index{x: x, ttl: o.TTL, maxBlocks: o.MaxBlocks, now: o.Now, queue: newRoutedQueue()}
-	if a.maxBlocks == 0 {
-		a.maxBlocks = maxRouted
-	}
+	a.maxBlocks = cmp.Or(a.maxBlocks, maxRouted)
 	a.keepBlocks = int(o.PruneRatio * float64(a.maxBlocks))
 	if a.now == nil {
 		a.now = time.Now

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -78,9 +79,7 @@ func New(o Options) (*Router, error) {
 	if r.observer == nil {
 		r.observer = silent{}
 	}
-	if r.log == nil {
-		r.log = zap.NewNop()
-	}
+	r.log = cmp.Or(r.log, zap.NewNop())
 	r.weights, r.reading = r.config.Schedule(), r.config.Reading()
 	// The first failure and the first decision are logged at once.
 	r.lastWarned.Store(-int64(warnInterval))

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -52,9 +53,7 @@ func (o Options) withDefaults() Options {
 			*f.v = f.to
 		}
 	}
-	if o.MaxAge == 0 {
-		o.MaxAge = 10 * time.Minute
-	}
+	o.MaxAge = cmp.Or(o.MaxAge, 10*time.Minute)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

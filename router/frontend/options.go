@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,26 +143,12 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxBody == 0 {
-		o.MaxBody = defaultMaxBody
-	}
-	if o.MaxRequests == 0 {
-		o.MaxRequests = DefaultMaxRequests
-	}
-	if o.MaxBodies == 0 {
-		o.MaxBodies = 2 << 30
-	}
-	if o.Split.Timeout == 0 {
-		o.Split.Timeout = defaultPrefillTimeout
-	}
-	if o.Split.Wait == 0 {
-		o.Split.Wait = defaultHandOverWait
-	}
-	if o.OverloadStatus == 0 {
-		o.OverloadStatus = 503
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.MaxBody = cmp.Or(o.MaxBody, defaultMaxBody)
+	o.MaxRequests = cmp.Or(o.MaxRequests, DefaultMaxRequests)
+	o.MaxBodies = cmp.Or(o.MaxBodies, 2<<30)
+	o.Split.Timeout = cmp.Or(o.Split.Timeout, defaultPrefillTimeout)
+	o.Split.Wait = cmp.Or(o.Split.Wait, defaultHandOverWait)
+	o.OverloadStatus = cmp.Or(o.OverloadStatus, 503)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -220,15 +221,9 @@ func (o *Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxBytes == 0 {
-		o.MaxBytes = defaultBytes
-	}
-	if o.MaxOwners == 0 {
-		o.MaxOwners = 1 << 16
-	}
-	if o.MaxParked == 0 {
-		o.MaxParked = 1 << 16
-	}
+	o.MaxBytes = cmp.Or(o.MaxBytes, defaultBytes)
+	o.MaxOwners = cmp.Or(o.MaxOwners, 1<<16)
+	o.MaxParked = cmp.Or(o.MaxParked, 1<<16)
 	return o
 }
 

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -57,19 +58,11 @@ func (o *Options) Validate() error {
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.Expiry == 0 {
-		o.Expiry = 300 * time.Second
-	}
-	if o.Provisional == 0 {
-		o.Provisional = 30 * time.Second
-	}
+	o.Expiry = cmp.Or(o.Expiry, 300*time.Second)
+	o.Provisional = cmp.Or(o.Provisional, 30*time.Second)
 	o.Provisional = min(o.Provisional, o.Expiry)
-	if o.MaxRequests == 0 {
-		o.MaxRequests = 1 << 20
-	}
-	if o.MaxBlocks == 0 {
-		o.MaxBlocks = 1 << 24
-	}
+	o.MaxRequests = cmp.Or(o.MaxRequests, 1<<20)
+	o.MaxBlocks = cmp.Or(o.MaxBlocks, 1<<24)
 	if o.Ended == nil {
 		o.Ended = func(string) {}
 	}

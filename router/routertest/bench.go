@@ -1,6 +1,7 @@
 package routertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -93,10 +94,7 @@ func (b *Bench) Expect(when string, tokens []uint32, worker kv.WorkerID, device 
 func (b *Bench) names() string {
 	var all []string
 	for _, w := range b.Router.Workers() {
-		source := w.Card.Source
-		if source == "" {
-			source = "agent"
-		}
+		source := cmp.Or(w.Card.Source, "agent")
 		all = append(all, fmt.Sprintf("%s %s", w.Worker, source))
 	}
 	return strings.Join(all, ", ")

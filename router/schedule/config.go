@@ -280,9 +280,7 @@ func (o Options) withDefaults() Options {
 	if o.Load.Now == nil {
 		o.Load.Now = time.Now
 	}
-	if o.RefreshAfter == 0 {
-		o.RefreshAfter = 10 * time.Second
-	}
+	o.RefreshAfter = cmp.Or(o.RefreshAfter, 10*time.Second)
 	if o.Worker == nil {
 		o.Worker = func(kv.Worker) WorkerConfig { return WorkerConfig{} }
 	}

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -314,15 +315,9 @@ func (o *QueueOptions) Validate() error {
 
 // withDefaults returns o with defaults in place of zero bounds.
 func (o QueueOptions) withDefaults() QueueOptions {
-	if o.MaxPending == 0 {
-		o.MaxPending = 1 << 14
-	}
-	if o.MaxTokens == 0 {
-		o.MaxTokens = 1 << 28
-	}
-	if o.MaxAllowed == 0 {
-		o.MaxAllowed = 1 << 20
-	}
+	o.MaxPending = cmp.Or(o.MaxPending, 1<<14)
+	o.MaxTokens = cmp.Or(o.MaxTokens, 1<<28)
+	o.MaxAllowed = cmp.Or(o.MaxAllowed, 1<<20)
 	return o
 }
 
@@ -336,9 +331,7 @@ func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	if o.ThresholdTokens != nil && prefillTokens > *o.ThresholdTokens {
 		return true
 	}
-	if maxBatchedTokens == 0 {
-		maxBatchedTokens = unknownBatch
-	}
+	maxBatchedTokens = cmp.Or(maxBatchedTokens, unknownBatch)
 	return o.Threshold != nil && float64(prefillTokens) > *o.Threshold*float64(maxBatchedTokens)
 }
 

@@ -2,6 +2,7 @@ package sharedcache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,9 +69,7 @@ func NewClient(o Options) (*Client, error) {
 	// Validate has parsed the URL.
 	u, _ := url.Parse(o.URL)
 	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: func() bool { return o.Pairs }, breaker: new(breaker)}
-	if c.timeout == 0 {
-		c.timeout = defaultTimeout
-	}
+	c.timeout = cmp.Or(c.timeout, defaultTimeout)
 	c.http.Transport = o.Transport
 	if o.Transport == nil {
 		c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second}

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,18 +123,12 @@ func (o *Options) Validate() error {
 
 // withDefaults returns o with the defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.ProbeEvery == 0 {
-		o.ProbeEvery = 2 * time.Second
-	}
-	if o.ProbeTimeout == 0 {
-		o.ProbeTimeout = 5 * time.Second
-	}
+	o.ProbeEvery = cmp.Or(o.ProbeEvery, 2*time.Second)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 5*time.Second)
 	if o.Client == nil {
 		o.Client = newClient()
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,10 +69,7 @@ func (*DNS) Source() string { return FromDNS }
 // change. The servers go only when the name has no addresses twice in a row, because one such
 // answer may be an error of the resolver. Other errors leave the servers as they were.
 func (d *DNS) Run(ctx context.Context, set func([]Found)) error {
-	log := d.Log
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log := cmp.Or(d.Log, zap.NewNop())
 	log = log.With(zap.String("name", d.name))
 	var before []netip.Addr
 	// absent counts answers in a row without addresses. failed is the last logged error.

@@ -1,6 +1,7 @@
 package workers_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -157,9 +158,7 @@ func (r *recorder) all() map[uint64]registry.Registration {
 // run runs a directory until the test ends.
 func run(t *testing.T, o workers.Options) *workers.Directory {
 	t.Helper()
-	if o.ProbeEvery == 0 {
-		o.ProbeEvery = 20 * time.Millisecond
-	}
+	o.ProbeEvery = cmp.Or(o.ProbeEvery, 20*time.Millisecond)
 	d, err := workers.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -164,10 +165,7 @@ func (p *PowerLoss) recordLocked(l *lossFile, data []byte, off int64, old []byte
 		p.held += SectorSize
 	}
 	l.writes = append(l.writes, w)
-	limit := p.MaxBytes
-	if limit == 0 {
-		limit = DefaultPowerLossBytes
-	}
+	limit := cmp.Or(p.MaxBytes, DefaultPowerLossBytes)
 	for p.held > limit {
 		p.settleOldestLocked()
 	}

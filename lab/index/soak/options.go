@@ -63,9 +63,7 @@ func (o Options) withDefaults() Options {
 	o.Duration = cmp.Or(o.Duration, DefaultDuration)
 	o.Sample = cmp.Or(o.Sample, DefaultSample)
 	o.MaxSlope = cmp.Or(o.MaxSlope, DefaultMaxSlope)
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	o.Out = cmp.Or(o.Out, io.Discard)
 	return o
 }
 

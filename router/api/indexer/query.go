@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -59,9 +60,7 @@ func (s *Server) model(w http.ResponseWriter, name, group string) (*router.Model
 		s.Answer(w, http.StatusOK, newScoreAnswer())
 		return nil, false
 	}
-	if group == "" {
-		group = shape.DefaultGroup
-	}
+	group = cmp.Or(group, shape.DefaultGroup)
 	s.Fail(w, http.StatusNotFound, fmt.Errorf("no indexer for model=%s routing_group=%s", name, group))
 	return nil, false
 }

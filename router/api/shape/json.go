@@ -39,9 +39,7 @@ type JSON struct {
 
 // New returns a JSON.
 func New(o Options) *JSON {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return &JSON{budget: bodies.New(maxReading, maxKept, o.Counters), log: o.Log}
 }
 

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,21 +37,11 @@ type Limits struct {
 
 // withDefaults returns the limits without zeros.
 func (l Limits) withDefaults() Limits {
-	if l.Waiting == 0 {
-		l.Waiting = DefaultWaiting
-	}
-	if l.TenantWaiting == 0 {
-		l.TenantWaiting = max(l.Waiting/4, 1)
-	}
-	if l.Bytes == 0 {
-		l.Bytes = 1 << 30
-	}
-	if l.TenantBytes == 0 {
-		l.TenantBytes = max(l.Bytes/4, 1)
-	}
-	if l.Wait == 0 {
-		l.Wait = DefaultWait
-	}
+	l.Waiting = cmp.Or(l.Waiting, DefaultWaiting)
+	l.TenantWaiting = cmp.Or(l.TenantWaiting, max(l.Waiting/4, 1))
+	l.Bytes = cmp.Or(l.Bytes, 1<<30)
+	l.TenantBytes = cmp.Or(l.TenantBytes, max(l.Bytes/4, 1))
+	l.Wait = cmp.Or(l.Wait, DefaultWait)
 	return l
 }
 

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 )
@@ -169,14 +169,5 @@ func ask(t *testing.T, s *tokens.Source, model string, route openai.Route, body 
 // waitFor waits for a condition that other goroutines bring about.
 func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("waited for 10 s")
-		}
-	}
+	waittest.Until(t, "the condition", done)
 }

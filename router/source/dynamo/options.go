@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -66,17 +67,9 @@ func (o *Options) Validate() error {
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.PollEvery == 0 {
-		o.PollEvery = 500 * time.Millisecond
-	}
-	if o.MaxRanks == 0 {
-		o.MaxRanks = 1 << 12
-	}
-	if o.MaxBlocks == 0 {
-		o.MaxBlocks = 1 << 24
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.PollEvery = cmp.Or(o.PollEvery, 500*time.Millisecond)
+	o.MaxRanks = cmp.Or(o.MaxRanks, 1<<12)
+	o.MaxBlocks = cmp.Or(o.MaxBlocks, 1<<24)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }

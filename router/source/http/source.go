@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,15 +45,9 @@ func (o *Options) Validate() error {
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.ReconnectWait == 0 {
-		o.ReconnectWait = 250 * time.Millisecond
-	}
-	if o.Silence == 0 {
-		o.Silence = 5 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.ReconnectWait = cmp.Or(o.ReconnectWait, 250*time.Millisecond)
+	o.Silence = cmp.Or(o.Silence, 5*time.Second)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

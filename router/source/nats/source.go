@@ -72,21 +72,11 @@ var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.Cluster == "" {
-		o.Cluster = "default"
-	}
-	if o.Stream == "" {
-		o.Stream = kvevent.StreamName(o.Cluster)
-	}
-	if o.Queue == 0 {
-		o.Queue = 2048
-	}
-	if o.ConnectTimeout == 0 {
-		o.ConnectTimeout = 2 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Cluster = cmp.Or(o.Cluster, "default")
+	o.Stream = cmp.Or(o.Stream, kvevent.StreamName(o.Cluster))
+	o.Queue = cmp.Or(o.Queue, 2048)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 2*time.Second)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/reload"
 	"github.com/blockyard-ai/blockyard/internal/strictjson"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -24,9 +23,6 @@ type WorkersFile struct {
 	// Workers are workers without a publisher.
 	Workers []Registration `json:"workers"`
 }
-
-// maxWorkersFile bounds the file, in bytes.
-const maxWorkersFile = 16 << 20
 
 // errFileUnchanged says that the file, or its error, has not changed since it was read.
 var errFileUnchanged = errors.New("the file has not changed")
@@ -40,7 +36,7 @@ type fileState struct {
 
 // ReadWorkersFile reads and checks a regular file. The error names the field.
 func ReadWorkersFile(path string) (*WorkersFile, error) {
-	data, err := readRegular(path)
+	data, err := reload.ReadRegular(path)
 	if err != nil {
 		return nil, fmt.Errorf("workers file: %w", err)
 	}
@@ -49,27 +45,6 @@ func ReadWorkersFile(path string) (*WorkersFile, error) {
 		return nil, fmt.Errorf("workers file %s: %w", path, err)
 	}
 	return w, nil
-}
-
-// readRegular reads a file of at most maxWorkersFile bytes. It does not block on a pipe.
-func readRegular(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %s is not a regular file", path, info.Mode().Type())
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxWorkersFile+1))
-	if err == nil && len(data) > maxWorkersFile {
-		err = fmt.Errorf("%s: more than %d bytes", path, maxWorkersFile)
-	}
-	return data, err
 }
 
 // parseWorkersFile decodes and checks the content of a workers file.

@@ -53,18 +53,10 @@ func (o *Options) Validate() error {
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
-	if o.Poll == 0 {
-		o.Poll = 2 * time.Second
-	}
-	if o.FeedTimeout == 0 {
-		o.FeedTimeout = 15 * time.Second
-	}
-	if o.AnnounceEvery == 0 {
-		o.AnnounceEvery = time.Second
-	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Poll = cmp.Or(o.Poll, 2*time.Second)
+	o.FeedTimeout = cmp.Or(o.FeedTimeout, 15*time.Second)
+	o.AnnounceEvery = cmp.Or(o.AnnounceEvery, time.Second)
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
 }
 

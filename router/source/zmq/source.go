@@ -1,6 +1,7 @@
 package zmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ func New(o Options) (*Source, error) {
 	if o.AnnounceEvery < 0 || o.MaxRanks < 0 {
 		return nil, fmt.Errorf("zmq announce period %v, max ranks %d: one is negative", o.AnnounceEvery, o.MaxRanks)
 	}
-	if o.AnnounceEvery == 0 {
-		o.AnnounceEvery = time.Second
-	}
+	o.AnnounceEvery = cmp.Or(o.AnnounceEvery, time.Second)
 	if o.MaxRanks == 0 {
 		var limit syscall.Rlimit
 		if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -81,9 +80,7 @@ func New(o Options) (*Source, error) {
 		}
 		o.MaxRanks = int(min(limit.Cur, 1<<20)) / 2 / rankDescriptors // half of the descriptors
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = cmp.Or(o.Log, zap.NewNop())
 	s := &Source{
 		opt: o, log: o.Log, frames: make(chan source.Frame),
 		engines: make(map[kv.WorkerID]*engine), leaving: make(map[kv.WorkerID]*engine), publishers: make(map[uint64]*rank),

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,9 +92,7 @@ func (*Finder) Source() string { return workers.FromKubernetes }
 // After an error it watches again from the same version, and it lists again when the API server no
 // longer has that version.
 func (f *Finder) Run(ctx context.Context, set func([]workers.Found)) error {
-	if f.Log == nil {
-		f.Log = zap.NewNop()
-	}
+	f.Log = cmp.Or(f.Log, zap.NewNop())
 	log := f.Log.With(zap.String("service", f.namespace+"/"+f.service))
 	defer f.client.http.CloseIdleConnections()
 	retries := backoff.Jittered(firstRetry, lastRetry)

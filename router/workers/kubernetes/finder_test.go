@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/workers"
 	"github.com/blockyard-ai/blockyard/router/workers/kubernetes"
 )
@@ -93,17 +93,7 @@ func find(t *testing.T, a *apiServer, text string, log *zap.Logger) *seen {
 // until waits for a condition.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	late := time.NewTimer(20 * time.Second)
-	defer late.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
-		select {
-		case <-look.C:
-		case <-late.C:
-			t.Fatal("never: " + what)
-		}
-	}
+	waittest.Until(t, what, holds)
 }
 
 func (s *seen) becomes(t *testing.T, want string) {
