@@ -142,7 +142,7 @@ func bytesPerBlock(t testing.TB, n int) float64 {
 // TestTrackedBlocksAreSmall: wherever in its cycle of growth an index is, both tables of a rank together need at
 // most 64 bytes per block.
 func TestTrackedBlocksAreSmall(t *testing.T) {
-	for _, n := range []int{300_000, 330_000, 360_000} {
+	for _, n := range []int{150_000, 165_000, 180_000} {
 		if got := bytesPerBlock(t, n); got > 64 {
 			t.Errorf("%d blocks: %.1f bytes each", n, got)
 		} else {

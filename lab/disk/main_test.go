@@ -28,6 +28,6 @@ func testOptions(t *testing.T) Options {
 	t.Setenv(copierVariable, "1")
 	return Options{
 		Dir: t.TempDir(), HostDir: t.TempDir(), Duration: 1, Sizes: []uint64{64 << 10, 256 << 10}, RoundBytes: 2 << 20,
-		Blocks: 10_000, Copier: []string{os.Args[0]}, Out: t.Output(), noFio: true,
+		Blocks: 4_000, Copier: []string{os.Args[0]}, Out: t.Output(), noFio: true,
 	}
 }
