@@ -17,14 +17,19 @@ import (
 func small(change func(*Scenario)) *Scenario {
 	h := machines(equal(4))
 	s := &Scenario{Name: "small", Hardware: h, Limits: Limits{time.Second, 50 * time.Millisecond}, Duration: 10 * time.Second, WarmUp: time.Second, Routers: 1,
-		Load: func(seed uint64) ([]workload.Request, error) {
-			return workload.Generate(workload.Options{Seed: seed, Requests: 150, Rate: 5, Think: time.Second,
-				System: workload.Lengths{Median: 800, Sigma: 0.5, Min: 100, Max: 4000}, Output: workload.Lengths{Median: 80, Sigma: 0.6, Min: 4, Max: 400}})
-		}}
+		Load: chats(300, 10)}
 	if change != nil {
 		change(s)
 	}
 	return s
+}
+
+// chats returns a load of conversations of which rate begin in a second.
+func chats(requests int, rate float64) func(seed uint64) ([]workload.Request, error) {
+	return func(seed uint64) ([]workload.Request, error) {
+		return workload.Generate(workload.Options{Seed: seed, Requests: requests, Rate: rate, Think: time.Second,
+			System: workload.Lengths{Median: 800, Sigma: 0.5, Min: 100, Max: 4000}, Output: workload.Lengths{Median: 80, Sigma: 0.6, Min: 4, Max: 400}})
+	}
 }
 
 // run simulates a scenario with a policy.
@@ -53,6 +58,7 @@ func run(t *testing.T, s *Scenario, name string, seed uint64) Result {
 // end.
 func TestOneSeedOneResult(t *testing.T) {
 	s := small(func(s *Scenario) {
+		s.Load = chats(150, 5)
 		s.Routers, s.Lag = 2, 20*time.Millisecond
 		s.Events = []Event{{At: 3 * time.Second, Kind: Kill, Worker: 1}, {At: 4 * time.Second, Kind: Add, Speed: 0.5},
 			{At: 5 * time.Second, Kind: Drain, Worker: 2}, {At: 6 * time.Second, Kind: Slow, Worker: 0, Factor: 0.5}, {At: 6 * time.Second, Kind: Disk, Factor: 0.1}}
@@ -110,10 +116,7 @@ func TestASlowStarterGetsItsShare(t *testing.T) {
 		s.Duration = 30 * time.Second
 		s.Hardware.WarmUp = 300
 		s.Events = []Event{{At: time.Second, Kind: Add, Speed: 1}}
-		s.Load = func(seed uint64) ([]workload.Request, error) {
-			return workload.Generate(workload.Options{Seed: seed, Requests: 1500, Rate: 18, Think: time.Second,
-				System: workload.Lengths{Median: 800, Sigma: 0.5, Min: 100, Max: 4000}, Output: workload.Lengths{Median: 80, Sigma: 0.6, Min: 4, Max: 400}})
-		}
+		s.Load = chats(1500, 18)
 	})
 	requests, err := s.Load(1)
 	if err != nil {

@@ -93,25 +93,6 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	return res, o.judge(&res)
 }
 
-// judge returns an error for wrong bytes, and for a run that saw too little to prove anything. In
-// the negative control each flipped bit must be seen. A run of one configuration, which repeats a
-// failure, has no control and proves what it proves.
-func (o *Options) judge(res *Result) error {
-	switch {
-	case res.WrongBytes > 0:
-		return fmt.Errorf("seed %d: %d wrong bytes", res.Seed, res.WrongBytes)
-	case o.Config != "":
-		return nil
-	case res.Control.Flipped == 0 || res.Control.Seen != res.Control.Flipped:
-		return fmt.Errorf("seed %d: %d wrong bytes seen, %d bits flipped: the run is blind", res.Seed, res.Control.Seen, res.Control.Flipped)
-	case res.Verified <= res.Ops/10:
-		return fmt.Errorf("seed %d: %d blocks verified in %d operations, want more than a tenth", res.Seed, res.Verified, res.Ops)
-	case res.Torn == 0:
-		return fmt.Errorf("seed %d: no torn, dropped or flipped block was refused", res.Seed)
-	}
-	return nil
-}
-
 // runControl runs the negative control: it flips bits of verified blocks and counts seen flips.
 func (r *runner) runControl(ctx context.Context) (Totals, error) {
 	r.control = true

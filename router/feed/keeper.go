@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -148,4 +149,72 @@ type SnapshotStats struct {
 // Stats returns the counters.
 func (k *Keeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
+}
+
+// save writes a snapshot of the complete feeds: those whose blocks are all in the index. It reads
+// the stream position first, so that every feed is at the position or ahead. Events go on
+// meanwhile.
+func (s *Set) save(w io.Writer) error {
+	s.mu.Lock()
+	position := s.streamPosition
+	publishers := make([]uint64, 0, len(s.feeds))
+	for id := range s.feeds {
+		publishers = append(publishers, id)
+	}
+	s.mu.Unlock()
+	out, err := newSnapshotWriter(w, position)
+	if err != nil {
+		return err
+	}
+	var image feedImage
+	for _, id := range publishers {
+		if !s.imageOf(id, &image) {
+			continue
+		}
+		if err := out.add(&image); err != nil {
+			return err
+		}
+	}
+	return out.finish()
+}
+
+// imageOf fills f with a feed, for a snapshot. It returns false when the feed is not complete.
+// Events go on while imageOf dumps a large owner, so the blocks may be newer than the image's
+// cursor. The last event of a block decides, so applying the events after the cursor again is
+// harmless.
+func (s *Set) imageOf(publisher uint64, f *feedImage) bool {
+	feed, dumps := s.beginImage(publisher, f)
+	if feed == nil {
+		return false
+	}
+	feed.model.Index().DumpOwner(f.announcement.Owner, func(e *kvevent.RouterEvent) bool {
+		f.store(e)
+		return true
+	})
+	return s.confirmImage(feed, dumps)
+}
+
+// beginImage starts the image of a publisher's feed in a snapshot with the announcement and the
+// cursor. It returns the feed and the feed's number of dumps, for confirmImage. The feed is nil when
+// the index lacks blocks of it.
+func (s *Set) beginImage(publisher uint64, f *feedImage) (feed *feed, dumps uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed = s.feeds[publisher]
+	if feed == nil || !feed.complete() {
+		return nil, 0
+	}
+	f.reset()
+	f.announcement, f.cursor = feed.announcement, feed.cursor
+	return feed, feed.counters.Dumps
+}
+
+// confirmImage reports whether the feed has stayed complete and no dump changed its blocks
+// since beginImage.
+func (s *Set) confirmImage(feed *feed, dumps uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	feed.updateLost()
+	s.recountLocked(feed)
+	return s.feeds[feed.announcement.PublisherID] == feed && feed.complete() && feed.counters.Dumps == dumps
 }

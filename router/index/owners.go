@@ -183,67 +183,6 @@ func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
 	}
 }
 
-// Member is a known worker and the pool whose blocks count for the worker too. Pool
-// 0 is none. The worker's position in Members.List is its number.
-type Member struct {
-	Worker kv.Worker
-	Pool   uint64
-}
-
-// Members is an immutable snapshot of the known workers, ordered by worker. Each
-// change makes a new one, so that equal snapshots have equal pointers.
-type Members struct{ List []Member }
-
-// Find returns the number of w. ok is false when w is unknown.
-func (m *Members) Find(w kv.Worker) (int, bool) {
-	return slices.BinarySearchFunc(m.List, w, func(m Member, w kv.Worker) int { return m.Worker.Compare(w) })
-}
-
-// Members returns the current snapshot.
-func (x *Index) Members() *Members { return x.view.Load().members }
-
-// view says whose entries count for which members. It is immutable and for readers.
-type view struct {
-	members *Members
-	// sources has, for each member, the ids of the worker and of its pool. memberOwners
-	// has, for each member, the worker's owner. Readers use only its totalPairs.
-	sources      []source
-	memberOwners []*owner
-	// owners is indexed by ownerID. Ids beyond the end count for no member.
-	owners []ownerView
-	// pools has, for each pool, the numbers of its members.
-	pools [][]int32
-	// hybrids has, for each member, its KV groups, nil for a member without groups. It is nil when
-	// no member has groups.
-	hybrids []*groups.Model
-}
-
-// source has the owners whose blocks a member can reach: the worker itself and its pool,
-// noOwner without one.
-type source struct{ own, pool ownerID }
-
-// ownerView says for which members the entries of an owner count. With viewWorker number
-// is a member number. With viewPool number is an index into view.pools. With viewNobody
-// the entries count for no member.
-type ownerView struct {
-	kind   viewKind
-	number int32
-}
-
-type viewKind uint8
-
-const (
-	viewNobody viewKind = iota
-	viewWorker
-	viewPool
-)
-
-// member is a known worker with the current ids of the worker and its pool, for the writer.
-type member struct {
-	Member
-	source
-}
-
 // SetMember makes a worker a member, which Match reports, or no member if known is false.
 // The blocks of the pool, a store that several workers share, count for the worker too; pool
 // 0 is none. A former member's own blocks stay until they are removed. The error is ErrFull.

@@ -1,11 +1,9 @@
 package schedule
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule/draw"
@@ -351,57 +349,4 @@ func (c *Candidate) Formula() string {
 	}
 	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
 		name, c.Cost, c.Weight, c.Prefill, c.Decode, c.Hits.Total())
-}
-
-// Range is the half-open range of block positions [First, End).
-type Range struct{ First, End uint32 }
-
-// SharedHits are the blocks of one prompt in a shared cache. They do not change. The zero
-// value has no blocks.
-type SharedHits struct {
-	// ranges are sorted and not empty. No two touch.
-	ranges []Range
-	// before[i] is the number of blocks in ranges[:i].
-	before []int
-	total  int
-}
-
-// FromRanges returns the SharedHits for the blocks of a prompt that a shared cache has, given
-// as ranges of block positions in any order. Ranges may be empty and may overlap. The slice
-// is not kept.
-func FromRanges(ranges []Range) SharedHits {
-	sorted := slices.DeleteFunc(slices.Clone(ranges), func(r Range) bool { return r.First >= r.End })
-	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
-	var h SharedHits
-	for _, r := range sorted {
-		if n := len(h.ranges); n > 0 && r.First <= h.ranges[n-1].End {
-			h.ranges[n-1].End = max(h.ranges[n-1].End, r.End)
-			continue
-		}
-		h.ranges = append(h.ranges, r)
-	}
-	for _, r := range h.ranges {
-		h.before = append(h.before, h.total)
-		h.total += int(r.End - r.First)
-	}
-	return h
-}
-
-// TotalHits returns the number of blocks.
-func (h *SharedHits) TotalHits() int { return h.total }
-
-// Beyond returns the number of blocks at position first of the prompt and after it: those
-// that a worker with first leading blocks would gain from the shared cache.
-func (h *SharedHits) Beyond(first int) int {
-	// at is the first range that ends after position first.
-	at, _ := slices.BinarySearchFunc(h.ranges, first, func(r Range, first int) int {
-		if int(r.End) <= first {
-			return -1
-		}
-		return 1
-	})
-	if at == len(h.ranges) {
-		return 0
-	}
-	return h.total - h.before[at] - max(0, first-int(h.ranges[at].First))
 }
