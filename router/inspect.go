@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -47,6 +48,9 @@ type Stats struct {
 	Loads     feed.LoadStats
 	Transport source.Stats
 	Snapshots feed.SnapshotStats
+	// Memory is zero when no misses are explained.
+	Memory miss.Stats
+	Misses miss.LogStats
 
 	// Guess is zero without predictions, Estimate without prices.
 	Guess    approx.Stats   `metric:"-"`
@@ -59,7 +63,12 @@ type Stats struct {
 func (r *Router) Stats() Stats {
 	models, sum := r.models.stats()
 	sum.Requests.Unbooked += sum.Unbooked
+	var memory miss.Stats
+	if m := r.models.memory; m != nil {
+		memory = m.Stats()
+	}
 	return Stats{
+		Memory: memory, Misses: r.models.misses.Stats(),
 		Workers: sum.Workers, Index: sum.Index, Requests: sum.Requests, Models: models,
 		Guess: sum.Guess, Estimate: sum.Estimate, Unremembered: sum.Unremembered,
 		Feeds:     r.feeds.Stats(),
@@ -68,6 +77,12 @@ func (r *Router) Stats() Stats {
 		Snapshots: r.snapshots.Stats(),
 	}
 }
+
+// Misses returns the log of explained misses. It is empty when no misses are explained.
+func (r *Router) Misses() *miss.Log { return &r.models.misses }
+
+// ExplainsMisses reports whether the router keeps what it needs to explain misses.
+func (r *Router) ExplainsMisses() bool { return r.models.memory != nil }
 
 // Ready returns nil if the router can route a request, else the reason. A router with a
 // disconnected source is ready: its answers are feed.Degraded.

@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -35,6 +36,8 @@ type Model struct {
 	estimate  *estimate.Estimator // nil without prices
 	cards     *cardTable
 	metrics   *metrics.Metrics
+	history   *miss.History // nil when no misses are explained
+	misses    *miss.Log
 	log       *zap.Logger
 	// unbookedOnce logs the first unbooked request of all models.
 	unbookedOnce *sync.Once
@@ -140,6 +143,9 @@ func (m *Model) Idle() bool { return !m.hasWorkers() && m.decide.PendingCount() 
 
 // Index implements feed.Model.
 func (m *Model) Index() *index.Index { return m.index }
+
+// History implements feed.Model. It is nil when no misses are explained.
+func (m *Model) History() *miss.History { return m.history }
 
 // SetView implements feed.Model.
 func (m *Model) SetView(v feed.View) { m.current.Store(&v) }

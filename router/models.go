@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
@@ -32,6 +33,9 @@ type Models struct {
 	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	metrics      *metrics.Metrics
 	unbookedOnce sync.Once
+	// memory remembers the blocks that left the indexes; nil when no misses are explained.
+	memory *miss.Memory
+	misses miss.Log
 
 	// routes is read by requests without a lock.
 	routes atomic.Pointer[routes]
@@ -60,6 +64,9 @@ type routes struct {
 
 func newModels(o *Options, shared *sharedcache.Client) *Models {
 	d := &Models{options: o, shared: shared, byKey: make(map[feed.ModelKey]*Model)}
+	if n := o.Config.MissMemoryBlocks; n > 0 && o.Config.ShouldSubscribeToKVEvents() {
+		d.memory = miss.NewMemory(int(n), time.Now())
+	}
 	d.routes.Store(&routes{})
 	return d
 }
@@ -76,6 +83,9 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce)
 	if err != nil {
 		return nil, err
+	}
+	if m.misses = &d.misses; d.memory != nil {
+		m.history = d.memory.Of()
 	}
 	if d.busy != nil {
 		// setBusy has validated the thresholds.

@@ -48,12 +48,18 @@ type productRoot struct {
 	Demo       labCommand         `cmd:"" passthrough:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
 	Bench      labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
 	Connector  connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
-	Inspect    inspect.Command    `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Inspect    inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
 	Doctor     doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
 	Config     configCmd          `cmd:"" help:"Show or check the settings of agent and router."`
 	Completion completionCmd      `cmd:"" help:"Print a script that completes commands, flags and values in a shell."`
 	Version    Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine  labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
+}
+
+// inspectCmd is "blockyard inspect".
+type inspectCmd struct {
+	State  inspect.Command `cmd:"" default:"withargs" help:"Show health, gaps, drops, cursors and workers. This is the default."`
+	Misses inspect.Misses  `cmd:"" help:"Show why the prompts of a router's last requests were not cached."`
 }
 
 // newProductRoot returns a command line for kong to parse into.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/lab/golden"
 	"github.com/blockyard-ai/blockyard/router"
-	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
@@ -149,7 +149,9 @@ func TestGoldenDoorMetrics(t *testing.T) {
 	m.Retried("m", "7/0", "died")
 	m.Split("yard")
 	m.Prompt("exact")
-	m.Cached("m", "7/0", metrics.CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
+	m.Cached("m", "7/0", 3, 2, 1)
+	m.Differ("m", "7/0", -1, miss.Evicted)
+	m.Missed("m", "7/0", miss.Evicted, 2)
 	scraped := httptest.NewRecorder()
 	r.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	var doors strings.Builder

@@ -66,7 +66,7 @@ func New(r *router.Router, o Options) *API {
 }
 
 // Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds,
-// /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a
+// /v1/misses, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a
 // registry. With Options.Registration it also serves POST and DELETE /v1/workers.
 // docs/router-api.md describes the paths.
 func (a *API) Handler() http.Handler {
@@ -91,6 +91,7 @@ func (a *API) inspection(mux *http.ServeMux) {
 	r := a.router
 	mux.HandleFunc("GET /v1/workers", a.workers)
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
+	mux.HandleFunc("GET /v1/misses", a.misses)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
 	if g := r.Registry(); g != nil {

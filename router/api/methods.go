@@ -29,6 +29,9 @@ type explanationAnswer struct {
 	// Workers are the chosen worker and at most maxExplained-1 others. Compared counts all.
 	Workers  []candidateAnswer `json:"workers"`
 	Compared int               `json:"compared"`
+	// Misses are the tokens that the chosen worker will have to compute, by cause. Absent when the
+	// router explains no misses.
+	Misses []missAnswer `json:"misses,omitempty"`
 }
 
 // candidateAnswer has the parts of one worker's cost: see schedule.Candidate.
@@ -70,6 +73,7 @@ func (s *service) chosen(q *routeRequest, model *router.Model, m *router.Match) 
 	}
 	if q.Explain || q.Method == "explain" {
 		out.Explanation = explained(m)
+		out.Explanation.Misses = expectedMisses(model, m)
 	}
 	return out
 }

@@ -72,6 +72,7 @@ func operations() []operation {
 		{"POST", "/v1/workers/{id}/undrain", "Resumes requests to a worker server", true, nil, object{}, []int{400, 403, 404}, nil, nil},
 		{"GET", "/v1/servers", "Worker servers and their states", false, nil, []serverAnswer{}, nil, nil, nil},
 		{"GET", "/v1/feeds", "The feed of each publisher", false, nil, []feedAnswer{}, nil, nil, []string{""}},
+		{"GET", "/v1/misses", "Why prompts were not cached, by the last requests", false, nil, missesAnswer{}, []int{400}, []string{"limit"}, []string{"", "?limit=5"}},
 		{"GET", "/v1/sources", "Metrics of the sources of events", false, nil, []source.Metrics{}, nil, nil, []string{""}},
 		{"GET", "/v1/agents", "Agents that are followed over HTTP", false, nil, []source.Agent{}, nil, nil, []string{""}},
 		{"GET", "/v1/dump", "Events that make an empty index equal to the router's", true, nil, []object{}, []int{403, 404}, []string{"model"}, []string{"", "?model=m"}},

@@ -92,6 +92,7 @@ func (q *routeRequest) query(id string) *router.Request {
 		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
 		UpdateStates: q.books(), Explain: q.Explain || q.Method == "explain",
 	}
+	out.Misses = out.Explain
 	if q.Pinned != nil {
 		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID}
 		if q.Pinned.DPRank != nil {

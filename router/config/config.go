@@ -37,6 +37,7 @@ type Config struct {
 	RouterResetStates      bool     `json:"router_reset_states"`
 	IndexReading           string   `json:"index_reading"`
 	IndexMemoryBytes       uint64   `json:"index_memory_bytes"`
+	MissMemoryBlocks       uint64   `json:"miss_memory_blocks"`
 	KVCacheBlockSize       *uint32  `json:"kv_cache_block_size"`
 	IsEagle                bool     `json:"is_eagle"`
 	RouterTTLSecs          float64  `json:"router_ttl_secs"`

@@ -45,6 +45,7 @@ var limits = []struct{ name, def, good, bad string }{
 	{"router_event_threads", "4", "1 4294967295", "0 -1 4294967296"},
 	{"router_positional_search_mode", "strided", "strided binary", "linear"},
 	{"index_reading", "continuation", "continuation union", "tiers"},
+	{"miss_memory_blocks", "1048576", "0 1 268435456", "-1 268435457 1.5 none"},
 	{"index_memory_bytes", "8589934592", "1048576 1MiB 1.5GiB 64Gi 1GB 64TiB 70368744177664", "1048575 70368744177665 65TiB 1000KiB 1e9 GiB 18446744073709551615TiB"},
 	{"kv_cache_block_size", "none", "1 65536 none", "0 65537"},
 	{"shared_cache_type", "none", "none http hicache", "redis"},

@@ -51,6 +51,12 @@ func eventSettings() []Setting {
 			Meaning: "Seconds for which a request's blocks count as cached before events confirm them. With none the router waits for the events. Needs use_kv_events.",
 			domain:  seconds(), at: func(c *Config) any { return &c.RouterPredictedTTLSecs },
 			noEffect: noOverlapCredit},
+		{Name: "miss_memory_blocks", Group: GroupCache, Since: "Blockyard",
+			Flags:   []string{"miss-memory-blocks"},
+			Env:     []string{"BLOCKYARD_ROUTER_MISS_MEMORY_BLOCKS"},
+			Meaning: "Evicted blocks to remember, so that the router can say why a prompt was not cached. A block takes 24 bytes. With 0 no misses are explained.",
+			domain:  domain{max: 1 << 28}, def: "1048576", at: func(c *Config) any { return &c.MissMemoryBlocks },
+			noEffect: firstReason(unless(func(c *Config) bool { return c.UseKVEvents }, "use_kv_events is off"), noOverlapCredit)},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -17,6 +18,8 @@ type Match struct {
 	// Candidates are the compared workers by ascending cost, and by worker among equals. Nil
 	// without Query.Explain, and from a selector that compares no costs.
 	Candidates []schedule.Candidate
+	// Prompt is what the decision knew of the prompt, to explain misses. Nil without Query.Misses.
+	Prompt *miss.Prompt
 }
 
 // OverlapBlocks returns the effective overlap, rounded.
@@ -75,6 +78,9 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 	m := Match{Result: result}
 	if q.Explain {
 		m.Candidates = w.explain.sorted()
+	}
+	if q.Misses {
+		m.Prompt = promptOf(w, &request, &result, found)
 	}
 	if hits != nil {
 		m.Shared = &SharedUse{Hits: hits.TotalHits(), Beyond: hits.Beyond(int(m.OverlapBlocks()))}

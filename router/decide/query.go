@@ -28,6 +28,8 @@ type Query struct {
 	UpdateStates bool
 	// Explain fills Match.Candidates.
 	Explain bool
+	// Misses fills Match.Prompt.
+	Misses bool
 	// LoRA is the adapter's name and Salt the cache namespace. Both are part of the blocks'
 	// hashes.
 	LoRA, Salt string

@@ -5,8 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -52,4 +55,45 @@ func BenchmarkSnapshotOfAMillionBlocks(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkEvents applies stores and removals of 64 blocks as the router gets them, without and with a
+// memory for misses. A pass stores 64 blocks and removes 64 others.
+func BenchmarkEvents(b *testing.B) {
+	for name, blocks := range map[string]int{"off": 0, "on": 1 << 20} {
+		b.Run(name, func(b *testing.B) {
+			models := &testModels{open: make(map[ModelKey]*testModel)}
+			if blocks > 0 {
+				models.memory = miss.NewMemory(blocks, time.Now())
+			}
+			s := New(Options{Models: models, Log: zap.NewNop(), Timeout: time.Hour, KeepAbsent: time.Minute, MaxFeeds: 1, MaxQueries: 1})
+			p := sourcetest.NewPublisher(1, sourcetest.WorkerOwner(1), 0)
+			now := time.Now()
+			s.Frame(p.Announce(), now)
+			const window = 64
+			frames := make([]source.Frame, 0, 2*(b.N+window))
+			prompt := func(n int) []uint32 {
+				ids := make([]uint32, 64)
+				for i := range ids {
+					ids[i] = uint32(n*64 + i)
+				}
+				return sourcetest.Tokens(ids...)
+			}
+			for n := range b.N + window {
+				frames = append(frames, p.Store(kv.TierDevice, prompt(n)))
+				if n >= window {
+					frames = append(frames, source.Frame{Kind: source.FrameEvents, Data: p.Add(kvevent.Removed, kv.TierDevice, prompt(n-window), 0)})
+				}
+			}
+			for _, f := range frames[:window] {
+				s.Frame(f, now)
+			}
+			frames = frames[window:]
+			b.ReportAllocs()
+			b.ResetTimer()
+			for _, f := range frames {
+				s.Frame(f, now)
+			}
+		})
+	}
 }

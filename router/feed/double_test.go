@@ -9,16 +9,22 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // testModels is a directory of models that are nothing but an index.
-type testModels struct{ open map[ModelKey]*testModel }
+type testModels struct {
+	open   map[ModelKey]*testModel
+	memory *miss.Memory
+}
 
 type testModel struct {
 	key   ModelKey
 	index *index.Index
 	view  View
+	// history is nil unless a test sets testModels.memory.
+	history *miss.History
 }
 
 func (d *testModels) Open(key ModelKey, most int) (Model, error) {
@@ -30,6 +36,9 @@ func (d *testModels) Open(key ModelKey, most int) (Model, error) {
 		return nil, err
 	}
 	d.open[key] = &testModel{key: key, index: i}
+	if d.memory != nil {
+		d.open[key].history = d.memory.Of()
+	}
 	return d.open[key], nil
 }
 
@@ -46,6 +55,7 @@ func (*testModel) SetCard(kv.Worker, *kvevent.Announcement) {}
 func (*testModel) RemoveCard(kv.Worker)                     {}
 func (*testModel) Forget(kv.Worker)                         {}
 func (*testModel) ApplyLoad(*kvevent.LoadReport)            {}
+func (m *testModel) History() *miss.History                 { return m.history }
 func (m *testModel) Idle() bool                             { return len(m.index.Members().List) == 0 }
 
 // freshFeeds are feeds without a router.

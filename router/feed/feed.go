@@ -8,6 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -68,6 +69,11 @@ type feed struct {
 	index            residency
 	// model is the owner's model. Its index is index.
 	model *modelFeeds
+	// history remembers blocks that left the index; nil for none. moment is when the message came
+	// that is being handled, delay how late the publisher's messages are.
+	history *miss.History
+	moment  miss.Moment
+	delay   miss.Delay
 	// engine is the last incarnation of the owner's engine that this publisher or the
 	// previous one announced; 0 for none.
 	engine uint64
@@ -258,6 +264,7 @@ func (f *feed) handleCleared(e *kvevent.RouterEvent, now time.Time) {
 // diverged: its blocks differ from the publisher's.
 func (f *feed) apply(e *kvevent.RouterEvent) {
 	f.cursor = e.ID
+	f.record(e)
 	if err := f.index.Apply(e); err != nil {
 		// The next announced digest will differ and begin a repair.
 		f.counters.Unstored++
@@ -265,6 +272,22 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 		return
 	}
 	f.counters.Applied++
+}
+
+// record tells the model's history of an event that the index is about to apply.
+func (f *feed) record(e *kvevent.RouterEvent) {
+	h := f.history
+	if h == nil {
+		return
+	}
+	switch e.Kind {
+	case kvevent.Removed:
+		h.Removed(e.Owner, e.Tier, e.Removed, f.moment)
+	case kvevent.Stored:
+		h.Stored(e.Owner, e.Tier, e.Blocks, f.moment)
+	case kvevent.Cleared:
+		h.Dropped(e.Owner, f.model.Index(), f.moment)
+	}
 }
 
 // park keeps a copy of e until the recovery ends. An event beyond the bounds is dropped and
@@ -303,6 +326,9 @@ func (f *feed) beginRecovery(c cause, now time.Time) {
 func (f *feed) applyAnswer(a *source.Answer) error {
 	switch a.Kind {
 	case kvevent.QueryTreeDump:
+		if f.history != nil {
+			f.history.Replaced(f.owner(), f.model.Index(), f.moment)
+		}
 		if err := f.index.Replace(f.owner(), a.Events); err != nil {
 			return fmt.Errorf("%w: %w", errUnusable, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -199,6 +200,7 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	if a != nil {
 		s.handledEvents.Add(uint64(len(a.Events))) // these events count towards the next snapshot
 	}
+	q.feed.moment = miss.Moment{At: now}
 	if err := q.feed.handleAnswer(q.number, a, err, now); err != nil {
 		s.log.Warn("feed cannot be recovered yet", zap.Stringer("owner", q.feed.owner()),
 			zap.Int("failures", q.feed.failures), zap.Error(err))

@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -59,6 +60,8 @@ type Model interface {
 	Forget(w kv.Worker)
 	// ApplyLoad applies a load report of one of the model's workers or pools.
 	ApplyLoad(l *kvevent.LoadReport)
+	// History remembers the blocks that left Index; nil for none.
+	History() *miss.History
 	// Idle reports whether the model has neither workers nor requests.
 	Idle() bool
 }
@@ -79,7 +82,7 @@ type modelFeeds struct {
 // newFeed returns a feed of a publisher in a model.
 func newFeed(a *kvevent.Announcement, m *modelFeeds) *feed {
 	m.feeds++
-	return &feed{announcement: *a, index: m.Index(), model: m}
+	return &feed{announcement: *a, index: m.Index(), history: m.History(), model: m}
 }
 
 // openModel returns the model that an announcement names, and opens it if necessary. The caller
@@ -219,6 +222,9 @@ func (s *Set) dropLocked(f *feed) {
 	metric.Add(&s.counters.Counters, &f.counters)
 	// Ignore an answer in flight.
 	f.recovery = recovery{lastQuery: f.lastQuery}
+	if f.history != nil {
+		f.history.Dropped(f.owner(), f.model.Index(), miss.Moment{At: s.lastInput})
+	}
 	f.model.Index().RemoveOwner(f.owner())
 	f.model.feeds--
 }

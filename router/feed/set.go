@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -205,6 +206,7 @@ func (s *Set) handleEventsLocked(now time.Time) *feed {
 		s.counters.Unannounced++
 		return nil
 	}
+	f.moment = miss.Moment{At: now, Late: f.delay.Of(now, s.envelope.PublishedAt)}
 	for i := range s.envelope.Events {
 		f.handleEvent(&s.envelope.Events[i], now)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -147,7 +148,7 @@ func objectsOfBlocks(p *tokens.Prompt, size int) []*decide.BlockExtraInfo {
 // bookOn chooses a worker by a wish and books the request on it, as book does.
 func (d *Door) bookOn(ctx context.Context, q *request, model *router.Model, w wish) (*booking, error) {
 	query := q.query(model)
-	query.ID, query.UpdateStates = rand.Text(), true
+	query.ID, query.UpdateStates, query.Misses = rand.Text(), true, model.History() != nil
 	query.Allowed, query.Pinned, query.Override, query.ExpectedOutput = w.allowed, w.pinned, w.override, w.expected
 	within, decision := d.begin(ctx, phaseDecision)
 	m, err := model.FindBestMatch(within, query)
@@ -291,20 +292,30 @@ func (b *booking) output(tokens int) {
 	}
 }
 
-// predicted returns how many tokens of the prompt the worker is expected to report as
-// cached. An engine always computes the last token itself, with the block around it. But
-// with an agent's connector it counts a loaded prompt of whole blocks as cached to its end.
-func (b *booking) predicted(prompt int) int {
+// cacheable returns how many tokens of a prompt the worker can report as cached. An engine always
+// computes the last token itself, with the block around it. But with an agent's connector it counts
+// a loaded prompt of whole blocks as cached to its end.
+func (b *booking) cacheable(prompt int) int {
 	size := b.worker.Facts.BlockSize
 	if size == 0 || prompt == 0 {
 		return 0
 	}
-	var blocks int
-	for _, n := range b.match.Hits {
-		blocks += int(n)
-	}
 	if b.worker.Source != workers.FromAgent {
 		prompt--
 	}
-	return min(blocks, prompt/size) * size
+	return prompt / size * size
+}
+
+// predicted returns how many tokens of the prompt the worker is expected to report as cached.
+func (b *booking) predicted(prompt int) int {
+	return min(b.match.CachedBlocks()*b.worker.Facts.BlockSize, b.cacheable(prompt))
+}
+
+// cached records the cached tokens of an answer that reported them.
+func (q *request) cached(d *Door) {
+	r := &q.record
+	d.metrics.Cached(q.served.Model, r.worker, q.promptTokens, r.predicted, r.delivered)
+	r.model.Explain(&router.Answered{Prompt: r.prompt, Exact: q.prompt.Exact, HandedOver: r.prefill != "", Quality: r.quality,
+		Outcome: miss.Outcome{Cacheable: r.cacheable, Reported: r.reported, Computed: r.first},
+		Entry:   miss.Entry{Request: q.id, Model: q.served.Model, Worker: r.worker, Tokens: q.promptTokens, Predicted: r.predicted, Delivered: r.delivered}})
 }

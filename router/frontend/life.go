@@ -10,13 +10,13 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
-	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -227,8 +227,13 @@ type record struct {
 	predicted, delivered int
 	attempts             int
 	output               int
-	booked, first, last  time.Time
-	gap                  func(time.Duration)
+	// prompt is what the decision of model knew; nil when no misses are explained. At most cacheable
+	// tokens can be cached. reported is the length of the prompt as the worker counts, 0 when unknown.
+	prompt              *miss.Prompt
+	model               *router.Model
+	cacheable, reported int
+	booked, first, last time.Time
+	gap                 func(time.Duration)
 	// firstSpan lasts from the sending of the request to its first token.
 	firstSpan *spans.Span
 }
@@ -271,7 +276,8 @@ func (q *request) sent(d *Door, b *booking) {
 	r := &q.record
 	r.attempts++
 	r.worker, r.quality, r.booked = b.match.Worker.String(), string(b.match.Quality), time.Now()
-	r.predicted, r.delivered = b.predicted(len(q.prompt.Tokens)), -1
+	r.predicted, r.cacheable, r.delivered = b.predicted(len(q.prompt.Tokens)), b.cacheable(len(q.prompt.Tokens)), -1
+	r.prompt, r.model = b.match.Prompt, b.model
 	if q.handOver == nil {
 		r.prefill = ""
 	} else {
@@ -301,7 +307,7 @@ func (q *request) used(d *Door, b *booking, u openai.Usage) {
 		r.output = u.Completion
 	}
 	if u.HasCached {
-		r.delivered = u.Cached
+		r.delivered, r.reported = u.Cached, u.Prompt
 	}
 	b.output(q.inputTokens + u.Completion)
 }
@@ -314,30 +320,13 @@ func (d *Door) finish(q *request) {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
 		d.expected.learn(q.tenant, model, r.output)
 		if r.delivered >= 0 && q.promptTokens > 0 {
-			d.metrics.Cached(model, r.worker, metrics.CachedTokens{
-				Prompt: q.promptTokens, Predicted: r.predicted, Delivered: r.delivered, Cause: q.difference(),
-			})
+			q.cached(d)
 		}
 	}
 	if d.options.AccessLog {
 		d.logRequest(q)
 	}
 	q.endSpan()
-}
-
-// difference says why the worker may report other cached tokens than the router predicted.
-func (q *request) difference() string {
-	switch {
-	case !q.prompt.Exact:
-		return "approximate_tokens"
-	case q.record.prefill != "":
-		return "hand_over"
-	case q.record.quality == string(feed.Fallback):
-		return "predicted_cache" // the worker publishes no events
-	case q.record.quality == string(feed.Degraded):
-		return "lost_events"
-	}
-	return "cache_changed" // between the decision and the computation
 }
 
 // endSpan ends the span of a request.

@@ -2,6 +2,7 @@ package index
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -20,7 +21,7 @@ const maxDumpBlocks = 4096
 // visit returns. visit may use the index, and ends the dump by returning false.
 func (x *Index) DumpOwner(who kv.Owner, visit func(e *kvevent.RouterEvent) bool) {
 	e := kvevent.RouterEvent{Owner: who, Kind: kvevent.Stored}
-	for t, strips := range x.stripsOf(who) {
+	for t, strips := range x.stripsOf(who, math.MaxInt) {
 		e.Tier = kv.Tier(t)
 		f := newForest(strips)
 		if !f.walk(&e, visit) {
@@ -46,6 +47,16 @@ func (x *Index) sparseEvents(of kv.Owner) []kvevent.RouterEvent {
 	})
 }
 
+// VisitOwner visits blocks of the primary KV group of one owner at one moment, in any order, until it
+// has visited about most blocks.
+func (x *Index) VisitOwner(who kv.Owner, most int, visit func(t kv.Tier, blocks []kvevent.StoredBlock)) {
+	for t, strips := range x.stripsOf(who, most) {
+		for i := range strips {
+			visit(kv.Tier(t), strips[i].blocks)
+		}
+	}
+}
+
 // strip is a copy of consecutive blocks of one run that an owner holds in one tier.
 type strip struct {
 	first  runs.Place
@@ -57,9 +68,10 @@ type strip struct {
 	hasParent  bool
 }
 
-// stripsOf returns a copy of all blocks of an owner at one moment: for each tier a list of
-// strips, rows of consecutive blocks of one run. The result is empty for an unknown owner.
-func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
+// stripsOf returns a copy of the blocks of an owner at one moment, at least most blocks if the owner
+// has so many: for each tier a list of strips, rows of consecutive blocks of one run. The result is
+// empty for an unknown owner.
+func (x *Index) stripsOf(who kv.Owner, most int) (strips [kv.NumTiers][]strip) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	id, ok := x.ids[who]
@@ -70,7 +82,7 @@ func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 	list := slices.Clone(x.owners[id].runs)
 	slices.Sort(list)
 	for _, r := range slices.Compact(list) {
-		if !x.runs.WriterState(r).Live {
+		if most <= 0 || !x.runs.WriterState(r).Live {
 			continue
 		}
 		var masks [kv.NumTiers]runs.Mask
@@ -84,6 +96,7 @@ func (x *Index) stripsOf(who kv.Owner) (strips [kv.NumTiers][]strip) {
 			for !masks[t].Empty() {
 				lo, hi := masks[t].PopSpan()
 				strips[t] = append(strips[t], x.strip(r, lo, hi))
+				most -= hi - lo
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/router/miss"
 )
 
 // Door has the histograms and the labelled counters of requests that package frontend forwards. The
@@ -21,6 +23,7 @@ type Door struct {
 	predicted  *prometheus.CounterVec
 	delivered  *prometheus.CounterVec
 	difference *prometheus.CounterVec
+	missed     *prometheus.CounterVec
 	reported   *prometheus.CounterVec
 	prompts    *prometheus.CounterVec
 	outputs    *prometheus.CounterVec
@@ -40,18 +43,18 @@ func newDoor(r *prometheus.Registry) *Door {
 			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"model", "worker"})
 	}
 	m := &Door{
-		requests:  counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
-		retries:   counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
-		splits:    counter("disaggregated_prefills_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
-		first:     seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
-		gap:       seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
-		whole:     seconds("request_seconds", "Time from a request's arrival to the end of its answer."),
-		predicted: counter("cached_tokens_predicted_total", "Prompt tokens that the router expected in the worker's cache.", "model", "worker"),
-		delivered: counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model", "worker"),
-		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and cause: "+
-			"approximate_tokens, predicted_cache, lost_events, hand_over or cache_changed.", "model", "worker", "direction", "cause"),
-		prompts: counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or none.", "tokens"),
-		outputs: counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
+		requests:   counter("requests_total", "Requests answered, by route, model and HTTP status.", "route", "model", "status"),
+		retries:    counter("retries_total", "Requests sent to a second worker, by the first worker and its failure: connect, died, status or answer.", "model", "worker", "reason"),
+		splits:     counter("disaggregated_prefills_total", "Requests of models with prefill workers: handed over to the decode worker (yard, engines), or served whole and why.", "result"),
+		first:      seconds("time_to_first_token_seconds", "Time from a request's arrival to its first token."),
+		gap:        seconds("inter_token_latency_seconds", "Time between two events with tokens of one answer."),
+		whole:      seconds("request_seconds", "Time from a request's arrival to the end of its answer."),
+		predicted:  counter("cached_tokens_predicted_total", "Prompt tokens that the router expected in the worker's cache.", "model", "worker"),
+		delivered:  counter("cached_tokens_delivered_total", "Prompt tokens that the workers reported as cached, of answers that reported it.", "model", "worker"),
+		difference: counter("cached_tokens_difference_total", "Tokens by which delivered and predicted differ, by direction (less, more) and cause.", "model", "worker", "direction", "cause"),
+		missed:     counter("missed_tokens_total", "Prompt tokens that workers did not report as cached, by cause.", "model", "worker", "cause"),
+		prompts:    counter("prompts_total", "Prompts by how their tokens were known: exact, approximate or none.", "tokens"),
+		outputs:    counter("output_tokens_total", "Tokens that workers generated, as they reported.", "model"),
 	}
 	m.phase = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "phase_seconds",
 		Help: "Time of a request before a worker has it, by phase: tokens (of the prompt), admission, decision, and queue (the part of the decision that waited).",
@@ -60,8 +63,8 @@ func newDoor(r *prometheus.Registry) *Door {
 	m.reported = counter("prompt_tokens_reported_total", "Prompt tokens of answers that reported cached tokens.", "model", "worker")
 	r.MustRegister(m.phase, m.reported)
 	r.MustRegister(m.requests, m.retries, m.splits, m.first, m.gap, m.whole,
-		m.predicted, m.delivered, m.difference, m.prompts, m.outputs)
-	m.workers.of = []labelled{m.first, m.gap, m.whole, m.retries, m.predicted, m.delivered, m.difference, m.reported}
+		m.predicted, m.delivered, m.difference, m.missed, m.prompts, m.outputs)
+	m.workers.of = []labelled{m.first, m.gap, m.whole, m.retries, m.predicted, m.delivered, m.difference, m.missed, m.reported}
 	return m
 }
 
@@ -106,27 +109,29 @@ func (m *Door) Ended(model, worker string, d time.Duration, output int) {
 // Prompt counts a prompt by how its tokens are known: exact, approximate or none.
 func (m *Door) Prompt(known string) { m.prompts.WithLabelValues(known).Inc() }
 
-// CachedTokens are the tokens of one prompt.
-type CachedTokens struct {
-	// Predicted tokens are those that the router expected in the worker's cache, Delivered those
-	// that the worker reported as cached.
-	Prompt, Predicted, Delivered int
-	// Cause says why Predicted and Delivered may differ. It is one of a few constants.
-	Cause string
+// Cached records the tokens of a prompt, those that the router expected in the worker's cache, and
+// those that the worker reported as cached.
+func (m *Door) Cached(model, worker string, prompt, predicted, delivered int) {
+	worker = m.workers.label(worker)
+	m.reported.WithLabelValues(model, worker).Add(float64(prompt))
+	m.predicted.WithLabelValues(model, worker).Add(float64(predicted))
+	m.delivered.WithLabelValues(model, worker).Add(float64(delivered))
 }
 
-// Cached records the cached tokens of a prompt. A difference counts as less or more.
-func (m *Door) Cached(model, worker string, c CachedTokens) {
-	worker = m.workers.label(worker)
-	m.reported.WithLabelValues(model, worker).Add(float64(c.Prompt))
-	m.predicted.WithLabelValues(model, worker).Add(float64(c.Predicted))
-	m.delivered.WithLabelValues(model, worker).Add(float64(c.Delivered))
-	switch by := c.Delivered - c.Predicted; {
+// Differ records by how many tokens delivered differs from predicted, below 0 when less was
+// delivered, and why.
+func (m *Door) Differ(model, worker string, by int, cause miss.Cause) {
+	switch worker = m.workers.label(worker); {
 	case by < 0:
-		m.difference.WithLabelValues(model, worker, "less", c.Cause).Add(float64(-by))
+		m.difference.WithLabelValues(model, worker, "less", cause.String()).Add(float64(-by))
 	case by > 0:
-		m.difference.WithLabelValues(model, worker, "more", c.Cause).Add(float64(by))
+		m.difference.WithLabelValues(model, worker, "more", cause.String()).Add(float64(by))
 	}
+}
+
+// Missed counts prompt tokens that a worker did not report as cached, by cause.
+func (m *Door) Missed(model, worker string, cause miss.Cause, tokens int) {
+	m.missed.WithLabelValues(model, m.workers.label(worker), cause.String()).Add(float64(tokens))
 }
 
 const (

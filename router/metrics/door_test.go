@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/blockyard-ai/blockyard/router/miss"
 )
 
 // series returns how many series have the label worker, by its value.
@@ -34,7 +36,9 @@ func observe(m *Door, worker string) {
 	m.Gap("m", worker)(time.Second)
 	m.Ended("m", worker, time.Second, 1)
 	m.Retried("m", worker, "died")
-	m.Cached("m", worker, CachedTokens{Prompt: 3, Predicted: 2, Delivered: 1, Cause: "cache_changed"})
+	m.Cached("m", worker, 3, 2, 1)
+	m.Differ("m", worker, -1, miss.Evicted)
+	m.Missed("m", worker, miss.Evicted, 1)
 }
 
 // TestSeriesOfGoneWorkersEnd: the series of a worker last while the worker is there, and for a
@@ -44,7 +48,7 @@ func TestSeriesOfGoneWorkersEnd(t *testing.T) {
 	m := newDoor(r)
 	observe(m, "1/0")
 	observe(m, "2/0")
-	const families = 8 // with the label worker
+	const families = 9 // with the label worker
 	if got := series(t, r); got["1/0"] != families || got["2/0"] != families {
 		t.Errorf("series %v, want %d for each worker", got, families)
 	}

@@ -16,6 +16,8 @@ const BlockSize = 4
 // what its owner holds, and answers any query.
 type Publisher struct {
 	Meta kvevent.Announcement
+	// PublishedAt is in the messages from now on, 0 for none.
+	PublishedAt uint64
 
 	mu       sync.Mutex
 	events   []kvevent.RouterEvent
@@ -74,7 +76,7 @@ func (p *Publisher) Add(kind kvevent.Kind, t kv.Tier, tokens []uint32, first int
 	p.events = append(p.events, e)
 	p.sequence++
 	return kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: p.Meta.PublisherID,
-		Sequence: p.sequence, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})
+		Sequence: p.sequence, PublishedAt: p.PublishedAt, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})
 }
 
 // Store stores the blocks of a prompt and returns the frame that says so.
@@ -150,7 +152,7 @@ func (p *Publisher) Clear() source.Frame {
 	p.events = append(p.events, e)
 	p.sequence++
 	return source.Frame{Kind: source.FrameEvents, Data: kvevent.AppendEnvelope(nil, &kvevent.Envelope{PublisherID: p.Meta.PublisherID,
-		Sequence: p.sequence, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}
+		Sequence: p.sequence, PublishedAt: p.PublishedAt, Topic: kvevent.Topic, Events: []kvevent.RouterEvent{e}})}
 }
 
 // Blocks is how many (block, tier) pairs the publisher holds.
