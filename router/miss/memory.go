@@ -139,17 +139,22 @@ func (m *Memory) nanos(t time.Time) int64 { return max(1, int64(t.Sub(m.start)))
 // addLocked puts a record in the place of the oldest one of its bucket. The caller holds m.mu.
 func (m *Memory) addLocked(r *record) {
 	b := &m.buckets[uint64(r.hash)&m.mask]
-	oldest := 0
-	for i := 1; i < len(b); i++ {
-		if b[i].at < b[oldest].at {
-			oldest = i
-		}
+	// Without a loop, because this is done for each removed block.
+	oldest, other := &b[0], &b[2]
+	if b[1].at < oldest.at {
+		oldest = &b[1]
+	}
+	if b[3].at < other.at {
+		other = &b[3]
+	}
+	if other.at < oldest.at {
+		oldest = other
 	}
 	m.removals++
-	if b[oldest].at != 0 {
+	if oldest.at != 0 {
 		m.forgotten++
 	}
-	b[oldest] = *r
+	*oldest = *r
 }
 
 // departure is how a block left an owner.
