@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+
+	"github.com/blockyard-ai/blockyard/internal/fairshare"
 )
 
 // quantum is the tokens that a tenant of weight 1 gets in each round.
@@ -16,17 +18,12 @@ type levels []*level
 // level is the waiting requests of one priority. It shares tokens between tenants.
 type level struct {
 	priority uint32
-	// tenants are the tenants with waiting requests. The turn is at the first one.
-	tenants []*tenantQueue
+	tenants  fairshare.Ring[*tenantQueue] // the tenants with waiting requests
 }
 
 // tenantQueue is the waiting requests of one tenant and priority.
 type tenantQueue struct {
-	name    string
-	weight  int
-	deficit int // tokens that the tenant may still spend
-	// paid is true when the deficit has the quantum of this round.
-	paid     bool
+	name     string
 	requests []*waiter // by Order, then in the order of arrival
 }
 
@@ -60,76 +57,50 @@ func (l *levels) next() *waiter {
 
 // drop removes a level that is empty.
 func (l *levels) drop(at int) {
-	if len((*l)[at].tenants) == 0 {
+	if (*l)[at].tenants.Len() == 0 {
 		*l = slices.Delete(*l, at, at+1)
 	}
 }
 
-func (v *level) find(tenant string) int {
-	return slices.IndexFunc(v.tenants, func(t *tenantQueue) bool { return t.name == tenant })
+// find returns the queue of a tenant, nil for none.
+func (v *level) find(tenant string) *fairshare.Member[*tenantQueue] {
+	for m := range v.tenants.Members() {
+		if m.Value.name == tenant {
+			return m
+		}
+	}
+	return nil
 }
 
 func (v *level) add(w *waiter) {
-	at := v.find(w.Tenant)
-	if at < 0 {
-		at = len(v.tenants)
-		v.tenants = append(v.tenants, &tenantQueue{name: w.Tenant})
+	m := v.find(w.Tenant)
+	if m == nil {
+		m = &fairshare.Member[*tenantQueue]{Value: &tenantQueue{name: w.Tenant}}
+		v.tenants.Add(m)
 	}
-	t := v.tenants[at]
-	t.weight = w.Weight
+	m.Quantum = quantum * w.Weight
+	t := m.Value
 	behind := sort.Search(len(t.requests), func(i int) bool { return t.requests[i].Order > w.Order })
 	t.requests = slices.Insert(t.requests, behind, w)
 }
 
 func (v *level) remove(w *waiter) {
-	at := v.find(w.Tenant)
-	t := v.tenants[at]
-	i := slices.Index(t.requests, w)
-	t.requests = slices.Delete(t.requests, i, i+1)
+	m := v.find(w.Tenant)
+	v.take(m, slices.Index(m.Value.requests, w))
+}
+
+// take takes out a request of a tenant by its position, and the tenant with its last request.
+func (v *level) take(m *fairshare.Member[*tenantQueue], at int) *waiter {
+	t := m.Value
+	w := t.requests[at]
+	t.requests = slices.Delete(t.requests, at, at+1)
 	if len(t.requests) == 0 {
-		v.tenants = slices.Delete(v.tenants, at, at+1)
+		v.tenants.Remove(m)
 	}
+	return w
 }
 
 // next takes out the next request by deficit round robin.
 func (v *level) next() *waiter {
-	v.skipRounds()
-	for {
-		t := v.tenants[0]
-		if !t.paid {
-			t.deficit += quantum * t.weight
-			t.paid = true
-		}
-		if w := t.requests[0]; w.Tokens <= t.deficit {
-			t.deficit -= w.Tokens
-			t.requests = slices.Delete(t.requests, 0, 1)
-			if len(t.requests) == 0 {
-				v.tenants = slices.Delete(v.tenants, 0, 1)
-			}
-			return w
-		}
-		t.paid = false
-		v.tenants = append(slices.Delete(v.tenants, 0, 1), t)
-	}
-}
-
-// skipRounds pays the rounds in which no tenant could afford its first request, all at
-// once, so that a prompt of a million tokens costs no more time than a short one.
-func (v *level) skipRounds() {
-	rounds := -1
-	for _, t := range v.tenants {
-		missing := t.requests[0].Tokens - t.deficit
-		own := (missing + quantum*t.weight - 1) / (quantum * t.weight)
-		if t.paid {
-			own++ // the turn of this round is nearly over: the next payment is a round later
-		}
-		// The last round is left to next, which knows the order.
-		own = max(own-1, 0)
-		if rounds < 0 || own < rounds {
-			rounds = own
-		}
-	}
-	for _, t := range v.tenants {
-		t.deficit += rounds * quantum * t.weight
-	}
+	return v.take(v.tenants.Next(func(t *tenantQueue) int { return t.requests[0].Tokens }), 0)
 }
