@@ -82,7 +82,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metr
 func (m *Model) scheduling(o *Options) schedule.Options {
 	c := m.config
 	s := schedule.Options{
-		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(),
+		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(o.Policies.Profile(m.key.Name)),
 		Members: m.index.Members, Worker: m.cards.of,
 		Held: func(l *index.Members, at int) uint64 { return m.index.Held(l, at) + m.decide.Guessed(l, at) },
 	}

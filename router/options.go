@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/policyfile"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -29,6 +30,8 @@ type Options struct {
 	// PrefillLoadEstimator predicts prefill times. Only the prefill load model "aic" of
 	// Config uses it, and needs it.
 	PrefillLoadEstimator decide.PrefillLoadEstimator
+	// Policies has the classes of the queue; nil means the file of Config, if any.
+	Policies *policyfile.File
 	// SharedCache is queried with the index; nil means the cache of Config, if any.
 	SharedCache sharedcache.Cache
 	// FeedTimeout is the silence after which an owner is forgotten; 0 means 15 s.

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/policyfile"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -63,6 +64,16 @@ func New(o Options, t source.Transport) (*Router, error) {
 		var err error
 		if r.shared, err = sharedcache.NewClient(sharedcache.Options{URL: *r.config.SharedCacheURL}); err != nil {
 			return nil, fmt.Errorf("router: %w", err)
+		}
+	}
+	switch {
+	case o.Policies != nil:
+	case r.config.RouterPolicyConfig == nil:
+		o.Policies = &policyfile.File{}
+	default:
+		var err error
+		if o.Policies, err = policyfile.Load(*r.config.RouterPolicyConfig); err != nil {
+			return nil, fmt.Errorf("router_policy_config: %w", err)
 		}
 	}
 	r.models = newModels(&o, r.shared)

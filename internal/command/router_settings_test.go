@@ -149,7 +149,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`--kv-events "true": contradicts --router-kv-events "false", which is another name for it`:                                                 "--kv-events --no-router-kv-events",
 		`--router-ttl "5": contradicts --router-ttl-secs "9", which is another name for it`:                                                        "--router-ttl 5 --router-ttl-secs 9",
 		`--block-size "32": contradicts --kv-cache-block-size "16", which is another name for it`:                                                  "--kv-cache-block-size=16 --block-size=32",
-		`router_queue_policy (--router-queue-policy) "wspt": not yet; want fcfs`:                                                                   "--router-queue-policy=wspt",
 		`router_prefill_load_model "aic": not yet; want none; only an embedding program can supply a model`:                                        "--router-prefill-load-model=aic",
 		`--router-kv-events "true": contradicts load_aware (--load-aware), which sets use_kv_events to false`:                                      "--load-aware --router-kv-events",
 		file + `: "router_temprature": no such field`:                                                                                              "--router-config=" + file,
@@ -160,7 +159,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`use_remote_indexer (--use-remote-indexer) "true": not yet; want false`:                                                                    "--use-remote-indexer",
 		`router_replica_sync (--router-replica-sync) "true": not yet; want false`:                                                                  "--router-replica-sync",
 		`router_worker_selection_policy (--router-worker-selection-policy) "mine": not yet; want none or default`:                                  "--router-worker-selection-policy=mine",
-		`router_policy_config (--router-policy-config) "classes.yaml": not yet; want none`:                                                         "--router-policy-config=classes.yaml",
 		`router_tracking_hash (--router-tracking-hash) "keyed-xxh3-v1": needs router_tracking_key_file and router_tracking_key_id`:                 "--router-tracking-hash=keyed-xxh3-v1",
 	} {
 		var out, errs strings.Builder

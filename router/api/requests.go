@@ -314,7 +314,7 @@ func (s *service) failed(err error) reply {
 	var full *schedule.QueueRejection
 	if errors.As(err, &full) {
 		out.body = &rejectedAnswer{Method: "queue_rejected", Rejection: rejection{
-			PolicyClass: "default", LimitKind: string(full.Kind), Current: full.Current, Limit: full.Limit}}
+			PolicyClass: full.Class, LimitKind: string(full.Kind), Current: full.Current, Limit: full.Limit}}
 	}
 	return out
 }

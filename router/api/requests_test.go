@@ -144,7 +144,7 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 func TestQueueRejectionNamesItsLimit(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		s := newService(b.Router, nil)
-		full := &schedule.QueueRejection{Kind: schedule.LimitTokens, Current: 9, Limit: 8}
+		full := &schedule.QueueRejection{Class: "default", Kind: schedule.LimitTokens, Current: 9, Limit: 8}
 		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
 		body, err := json.Marshal(out.body)
 		want := `{"method":"queue_rejected","rejection":{"policy_class":"default","limit_kind":"raw_isl_tokens","current":9,"limit":8}}`

@@ -39,8 +39,12 @@ type routeRequest struct {
 	CacheNamespace string                   `json:"cache_namespace" in:"new explain potential_loads overlap add_request record_routing_decision"`
 	BlockMMInfos   []*decide.BlockExtraInfo `json:"block_mm_infos" in:"new explain potential_loads overlap add_request record_routing_decision"`
 	// PriorityJump, in seconds, and StrictPriority order waiting requests.
-	PriorityJump   float64            `json:"priority_jump" in:"new explain"`
-	StrictPriority uint32             `json:"strict_priority" in:"new explain"`
+	PriorityJump   float64 `json:"priority_jump" in:"new explain"`
+	StrictPriority uint32  `json:"strict_priority" in:"new explain"`
+	// PolicyClass is the family or explicit class of the queue. DeadlineMS is for queues that order by it.
+	PolicyClass string `json:"policy_class" in:"new explain"`
+	DeadlineMS  uint32 `json:"deadline_ms" in:"new explain"`
+
 	Override       *config.Override   `json:"router_config_override" in:"new explain potential_loads add_request"`
 	ExpectedOutput uint32             `json:"expected_output_tokens" in:"new explain add_request"`
 	Pinned         *workerName        `json:"pinned_worker" in:"new explain"`
@@ -89,6 +93,7 @@ func (q *routeRequest) query(id string) *router.Request {
 	out := &router.Request{
 		ID: id, Model: q.Model, Tokens: q.Tokens, LoRA: q.LoRAName, Salt: q.CacheNamespace, BlockMMInfos: q.BlockMMInfos,
 		PriorityJump: q.PriorityJump, StrictPriority: q.StrictPriority,
+		PolicyClass: q.PolicyClass, Deadline: time.Duration(q.DeadlineMS) * time.Millisecond,
 		Override: q.Override, ExpectedOutput: int(q.ExpectedOutput), RequiredTaints: q.Constraints.Required,
 		UpdateStates: q.books(), Explain: q.Explain || q.Method == "explain",
 	}

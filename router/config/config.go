@@ -73,6 +73,7 @@ type Config struct {
 	// Queue and busy workers.
 	RouterQueueThreshold             *float64 `json:"router_queue_threshold"`
 	RouterQueuePolicy                string   `json:"router_queue_policy"`
+	QueueMaxWaitSecs                 float64  `json:"router_queue_max_wait_secs"`
 	RouterPolicyConfig               *string  `json:"router_policy_config"`
 	OverlapRefreshAfterSecs          float64  `json:"router_overlap_refresh_after_secs"`
 	ActiveDecodeBlocksThreshold      *float64 `json:"active_decode_blocks_threshold"`

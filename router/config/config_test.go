@@ -61,7 +61,8 @@ var limits = []struct{ name, def, good, bad string }{
 	{"router_max_active_requests", "1048576", "1 67108864", "0 67108865 none"},
 	{"router_replica_sync", "false", "true", "x"},
 	{"router_queue_threshold", "none", "0.0001 4 1000000 none", "0 -1 1000001 NaN"},
-	{"router_queue_policy", "fcfs", "fcfs wspt lcfs", "fifo"},
+	{"router_queue_policy", "fcfs", "fcfs wspt lcfs edf", "fifo"},
+	{"router_queue_max_wait_secs", "5", "0 1e9", "-1 1000000001 NaN"},
 	{"router_overlap_refresh_after_secs", "10", "0 1e9", "-1 1000000001 NaN"},
 	{"active_decode_blocks_threshold", "none", "0 1 none", "-0.1 1.1 NaN"},
 	{"active_prefill_tokens_threshold", "none", "0 9223372036854775807 none", "-1 1.5 9223372036854775808"},
@@ -190,7 +191,7 @@ func TestValidateNamesFieldValueAndRange(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*Config){
-		`router_queue_policy (--router-queue-policy) "lifo": want fcfs`: func(c *Config) { c.RouterQueuePolicy = "lifo" },
+		`router_queue_policy (--router-queue-policy) "lifo": want fcfs or lcfs or wspt or edf`: func(c *Config) { c.RouterQueuePolicy = "lifo" },
 		`router_event_threads (--router-event-threads) "0": want a whole number, 1 to 4294967295`: func(c *Config) {
 			c.RouterEventThreads = 0
 		},

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -167,9 +168,15 @@ func (c *Config) Load() load.Options {
 	return load.Options{Expiry: c.RequestExpiry(), MaxRequests: int(c.MaxActiveRequests)}
 }
 
-// Queue returns the options of the queue.
-func (c *Config) Queue() schedule.QueueOptions {
-	return schedule.QueueOptions{Threshold: c.RouterQueueThreshold}
+// Queue returns the options of the queue. profile is that of RouterPolicyConfig; nil is none. The
+// discipline must be valid.
+func (c *Config) Queue(profile *schedule.Profile) schedule.QueueOptions {
+	o := schedule.QueueOptions{Profile: profile, QueueClass: schedule.QueueClass{Threshold: c.RouterQueueThreshold,
+		Discipline: schedule.Discipline(slices.Index(schedule.Disciplines, c.RouterQueuePolicy))}}
+	if c.Score == ScorePrice {
+		o.MaxWait = duration(c.QueueMaxWaitSecs)
+	}
+	return o
 }
 
 // Busy returns the thresholds above which a worker gets no requests. A nil threshold does not

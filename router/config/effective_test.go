@@ -183,7 +183,7 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 	if got != want || external == nil || *external != 0.05 {
 		t.Errorf("schedule %+v, external %v", got, external)
 	}
-	if q := c.Queue(); q.Threshold == nil || *q.Threshold != 4 || q.Validate() != nil {
+	if q := c.Queue(nil); q.Threshold == nil || *q.Threshold != 4 || q.Validate() != nil {
 		t.Errorf("queue %+v", q)
 	}
 	if b := c.Busy(); *b.DecodeBlocks != 0.9 || *b.PrefillTokens != 1000 || *b.PrefillFraction != 1.5 || b.Validate() != nil {
@@ -203,7 +203,7 @@ func TestOptionsOfOtherPackages(t *testing.T) {
 	if got := c.Schedule(); got != want {
 		t.Errorf("default %+v, want %+v", got, want)
 	}
-	if _, ok := c.Predicted(); ok || c.Reading() != index.Continuation || c.Queue().Threshold != nil || c.Busy() != (schedule.BusyThresholds{}) {
+	if _, ok := c.Predicted(); ok || c.Reading() != index.Continuation || c.Queue(nil).Threshold != nil || c.Busy() != (schedule.BusyThresholds{}) {
 		t.Error("what is off by default is on")
 	}
 }

@@ -258,7 +258,7 @@ func TestBadDocuments(t *testing.T) {
 		`{"use_kv_events":"true"}`:           `use_kv_events "true": want true or false`,
 		`{"router_event_threads":1.5}`:       `router_event_threads "1.5": want a whole number, 1 to 4294967295`,
 		`{"router_snapshot_threshold":0}`:    `router_snapshot_threshold "0": want a whole number, 1 to 4294967295, or none or (flag and variable) 0`,
-		`{"router_queue_policy":1}`:          `router_queue_policy "1": want fcfs`,
+		`{"router_queue_policy":1}`:          `router_queue_policy "1": want fcfs or lcfs or wspt or edf`,
 		`{"seed":1,"seed":1}`:                `"seed" is given twice`,
 		`{"a":1,"router_ttl_secs":-1}`:       "\"a\": no such field\nrouter_ttl_secs \"-1\": want a number, 0 to 1000000000",
 		`{"kv_cache_block_size":"none"}`:     `kv_cache_block_size "none": want a whole number, 1 to 65536, or none`,

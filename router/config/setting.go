@@ -203,7 +203,8 @@ var (
 	prefillUntracked     = unless(func(c *Config) bool { return c.RouterTrackPrefillTokens },
 		"router_track_prefill_tokens is off, which only a request may change")
 	blocksUntracked = unless(func(c *Config) bool { return c.RouterTrackActiveBlocks }, "router_track_active_blocks is off")
-	noQueue         = unless(func(c *Config) bool { return c.RouterQueueThreshold != nil }, "router_queue_threshold is not set")
+	noQueue         = unless(func(c *Config) bool { return c.RouterQueueThreshold != nil || c.RouterPolicyConfig != nil }, "router_queue_threshold is not set")
+	hasClasses      = unless(func(c *Config) bool { return c.RouterPolicyConfig == nil }, "router_policy_config has the classes of the queue")
 	noOverlapCredit = unless(func(c *Config) bool { return c.overlapCredit() > 0 }, "overlap_score_credit is 0")
 )
 

@@ -1,6 +1,10 @@
 package config
 
-import "math"
+import (
+	"math"
+
+	"github.com/blockyard-ai/blockyard/router/schedule"
+)
 
 // loadSettings returns the settings of the account of booked requests, the workers' load.
 func loadSettings() []Setting {
@@ -60,12 +64,19 @@ func queueSettings() []Setting {
 			Env:     []string{"DYN_ROUTER_QUEUE_THRESHOLD"},
 			Meaning: "Pending prefill above which requests wait, as a share of a step. The step is the worker's max_num_batched_tokens (10,000,000 if unknown). Requests wait while every eligible worker is above it; with none they never wait.",
 			domain:  domain{lo: 0, hi: maxWeight, exclusiveLow: true}, at: func(c *Config) any { return &c.RouterQueueThreshold },
-			noEffect: prefillUntracked},
+			noEffect: firstReason(prefillUntracked, hasClasses)},
 		{Name: "router_queue_policy", Group: GroupQueue, Since: "1.1",
 			Flags:   []string{"router-queue-policy"},
 			Env:     []string{"DYN_ROUTER_QUEUE_POLICY"},
-			Meaning: "Order of the queue: fcfs, by strict priority and then by arrival less the priority jump.",
-			domain:  domain{words: []string{"fcfs"}, unsupported: []string{"wspt", "lcfs"}}, def: "fcfs", at: func(c *Config) any { return &c.RouterQueuePolicy }},
+			Meaning: "Order of the queue behind the strict priority: fcfs (first come), lcfs (last come), wspt (shortest uncached prompt), edf (earliest deadline). The priority jump moves a request forward.",
+			domain:  domain{words: schedule.Disciplines}, def: "fcfs", at: func(c *Config) any { return &c.RouterQueuePolicy },
+			noEffect: firstReason(hasClasses, noQueue)},
+		{Name: "router_queue_max_wait_secs", Group: GroupQueue, Since: "Blockyard",
+			Flags:   []string{"router-queue-max-wait-secs"},
+			Env:     []string{"BLOCKYARD_ROUTER_QUEUE_MAX_WAIT_SECS"},
+			Meaning: "Seconds that a request waits at most in the queue of score price. Then it goes to the best worker, busy or not. Such a request also waits for a busy worker while the wait is shorter than its price on the best free one. 0 is no bound, and no request waits beside a free worker.",
+			domain:  seconds(), def: "5", at: func(c *Config) any { return &c.QueueMaxWaitSecs },
+			noEffect: firstReason(noQueue, unless(func(c *Config) bool { return c.Score == ScorePrice }, "score is weights"))},
 		{Name: "router_overlap_refresh_after_secs", Group: GroupQueue, Since: "1.5",
 			Flags:   []string{"router-overlap-refresh-after-secs"},
 			Env:     []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
@@ -87,11 +98,11 @@ func queueSettings() []Setting {
 			Env:     []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"},
 			Meaning: "Pending prefill above which a rank is overloaded, as a share of max_num_batched_tokens. Either threshold is enough. A worker with only overloaded ranks gets no requests.",
 			domain:  weight(), at: func(c *Config) any { return &c.ActivePrefillTokensThresholdFrac }},
-		{Name: "router_policy_config", Group: GroupLater, Since: "1.5",
+		{Name: "router_policy_config", Group: GroupQueue, Since: "1.5",
 			Flags:   []string{"router-policy-config"},
 			Env:     []string{"DYN_ROUTER_POLICY_CONFIG"},
-			Meaning: "YAML file with classes of requests and named worker selections.",
-			domain:  domain{unsupported: []string{anyValue}}, at: func(c *Config) any { return &c.RouterPolicyConfig }},
+			Meaning: "YAML file with classes of requests that wait apart: docs/router-queue.md. It takes the place of router_queue_threshold and router_queue_policy.",
+			at:      func(c *Config) any { return &c.RouterPolicyConfig }},
 	}
 }
 

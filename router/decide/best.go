@@ -157,7 +157,7 @@ func (r *Router) request(w *scratch, q *Query, blockSize int, sequence []kv.Sequ
 		Tokens: q.Len(), BlockSize: blockSize, Sequence: sequence, Locals: w.blocks.locals,
 		Members: w.matches.Members, Hits: w.matches.Hits,
 		TrackPrefill: r.config.TrackPrefillTokens(q.Override), Override: q.Override.Schedule(),
-		StrictPriority: q.StrictPriority, PriorityJump: q.PriorityJump,
+		StrictPriority: q.StrictPriority, PriorityJump: q.PriorityJump, PolicyClass: q.PolicyClass, Deadline: q.Deadline,
 		ExpectedOutput: q.ExpectedOutput,
 		Pinned:         q.Pinned, Allowed: q.Allowed,
 		RequiredTaints: q.RequiredTaints, PreferredTaints: q.PreferredTaints,

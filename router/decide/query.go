@@ -3,6 +3,7 @@ package decide
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/config"
@@ -36,6 +37,9 @@ type Query struct {
 	// PriorityJump, in seconds, and StrictPriority order waiting requests.
 	PriorityJump   float64
 	StrictPriority uint32
+	// PolicyClass and Deadline are as in schedule.Request.
+	PolicyClass string
+	Deadline    time.Duration
 	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
 	ExpectedOutput int
 	// Pinned is the only worker that may serve the request. Allowed limits the

@@ -61,6 +61,8 @@ type request struct {
 	through        *Through
 	priorityJump   float64
 	strictPriority uint32
+	policyClass    string
+	deadline       time.Duration
 
 	// span is the trace of the request; nil without tracing.
 	span   *spans.Span

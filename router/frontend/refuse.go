@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -246,4 +247,30 @@ func (o *outcome) refusal(ctx context.Context, fatal bool) *refusal {
 func isDial(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// Headers that say how a request waits in the router's queue.
+const (
+	PolicyClassHeader = "X-Dynamo-Meta-Policy-Class"
+	DeadlineHeader    = "X-Blockyard-Deadline-Ms"
+)
+
+// maxPolicyClass bounds PolicyClassHeader in bytes. Names of classes are shorter.
+const maxPolicyClass = 64
+
+// hints reads the headers of the queue. An unknown class is the default one, so every text is good.
+func (q *request) hints() error {
+	if q.policyClass = q.http.Header.Get(PolicyClassHeader); len(q.policyClass) > maxPolicyClass {
+		q.policyClass = ""
+	}
+	text := q.http.Header.Get(DeadlineHeader)
+	if text == "" {
+		return nil
+	}
+	ms, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return &openai.FieldError{Field: DeadlineHeader, Want: "a whole number of milliseconds", Got: fmt.Sprintf("%.32q", text)}
+	}
+	q.deadline = time.Duration(ms) * time.Millisecond
+	return nil
 }

@@ -156,6 +156,9 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 	if err := d.claims(q); err != nil {
 		return bad(err)
 	}
+	if err := q.hints(); err != nil {
+		return bad(err)
+	}
 	if q.tenant == "" {
 		// Lower is first, as in vLLM. With keys, priority orders the requests of a tenant alone.
 		q.priorityJump = math.Max(0, -float64(q.parsed.Priority))

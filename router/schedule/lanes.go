@@ -13,10 +13,11 @@ import (
 // while it may have a free worker. It sleeps, and costs nothing, while all its workers are
 // known to be busy.
 type lane struct {
-	key laneKey
+	key   laneKey
+	class *classQueue
 	// waiting is never empty.
 	waiting itemHeap
-	// awakeIndex is the position in Queue.awake, notInHeap while the lane sleeps.
+	// awakeIndex is the position in classQueue.awake, notInHeap while the lane sleeps.
 	awakeIndex int
 	// serving are the members that may serve the lane, as of the change of members
 	// number servingAsOf. The scheduler maintains both.
@@ -24,10 +25,13 @@ type lane struct {
 	servingAsOf uint64
 }
 
-// laneKey is equal for requests that may go to the same workers.
+// laneKey is equal for requests of one class that may go to the same workers and have the same
+// favourite.
 type laneKey struct {
-	pinned   kv.Worker
-	isPinned bool
+	class int
+	// worker is the pinned worker if isPinned, the favourite if isHeld.
+	worker           kv.Worker
+	isPinned, isHeld bool
 	// allowed encodes the ids of the allowed workers, taints the required taints. Both are
 	// sorted. Different sets have different encodings.
 	limited         bool
@@ -45,9 +49,12 @@ func (i *Item) laneKey() laneKey {
 		return i.key
 	}
 	if i.Pinned != nil {
-		return laneKey{pinned: *i.Pinned, isPinned: true}
+		return laneKey{class: i.Class, worker: *i.Pinned, isPinned: true}
 	}
-	k := laneKey{limited: i.Allowed != nil}
+	k := laneKey{class: i.Class, limited: i.Allowed != nil}
+	if i.Favourite != nil {
+		k.worker, k.isHeld = *i.Favourite, true
+	}
 	if len(i.Allowed) > 0 {
 		b := make([]byte, 0, 8*len(i.Allowed))
 		for _, id := range slices.Sorted(maps.Keys(i.Allowed)) {
@@ -67,54 +74,65 @@ func (i *Item) laneKey() laneKey {
 }
 
 // laneFor returns the lane of an item: the waiting requests that may go to the same workers.
-// It creates a missing lane, asleep, and enters it where Released finds it: by its allowed
-// workers, or in q.lanesForAll.
+// It creates a missing lane, asleep, and enters it where Released finds it: by its pinned
+// or favourite worker, by its allowed workers, or in q.lanesForAll.
 func (q *Queue) laneFor(i *Item) *lane {
 	k := i.laneKey()
 	l := q.lanes[k]
 	if l != nil {
 		return l
 	}
-	l = &lane{key: k, awakeIndex: notInHeap}
+	l = &lane{key: k, class: q.classes[i.Class], awakeIndex: notInHeap}
 	q.lanes[k] = l
+	q.allowedIDs += len(k.allowed) / 8 // the key has each allowed id in 8 bytes
 	switch {
-	case k.isPinned: // Released finds it by its key
+	case k.isPinned || k.isHeld:
+		link(q.lanesByWorker, k.worker, l)
 	case !k.limited:
 		q.lanesForAll[l] = struct{}{}
 	default:
 		for id := range i.Allowed {
-			if q.lanesByAllowed[id] == nil {
-				q.lanesByAllowed[id] = make(map[*lane]struct{}, 1)
-			}
-			q.lanesByAllowed[id][l] = struct{}{}
+			link(q.lanesByAllowed, id, l)
 		}
-		q.allowedIDs += len(i.Allowed)
 	}
 	return l
 }
 
-// fix restores the order of the heap q.awake after the first request of lane l has changed. A
+// link adds a lane to the lanes of a key.
+func link[K comparable](lanes map[K]map[*lane]struct{}, key K, l *lane) {
+	if lanes[key] == nil {
+		lanes[key] = make(map[*lane]struct{}, 1)
+	}
+	lanes[key][l] = struct{}{}
+}
+
+// unlink takes a lane out of the lanes of a key.
+func unlink[K comparable](lanes map[K]map[*lane]struct{}, key K, l *lane) {
+	delete(lanes[key], l)
+	if len(lanes[key]) == 0 {
+		delete(lanes, key)
+	}
+}
+
+// fix restores the order of the awake lanes of a class after the first request of lane l has changed. A
 // sleeping lane stays asleep: its workers are busy for a new first request too.
 func (q *Queue) fix(l *lane) {
 	if l.awakeIndex != notInHeap {
-		heap.Fix(&q.awake, l.awakeIndex)
+		heap.Fix(&l.class.awake, l.awakeIndex)
 	}
 }
 
 // dropLane removes a lane without requests from all structures of the queue.
 func (q *Queue) dropLane(l *lane) {
 	if l.awakeIndex != notInHeap {
-		heap.Remove(&q.awake, l.awakeIndex)
+		heap.Remove(&l.class.awake, l.awakeIndex)
 	}
 	delete(q.lanes, l.key)
 	delete(q.lanesForAll, l)
-	q.allowedIDs -= len(l.key.allowed) / 8 // the key has each allowed id in 8 bytes
+	unlink(q.lanesByWorker, l.key.worker, l)
+	q.allowedIDs -= len(l.key.allowed) / 8
 	for b := []byte(l.key.allowed); len(b) > 0; b = b[8:] {
-		id := kv.WorkerID(binary.BigEndian.Uint64(b))
-		delete(q.lanesByAllowed[id], l)
-		if len(q.lanesByAllowed[id]) == 0 {
-			delete(q.lanesByAllowed, id)
-		}
+		unlink(q.lanesByAllowed, kv.WorkerID(binary.BigEndian.Uint64(b)), l)
 	}
 }
 
@@ -124,7 +142,9 @@ func (q *Queue) Released(w kv.Worker, taints []string) {
 	if q.stats.Pending == 0 {
 		return
 	}
-	q.wake(q.lanes[laneKey{pinned: w, isPinned: true}])
+	for l := range q.lanesByWorker[w] {
+		q.wake(l)
+	}
 	for l := range q.lanesForAll {
 		if l.satisfiedBy(taints) {
 			q.wake(l)
@@ -156,10 +176,17 @@ func (q *Queue) WakeAll() {
 	}
 }
 
-// wake wakes a lane; nil does nothing.
+// wake wakes a lane.
 func (q *Queue) wake(l *lane) {
-	if l != nil && l.awakeIndex == notInHeap {
-		heap.Push(&q.awake, l)
+	if l.awakeIndex == notInHeap {
+		heap.Push(&l.class.awake, l)
+	}
+}
+
+// sleep lets a lane sleep until Released or WakeAll wakes it.
+func (q *Queue) sleep(l *lane) {
+	if l.awakeIndex != notInHeap {
+		heap.Remove(&l.class.awake, l.awakeIndex)
 	}
 }
 

@@ -1,31 +1,40 @@
 package schedule
 
 import (
-	"cmp"
 	"container/heap"
-	"errors"
+	"container/list"
 	"fmt"
 	"math"
+	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/fairshare"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // Queue keeps the requests that wait for a worker that is not busy. It has no lock and no
 // clock. Its calls must not overlap.
 //
-// Requests that may go to the same workers form a lane. The order within a lane is strict. A
-// request never waits for a request of another lane. Next returns the first request, by
-// order, among the first requests of the lanes with a free worker.
+// Requests of one class that may go to the same workers form a lane. The order within a lane is
+// strict. A request never waits for a request of another lane of its class. Of each class the first
+// request goes next, by order, among the first requests of the lanes with a free worker. Next
+// chooses among the classes by deficit round robin.
+//
+// A request that has a free worker may wait for a better one, which is busy: the favourite. Requests
+// with the same favourite form a lane that only the release of that worker or WakeAll wakes.
 //
 // A lane without a free worker sleeps until Released or WakeAll wakes it. A sleeping lane
 // costs nothing: the release of a worker touches that worker's lanes only.
 type Queue struct {
-	o     QueueOptions
+	o       QueueOptions
+	classes []*classQueue
+	// ring has the classes with waiting requests.
+	ring  fairshare.Ring[*classQueue]
 	lanes map[laneKey]*lane
-	// awake are the lanes that may have a free worker, ordered by their first requests.
-	awake laneHeap
-	// lanesByAllowed has the lanes of each worker in a set of allowed workers. lanesForAll has
-	// the lanes without such a set.
+	// arrivals are the waiting items in the order of Push.
+	arrivals list.List
+	// lanesByWorker has the lanes of each pinned or favourite worker, lanesByAllowed those of each
+	// worker in a set of allowed workers, and lanesForAll all others.
+	lanesByWorker  map[kv.Worker]map[*lane]struct{}
 	lanesByAllowed map[kv.WorkerID]map[*lane]struct{}
 	lanesForAll    map[*lane]struct{}
 	// allowedIDs is the sum of the sizes of the sets of allowed workers.
@@ -42,8 +51,12 @@ type Item struct {
 	// first. PriorityJump, in seconds and at least 0, moves the arrival back.
 	StrictPriority uint32
 	PriorityJump   float64
-	// Arrival is in seconds by any clock that all items share.
-	Arrival float64
+	// Arrival is in seconds by any clock that all items share. Deadline is the time from there to the
+	// item's deadline, 0 for that of its class.
+	Arrival  float64
+	Deadline time.Duration
+	// Class is the number of the item's class in QueueOptions.
+	Class int
 	// Tokens is the length of the prompt. CachedTokens are the tokens that the best worker
 	// has cached.
 	Tokens, CachedTokens int
@@ -54,6 +67,8 @@ type Item struct {
 	Pinned         *kv.Worker
 	Allowed        map[kv.WorkerID]struct{}
 	RequiredTaints []string
+	// Favourite is a busy worker that the item waits for although another one is free.
+	Favourite *kv.Worker
 	// Value is for the caller.
 	Value any
 
@@ -61,15 +76,16 @@ type Item struct {
 	key      laneKey
 	prepared bool
 	lane     *lane
-	// score is PriorityJump less Arrival, in seconds. pushNumber numbers the calls of Push.
-	// laneIndex is the position in lane.waiting.
+	// score orders items, higher first: see Discipline. pushNumber numbers the calls of Push.
+	// laneIndex is the position in lane.waiting, arrival that in Queue.arrivals.
 	score      float64
 	pushNumber uint64
 	laneIndex  int
+	arrival    *list.Element
 }
 
 // before reports whether item i gets a worker before item j: by higher priority, then by
-// higher score, which is an earlier arrival, then in the order of Push.
+// higher score, then in the order of Push. Both items are of one class.
 func (i *Item) before(j *Item) bool {
 	if i.StrictPriority != j.StrictPriority {
 		return i.StrictPriority > j.StrictPriority
@@ -89,6 +105,8 @@ type QueueStats struct {
 	Queued       uint64 `metric:"queue_queued" help:"Requests that waited or wait."`
 	Dispatched   uint64 `metric:"queue_dispatched" help:"Requests that waited and got a worker."`
 	Retracted    uint64 `metric:"queue_retracted" help:"Requests whose caller left while they waited."`
+	Overdue      uint64 `metric:"queue_overdue" help:"Requests that waited as long as they may, and went to the best worker."`
+	Held         uint64 `metric:"queue_held" help:"Requests that wait for a busy worker whose price is below that of every free one."`
 	// Rejected requests reached a limit. They share a metric, with the limit as its label.
 	RejectedRequests     uint64 `metric:"-"`
 	RejectedTokens       uint64 `metric:"-"`
@@ -101,12 +119,19 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
-	return &Queue{
+	q := &Queue{
 		o:              o.withDefaults(),
 		lanes:          make(map[laneKey]*lane),
+		lanesByWorker:  make(map[kv.Worker]map[*lane]struct{}),
 		lanesByAllowed: make(map[kv.WorkerID]map[*lane]struct{}),
 		lanesForAll:    make(map[*lane]struct{}),
-	}, nil
+	}
+	for k := range q.o.Profile.Classes {
+		c := &classQueue{QueueClass: &q.o.Profile.Classes[k], number: k}
+		c.share = fairshare.Member[*classQueue]{Value: c, Quantum: c.Quantum}
+		q.classes = append(q.classes, c)
+	}
+	return q, nil
 }
 
 // Options returns the queue's options.
@@ -119,10 +144,11 @@ func (q *Queue) SetWorkers(n int) { q.workers = n }
 // workers wait already, or busy reports that all its workers are busy. The caller then calls
 // Push. Otherwise it decides at once.
 func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
-	if !q.o.Enabled() || i.Untracked {
+	c := q.classes[i.Class]
+	if !c.Enabled() || i.Untracked {
 		return false
 	}
-	if q.stats.Pending > 0 && q.lanes[i.laneKey()] != nil {
+	if c.stats.pending > 0 && q.lanes[i.laneKey()] != nil {
 		return true
 	}
 	return busy(i)
@@ -133,58 +159,108 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 // reached. An item may be in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
+		switch r.Kind {
+		case LimitRequests:
+			q.stats.RejectedRequests++
+		case LimitTokens:
+			q.stats.RejectedTokens++
+		case LimitCachedTokens:
+			q.stats.RejectedCachedTokens++
+		case LimitAllowed:
+			q.stats.RejectedAllowed++
+		}
 		return r
 	}
+	c := q.classes[i.Class]
 	q.pushes++
-	i.pushNumber = q.pushes
-	i.score = -i.Arrival
-	if i.PriorityJump > 0 {
-		i.score += i.PriorityJump
-	}
-	l := q.laneFor(i)
-	i.lane = l
-	heap.Push(&l.waiting, i)
-	if len(l.waiting) == 1 { // Next must try a new lane once
-		q.wake(l)
-	}
-	q.fix(l) // i may be the lane's first request now
-	q.count(i, 1)
+	i.pushNumber, i.score = q.pushes, c.Discipline.score(i, c.QueueClass)
+	i.arrival = q.arrivals.PushBack(i)
+	q.enter(i)
 	q.stats.Queued++
+	if i.Favourite != nil {
+		q.stats.Held++
+	}
 	return nil
 }
 
-// rejection returns nil if the request may wait, or else the limit that refuses it. It counts
-// the refusal. Limits per worker come first, then the bounds on the memory of the queue. A
-// lane is the requests that may go to the same workers.
+// Return makes a request wait again that Next has just returned, in its old place, until favourite is
+// released. The lane of the request sleeps.
+func (q *Queue) Return(i *Item, favourite kv.Worker) {
+	i.Favourite = &favourite
+	q.stats.Dispatched--
+	at := q.arrivals.Back()
+	for at != nil && at.Value.(*Item).pushNumber > i.pushNumber {
+		at = at.Prev()
+	}
+	if at == nil {
+		i.arrival = q.arrivals.PushFront(i)
+	} else {
+		i.arrival = q.arrivals.InsertAfter(i, at)
+	}
+	q.enter(i)
+	q.sleep(i.lane)
+}
+
+// enter adds an item to its lane.
+func (q *Queue) enter(i *Item) {
+	l := q.laneFor(i)
+	i.lane = l
+	heap.Push(&l.waiting, i)
+	if len(l.waiting) == 1 && i.Favourite == nil { // Next must try a new lane once
+		q.wake(l)
+	}
+	q.fix(l) // i may be the lane's first request now
+	if c := l.class; c.stats.pending == 0 {
+		q.ring.Add(&c.share)
+	}
+	q.count(i, 1)
+}
+
+// Overdue removes and returns the request that has waited longest, if that is as long as it may wait.
+// now is in the seconds of Item.Arrival.
+func (q *Queue) Overdue(now float64) *Item {
+	front := q.arrivals.Front()
+	if q.o.MaxWait == 0 || front == nil {
+		return nil
+	}
+	i := front.Value.(*Item)
+	if now-i.Arrival < q.o.MaxWait.Seconds() {
+		return nil
+	}
+	q.remove(i)
+	q.stats.Overdue++
+	q.stats.Dispatched++
+	return i
+}
+
+// rejection returns nil if the request may wait, or else the limit that refuses it. Limits per worker
+// come first, then the bounds on the memory of the queue. A lane is the requests of one class that may
+// go to the same workers.
 func (q *Queue) rejection(i *Item) *QueueRejection {
+	c := q.classes[i.Class]
 	for _, l := range []struct {
 		kind               QueueLimit
 		current, perWorker int
-		rejected           *uint64
 	}{
-		{LimitRequests, q.stats.Pending, q.o.Limits.Requests, &q.stats.RejectedRequests},
-		{LimitTokens, q.stats.Tokens, q.o.Limits.Tokens, &q.stats.RejectedTokens},
-		{LimitCachedTokens, q.stats.CachedTokens, q.o.Limits.CachedTokens, &q.stats.RejectedCachedTokens},
+		{LimitRequests, c.stats.pending, c.Limits.Requests},
+		{LimitTokens, c.stats.tokens, c.Limits.Tokens},
+		{LimitCachedTokens, c.stats.cachedTokens, c.Limits.CachedTokens},
 	} {
 		if l.perWorker == 0 {
 			continue
 		}
 		if limit := times(l.perWorker, q.workers); l.current >= limit {
-			*l.rejected++
-			return &QueueRejection{Kind: l.kind, Current: l.current, Limit: limit}
+			return &QueueRejection{c.Name, l.kind, l.current, limit}
 		}
 	}
 	switch {
 	case q.stats.Pending >= q.o.MaxPending:
-		q.stats.RejectedRequests++
-		return &QueueRejection{Kind: LimitRequests, Current: q.stats.Pending, Limit: q.o.MaxPending}
+		return &QueueRejection{c.Name, LimitRequests, q.stats.Pending, q.o.MaxPending}
 	case q.stats.Tokens >= q.o.MaxTokens:
-		q.stats.RejectedTokens++
-		return &QueueRejection{Kind: LimitTokens, Current: q.stats.Tokens, Limit: q.o.MaxTokens}
+		return &QueueRejection{c.Name, LimitTokens, q.stats.Tokens, q.o.MaxTokens}
 	// Requests with the same sets share a lane and its memory, so only a new lane counts.
 	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.allowedIDs && q.lanes[i.laneKey()] == nil:
-		q.stats.RejectedAllowed++
-		return &QueueRejection{Kind: LimitAllowed, Current: q.allowedIDs, Limit: q.o.MaxAllowed}
+		return &QueueRejection{c.Name, LimitAllowed, q.allowedIDs, q.o.MaxAllowed}
 	}
 	return nil
 }
@@ -203,6 +279,10 @@ func (q *Queue) count(i *Item, sign int) {
 	q.stats.Pending += sign
 	q.stats.Tokens += sign * i.Tokens
 	q.stats.CachedTokens += sign * i.CachedTokens
+	s := &q.classes[i.Class].stats
+	s.pending += sign
+	s.tokens += sign * i.Tokens
+	s.cachedTokens += sign * i.CachedTokens
 }
 
 // Next removes and returns the first waiting request with a free worker, or nil. busy reports
@@ -210,18 +290,17 @@ func (q *Queue) count(i *Item, sign int) {
 // lane, and Next asks for the first request of each awake lane only. busy must return false
 // for an item without eligible workers, so that its caller gets the error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
-	for len(q.awake) > 0 {
-		l := q.awake[0]
-		i := l.waiting[0]
-		if busy(i) {
-			heap.Pop(&q.awake) // the lane sleeps until Released or WakeAll wakes it
-			continue
-		}
-		q.remove(i)
-		q.stats.Dispatched++
-		return i
+	for m := range q.ring.Members() {
+		m.Value.findFirst(q, busy)
 	}
-	return nil
+	m := q.ring.Next((*classQueue).cost)
+	if m == nil {
+		return nil
+	}
+	i := m.Value.first
+	q.remove(i)
+	q.stats.Dispatched++
+	return i
 }
 
 // Remove ends the wait of a request whose caller has left, and reports whether the request
@@ -240,8 +319,12 @@ func (q *Queue) Remove(i *Item) bool {
 func (q *Queue) remove(i *Item) {
 	l := i.lane
 	heap.Remove(&l.waiting, i.laneIndex)
-	i.lane, i.key, i.prepared = nil, laneKey{}, false
+	q.arrivals.Remove(i.arrival)
+	i.lane, i.key, i.prepared, i.arrival = nil, laneKey{}, false, nil
 	q.count(i, -1)
+	if c := l.class; c.stats.pending == 0 {
+		q.ring.Remove(&c.share)
+	}
 	if len(l.waiting) == 0 {
 		q.dropLane(l)
 		return
@@ -261,107 +344,3 @@ func (q *Queue) Stats() QueueStats {
 	s.Lanes = len(q.lanes)
 	return s
 }
-
-// QueueOptions say when requests wait and how many. With the zero value no request waits.
-type QueueOptions struct {
-	// A worker is busy while its pending prefill tokens exceed Threshold times
-	// MaxBatchedTokens, or exceed ThresholdTokens. Threshold is above 0. Nil is no threshold.
-	// Without both no request waits.
-	Threshold       *float64
-	ThresholdTokens *int64
-	// MaxPending bounds the waiting requests; 0 means 16,384. MaxTokens bounds the sum of
-	// their prompts; 0 means 1<<28. A request is refused once a bound is reached.
-	MaxPending, MaxTokens int
-	// MaxAllowed bounds the sum of the sizes of the sets of allowed workers; 0 means 1<<20.
-	// Requests of one lane count once.
-	MaxAllowed int
-	// Limits refuse requests earlier.
-	Limits QueueLimits
-}
-
-// QueueLimits are limits per worker: each is multiplied by the number of workers. A request
-// is refused once a limit is reached, so the last request may exceed it. 0 is no limit.
-type QueueLimits struct {
-	// Requests bounds the waiting requests, Tokens their prompt tokens, and CachedTokens the
-	// tokens that a worker has cached.
-	Requests, Tokens, CachedTokens int
-}
-
-// Validate reports the first option that is out of range.
-func (o *QueueOptions) Validate() error {
-	if t := o.Threshold; t != nil && (!(*t > 0) || math.IsInf(*t, 0)) {
-		return fmt.Errorf("queue threshold: %v is not a finite number above 0", *t)
-	}
-	if t := o.ThresholdTokens; t != nil && *t < 0 {
-		return fmt.Errorf("queue threshold tokens: %d is negative", *t)
-	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"max pending requests", o.MaxPending},
-		{"max pending tokens", o.MaxTokens},
-		{"max allowed workers", o.MaxAllowed},
-		{"request limit per worker", o.Limits.Requests},
-		{"token limit per worker", o.Limits.Tokens},
-		{"cached token limit per worker", o.Limits.CachedTokens},
-	} {
-		if f.value < 0 {
-			return fmt.Errorf("queue %s: %d is negative", f.name, f.value)
-		}
-	}
-	return nil
-}
-
-// withDefaults returns o with defaults in place of zero bounds.
-func (o QueueOptions) withDefaults() QueueOptions {
-	o.MaxPending = cmp.Or(o.MaxPending, 1<<14)
-	o.MaxTokens = cmp.Or(o.MaxTokens, 1<<28)
-	o.MaxAllowed = cmp.Or(o.MaxAllowed, 1<<20)
-	return o
-}
-
-// Enabled reports whether requests may wait.
-func (o *QueueOptions) Enabled() bool { return o.Threshold != nil || o.ThresholdTokens != nil }
-
-// Busy reports whether requests wait rather than go to a worker with that many pending prefill
-// tokens. maxBatchedTokens is WorkerConfig.MaxBatchedTokens, 0 when unknown. A worker with an
-// unknown value is practically never busy by Threshold.
-func (o *QueueOptions) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
-	if o.ThresholdTokens != nil && prefillTokens > *o.ThresholdTokens {
-		return true
-	}
-	maxBatchedTokens = cmp.Or(maxBatchedTokens, unknownBatch)
-	return o.Threshold != nil && float64(prefillTokens) > *o.Threshold*float64(maxBatchedTokens)
-}
-
-// ErrQueueRejected says that a request would have to wait and the queue is full. The error
-// that wraps it is a *QueueRejection.
-var ErrQueueRejected = errors.New("queue is full")
-
-// QueueLimit names a limit of the queue.
-type QueueLimit string
-
-// Queue limits, as clients see them.
-const (
-	LimitRequests     QueueLimit = "requests"
-	LimitTokens       QueueLimit = "raw_isl_tokens"
-	LimitCachedTokens QueueLimit = "cached_tokens"
-	LimitAllowed      QueueLimit = "allowed_worker_ids"
-)
-
-// QueueRejection says which limit refused a request.
-type QueueRejection struct {
-	Kind QueueLimit `json:"limit_kind"`
-	// Current is the amount that waits, Limit the amount that may wait.
-	Current int `json:"current"`
-	Limit   int `json:"limit"`
-}
-
-// Error names the limit and both amounts.
-func (r *QueueRejection) Error() string {
-	return fmt.Sprintf("%v: %s: %d wait, the limit is %d", ErrQueueRejected, r.Kind, r.Current, r.Limit)
-}
-
-// Unwrap returns ErrQueueRejected.
-func (r *QueueRejection) Unwrap() error { return ErrQueueRejected }

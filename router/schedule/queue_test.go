@@ -228,13 +228,13 @@ func TestLimitsAreTimesTheWorkers(t *testing.T) {
 		limits QueueLimits
 		want   QueueRejection
 	}{
-		{"requests", QueueLimits{Requests: 1}, QueueRejection{LimitRequests, 2, 2}},
-		{"tokens", QueueLimits{Tokens: 15}, QueueRejection{LimitTokens, 40, 30}},
-		{"cached tokens", QueueLimits{CachedTokens: 6}, QueueRejection{LimitCachedTokens, 14, 12}},
-		{"the first of several", QueueLimits{Requests: 1, Tokens: 15}, QueueRejection{LimitRequests, 2, 2}},
+		{"requests", QueueLimits{Requests: 1}, QueueRejection{"default", LimitRequests, 2, 2}},
+		{"tokens", QueueLimits{Tokens: 15}, QueueRejection{"default", LimitTokens, 40, 30}},
+		{"cached tokens", QueueLimits{CachedTokens: 6}, QueueRejection{"default", LimitCachedTokens, 14, 12}},
+		{"the first of several", QueueLimits{Requests: 1, Tokens: 15}, QueueRejection{"default", LimitRequests, 2, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newWaitRoom(t, QueueOptions{Limits: c.limits}, queueWorkers[:2]...)
+			r := newWaitRoom(t, QueueOptions{QueueClass: QueueClass{Limits: c.limits}}, queueWorkers[:2]...)
 			r.wait("0", Item{Tokens: 20, CachedTokens: 7})
 			r.wait("1", Item{Tokens: 20, CachedTokens: 7})
 			err := r.Push(&Item{})
@@ -265,11 +265,11 @@ func TestPendingIsBoundedInAnyCase(t *testing.T) {
 		want    QueueRejection
 		counted func(*QueueStats) uint64
 	}{
-		{QueueOptions{MaxPending: 2, Limits: QueueLimits{Requests: math.MaxInt}}, QueueRejection{LimitRequests, 2, 2},
+		{QueueOptions{MaxPending: 2, QueueClass: QueueClass{Limits: QueueLimits{Requests: math.MaxInt}}}, QueueRejection{"default", LimitRequests, 2, 2},
 			func(s *QueueStats) uint64 { return s.RejectedRequests }},
-		{QueueOptions{MaxTokens: 15}, QueueRejection{LimitTokens, 20, 15},
+		{QueueOptions{MaxTokens: 15}, QueueRejection{"default", LimitTokens, 20, 15},
 			func(s *QueueStats) uint64 { return s.RejectedTokens }},
-		{QueueOptions{MaxAllowed: 3}, QueueRejection{LimitAllowed, 2, 3},
+		{QueueOptions{MaxAllowed: 3}, QueueRejection{"default", LimitAllowed, 2, 3},
 			func(s *QueueStats) uint64 { return s.RejectedAllowed }},
 	} {
 		r := newWaitRoom(t, c.options, queueWorkers...)

@@ -136,7 +136,7 @@ func (m *queueMachine) Check(t *rapid.T) {
 	if m.Len() != len(m.waiting) || m.Tokens() != tokens {
 		t.Fatalf("%d wait with %d tokens, want %d, %d", m.Len(), m.Tokens(), len(m.waiting), tokens)
 	}
-	for at, l := range m.awake {
+	for at, l := range m.classes[0].awake {
 		if l.awakeIndex != at || len(l.waiting) == 0 || m.lanes[l.key] != l {
 			t.Fatalf("awake lane %d is %+v", at, l)
 		}
@@ -159,7 +159,7 @@ func TestQueueModel(t *testing.T) {
 		for len(m.waiting) > 0 {
 			m.Next(rt)
 		}
-		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.lanesByAllowed)+len(m.lanesForAll)+len(m.awake) != 0 {
+		if s := m.Stats(); s.Pending+s.Tokens+s.Lanes+len(m.lanesByAllowed)+len(m.lanesForAll)+len(m.classes[0].awake)+len(m.lanesByWorker)+m.ring.Len()+m.arrivals.Len() != 0 {
 			rt.Fatalf("left over: %+v", s)
 		}
 	})
@@ -171,7 +171,7 @@ func BenchmarkQueue(b *testing.B) {
 	for _, lanes := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("%d lanes", lanes), func(b *testing.B) {
 			fraction := 1.0
-			q, err := NewQueue(QueueOptions{Threshold: &fraction})
+			q, err := NewQueue(QueueOptions{QueueClass: QueueClass{Threshold: &fraction}})
 			if err != nil {
 				b.Fatal(err)
 			}

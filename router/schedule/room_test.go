@@ -39,7 +39,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 		taints := make(map[kv.Worker][]string)
 		members := fleet(0)
 		s, err := New(Options{
-			Config: DefaultConfig(), Queue: QueueOptions{ThresholdTokens: &few}, Busy: BusyThresholds{PrefillTokens: &more},
+			Config: DefaultConfig(), Queue: QueueOptions{QueueClass: QueueClass{ThresholdTokens: &few}}, Busy: BusyThresholds{PrefillTokens: &more},
 			Members: func() *index.Members { return members },
 			Worker:  func(w kv.Worker) WorkerConfig { return WorkerConfig{Taints: taints[w]} },
 		})
@@ -71,7 +71,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				s.freeWorkers.valid = false
+				s.loadsChanged()
 			},
 			"members": func(t *rapid.T) {
 				list := &index.Members{}
@@ -84,7 +84,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 				slices.SortFunc(list.List, func(a, b index.Member) int { return a.Worker.Compare(b.Worker) })
 				members = list
 				s.setMembers(s.latest(nil))
-				s.freeWorkers.valid = false
+				s.loadsChanged()
 			},
 			"": func(t *rapid.T) {
 				for _, i := range waiting {
@@ -145,7 +145,7 @@ func TestAnIdleWorkerIsNotOverloaded(t *testing.T) {
 func BenchmarkTickOverLanes(b *testing.B) {
 	const workers, lanes, each = 10_000, 1000, 1000
 	few := int64(1)
-	s, err := New(Options{Config: DefaultConfig(), Queue: QueueOptions{ThresholdTokens: &few}})
+	s, err := New(Options{Config: DefaultConfig(), Queue: QueueOptions{QueueClass: QueueClass{ThresholdTokens: &few}}})
 	if err != nil {
 		b.Fatal(err)
 	}

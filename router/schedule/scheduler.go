@@ -30,7 +30,8 @@ type Scheduler struct {
 	workers []WorkerConfig
 	// memberChanges counts the changes of members and workers.
 	memberChanges uint64
-	freeWorkers   freeMembers
+	freeWorkers   []freeMembers // by class
+	repriced      int           // held requests that this dispatch has priced again
 	stats         Stats
 	started       time.Time
 
@@ -84,6 +85,7 @@ func New(o Options) (*Scheduler, error) {
 		account: account, overloads: newOverloads(o.Busy, o.Load.Now), queue: queue,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
+	s.freeWorkers = make([]freeMembers, len(queue.Options().Profile.Classes))
 	s.allBusy = s.itemBusy // once, because each method value allocates
 	if s.selector == nil {
 		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})
@@ -116,6 +118,8 @@ func (r *Request) validate() error {
 		return fmt.Errorf("request %q priority jump: %v is not a finite number", r.ID, r.PriorityJump)
 	case r.Members == nil && len(r.Hits)+len(r.Overlaps) > 0:
 		return fmt.Errorf("request %q: hits without Members", r.ID)
+	case r.Deadline < 0:
+		return fmt.Errorf("request %q deadline: %v is negative", r.ID, r.Deadline)
 	case r.Book && r.ID == "":
 		return errors.New("request id: must not be empty in a request to book")
 	}
@@ -143,7 +147,7 @@ func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 // decide chooses a worker for r among the eligible members, and books r if r.Book is set. The
 // caller holds s.mu and has called withLatestMembers for r. The error says why no member
 // is eligible, or is one of choose.
-func (s *Scheduler) decide(r *Request) (Result, error) {
+func (s *Scheduler) decide(r *Request, class *QueueClass) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
 		s.countRefusal(err)
@@ -152,7 +156,7 @@ func (s *Scheduler) decide(r *Request) (Result, error) {
 	if candidates != nil {
 		s.candidates = candidates // keeps the memory for the next decision
 	}
-	return s.choose(r, candidates)
+	return s.choose(r, candidates, class)
 }
 
 // countRefusal counts a request that found no eligible worker. err is the reason, an error of
@@ -172,9 +176,10 @@ func (s *Scheduler) countRefusal(err error) {
 // candidates are member numbers, ascending; nil means all members. The caller holds s.mu and
 // has called withLatestMembers for r.
 //
-// The error is the selector's, or ErrBadSelection, or a booking error. When the account has
+// The error is the selector's, or ErrBadSelection, a booking error, or a *heldError if the request had
+// better wait in its class; a request with a nil class must not wait. When the account has
 // no room, choose returns the worker without a booking and without an error.
-func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
+func (s *Scheduler) choose(r *Request, candidates []int32, class *QueueClass) (Result, error) {
 	s.active = s.active[:0] // the blocks of r that other requests keep active, by worker
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active, r.Sequence)
@@ -196,6 +201,9 @@ func (s *Scheduler) choose(r *Request, candidates []int32) (Result, error) {
 	}
 	if !in.has(member) {
 		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, member, len(s.members.List), ErrBadSelection)
+	}
+	if err := s.favourite(in, member, class); err != nil {
+		return Result{}, err
 	}
 	result := s.result(in, member)
 	if r.Book {

@@ -49,6 +49,11 @@ type Request struct {
 	// PriorityJump, in seconds, moves a request forward.
 	StrictPriority uint32
 	PriorityJump   float64
+	// PolicyClass names the request's family or explicit class in QueueOptions.Profile. Deadline is the
+	// time within which the request should get its worker, for classes that order by it; 0 is the
+	// class's.
+	PolicyClass string
+	Deadline    time.Duration
 	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
 	// The account reduces the weight of output blocks by it.
 	ExpectedOutput int

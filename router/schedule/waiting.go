@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -56,7 +57,7 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 // an error means that the caller must wait for waiter.settled.
 func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	item := Item{
-		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump,
+		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump, Deadline: r.Deadline,
 		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
 		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
 	}
@@ -71,20 +72,84 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	// probeItem is a field, because Waits would make a local item escape to the heap.
 	s.probeItem = item
 	defer func() { s.probeItem = Item{} }()
+	class := s.classify(&s.probeItem, r)
 	// An overloaded request does not wait: decide refuses it with an error.
 	if !s.queue.Waits(&s.probeItem, s.allBusy) || s.overloaded(&s.probeItem) {
-		result, err := s.decide(r)
-		return nil, result, err
+		result, err := s.decide(r, class)
+		if err == nil || !s.hold(err) {
+			return nil, result, err
+		}
+		if s.queue.rejection(&s.probeItem) != nil { // no room: the busy worker is the best one anyway
+			result, err = s.decide(r, nil)
+			return nil, result, err
+		}
 	}
 	now := s.now()
 	w := &waiter{item: s.probeItem, request: r, arrived: now, settled: make(chan struct{})}
-	w.item.Arrival = now.Sub(s.started).Seconds()
+	w.item.Arrival = s.seconds(now)
 	w.item.CachedTokens = s.bestCached(r)
 	w.item.Value = w
 	if err := s.queue.Push(&w.item); err != nil {
 		return nil, Result{}, fmt.Errorf("request %q: %w", r.ID, err)
 	}
 	return w, Result{}, nil
+}
+
+// classify sets the class of a request's item, and returns the class.
+func (s *Scheduler) classify(i *Item, r *Request) *QueueClass {
+	p := s.queue.Options().Profile
+	if len(p.Classes) > 1 {
+		i.Class = p.Classify(r.PolicyClass, max(0, r.Tokens-s.bestCached(r)))
+		i.key.class = i.Class // the item may be prepared
+	}
+	return &p.Classes[i.Class]
+}
+
+// seconds returns a time in the seconds of Item.Arrival.
+func (s *Scheduler) seconds(t time.Time) float64 { return t.Sub(s.started).Seconds() }
+
+// heldError is the result of a decision for a request that had better wait for a busy worker.
+type heldError struct{ worker kv.Worker }
+
+// Error implements error. No caller of the package sees it.
+func (e *heldError) Error() string { return fmt.Sprintf("waits for worker %s", e.worker) }
+
+// hold makes s.probeItem wait for the worker of a heldError. It returns false for any other error.
+func (s *Scheduler) hold(err error) bool {
+	var held *heldError
+	if !errors.As(err, &held) {
+		return false
+	}
+	s.probeItem.Favourite = &held.worker
+	s.probeItem.prepared = false // the favourite is part of the key
+	return true
+}
+
+// favourite returns an error if the chosen member is busy, and the wait for it is shorter than what the
+// request costs on the best free worker. The request then waits in the queue rather than in the
+// engine, where it can still go elsewhere. Only a price says how long a wait is, and only a queue with
+// MaxWait bounds it. class is nil for a request that must not wait.
+func (s *Scheduler) favourite(in *Selection, member int, class *QueueClass) error {
+	r := in.Request
+	if class == nil || !class.Enabled() || s.queue.o.MaxWait == 0 || in.Outcome.Mode != ModePrice ||
+		!r.TrackPrefill || r.Pinned != nil || !s.busy(class, member) {
+		return nil
+	}
+	free := math.Inf(1)
+	for k, cost := range s.cost.costs {
+		if cost < free && !s.busy(class, in.At(k)) {
+			free = cost
+		}
+	}
+	if math.IsInf(free, 1) || in.Outcome.Price.Wait >= free {
+		return nil
+	}
+	return &heldError{s.members.List[member].Worker}
+}
+
+// busy reports whether a member has too much pending prefill for requests of a class.
+func (s *Scheduler) busy(class *QueueClass, member int) bool {
+	return class.Busy(s.account.Columns().PrefillTokens[member], s.workers[member].MaxBatchedTokens)
 }
 
 // overloaded reports whether all workers that may serve an item are beyond a busy threshold.
@@ -105,10 +170,10 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	if err != nil {
 		return false // the request must not wait, but get the error
 	}
-	options, prefill := s.queue.Options(), s.account.Columns().PrefillTokens
+	class, prefill := &s.queue.Options().Profile.Classes[i.Class], s.account.Columns().PrefillTokens
 	if found == nil { // all members are eligible
 		for m, n := range prefill {
-			if !options.Busy(n, s.workers[m].MaxBatchedTokens) {
+			if !class.Busy(n, s.workers[m].MaxBatchedTokens) {
 				return false
 			}
 		}
@@ -116,7 +181,7 @@ func (s *Scheduler) itemBusy(i *Item) bool {
 	}
 	s.probedMembers = found
 	for _, m := range found {
-		if !options.Busy(prefill[m], s.workers[m].MaxBatchedTokens) {
+		if !class.Busy(prefill[m], s.workers[m].MaxBatchedTokens) {
 			return false
 		}
 	}
@@ -152,22 +217,36 @@ func (s *Scheduler) dispatch() {
 		return
 	}
 	now := s.now()
-	s.freeWorkers.valid, s.decidesWaiter = false, true // loads may have changed
+	s.loadsChanged()
+	s.decidesWaiter, s.repriced = true, 0
 	defer func() { s.decidesWaiter = false }()
-	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
-		w := i.Value.(*waiter)
-		waited := now.Sub(w.arrived)
-		if s.options.Refresh != nil && waited >= s.options.RefreshAfter {
-			fresh := *w.request
-			s.options.Refresh(&fresh)
-			w.request = &fresh
-			s.stats.Refreshed++
-		}
-		w.result, w.err = s.decide(w.request.withMembers(s.members))
-		s.freeWorkers.valid = false // the booking changed a load
-		w.result.Waited = waited
-		close(w.settled)
+	for i := s.queue.Overdue(s.seconds(now)); i != nil; i = s.queue.Overdue(s.seconds(now)) {
+		s.settle(i.Value.(*waiter), now, nil)
 	}
+	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
+		s.settle(i.Value.(*waiter), now, &s.queue.Options().Profile.Classes[i.Class])
+	}
+}
+
+// settle chooses a worker for a request that has left the queue and wakes its caller, or lets the
+// request wait again for a better worker. class is nil for a request that must not wait any longer.
+func (s *Scheduler) settle(w *waiter, now time.Time, class *QueueClass) {
+	waited := now.Sub(w.arrived)
+	if s.options.Refresh != nil && waited >= s.options.RefreshAfter {
+		fresh := *w.request
+		s.options.Refresh(&fresh)
+		w.request = &fresh
+		s.stats.Refreshed++
+	}
+	result, err := s.decide(w.request.withMembers(s.members), class)
+	if held := (*heldError)(nil); errors.As(err, &held) {
+		s.queue.Return(&w.item, held.worker)
+		return
+	}
+	s.loadsChanged() // the booking changed a load
+	result.Waited = waited
+	w.result, w.err = result, err
+	close(w.settled)
 }
 
 // retract ends the wait of a request whose caller has left. Another goroutine may have chosen
@@ -202,42 +281,59 @@ func (b bits) add(m int)      { b[m/64] |= 1 << (m % 64) }
 func (b bits) has(m int) bool { return b[m/64]&(1<<(m%64)) != 0 }
 
 // freeMembers caches which members are neither overloaded nor busy, and so can take a waiting
-// request. The cache is valid until a load changes.
+// request of one class. The cache is valid until a load changes.
 type freeMembers struct {
 	valid   bool
 	members bits
 }
 
-// refreshFree computes s.freeWorkers, the members that can take a waiting request now, unless it is
-// valid. dispatch invalidates it when a load has changed.
-func (s *Scheduler) refreshFree() {
-	if s.freeWorkers.valid {
-		return
+// loadsChanged ends the validity of s.freeWorkers.
+func (s *Scheduler) loadsChanged() {
+	for k := range s.freeWorkers {
+		s.freeWorkers[k].valid = false
 	}
-	loads, options, n := s.account.Columns(), s.queue.Options(), len(s.members.List)
-	free := &s.freeWorkers
+}
+
+// free returns the members that can take a waiting request of a class now.
+func (s *Scheduler) free(class int) bits {
+	free := &s.freeWorkers[class]
+	if free.valid {
+		return free.members
+	}
+	loads, c, n := s.account.Columns(), &s.queue.Options().Profile.Classes[class], len(s.members.List)
 	overload := s.overloads.current(loads)
 	free.valid, free.members = true, free.members.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
-		if (overload == nil || !overload[m]) && !options.Busy(prefill, s.workers[m].MaxBatchedTokens) {
+		if (overload == nil || !overload[m]) && !c.Busy(prefill, s.workers[m].MaxBatchedTokens) {
 			free.members.add(m)
 		}
 	}
+	return free.members
 }
+
+// maxRepriced bounds the held requests that one dispatch prices again although their favourite is
+// still busy. A price takes time linear in the number of workers.
+const maxRepriced = 64
 
 // laneBusy reports whether a waiting item has workers that may serve it and all of them are
 // busy. An overloaded worker counts as busy: a waiting request is not refused, and the
 // overload may end with the next report. Sets of members are bit sets, compared word by word.
 func (s *Scheduler) laneBusy(i *Item) bool {
-	s.refreshFree()
+	free := s.free(i.Class)
+	if i.Favourite != nil {
+		m, ok := s.members.Find(*i.Favourite)
+		if s.repriced++; s.repriced > maxRepriced && ok && !free.has(m) {
+			return true
+		}
+	}
 	if i.Pinned != nil { // a lane of one worker needs no set
 		c := cluster{s.members, s.workers, nil}
 		found, err := c.eligiblePin(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
-		return err == nil && !s.freeWorkers.members.has(int(found[0]))
+		return err == nil && !free.has(int(found[0]))
 	}
 	anyServing := uint64(0)
 	for k, serving := range s.mayServe(i) {
-		if serving&s.freeWorkers.members[k] != 0 {
+		if serving&free[k] != 0 {
 			return false
 		}
 		anyServing |= serving

@@ -110,7 +110,7 @@ func TestAFullQueueTurnsRequestsAway(t *testing.T) {
 		if !errors.Is(err, ErrQueueRejected) || !errors.As(err, &rejected) {
 			t.Fatalf("%v", err)
 		}
-		if want := (QueueRejection{LimitTokens, 202, 150}); *rejected != want {
+		if want := (QueueRejection{"default", LimitTokens, 202, 150}); *rejected != want {
 			t.Errorf("%+v, want %+v", *rejected, want)
 		}
 		l.scheduler.Free("a")

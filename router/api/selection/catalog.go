@@ -125,7 +125,7 @@ func (s *Server) missing(f *facts) (reasons []string) {
 	if first > maxFirstRank {
 		return append(reasons, fmt.Sprintf("data_parallel_start_rank: %d is not in 0..%d", first, maxFirstRank))
 	}
-	if s.router.Config().Queue().Threshold != nil && f.MaxBatchedTokens == nil {
+	if s.router.Config().RouterQueueThreshold != nil && f.MaxBatchedTokens == nil {
 		reasons = append(reasons, "max_num_batched_tokens is required while queueing is enabled")
 	}
 	for rank := first; s.follower != nil && rank < first+n; rank++ {

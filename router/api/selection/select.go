@@ -27,6 +27,7 @@ type selectRequest struct {
 	ExpectedOutput uint32           `json:"expected_output_tokens"`
 	PriorityJump   float64          `json:"priority_jump"`
 	StrictPriority uint32           `json:"strict_priority"`
+	PolicyClass    string           `json:"policy_class"`
 	Pinned         *struct {
 		WorkerID kv.WorkerID `json:"worker_id"`
 		DPRank   kv.DPRank   `json:"dp_rank"`
@@ -73,6 +74,7 @@ func (q *selectRequest) query(s *Server, m *router.Model) (*decide.Query, error)
 		return nil, badRequest{fmt.Errorf("selection_id: %d bytes are more than %d", n, maxSelectionID)}
 	}
 	out.ExpectedOutput, out.PriorityJump, out.StrictPriority = int(q.ExpectedOutput), q.PriorityJump, q.StrictPriority
+	out.PolicyClass = q.PolicyClass
 	if q.Pinned != nil {
 		out.Pinned = &kv.Worker{ID: q.Pinned.WorkerID, Rank: q.Pinned.DPRank}
 	}
@@ -225,7 +227,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	s.Answer(w, http.StatusServiceUnavailable, struct {
 		Error   string  `json:"error"`
 		Details details `json:"details"`
-	}{err.Error(), details{"default", string(full.Kind), full.Current, full.Limit}})
+	}{err.Error(), details{full.Class, string(full.Kind), full.Current, full.Limit}})
 }
 
 // status returns the HTTP status that Dynamo's selection service has for an error; 500 for an

@@ -188,7 +188,7 @@ func TestStatusOfErrors(t *testing.T) {
 			{context.Canceled, 503, "canceled"},
 			{schedule.ErrPinnedNotAllowed, 400, "allowed"},
 			{schedule.ErrBadSelection, 500, "selector"},
-			{&schedule.QueueRejection{Kind: schedule.LimitRequests, Current: 5, Limit: 4}, 503,
+			{&schedule.QueueRejection{Class: "default", Kind: schedule.LimitRequests, Current: 5, Limit: 4}, 503,
 				`"details":{"policy_class":"default","limit_kind":"requests","current":5,"limit":4}`},
 		} {
 			w := httptest.NewRecorder()
