@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // prefix begins the name of every metric of the router that is not Dynamo's.
@@ -53,7 +54,7 @@ func (r *Router) presentWorkers() map[string]bool {
 
 // collectBackpressure sends how many requests the queue refused, with the reached limit as
 // label. The labels are Dynamo's.
-func collectBackpressure(s *schedule.QueueStats, out chan<- prometheus.Metric) {
+func collectBackpressure(s *queue.Stats, out chan<- prometheus.Metric) {
 	desc := prometheus.NewDesc("blockyard_router_queue_backpressure_total", "Requests refused by the full queue.", []string{"reason"}, nil)
 	for reason, n := range map[string]uint64{
 		"request_limit": s.RejectedRequests, "raw_isl_token_limit": s.RejectedTokens, "cached_token_limit": s.RejectedCachedTokens,

@@ -32,6 +32,8 @@ type explanationAnswer struct {
 	// Misses are the tokens that the chosen worker will have to compute, by cause. Absent when the
 	// router explains no misses.
 	Misses []missAnswer `json:"misses,omitempty"`
+	// Score is "price" or "weights", with a reason behind "weights" when a price was asked for.
+	Score string `json:"score"`
 }
 
 // candidateAnswer has the parts of one worker's cost: see schedule.Candidate.
@@ -54,6 +56,18 @@ type candidateAnswer struct {
 	PendingPrefill  int64   `json:"pending_prefill_tokens"`
 	ActiveBlocks    int32   `json:"active_blocks"`
 	ActiveRequests  int32   `json:"active_requests"`
+	// Price has the parts of Cost in milliseconds; absent when weights decided.
+	Price *priceAnswer `json:"price,omitempty"`
+}
+
+// priceAnswer has the parts of a price: see price.Price. All but Doubt are milliseconds.
+type priceAnswer struct {
+	Wait    float64 `json:"wait_ms"`
+	TTFT    float64 `json:"ttft_ms"`
+	Decode  float64 `json:"decode_ms"`
+	Machine float64 `json:"machine_ms"`
+	Imposed float64 `json:"imposed_ms"`
+	Doubt   float64 `json:"doubt"`
 }
 
 // chosen returns the answer to "new" and "explain" for the decision m: the worker, the URL of
@@ -81,7 +95,7 @@ func (s *service) chosen(q *routeRequest, model *router.Model, m *router.Match) 
 // explained returns how the workers compared: the chosen worker first, then others in the order
 // of their cost, at most maxExplained in all.
 func explained(m *router.Match) *explanationAnswer {
-	out := &explanationAnswer{Workers: []candidateAnswer{}, Compared: len(m.Candidates)}
+	out := &explanationAnswer{Workers: []candidateAnswer{}, Compared: len(m.Candidates), Score: m.Mode}
 	chosen := slices.IndexFunc(m.Candidates, func(c schedule.Candidate) bool { return c.Worker == m.Worker })
 	if chosen >= 0 {
 		out.Workers = append(out.Workers, candidateOf(&m.Candidates[chosen]))
@@ -97,13 +111,17 @@ func explained(m *router.Match) *explanationAnswer {
 // candidateOf returns one compared worker as JSON: its cost, what the cost consists of, the
 // cached blocks by tier, and the load when the router decided.
 func candidateOf(c *schedule.Candidate) candidateAnswer {
-	return candidateAnswer{
+	out := candidateAnswer{
 		WorkerID: uint64(c.Worker.ID), DPRank: uint32(c.Worker.Rank), Formula: c.Formula(),
 		Cost: c.Cost, Weight: c.Weight, Prefill: c.Prefill, Decode: c.Decode, Credit: c.Credit, TaintFactor: c.TaintFactor,
 		EffectiveBlocks: c.Effective, CachedTokens: c.CachedTokens,
 		Device: c.Hits[kv.TierDevice], Host: c.Hits[kv.TierHost], Disk: c.Hits[kv.TierDisk], External: c.Hits[kv.TierExternal],
 		PendingPrefill: c.PendingPrefill, ActiveBlocks: c.ActiveBlocks, ActiveRequests: c.Requests,
 	}
+	if p := &c.Price; c.Mode == schedule.ModePrice {
+		out.Price = &priceAnswer{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt}
+	}
+	return out
 }
 
 // namedWorker returns the worker that a request of "add_request" or "record_routing_decision"

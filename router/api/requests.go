@@ -23,6 +23,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -311,7 +312,7 @@ func (s *service) fail(code int, err error) reply {
 // reached limit when the queue was full.
 func (s *service) failed(err error) reply {
 	out := s.fail(s.status(err), err)
-	var full *schedule.QueueRejection
+	var full *queue.Rejection
 	if errors.As(err, &full) {
 		out.body = &rejectedAnswer{Method: "queue_rejected", Rejection: rejection{
 			PolicyClass: full.Class, LimitKind: string(full.Kind), Current: full.Current, Limit: full.Limit}}
@@ -344,7 +345,7 @@ func (s *service) status(err error) int {
 		{errRegistrationClosed, http.StatusForbidden},
 		{schedule.ErrAllOverloaded, s.overload},
 		{schedule.ErrPinnedOverloaded, s.overload},
-		{schedule.ErrQueueRejected, s.overload},
+		{queue.ErrRejected, s.overload},
 		{errTimeout, s.overload},
 		{router.ErrNoWorkers, http.StatusServiceUnavailable},
 		{router.ErrStarting, http.StatusServiceUnavailable},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -144,7 +146,7 @@ func TestUsedBlocksCountAgainstTheCapacity(t *testing.T) {
 func TestQueueRejectionNamesItsLimit(t *testing.T) {
 	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
 		s := newService(b.Router, nil)
-		full := &schedule.QueueRejection{Class: "default", Kind: schedule.LimitTokens, Current: 9, Limit: 8}
+		full := &queue.Rejection{Class: "default", Kind: queue.LimitTokens, Current: 9, Limit: 8}
 		out := s.failed(fmt.Errorf("request %q: %w", "r", full))
 		body, err := json.Marshal(out.body)
 		want := `{"method":"queue_rejected","rejection":{"policy_class":"default","limit_kind":"raw_isl_tokens","current":9,"limit":8}}`
@@ -190,6 +192,9 @@ func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
 			id := fmt.Sprint(i)
 			r, _ := b.Route(h, id, long)
 			last = r.Header.Get(ScoreHeader)
+			if told := routed[routeAnswer](t, h, "", strings.Replace(long, `"new"`, `"explain"`, 1)).Explanation; i == 0 && (told.Workers[0].Price != nil || told.Score != last) {
+				t.Errorf("the first request is explained by %+v", told)
+			}
 			if i == 0 && !strings.HasPrefix(last, "weights: no prefill time") {
 				t.Errorf("the first request is scored by %q", last)
 			}
@@ -199,6 +204,15 @@ func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
 		}
 		if last != "price" {
 			t.Errorf("the last request is scored by %q", last)
+		}
+		told := routed[routeAnswer](t, h, "", strings.Replace(long, `"new"`, `"explain"`, 1)).Explanation
+		if told == nil || told.Score != "price" || len(told.Workers) != 2 {
+			t.Fatalf("explanation %+v", told)
+		}
+		for _, w := range told.Workers { // the objective is balanced
+			if p := w.Price; p == nil || p.TTFT <= 0 || p.TTFT < p.Wait || math.Abs(p.TTFT+p.Decode+p.Imposed-w.Cost) > 1e-9*w.Cost {
+				t.Errorf("cost %v ms, of %+v", w.Cost, p)
+			}
 		}
 		got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", ""))
 		for _, want := range []string{`blockyard_router_decisions_total{score="price"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // applyWeight applies OverlapScoreWeight to PrefillLoadScale and OverlapScoreCredit.
@@ -170,9 +171,9 @@ func (c *Config) Load() load.Options {
 
 // Queue returns the options of the queue. profile is that of RouterPolicyConfig; nil is none. The
 // discipline must be valid.
-func (c *Config) Queue(profile *schedule.Profile) schedule.QueueOptions {
-	o := schedule.QueueOptions{Profile: profile, QueueClass: schedule.QueueClass{Threshold: c.RouterQueueThreshold,
-		Discipline: schedule.Discipline(slices.Index(schedule.Disciplines, c.RouterQueuePolicy))}}
+func (c *Config) Queue(profile *queue.Profile) queue.Options {
+	o := queue.Options{Profile: profile, Class: queue.Class{Threshold: c.RouterQueueThreshold,
+		Discipline: queue.Discipline(slices.Index(queue.Disciplines, c.RouterQueuePolicy))}}
 	if c.Score == ScorePrice {
 		o.MaxWait = duration(c.QueueMaxWaitSecs)
 	}

@@ -3,7 +3,7 @@ package config
 import (
 	"math"
 
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // loadSettings returns the settings of the account of booked requests, the workers' load.
@@ -69,7 +69,7 @@ func queueSettings() []Setting {
 			Flags:   []string{"router-queue-policy"},
 			Env:     []string{"DYN_ROUTER_QUEUE_POLICY"},
 			Meaning: "Order of the queue behind the strict priority: fcfs (first come), lcfs (last come), wspt (shortest uncached prompt), edf (earliest deadline). The priority jump moves a request forward.",
-			domain:  domain{words: schedule.Disciplines}, def: "fcfs", at: func(c *Config) any { return &c.RouterQueuePolicy },
+			domain:  domain{words: queue.Disciplines}, def: "fcfs", at: func(c *Config) any { return &c.RouterQueuePolicy },
 			noEffect: firstReason(hasClasses, noQueue)},
 		{Name: "router_queue_max_wait_secs", Group: GroupQueue, Since: "Blockyard",
 			Flags:   []string{"router-queue-max-wait-secs"},

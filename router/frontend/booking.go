@@ -121,7 +121,7 @@ func (q *request) query(model *router.Model) *router.Request {
 	return &router.Request{
 		Model: q.served.Model, LoRA: q.served.LoRA, Salt: q.parsed.Salt, Tokens: q.tokens,
 		BlockMMInfos: objectsOfBlocks(&q.prompt, int(model.Key().BlockSize)),
-		PriorityJump: q.priorityJump, StrictPriority: q.strictPriority, PolicyClass: q.policyClass, Deadline: q.deadline,
+		PriorityJump: q.priorityJump, StrictPriority: q.strictPriority, PolicyClass: q.hints.PolicyClass, Deadline: q.hints.Deadline,
 	}
 }
 

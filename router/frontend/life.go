@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
@@ -61,8 +62,7 @@ type request struct {
 	through        *Through
 	priorityJump   float64
 	strictPriority uint32
-	policyClass    string
-	deadline       time.Duration
+	hints          admission.Hints
 
 	// span is the trace of the request; nil without tracing.
 	span   *spans.Span

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -18,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
@@ -151,21 +151,12 @@ func (d *Door) count(q *request) (leave func(), refused *refusal) {
 		return nil, full("tenant", q.caller.Requests)
 	}
 	most := d.options.MaxClientRequests
-	ofClient, ok := d.clients.Enter(clientOf(q.http), most)
+	ofClient, ok := d.clients.Enter(admission.ClientOf(q.http), most)
 	if !ok {
 		ofTenant()
 		return nil, full("client's address", most)
 	}
 	return func() { ofTenant(); ofClient() }, nil
-}
-
-// clientOf returns the address of a client without its port.
-func clientOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }
 
 // admit waits until the request may go on to a worker. The caller calls leave at its end.
@@ -208,7 +199,7 @@ func (d *Door) bookingError(ctx context.Context, err error) *refusal {
 		return modelError(err, "")
 	case errors.Is(err, modes.ErrNotPinned):
 		return bad(fmt.Errorf("%s: %w", WorkerPinHeader, err))
-	case errors.Is(err, schedule.ErrQueueRejected):
+	case errors.Is(err, queue.ErrRejected):
 		r.Status, r.Code, r.Kind = http.StatusTooManyRequests, "queue_full", "overloaded_error"
 	case errors.Is(err, schedule.ErrAllOverloaded), errors.Is(err, schedule.ErrPinnedOverloaded), errors.Is(err, load.ErrTooManyRequests):
 		r.Status, r.Code, r.Kind = d.options.OverloadStatus, "overloaded", "overloaded_error"
@@ -247,30 +238,4 @@ func (o *outcome) refusal(ctx context.Context, fatal bool) *refusal {
 func isDial(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
-}
-
-// Headers that say how a request waits in the router's queue.
-const (
-	PolicyClassHeader = "X-Dynamo-Meta-Policy-Class"
-	DeadlineHeader    = "X-Blockyard-Deadline-Ms"
-)
-
-// maxPolicyClass bounds PolicyClassHeader in bytes. Names of classes are shorter.
-const maxPolicyClass = 64
-
-// hints reads the headers of the queue. An unknown class is the default one, so every text is good.
-func (q *request) hints() error {
-	if q.policyClass = q.http.Header.Get(PolicyClassHeader); len(q.policyClass) > maxPolicyClass {
-		q.policyClass = ""
-	}
-	text := q.http.Header.Get(DeadlineHeader)
-	if text == "" {
-		return nil
-	}
-	ms, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		return &openai.FieldError{Field: DeadlineHeader, Want: "a whole number of milliseconds", Got: fmt.Sprintf("%.32q", text)}
-	}
-	q.deadline = time.Duration(ms) * time.Millisecond
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 )
 
@@ -104,7 +105,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, route openai.Route)
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errDeadline)
 		defer cancel()
 	}
-	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+clientOf(r), bodies.ReadBy(w, r))
+	budgeted := d.bodies.Wrap(http.MaxBytesReader(w, r.Body, d.options.MaxBody), q.tenant+"/"+admission.ClientOf(r), bodies.ReadBy(w, r))
 	defer budgeted.Done()
 	q.charge = budgeted
 	if refused := d.prepare(ctx, q, budgeted); refused != nil {
@@ -154,9 +155,6 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 		}
 	}
 	if err := d.claims(q); err != nil {
-		return bad(err)
-	}
-	if err := q.hints(); err != nil {
 		return bad(err)
 	}
 	if q.tenant == "" {
@@ -294,6 +292,9 @@ func (d *Door) claims(q *request) error {
 	}
 	var err error
 	if q.pinned, err = pinOf(q.http.Header); err != nil {
+		return err
+	}
+	if q.hints, err = admission.HintsOf(q.http.Header); err != nil {
 		return err
 	}
 	if rank != "" {

@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // maxFile bounds the file in bytes, maxModels its profiles of models.
@@ -25,8 +25,8 @@ const (
 
 // File is a policy file. The zero File has no profile.
 type File struct {
-	root   *schedule.Profile
-	models map[string]*schedule.Profile
+	root   *queue.Profile
+	models map[string]*queue.Profile
 }
 
 // Load reads a file. The error names the field that is out of range.
@@ -51,7 +51,7 @@ func Load(path string) (*File, error) {
 }
 
 // Profile returns the profile of a model, nil if the file has neither one of the model nor its own.
-func (f *File) Profile(model string) *schedule.Profile {
+func (f *File) Profile(model string) *queue.Profile {
 	if p := f.models[model]; p != nil {
 		return p
 	}
@@ -106,7 +106,7 @@ func Parse(text []byte) (*File, error) {
 	if n := len(d.Models); n > maxModels {
 		return nil, fmt.Errorf("models: %d, want at most %d", n, maxModels)
 	}
-	f := &File{models: make(map[string]*schedule.Profile)}
+	f := &File{models: make(map[string]*queue.Profile)}
 	var err error
 	if len(d.Classes) > 0 || len(d.Models) == 0 || d.DefaultFamily != "" || len(d.Buckets) > 0 || !d.Selection.IsZero() {
 		if f.root, err = d.build(); err != nil {
@@ -126,16 +126,16 @@ func Parse(text []byte) (*File, error) {
 var name = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // build returns the profile for the scheduler.
-func (p *profile) build() (*schedule.Profile, error) {
+func (p *profile) build() (*queue.Profile, error) {
 	if !p.Selection.IsZero() {
 		return nil, errors.New("worker_selection: not yet: router_mode and score choose the worker")
 	}
-	out := &schedule.Profile{DefaultFamily: p.DefaultFamily}
+	out := &queue.Profile{DefaultFamily: p.DefaultFamily}
 	for _, b := range p.Buckets {
 		if !name.MatchString(b.Bucket) {
 			return nil, fmt.Errorf("uncached_isl_buckets: bucket %.80q: want %s", b.Bucket, name)
 		}
-		out.Buckets = append(out.Buckets, schedule.Bucket{MinTokens: b.MinTokens, Name: b.Bucket})
+		out.Buckets = append(out.Buckets, queue.Bucket{MinTokens: b.MinTokens, Name: b.Bucket})
 	}
 	for k := range p.Classes {
 		c, err := p.Classes[k].build()
@@ -148,8 +148,8 @@ func (p *profile) build() (*schedule.Profile, error) {
 }
 
 // build returns the class for the scheduler. Profile.Validate checks its numbers.
-func (c *class) build() (schedule.QueueClass, error) {
-	none := schedule.QueueClass{}
+func (c *class) build() (queue.Class, error) {
+	none := queue.Class{}
 	if !name.MatchString(c.Name) {
 		return none, fmt.Errorf("policy_classes: name %.80q: want %s", c.Name, name)
 	}
@@ -159,18 +159,18 @@ func (c *class) build() (schedule.QueueClass, error) {
 	if !c.Admission.IsZero() {
 		return none, fmt.Errorf("policy class %q: queue_admission: not yet", c.Name)
 	}
-	discipline := schedule.FCFS
+	discipline := queue.FCFS
 	if c.Policy != "" {
-		at := slices.Index(schedule.Disciplines, c.Policy)
+		at := slices.Index(queue.Disciplines, c.Policy)
 		if at < 0 {
-			return none, fmt.Errorf("policy class %q: queue_policy %.80q: want %s", c.Name, c.Policy, strings.Join(schedule.Disciplines, " or "))
+			return none, fmt.Errorf("policy class %q: queue_policy %.80q: want %s", c.Name, c.Policy, strings.Join(queue.Disciplines, " or "))
 		}
-		discipline = schedule.Discipline(at)
+		discipline = queue.Discipline(at)
 	}
-	return schedule.QueueClass{
+	return queue.Class{
 		Name: c.Name, Family: c.Family, Bucket: c.Bucket, Discipline: discipline,
 		Deadline: time.Duration(c.DeadlineMS) * time.Millisecond, Quantum: c.Quantum,
 		Threshold: c.ThresholdFraction, ThresholdTokens: c.Threshold,
-		Limits: schedule.QueueLimits{Requests: c.RequestLimit, Tokens: c.TokenLimit, CachedTokens: c.CachedTokenLimit},
+		Limits: queue.Limits{Requests: c.RequestLimit, Tokens: c.TokenLimit, CachedTokens: c.CachedTokenLimit},
 	}, nil
 }

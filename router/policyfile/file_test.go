@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 const sample = `
@@ -55,14 +55,14 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	none, half := int64(0), 0.5
-	want := &schedule.Profile{
+	want := &queue.Profile{
 		DefaultFamily: "standard",
-		Buckets:       []schedule.Bucket{{MinTokens: 0, Name: "short"}, {MinTokens: 4096, Name: "long"}},
-		Classes: []schedule.QueueClass{
+		Buckets:       []queue.Bucket{{MinTokens: 0, Name: "short"}, {MinTokens: 4096, Name: "long"}},
+		Classes: []queue.Class{
 			{Name: "standard_short", Family: "standard", Bucket: "short", Quantum: 2048, ThresholdTokens: &none},
-			{Name: "standard_long", Family: "standard", Bucket: "long", Discipline: schedule.WSPT, Quantum: 512, Threshold: &half,
-				Limits: schedule.QueueLimits{Requests: 10, Tokens: 20000, CachedTokens: 30000}},
-			{Name: "agents", Discipline: schedule.EDF, Deadline: 1500 * time.Millisecond, Quantum: 1},
+			{Name: "standard_long", Family: "standard", Bucket: "long", Discipline: queue.WSPT, Quantum: 512, Threshold: &half,
+				Limits: queue.Limits{Requests: 10, Tokens: 20000, CachedTokens: 30000}},
+			{Name: "agents", Discipline: queue.EDF, Deadline: 1500 * time.Millisecond, Quantum: 1},
 		},
 	}
 	if diff := cmp.Diff(want, f.Profile("any/model")); diff != "" {

@@ -91,3 +91,6 @@ func BenchmarkRequest(b *testing.B) {
 		s.Free("x")
 	}
 }
+
+// pin returns a pin to a worker.
+func pin(w kv.Worker) *kv.Worker { return &w }

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // Formula says how a CostSelector computes costs.
@@ -248,7 +249,7 @@ type Options struct {
 	// Busy are the thresholds beyond which a worker gets no requests.
 	Busy BusyThresholds
 	// Queue says when requests wait. With the zero value no request waits.
-	Queue QueueOptions
+	Queue queue.Options
 	// Estimator and Held are for the CostSelector: see CostOptions.
 	Estimator Estimator
 	Held      func(m *index.Members, member int) uint64

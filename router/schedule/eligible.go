@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 func hasTaint(w *WorkerConfig, taint string) bool { return slices.Contains(w.Taints, taint) }
@@ -113,10 +114,6 @@ type BusyThresholds struct {
 	PrefillFraction *float64
 }
 
-// unknownBatch is the assumed number of tokens in one step of a worker whose
-// MaxBatchedTokens is unknown.
-const unknownBatch = 10_000_000
-
 // Validate reports the first threshold that is out of range.
 func (b *BusyThresholds) Validate() error {
 	if b.DecodeBlocks != nil {
@@ -149,7 +146,7 @@ func prefillLimit(tokens *int64, fraction *float64, w *WorkerConfig) int64 {
 	if fraction != nil {
 		batch := float64(w.MaxBatchedTokens)
 		if w.MaxBatchedTokens == 0 {
-			batch = unknownBatch
+			batch = queue.UnknownBatch
 		}
 		// A float this large does not fit into an int64.
 		if part := *fraction * batch; part < 1<<62 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // waits is an estimator for tests: a worker's wait is its pending tokens, and base is the rest of its
@@ -145,4 +146,58 @@ func TestHeldRequestsKeepTheirOrder(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// TestUncachedTokens: those that no worker in question has cached; WSPT orders by them. Both workers
+// are busy; worker 2 has the prompt's blocks, and only worker 1 has the taint.
+func TestUncachedTokens(t *testing.T) {
+	limit := int64(1)
+	for _, c := range []struct {
+		name   string
+		tokens int
+		blocks float64
+		change func(*Request)
+		want   int
+	}{
+		{"the best worker", 1024, 60, nil, 64},
+		{"pinned to one with a block", 1024, 1, func(r *Request) { r.Pinned = pin(kv.Worker{ID: 2}) }, 1008},
+		{"pinned to one without", 1024, 60, func(r *Request) { r.Pinned = pin(kv.Worker{ID: 1}) }, 1024},
+		{"nobody has it", 512, 0, nil, 512},
+		{"more cached than asked for", 512, 60, nil, 1},
+		{"who has it may not serve", 1024, 60, func(r *Request) { r.RequiredTaints = []string{"a"} }, 1008},
+	} {
+		s := newScheduler(t, func(o *Options) {
+			o.Queue = queue.Options{Class: queue.Class{ThresholdTokens: &limit, Discipline: queue.WSPT}}
+			o.Worker = func(w kv.Worker) WorkerConfig {
+				if w.ID == 1 {
+					return WorkerConfig{Taints: []string{"a"}}
+				}
+				return WorkerConfig{}
+			}
+		})
+		members := fleet(2)
+		for _, m := range members.List {
+			load := &Request{ID: "load of " + m.Worker.String(), Tokens: 100, BlockSize: 16, TrackPrefill: true, Members: members}
+			if err := s.Add(load, m.Worker, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := &Request{ID: "r", Book: true, Tokens: c.tokens, BlockSize: 16, TrackPrefill: true, Members: members, Overlaps: []Overlap{{Member: 1, Blocks: c.blocks}}}
+		if c.blocks == 60 && c.change != nil { // worker 1 has one block itself
+			r.Overlaps = []Overlap{{Member: 0, Blocks: 1}, {Member: 1, Blocks: c.blocks}}
+		}
+		if c.name == "pinned to one without" {
+			r.Overlaps = r.Overlaps[1:]
+		}
+		if c.change != nil {
+			c.change(r)
+		}
+		w, _, err := s.decideOrQueue(r)
+		if err != nil || w == nil {
+			t.Fatalf("%s: %v, %v", c.name, w, err)
+		}
+		if w.item.Uncached() != c.want {
+			t.Errorf("%s: %d uncached tokens, want %d", c.name, w.item.Uncached(), c.want)
+		}
+	}
 }

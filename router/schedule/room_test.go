@@ -11,10 +11,11 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // naiveBusy is what laneBusy says, found by looking at every member.
-func naiveBusy(s *Scheduler, i *Item) bool {
+func naiveBusy(s *Scheduler, i *queue.Item) bool {
 	overload, prefill, some := s.overloads.current(s.account.Columns()), s.account.Columns().PrefillTokens, false
 	for m := range s.members.List {
 		w := s.members.List[m].Worker
@@ -39,7 +40,7 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 		taints := make(map[kv.Worker][]string)
 		members := fleet(0)
 		s, err := New(Options{
-			Config: DefaultConfig(), Queue: QueueOptions{QueueClass: QueueClass{ThresholdTokens: &few}}, Busy: BusyThresholds{PrefillTokens: &more},
+			Config: DefaultConfig(), Queue: queue.Options{Class: queue.Class{ThresholdTokens: &few}}, Busy: BusyThresholds{PrefillTokens: &more},
 			Members: func() *index.Members { return members },
 			Worker:  func(w kv.Worker) WorkerConfig { return WorkerConfig{Taints: taints[w]} },
 		})
@@ -48,15 +49,15 @@ func TestLanesAreBusyWhenAllTheirWorkersAre(t *testing.T) {
 		}
 		label := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b"}), 0, 2, rapid.ID)
 		id := rapid.Custom(func(t *rapid.T) kv.WorkerID { return kv.WorkerID(rapid.IntRange(1, 140).Draw(t, "id")) })
-		var waiting []*Item
+		var waiting []*queue.Item
 		t.Repeat(map[string]func(*rapid.T){
 			"wait": func(t *rapid.T) {
-				i := &Item{RequiredTaints: label.Draw(t, "taints")}
+				i := &queue.Item{RequiredTaints: label.Draw(t, "taints")}
 				switch rapid.IntRange(0, 2).Draw(t, "kind") {
 				case 0:
 					i.Pinned = pin(kv.Worker{ID: id.Draw(t, "pinned"), Rank: kv.DPRank(rapid.IntRange(0, 1).Draw(t, "rank"))})
 				case 1:
-					i.Allowed = only(rapid.SliceOfN(id, 1, 20).Draw(t, "allowed")...)
+					i.Allowed = ids(rapid.SliceOfN(id, 1, 20).Draw(t, "allowed")...)
 				}
 				if err := s.queue.Push(i); err != nil {
 					t.Fatal(err)
@@ -145,7 +146,7 @@ func TestAnIdleWorkerIsNotOverloaded(t *testing.T) {
 func BenchmarkTickOverLanes(b *testing.B) {
 	const workers, lanes, each = 10_000, 1000, 1000
 	few := int64(1)
-	s, err := New(Options{Config: DefaultConfig(), Queue: QueueOptions{QueueClass: QueueClass{ThresholdTokens: &few}}})
+	s, err := New(Options{Config: DefaultConfig(), Queue: queue.Options{Class: queue.Class{ThresholdTokens: &few}}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // Scheduler chooses workers and keeps the account of their requests. Make one with New.
@@ -23,7 +24,7 @@ type Scheduler struct {
 	mu        sync.Mutex
 	account   *load.Account
 	overloads *overloads
-	queue     *Queue
+	queue     *queue.Queue
 	// account, overloads, queue and workers use the member numbers of the list members. setMembers
 	// changes the list for all of them.
 	members *index.Members
@@ -45,15 +46,15 @@ type Scheduler struct {
 	decidesWaiter bool
 	// probeItem and probedMembers are scratch memory of Queue.Waits and itemBusy. allBusy is the method
 	// value of itemBusy, created once because each method value allocates.
-	probeItem     Item
+	probeItem     queue.Item
 	probedMembers []int32
-	allBusy       func(*Item) bool
+	allBusy       func(*queue.Item) bool
 }
 
 // Stats is a snapshot of a scheduler. The metric names follow "blockyard_router_".
 type Stats struct {
 	Load  load.Stats
-	Queue QueueStats
+	Queue queue.Stats
 	// Cost is zero unless the selector is a CostSelector.
 	Cost           CostStats
 	Unbooked       uint64 `metric:"requests_unbooked" help:"Requests routed without a booking, because the account was full."`
@@ -76,16 +77,16 @@ func New(o Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
-	queue, err := NewQueue(o.Queue)
+	q, err := queue.New(o.Queue)
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
 	s := &Scheduler{
 		options: o, config: o.Config, selector: o.Selector, now: o.Load.Now,
-		account: account, overloads: newOverloads(o.Busy, o.Load.Now), queue: queue,
+		account: account, overloads: newOverloads(o.Busy, o.Load.Now), queue: q,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
-	s.freeWorkers = make([]freeMembers, len(queue.Options().Profile.Classes))
+	s.freeWorkers = make([]freeMembers, len(q.Options().Profile.Classes))
 	s.allBusy = s.itemBusy // once, because each method value allocates
 	if s.selector == nil {
 		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})
@@ -147,7 +148,7 @@ func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 // decide chooses a worker for r among the eligible members, and books r if r.Book is set. The
 // caller holds s.mu and has called withLatestMembers for r. The error says why no member
 // is eligible, or is one of choose.
-func (s *Scheduler) decide(r *Request, class *QueueClass) (Result, error) {
+func (s *Scheduler) decide(r *Request, class *queue.Class) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
 		s.countRefusal(err)
@@ -179,7 +180,7 @@ func (s *Scheduler) countRefusal(err error) {
 // The error is the selector's, or ErrBadSelection, a booking error, or a *heldError if the request had
 // better wait in its class; a request with a nil class must not wait. When the account has
 // no room, choose returns the worker without a booking and without an error.
-func (s *Scheduler) choose(r *Request, candidates []int32, class *QueueClass) (Result, error) {
+func (s *Scheduler) choose(r *Request, candidates []int32, class *queue.Class) (Result, error) {
 	s.active = s.active[:0] // the blocks of r that other requests keep active, by worker
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active, r.Sequence)

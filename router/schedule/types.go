@@ -49,7 +49,7 @@ type Request struct {
 	// PriorityJump, in seconds, moves a request forward.
 	StrictPriority uint32
 	PriorityJump   float64
-	// PolicyClass names the request's family or explicit class in QueueOptions.Profile. Deadline is the
+	// PolicyClass names the request's family or explicit class in queue.Options.Profile. Deadline is the
 	// time within which the request should get its worker, for classes that order by it; 0 is the
 	// class's.
 	PolicyClass string

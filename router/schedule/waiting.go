@@ -11,13 +11,14 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // waiter is a request that waits. The goroutine that frees a worker decides for it: it sets
 // result and err, and closes settled. The scheduler's lock guards all fields but settled.
 // result and err do not change once settled is closed.
 type waiter struct {
-	item    Item
+	item    queue.Item
 	request *Request
 	arrived time.Time
 	result  Result
@@ -56,13 +57,13 @@ func (s *Scheduler) Schedule(ctx context.Context, r *Request) (Result, error) {
 // all workers that may serve r are busy, it queues r and returns its waiter. A waiter without
 // an error means that the caller must wait for waiter.settled.
 func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
-	item := Item{
+	item := queue.Item{
 		StrictPriority: r.StrictPriority, PriorityJump: r.PriorityJump, Deadline: r.Deadline,
 		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
 		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
 	}
 	if s.options.Queue.Enabled() && r.TrackPrefill {
-		item.prepare() // before the lock: a large set of allowed workers takes time
+		item.Prepare() // before the lock: a large set of allowed workers takes time
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +72,7 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	defer s.dispatch() // expire may have freed a worker for a request that waits
 	// probeItem is a field, because Waits would make a local item escape to the heap.
 	s.probeItem = item
-	defer func() { s.probeItem = Item{} }()
+	defer func() { s.probeItem = queue.Item{} }()
 	class := s.classify(&s.probeItem, r)
 	// An overloaded request does not wait: decide refuses it with an error.
 	if !s.queue.Waits(&s.probeItem, s.allBusy) || s.overloaded(&s.probeItem) {
@@ -79,7 +80,7 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 		if err == nil || !s.hold(err) {
 			return nil, result, err
 		}
-		if s.queue.rejection(&s.probeItem) != nil { // no room: the busy worker is the best one anyway
+		if s.queue.Full(&s.probeItem) { // no room: the busy worker is the best one anyway
 			result, err = s.decide(r, nil)
 			return nil, result, err
 		}
@@ -96,16 +97,15 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 }
 
 // classify sets the class of a request's item, and returns the class.
-func (s *Scheduler) classify(i *Item, r *Request) *QueueClass {
+func (s *Scheduler) classify(i *queue.Item, r *Request) *queue.Class {
 	p := s.queue.Options().Profile
 	if len(p.Classes) > 1 {
-		i.Class = p.Classify(r.PolicyClass, max(0, r.Tokens-s.bestCached(r)))
-		i.key.class = i.Class // the item may be prepared
+		i.SetClass(p.Classify(r.PolicyClass, max(0, r.Tokens-s.bestCached(r))))
 	}
 	return &p.Classes[i.Class]
 }
 
-// seconds returns a time in the seconds of Item.Arrival.
+// seconds returns a time in the seconds of queue.Item.Arrival.
 func (s *Scheduler) seconds(t time.Time) float64 { return t.Sub(s.started).Seconds() }
 
 // heldError is the result of a decision for a request that had better wait for a busy worker.
@@ -120,8 +120,7 @@ func (s *Scheduler) hold(err error) bool {
 	if !errors.As(err, &held) {
 		return false
 	}
-	s.probeItem.Favourite = &held.worker
-	s.probeItem.prepared = false // the favourite is part of the key
+	s.probeItem.SetFavourite(held.worker)
 	return true
 }
 
@@ -129,9 +128,9 @@ func (s *Scheduler) hold(err error) bool {
 // request costs on the best free worker. The request then waits in the queue rather than in the
 // engine, where it can still go elsewhere. Only a price says how long a wait is, and only a queue with
 // MaxWait bounds it. class is nil for a request that must not wait.
-func (s *Scheduler) favourite(in *Selection, member int, class *QueueClass) error {
+func (s *Scheduler) favourite(in *Selection, member int, class *queue.Class) error {
 	r := in.Request
-	if class == nil || !class.Enabled() || s.queue.o.MaxWait == 0 || in.Outcome.Mode != ModePrice ||
+	if class == nil || !class.Enabled() || s.queue.Options().MaxWait == 0 || in.Outcome.Mode != ModePrice ||
 		!r.TrackPrefill || r.Pinned != nil || !s.busy(class, member) {
 		return nil
 	}
@@ -148,13 +147,13 @@ func (s *Scheduler) favourite(in *Selection, member int, class *QueueClass) erro
 }
 
 // busy reports whether a member has too much pending prefill for requests of a class.
-func (s *Scheduler) busy(class *QueueClass, member int) bool {
+func (s *Scheduler) busy(class *queue.Class, member int) bool {
 	return class.Busy(s.account.Columns().PrefillTokens[member], s.workers[member].MaxBatchedTokens)
 }
 
 // overloaded reports whether all workers that may serve an item are beyond a busy threshold.
 // Such a request is refused and does not wait.
-func (s *Scheduler) overloaded(i *Item) bool {
+func (s *Scheduler) overloaded(i *queue.Item) bool {
 	_, err := s.eligible(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
 	return errors.Is(err, ErrAllOverloaded) || errors.Is(err, ErrPinnedOverloaded)
 }
@@ -162,8 +161,8 @@ func (s *Scheduler) overloaded(i *Item) bool {
 // itemBusy reports whether an item has eligible workers and all of them have too much pending
 // prefill, so that the item waits. The queue calls it for arriving and for waiting items. The
 // caller holds s.mu.
-func (s *Scheduler) itemBusy(i *Item) bool {
-	if i.lane != nil { // the item waits already
+func (s *Scheduler) itemBusy(i *queue.Item) bool {
+	if i.Waiting() { // the item waits already
 		return s.laneBusy(i)
 	}
 	found, err := s.eligible(s.probedMembers[:0], filter{i.Pinned, i.Allowed, i.RequiredTaints})
@@ -230,7 +229,7 @@ func (s *Scheduler) dispatch() {
 
 // settle chooses a worker for a request that has left the queue and wakes its caller, or lets the
 // request wait again for a better worker. class is nil for a request that must not wait any longer.
-func (s *Scheduler) settle(w *waiter, now time.Time, class *QueueClass) {
+func (s *Scheduler) settle(w *waiter, now time.Time, class *queue.Class) {
 	waited := now.Sub(w.arrived)
 	if s.options.Refresh != nil && waited >= s.options.RefreshAfter {
 		fresh := *w.request
@@ -318,7 +317,7 @@ const maxRepriced = 64
 // laneBusy reports whether a waiting item has workers that may serve it and all of them are
 // busy. An overloaded worker counts as busy: a waiting request is not refused, and the
 // overload may end with the next report. Sets of members are bit sets, compared word by word.
-func (s *Scheduler) laneBusy(i *Item) bool {
+func (s *Scheduler) laneBusy(i *queue.Item) bool {
 	free := s.free(i.Class)
 	if i.Favourite != nil {
 		m, ok := s.members.Find(*i.Favourite)
@@ -344,28 +343,29 @@ func (s *Scheduler) laneBusy(i *Item) bool {
 // mayServe returns the members that may serve a waiting item, overloaded or not. The item's
 // lane, the requests that may go to the same workers, caches the set until the members or
 // their descriptions change.
-func (s *Scheduler) mayServe(i *Item) bits {
-	l := i.lane
-	if l.servingAsOf == s.memberChanges { // computed since the last change
-		return l.serving
+func (s *Scheduler) mayServe(i *queue.Item) bits {
+	l := i.Note()
+	if l.ServingAsOf == s.memberChanges { // computed since the last change
+		return l.Serving
 	}
-	l.serving, l.servingAsOf = l.serving.cleared(len(s.members.List)), s.memberChanges
+	serving := bits(l.Serving).cleared(len(s.members.List))
+	l.Serving, l.ServingAsOf = serving, s.memberChanges
 	f, c := filter{nil, i.Allowed, i.RequiredTaints}, cluster{s.members, s.workers, nil}
 	if f.allowed == nil {
 		for m := range s.members.List {
 			if hasTaints(&s.workers[m], f.taints) {
-				l.serving.add(m)
+				serving.add(m)
 			}
 		}
-		return l.serving
+		return serving
 	}
 	s.probedMembers = c.allowed(s.probedMembers[:0], f)
 	for _, m := range s.probedMembers {
 		if hasTaints(&s.workers[m], f.taints) {
-			l.serving.add(int(m))
+			serving.add(int(m))
 		}
 	}
-	return l.serving
+	return serving
 }
 
 // allowed appends to dst the numbers of the members whose workers the filter allows,

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // TestACallerThatLeavesIsForgotten: its request is taken out; the others keep
@@ -106,11 +107,11 @@ func TestAFullQueueTurnsRequestsAway(t *testing.T) {
 		}
 		l.expect("a@1")
 		_, err := l.scheduler.Schedule(t.Context(), l.request("d", nil))
-		var rejected *QueueRejection
-		if !errors.Is(err, ErrQueueRejected) || !errors.As(err, &rejected) {
+		var rejected *queue.Rejection
+		if !errors.Is(err, queue.ErrRejected) || !errors.As(err, &rejected) {
 			t.Fatalf("%v", err)
 		}
-		if want := (QueueRejection{"default", LimitTokens, 202, 150}); *rejected != want {
+		if want := (queue.Rejection{Class: "default", Kind: queue.LimitTokens, Current: 202, Limit: 150}); *rejected != want {
 			t.Errorf("%+v, want %+v", *rejected, want)
 		}
 		l.scheduler.Free("a")

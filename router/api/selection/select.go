@@ -16,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // selectRequest is the body of POST /select and POST /select_and_reserve.
@@ -213,7 +214,7 @@ type notFound struct{ error }
 // fail answers with err: the status for it, and its text as JSON. A full queue has details of the
 // limit too.
 func (s *Server) fail(w http.ResponseWriter, err error) {
-	var full *schedule.QueueRejection
+	var full *queue.Rejection
 	if !errors.As(err, &full) {
 		s.Fail(w, status(err), err)
 		return

@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
@@ -188,7 +189,7 @@ func TestStatusOfErrors(t *testing.T) {
 			{context.Canceled, 503, "canceled"},
 			{schedule.ErrPinnedNotAllowed, 400, "allowed"},
 			{schedule.ErrBadSelection, 500, "selector"},
-			{&schedule.QueueRejection{Class: "default", Kind: schedule.LimitRequests, Current: 5, Limit: 4}, 503,
+			{&queue.Rejection{Class: "default", Kind: queue.LimitRequests, Current: 5, Limit: 4}, 503,
 				`"details":{"policy_class":"default","limit_kind":"requests","current":5,"limit":4}`},
 		} {
 			w := httptest.NewRecorder()

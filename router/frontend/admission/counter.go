@@ -1,6 +1,10 @@
 package admission
 
-import "sync"
+import (
+	"net"
+	"net/http"
+	"sync"
+)
 
 // Counter bounds the requests in progress by name, such as a tenant or an address. The zero
 // Counter is ready, and may be used from any goroutine.
@@ -31,4 +35,13 @@ func (c *Counter) Enter(name string, limit int) (leave func(), ok bool) {
 			delete(c.counts, name)
 		}
 	}), true
+}
+
+// ClientOf returns the address of a client without its port.
+func ClientOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
 }

@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"errors"
@@ -23,13 +23,13 @@ type waitRoom struct {
 	asked int
 }
 
-func newWaitRoom(t testing.TB, o QueueOptions, workers ...kv.Worker) *waitRoom {
+func newWaitRoom(t testing.TB, o Options, workers ...kv.Worker) *waitRoom {
 	t.Helper()
 	if !o.Enabled() {
 		fraction := 1.0
 		o.Threshold = &fraction
 	}
-	q, err := NewQueue(o)
+	q, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestQueueOrder(t *testing.T) {
 		{"strict priority first", []Item{{PriorityJump: 1000}, {Arrival: 9, StrictPriority: 1}, {Arrival: 9, StrictPriority: 2}}, []string{"2", "1", "0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+			r := newWaitRoom(t, Options{}, queueWorkers...)
 			for n, i := range c.items {
 				r.wait(fmt.Sprint(n), i)
 			}
@@ -146,7 +146,7 @@ func TestQueueOrder(t *testing.T) {
 // TestWhoWaits: those that others of their lane wait before, and those whose
 // workers are all busy; never without a threshold or with an untracked prompt.
 func TestWhoWaits(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r := newWaitRoom(t, Options{}, queueWorkers...)
 	r.wait("0", Item{})
 	r.free[queueWorkers[0]] = true
 	for _, c := range []struct {
@@ -167,7 +167,7 @@ func TestWhoWaits(t *testing.T) {
 			t.Errorf("%s: waits %v", c.name, got)
 		}
 	}
-	off, err := NewQueue(QueueOptions{})
+	off, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestWhoWaits(t *testing.T) {
 
 // TestEqualSetsAreOneLane: however they are written.
 func TestEqualSetsAreOneLane(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{}, queueWorkers...)
+	r := newWaitRoom(t, Options{}, queueWorkers...)
 	r.taints[queueWorkers[0]] = []string{"a", "b"}
 	r.wait("0", Item{Arrival: 0, Allowed: only(1, 2), RequiredTaints: []string{"a", "b"}})
 	r.wait("1", Item{Arrival: 1, Allowed: only(2, 1), RequiredTaints: []string{"b", "a", "b"}})
@@ -198,7 +198,7 @@ func TestReleaseLooksAtItsLanesOnly(t *testing.T) {
 	for n := range 1000 {
 		workers = append(workers, kv.Worker{ID: kv.WorkerID(n + 1)})
 	}
-	r := newWaitRoom(t, QueueOptions{}, workers...)
+	r := newWaitRoom(t, Options{}, workers...)
 	for n, w := range workers {
 		for range 3 {
 			r.wait(fmt.Sprint(n), Item{Pinned: pin(w)})
@@ -225,21 +225,21 @@ func TestReleaseLooksAtItsLanesOnly(t *testing.T) {
 func TestLimitsAreTimesTheWorkers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		limits QueueLimits
-		want   QueueRejection
+		limits Limits
+		want   Rejection
 	}{
-		{"requests", QueueLimits{Requests: 1}, QueueRejection{"default", LimitRequests, 2, 2}},
-		{"tokens", QueueLimits{Tokens: 15}, QueueRejection{"default", LimitTokens, 40, 30}},
-		{"cached tokens", QueueLimits{CachedTokens: 6}, QueueRejection{"default", LimitCachedTokens, 14, 12}},
-		{"the first of several", QueueLimits{Requests: 1, Tokens: 15}, QueueRejection{"default", LimitRequests, 2, 2}},
+		{"requests", Limits{Requests: 1}, Rejection{"default", LimitRequests, 2, 2}},
+		{"tokens", Limits{Tokens: 15}, Rejection{"default", LimitTokens, 40, 30}},
+		{"cached tokens", Limits{CachedTokens: 6}, Rejection{"default", LimitCachedTokens, 14, 12}},
+		{"the first of several", Limits{Requests: 1, Tokens: 15}, Rejection{"default", LimitRequests, 2, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newWaitRoom(t, QueueOptions{QueueClass: QueueClass{Limits: c.limits}}, queueWorkers[:2]...)
+			r := newWaitRoom(t, Options{Class: Class{Limits: c.limits}}, queueWorkers[:2]...)
 			r.wait("0", Item{Tokens: 20, CachedTokens: 7})
 			r.wait("1", Item{Tokens: 20, CachedTokens: 7})
 			err := r.Push(&Item{})
-			var got *QueueRejection
-			if !errors.As(err, &got) || !errors.Is(err, ErrQueueRejected) {
+			var got *Rejection
+			if !errors.As(err, &got) || !errors.Is(err, ErrRejected) {
 				t.Fatalf("error %v", err)
 			}
 			if d := cmp.Diff(c.want, *got); d != "" {
@@ -261,21 +261,21 @@ func TestLimitsAreTimesTheWorkers(t *testing.T) {
 func TestPendingIsBoundedInAnyCase(t *testing.T) {
 	pair := func(id kv.WorkerID) map[kv.WorkerID]struct{} { return only(id, id+1) }
 	for _, c := range []struct {
-		options QueueOptions
-		want    QueueRejection
-		counted func(*QueueStats) uint64
+		options Options
+		want    Rejection
+		counted func(*Stats) uint64
 	}{
-		{QueueOptions{MaxPending: 2, QueueClass: QueueClass{Limits: QueueLimits{Requests: math.MaxInt}}}, QueueRejection{"default", LimitRequests, 2, 2},
-			func(s *QueueStats) uint64 { return s.RejectedRequests }},
-		{QueueOptions{MaxTokens: 15}, QueueRejection{"default", LimitTokens, 20, 15},
-			func(s *QueueStats) uint64 { return s.RejectedTokens }},
-		{QueueOptions{MaxAllowed: 3}, QueueRejection{"default", LimitAllowed, 2, 3},
-			func(s *QueueStats) uint64 { return s.RejectedAllowed }},
+		{Options{MaxPending: 2, Class: Class{Limits: Limits{Requests: math.MaxInt}}}, Rejection{"default", LimitRequests, 2, 2},
+			func(s *Stats) uint64 { return s.RejectedRequests }},
+		{Options{MaxTokens: 15}, Rejection{"default", LimitTokens, 20, 15},
+			func(s *Stats) uint64 { return s.RejectedTokens }},
+		{Options{MaxAllowed: 3}, Rejection{"default", LimitAllowed, 2, 3},
+			func(s *Stats) uint64 { return s.RejectedAllowed }},
 	} {
 		r := newWaitRoom(t, c.options, queueWorkers...)
 		first := r.wait("0", Item{Tokens: 10, Allowed: pair(1)})
 		second := r.wait("1", Item{Tokens: 10, Allowed: pair(1)})
-		var got *QueueRejection
+		var got *Rejection
 		if err := r.Push(&Item{Allowed: pair(2)}); !errors.As(err, &got) || *got != c.want {
 			t.Errorf("error %v, want %v", err, c.want)
 		}

@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"cmp"
@@ -147,7 +147,7 @@ func (m *queueMachine) Check(t *rapid.T) {
 // request is the one that a search through a sorted list finds.
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &queueMachine{waitRoom: newWaitRoom(t, QueueOptions{}, queueWorkers...)}
+		m := &queueMachine{waitRoom: newWaitRoom(t, Options{}, queueWorkers...)}
 		m.taints[queueWorkers[0]] = []string{"a"}
 		rt.Repeat(map[string]func(*rapid.T){
 			"push": m.Push, "toggle": m.Toggle, "relabel": m.Relabel, "remove": m.Remove, "next": m.Next, "": m.Check,
@@ -171,7 +171,7 @@ func BenchmarkQueue(b *testing.B) {
 	for _, lanes := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("%d lanes", lanes), func(b *testing.B) {
 			fraction := 1.0
-			q, err := NewQueue(QueueOptions{QueueClass: QueueClass{Threshold: &fraction}})
+			q, err := New(Options{Class: Class{Threshold: &fraction}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"cmp"
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// QueueOptions say when requests wait and how many. With the zero value no request waits.
-type QueueOptions struct {
-	// QueueClass is the only class of a queue without a Profile. Its name is "default", and its Quantum
+// Options say when requests wait and how many. With the zero value no request waits.
+type Options struct {
+	// Class is the only class of a queue without a Profile. Its name is "default", and its Quantum
 	// does not matter.
-	QueueClass
+	Class
 	// Profile has several classes. Nil is none.
 	Profile *Profile
 	// MaxWait is how long a request waits at most; then it goes to the best worker, busy or not. The
@@ -26,16 +26,16 @@ type QueueOptions struct {
 	MaxAllowed int
 }
 
-// QueueLimits are limits per worker: each is multiplied by the number of workers. A request
+// Limits are limits per worker: each is multiplied by the number of workers. A request
 // is refused once a limit is reached, so the last request may exceed it. 0 is no limit.
-type QueueLimits struct {
+type Limits struct {
 	// Requests bounds the waiting requests, Tokens their prompt tokens, and CachedTokens the
 	// tokens that a worker has cached.
 	Requests, Tokens, CachedTokens int
 }
 
 // Validate reports the first option that is out of range.
-func (o *QueueOptions) Validate() error {
+func (o *Options) Validate() error {
 	p := o.profile()
 	if o.Profile == nil {
 		if err := p.Classes[0].validate(); err != nil {
@@ -63,17 +63,20 @@ func (o *QueueOptions) Validate() error {
 }
 
 // profile returns the classes of the queue: those of o.Profile, or the only one.
-func (o *QueueOptions) profile() *Profile {
+func (o *Options) profile() *Profile {
 	if o.Profile != nil {
 		return o.Profile
 	}
-	only := o.QueueClass
+	only := o.Class
 	only.Name, only.Family, only.Bucket, only.Quantum = "default", "default", "all", 1
-	return &Profile{DefaultFamily: "default", Buckets: []Bucket{{0, "all"}}, Classes: []QueueClass{only}}
+	return &Profile{DefaultFamily: "default", Buckets: []Bucket{{0, "all"}}, Classes: []Class{only}}
 }
 
+// UnknownBatch is the assumed number of tokens in one step of a worker whose number is unknown.
+const UnknownBatch = 10_000_000
+
 // withDefaults returns o with defaults in place of zero bounds.
-func (o QueueOptions) withDefaults() QueueOptions {
+func (o Options) withDefaults() Options {
 	p := *o.profile()
 	p.Classes = slices.Clone(p.Classes)
 	for k := range p.Classes {
@@ -89,41 +92,41 @@ func (o QueueOptions) withDefaults() QueueOptions {
 }
 
 // Enabled reports whether requests of some class may wait.
-func (o *QueueOptions) Enabled() bool {
+func (o *Options) Enabled() bool {
 	if o.Profile == nil {
-		return o.QueueClass.Enabled()
+		return o.Class.Enabled()
 	}
-	return slices.ContainsFunc(o.Profile.Classes, func(c QueueClass) bool { return c.Enabled() })
+	return slices.ContainsFunc(o.Profile.Classes, func(c Class) bool { return c.Enabled() })
 }
 
-// ErrQueueRejected says that a request would have to wait and the queue is full. The error
-// that wraps it is a *QueueRejection.
-var ErrQueueRejected = errors.New("queue is full")
+// ErrRejected says that a request would have to wait and the queue is full. The error
+// that wraps it is a *Rejection.
+var ErrRejected = errors.New("queue is full")
 
-// QueueLimit names a limit of the queue.
-type QueueLimit string
+// Limit names a limit of the queue.
+type Limit string
 
 // Queue limits, as clients see them.
 const (
-	LimitRequests     QueueLimit = "requests"
-	LimitTokens       QueueLimit = "raw_isl_tokens"
-	LimitCachedTokens QueueLimit = "cached_tokens"
-	LimitAllowed      QueueLimit = "allowed_worker_ids"
+	LimitRequests     Limit = "requests"
+	LimitTokens       Limit = "raw_isl_tokens"
+	LimitCachedTokens Limit = "cached_tokens"
+	LimitAllowed      Limit = "allowed_worker_ids"
 )
 
-// QueueRejection says which limit refused a request.
-type QueueRejection struct {
-	Class string     `json:"policy_class"`
-	Kind  QueueLimit `json:"limit_kind"`
+// Rejection says which limit refused a request.
+type Rejection struct {
+	Class string `json:"policy_class"`
+	Kind  Limit  `json:"limit_kind"`
 	// Current is the amount that waits, Limit the amount that may wait.
 	Current int `json:"current"`
 	Limit   int `json:"limit"`
 }
 
 // Error names the limit and both amounts.
-func (r *QueueRejection) Error() string {
-	return fmt.Sprintf("%v: %s: %d wait, the limit is %d", ErrQueueRejected, r.Kind, r.Current, r.Limit)
+func (r *Rejection) Error() string {
+	return fmt.Sprintf("%v: %s: %d wait, the limit is %d", ErrRejected, r.Kind, r.Current, r.Limit)
 }
 
-// Unwrap returns ErrQueueRejected.
-func (r *QueueRejection) Unwrap() error { return ErrQueueRejected }
+// Unwrap returns ErrRejected.
+func (r *Rejection) Unwrap() error { return ErrRejected }

@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"container/heap"
@@ -25,7 +25,7 @@ import (
 // A lane without a free worker sleeps until Released or WakeAll wakes it. A sleeping lane
 // costs nothing: the release of a worker touches that worker's lanes only.
 type Queue struct {
-	o       QueueOptions
+	o       Options
 	classes []*classQueue
 	// ring has the classes with waiting requests.
 	ring  fairshare.Ring[*classQueue]
@@ -41,7 +41,7 @@ type Queue struct {
 	allowedIDs int
 	workers    int
 	pushes     uint64
-	stats      QueueStats
+	stats      Stats
 }
 
 // Item is a request that may have to wait. The sets that the item refers to must not change
@@ -55,7 +55,7 @@ type Item struct {
 	// item's deadline, 0 for that of its class.
 	Arrival  float64
 	Deadline time.Duration
-	// Class is the number of the item's class in QueueOptions.
+	// Class is the number of the item's class in Options.
 	Class int
 	// Tokens is the length of the prompt. CachedTokens are the tokens that the best worker
 	// has cached.
@@ -96,8 +96,8 @@ func (i *Item) before(j *Item) bool {
 	return i.pushNumber < j.pushNumber
 }
 
-// QueueStats is a snapshot of a queue.
-type QueueStats struct {
+// Stats is a snapshot of a queue.
+type Stats struct {
 	Pending      int    `metric:"queue_pending_requests" help:"Requests waiting for a worker."`
 	Tokens       int    `metric:"queue_pending_isl_tokens" help:"Prompt tokens of the waiting requests."`
 	CachedTokens int    `metric:"queue_pending_cached_tokens" help:"Prompt tokens of the waiting requests that a worker has cached."`
@@ -114,8 +114,8 @@ type QueueStats struct {
 	RejectedAllowed      uint64 `metric:"-"`
 }
 
-// NewQueue returns an empty queue. The error names the option that is out of range.
-func NewQueue(o QueueOptions) (*Queue, error) {
+// New returns an empty queue. The error names the option that is out of range.
+func New(o Options) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
@@ -127,7 +127,7 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 		lanesForAll:    make(map[*lane]struct{}),
 	}
 	for k := range q.o.Profile.Classes {
-		c := &classQueue{QueueClass: &q.o.Profile.Classes[k], number: k}
+		c := &classQueue{Class: &q.o.Profile.Classes[k], number: k}
 		c.share = fairshare.Member[*classQueue]{Value: c, Quantum: c.Quantum}
 		q.classes = append(q.classes, c)
 	}
@@ -135,7 +135,7 @@ func NewQueue(o QueueOptions) (*Queue, error) {
 }
 
 // Options returns the queue's options.
-func (q *Queue) Options() *QueueOptions { return &q.o }
+func (q *Queue) Options() *Options { return &q.o }
 
 // SetWorkers sets the number of workers, which multiplies the limits.
 func (q *Queue) SetWorkers(n int) { q.workers = n }
@@ -155,7 +155,7 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 }
 
 // Push makes a request wait in its lane, the requests that may go to the same workers, until
-// Next returns it or Remove removes it. The error is a *QueueRejection when a limit is
+// Next returns it or Remove removes it. The error is a *Rejection when a limit is
 // reached. An item may be in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
@@ -173,7 +173,7 @@ func (q *Queue) Push(i *Item) error {
 	}
 	c := q.classes[i.Class]
 	q.pushes++
-	i.pushNumber, i.score = q.pushes, c.Discipline.score(i, c.QueueClass)
+	i.pushNumber, i.score = q.pushes, c.Discipline.score(i, c.Class)
 	i.arrival = q.arrivals.PushBack(i)
 	q.enter(i)
 	q.stats.Queued++
@@ -186,7 +186,7 @@ func (q *Queue) Push(i *Item) error {
 // Return makes a request wait again that Next has just returned, in its old place, until favourite is
 // released. The lane of the request sleeps.
 func (q *Queue) Return(i *Item, favourite kv.Worker) {
-	i.Favourite = &favourite
+	i.SetFavourite(favourite)
 	q.stats.Dispatched--
 	at := q.arrivals.Back()
 	for at != nil && at.Value.(*Item).pushNumber > i.pushNumber {
@@ -233,13 +233,16 @@ func (q *Queue) Overdue(now float64) *Item {
 	return i
 }
 
+// Full reports whether Push would refuse an item.
+func (q *Queue) Full(i *Item) bool { return q.rejection(i) != nil }
+
 // rejection returns nil if the request may wait, or else the limit that refuses it. Limits per worker
 // come first, then the bounds on the memory of the queue. A lane is the requests of one class that may
 // go to the same workers.
-func (q *Queue) rejection(i *Item) *QueueRejection {
+func (q *Queue) rejection(i *Item) *Rejection {
 	c := q.classes[i.Class]
 	for _, l := range []struct {
-		kind               QueueLimit
+		kind               Limit
 		current, perWorker int
 	}{
 		{LimitRequests, c.stats.pending, c.Limits.Requests},
@@ -250,17 +253,17 @@ func (q *Queue) rejection(i *Item) *QueueRejection {
 			continue
 		}
 		if limit := times(l.perWorker, q.workers); l.current >= limit {
-			return &QueueRejection{c.Name, l.kind, l.current, limit}
+			return &Rejection{c.Name, l.kind, l.current, limit}
 		}
 	}
 	switch {
 	case q.stats.Pending >= q.o.MaxPending:
-		return &QueueRejection{c.Name, LimitRequests, q.stats.Pending, q.o.MaxPending}
+		return &Rejection{c.Name, LimitRequests, q.stats.Pending, q.o.MaxPending}
 	case q.stats.Tokens >= q.o.MaxTokens:
-		return &QueueRejection{c.Name, LimitTokens, q.stats.Tokens, q.o.MaxTokens}
+		return &Rejection{c.Name, LimitTokens, q.stats.Tokens, q.o.MaxTokens}
 	// Requests with the same sets share a lane and its memory, so only a new lane counts.
 	case i.Pinned == nil && len(i.Allowed) > q.o.MaxAllowed-q.allowedIDs && q.lanes[i.laneKey()] == nil:
-		return &QueueRejection{c.Name, LimitAllowed, q.allowedIDs, q.o.MaxAllowed}
+		return &Rejection{c.Name, LimitAllowed, q.allowedIDs, q.o.MaxAllowed}
 	}
 	return nil
 }
@@ -339,7 +342,7 @@ func (q *Queue) Len() int { return q.stats.Pending }
 func (q *Queue) Tokens() int { return q.stats.Tokens }
 
 // Stats returns the gauges and counters.
-func (q *Queue) Stats() QueueStats {
+func (q *Queue) Stats() Stats {
 	s := q.stats
 	s.Lanes = len(q.lanes)
 	return s

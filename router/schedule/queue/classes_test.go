@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"cmp"
@@ -10,20 +10,18 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // matrix is two families by two buckets, and an explicit class.
 func matrix() *Profile {
 	tokens := int64(0)
-	class := func(name, family, bucket string, quantum int) QueueClass {
-		return QueueClass{Name: name, Family: family, Bucket: bucket, Quantum: quantum, ThresholdTokens: &tokens}
+	class := func(name, family, bucket string, quantum int) Class {
+		return Class{Name: name, Family: family, Bucket: bucket, Quantum: quantum, ThresholdTokens: &tokens}
 	}
 	return &Profile{
 		DefaultFamily: "standard",
 		Buckets:       []Bucket{{0, "short"}, {100, "long"}},
-		Classes: []QueueClass{
+		Classes: []Class{
 			class("s-short", "standard", "short", 512), class("s-long", "standard", "long", 128),
 			class("b-short", "batch", "short", 64), class("b-long", "batch", "long", 32),
 			class("agents", "", "", 256),
@@ -69,63 +67,8 @@ func TestProfilesOutOfRangeAreNamed(t *testing.T) {
 	} {
 		p := matrix()
 		change(p)
-		if _, err := NewQueue(QueueOptions{Profile: p}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(Options{Profile: p}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
-		}
-	}
-}
-
-// TestShortestPromptScores: 1 over the tokens that no worker in question has cached. Both workers
-// are busy; worker 2 has the prompt's blocks, and only worker 1 has the taint.
-func TestShortestPromptScores(t *testing.T) {
-	limit := int64(1)
-	for _, c := range []struct {
-		name   string
-		tokens int
-		blocks float64
-		change func(*Request)
-		score  float64
-	}{
-		{"the best worker", 1024, 60, nil, 1. / 64},
-		{"pinned to one with a block", 1024, 1, func(r *Request) { r.Pinned = pin(kv.Worker{ID: 2}) }, 1. / 1008},
-		{"pinned to one without", 1024, 60, func(r *Request) { r.Pinned = pin(kv.Worker{ID: 1}) }, 1. / 1024},
-		{"nobody has it", 512, 0, nil, 1. / 512},
-		{"more cached than asked for", 512, 60, nil, 1},
-		{"who has it may not serve", 1024, 60, func(r *Request) { r.RequiredTaints = []string{"a"} }, 1. / 1008},
-		{"a jump is a weight", 512, 0, func(r *Request) { r.PriorityJump = 3 }, 4. / 512},
-	} {
-		s := newScheduler(t, func(o *Options) {
-			o.Queue = QueueOptions{QueueClass: QueueClass{ThresholdTokens: &limit, Discipline: WSPT}}
-			o.Worker = func(w kv.Worker) WorkerConfig {
-				if w.ID == 1 {
-					return WorkerConfig{Taints: []string{"a"}}
-				}
-				return WorkerConfig{}
-			}
-		})
-		members := fleet(2)
-		for _, m := range members.List {
-			load := &Request{ID: "load of " + m.Worker.String(), Tokens: 100, BlockSize: 16, TrackPrefill: true, Members: members}
-			if err := s.Add(load, m.Worker, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := &Request{ID: "r", Book: true, Tokens: c.tokens, BlockSize: 16, TrackPrefill: true, Members: members, Overlaps: []Overlap{{Member: 1, Blocks: c.blocks}}}
-		if c.blocks == 60 && c.change != nil { // worker 1 has one block itself
-			r.Overlaps = []Overlap{{Member: 0, Blocks: 1}, {Member: 1, Blocks: c.blocks}}
-		}
-		if c.name == "pinned to one without" {
-			r.Overlaps = r.Overlaps[1:]
-		}
-		if c.change != nil {
-			c.change(r)
-		}
-		w, _, err := s.decideOrQueue(r)
-		if err != nil || w == nil {
-			t.Fatalf("%s: %v, %v", c.name, w, err)
-		}
-		if w.item.score != c.score {
-			t.Errorf("%s: score %v, want %v", c.name, w.item.score, c.score)
 		}
 	}
 }
@@ -134,7 +77,7 @@ func TestShortestPromptScores(t *testing.T) {
 // first 320 that get a worker are four to one.
 func TestClassesShareByQuantum(t *testing.T) {
 	p := matrix()
-	r := newWaitRoom(t, QueueOptions{Profile: p}, queueWorkers...)
+	r := newWaitRoom(t, Options{Profile: p}, queueWorkers...)
 	for n := range 640 {
 		i := &Item{Tokens: 64, Class: n % 2, Arrival: float64(n)}
 		if err := r.Push(i); err != nil {
@@ -158,14 +101,14 @@ func TestClassesShareByQuantum(t *testing.T) {
 func TestLimitsAreOfTheClass(t *testing.T) {
 	p := matrix()
 	p.Classes[0].Limits.Requests = 1
-	r := newWaitRoom(t, QueueOptions{Profile: p}, queueWorkers[:2]...)
+	r := newWaitRoom(t, Options{Profile: p}, queueWorkers[:2]...)
 	for range 2 {
 		if err := r.Push(&Item{Class: 0}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var full *QueueRejection
-	if err := r.Push(&Item{Class: 0}); !errors.As(err, &full) || *full != (QueueRejection{"s-short", LimitRequests, 2, 2}) {
+	var full *Rejection
+	if err := r.Push(&Item{Class: 0}); !errors.As(err, &full) || *full != (Rejection{"s-short", LimitRequests, 2, 2}) {
 		t.Errorf("%v", err)
 	}
 	if err := r.Push(&Item{Class: 1}); err != nil {
@@ -187,7 +130,7 @@ func TestDisciplines(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := Discipline(rapid.IntRange(0, len(Disciplines)-1).Draw(rt, "discipline"))
-		r := newWaitRoom(t, QueueOptions{QueueClass: QueueClass{Discipline: d}}, queueWorkers...)
+		r := newWaitRoom(t, Options{Class: Class{Discipline: d}}, queueWorkers...)
 		var items []*Item
 		for n := range rapid.IntRange(1, 30).Draw(rt, "items") {
 			i := &Item{
@@ -214,7 +157,7 @@ func TestDisciplines(t *testing.T) {
 
 // TestADeadlineOfTheClass: a request without a deadline has its class's.
 func TestADeadlineOfTheClass(t *testing.T) {
-	r := newWaitRoom(t, QueueOptions{QueueClass: QueueClass{Discipline: EDF, Deadline: 5 * time.Second}}, queueWorkers...)
+	r := newWaitRoom(t, Options{Class: Class{Discipline: EDF, Deadline: 5 * time.Second}}, queueWorkers...)
 	for _, d := range []time.Duration{6 * time.Second, 0, 4 * time.Second} {
 		if err := r.Push(&Item{Deadline: d}); err != nil {
 			t.Fatal(err)

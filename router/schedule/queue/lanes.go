@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"container/heap"
@@ -9,7 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
-// lane has the waiting requests that may go to the same workers, in order. A lane is awake
+// lane has the waiting requests of a class that may go to the same workers, in order. A lane is awake
 // while it may have a free worker. It sleeps, and costs nothing, while all its workers are
 // known to be busy.
 type lane struct {
@@ -19,10 +19,7 @@ type lane struct {
 	waiting itemHeap
 	// awakeIndex is the position in classQueue.awake, notInHeap while the lane sleeps.
 	awakeIndex int
-	// serving are the members that may serve the lane, as of the change of members
-	// number servingAsOf. The scheduler maintains both.
-	serving     bits
-	servingAsOf uint64
+	note       Note
 }
 
 // laneKey is equal for requests of one class that may go to the same workers and have the same
@@ -38,9 +35,28 @@ type laneKey struct {
 	allowed, taints string
 }
 
-// prepare computes the item's lane key. That takes time with a large set, so callers prepare
-// an item before they lock. The key is kept until the item leaves a queue.
-func (i *Item) prepare() { i.key, i.prepared = i.laneKey(), true }
+// Note is what the owner of a Queue keeps for the requests of one class that may go to the same
+// workers: those workers as a bit set, as of a change of the workers. The queue does not use it.
+type Note struct {
+	Serving     []uint64
+	ServingAsOf uint64
+}
+
+// Note returns the note that a waiting item shares with the items like it.
+func (i *Item) Note() *Note { return &i.lane.note }
+
+// Waiting reports whether the item is in a queue.
+func (i *Item) Waiting() bool { return i.lane != nil }
+
+// Prepare computes which items are like this one. That takes time with a large set, so callers prepare
+// an item before they lock. The result is kept until the item leaves a queue.
+func (i *Item) Prepare() { i.key, i.prepared = i.laneKey(), true }
+
+// SetClass sets the number of the item's class in Options.
+func (i *Item) SetClass(n int) { i.Class, i.key.class = n, n }
+
+// SetFavourite makes the item wait for a busy worker although another one is free.
+func (i *Item) SetFavourite(w kv.Worker) { i.Favourite, i.prepared = &w, false }
 
 // laneKey returns the key of the item's lane: a comparable form of the workers that may
 // serve the item. Sets are sorted and encoded as strings. A prepared item has the key already.

@@ -1,4 +1,4 @@
-package schedule
+package queue
 
 import (
 	"fmt"
@@ -36,13 +36,13 @@ func (d Discipline) String() string {
 }
 
 // score returns the order of an item: higher goes first.
-func (d Discipline) score(i *Item, c *QueueClass) float64 {
+func (d Discipline) score(i *Item, c *Class) float64 {
 	jump := max(0, i.PriorityJump)
 	switch d {
 	case LCFS:
 		return jump + i.Arrival
 	case WSPT:
-		return (1 + jump) / float64(i.uncached())
+		return (1 + jump) / float64(i.Uncached())
 	case EDF:
 		deadline := i.Deadline
 		if deadline == 0 {
@@ -53,13 +53,13 @@ func (d Discipline) score(i *Item, c *QueueClass) float64 {
 	return jump - i.Arrival
 }
 
-// uncached returns the prompt tokens that no worker has cached, at least 1.
-func (i *Item) uncached() int { return max(1, i.Tokens-i.CachedTokens) }
+// Uncached returns the prompt tokens that no worker has cached, at least 1.
+func (i *Item) Uncached() int { return max(1, i.Tokens-i.CachedTokens) }
 
-// QueueClass says how the requests of one class wait. The classes of a queue share the workers by
+// Class says how the requests of one class wait. The classes of a queue share the workers by
 // deficit round robin: while several have requests that a free worker may serve, the uncached tokens
 // that they send have the ratio of their quanta.
-type QueueClass struct {
+type Class struct {
 	// Name is for rejections and metrics. Family and Bucket place a class in the matrix of a Profile.
 	Name, Family, Bucket string
 	Discipline           Discipline
@@ -73,33 +73,33 @@ type QueueClass struct {
 	Threshold       *float64
 	ThresholdTokens *int64
 	// Limits refuse requests of the class.
-	Limits QueueLimits
+	Limits Limits
 }
 
-// MaxQuantum bounds QueueClass.Quantum.
+// MaxQuantum bounds Class.Quantum.
 const MaxQuantum = 1 << 30
 
 // defaultDeadline is the Deadline of a class that names none.
 const defaultDeadline = 10 * time.Second
 
 // Enabled reports whether requests of the class may wait.
-func (c *QueueClass) Enabled() bool { return c.Threshold != nil || c.ThresholdTokens != nil }
+func (c *Class) Enabled() bool { return c.Threshold != nil || c.ThresholdTokens != nil }
 
 // Busy reports whether requests of the class wait rather than go to a worker with that many pending
 // prefill tokens. maxBatchedTokens is WorkerConfig.MaxBatchedTokens, 0 when unknown. A worker with an
 // unknown value is practically never busy by Threshold.
-func (c *QueueClass) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
+func (c *Class) Busy(prefillTokens int64, maxBatchedTokens uint64) bool {
 	if c.ThresholdTokens != nil && prefillTokens > *c.ThresholdTokens {
 		return true
 	}
 	if maxBatchedTokens == 0 {
-		maxBatchedTokens = unknownBatch
+		maxBatchedTokens = UnknownBatch
 	}
 	return c.Threshold != nil && float64(prefillTokens) > *c.Threshold*float64(maxBatchedTokens)
 }
 
 // validate reports the first field that is out of range.
-func (c *QueueClass) validate() error {
+func (c *Class) validate() error {
 	if t := c.Threshold; t != nil && (!(*t >= 0) || math.IsInf(*t, 0)) {
 		return fmt.Errorf("threshold: %v is not a finite number of at least 0", *t)
 	}
@@ -143,7 +143,7 @@ type Profile struct {
 	Buckets []Bucket
 	// Classes with a Family and a Bucket are the matrix: exactly one for each family and bucket. Classes
 	// with neither are explicit.
-	Classes []QueueClass
+	Classes []Class
 }
 
 // MaxClasses bounds the classes of a Profile.
@@ -213,12 +213,12 @@ func (p *Profile) Classify(name string, uncached int) (class int) {
 			bucket = b.Name
 		}
 	}
-	return slices.IndexFunc(p.Classes, func(c QueueClass) bool { return c.Family == family && c.Bucket == bucket })
+	return slices.IndexFunc(p.Classes, func(c Class) bool { return c.Family == family && c.Bucket == bucket })
 }
 
 // classQueue is the waiting requests of one class.
 type classQueue struct {
-	*QueueClass
+	*Class
 	number int
 	// awake are the lanes that may have a free worker, ordered by their first requests.
 	awake laneHeap
@@ -250,5 +250,5 @@ func (c *classQueue) cost() int {
 	if c.first == nil {
 		return 0
 	}
-	return c.first.uncached()
+	return c.first.Uncached()
 }
