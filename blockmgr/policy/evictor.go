@@ -24,8 +24,18 @@ type Evictor interface {
 	// Victim returns the slot to evict first. The slot stays in the order. ok is false when
 	// the order is empty.
 	Victim() (ref registry.Ref, ok bool)
+	// Enter tells that slot ref has a block from now on, a child of the block in slot parent, which
+	// is NoRef for none in this tier. hash names the block. Leave tells that the block has left, and Hit that it was
+	// asked for again.
+	Enter(ref, parent registry.Ref, hash uint64)
+	Leave(ref registry.Ref)
+	Hit(ref registry.Ref)
 	// Len returns the number of slots in the order.
 	Len() int
 }
 
-var _ Evictor = (*LeafLRU)(nil)
+var (
+	_ Evictor = (*LeafLRU)(nil)
+	_ Evictor = (*TinyLFU)(nil)
+	_ Evictor = (*Adaptive)(nil)
+)

@@ -94,7 +94,12 @@ func (l *LeafLRU) Place(ref registry.Ref, priority uint32, tick uint64) {
 	if !l.knows(ref) {
 		panic(fmt.Sprintf("BUG: policy: slot %d of extent %d is placed, which was not added", ref.Slot(), ref.Extent()))
 	}
-	n := leaf{rank: l.rank(priority, tick), ref: ref}
+	l.place(leaf{rank: l.rank(priority, tick), ref: ref})
+}
+
+// place puts a leaf into the heap, or moves it to its rank.
+func (l *LeafLRU) place(n leaf) {
+	ref := n.ref
 	p := &l.extents[ref.Extent()]
 	i := p.position[ref.Slot()]
 	if i == 0 { // not in the heap yet
@@ -132,6 +137,32 @@ func (l *LeafLRU) Victim() (ref registry.Ref, ok bool) {
 	}
 	return l.heap.at(heapRoot).ref, true
 }
+
+// first returns the leaf to evict first; ok is false when there is none.
+func (l *LeafLRU) first() (first leaf, ok bool) {
+	if l.end == heapRoot {
+		return leaf{ref: registry.NoRef}, false
+	}
+	return *l.heap.at(heapRoot), true
+}
+
+// leafOf returns the leaf of a slot; ok is false for a slot that is not in the heap.
+func (l *LeafLRU) leafOf(ref registry.Ref) (of leaf, ok bool) {
+	i := l.extents[ref.Extent()].position[ref.Slot()]
+	if i == 0 {
+		return leaf{}, false
+	}
+	return *l.heap.at(i), true
+}
+
+// Enter implements Evictor; the order does not depend on it.
+func (l *LeafLRU) Enter(registry.Ref, registry.Ref, uint64) {}
+
+// Leave implements Evictor; the order does not depend on it.
+func (l *LeafLRU) Leave(registry.Ref) {}
+
+// Hit implements Evictor; the order follows from the ticks of Place.
+func (l *LeafLRU) Hit(registry.Ref) {}
 
 // Len implements Evictor.
 func (l *LeafLRU) Len() int { return int(l.end - heapRoot) }

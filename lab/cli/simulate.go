@@ -14,6 +14,7 @@ type simulateCmd struct {
 	Policy   []string `help:"Policy to run; may be given several times (default: all)." placeholder:"NAME"`
 	Trace    []string `help:"Trace that is a scenario too; may be given several times." type:"path" placeholder:"FILE"`
 	Format   string   `help:"Form of the traces: ${enum}. The last one is a directory." enum:"mooncake,bailian,kv-cache-tester" default:"mooncake"`
+	Evict    bool     `help:"Compare what a tier keeps, and nothing else."`
 	JSON     string   `name:"json" help:"File for all numbers." type:"path" placeholder:"FILE"`
 	Page     string   `help:"File for an HTML page with plots." type:"path" placeholder:"FILE"`
 }
@@ -36,5 +37,5 @@ func (c *simulateCmd) Run(ctx context.Context, stdout io.Writer) error {
 }
 
 func (c *simulateCmd) options(out io.Writer) simulate.Options {
-	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), JSON: c.JSON, Page: c.Page, Out: out}
+	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
 }

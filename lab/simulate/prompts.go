@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -154,4 +155,42 @@ func markKnown(prompts []*prompt, blockSize int) {
 			seen[h] = struct{}{}
 		}
 	}
+}
+
+// Accesses returns the prompts of a workload as accesses to a cache, in the order of their times: a turn
+// begins after its think time and an answer of twenty milliseconds a token.
+func Accesses(requests []workload.Request, blockSize int) ([]evict.Access, error) {
+	prompts, err := promptsOf(requests, blockSize)
+	if err != nil {
+		return nil, err
+	}
+	type timed struct {
+		at time.Duration
+		p  *prompt
+	}
+	var order []timed
+	var begin func(p *prompt, at time.Duration)
+	begin = func(p *prompt, at time.Duration) {
+		for ; p != nil; p = p.next {
+			order = append(order, timed{at, p})
+			at += time.Duration(p.output) * 20 * time.Millisecond
+			for _, f := range p.forks {
+				begin(f, at+f.think)
+			}
+			if p.next != nil {
+				at = max(at+p.next.think, p.next.at)
+			}
+		}
+	}
+	for _, p := range prompts {
+		if p.starts {
+			begin(p, p.at)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b timed) int { return cmp.Compare(a.at, b.at) })
+	out := make([]evict.Access, len(order))
+	for i, o := range order {
+		out[i] = evict.Access{Sequence: o.p.sequence, Prompt: o.p.promptBlocks}
+	}
+	return out, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 )
 
@@ -85,6 +86,8 @@ type Verdict struct {
 	// WorstHerd is the largest backlog of one of equal workers over the fair one, 0 without such a
 	// scenario.
 	WorstHerd float64
+	// Kept compares what tiers keep; nil if it was not run.
+	Kept []evict.Row
 }
 
 // Judge returns the verdict over tables.
@@ -115,6 +118,11 @@ func Judge(tables []Table) Verdict {
 
 // String returns the last line of a report.
 func (v Verdict) String() string {
-	return fmt.Sprintf("simulate: scenarios=%d best_or_within_2pct=%d oracle_share=%.3f worst_herd=%.2f default_policy_of_optimum=not_measured",
-		v.Scenarios, v.BestOrWithin, v.OracleShare, v.WorstHerd)
+	kept := "not_run"
+	if len(v.Kept) > 0 {
+		ofOptimum, ofBest := evict.Worst(v.Kept, evict.Default)
+		kept = fmt.Sprintf("%.2f default_policy_of_best=%.2f", ofOptimum, ofBest)
+	}
+	return fmt.Sprintf("simulate: scenarios=%d best_or_within_2pct=%d oracle_share=%.3f worst_herd=%.2f default_policy_of_optimum=%s",
+		v.Scenarios, v.BestOrWithin, v.OracleShare, v.WorstHerd, kept)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
@@ -25,6 +26,8 @@ type Options struct {
 	Format Format
 	// Seeds are 1 to Seeds.
 	Seeds int
+	// Evict compares what tiers keep, and no ways to choose a worker.
+	Evict bool
 	// JSON and Page are files that the results are written to; empty writes none.
 	JSON, Page string
 	// Out gets the tables and the last line.
@@ -84,6 +87,13 @@ func Run(ctx context.Context, o Options) ([]Table, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	if o.Evict {
+		rows, err := o.kept()
+		if err == nil {
+			fmt.Fprintln(o.Out, Verdict{Kept: rows})
+		}
+		return nil, err
+	}
 	scenarios, err := o.scenarios()
 	if err != nil {
 		return nil, err
@@ -103,8 +113,24 @@ func Run(ctx context.Context, o Options) ([]Table, error) {
 		tables = append(tables, t)
 		t.print(o.Out)
 	}
-	fmt.Fprintln(o.Out, Judge(tables))
+	v := Judge(tables)
+	if v.Kept, err = o.kept(); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(o.Out, v)
 	return tables, o.write(tables)
+}
+
+// maxKeptSeeds bounds the seeds of the comparison of what tiers keep, whose results differ little.
+const maxKeptSeeds = 2
+
+// kept compares what tiers keep, on the evict package's scenarios, generated workloads and whole traces.
+// With chosen scenarios it does nothing, unless Evict asks for it.
+func (o *Options) kept() ([]evict.Row, error) {
+	if len(o.Scenarios) > 0 && !o.Evict {
+		return nil, nil
+	}
+	return evict.Run(evict.Options{Seeds: min(o.Seeds, maxKeptSeeds), Scenarios: append(evict.Patterns(), o.accesses()...), Out: o.Out})
 }
 
 // scenarios returns the scenarios that run.

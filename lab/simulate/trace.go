@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
+	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -124,6 +126,47 @@ func window(all []workload.Request, speedUp float64, seed uint64) []workload.Req
 			r.At = time.Duration(float64(max(0, r.At-begin)) / speedUp)
 			out = append(out, r)
 		}
+	}
+	return out
+}
+
+// accesses returns generated workloads and whole traces as ways in which blocks are asked for.
+func (o *Options) accesses() []evict.Scenario {
+	generated := func(name, about string, load func(seed uint64) ([]workload.Request, error)) evict.Scenario {
+		return evict.Scenario{Name: name, About: about, Accesses: func(seed uint64) ([]evict.Access, error) {
+			requests, err := load(seed)
+			if err != nil {
+				return nil, err
+			}
+			return Accesses(requests, 64)
+		}}
+	}
+	out := []evict.Scenario{
+		generated("chat", "conversations with shared system prompts", func(seed uint64) ([]workload.Request, error) {
+			return workload.Generate(workload.Options{Seed: seed, Requests: 6000, SystemPrompts: 40, Rate: 2, Turns: 5, MaxTurns: 14, Think: 20 * time.Second,
+				System: workload.Lengths{Median: 1200, Sigma: 0.7, Min: 100, Max: 6000}, User: workload.Lengths{Median: 300, Sigma: 1.1, Min: 8, Max: 6000},
+				Output: workload.Lengths{Median: 180, Sigma: 0.7, Min: 4, Max: 1200}})
+		}),
+		generated("agents", "agents with tools and helpers", func(seed uint64) ([]workload.Request, error) {
+			return workload.Agents(workload.AgentOptions{Seed: seed, Sessions: 400, Rate: 0.5, Systems: 6, Turns: 14, MaxTurns: 40, Forks: 0.08, Tools: 6 * time.Second,
+				System: workload.Lengths{Median: 9000, Sigma: 0.3, Min: 3000, Max: 16_000}, Tool: workload.Lengths{Median: 500, Sigma: 1.3, Min: 16, Max: 12_000},
+				Output: workload.Lengths{Median: 110, Sigma: 0.8, Min: 8, Max: 1000}})
+		}),
+		generated("documents", "questions about long documents of Zipf popularity", func(seed uint64) ([]workload.Request, error) {
+			return workload.Generate(workload.Options{Seed: seed, Requests: 5000, SystemPrompts: 300, SystemZipf: 0.9, Rate: 2, Turns: 2, MaxTurns: 6, Think: 20 * time.Second,
+				System: workload.Lengths{Median: 8000, Sigma: 0.6, Min: 2000, Max: 30_000}, User: workload.Lengths{Median: 200, Sigma: 1, Min: 8, Max: 4000},
+				Output: workload.Lengths{Median: 120, Sigma: 0.6, Min: 4, Max: 600}})
+		}),
+	}
+	for _, path := range o.Traces {
+		f := cmp.Or(o.Format, FormatMooncake)
+		out = append(out, evict.Scenario{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), About: string(f) + " trace", Accesses: func(uint64) ([]evict.Access, error) {
+			all, err := readTrace(path, f)
+			if err != nil {
+				return nil, err
+			}
+			return Accesses(all, traceBlock(f))
+		}})
 	}
 	return out
 }

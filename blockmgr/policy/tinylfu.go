@@ -1,0 +1,214 @@
+package policy
+
+import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+
+// TinyLFU is the Evictor that keeps what is asked for often, and a window of what came last. New blocks
+// enter the window. When a slot is needed and the window is over its size, the window's least
+// recent leaf competes with the least recent leaf of the main part: the one that was asked for
+// more often stays, and the one in the main part if both are equal. So neither a scan nor a
+// cycle that is larger than the tier replaces what is in the main part. A window of the whole tier
+// makes it LeafLRU.
+//
+// A block that moves to the main part takes its ancestors along, because they are asked for
+// whenever the block is. Counts are in a sketch that forgets half of each count in turn.
+//
+// Each part is a LeafLRU, so that priorities count as there: blocks of different priority compete by
+// their ranks. A change takes O(log n).
+type TinyLFU struct {
+	window, main *LeafLRU
+	extents      [][]tinySlot
+	sketch       sketch
+	share        float64
+	// capacity counts the slots: target for the window, mainSize for the main part. windowed are the
+	// blocks in the window. room is how many blocks may still move to the main part without competition.
+	capacity, windowed, target, mainSize, room int
+}
+
+// tinySlot is a slot of a TinyLFU. hash and parent are valid while part is not absent.
+type tinySlot struct {
+	hash     uint64
+	parent   registry.Ref
+	priority uint32
+	part     part
+}
+
+// part says where the block of a slot belongs.
+type part uint8
+
+const (
+	absent part = iota // the slot has no block
+	inWindow
+	inMain
+)
+
+const (
+	// maxMoves bounds how many blocks one Victim moves to the main part while that has room, maxAncestors
+	// how many ancestors move with a block.
+	maxMoves, maxAncestors = 64, 4096
+	// aheadInCycle is by how much the count of a block that has just come may be above that of a block
+	// that comes as often, but later in the cycle.
+	aheadInCycle = 1
+)
+
+// NewTinyLFU returns an order without extents whose window has a share, 0..1, of the slots.
+func NewTinyLFU(share float64) *TinyLFU {
+	return &TinyLFU{window: NewLeafLRU(), main: NewLeafLRU(), share: share}
+}
+
+// SetWindow changes the window's share of the slots, 0..1.
+func (t *TinyLFU) SetWindow(share float64) {
+	t.share = share
+	t.resize()
+}
+
+// resize follows a change of the share or of the slots.
+func (t *TinyLFU) resize() {
+	t.target = max(1, int(t.share*float64(t.capacity)))
+	size := max(0, t.capacity-t.target) // of the main part
+	t.room = max(0, t.room+size-t.mainSize)
+	t.mainSize = size
+}
+
+// AddExtent implements Evictor.
+func (t *TinyLFU) AddExtent(extent, slots uint32) {
+	t.window.AddExtent(extent, slots)
+	t.main.AddExtent(extent, slots)
+	for uint32(len(t.extents)) <= extent {
+		t.extents = append(t.extents, nil)
+	}
+	t.extents[extent] = make([]tinySlot, slots)
+	t.capacity += int(slots)
+	t.resize()
+	t.sketch.resize(t.capacity)
+}
+
+// RemoveExtent implements Evictor.
+func (t *TinyLFU) RemoveExtent(extent uint32) {
+	t.window.RemoveExtent(extent)
+	t.main.RemoveExtent(extent)
+	for i := range t.extents[extent] {
+		t.leave(&t.extents[extent][i])
+	}
+	t.capacity -= len(t.extents[extent])
+	t.extents[extent] = nil
+	t.resize()
+}
+
+// SetLevel implements Evictor.
+func (t *TinyLFU) SetLevel(ticks uint64) {
+	t.window.SetLevel(ticks)
+	t.main.SetLevel(ticks)
+}
+
+// Enter implements Evictor.
+func (t *TinyLFU) Enter(ref, parent registry.Ref, hash uint64) {
+	s := &t.extents[ref.Extent()][ref.Slot()]
+	t.leave(s)
+	*s = tinySlot{hash: hash, parent: parent, part: inWindow}
+	t.windowed++
+	t.sketch.add(hash)
+}
+
+// Leave implements Evictor.
+func (t *TinyLFU) Leave(ref registry.Ref) { t.leave(&t.extents[ref.Extent()][ref.Slot()]) }
+
+func (t *TinyLFU) leave(s *tinySlot) {
+	if s.part == inWindow {
+		t.windowed--
+	}
+	s.part = absent
+}
+
+// Hit implements Evictor.
+func (t *TinyLFU) Hit(ref registry.Ref) {
+	t.sketch.add(t.extents[ref.Extent()][ref.Slot()].hash)
+}
+
+// Place implements Evictor.
+func (t *TinyLFU) Place(ref registry.Ref, priority uint32, tick uint64) {
+	s := &t.extents[ref.Extent()][ref.Slot()]
+	s.priority = priority
+	if s.part == inWindow {
+		t.window.Place(ref, priority, tick)
+	} else {
+		t.main.Place(ref, priority, tick)
+	}
+}
+
+// Remove implements Evictor.
+func (t *TinyLFU) Remove(ref registry.Ref) {
+	t.window.Remove(ref)
+	t.main.Remove(ref)
+}
+
+// Len implements Evictor.
+func (t *TinyLFU) Len() int { return t.window.Len() + t.main.Len() }
+
+// Victim implements Evictor. It may move blocks from the window to the main part.
+func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
+	for range maxMoves {
+		w, anyW := t.window.first()
+		m, anyM := t.main.first()
+		switch {
+		case !anyW && !anyM:
+			return registry.NoRef, false
+		case !anyW:
+			return m.ref, true
+		case !anyM:
+			if t.windowed > t.target && t.room > 0 {
+				t.room -= t.toMain(w)
+				continue
+			}
+			return w.ref, true
+		case t.target >= t.capacity: // all of it is window
+			if m.before(&w) {
+				return m.ref, true
+			}
+			return w.ref, true
+		case t.windowed <= t.target:
+			return m.ref, true
+		case t.room > 0:
+			t.room -= t.toMain(w)
+			continue
+		case !t.outlives(w, m):
+			return w.ref, true
+		}
+		t.toMain(w)
+		return m.ref, true
+	}
+	w, ok := t.window.first()
+	return w.ref, ok
+}
+
+// outlives reports whether the window's leaf w is worth more than m of the main part.
+func (t *TinyLFU) outlives(w, m leaf) bool {
+	a, b := &t.extents[w.ref.Extent()][w.ref.Slot()], &t.extents[m.ref.Extent()][m.ref.Slot()]
+	if a.priority != b.priority {
+		return m.before(&w)
+	}
+	return t.sketch.estimate(a.hash) > t.sketch.estimate(b.hash)+aheadInCycle
+}
+
+// toMain moves a leaf of the window and its ancestors to the main part. It returns their number.
+func (t *TinyLFU) toMain(w leaf) (moved int) {
+	t.window.Remove(w.ref)
+	t.main.place(w)
+	ref := w.ref
+	for range maxAncestors {
+		s := &t.extents[ref.Extent()][ref.Slot()]
+		if s.part != inWindow {
+			break
+		}
+		s.part = inMain
+		t.windowed--
+		moved++
+		if ref = s.parent; ref == registry.NoRef || !t.main.knows(ref) {
+			break
+		}
+		if other, ok := t.window.leafOf(ref); ok { // a child that was just moved need not be known yet
+			t.window.Remove(ref)
+			t.main.place(other)
+		}
+	}
+	return max(1, moved)
+}

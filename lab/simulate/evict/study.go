@@ -1,0 +1,166 @@
+package evict
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// Rule is a way to choose what leaves.
+type Rule struct {
+	Name string
+	// New returns an empty order. It is nil for the optimum.
+	New func() policy.Evictor
+	// Setting is the value of the agent's setting, empty for a rule that the agent does not have.
+	Setting string
+}
+
+// Default is the rule that the agent uses unless it is told otherwise.
+const Default = "adaptive"
+
+// Rules returns the compared rules.
+func Rules() []Rule {
+	return []Rule{
+		{"lru", func() policy.Evictor { return policy.NewLeafLRU() }, "lru"},
+		{"adaptive", func() policy.Evictor { return policy.NewAdaptive() }, "adaptive"},
+		{"tinylfu", func() policy.Evictor { return policy.NewTinyLFU(0.05) }, ""},
+		{"sieve", func() policy.Evictor { return &sieve{} }, ""},
+		{"s3-fifo", func() policy.Evictor { return &s3fifo{} }, ""},
+		{"arc", func() policy.Evictor { return &arc{} }, ""},
+		{"gdsf", func() policy.Evictor { return &gdsf{} }, ""},
+	}
+}
+
+// Options say what is compared.
+type Options struct {
+	// Seeds are the runs of each scenario, at least 1.
+	Seeds     int
+	Scenarios []Scenario
+	// Out gets a table.
+	Out io.Writer
+}
+
+// Row is one scenario: the share of prompt blocks that the cache had, mean over the seeds.
+type Row struct {
+	Scenario                     string
+	Capacity                     int
+	Infinite, Optimum            float64
+	ByRule                       map[string]float64
+	requests, distinct, lookedUp int
+}
+
+// defaultShare is a cache's share of the distinct blocks.
+const defaultShare = 0.15
+
+// warm is the share of the accesses that only fill the cache.
+const warm = 0.2
+
+// Run compares the rules and prints a table.
+func Run(o Options) ([]Row, error) {
+	var rows []Row
+	for _, s := range o.Scenarios {
+		row := Row{Scenario: s.Name, ByRule: make(map[string]float64)}
+		for seed := range o.Seeds {
+			accesses, err := s.Accesses(uint64(seed + 1))
+			if err != nil {
+				return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+			}
+			share := s.Share
+			if share == 0 {
+				share = defaultShare
+			}
+			row.run(accesses, share, float64(o.Seeds))
+		}
+		rows = append(rows, row)
+	}
+	print(o.Out, rows)
+	return rows, nil
+}
+
+// run adds a seed's shares to a row.
+func (row *Row) run(accesses []Access, share, seeds float64) {
+	known := make(map[kv.SequenceHash]bool)
+	infinite := make([]int, len(accesses))
+	for i, a := range accesses {
+		for infinite[i] < a.Prompt && known[a.Sequence[infinite[i]]] {
+			infinite[i]++
+		}
+		for _, h := range a.Sequence {
+			known[h] = true
+		}
+	}
+	first := int(warm * float64(len(accesses)))
+	asked := 0
+	for _, a := range accesses[first:] {
+		asked += a.Prompt
+	}
+	of := func(hits []int) float64 {
+		sum := 0
+		for _, n := range hits[first:] {
+			sum += n
+		}
+		return float64(sum) / float64(max(1, asked)) / seeds
+	}
+	row.Capacity = max(1, int(share*float64(len(known))))
+	row.Infinite += of(infinite)
+	row.Optimum += of(Optimum(accesses, row.Capacity))
+	for _, r := range Rules() {
+		c, hits := NewCache(row.Capacity, r.New()), make([]int, len(accesses))
+		for i, a := range accesses {
+			hits[i] = c.Access(a)
+		}
+		row.ByRule[r.Name] += of(hits)
+	}
+}
+
+// Best returns the largest share that a rule without knowledge of the future has.
+func (row *Row) Best() float64 {
+	best := 0.0
+	for _, share := range row.ByRule {
+		best = max(best, share)
+	}
+	return best
+}
+
+// Worst returns the least of a rule's shares over the optimum's, and over the best rule's.
+func Worst(rows []Row, rule string) (ofOptimum, ofBest float64) {
+	ofOptimum, ofBest = math.Inf(1), math.Inf(1)
+	for i := range rows {
+		row := &rows[i]
+		if row.Optimum > 0 {
+			ofOptimum = min(ofOptimum, row.ByRule[rule]/row.Optimum)
+		}
+		if best := row.Best(); best > 0 {
+			ofBest = min(ofBest, row.ByRule[rule]/best)
+		}
+	}
+	return ofOptimum, ofBest
+}
+
+// print writes the table: per cent of the prompt blocks.
+func print(out io.Writer, rows []Row) {
+	fmt.Fprintf(out, "%-22s %8s %8s %8s", "what is kept, % hits", "blocks", "infinite", "optimum")
+	for _, r := range Rules() {
+		fmt.Fprintf(out, " %8s", r.Name)
+	}
+	fmt.Fprintln(out)
+	for _, row := range rows {
+		fmt.Fprintf(out, "%-22s %8d %8.1f %8.1f", row.Scenario, row.Capacity, 100*row.Infinite, 100*row.Optimum)
+		for _, r := range Rules() {
+			fmt.Fprintf(out, " %8.1f", 100*row.ByRule[r.Name])
+		}
+		fmt.Fprintln(out)
+	}
+	for k, what := range []string{"least share of optimum", "least share of best"} {
+		fmt.Fprintf(out, "%s%s", what, strings.Repeat(" ", 49-len(what)))
+		for _, r := range Rules() {
+			ofOptimum, ofBest := Worst(rows, r.Name)
+			fmt.Fprintf(out, " %8.2f", []float64{ofOptimum, ofBest}[k])
+		}
+		fmt.Fprintln(out)
+	}
+}
