@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -81,6 +83,8 @@ type Config struct {
 	// MaxExtents files. Extents of an earlier agent beyond them are deleted, except those
 	// that its sessions still use.
 	HostBlocks, DiskBlocks uint64
+	// HostRule and DiskRule say what a full tier evicts first. The zero value is policy.RuleLRU.
+	HostRule, DiskRule policy.Rule
 	// DiscardHost deletes the host files at Close, so that the next agent starts cold.
 	DiscardHost bool
 	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup does not
@@ -153,6 +157,11 @@ func (c *Config) Validate() error {
 	}
 	if c.hasDisk() && filepath.Clean(c.HostDir) == filepath.Clean(c.DiskDir) {
 		return fmt.Errorf("disk directory %q: must not be the host directory", c.DiskDir)
+	}
+	for _, r := range []policy.Rule{c.HostRule, c.DiskRule} {
+		if int(r) >= len(policy.RuleNames) {
+			return fmt.Errorf("eviction rule %s: want %s", r, strings.Join(policy.RuleNames, " or "))
+		}
 	}
 	return c.validateLimits()
 }

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -49,7 +50,7 @@ func TestExtentsOfATierAreBoundedForAllSettings(t *testing.T) {
 			t.Errorf("%d extents", n)
 		}
 	})
-	full := tier.New(registry.Disk, 0, 0)
+	full := tier.New(registry.Disk, 0, 0, policy.RuleLRU)
 	full.Live = registry.MaxExtents
 	if !full.AtBound() || full.Fits(1) {
 		t.Error("a tier grows beyond the extents that can be named")

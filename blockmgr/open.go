@@ -131,7 +131,7 @@ func (p *Pool) openHost() error {
 		p.growth.host.leastSlots = leastSlots(p.cfg.HostBlocks, most)
 		p.growth.maxHostExtents = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.growth.host.leastSlots)
 	}
-	p.slots.Host = tier.New(registry.Host, index, maxSlots)
+	p.slots.Host = tier.New(registry.Host, index, maxSlots, p.cfg.HostRule)
 	return nil
 }
 

@@ -1,6 +1,11 @@
 package policy
 
-import "github.com/blockyard-ai/blockyard/blockmgr/registry"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+)
 
 // Evictor orders the slots of one tier that may be evicted now. A tier places only blocks
 // without children, and a parent when its last child has left, so that children are
@@ -39,3 +44,39 @@ var (
 	_ Evictor = (*TinyLFU)(nil)
 	_ Evictor = (*Adaptive)(nil)
 )
+
+// Rule names an Evictor.
+type Rule uint8
+
+const (
+	// RuleLRU is LeafLRU: what was used last stays. Choose it for the least memory, 4 bytes a slot.
+	RuleLRU Rule = iota
+	// RuleAdaptive is Adaptive: like RuleLRU, and what is asked for often stays when scans or cycles come
+	// that are larger than the tier. It takes 40 bytes a slot.
+	RuleAdaptive
+)
+
+// RuleNames are the names of the rules, in their order.
+var RuleNames = []string{"lru", "adaptive"}
+
+// RuleOf returns the rule of a name; ok is false for none.
+func RuleOf(name string) (r Rule, ok bool) {
+	at := slices.Index(RuleNames, name)
+	return Rule(max(0, at)), at >= 0
+}
+
+// String returns the name of the rule.
+func (r Rule) String() string {
+	if int(r) < len(RuleNames) {
+		return RuleNames[r]
+	}
+	return fmt.Sprintf("rule(%d)", uint8(r))
+}
+
+// New returns an Evictor without extents.
+func (r Rule) New() Evictor {
+	if r == RuleAdaptive {
+		return NewAdaptive()
+	}
+	return NewLeafLRU()
+}

@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -60,15 +61,15 @@ func recoveringSet(t *testing.T) (*Set, *orderedStores) {
 	}
 
 	before := NewSet(testNamespace(), nil, zap.NewNop())
-	before.Host = New(registry.Host, ns, 0)
+	before.Host = New(registry.Host, ns, 0, policy.RuleLRU)
 	before.Host.Add(extentOf(made))
 	root := namedBlock('R', 0, 0)
 	storeNamed(before, before.Host, root)
 
 	sink := &orderedStores{}
 	set := NewSet(testNamespace(), sink, zap.NewNop())
-	set.Host = New(registry.Host, ns, 0)
-	set.Disk = New(registry.Disk, ns, 0)
+	set.Host = New(registry.Host, ns, 0, policy.RuleLRU)
+	set.Disk = New(registry.Disk, ns, 0, policy.RuleLRU)
 	set.Disk.Add(extentOf(onDisk))
 	set.Recover(set.Host, extentOf(made), func(ref registry.Ref, s *Slot, r *storage.Record, _ bool) {
 		if r.State != storage.StateSealed || !set.Adopt(set.Host, ref, s, r) {

@@ -24,6 +24,7 @@ func (set *Set) Tick() {
 // Touch makes a slot the most recently used one of its tier.
 func (set *Set) Touch(t *Tier, ref registry.Ref, s *Slot) {
 	if s.Tick != set.clock {
+		t.evictionOrder.Hit(ref)
 		set.age(t, ref, s, set.clock)
 	}
 }

@@ -38,13 +38,13 @@ type Tier struct {
 }
 
 // New makes a tier of one pool, without extents. ns is the namespace's index in the tier's slot
-// table. maxSlots bounds the capacity; 0 for no bound.
-func New(lv registry.Level, ns uint32, maxSlots uint64) *Tier {
+// table. maxSlots bounds the capacity; 0 for no bound. rule says what is evicted first.
+func New(lv registry.Level, ns uint32, maxSlots uint64, rule policy.Rule) *Tier {
 	kind := kv.TierHost
 	if lv == registry.Disk {
 		kind = kv.TierDisk
 	}
-	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: policy.NewLeafLRU(), MaxSlots: maxSlots}
+	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: rule.New(), MaxSlots: maxSlots}
 }
 
 // Add adds a new extent, whose slots are all free, at the generations of their records. Set.Recover

@@ -13,25 +13,23 @@ import (
 // Rule is a way to choose what leaves.
 type Rule struct {
 	Name string
-	// New returns an empty order. It is nil for the optimum.
+	// New returns an empty order.
 	New func() policy.Evictor
-	// Setting is the value of the agent's setting, empty for a rule that the agent does not have.
-	Setting string
 }
 
-// Default is the rule that the agent uses unless it is told otherwise.
+// Default is the agent's default.
 const Default = "adaptive"
 
-// Rules returns the compared rules.
+// Rules returns the compared rules. The agent has the first two.
 func Rules() []Rule {
 	return []Rule{
-		{"lru", func() policy.Evictor { return policy.NewLeafLRU() }, "lru"},
-		{"adaptive", func() policy.Evictor { return policy.NewAdaptive() }, "adaptive"},
-		{"tinylfu", func() policy.Evictor { return policy.NewTinyLFU(0.05) }, ""},
-		{"sieve", func() policy.Evictor { return &sieve{} }, ""},
-		{"s3-fifo", func() policy.Evictor { return &s3fifo{} }, ""},
-		{"arc", func() policy.Evictor { return &arc{} }, ""},
-		{"gdsf", func() policy.Evictor { return &gdsf{} }, ""},
+		{policy.RuleLRU.String(), policy.RuleLRU.New},
+		{policy.RuleAdaptive.String(), policy.RuleAdaptive.New},
+		{"tinylfu", func() policy.Evictor { return policy.NewTinyLFU(0.05) }},
+		{"sieve", func() policy.Evictor { return &sieve{} }},
+		{"s3-fifo", func() policy.Evictor { return &s3fifo{} }},
+		{"arc", func() policy.Evictor { return &arc{} }},
+		{"gdsf", func() policy.Evictor { return &gdsf{} }},
 	}
 }
 
