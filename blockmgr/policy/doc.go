@@ -7,6 +7,9 @@
 //
 // # Guarantees
 //
+//   - Adaptive is a LeafLRU while that serves best, and keeps what is asked for often when
+//     scans and cycles come that are larger than the tier. Its memory is bounded by the
+//     slots. A change takes O(log n).
 //   - LeafLRU evicts an unused slot in the end, whatever its priority, and children
 //     before their parents. A change takes O(log n).
 //   - FrequencyFilter counts the stores and the hits of a block, in bounded memory.
