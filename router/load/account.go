@@ -19,7 +19,12 @@ type Account struct {
 	now                    func() time.Time
 	start                  time.Time
 
+	// requests are this router's own. Those of other routers are in foreign.
 	requests map[string]*request
+	foreign  foreign
+	// bookings numbers the bookings, foreign ones included.
+	bookings uint64
+	journal  journal
 	// confirmed has the requests that are not provisional, and provisionals the others.
 	// Both are ordered by silence, the longest silence first.
 	confirmed, provisionals list
@@ -77,6 +82,8 @@ func New(o Options) (*Account, error) {
 		now:         o.Now,
 		start:       o.Now(),
 		requests:    make(map[string]*request),
+		foreign:     newForeign(),
+		journal:     journal{to: o.Journal},
 		workers:     make(map[kv.Worker]*workload),
 		members:     &index.Members{},
 	}, nil
@@ -96,15 +103,36 @@ func (a *Account) Add(r *Request) error {
 		a.stats.Duplicates++
 		return fmt.Errorf("request %q: %w", r.ID, ErrDuplicateRequest)
 	}
-	if len(a.requests) >= a.maxRequests || len(r.Sequence) > a.maxBlocks-a.stats.Blocks {
-		a.stats.Refused++
-		return fmt.Errorf("request %q of %d blocks: %w: %d requests of %d, %d blocks of %d",
-			r.ID, len(r.Sequence), ErrTooManyRequests, len(a.requests), a.maxRequests, a.stats.Blocks, a.maxBlocks)
+	if err := a.room(r); err != nil {
+		return err
 	}
+	booked := a.book(r)
+	a.confirmedOrNot(booked).push(bySilence, booked) // from which the longest silent expires
+	a.requests[booked.id] = booked
+	a.stats.Added++
+	a.journal.booked(booked, r)
+	return nil
+}
+
+// room returns ErrTooManyRequests when a bound of the account leaves no room for r.
+func (a *Account) room(r *Request) error {
+	have := len(a.requests) + a.foreign.len()
+	if have < a.maxRequests && len(r.Sequence) <= a.maxBlocks-a.stats.Blocks {
+		return nil
+	}
+	a.stats.Refused++
+	return fmt.Errorf("request %q of %d blocks: %w: %d requests of %d, %d blocks of %d",
+		r.ID, len(r.Sequence), ErrTooManyRequests, have, a.maxRequests, a.stats.Blocks, a.maxBlocks)
+}
+
+// book returns a new request with its load on its worker. The caller adds it to a list by silence
+// and to a map.
+func (a *Account) book(r *Request) *request {
 	now := a.clock()
 	w := a.open(r.Worker)
+	a.bookings++
 	booked := &request{
-		id: strings.Clone(r.ID), workload: w,
+		id: strings.Clone(r.ID), workload: w, bookingNumber: a.bookings, promptWeight: one,
 		trackedBlocks: int32(len(r.Sequence)), expectedTokens: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
 		prefillTokens: int64(r.PrefillTokens), prefillDuration: r.PrefillDuration,
 		lastHeard: now, provisional: r.Provisional,
@@ -119,18 +147,14 @@ func (a *Account) Add(r *Request) error {
 	}
 	w.requests.push(byArrival, booked)
 	w.prefill.add(booked, now)
-	a.silenceList(booked).push(bySilence, booked) // from which the longest silent expires
-	a.requests[booked.id] = booked
 	a.stats.Blocks += len(r.Sequence)
-	a.stats.Added++
-	booked.bookingNumber = a.stats.Added
 	a.updateColumns(w, now)
-	return nil
+	return booked
 }
 
 // LastBooking returns the number of the latest booking. No other booking has that
 // number, not even a later one of the same id.
-func (a *Account) LastBooking() uint64 { return a.stats.Added }
+func (a *Account) LastBooking() uint64 { return a.bookings }
 
 // open returns the workload of a worker. A worker without requests gets a new one, with a free
 // slot: the number that stands for the worker in the trie of prompts.
@@ -155,6 +179,14 @@ func (a *Account) open(worker kv.Worker) *workload {
 
 // silenceList returns the list in which r is ordered by silence.
 func (a *Account) silenceList(r *request) *list {
+	if r.router != 0 {
+		return &a.foreign.list
+	}
+	return a.confirmedOrNot(r)
+}
+
+// confirmedOrNot returns the list of this router's own requests that r belongs to.
+func (a *Account) confirmedOrNot(r *request) *list {
 	if r.provisional {
 		return &a.provisionals
 	}
@@ -189,8 +221,12 @@ func (a *Account) MarkPrefillCompleted(id string) error {
 	if err != nil {
 		return err
 	}
+	if r.prefillTokens == 0 {
+		return nil
+	}
 	r.workload.prefill.remove(r, now)
 	a.updateColumns(r.workload, now)
+	a.journal.progressed(r)
 	return nil
 }
 
@@ -220,13 +256,20 @@ func (a *Account) AddOutputBlock(id string, decay *float64) error {
 	if decay != nil { // all output blocks get the new weight
 		weight := int32(math.Round(*decay * one)) // an integer, so that sums stay exact
 		r.outputWeight = int64(r.outputBlocks) * int64(weight)
-		if r.lastNode != nil {
-			r.workload.activeWeight += a.prompts.weigh(r.lastNode, r.workload.slot, weight)
-		}
+		a.weighPrompt(r, weight)
 	}
 	r.workload.activeWeight += r.outputWeight - before
 	a.updateColumns(r.workload, now)
+	a.journal.progressed(r)
 	return nil
+}
+
+// weighPrompt gives the prompt blocks that no other request of the worker uses a new weight.
+func (a *Account) weighPrompt(r *request, weight int32) {
+	r.promptWeight = weight
+	if r.lastNode != nil {
+		r.workload.activeWeight += a.prompts.weigh(r.lastNode, r.workload.slot, weight)
+	}
 }
 
 // Free ends a request with its prefill and returns the request's worker. ok is
@@ -261,16 +304,21 @@ func (a *Account) FreeBooking(id string, number uint64) (worker kv.Worker, ok bo
 }
 
 // RemoveWorker ends every request of a worker that left, calls Options.Ended for each, and returns
-// their number.
+// their number. Requests of other routers stay until their router ends them.
 func (a *Account) RemoveWorker(worker kv.Worker) int {
 	w := a.workers[worker]
 	if w == nil {
 		return 0
 	}
-	n, now := w.requests.n, a.clock()
-	for r := w.requests.first; r != nil; r = w.requests.first {
-		a.end(r, now)
-		a.ended(r.id)
+	n, now := 0, a.clock()
+	for r := w.requests.first; r != nil; {
+		next := r.links[byArrival].next
+		if r.router == 0 {
+			a.end(r, now)
+			a.ended(r.id)
+			n++
+		}
+		r = next
 	}
 	a.stats.Abandoned += uint64(n)
 	return n
@@ -302,7 +350,12 @@ func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 // workload of the worker goes with its last request.
 func (a *Account) end(r *request, now time.Duration) {
 	w := r.workload
-	delete(a.requests, r.id)
+	if r.router == 0 {
+		delete(a.requests, r.id)
+		a.journal.ended(r)
+	} else {
+		a.foreign.remove(r)
+	}
 	a.silenceList(r).remove(bySilence, r)
 	a.stats.Blocks -= int(r.trackedBlocks)
 	w.prefill.remove(r, now)
@@ -323,7 +376,8 @@ func (a *Account) end(r *request, now time.Duration) {
 // Stats returns the gauges and counters.
 func (a *Account) Stats() Stats {
 	s := a.stats
-	s.Requests, s.Provisional, s.Workers = len(a.requests), a.provisionals.n, len(a.workers)
+	s.Requests, s.Foreign = len(a.requests)+a.foreign.len(), a.foreign.len()
+	s.Provisional, s.Workers = a.provisionals.n, len(a.workers)
 	s.DistinctBlocks, s.Nodes = a.prompts.blocks, a.prompts.nodes
 	return s
 }

@@ -32,6 +32,8 @@ type Options struct {
 	// or that Reconcile finds to be a phantom. Ended must not use the account. It
 	// may be nil.
 	Ended func(id string)
+	// Journal is told of the account's own bookings; nil tells nobody.
+	Journal Journal
 	// Now is the monotonic clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -75,6 +77,7 @@ func (o Options) withDefaults() Options {
 // Stats is a snapshot of an account. The metric names follow "blockyard_router_".
 type Stats struct {
 	Requests int `metric:"active_requests" help:"Requests booked on workers."`
+	Foreign  int `metric:"active_requests_foreign" help:"Requests booked on workers by other routers, with router_replica_sync."`
 	// Provisional requests were booked over NATS and not confirmed yet. They are a part of Requests.
 	Provisional    int `metric:"-"`
 	Workers        int `metric:"-"`

@@ -59,15 +59,21 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	if w.leastSurplus = min(w.leastSurplus, more); now-w.surplusSince < phantomAfter {
 		return 0
 	}
+	foreign := 0
 	for r := w.requests.first; r != nil && phantoms < w.leastSurplus; r = r.links[byArrival].next {
 		if r.prefillTokens == 0 || now-r.lastHeard < phantomAfter {
 			continue
 		}
+		if phantoms++; r.router != 0 { // its router finds the same phantom, and says so
+			foreign++
+			continue
+		}
 		w.prefill.remove(r, now)
 		r.phantom = true
-		phantoms++
 		a.ended(r.id)
+		a.journal.progressed(r)
 	}
+	phantoms -= foreign
 	w.phantoms += phantoms
 	w.leastSurplus = 0
 	a.stats.Phantoms += uint64(phantoms)

@@ -68,8 +68,14 @@ type request struct {
 	// expectedTokens is the expected output, and blockSize is in tokens.
 	trackedBlocks, expectedTokens int32
 	outputBlocks, blockSize       int32
-	// bookingNumber distinguishes this booking from others of the same id.
-	bookingNumber uint64
+	// bookingNumber distinguishes this booking from others of the same id. router is the router
+	// that made a foreign booking, which numbered it foreignNumber there; 0 is this router.
+	bookingNumber         uint64
+	router, foreignNumber uint64
+	// ended is true for an ended request in journal.ordered.
+	ended bool
+	// promptWeight is the last weight that weighPrompt was called with; one is a whole block.
+	promptWeight int32
 	// outputWeight is the sum of the weights of the output blocks.
 	outputWeight int64
 	// prefillTokens are the prompt tokens to compute, 0 once the prefill is complete.
