@@ -1,0 +1,281 @@
+package replica
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/router/load"
+)
+
+// Bookings is the account into which the bookings of other routers go, and from which they read this
+// router's own. schedule.Scheduler implements it.
+type Bookings interface {
+	AddForeign(router uint64, b *load.Booking) error
+	ProgressForeign(key load.Foreign, p *load.Progress) bool
+	EndForeign(key load.Foreign) bool
+	Bookings(from uint64, visit func(b *load.Booking) bool)
+	Owner(id string) (router uint64, ok bool)
+}
+
+const (
+	// grace is how long a message that arrived early waits for the one before it.
+	grace = 100 * time.Millisecond
+	// maxEarly bounds the messages that wait, and maxLate the bookings whose changes are remembered
+	// while a router restates.
+	maxEarly = 64
+	maxLate  = 1 << 16
+	// minRetry and maxRetry bound the pause after a restatement that failed or did not help.
+	minRetry, maxRetry = 100 * time.Millisecond, 10 * time.Second
+)
+
+// stream is what this router has of another router's bookings of one model. A booking is applied when
+// its message comes, in the order of the numbers. When messages are lost, the other router restates its
+// bookings: pages of them, while messages go on.
+type stream struct {
+	router uint64
+	to     Bookings
+	stats  *Stats
+
+	heard time.Time
+	// next is the number of the next message. early has messages after it, by number. seen is the
+	// highest number that a state has told of. waiting is since when a message is missing, zero when
+	// none is.
+	next    uint64
+	early   map[uint64]*message
+	seen    uint64
+	waiting time.Time
+
+	// live has the bookings that are in the account, with the round that last told of them.
+	live   map[uint64]uint32
+	digest uint64
+
+	// due is when to ask for a restatement, zero when none is needed. retries counts those that did
+	// not help.
+	due     time.Time
+	retries int
+	// asking is true during a restatement. round is its number and from the first booking of the
+	// next page. late has the news of bookings that are not in the account. lostAgain is the highest
+	// message lost since it began, 0 for none.
+	asking    bool
+	round     uint32
+	from      uint64
+	late      map[uint64]news
+	lostAgain uint64
+}
+
+// news is what messages told of a booking before a page could bring it.
+type news struct {
+	ended bool
+	load.Progress
+}
+
+// receive applies a message, or keeps an early one.
+func (s *stream) receive(m *message, now time.Time) {
+	s.heard = now
+	if m.state != nil {
+		s.compare(m, now)
+		return
+	}
+	switch {
+	case m.number < s.next:
+		s.stats.Duplicates++
+		return
+	case m.number > s.next && len(s.early) < maxEarly:
+		s.early[m.number] = m
+	case m.number > s.next:
+		s.early[m.number] = m
+		s.giveUp(now)
+	default:
+		s.apply(m)
+		s.next++
+	}
+	s.drain(now)
+}
+
+// drain applies the early messages whose turn it is, and notes whether a message is missing.
+func (s *stream) drain(now time.Time) {
+	for m := s.early[s.next]; m != nil; m = s.early[s.next] {
+		delete(s.early, s.next)
+		s.apply(m)
+		s.next++
+	}
+	switch {
+	case len(s.early) == 0 && s.seen < s.next:
+		s.waiting = time.Time{}
+	case s.waiting.IsZero():
+		s.waiting = now
+	}
+}
+
+// compare handles a state: a missing last message, and bookings that differ although none is missing.
+func (s *stream) compare(m *message, now time.Time) {
+	s.seen = max(s.seen, m.number)
+	s.drain(now)
+	if m.number+1 != s.next || s.asking || !s.due.IsZero() {
+		return
+	}
+	if m.state.count == len(s.live) && m.state.digest == s.digest {
+		s.retries = 0
+		return
+	}
+	s.stats.Divergences++
+	s.want(now.Add(s.pause()))
+}
+
+// tick gives up waiting for a missing message after the grace.
+func (s *stream) tick(now time.Time) {
+	if !s.waiting.IsZero() && now.Sub(s.waiting) > grace {
+		s.giveUp(now)
+	}
+}
+
+// giveUp counts the missing messages as lost, applies the early ones, and wants a restatement.
+func (s *stream) giveUp(now time.Time) {
+	end := max(s.next, s.seen+1)
+	for _, number := range slices.Sorted(maps.Keys(s.early)) {
+		s.apply(s.early[number])
+		s.next++ // counts the message as one that is not lost
+		end = max(end, number+1)
+	}
+	clear(s.early)
+	s.stats.Lost += end - s.next
+	s.next, s.waiting = end, time.Time{}
+	if s.asking {
+		s.lostAgain = end - 1
+		return
+	}
+	s.want(now)
+}
+
+// want asks for a restatement at a time, unless one is due earlier.
+func (s *stream) want(at time.Time) {
+	if s.due.IsZero() || at.Before(s.due) {
+		s.due = at
+	}
+}
+
+// pause returns how long to wait before a restatement that repeats one that did not help.
+func (s *stream) pause() time.Duration {
+	s.retries++
+	return min(maxRetry, minRetry<<min(s.retries-1, 10))
+}
+
+// apply applies the changes of a message.
+func (s *stream) apply(m *message) {
+	for i := range m.changes {
+		c := &m.changes[i]
+		switch c.kind {
+		case booked:
+			s.add(c)
+		case progressed:
+			if !s.to.ProgressForeign(s.key(c.Number), &c.Progress) && s.asking {
+				s.remember(c.Number, news{Progress: c.Progress})
+			}
+		case ended:
+			s.end(c.Number)
+			if s.asking {
+				s.remember(c.Number, news{ended: true})
+			}
+		}
+	}
+}
+
+func (s *stream) key(number uint64) load.Foreign {
+	return load.Foreign{Router: s.router, Number: number}
+}
+
+// add puts a booking into the account once.
+func (s *stream) add(c *change) {
+	if err := s.to.AddForeign(s.router, &c.Booking); err != nil {
+		s.stats.Refused++
+		return
+	}
+	if _, have := s.live[c.Number]; !have {
+		s.digest ^= mixed(c.Number)
+		s.stats.Booked++
+	}
+	s.live[c.Number] = s.round
+}
+
+// end takes a booking out of the account.
+func (s *stream) end(number uint64) {
+	if _, have := s.live[number]; have {
+		delete(s.live, number)
+		s.digest ^= mixed(number)
+		s.to.EndForeign(s.key(number))
+	}
+}
+
+// remember keeps news of a booking for the pages of a restatement.
+func (s *stream) remember(number uint64, n news) {
+	old, have := s.late[number]
+	if !have && len(s.late) >= maxLate {
+		s.lostAgain = max(s.lostAgain, s.next) // another restatement brings it
+		return
+	}
+	old.ended = old.ended || n.ended
+	old.Merge(&n.Progress)
+	s.late[number] = old
+}
+
+// begin begins a restatement.
+func (s *stream) begin() {
+	s.stats.Restatements++
+	s.asking, s.due, s.from, s.lostAgain = true, time.Time{}, 0, 0
+	s.round++
+	s.late = make(map[uint64]news)
+}
+
+// restate applies a page. done is false when another page follows.
+func (s *stream) restate(p *page, now time.Time) (done bool) {
+	if s.from == 0 { // the page has every change up to its number
+		if p.number >= s.next {
+			maps.DeleteFunc(s.early, func(number uint64, _ *message) bool { return number <= p.number })
+			s.next = p.number + 1
+			s.drain(now)
+		}
+		if s.lostAgain <= p.number {
+			s.lostAgain = 0
+		}
+	}
+	for i := range p.bookings {
+		c := &p.bookings[i]
+		n := s.late[c.Number]
+		if n.ended {
+			continue
+		}
+		c.Merge(&n.Progress)
+		s.add(c)
+	}
+	if p.next > s.from {
+		s.from = p.next
+		return false
+	}
+	for number, round := range s.live {
+		if round != s.round { // no page and no message has told of it
+			s.end(number)
+		}
+	}
+	s.finish()
+	if s.lostAgain > 0 {
+		s.want(now)
+	}
+	return true
+}
+
+// failed ends a restatement without its last page. Another one is due after a pause.
+func (s *stream) failed(now time.Time) {
+	s.stats.RestatementFailures++
+	s.finish()
+	s.want(now.Add(s.pause()))
+}
+
+func (s *stream) finish() { s.asking, s.late = false, nil }
+
+// close takes all bookings out of the account.
+func (s *stream) close() {
+	for number := range s.live {
+		s.end(number)
+	}
+}
