@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -51,6 +52,8 @@ type Stats struct {
 	// Memory is zero when no misses are explained.
 	Memory miss.Stats
 	Misses miss.LogStats
+	// Replicas is zero without router_replica_sync.
+	Replicas replica.Stats
 
 	// Guess is zero without predictions, Estimate without prices.
 	Guess    approx.Stats   `metric:"-"`
@@ -63,12 +66,8 @@ type Stats struct {
 func (r *Router) Stats() Stats {
 	models, sum := r.models.stats()
 	sum.Requests.Unbooked += sum.Unbooked
-	var memory miss.Stats
-	if m := r.models.memory; m != nil {
-		memory = m.Stats()
-	}
-	return Stats{
-		Memory: memory, Misses: r.models.misses.Stats(),
+	s := Stats{
+		Misses:  r.models.misses.Stats(),
 		Workers: sum.Workers, Index: sum.Index, Requests: sum.Requests, Models: models,
 		Guess: sum.Guess, Estimate: sum.Estimate, Unremembered: sum.Unremembered,
 		Feeds:     r.feeds.Stats(),
@@ -76,6 +75,13 @@ func (r *Router) Stats() Stats {
 		Transport: r.transport.Stats(),
 		Snapshots: r.snapshots.Stats(),
 	}
+	if m := r.models.memory; m != nil {
+		s.Memory = m.Stats()
+	}
+	if r.replicas != nil {
+		s.Replicas = r.replicas.Stats()
+	}
+	return s
 }
 
 // Misses returns the log of explained misses. It is empty when no misses are explained.

@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -46,9 +47,9 @@ type Model struct {
 }
 
 // newModel returns a model without workers. o must have its defaults. shared is the client of
-// the configured shared cache, nil without one. unbookedOnce is common to all models. The
-// error is of one of the model's parts.
-func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metrics.Metrics, unbookedOnce *sync.Once) (*Model, error) {
+// the configured shared cache, nil without one. unbookedOnce is common to all models. journal is told
+// of the model's bookings; nil tells nobody. The error is of one of the model's parts.
+func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metrics.Metrics, unbookedOnce *sync.Once, journal load.Journal) (*Model, error) {
 	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: unbookedOnce}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error
@@ -60,7 +61,7 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metr
 			return nil, err
 		}
 	}
-	if out.scheduler, err = schedule.New(out.scheduling(o)); err != nil {
+	if out.scheduler, err = schedule.New(out.scheduling(o, journal)); err != nil {
 		return nil, err
 	}
 	cache := o.SharedCache
@@ -79,13 +80,14 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metr
 // scheduling returns the options of the model's scheduler: its settings, and the functions by
 // which it asks the index, the cards, the estimator and the predictions. The functions run
 // only after newModel, so m.decide may still be nil here.
-func (m *Model) scheduling(o *Options) schedule.Options {
+func (m *Model) scheduling(o *Options, journal load.Journal) schedule.Options {
 	c := m.config
 	s := schedule.Options{
 		Config: c.Schedule(), Selector: o.Selector, Load: c.Load(), Busy: c.Busy(), Queue: c.Queue(o.Policies.Profile(m.key.Name)),
 		Members: m.index.Members, Worker: m.cards.of,
 		Held: func(l *index.Members, at int) uint64 { return m.index.Held(l, at) + m.decide.Guessed(l, at) },
 	}
+	s.Load.Journal = journal
 	if s.Selector == nil {
 		s.Selector = selectorOf(c)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
@@ -31,6 +32,7 @@ var (
 type Models struct {
 	options      *Options
 	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
+	replicas     *replica.Sync       // nil without router_replica_sync
 	metrics      *metrics.Metrics
 	unbookedOnce sync.Once
 	// memory remembers the blocks that left the indexes; nil when no misses are explained.
@@ -62,8 +64,8 @@ type routes struct {
 	unnamed *Model
 }
 
-func newModels(o *Options, shared *sharedcache.Client) *Models {
-	d := &Models{options: o, shared: shared, byKey: make(map[feed.ModelKey]*Model)}
+func newModels(o *Options, shared *sharedcache.Client, replicas *replica.Sync) *Models {
+	d := &Models{options: o, shared: shared, replicas: replicas, byKey: make(map[feed.ModelKey]*Model)}
 	if n := o.Config.MissMemoryBlocks; n > 0 && o.Config.ShouldSubscribeToKVEvents() {
 		d.memory = miss.NewMemory(int(n), time.Now())
 	}
@@ -80,7 +82,7 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	if len(d.byKey) >= limit {
 		return nil, feed.ErrTooManyModels
 	}
-	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce)
+	m, err := d.newModel(key)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +99,22 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	return m, nil
 }
 
+// newModel returns a model without workers. Its bookings are shared with other routers if the
+// configuration says so.
+func (d *Models) newModel(key feed.ModelKey) (*Model, error) {
+	if d.replicas == nil {
+		return newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce, nil)
+	}
+	shared := replica.Model{Name: key.Name, BlockSize: key.BlockSize}
+	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce, d.replicas.Open(shared))
+	if err != nil {
+		d.replicas.Close(shared)
+		return nil, err
+	}
+	d.replicas.Join(shared, m.scheduler)
+	return m, nil
+}
+
 // Retire implements feed.Models: it closes a model without publishers, workers and requests.
 // Its counters stay in the sums of all models.
 func (d *Models) Retire(followed feed.Model) error {
@@ -104,6 +122,9 @@ func (d *Models) Retire(followed feed.Model) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.byKey, m.key)
+	if d.replicas != nil {
+		d.replicas.Leave(replica.Model{Name: m.key.Name, BlockSize: m.key.BlockSize})
+	}
 	s := m.stats()
 	d.retired.addCounters(&s)
 	d.balanceLocked()

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/policyfile"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -47,6 +48,9 @@ type Options struct {
 	Snapshots         source.SnapshotStore
 	SnapshotThreshold int
 	ResetStates       bool
+	// Replicas carries bookings between routers. Config's router_replica_sync needs it, and without
+	// that setting it is not used.
+	Replicas replica.Bus
 	// Version is the program's version in the metrics.
 	Version string
 	// Log may be nil.
@@ -67,6 +71,9 @@ func (o *Options) Validate() error {
 	}
 	if _, err := o.Config.Validate(); err != nil {
 		return err
+	}
+	if o.Config.RouterReplicaSync && o.Replicas == nil {
+		return errors.New("router_replica_sync true: needs NATS, over which routers share their bookings")
 	}
 	if o.Config.RouterPrefillLoadModel == config.LoadModelAIC && o.PrefillLoadEstimator == nil {
 		return errors.New("router_prefill_load_model aic: needs a prefill load estimator")

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/policyfile"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -27,6 +28,8 @@ var (
 	ErrNoWorkers = decide.ErrNoWorkers
 	// ErrNoRequestID says that a request to book has no id.
 	ErrNoRequestID = decide.ErrNoContextID
+	// ErrPeerSilent says that the router that booked a request does not answer.
+	ErrPeerSilent = errors.New("the router of the booking does not answer")
 	// ErrStarting says that initial workers are still missing.
 	ErrStarting = errors.New("initial workers are missing")
 )
@@ -38,6 +41,7 @@ type Router struct {
 	models    *Models
 	feeds     *feed.Set
 	snapshots *feed.Keeper
+	replicas  *replica.Sync // nil without router_replica_sync
 	transport source.Transport
 	shared    *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	timeout   time.Duration
@@ -76,7 +80,10 @@ func New(o Options, t source.Transport) (*Router, error) {
 			return nil, fmt.Errorf("router_policy_config: %w", err)
 		}
 	}
-	r.models = newModels(&o, r.shared)
+	if r.config.RouterReplicaSync {
+		r.replicas = replica.New(replica.Options{Bus: o.Replicas, Mark: r.applyMark, Log: o.Log})
+	}
+	r.models = newModels(&o, r.shared, r.replicas)
 	r.metrics = metrics.New(o.Version)
 	r.metrics.Collect(r.scrape)
 	r.models.metrics = r.metrics

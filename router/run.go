@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -24,8 +26,21 @@ const tickInterval = 100 * time.Millisecond
 const sweepRuns = 4096
 
 // Run restores the stored snapshot and applies the transport's messages until ctx ends. Then
-// it waits for the queries in flight and saves the last snapshot. It always returns nil.
+// it waits for the queries in flight and saves the last snapshot. The error says that bookings cannot
+// be shared with other routers; without router_replica_sync it is nil.
 func (r *Router) Run(ctx context.Context) error {
+	if r.replicas == nil {
+		r.run(ctx)
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.replicas.Run(ctx) })
+	g.Go(func() error { r.run(ctx); return nil })
+	return g.Wait()
+}
+
+// run restores the stored snapshot and applies the transport's messages until ctx ends: see Run.
+func (r *Router) run(ctx context.Context) {
 	position := r.snapshots.Start(ctx)
 	if t, ok := r.transport.(source.Resumer); ok {
 		t.Resume(position)
@@ -51,7 +66,7 @@ func (r *Router) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case fr := <-r.transport.Frames():
 			ask(r.feeds.Frame(fr, time.Now()))
 		case a := <-r.results:

@@ -99,9 +99,6 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 	c.settings.log(log)
 	limitHeap(log)
 	options := c.options(b.Version, log)
-	if err := options.Validate(); err != nil {
-		return err
-	}
 	if c.Control != "" {
 		if err := control.Check(c.Control); err != nil {
 			return fmt.Errorf("--control: %w", err)
@@ -114,6 +111,9 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 	defer func() { err = errors.Join(err, sources.Close()) }()
 	if c.durable() {
 		options.Snapshots = sources.nats
+	}
+	if sources.nats != nil {
+		options.Replicas = sources.nats
 	}
 	r, err := router.New(options, sources.Source)
 	if err != nil {

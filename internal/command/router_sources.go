@@ -124,6 +124,8 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 			NoEvents: !c.wantsEvents(), Log: log}, nil
 	case c.DurableKVEvents:
 		return nil, errors.New("--durable-kv-events: needs --nats")
+	case c.settings.RouterReplicaSync:
+		return nil, errors.New("--router-replica-sync: needs --nats, over which routers share their bookings")
 	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
 	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "" && !c.serverFlags.given():

@@ -100,6 +100,9 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 		}
 	}
 	c.clock.Every(time.Second, c.second)
+	if s.Synced {
+		c.clock.Every(SyncLag/2, c.exchange)
+	}
 	c.clock.Every(100*time.Millisecond, func() bool { c.herd.sample(c); return !c.over() })
 	return c, nil
 }

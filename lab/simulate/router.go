@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
@@ -28,6 +29,8 @@ type router struct {
 	// session is that of the request that is decided, and current its prompt.
 	current *prompt
 	modes   map[string]int
+	// replica shares the bookings with the other routers; nil unless the scenario is synced.
+	replica *replica.State
 }
 
 var _ policy.View = (*router)(nil)
@@ -46,6 +49,10 @@ func newRouter(c *cluster, number int) (*router, error) {
 			return schedule.WorkerConfig{TotalBlocks: uint64(c.scenario.Hardware.Blocks), MaxBatchedTokens: uint64(c.scenario.Hardware.Budget)}
 		}}
 	s.Config.Seed = c.seed*64 + uint64(number) + 1
+	if c.scenario.Synced {
+		r.replica = replica.NewState("simulated", uint64(number)+1)
+		s.Load.Journal = r.replica.Open(sharedModel)
+	}
 	p := c.policy
 	if p.Configure != nil {
 		p.Configure(&s.Config)
@@ -66,6 +73,9 @@ func newRouter(c *cluster, number int) (*router, error) {
 	}
 	if r.scheduler, err = schedule.New(s); err != nil {
 		return nil, err
+	}
+	if r.replica != nil {
+		r.replica.Join(sharedModel, r.scheduler)
 	}
 	r.decide, err = decide.New(decide.Options{Config: &conf, Index: r.index, Scheduler: r.scheduler, Observer: r,
 		BlockSize: func() int { return c.scenario.Hardware.BlockSize }})

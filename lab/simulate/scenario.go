@@ -58,7 +58,9 @@ type Scenario struct {
 	// Routers share the requests in turn. Events reach them after Lag.
 	Routers int
 	Lag     time.Duration
-	Events  []Event
+	// Synced routers share their bookings, which reach the others after SyncLag.
+	Synced bool
+	Events []Event
 	// EqualUnshared marks a scenario for the measure of herding: equal workers and no shared prefix.
 	EqualUnshared bool
 }
@@ -80,6 +82,9 @@ func machines(speeds []float64) Hardware {
 
 // blockBytes are the bytes of a block: 128 KiB for a token.
 func (h *Hardware) blockBytes() float64 { return float64(h.BlockSize) * 131072 }
+
+// SyncLag is how long a booking is on its way to other routers: a batch, and a message server.
+const SyncLag = 2 * time.Millisecond
 
 // Span is how long requests of a generated scenario begin.
 const Span = 40 * time.Second
@@ -134,6 +139,7 @@ func Scenarios() []Scenario {
 		base("disk", "host memory too small, and a disk that becomes ten times slower", slowDisk, chat(7, documents)),
 		base("churn", "two workers die, two join and start slowly, one slows down", machines(equal(8)), chat(18, nil)),
 		base("routers", "four routers that know of one another only by reports", machines(equal(8)), chat(22, nil)),
+		base("synced", "the same routers sharing their bookings", machines(equal(8)), chat(22, nil)),
 		base("burst", "seven times the rate for six seconds", machines(equal(8)), burst(chat(14, nil), chat(90, nil))),
 	}
 	for i := range all {
@@ -153,8 +159,9 @@ func (s *Scenario) complicate() {
 		s.Events = []Event{{At: 18 * time.Second, Kind: Kill, Worker: 0}, {At: 21 * time.Second, Kind: Add, Speed: 1},
 			{At: 26 * time.Second, Kind: Slow, Worker: 3, Factor: 0.4}, {At: 32 * time.Second, Kind: Drain, Worker: 5}, {At: 35 * time.Second, Kind: Add, Speed: 1}}
 		s.Hardware.WarmUp = 400
-	case "routers":
+	case "routers", "synced":
 		s.Routers, s.Lag = 4, 50*time.Millisecond
+		s.Synced = s.Name == "synced"
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router"
 )
 
-// ControlHandler returns the HTTP handler for operators: GET /v1/dump, POST /v1/route with all
+// ControlHandler returns the HTTP handler for operators: GET /v1/dump, GET /v1/bookings, POST /v1/route with all
 // methods, POST /busy_threshold, POST and DELETE /v1/workers with a registry, draining of worker
 // servers, and the read-only paths of Handler. The handler has no authentication: serve it with
 // ServeControl, on a listener of package control that only operators reach.
@@ -23,6 +23,7 @@ func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.inspection(mux)
 	mux.HandleFunc("GET /v1/dump", a.dump)
+	mux.HandleFunc("GET /v1/bookings", a.bookings)
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, true) })
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
 	if g := a.router.Registry(); g != nil {

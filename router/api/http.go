@@ -74,7 +74,7 @@ func (a *API) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })
 	a.inspection(mux)
 	// These paths answer 403 here and name the control listener.
-	a.controlOnly(mux, "GET /v1/dump", "POST /busy_threshold", drainPath, undrainPath)
+	a.controlOnly(mux, "GET /v1/dump", "GET /v1/bookings", "POST /busy_threshold", drainPath, undrainPath)
 	switch g := a.router.Registry(); {
 	case g != nil && a.registration:
 		a.register(mux, g)

@@ -76,6 +76,7 @@ func operations() []operation {
 		{"GET", "/v1/sources", "Metrics of the sources of events", false, nil, []source.Metrics{}, nil, nil, []string{""}},
 		{"GET", "/v1/agents", "Agents that are followed over HTTP", false, nil, []source.Agent{}, nil, nil, []string{""}},
 		{"GET", "/v1/dump", "Events that make an empty index equal to the router's", true, nil, []object{}, []int{403, 404}, []string{"model"}, []string{"", "?model=m"}},
+		{"GET", "/v1/bookings", "Booked requests", true, nil, []bookingAnswer{}, []int{403}, nil, []string{""}},
 		{"GET", "/busy_threshold", "Busy thresholds", false, nil, busyAnswer{}, []int{400, 404, 503}, []string{"model"}, []string{"", "?model=m"}},
 		{"POST", "/busy_threshold", "Changes busy thresholds", true, busyBody{}, busyAnswer{}, []int{400, 403, 404, 413, 503}, nil, []string{
 			`{"active_prefill_tokens_threshold":100000,"active_decode_blocks_threshold":null}`, `{"model":"m","active_decode_blocks_threshold":0.5}`}},

@@ -21,6 +21,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
+	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
 	"github.com/blockyard-ai/blockyard/router/schedule/queue"
@@ -145,7 +146,7 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 	case "overlap":
 		return s.overlap(q)
 	}
-	return s.mark(q, c.id)
+	return s.mark(ctx, q, c.id)
 }
 
 // newRequest answers "new" and "explain": it chooses a worker for the prompt, and waits for one
@@ -240,19 +241,22 @@ func (s *service) pinRank(model *router.Model, q *routeRequest, query *router.Re
 
 // mark answers "mark_prefill", "output_block" and "mark_free", by which a client reports the
 // progress of the booked request id. Success is false in the answer for an unknown request.
-func (s *service) mark(q *routeRequest, id string) reply {
+func (s *service) mark(ctx context.Context, q *routeRequest, id string) reply {
 	if id == "" {
 		return s.fail(http.StatusBadRequest, fmt.Errorf("request_id: %s needs a request id, in the body or in the header %s", q.Method, RequestIDHeader))
 	}
-	var m markAnswer
+	mark, m := replica.Mark{Model: q.Model, ID: id}, markAnswer{}
 	switch q.Method {
 	case "mark_prefill":
-		m = markAnswer{Method: "prefill_marked", Success: s.router.MarkPrefillCompleted(q.Model, id) == nil}
+		mark.Kind, m.Method = replica.MarkPrefill, "prefill_marked"
 	case "output_block":
-		m = markAnswer{Method: "output_block_added", Success: s.router.AddOutputBlock(q.Model, id, q.DecayFraction) == nil}
+		mark.Kind, mark.Decay, m.Method = replica.MarkOutput, q.DecayFraction, "output_block_added"
 	default:
-		active := s.router.Free(q.Model, id)
-		m = markAnswer{Method: "free_marked", Success: active, Active: &active}
+		mark.Kind, m.Method, m.Active = replica.MarkFree, "free_marked", &m.Success
+	}
+	var err error
+	if m.Success, err = s.router.Mark(ctx, &mark); err != nil {
+		return s.failedRequest(id, err)
 	}
 	return s.answered(q.Method, id, s.router.Quality(), &m)
 }
@@ -351,6 +355,7 @@ func (s *service) status(err error) int {
 		{router.ErrStarting, http.StatusServiceUnavailable},
 		{schedule.ErrAllFiltered, http.StatusServiceUnavailable},
 		{errStopping, http.StatusServiceUnavailable},
+		{router.ErrPeerSilent, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable},
 		{context.DeadlineExceeded, http.StatusServiceUnavailable},
 	} {

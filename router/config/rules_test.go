@@ -64,7 +64,6 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 		`shared_cache_type "hicache" want none or http`:                                                                  `{"shared_cache_type":"hicache"}`,
 		`use_remote_indexer "true" want false`:                                                                           `{"use_remote_indexer":true}`,
 		`serve_indexer "true" want false`:                                                                                `{"serve_indexer":true}`,
-		`router_replica_sync "true" want false`:                                                                          `{"router_replica_sync":true}`,
 		`router_prefill_policy "mine" want none or default`:                                                              `{"router_prefill_policy":"mine"}`,
 		`router_decode_policy "mine" want none or default`:                                                               `{"router_decode_policy":"mine"}`,
 		`router_worker_selection_policy "mine" want none or default`:                                                     `{"router_worker_selection_policy":"mine"}`,

@@ -48,11 +48,11 @@ func loadSettings() []Setting {
 			Env:     []string{"BLOCKYARD_ROUTER_MAX_ACTIVE_REQUESTS"},
 			Meaning: "Limit of counted running requests. A request takes about 300 bytes, and 50 for each block that it does not share. Requests above the limit are routed without being counted.",
 			domain:  domain{min: 1, max: 1 << 26}, def: "1048576", at: func(c *Config) any { return &c.MaxActiveRequests }},
-		{Name: "router_replica_sync", Group: GroupLater, Since: "0.9",
+		{Name: "router_replica_sync", Group: GroupLoad, Since: "0.9",
 			Flags:   []string{"router-replica-sync"},
 			Env:     []string{"DYN_ROUTER_REPLICA_SYNC"},
-			Meaning: "Share the account of running requests with other routers.",
-			domain:  domain{unsupported: []string{"true"}}, at: func(c *Config) any { return &c.RouterReplicaSync }},
+			Meaning: "Share the account of running requests with the other routers of the cluster, over NATS. Each router then counts the load of all. Set it on every router.",
+			at:      func(c *Config) any { return &c.RouterReplicaSync }},
 	}
 }
 

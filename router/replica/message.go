@@ -95,7 +95,7 @@ func appendMessage(dst []byte, m *message) []byte {
 	if m.state != nil {
 		dst = msgp.AppendString(dst, "state")
 		dst = msgp.AppendArrayHeader(dst, 3)
-		dst = msgp.AppendInt(dst, m.state.count)
+		dst = msgp.AppendUint64(dst, uint64(m.state.count))
 		dst = msgp.AppendUint64(dst, m.state.digest)
 		return msgp.AppendBool(dst, m.state.closing)
 	}
@@ -127,8 +127,8 @@ func appendChanges(dst []byte, all []change) []byte {
 			dst = msgp.AppendString(dst, c.ID)
 			dst = msgp.AppendUint64(dst, uint64(c.Worker.ID))
 			dst = msgp.AppendUint64(dst, uint64(c.Worker.Rank))
-			dst = msgp.AppendInt(dst, c.PrefillTokens)
-			dst = msgp.AppendInt64(dst, c.PrefillDuration.Microseconds())
+			dst = msgp.AppendUint64(dst, uint64(c.PrefillTokens))
+			dst = msgp.AppendUint64(dst, uint64(c.PrefillDuration.Microseconds()))
 			dst = appendSequence(dst, c.Sequence)
 		case progressed:
 			dst = msgp.AppendArrayHeader(dst, 6)
@@ -148,9 +148,9 @@ func appendHead(dst []byte, c *change) []byte {
 
 func appendProgress(dst []byte, p *load.Progress) []byte {
 	dst = msgp.AppendBool(dst, p.PrefillDone)
-	dst = msgp.AppendInt(dst, int(p.OutputBlocks))
-	dst = msgp.AppendInt64(dst, p.OutputWeight)
-	return msgp.AppendInt(dst, int(p.PromptWeight))
+	dst = msgp.AppendUint64(dst, uint64(p.OutputBlocks))
+	dst = msgp.AppendUint64(dst, uint64(p.OutputWeight))
+	return msgp.AppendUint64(dst, uint64(p.PromptWeight))
 }
 
 // appendSequence appends the hashes as bytes, each as a 64-bit number in little-endian order.

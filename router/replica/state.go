@@ -211,7 +211,7 @@ func (s *State) Receive(data []byte, now time.Time) {
 		if m.state != nil {
 			st.next++
 		}
-		if m.state == nil || m.state.count > 0 {
+		if m.state == nil && m.number > 1 || m.state != nil && m.state.count > 0 {
 			st.want(now) // it has bookings from before
 		}
 		o.streams[m.router] = st
@@ -324,19 +324,25 @@ func (s *State) Answer(data []byte) ([]byte, error) {
 	return s.page(&q)
 }
 
-// owner returns the other router that has booked a request of that id. An empty model means any.
-func (s *State) owner(model, id string) (router uint64, ok bool) {
+// owners returns the other router that has booked a request of that id. While no booking of the id is
+// known here, these may be all other routers: a mark may overtake the booking. An empty model means any.
+func (s *State) owners(model, id string) (routers []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.models {
 		if o.to == nil || model != "" && o.model.Name != model {
 			continue
 		}
-		if router, ok = o.to.Owner(id); ok {
-			return router, true
+		if router, ok := o.to.Owner(id); ok {
+			return []uint64{router}
+		}
+		for router := range o.streams {
+			if !slices.Contains(routers, router) {
+				routers = append(routers, router)
+			}
 		}
 	}
-	return 0, false
+	return routers
 }
 
 // Stats returns the gauges and counters.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +17,8 @@ import (
 type Bus interface {
 	// Cluster separates deployments on one bus.
 	Cluster() string
+	// Connected reports whether messages may arrive.
+	Connected() bool
 	// Publish sends a message to all subscribers. An error means that it was not sent.
 	Publish(subject string, data []byte) error
 	// Subscribe delivers the messages of a subject until stop; dropped counts those that a slow
@@ -53,6 +57,9 @@ type Sync struct {
 	options Options
 	log     *zap.Logger
 	results chan result
+	// listening is since when, in nanoseconds since started, the bus has been connected.
+	started   time.Time
+	listening atomic.Int64
 }
 
 // result is the answer to a question, or its error.
@@ -69,11 +76,11 @@ func New(o Options) *Sync {
 	}
 	var name [8]byte
 	_, _ = rand.Read(name[:]) // never fails: crypto/rand ends the process instead
-	return &Sync{State: NewState(o.Bus.Cluster(), binary.LittleEndian.Uint64(name[:])|1), options: o, log: o.Log, results: make(chan result)}
+	return &Sync{State: NewState(o.Bus.Cluster(), binary.LittleEndian.Uint64(name[:])|1), options: o, log: o.Log, results: make(chan result), started: time.Now()}
 }
 
-// Router returns the name of this router in the bookings.
-func (s *State) Router() uint64 { return s.router }
+// Name returns the name of this router as text.
+func (s *State) Name() string { return Name(s.router) }
 
 // Run exchanges bookings until ctx ends. Then it tells the other routers that this router's bookings
 // have ended, and waits for its questions. The error says that the bus takes no subscription.
@@ -89,7 +96,7 @@ func (s *Sync) Run(ctx context.Context) error {
 		return fmt.Errorf("replica sync: %w", err)
 	}
 	defer stopAnswers()
-	s.log.Info("bookings are shared with other routers", zap.String("router", Name(s.router)))
+	s.log.Info("bookings are shared with other routers", zap.String("router", s.Name()))
 	var asks sync.WaitGroup
 	defer asks.Wait()
 	asking, cancel := context.WithCancel(ctx)
@@ -99,6 +106,7 @@ func (s *Sync) Run(ctx context.Context) error {
 			asks.Go(func() { s.ask(asking, a) })
 		}
 	}
+	s.listening.Store(int64(time.Since(s.started)))
 	ticker, batch := time.NewTicker(tickEvery), time.NewTimer(0)
 	defer ticker.Stop()
 	defer batch.Stop()
@@ -119,11 +127,17 @@ func (s *Sync) Run(ctx context.Context) error {
 		case <-ticker.C:
 			now := time.Now() // the time of the tick is old after a pause of the process
 			s.overflowed(dropped())
+			if !s.options.Bus.Connected() {
+				s.listening.Store(int64(now.Sub(s.started)))
+			}
 			s.publish(s.Outgoing(nil, now))
 			ask(s.Tick(now))
 		}
 	}
 }
+
+// Leave closes a model, and tells the other routers.
+func (s *Sync) Leave(m Model) { s.publish(s.Close(m)) }
 
 // overflowed records how many messages the bus has dropped so far.
 func (s *State) overflowed(n uint64) {
@@ -171,25 +185,56 @@ func (s *Sync) answer(data []byte) ([]byte, error) {
 	return s.Answer(data)
 }
 
+// ErrNotHeard says that this router has not listened to others for long enough to know their requests.
+var ErrNotHeard = errors.New("other routers have not been heard yet")
+
 // Forward passes a mark to the router that has booked the request, and reports whether that router
-// found it. found is false when no other router has the request. The error says that the router did not
+// found it. found is false when no other router has the request. The error says that a router did not
 // answer: it has died, and its bookings end soon, or the bus is away.
 func (s *Sync) Forward(ctx context.Context, m *Mark) (found bool, err error) {
-	router, ok := s.owner(m.Model, m.ID)
-	if !ok {
-		return false, nil
+	routers := s.owners(m.Model, m.ID)
+	// A router sends a state each stateEvery, so that after twice that time all are known.
+	if len(routers) != 1 && time.Since(s.started)-time.Duration(s.listening.Load()) < 2*stateEvery {
+		return false, fmt.Errorf("request %q: %w", m.ID, ErrNotHeard)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	answer, err := s.options.Bus.Request(ctx, askSubject(s.cluster, router), appendQuery(nil, &query{mark: m}))
+	request := appendQuery(nil, &query{mark: m})
+	type answer struct {
+		found bool
+		err   error
+	}
+	answers := make(chan answer, len(routers)) // maxStreams of each model at most
+	for _, router := range routers {
+		go func() {
+			text, err := s.options.Bus.Request(ctx, askSubject(s.cluster, router), request)
+			if err != nil {
+				err = fmt.Errorf("request %q: router %s: %w", m.ID, Name(router), err)
+			}
+			answers <- answer{string(text) == markFound, err}
+		}()
+	}
+	for range routers { // waits for every goroutine
+		a := <-answers
+		found, err = found || a.found, errors.Join(err, a.err)
+	}
+	if found {
+		err = nil
+	}
+	s.forwarded(len(routers), err)
+	return found, err
+}
+
+// forwarded counts a mark that was passed to n routers.
+func (s *State) forwarded(n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
+	switch {
+	case err != nil:
 		s.stats.ForwardFailures++
-		return false, fmt.Errorf("request %q: router %s, which booked it: %w", m.ID, Name(router), err)
+	case n > 0:
+		s.stats.Forwarded++
 	}
-	s.stats.Forwarded++
-	return string(answer) == markFound, nil
 }
 
 // Name returns the name of a router as text: 16 hexadecimal digits.
