@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events soak-fleet bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,11 @@ bench-events: build ## The event path: throughput, memory, age of events at the 
 soak-events: SECONDS ?= 60
 soak-events: build ## Inject faults into the event path, and compare the router's index: make soak-events SECONDS=60
 	@scripts/soak-events.sh --seconds $(SECONDS) $(ARGS)
+
+soak-fleet: SECONDS ?= 60
+soak-fleet: build ## Kill routers, agents and NATS under load, and compare the routers' bookings: make soak-fleet SECONDS=60
+	@go build -o bin/nats-server github.com/nats-io/nats-server/v2
+	@bin/blockyard-lab soak fleet --seconds $(SECONDS) $(ARGS)
 
 bench-front: build ## What the front door adds to requests, beside other routers, installed on first use
 	@scripts/bench-front.sh $(ARGS)

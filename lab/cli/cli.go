@@ -17,6 +17,7 @@ The commands run agents and routers as processes: this binary again, or the one 
 type root struct {
 	Demo      demoCmd         `cmd:"" help:"Run agents, simulated engines and a router on this machine; check every byte."`
 	Bench     benchCmd        `cmd:"" help:"Measure Blockyard on this machine."`
+	Soak      soakCmd         `cmd:"" help:"Break a running cluster, and check what is left."`
 	Simulate  simulateCmd     `cmd:"" help:"Compare ways to choose a worker in virtual time."`
 	SimEngine simEngineCmd    `cmd:"" help:"Run one simulated engine; the demo starts these."`
 	Version   command.Version `cmd:"" help:"Show the version of this binary and of what it is linked with."`

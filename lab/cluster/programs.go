@@ -132,14 +132,18 @@ type Router struct {
 // StartRouter starts a router that follows the cluster's agents, and waits until it is ready.
 // flags are further flags of "blockyard router".
 func (c *Cluster) StartRouter(ctx context.Context, flags ...string) (*Router, error) {
-	const name = "router"
+	return c.StartNamedRouter(ctx, "router", flags...)
+}
+
+// StartNamedRouter starts one of several routers: see StartRouter.
+func (c *Cluster) StartNamedRouter(ctx context.Context, name string, flags ...string) (*Router, error) {
 	var ready struct {
 		HTTP    string `json:"http"`
 		Control string `json:"control"`
 	}
 	p, err := c.StartReady(ctx, Spec{
 		Name: name, Stage: stageRouter, Env: c.natsEnv(routerUser),
-		Command: append([]string{c.o.Product, name, "--cluster=" + c.o.Name, "--http=127.0.0.1:0", "--control=127.0.0.1:0"}, flags...),
+		Command: append([]string{c.o.Product, "router", "--cluster=" + c.o.Name, "--http=127.0.0.1:0", "--control=127.0.0.1:0"}, flags...),
 	}, &ready)
 	if err != nil {
 		return nil, err

@@ -245,3 +245,15 @@ func TestHistoriesAndForks(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSyncedRoutersDecideLikeOne: shared bookings bring several routers within 3 % of the time to the
+// first token of one router, and without them the time is longer.
+func TestSyncedRoutersDecideLikeOne(t *testing.T) {
+	f, err := CompareFleet(t.Context(), "weights", 4, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Mean > 1.03 || f.Mean >= f.StaleMean {
+		t.Errorf("%+v", f)
+	}
+}

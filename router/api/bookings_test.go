@@ -69,8 +69,9 @@ func TestRoutersShareBookingsOverNATS(t *testing.T) {
 	}
 	mark("r0", "mark_prefill", `{"method":"prefill_marked","success":true}`)
 	mark("r1", "mark_free", `{"method":"free_marked","success":true,"active":true}`)
-	mark("r1", "mark_free", `{"method":"free_marked","success":false,"active":false}`)
-	mark("r9", "mark_prefill", `{"method":"prefill_marked","success":false}`)
+	sourcetest.Eventually(t, "an answer that no router has r9", func() bool { // not before all have been heard
+		return string(second.ask(other, "r9", `{"method":"mark_prefill"}`).Data) == `{"method":"prefill_marked","success":false}`
+	})
 	each("a mark and an end", "r0 0", "r2 8")
 	first.stop()
 	all = all[1:]

@@ -45,7 +45,7 @@ type Stats struct {
 	Restatements        uint64 `metric:"replica_restatements" help:"Times that another router was asked for all its bookings of a model."`
 	RestatementFailures uint64 `metric:"replica_restatement_failures" help:"Restatements that got no whole answer and are tried again."`
 	Divergences         uint64 `metric:"replica_divergences" help:"States of other routers that differed although no message was missing."`
-	Forwarded           uint64 `metric:"replica_marks_forwarded" help:"Marks of clients passed to the router that booked the request."`
+	Forwarded           uint64 `metric:"replica_marks_forwarded" help:"Marks of clients that the router of the booking got from here."`
 	ForwardFailures     uint64 `metric:"replica_marks_failed" help:"Marks of clients that the router of the booking did not answer."`
 }
 
@@ -206,7 +206,7 @@ func (s *State) Receive(data []byte, now time.Time) {
 		s.stats.Ignored++
 		return
 	case st == nil:
-		st = &stream{router: m.router, to: o.to, stats: &s.stats, early: make(map[uint64]*message), live: make(map[uint64]uint32)}
+		st = &stream{router: m.router, to: o.to, stats: &s.stats, early: make(map[uint64]*message), live: make(map[uint64]told)}
 		st.next = m.number
 		if m.state != nil {
 			st.next++
@@ -325,8 +325,8 @@ func (s *State) Answer(data []byte) ([]byte, error) {
 }
 
 // owners returns the other router that has booked a request of that id. While no booking of the id is
-// known here, these may be all other routers: a mark may overtake the booking. An empty model means any.
-func (s *State) owners(model, id string) (routers []uint64) {
+// known here, known is false, and routers are all others. An empty model means any.
+func (s *State) owners(model, id string) (routers []uint64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.models {
@@ -334,7 +334,7 @@ func (s *State) owners(model, id string) (routers []uint64) {
 			continue
 		}
 		if router, ok := o.to.Owner(id); ok {
-			return []uint64{router}
+			return []uint64{router}, true
 		}
 		for router := range o.streams {
 			if !slices.Contains(routers, router) {
@@ -342,7 +342,7 @@ func (s *State) owners(model, id string) (routers []uint64) {
 			}
 		}
 	}
-	return routers
+	return routers, false
 }
 
 // Stats returns the gauges and counters.

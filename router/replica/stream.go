@@ -46,22 +46,29 @@ type stream struct {
 	seen    uint64
 	waiting time.Time
 
-	// live has the bookings that are in the account, with the round that last told of them.
-	live   map[uint64]uint32
+	// live has the bookings that are in the account.
+	live   map[uint64]told
 	digest uint64
 
 	// due is when to ask for a restatement, zero when none is needed. retries counts those that did
 	// not help.
 	due     time.Time
 	retries int
-	// asking is true during a restatement. round is its number and from the first booking of the
-	// next page. late has the news of bookings that are not in the account. lostAgain is the highest
+	// asking is true during a restatement. round is its number, from the first booking of the
+	// next page, and base the last message before the first page. late has the news of bookings that are not in the account. lostAgain is the highest
 	// message lost since it began, 0 for none.
 	asking    bool
 	round     uint32
 	from      uint64
+	base      uint64
 	late      map[uint64]news
 	lostAgain uint64
+}
+
+// told is what last told of a booking: the message that brought it, or the round of a restatement.
+type told struct {
+	message uint64
+	round   uint32
 }
 
 // news is what messages told of a booking before a page could bring it.
@@ -167,7 +174,7 @@ func (s *stream) apply(m *message) {
 		c := &m.changes[i]
 		switch c.kind {
 		case booked:
-			s.add(c)
+			s.add(c, told{message: m.number})
 		case progressed:
 			if !s.to.ProgressForeign(s.key(c.Number), &c.Progress) && s.asking {
 				s.remember(c.Number, news{Progress: c.Progress})
@@ -185,8 +192,8 @@ func (s *stream) key(number uint64) load.Foreign {
 	return load.Foreign{Router: s.router, Number: number}
 }
 
-// add puts a booking into the account once.
-func (s *stream) add(c *change) {
+// add puts a booking into the account once. by is what tells of the booking.
+func (s *stream) add(c *change, by told) {
 	if err := s.to.AddForeign(s.router, &c.Booking); err != nil {
 		s.stats.Refused++
 		return
@@ -195,7 +202,7 @@ func (s *stream) add(c *change) {
 		s.digest ^= mixed(c.Number)
 		s.stats.Booked++
 	}
-	s.live[c.Number] = s.round
+	s.live[c.Number] = by
 }
 
 // end takes a booking out of the account.
@@ -230,6 +237,7 @@ func (s *stream) begin() {
 // restate applies a page. done is false when another page follows.
 func (s *stream) restate(p *page, now time.Time) (done bool) {
 	if s.from == 0 { // the page has every change up to its number
+		s.base = p.number
 		if p.number >= s.next {
 			maps.DeleteFunc(s.early, func(number uint64, _ *message) bool { return number <= p.number })
 			s.next = p.number + 1
@@ -246,14 +254,14 @@ func (s *stream) restate(p *page, now time.Time) (done bool) {
 			continue
 		}
 		c.Merge(&n.Progress)
-		s.add(c)
+		s.add(c, told{round: s.round})
 	}
 	if p.next > s.from {
 		s.from = p.next
 		return false
 	}
-	for number, round := range s.live {
-		if round != s.round { // no page and no message has told of it
+	for number, by := range s.live {
+		if by.round != s.round && by.message <= s.base { // no page and no later message has told of it
 			s.end(number)
 		}
 	}

@@ -188,15 +188,39 @@ func (s *Sync) answer(data []byte) ([]byte, error) {
 // ErrNotHeard says that this router has not listened to others for long enough to know their requests.
 var ErrNotHeard = errors.New("other routers have not been heard yet")
 
+const (
+	// overtaken is how long a mark waits for the booking that it has overtaken, and lookAgain the time
+	// between two looks for the booking.
+	overtaken = 250 * time.Millisecond
+	lookAgain = 25 * time.Millisecond
+)
+
 // Forward passes a mark to the router that has booked the request, and reports whether that router
 // found it. found is false when no other router has the request. The error says that a router did not
 // answer: it has died, and its bookings end soon, or the bus is away.
 func (s *Sync) Forward(ctx context.Context, m *Mark) (found bool, err error) {
-	routers := s.owners(m.Model, m.ID)
-	// A router sends a state each stateEvery, so that after twice that time all are known.
-	if len(routers) != 1 && time.Since(s.started)-time.Duration(s.listening.Load()) < 2*stateEvery {
+	routers, known := s.owners(m.Model, m.ID)
+	// A router that died is forgotten after a lease, and one that lives is heard within it.
+	if !known && time.Since(s.started)-time.Duration(s.listening.Load()) < lease {
 		return false, fmt.Errorf("request %q: %w", m.ID, ErrNotHeard)
 	}
+	found, err = s.pass(ctx, m, routers)
+	for begin := time.Now(); !known && !found && err == nil && time.Since(begin) < overtaken; {
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-time.After(lookAgain):
+		}
+		if routers, known = s.owners(m.Model, m.ID); known {
+			found, err = s.pass(ctx, m, routers)
+		}
+	}
+	s.forwarded(found, err)
+	return found, err
+}
+
+// pass passes a mark to routers, and reports whether one of them found the request.
+func (s *Sync) pass(ctx context.Context, m *Mark, routers []uint64) (found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	request := appendQuery(nil, &query{mark: m})
@@ -221,18 +245,17 @@ func (s *Sync) Forward(ctx context.Context, m *Mark) (found bool, err error) {
 	if found {
 		err = nil
 	}
-	s.forwarded(len(routers), err)
 	return found, err
 }
 
-// forwarded counts a mark that was passed to n routers.
-func (s *State) forwarded(n int, err error) {
+// forwarded counts a mark that another router found, or did not answer.
+func (s *State) forwarded(found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err != nil:
 		s.stats.ForwardFailures++
-	case n > 0:
+	case found:
 		s.stats.Forwarded++
 	}
 }
