@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/replica"
@@ -24,7 +25,10 @@ type Booking struct {
 func (r *Router) Bookings() (all []Booking) {
 	var active []load.Active
 	for _, m := range r.models.all() {
-		active = m.scheduler.Active(active[:0])
+		m.scheduler.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+			active = a.Active(active[:0])
+			return released, false
+		})
 		for _, a := range active {
 			b := Booking{Active: a, Model: m.key, Own: a.Router == 0}
 			if r.replicas != nil {

@@ -60,6 +60,7 @@ func layers() []layer {
 		{"router/routertest", []string{"router", "internal"}},
 		{"router/workers", []string{"router/source", "internal"}},
 		{"router/load", []string{"router/index", "internal"}},
+		{"router/replica", []string{"router/schedule", "router/load", "router/index", "internal"}},
 		{"router/schedule", []string{"router/load", "router/index", "internal"}},
 		{"router/config", []string{"router/schedule", "router/load", "router/approx", "router/index", "internal"}},
 		{"router/policyfile", []string{"router/schedule", "internal"}},

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -184,3 +185,30 @@ func (r *router) Freed(id string) {
 
 // Added implements decide.Observer.
 func (r *router) Added(*decide.Query, kv.Worker, int, int) {}
+
+// sharedModel is the model of all bookings.
+var sharedModel = replica.Model{Name: "model", BlockSize: 64}
+
+// errAsked says that a router asked for bookings again although no message was lost.
+var errAsked = errors.New("a router asked for bookings that no message lost")
+
+// exchange sends the changes of each router's bookings to the others.
+func (c *cluster) exchange() bool {
+	for _, from := range c.routers {
+		if len(from.replica.Tick(c.clock.Wall())) > 0 {
+			c.fail(errAsked)
+		}
+		out := from.replica.Outgoing(nil, c.clock.Wall())
+		if len(out) == 0 {
+			continue
+		}
+		c.clock.After(SyncLag/2, func() {
+			for _, to := range c.routers {
+				for _, o := range out {
+					to.replica.Receive(o.Data, c.clock.Wall())
+				}
+			}
+		})
+	}
+	return !c.over()
+}

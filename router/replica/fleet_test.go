@@ -41,6 +41,15 @@ type member struct {
 	dead      bool
 }
 
+// active returns every booked request of the router.
+func (m *member) active() (all []load.Active) {
+	m.scheduler.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+		all = a.Active(nil)
+		return released, false
+	})
+	return all
+}
+
 // packet is a message on its way to one router, question a question of one router.
 type packet struct {
 	to   *member
@@ -264,7 +273,7 @@ func (f *fleet) check() {
 	var loads []schedule.PotentialLoad
 	for i, m := range f.routers {
 		got := []truth{}
-		for _, a := range m.scheduler.Active(nil) {
+		for _, a := range m.active() {
 			got = append(got, truth{cmp.Or(a.Router, m.router), a.ID, a.Worker, a.PrefillTokens, a.OutputBlocks})
 		}
 		slices.SortFunc(got, byID)

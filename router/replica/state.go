@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
@@ -67,7 +68,7 @@ type State struct {
 type modelState struct {
 	model   Model
 	journal *Journal
-	to      Bookings // nil until Join
+	to      Scheduler // nil until Join
 	streams map[uint64]*stream
 }
 
@@ -94,7 +95,7 @@ func (s *State) Open(m Model) *Journal {
 }
 
 // Join makes the bookings of other routers go to the account of an open model.
-func (s *State) Join(m Model, to Bookings) {
+func (s *State) Join(m Model, to Scheduler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.models[m].to = to
@@ -295,16 +296,19 @@ func (s *State) page(q *query) ([]byte, error) {
 	}
 	p := page{number: o.journal.lastNumber()} // before the bookings, so that they have all changes up to it
 	bytes := 0
-	o.to.Bookings(q.from, func(b *load.Booking) bool {
-		if bytes >= pageBytes {
-			p.next = b.Number
-			return false
-		}
-		c := change{booked, *b}
-		c.Sequence = slices.Clone(b.Sequence[:min(len(b.Sequence), maxSequence)])
-		p.bookings = append(p.bookings, c)
-		bytes += 64 + len(b.ID) + 8*len(c.Sequence)
-		return true
+	o.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+		a.Bookings(q.from, func(b *load.Booking) bool {
+			if bytes >= pageBytes {
+				p.next = b.Number
+				return false
+			}
+			c := change{booked, *b}
+			c.Sequence = slices.Clone(b.Sequence[:min(len(b.Sequence), maxSequence)])
+			p.bookings = append(p.bookings, c)
+			bytes += 64 + len(b.ID) + 8*len(c.Sequence)
+			return true
+		})
+		return released, false
 	})
 	return appendPage(nil, &p), nil
 }
@@ -333,8 +337,14 @@ func (s *State) owners(model, id string) (routers []uint64, known bool) {
 		if o.to == nil || model != "" && o.model.Name != model {
 			continue
 		}
-		if router, ok := o.to.Owner(id); ok {
-			return []uint64{router}, true
+		o.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+			if router, has := a.Owner(id); has {
+				routers, known = []uint64{router}, true
+			}
+			return released, false
+		})
+		if known {
+			return routers, true
 		}
 		for router := range o.streams {
 			if !slices.Contains(routers, router) {

@@ -5,17 +5,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/load"
 )
 
-// Bookings is the account into which the bookings of other routers go, and from which they read this
+// Scheduler has the account into which the bookings of other routers go, and from which they read this
 // router's own. schedule.Scheduler implements it.
-type Bookings interface {
-	AddForeign(router uint64, b *load.Booking) error
-	ProgressForeign(key load.Foreign, p *load.Progress) bool
-	EndForeign(key load.Foreign) bool
-	Bookings(from uint64, visit func(b *load.Booking) bool)
-	Owner(id string) (router uint64, ok bool)
+type Scheduler interface {
+	// WithAccount calls f with the account under a lock. If ok, the load of worker released has dropped.
+	WithAccount(f func(a *load.Account) (released kv.Worker, ok bool))
 }
 
 const (
@@ -34,7 +32,7 @@ const (
 // bookings: pages of them, while messages go on.
 type stream struct {
 	router uint64
-	to     Bookings
+	to     Scheduler
 	stats  *Stats
 
 	heard time.Time
@@ -176,9 +174,7 @@ func (s *stream) apply(m *message) {
 		case booked:
 			s.add(c, told{message: m.number})
 		case progressed:
-			if !s.to.ProgressForeign(s.key(c.Number), &c.Progress) && s.asking {
-				s.remember(c.Number, news{Progress: c.Progress})
-			}
+			s.progress(c)
 		case ended:
 			s.end(c.Number)
 			if s.asking {
@@ -192,9 +188,23 @@ func (s *stream) key(number uint64) load.Foreign {
 	return load.Foreign{Router: s.router, Number: number}
 }
 
+// progress records the progress of a booking, or remembers it for a page.
+func (s *stream) progress(c *change) {
+	if _, have := s.live[c.Number]; have {
+		s.to.WithAccount(func(a *load.Account) (kv.Worker, bool) { return a.ProgressForeign(s.key(c.Number), &c.Progress) })
+	} else if s.asking {
+		s.remember(c.Number, news{Progress: c.Progress})
+	}
+}
+
 // add puts a booking into the account once. by is what tells of the booking.
 func (s *stream) add(c *change, by told) {
-	if err := s.to.AddForeign(s.router, &c.Booking); err != nil {
+	var err error
+	s.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+		err = a.AddForeign(s.router, &c.Booking)
+		return released, false
+	})
+	if err != nil {
 		s.stats.Refused++
 		return
 	}
@@ -210,7 +220,7 @@ func (s *stream) end(number uint64) {
 	if _, have := s.live[number]; have {
 		delete(s.live, number)
 		s.digest ^= mixed(number)
-		s.to.EndForeign(s.key(number))
+		s.to.WithAccount(func(a *load.Account) (kv.Worker, bool) { return a.EndForeign(s.key(number)) })
 	}
 }
 

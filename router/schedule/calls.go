@@ -6,6 +6,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 )
 
 // Add books a request that the caller has sent to worker w, without a choice by the
@@ -109,6 +110,16 @@ func (s *Scheduler) WorkersChanged() {
 	defer s.mu.Unlock()
 	s.setMembers(s.latest(s.members))
 	s.dispatch()
+}
+
+// WithAccount calls f with the account under the scheduler's lock, and then decides for the requests that
+// wait for the worker that f returns, if ok. f must not call the scheduler.
+func (s *Scheduler) WithAccount(f func(a *load.Account) (released kv.Worker, ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w, ok := f(s.account); ok {
+		s.released(w)
+	}
 }
 
 // SetBusy replaces the busy thresholds, beyond which a worker gets no requests, and tries the
