@@ -112,8 +112,7 @@ func (s *Scheduler) WorkersChanged() {
 	s.dispatch()
 }
 
-// WithAccount calls f with the account under the scheduler's lock, and then decides for the requests that
-// wait for the worker that f returns, if ok. f must not call the scheduler.
+// WithAccount calls f under the lock. f must not call the scheduler. If ok, the load of a worker has dropped.
 func (s *Scheduler) WithAccount(f func(a *load.Account) (released kv.Worker, ok bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
