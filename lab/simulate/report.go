@@ -118,7 +118,7 @@ func Judge(tables []Table) Verdict {
 
 // String returns the last line of a report.
 func (v Verdict) String() string {
-	kept := "not_run"
+	kept := "not_measured"
 	if len(v.Kept) > 0 {
 		ofOptimum, ofBest := evict.Worst(v.Kept, evict.Default)
 		kept = fmt.Sprintf("%.2f default_policy_of_best=%.2f", ofOptimum, ofBest)
