@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
@@ -34,16 +35,10 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 	p.tickLocked()
 	until := time.Now().Add(ttl)
 	for i := range keys {
-		id := p.slots.Find(&keys[i])
-		if id == registry.None {
-			continue
-		}
 		found := false
-		for _, t := range p.slots.Tiers() {
-			if ref := p.slots.Registry.At(id).Slots[t.Level]; ref != registry.NoRef {
-				found = p.slots.Keep(t, ref, until) || found
-			}
-		}
+		p.slots.EachCopy(&keys[i], func(t *tier.Tier, ref registry.Ref) {
+			found = p.slots.Keep(t, ref, until) || found
+		})
 		if found {
 			kept++
 		}
@@ -52,6 +47,42 @@ func (p *Pool) Keep(keys []kv.StoredKey, ttl time.Duration) (kept int, err error
 		p.armKeeperLocked(until)
 	}
 	return kept, nil
+}
+
+// Unkeep ends the time to keep of blocks, in each tier that has them. It returns how many of the
+// blocks were kept.
+func (p *Pool) Unkeep(keys []kv.StoredKey) (ended int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return 0, p.closedLocked()
+	}
+	for i := range keys {
+		if p.slots.Unkeep(&keys[i]) {
+			ended++
+		}
+	}
+	p.releasedLocked()
+	return ended, nil
+}
+
+// Kept counts which of the blocks are resident in a tier, and which are kept. It changes nothing.
+func (p *Pool) Kept(keys []kv.StoredKey) (resident, kept int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return 0, 0, p.closedLocked()
+	}
+	for i := range keys {
+		isResident, isKept := p.slots.KeptCopy(&keys[i])
+		if isResident {
+			resident++
+		}
+		if isKept {
+			kept++
+		}
+	}
+	return resident, kept, nil
 }
 
 // armKeeperLocked sets the timer to first, the end of the first retention pin.

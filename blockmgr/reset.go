@@ -177,6 +177,16 @@ func (p *Pool) flushResetLocked(t *tier.Tier) {
 // lookups find them again when the block is stored again. Each call looks at every slot of the
 // tier.
 func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
+	return p.resetBlocks(kind, hashes, true)
+}
+
+// TryResetBlocks returns what ResetBlocks would return now, and removes nothing.
+func (p *Pool) TryResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult, error) {
+	return p.resetBlocks(kind, hashes, false)
+}
+
+// resetBlocks is ResetBlocks, and without remove TryResetBlocks.
+func (p *Pool) resetBlocks(kind kv.Tier, hashes []kv.SequenceHash, remove bool) (ResetResult, error) {
 	p.mover.PauseScrub()
 	defer p.mover.ResumeScrub()
 	p.mu.Lock()
@@ -215,12 +225,14 @@ func (p *Pool) ResetBlocks(kind kv.Tier, hashes []kv.SequenceHash) (ResetResult,
 		default:
 			res.Reset = append(res.Reset, h)
 			for _, ref := range b.refs {
-				p.slots.Discard(t, ref)
+				if remove {
+					p.slots.Discard(t, ref)
+				}
 			}
 		}
 		blocks[h] = nil
 	}
-	if len(res.Reset) > 0 {
+	if remove && len(res.Reset) > 0 {
 		p.flushResetLocked(t)
 	}
 	return res, nil

@@ -59,6 +59,14 @@ func (s *story) storing(cmd string, a storyArgs) (string, bool) {
 		}
 		n, err := s.Keep(keysOf(s.blocks(a.word(0))), ttl)
 		return withError(fmt.Sprintf("%d kept", n), err), true
+	case "unkeep":
+		keys := keysOf(s.blocks(a.word(0)))
+		resident, kept, err := s.Kept(keys)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		n, err := s.Unkeep(keys)
+		return withError(fmt.Sprintf("%d of %d resident blocks were kept, %d ended", kept, resident, n), err), true
 	case "prompts":
 		n, err := strconv.ParseUint(a.word(0), 10, 64)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // keeper holds the retention pins of a set.
@@ -46,6 +47,40 @@ func (set *Set) Keep(t *Tier, ref registry.Ref, until time.Time) bool {
 	set.kept.count[t.Level]++
 	set.Hold(t, ref)
 	return true
+}
+
+// EachCopy calls do with the slot of a block in each tier that has one.
+func (set *Set) EachCopy(key *kv.StoredKey, do func(*Tier, registry.Ref)) {
+	id := set.Find(key)
+	if id == registry.None {
+		return
+	}
+	for _, t := range set.Tiers() {
+		if ref := set.Registry.At(id).Slots[t.Level]; ref != registry.NoRef {
+			do(t, ref)
+		}
+	}
+}
+
+// Unkeep ends the retention pins of a block, and returns false for a block without one.
+func (set *Set) Unkeep(key *kv.StoredKey) (ended bool) {
+	set.EachCopy(key, func(t *Tier, ref registry.Ref) {
+		if s := t.Slot(ref); s.kept {
+			set.unkeep(t, ref, s)
+			set.UpdateEvictable(t, ref, s)
+			ended = true
+		}
+	})
+	return ended
+}
+
+// KeptCopy reports whether a block is resident in a tier, and whether it has a retention pin in one.
+func (set *Set) KeptCopy(key *kv.StoredKey) (resident, kept bool) {
+	set.EachCopy(key, func(t *Tier, ref registry.Ref) {
+		s := t.Slot(ref)
+		resident, kept = resident || s.Resident(), kept || s.kept
+	})
+	return resident, kept
 }
 
 // unkeep ends the retention pin of a slot, if it has one, and its hold. The caller then updates the
