@@ -135,7 +135,12 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.control = admin.NewServer(descriptors.LimitListener(l, connections), admin.Control(a.pools))
+	tokens, err := control.ReadTokens(a.cfg.ControlTokens)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	operators := control.Operators{Tokens: tokens, Log: a.log.Named("control")}
+	a.control = admin.NewServer(descriptors.LimitListener(l, connections), admin.Control(a.pools, operators))
 	listen := func(name, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {

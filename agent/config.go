@@ -48,6 +48,9 @@ type Config struct {
 	// Control is where operators reset, keep and list blocks: the absolute path of a Unix
 	// socket for the agent's own user, or HOST:PORT. Default: Socket plus ".control".
 	Control string
+	// ControlTokens is the file with the tokens of operators; see control.ReadTokens. Empty: Control
+	// asks for none.
+	ControlTokens string
 	// NATSURL names the NATS servers for events: nats:// or tls:// URLs, separated by commas.
 	// Empty: no NATS.
 	NATSURL string

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -250,4 +253,39 @@ func TestLastSnapshotIsTriedAgain(t *testing.T) {
 	if store.data == nil {
 		t.Error("nothing was saved at the end")
 	}
+}
+
+// TestOperatorsHaveASnapshotSaved: POST /v1/snapshot at the control listener saves one at the next
+// tick, also where none is saved by the number of events. A dry run saves none, and clients may not ask.
+func TestOperatorsHaveASnapshotSaved(t *testing.T) {
+	store := &memoryStore{}
+	routertest.OnBench(t, router.Options{Snapshots: store, SnapshotThreshold: router.NoSnapshots}, func(b *routertest.Bench) {
+		one := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
+		b.Transport.Put(one)
+		b.Send(one.Announce(), one.Store(kv.TierDevice, sourcetest.Tokens(100)))
+		a := api.New(b.Router, api.Options{})
+		saved := func() bool {
+			b.Pass(2 * time.Second)
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			return store.data != nil
+		}
+		if got := routertest.Call(t, a.Handler(), "POST", "/v1/snapshot", "", ""); got.StatusCode != http.StatusForbidden || saved() {
+			t.Errorf("a client: %s", got.Status)
+		}
+		for query, want := range map[string]string{
+			"?dry_run=true": `{"begun":false,"dry_run":true,"saved":0,"failed":0}`,
+			"?dry_run=x":    `{"error":"dry_run: \"x\", want true or false"}`,
+		} {
+			if got := routertest.Text(t, routertest.Call(t, a.ControlHandler(), "POST", "/v1/snapshot"+query, "", "")); strings.TrimSpace(got) != want || saved() {
+				t.Errorf("%s: %s, want %s", query, got, want)
+			}
+		}
+		if got := routertest.Text(t, routertest.Call(t, a.ControlHandler(), "POST", "/v1/snapshot", "", "")); strings.TrimSpace(got) != `{"begun":true,"dry_run":false,"saved":0,"failed":0}` || !saved() {
+			t.Errorf("no snapshot is saved: %s", got)
+		}
+		if s := b.Router.Snapshots().Stats(); s.Saved != 1 {
+			t.Errorf("%+v, want one saved", s)
+		}
+	})
 }

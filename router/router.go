@@ -143,6 +143,10 @@ func (r *Router) Config() *config.Config { return &r.config }
 // Metrics returns the metrics of GET /metrics.
 func (r *Router) Metrics() *metrics.Metrics { return r.metrics }
 
+// Snapshots returns the keeper of the router's snapshots. Callers may use its methods Want, HasStore
+// and Stats.
+func (r *Router) Snapshots() *feed.Keeper { return r.snapshots }
+
 // Registry returns the router's transport if it is a registry, else nil.
 func (r *Router) Registry() *registry.Source {
 	g, _ := r.transport.(*registry.Source)

@@ -1,18 +1,18 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"time"
+	"strings"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	listener "github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/internal/kvgroup"
-	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 const (
@@ -21,8 +21,6 @@ const (
 	maxControlBody = 64 << 20
 	// maxResetHashes bounds the hashes of one /v1/reset-blocks.
 	maxResetHashes = 1 << 20
-	// minKeep is the shortest time to keep blocks for.
-	minKeep = time.Millisecond
 )
 
 // Pools are the pools of a node and their published ids. pools.Set implements it.
@@ -47,15 +45,19 @@ func badRequest(format string, args ...any) error {
 	return &controlError{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
+// body is the body of a request to change pools. about is what the log tells of it.
+type body interface{ about() string }
+
 // controlHandler makes a handler of do, which gets the decoded JSON body. The answer is do's
 // result in JSON, or an error with the status that controlStatus gives.
-func controlHandler[In, Out any](do func(In) (Out, error)) http.HandlerFunc {
+func controlHandler[In body, Out any](do func(context.Context, In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In
 		err := decodeControl(http.MaxBytesReader(w, r.Body, maxControlBody), &in)
 		var out Out
 		if err == nil {
-			out, err = do(in)
+			listener.About(r, in.about())
+			out, err = do(r.Context(), in)
 		}
 		if err != nil {
 			writeError(w, controlStatus(err), err.Error())
@@ -127,39 +129,74 @@ func controlTier(name string) (kv.Tier, error) {
 	return 0, badRequest("tier %q: want host or disk", name)
 }
 
+// findPools returns the pool of a namespace, or all pools without one.
+func (c *control) findPools(namespace *string) ([]*blockmgr.Pool, error) {
+	if namespace == nil {
+		return c.pools.Manager().Pools(), nil
+	}
+	p, err := c.findPool(*namespace)
+	return []*blockmgr.Pool{p}, err
+}
+
+// aboutPools says in a log line which namespace a request names, and whether it changes anything.
+func aboutPools(namespace *string, dryRun bool) string {
+	text := "all namespaces"
+	if namespace != nil {
+		text = fmt.Sprintf("namespace %.32q", *namespace)
+	}
+	if dryRun {
+		text += ", dry run"
+	}
+	return text
+}
+
 // resetRequest is the body of POST /v1/reset. Without a namespace it means all pools; an empty
 // namespace is an error.
 type resetRequest struct {
 	Namespace *string `json:"namespace"`
 	Tier      string  `json:"tier"`
+	DryRun    bool    `json:"dry_run"`
 }
 
-// resetAnswer lists the namespaces whose pools were emptied.
+func (r resetRequest) about() string {
+	return fmt.Sprintf("tier %.16q, %s", r.Tier, aboutPools(r.Namespace, r.DryRun))
+}
+
+// resetAnswer lists the namespaces whose pools were emptied. A dry run lists those that would be, and
+// counts their blocks in the tiers.
 type resetAnswer struct {
-	Reset []string `json:"reset"`
+	Reset  []string `json:"reset"`
+	DryRun bool     `json:"dry_run,omitempty"`
+	Blocks *int     `json:"blocks,omitempty"`
 }
 
 // reset empties a tier, or all tiers, of one pool or of all pools. It leaves a pool in use as
 // it is. Of several pools it empties those before the first in use. A pool that was retired
 // meanwhile is skipped.
-func (c *control) reset(in resetRequest) (resetAnswer, error) {
+func (c *control) reset(_ context.Context, in resetRequest) (resetAnswer, error) {
+	out := resetAnswer{Reset: []string{}, DryRun: in.DryRun}
 	do := (*blockmgr.Pool).ResetAll
+	tiers := []kv.Tier{kv.TierHost, kv.TierDisk}
 	if in.Tier != "all" {
 		tier, err := controlTier(in.Tier)
 		if err != nil {
 			return resetAnswer{}, badRequest("tier %q: want host, disk or all", in.Tier)
 		}
+		tiers = []kv.Tier{tier}
 		do = func(p *blockmgr.Pool) error { return p.Reset(tier) }
 	}
-	pools := c.pools.Manager().Pools()
-	if in.Namespace != nil {
-		p, err := c.findPool(*in.Namespace)
-		if err != nil {
-			return resetAnswer{}, err
+	if in.DryRun {
+		out.Blocks = new(int)
+		do = func(p *blockmgr.Pool) error {
+			n, err := tryReset(p, tiers)
+			*out.Blocks += n
+			return err
 		}
-		pools = []*blockmgr.Pool{p}
 	}
-	out := resetAnswer{Reset: []string{}}
+	pools, err := c.findPools(in.Namespace)
+	if err != nil {
+		return resetAnswer{}, err
+	}
 	for _, p := range pools {
 		err := do(p)
 		if errors.Is(err, blockmgr.ErrRetired) && in.Namespace == nil {
@@ -171,6 +208,24 @@ func (c *control) reset(in resetRequest) (resetAnswer, error) {
 		out.Reset = append(out.Reset, p.NamespaceID().String())
 	}
 	return out, nil
+}
+
+// tryReset returns how many slots a reset of the tiers would free, or the error with which it
+// would fail. Of several tiers it skips those that the pool lacks.
+func tryReset(p *blockmgr.Pool, tiers []kv.Tier) (blocks int, err error) {
+	for _, tier := range tiers {
+		s, err := p.Status(tier)
+		switch {
+		case errors.Is(err, blockmgr.ErrNoTier) && len(tiers) > 1:
+			continue
+		case err != nil:
+			return 0, err
+		case s.Active > 0:
+			return 0, fmt.Errorf("tier %s: %d %w", tier, s.Active, blockmgr.ErrActive)
+		}
+		blocks += s.Inactive
+	}
+	return blocks, nil
 }
 
 // hashText is a SequenceHash in JSON. It is written as 16 hexadecimal digits, as in /v1/pools,
@@ -208,6 +263,33 @@ type resetBlocksRequest struct {
 	Namespace string     `json:"namespace"`
 	Tier      string     `json:"tier"`
 	Hashes    []hashText `json:"sequence_hashes"`
+	DryRun    bool       `json:"dry_run"`
+}
+
+func (r resetBlocksRequest) about() string {
+	return fmt.Sprintf("tier %.16q, %s, %s", r.Tier, aboutHashes(r.Hashes), aboutPools(&r.Namespace, r.DryRun))
+}
+
+// aboutHashes says in a log line which blocks a request names: the first eight.
+func aboutHashes(hashes []hashText) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d hashes", len(hashes))
+	for _, h := range hashes[:min(len(hashes), 8)] {
+		fmt.Fprintf(&b, " %016x", uint64(h))
+	}
+	return b.String()
+}
+
+// sequenceHashes checks the number of hashes and returns them.
+func sequenceHashes(in []hashText) ([]kv.SequenceHash, error) {
+	if n := len(in); n == 0 || n > maxResetHashes {
+		return nil, badRequest("sequence_hashes: %d items, want 1..%d", n, maxResetHashes)
+	}
+	hashes := make([]kv.SequenceHash, len(in))
+	for i, h := range in {
+		hashes[i] = kv.SequenceHash(h)
+	}
+	return hashes, nil
 }
 
 // resetBlocksAnswer lists the hashes that were reset, were not in the tier, or were in use and
@@ -216,95 +298,32 @@ type resetBlocksAnswer struct {
 	Reset    []hashText `json:"reset_blocks"`
 	NotFound []hashText `json:"not_found"`
 	NotReset []hashText `json:"not_reset"`
+	DryRun   bool       `json:"dry_run,omitempty"`
 }
 
 // resetBlocks removes blocks from one tier of a pool. Blocks in use stay.
-func (c *control) resetBlocks(in resetBlocksRequest) (resetBlocksAnswer, error) {
+func (c *control) resetBlocks(_ context.Context, in resetBlocksRequest) (resetBlocksAnswer, error) {
 	tier, err := controlTier(in.Tier)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	if n := len(in.Hashes); n == 0 || n > maxResetHashes {
-		return resetBlocksAnswer{}, badRequest("sequence_hashes: %d items, want 1..%d", n, maxResetHashes)
+	hashes, err := sequenceHashes(in.Hashes)
+	if err != nil {
+		return resetBlocksAnswer{}, err
 	}
 	p, err := c.findPool(in.Namespace)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	hashes := make([]kv.SequenceHash, len(in.Hashes))
-	for i, h := range in.Hashes {
-		hashes[i] = kv.SequenceHash(h)
+	do := p.ResetBlocks
+	if in.DryRun {
+		do = p.TryResetBlocks
 	}
-	r, err := p.ResetBlocks(tier, hashes)
+	r, err := do(tier, hashes)
 	if err != nil {
 		return resetBlocksAnswer{}, err
 	}
-	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset)}, nil
-}
-
-// keepRequest is the body of POST /v1/keep: a prompt with the fields of OPEN.
-type keepRequest struct {
-	Namespace string   `json:"namespace"`
-	Tokens    []uint32 `json:"tokens"`
-	LoRA      string   `json:"lora"`
-	Salt      string   `json:"salt"`
-	TTL       float64  `json:"ttl_seconds"`
-}
-
-// keepAnswer has the number of kept blocks, and of the prompt's complete blocks.
-type keepAnswer struct {
-	Kept   int `json:"kept"`
-	Blocks int `json:"blocks"`
-}
-
-// keep protects the resident blocks of a prompt from eviction for a time.
-func (c *control) keep(in keepRequest) (keepAnswer, error) {
-	p, err := c.findPool(in.Namespace)
-	if err != nil {
-		return keepAnswer{}, err
-	}
-	ns := p.Namespace()
-	if n := len(in.Tokens); n < int(ns.BlockSize) || n > proto.MaxTokens {
-		return keepAnswer{}, badRequest("tokens: %d items, want %d (one block) to %d", n, ns.BlockSize, proto.MaxTokens)
-	}
-	if most := blockmgr.MaxKeep.Seconds(); in.TTL < minKeep.Seconds() || in.TTL > most {
-		return keepAnswer{}, badRequest("ttl_seconds %v: want %v to %.0f", in.TTL, minKeep.Seconds(), most)
-	}
-	keys := promptKeys(&ns, &in)
-	kept, err := p.Keep(keys, time.Duration(in.TTL*float64(time.Second)))
-	return keepAnswer{kept, len(keys)}, err
-}
-
-// promptKeys returns the keys of a prompt's complete blocks, as a session computes them from
-// the engine's OPEN. With KV groups they are the blocks that a later request needs to have the whole
-// prompt: those of each group at the last tokens where all groups have the end of a block.
-func promptKeys(ns *kv.Namespace, in *keepRequest) []kv.StoredKey {
-	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
-	// A connector sends the hash of a long salt.
-	root := id.Root(ns.ID(), in.LoRA, "", kv.BoundedName(in.Salt))
-	chain := make([]blockmgr.Block, 0, len(in.Tokens)/size)
-	for i := 0; i+size <= len(in.Tokens); i += size {
-		if i == 0 {
-			chain = append(chain, id.First(root, in.Tokens[:size]))
-		} else {
-			chain = append(chain, id.Next(&chain[len(chain)-1], in.Tokens[i:i+size]))
-		}
-	}
-	gs := ns.KVGroups()
-	if gs == nil {
-		gs = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: ns.BlockSize}}
-	}
-	tokens := uint32(len(in.Tokens))
-	tokens -= tokens % gs.Align()
-	var keys []kv.StoredKey
-	for g := range gs {
-		gs[g].Eagle = false // a draft model computes the block above the prompt anew
-		first, end := gs[g].Needs(tokens)
-		for b := first; b < end; b++ {
-			keys = append(keys, chain[gs[g].ChainBlock(b, ns.BlockSize)].Key.Block().InGroup(uint32(g)))
-		}
-	}
-	return keys
+	return resetBlocksAnswer{hashesText(r.Reset), hashesText(r.NotFound), hashesText(r.NotReset), in.DryRun}, nil
 }
 
 // tierStatus counts a tier's slots by what a reset would do with them; see

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/admin"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -46,7 +47,7 @@ func openNode(t *testing.T) *node {
 	}
 	t.Cleanup(func() { _ = m.Close() }) // a test may have closed it
 	n := &node{manager: m}
-	n.control = admin.Control(n)
+	n.control = admin.Control(n, control.Operators{})
 	n.public = admin.Public{
 		Pools: n, Ready: func() bool { return n.ready }, Stats: func() any { return map[string]int{"sessions": 3} },
 		Metrics: http.NotFoundHandler(), Events: func(*http.ServeMux) {},

@@ -15,12 +15,12 @@ func TestKeepNamesWhatEachGroupNeedsOfAPrompt(t *testing.T) {
 		{Kind: "state", BlockSize: 2 * ns.BlockSize, BlockBytes: 64, Layers: 1},
 	}
 	tokens := make([]uint32, 7*ns.BlockSize+1)
-	chain := promptKeys(func() *kv.Namespace { plain := ns; plain.Groups = nil; return &plain }(), &keepRequest{Tokens: tokens})
+	chain := promptKeys(func() *kv.Namespace { plain := ns; plain.Groups = nil; return &plain }(), &selection{Tokens: tokens})
 	if len(chain) != 7 {
 		t.Fatalf("%d chain blocks", len(chain))
 	}
 	got := map[uint32]int{}
-	for _, key := range promptKeys(&ns, &keepRequest{Tokens: tokens}) {
+	for _, key := range promptKeys(&ns, &selection{Tokens: tokens}) {
 		got[key.Group()]++
 	}
 	// Six blocks are the last end of a block in all groups.

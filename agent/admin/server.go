@@ -52,15 +52,18 @@ func (p Public) Handler() http.Handler {
 	return jsonErrors(mux)
 }
 
-// Control returns the handler of the operators' requests: it resets, keeps and lists blocks.
-func Control(p Pools) http.Handler {
+// Control returns the handler of the operators' requests: it resets, keeps, flushes and lists blocks.
+func Control(p Pools, operators listener.Operators) http.Handler {
 	c := &control{p}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/pools", c.servePools)
 	mux.HandleFunc("POST /v1/reset", controlHandler(c.reset))
 	mux.HandleFunc("POST /v1/reset-blocks", controlHandler(c.resetBlocks))
 	mux.HandleFunc("POST /v1/keep", controlHandler(c.keep))
-	return listener.Protect(jsonErrors(mux))
+	mux.HandleFunc("POST /v1/unkeep", controlHandler(c.unkeep))
+	mux.HandleFunc("POST /v1/flush", controlHandler(c.flush))
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, statusOf(p)) })
+	return operators.Handler(jsonErrors(mux))
 }
 
 // Server serves one listener.

@@ -26,7 +26,8 @@ type Agent struct {
 	Node         string        `group:"Node" help:"Name of this node: unique in the cluster, the same at every start. Default: the host name." env:"BLOCKYARD_NODE" placeholder:"NAME"`
 	Socket       string        `group:"Node" help:"Unix socket that engines connect to, an absolute path." default:"/run/blockyard/agent.sock" env:"BLOCKYARD_SOCKET"`
 	Admin        string        `group:"Node" help:"Address of the HTTP server for health, metrics and events. It has no access control: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
-	Control      string        `group:"Node" help:"Address where operators reset, keep and list blocks: an absolute path of a Unix socket for the agent's own user, or HOST:PORT without access control. Default: --socket with .control appended." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
+	Control      string        `group:"Node" help:"Address where operators reset, keep and list blocks: an absolute path of a Unix socket for the agent's own user, or HOST:PORT, which asks for a token only with --control-token-file. Default: --socket with .control appended." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
+	ControlToken string        `group:"Node" name:"control-token-file" type:"path" help:"File with the tokens of operators, a line NAME TOKEN for each. Without it --control asks for none." env:"BLOCKYARD_CONTROL_TOKEN_FILE" placeholder:"FILE"`
 	AllowUID     []uint32      `group:"Node" name:"allow-uid" help:"User whose engines may connect; repeatable. Default: the agent's own user and root. With another user everybody may open the socket, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
 	DrainTimeout time.Duration `group:"Node" name:"drain-timeout" help:"Time for engines to finish copies and say goodbye before the agent stops, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
 	KVBMMetrics  string        `group:"Node" name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" kvbm:"DYN_KVBM_METRICS" placeholder:"HOST:PORT"`
@@ -150,7 +151,7 @@ func (c *Agent) resolveSettings(environ []string) (agent.Config, *settings, erro
 	}
 	s.file = c.file
 	cfg := agent.Config{
-		Node: name, Socket: c.Socket, Admin: c.Admin, Control: c.Control, Cluster: c.Cluster,
+		Node: name, Socket: c.Socket, Admin: c.Admin, Control: c.Control, ControlTokens: c.ControlToken, Cluster: c.Cluster,
 		AllowUIDs: c.AllowUID, NoPrefetch: c.NoPrefetch, DrainTimeout: c.DrainTimeout,
 		Tiers: node.Tiers{LimitHeap: true, Config: blockmgr.Config{
 			HostDir: c.HostDir, ExtentBytes: uint64(c.ExtentSize), Weights: c.Quota, IODeadline: c.IODeadline, ScrubBytesPerSecond: int64(min(c.ScrubRate, math.MaxInt64)),

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/internal/command/admin"
 	"github.com/blockyard-ai/blockyard/internal/command/inspect"
 )
 
@@ -49,6 +50,7 @@ type productRoot struct {
 	Bench      labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
 	Connector  connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
 	Inspect    inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Admin      admin.Command      `cmd:"" help:"Change an agent or a router: pin, evict, reset, flush, drain, snapshot."`
 	Doctor     doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
 	Config     configCmd          `cmd:"" help:"Show or check the settings of agent and router."`
 	Completion completionCmd      `cmd:"" help:"Print a script that completes commands, flags and values in a shell."`

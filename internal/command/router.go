@@ -23,13 +23,14 @@ type Router struct {
 	NATS       string `group:"Sources" name:"nats" placeholder:"URL" env:"BLOCKYARD_NATS" help:"NATS server that the agents publish on. Default: NATS_SERVER."`
 	Cluster    string `group:"Sources" default:"default" env:"BLOCKYARD_CLUSTER" help:"Cluster whose agents to listen to."`
 	HTTP       string `group:"Start and server" name:"http" default:"127.0.0.1:0" placeholder:"HOST:PORT" env:"BLOCKYARD_ROUTER_HTTP" help:"Address of the HTTP server; port 0 takes a free port."`
-	Control    string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address has no access control. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
+	Control    string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address asks for a token only with --control-token-file. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
 	ConfigFile string `group:"Start and server" name:"config" type:"path" placeholder:"FILE" env:"BLOCKYARD_CONFIG" help:"YAML file with settings of agent and router. Flags and variables win over the file."`
 	File       string `group:"Start and server" name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings, by the names in docs/router-config.md. Flags and variables win over the file."`
 
 	NATSFile string `group:"Sources" name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as the file that an agent with --embedded-nats writes."`
 
-	HTTPRegistration bool `group:"Start and server" name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Accept registrations of workers at --http. --control always accepts them."`
+	ControlToken     string `group:"Start and server" name:"control-token-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONTROL_TOKEN_FILE" help:"File with the tokens of operators, a line NAME TOKEN for each. Without it --control asks for none."`
+	HTTPRegistration bool   `group:"Start and server" name:"http-registration" env:"BLOCKYARD_ROUTER_HTTP_REGISTRATION" help:"Accept registrations of workers at --http. --control always accepts them."`
 
 	natsFlags
 	workerFlags
@@ -127,11 +128,11 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 	if err != nil {
 		return fmt.Errorf("--http %q: %w", c.HTTP, err)
 	}
-	operators, err := c.listenControl(listener, log)
+	operators, tokens, err := c.listenControl(listener, log)
 	if err != nil {
 		return errors.Join(err, closeAll(listener))
 	}
-	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Servers: servers, Log: log})
+	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Servers: servers, Tokens: tokens, Log: log.Named("control")})
 	door, err := c.openDoor(ctx, r, servers, log)
 	if err != nil {
 		return errors.Join(err, closeAll(listener, operators))
@@ -191,25 +192,29 @@ func closeAll(listeners ...net.Listener) (err error) {
 
 // listenControl returns the listener for operators, at --control. The default is a socket named for
 // the port of http, which only one process of a machine has. When the default socket cannot be made,
-// as on a read-only file system, it logs that and returns nil.
-func (c *Router) listenControl(http net.Listener, log *zap.Logger) (net.Listener, error) {
+// as on a read-only file system, it logs that and returns no listener. tokens are those of
+// --control-token-file.
+func (c *Router) listenControl(http net.Listener, log *zap.Logger) (l net.Listener, tokens *control.Tokens, err error) {
+	if tokens, err = control.ReadTokens(c.ControlToken); err != nil {
+		return nil, nil, fmt.Errorf("--control-token-file: %w", err)
+	}
 	address := c.Control
 	if address == "" {
 		_, port, err := net.SplitHostPort(http.Addr().String())
 		if err != nil {
-			return nil, fmt.Errorf("--http: %w", err)
+			return nil, nil, fmt.Errorf("--http: %w", err)
 		}
 		address = control.DefaultPath("router-" + port)
 	}
-	l, err := control.Listen(address)
+	l, err = control.Listen(address)
 	switch {
 	case err == nil:
-		return l, nil
+		return l, tokens, nil
 	case c.Control == "":
 		log.Warn("no listener for operators; name another socket or address with --control", zap.Error(err))
-		return nil, nil
+		return nil, nil, nil
 	}
-	return nil, fmt.Errorf("--control: %w", err)
+	return nil, nil, fmt.Errorf("--control: %w", err)
 }
 
 func (c *Router) options(version string, log *zap.Logger) router.Options {

@@ -3,7 +3,7 @@
 // not serve these requests.
 //
 //	l, err := control.Listen(control.DefaultPath("router-8090"))
-//	server := &http.Server{Handler: control.Protect(mux)}
+//	server := &http.Server{Handler: control.Operators{Tokens: tokens, Log: log}.Handler(mux)}
 //	err = server.Serve(l)
 //
 //	client, base, err := control.Client("/run/blockyard/router-8090.sock")
@@ -13,7 +13,11 @@
 //
 // An address is the absolute path of a Unix socket, the same behind "unix:", or
 // HOST:PORT. A socket has mode 0600 from its first moment: only its own user and root connect. A
-// TCP port has no such protection and no password: every client that reaches it may use it.
+// TCP port has no such protection: without Tokens every client that reaches it may use it.
+//
+// Operators logs one line for each call that may change the state, also a refused one: who, what,
+// which result. Of refused calls it logs at most 30 in a minute. No line has a token, and none has
+// the body of a request: a handler adds with About what may be told.
 //
 // A Guard refuses requests that a browser sends on behalf of another site and that may change
 // the state, also by a host name that was made to point at the loopback address (DNS

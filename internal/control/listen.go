@@ -57,21 +57,22 @@ func split(address string) (network, in string, err error) {
 }
 
 // Listen returns a listener at a control address: the path of a socket or HOST:PORT. It makes the
-// directory of a socket if it is missing. The error names the address.
+// directory of a socket if it is missing. The remote address of a socket's connection has the
+// peer's user and process. The error names the address.
 func Listen(address string) (net.Listener, error) {
 	network, in, err := split(address)
 	if err != nil {
 		return nil, err
 	}
 	if network == "unix" {
-		var l net.Listener
+		var l *net.UnixListener
 		if err = ownDirectory(filepath.Dir(in)); err == nil {
 			l, err = ListenUnix(network, in, socketMode)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("control address: %w", err)
 		}
-		return l, nil
+		return peerListener{l}, nil
 	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), network, in)
 	if err != nil {

@@ -42,7 +42,7 @@ func (g *Guard) Handler(h http.Handler) (http.Handler, error) {
 	}
 	deny := g.Refuse
 	if deny == nil {
-		deny = func(w http.ResponseWriter, _ *http.Request, text string) { refuse(w, text) }
+		deny = func(w http.ResponseWriter, _ *http.Request, text string) { refuse(w, http.StatusForbidden, text) }
 	}
 	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deny(w, r, "header Origin "+quote(r.Header.Get("Origin"))+": a browser sends this for a page of another site")
@@ -71,7 +71,7 @@ func Protect(h http.Handler) http.Handler {
 	sameSite := RefuseCrossSite(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if renamed(r) {
-			refuse(w, "header Host "+quote(r.Host)+": want an address or localhost")
+			refuse(w, http.StatusForbidden, "header Host "+quote(r.Host)+": want an address or localhost")
 			return
 		}
 		sameSite.ServeHTTP(w, r)
@@ -108,9 +108,10 @@ func quote(s string) string {
 	return string(b)
 }
 
-func refuse(w http.ResponseWriter, text string) {
+// refuse answers a request with a status and an error in JSON.
+func refuse(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusForbidden)
+	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(struct { // the client has gone: nobody to tell
 		Error string `json:"error"`
 	}{text})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/control"
@@ -16,9 +17,10 @@ import (
 )
 
 // ControlHandler returns the HTTP handler for operators: GET /v1/dump, GET /v1/bookings, POST /v1/route with all
-// methods, POST /busy_threshold, POST and DELETE /v1/workers with a registry, draining of worker
-// servers, and the read-only paths of Handler. The handler has no authentication: serve it with
-// ServeControl, on a listener of package control that only operators reach.
+// methods, POST /busy_threshold, POST /v1/snapshot, POST and DELETE /v1/workers with a registry,
+// draining of worker servers, and the read-only paths of Handler. Without Options.Tokens the handler
+// has no authentication: serve it with ServeControl, on a listener of package control that only
+// operators reach.
 func (a *API) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.inspection(mux)
@@ -26,13 +28,58 @@ func (a *API) ControlHandler() http.Handler {
 	mux.HandleFunc("GET /v1/bookings", a.bookings)
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, true) })
 	mux.HandleFunc("POST /busy_threshold", a.setBusy)
+	mux.HandleFunc(snapshotPath, a.snapshot)
 	if g := a.router.Registry(); g != nil {
 		a.register(mux, g)
 	}
 	if a.directory != nil {
 		a.draining(mux, a.directory)
 	}
-	return control.Protect(mux)
+	operators := control.Operators{Tokens: a.tokens, Log: a.log, Frequent: []string{"/v1/route"}}
+	return operators.Handler(mux)
+}
+
+// snapshotPath is the path by which operators have a snapshot saved.
+const snapshotPath = "POST /v1/snapshot"
+
+// snapshot answers POST /v1/snapshot: the router begins to save one. With dry_run it does not.
+func (a *API) snapshot(w http.ResponseWriter, req *http.Request) {
+	dryRun, err := dryRunOf(req)
+	if err != nil {
+		a.fail(w, http.StatusBadRequest, err)
+		return
+	}
+	keeper := a.router.Snapshots()
+	if !keeper.HasStore() {
+		a.fail(w, http.StatusConflict, errors.New("snapshot: the router has no store; want --durable-kv-events and a NATS server with JetStream"))
+		return
+	}
+	if !dryRun {
+		keeper.Want()
+	}
+	s := keeper.Stats()
+	a.answer(w, http.StatusOK, snapshotAnswer{Begun: !dryRun, DryRun: dryRun, Saved: s.Saved, Failed: s.Failed})
+}
+
+// snapshotAnswer says whether a snapshot is begun, and counts the earlier ones.
+type snapshotAnswer struct {
+	Begun  bool   `json:"begun"`
+	DryRun bool   `json:"dry_run"`
+	Saved  uint64 `json:"saved"`
+	Failed uint64 `json:"failed"`
+}
+
+// dryRunOf returns the query parameter dry_run of an operator's call; false when it is absent.
+func dryRunOf(req *http.Request) (bool, error) {
+	text := req.URL.Query().Get("dry_run")
+	if text == "" {
+		return false, nil
+	}
+	dryRun, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("dry_run: %.20q, want true or false", text)
+	}
+	return dryRun, nil
 }
 
 // ServeControl answers operators on l until ctx ends, as Serve does.

@@ -46,7 +46,9 @@ type Options struct {
 	Registration bool
 	// Servers are the worker servers, for GET /v1/servers and for draining; nil without.
 	Servers *workers.Directory
-	// Log may be nil.
+	// Tokens are the tokens of operators, for ControlHandler; nil asks for none.
+	Tokens *control.Tokens
+	// Log may be nil. ControlHandler logs each call there.
 	Log *zap.Logger
 }
 
@@ -56,13 +58,14 @@ type API struct {
 	log          *zap.Logger
 	registration bool
 	directory    *workers.Directory // nil without worker servers
+	tokens       *control.Tokens
 	service      *service
 }
 
 // New returns the API of a router.
 func New(r *router.Router, o Options) *API {
 	o.Log = cmp.Or(o.Log, zap.NewNop())
-	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, service: newService(r, o.Servers)}
+	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, tokens: o.Tokens, service: newService(r, o.Servers)}
 }
 
 // Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds,
@@ -74,7 +77,7 @@ func (a *API) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })
 	a.inspection(mux)
 	// These paths answer 403 here and name the control listener.
-	a.controlOnly(mux, "GET /v1/dump", "GET /v1/bookings", "POST /busy_threshold", drainPath, undrainPath)
+	a.controlOnly(mux, "GET /v1/dump", "GET /v1/bookings", "POST /busy_threshold", drainPath, undrainPath, snapshotPath)
 	switch g := a.router.Registry(); {
 	case g != nil && a.registration:
 		a.register(mux, g)

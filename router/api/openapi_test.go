@@ -68,8 +68,9 @@ func operations() []operation {
 		{"POST", "/v1/workers", "Registers a worker", true, registrationRequest{}, registrationAnswer{}, []int{400, 403, 409, 413}, nil, []string{
 			`{"worker_id":5,"model":"m","block_size":4,"endpoint":"http://b:8000","ranks":2,"taints":["x"],"ttl_seconds":20}`}},
 		{"DELETE", "/v1/workers", "Ends the registration of a worker", true, nil, map[string]uint64{}, []int{400, 403, 404}, []string{"worker_id"}, []string{"?worker_id=5"}},
-		{"POST", "/v1/workers/{id}/drain", "Stops new requests to a worker server", true, nil, object{}, []int{400, 403, 404}, nil, nil},
-		{"POST", "/v1/workers/{id}/undrain", "Resumes requests to a worker server", true, nil, object{}, []int{400, 403, 404}, nil, nil},
+		{"POST", "/v1/workers/{id}/drain", "Stops new requests to a worker server", true, nil, drainAnswer{}, []int{400, 403, 404}, []string{"dry_run"}, nil},
+		{"POST", "/v1/workers/{id}/undrain", "Resumes requests to a worker server", true, nil, drainAnswer{}, []int{400, 403, 404}, []string{"dry_run"}, nil},
+		{"POST", "/v1/snapshot", "Begins to save a snapshot", true, nil, snapshotAnswer{}, []int{400, 403, 409}, []string{"dry_run"}, nil},
 		{"GET", "/v1/servers", "Worker servers and their states", false, nil, []serverAnswer{}, nil, nil, nil},
 		{"GET", "/v1/feeds", "The feed of each publisher", false, nil, []feedAnswer{}, nil, nil, []string{""}},
 		{"GET", "/v1/misses", "Why prompts were not cached, by the last requests", false, nil, missesAnswer{}, []int{400}, []string{"limit"}, []string{"", "?limit=5"}},

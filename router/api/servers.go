@@ -65,6 +65,15 @@ func (a *API) servers(w http.ResponseWriter, d *workers.Directory) {
 // Paths by which operators drain a worker server.
 const drainPath, undrainPath = "POST /v1/workers/{id}/drain", "POST /v1/workers/{id}/undrain"
 
+// drainAnswer says whether a worker server gets new requests, and how many requests it still has. In
+// a dry run Draining is what the call would make it.
+type drainAnswer struct {
+	Draining bool   `json:"draining"`
+	DryRun   bool   `json:"dry_run,omitempty"`
+	Requests int    `json:"requests"`
+	WorkerID uint64 `json:"worker_id"`
+}
+
 // draining adds the paths that stop and resume new requests to a worker server.
 func (a *API) draining(mux *http.ServeMux, d *workers.Directory) {
 	for pattern, on := range map[string]bool{drainPath: true, undrainPath: false} {
@@ -75,13 +84,22 @@ func (a *API) draining(mux *http.ServeMux, d *workers.Directory) {
 				a.fail(w, http.StatusBadRequest, fmt.Errorf("worker_id: %.60q is not a number in 1..%d", text, uint64(1<<64-1)))
 				return
 			}
-			switch err := d.Drain(kv.WorkerID(id), on); {
+			dryRun, err := dryRunOf(req)
+			if err != nil {
+				a.fail(w, http.StatusBadRequest, err)
+				return
+			}
+			do := func(id kv.WorkerID) error { return d.Drain(id, on) }
+			if dryRun {
+				do = d.Known
+			}
+			switch err := do(kv.WorkerID(id)); {
 			case errors.Is(err, workers.ErrUnknownWorker):
 				a.fail(w, http.StatusNotFound, err)
 			case err != nil:
 				a.fail(w, http.StatusInternalServerError, err)
 			default:
-				a.answer(w, http.StatusOK, map[string]any{"worker_id": id, "draining": on, "requests": d.Inflight(kv.WorkerID(id))})
+				a.answer(w, http.StatusOK, drainAnswer{WorkerID: id, Draining: on, Requests: d.Inflight(kv.WorkerID(id)), DryRun: dryRun})
 			}
 		})
 	}

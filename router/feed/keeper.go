@@ -21,8 +21,8 @@ const (
 	snapshotLastTimeout = 5 * time.Second
 )
 
-// Keeper saves snapshots of a Set and restores the stored one. Its methods, except Stats,
-// are for one goroutine.
+// Keeper saves snapshots of a Set and restores the stored one. Its methods, except HasStore, Want
+// and Stats, are for one goroutine.
 type Keeper struct {
 	store     source.SnapshotStore // nil saves nothing
 	threshold uint64
@@ -34,6 +34,7 @@ type Keeper struct {
 	savedEvents uint64
 	goroutines  sync.WaitGroup
 	busy        atomic.Bool
+	wanted      atomic.Bool // Want was called since the last snapshot began
 	unsaved     atomic.Bool // the last save failed
 	saves       atomic.Uint64
 	failed      atomic.Uint64
@@ -95,16 +96,25 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// Keep starts to save a snapshot if Threshold events came since the last one and none is being
-// saved. The router calls it at each tick. Keep does not wait for the snapshot.
+// HasStore reports whether snapshots are kept anywhere.
+func (k *Keeper) HasStore() bool { return k.store != nil }
+
+// Want has the next Keep save a snapshot, whatever Threshold is. Without a store it does nothing.
+func (k *Keeper) Want() { k.wanted.Store(true) }
+
+// Keep starts to save a snapshot if Threshold events came since the last one, or if Want asked for
+// one, and none is being saved. The router calls it at each tick. Keep does not wait for the
+// snapshot.
 func (k *Keeper) Keep(ctx context.Context) {
-	if k.store == nil || k.threshold == 0 {
+	if k.store == nil {
 		return
 	}
 	events := k.feeds.handledEvents.Load()
-	if events-k.savedEvents < k.threshold || !k.busy.CompareAndSwap(false, true) {
+	due := k.threshold > 0 && events-k.savedEvents >= k.threshold
+	if !due && !k.wanted.Load() || !k.busy.CompareAndSwap(false, true) {
 		return
 	}
+	k.wanted.Store(false)
 	k.savedEvents = events
 	k.goroutines.Go(func() {
 		defer k.busy.Store(false)

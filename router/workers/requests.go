@@ -81,6 +81,14 @@ func (d *Directory) Drain(id kv.WorkerID, on bool) error {
 	return nil
 }
 
+// Known returns ErrUnknownWorker for a worker that the directory does not have.
+func (d *Directory) Known(id kv.WorkerID) error {
+	if d.server(id) == nil {
+		return fmt.Errorf("worker %d: %w", uint64(id), ErrUnknownWorker)
+	}
+	return nil
+}
+
 // server returns the server of a worker, nil without one.
 func (d *Directory) server(id kv.WorkerID) *server { return d.now.Load().byID[id].server }
 
