@@ -46,7 +46,8 @@ func (*status) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/status", nil)
 	isAgent := !errors.Is(err, errAbsent)
 	if !isAgent {
-		if answer, err = c.ask(ctx, defaultAgent, http.MethodGet, "/v1/servers", nil); errors.Is(err, errAbsent) {
+		answer, err = c.ask(ctx, defaultAgent, http.MethodGet, "/v1/servers", nil)
+		if errors.Is(err, errAbsent) || strings.TrimSpace(string(answer)) == "[]" {
 			answer, err = c.ask(ctx, defaultAgent, http.MethodGet, "/v1/workers", nil)
 		}
 	}
