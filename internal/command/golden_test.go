@@ -17,7 +17,7 @@ import (
 // TestGoldenHelp: commands, flags, variables, defaults and their help stay.
 func TestGoldenHelp(t *testing.T) {
 	t.Setenv("COLUMNS", "100")
-	for _, command := range []string{"", "agent", "router", "connector-config", "inspect", "admin", "admin pin", "admin evict", "admin reset", "admin drain", "doctor", "version"} {
+	for _, command := range []string{"", "agent", "router", "connector-config", "inspect", "top", "admin", "admin pin", "admin evict", "admin reset", "admin drain", "doctor", "version"} {
 		var out, errs bytes.Buffer
 		if status := Product("").Run(t.Context(), append(strings.Fields(command), "--help"), &out, &errs); status != 0 || errs.Len() > 0 {
 			t.Fatalf("%s --help: status %d, %s", command, status, errs.String())

@@ -24,6 +24,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/command/admin"
 	"github.com/blockyard-ai/blockyard/internal/command/inspect"
+	"github.com/blockyard-ai/blockyard/internal/command/top"
 )
 
 // Program is the command line of one binary.
@@ -50,6 +51,7 @@ type productRoot struct {
 	Bench      labCommand         `cmd:"" passthrough:"" help:"Measure Blockyard on this machine."`
 	Connector  connectorConfigCmd `cmd:"" name:"connector-config" help:"Print the engine's configuration for the connector."`
 	Inspect    inspectCmd         `cmd:"" help:"Show an agent's or a router's events: health, gaps, drops, cursors, workers."`
+	Top        top.Command        `cmd:"" help:"Show a router and its agents in a terminal: tiers, rates, workers, queues, events."`
 	Admin      admin.Command      `cmd:"" help:"Change an agent or a router: pin, evict, reset, flush, drain, snapshot."`
 	Doctor     doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
 	Config     configCmd          `cmd:"" help:"Show or check the settings of agent and router."`
