@@ -22,7 +22,7 @@ from .child import ChildFailed
 
 PARTS = ("hooks", "load-start", "tokens")
 
-STEP_US, HOOK_US, LOAD_START_MS = 20.0, 50.0, 1.0
+STEP_US, HOOK_US, LOAD_START_MS = 20.0, 50.0, 0.5
 
 
 def main() -> int:
@@ -50,37 +50,67 @@ def main() -> int:
 
 
 def _run(work: pathlib.Path, parts: tuple[str, ...], quick: bool) -> bool:
-    from . import cost, report, tokens
+    from . import engine
 
-    figures: dict[str, str] = {}
-    slowest, equal, began = 0.0, True, time.monotonic()
+    native = "no" if engine.native_library() is None else "yes"
+    figures = {"native": native}
+    equal, began = True, time.monotonic()
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start\n", flush=True)
     if "hooks" in parts:
-        hooks = cost.hooks(work, steps=64 if quick else 320, prompts=10 if quick else 100)
-        print(hooks.text, end="")
-        print(report.verdict("empty step of the worker, p99", hooks.step, STEP_US, " µs"))
-        print(report.verdict("slowest hook of the scheduler, p99", hooks.hook, HOOK_US, " µs"))
-        print(flush=True)
-        slowest = hooks.hook
-        figures["step_us_p99"] = f"{hooks.step:.1f}"
-        figures["hook_us_p99"] = f"{slowest:.1f}"
+        figures |= _hooks(work, quick)
     if "load-start" in parts:
-        load = cost.load_start(work, loads=10 if quick else 120)
-        print(load.text, end="")
-        print(report.verdict("a load begins, p99", load.p99, LOAD_START_MS, " ms"))
-        print(report.verdict("slowest hook meanwhile, p99", load.hook, HOOK_US, " µs"))
-        print(flush=True)
-        figures["hook_us_p99"] = f"{max(slowest, load.hook):.1f}"
-        figures["load_start_ms_p99"] = f"{load.p99:.2f}"
+        figures |= _load_start(work, quick)
     if "tokens" in parts:
-        first = tokens.first_tokens(work, repeats=2 if quick else 5)
-        print(first.text, flush=True)
-        figures["reload_host_8k"] = f"{first.reload_host:.0f}x"
-        figures["reload_disk_8k"] = f"{first.reload_disk:.0f}x"
-        equal = first.equal
+        more, equal = _tokens(work, quick)
+        figures |= more
     print(f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f} at the end")
     print("bench-connector: " + " ".join(f"{name}={value}" for name, value in figures.items()))
     return equal
+
+
+def _hooks(work: pathlib.Path, quick: bool) -> dict[str, str]:
+    from . import cost, report
+
+    hooks = cost.hooks(work, steps=64 if quick else 320, prompts=10 if quick else 100)
+    print(hooks.text, end="")
+    figures = {}
+    for running in cost.RUNNING:
+        step, hook = hooks.step[running], hooks.hook[running]
+        what = f"{running} running: "
+        print(report.verdict(f"{what}empty step of the worker, p99", step, STEP_US, " µs"))
+        print(report.verdict(f"{what}slowest hook of the scheduler, p99", hook, HOOK_US, " µs"))
+        figures[f"step_us_p99_{running}"] = f"{step:.1f}"
+        figures[f"hook_us_p99_{running}"] = f"{hook:.1f}"
+    first = hooks.first_lookup
+    print(report.verdict("first lookup of a long prompt, p99", first, HOOK_US, " µs"))
+    print(flush=True)
+    figures["hook_us_p99_lookup"] = f"{first:.1f}"
+    return figures
+
+
+def _load_start(work: pathlib.Path, quick: bool) -> dict[str, str]:
+    from . import cost, report
+
+    load = cost.load_start(work, loads=10 if quick else 120)
+    print(load.text, end="")
+    print(report.verdict("a load begins, p99", load.p99, LOAD_START_MS, " ms"))
+    print(report.verdict("slowest hook meanwhile, p99", load.hook, HOOK_US, " µs"))
+    print(flush=True)
+    return {"hook_us_p99_loads": f"{load.hook:.1f}", "load_start_ms_p99": f"{load.p99:.2f}"}
+
+
+def _tokens(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
+    from . import tokens
+
+    first = tokens.first_tokens(work, repeats=2 if quick else 5)
+    print(first.text, flush=True)
+    figures = {
+        "reload_host_8k": f"{first.reload_host:.0f}x",
+        "reload_disk_8k": f"{first.reload_disk:.0f}x",
+    }
+    for length, ratio in first.host_to_native.items():
+        figures[f"reload_host_vs_native_{length // 1024}k"] = f"{ratio:.2f}"
+    return figures, first.equal
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ import random
 import time
 from typing import Any
 
+from blockyard.native import Library
+from blockyard.native_plane import NativePlane
+from blockyard.plane import plane_for
+from blockyard.settings import Settings
+
 from . import model
 
 # vLLM runs without network and warm-up, and with one compute thread. On small machines that leaves
@@ -29,6 +34,12 @@ ENVIRONMENT = {
 }
 
 _DRAIN_SECONDS = 60.0
+
+
+def native_library() -> Library | None:
+    """The library with which engines that are started now copy. None: they copy in Python."""
+    plane = plane_for(Settings.read())
+    return plane.lib if isinstance(plane, NativePlane) else None
 
 
 def ours(socket: str, **extra: Any) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import time
 from time import perf_counter_ns
 from typing import Any
 
+from blockyard.native import LOAD, Library
+
 from . import child, model
-from .engine import SteppedEngine
+from .engine import SteppedEngine, native_library
 from .stopwatch import Stopwatch, hooks
 
 _STORE_SECONDS = 20.0
@@ -34,7 +36,25 @@ class LoadStartBench:
         self._prompts: list[list[int]] = []
 
     def _stamp_copies(self) -> None:
-        """Makes the worker's mover record the start of every load."""
+        """Makes the copier record the start of every load."""
+        library = native_library()
+        if library is None:
+            self._stamp_mover()
+        else:
+            self._stamp_ends(library)
+
+    def _stamp_ends(self, library: Library) -> None:
+        """The library says in the end of each job when the job began."""
+        copies, take = self._copies, library.by_copier_take
+
+        def stamped(copier: Any, ends: Any, room: int) -> int:
+            count = take(copier, ends, room)
+            copies.extend(e.began_ns for e in ends[:count] if e.kind == LOAD and e.began_ns)
+            return count
+
+        library.by_copier_take = stamped
+
+    def _stamp_mover(self) -> None:
         from blockyard.copying import Copier
 
         build, copies = Copier.__init__, self._copies
@@ -115,6 +135,7 @@ class LoadStartBench:
 
     def _delays(self) -> list[int]:
         """Nanoseconds from every decision to the first copy after it. No loads overlap."""
+        self._copies.sort()
         starts = [bisect.bisect_left(self._copies, decided) for decided in self._decisions]
         return [
             self._copies[first] - decided

@@ -22,7 +22,7 @@ import threading
 
 _log = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 2
 TEXT_BYTES = 192
 ALL_GROUPS = 2**32 - 1
 LOAD, STORE = 0, 1
@@ -103,6 +103,7 @@ class End(ctypes.Structure):
 
     _fields_ = [
         ("number", _u64),
+        ("began_ns", _u64),
         *((name, _u32) for name in ("kind", "blocks", "ok", "early")),
         ("text", ctypes.c_char * TEXT_BYTES),
     ]

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BY_ABI 1
+#define BY_ABI 2
 #define BY_ALL_GROUPS 0xffffffffu
 #define BY_MAX_JOBS 4096       /* jobs of a copier that have not been taken from its ring */
 #define BY_MAX_EXTENTS 16384   /* as MAX_EXTENTS in extents.py */
@@ -75,9 +75,10 @@ struct by_job {
 	uint64_t fence, patience_ns;
 };
 
-/* The end of a job. early: the job came with a LOAD frame. */
+/* The end of a job. early: the job came with a LOAD frame. began_ns: when the first piece began, by
+ * CLOCK_MONOTONIC; 0 if none did. */
 struct by_end {
-	uint64_t number;
+	uint64_t number, began_ns;
 	uint32_t kind, blocks, ok, early;
 	char text[BY_TEXT];
 };

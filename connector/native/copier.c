@@ -36,6 +36,7 @@ void by_copier_end(struct by_copier *copier, struct job *job)
 	if (job->ask.kind == BY_LOAD)
 		check_generations(copier, job, "after");
 	struct by_end out = {.number = job->ask.number,
+			     .began_ns = job->began,
 			     .kind = job->ask.kind,
 			     .blocks = job->ask.count,
 			     .ok = !job->text[0],
@@ -61,8 +62,11 @@ static void end_if_over(struct by_copier *copier, struct job *job)
 
 static void count_begin(struct by_copier *copier, struct job *job)
 {
+	uint64_t now = !copier->in_progress || !job->began ? by_now() : 0;
 	if (!copier->in_progress++)
-		copier->since = by_now();
+		copier->since = now;
+	if (!job->began)
+		job->began = now;
 	job->flying++;
 	copier->counts.pieces++;
 }

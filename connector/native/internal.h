@@ -41,6 +41,7 @@ struct job {
 	uint32_t early;
 	int waited;        /* has waited for an extent */
 	uint64_t until;    /* held: when the job fails */
+	uint64_t began;    /* as by_end.began_ns */
 	char text[BY_TEXT];
 	const struct by_slot *slots;
 	const uint32_t *blocks;

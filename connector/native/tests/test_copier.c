@@ -45,7 +45,7 @@ static struct world make(uint32_t threads)
 	by_memory_backend(&backend, w.plan);
 	backend.load_bytes = backend.store_bytes = 4 * SLOT;
 	w.copier = by_copier_new(w.plan, w.table, &backend, -1);
-	CHECK(w.copier && !by_copier_start(w.copier, threads, "test"));
+	CHECK(w.copier && (!threads || !by_copier_start(w.copier, threads, "test")));
 	return w;
 }
 
@@ -118,6 +118,24 @@ static void a_group_copies_its_own_pages(void)
 	CHECK(!memcmp(w.slots, before, 2 * PAGE));
 	CHECK(!memcmp(w.slots + 2 * PAGE, w.kv + (2 * BLOCKS + 7) * PAGE, PAGE));
 	CHECK(add(&w, 2, BY_STORE, 2, 0, 7) == -22); /* no such group */
+	end(&w);
+}
+
+static void an_end_says_when_the_copy_began(void)
+{
+	struct world w = make(0);
+	struct by_end got;
+	map(&w);
+	CHECK(!add(&w, 1, BY_LOAD, BY_ALL_GROUPS, 0, 7));
+	uint64_t before = (uint64_t)(seconds() * 1e9);
+	nap(1000000);
+	while (!by_copier_take(w.copier, &got, 1))
+		by_copier_step(w.copier);
+	CHECK(got.ok && got.began_ns > before && got.began_ns <= (uint64_t)(seconds() * 1e9) + 1000);
+	CHECK(!add(&w, 2, BY_LOAD, BY_ALL_GROUPS, 0, 8)); /* another generation */
+	while (!by_copier_take(w.copier, &got, 1))
+		by_copier_step(w.copier);
+	CHECK(!got.ok && !got.began_ns);
 	end(&w);
 }
 
@@ -261,6 +279,7 @@ int main(void)
 	copies_of_any_length_and_alignment();
 	bytes_come_to_their_places();
 	a_group_copies_its_own_pages();
+	an_end_says_when_the_copy_began();
 	a_job_is_added_once();
 	the_ring_has_room_for_every_job();
 	every_job_ends_once();
