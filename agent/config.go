@@ -82,7 +82,8 @@ type Config struct {
 	// also keeps the later blocks of its request out.
 	MinPriority uint32
 	// NoPrefetch leaves blocks on disk until a LOOKUP asks for them. By default they begin to
-	// move to host memory when a request's tokens arrive.
+	// move to host memory when a router says that a request is on its way, or when a request's
+	// tokens arrive.
 	NoPrefetch bool
 	// Events says how engines' events are followed and where events are published.
 	Events events.Options
@@ -129,7 +130,8 @@ func (c *Config) tiers() node.Tiers {
 // events and engine return the configurations of the parts.
 func (c *Config) events() events.Config {
 	return events.Config{
-		Options: c.Events, Node: c.Node, Cluster: c.Cluster, NATSURL: c.NATSURL,
+		NoReadAhead: c.NoPrefetch,
+		Options:     c.Events, Node: c.Node, Cluster: c.Cluster, NATSURL: c.NATSURL,
 		URLFile: c.Socket + ".nats", CheckpointDir: c.Socket + ".ranks",
 	}
 }

@@ -211,6 +211,7 @@ func (c *collector) collectPath(m metrics, s *Stats) {
 	sendPart(c, m, "zmq", &t.ZMQ)
 	sendPart(c, m, "dynamo", &t.Dynamo)
 	sendPart(c, m, "outputs", o)
+	sendPart(c, m, "read_ahead", &o.ReadAhead)
 	if o.NATS != nil {
 		sendPart(c, m, "nats", o.NATS)
 	}

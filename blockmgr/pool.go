@@ -108,6 +108,9 @@ func (p *Pool) SlotBytes() uint64 { return p.slotBytes }
 // Configured reports whether the manager has a tier. Without a tier the pool never has a block.
 func (p *Pool) Configured() bool { return p.slots.Host != nil }
 
+// Promotes reports whether the pool has blocks on disk that it reads into host memory.
+func (p *Pool) Promotes() bool { return p.slots.Host != nil && p.slots.Disk != nil }
+
 // Stats returns the pool's gauges and counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()

@@ -97,6 +97,19 @@ func (id *Identifier) Next(parent *Block, tokens []uint32) Block {
 	return id.complete(nextBlock(parent), tokens)
 }
 
+// Prompt returns the full blocks of a prompt under root. blockSize is the namespace's.
+func (id *Identifier) Prompt(root Root, tokens []uint32, blockSize int) []Block {
+	chain := make([]Block, 0, len(tokens)/blockSize)
+	for ; len(tokens) >= blockSize; tokens = tokens[blockSize:] {
+		if len(chain) == 0 {
+			chain = append(chain, id.First(root, tokens[:blockSize]))
+		} else {
+			chain = append(chain, id.Next(&chain[len(chain)-1], tokens[:blockSize]))
+		}
+	}
+	return chain
+}
+
 // firstBlock and nextBlock return a block without key and hashes; see complete.
 func firstBlock(root Root) Block { return Block{Parent: root.Key, Seed: root.Seed} }
 

@@ -112,9 +112,10 @@ type decisionObserver struct{ model *Model }
 var _ decide.Observer = (*decisionObserver)(nil)
 
 // Decided implements decide.Observer. It counts the decision, and lets the estimator follow
-// a booked request until its first token.
+// a booked request until its first token. The agent of the worker gets a hint.
 func (o *decisionObserver) Decided(d *decide.Decision) {
 	o.model.metrics.Overhead.Decided(d)
+	o.model.hints.decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
 			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Hits,

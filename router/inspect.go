@@ -53,7 +53,8 @@ type Stats struct {
 	Memory miss.Stats
 	Misses miss.LogStats
 	// Replicas is zero without router_replica_sync.
-	Replicas replica.Stats
+	Replicas  replica.Stats
+	ReadAhead ReadAheadStats
 
 	// Guess is zero without predictions, Estimate without prices.
 	Guess    approx.Stats   `metric:"-"`
@@ -74,6 +75,7 @@ func (r *Router) Stats() Stats {
 		Loads:     r.feeds.LoadStats(),
 		Transport: r.transport.Stats(),
 		Snapshots: r.snapshots.Stats(),
+		ReadAhead: r.hints.stats(),
 	}
 	if m := r.models.memory; m != nil {
 		s.Memory = m.Stats()

@@ -39,6 +39,7 @@ type Model struct {
 	metrics   *metrics.Metrics
 	history   *miss.History // nil when no misses are explained
 	misses    *miss.Log
+	hints     *readAhead // nil when the transport sends none
 	log       *zap.Logger
 	// unbookedOnce logs the first unbooked request of all models.
 	unbookedOnce *sync.Once

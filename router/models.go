@@ -34,6 +34,7 @@ type Models struct {
 	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	replicas     *replica.Sync       // nil without router_replica_sync
 	metrics      *metrics.Metrics
+	hints        *readAhead // nil when the transport sends none
 	unbookedOnce sync.Once
 	// memory remembers the blocks that left the indexes; nil when no misses are explained.
 	memory *miss.Memory
@@ -89,6 +90,7 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	if m.misses = &d.misses; d.memory != nil {
 		m.history = d.memory.Of()
 	}
+	m.hints = d.hints
 	if d.busy != nil {
 		// setBusy has validated the thresholds.
 		_ = m.scheduler.SetBusy(*d.busy)

@@ -47,6 +47,7 @@ type Router struct {
 	timeout   time.Duration
 	results   chan *queryResult
 	metrics   *metrics.Metrics
+	hints     *readAhead // nil when the transport sends none
 	// started is true once all initial workers have joined.
 	started atomic.Bool
 }
@@ -101,6 +102,8 @@ func New(o Options, t source.Transport) (*Router, error) {
 	}
 	feeds.Joiner, _ = t.(source.Joiner)
 	r.feeds = feed.New(feeds)
+	r.hints = newReadAhead(t, r.feeds.PoolPublisher, o.Log)
+	r.models.hints = r.hints
 	r.snapshots = feed.NewKeeper(feed.KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
 		Reset: o.ResetStates, Log: o.Log}, r.feeds)
 	return r, nil

@@ -170,17 +170,10 @@ func (c *control) unkeep(_ context.Context, in selection) (unkeepAnswer, error) 
 // the engine's OPEN. With KV groups they are the blocks that a later request needs to have the whole
 // prompt: those of each group at the last tokens where all groups have the end of a block.
 func promptKeys(ns *kv.Namespace, in *selection) []kv.StoredKey {
-	id, size := blockmgr.NewIdentifier(), int(ns.BlockSize)
+	id := blockmgr.NewIdentifier()
 	// A connector sends the hash of a long salt.
 	root := id.Root(ns.ID(), in.LoRA, "", kv.BoundedName(in.Salt))
-	chain := make([]blockmgr.Block, 0, len(in.Tokens)/size)
-	for i := 0; i+size <= len(in.Tokens); i += size {
-		if i == 0 {
-			chain = append(chain, id.First(root, in.Tokens[:size]))
-		} else {
-			chain = append(chain, id.Next(&chain[len(chain)-1], in.Tokens[i:i+size]))
-		}
-	}
+	chain := id.Prompt(root, in.Tokens, int(ns.BlockSize))
 	gs := ns.KVGroups()
 	if gs == nil {
 		gs = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: ns.BlockSize}}

@@ -24,6 +24,8 @@ type Config struct {
 	// URLFile receives the URL of the embedded NATS server. CheckpointDir has the ranks'
 	// checkpoints.
 	URLFile, CheckpointDir string
+	// NoReadAhead ignores routers' hints of requests that are on their way.
+	NoReadAhead bool
 }
 
 // Validate checks every field. The error names the first bad one and shows no credentials.

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent/consolidated"
+	"github.com/blockyard-ai/blockyard/agent/readahead"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -23,6 +24,7 @@ type Hub struct {
 	out       *outputs
 	log       *zap.Logger
 	evictions *evictions
+	hints     *readahead.Queue
 
 	files   *checkpoints
 	flusher consolidated.Flusher // of the pools' streams
@@ -46,19 +48,20 @@ func Open(ctx context.Context, cfg Config, log *zap.Logger) (*Hub, error) {
 
 func newHub(out *outputs, log *zap.Logger) *Hub {
 	return &Hub{
-		out: out, log: log, evictions: newEvictions(), files: newCheckpoints(out.cfg, log), flusher: consolidated.NewFlusher(),
+		out: out, log: log, evictions: newEvictions(), hints: readahead.New(log), files: newCheckpoints(out.cfg, log), flusher: consolidated.NewFlusher(),
 		pools: make(map[kv.NamespaceID]*PoolStream),
 		ranks: make(map[*Rank]struct{}),
 	}
 }
 
-// Run flushes the pools' streams shortly after they change, and reports every owner's load
-// once a second, until ctx ends.
+// Run flushes the pools' streams shortly after they change, reports every owner's load once a
+// second, and begins the reads that routers' hints ask for, until ctx ends.
 func (h *Hub) Run(ctx context.Context) {
-	var loads sync.WaitGroup
-	loads.Go(func() { reportLoads(ctx, h.loadSources, h.out.publishLoad) })
+	var others sync.WaitGroup
+	others.Go(func() { reportLoads(ctx, h.loadSources, h.out.publishLoad) })
+	others.Go(func() { h.hints.Run(ctx) })
 	h.flusher.Run(ctx, h.flushPools)
-	loads.Wait()
+	others.Wait()
 }
 
 // Close closes the outputs. The streams must have ended.

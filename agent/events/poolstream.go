@@ -66,8 +66,29 @@ func (p *PoolStream) groupOf(b *blockmgr.Block) uint32 {
 	return 0
 }
 
-// Opened starts the load reports of pool.
-func (p *PoolStream) Opened(pool *blockmgr.Pool) { p.pool.Store(pool) }
+// Opened starts the load reports of pool, and the reads that routers' hints ask for.
+func (p *PoolStream) Opened(pool *blockmgr.Pool) {
+	p.pool.Store(pool)
+	p.takeHints(pool)
+}
+
+// takeHints lets routers' hints begin reads of the pool, if the pool reads from disk. With KV groups
+// only FIT says which blocks are worth a read.
+func (p *PoolStream) takeHints(pool *blockmgr.Pool) {
+	ns := pool.Namespace()
+	if p.hub.out.cfg.NoReadAhead || !pool.Promotes() || ns.KVGroups() != nil {
+		return
+	}
+	take := func(data []byte) { p.hub.hints.Add(pool, data) }
+	if f := p.http.Load(); f != nil {
+		f.TakeHints(take)
+	}
+	if f := p.nats.Load(); f != nil {
+		if err := f.TakeHints(take); err != nil {
+			p.hub.log.Warn("a pool takes no read-ahead hints over NATS", zap.Stringer("owner", p.stream.Owner()), zap.Error(err))
+		}
+	}
+}
 
 // Stream returns the pool's stream, for the ranks of the namespace.
 func (p *PoolStream) Stream() *residency.Stream { return p.stream }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/agent/readahead"
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
@@ -88,6 +89,7 @@ func (h *Hub) Snapshot() *Snapshot {
 	}
 	s.Outputs = h.out.stats(ranks)
 	s.Outputs.CheckpointsFailed = h.files.failed.Load()
+	s.Outputs.ReadAhead = h.hints.Stats()
 	s.Repairing = sum.Repairing
 	return s
 }
@@ -181,6 +183,8 @@ type OutputStats struct {
 	DynamoFailed uint64 `json:"dynamo_failed"`
 	// CheckpointsFailed are ranks without a checkpoint, because the directory cannot be used.
 	CheckpointsFailed uint64 `json:"checkpoints_failed"`
+	// ReadAhead counts routers' hints of requests that are on their way.
+	ReadAhead readahead.Stats `json:"read_ahead" metric:"-"`
 	// LoadsLost are load reports that NATS did not take.
 	LoadsLost uint64 `json:"loads_lost"`
 	// Ranks are the live ranks that are published together with their pools.

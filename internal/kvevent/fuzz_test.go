@@ -74,6 +74,24 @@ func FuzzDecodeLoadReport(f *testing.F) {
 	fuzzSame(f, DecodeLoadReport, AppendLoadReport)
 }
 
+func FuzzDecodeReadAhead(f *testing.F) {
+	f.Add(AppendReadAhead(nil, &ReadAhead{Tokens: []uint32{1, 1 << 31}, Salt: "s\n"}))
+	f.Add(AppendReadAhead(nil, &ReadAhead{}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		first, err := DecodeReadAhead(b)
+		if err != nil {
+			return
+		}
+		second, err := DecodeReadAhead(AppendReadAhead(nil, &first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, second); diff != "" {
+			t.Fatalf("decoded twice: (-first +second)\n%s", diff)
+		}
+	})
+}
+
 func FuzzDecodeQueryReply(f *testing.F) {
 	f.Add(AppendQueryReply(nil, &QueryReply{Kind: QueryTreeDump, Final: true, Events: sample().Events}))
 	f.Add(AppendQueryReply(nil, &QueryReply{Kind: QueryError, Message: "busy"}))

@@ -1,10 +1,12 @@
 package kvevent
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
 )
 
@@ -141,4 +143,91 @@ func readQueryKind(c *msgpack.Reader) QueryKind {
 	}
 	c.Fail("kind %.64q is not known", name)
 	return ""
+}
+
+// MaxReadAheadTokens bounds the tokens of a ReadAhead.
+const MaxReadAheadTokens = 1 << 17
+
+// MaxReadAheadBytes bounds the encoding of a ReadAhead.
+const MaxReadAheadBytes = 4*MaxReadAheadTokens + kv.MaxNameBytes + 64
+
+// ReadAhead tells a pool that a request is on its way to one of the pool's engines, so that the pool
+// reads the blocks of the prompt from disk meanwhile. It is a hint: it has no answer, and a lost or
+// wrong one costs nothing but the read.
+type ReadAhead struct {
+	// Tokens begin the prompt. A prompt with a LoRA or with objects has no ReadAhead.
+	Tokens []uint32
+	// Salt is the cache salt, as kv.BoundedName.
+	Salt string
+}
+
+// ReadAheadSubject returns where the pool of publisher p takes hints.
+func ReadAheadSubject(cluster string, p uint64) string {
+	return fmt.Sprintf("blockyard.%s.read-ahead.%016x", cluster, p)
+}
+
+// AppendReadAhead appends r as a map of tokens, 4 little-endian bytes each in one binary, and salt.
+func AppendReadAhead(dst []byte, r *ReadAhead) []byte {
+	dst = msgp.AppendMapHeader(dst, 2)
+	dst = msgp.AppendString(dst, "tokens")
+	packed := make([]byte, 0, 4*len(r.Tokens))
+	for _, t := range r.Tokens {
+		packed = binary.LittleEndian.AppendUint32(packed, t)
+	}
+	dst = msgp.AppendBytes(dst, packed)
+	dst = msgp.AppendString(dst, "salt")
+	return msgp.AppendString(dst, r.Salt)
+}
+
+// DecodeReadAhead decodes a hint. Unknown keys are skipped. Errors are no token, more than
+// MaxReadAheadTokens, a part of a token, and a salt of more than kv.MaxNameBytes.
+func DecodeReadAhead(b []byte) (ReadAhead, error) {
+	var r ReadAhead
+	c := msgpack.NewReader(b)
+	for range c.Map() {
+		key := c.Text()
+		switch string(key) {
+		case "tokens":
+			r.Tokens = readPackedTokens(c)
+		case "salt":
+			r.Salt = readSalt(c)
+		default:
+			c.Skip()
+		}
+		if c.Err != nil {
+			return ReadAhead{}, fmt.Errorf("read-ahead: %.64q: %w", key, c.Err)
+		}
+	}
+	c.End()
+	if c.Err == nil && len(r.Tokens) == 0 {
+		c.Fail("no tokens")
+	}
+	if c.Err != nil {
+		return ReadAhead{}, fmt.Errorf("read-ahead: %w", c.Err)
+	}
+	return r, nil
+}
+
+// readSalt reads a salt, which may have any characters.
+func readSalt(c *msgpack.Reader) string {
+	salt := c.Text()
+	if len(salt) > kv.MaxNameBytes {
+		c.Fail("%d bytes, want at most %d", len(salt), kv.MaxNameBytes)
+		return ""
+	}
+	return string(salt)
+}
+
+// readPackedTokens reads tokens of 4 little-endian bytes each.
+func readPackedTokens(c *msgpack.Reader) []uint32 {
+	packed := c.Bin()
+	if len(packed)%4 != 0 || len(packed) > 4*MaxReadAheadTokens {
+		c.Fail("%d bytes, want a multiple of 4 of at most %d", len(packed), 4*MaxReadAheadTokens)
+		return nil
+	}
+	tokens := make([]uint32, len(packed)/4)
+	for i := range tokens {
+		tokens[i] = binary.LittleEndian.Uint32(packed[4*i:])
+	}
+	return tokens
 }

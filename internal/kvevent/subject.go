@@ -16,6 +16,7 @@ import (
 //	blockyard.CLUSTER.kv-events.P   Envelope
 //	blockyard.CLUSTER.announce.P    Announcement
 //	blockyard.CLUSTER.kv-query.P    QueryRequest, answered by QueryReply chunks
+//	blockyard.CLUSTER.read-ahead.P  ReadAhead, without an answer
 //	blockyard.CLUSTER.node.N        NodeClaim, answered by the NodeClaim of who has the name;
 //	                                N is the first 16 hexadecimal digits of the name's SHA-256
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -35,6 +36,7 @@ type Feed struct {
 	dumps   chan struct{} // has an element for each snapshot that is being written
 	answers sync.WaitGroup
 	ended   sync.Once
+	hints   atomic.Pointer[func(data []byte)] // of TakeHints
 
 	mu        sync.Mutex
 	answering int // queries that are being answered
@@ -51,6 +53,10 @@ func (f *Feed) Stats() FeedStats {
 	s, _ := f.Feed.Stats()
 	return s
 }
+
+// TakeHints passes each read-ahead hint for the feed's owner to take, which must not wait. take may
+// be called until shortly after Close.
+func (f *Feed) TakeHints(take func(data []byte)) { f.hints.Store(&take) }
 
 // Close sends the queued events, announces that the owner is gone, and ends the feed. It is
 // idempotent and waits for the feed's goroutine and for unfinished answers.

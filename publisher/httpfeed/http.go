@@ -29,11 +29,13 @@ const (
 )
 
 // Register adds the handlers to mux. GET /v1/events is the stream, GET /v1/events/feeds
-// lists its publishers, and POST /v1/events/query asks one of them.
+// lists its publishers, POST /v1/events/query asks one of them, and POST /v1/events/read-ahead
+// gives a pool's publisher a hint.
 func (h *Hub) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/events", h.serveEvents)
 	mux.HandleFunc("GET /v1/events/feeds", h.serveFeeds)
 	mux.HandleFunc("POST /v1/events/query", h.serveQuery)
+	mux.HandleFunc("POST /v1/events/read-ahead", h.serveReadAhead)
 }
 
 // cursor is the last event that a client has of one publisher.
@@ -233,20 +235,8 @@ func (h *Hub) serveFeeds(w http.ResponseWriter, _ *http.Request) {
 // body is a query in the format of kvevent, for lost events or for the whole state; the answer is
 // a stream of frames. A feed answers a bounded number of queries at a time.
 func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
-	name := r.URL.Query().Get("publisher")
-	id, err := strconv.ParseUint(name, 16, 64)
-	if err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("publisher %.60q: want 16 hexadecimal digits", name))
-		return
-	}
-	f := h.feed(id)
+	f, id, body := h.readRequest(w, r, maxQueryBody)
 	if f == nil {
-		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: there is none", id))
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxQueryBody))
-	if err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("body: %w", err))
 		return
 	}
 	q, err := kvevent.DecodeQueryRequest(body)
@@ -268,6 +258,42 @@ func (h *Hub) serveQuery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", ContentType)
 	f.Count(func(s *FeedStats) { s.Queries++ })
 	f.answer(r.Context(), w, &q)
+}
+
+// serveReadAhead answers POST /v1/events/read-ahead?publisher=P. The body is a kvevent.ReadAhead.
+// The status 202 says that the hint was passed on, and 404 that the publisher takes none.
+func (h *Hub) serveReadAhead(w http.ResponseWriter, r *http.Request) {
+	f, id, body := h.readRequest(w, r, kvevent.MaxReadAheadBytes)
+	if f == nil {
+		return
+	}
+	take := f.hints.Load()
+	if take == nil || f.Stopped() {
+		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: takes no read-ahead hints", id))
+		return
+	}
+	(*take)(body)
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// readRequest returns the feed that the parameter publisher names, its id, and the body of at most
+// limit bytes. It returns nil after it has refused the request.
+func (h *Hub) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (f *Feed, id uint64, body []byte) {
+	name := r.URL.Query().Get("publisher")
+	id, err := strconv.ParseUint(name, 16, 64)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("publisher %.60q: want 16 hexadecimal digits", name))
+		return nil, 0, nil
+	}
+	if f = h.feed(id); f == nil {
+		refuse(w, http.StatusNotFound, fmt.Errorf("publisher %016x: there is none", id))
+		return nil, 0, nil
+	}
+	if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit)); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("body: %w", err))
+		return nil, 0, nil
+	}
+	return f, id, body
 }
 
 // refuse answers with an error status.

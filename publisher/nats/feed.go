@@ -23,7 +23,9 @@ type Feed struct {
 
 	mu       sync.Mutex
 	requests *nats.Subscription // nil before Attach, and after Close
-	dropped  uint64             // requests that an ended subscription dropped
+	hints    *nats.Subscription // nil before TakeHints, and after Close
+	// Messages that the ended subscriptions dropped.
+	dropped, droppedHints uint64
 
 	closing  sync.Once
 	closeErr error
@@ -32,6 +34,8 @@ type Feed struct {
 // FeedStats are a feed's counters since it was made.
 type FeedStats struct {
 	publisher.FeedStats
+	// DroppedHints are read-ahead hints that came faster than the feed passed them on.
+	DroppedHints uint64 `json:"dropped_hints"`
 	// Messages and Bytes were given to the connection; PublishErrors are messages that
 	// the connection refused.
 	Messages      uint64 `json:"messages"`
@@ -91,6 +95,23 @@ func (f *Feed) Attach(src publisher.Source) error {
 	})
 }
 
+// TakeHints passes each read-ahead hint for the feed's owner to take, which must not wait. It is
+// called once, after Attach. Close ends it.
+func (f *Feed) TakeHints(take func(data []byte)) error {
+	n := f.wire.conn
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.requests == nil {
+		return publisher.ErrClosed
+	}
+	sub, err := n.conn.Subscribe(kvevent.ReadAheadSubject(n.opt.Cluster, f.PublisherID()), func(m *nats.Msg) { take(m.Data) })
+	if err != nil {
+		return err
+	}
+	f.hints = sub
+	return sub.SetPendingLimits(maxPendingHints, maxPendingHints*kvevent.MaxReadAheadBytes)
+}
+
 // Close sends the queued events, announces that the owner is gone, and ends the feed. It is
 // idempotent and waits for the feed's goroutines. An error means that the server did not
 // confirm in time; consumers then find out by the missing announcements.
@@ -118,6 +139,11 @@ func (f *Feed) endRequests() bool {
 	f.dropped = droppedBy(sub)
 	f.requests = nil
 	_ = sub.Unsubscribe() // it fails only when the connection has ended, and the subscription with it
+	if f.hints != nil {
+		f.droppedHints = droppedBy(f.hints)
+		_ = f.hints.Unsubscribe() // likewise
+		f.hints = nil
+	}
 	return true
 }
 
@@ -132,6 +158,7 @@ func (f *Feed) Stats() FeedStats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.DroppedQueries += f.dropped + droppedBy(f.requests)
+	s.DroppedHints = f.droppedHints + droppedBy(f.hints)
 	return s
 }
 

@@ -14,7 +14,9 @@ const (
 	// them that wait for a dump. A request beyond the bounds is dropped, and its sender
 	// asks again.
 	queryQueue = 64
-	maxWaiters = 64
+	// maxPendingHints bounds the read-ahead hints of one feed that wait.
+	maxPendingHints = 16
+	maxWaiters      = 64
 	// The connection is flushed after every flushEvery chunks of an answer, so that a
 	// long answer does not fill the server's buffers faster than it forwards.
 	flushEvery   = 16

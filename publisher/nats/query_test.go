@@ -1,11 +1,13 @@
 package nats
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/publishertest"
 )
 
@@ -113,5 +115,40 @@ func TestConnectErrorsNameTheFieldAndHideCredentials(t *testing.T) {
 	small := startServer(t, EmbeddedOptions{MaxPayload: 1000})
 	if _, err := Connect(t.Context(), Options{URL: small.URL()}); err == nil || !strings.Contains(err.Error(), "max_payload 1000") {
 		t.Errorf("small messages: %v", err)
+	}
+}
+
+// TestHintsArePassedOn: read-ahead hints for the feed's owner are passed on until the feed closes.
+func TestHintsArePassedOn(t *testing.T) {
+	srv := startServer(t, EmbeddedOptions{})
+	c := newConsumer(t, srv.URL())
+	conn, f, _ := startFeed(t, Options{URL: srv.URL()})
+	c.announcement(func(*kvevent.Announcement) bool { return true })
+	got := make(chan string, 4)
+	if err := f.TakeHints(func(data []byte) { got <- string(data) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.conn.Flush(); err != nil { // the server has the subscription
+		t.Fatal(err)
+	}
+	subject := kvevent.ReadAheadSubject(conn.opt.Cluster, f.PublisherID())
+	send := func(data string) {
+		if err := errors.Join(c.conn.Publish(subject, []byte(data)), c.conn.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("hint")
+	if data := <-got; data != "hint" {
+		t.Errorf("got %q", data)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	send("late")
+	if err := f.TakeHints(func([]byte) {}); !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("TakeHints of a closed feed: %v", err)
+	}
+	if len(got) != 0 || f.Stats().DroppedHints != 0 {
+		t.Errorf("%d hints after Close, stats %+v", len(got), f.Stats())
 	}
 }

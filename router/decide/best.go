@@ -128,7 +128,7 @@ func (r *Router) trackedSequence(w *scratch, q *Query, blockSize int) []kv.Seque
 // findHits sets the durations of both in t.
 func (r *Router) findHits(ctx context.Context, w *scratch, q *Query, blockSize int, t *Timings) *schedule.SharedHits {
 	// The shared cache looks blocks up by tokens. It knows neither adapters nor objects.
-	if r.sharedCache == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.hasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
+	if r.sharedCache == nil || len(q.Tokens) == 0 || q.LoRA != "" || q.HasObjects() || !r.scheduler.ReadsShared(q.Pinned, q.Override.Schedule()) {
 		t.FindMatches = r.match(w)
 		return nil
 	}

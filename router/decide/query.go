@@ -129,8 +129,8 @@ func (q *Query) Validate(blockSize int) error {
 	return nil
 }
 
-// hasObjects reports whether any block has multimodal objects.
-func (q *Query) hasObjects() bool {
+// HasObjects reports whether any block has multimodal objects.
+func (q *Query) HasObjects() bool {
 	for _, info := range q.BlockMMInfos {
 		if info != nil && len(info.MMObjects) > 0 {
 			return true
@@ -168,7 +168,7 @@ func (b *blocks) hash(q *Query, blockSize int, pairs bool) {
 		return
 	}
 	seed := kv.LocalSeed(q.LoRA, q.Salt)
-	if !pairs && !q.hasObjects() { // the usual case, with a faster function
+	if !pairs && !q.HasObjects() { // the usual case, with a faster function
 		b.locals = b.hasher.AppendLocals(b.locals, q.Tokens, blockSize, seed)
 		return
 	}

@@ -44,6 +44,21 @@ func (s *Set) workerExactLocked(f *feed) bool {
 	return pool != nil && pool.model == f.model && s.exactLocked(pool)
 }
 
+// PoolPublisher returns the publisher of the pool of a worker; ok is false without one.
+func (s *Set) PoolPublisher(w kv.Worker) (id uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	worker := s.byOwner[kv.WorkerOwner(w)]
+	if worker == nil || worker.announcement.Pool == 0 {
+		return 0, false
+	}
+	pool := s.byOwner[kv.PoolOwner(worker.announcement.Pool)]
+	if pool == nil {
+		return 0, false
+	}
+	return pool.announcement.PublisherID, true
+}
+
 // exactLocked reports whether a feed is exact, its source is connected, and its owner is
 // not ambiguous.
 func (s *Set) exactLocked(f *feed) bool {

@@ -55,6 +55,16 @@ type Transport interface {
 	Stats() Stats
 }
 
+// Hinter is a Transport that sends read-ahead hints.
+type Hinter interface {
+	// Hint sends an encoded kvevent.ReadAhead to the publisher of a pool. It waits until ctx ends at
+	// most, and for no effect. ErrNoHints: the publisher can be sent none. Safe for concurrent use.
+	Hint(ctx context.Context, publisher uint64, data []byte) error
+}
+
+// ErrNoHints says that a publisher takes no read-ahead hints, or is not known.
+var ErrNoHints = errors.New("the publisher takes no read-ahead hints")
+
 // Resumer is a Transport that reads a stream of stored messages.
 type Resumer interface {
 	// Resume starts the delivery, after a position of an earlier connection. Position 0

@@ -304,3 +304,24 @@ func (l *agentLink) query(ctx context.Context, publisher uint64, q kvevent.Query
 	}
 	return a.Answer(), nil
 }
+
+// hint sends a read-ahead hint to a publisher of the agent.
+func (l *agentLink) hint(ctx context.Context, publisher uint64, data []byte) error {
+	target := fmt.Sprintf("%s/v1/events/read-ahead?publisher=%016x", l.url, publisher)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	resp, err := l.parent.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return source.ErrNoHints
+	}
+	if resp.StatusCode != http.StatusAccepted {
+		return fmt.Errorf("status %s", resp.Status)
+	}
+	return nil
+}

@@ -232,6 +232,20 @@ func (h *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return a, nil
 }
 
+// Hint implements source.Hinter.
+func (h *Source) Hint(ctx context.Context, publisher uint64, data []byte) error {
+	h.mu.Lock()
+	l := h.publishers[publisher]
+	h.mu.Unlock()
+	if l == nil {
+		return source.ErrNoHints
+	}
+	if err := l.hint(ctx, publisher, data); err != nil {
+		return fmt.Errorf("read-ahead hint to publisher %016x at %s: %w", publisher, l.url, err)
+	}
+	return nil
+}
+
 // idleReader restarts a timer with each read. The timer cancels an idle request.
 type idleReader struct {
 	io.Reader

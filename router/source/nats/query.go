@@ -77,6 +77,14 @@ type window struct {
 	requested uint32
 }
 
+// Hint implements source.Hinter. Agents that take no hints ignore it.
+func (n *Source) Hint(_ context.Context, publisher uint64, data []byte) error {
+	if err := n.conn.Publish(kvevent.ReadAheadSubject(n.cluster, publisher), data); err != nil {
+		return fmt.Errorf("read-ahead hint to publisher %016x: %w", publisher, err)
+	}
+	return nil
+}
+
 // open requests the first chunks.
 func (w *window) open(q kvevent.QueryRequest) error {
 	q.MaxChunks = windowChunks

@@ -196,6 +196,21 @@ func (r *Source) Query(ctx context.Context, publisher uint64, q kvevent.QueryReq
 	return r.transports[number-1].Query(ctx, publisher, q)
 }
 
+// Hint implements source.Hinter by the transport of the publisher.
+func (r *Source) Hint(ctx context.Context, publisher uint64, data []byte) error {
+	r.mu.Lock()
+	number, ok := r.publishers[publisher]
+	r.mu.Unlock()
+	if !ok {
+		return source.ErrNoHints
+	}
+	h, ok := r.transports[number-1].(source.Hinter)
+	if !ok {
+		return source.ErrNoHints
+	}
+	return h.Hint(ctx, publisher, data)
+}
+
 // Counters returns the gauges and counters.
 func (r *Source) Counters() Counters {
 	r.mu.Lock()

@@ -25,6 +25,13 @@ type Transport struct {
 	hold         chan struct{}
 	fail         error
 	flying, most int
+	hints        []Hint
+}
+
+// Hint is a read-ahead hint that a Transport was given.
+type Hint struct {
+	Publisher uint64
+	Data      []byte
 }
 
 // NewTransport returns a transport without publishers.
@@ -104,7 +111,30 @@ func (t *Transport) Query(ctx context.Context, publisher uint64, q kvevent.Query
 	return p.Answer(q), nil
 }
 
-// HoldQueries makes queries wait, or go on.
+// Hint implements source.Hinter. It records the hint, and waits while queries are held.
+func (t *Transport) Hint(ctx context.Context, publisher uint64, data []byte) error {
+	t.mu.Lock()
+	t.hints = append(t.hints, Hint{publisher, data})
+	hold, fail := t.hold, t.fail
+	t.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return fail
+}
+
+// Hints returns the hints so far.
+func (t *Transport) Hints() []Hint {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.hints)
+}
+
+// HoldQueries makes queries and hints wait, or go on.
 func (t *Transport) HoldQueries(hold bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
