@@ -24,6 +24,7 @@ func withoutExample() []unexampled {
 		{"agent/events", agentRoom},
 		{"agent/pools", agentRoom},
 		{"agent/process", agentRoom},
+		{"agent/readahead", agentRoom},
 		{"agent/refusal", agentRoom},
 		{"agent/reports", agentRoom},
 		{"blockmgr/diskio", "a part of a pool under the pool's lock: see the Example of package blockmgr"},
