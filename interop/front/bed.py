@@ -80,7 +80,8 @@ class Bed:
             agent = self.agent
             if agent is None:
                 agent = self.agent = AgentProcess(host_size="1GiB", flags=("--extent-size=16MiB",))
-            settings = {"socket": agent.socket, "serving_endpoint": url}
+            settings: dict[str, Any] = {"socket": agent.socket, "serving_endpoint": url}
+            settings["min_load_blocks"] = 1  # a case counts cached tokens: load every hit
             connector = {
                 "kv_connector": "BlockyardConnector",
                 "kv_connector_module_path": "blockyard.vllm",
