@@ -67,10 +67,10 @@ def disk_location(block: Block) -> Location:
     return block.disk
 
 
-def read(location: Location) -> bytes:
+def read(location: Location, size: int = model.BLOCK_BYTES) -> bytes:
     """The bytes of a block."""
     with open(location.path, "rb") as f:
-        return os.pread(f.fileno(), model.BLOCK_BYTES, location.offset)
+        return os.pread(f.fileno(), size, location.offset)
 
 
 def write(location: Location, data: bytes) -> None:
@@ -117,7 +117,7 @@ def reassigned(location: Location, size: int = model.BLOCK_BYTES) -> Iterator[No
     index, rest = divmod(location.offset - _DATA_OFFSET, size)
     assert rest == 0, f"{location}: no slot of {size} bytes begins there"
     word = struct.Struct("<Q")
-    data = read(location)
+    data = read(location, size)
     with open(location.path, "r+b") as f:
         (generation,) = word.unpack(os.pread(f.fileno(), word.size, index * word.size))
         os.pwrite(f.fileno(), word.pack(generation + 2), index * word.size)
