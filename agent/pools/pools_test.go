@@ -33,9 +33,10 @@ func newTestSet(t *testing.T, url string) *Set {
 	return newSet("node", newTestHub(t, url), nil, zap.NewNop())
 }
 
+// newTestHub opens a hub without read-ahead: fakePools make pools without tiers.
 func newTestHub(t *testing.T, url string) *events.Hub {
 	t.Helper()
-	hub, err := events.Open(t.Context(), events.Config{NATSURL: url, Cluster: "test"}, zap.NewNop())
+	hub, err := events.Open(t.Context(), events.Config{NATSURL: url, Cluster: "test", NoReadAhead: true}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
