@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -48,6 +49,7 @@ type world struct {
 	lastSession blockmgr.SessionID
 	// generations are the last generations of granted slots, by extent and index.
 	generations map[[2]uint32]uint64
+	boots       int // agents that were started
 	// opNumber is the number of the operation under way, from 1.
 	opNumber int
 	total    Totals
@@ -73,8 +75,14 @@ func newWorld(v variant, seed uint64, hostDir, diskDir string, control bool, log
 }
 
 // boot starts an agent (a block manager on the simulated machine), the first or the next. Its pools
-// are opened later. Under a configuration with disk faults boot tries several times.
+// are opened later. Under a configuration with disk faults boot tries several times. Agents take turns
+// with the two rules of eviction.
 func (w *world) boot() (err error) {
+	if w.boots++; w.boots%2 == 1 {
+		w.cfg.HostRule, w.cfg.DiskRule = policy.RuleAdaptive, policy.RuleAdaptive
+	} else {
+		w.cfg.HostRule, w.cfg.DiskRule = policy.RuleLRU, policy.RuleLRU
+	}
 	w.cfg.WrapDisk = w.machine.connect()
 	w.pools = make([]*blockmgr.Pool, len(w.spaces))
 	for range openTries {
