@@ -84,7 +84,8 @@ func (a *Adaptive) Hit(ref registry.Ref) {
 	if p := s.parent; p != registry.NoRef && a.main.knows(p) {
 		anchor = a.anchors[p.Extent()][p.Slot()]
 	}
-	a.use(s.hash, anchor)
+	// Growth changes the sample, and with it the anchor.
+	a.anchors[ref.Extent()][ref.Slot()] = a.use(s.hash, anchor)
 }
 
 // use tells the shadows of a block that was asked for, if it is in the sample. anchor is its nearest

@@ -176,8 +176,11 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 		t.toMain(w)
 		return m.ref, true
 	}
-	w, ok := t.window.first()
-	return w.ref, ok
+	if w, ok := t.window.first(); ok {
+		return w.ref, true
+	}
+	m, ok := t.main.first() // the moves have emptied the window
+	return m.ref, ok
 }
 
 // outlives reports whether the window's leaf w is worth more than m of the main part.

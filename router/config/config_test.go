@@ -62,7 +62,7 @@ var limits = []struct{ name, def, good, bad string }{
 	{"router_replica_sync", "false", "true", "x"},
 	{"router_queue_threshold", "none", "0.0001 4 1000000 none", "0 -1 1000001 NaN"},
 	{"router_queue_policy", "fcfs", "fcfs wspt lcfs edf", "fifo"},
-	{"router_queue_max_wait_secs", "5", "0 1e9", "-1 1000000001 NaN"},
+	{"router_queue_max_wait_secs", "0", "5 1e9", "-1 1000000001 NaN"},
 	{"router_overlap_refresh_after_secs", "10", "0 1e9", "-1 1000000001 NaN"},
 	{"active_decode_blocks_threshold", "none", "0 1 none", "-0.1 1.1 NaN"},
 	{"active_prefill_tokens_threshold", "none", "0 9223372036854775807 none", "-1 1.5 9223372036854775808"},

@@ -75,7 +75,7 @@ func queueSettings() []Setting {
 			Flags:   []string{"router-queue-max-wait-secs"},
 			Env:     []string{"BLOCKYARD_ROUTER_QUEUE_MAX_WAIT_SECS"},
 			Meaning: "Seconds that a request waits at most in the queue of score price. Then it goes to the best worker, busy or not. Such a request also waits for a busy worker while the wait is shorter than its price on the best free one. 0 is no bound, and no request waits beside a free worker.",
-			domain:  seconds(), def: "5", at: func(c *Config) any { return &c.QueueMaxWaitSecs },
+			domain:  seconds(), def: "0", at: func(c *Config) any { return &c.QueueMaxWaitSecs },
 			noEffect: firstReason(noQueue, unless(func(c *Config) bool { return c.Score == ScorePrice }, "score is weights"))},
 		{Name: "router_overlap_refresh_after_secs", Group: GroupQueue, Since: "1.5",
 			Flags:   []string{"router-overlap-refresh-after-secs"},

@@ -277,7 +277,7 @@ func (f *feed) apply(e *kvevent.RouterEvent) {
 // record tells the model's history of an event that the index is about to apply.
 func (f *feed) record(e *kvevent.RouterEvent) {
 	h := f.history
-	if h == nil {
+	if h == nil || e.Group != 0 { // a block of another KV group has the primary block's hash
 		return
 	}
 	switch e.Kind {

@@ -147,6 +147,9 @@ func (p *profile) build() (*queue.Profile, error) {
 	return out, out.Validate()
 }
 
+// maxDeadline bounds deadline_ms: a day.
+const maxDeadline = 24 * time.Hour
+
 // build returns the class for the scheduler. Profile.Validate checks its numbers.
 func (c *class) build() (queue.Class, error) {
 	none := queue.Class{}
@@ -166,6 +169,9 @@ func (c *class) build() (queue.Class, error) {
 			return none, fmt.Errorf("policy class %q: queue_policy %.80q: want %s", c.Name, c.Policy, strings.Join(queue.Disciplines, " or "))
 		}
 		discipline = queue.Discipline(at)
+	}
+	if c.DeadlineMS < 0 || time.Duration(c.DeadlineMS) > maxDeadline/time.Millisecond {
+		return none, fmt.Errorf("policy class %q: deadline_ms %d: want 0 to %d", c.Name, c.DeadlineMS, maxDeadline.Milliseconds())
 	}
 	return queue.Class{
 		Name: c.Name, Family: c.Family, Bucket: c.Bucket, Discipline: discipline,

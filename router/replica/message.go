@@ -243,7 +243,7 @@ const maxPrefillMicroseconds = 24 * 3600 * 1e6
 func readProgress(c *msgpack.Reader) (p load.Progress) {
 	const one = 1 << 30 // the weight of a whole block
 	p.PrefillDone, p.OutputBlocks = c.Boolean(), int32(c.Uint(math.MaxInt32))
-	p.OutputWeight = int64(c.Uint(uint64(p.OutputBlocks) * one)) // so that sums of weights do not overflow
+	p.OutputWeight = int64(c.Uint(uint64(p.OutputBlocks) * one))
 	p.PromptWeight = int32(c.Uint(one))
 	return p
 }

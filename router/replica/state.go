@@ -98,7 +98,9 @@ func (s *State) Open(m Model) *Journal {
 func (s *State) Join(m Model, to Scheduler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.models[m].to = to
+	if o := s.models[m]; o != nil { // nil: the router is stopping
+		o.to = to
+	}
 }
 
 // Close forgets a model. It returns the message that makes other routers forget this router's bookings.
@@ -290,13 +292,17 @@ var errUnknownModel = errors.New("replica query: the model is not open")
 func (s *State) page(q *query) ([]byte, error) {
 	s.mu.Lock()
 	o := s.models[q.model]
+	var to Scheduler
+	if o != nil {
+		to = o.to
+	}
 	s.mu.Unlock()
-	if o == nil || o.to == nil {
+	if to == nil {
 		return nil, errUnknownModel
 	}
 	p := page{number: o.journal.lastNumber()} // before the bookings, so that they have all changes up to it
 	bytes := 0
-	o.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
+	to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
 		a.Bookings(q.from, func(b *load.Booking) bool {
 			if bytes >= pageBytes {
 				p.next = b.Number
