@@ -34,7 +34,8 @@ type Public struct {
 	Events func(*http.ServeMux)
 }
 
-// Handler returns the handler of the public requests. It changes nothing in the agent.
+// Handler returns the handler of the public requests. None changes what the agent keeps, except that
+// a router's read-ahead hint begins bounded reads from disk into host memory.
 func (p Public) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })

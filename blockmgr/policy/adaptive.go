@@ -9,8 +9,9 @@ import (
 // Adaptive is a TinyLFU whose window follows the use of the blocks. Shadows, which have hashes of a
 // sample of the blocks and no blocks, run beside it with the windows of shadowShares. The window is
 // that of the shadow with the most hits. So the tier is a LeafLRU while recent blocks are asked for
-// again, and resists scans and cycles when these come. A call takes O(log n); the shadows have at most
-// 2*sampleSlots entries each, whatever the size of the tier.
+// again, and resists scans and cycles when these come. A call takes O(log n), except that the ageing of
+// the counts is a pass over all of them, and that Victim may move up to 64 blocks first. The shadows
+// have at most 2*sampleSlots entries each, whatever the size of the tier.
 type Adaptive struct {
 	TinyLFU
 	anchors [][]uint64

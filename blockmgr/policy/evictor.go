@@ -52,7 +52,7 @@ const (
 	// RuleLRU is LeafLRU: what was used last stays. Choose it for the least memory, 4 bytes a slot.
 	RuleLRU Rule = iota
 	// RuleAdaptive is Adaptive: like RuleLRU, and what is asked for often stays when scans or cycles come
-	// that are larger than the tier. It takes 40 bytes a slot.
+	// that are larger than the tier. It takes 50 to 70 bytes a slot.
 	RuleAdaptive
 )
 

@@ -4,7 +4,7 @@
 //	h := m.Of()                               // one for each model
 //	h.Removed(owner, kv.TierDevice, hashes, miss.Moment{At: time.Now()})
 //	...
-//	r := h.Explain(&prompt, miss.Outcome{Delivered: 64, At: time.Now()})
+//	r := h.Explain(&prompt, &miss.Outcome{Delivered: 64})
 //	for _, p := range r.Parts {
 //		fmt.Println(p.Cause, p.Tokens, p.Owner)
 //	}
@@ -22,5 +22,5 @@
 // finished requests wait for late events; the blocks of those requests are bounded.
 //
 // Concurrency: all methods may be called from any goroutine. Each type has one lock, held for a few
-// nanoseconds a block. No lock is held while another one is taken.
+// nanoseconds a block, or for the search of one message that came late. No lock is held while another one is taken.
 package miss

@@ -12,7 +12,7 @@
 //
 // Guarantees: a request that may go to other workers than those that are busy is not held up. No class
 // with a free worker waits for ever. With Options.MaxWait, Overdue returns every request in time, if
-// its caller asks in time. An operation takes O(log n), the release of a worker touches that worker's
+// its caller asks in time. An operation takes O(log n), Return O(n), the release of a worker touches that worker's
 // requests only.
 //
 // Bounds: the waiting requests, their tokens, their sets of workers, and limits by class. A request
