@@ -167,7 +167,7 @@ class Fits(Lookups):
         if not short:
             self._take(r, fit)
         elif not r.waits and self._wait_ms and any(part.coming for part in short):
-            self._pin(r, fit, self._wait_ms)  # pins again what is pinned
+            self._pin(r, fit, self._wait_ms)  # the agent pins these blocks a second time
         else:
             self._give_up(r)
             if r.fits < _MAX_FITS and self._may_ask(r):

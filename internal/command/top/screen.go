@@ -8,7 +8,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 )
 
-// screenState is what the user has chosen, and what is shown.
+// screenState holds the view and the scroll position that the user has chosen, and the last two samples.
 type screenState struct {
 	view        view
 	top         int // lines scrolled

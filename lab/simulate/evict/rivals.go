@@ -197,8 +197,8 @@ func (s *s3fifo) Victim() (registry.Ref, bool) {
 	}
 }
 
-// arc balances blocks that came once with blocks that came again by what its ghosts are asked for
-// (Megiddo and Modha, FAST 03).
+// arc divides its room between blocks that came once and blocks that came again. Hits of its ghosts
+// move the border (Megiddo and Modha, FAST 03).
 type arc struct {
 	rest
 	once, again           sorted
