@@ -188,7 +188,8 @@ def abort_mid_load(h: HybridBed) -> str:
     h.engine.ask("abort", request=request.number).wait()
     aborted = request.output()
     assert aborted.finish == "abort" and not aborted.tokens, f"the request ended with {aborted}"
-    h.engine.generate(h.bed.prompt(300))  # other requests run meanwhile
+    # The held load keeps its device blocks. vLLM admits a prompt only if the rest has room for it.
+    h.engine.generate(h.bed.prompt(200))
     throttle.hold()
     h.bed.reset_cache(h.agent, h.engine)
     h.bed.settled(h.agent)
