@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # bench-front.sh [FLAG...]: measures front doors beside each other; see
-# "bin/blockyard bench front --help". Needs bin/blockyard,
-# and installs vllm-router and smg on first use. PEERS=none leaves them out.
+# "bin/blockyard bench front --help". Needs bin/blockyard, and installs vllm-router,
+# smg and NVIDIA Dynamo on first use. PEERS=none leaves them out. Without Dynamo its
+# row has the reason.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -10,5 +11,14 @@ ulimit -n "$(ulimit -Hn)"
 if [ "${PEERS:-}" != none ]; then
 	peers=$(scripts/front-env.sh)
 	set -- --peers "$peers" "$@"
+	why=$(mktemp)
+	if python=$(scripts/dynamo-env.sh 2>"$why"); then
+		export PYTHONPATH="$PWD/interop/dynamo"
+		set -- --dynamo "$python" "$@"
+	else
+		cat "$why" >&2
+		set -- --dynamo-missing "$(tail -n 1 "$why")" "$@"
+	fi
+	rm -f "$why"
 fi
 exec bin/blockyard bench front "$@"

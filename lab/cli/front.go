@@ -21,6 +21,8 @@ type benchFrontCmd struct {
 	SkipSweep   bool     `name:"skip-sweep" help:"Leave the highest rate out."`
 	Only        []string `help:"Routers to measure, such as none,blockyard." placeholder:"NAME"`
 	Peers       string   `help:"Directory of the programs vllm-router and smg (default: only ours)." type:"path" placeholder:"DIR"`
+	Dynamo      string   `help:"A python that can import NVIDIA Dynamo and live.bench_worker (default: without Dynamo)." type:"path" placeholder:"PYTHON"`
+	NoDynamo    string   `name:"dynamo-missing" help:"Why Dynamo is not measured, for the table." placeholder:"TEXT"`
 	Dir         string   `help:"Directory of logs (default: the temporary directory)." type:"path" placeholder:"DIR"`
 }
 
@@ -47,7 +49,7 @@ func (c *benchFrontCmd) Run(ctx context.Context, stdout io.Writer, r *root) erro
 func (c *benchFrontCmd) options(run cluster.Programs, stdout io.Writer) front.Options {
 	return front.Options{
 		Rate: c.Rate, Duration: time.Duration(c.Seconds * float64(time.Second)), Rounds: c.Rounds, Streams: c.Streams,
-		SkipStreams: c.SkipStreams, SkipSweep: c.SkipSweep, Only: c.Only, PeerBin: c.Peers, Dir: c.Dir,
+		SkipStreams: c.SkipStreams, SkipSweep: c.SkipSweep, Only: c.Only, PeerBin: c.Peers, Dynamo: c.Dynamo, NoDynamo: c.NoDynamo, Dir: c.Dir,
 		Programs: run, Stub: []string{run.Lab, "bench", "front-stub"}, Out: stdout, Progress: os.Stderr,
 	}
 }

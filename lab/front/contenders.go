@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,8 +25,10 @@ type contender struct {
 	// command returns the router's command; nil without a router. It serves clients on the
 	// first port and metrics on the second one.
 	command func(o *Options, stubs []Ready, port, metrics int) []string
-	// counter names the metric that counts prompts by where their tokens come from. A label of
-	// good says that the tokens are exact.
+	// dynamo is true for Dynamo's frontend, whose workers speak no HTTP.
+	dynamo bool
+	// counter names the metric that counts prompts by where their tokens come from, or events by
+	// what became of them. A label of good says that the router knew the cache.
 	counter string
 	good    []string
 }
@@ -38,6 +41,7 @@ var contenders = []contender{
 	{name: "vllm-router-kv_aware", peer: true, exact: true, command: vllmRouter("kv_aware"), counter: "kv_routing_inputs_total", good: []string{`result="render"`, `result="token_ids"`}},
 	{name: "vllm-router-cache_aware", peer: true, command: vllmRouter("cache_aware")},
 	{name: "smg-cache_aware", peer: true, noIDs: true, command: smg},
+	{name: "dynamo-kv", peer: true, exact: true, dynamo: true, command: dynamoFrontend, counter: "kv_cache_events_applied", good: []string{`status="ok"`}},
 }
 
 func names() (all []string) {
@@ -86,6 +90,29 @@ func smg(o *Options, stubs []Ready, port, metrics int) []string {
 	}, urls(stubs)...)
 }
 
+// dynamoWorker returns the command of a worker of Dynamo, and the environment of the workers and
+// the frontend of one measurement. They find each other by a new directory.
+func (b *bench) dynamoWorker() (command, env []string, err error) {
+	dir, err := os.MkdirTemp(b.logs, "dynamo-")
+	if err != nil {
+		return nil, nil, err
+	}
+	env = []string{
+		"DYN_DISCOVERY_BACKEND=file", "DYN_FILE_KV=" + filepath.Join(dir, "discovery"), "DYN_EVENT_PLANE=zmq",
+		"DYN_LOG=warn", "DYN_SELF_HOST_METADATA=0", "HF_HUB_OFFLINE=1",
+		"HOME=" + dir, // for the frontend's copy of the model's files
+	}
+	return []string{b.o.Dynamo, "-m", "live.bench_worker", filepath.Join(dir, "model")}, env, nil
+}
+
+// dynamoFrontend returns the command line of Dynamo's frontend.
+func dynamoFrontend(o *Options, _ []Ready, port, _ int) []string {
+	return []string{
+		o.Dynamo, "-m", "dynamo.frontend", "--http-host=127.0.0.1", "--http-port=" + strconv.Itoa(port), "--router-mode=kv",
+		"--kv-cache-block-size=" + strconv.Itoa(blockSize), "--discovery-backend=file", "--request-plane=tcp", "--event-plane=zmq",
+	}
+}
+
 func urls(stubs []Ready) (all []string) {
 	for _, s := range stubs {
 		all = append(all, "http://"+s.HTTP)
@@ -109,9 +136,9 @@ func freePorts() (ports [2]int, err error) {
 	return ports, nil
 }
 
-// routed returns the share, 0 to 1, of the prompts that the router counted under a label of
-// c.good, which says that it knew the cache. words has its counters as text. Without prompts the
-// share is 0.
+// routed returns the share, 0 to 1, of the prompts or events that the router counted under a label
+// of c.good, which says that it knew the cache. words has its counters above 0 as text. Without
+// prompts or events the share is 0.
 func (c *contender) routed(ctx context.Context, metrics cluster.Endpoint) (share float64, words string, err error) {
 	var all, good float64
 	var seen []string
@@ -127,6 +154,9 @@ func (c *contender) routed(ctx context.Context, metrics cluster.Endpoint) (share
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
+			}
+			if n == 0 {
+				continue
 			}
 			all += n
 			if slices.ContainsFunc(c.good, func(label string) bool { return strings.Contains(labels, label) }) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,33 @@ func TestAddedTimesAreWithoutTheWorkersOwn(t *testing.T) {
 	s.add([]byte("data: {\"error\":{}}\n\n"), 0)
 	if !s.failed {
 		t.Error("an error in the stream was not seen")
+	}
+}
+
+// TestDynamosChunksHaveTimesToo reads the events of Dynamo's frontend, whose workers send tokens.
+func TestDynamosChunksHaveTimesToo(t *testing.T) {
+	word := func(n int64) string { return strconv.FormatInt(n+36*36*36*36, 36)[1:] }
+	const arrived = 23_456_789_012_345 // us
+	const us, tick = int64(time.Microsecond), int64(dynamoTick)
+	s := stream{began: arrived*us - 700, stamps: wordStamp}
+	head := []string{word(arrived / dynamoBase / dynamoBase), word(arrived / dynamoBase % dynamoBase), word(arrived % dynamoBase)}
+	sent := arrived*us + 1_002*tick
+	s.add(fmt.Appendf(nil, "data: {\"choices\":[{\"delta\":{\"content\":\" %s %s\",\"role\":\"assistant\"}}]}\n\n", strings.Join(head, " "), word(1_002)), sent+9_000)
+	s.add(fmt.Appendf(nil, "data: {\"choices\":[{\"text\":\" %s\",\"index\":0}]}\n\n", word(1_010)), sent+int64(chunkDelay)+8*tick+4_000)
+	if want := int64(9_000 + 700); s.first != want {
+		t.Errorf("added to the first byte: %d, want %d", s.first, want)
+	}
+	if want := []int64{4_000}; !slices.Equal(s.chunks, want) {
+		t.Errorf("added to chunks: %v, want %v", s.chunks, want)
+	}
+	for _, event := range []string{
+		`{"text":""}`, `{"text":" 0001 0002"}`, `{"text":" @1,2;"}`, `{"usage":{}}`, `{"text":" 0001`,
+		fmt.Sprintf(`{"text":" %s"}`, word(vocabulary-1)), // too late to say when
+	} {
+		s.add([]byte("data: "+event+"\n\n"), sent)
+	}
+	if s.events != 2 {
+		t.Errorf("%d chunks, want 2", s.events)
 	}
 }
 
@@ -279,12 +307,16 @@ func TestLastLineComparesWithTheBestPeer(t *testing.T) {
 	o := Options{PeerBin: "x"}
 	o = o.withDefaults()
 	rounds := map[string][]figures{}
+	o.NoDynamo = "it is not at PyPI"
 	for i, name := range names() {
 		rounds[name] = one(float64(1+i)*1e5, float64(9-i)*1e6)
 	}
 	rounds["smg-cache_aware"][0].load.failed = 1 // the best first byte does not count
 	text := lines(&o, o.chosen(), rounds)
 	want := "bench-front: added_ttfb_p99_ms=8.00 cpu_us_per_request=201 best_peer_cpu_us=401 best_peer_p99_ms=5.00 streams_mb_per_1k=5.0\n"
+	if row := fmt.Sprintf("%-24s not run: it is not at PyPI\n", "dynamo-kv"); !strings.Contains(text, row) {
+		t.Errorf("%s\nwant a row %q", text, row)
+	}
 	if !strings.HasSuffix(text, want) {
 		t.Errorf("%s\nwant at the end\n%s", text, want)
 	}

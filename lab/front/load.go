@@ -21,6 +21,7 @@ const maxInFlight = 4096
 type generator struct {
 	urls   []string
 	client *http.Client
+	stamps stamps // nil: textStamp
 }
 
 func newGenerator(urls []string) *generator {
@@ -90,7 +91,7 @@ var errBroken = errors.New("the stream is not complete")
 func (g *generator) send(ctx context.Context, turn int, c *call) (*stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstDelay+chunks*chunkDelay+late, errors.New("late"))
 	defer cancel()
-	s := &stream{chunks: make([]int64, 0, chunks)}
+	s := &stream{chunks: make([]int64, 0, chunks), stamps: g.stamps}
 	resp, err := g.open(ctx, turn, c, s)
 	if err != nil {
 		return nil, err

@@ -63,6 +63,9 @@ type Options struct {
 	Stub []string
 	// PeerBin has the programs of other routers. Empty leaves them out.
 	PeerBin string
+	// Dynamo is a python that can import NVIDIA Dynamo, and the module live.bench_worker. Empty
+	// leaves Dynamo out. NoDynamo is the reason for the table; empty leaves out the row too.
+	Dynamo, NoDynamo string
 	// Dir is the parent of the directory of logs.
 	Dir string
 	// Out gets the figures, Progress a line for each measurement; both may be nil.
@@ -101,12 +104,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// chosen returns the contenders that this run measures.
+// chosen returns the contenders of the table.
 func (o *Options) chosen() (all []contender) {
 	for _, c := range contenders {
-		if (o.PeerBin != "" || !c.peer) && (len(o.Only) == 0 || slices.Contains(o.Only, c.name)) {
+		if o.has(&c) && (len(o.Only) == 0 || slices.Contains(o.Only, c.name)) {
 			all = append(all, c)
 		}
 	}
 	return all
+}
+
+// has reports whether the contender has a row.
+func (o *Options) has(c *contender) bool {
+	switch {
+	case c.dynamo:
+		return o.Dynamo != "" || o.NoDynamo != ""
+	case c.peer:
+		return o.PeerBin != ""
+	}
+	return true
+}
+
+// missing returns why the contender cannot run; empty when it can.
+func (o *Options) missing(c *contender) string {
+	if c.dynamo && o.Dynamo == "" {
+		return o.NoDynamo
+	}
+	return ""
 }

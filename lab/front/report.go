@@ -90,6 +90,10 @@ func lines(o *Options, chosen []contender, rounds map[string][]figures) string {
 	var ours *row
 	var peers []*row
 	for i := range chosen {
+		if why := o.missing(&chosen[i]); why != "" {
+			fmt.Fprintf(&b, "%-24s not run: %s\n", chosen[i].name, why)
+			continue
+		}
 		r := rowOf(&chosen[i], rounds[chosen[i].name])
 		fmt.Fprintln(&b, r)
 		switch {

@@ -65,6 +65,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		for i := range chosen {
 			// Each round begins with another contender.
 			c := &chosen[(i+round)%len(chosen)]
+			if o.missing(c) != "" {
+				continue
+			}
 			f, err := b.measure(ctx, c, round)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
@@ -114,8 +117,11 @@ func (b *bench) measure(ctx context.Context, c *contender, round int) (f figures
 	if err := b.load(ctx, r, m, &f); err != nil {
 		return f, err
 	}
-	if c.noIDs {
+	switch {
+	case c.noIDs:
 		f.note = "refuses token ids: text alone"
+	case c.dynamo:
+		f.note = "workers of its own protocol, in Python"
 	}
 	if c.counter != "" {
 		if err := r.exactness(ctx, &f); err != nil {
@@ -151,10 +157,17 @@ func (m *maker) calls(n float64) []call {
 // request is answered. The baseline has no router: then requests go to the stubs.
 func (b *bench) start(ctx context.Context, s *cluster.Supervisor, c *contender) (*running, error) {
 	r := &running{c: c}
+	stub, env := b.o.Stub, []string(nil)
+	if c.dynamo {
+		var err error
+		if stub, env, err = b.dynamoWorker(); err != nil {
+			return nil, err
+		}
+	}
 	var ready []Ready
 	for i := range stubs {
 		var one Ready
-		p, err := s.StartReady(ctx, cluster.Spec{Name: fmt.Sprintf("%s-stub-%d", c.name, i), Command: pinned(b.core.load, b.o.Stub)}, &one)
+		p, err := s.StartReady(ctx, cluster.Spec{Name: fmt.Sprintf("%s-stub-%d", c.name, i), Command: pinned(b.core.load, stub), Env: env}, &one)
 		if err != nil {
 			return nil, err
 		}
@@ -167,16 +180,23 @@ func (b *bench) start(ctx context.Context, s *cluster.Supervisor, c *contender) 
 			return nil, err
 		}
 		r.router, err = s.Start(cluster.Spec{
-			Name: c.name, Command: pinned(b.core.router, c.command(b.o, ready, ports[0], ports[1])), Line: func([]byte) {},
+			Name: c.name, Command: pinned(b.core.router, c.command(b.o, ready, ports[0], ports[1])), Env: env, Line: func([]byte) {},
 		})
 		if err != nil {
 			return nil, err
 		}
 		r.group = r.router.PID()
-		r.metrics = cluster.NewClient(1).At(c.name, local(ports[1]))
+		metrics := ports[1]
+		if c.dynamo {
+			metrics = ports[0]
+		}
+		r.metrics = cluster.NewClient(1).At(c.name, local(metrics))
 		targets = []string{"http://" + local(ports[0])}
 	}
 	r.generator = newGenerator(targets)
+	if c.dynamo {
+		r.stamps = wordStamp
+	}
 	first := newMaker(1<<32, c.noIDs).next()
 	var last error
 	err := cluster.Until(ctx, readyTime, 100*time.Millisecond, func() (bool, error) {
@@ -235,7 +255,7 @@ func (r *running) exactness(ctx context.Context, f *figures) error {
 		return err
 	}
 	if share < exactShare {
-		f.note = fmt.Sprintf("NOT EXACT: %.0f %% of the prompts; %s", 100*share, words)
+		f.note = fmt.Sprintf("NOT EXACT: %.0f %% of the counts; %s", 100*share, words)
 	}
 	return nil
 }

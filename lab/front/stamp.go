@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // stamp is the times that a stub writes into a chunk, by cluster.Now.
@@ -11,6 +12,13 @@ type stamp struct{ arrived, sent int64 }
 
 // String returns the stamp as the text of a chunk.
 func (s stamp) String() string { return fmt.Sprintf("@%d,%d;", s.arrived, s.sent) }
+
+// stamps reads the times of a chunk from its event. s has the chunks before it. ok is false for an
+// event without times.
+type stamps func(s *stream, event []byte) (t stamp, ok bool)
+
+// textStamp implements stamps for this package's stubs.
+func textStamp(_ *stream, event []byte) (stamp, bool) { return parseStamp(event) }
 
 // parseStamp returns the times that the stub wrote into an event, as @ARRIVED,SENT; in
 // nanoseconds. ok is false for an event without them.
@@ -29,8 +37,10 @@ func parseStamp(event []byte) (s stamp, ok bool) {
 
 // stream is one answer while it is read.
 type stream struct {
-	began int64 // when the request was sent
-	rest  []byte
+	began   int64  // when the request was sent
+	stamps  stamps // nil: textStamp
+	arrived int64  // at the stub, by the first chunk
+	rest    []byte
 	// first is what was added to the first byte, chunks what was added to each chunk after
 	// it, in nanoseconds.
 	first  int64
@@ -58,7 +68,11 @@ func (s *stream) add(piece []byte, now int64) {
 // event records one event of the stream, which arrived at the time now. The time of the first
 // event leaves out the stub's own, between arrival and sending.
 func (s *stream) event(event []byte, now int64) {
-	t, ok := parseStamp(event)
+	read := s.stamps
+	if read == nil {
+		read = textStamp
+	}
+	t, ok := read(s, event)
 	switch {
 	case bytes.Contains(event, []byte(`"error"`)):
 		s.failed = true
@@ -67,6 +81,7 @@ func (s *stream) event(event []byte, now int64) {
 	case !ok:
 	case s.events == 0:
 		s.events++
+		s.arrived = t.arrived
 		s.first = (now - s.began) - (t.sent - t.arrived)
 	default:
 		s.events++
@@ -76,3 +91,45 @@ func (s *stream) event(event []byte, now int64) {
 
 // whole reports whether the answer had every chunk and its end.
 func (s *stream) whole() bool { return s.done && !s.failed && s.events == chunks }
+
+const (
+	// dynamoBase is the base of the arrival in a Dynamo worker's first chunk, dynamoTick the unit
+	// of the other times. The greatest word stands for every later time, which is later than late.
+	dynamoBase = 100_000
+	dynamoTick = 10 * time.Microsecond
+)
+
+// wordStamp implements stamps for the workers of Dynamo, live.bench_worker: a chunk's last word is
+// the time from the arrival to the sending, less chunkDelay for each earlier chunk. The first
+// chunk has three words with the arrival before that.
+func wordStamp(s *stream, event []byte) (t stamp, ok bool) {
+	_, text, ok := bytes.Cut(event, []byte(`"content":"`))
+	if !ok {
+		_, text, ok = bytes.Cut(event, []byte(`"text":"`))
+	}
+	text, _, closed := bytes.Cut(text, []byte(`"`))
+	words := bytes.Fields(text)
+	want := 1
+	if s.events == 0 {
+		want = 4
+	}
+	if !ok || !closed || len(words) != want {
+		return t, false
+	}
+	var numbers [4]int64
+	for i, w := range words {
+		n, err := strconv.ParseInt(string(w), 36, 64)
+		if err != nil {
+			return t, false
+		}
+		numbers[i] = n
+	}
+	t.arrived = s.arrived
+	if s.events == 0 {
+		us := (numbers[0]*dynamoBase+numbers[1])*dynamoBase + numbers[2]
+		t.arrived = us * int64(time.Microsecond)
+	}
+	since := numbers[want-1]
+	t.sent = t.arrived + int64(s.events)*int64(chunkDelay) + since*int64(dynamoTick)
+	return t, since < vocabulary-1
+}

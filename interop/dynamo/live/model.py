@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+UNKNOWN = 3  # the token of every other text
+WORD = len(_SPECIAL)  # the token of the first word
 VOCABULARY = 1024
+_WORDS = [f"w{i}" for i in range(VOCABULARY - WORD)]
 
 
-def write(directory: pathlib.Path) -> pathlib.Path:
-    """Writes the model's files. Returns the directory."""
+def write(directory: pathlib.Path, texts: Sequence[str] = _WORDS) -> pathlib.Path:
+    """Writes the files of a model whose words are `texts`. Returns the directory."""
     directory.mkdir()
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
-    words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]
+    words = [*_SPECIAL, *texts]
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -22,7 +26,7 @@ def write(directory: pathlib.Path) -> pathlib.Path:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 32,
-        "vocab_size": VOCABULARY,
+        "vocab_size": len(words),
         "max_position_embeddings": 8192,
         "bos_token_id": 1,
         "eos_token_id": 2,
@@ -31,7 +35,7 @@ def write(directory: pathlib.Path) -> pathlib.Path:
     added = [
         {"id": i, "content": w, "special": True, "single_word": False, "lstrip": False}
         | {"rstrip": False, "normalized": False}
-        for i, w in enumerate(special)
+        for i, w in enumerate(_SPECIAL)
     ]
     tokenizer = {
         "version": "1.0",
