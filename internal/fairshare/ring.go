@@ -26,6 +26,9 @@ type Member[T any] struct {
 // Deficit returns what the member may still spend.
 func (m *Member[T]) Deficit() int { return m.deficit }
 
+// Refund gives back what Next charged for a request that did not go.
+func (m *Member[T]) Refund(cost int) { m.deficit += cost }
+
 // Len returns the number of members.
 func (r *Ring[T]) Len() int { return len(r.members) }
 

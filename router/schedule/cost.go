@@ -58,7 +58,7 @@ func (s *CostSelector) Stats() CostStats { return s.stats }
 // Select implements Selector. It computes the cost of each candidate and returns the member
 // number of the chosen one: the lowest cost, or a draw by temperature. In price mode the costs
 // are expected milliseconds. Without a price for every candidate, Select falls back to
-// costs in blocks, and in.Outcome.Mode says why. It calls Request.Explain for each candidate.
+// costs in blocks, and in.Outcome.Mode says why.
 func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	s.begin(in)
 	defer s.end(in)
@@ -81,17 +81,22 @@ func (s *CostSelector) Select(in *Selection) (member int, err error) {
 		s.weigh(&w)
 	}
 	s.preferTaints(in)
-	if in.Request.Explain != nil {
-		for k := range s.costs {
-			c := s.candidate(&w, k)
-			in.Request.Explain(&c)
-		}
-	}
 	k := s.pick(in)
 	c := s.candidate(&w, k)
 	in.Outcome.Cost, in.Outcome.Prefill, in.Outcome.Decode = c.Cost, c.Prefill, c.Decode
 	in.Outcome.Weight, in.Outcome.TaintFactor, in.Outcome.Price = c.Weight, c.TaintFactor, c.Price
 	return in.At(k), nil
+}
+
+// explain calls Request.Explain for each candidate of the decision that Select has just made.
+func (s *CostSelector) explain(in *Selection) {
+	s.begin(in)
+	defer s.end(in)
+	w := newWeighing(in)
+	for k := range s.costs {
+		c := s.candidate(&w, k)
+		in.Request.Explain(&c)
+	}
 }
 
 // begin prepares the reused memory of the selector for one decision: s.costs with an element

@@ -57,6 +57,7 @@ func weighed(t *testing.T, s *CostSelector, in *Selection) (candidates []Candida
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.explain(in)
 	return candidates, chosen
 }
 

@@ -1,10 +1,14 @@
 package schedule
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
@@ -109,20 +113,189 @@ func TestNoRequestWaitsLongerThanTheLimit(t *testing.T) {
 	})
 }
 
-// TestAFullQueueHoldsNobody: a request that has a free worker is not refused.
+// TestAFullQueueHoldsNobody: a request that has a free worker is not refused. It leaves the busy one to
+// the request that waits for it.
 func TestAFullQueueHoldsNobody(t *testing.T) {
 	base := map[kv.WorkerID]float64{1: 1, 2: 5000}
 	inPricedLine(t, base, func(o *Options) { o.Queue.MaxPending = 1 }, func(t *testing.T, l *line) {
 		for _, id := range []string{"a", "b", "c"} {
 			l.send(t.Context(), id, nil)
 		}
-		l.expect("a@1", "c@1")
+		l.expect("a@1", "c@2")
 		l.scheduler.Free("a")
-		l.expect()
-		l.scheduler.Free("c")
 		l.expect("b@1")
 		if s := l.scheduler.Stats().Queue; s.RejectedRequests != 0 || s.Pending != 0 {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestAHeldRequestIsNotOvertaken: those that come later reckon with the prompts that wait for a worker,
+// and find a worker taken that time alone has made free.
+func TestAHeldRequestIsNotOvertaken(t *testing.T) {
+	base := map[kv.WorkerID]float64{1: 1, 2: 250}
+	inPricedLine(t, base, nil, func(t *testing.T, l *line) {
+		for _, id := range []string{"a", "b", "c", "d"} {
+			l.send(t.Context(), id, nil)
+		}
+		l.expect("a@1", "d@2") // 101 and 202 tokens are a shorter wait than 250 ms, 303 are not
+		l.send(t.Context(), "urgent", func(r *Request) { r.StrictPriority = 1 })
+		l.expect() // it waits before those of lower priority
+		for _, step := range [][2]string{{"a", "urgent@1"}, {"urgent", "b@1"}, {"b", "c@1"}} {
+			l.scheduler.Free(step[0])
+			l.expect(step[1])
+		}
+	})
+	decays := func(o *Options) {
+		o.PrefillDuration = func(kv.Worker, int, int) time.Duration { return time.Second }
+	}
+	inPricedLine(t, map[kv.WorkerID]float64{1: 1, 2: 5000}, decays, func(t *testing.T, l *line) {
+		l.send(t.Context(), "a", nil)
+		l.send(t.Context(), "b", nil)
+		l.expect("a@1")
+		time.Sleep(500 * time.Millisecond) // worker 1 has 50 tokens left, and nothing has been released
+		l.send(t.Context(), "c", nil)
+		l.expect("b@1")
+	})
+}
+
+// TestHeldRequestsAreNeverOvertaken: whatever comes and ends, no request gets a worker for which an earlier
+// one of no lower priority waits on, and none waits when nothing runs.
+func TestHeldRequestsAreNeverOvertaken(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		base, limit, members := make(map[kv.WorkerID]float64), int64(100), fleet(3)
+		for w := range kv.WorkerID(3) {
+			base[w+1] = float64(rapid.IntRange(1, 900).Draw(t, "base"))
+		}
+		s, err := New(Options{Config: DefaultConfig(), Estimator: &waits{base}, Queue: queue.Options{Class: queue.Class{ThresholdTokens: &limit},
+			MaxWait: time.Hour, MaxPending: rapid.IntRange(1, 6).Draw(t, "room")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.config.Price = true
+		type sent struct {
+			*waiter
+			favourite *kv.Worker // before the operation
+		}
+		var waiting []sent
+		var running []string
+		n := 0
+		// check looks at the requests that got a worker by an operation. r is one that arrived and was not queued.
+		check := func(r *Request, result Result) {
+			var got []*waiter
+			var left []sent
+			for _, w := range waiting {
+				select {
+				case <-w.settled:
+					running, got = append(running, w.request.ID), append(got, w.waiter)
+				default:
+					left = append(left, w)
+				}
+			}
+			if r != nil {
+				running, got = append(running, r.ID), append(got, &waiter{item: queue.Item{StrictPriority: r.StrictPriority}, request: r, result: result})
+			}
+			for _, g := range got {
+				for _, w := range left {
+					earlier := len(w.request.ID) < len(g.request.ID) || len(w.request.ID) == len(g.request.ID) && w.request.ID < g.request.ID
+					if w.favourite != nil && *w.favourite == g.result.Worker && w.item.StrictPriority >= g.item.StrictPriority && earlier {
+						t.Fatalf("request %s gets worker %s, for which %s waits", g.request.ID, g.result.Worker, w.request.ID)
+					}
+				}
+			}
+			for k := range left {
+				left[k].favourite = left[k].item.Favourite
+			}
+			waiting = left
+		}
+		end := func(at int) {
+			id := running[at]
+			running = slices.Delete(running, at, at+1)
+			s.Free(id)
+			check(nil, Result{})
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"send": func(t *rapid.T) {
+				n++
+				r := &Request{ID: fmt.Sprint(n), Book: true, Tokens: rapid.IntRange(1, 300).Draw(t, "tokens"), BlockSize: 16, TrackPrefill: true, Members: members,
+					StrictPriority: rapid.Uint32Range(0, 1).Draw(t, "priority")}
+				w, result, err := s.decideOrQueue(r)
+				switch {
+				case errors.Is(err, queue.ErrRejected):
+				case err != nil:
+					t.Fatal(err)
+				case w != nil:
+					waiting = append(waiting, sent{w, nil})
+					check(nil, Result{})
+				default:
+					check(r, result)
+				}
+			},
+			"end": func(t *rapid.T) {
+				if len(running) > 0 {
+					end(rapid.IntRange(0, len(running)-1).Draw(t, "which"))
+				}
+			},
+			"tick": func(*rapid.T) {
+				s.Tick()
+				check(nil, Result{})
+			},
+		})
+		for len(running) > 0 {
+			end(0)
+		}
+		if len(waiting) > 0 || s.PendingCount() > 0 {
+			t.Fatalf("%d wait and nothing runs", len(waiting))
+		}
+	})
+}
+
+// TestAnOverdueRequestOutlastsAnOverload: like every request that waits it is not refused, and it goes as
+// soon as some worker is no longer overloaded, busy or not.
+func TestAnOverdueRequestOutlastsAnOverload(t *testing.T) {
+	limit := int64(150)
+	for _, pinned := range []*kv.Worker{nil, pin(kv.Worker{ID: 1})} {
+		inPricedLine(t, map[kv.WorkerID]float64{1: 1}, func(o *Options) { o.Busy.PrefillTokens = &limit }, func(t *testing.T, l *line) {
+			l.send(t.Context(), "a", nil)
+			l.send(t.Context(), "b", func(r *Request) { r.Pinned = pinned })
+			l.expect("a@1")
+			overload := int64(100)
+			if err := l.scheduler.SetBusy(BusyThresholds{PrefillTokens: &overload}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(6 * time.Second)
+			l.scheduler.Tick()
+			l.expect()
+			if s := l.scheduler.Stats(); s.Queue.Overdue != 1 || s.Queue.Pending != 1 || s.Overloaded != 0 {
+				t.Errorf("%+v", s)
+			}
+			if _, err := l.scheduler.Schedule(t.Context(), l.request("c", nil)); !errors.Is(err, ErrAllOverloaded) {
+				t.Errorf("a request that arrives: %v", err)
+			}
+			if err := l.scheduler.SetBusy(BusyThresholds{PrefillTokens: &limit}); err != nil {
+				t.Fatal(err)
+			}
+			l.expect("b@1") // which is busy still
+		})
+	}
+}
+
+// TestAHeldRequestIsExplainedOnce: by the decision that counts.
+func TestAHeldRequestIsExplainedOnce(t *testing.T) {
+	inPricedLine(t, map[kv.WorkerID]float64{1: 1, 2: 5000}, nil, func(t *testing.T, l *line) {
+		l.send(t.Context(), "a", nil)
+		var explained []Candidate
+		l.send(t.Context(), "b", func(r *Request) { r.Explain = func(c *Candidate) { explained = append(explained, *c) } })
+		for range 3 {
+			l.scheduler.Tick()
+		}
+		if len(explained) != 0 {
+			t.Errorf("%d candidates while it waits", len(explained))
+		}
+		l.scheduler.Free("a")
+		l.expect("a@1", "b@1")
+		if len(explained) != 2 || explained[0].PendingPrefill != 0 || explained[1].Cost != 5000 {
+			t.Errorf("%+v", explained)
 		}
 	})
 }

@@ -31,7 +31,7 @@ type Scheduler struct {
 	workers []WorkerConfig
 	// memberChanges counts the changes of members and workers.
 	memberChanges uint64
-	freeWorkers   []freeMembers // by class
+	freeWorkers   []freeMembers // by class, and at the end for overdue requests
 	repriced      int           // held requests that this dispatch has priced again
 	stats         Stats
 	started       time.Time
@@ -42,6 +42,11 @@ type Scheduler struct {
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
+	// claims and claimedLoads are the loads of a decision with what waits for a favourite: see addClaims.
+	// others are its candidates without such a claim.
+	claims       []int64
+	claimedLoads load.Columns
+	others       []int32
 	// decidesWaiter is true while the scheduler decides for a request that has waited.
 	decidesWaiter bool
 	// probeItem and probedMembers are scratch memory of Queue.Waits and itemBusy. allBusy is the method
@@ -86,7 +91,7 @@ func New(o Options) (*Scheduler, error) {
 		account: account, overloads: newOverloads(o.Busy, o.Load.Now), queue: q,
 		members: &index.Members{}, started: o.Load.Now(),
 	}
-	s.freeWorkers = make([]freeMembers, len(q.Options().Profile.Classes))
+	s.freeWorkers = make([]freeMembers, len(q.Options().Profile.Classes)+1)
 	s.allBusy = s.itemBusy // once, because each method value allocates
 	if s.selector == nil {
 		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})
@@ -148,7 +153,7 @@ func (s *Scheduler) eligible(dst []int32, f filter) ([]int32, error) {
 // decide chooses a worker for r among the eligible members, and books r if r.Book is set. The
 // caller holds s.mu and has called withLatestMembers for r. The error says why no member
 // is eligible, or is one of choose.
-func (s *Scheduler) decide(r *Request, class *queue.Class) (Result, error) {
+func (s *Scheduler) decide(r *Request, t turn) (Result, error) {
 	candidates, err := s.eligible(s.candidates[:0], r.filter())
 	if err != nil {
 		s.countRefusal(err)
@@ -157,7 +162,7 @@ func (s *Scheduler) decide(r *Request, class *queue.Class) (Result, error) {
 	if candidates != nil {
 		s.candidates = candidates // keeps the memory for the next decision
 	}
-	return s.choose(r, candidates, class)
+	return s.choose(r, candidates, t)
 }
 
 // countRefusal counts a request that found no eligible worker. err is the reason, an error of
@@ -178,9 +183,9 @@ func (s *Scheduler) countRefusal(err error) {
 // has called withLatestMembers for r.
 //
 // The error is the selector's, or ErrBadSelection, a booking error, or a *heldError if the request had
-// better wait in its class; a request with a nil class must not wait. When the account has
+// better wait. When the account has
 // no room, choose returns the worker without a booking and without an error.
-func (s *Scheduler) choose(r *Request, candidates []int32, class *queue.Class) (Result, error) {
+func (s *Scheduler) choose(r *Request, candidates []int32, t turn) (Result, error) {
 	s.active = s.active[:0] // the blocks of r that other requests keep active, by worker
 	if len(r.Sequence) > 0 {
 		s.active = s.account.Shared(s.active, r.Sequence)
@@ -191,6 +196,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32, class *queue.Class) (
 	}
 	defer func() { s.selection = Selection{} }() // keeps no request alive
 	in := &s.selection
+	s.addClaims(in, t)
 	if r.Override != nil {
 		s.override = s.config
 		r.Override.apply(&s.override)
@@ -203,8 +209,14 @@ func (s *Scheduler) choose(r *Request, candidates []int32, class *queue.Class) (
 	if !in.has(member) {
 		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, member, len(s.members.List), ErrBadSelection)
 	}
-	if err := s.favourite(in, member, class); err != nil {
+	if err := s.favourite(in, member, t); err != nil {
 		return Result{}, err
+	}
+	if others := s.unclaimed(in, member, t); len(others) > 0 {
+		return s.choose(r, others, t)
+	}
+	if r.Explain != nil && s.cost != nil {
+		s.cost.explain(in)
 	}
 	result := s.result(in, member)
 	if r.Book {

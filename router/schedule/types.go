@@ -65,7 +65,8 @@ type Request struct {
 	// that has them by exp(-tanh(sum of their weights)).
 	RequiredTaints  []string
 	PreferredTaints []TaintPreference
-	// Explain is called with every candidate that a CostSelector compares. The deciding
+	// Explain is called with every candidate of the CostSelector's decision by which the request gets its
+	// worker, and not for those by which it waits. The deciding
 	// goroutine calls it under the scheduler's lock. Explain must not call the scheduler. The
 	// candidate is valid during the call. Explain may be nil.
 	Explain func(c *Candidate)
@@ -160,7 +161,8 @@ type Candidate struct {
 	// Credit is what the worker's hits take off Prefill, in blocks; for decode workers off
 	// Decode. 0 in price mode.
 	Credit float64
-	// PendingPrefill are the tokens that the worker's requests still have to compute.
+	// PendingPrefill are the tokens that the worker's requests still have to compute, and those of
+	// requests that wait for the worker before this one.
 	// ActiveBlocks and Requests count what the worker has active. All without this request.
 	PendingPrefill int64
 	ActiveBlocks   int32

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -73,15 +72,17 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 	// probeItem is a field, because Waits would make a local item escape to the heap.
 	s.probeItem = item
 	defer func() { s.probeItem = queue.Item{} }()
-	class := s.classify(&s.probeItem, r)
+	t := turn{&s.probeItem, s.classify(&s.probeItem, r), true}
+	s.serveHeld(&t, r)
 	// An overloaded request does not wait: decide refuses it with an error.
 	if !s.queue.Waits(&s.probeItem, s.allBusy) || s.overloaded(&s.probeItem) {
-		result, err := s.decide(r, class)
+		result, err := s.decide(r, t)
 		if err == nil || !s.hold(err) {
 			return nil, result, err
 		}
-		if s.queue.Full(&s.probeItem) { // no room: the busy worker is the best one anyway
-			result, err = s.decide(r, nil)
+		if s.queue.Full(&s.probeItem) { // a request that has a free worker is not refused
+			t.mayWait = false
+			result, err = s.decide(r, t)
 			return nil, result, err
 		}
 	}
@@ -107,49 +108,6 @@ func (s *Scheduler) classify(i *queue.Item, r *Request) *queue.Class {
 
 // seconds returns a time in the seconds of queue.Item.Arrival.
 func (s *Scheduler) seconds(t time.Time) float64 { return t.Sub(s.started).Seconds() }
-
-// heldError is the result of a decision for a request that had better wait for a busy worker.
-type heldError struct{ worker kv.Worker }
-
-// Error implements error. No caller of the package sees it.
-func (e *heldError) Error() string { return fmt.Sprintf("waits for worker %s", e.worker) }
-
-// hold makes s.probeItem wait for the worker of a heldError. It returns false for any other error.
-func (s *Scheduler) hold(err error) bool {
-	var held *heldError
-	if !errors.As(err, &held) {
-		return false
-	}
-	s.probeItem.SetFavourite(held.worker)
-	return true
-}
-
-// favourite returns an error if the chosen member is busy, and the wait for it is shorter than what the
-// request costs on the best free worker. The request then waits in the queue rather than in the
-// engine, where it can still go elsewhere. Only a price says how long a wait is, and only a queue with
-// MaxWait bounds it. class is nil for a request that must not wait.
-func (s *Scheduler) favourite(in *Selection, member int, class *queue.Class) error {
-	r := in.Request
-	if class == nil || !class.Enabled() || s.queue.Options().MaxWait == 0 || in.Outcome.Mode != ModePrice ||
-		!r.TrackPrefill || r.Pinned != nil || !s.busy(class, member) {
-		return nil
-	}
-	free := math.Inf(1)
-	for k, cost := range s.cost.costs {
-		if cost < free && !s.busy(class, in.At(k)) {
-			free = cost
-		}
-	}
-	if math.IsInf(free, 1) || in.Outcome.Price.Wait >= free {
-		return nil
-	}
-	return &heldError{s.members.List[member].Worker}
-}
-
-// busy reports whether a member has too much pending prefill for requests of a class.
-func (s *Scheduler) busy(class *queue.Class, member int) bool {
-	return class.Busy(s.account.Columns().PrefillTokens[member], s.workers[member].MaxBatchedTokens)
-}
 
 // overloaded reports whether all workers that may serve an item are beyond a busy threshold.
 // Such a request is refused and does not wait.
@@ -219,17 +177,15 @@ func (s *Scheduler) dispatch() {
 	s.loadsChanged()
 	s.decidesWaiter, s.repriced = true, 0
 	defer func() { s.decidesWaiter = false }()
-	for i := s.queue.Overdue(s.seconds(now)); i != nil; i = s.queue.Overdue(s.seconds(now)) {
-		s.settle(i.Value.(*waiter), now, nil)
-	}
+	s.queue.Expire(s.seconds(now))
 	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
-		s.settle(i.Value.(*waiter), now, &s.queue.Options().Profile.Classes[i.Class])
+		s.settle(i.Value.(*waiter), now)
 	}
 }
 
-// settle chooses a worker for a request that has left the queue and wakes its caller, or lets the
-// request wait again for a better worker. class is nil for a request that must not wait any longer.
-func (s *Scheduler) settle(w *waiter, now time.Time, class *queue.Class) {
+// settle chooses a worker for a request that is next in the queue and wakes its caller, or lets the
+// request wait on for a better worker.
+func (s *Scheduler) settle(w *waiter, now time.Time) {
 	waited := now.Sub(w.arrived)
 	if s.options.Refresh != nil && waited >= s.options.RefreshAfter {
 		fresh := *w.request
@@ -237,11 +193,13 @@ func (s *Scheduler) settle(w *waiter, now time.Time, class *queue.Class) {
 		w.request = &fresh
 		s.stats.Refreshed++
 	}
-	result, err := s.decide(w.request.withMembers(s.members), class)
+	class := &s.queue.Options().Profile.Classes[w.item.Class]
+	result, err := s.decide(w.request.withMembers(s.members), turn{&w.item, class, !w.item.Overdue})
 	if held := (*heldError)(nil); errors.As(err, &held) {
-		s.queue.Return(&w.item, held.worker)
+		s.queue.Hold(&w.item, held.worker)
 		return
 	}
+	s.queue.Take(&w.item)
 	s.loadsChanged() // the booking changed a load
 	result.Waited = waited
 	w.result, w.err = result, err
@@ -280,7 +238,8 @@ func (b bits) add(m int)      { b[m/64] |= 1 << (m % 64) }
 func (b bits) has(m int) bool { return b[m/64]&(1<<(m%64)) != 0 }
 
 // freeMembers caches which members are neither overloaded nor busy, and so can take a waiting
-// request of one class. The cache is valid until a load changes.
+// request of one class, or which are not overloaded, and so can take an overdue one. The cache is
+// valid until a load changes.
 type freeMembers struct {
 	valid   bool
 	members bits
@@ -293,17 +252,21 @@ func (s *Scheduler) loadsChanged() {
 	}
 }
 
-// free returns the members that can take a waiting request of a class now.
-func (s *Scheduler) free(class int) bits {
-	free := &s.freeWorkers[class]
+// free returns the members that can take a waiting item now.
+func (s *Scheduler) free(i *queue.Item) bits {
+	at := i.Class
+	if i.Overdue {
+		at = len(s.freeWorkers) - 1
+	}
+	free := &s.freeWorkers[at]
 	if free.valid {
 		return free.members
 	}
-	loads, c, n := s.account.Columns(), &s.queue.Options().Profile.Classes[class], len(s.members.List)
+	loads, c, n := s.account.Columns(), &s.queue.Options().Profile.Classes[i.Class], len(s.members.List)
 	overload := s.overloads.current(loads)
 	free.valid, free.members = true, free.members.cleared(n)
 	for m, prefill := range loads.PrefillTokens {
-		if (overload == nil || !overload[m]) && !c.Busy(prefill, s.workers[m].MaxBatchedTokens) {
+		if (overload == nil || !overload[m]) && (i.Overdue || !c.Busy(prefill, s.workers[m].MaxBatchedTokens)) {
 			free.members.add(m)
 		}
 	}
@@ -318,7 +281,7 @@ const maxRepriced = 64
 // busy. An overloaded worker counts as busy: a waiting request is not refused, and the
 // overload may end with the next report. Sets of members are bit sets, compared word by word.
 func (s *Scheduler) laneBusy(i *queue.Item) bool {
-	free := s.free(i.Class)
+	free := s.free(i)
 	if i.Favourite != nil {
 		m, ok := s.members.Find(*i.Favourite)
 		if s.repriced++; s.repriced > maxRepriced && ok && !free.has(m) {

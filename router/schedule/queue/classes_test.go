@@ -87,7 +87,7 @@ func TestClassesShareByQuantum(t *testing.T) {
 	r.free[queueWorkers[0]] = true
 	served := make(map[int]int)
 	for n := range 640 {
-		served[r.Next(r.busy).Class]++
+		served[r.next().Class]++
 		if n == 319 && (served[0] < 254 || served[0] > 257) {
 			t.Errorf("of the first 320: %v, want 256 and 64", served)
 		}
@@ -148,7 +148,7 @@ func TestDisciplines(t *testing.T) {
 		})
 		r.free[queueWorkers[0]] = true
 		for k, want := range items {
-			if got := r.Next(r.busy); got != want {
+			if got := r.next(); got != want {
 				rt.Fatalf("%s: number %d is %+v, want %+v", d, k, got, want)
 			}
 		}
@@ -165,7 +165,7 @@ func TestADeadlineOfTheClass(t *testing.T) {
 	}
 	r.free[queueWorkers[0]] = true
 	var got []string
-	for i := r.Next(r.busy); i != nil; i = r.Next(r.busy) {
+	for i := r.next(); i != nil; i = r.next() {
 		got = append(got, fmt.Sprint(i.Deadline))
 	}
 	if want := []string{"4s", "0s", "6s"}; !slices.Equal(got, want) {

@@ -24,6 +24,11 @@ func Example() {
 		}
 	}
 	free = true
-	fmt.Println(q.Next(busy).Tokens, q.Next(busy).Tokens, q.Len())
-	// Output: 500 4000 0
+	for i := q.Next(busy); i != nil; i = q.Next(busy) {
+		q.Take(i) // or q.Hold, to wait for a better worker
+		fmt.Println(i.Tokens, q.Len())
+	}
+	// Output:
+	// 500 1
+	// 4000 0
 }

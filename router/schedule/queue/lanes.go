@@ -19,16 +19,19 @@ type lane struct {
 	waiting itemHeap
 	// awakeIndex is the position in classQueue.awake, notInHeap while the lane sleeps.
 	awakeIndex int
-	note       Note
+	// tokens is the sum of the uncached tokens of waiting.
+	tokens int
+	note   Note
 }
 
-// laneKey is equal for requests of one class that may go to the same workers and have the same
-// favourite.
+// laneKey is equal for requests of one class that may go to the same workers, have the same
+// favourite, and are overdue or not.
 type laneKey struct {
 	class int
 	// worker is the pinned worker if isPinned, the favourite if isHeld.
 	worker           kv.Worker
 	isPinned, isHeld bool
+	isOverdue        bool
 	// allowed encodes the ids of the allowed workers, taints the required taints. Both are
 	// sorted. Different sets have different encodings.
 	limited         bool
@@ -65,9 +68,9 @@ func (i *Item) laneKey() laneKey {
 		return i.key
 	}
 	if i.Pinned != nil {
-		return laneKey{class: i.Class, worker: *i.Pinned, isPinned: true}
+		return laneKey{class: i.Class, worker: *i.Pinned, isPinned: true, isOverdue: i.Overdue}
 	}
-	k := laneKey{class: i.Class, limited: i.Allowed != nil}
+	k := laneKey{class: i.Class, limited: i.Allowed != nil, isOverdue: i.Overdue}
 	if i.Favourite != nil {
 		k.worker, k.isHeld = *i.Favourite, true
 	}
@@ -100,6 +103,9 @@ func (q *Queue) laneFor(i *Item) *lane {
 	}
 	l = &lane{key: k, class: q.classes[i.Class], awakeIndex: notInHeap}
 	q.lanes[k] = l
+	if k.isHeld {
+		q.held[l] = struct{}{}
+	}
 	q.allowedIDs += len(k.allowed) / 8 // the key has each allowed id in 8 bytes
 	switch {
 	case k.isPinned || k.isHeld:
@@ -144,6 +150,7 @@ func (q *Queue) dropLane(l *lane) {
 		heap.Remove(&l.class.awake, l.awakeIndex)
 	}
 	delete(q.lanes, l.key)
+	delete(q.held, l)
 	delete(q.lanesForAll, l)
 	unlink(q.lanesByWorker, l.key.worker, l)
 	q.allowedIDs -= len(l.key.allowed) / 8

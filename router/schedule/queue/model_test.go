@@ -120,7 +120,7 @@ func (m *queueMachine) Remove(t *rapid.T) {
 // Next dispatches one request.
 func (m *queueMachine) Next(t *rapid.T) {
 	want := m.twinNext()
-	if got := m.Queue.Next(m.busy); got != want {
+	if got := m.next(); got != want {
 		t.Fatalf("dispatched %+v, want %+v", got, want)
 	}
 	if want != nil {
@@ -195,6 +195,7 @@ func BenchmarkQueue(b *testing.B) {
 				if i == nil {
 					b.Fatal("nobody may go")
 				}
+				q.Take(i)
 				i.Arrival = float64(10_000 + n)
 				if err := q.Push(i); err != nil {
 					b.Fatal(err)

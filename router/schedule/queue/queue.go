@@ -20,7 +20,11 @@ import (
 // chooses among the classes by deficit round robin.
 //
 // A request that has a free worker may wait for a better one, which is busy: the favourite. Requests
-// with the same favourite form a lane that only the release of that worker or WakeAll wakes.
+// with the same favourite form a lane that only the release of that worker or WakeAll wakes. They have
+// a claim to the favourite: see Claims.
+//
+// Requests that have waited for Options.MaxWait are overdue. They form lanes of their own, whose workers
+// may be busy.
 //
 // A lane without a free worker sleeps until Released or WakeAll wakes it. A sleeping lane
 // costs nothing: the release of a worker touches that worker's lanes only.
@@ -30,7 +34,9 @@ type Queue struct {
 	// ring has the classes with waiting requests.
 	ring  fairshare.Ring[*classQueue]
 	lanes map[laneKey]*lane
-	// arrivals are the waiting items in the order of Push.
+	// held are the lanes with a favourite.
+	held map[*lane]struct{}
+	// arrivals are the waiting items that are not overdue, in the order of Push.
 	arrivals list.List
 	// lanesByWorker has the lanes of each pinned or favourite worker, lanesByAllowed those of each
 	// worker in a set of allowed workers, and lanesForAll all others.
@@ -69,6 +75,8 @@ type Item struct {
 	RequiredTaints []string
 	// Favourite is a busy worker that the item waits for although another one is free.
 	Favourite *kv.Worker
+	// Overdue is true when the item has waited for Options.MaxWait. The queue sets it.
+	Overdue bool
 	// Value is for the caller.
 	Value any
 
@@ -77,7 +85,7 @@ type Item struct {
 	prepared bool
 	lane     *lane
 	// score orders items, higher first: see Discipline. pushNumber numbers the calls of Push.
-	// laneIndex is the position in lane.waiting, arrival that in Queue.arrivals.
+	// laneIndex is the position in lane.waiting, arrival that in Queue.arrivals or nil.
 	score      float64
 	pushNumber uint64
 	laneIndex  int
@@ -105,7 +113,7 @@ type Stats struct {
 	Queued       uint64 `metric:"queue_queued" help:"Requests that waited or wait."`
 	Dispatched   uint64 `metric:"queue_dispatched" help:"Requests that waited and got a worker."`
 	Retracted    uint64 `metric:"queue_retracted" help:"Requests whose caller left while they waited."`
-	Overdue      uint64 `metric:"queue_overdue" help:"Requests that waited as long as they may, and went to the best worker."`
+	Overdue      uint64 `metric:"queue_overdue" help:"Requests that waited as long as they may for a free worker."`
 	Held         uint64 `metric:"queue_held" help:"Requests that wait for a busy worker whose price is below that of every free one."`
 	// Rejected requests reached a limit. They share a metric, with the limit as its label.
 	RejectedRequests     uint64 `metric:"-"`
@@ -125,6 +133,7 @@ func New(o Options) (*Queue, error) {
 		lanesByWorker:  make(map[kv.Worker]map[*lane]struct{}),
 		lanesByAllowed: make(map[kv.WorkerID]map[*lane]struct{}),
 		lanesForAll:    make(map[*lane]struct{}),
+		held:           make(map[*lane]struct{}),
 	}
 	for k := range q.o.Profile.Classes {
 		c := &classQueue{Class: &q.o.Profile.Classes[k], number: k}
@@ -155,8 +164,8 @@ func (q *Queue) Waits(i *Item, busy func(*Item) bool) bool {
 }
 
 // Push makes a request wait in its lane, the requests that may go to the same workers, until
-// Next returns it or Remove removes it. The error is a *Rejection when a limit is
-// reached. An item may be in one queue at a time.
+// Take or Remove removes it. The error is a *Rejection when a limit is reached. An item may be
+// in one queue at a time.
 func (q *Queue) Push(i *Item) error {
 	if r := q.rejection(i); r != nil {
 		switch r.Kind {
@@ -173,8 +182,12 @@ func (q *Queue) Push(i *Item) error {
 	}
 	c := q.classes[i.Class]
 	q.pushes++
-	i.pushNumber, i.score = q.pushes, c.Discipline.score(i, c.Class)
+	i.pushNumber, i.score, i.Overdue = q.pushes, c.Discipline.score(i, c.Class), false
 	i.arrival = q.arrivals.PushBack(i)
+	if c.stats.pending == 0 {
+		q.ring.Add(&c.share)
+	}
+	q.count(i, 1)
 	q.enter(i)
 	q.stats.Queued++
 	if i.Favourite != nil {
@@ -183,54 +196,63 @@ func (q *Queue) Push(i *Item) error {
 	return nil
 }
 
-// Return makes a request wait again that Next has just returned, in its old place, until favourite is
-// released. The lane of the request sleeps.
-func (q *Queue) Return(i *Item, favourite kv.Worker) {
-	i.SetFavourite(favourite)
-	q.stats.Dispatched--
-	at := q.arrivals.Back()
-	for at != nil && at.Value.(*Item).pushNumber > i.pushNumber {
-		at = at.Prev()
+// Hold makes a request that Next has just returned wait on until favourite is released, in its old
+// place in the order. The lane of the request sleeps.
+func (q *Queue) Hold(i *Item, favourite kv.Worker) {
+	i.lane.class.share.Refund(i.Uncached()) // it has not gone
+	if k := &i.lane.key; !k.isHeld || k.worker != favourite {
+		q.leave(i)
+		i.SetFavourite(favourite)
+		q.enter(i)
 	}
-	if at == nil {
-		i.arrival = q.arrivals.PushFront(i)
-	} else {
-		i.arrival = q.arrivals.InsertAfter(i, at)
-	}
-	q.enter(i)
 	q.sleep(i.lane)
+}
+
+// Take removes a request that Next has just returned: it goes to a worker.
+func (q *Queue) Take(i *Item) {
+	q.remove(i)
+	q.stats.Dispatched++
 }
 
 // enter adds an item to its lane.
 func (q *Queue) enter(i *Item) {
 	l := q.laneFor(i)
 	i.lane = l
+	l.tokens += i.Uncached()
 	heap.Push(&l.waiting, i)
 	if len(l.waiting) == 1 && i.Favourite == nil { // Next must try a new lane once
 		q.wake(l)
 	}
 	q.fix(l) // i may be the lane's first request now
-	if c := l.class; c.stats.pending == 0 {
-		q.ring.Add(&c.share)
-	}
-	q.count(i, 1)
 }
 
-// Overdue removes and returns the request that has waited longest, if that is as long as it may wait.
-// now is in the seconds of Item.Arrival.
-func (q *Queue) Overdue(now float64) *Item {
-	front := q.arrivals.Front()
-	if q.o.MaxWait == 0 || front == nil {
-		return nil
+// leave takes an item out of its lane. It removes a lane that becomes empty.
+func (q *Queue) leave(i *Item) {
+	l := i.lane
+	l.tokens -= i.Uncached()
+	heap.Remove(&l.waiting, i.laneIndex)
+	i.lane, i.key, i.prepared = nil, laneKey{}, false
+	if len(l.waiting) == 0 {
+		q.dropLane(l)
+		return
 	}
-	i := front.Value.(*Item)
-	if now-i.Arrival < q.o.MaxWait.Seconds() {
-		return nil
+	q.fix(l)
+}
+
+// Expire makes the requests overdue that have waited as long as they may: they wait no longer for a
+// favourite, nor for a worker that is not busy. now is in the seconds of Item.Arrival.
+func (q *Queue) Expire(now float64) {
+	for front := q.arrivals.Front(); q.o.MaxWait > 0 && front != nil; front = q.arrivals.Front() {
+		i := front.Value.(*Item)
+		if now-i.Arrival < q.o.MaxWait.Seconds() {
+			return
+		}
+		q.arrivals.Remove(front)
+		q.leave(i)
+		i.arrival, i.Favourite, i.Overdue = nil, nil, true
+		q.enter(i)
+		q.stats.Overdue++
 	}
-	q.remove(i)
-	q.stats.Overdue++
-	q.stats.Dispatched++
-	return i
 }
 
 // Full reports whether Push would refuse an item.
@@ -288,7 +310,8 @@ func (q *Queue) count(i *Item, sign int) {
 	s.cachedTokens += sign * i.CachedTokens
 }
 
-// Next removes and returns the first waiting request with a free worker, or nil. busy reports
+// Next returns the first waiting request with a free worker, or nil. The caller calls Take or Hold for
+// it before the next call of the queue. busy reports
 // whether all workers of an item are busy. Requests that may go to the same workers form a
 // lane, and Next asks for the first request of each awake lane only. busy must return false
 // for an item without eligible workers, so that its caller gets the error.
@@ -300,16 +323,13 @@ func (q *Queue) Next(busy func(*Item) bool) *Item {
 	if m == nil {
 		return nil
 	}
-	i := m.Value.first
-	q.remove(i)
-	q.stats.Dispatched++
-	return i
+	return m.Value.first
 }
 
 // Remove ends the wait of a request whose caller has left, and reports whether the request
 // was waiting.
 func (q *Queue) Remove(i *Item) bool {
-	if i.lane == nil { // Next has returned it
+	if i.lane == nil { // Take has removed it
 		return false
 	}
 	q.remove(i)
@@ -317,22 +337,18 @@ func (q *Queue) Remove(i *Item) bool {
 	return true
 }
 
-// remove takes a waiting item out of its lane, the requests that may go to the same workers.
-// It removes a lane that becomes empty.
+// remove takes a waiting item out of the queue.
 func (q *Queue) remove(i *Item) {
-	l := i.lane
-	heap.Remove(&l.waiting, i.laneIndex)
-	q.arrivals.Remove(i.arrival)
-	i.lane, i.key, i.prepared, i.arrival = nil, laneKey{}, false, nil
+	c := i.lane.class
+	q.leave(i)
+	if i.arrival != nil {
+		q.arrivals.Remove(i.arrival)
+		i.arrival = nil
+	}
 	q.count(i, -1)
-	if c := l.class; c.stats.pending == 0 {
+	if c.stats.pending == 0 {
 		q.ring.Remove(&c.share)
 	}
-	if len(l.waiting) == 0 {
-		q.dropLane(l)
-		return
-	}
-	q.fix(l)
 }
 
 // Len returns the number of requests that wait.

@@ -89,9 +89,18 @@ func (r *waitRoom) release(w kv.Worker) []string {
 	return names
 }
 
+// next takes the next request out; nil if none may go.
+func (r *waitRoom) next() *Item {
+	i := r.Next(r.busy)
+	if i != nil {
+		r.Take(i)
+	}
+	return i
+}
+
 func (r *waitRoom) drain() []string {
 	var names []string
-	for i := r.Next(r.busy); i != nil; i = r.Next(r.busy) {
+	for i := r.next(); i != nil; i = r.next() {
 		names = append(names, i.Value.(string))
 	}
 	return names
