@@ -46,7 +46,8 @@ func TestAgesAreWrittenPieceByPiece(t *testing.T) {
 	for range 4 << recencyShift {
 		p.slots.Tick()
 	}
-	p.slots.Disk.Each(func(ref registry.Ref, s *tier.Slot) { p.slots.Touch(p.slots.Disk, ref, s) })
+	p.slots.Disk.Each(func(_ registry.Ref, s *tier.Slot) { p.slots.Touch(s.Entry) })
+	p.slots.Host.Each(func(_ registry.Ref, s *tier.Slot) { p.slots.AgeDiskCopy(s) })
 	part := p.slots.Disk.Extents[0]
 	if pages := part.Records.TakeDirty(nil); len(pages) != 0 {
 		t.Errorf("%d pages are written with the next batch for their ages", len(pages))

@@ -76,6 +76,7 @@ func (p *Pool) presentLocked(b *Block, priority uint32, now time.Time) (present 
 	}
 	e := p.slots.Registry.At(id)
 	host, disk := e.Slots[registry.Host], e.Slots[registry.Disk]
+	p.slots.Touch(id)
 	if disk != registry.NoRef && p.slots.Disk.Slot(disk).Resident() {
 		p.slots.Prefer(p.slots.Disk, disk, priority)
 		if host == registry.NoRef {

@@ -182,7 +182,7 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 			if f != nil {
 				f.MustRun = true // a queued read runs even if its lookups end
 			}
-			p.slots.Touch(p.slots.Host, host, s)
+			p.slots.Touch(id)
 			p.slots.Hold(p.slots.Host, host)
 			here = append(here, host)
 			continue
@@ -190,7 +190,7 @@ func (p *Pool) prefetchableLocked(blocks []Block) (here []registry.Ref, coming [
 		if disk == registry.NoRef || !p.slots.Disk.Slot(disk).Resident() || !p.mover.Readable() {
 			break
 		}
-		p.slots.Touch(p.slots.Disk, disk, p.slots.Disk.Slot(disk))
+		p.slots.Touch(id)
 		p.slots.Hold(p.slots.Disk, disk)
 		coming = append(coming, &blocks[i])
 	}
@@ -208,18 +208,7 @@ func (p *Pool) Touch(keys []kv.StoredKey) int {
 	p.tickLocked()
 	for i := range keys {
 		id := p.slots.Find(&keys[i])
-		if id == registry.None {
-			return i
-		}
-		found := false
-		for _, t := range p.slots.Tiers() {
-			ref := p.slots.Registry.At(id).Slots[t.Level]
-			if ref != registry.NoRef && t.Slot(ref).Resident() {
-				p.slots.Touch(t, ref, t.Slot(ref))
-				found = true
-			}
-		}
-		if !found {
+		if id == registry.None || !p.slots.Touch(id) {
 			return i
 		}
 	}

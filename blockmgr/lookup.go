@@ -200,7 +200,7 @@ func (p *Pool) matchOneLocked(id registry.ID) (c candidate, ok bool) {
 	}
 	s.Holds++
 	if s.Resident() {
-		p.slots.Touch(p.slots.Host, host, s)
+		p.slots.Touch(id)
 		p.slots.UpdateEvictable(p.slots.Host, host, s)
 		if s.State == storage.StateSealed && disk == registry.NoRef && !s.Unverified {
 			s.WriteAttempts = 0 // a block in demand may be written again
@@ -220,7 +220,7 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (c candidate, ok bool) {
 	if !s.Resident() || !p.mover.Readable() {
 		return candidate{}, false
 	}
-	p.slots.Touch(p.slots.Disk, disk, s)
+	p.slots.Touch(s.Entry)
 	p.slots.Hold(p.slots.Disk, disk)
 	return candidate{ref: registry.NoRef}, true
 }

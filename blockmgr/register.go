@@ -224,6 +224,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 		// The filter counts this use, as it counts a lookup.
 		p.mover.Offer(existing, s)
 	}
+	p.slots.Touch(s.Entry)
 	p.slots.Prefer(p.slots.Host, existing, b.priority)
 	p.slots.DropGrant(ref, storage.StateFree)
 	p.count.Deduplicated++

@@ -61,6 +61,9 @@ func (set *Set) checkSlot(t *Tier, ref registry.Ref, s *Slot) error {
 	if s.inEvictionOrder && (s.State != storage.StateSealed || s.InUse() || set.Registry.At(s.Entry).Children[t.Level] > 0) {
 		return errors.New("is in the eviction order and may not be evicted")
 	}
+	if s.entered != (s.Entry != registry.None) {
+		return fmt.Errorf("the eviction order knows its block: %v", s.entered)
+	}
 	if s.Entry != registry.None && set.Registry.At(s.Entry).Slots[t.Level] != ref {
 		return fmt.Errorf("its entry names slot %d", set.Registry.At(s.Entry).Slots[t.Level])
 	}

@@ -20,7 +20,7 @@ func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 		set.AgeDiskCopy(s)
 	}
 	parent := set.Registry.Vacate(s.Entry, t.Level)
-	t.evictionOrder.Leave(ref)
+	t.leave(ref, s)
 	if wasResident && set.Sink != nil {
 		set.announce(t, ref, s)
 		r := t.Record(ref)

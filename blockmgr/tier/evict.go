@@ -21,18 +21,9 @@ func (set *Set) Tick() {
 	set.arrived = 0
 }
 
-// Touch makes a slot the most recently used one of its tier.
-func (set *Set) Touch(t *Tier, ref registry.Ref, s *Slot) {
-	if s.Tick != set.clock {
-		t.evictionOrder.Hit(ref)
-		set.age(t, ref, s, set.clock)
-	}
-}
-
-// Prefer touches a slot whose block was offered again, and raises its priority.
+// Prefer raises the priority of a resident block.
 func (set *Set) Prefer(t *Tier, ref registry.Ref, priority uint32) {
 	s := t.Slot(ref)
-	set.Touch(t, ref, s)
 	if priority > s.Priority {
 		s.Priority = priority
 		t.PutRecord(ref, t.Record(ref))

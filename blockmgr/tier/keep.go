@@ -31,7 +31,7 @@ func (set *Set) Keep(t *Tier, ref registry.Ref, until time.Time) bool {
 	if !s.Resident() {
 		return false
 	}
-	set.Touch(t, ref, s)
+	set.Touch(s.Entry)
 	if s.kept {
 		if until.After(set.kept.until[name]) {
 			set.kept.until[name] = until

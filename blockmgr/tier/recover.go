@@ -139,25 +139,23 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 // first adopts every block, so that children are known.
 func (set *Set) OrderRecovered() {
 	for _, t := range set.Tiers() {
-		t.Each(func(ref registry.Ref, s *Slot) {
-			if s.State == storage.StateSealed {
-				set.UpdateEvictable(t, ref, s)
+		var refs []registry.Ref
+		for _, e := range t.Extents {
+			if e != nil {
+				refs = e.appendSealed(refs)
 			}
-		})
+		}
+		set.orderRecovered(t, refs)
 	}
 }
 
 // OrderJoined adds the recovered blocks of one extent to the eviction order, after the extent has
 // joined a pool in use. It returns the slots with blocks by their blocks' positions, ascending.
 func (set *Set) OrderJoined(t *Tier, e *Extent) (refs []registry.Ref) {
-	for i := range e.Slots {
-		if s := &e.Slots[i]; s.State == storage.StateSealed {
-			ref := registry.MakeRef(e.Number, uint32(i))
-			refs = append(refs, ref)
-			set.UpdateEvictable(t, ref, s)
-			// A parent that was in the order before has a child now.
-			set.updateEvictableEntry(t, set.Registry.At(s.Entry).Parent)
-		}
+	refs = e.appendSealed(nil)
+	set.orderRecovered(t, refs)
+	for _, ref := range refs { // a parent that was in the order before has a child now
+		set.updateEvictableEntry(t, set.Registry.At(t.Slot(ref).Entry).Parent)
 	}
 	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
 		return cmp.Compare(e.Records.Position(a.Slot()), e.Records.Position(b.Slot()))

@@ -1,7 +1,6 @@
 package tier
 
 import (
-	"encoding/binary"
 	"time"
 
 	"go.uber.org/zap"
@@ -191,11 +190,7 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 	if t.Level == registry.Host {
 		set.arrived++
 	}
-	parentSlot := registry.NoRef
-	if parent != registry.None {
-		parentSlot = set.Registry.At(parent).Slots[t.Level]
-	}
-	t.evictionOrder.Enter(ref, parentSlot, binary.LittleEndian.Uint64(b.Key[:])^uint64(b.Key[19]))
+	set.enter(t, ref, sl)
 	t.SetState(sl, state)
 	t.PutRecord(ref, r)
 	set.updateEvictableEntry(t, parent) // the parent has a child now and may not be evicted
@@ -204,7 +199,7 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 // Vacate takes the block away from a granted host slot, so that another slot can have the block.
 // The slot stays granted.
 func (set *Set) Vacate(s *Slot) {
-	set.Host.evictionOrder.Leave(set.Registry.At(s.Entry).Slots[registry.Host])
+	set.Host.leave(set.Registry.At(s.Entry).Slots[registry.Host], s)
 	parent := set.Registry.Vacate(s.Entry, registry.Host)
 	s.Entry = registry.None
 	set.updateEvictableEntry(set.Host, parent)

@@ -87,6 +87,8 @@ type Slot struct {
 	countedActive bool
 	// inEvictionOrder: the slot is in Tier.evictionOrder.
 	inEvictionOrder bool
+	// entered: Tier.evictionOrder knows the block; see Set.enter.
+	entered bool
 	// kept: a retention pin holds the slot; see Set.Keep.
 	kept bool
 	// announced says whether the sink knows the block.

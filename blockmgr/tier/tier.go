@@ -30,6 +30,7 @@ type Tier struct {
 	freeFrom int
 	// evictionOrder has the slots that may be evicted: sealed blocks without children and uses.
 	evictionOrder policy.Evictor
+	rule          policy.Rule
 	stateCounts   [storage.NumStates]int
 	// activeSlots counts the slots with a resident block that are pinned or held.
 	activeSlots int
@@ -44,7 +45,7 @@ func New(lv registry.Level, ns uint32, maxSlots uint64, rule policy.Rule) *Tier 
 	if lv == registry.Disk {
 		kind = kv.TierDisk
 	}
-	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: rule.New(), MaxSlots: maxSlots}
+	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: rule.New(), rule: rule, MaxSlots: maxSlots}
 }
 
 // Add adds a new extent, whose slots are all free, at the generations of their records. Set.Recover
