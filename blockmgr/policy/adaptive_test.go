@@ -126,18 +126,16 @@ func (m *treeMachine) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// checkParts checks the number of blocks in the window.
+// checkParts checks the number of blocks in each part.
 func checkParts(t *rapid.T, tiny *TinyLFU) {
-	windowed := 0
+	var count [inMain + 1]int
 	for _, slots := range tiny.extents {
 		for i := range slots {
-			if slots[i].part == inWindow {
-				windowed++
-			}
+			count[slots[i].part]++
 		}
 	}
-	if windowed != tiny.windowed || tiny.target+tiny.mainSize < tiny.capacity {
-		t.Fatalf("%d blocks in the window, counted %d; %d + %d slots of %d", windowed, tiny.windowed, tiny.target, tiny.mainSize, tiny.capacity)
+	if count[inWindow] != tiny.windowed || count[inMain] != tiny.mained || tiny.target+tiny.mainSize < tiny.capacity {
+		t.Fatalf("blocks by part %v, counted %d and %d; %d + %d slots of %d", count, tiny.windowed, tiny.mained, tiny.target, tiny.mainSize, tiny.capacity)
 	}
 }
 
@@ -172,10 +170,17 @@ type both struct {
 func (b *both) RemoveExtent(e uint32) { b.Evictor.RemoveExtent(e); b.other.RemoveExtent(e) }
 func (b *both) AddExtent(e, n uint32) { b.Evictor.AddExtent(e, n); b.other.AddExtent(e, n) }
 func (b *both) SetLevel(n uint64)     { b.Evictor.SetLevel(n); b.other.SetLevel(n) }
+func (b *both) Leave(r registry.Ref)  { b.Evictor.Leave(r); b.other.Leave(r) }
+func (b *both) Hit(r registry.Ref)    { b.Evictor.Hit(r); b.other.Hit(r) }
 func (b *both) Remove(r registry.Ref) { b.Evictor.Remove(r); b.other.Remove(r) }
 func (b *both) Place(r registry.Ref, p uint32, n uint64) {
 	b.Evictor.Place(r, p, n)
 	b.other.Place(r, p, n)
+}
+
+func (b *both) Enter(r, parent registry.Ref, hash uint64) {
+	b.Evictor.Enter(r, parent, hash)
+	b.other.Enter(r, parent, hash)
 }
 
 func (b *both) Victim() (registry.Ref, bool) {

@@ -19,9 +19,9 @@ type TinyLFU struct {
 	extents      [][]tinySlot
 	sketch       sketch
 	share        float64
-	// capacity counts the slots: target for the window, mainSize for the main part. windowed are the
-	// blocks in the window. room is how many blocks may still move to the main part without competition.
-	capacity, windowed, target, mainSize, room int
+	// capacity counts the slots: target for the window, mainSize for the main part. windowed and mained
+	// are the blocks in each.
+	capacity, windowed, target, mainSize, mained int
 }
 
 // tinySlot is a slot of a TinyLFU. hash and parent are valid while part is not absent.
@@ -64,9 +64,7 @@ func (t *TinyLFU) SetWindow(share float64) {
 // resize follows a change of the share or of the slots.
 func (t *TinyLFU) resize() {
 	t.target = max(1, int(t.share*float64(t.capacity)))
-	size := max(0, t.capacity-t.target) // of the main part
-	t.room = max(0, t.room+size-t.mainSize)
-	t.mainSize = size
+	t.mainSize = max(0, t.capacity-t.target)
 }
 
 // AddExtent implements Evictor.
@@ -113,8 +111,11 @@ func (t *TinyLFU) Enter(ref, parent registry.Ref, hash uint64) {
 func (t *TinyLFU) Leave(ref registry.Ref) { t.leave(&t.extents[ref.Extent()][ref.Slot()]) }
 
 func (t *TinyLFU) leave(s *tinySlot) {
-	if s.part == inWindow {
+	switch s.part {
+	case inWindow:
 		t.windowed--
+	case inMain:
+		t.mained--
 	}
 	s.part = absent
 }
@@ -154,23 +155,19 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 			return registry.NoRef, false
 		case !anyW:
 			return m.ref, true
-		case !anyM:
-			if t.windowed > t.target && t.room > 0 {
-				t.room -= t.toMain(w)
-				continue
-			}
-			return w.ref, true
 		case t.target >= t.capacity: // all of it is window
-			if m.before(&w) {
+			if anyM && m.before(&w) {
 				return m.ref, true
 			}
 			return w.ref, true
-		case t.windowed <= t.target:
+		case anyM && t.mained > t.mainSize:
 			return m.ref, true
-		case t.room > 0:
-			t.room -= t.toMain(w)
+		case t.windowed > t.target && t.mained < t.mainSize-1:
+			// The main part lacks blocks: the tier has just been filled, or the window was larger. The
+			// last of its slots is the one that every new block takes from the loser below.
+			t.toMain(w)
 			continue
-		case !t.outlives(w, m):
+		case !anyM || !t.outlives(w, m):
 			return w.ref, true
 		}
 		t.toMain(w)
@@ -192,8 +189,8 @@ func (t *TinyLFU) outlives(w, m leaf) bool {
 	return t.sketch.estimate(a.hash) > t.sketch.estimate(b.hash)+aheadInCycle
 }
 
-// toMain moves a leaf of the window and its ancestors to the main part. It returns their number.
-func (t *TinyLFU) toMain(w leaf) (moved int) {
+// toMain moves a leaf of the window and its ancestors to the main part.
+func (t *TinyLFU) toMain(w leaf) {
 	t.window.Remove(w.ref)
 	t.main.place(w)
 	ref := w.ref
@@ -204,7 +201,7 @@ func (t *TinyLFU) toMain(w leaf) (moved int) {
 		}
 		s.part = inMain
 		t.windowed--
-		moved++
+		t.mained++
 		if ref = s.parent; ref == registry.NoRef || !t.main.knows(ref) {
 			break
 		}
@@ -213,5 +210,4 @@ func (t *TinyLFU) toMain(w leaf) (moved int) {
 			t.main.place(other)
 		}
 	}
-	return max(1, moved)
 }
