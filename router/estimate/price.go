@@ -220,16 +220,17 @@ func (e *Estimator) situation(c *column, in *schedule.Selection, m int, load flo
 	if c.first > 0 { // a part of the running prompt is done
 		s.Backlog -= max(0, min((at-c.runningSince).Seconds(), c.first))
 	}
-	if c.waitingElsewhere+c.runningElsewhere > 0 && at <= c.elsewhereUntil {
-		// Requests of other routers are of unknown length.
-		s.Backlog += c.waitingElsewhere * c.promptSeconds
-		s.Running += c.runningElsewhere
-		s.Context += c.runningElsewhere * c.worker.model.prompts.value
-	}
-	// The account also has requests that are not followed here.
+	// The account also has requests that are not followed here, such as those of routers that share their
+	// bookings.
+	other := max(0, float64(in.Loads.Requests[m])-c.running-c.pending)
 	s.Backlog += float64(max(0, in.Loads.PrefillTokens[m]-c.accountTokens)) * c.terms.Token
-	if other := float64(in.Loads.Requests[m]) - c.running - c.pending; other > 0 {
-		s.Running += other
+	s.Running += other
+	if elsewhere := c.waitingElsewhere + c.runningElsewhere; elsewhere > 0 && at <= c.elsewhereUntil {
+		// Requests of other routers are of unknown length. The account counts some of those reported.
+		unknown := max(0, elsewhere-other) / elsewhere
+		s.Backlog += unknown * c.waitingElsewhere * c.promptSeconds
+		s.Running += unknown * c.runningElsewhere
+		s.Context += c.runningElsewhere * c.worker.model.prompts.value
 	}
 	if len(in.Workers) > m {
 		if b := in.Workers[m].MaxBatchedTokens; b > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
 // TestPromptsAreLearned: what every prompt takes and what a token takes are told apart, and cached
@@ -266,6 +267,31 @@ func TestRequestsOfOthersCount(t *testing.T) {
 	alone, _ := b.price(1, 1000, index.Hits{}, 0)
 	if crowded.Wait <= alone.Wait || crowded.Imposed < alone.Imposed+900 {
 		t.Errorf("%+v, and alone %+v", crowded, alone)
+	}
+}
+
+// TestBookedRequestsOfOthersCountOnce: the engine reports the requests that other routers booked, and the
+// account has them too.
+func TestBookedRequestsOfOthersCountOnce(t *testing.T) {
+	b := newBench(t, Options{})
+	b.SetWorker(workerID(1), 0, "m")
+	b.learn(1, 16, 1)
+	b.pass(time.Second)
+	price := func() (p [1]price.Price) {
+		in := selection(1, 1000, index.Hits{}, 2000)
+		in.Loads.Requests[1] = 12
+		b.Prices(in, p[:])
+		return p
+	}
+	booked := price()[0]
+	b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{Waiting: 2, Running: 10}})
+	reported := price()[0]
+	if reported.Wait > booked.Wait*1.05 || reported.Imposed > booked.Imposed*1.05 || booked.Wait == 0 || booked.Imposed == 0 {
+		t.Errorf("%+v, and with the report %+v", booked, reported)
+	}
+	b.Report(&kvevent.LoadReport{Owner: kv.WorkerOwner(workerID(1)), Worker: kvevent.WorkerLoad{Waiting: 20, Running: 100}})
+	if more := price()[0]; more.Wait <= reported.Wait || more.Imposed <= reported.Imposed {
+		t.Errorf("%+v, and with more requests %+v", reported, more)
 	}
 }
 

@@ -116,13 +116,17 @@ func (a *Account) Add(r *Request) error {
 
 // room returns ErrTooManyRequests when a bound of the account leaves no room for r.
 func (a *Account) room(r *Request) error {
-	have := len(a.requests) + a.foreign.len()
-	if have < a.maxRequests && len(r.Sequence) <= a.maxBlocks-a.stats.Blocks {
+	return a.roomWithin(r, len(a.requests)+a.foreign.len(), a.maxRequests, a.stats.Blocks, a.maxBlocks)
+}
+
+// roomWithin returns ErrTooManyRequests unless r keeps requests and blocks within their bounds.
+func (a *Account) roomWithin(r *Request, requests, maxRequests, blocks, maxBlocks int) error {
+	if requests < maxRequests && len(r.Sequence) <= maxBlocks-blocks {
 		return nil
 	}
 	a.stats.Refused++
 	return fmt.Errorf("request %q of %d blocks: %w: %d requests of %d, %d blocks of %d",
-		r.ID, len(r.Sequence), ErrTooManyRequests, have, a.maxRequests, a.stats.Blocks, a.maxBlocks)
+		r.ID, len(r.Sequence), ErrTooManyRequests, requests, maxRequests, blocks, maxBlocks)
 }
 
 // book returns a new request with its load on its worker. The caller adds it to a list by silence
@@ -202,9 +206,12 @@ func (a *Account) noteAlive(id string) (*request, time.Duration, error) {
 	}
 	now := a.clock()
 	a.silenceList(r).remove(bySilence, r)
-	r.workload.notPhantom(r)
 	r.lastHeard, r.provisional = now, false
 	a.confirmed.push(bySilence, r)
+	if r.phantom() {
+		r.workload.setPhantom(r, r.phantomChanges+1)
+		a.journal.progressed(r)
+	}
 	return r, now, nil
 }
 
@@ -359,7 +366,9 @@ func (a *Account) end(r *request, now time.Duration) {
 	a.silenceList(r).remove(bySilence, r)
 	a.stats.Blocks -= int(r.trackedBlocks)
 	w.prefill.remove(r, now)
-	w.notPhantom(r)
+	if r.phantom() {
+		w.phantoms--
+	}
 	w.requests.remove(byArrival, r)
 	w.activeWeight -= r.outputWeight
 	if r.lastNode != nil {

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"fmt"
 	"slices"
 	"sort"
 
@@ -11,7 +12,11 @@ import (
 // booking there.
 type Foreign struct{ Router, Number uint64 }
 
-// Booking is a booked request with its number and how far it is. Numbers of one account only grow.
+// MaxNumber bounds the numbers of foreign bookings, so that this account's own numbers can follow them.
+const MaxNumber = 1 << 62
+
+// Booking is a booked request with its number and how far it is. Numbers of one account only grow, and
+// exceed those of the foreign bookings that the account had before.
 type Booking struct {
 	Number uint64
 	Request
@@ -27,16 +32,20 @@ type Progress struct {
 	OutputBlocks int32
 	OutputWeight int64
 	PromptWeight int32
+	// PhantomChanges counts how often the request became a phantom or was heard of again. It is odd
+	// for a phantom.
+	PhantomChanges uint32
 }
 
 // Before reports whether o tells of something that p does not have.
 func (p *Progress) Before(o *Progress) bool {
-	return o.PrefillDone && !p.PrefillDone || o.OutputBlocks > p.OutputBlocks
+	return o.PrefillDone && !p.PrefillDone || o.OutputBlocks > p.OutputBlocks || o.PhantomChanges > p.PhantomChanges
 }
 
 // Merge makes p tell of everything that o tells of.
 func (p *Progress) Merge(o *Progress) {
 	p.PrefillDone = p.PrefillDone || o.PrefillDone
+	p.PhantomChanges = max(p.PhantomChanges, o.PhantomChanges)
 	if o.OutputBlocks > p.OutputBlocks {
 		p.OutputBlocks, p.OutputWeight, p.PromptWeight = o.OutputBlocks, o.OutputWeight, o.PromptWeight
 	}
@@ -90,7 +99,8 @@ func (j *journal) ended(r *request) {
 
 // progress returns how far a request is.
 func (r *request) progress() Progress {
-	return Progress{PrefillDone: r.prefillTokens == 0, OutputBlocks: r.outputBlocks, OutputWeight: r.outputWeight, PromptWeight: r.promptWeight}
+	return Progress{PrefillDone: r.prefillTokens == 0, OutputBlocks: r.outputBlocks, OutputWeight: r.outputWeight, PromptWeight: r.promptWeight,
+		PhantomChanges: r.phantomChanges}
 }
 
 // Bookings visits the account's own bookings in the order of their numbers, beginning with from, until
@@ -131,6 +141,8 @@ type foreign struct {
 	// byID has one of the bookings of each id.
 	byID map[string]*request
 	list list
+	// blocks counts the tracked blocks of the bookings.
+	blocks int
 }
 
 func newForeign() foreign {
@@ -141,32 +153,49 @@ func (f *foreign) len() int { return len(f.byKey) }
 
 func (f *foreign) remove(r *request) {
 	delete(f.byKey, Foreign{r.router, r.foreignNumber})
+	f.blocks -= int(r.trackedBlocks)
 	if f.byID[r.id] == r {
 		delete(f.byID, r.id)
 	}
 }
 
 // AddForeign books a request of another router, or records the progress of one that is booked. Such a
-// request neither expires nor ends with its worker: only EndForeign ends it. The error is
-// ErrTooManyRequests, or names the field that is out of range.
+// request neither expires nor ends with its worker: only EndForeign ends it. A later booking of this
+// account has a higher number than b. The error is ErrTooManyRequests, or names the field that is out of
+// range.
 func (a *Account) AddForeign(router uint64, b *Booking) error {
 	key := Foreign{router, b.Number}
 	if a.foreign.byKey[key] != nil {
 		a.ProgressForeign(key, &b.Progress)
 		return nil
 	}
+	if b.Number > MaxNumber {
+		return fmt.Errorf("booking number: %d is not in 0..%d", b.Number, uint64(MaxNumber))
+	}
 	if err := b.validate(); err != nil {
 		return err
 	}
-	if err := a.room(&b.Request); err != nil {
+	if err := a.roomForForeign(&b.Request); err != nil {
 		return err
 	}
+	a.bookings = max(a.bookings, b.Number)
 	r := a.book(&b.Request)
 	r.router, r.foreignNumber, r.provisional = router, b.Number, false
 	a.foreign.list.push(bySilence, r)
 	a.foreign.byKey[key], a.foreign.byID[r.id] = r, r
+	a.foreign.blocks += int(r.trackedBlocks)
 	a.ProgressForeign(key, &b.Progress)
 	return nil
+}
+
+// roomForForeign returns ErrTooManyRequests when requests of other routers have three quarters of a
+// bound of the account, or all requests have all of it. The last quarter is for own requests, whatever
+// other routers send.
+func (a *Account) roomForForeign(r *Request) error {
+	if err := a.roomWithin(r, a.foreign.len(), a.maxRequests-a.maxRequests/4, a.foreign.blocks, a.maxBlocks-a.maxBlocks/4); err != nil {
+		return err
+	}
+	return a.room(r)
 }
 
 // ProgressForeign records the progress of a request of another router and returns its worker. Old
@@ -177,7 +206,10 @@ func (a *Account) ProgressForeign(key Foreign, p *Progress) (worker kv.Worker, o
 		return kv.Worker{}, false
 	}
 	w, now := r.workload, a.clock()
-	r.lastHeard = now
+	r.lastHeard, r.suspected = now, false
+	if p.PhantomChanges > r.phantomChanges {
+		w.setPhantom(r, p.PhantomChanges)
+	}
 	if p.PrefillDone {
 		w.prefill.remove(r, now)
 	}

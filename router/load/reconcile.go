@@ -1,7 +1,10 @@
 package load
 
 import (
+	"cmp"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -23,12 +26,28 @@ type surplus struct {
 	phantoms int
 }
 
-// notPhantom clears the phantom mark of r, because r has ended or was heard of.
-func (s *surplus) notPhantom(r *request) {
-	if r.phantom {
-		r.phantom = false
+// phantom reports whether Reconcile found r to be a phantom, here or at the router of r.
+func (r *request) phantom() bool { return r.phantomChanges%2 == 1 }
+
+// setPhantom sets r.phantomChanges, and counts the phantoms.
+func (s *surplus) setPhantom(r *request, changes uint32) {
+	was := r.phantom()
+	r.phantomChanges = changes
+	switch is := r.phantom(); {
+	case is && !was:
+		s.phantoms++
+	case was && !is:
 		s.phantoms--
 	}
+}
+
+// originNumber returns the number that the router of r gave the booking. A router that knows of a booking
+// gives its next one a higher number. So the order of these numbers is the same at all routers.
+func (r *request) originNumber() uint64 {
+	if r.router != 0 {
+		return r.foreignNumber
+	}
+	return r.bookingNumber
 }
 
 // Reconcile compares the account with the numbers of requests that a worker's engine
@@ -38,6 +57,10 @@ func (s *surplus) notPhantom(r *request) {
 // Reconcile removes the prefill load of phantoms, oldest first, and keeps the requests
 // active. A request that waits in the engine is not computed yet, so as many requests with
 // prefill are real.
+//
+// The account has the requests of all routers, and each router decides about its own. All of them
+// consider the requests in one order, so that they find the same phantoms. The router of a phantom says
+// so with PhantomChanges.
 func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms int) {
 	w := a.workers[worker]
 	if w == nil {
@@ -59,24 +82,36 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 	if w.leastSurplus = min(w.leastSurplus, more); now-w.surplusSince < phantomAfter {
 		return 0
 	}
-	foreign := 0
-	for r := w.requests.first; r != nil && phantoms < w.leastSurplus; r = r.links[byArrival].next {
-		if r.prefillTokens == 0 || now-r.lastHeard < phantomAfter {
-			continue
-		}
-		if phantoms++; r.router != 0 { // its router finds the same phantom, and says so
-			foreign++
+	for _, r := range a.suspects(w, now) {
+		if r.router != 0 {
+			// Its router finds the phantom too. A router that finds none knows more of the request.
+			r.suspected = now-r.lastHeard >= phantomAfter
 			continue
 		}
 		w.prefill.remove(r, now)
-		r.phantom = true
+		w.setPhantom(r, r.phantomChanges+1)
 		a.ended(r.id)
 		a.journal.progressed(r)
+		phantoms++
 	}
-	phantoms -= foreign
-	w.phantoms += phantoms
 	w.leastSurplus = 0
 	a.stats.Phantoms += uint64(phantoms)
 	a.updateColumns(w, now)
 	return phantoms
+}
+
+// suspects returns the w.leastSurplus requests of a worker that are phantoms, the oldest ones. Own
+// requests are silent for phantomAfter. A foreign request may be: a router that has just learned of it
+// does not know for how long it was silent.
+func (a *Account) suspects(w *workload, now time.Duration) (all []*request) {
+	for r := w.requests.first; r != nil; r = r.links[byArrival].next {
+		silent := r.router != 0 || now-r.lastHeard >= phantomAfter
+		if r.prefillTokens > 0 && silent && !r.suspected {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b *request) int {
+		return cmp.Or(cmp.Compare(a.originNumber(), b.originNumber()), strings.Compare(a.id, b.id))
+	})
+	return all[:min(len(all), w.leastSurplus)]
 }

@@ -87,8 +87,12 @@ type request struct {
 	lastHeard time.Duration
 	// provisional is true for a provisional request until the first call for it.
 	provisional bool
-	// phantom is true from when Reconcile finds the request a phantom until a call for it.
-	phantom bool
+	// phantomChanges is odd from when Reconcile finds the request a phantom until a call for it. See
+	// Progress.
+	phantomChanges uint32
+	// suspected is true for a foreign request that Reconcile found to be a phantom, until its router
+	// tells of progress.
+	suspected bool
 	// links are the request's neighbours in each list that it is in.
 	links [numOrders]link
 }
