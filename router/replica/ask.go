@@ -39,9 +39,11 @@ type query struct {
 // page answers a query for bookings: those with numbers of from and more, up to a size. next is the
 // number from which the next page goes on; 0 says that none follows. The page has every change of the
 // messages up to number.
+//
+// opening is that of the model at the router that answers.
 type page struct {
-	number, next uint64
-	bookings     []change
+	opening, number, next uint64
+	bookings              []change
 }
 
 func appendQuery(dst []byte, q *query) []byte {
@@ -76,7 +78,7 @@ func decodeQuery(b []byte) (q query, err error) {
 		case "block_size":
 			q.model.BlockSize = uint32(c.Uint(math.MaxUint32))
 		case "from":
-			q.from = c.Uint64()
+			q.from = c.Uint(maxNumber)
 		case "mark":
 			q.mark = readMark(c)
 		default:
@@ -105,7 +107,8 @@ func readMark(c *msgpack.Reader) *Mark {
 }
 
 func appendPage(dst []byte, p *page) []byte {
-	dst = msgp.AppendMapHeader(dst, 3)
+	dst = msgp.AppendMapHeader(dst, 4)
+	dst = appendUint(dst, "opening", p.opening)
 	dst = appendUint(dst, "number", p.number)
 	dst = appendUint(dst, "next", p.next)
 	return appendChanges(dst, p.bookings)
@@ -118,15 +121,18 @@ func decodePage(b []byte) (p page, err error) {
 	for range c.Map() {
 		key := c.Text()
 		switch string(key) {
-		case "number":
-			p.number = c.Uint64()
+		case "opening":
+			p.opening = c.Uint(maxNumber)
 			seen.Add(0)
-		case "next":
-			p.next = c.Uint64()
+		case "number":
+			p.number = c.Uint(maxNumber)
 			seen.Add(1)
-		case "changes":
-			p.bookings = readChanges(c)
+		case "next":
+			p.next = c.Uint(maxNumber)
 			seen.Add(2)
+		case "changes":
+			p.bookings = readChanges(c, maxPage)
+			seen.Add(3)
 		default:
 			c.Skip()
 		}
@@ -134,7 +140,7 @@ func decodePage(b []byte) (p page, err error) {
 			return page{}, fmt.Errorf("replica page: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.Require(c, "number", "next", "changes")
+	seen.Require(c, "opening", "number", "next", "changes")
 	c.End()
 	for i := range p.bookings {
 		if p.bookings[i].kind != booked {

@@ -22,8 +22,9 @@
 // restates them. A restarted router has a new name, so that its earlier bookings expire and are not
 // counted twice. Without a bus each router counts its own bookings.
 //
-// Bounds: 256 routers a model, 65,536 waiting changes, 64 early messages a stream, 16 questions. Each
-// drop has a counter in Stats.
+// Bounds hold at the receiver, whatever others send: 1 MiB a message, 256 routers a model, 64 early
+// messages a stream, 64 MiB of them in all, 65,536 waiting changes, 16 questions. Each drop has a counter
+// in Stats. docs/replica-sync.md lists them.
 //
 // State is safe for concurrent use. Its lock comes before a scheduler's, and a journal's after it.
 // Run's goroutines end before Run returns.

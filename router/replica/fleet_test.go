@@ -85,6 +85,12 @@ func newFleet(t *rapid.T, routers int) *fleet {
 func (f *fleet) join() {
 	f.born++
 	m := &member{State: NewState("c", f.born)}
+	f.open(m)
+	f.routers = append(f.routers, m)
+}
+
+// open opens the model at a router.
+func (f *fleet) open(m *member) {
 	var err error
 	m.scheduler, err = schedule.New(schedule.Options{
 		Config: schedule.DefaultConfig(), Members: func() *index.Members { return f.members },
@@ -94,7 +100,25 @@ func (f *fleet) join() {
 		f.t.Fatal(err)
 	}
 	m.Join(model, m.scheduler)
-	f.routers = append(f.routers, m)
+}
+
+// reopen closes the model at a router, and opens it again. The goodbye may be lost.
+func (f *fleet) reopen() {
+	m := f.alive()
+	for _, o := range m.Close(model) {
+		f.send(o.Data)
+	}
+	f.end(m)
+	f.open(m)
+}
+
+// end takes the requests of a router out of the truth.
+func (f *fleet) end(m *member) {
+	for id, b := range f.truth {
+		if b.Router == m.router {
+			delete(f.truth, id)
+		}
+	}
 }
 
 // alive returns a living router.
@@ -108,11 +132,7 @@ func (f *fleet) kill() {
 	m := f.alive()
 	m.dead = true
 	f.routers = slices.DeleteFunc(f.routers, func(o *member) bool { return o == m })
-	for id, b := range f.truth {
-		if b.Router == m.router {
-			delete(f.truth, id)
-		}
-	}
+	f.end(m)
 }
 
 func (f *fleet) book() {
@@ -234,7 +254,7 @@ func (f *fleet) answer() {
 	lost := f.faulty && rapid.IntRange(0, 3).Draw(f.t, "lost") == 0
 	for _, m := range f.routers {
 		if !lost && askSubject("c", m.router) == q.ask.Subject {
-			answer, err = m.Answer(q.ask.Data)
+			answer, err = m.Answer(q.ask.Data, nil)
 		}
 	}
 	if f.faulty && rapid.Bool().Draw(f.t, "late") { // messages overtake the answer
@@ -301,7 +321,7 @@ func TestEveryLiveRequestIsBookedOnceInEachRouter(t *testing.T) {
 				for range 5 {
 					f.deliver()
 				}
-			}, "answer": f.answer, "kill": f.kill, "join": func() {
+			}, "answer": f.answer, "kill": f.kill, "reopen": f.reopen, "join": func() {
 				if len(f.routers) < 5 {
 					f.join()
 				}

@@ -18,12 +18,13 @@ var goldenBooking = load.Booking{Number: 3, Request: load.Request{ID: "r1", Work
 
 // golden are messages with their bytes. docs/replica-sync.md has the same bytes.
 var golden = map[string]message{
-	"85a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a66e756d62657205a76368616e676573929c0003c20000ce40000000a272310701cd0384cd05dcc4088877665544332211920202": {
-		router: 11, model: model, number: 5, changes: []change{{booked, goldenBooking}, {kind: ended, Booking: load.Booking{Number: 2}}}},
-	"85a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a66e756d62657206a76368616e67657391960103c302ce80000000ce40000000": {
-		router: 11, model: model, number: 6, changes: []change{{progressed, load.Booking{Number: 3, Progress: load.Progress{PrefillDone: true, OutputBlocks: 2, OutputWeight: 2 << 30, PromptWeight: 1 << 30}}}}},
-	"85a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a66e756d62657206a573746174659301cffedcba9876543210c2": {
-		router: 11, model: model, number: 6, state: &state{1, 0xfedcba9876543210, false}},
+	"86a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a76f70656e696e6702a66e756d62657205a76368616e676573929d0003c20000ce4000000000a272310701cd0384cd05dcc4088877665544332211920202": {
+		router: 11, model: model, opening: 2, number: 5, changes: []change{{booked, goldenBooking}, {kind: ended, Booking: load.Booking{Number: 2}}}},
+	"86a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a76f70656e696e6702a66e756d62657206a76368616e67657391970103c302ce80000000ce4000000001": {
+		router: 11, model: model, opening: 2, number: 6, changes: []change{{progressed, load.Booking{Number: 3, Progress: load.Progress{PrefillDone: true, OutputBlocks: 2, OutputWeight: 2 << 30, PromptWeight: 1 << 30, PhantomChanges: 1}}}}},
+	"86a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a76f70656e696e6702a66e756d62657206a573746174659301cffedcba9876543210c2": {
+		router: 11, model: model, opening: 2, number: 6, state: &state{1, 0xfedcba9876543210, false}},
+	"82a6726f757465720ba46563686f07": {router: 11, echo: 7},
 }
 
 var compare = gocmp.AllowUnexported(message{}, change{}, state{}, page{}, query{})
@@ -53,7 +54,7 @@ func TestQuestionsAndPagesAreReadAsWritten(t *testing.T) {
 			t.Errorf("%v (-want +got)\n%s", err, diff)
 		}
 	}
-	p := page{number: 8, next: 4, bookings: []change{{booked, goldenBooking}}}
+	p := page{opening: 1, number: 8, next: 4, bookings: []change{{booked, goldenBooking}}}
 	got, err := decodePage(appendPage(nil, &p))
 	if diff := gocmp.Diff(p, got, compare); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
@@ -81,6 +82,7 @@ func TestBadMessagesAreRefused(t *testing.T) {
 	for want, m := range map[string]message{
 		"want a router": {model: model, number: 1, changes: []change{{kind: ended}}},
 		"number 0":      {router: 1, model: model, changes: []change{{kind: ended}}},
+		"257 changes":   {router: 1, model: model, number: 1, changes: make([]change, 257)},
 		"bytes":         {router: 1, model: Model{Name: strings.Repeat("x", maxText+1)}, number: 1, changes: []change{{kind: ended}}},
 	} {
 		if _, err := decodeMessage(appendMessage(nil, &m)); err == nil || !strings.Contains(err.Error(), want) {

@@ -88,7 +88,7 @@ func (j *Journal) take() (bookings, progress message, more bool) {
 	defer j.mu.Unlock()
 	n, bytes := 0, 0
 	for n < len(j.queue) && n < maxChanges && bytes < maxMessage {
-		bytes += 64 + len(j.queue[n].ID) + 8*len(j.queue[n].Sequence)
+		bytes += bookingBytes + len(j.queue[n].ID) + 8*len(j.queue[n].Sequence)
 		n++
 	}
 	for i := range j.queue[:n] {

@@ -18,6 +18,7 @@ import (
 //
 //	blockyard.CLUSTER.replica.active_sequences_events.ROUTER   bookings, their ends, and states
 //	blockyard.CLUSTER.replica.prefill_events.ROUTER            progress: first tokens, output blocks
+//	blockyard.CLUSTER.replica.echo.ROUTER                      messages of a router to itself
 //	blockyard.CLUSTER.replica-ask.ROUTER                       questions to one router, with answers
 
 func bookingsSubject(cluster string, router uint64) string {
@@ -26,6 +27,10 @@ func bookingsSubject(cluster string, router uint64) string {
 
 func progressSubject(cluster string, router uint64) string {
 	return fmt.Sprintf("blockyard.%s.replica.prefill_events.%016x", cluster, router)
+}
+
+func echoSubject(cluster string, router uint64) string {
+	return fmt.Sprintf("blockyard.%s.replica.echo.%016x", cluster, router)
 }
 
 // allSubject is a wildcard for the messages of all routers. One subscription keeps their order.
@@ -67,13 +72,20 @@ type state struct {
 }
 
 // message is what a router tells all others of its bookings of one model. A message with changes takes
-// the next number. A message with a state has the number of the last message with changes.
+// the next number. A message with a state has the number of the last message with changes. opening counts
+// how often the router has opened a model: a model that is opened again has numbers from 1 again.
+//
+// A message with an echo is for the router itself. It has no other field than router.
 type message struct {
 	router  uint64
 	model   Model
+	opening uint64
 	number  uint64
 	changes []change
 	state   *state
+	echo    uint64
+	// bytes is the size of a received message; Receive sets it.
+	bytes int
 }
 
 const (
@@ -85,12 +97,24 @@ const (
 	// maxChanges and maxMessage bound a message: changes, and bytes without the last change.
 	maxChanges = 256
 	maxMessage = 256 << 10
+	// maxReceivedBytes bounds a message, a question and a page at the receiver. Each of them has at most
+	// maxMessage and one booking.
+	maxReceivedBytes = 1 << 20
+	// maxPage bounds the bookings of a page. Each counts bookingBytes at least for pageBytes.
+	maxPage      = pageBytes/bookingBytes + 1
+	bookingBytes = 64
+	// maxNumber bounds numbers of messages, openings and bookings, so that a next one exists.
+	maxNumber = load.MaxNumber
 )
 
 func appendMessage(dst []byte, m *message) []byte {
-	dst = msgp.AppendMapHeader(dst, 5)
+	if m.echo != 0 {
+		return appendUint(appendUint(msgp.AppendMapHeader(dst, 2), "router", m.router), "echo", m.echo)
+	}
+	dst = msgp.AppendMapHeader(dst, 6)
 	dst = appendUint(dst, "router", m.router)
 	dst = appendModel(dst, m.model)
+	dst = appendUint(dst, "opening", m.opening)
 	dst = appendUint(dst, "number", m.number)
 	if m.state != nil {
 		dst = msgp.AppendString(dst, "state")
@@ -121,7 +145,7 @@ func appendChanges(dst []byte, all []change) []byte {
 		c := &all[i]
 		switch c.kind {
 		case booked:
-			dst = msgp.AppendArrayHeader(dst, 12)
+			dst = msgp.AppendArrayHeader(dst, 13)
 			dst = appendHead(dst, c)
 			dst = appendProgress(dst, &c.Progress)
 			dst = msgp.AppendString(dst, c.ID)
@@ -131,7 +155,7 @@ func appendChanges(dst []byte, all []change) []byte {
 			dst = msgp.AppendUint64(dst, uint64(c.PrefillDuration.Microseconds()))
 			dst = appendSequence(dst, c.Sequence)
 		case progressed:
-			dst = msgp.AppendArrayHeader(dst, 6)
+			dst = msgp.AppendArrayHeader(dst, 7)
 			dst = appendHead(dst, c)
 			dst = appendProgress(dst, &c.Progress)
 		default:
@@ -150,7 +174,8 @@ func appendProgress(dst []byte, p *load.Progress) []byte {
 	dst = msgp.AppendBool(dst, p.PrefillDone)
 	dst = msgp.AppendUint64(dst, uint64(p.OutputBlocks))
 	dst = msgp.AppendUint64(dst, uint64(p.OutputWeight))
-	return msgp.AppendUint64(dst, uint64(p.PromptWeight))
+	dst = msgp.AppendUint64(dst, uint64(p.PromptWeight))
+	return msgp.AppendUint64(dst, uint64(p.PhantomChanges))
 }
 
 // appendSequence appends the hashes as bytes, each as a 64-bit number in little-endian order.
@@ -179,13 +204,18 @@ func decodeMessage(b []byte) (m message, err error) {
 		case "block_size":
 			m.model.BlockSize = uint32(c.Uint(math.MaxUint32))
 			seen.Add(2)
-		case "number":
-			m.number = c.Uint64()
+		case "opening":
+			m.opening = c.Uint(maxNumber)
 			seen.Add(3)
+		case "number":
+			m.number = c.Uint(maxNumber)
+			seen.Add(4)
 		case "state":
 			m.state = readState(c)
 		case "changes":
-			m.changes = readChanges(c)
+			m.changes = readChanges(c, maxChanges)
+		case "echo":
+			m.echo = c.Uint64()
 		default:
 			c.Skip()
 		}
@@ -193,7 +223,10 @@ func decodeMessage(b []byte) (m message, err error) {
 			return message{}, fmt.Errorf("replica message: %.64q: %w", key, c.Err)
 		}
 	}
-	seen.Require(c, "router", "model", "block_size", "number")
+	if c.Err == nil && m.echo != 0 {
+		return message{router: m.router, echo: m.echo}, nil
+	}
+	seen.Require(c, "router", "model", "block_size", "opening", "number")
 	c.End()
 	if c.Err == nil && (m.router == 0 || m.state == nil && (len(m.changes) == 0 || m.number == 0)) {
 		c.Fail("router %d, number %d: want a router and either a state or numbered changes", m.router, m.number)
@@ -211,12 +244,18 @@ func readState(c *msgpack.Reader) *state {
 	return &state{count: int(c.Uint(math.MaxInt32)), digest: c.Uint64(), closing: c.Boolean()}
 }
 
-func readChanges(c *msgpack.Reader) (all []change) {
-	for range c.Array() {
+// readChanges reads an array of at most limit changes.
+func readChanges(c *msgpack.Reader, limit int) (all []change) {
+	n := c.Array()
+	if c.Err == nil && n > limit {
+		c.Fail("%d changes: want at most %d", n, limit)
+		return nil
+	}
+	for range n {
 		elements := c.Array()
 		ch := change{kind: changeKind(c.Uint(uint64(numChanges) - 1))}
-		ch.Number = c.Uint64()
-		if want := [numChanges]int{12, 6, 2}[ch.kind]; c.Err == nil && elements != want {
+		ch.Number = c.Uint(maxNumber)
+		if want := [numChanges]int{13, 7, 2}[ch.kind]; c.Err == nil && elements != want {
 			c.Fail("change %d of %d elements: want %d", ch.kind, elements, want)
 		}
 		if ch.kind != ended {
@@ -245,6 +284,7 @@ func readProgress(c *msgpack.Reader) (p load.Progress) {
 	p.PrefillDone, p.OutputBlocks = c.Boolean(), int32(c.Uint(math.MaxInt32))
 	p.OutputWeight = int64(c.Uint(uint64(p.OutputBlocks) * one))
 	p.PromptWeight = int32(c.Uint(one))
+	p.PhantomChanges = c.Uint32()
 	return p
 }
 

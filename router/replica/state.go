@@ -9,9 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/internal/kv"
-	"github.com/blockyard-ai/blockyard/router/load"
 )
 
 const (
@@ -19,36 +16,14 @@ const (
 	stateEvery = 500 * time.Millisecond
 	// lease is the silence after which another router's bookings are dropped.
 	lease = 3 * time.Second
-	// maxStreams bounds the streams of a model, one for each other router. maxAsks bounds the
-	// restatements in progress.
-	maxStreams = 256
-	maxAsks    = 16
+	// maxStreams bounds the streams of a model, one for each other router. maxEarlyBytes bounds the
+	// messages of all streams that came early. maxAsks bounds the restatements in progress.
+	maxStreams    = 256
+	maxEarlyBytes = 64 << 20
+	maxAsks       = 16
 	// pageBytes is the size at which a page ends.
 	pageBytes = 256 << 10
 )
-
-// Stats is a snapshot of the gauges and counters. The metric names follow "blockyard_router_".
-type Stats struct {
-	Routers    int    `metric:"replica_routers" help:"Other routers whose bookings are known. A router counts for each of its models."`
-	Sent       uint64 `metric:"replica_messages_sent" help:"Messages about own bookings sent to other routers."`
-	Unsent     uint64 `metric:"replica_messages_unsent" help:"Messages about own bookings that could not be sent. The other routers ask again."`
-	Overrun    uint64 `metric:"replica_changes_dropped" help:"Changes of own bookings dropped from a full queue. The other routers ask again."`
-	Received   uint64 `metric:"replica_messages_received" help:"Messages of other routers about their bookings."`
-	Malformed  uint64 `metric:"replica_messages_malformed" help:"Messages and questions of other routers that could not be read."`
-	Overflowed uint64 `metric:"replica_messages_dropped" help:"Messages of other routers dropped from a full queue. They are asked for again."`
-	Ignored    uint64 `metric:"replica_messages_ignored" help:"Messages of a model without a publisher here, or of too many routers."`
-	Duplicates uint64 `metric:"replica_messages_duplicate" help:"Messages that came a second time."`
-	Lost       uint64 `metric:"replica_messages_lost" help:"Messages of other routers that did not come."`
-	Booked     uint64 `metric:"replica_bookings" help:"Bookings of other routers that were applied."`
-	Refused    uint64 `metric:"replica_bookings_refused" help:"Bookings of other routers that were not applied, because the account was full or a field was out of range."`
-	Expired    uint64 `metric:"replica_bookings_expired" help:"Bookings dropped because their router was silent."`
-	// Restatements are questions to other routers for all their bookings of a model.
-	Restatements        uint64 `metric:"replica_restatements" help:"Times that another router was asked for all its bookings of a model."`
-	RestatementFailures uint64 `metric:"replica_restatement_failures" help:"Restatements that got no whole answer and are tried again."`
-	Divergences         uint64 `metric:"replica_divergences" help:"States of other routers that differed although no message was missing."`
-	Forwarded           uint64 `metric:"replica_marks_forwarded" help:"Marks of clients that the router of the booking got from here."`
-	ForwardFailures     uint64 `metric:"replica_marks_failed" help:"Marks of clients that the router of the booking did not answer."`
-}
 
 // State is the part of the sync without input and output: what is to be sent, what arrived, and what to
 // ask. Make one with NewState. It is safe for concurrent use. Its lock comes before a scheduler's.
@@ -62,11 +37,18 @@ type State struct {
 	asks   int
 	stated time.Time
 	stats  Stats
+	// openings counts the models that were opened, and earlyBytes the messages in all stream.early.
+	openings   uint64
+	earlyBytes int
+	// echoes counts the echoes that were asked for, and heard those that came back: see barrier.
+	echoes, heard uint64
+	echoed        chan struct{} // closed at the next echo; nil while nobody waits
 }
 
 // modelState has both directions of one model.
 type modelState struct {
 	model   Model
+	opening uint64
 	journal *Journal
 	to      Scheduler // nil until Join
 	streams map[uint64]*stream
@@ -89,7 +71,8 @@ func NewState(cluster string, router uint64) *State {
 func (s *State) Open(m Model) *Journal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	opened := &modelState{model: m, journal: newJournal(s.wake), streams: make(map[uint64]*stream)}
+	s.openings++
+	opened := &modelState{model: m, opening: s.openings, journal: newJournal(s.wake), streams: make(map[uint64]*stream)}
 	s.models[m] = opened
 	return opened.journal
 }
@@ -128,7 +111,24 @@ func (s *State) CloseAll() (byes []Outgoing) {
 }
 
 func (s *State) stateOf(o *modelState, st state, number uint64) Outgoing {
-	return Outgoing{bookingsSubject(s.cluster, s.router), appendMessage(nil, &message{router: s.router, model: o.model, number: number, state: &st})}
+	m := &message{router: s.router, model: o.model, opening: o.opening, number: number, state: &st}
+	return Outgoing{bookingsSubject(s.cluster, s.router), appendMessage(nil, m)}
+}
+
+// hello returns the state of a model, by which other routers learn of this one. Changes that wait to be
+// sent say it too.
+func (s *State) hello(m Model) []Outgoing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.models[m]
+	if o == nil { // the router is stopping
+		return nil
+	}
+	st, number, ok := o.journal.state()
+	if !ok {
+		return nil
+	}
+	return []Outgoing{s.stateOf(o, st, number)}
 }
 
 // ordered returns the models in a fixed order. The caller holds s.mu.
@@ -164,7 +164,7 @@ func (s *State) appendOutgoing(dst []Outgoing, subject string, o *modelState, m 
 	if len(m.changes) == 0 {
 		return dst
 	}
-	m.router, m.model = s.router, o.model
+	m.router, m.model, m.opening = s.router, o.model, o.opening
 	return append(dst, Outgoing{subject, appendMessage(nil, m)})
 }
 
@@ -179,19 +179,35 @@ func (s *State) Sent(ok bool) {
 	}
 }
 
-// Receive applies a message of another router. This router's own messages are ignored.
+// Receive applies a message of another router. Of this router's own messages it reads echoes alone.
 func (s *State) Receive(data []byte, now time.Time) {
-	m, err := decodeMessage(data)
+	var m message
+	err := errOversized
+	if len(data) <= maxReceivedBytes {
+		m, err = decodeMessage(data)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
+	switch {
+	case errors.Is(err, errOversized):
+		s.stats.Oversized++
+	case err != nil:
 		s.stats.Malformed++
-		return
+	case m.router == s.router:
+		s.hear(m.echo)
+	case m.echo == 0:
+		s.stats.Received++
+		m.bytes = len(data)
+		s.receive(&m, now)
 	}
-	if m.router == s.router {
-		return
-	}
-	s.stats.Received++
+}
+
+// errOversized says that a message or a question has more than maxReceivedBytes.
+var errOversized = fmt.Errorf("replica: more than %d bytes", maxReceivedBytes)
+
+// receive applies a message to the stream of its router, which begins and ends here. The caller holds
+// s.mu.
+func (s *State) receive(m *message, now time.Time) {
 	o := s.models[m.model]
 	if o == nil || o.to == nil {
 		s.stats.Ignored++
@@ -199,27 +215,33 @@ func (s *State) Receive(data []byte, now time.Time) {
 	}
 	st := o.streams[m.router]
 	switch {
+	case st != nil && m.opening < st.opening:
+		s.stats.Outdated++
+		return
+	case st != nil && m.opening > st.opening: // the goodbye of the opening before is lost
+		s.drop(o, st)
+		st = nil
+	}
+	switch {
 	case m.state != nil && m.state.closing:
 		if st != nil {
-			st.close()
-			delete(o.streams, m.router)
+			s.drop(o, st)
 		}
 		return
 	case st == nil && len(o.streams) >= maxStreams:
-		s.stats.Ignored++
+		s.stats.Excess++
 		return
 	case st == nil:
-		st = &stream{router: m.router, to: o.to, stats: &s.stats, early: make(map[uint64]*message), live: make(map[uint64]told)}
-		st.next = m.number
-		if m.state != nil {
-			st.next++
-		}
-		if m.state == nil && m.number > 1 || m.state != nil && m.state.count > 0 {
-			st.want(now) // it has bookings from before
-		}
+		st = newStream(s, o, m, now)
 		o.streams[m.router] = st
 	}
-	st.receive(&m, now)
+	st.receive(m, now)
+}
+
+// drop forgets another router's bookings. The caller holds s.mu.
+func (s *State) drop(o *modelState, st *stream) {
+	st.close()
+	delete(o.streams, st.router)
 }
 
 // Ask is a question to another router for a page of its bookings.
@@ -241,8 +263,7 @@ func (s *State) Tick(now time.Time) (due []Ask) {
 			st := o.streams[router]
 			if now.Sub(st.heard) > lease {
 				s.stats.Expired += uint64(len(st.live))
-				st.close()
-				delete(o.streams, router)
+				s.drop(o, st)
 				continue
 			}
 			st.tick(now)
@@ -264,8 +285,14 @@ func (s *State) ask(m Model, st *stream) Ask {
 // of the same router, if there is one.
 func (s *State) Answered(a *Ask, answer []byte, err error, now time.Time) (next []Ask) {
 	var p page
-	if err == nil {
+	switch {
+	case err == nil && len(answer) > maxReceivedBytes:
+		err = errOversized
+	case err == nil:
 		p, err = decodePage(answer)
+	}
+	if err == nil && p.opening != a.stream.opening {
+		err = fmt.Errorf("replica page: opening %d of the model, want %d", p.opening, a.stream.opening)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,94 +310,4 @@ func (s *State) Answered(a *Ask, answer []byte, err error, now time.Time) (next 
 	}
 	s.asks++
 	return append(next, s.ask(a.model, st))
-}
-
-// errUnknownModel answers a question about a model that this router does not have.
-var errUnknownModel = errors.New("replica query: the model is not open")
-
-// page returns this router's answer to a question for its bookings.
-func (s *State) page(q *query) ([]byte, error) {
-	s.mu.Lock()
-	o := s.models[q.model]
-	var to Scheduler
-	if o != nil {
-		to = o.to
-	}
-	s.mu.Unlock()
-	if to == nil {
-		return nil, errUnknownModel
-	}
-	p := page{number: o.journal.lastNumber()} // before the bookings, so that they have all changes up to it
-	bytes := 0
-	to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
-		a.Bookings(q.from, func(b *load.Booking) bool {
-			if bytes >= pageBytes {
-				p.next = b.Number
-				return false
-			}
-			c := change{booked, *b}
-			c.Sequence = slices.Clone(b.Sequence[:min(len(b.Sequence), maxSequence)])
-			p.bookings = append(p.bookings, c)
-			bytes += 64 + len(b.ID) + 8*len(c.Sequence)
-			return true
-		})
-		return released, false
-	})
-	return appendPage(nil, &p), nil
-}
-
-// Answer returns the answer to a question for bookings. The error says what is wrong with the question.
-func (s *State) Answer(data []byte) ([]byte, error) {
-	q, err := decodeQuery(data)
-	if err != nil {
-		s.mu.Lock()
-		s.stats.Malformed++
-		s.mu.Unlock()
-		return nil, err
-	}
-	if q.mark != nil {
-		return nil, fmt.Errorf("replica query: a mark of request %.64q, want a question for bookings", q.mark.ID)
-	}
-	return s.page(&q)
-}
-
-// owners returns the other router that has booked a request of that id. While no booking of the id is
-// known here, known is false, and routers are all others. An empty model means any.
-func (s *State) owners(model, id string) (routers []uint64, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.models {
-		if o.to == nil || model != "" && o.model.Name != model {
-			continue
-		}
-		o.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
-			if router, has := a.Owner(id); has {
-				routers, known = []uint64{router}, true
-			}
-			return released, false
-		})
-		if known {
-			return routers, true
-		}
-		for router := range o.streams {
-			if !slices.Contains(routers, router) {
-				routers = append(routers, router)
-			}
-		}
-	}
-	return routers, false
-}
-
-// Stats returns the gauges and counters.
-func (s *State) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.stats
-	for _, o := range s.models {
-		out.Routers += len(o.streams)
-		o.journal.mu.Lock()
-		out.Overrun += o.journal.dropped
-		o.journal.mu.Unlock()
-	}
-	return out
 }

@@ -32,8 +32,11 @@ const (
 // bookings: pages of them, while messages go on.
 type stream struct {
 	router uint64
-	to     Scheduler
-	stats  *Stats
+	// opening is that of the model at the router.
+	opening    uint64
+	to         Scheduler
+	stats      *Stats
+	earlyBytes *int // of all streams
 
 	heard time.Time
 	// next is the number of the next message. early has messages after it, by number. seen is the
@@ -75,6 +78,20 @@ type news struct {
 	load.Progress
 }
 
+// newStream returns the stream of a router and model that m is the first message of.
+func newStream(s *State, o *modelState, m *message, now time.Time) *stream {
+	st := &stream{router: m.router, opening: m.opening, to: o.to, stats: &s.stats, earlyBytes: &s.earlyBytes,
+		early: make(map[uint64]*message), live: make(map[uint64]told)}
+	st.next = m.number
+	if m.state != nil {
+		st.next++
+	}
+	if m.state == nil && m.number > 1 || m.state != nil && m.state.count > 0 {
+		st.want(now) // it has bookings from before
+	}
+	return st
+}
+
 // receive applies a message, or keeps an early one.
 func (s *stream) receive(m *message, now time.Time) {
 	s.heard = now
@@ -83,25 +100,39 @@ func (s *stream) receive(m *message, now time.Time) {
 		return
 	}
 	switch {
-	case m.number < s.next:
+	case m.number < s.next || s.early[m.number] != nil:
 		s.stats.Duplicates++
 		return
-	case m.number > s.next && len(s.early) < maxEarly:
-		s.early[m.number] = m
-	case m.number > s.next:
-		s.early[m.number] = m
-		s.giveUp(now)
-	default:
+	case m.number == s.next:
 		s.apply(m)
 		s.next++
+	case *s.earlyBytes+m.bytes > maxEarlyBytes:
+		s.stats.Early++
+		s.seen = max(s.seen, m.number)
+		s.giveUp(now)
+	default:
+		s.early[m.number] = m
+		*s.earlyBytes += m.bytes
+		if len(s.early) > maxEarly {
+			s.giveUp(now)
+		}
 	}
 	s.drain(now)
 }
 
+// takeEarly removes an early message, and returns it. nil means that there is none of the number.
+func (s *stream) takeEarly(number uint64) *message {
+	m := s.early[number]
+	if m != nil {
+		delete(s.early, number)
+		*s.earlyBytes -= m.bytes
+	}
+	return m
+}
+
 // drain applies the early messages whose turn it is, and notes whether a message is missing.
 func (s *stream) drain(now time.Time) {
-	for m := s.early[s.next]; m != nil; m = s.early[s.next] {
-		delete(s.early, s.next)
+	for m := s.takeEarly(s.next); m != nil; m = s.takeEarly(s.next) {
 		s.apply(m)
 		s.next++
 	}
@@ -139,11 +170,10 @@ func (s *stream) tick(now time.Time) {
 func (s *stream) giveUp(now time.Time) {
 	end := max(s.next, s.seen+1)
 	for _, number := range slices.Sorted(maps.Keys(s.early)) {
-		s.apply(s.early[number])
+		s.apply(s.takeEarly(number))
 		s.next++ // counts the message as one that is not lost
 		end = max(end, number+1)
 	}
-	clear(s.early)
 	s.stats.Lost += end - s.next
 	s.next, s.waiting = end, time.Time{}
 	if s.asking {
@@ -249,7 +279,11 @@ func (s *stream) restate(p *page, now time.Time) (done bool) {
 	if s.from == 0 { // the page has every change up to its number
 		s.base = p.number
 		if p.number >= s.next {
-			maps.DeleteFunc(s.early, func(number uint64, _ *message) bool { return number <= p.number })
+			for number := range s.early {
+				if number <= p.number {
+					s.takeEarly(number)
+				}
+			}
 			s.next = p.number + 1
 			s.drain(now)
 		}
@@ -295,5 +329,8 @@ func (s *stream) finish() { s.asking, s.late = false, nil }
 func (s *stream) close() {
 	for number := range s.live {
 		s.end(number)
+	}
+	for number := range s.early {
+		s.takeEarly(number)
 	}
 }

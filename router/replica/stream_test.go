@@ -60,7 +60,7 @@ func TestEndOvertakesItsPage(t *testing.T) {
 		if len(asks) != 1 {
 			t.Fatalf("%d questions, want 1", len(asks))
 		}
-		page, err := first.Answer(asks[0].Data)
+		page, err := first.Answer(asks[0].Data, nil)
 		first.scheduler.Free("r1")
 		for _, m := range first.Outgoing(nil, f.now) {
 			second.Receive(m.Data, f.now)
@@ -86,7 +86,7 @@ func TestProgressOvertakesItsPage(t *testing.T) {
 			second.Receive(m.Data, f.now)
 		}
 		asks := second.Tick(f.now)
-		page, err := first.Answer(asks[0].Data)
+		page, err := first.Answer(asks[0].Data, nil)
 		if err := first.scheduler.MarkPrefillCompleted("r1"); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func TestDigestFindsADifference(t *testing.T) {
 		if len(asks) != 1 || second.Stats().Divergences != 1 {
 			t.Fatalf("%d questions, %+v", len(asks), second.Stats())
 		}
-		page, err := first.Answer(asks[0].Data)
+		page, err := first.Answer(asks[0].Data, nil)
 		second.Answered(&asks[0], page, err, f.now)
 		if ids := second.ids(); len(ids) != 2 {
 			t.Errorf("booked %q, want r1 and r2", ids)

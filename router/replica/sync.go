@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -91,7 +90,9 @@ func (s *Sync) Run(ctx context.Context) error {
 		return fmt.Errorf("replica sync: %w", err)
 	}
 	defer stop()
-	stopAnswers, err := s.options.Bus.Answer(askSubject(s.cluster, s.router), s.answer)
+	stopAnswers, err := s.options.Bus.Answer(askSubject(s.cluster, s.router), func(question []byte) ([]byte, error) {
+		return s.Answer(question, s.options.Mark)
+	})
 	if err != nil {
 		return fmt.Errorf("replica sync: %w", err)
 	}
@@ -136,6 +137,13 @@ func (s *Sync) Run(ctx context.Context) error {
 	}
 }
 
+// Join makes the bookings of other routers go to the account of an open model, and tells the other routers
+// of the model. They hear of it before any booking of the model.
+func (s *Sync) Join(m Model, to Scheduler) {
+	s.State.Join(m, to)
+	s.publish(s.hello(m))
+}
+
 // Leave closes a model, and tells the other routers.
 func (s *Sync) Leave(m Model) { s.publish(s.Close(m)) }
 
@@ -168,95 +176,6 @@ func (s *Sync) ask(ctx context.Context, a Ask) {
 	select {
 	case s.results <- r:
 	case <-ctx.Done():
-	}
-}
-
-// markFound and markUnknown answer a mark.
-const markFound, markUnknown = "found", "unknown"
-
-// answer answers a question of another router: for bookings, or a mark.
-func (s *Sync) answer(data []byte) ([]byte, error) {
-	if q, err := decodeQuery(data); err == nil && q.mark != nil {
-		if s.options.Mark != nil && s.options.Mark(q.mark) {
-			return []byte(markFound), nil
-		}
-		return []byte(markUnknown), nil
-	}
-	return s.Answer(data)
-}
-
-// ErrNotHeard says that this router has not listened to others for long enough to know their requests.
-var ErrNotHeard = errors.New("other routers have not been heard yet")
-
-const (
-	// overtaken is how long a mark waits for the booking that it has overtaken, and lookAgain the time
-	// between two looks for the booking.
-	overtaken = 250 * time.Millisecond
-	lookAgain = 25 * time.Millisecond
-)
-
-// Forward passes a mark to the router that has booked the request, and reports whether that router
-// found it. found is false when no other router has the request. The error says that a router did not
-// answer: it has died, and its bookings end soon, or the bus is away.
-func (s *Sync) Forward(ctx context.Context, m *Mark) (found bool, err error) {
-	routers, known := s.owners(m.Model, m.ID)
-	// A router that died is forgotten after a lease, and one that lives is heard within it.
-	if !known && time.Since(s.started)-time.Duration(s.listening.Load()) < lease {
-		return false, fmt.Errorf("request %q: %w", m.ID, ErrNotHeard)
-	}
-	found, err = s.pass(ctx, m, routers)
-	for begin := time.Now(); !known && !found && err == nil && time.Since(begin) < overtaken; {
-		select {
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
-		case <-time.After(lookAgain):
-		}
-		if routers, known = s.owners(m.Model, m.ID); known {
-			found, err = s.pass(ctx, m, routers)
-		}
-	}
-	s.forwarded(found, err)
-	return found, err
-}
-
-// pass passes a mark to routers, and reports whether one of them found the request.
-func (s *Sync) pass(ctx context.Context, m *Mark, routers []uint64) (found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	request := appendQuery(nil, &query{mark: m})
-	type answer struct {
-		found bool
-		err   error
-	}
-	answers := make(chan answer, len(routers)) // maxStreams of each model at most
-	for _, router := range routers {
-		go func() {
-			text, err := s.options.Bus.Request(ctx, askSubject(s.cluster, router), request)
-			if err != nil {
-				err = fmt.Errorf("request %q: router %s: %w", m.ID, Name(router), err)
-			}
-			answers <- answer{string(text) == markFound, err}
-		}()
-	}
-	for range routers { // waits for every goroutine
-		a := <-answers
-		found, err = found || a.found, errors.Join(err, a.err)
-	}
-	if found {
-		err = nil
-	}
-	return found, err
-}
-
-// forwarded counts a mark that another router found, or did not answer.
-func (s *State) forwarded(found bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case err != nil:
-		s.stats.ForwardFailures++
-	case found:
-		s.stats.Forwarded++
 	}
 }
 
