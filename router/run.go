@@ -28,13 +28,17 @@ const sweepRuns = 4096
 // Run restores the stored snapshot and applies the transport's messages until ctx ends. Then
 // it waits for the queries in flight and saves the last snapshot. The error says that bookings cannot
 // be shared with other routers; without router_replica_sync it is nil.
-func (r *Router) Run(ctx context.Context) error {
+func (r *Router) Run(ctx context.Context) error { return r.RunSharing(ctx, ctx) }
+
+// RunSharing is Run for a router whose requests outlive ctx. With router_replica_sync it shares bookings
+// until sharing ends. Then it tells the other routers that this router's bookings have ended.
+func (r *Router) RunSharing(ctx, sharing context.Context) error {
 	if r.replicas == nil {
 		r.run(ctx)
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.replicas.Run(ctx) })
+	g.Go(func() error { return r.replicas.Run(sharing) })
 	g.Go(func() error { r.run(ctx); return nil })
 	return g.Wait()
 }

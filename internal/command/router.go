@@ -137,19 +137,36 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 	if err != nil {
 		return errors.Join(err, closeAll(listener, operators))
 	}
+	return runAround(ctx, r, func(ctx context.Context, g *errgroup.Group) error {
+		if err := c.openServices(ctx, g, r, sources, servers, log); err != nil {
+			return errors.Join(err, closeAll(listener, operators))
+		}
+		if door != nil {
+			g.Go(func() error { return servers.Run(ctx) })
+			g.Go(func() error { return door.serve(ctx) })
+		}
+		if sources.nats != nil {
+			g.Go(func() error { return served.ServeNATS(ctx, sources.nats) })
+		}
+		serve(ctx, g, served, listener, operators, door)
+		return nil
+	})
+}
+
+// runAround runs r, and the servers that start adds to its group, until ctx ends or one of them fails.
+// Bookings are shared with other routers until the last server has ended: requests that finish after the
+// end of ctx stay booked there.
+func runAround(ctx context.Context, r *router.Router, start func(ctx context.Context, servers *errgroup.Group) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	if err := c.openServices(ctx, g, r, sources, servers, log); err != nil {
-		return errors.Join(err, closeAll(listener, operators))
-	}
-	g.Go(func() error { return r.Run(ctx) })
-	if door != nil {
-		g.Go(func() error { return servers.Run(ctx) })
-		g.Go(func() error { return door.serve(ctx) })
-	}
-	if sources.nats != nil {
-		g.Go(func() error { return served.ServeNATS(ctx, sources.nats) })
-	}
-	serve(ctx, g, served, listener, operators, door)
+	sharing, goodbye := context.WithCancel(context.WithoutCancel(ctx))
+	defer goodbye()
+	servers, ctx := errgroup.WithContext(ctx)
+	servers.Go(func() error { return start(ctx, servers) })
+	g.Go(func() error { return r.RunSharing(ctx, sharing) })
+	g.Go(func() error {
+		defer goodbye()
+		return servers.Wait()
+	})
 	return g.Wait()
 }
 
