@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -166,6 +167,43 @@ func (p *Process) Signal(sig syscall.Signal) {
 	if !p.Exited() {
 		_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 	}
+}
+
+// PeakRSS returns the most memory that the running process has had resident, in bytes.
+func (p *Process) PeakRSS() (uint64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, p.failed("its status has no VmHWM")
+}
+
+// End asks the process to end (SIGTERM), and waits for its end. A process that has not ended after limit is
+// killed. The error says so, or how else the process did not end in order.
+func (p *Process) End(ctx context.Context, limit time.Duration) error {
+	p.asked.Store(true)
+	p.Signal(syscall.SIGTERM)
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	select {
+	case <-p.done:
+	case <-timeout.C:
+		p.Kill()
+		return p.failed("end: still there %s after SIGTERM", limit)
+	case <-ctx.Done():
+		p.Kill()
+		return p.failed("end: %w", context.Cause(ctx))
+	}
+	if p.err != nil {
+		return p.failed("end: %s", p.ending())
+	}
+	return nil
 }
 
 // Pause keeps the process from running until Continue.

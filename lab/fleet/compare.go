@@ -22,6 +22,7 @@ type booking struct {
 	Own           bool   `json:"own"`
 	WorkerID      uint64 `json:"worker_id"`
 	PrefillTokens int64  `json:"prefill_tokens"`
+	OutputBlocks  int    `json:"output_blocks"`
 }
 
 // difference is what a comparison of all routers found wrong, with examples for people.

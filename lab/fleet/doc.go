@@ -7,9 +7,9 @@
 //	   └──► engines ──ZMQ──► agents ──NATS──► routers
 //
 // Each is a process. A client books a request at a random router, sends it to the chosen engine, and
-// marks its first token and its end at other random routers. Some requests stay booked. A client's
-// ledger is the truth: a request lives from the answer to its booking until its end is answered, or
-// until its router is killed.
+// marks its first token, output blocks and its end at other random routers. Some requests stay booked. A
+// client's ledger is the truth: a request lives from the answer to its booking until its end is answered,
+// or until its router is killed or stopped.
 //
 // After a round the load stops. After five seconds of quiet each router lists its bookings. Every live
 // request must be in each list once. docs/reliability.md names the faults.

@@ -12,6 +12,8 @@ func TestComparisonSeesEveryDifference(t *testing.T) {
 	own.Own = true
 	waits := r1
 	waits.PrefillTokens = 0
+	generated := r1
+	generated.OutputBlocks = 2
 	for _, c := range []struct {
 		name                   string
 		lists                  [][]booking
@@ -22,6 +24,7 @@ func TestComparisonSeesEveryDifference(t *testing.T) {
 		{"nothing", [][]booking{{}, {}}, nil, 0, 0, 0},
 		{"missing at a router", [][]booking{{own}, {}}, map[string]int{"r1": 0}, 1, 0, 0},
 		{"other progress", [][]booking{{own}, {waits}}, map[string]int{"r1": 0}, 1, 0, 0},
+		{"other output", [][]booking{{own}, {generated}}, map[string]int{"r1": 0}, 1, 0, 0},
 		{"lost at its router", [][]booking{{}, {}}, map[string]int{"r1": 0}, 0, 1, 0},
 		{"left behind", [][]booking{{}, {r1}}, nil, 1, 0, 0},
 		{"never freed", [][]booking{{own}, {r1}}, nil, 1, 0, 0},
@@ -36,19 +39,23 @@ func TestComparisonSeesEveryDifference(t *testing.T) {
 }
 
 func TestVerdictNamesWhatIsWrong(t *testing.T) {
-	good := tally{compared: 1, routerKills: 1, agentKills: 1, brokerKills: 1, forwarded: 1, restatements: 1}
+	good := tally{compared: 1, routerKills: 1, routerStops: 1, agentKills: 1, brokerKills: 1, forwarded: 1, restatements: 1}
 	for want, spoil := range map[string]func(w *world){
 		"":                   func(*world) {},
 		"diverged=1":         func(w *world) { w.tally.diverged = 1 },
 		"lost=1":             func(w *world) { w.tally.lost = 1 },
 		"double_booked=1":    func(w *world) { w.tally.doubleBooked = 1 },
 		"marks not found 1":  func(w *world) { w.ledger.unknown.Add(1) },
+		"not answered 1":     func(w *world) { w.ledger.unanswered.Add(1) },
+		"no orderly end":     func(w *world) { w.tally.routerStops = 0 },
+		"no output block":    func(w *world) { w.ledger.outputs.Store(0) },
 		"no kill of a route": func(w *world) { w.tally.routerKills = 0 },
 		"no restatement":     func(w *world) { w.tally.restatements = 0 },
 		"no compared":        func(w *world) { w.tally.compared = 0 },
 	} {
 		w := &world{o: &Options{Seed: 5}, ledger: newLedger(), tally: good}
 		w.ledger.freed.Add(1)
+		w.ledger.outputs.Add(1)
 		spoil(w)
 		if err := w.verdict(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("verdict %v, want %q", err, want)

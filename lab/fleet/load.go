@@ -22,12 +22,19 @@ const (
 	maxKept  = 400
 	// pause is the time between tries.
 	pause = 20 * time.Millisecond
+	// markPatience bounds the tries of one mark: an outage, the silence after which a router is forgotten,
+	// and the start of a router, on a busy machine.
+	markPatience = time.Minute
+	// maxOutput bounds the output blocks that a client reports of a request.
+	maxOutput = 3
 )
 
 // instance is one life of a router.
 type instance struct {
 	*cluster.Router
-	killed atomic.Bool
+	// ended is true once the process has ended or begins to: its requests end, and marks of them may find
+	// nothing.
+	ended atomic.Bool
 }
 
 // ledger is what clients know: the live requests, and the router that booked each.
@@ -39,7 +46,9 @@ type ledger struct {
 
 	booked, freed, failed atomic.Uint64
 	// unknown counts marks that a router did not find although the router of the booking lived.
-	unknown atomic.Uint64
+	// unanswered counts marks that no router answered within markPatience.
+	unknown, unanswered atomic.Uint64
+	outputs             atomic.Uint64 // marks of output blocks that were answered
 }
 
 func newLedger() *ledger { return &ledger{live: make(map[string]*instance)} }
@@ -89,7 +98,7 @@ func (l *ledger) requests() map[string]*instance {
 	defer l.mu.Unlock()
 	out := make(map[string]*instance)
 	for id, at := range l.live {
-		if at.killed.Load() {
+		if at.ended.Load() {
 			delete(l.live, id)
 			continue
 		}
@@ -128,6 +137,11 @@ func (w *world) request(ctx context.Context, rng *rand.Rand, id string) bool {
 	if rng.IntN(3) > 0 {
 		w.mark(rng, id, "mark_prefill")
 	}
+	for range rng.IntN(maxOutput + 1) {
+		if w.mark(rng, id, "output_block") {
+			w.ledger.outputs.Add(1)
+		}
+	}
 	if rng.IntN(keepOdds) == 0 && w.ledger.keep(id) {
 		return true
 	}
@@ -142,27 +156,33 @@ func (w *world) free(rng *rand.Rand, id string) {
 	w.ledger.freed.Add(1)
 }
 
-// mark reports the progress of a request at random routers until one answers, or the router of the
-// booking was killed. The outcome of a call that failed is not known, so that a later answer
-// "unknown" may be right.
-func (w *world) mark(rng *rand.Rand, id, method string) {
+// mark reports the progress of a request at random routers until one answers, the router of the booking
+// has ended, or markPatience is over. It reports whether a router answered. The outcome of a call that
+// failed is not known, so that a later answer "unknown" may be right.
+func (w *world) mark(rng *rand.Rand, id, method string) (answered bool) {
 	certain := true
 	owner := w.ledger.owner(id)
-	for owner != nil && !owner.killed.Load() {
+	for began := time.Now(); owner != nil && !owner.ended.Load(); {
+		if time.Since(began) > markPatience {
+			w.ledger.unanswered.Add(1)
+			w.note("request %s: no router answers %s", id, method)
+			return false
+		}
 		var answer struct {
 			Success bool `json:"success"`
 		}
 		err := call(w.router(rng), map[string]any{"method": method, "request_id": id}, &answer)
 		if err == nil {
-			if !answer.Success && certain && !owner.killed.Load() {
+			if !answer.Success && certain && !owner.ended.Load() {
 				w.ledger.unknown.Add(1)
 				w.note("request %s: %s found no booking", id, method)
 			}
-			return
+			return true
 		}
 		certain = false
 		_ = cluster.Wait(context.Background(), pause)
 	}
+	return false
 }
 
 // call sends a request to a router. A client that leaves before the answer could leave a booking behind,

@@ -88,5 +88,8 @@ const (
 	// maxAway is the longest time that a killed process is away.
 	maxAway = 1500 * time.Millisecond
 
+	// stopTime bounds the orderly end of a router.
+	stopTime = 30 * time.Second
+
 	lookEvery = 100 * time.Millisecond
 )

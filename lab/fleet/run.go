@@ -97,7 +97,7 @@ func (w *world) round(ctx context.Context, bag *[]fault) error {
 		return err
 	}
 	t := &w.tally
-	t.kills = t.routerKills + t.agentKills + t.brokerKills
+	t.kills = t.routerKills + t.routerStops + t.agentKills + t.brokerKills
 	t.compared += d.compared
 	t.diverged, t.lost, t.doubleBooked = t.diverged+d.diverged, t.lost+d.lost, t.doubleBooked+d.double
 	for _, text := range d.first {
@@ -138,8 +138,10 @@ func (w *world) report(ratio string) error {
 		fmt.Fprintf(&b, "  %s\n", n)
 	}
 	l := w.ledger
-	fmt.Fprintf(&b, "rounds %d; killed: routers %d times, agents %d, NATS %d; %d requests booked, %d freed, %d bookings failed; %d marks not found\n",
-		t.rounds, t.routerKills, t.agentKills, t.brokerKills, l.booked.Load(), l.freed.Load(), l.failed.Load(), l.unknown.Load())
+	fmt.Fprintf(&b, "rounds %d; killed: routers %d times, agents %d, NATS %d; stopped: routers %d times\n",
+		t.rounds, t.routerKills, t.agentKills, t.brokerKills, t.routerStops)
+	fmt.Fprintf(&b, "%d requests booked, %d output blocks, %d freed, %d bookings failed; %d marks not found, %d not answered\n",
+		l.booked.Load(), l.outputs.Load(), l.freed.Load(), l.failed.Load(), l.unknown.Load(), l.unanswered.Load())
 	fmt.Fprintf(&b, "bookings compared %d; all routers agreed %d ms after the load at the latest; %d marks forwarded, %d messages, %d lost, %d restatements\n",
 		t.compared, t.settled.Milliseconds(), t.forwarded, t.messages, t.missed, t.restatements)
 	fmt.Fprintf(&b, "seed %d\n", w.o.Seed)
@@ -156,15 +158,16 @@ func (w *world) verdict() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("soak-fleet: %s (seed %d)", fmt.Sprintf(format, args...), w.o.Seed)
 	}
-	if t.diverged+t.lost+t.doubleBooked > 0 || l.unknown.Load() > 0 {
-		return wrong("diverged=%d lost=%d double_booked=%d, marks not found %d", t.diverged, t.lost, t.doubleBooked, l.unknown.Load())
+	if t.diverged+t.lost+t.doubleBooked > 0 || l.unknown.Load()+l.unanswered.Load() > 0 {
+		return wrong("diverged=%d lost=%d double_booked=%d, marks not found %d, not answered %d",
+			t.diverged, t.lost, t.doubleBooked, l.unknown.Load(), l.unanswered.Load())
 	}
 	for _, c := range []struct {
 		what  string
 		count uint64
 	}{
 		{"compared booking", uint64(t.compared)}, {"kill of a router", uint64(t.routerKills)}, {"kill of an agent", uint64(t.agentKills)},
-		{"kill of NATS", uint64(t.brokerKills)}, {"forwarded mark", t.forwarded}, {"restatement", t.restatements}, {"freed request", l.freed.Load()},
+		{"orderly end of a router", uint64(t.routerStops)}, {"output block", l.outputs.Load()}, {"kill of NATS", uint64(t.brokerKills)}, {"forwarded mark", t.forwarded}, {"restatement", t.restatements}, {"freed request", l.freed.Load()},
 	} {
 		if c.count == 0 {
 			return wrong("the run proves nothing: it saw no %s", c.what)

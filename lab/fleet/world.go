@@ -34,6 +34,7 @@ type world struct {
 type tally struct {
 	rounds, kills, compared                   int
 	routerKills, agentKills, brokerKills      int
+	routerStops                               int
 	diverged, lost, doubleBooked              int
 	forwarded, restatements, messages, missed uint64
 	// settled is the longest time from the end of the load until all routers agreed.
@@ -129,7 +130,7 @@ type fault func(w *world, ctx context.Context) error
 
 // faults returns all faults. Each is taken once before one is taken again.
 func faults() []fault {
-	return []fault{(*world).killRouter, (*world).killAgent, (*world).killRouter, (*world).killBroker, (*world).killRouter}
+	return []fault{(*world).killRouter, (*world).killAgent, (*world).stopRouter, (*world).killBroker, (*world).killRouter}
 }
 
 func (w *world) killRouter(ctx context.Context) error {
@@ -137,8 +138,24 @@ func (w *world) killRouter(ctx context.Context) error {
 	r := w.all()[i]
 	w.count(ctx, r)
 	r.Kill()
-	r.killed.Store(true) // after the end, so that no live router answers for it
+	r.ended.Store(true) // after the end, so that no live router answers for it
 	w.tally.routerKills++
+	if err := cluster.Wait(ctx, w.away()); err != nil {
+		return err
+	}
+	return w.startRouter(ctx, i)
+}
+
+// stopRouter ends a router in order (SIGTERM). It answers what it has begun, and says goodbye to the others.
+func (w *world) stopRouter(ctx context.Context) error {
+	i := w.rng.IntN(len(w.routers))
+	r := w.all()[i]
+	w.count(ctx, r)
+	r.ended.Store(true) // before the end: from its goodbye on nobody knows its requests
+	if err := r.End(ctx, stopTime); err != nil {
+		return err
+	}
+	w.tally.routerStops++
 	if err := cluster.Wait(ctx, w.away()); err != nil {
 		return err
 	}
