@@ -11,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -55,6 +56,9 @@ type Stats struct {
 	// Replicas is zero without router_replica_sync.
 	Replicas  replica.Stats
 	ReadAhead ReadAheadStats
+	// Remote is zero without use_remote_indexer, Served without serve_indexer.
+	Remote remote.ClientStats
+	Served remote.ServerStats
 
 	// Guess is zero without predictions, Estimate without prices.
 	Guess    approx.Stats   `metric:"-"`
@@ -82,6 +86,12 @@ func (r *Router) Stats() Stats {
 	}
 	if r.replicas != nil {
 		s.Replicas = r.replicas.Stats()
+	}
+	if r.remote != nil {
+		s.Remote = r.remote.Stats()
+	}
+	if served := r.served.Load(); served != nil {
+		s.Served = served.Stats()
 	}
 	return s
 }

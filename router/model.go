@@ -20,9 +20,9 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
-	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
 // Model is one model of a router: the index of its blocks, the scheduler of its workers,
@@ -32,6 +32,7 @@ type Model struct {
 	key       feed.ModelKey
 	config    *config.Config
 	index     *index.Index
+	remote    *remote.Index // the index at other routers; nil without use_remote_indexer
 	scheduler *schedule.Scheduler
 	decide    *decide.Router
 	estimate  *estimate.Estimator // nil without prices
@@ -47,11 +48,11 @@ type Model struct {
 	current atomic.Pointer[feed.View]
 }
 
-// newModel returns a model without workers. o must have its defaults. shared is the client of
-// the configured shared cache, nil without one. unbookedOnce is common to all models. journal is told
-// of the model's bookings; nil tells nobody. The error is of one of the model's parts.
-func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metrics.Metrics, unbookedOnce *sync.Once, journal load.Journal) (*Model, error) {
-	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: m, log: o.Log, unbookedOnce: unbookedOnce}
+// newModel returns a model of d without workers. journal is told of the model's bookings; nil tells nobody.
+// The error is of one of the model's parts.
+func newModel(key feed.ModelKey, d *Models, journal load.Journal) (*Model, error) {
+	o := d.options
+	out := &Model{key: key, config: o.Config, cards: newCardTable(), metrics: d.metrics, log: o.Log, unbookedOnce: &d.unbookedOnce}
 	out.current.Store(&feed.View{Quality: feed.Fallback})
 	var err error
 	if out.index, err = index.New(o.Config.Index()); err != nil {
@@ -66,11 +67,16 @@ func newModel(key feed.ModelKey, o *Options, shared *sharedcache.Client, m *metr
 		return nil, err
 	}
 	cache := o.SharedCache
-	if cache == nil && shared != nil {
-		cache = shared.Over(out.IsEagle)
+	if cache == nil && d.shared != nil {
+		cache = d.shared.Over(out.IsEagle)
+	}
+	var x decide.Index = out.index
+	if d.remote != nil {
+		out.remote = d.remote.Index(key.Name, key.BlockSize, out.index)
+		x = out.remote
 	}
 	out.decide, err = decide.New(decide.Options{
-		Config: o.Config, Index: out.index, Scheduler: out.scheduler,
+		Config: o.Config, Index: x, Scheduler: out.scheduler,
 		BlockSize: func() int { return int(key.BlockSize) }, IsEagle: out.IsEagle, Silent: out.cards.silent,
 		SharedCache: cache, PrefillLoadEstimator: o.PrefillLoadEstimator,
 		Observer: &decisionObserver{model: out}, Log: o.Log.With(zap.String("model", key.Name)),
@@ -103,7 +109,8 @@ func (m *Model) scheduling(o *Options, journal load.Journal) schedule.Options {
 			return m.decide.PrefillDuration(tokens, cached)
 		}
 	}
-	if s.RefreshAfter = c.OverlapRefreshAfter(); s.RefreshAfter > 0 {
+	// A refresh holds the scheduler's lock, and must not wait for another router.
+	if s.RefreshAfter = c.OverlapRefreshAfter(); s.RefreshAfter > 0 && !c.UseRemoteIndexer {
 		s.Refresh = func(q *schedule.Request) { m.decide.Refresh(q) }
 	}
 	return s
@@ -134,6 +141,9 @@ func (m *Model) IsEagle() bool { return m.config.IsEagle || m.current.Load().Pai
 func (m *Model) Quality() feed.Quality {
 	if m.config.RouterMode != config.ModeKV {
 		return feed.Fallback
+	}
+	if m.remote != nil {
+		return m.remote.Quality()
 	}
 	return m.current.Load().Quality
 }
@@ -168,11 +178,13 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	if err != nil {
 		return Match{}, err
 	}
-	if found.Waited > 0 {
+	if m.remote != nil {
+		quality = m.Quality() // of the answer
+	} else if found.Waited > 0 {
 		// The hits may be from before the wait or from its end. Both may be less exact.
 		quality = worse(quality, m.Quality())
 	}
-	if quality != feed.Fallback && m.guessed(found.Worker) {
+	if quality != feed.Fallback && m.remote == nil && m.guessed(found.Worker) {
 		// The worker's hits are predictions.
 		quality = feed.Fallback
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -33,6 +34,7 @@ type Models struct {
 	options      *Options
 	shared       *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	replicas     *replica.Sync       // nil without router_replica_sync
+	remote       *remote.Client      // nil without use_remote_indexer
 	metrics      *metrics.Metrics
 	hints        *readAhead // nil when the transport sends none
 	unbookedOnce sync.Once
@@ -65,8 +67,8 @@ type routes struct {
 	unnamed *Model
 }
 
-func newModels(o *Options, shared *sharedcache.Client, replicas *replica.Sync) *Models {
-	d := &Models{options: o, shared: shared, replicas: replicas, byKey: make(map[feed.ModelKey]*Model)}
+func newModels(o *Options, shared *sharedcache.Client, replicas *replica.Sync, ask *remote.Client) *Models {
+	d := &Models{options: o, shared: shared, replicas: replicas, remote: ask, byKey: make(map[feed.ModelKey]*Model)}
 	if n := o.Config.MissMemoryBlocks; n > 0 && o.Config.ShouldSubscribeToKVEvents() {
 		d.memory = miss.NewMemory(int(n), time.Now())
 	}
@@ -105,10 +107,10 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 // configuration says so.
 func (d *Models) newModel(key feed.ModelKey) (*Model, error) {
 	if d.replicas == nil {
-		return newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce, nil)
+		return newModel(key, d, nil)
 	}
 	shared := replica.Model{Name: key.Name, BlockSize: key.BlockSize}
-	m, err := newModel(key, d.options, d.shared, d.metrics, &d.unbookedOnce, d.replicas.Open(shared))
+	m, err := newModel(key, d, d.replicas.Open(shared))
 	if err != nil {
 		d.replicas.Close(shared)
 		return nil, err

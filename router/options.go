@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/policyfile"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -51,6 +52,9 @@ type Options struct {
 	// Replicas carries bookings between routers. Config's router_replica_sync needs it, and without
 	// that setting it is not used.
 	Replicas replica.Bus
+	// Indexers carries questions between routers about their indexes. Config's serve_indexer and
+	// use_remote_indexer need it.
+	Indexers remote.Bus
 	// Version is the program's version in the metrics.
 	Version string
 	// Log may be nil.
@@ -74,6 +78,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Config.RouterReplicaSync && o.Replicas == nil {
 		return errors.New("router_replica_sync true: needs NATS, over which routers share their bookings")
+	}
+	if (o.Config.ServeIndexer || o.Config.UseRemoteIndexer) && o.Indexers == nil {
+		return errors.New("serve_indexer, use_remote_indexer: need NATS, over which routers ask one another")
 	}
 	if o.Config.RouterPrefillLoadModel == config.LoadModelAIC && o.PrefillLoadEstimator == nil {
 		return errors.New("router_prefill_load_model aic: needs a prefill load estimator")

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/policyfile"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
@@ -41,7 +42,10 @@ type Router struct {
 	models    *Models
 	feeds     *feed.Set
 	snapshots *feed.Keeper
-	replicas  *replica.Sync // nil without router_replica_sync
+	replicas  *replica.Sync  // nil without router_replica_sync
+	remote    *remote.Client // nil without use_remote_indexer
+	indexers  remote.Bus     // nil without serve_indexer
+	served    atomic.Pointer[remote.Server]
 	transport source.Transport
 	shared    *sharedcache.Client // of the configuration; nil without one or with Options.SharedCache
 	timeout   time.Duration
@@ -84,7 +88,8 @@ func New(o Options, t source.Transport) (*Router, error) {
 	if r.config.RouterReplicaSync {
 		r.replicas = replica.New(replica.Options{Bus: o.Replicas, Mark: r.applyMark, Log: o.Log})
 	}
-	r.models = newModels(&o, r.shared, r.replicas)
+	r.shareIndex(&o)
+	r.models = newModels(&o, r.shared, r.replicas, r.remote)
 	r.metrics = metrics.New(o.Version)
 	r.metrics.Collect(r.scrape)
 	r.models.metrics = r.metrics
@@ -92,7 +97,10 @@ func New(o Options, t source.Transport) (*Router, error) {
 		Models: r.models, Log: o.Log, Timeout: o.FeedTimeout, KeepAbsent: r.config.RequestExpiry(),
 		MaxFeeds: o.MaxFeeds, MaxQueries: o.MaxQueries, WithoutEvents: !r.config.ShouldSubscribeToKVEvents(),
 	}
-	if feeds.WithoutEvents {
+	switch {
+	case r.remote != nil: // Operators search for this text of Dynamo's.
+		r.log.Info("Skipping KV event subscription (using remote indexer)")
+	case feeds.WithoutEvents:
 		// Operators search for this text of Dynamo's.
 		r.log.Info(fmt.Sprintf("Skipping KV event subscription (use_kv_events=%t, overlap_score_credit=%v)",
 			r.config.UseKVEvents, r.config.OverlapScoreCredit))
@@ -107,6 +115,16 @@ func New(o Options, t source.Transport) (*Router, error) {
 	r.snapshots = feed.NewKeeper(feed.KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
 		Reset: o.ResetStates, Log: o.Log}, r.feeds)
 	return r, nil
+}
+
+// shareIndex sets what the router needs to serve its index or to ask another router's.
+func (r *Router) shareIndex(o *Options) {
+	if r.config.UseRemoteIndexer {
+		r.remote = remote.NewClient(remote.Options{Bus: o.Indexers, Log: o.Log})
+	}
+	if r.config.ServeIndexer {
+		r.indexers = o.Indexers
+	}
 }
 
 // Request is a prompt to find a worker for.

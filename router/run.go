@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
@@ -27,12 +29,20 @@ const sweepRuns = 4096
 
 // Run restores the stored snapshot and applies the transport's messages until ctx ends. Then
 // it waits for the queries in flight and saves the last snapshot. The error says that bookings cannot
-// be shared with other routers; without router_replica_sync it is nil.
+// be shared with other routers, or that the index cannot be served. Without the settings for that it is nil.
 func (r *Router) Run(ctx context.Context) error { return r.RunSharing(ctx, ctx) }
 
 // RunSharing is Run for a router whose requests outlive ctx. With router_replica_sync it shares bookings
 // until sharing ends. Then it tells the other routers that this router's bookings have ended.
 func (r *Router) RunSharing(ctx, sharing context.Context) error {
+	if r.indexers != nil {
+		served, err := remote.Serve(r.indexers, r.lookup)
+		if err != nil {
+			return err
+		}
+		defer served.Stop()
+		r.served.Store(served)
+	}
 	if r.replicas == nil {
 		r.run(ctx)
 		return nil
@@ -41,6 +51,17 @@ func (r *Router) RunSharing(ctx, sharing context.Context) error {
 	g.Go(func() error { return r.replicas.Run(sharing) })
 	g.Go(func() error { r.run(ctx); return nil })
 	return g.Wait()
+}
+
+// lookup answers a question of another router about this router's index.
+func (r *Router) lookup(dst *index.Matches, q *remote.Query) (quality feed.Quality, ok bool) {
+	for _, m := range r.Models(q.Model) {
+		if m.key.Name == q.Model && m.key.BlockSize == q.BlockSize {
+			m.index.Match(dst, q.Locals, q.Reading)
+			return m.Quality(), true
+		}
+	}
+	return feed.Fallback, false
 }
 
 // run restores the stored snapshot and applies the transport's messages until ctx ends: see Run.

@@ -8,4 +8,6 @@
 // It is github.com/cenkalti/backoff/v5 with the two rules of this repository: pauses
 // double, and a pause with jitter is never longer than the same pause without. The
 // package holds no goroutine. Pauses belong to one goroutine.
+//
+// A Breaker keeps a service that fails from delaying every request that asks it.
 package backoff

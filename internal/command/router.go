@@ -114,7 +114,7 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 		options.Snapshots = sources.nats
 	}
 	if sources.nats != nil {
-		options.Replicas = sources.nats
+		options.Replicas, options.Indexers = sources.nats, sources.nats
 	}
 	r, err := router.New(options, sources.Source)
 	if err != nil {

@@ -156,7 +156,6 @@ func TestWrongSettingIsAnErrorOfUsage(t *testing.T) {
 		`conditional_disagg_config (--router-conditional-disagg-config) "{}": needs conditional_disagg_enabled`:                                    "--router-conditional-disagg-config={}",
 		`shared_cache_type (--shared-cache-type) "hicache": not yet; want none or http`:                                                            "--shared-cache-type=hicache",
 		`router_mode (--router-mode) "device-aware-weighted": not yet; want kv or round-robin or random or power-of-two or least-loaded or direct`: "--mode=device-aware-weighted",
-		`use_remote_indexer (--use-remote-indexer) "true": not yet; want false`:                                                                    "--use-remote-indexer",
 		`router_worker_selection_policy (--router-worker-selection-policy) "mine": not yet; want none or default`:                                  "--router-worker-selection-policy=mine",
 		`router_tracking_hash (--router-tracking-hash) "keyed-xxh3-v1": needs router_tracking_key_file and router_tracking_key_id`:                 "--router-tracking-hash=keyed-xxh3-v1",
 	} {

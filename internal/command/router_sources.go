@@ -126,6 +126,10 @@ func (c *Router) natsOptions(log *zap.Logger) (*natssource.Options, error) {
 		return nil, errors.New("--durable-kv-events: needs --nats")
 	case c.settings.RouterReplicaSync:
 		return nil, errors.New("--router-replica-sync: needs --nats, over which routers share their bookings")
+	case c.settings.ServeIndexer:
+		return nil, errors.New("--serve-indexer: needs --nats, over which other routers ask")
+	case c.settings.UseRemoteIndexer:
+		return nil, errors.New("--use-remote-indexer: needs --nats, over which another router answers")
 	case c.dynamoWorkers.Endpoint != "" && c.wantsEvents():
 		return nil, errors.New("--dynamo-endpoint: needs --nats, over which Dynamo's workers send events")
 	case !c.workerFlags.sources() && c.dynamoWorkers.Endpoint == "" && !c.serverFlags.given():

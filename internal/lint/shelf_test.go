@@ -41,7 +41,7 @@ func shelf() []library {
 		{"go.yaml.in/yaml/v3", []string{"internal/command/configfile/", "router/policyfile/"}, false}, // the YAML organization's; errors with lines
 		{"github.com/gdamore/tcell/v2", []string{"internal/command/top/"}, true},                      // fewer modules than bubbletea, and a simulated screen
 		{"github.com/alecthomas/kong", []string{"internal/command/", "lab/cli/"}, false},
-		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/engineevent/", "internal/msgpack/msgpacktest/", "internal/proto/", "router/replica/"}, false},
+		{"github.com/tinylib/msgp", []string{"internal/kv/", "internal/kvevent/", "internal/engineevent/", "internal/msgpack/msgpacktest/", "internal/proto/", "router/remote/", "router/replica/"}, false},
 		{"github.com/zeebo/xxh3", anywhere, false},
 		{"go.uber.org/zap", anywhere, false},
 		{"golang.org/x/sync", anywhere, false},

@@ -43,7 +43,7 @@ func newNATSRouterWith(t *testing.T, url string, worker uint64, o router.Options
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Replicas = n
+	o.Replicas, o.Indexers = n, n
 	r, err := router.New(o, n)
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,8 @@ func TestSettingsThatDoNotGoTogether(t *testing.T) {
 		{`"router_predicted_ttl_secs":2,"use_kv_events":false`, "router_predicted_ttl_secs", "use_kv_events", `"router_predicted_ttl_secs":2`},
 		{`"shared_cache_type":"http"`, "shared_cache_type", "shared_cache_url", `"shared_cache_type":"http","shared_cache_url":"http://h:1"`},
 		{`"shared_cache_url":"http://h:1"`, "shared_cache_url", "shared_cache_type http", `"shared_cache_type":"http","shared_cache_url":"http://h:1"`},
-		{`"serve_indexer":true,"use_remote_indexer":true`, "serve_indexer", "use_remote_indexer off", ""},
+		{`"serve_indexer":true,"use_remote_indexer":true`, "serve_indexer", "use_remote_indexer off", `"serve_indexer":true`},
+		{`"serve_indexer":true,"use_kv_events":false`, "serve_indexer", "use_kv_events", `"use_remote_indexer":true,"use_kv_events":false`},
 		{`"serve_indexer":true,"overlap_score_credit":0`, "serve_indexer", "overlap_score_credit", ""},
 		{`"serve_indexer":true,"overlap_score_weight":0`, "serve_indexer", "overlap_score_credit", ""},
 		{`"router_tracking_hash":"keyed-xxh3-v1","router_tracking_key_id":"k"`, "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id", ""},
@@ -62,8 +63,6 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 	for want, document := range map[string]string{
 		`router_mode "device-aware-weighted" want kv or round-robin or random or power-of-two or least-loaded or direct`: `{"router_mode":"device-aware-weighted"}`,
 		`shared_cache_type "hicache" want none or http`:                                                                  `{"shared_cache_type":"hicache"}`,
-		`use_remote_indexer "true" want false`:                                                                           `{"use_remote_indexer":true}`,
-		`serve_indexer "true" want false`:                                                                                `{"serve_indexer":true}`,
 		`router_prefill_policy "mine" want none or default`:                                                              `{"router_prefill_policy":"mine"}`,
 		`router_decode_policy "mine" want none or default`:                                                               `{"router_decode_policy":"mine"}`,
 		`router_worker_selection_policy "mine" want none or default`:                                                     `{"router_worker_selection_policy":"mine"}`,
@@ -83,7 +82,7 @@ func TestWhatIsNotThereYetIsAnError(t *testing.T) {
 			t.Errorf("%s: %s, want %s", document, got, want)
 		}
 	}
-	for _, document := range []string{`{"router_prefill_policy":"default","router_decode_policy":"default"}`, `{"use_remote_indexer":false}`, `{"router_policy_config":null}`} {
+	for _, document := range []string{`{"router_prefill_policy":"default","router_decode_policy":"default"}`, `{"use_remote_indexer":true}`, `{"router_policy_config":null}`} {
 		c := read(t, document)
 		if _, err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", document, err)

@@ -57,6 +57,7 @@ func (c *Config) rules() []rule {
 		{c.SharedCacheType == SharedHTTP && c.SharedCacheURL == nil, "shared_cache_type", "shared_cache_url"},
 		{c.SharedCacheType != SharedHTTP && c.SharedCacheURL != nil, "shared_cache_url", "shared_cache_type http"},
 		{c.ServeIndexer && c.UseRemoteIndexer, "serve_indexer", "use_remote_indexer off"},
+		{c.ServeIndexer && !c.UseKVEvents, "serve_indexer", "use_kv_events"},
 		{c.ServeIndexer && c.overlapCredit() == 0, "serve_indexer", "an overlap_score_credit above 0"},
 		{c.RouterTrackingHash == trackingKeyed && (c.RouterTrackingKeyFile == nil || c.RouterTrackingKeyID == nil), "router_tracking_hash", "router_tracking_key_file and router_tracking_key_id"},
 		{c.ConditionalDisaggEnabled && c.ConditionalDisaggPolicy != disaggBounding && busy == nil, "conditional_disagg_policy", "conditional_disagg_prefill_busy_threshold or router_queue_threshold"},

@@ -12,9 +12,9 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
@@ -55,7 +55,7 @@ type Client struct {
 	timeout time.Duration
 	pairs   func() bool
 	http    http.Client
-	breaker *breaker
+	breaker *backoff.Breaker
 }
 
 var _ Cache = (*Client)(nil)
@@ -68,7 +68,7 @@ func NewClient(o Options) (*Client, error) {
 	}
 	// Validate has parsed the URL.
 	u, _ := url.Parse(o.URL)
-	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: func() bool { return o.Pairs }, breaker: new(breaker)}
+	c := &Client{url: u.JoinPath("check_blocks").String(), timeout: o.Timeout, pairs: func() bool { return o.Pairs }, breaker: new(backoff.Breaker)}
 	c.timeout = cmp.Or(c.timeout, defaultTimeout)
 	c.http.Transport = o.Transport
 	if o.Transport == nil {
@@ -99,7 +99,7 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	if len(hashes) == 0 {
 		return schedule.SharedHits{}, nil
 	}
-	if !c.breaker.allows(time.Now()) {
+	if !c.breaker.Allows(time.Now()) {
 		return schedule.SharedHits{}, ErrPaused
 	}
 	queryCtx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -107,7 +107,7 @@ func (c *Client) CheckBlocks(ctx context.Context, tokens []uint32, blockSize int
 	hits, err := c.query(queryCtx, hashes)
 	// The end of ctx is no failure of the service.
 	if err == nil || ctx.Err() == nil {
-		c.breaker.record(err == nil, time.Now())
+		c.breaker.Record(err == nil, time.Now())
 	}
 	if err != nil {
 		return schedule.SharedHits{}, fmt.Errorf("shared cache: %w", err)
@@ -200,45 +200,4 @@ func decodeRanges(body []byte, blocks int) (schedule.SharedHits, error) {
 		ranges = append(ranges, schedule.Range{First: uint32(r[0]), End: uint32(r[1])})
 	}
 	return schedule.FromRanges(ranges), nil
-}
-
-const (
-	maxFailures = 5
-	pauseTime   = time.Second
-)
-
-// breaker is a circuit breaker. After maxFailures failures in a row it allows one query per
-// pauseTime, until a query succeeds.
-type breaker struct {
-	mu          sync.Mutex
-	failures    int
-	pausedUntil time.Time
-}
-
-// allows reports whether a query may be sent now. After maxFailures failures it admits one query per
-// pauseTime, to find out whether the service is back.
-func (b *breaker) allows(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failures < maxFailures {
-		return true
-	}
-	if now.Before(b.pausedUntil) {
-		return false
-	}
-	// Allow this query as a probe.
-	b.pausedUntil = now.Add(pauseTime)
-	return true
-}
-
-// record records whether a query succeeded. Failures in a row begin a pause: see allows.
-func (b *breaker) record(succeeded bool, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if succeeded {
-		b.failures = 0
-		return
-	}
-	b.failures++
-	b.pausedUntil = now.Add(pauseTime)
 }

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/sharedcache/sharedcachetest"
 )
@@ -153,21 +154,21 @@ func TestAServiceThatFailsIsLeftAlone(t *testing.T) {
 				t.Fatal("an answer from a service that hangs")
 			}
 		}
-		if waited := time.Since(start); service.asked != maxFailures || waited != maxFailures*defaultTimeout {
+		if waited := time.Since(start); service.asked != backoff.BreakerFailures || waited != backoff.BreakerFailures*defaultTimeout {
 			t.Errorf("asked %d times in %v", service.asked, waited)
 		}
 		_, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, "")
 		if !errors.Is(err, ErrPaused) {
 			t.Errorf("error %v", err)
 		}
-		<-time.After(pauseTime)
+		<-time.After(backoff.BreakerPause)
 		for range 2 {
 			c.CheckBlocks(t.Context(), prompt(1), blockSize, "")
 		}
-		if service.asked != maxFailures+1 {
-			t.Errorf("after a rest it was asked %d times, want one more", service.asked-maxFailures)
+		if service.asked != backoff.BreakerFailures+1 {
+			t.Errorf("after a rest it was asked %d times, want one more", service.asked-backoff.BreakerFailures)
 		}
-		<-time.After(pauseTime)
+		<-time.After(backoff.BreakerPause)
 		service.hang = false
 		for range 10 {
 			if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); err != nil {
@@ -182,12 +183,12 @@ func TestOneRequestTriesAServiceThatRested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &answering{hang: true}
 		c := newClient(t, Options{URL: "http://cache.invalid", Transport: service})
-		for range maxFailures {
+		for range backoff.BreakerFailures {
 			if _, err := c.CheckBlocks(t.Context(), prompt(1), blockSize, ""); err == nil {
 				t.Fatal("an answer from a service that hangs")
 			}
 		}
-		<-time.After(pauseTime)
+		<-time.After(backoff.BreakerPause)
 		const callers = 50
 		var alone atomic.Int64
 		var calls sync.WaitGroup
@@ -212,7 +213,7 @@ func TestCallersThatLeaveAreNoFailures(t *testing.T) {
 		c := newClient(t, Options{URL: "http://cache.invalid", Transport: service})
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 2 * maxFailures {
+		for range 2 * backoff.BreakerFailures {
 			if _, err := c.CheckBlocks(gone, prompt(1), blockSize, ""); !errors.Is(err, context.Canceled) {
 				t.Fatalf("error %v", err)
 			}

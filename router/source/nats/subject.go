@@ -34,14 +34,7 @@ func (n *Source) Subscribe(subject string, messages chan<- []byte) (stop func(),
 			_ = sub.Unsubscribe()
 		})
 	}
-	return stop, func() uint64 {
-		// An error means that the subscription is closed, which drops nothing.
-		lost, err := sub.Dropped()
-		if err != nil {
-			return 0
-		}
-		return uint64(lost)
-	}, nil
+	return stop, droppedOf(sub), nil
 }
 
 // Connections returns the number of connections so far.
