@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/agent/admin"
 )
 
 func TestResetEmptiesATierUnlessItIsInUse(t *testing.T) {
@@ -130,6 +132,28 @@ func TestControlOfAClosingAgent(t *testing.T) {
 	body := fmt.Sprintf(`{"namespace":"%s","tokens":%s,"ttl_seconds":5}`, p.NamespaceID(), tokens)
 	code, got := ask(t, n.control, http.MethodPost, "/v1/keep", body)
 	wantError(t, code, got, http.StatusServiceUnavailable, "closed")
+}
+
+// A page of another site cannot have its reader's browser give hints, which read from disk.
+func TestBrowserCannotHintForAnotherSite(t *testing.T) {
+	hints := 0
+	h := admin.Public{Metrics: http.NotFoundHandler(), Events: func(mux *http.ServeMux) {
+		mux.HandleFunc("POST /v1/events/read-ahead", func(http.ResponseWriter, *http.Request) { hints++ })
+	}}.Handler()
+	for origin, want := range map[string]int{"": http.StatusOK, "http://elsewhere.example": http.StatusForbidden} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/v1/events/read-ahead", strings.NewReader("{}"))
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("origin %q: status %d, want %d", origin, w.Code, want)
+		}
+	}
+	if hints != 1 {
+		t.Errorf("%d hints, want the router's", hints)
+	}
 }
 
 func TestBrowserCannotResetForAnotherSite(t *testing.T) {

@@ -35,7 +35,8 @@ type Public struct {
 }
 
 // Handler returns the handler of the public requests. None changes what the agent keeps, except that
-// a router's read-ahead hint begins bounded reads from disk into host memory.
+// a router's read-ahead hint begins bounded reads from disk into host memory. A browser's request
+// for a page of another site cannot.
 func (p Public) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
@@ -50,7 +51,7 @@ func (p Public) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Stats()) })
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, statusOf(p.Pools)) })
 	p.Events(mux)
-	return jsonErrors(mux)
+	return listener.RefuseCrossSite(jsonErrors(mux))
 }
 
 // Control returns the handler of the operators' requests: it resets, keeps, flushes and lists blocks.

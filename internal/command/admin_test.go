@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -234,4 +236,35 @@ func TestAdminOfARouter(t *testing.T) {
 	wantAdmin(t, 1, "status 404: worker 8", at("drain", "8")...)
 	wantAdmin(t, 1, "status 409: snapshot: the router has no store; want --durable-kv-events", at("snapshot")...)
 	wantAdmin(t, 1, "no such request here", at("reset", "--tier", "all", "--all")...)
+	wantAdmin(t, 1, "status 409: snapshot: the router has no store", at("snapshot", "--dry-run")...)
+}
+
+// TestAdminDryRunAtAnOlderRouter: a router that ignores dry_run is not asked to drain.
+func TestAdminDryRunAtAnOlderRouter(t *testing.T) {
+	withoutSettings(t)
+	for name, document := range map[string]string{
+		"without the parameter": `{"paths":{"/v1/workers/{id}/drain":{"post":{"parameters":[{"name":"id"}]}},"/v1/snapshot":{"post":{}}}}`,
+		"without a document":    "",
+	} {
+		var changed atomic.Int32
+		mux := http.NewServeMux()
+		mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, _ *http.Request) {
+			changed.Add(1)
+			_, _ = io.WriteString(w, `{"draining":true}`)
+		})
+		if document != "" {
+			mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, document) })
+		}
+		old := httptest.NewServer(mux)
+		at := func(args ...string) []string { return append(args, "--control", old.Listener.Addr().String()) }
+		for _, verb := range []string{"drain", "undrain"} {
+			wantAdmin(t, 1, "--dry-run: the router does not know it for POST /v1/workers/{id}/"+verb, at(verb, "7", "--dry-run")...)
+		}
+		wantAdmin(t, 1, "--dry-run: the router does not know it for POST /v1/snapshot", at("snapshot", "--dry-run")...)
+		if n := changed.Load(); n != 0 {
+			t.Errorf("%s: %d calls of dry runs changed the router", name, n)
+		}
+		wantAdmin(t, 0, "worker 7 gets no new requests", at("drain", "7")...)
+		old.Close()
+	}
 }

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,8 +11,11 @@ import (
 )
 
 const (
-	// maxReason bounds the bytes of an answer with an error that the log shows.
+	// maxReason bounds the bytes of an answer with an error that the log shows, maxCall those of
+	// a path with its query, and maxAbout what About adds.
 	maxReason = 300
+	maxCall   = 300
+	maxAbout  = 1000
 	// maxRefused bounds the log lines of refused calls in refusedTime.
 	maxRefused  = 30
 	refusedTime = time.Minute
@@ -26,14 +28,13 @@ type Operators struct {
 	Tokens *Tokens
 	// Log gets one line for each call.
 	Log *zap.Logger
-	// Frequent are paths whose calls are logged at the level debug, as reads are.
-	Frequent []string
 }
 
 // Handler returns a handler that passes requests to h. It refuses what Protect refuses, and
 // calls without a token of Tokens. The log tells of each call who asked (remote address or the
-// user and process at a socket, and the token's name), what for, and with which result.
-// Successful reads are logged at the level debug.
+// user and process at a socket, and the token's name), what for, and with which result. Reads
+// are logged at the level debug: GET, HEAD, OPTIONS, and calls of handlers that call ReadOnly. A
+// handler that panics has a line too, at the level error, and the panic goes on.
 func (o Operators) Handler(h http.Handler) http.Handler {
 	log := o.Log
 	if log == nil {
@@ -46,29 +47,53 @@ func (o Operators) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{}
 		answer := &answerRecord{ResponseWriter: w, status: http.StatusOK}
-		began := time.Now()
+		began, returned := time.Now(), false
+		defer func() {
+			fields := []zap.Field{
+				zap.String("from", r.RemoteAddr), zap.String("token", c.token),
+				zap.String("call", cut(r.Method+" "+r.URL.RequestURI(), maxCall)), zap.String("about", cut(c.about, maxAbout)),
+				zap.Int("status", answer.status), zap.String("reason", strings.TrimSpace(string(answer.reason))),
+				zap.Duration("took", time.Since(began)),
+			}
+			switch {
+			case !returned:
+				log.Error("operator's call ended in a panic", fields...)
+			case answer.status == http.StatusForbidden || answer.status == http.StatusUnauthorized:
+				refused.Warn("operator's call is refused", fields...)
+			case safe(r.Method) || c.read:
+				log.Debug("operator's call", fields...)
+			default:
+				log.Info("operator's call", fields...)
+			}
+		}()
 		guarded.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
-		fields := []zap.Field{
-			zap.String("from", r.RemoteAddr), zap.String("token", c.token),
-			zap.String("call", r.Method+" "+r.URL.RequestURI()), zap.String("about", c.about),
-			zap.Int("status", answer.status), zap.String("reason", strings.TrimSpace(string(answer.reason))),
-			zap.Duration("took", time.Since(began)),
-		}
-		switch {
-		case answer.status == http.StatusForbidden || answer.status == http.StatusUnauthorized:
-			refused.Warn("operator's call is refused", fields...)
-		case safe(r.Method) || slices.Contains(o.Frequent, r.URL.Path):
-			log.Debug("operator's call", fields...)
-		default:
-			log.Info("operator's call", fields...)
-		}
+		returned = true
 	})
 }
 
+// cut returns s, or its first limit bytes and three dots.
+func cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
+}
+
 // call is what handlers tell about the call that they serve.
-type call struct{ token, about string }
+type call struct {
+	token, about string
+	read         bool
+}
 
 type callKey struct{}
+
+// ReadOnly says that a call changes nothing, although its method may. Outside a handler of
+// Operators it does nothing.
+func ReadOnly(r *http.Request) {
+	if c, ok := r.Context().Value(callKey{}).(*call); ok {
+		c.read = true
+	}
+}
 
 // About adds to the log line of a call what it is about, such as a tier and a namespace. Outside
 // a handler of Operators it does nothing.

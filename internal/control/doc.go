@@ -15,9 +15,10 @@
 // HOST:PORT. A socket has mode 0600 from its first moment: only its own user and root connect. A
 // TCP port has no such protection: without Tokens every client that reaches it may use it.
 //
-// Operators logs one line for each call that may change the state, also a refused one: who, what,
-// which result. Of refused calls it logs at most 30 in a minute. No line has a token, and none has
-// the body of a request: a handler adds with About what may be told.
+// Operators logs one line for each call that may change the state, also one that is refused or
+// panics: who, what, which result. Of refused calls it logs at most 30 in a minute. No line has a
+// token, and none has the body of a request: a handler adds with About what may be told. A line has
+// at most about 1,700 bytes of the call.
 //
 // A Guard refuses requests that a browser sends on behalf of another site and that may change
 // the state, also by a host name that was made to point at the loopback address (DNS

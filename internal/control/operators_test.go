@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,11 +43,15 @@ func operators(t *testing.T, address string, tokens *control.Tokens) (ask func(m
 		_, _ = io.WriteString(w, `{"error":"5 blocks are in use"}`+strings.Repeat(" ", 1000))
 	})
 	mux.HandleFunc("GET /state", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /ask", func(w http.ResponseWriter, r *http.Request) {
+		control.ReadOnly(r)
+		http.NotFound(w, r)
+	})
 	l, err := control.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: control.Operators{Tokens: tokens, Log: zap.New(core), Frequent: []string{"/often"}}.Handler(mux)}
+	s := &http.Server{Handler: control.Operators{Tokens: tokens, Log: zap.New(core)}.Handler(mux)}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	client, base, err := control.Client(l.Addr().String())
@@ -112,7 +117,9 @@ func TestOperatorsLogWhoDidWhat(t *testing.T) {
 		{"POST", "/change?dry_run=true", []string{"Authorization", anna}, 200, `info ` + who + ` "anna" POST /change?dry_run=true [tier host] 200`},
 		{"POST", "/busy", []string{"Authorization", ben}, 409, `info ` + who + ` "ben" POST /busy [] 409 {"error":"5 blocks are in use"}`},
 		{"GET", "/state", []string{"Authorization", ben}, 200, `debug ` + who + ` "ben" GET /state [] 200`},
-		{"POST", "/often", []string{"Authorization", ben}, 404, `debug ` + who + ` "ben" POST /often [] 404 404 page not found`},
+		{"POST", "/ask", []string{"Authorization", ben}, 404, `debug ` + who + ` "ben" POST /ask [] 404 404 page not found`},
+		{"POST", "/absent?" + strings.Repeat("é", 200), []string{"Authorization", ben}, 404,
+			`info ` + who + ` "ben" POST /absent?` + strings.Repeat("é", 143) + `... [] 404 404 page not found`},
 		{"GET", "/state", nil, 401, `warn ` + who + ` "" GET /state [] 401 {"error":"header Authorization: want \"Bearer TOKEN\" with a token of --control-token-file"}`},
 		{"POST", "/change", []string{"Authorization", "Bearer 0123456789abcdeg"}, 401, ""},
 		{"POST", "/change", []string{"Authorization", anna, "Origin", "http://elsewhere.example"}, 403,
@@ -123,6 +130,30 @@ func TestOperatorsLogWhoDidWhat(t *testing.T) {
 		}
 		if got := lines(t, logs); len(got) != 1 || c.want != "" && got[0] != c.want {
 			t.Errorf("log of %s %s:\n%q, want\n%q", c.method, c.path, got, c.want)
+		}
+	}
+}
+
+// TestCallsThatPanicAreLogged: the line says how far the call came, and the panic reaches the server.
+func TestCallsThatPanicAreLogged(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	h := control.Operators{Log: zap.New(core)}.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control.About(r, strings.Repeat("x", 5000))
+		w.WriteHeader(http.StatusAccepted)
+		panic("no such tier")
+	}))
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		func() {
+			defer func() {
+				if p := recover(); p != "no such tier" {
+					t.Errorf("%s: panic %v is lost", method, p)
+				}
+			}()
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/change", http.NoBody))
+		}()
+		want := fmt.Sprintf("error 192.0.2.1:1234 %q %s /change [%s...] 202", "", method, strings.Repeat("x", 1000))
+		if got := lines(t, logs); len(got) != 1 || got[0] != want {
+			t.Errorf("log %q, want\n%q", got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/strictjson"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 )
@@ -51,6 +52,7 @@ func (a *API) setBusy(w http.ResponseWriter, req *http.Request) {
 		Model string `json:"model"`
 	}
 	_ = json.Unmarshal(data, &named) // decodeBusy reports the error
+	control.About(req, fmt.Sprintf("busy thresholds, model %.64q", named.Model))
 	b, err := a.router.Busy(named.Model)
 	if err != nil {
 		a.fail(w, a.service.status(err), err)

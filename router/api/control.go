@@ -35,8 +35,7 @@ func (a *API) ControlHandler() http.Handler {
 	if a.directory != nil {
 		a.draining(mux, a.directory)
 	}
-	operators := control.Operators{Tokens: a.tokens, Log: a.log, Frequent: []string{"/v1/route"}}
-	return operators.Handler(mux)
+	return control.Operators{Tokens: a.tokens, Log: a.log}.Handler(mux)
 }
 
 // snapshotPath is the path by which operators have a snapshot saved.
@@ -49,6 +48,7 @@ func (a *API) snapshot(w http.ResponseWriter, req *http.Request) {
 		a.fail(w, http.StatusBadRequest, err)
 		return
 	}
+	control.About(req, aboutDryRun("the index", dryRun))
 	keeper := a.router.Snapshots()
 	if !keeper.HasStore() {
 		a.fail(w, http.StatusConflict, errors.New("snapshot: the router has no store; want --durable-kv-events and a NATS server with JetStream"))
@@ -67,6 +67,14 @@ type snapshotAnswer struct {
 	DryRun bool   `json:"dry_run"`
 	Saved  uint64 `json:"saved"`
 	Failed uint64 `json:"failed"`
+}
+
+// aboutDryRun returns what a call is about, for the log.
+func aboutDryRun(what string, dryRun bool) string {
+	if dryRun {
+		what += ", dry run"
+	}
+	return what
 }
 
 // dryRunOf returns the query parameter dry_run of an operator's call; false when it is absent.

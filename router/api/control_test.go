@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -71,6 +76,46 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 				if w.Code != want {
 					t.Errorf("%s from %q: %d, want %d: %s", path, origin, w.Code, want, w.Body)
 				}
+			}
+		}
+	})
+}
+
+// The operators' log has each call that may change the router, with what it was about, and no
+// prompt, adapter or salt. Reads and dry runs are for the level debug.
+func TestOperatorsLogSaysWhatCallsWereAbout(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	routertest.OnRegistry(t, registry.Options{}, func(b *routertest.Bench, r *registry.Source) {
+		routertest.TwoWorkers(b)
+		h := New(b.Router, Options{Log: zap.New(core)}).ControlHandler()
+		for i, c := range []struct{ method, path, body, want string }{
+			{"POST", "/v1/route", `{"method":"new","request_id":"r1","tokens":[77123],"cache_namespace":"salted"}`, `info POST /v1/route [new, request "r1"] 200`},
+			{"POST", "/v1/route", `{"method":"mark_prefill","request_id":"r1"}`, `info POST /v1/route [mark_prefill, request "r1"] 200`},
+			{"POST", "/v1/route", `{"method":"mark_free","request_id":"r1"}`, `info POST /v1/route [mark_free, request "r1"] 200`},
+			{"POST", "/v1/route", `{"method":"add_request","request_id":"r2","tokens":[77123],"worker":{"worker_id":1}}`, `info POST /v1/route [add_request, request "r2", worker 1] 200`},
+			{"POST", "/v1/route", `{"method":"register_workers","worker_ids":[8,9],"model":"m","block_size":4}`, `info POST /v1/route [register_workers, model "m", 2 workers from 8] 200`},
+			{"POST", "/v1/route", `{"method":"new","tokens":[77123],"update_states":false}`, `debug POST /v1/route [new] 200`},
+			{"POST", "/v1/route", `{"method":"potential_loads","tokens":[77123]}`, `debug POST /v1/route [potential_loads] 200`},
+			{"POST", "/v1/route", `{"method":"nothing"}`, `info POST /v1/route [] 400`},
+			{"POST", "/v1/workers", `{"worker_id":5,"model":"m","block_size":4}`, `info POST /v1/workers [worker 5, model "m", 30 seconds] 200`},
+			{"DELETE", "/v1/workers?worker_id=5", "", `info DELETE /v1/workers?worker_id=5 [worker 5] 200`},
+			{"POST", "/busy_threshold", `{"active_prefill_tokens_threshold":1}`, `info POST /busy_threshold [busy thresholds, model ""] 200`},
+			{"POST", "/v1/snapshot?dry_run=true", "", `info POST /v1/snapshot?dry_run=true [the index, dry run] 409`},
+			{"GET", "/v1/feeds", "", `debug GET /v1/feeds [] 200`},
+		} {
+			routertest.Call(t, h, c.method, c.path, "", c.body)
+			lines := logs.FilterMessage("operator's call").All()
+			if len(lines) != i+1 {
+				t.Errorf("%s: %d lines in all, want %d", c.body, len(lines), i+1)
+				return
+			}
+			m := lines[i].ContextMap()
+			got := fmt.Sprintf("%s %s [%s] %v", lines[i].Level, m["call"], m["about"], m["status"])
+			if got != c.want {
+				t.Errorf("%s: line\n%s, want\n%s (%v)", c.body, got, c.want, m["reason"])
+			}
+			if strings.Contains(fmt.Sprint(m), "77123") || strings.Contains(fmt.Sprint(m), "salted") {
+				t.Errorf("the log tells too much: %v", m)
 			}
 		}
 	})

@@ -148,6 +148,10 @@ func (a *API) route(w http.ResponseWriter, req *http.Request, registers bool) {
 		id: req.Header.Get(RequestIDHeader), client: host, registers: registers,
 		readBy: bodies.ReadBy(w, req),
 	})
+	control.About(req, out.about)
+	if out.readOnly {
+		control.ReadOnly(req)
+	}
 	for name, value := range out.headers() {
 		w.Header().Set(name, value)
 	}
@@ -236,6 +240,19 @@ func deliver(w http.ResponseWriter, code int, v any) error {
 	w.WriteHeader(code)
 	_, err = w.Write(append(body, '\n'))
 	return err
+}
+
+// headerText returns the start of s as one header value: at most 512 bytes, with blanks for
+// control characters.
+func headerText(s string) string {
+	const limit = 512
+	b := []byte(s[:min(len(s), limit)])
+	for i, c := range b {
+		if c < ' ' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
 }
 
 // sources answers GET /v1/sources.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -122,6 +123,36 @@ func candidateOf(c *schedule.Candidate) candidateAnswer {
 		out.Price = &priceAnswer{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt}
 	}
 	return out
+}
+
+// readOnly reports whether the request changes nothing, whatever becomes of it.
+func (q *routeRequest) readOnly() bool {
+	switch q.Method {
+	case "new":
+		return !q.books()
+	case "explain", "potential_loads", "overlap":
+		return true
+	}
+	return false
+}
+
+// about returns what the request is about, for the log: no prompt, no adapter and no salt. id is
+// the request id, or empty.
+func (q *routeRequest) about(id string) string {
+	parts := []string{q.Method}
+	if id != "" {
+		parts = append(parts, fmt.Sprintf("request %.64q", id))
+	}
+	if q.Model != "" {
+		parts = append(parts, fmt.Sprintf("model %.64q", q.Model))
+	}
+	if q.Worker != nil {
+		parts = append(parts, fmt.Sprintf("worker %d", uint64(q.Worker.WorkerID)))
+	}
+	if n := len(q.WorkerIDs); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d workers from %d", n, q.WorkerIDs[0]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // namedWorker returns the worker that a request of "add_request" or "record_routing_decision"

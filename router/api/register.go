@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/strictjson"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
@@ -42,6 +43,7 @@ func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 			a.fail(w, badBody(err), err)
 			return
 		}
+		control.About(req, fmt.Sprintf("worker %d, model %.64q, %d seconds", q.WorkerID, q.Model, q.TTLSeconds))
 		switch err := r.Register(&q.Registration, time.Duration(q.TTLSeconds)*time.Second); {
 		case errors.Is(err, registry.ErrConflict):
 			a.fail(w, http.StatusConflict, err)
@@ -59,6 +61,7 @@ func (a *API) register(mux *http.ServeMux, r *registry.Source) {
 			a.fail(w, http.StatusBadRequest, fmt.Errorf("worker_id: %.60q is not a number in 1..%d", name, uint64(1<<64-1)))
 			return
 		}
+		control.About(req, fmt.Sprintf("worker %d", id))
 		if !r.Unregister(id) {
 			a.fail(w, http.StatusNotFound, fmt.Errorf("worker_id: %d is not registered over HTTP", id))
 			return

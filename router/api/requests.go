@@ -96,6 +96,10 @@ type reply struct {
 	// quality is empty without a look into the index. score is empty without a decision.
 	quality feed.Quality
 	score   string
+	// about says what the request was about, without prompts. readOnly is true when it could
+	// change nothing.
+	about    string
+	readOnly bool
 }
 
 // headers returns the reply's headers by name: request id, quality and score, without empty ones.
@@ -124,6 +128,13 @@ func (s *service) route(ctx context.Context, body io.Reader, c caller) reply {
 		return s.fail(badBody(err), err)
 	}
 	budgeted.Decoded()
+	out := s.decoded(ctx, q, c)
+	out.about, out.readOnly = q.about(cmp.Or(strings.TrimSpace(q.RequestID), c.id, out.id)), q.readOnly()
+	return out
+}
+
+// decoded returns the reply to a decoded request.
+func (s *service) decoded(ctx context.Context, q *routeRequest, c caller) reply {
 	// The id in the body wins over the header's. field names the one that is checked.
 	field := RequestIDHeader
 	if strings.TrimSpace(q.RequestID) != "" {
@@ -368,19 +379,6 @@ func (s *service) status(err error) int {
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError
-}
-
-// headerText returns the start of s as one header value: at most 512 bytes, with blanks for
-// control characters.
-func headerText(s string) string {
-	const limit = 512
-	b := []byte(s[:min(len(s), limit)])
-	for i, c := range b {
-		if c < ' ' || c == 0x7f {
-			b[i] = ' '
-		}
-	}
-	return string(b)
 }
 
 // badBody returns the HTTP status for err, an error of reading or decoding a request body: 413 for

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/workers"
 )
@@ -89,6 +90,7 @@ func (a *API) draining(mux *http.ServeMux, d *workers.Directory) {
 				a.fail(w, http.StatusBadRequest, err)
 				return
 			}
+			control.About(req, aboutDryRun(fmt.Sprintf("worker %d", id), dryRun))
 			do := func(id kv.WorkerID) error { return d.Drain(id, on) }
 			if dryRun {
 				do = d.Known

@@ -1,8 +1,10 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -314,9 +316,14 @@ func (q *request) used(d *Door, b *booking, u openai.Usage) {
 	b.output(q.inputTokens + u.Completion)
 }
 
-// finish records the end of a request.
+// finish records the end of a request. Callers defer it, because it records a panic too, which
+// then goes on.
 func (d *Door) finish(q *request) {
 	r, model := &q.record, q.served.Model
+	if p := recover(); p != nil {
+		r.status, r.failed = cmp.Or(r.status, http.StatusInternalServerError), fmt.Sprintf("BUG: %.200v", p)
+		defer panic("BUG: request " + q.id + ": " + r.failed)
+	}
 	d.metrics.Answered(q.route.String(), model, r.status)
 	if r.worker != "" {
 		d.metrics.Ended(model, r.worker, time.Since(q.began), r.output)
@@ -360,8 +367,8 @@ func (q *request) endSpan() {
 func (d *Door) logRequest(q *request) {
 	r := &q.record
 	fields := []zap.Field{
-		zap.String("request", q.id), zap.String("client", q.http.RemoteAddr), zap.String("method", q.http.Method),
-		zap.String("path", q.http.URL.Path), zap.String("model", q.served.Model), zap.Int("status", r.status),
+		zap.String("request", q.id), zap.String("client", q.http.RemoteAddr), zap.String("method", fmt.Sprintf("%.20s", q.http.Method)),
+		zap.String("path", fmt.Sprintf("%.300s", q.http.URL.Path)), zap.String("model", q.served.Model), zap.Int("status", r.status),
 		zap.Duration("took", time.Since(q.began)),
 	}
 	if q.caller != nil && q.caller.Tenant != "" {

@@ -81,11 +81,18 @@ func (d *Door) refuse(q *request, r *refusal) {
 	_, _ = q.out.Write(body)
 }
 
+// reject answers a request that has no route with the client's mistake.
+func (d *Door) reject(w http.ResponseWriter, r *http.Request, f *fault) {
+	q := d.newRequest(w, r, openai.Other)
+	defer d.finish(q)
+	f.Kind = "invalid_request_error"
+	d.refuse(q, &refusal{fault: *f})
+}
+
 // guarded returns h for requests that no browser sends for a page of another site.
 func (d *Door) guarded(h http.Handler) http.Handler {
 	guard := control.Guard{Trusted: d.options.TrustedOrigins, Refuse: func(w http.ResponseWriter, r *http.Request, text string) {
-		q := d.newRequest(w, r, openai.Other)
-		d.refuse(q, &refusal{fault: fault{Status: http.StatusForbidden, Kind: "invalid_request_error", Code: "cross_site", Message: text}})
+		d.reject(w, r, &fault{Status: http.StatusForbidden, Code: "cross_site", Message: text})
 	}}
 	guarded, err := guard.Handler(h)
 	if err != nil {

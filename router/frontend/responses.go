@@ -61,6 +61,7 @@ type modelEntry struct {
 // listModels answers GET /v1/models with the models of all workers.
 func (d *Door) listModels(w http.ResponseWriter, r *http.Request) {
 	q := d.newRequest(w, r, openai.Other)
+	defer d.finish(q)
 	if refused := d.identify(q); refused != nil {
 		d.refuse(q, refused)
 		return
@@ -69,6 +70,7 @@ func (d *Door) listModels(w http.ResponseWriter, r *http.Request) {
 	for _, m := range d.options.Workers.Models() {
 		list.Data = append(list.Data, modelEntry{ID: m.Name, Object: "model", OwnedBy: "blockyard", Root: m.Name, Parent: m.Base, MaxLen: m.MaxLen})
 	}
+	q.record.status = http.StatusOK
 	d.answer(w, http.StatusOK, list)
 }
 

@@ -54,12 +54,12 @@ func (d *Door) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/responses/{id}", d.pinnedResponse)
 	mux.HandleFunc("POST /v1/responses/{id}/cancel", d.pinnedResponse)
 	mux.HandleFunc("/v1/realtime", func(w http.ResponseWriter, r *http.Request) {
-		d.refuse(d.newRequest(w, r, openai.Other), &refusal{fault: fault{Status: http.StatusNotImplemented, Kind: "invalid_request_error",
-			Code: "unsupported_url", Message: "/v1/realtime is a WebSocket, which this router does not forward; connect to a worker"}})
+		d.reject(w, r, &fault{Status: http.StatusNotImplemented, Code: "unsupported_url",
+			Message: "/v1/realtime is a WebSocket, which this router does not forward; connect to a worker"})
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		d.refuse(d.newRequest(w, r, openai.Other), &refusal{fault: fault{Status: http.StatusNotFound, Kind: "invalid_request_error",
-			Code: "unknown_url", Message: fmt.Sprintf("%s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)}})
+		d.reject(w, r, &fault{Status: http.StatusNotFound, Code: "unknown_url",
+			Message: fmt.Sprintf("%.20s %.200q is not served; --pass PATH forwards a path", r.Method, r.URL.Path)})
 	})
 	return d.guarded(mux)
 }
@@ -82,8 +82,7 @@ func (d *Door) newRequest(w http.ResponseWriter, r *http.Request, route openai.R
 	if id == "" || len(id) > 256 {
 		id = rand.Text()
 	}
-	q := &request{http: r, out: w, id: id, route: route, began: time.Now(), parsed: &openai.Request{Route: route}, through: throughOf(r.Context())}
-	return q
+	return &request{http: r, out: w, id: id, route: route, began: time.Now(), parsed: &openai.Request{Route: route}, through: throughOf(r.Context())}
 }
 
 // serve answers one request of a route.

@@ -2,11 +2,13 @@ package frontend_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
+	"github.com/blockyard-ai/blockyard/router/frontend/openai"
+	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/routertest"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -53,6 +57,65 @@ func TestAccessLog(t *testing.T) {
 	if refused["status"] != int64(404) || !strings.Contains(refused["error"].(string), "other") || refused["worker"] != nil {
 		t.Errorf("line of a refused request: %v", refused)
 	}
+}
+
+// Requests that reach no worker have a line too, with a bounded path.
+func TestAccessLogOfRejectedRequests(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	b := newBench(t, frontend.Options{AccessLog: true, Log: zap.New(core)}, newServer(t, 7, streams(chunk, "[DONE]")))
+	b.post("/"+strings.Repeat("long", 1000), "{}")
+	b.post("/v1/realtime", "{}")
+	b.post("/v1/completions", prompt, "Origin", "https://elsewhere.example")
+	resp, err := http.Get(b.url + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	for len(logs.FilterMessage("request").All()) < 4 {
+		runtime.Gosched()
+	}
+	var got []string
+	for _, e := range logs.FilterMessage("request").All() {
+		m := e.ContextMap()
+		got = append(got, fmt.Sprint(m["path"], " ", m["status"]))
+	}
+	want := []string{("/" + strings.Repeat("long", 1000))[:300] + " 404", "/v1/realtime 501", "/v1/completions 403", "/v1/models 200"}
+	if !slices.Equal(got, want) {
+		t.Errorf("lines %q, want %q", got, want)
+	}
+}
+
+// broken is a source of tokens with a bug.
+type broken struct{}
+
+func (broken) Tokens(context.Context, string, *openai.Request) (tokens.Prompt, error) {
+	panic("no tokens")
+}
+
+// A request that panics has its line, and the server gets the panic.
+func TestAccessLogOfAPanic(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	routertest.OnBench(t, router.Options{}, func(rb *routertest.Bench) {
+		rb.Send(rb.Publisher(0x11, sourcetest.WorkerOwner(1), 0).Announce())
+		d := &directory{served: map[string]workers.Served{"m": {Model: "m"}}}
+		door, err := frontend.New(frontend.Options{Router: rb.Router, Workers: d, Tokens: broken{}, AccessLog: true, Log: zap.New(core)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if p := recover(); !strings.HasSuffix(fmt.Sprint(p), ": BUG: no tokens") {
+				t.Errorf("panic %v, want that of the tokens", p)
+			}
+			lines := logs.FilterMessage("request").All()
+			if len(lines) != 1 || lines[0].ContextMap()["status"] != int64(500) || lines[0].ContextMap()["error"] != "BUG: no tokens" {
+				t.Errorf("lines %v", lines)
+			}
+			if n := door.Stats().Running; n != 0 {
+				t.Errorf("%d requests are running", n)
+			}
+		}()
+		door.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/v1/completions", strings.NewReader(prompt)))
+	})
 }
 
 // unread is the writer of a client that reads nothing: the other end of a pipe.

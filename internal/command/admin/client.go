@@ -100,6 +100,37 @@ func (c *Connection) ask(ctx context.Context, address, method, path string, body
 	return answer, nil
 }
 
+// checkDryRun returns an error when the command is a dry run and the router does not know dry runs of
+// a path. Such a router would ignore the parameter and do it. path is one of the OpenAPI document.
+func (c *Connection) checkDryRun(ctx context.Context, path string) error {
+	if !c.DryRun {
+		return nil
+	}
+	answer, err := c.ask(ctx, defaultRouter(), http.MethodGet, "/openapi.json", nil)
+	if err != nil && !errors.Is(err, errAbsent) {
+		return err
+	}
+	var document struct {
+		Paths map[string]struct {
+			Post struct{ Parameters []struct{ Name string } }
+		}
+	}
+	if err == nil {
+		if err := json.Unmarshal(answer, &document); err != nil {
+			return fmt.Errorf("openapi.json: %w", err)
+		}
+	}
+	for _, p := range document.Paths[path].Post.Parameters {
+		if p.Name == dryRunParameter {
+			return nil
+		}
+	}
+	return fmt.Errorf("--dry-run: the router does not know it for POST %s and would ignore it; nothing was sent", path)
+}
+
+// dryRunParameter is the query parameter of a router's dry run.
+const dryRunParameter = "dry_run"
+
 // refusal returns the error of an answer with a status other than 200.
 func refusal(status int, answer []byte) error {
 	var e struct{ Error string }

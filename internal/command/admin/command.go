@@ -320,7 +320,10 @@ type worker struct {
 
 // set drains the worker server, or resumes requests to it.
 func (w *worker) set(ctx context.Context, c *Connection, verb string, stdout io.Writer) error {
-	path := fmt.Sprintf("/v1/workers/%d/%s?dry_run=%t", uint64(w.ID), verb, c.DryRun)
+	if err := c.checkDryRun(ctx, "/v1/workers/{id}/"+verb); err != nil {
+		return err
+	}
+	path := fmt.Sprintf("/v1/workers/%d/%s?%s=%t", uint64(w.ID), verb, dryRunParameter, c.DryRun)
 	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, path, nil)
 	if err != nil {
 		return err
@@ -360,7 +363,10 @@ type snapshot struct{}
 
 // Run has the router save a snapshot.
 func (*snapshot) Run(ctx context.Context, c *Command, stdout io.Writer) error {
-	query := url.Values{"dry_run": {strconv.FormatBool(c.DryRun)}}
+	if err := c.checkDryRun(ctx, "/v1/snapshot"); err != nil {
+		return err
+	}
+	query := url.Values{dryRunParameter: {strconv.FormatBool(c.DryRun)}}
 	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, "/v1/snapshot?"+query.Encode(), nil)
 	if err != nil {
 		return err
