@@ -369,9 +369,11 @@ func (d *Directory) refreshKnown() map[string]*Known {
 			notify(d.dirty) // Which workers of the router are ready has changed.
 		}
 	}()
-	own := make(map[kv.WorkerID]string) // URLs of the directory's servers
-	for _, s := range d.servers {
-		own[s.spec.id()] = s.spec.URL
+	own := make(map[kv.WorkerID]string) // URLs of the servers that flags and finders name
+	for key, s := range d.servers {
+		if key == s.spec.URL {
+			own[s.spec.id()] = s.spec.URL
+		}
 	}
 	for _, k := range d.opt.Known() {
 		url, err := CleanURL(k.Endpoint)

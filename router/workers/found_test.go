@@ -39,6 +39,45 @@ func (k *known) list() []workers.Known {
 	return k.all
 }
 
+// TestARegisteredServerStays: a server that only a registration or an event source of the router
+// names is the directory's until the router forgets the worker.
+func TestARegisteredServerStays(t *testing.T) {
+	for _, source := range []string{workers.FromRegistration, workers.FromEvents, workers.FromFile, workers.FromAgent} {
+		t.Run(source, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &known{}
+				k.set(workers.Known{ID: 33, Ranks: 1, Model: "tiny", BlockSize: 16, Endpoint: "http://a:8000", Source: source})
+				r := &recorder{}
+				d, end := start(t, workers.Options{
+					Registry: r, Known: k.list, Client: &http.Client{Transport: &inProcess{hosts: map[string]http.Handler{"a:8000": tiny("tiny")}}},
+				})
+				defer end()
+				settle()
+				first, ok := d.Worker(33)
+				if !ok || first.State != workers.Ready || first.Source != source {
+					t.Fatalf("worker %+v", first)
+				}
+				for range 200 {
+					time.Sleep(100 * time.Millisecond)
+					synctest.Wait()
+					if w, ok := d.Worker(33); !ok || w.State != workers.Ready || w.Since != first.Since {
+						t.Fatalf("worker %+v, before it %+v", w, first)
+					}
+				}
+				if len(r.all()) != 0 {
+					t.Errorf("the directory registered %v", r.all())
+				}
+				k.set()
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if all := d.Workers(); len(all) != 0 {
+					t.Errorf("%+v after the router forgot the worker", all[0])
+				}
+			})
+		})
+	}
+}
+
 // TestAnAnnouncementWins: a named server that an agent announces, by its URL or by its id,
 // becomes the agent's worker, is not registered, and is registered again afterwards. It
 // stays ready all the time.
