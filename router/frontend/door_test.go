@@ -294,6 +294,25 @@ func TestNoWorkers(t *testing.T) {
 	}
 }
 
+// A worker that the router knows before the directory does gets no requests and refuses none.
+func TestWorkerThatTheDirectoryLacksYet(t *testing.T) {
+	s := newServer(t, 7, answers(200, `{}`))
+	b := newBench(t, frontend.Options{}, s, newServer(t, 8, answers(200, `{}`)))
+	b.directory.workers = b.directory.workers[:1]
+	for i := range 12 {
+		resp, body := b.post("/v1/completions", fmt.Sprintf(`{"prompt":[%d]}`, i))
+		if resp.StatusCode != 200 || resp.Header.Get(frontend.WorkerHeader) != "7/0" {
+			t.Fatalf("request %d: status %d from %q: %s", i, resp.StatusCode, resp.Header.Get(frontend.WorkerHeader), body)
+		}
+	}
+	b.expectIdle()
+	b.directory.workers = nil
+	if resp, body := b.post("/v1/completions", prompt); resp.StatusCode != 503 || !strings.Contains(body, "its endpoint is not known") {
+		t.Errorf("without servers: status %d: %s", resp.StatusCode, body)
+	}
+	b.expectIdle()
+}
+
 // A body that the door need not edit reaches the worker unchanged; credentials do not.
 func TestForwarded(t *testing.T) {
 	s := newServer(t, 7, answers(200, `{}`))

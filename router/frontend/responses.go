@@ -42,22 +42,6 @@ func noResponse() *refusal {
 		Message: "no worker of this router has the response"}}
 }
 
-// modelList is the answer to GET /v1/models.
-type modelList struct {
-	Object string       `json:"object"`
-	Data   []modelEntry `json:"data"`
-}
-
-type modelEntry struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-	Root    string `json:"root"`
-	Parent  string `json:"parent,omitempty"`
-	MaxLen  int    `json:"max_model_len,omitempty"`
-}
-
 // listModels answers GET /v1/models with the models of all workers.
 func (d *Door) listModels(w http.ResponseWriter, r *http.Request) {
 	q := d.newRequest(w, r, openai.Other)
@@ -66,9 +50,9 @@ func (d *Door) listModels(w http.ResponseWriter, r *http.Request) {
 		d.refuse(q, refused)
 		return
 	}
-	list := modelList{Object: "list", Data: []modelEntry{}}
+	list := openai.ModelList{Object: "list", Data: []openai.ModelEntry{}}
 	for _, m := range d.options.Workers.Models() {
-		list.Data = append(list.Data, modelEntry{ID: m.Name, Object: "model", OwnedBy: "blockyard", Root: m.Name, Parent: m.Base, MaxLen: m.MaxLen})
+		list.Data = append(list.Data, openai.ModelEntry{ID: m.Name, Object: "model", OwnedBy: "blockyard", Root: m.Name, Parent: m.Base, MaxLen: m.MaxLen})
 	}
 	q.record.status = http.StatusOK
 	d.answer(w, http.StatusOK, list)

@@ -278,7 +278,16 @@ func (d *Door) bookFor(ctx context.Context, q *request, failed []kv.WorkerID, at
 		ctx, cancel = context.WithTimeout(ctx, moveTimeout)
 		defer cancel()
 	}
-	return d.book(ctx, q, failed)
+	b, err := d.book(ctx, q, failed)
+	var unknown *noEndpointError
+	if !errors.As(err, &unknown) || q.pinned != nil {
+		return b, err
+	}
+	// The directory learns of a new worker up to a second after the router.
+	if b, other := d.book(ctx, q, append(slices.Clone(failed), unknown.worker.ID)); other == nil || ctx.Err() != nil {
+		return b, other
+	}
+	return nil, err
 }
 
 // moved reports whether the gateway sent the request elsewhere, and pins q to that worker.

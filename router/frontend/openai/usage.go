@@ -132,3 +132,21 @@ func (s *scanner) tokenAnswer(a *TokenAnswer) {
 		}
 	}
 }
+
+// ModelList is the answer to GET /v1/models.
+type ModelList struct {
+	Object string       `json:"object"`
+	Data   []ModelEntry `json:"data"`
+}
+
+// ModelEntry is one model or adapter of a ModelList. Parent is the base model of an adapter, MaxLen
+// the longest prompt with its answer in tokens; 0 is unknown.
+type ModelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	Root    string `json:"root"`
+	Parent  string `json:"parent,omitempty"`
+	MaxLen  int    `json:"max_model_len,omitempty"`
+}
