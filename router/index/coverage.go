@@ -201,7 +201,7 @@ func (c *coverage) sort() {
 // where the faster tier ends. c.spans is sorted.
 func (c *coverage) memberHits(s source) Hits {
 	if c.reading == Union {
-		return c.union(s, ^uint32(0))
+		return c.union(s, 0, ^uint32(0))
 	}
 	var h Hits
 	if o := &c.owners[s.own]; o.stamp == c.stamp {
@@ -253,10 +253,11 @@ func extendTo(spans []span, end uint32) ([]span, uint32) {
 	return spans, end
 }
 
-// union returns the number of leading blocks of the prompt, at most limit, that a member can reach
-// in any tier, for the reading Union. Each block counts once, in the fastest tier that has it. s
-// has the owner ids of the worker and of its pool. c.spans is sorted.
-func (c *coverage) union(s source, limit uint32) Hits {
+// union returns the number of blocks of the prompt, without a hole from block from on and before
+// block limit, that a member can reach in any tier. Each block counts once, in the fastest tier that
+// has it. With Continuation the worker's device has none. s has the owner ids of the worker and of its
+// pool. c.spans is sorted.
+func (c *coverage) union(s source, from, limit uint32) Hits {
 	// Elements 2*t and 2*t+1 are the worker's and the pool's spans in tier t, fastest first.
 	var lists [2 * kv.NumTiers][]span
 	for t := range kv.Tier(kv.NumTiers) {
@@ -264,7 +265,7 @@ func (c *coverage) union(s source, limit uint32) Hits {
 	}
 	var h Hits
 	// Each round counts the blocks from block to the next place where a list begins or ends.
-	for block := uint32(0); block < limit; {
+	for block := from; block < limit; {
 		best := -1    // the fastest list that has block
 		upTo := limit // where the span of best ends, or earlier a faster list begins
 		for i := 0; i < len(lists) && best < 0; i++ {
@@ -294,7 +295,7 @@ func (c *coverage) union(s source, limit uint32) Hits {
 // ids of the worker and of its pool.
 func (c *coverage) shorten(h Hits, s source, blocks uint32) Hits {
 	if c.reading == Union { // a slow tier may have blocks before those of a fast one
-		return c.union(s, blocks)
+		return c.union(s, 0, blocks)
 	}
 	for t := range h {
 		h[t] = min(h[t], blocks)

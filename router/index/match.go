@@ -64,7 +64,8 @@ type Matches struct {
 // reach, by tier. It sets dst.Members to the list of members. locals are the local hashes
 // of the prompt's blocks, first block first. r says how blocks are counted. Below the
 // device tier a member also reaches the blocks of its pool. A member with KV groups (see
-// SetGroups) reaches the longest prefix that all of its groups can serve.
+// SetGroups) reaches the longest prefix that all groups can serve, from the worker's blocks alone or
+// from the pool's alone.
 //
 // Match takes no lock and never waits. Changes during the call may or may not be in the
 // answer. A dst that is reused makes Match allocate nothing, but for members with groups.
@@ -259,7 +260,7 @@ func (x *Index) hybridMembers() (list []*groups.Model) {
 	return list
 }
 
-// limitHybrids shortens the hits of members with KV groups to the prefix that all groups can serve.
+// limitHybrids replaces the hits of members with KV groups by the blocks that the member can use.
 // dst.Hits are those of the primary group. A member left without a block leaves dst.Hits.
 func (x *Index) limitHybrids(dst *Matches, v *view, locals []kv.LocalHash) {
 	dst.sequence = dst.sequence[:0]
@@ -269,16 +270,32 @@ func (x *Index) limitHybrids(dst *Matches, v *view, locals []kv.LocalHash) {
 			if len(dst.sequence) == 0 {
 				dst.sequence = kv.AppendSequence(dst.sequence, locals)
 			}
-			s, total := v.sources[h.Member], h.Hits.Total()
-			if n := x.sparse.Fit(g, dst.sequence, total, dst.MaxTokens, uint32(s.own), uint32(s.pool)); n < total {
-				h.Hits = dst.coverage.shorten(h.Hits, s, n)
-			}
+			h.Hits = x.hybridHits(dst, g, v.sources[h.Member])
 		}
 		if h.Hits != (Hits{}) {
 			kept = append(kept, h)
 		}
 	}
 	dst.Hits = kept
+}
+
+// hybridHits returns the blocks of a prompt that a member with the KV groups g can use. An engine
+// uses the prefix that its own groups serve, or loads the longer one that its pool's groups serve.
+// It puts no prefix together from both: FIT asks the agent alone. s has the owner ids of the worker
+// and of its pool.
+func (x *Index) hybridHits(dst *Matches, g *groups.Model, s source) Hits {
+	own, pool := source{own: s.own}, source{pool: s.pool}
+	hits := dst.coverage.memberHits(own)
+	ownBlocks := x.sparse.Fit(g, dst.sequence, hits.Total(), dst.MaxTokens, uint32(s.own))
+	hits = dst.coverage.shorten(hits, own, ownBlocks)
+	stored := dst.coverage.union(pool, 0, ^uint32(0))
+	poolBlocks := x.sparse.Fit(g, dst.sequence, stored.Total(), dst.MaxTokens, uint32(s.pool))
+	if poolBlocks > ownBlocks {
+		for t, n := range dst.coverage.union(pool, ownBlocks, poolBlocks) {
+			hits[t] += n
+		}
+	}
+	return hits
 }
 
 // Member is a known worker and the pool whose blocks count for the worker too. Pool

@@ -102,20 +102,18 @@ func (w *hybridWorld) apply(rt *rapid.T, e *kvevent.RouterEvent) {
 	}
 }
 
-// has reports whether worker or pool hold a block in any tier.
-func (w *hybridWorld) has(group int, at uint32) bool {
-	for _, who := range hybridOwners {
-		for _, tier := range kv.Tiers {
-			if w.twin[hybridPair{who, tier, uint32(group), int(at)}] {
-				return true
-			}
+// has reports whether an owner holds a block in any tier.
+func (w *hybridWorld) has(who kv.Owner, group int, at uint32) bool {
+	for _, tier := range kv.Tiers {
+		if w.twin[hybridPair{who, tier, uint32(group), int(at)}] {
+			return true
 		}
 	}
 	return false
 }
 
-// longest tries every prefix, the longest first.
-func (w *hybridWorld) longest(tokens uint32) uint32 {
+// longest tries every prefix, the longest first, that one owner holds alone.
+func (w *hybridWorld) longest(who kv.Owner, tokens uint32) uint32 {
 	for t := tokens; t > 0; t-- {
 		fits := t%w.groups.Align() == 0
 		for i, g := range w.groups {
@@ -124,7 +122,7 @@ func (w *hybridWorld) longest(tokens uint32) uint32 {
 			}
 			first, end := g.Needs(t)
 			for b := first; b < end; b++ {
-				fits = fits && w.has(i, g.ChainBlock(b, hybridPage))
+				fits = fits && w.has(who, i, g.ChainBlock(b, hybridPage))
 			}
 		}
 		if fits {
@@ -146,8 +144,14 @@ func (w *hybridWorld) check(rt *rapid.T) {
 	if len(m.Hits) > 0 {
 		credit = m.Hits[0].Hits.Total() * hybridPage
 	}
-	if want, fit := w.longest(limit), w.groups.Fit(limit, 0, hybridPage, w.has); credit != want || fit != want {
-		rt.Fatalf("groups %+v, limit %d: credit %d tokens, Fit %d, want %d", w.groups, limit, credit, fit, want)
+	own, pool := w.longest(hybridOwners[0], limit), w.longest(hybridOwners[1], limit)
+	if want := max(own, pool); credit != want {
+		rt.Fatalf("groups %+v, limit %d: credit %d tokens, want %d", w.groups, limit, credit, want)
+	}
+	// The other reading counts the worker's device alone as its own, and the same prefix of the pool.
+	w.x.Match(&m, w.prompt, Continuation)
+	if pool > own && (len(m.Hits) != 1 || m.Hits[0].Hits.Total()*hybridPage != pool) {
+		rt.Fatalf("groups %+v, limit %d: hits %+v, want %d tokens of the pool", w.groups, limit, m.Hits, pool)
 	}
 	for _, who := range hybridOwners {
 		var sum, pairs, groupSum, groupPairs uint64

@@ -3,7 +3,7 @@
 //
 //	var t groups.Table
 //	t.Store(groups.Block{Hash: h, Group: 1}, owner, kv.TierDevice, mayGrow)
-//	held := t.Holds(groups.Block{Hash: h, Group: 1}, worker, pool)
+//	held := t.Holds(groups.Block{Hash: h, Group: 1}, owner)
 //
 // A block is named by the block of the primary group at which it ends. The table is
 // empty for a model without such groups.

@@ -17,6 +17,6 @@ func ExampleTable_Fit() {
 	model := &groups.Model{Page: 16, Groups: kvgroup.Groups{
 		{Kind: kvgroup.Full, BlockSize: 16}, {Kind: kvgroup.Sliding, Window: 16, BlockSize: 16},
 	}}
-	fmt.Println(t.Fit(model, prompt, 4, 0, 1, 0), "blocks")
+	fmt.Println(t.Fit(model, prompt, 4, 0, 1), "blocks")
 	// Output: 2 blocks
 }

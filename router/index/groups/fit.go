@@ -12,10 +12,10 @@ type Model struct {
 	Page   uint32
 }
 
-// Fit returns how many leading blocks of a prompt all groups can serve to a worker. sequence are the
-// hashes of the prompt's blocks. The worker reaches the first primary blocks of the primary group,
-// and what either owner holds of the others. maxTokens bounds the prefix unless it is 0.
-func (t *Table) Fit(m *Model, sequence []kv.SequenceHash, primary uint32, maxTokens int, owner, other uint32) uint32 {
+// Fit returns how many leading blocks of a prompt all groups of an owner can serve. sequence are the
+// hashes of the prompt's blocks. The owner holds the first primary blocks of the primary group.
+// maxTokens bounds the prefix unless it is 0.
+func (t *Table) Fit(m *Model, sequence []kv.SequenceHash, primary uint32, maxTokens int, owner uint32) uint32 {
 	limit := uint64(primary) * uint64(m.Page)
 	if maxTokens > 0 {
 		limit = min(limit, uint64(maxTokens))
@@ -24,7 +24,7 @@ func (t *Table) Fit(m *Model, sequence []kv.SequenceHash, primary uint32, maxTok
 		if group == 0 || int(at) >= len(sequence) {
 			return at < primary
 		}
-		return t.Holds(Block{Hash: sequence[at], Group: uint32(group)}, owner, other)
+		return t.Holds(Block{Hash: sequence[at], Group: uint32(group)}, owner)
 	})
 	return tokens / m.Page
 }

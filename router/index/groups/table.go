@@ -183,22 +183,10 @@ func (t *Table) DropOwner(owner uint32) {
 	}
 }
 
-// Holds reports whether one of two owners holds a block in any tier. Owner 0 holds none.
-func (t *Table) Holds(b Block, owner, other uint32) bool {
-	slots := t.current()
-	if len(slots) == 0 {
-		return false
-	}
-	for i := place(slots, b.Hash); ; i = (i + 1) & (len(slots) - 1) {
-		e := entry(slots[i].entry.Load())
-		if e == 0 {
-			return false
-		}
-		if (e.owner() == owner || e.owner() == other) && e.group() == b.Group && e.tiers() != 0 &&
-			kv.SequenceHash(slots[i].hash.Load()) == b.Hash {
-			return true
-		}
-	}
+// Holds reports whether an owner holds a block in any tier. Owner 0 holds none.
+func (t *Table) Holds(b Block, owner uint32) bool {
+	s := t.find(b, owner)
+	return s != nil && entry(s.entry.Load()).tiers() != 0
 }
 
 // All yields each block with its owner and tiers, in no order.

@@ -68,7 +68,7 @@ func TestTableEqualsASet(t *testing.T) {
 					rt.Fatalf("table has %v, want %v", all, twin)
 				}
 				for k := range twin {
-					if !table.Holds(k.block, 9, k.owner) || !table.Holds(k.block, k.owner, 0) || table.Holds(k.block, 9, 0) {
+					if !table.Holds(k.block, k.owner) || table.Holds(k.block, 9) {
 						rt.Fatalf("%+v is not found, or found for another owner", k)
 					}
 				}
@@ -96,7 +96,7 @@ func TestReadersSeeWhatStays(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					if !table.Holds(stays, 1, 0) || table.Holds(stays, 2, 3) {
+					if !table.Holds(stays, 1) || table.Holds(stays, 2) {
 						t.Error("a block that stays is not found, or found for another owner")
 						return
 					}
@@ -120,7 +120,7 @@ func TestHoldsAllocatesNothing(t *testing.T) {
 	for i := range 100 {
 		table.Store(Block{Hash: kv.SequenceHash(i), Group: 1}, 1, kv.TierDevice, func(int64) bool { return true })
 	}
-	if n := testing.AllocsPerRun(100, func() { table.Holds(Block{Hash: 50, Group: 1}, 1, 2) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { table.Holds(Block{Hash: 50, Group: 1}, 1) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
