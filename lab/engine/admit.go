@@ -80,9 +80,6 @@ func (c *core) ask(r *request) {
 // converse opens r's conversation with the agent: all calls about this attempt. r.talk stays nil
 // without an agent.
 func (c *core) converse(r *request) {
-	if c.pool.hybrid() {
-		return // the engine does not store by group
-	}
 	r.talk = c.remote.open(attempt{
 		request:    r.number,
 		generation: r.generation,
@@ -116,7 +113,7 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 	}
 	computed := len(local) * c.pool.blockSize
 	n = min(len(r.seq.tokens)-computed, budget)
-	if !c.occupy(r, local, c.blocksFor(computed+n)-len(local)) {
+	if !c.occupy(r, local, c.blocksFor(computed+n)-len(local), 0) {
 		return 0, false
 	}
 	r.countServed(len(local), nil)
@@ -124,16 +121,17 @@ func (c *core) place(r *request, budget int) (n int, room bool) {
 }
 
 // occupy gives r the cached device blocks local, which hold the start of its tokens, and n more
-// blocks for other tokens. It returns false, and changes nothing, when too few are free.
-func (c *core) occupy(r *request, local []int32, n int) bool {
+// blocks for other tokens, the first outside of which the window does not need. It returns false,
+// and changes nothing, when too few are free.
+func (c *core) occupy(r *request, local []int32, n, outside int) bool {
 	found := c.pool.matchWindow(nil, r.seq.ids[:len(local)])
-	if !c.pool.fits(n*len(c.pool.groups), slices.Concat(local, found)) {
+	if !c.pool.fits(n*len(c.pool.groups)-outside, slices.Concat(local, found)) {
 		return false
 	}
 	c.pool.touch(local)
 	c.pool.touch(found)
 	r.blocks, r.window = append(r.blocks, local...), append(r.window, found...)
-	c.take(r, n)
+	c.take(r, n, outside)
 	r.cached = len(local)
 	r.computed = len(local) * c.pool.blockSize
 	return true
@@ -144,14 +142,19 @@ func (c *core) occupy(r *request, local []int32, n int) bool {
 // too few device blocks are free.
 func (c *core) startLoad(r *request, local []int32) bool {
 	sources := r.hit.beyond(len(local))
-	first := len(local)
-	if !c.occupy(r, local, len(sources)) {
+	first, end := len(local), len(local)+len(sources)
+	outside := max(c.pool.windowStart(end)-first, 0)
+	if !c.occupy(r, local, len(sources), outside) {
 		return false
+	}
+	parts := []part{{c.pool.full(), first, r.blocks[first:end]}}
+	if c.pool.hybrid() {
+		parts = append(parts, part{window, first + outside, r.window[first+outside : end]})
 	}
 	r.phase = loading
 	pinnedFirst, pinned := r.hit.first, len(r.hit.sources)
 	talk := r.talk
-	talk.load(first, r.blocks[first:], r.seq.ids[first:first+len(sources)], func(good int) {
+	talk.load(parts, r.seq.ids, func(good int) {
 		c.post(func() {
 			talk.release(pinnedFirst, pinned)
 			r.countServed(first, sources[:good])
@@ -167,6 +170,8 @@ func (c *core) loadDone(r *request, good int) {
 	if good > 0 {
 		c.cacheBlocks(r, r.cached+good)
 		r.computed = r.cached * c.pool.blockSize
+	} else {
+		c.truncateWindow(r)
 	}
 	r.phase = loaded
 	if r.aborted { // its client left while the load wrote the blocks
@@ -209,31 +214,8 @@ func (c *core) grow(r *request, n int) bool {
 	if !c.pool.fits(need*len(c.pool.groups), nil) {
 		return false
 	}
-	c.take(r, need)
+	c.take(r, need, 0)
 	return true
-}
-
-// take gives r n more device blocks in each group. The caller has asked the pool.
-func (c *core) take(r *request, n int) {
-	r.blocks = c.pool.take(r.blocks, n)
-	if c.pool.hybrid() {
-		r.window = c.pool.take(r.window, n)
-	}
-}
-
-// slide releases the device blocks that r's window has left. Their content stays findable until the
-// blocks are taken.
-func (c *core) slide(r *request) {
-	if !c.pool.hybrid() {
-		return
-	}
-	left := (r.computed + 1 - int(c.pool.groups[window].Window)) / c.pool.blockSize // the next token sees the rest
-	for i := 0; i < min(left, len(r.window)); i++ {
-		if r.window[i] != none {
-			c.pool.release(r.window[i : i+1])
-			r.window[i] = none
-		}
-	}
 }
 
 // blocksFor returns how many blocks n tokens take.

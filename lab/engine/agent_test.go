@@ -84,9 +84,9 @@ func TestWrongBytesAreCountedAndNeverServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent := filledAgent(t)
 		ids := newSequence(testNaming(), prompt17()).ids
-		agent.flip(ids[1].key, 0)
-		agent.flip(ids[1].key, 63)
-		agent.flip(ids[3].key, 32)
+		agent.flip(ids[1].key.InGroup(0), 0)
+		agent.flip(ids[1].key.InGroup(0), 63)
+		agent.flip(ids[3].key.InGroup(0), 32)
 		e := newTestEngine(testOptions(32), agent)
 		defer e.start(t)()
 		served, _, err := result(e.generate(prompt17(), 1))

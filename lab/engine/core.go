@@ -54,7 +54,7 @@ type core struct {
 func newCore(o Options, d device, r remote, publish func([]byte), giveUp func(), ctr *counters) *core {
 	return &core{
 		opts:    o,
-		pool:    newPool(o.DeviceBlocks, int(o.Namespace.BlockSize), o.Namespace.KVGroups()),
+		pool:    newPool(o.DeviceBlocks, int(o.Namespace.BlockSize), modelGroups(&o.Namespace)),
 		device:  d,
 		remote:  r,
 		publish: publish,
@@ -317,9 +317,10 @@ func (c *core) compute() {
 	for _, r := range c.running {
 		full := (r.computed + r.scheduled) / c.pool.blockSize
 		for n := r.cached; n < full; n++ {
-			c.device.compute(r.blocks[n], r.seq.ids[n].key)
+			key := r.seq.ids[n].key
+			c.device.compute(r.blocks[n], key.InGroup(uint32(c.pool.full())))
 			if c.pool.hybrid() && r.window[n] != none {
-				c.device.compute(r.window[n], r.seq.ids[n].key)
+				c.device.compute(r.window[n], key.InGroup(uint32(window)))
 			}
 		}
 	}
@@ -332,59 +333,54 @@ func (c *core) finishStep() {
 		if r.scheduled == 0 {
 			continue
 		}
+		before := r.computed
 		r.computed += r.scheduled
 		r.scheduled = 0
 		if full := r.computed / c.pool.blockSize; full > r.cached {
 			c.cacheBlocks(r, full)
 		}
-		c.slide(r)
 		c.offer(r)
+		c.offerWindows(r, before)
+		c.slide(r)
 		if r.left() == 0 {
 			c.sample(r)
 		}
 	}
 }
 
-// cacheBlocks makes r's blocks up to end findable, in every group. The window comes first, as its
-// group does.
-func (c *core) cacheBlocks(r *request, end int) {
-	first := r.cached
-	if c.pool.hybrid() {
-		c.pool.store(window, r.window[first:end], r.seq.ids[first:end], r.parentOf(first), r.blockTokens(first, end))
+// offer has the agent store every full block of r, of full attention, that was not offered since r was
+// last admitted. That includes blocks found on the device, because the agent may have lost them or be
+// a new one.
+func (c *core) offer(r *request) {
+	if r.talk != nil && r.offered < r.cached {
+		c.offerPart(r, part{c.pool.full(), r.offered, r.blocks[r.offered:r.cached]})
+		r.offered = r.cached
 	}
-	c.pool.store(c.pool.full(), r.blocks[first:end], r.seq.ids[first:end], r.parentOf(first), r.blockTokens(first, end))
-	r.cached = end
 }
 
-// offer has the agent store every full block of r that was not offered since r was last admitted.
-// That includes blocks found on the device, because the agent may have lost them or be a new one.
-// The blocks stay referenced during the copy.
-func (c *core) offer(r *request) {
-	if r.talk == nil || r.offered == r.cached {
-		return
-	}
-	blocks := slices.Clone(r.blocks[r.offered:r.cached])
-	c.pool.touch(blocks)
-	ok := r.talk.store(r.offered, blocks, r.blockTokens(0, r.cached), func() {
-		c.post(func() { c.pool.release(blocks) })
+// offerPart has the agent store blocks of r. They stay referenced during the copy.
+func (c *core) offerPart(r *request, p part) {
+	p.blocks = slices.Clone(p.blocks)
+	c.pool.touch(p.blocks)
+	ok := r.talk.store(p, r.blockTokens(0, r.cached), func() {
+		c.post(func() { c.pool.release(p.blocks) })
 	})
 	if !ok {
-		c.ctr.add(&c.ctr.StoresOverflow, uint64(len(blocks)))
-		c.pool.release(blocks)
+		c.ctr.add(&c.ctr.StoresOverflow, uint64(len(p.blocks)))
+		c.pool.release(p.blocks)
 	}
-	r.offered = r.cached
 }
 
 // sample makes the next output token of r. The first tells the client where the prompt's KV came
 // from; the last ends the request.
 func (c *core) sample(r *request) {
-	i := len(r.seq.tokens) - r.prompt
+	i, last := len(r.seq.tokens)-r.prompt, r.last()
 	if i == 0 {
 		served := r.served
 		r.tell(update{served: &served})
 	}
 	r.seq.push(outputToken(r.seed, i))
-	if i+1 == r.want {
+	if last {
 		c.ctr.add(&c.ctr.Finished, 1)
 		c.end(r, update{output: r.seq.tokens[r.prompt:]})
 	}

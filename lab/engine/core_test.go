@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,7 +9,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
 
@@ -91,75 +89,6 @@ func TestResetIsRefusedWhileBlocksAreReferencedAndLeavesWhenIdle(t *testing.T) {
 		if served.Recomputed != 8 {
 			t.Errorf("after the reset: served %+v", served)
 		}
-	})
-}
-
-// findable returns how many leading blocks of a prompt the device of a hybrid engine has: all of
-// them in full attention, and those of the window before their end. full counts those of full
-// attention alone.
-func (e *testEngine) findable(prompt []uint32) (blocks, full int) {
-	size := e.naming.blockSize
-	ids := newSequence(e.naming, prompt).ids
-	needed := (int(e.pool.groups[window].Window) - 1 + size - 1) / size
-	for n := 1; n <= (len(prompt)-1)/size; n++ {
-		if _, ok := e.pool.cached[cacheKey{ids[n-1].engine, e.pool.full()}]; !ok {
-			break
-		}
-		full = n
-		whole := true
-		for i := max(0, n-needed); i < n; i++ {
-			_, ok := e.pool.cached[cacheKey{ids[i].engine, window}]
-			whole = whole && ok
-		}
-		if whole {
-			blocks = n
-		}
-	}
-	return blocks, full
-}
-
-// TestAHybridEngineFindsWhatBothGroupsHave: requests with common prefixes on a small device, one
-// after the other and side by side. What one finds on the device is what a search over all lengths
-// finds, and the events tell of each block of each group.
-func TestAHybridEngineFindsWhatBothGroupsHave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := testOptions(40)
-		block := kv.Group{BlockSize: o.Namespace.BlockSize, BlockBytes: o.Namespace.BlockBytes(), Layers: 2}
-		sliding, full := block, block
-		sliding.Kind, sliding.Window, full.Kind = "sliding", 7, "full"
-		o.Namespace.Groups = []kv.Group{sliding, full}
-		if err := o.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		e := newTestEngine(o, nil)
-		defer e.start(t)()
-		random := rand.New(rand.NewPCG(1, 2))
-		found, partial := 0, 0
-		for i := range 300 {
-			prompt := append(tokenRun(1000*random.IntN(4), 4*random.IntN(7)), tokenRun(5000+random.IntN(3), 1+random.IntN(20))...)
-			if i%5 == 0 { // side by side: two copies, and preemption
-				other := e.generate(prompt, 30)
-				result(e.generate(tokenRun(9000+i, 30), 20))
-				result(other)
-				continue
-			}
-			var want, full int
-			e.ask(func() { want, full = e.findable(prompt) })
-			served, _, err := result(e.generate(prompt, 1+random.IntN(12)))
-			if err != nil || served.Device != want*e.naming.blockSize {
-				t.Fatalf("request %d: served %+v (%v), want %d blocks from the device", i, served, err, want)
-			}
-			if want > 0 {
-				found++
-			}
-			if full > want {
-				partial++
-			}
-		}
-		if found < 20 || partial < 20 {
-			t.Errorf("%d requests found blocks, %d less than full attention has: the test shows nothing", found, partial)
-		}
-		e.checkSettled(t, nil)
 	})
 }
 

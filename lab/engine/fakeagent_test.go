@@ -3,10 +3,13 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -15,6 +18,7 @@ import (
 // of a session. Set its knobs before use.
 type fakeAgent struct {
 	naming     naming
+	groups     kvgroup.Groups
 	tier       kv.Tier // what lookups say
 	blockBytes int
 
@@ -22,12 +26,13 @@ type fakeAgent struct {
 	gate        chan struct{} // when not nil, each LOAD waits to receive from it
 	staleOnLoad bool          // slots are granted again before they are read
 	failCommits bool          // COMMIT is refused
+	evictAfter  int           // FITs after whose answer a block of the prefix leaves
 
 	mu       sync.Mutex
 	slots    []fakeSlot
-	index    map[kv.BlockKey]uint32
+	index    map[kv.StoredKey]uint32
 	requests map[proto.RequestID]*sequence
-	pins     map[proto.RequestID]int
+	pins     map[fakePin]bool
 	granted  map[proto.Slot]proto.RequestID
 	claims   []int // blocks of each CLAIM
 	ended    bool
@@ -39,14 +44,27 @@ type fakeAgent struct {
 
 type fakeSlot struct {
 	bytes []byte
-	key   kv.BlockKey
+	key   kv.StoredKey
 	gen   uint64
+}
+
+// fakePin is a request's pin of a block.
+type fakePin struct {
+	request proto.RequestID // of group 0
+	block   groupBlock
+}
+
+func pinOf(r proto.RequestID, block int) fakePin {
+	group := int32(r.Group)
+	r.Group = 0
+	return fakePin{r, groupBlock{group, block}}
 }
 
 func newFakeAgent(n naming, blockBytes int) *fakeAgent {
 	return &fakeAgent{
 		naming: n, tier: kv.TierHost, blockBytes: blockBytes,
-		index: map[kv.BlockKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[proto.RequestID]int{}, granted: map[proto.Slot]proto.RequestID{},
+		groups: kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: uint32(n.blockSize)}},
+		index:  map[kv.StoredKey]uint32{}, requests: map[proto.RequestID]*sequence{}, pins: map[fakePin]bool{}, granted: map[proto.Slot]proto.RequestID{},
 		loads: make(chan proto.LoadJob, 64), done: make(chan struct{}), drain: make(chan proto.Drain, 1),
 	}
 }
@@ -78,6 +96,7 @@ func (f *fakeAgent) checkSettled(frame string, r proto.RequestID) {
 }
 
 func (f *fakeAgent) request(r proto.RequestID) (*sequence, error) {
+	r.Group = 0
 	switch s := f.requests[r]; {
 	case f.ended:
 		return nil, proto.ErrDisconnected
@@ -112,17 +131,45 @@ func (f *fakeAgent) Lookup(_ context.Context, r proto.RequestID, first, count in
 		return proto.LookupAnswer{}, err
 	}
 	var a proto.LookupAnswer
-	for _, id := range s.ids[first : first+count] {
-		n, ok := f.index[id.key]
+	for i, id := range s.ids[first : first+count] {
+		n, ok := f.index[id.key.InGroup(r.Group)]
 		if !ok {
 			break
 		}
+		f.pins[pinOf(r, first+i)] = true
 		a.Ready++
 		a.Slots = append(a.Slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
 		a.Sources = append(a.Sources, f.tier)
 	}
-	f.pins[r] += a.Ready
 	return a, nil
+}
+
+// Fit asks every length, the longest first.
+func (f *fakeAgent) Fit(_ context.Context, r proto.RequestID, limit, _ int) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.request(r)
+	if err != nil {
+		return 0, err
+	}
+	size := f.naming.blockSize
+	for n := min(limit/size, len(s.ids)); n > 0; n-- {
+		whole := true
+		for group, g := range f.groups {
+			first, end := g.Needs(uint32(n * size))
+			for _, id := range s.ids[first:end] {
+				_, ok := f.index[id.key.InGroup(uint32(group))]
+				whole = whole && ok
+			}
+		}
+		if whole {
+			if f.evictAfter--; f.evictAfter >= 0 {
+				delete(f.index, s.ids[n-1].key.InGroup(0))
+			}
+			return n * size, nil
+		}
+	}
+	return 0, nil
 }
 
 func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, first int, blocks []uint32) (int, error) {
@@ -134,7 +181,10 @@ func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, firs
 	}
 	var slots []proto.Slot
 	for i := range blocks {
-		n := f.index[s.ids[first+i].key]
+		if !f.pins[pinOf(r, first+i)] {
+			return 0, &proto.RefusedError{Type: proto.TypeClaim}
+		}
+		n := f.index[s.ids[first+i].key.InGroup(r.Group)]
 		slots = append(slots, proto.Slot{Index: n, Generation: f.slots[n].gen})
 		if f.staleOnLoad {
 			f.slots[n].gen++
@@ -142,7 +192,7 @@ func (f *fakeAgent) Claim(_ context.Context, r proto.RequestID, job uint64, firs
 	}
 	f.claims = append(f.claims, len(blocks))
 	if !f.dropLoads {
-		f.loads <- proto.LoadJob{Job: job, Slots: slots, Blocks: blocks}
+		f.loads <- proto.LoadJob{Job: job, Group: r.Group, Slots: slots, Blocks: blocks}
 	}
 	return 1, nil
 }
@@ -156,12 +206,13 @@ func (f *fakeAgent) Store(_ context.Context, r proto.RequestID, first, count int
 	}
 	var a proto.StoreAnswer
 	for i, id := range s.ids[first : first+count] {
-		if _, ok := f.index[id.key]; ok {
+		key := id.key.InGroup(r.Group)
+		if _, ok := f.index[key]; ok {
 			a.Present++
 			continue
 		}
 		n := uint32(len(f.slots))
-		f.slots = append(f.slots, fakeSlot{bytes: make([]byte, f.blockBytes), key: id.key, gen: 1})
+		f.slots = append(f.slots, fakeSlot{bytes: make([]byte, f.blockBytes), key: key, gen: 1})
 		slot := proto.Slot{Index: n, Generation: 1}
 		f.granted[slot] = r
 		a.Grants = append(a.Grants, proto.GrantedSlot{Block: uint32(first + i), Slot: slot})
@@ -211,13 +262,15 @@ func (f *fakeAgent) Abort(_ proto.RequestID, slots []proto.Slot) error {
 	return nil
 }
 
-func (f *fakeAgent) Release(r proto.RequestID, _, count int) error {
+func (f *fakeAgent) Release(r proto.RequestID, first, count int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.request(r); err != nil {
 		return err
 	}
-	f.pins[r] -= count
+	for i := range count {
+		delete(f.pins, pinOf(r, first+i))
+	}
 	return nil
 }
 
@@ -229,7 +282,7 @@ func (f *fakeAgent) CloseRequest(r proto.RequestID) error {
 	}
 	f.checkSettled("CLOSE", r)
 	delete(f.requests, r)
-	delete(f.pins, r)
+	maps.DeleteFunc(f.pins, func(p fakePin, _ bool) bool { return p.request == r })
 	return nil
 }
 
@@ -277,22 +330,28 @@ func (f *fakeAgent) Close() error {
 }
 
 // flip inverts one byte of the stored block with the given key.
-func (f *fakeAgent) flip(key kv.BlockKey, at int) {
+func (f *fakeAgent) flip(key kv.StoredKey, at int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.slots[f.index[key]].bytes[at] ^= 0xff
+}
+
+// evictOne drops a stored block that nobody has pinned, if there is one.
+func (f *fakeAgent) evictOne(random *rand.Rand) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.pins) > 0 || len(f.slots) == 0 {
+		return
+	}
+	delete(f.index, f.slots[random.IntN(len(f.slots))].key)
 }
 
 // leftovers describes what the engine should have given back, and has not.
 func (f *fakeAgent) leftovers() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	pins := 0
-	for _, n := range f.pins {
-		pins += n
-	}
-	if len(f.requests) == 0 && pins == 0 && len(f.granted) == 0 {
+	if len(f.requests) == 0 && len(f.pins) == 0 && len(f.granted) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), pins, len(f.granted))
+	return fmt.Sprintf("%d requests open, %d pins, %d slots granted", len(f.requests), len(f.pins), len(f.granted))
 }

@@ -49,7 +49,7 @@ func newTestEngine(o Options, agent *fakeAgent) *testEngine {
 	giveUp := func() {}
 	if agent != nil {
 		e.session = newSession(&o, hello(&o, 1, "", ""), d, zap.NewNop(), &e.counts)
-		l := newLink(agent, agent, d, o.LookupWait, &e.counts)
+		l := newLink(&o, agent, agent, d, &e.counts)
 		e.session.current.Store(&liveLink{link: l, limit: 1000, enabled: true})
 		r, giveUp = e.session, l.close
 	}
@@ -167,7 +167,7 @@ func (e *testEngine) checkSettled(t *testing.T, agent *fakeAgent) {
 				continue
 			}
 			cached[b.key()]++
-			if n := wrongBytes(e.device.bytes(int32(i)), b.id.key); n > 0 {
+			if n := wrongBytes(e.device.bytes(int32(i)), b.id.key.InGroup(uint32(b.group))); n > 0 {
 				t.Errorf("cached block %d has %d wrong bytes", i, n)
 			}
 		}

@@ -69,11 +69,15 @@ type CachedRequest struct {
 	Tokens []uint32 `json:"tokens"`
 }
 
-// CachedAnswer says how many leading blocks of a prompt the engine would find on its device now, and
-// how many full attention alone would find.
+// CachedAnswer says how many leading blocks of a prompt the engine would find now.
 type CachedAnswer struct {
+	// Blocks are on the device, in every KV group. FullBlocks are those that full attention alone
+	// has there.
 	Blocks     int `json:"blocks"`
 	FullBlocks int `json:"full_blocks"`
+	// Stored are at the agent, in every KV group, 0 without an agent. The engine would load those
+	// beyond Blocks.
+	Stored int `json:"stored"`
 }
 
 // cached answers POST /v1/cached.
@@ -88,16 +92,21 @@ func (a *api) cached(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r := &request{seq: newSequence(a.naming, body.Tokens)}
-	answer, err := inCore(req.Context(), a.core, func() CachedAnswer {
+	stored := make(chan fitted, 1)
+	found, err := inCore(req.Context(), a.core, func() CachedAnswer {
+		a.core.askStored(r, stored)
 		p := a.core.pool
 		return CachedAnswer{Blocks: len(p.match(nil, r.hittable())), FullBlocks: len(p.prefix(nil, r.hittable()))}
 	})
+	if err == nil {
+		at := <-stored
+		found.Stored, err = at.blocks, at.err
+	}
 	if err != nil {
 		refuse(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
+	answer(w, http.StatusOK, found)
 }
 
 // generate answers POST /v1/generate with a stream of JSON lines: the first token with where the

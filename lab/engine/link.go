@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
@@ -33,24 +34,36 @@ type attempt struct {
 // carried out in order. Each callback is called exactly once, from another goroutine.
 // When the agent is lost it reports failure.
 type conversation interface {
-	// lookup asks which of count blocks, from first on, the agent holds.
+	// lookup asks which of count blocks, from first on, the agent can serve in every KV
+	// group, and pins those.
 	lookup(first, count int, done func(lookupHit))
-	// load copies blocks that lookup found, from first on, into device blocks. good is
-	// the number of leading blocks that arrived with the right bytes.
-	load(first int, blocks []int32, ids []identity, done func(good int))
-	// release releases pins of lookup.
+	// fit asks how many of the leading blocks, at most limit, the agent can serve in every
+	// KV group. It pins none.
+	fit(limit int, done func(blocks int, err error))
+	// load copies blocks that lookup found into device blocks: first those of full attention.
+	// ids are the request's. good is the number of leading blocks that arrived with the right
+	// bytes in every group.
+	load(parts []part, ids []identity, done func(good int))
+	// release releases pins of lookup in all groups.
 	release(first, count int)
-	// store offers the blocks from first on. The caller keeps their device blocks until
+	// store offers blocks of one group. The caller keeps their device blocks until
 	// done. It returns false without calling done when too many stores wait already.
-	store(first int, blocks []int32, tokens []uint32, done func()) bool
+	store(p part, tokens []uint32, done func()) bool
 	// close ends the conversation after all earlier calls.
 	close()
 	// over is closed when the conversation has ended.
 	over() <-chan struct{}
 }
 
-// lookupHit is the answer of lookup: len(sources) pinned blocks from first on, with the
-// tier of each.
+// part is device blocks of one KV group for consecutive blocks of a request, from first on.
+type part struct {
+	group  int32
+	first  int
+	blocks []int32
+}
+
+// lookupHit is the answer of lookup: len(sources) pinned blocks of full attention from first on,
+// with the tier of each. The blocks of a window before their end are pinned too.
 type lookupHit struct {
 	first   int
 	sources []kv.Tier
@@ -79,6 +92,7 @@ type schedulerConn interface {
 	Open(r proto.RequestID, lora, loraName, salt string, tokens []uint32) error
 	Append(r proto.RequestID, offset int, tokens []uint32) error
 	Lookup(ctx context.Context, r proto.RequestID, first, count int, wait time.Duration) (proto.LookupAnswer, error)
+	Fit(ctx context.Context, r proto.RequestID, limit, align int) (int, error)
 	Claim(ctx context.Context, r proto.RequestID, job uint64, first int, deviceBlocks []uint32) (int, error)
 	Store(ctx context.Context, r proto.RequestID, first, count int) (proto.StoreAnswer, error)
 	Commit(ctx context.Context, r proto.RequestID, slots []proto.Slot) error
@@ -109,7 +123,8 @@ type link struct {
 	sched  schedulerConn
 	worker workerConn
 	device device
-	wait   time.Duration // longest wait of a lookup at the agent
+	groups kvgroup.Groups // of the model
+	wait   time.Duration  // longest wait of a lookup at the agent
 	ctr    *counters
 
 	ctx    context.Context // ends when the session does
@@ -130,7 +145,8 @@ type link struct {
 
 // loadJob is the engine's side of one LOAD.
 type loadJob struct {
-	number uint64       // set by expect
+	number uint64 // set by expect
+	group  int32
 	slots  []proto.Slot // as lookups reported them; LOAD names the same slots
 	blocks []int32
 	ids    []identity
@@ -138,11 +154,10 @@ type loadJob struct {
 }
 
 // newLink returns one session with the agent over a scheduler's and a worker's connection, and
-// starts the copier, which copies blocks into the device. wait is the agent's time for a lookup.
-// The caller calls close.
-func newLink(sched schedulerConn, worker workerConn, d device, wait time.Duration, ctr *counters) *link {
+// starts the copier, which copies blocks into the device. The caller calls close.
+func newLink(o *Options, sched schedulerConn, worker workerConn, d device, ctr *counters) *link {
 	l := &link{
-		sched: sched, worker: worker, device: d, wait: wait, ctr: ctr,
+		sched: sched, worker: worker, device: d, groups: modelGroups(&o.Namespace), wait: o.LookupWait, ctr: ctr,
 		copier: make(chan struct{}), jobs: make(map[uint64]*loadJob),
 		granted: make(map[proto.Slot]bool), loading: make(map[proto.Slot]int),
 	}
@@ -234,13 +249,13 @@ func (l *link) copyJob(load proto.LoadJob) {
 		return
 	}
 	good, whole := 0, true
-	if !slices.Equal(load.Slots, j.slots) || len(load.Blocks) != len(j.blocks) || !l.beginLoad(load.Slots) {
+	if load.Group != uint32(j.group) || !slices.Equal(load.Slots, j.slots) || len(load.Blocks) != len(j.blocks) || !l.beginLoad(load.Slots) {
 		j.good <- 0
 		return
 	}
 	defer l.endLoad(load.Slots)
 	for i, b := range j.blocks {
-		err := l.loadBlock(load.Slots[i], b, j.ids[i].key)
+		err := l.loadBlock(load.Slots[i], b, j.ids[i].key.InGroup(load.Group))
 		if load.Blocks[i] != uint32(b) {
 			err = fmt.Errorf("load into device block %d: want %d", load.Blocks[i], b)
 		}
@@ -254,7 +269,7 @@ func (l *link) copyJob(load proto.LoadJob) {
 // loadBlock copies a slot of the agent into device block b and compares every byte with those
 // that key demands. A slot whose generation changed during the copy was used for another block;
 // that is an error, and not a wrong byte.
-func (l *link) loadBlock(s proto.Slot, b int32, key kv.BlockKey) error {
+func (l *link) loadBlock(s proto.Slot, b int32, key kv.StoredKey) error {
 	if l.closing.Load() {
 		return proto.ErrDisconnected
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestPayloadWrongBytesAreCountedByteByByte(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		key := kv.BlockKey(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "key"))
+		key := kv.StoredKey(rapid.SliceOfN(rapid.Byte(), 20, 20).Draw(t, "key"))
 		want := make([]byte, rapid.IntRange(1, 100).Draw(t, "size"))
 		fillBlock(want, key)
 		got := bytes.Clone(want)
@@ -28,6 +28,9 @@ func TestPayloadWrongBytesAreCountedByteByByte(t *testing.T) {
 		}
 		if n := wrongBytes(got, key); n != differ {
 			t.Fatalf("wrongBytes = %d, %d bytes differ", n, differ)
+		}
+		if n := wrongBytes(want, key.Block().InGroup(key.Group()+1)); n == 0 {
+			t.Fatal("the blocks of two groups have the same bytes")
 		}
 	})
 }

@@ -50,12 +50,8 @@ type deviceBlock struct {
 
 func (d *deviceBlock) key() cacheKey { return cacheKey{d.id.engine, d.group} }
 
-// newPool returns a pool of free device blocks of blockSize tokens each. Without groups the model has
-// full attention alone.
+// newPool returns a pool of free device blocks of blockSize tokens each.
 func newPool(blocks, blockSize int, groups kvgroup.Groups) *pool {
-	if len(groups) == 0 {
-		groups = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: uint32(blockSize)}}
-	}
 	p := &pool{
 		blockSize: blockSize,
 		groups:    groups,
@@ -68,14 +64,6 @@ func newPool(blocks, blockSize int, groups kvgroup.Groups) *pool {
 	}
 	return p
 }
-
-// full returns the number of the group of full attention, window that of the sliding window.
-func (p *pool) full() int32 { return int32(p.groups.Primary()) }
-
-const window int32 = 0 // of a hybrid model
-
-// hybrid reports whether the model has a sliding window.
-func (p *pool) hybrid() bool { return len(p.groups) > 1 }
 
 // match appends to dst the device blocks of full attention that hold the longest prefix of ids, a
 // prompt's blocks, that all groups have cached. It takes no reference, so the blocks may go at the
@@ -98,23 +86,6 @@ func (p *pool) prefix(dst []int32, ids []identity) []int32 {
 		b, ok := p.cached[cacheKey{id.engine, p.full()}]
 		if !ok {
 			break
-		}
-		dst = append(dst, b)
-	}
-	return dst
-}
-
-// matchWindow appends to dst the device blocks of the window before the end of ids, which match has
-// found, and none for each block before the window.
-func (p *pool) matchWindow(dst []int32, ids []identity) []int32 {
-	if !p.hybrid() {
-		return dst
-	}
-	first, _ := p.groups[window].Needs(uint32(len(ids) * p.blockSize))
-	for i, id := range ids {
-		b := none
-		if i >= int(first) {
-			b = p.cached[cacheKey{id.engine, window}]
 		}
 		dst = append(dst, b)
 	}

@@ -78,6 +78,9 @@ func (r *request) hittable() []identity {
 	return r.seq.ids[:(len(r.seq.tokens)-1)/r.seq.naming.blockSize]
 }
 
+// last reports whether the next output token is the last one.
+func (r *request) last() bool { return len(r.seq.tokens)-r.prompt+1 == r.want }
+
 // left returns the number of tokens that are not computed yet.
 func (r *request) left() int { return len(r.seq.tokens) - r.computed }
 

@@ -26,10 +26,9 @@ const (
 // session keeps the engine connected to its agent, one link after the other. It is the
 // remote of the scheduler.
 type session struct {
+	opts   *Options
 	client proto.ClientOptions
 	dev    device
-	blocks int // device blocks
-	wait   time.Duration
 	talks  atomic.Int64 // conversations that have not ended
 	limit  int64
 	log    *zap.Logger
@@ -54,10 +53,9 @@ var _ remote = (*session)(nil)
 // engine says at each connection, d its device memory. The caller starts run.
 func newSession(o *Options, hello proto.Hello, d device, log *zap.Logger, ctr *counters) *session {
 	s := &session{
+		opts:   o,
 		client: proto.ClientOptions{Socket: o.AgentSocket, Hello: hello, Log: log},
 		dev:    d,
-		blocks: o.DeviceBlocks,
-		wait:   o.LookupWait,
 		limit:  2 * int64(o.MaxSeqs),
 		log:    log,
 		ctr:    ctr,
@@ -170,21 +168,25 @@ func (s *session) dial(ctx context.Context) (*liveLink, error) {
 	o := s.client
 	o.Hello.Session = w.Session
 	o.Hello.EventsEndpoint, o.Hello.ReplayEndpoint, o.Hello.EventsTopic = "", "", "" // the scheduler's only
-	worker, err := proto.DialWorker(ctx, o, proto.Register{DeviceBlocks: uint32(s.blocks), BlockBytes: w.BlockBytes})
+	worker, err := proto.DialWorker(ctx, o, proto.Register{DeviceBlocks: uint32(s.opts.DeviceBlocks), BlockBytes: w.BlockBytes})
 	if err != nil {
 		_ = sched.Close()
 		return nil, err
 	}
 	return &liveLink{
-		link:    newLink(sched, worker, s.dev, s.wait, s.ctr),
+		link:    newLink(s.opts, sched, worker, s.dev, s.ctr),
 		welcome: w,
 		limit:   int64(w.MaxRequests),
 		enabled: w.HostEnabled,
 	}, nil
 }
 
+// minorOfGroups is the first minor version of the protocol with KV groups. An earlier agent would
+// keep the blocks of all groups under one name.
+const minorOfGroups = 4
+
 // check returns an error when the agent's namespace or block size, in its WELCOME, is not the
-// engine's.
+// engine's, or when the agent does not know the model's KV groups.
 func (s *session) check(w *proto.Welcome) error {
 	ns := s.client.Hello.Namespace
 	if id := ns.ID(); !bytes.Equal(w.NamespaceID, id[:]) {
@@ -192,6 +194,9 @@ func (s *session) check(w *proto.Welcome) error {
 	}
 	if w.BlockBytes != ns.BlockBytes() {
 		return fmt.Errorf("agent's block size %d: want %d bytes", w.BlockBytes, ns.BlockBytes())
+	}
+	if len(ns.Groups) > 0 && w.Minor < minorOfGroups {
+		return fmt.Errorf("agent's protocol 1.%d: a model with KV groups needs 1.%d", w.Minor, minorOfGroups)
 	}
 	return nil
 }

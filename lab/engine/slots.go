@@ -183,12 +183,13 @@ func (d device) bytes(b int32) []byte {
 }
 
 // compute writes the KV that a forward pass would leave in block b.
-func (d device) compute(b int32, key kv.BlockKey) { fillBlock(d.bytes(b), key) }
+func (d device) compute(b int32, key kv.StoredKey) { fillBlock(d.bytes(b), key) }
 
 // fillBlock writes over the whole of dst the bytes that the simulated engine computes for the
-// block key. Equal keys give equal bytes, so that wrongBytes can verify any copy.
-func fillBlock(dst []byte, key kv.BlockKey) {
-	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+// block key. Equal keys give equal bytes, so that wrongBytes can verify any copy. The blocks of two KV
+// groups have different bytes.
+func fillBlock(dst []byte, key kv.StoredKey) {
+	lo, hi := payloadSeed(key)
 	for len(dst) >= 8 {
 		lo += weyl
 		binary.LittleEndian.PutUint64(dst, payloadWord(lo, hi))
@@ -203,8 +204,8 @@ func fillBlock(dst []byte, key kv.BlockKey) {
 
 // wrongBytes returns the number of bytes of b that differ from what fillBlock
 // writes for key.
-func wrongBytes(b []byte, key kv.BlockKey) int {
-	lo, hi := binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+func wrongBytes(b []byte, key kv.StoredKey) int {
+	lo, hi := payloadSeed(key)
 	wrong := 0
 	for len(b) >= 8 {
 		lo += weyl
@@ -223,6 +224,11 @@ func wrongBytes(b []byte, key kv.BlockKey) int {
 		}
 	}
 	return wrong
+}
+
+// payloadSeed returns the start of the counter and the key of the generator for a block.
+func payloadSeed(key kv.StoredKey) (lo, hi uint64) {
+	return binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:16]) ^ uint64(key.Group())*weyl
 }
 
 // weyl is the step of the counter under the generator: 2^64 over the golden

@@ -31,7 +31,8 @@ type Stats struct {
 	BlocksVerified uint64 `json:"blocks_verified"`
 	WrongBytes     uint64 `json:"wrong_bytes"`
 	// Lookups asked, lookups that got no answer, blocks loaded well, and blocks
-	// whose load failed or brought wrong bytes.
+	// whose load failed or brought wrong bytes. Fits are questions of an engine with KV groups.
+	Fits          uint64 `json:"fits,omitempty"`
 	Lookups       uint64 `json:"lookups"`
 	LookupsFailed uint64 `json:"lookups_failed"`
 	BlocksLoaded  uint64 `json:"blocks_loaded"`

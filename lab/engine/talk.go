@@ -27,8 +27,14 @@ type talk struct {
 
 	sent int // run's: tokens that the agent has
 	// pinned are the slots that lookups reported, by block; run's.
-	pinned map[int]proto.Slot
+	pinned map[groupBlock]proto.Slot
 	err    error // run's: why the agent does not know the request
+}
+
+// groupBlock is a block of a request in a KV group.
+type groupBlock struct {
+	group int32
+	block int
 }
 
 var _ conversation = (*talk)(nil)
@@ -39,7 +45,7 @@ func newTalk(l *link, a attempt) *talk {
 	t := &talk{
 		link:   l,
 		id:     proto.RequestID{ID: a.request, Generation: a.generation},
-		pinned: make(map[int]proto.Slot),
+		pinned: make(map[groupBlock]proto.Slot),
 		tasks:  make(chan func(), talkQueue),
 		done:   make(chan struct{}),
 	}
@@ -85,7 +91,11 @@ func (t *talk) over() <-chan struct{} { return t.done }
 // agent holds. done gets the answer, without sources when the agent does not answer.
 func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	t.do(func() {
-		sources, err := t.ask(first, count)
+		ask := t.ask
+		if len(t.link.groups) > 1 {
+			ask = t.askAll
+		}
+		sources, err := ask(first, count)
 		if err != nil {
 			t.link.ctr.add(&t.link.ctr.LookupsFailed, 1)
 		}
@@ -93,16 +103,22 @@ func (t *talk) lookup(first, count int, done func(lookupHit)) {
 	})
 }
 
-// ask looks up count blocks from first on, and returns the tiers of the blocks that the agent has
-// pinned. It keeps their slots for load.
+// ask looks up count blocks from first on, of a model with full attention alone, and returns the
+// tiers of the blocks that the agent has pinned.
 func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
+	return t.pin(0, first, count)
+}
+
+// pin looks up count blocks of a group from first on, and returns the tiers of the blocks that the
+// agent has pinned. It keeps their slots for load.
+func (t *talk) pin(group int32, first, count int) ([]kv.Tier, error) {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime+t.link.wait)
 	defer cancel()
 	t.link.ctr.add(&t.link.ctr.Lookups, 1)
-	a, err := t.link.sched.Lookup(ctx, t.id, first, count, t.link.wait)
+	a, err := t.link.sched.Lookup(ctx, t.inGroup(group), first, count, t.link.wait)
 	if err != nil {
 		// Pins that were made all the same drop with CLOSE.
 		return nil, err
@@ -111,59 +127,88 @@ func (t *talk) ask(first, count int) ([]kv.Tier, error) {
 		return nil, fmt.Errorf("lookup answer: %d ready, %d sources, %d slots, %d asked for", a.Ready, len(a.Sources), len(a.Slots), count)
 	}
 	for i, s := range a.Slots {
-		t.pinned[first+i] = s
+		t.pinned[groupBlock{group, first + i}] = s
 	}
 	return a.Sources, nil
 }
 
-// release implements conversation: it queues the release of the pins that a lookup left on count
-// blocks, from first on.
-func (t *talk) release(first, count int) {
-	t.do(func() {
-		if t.err == nil {
-			// A lost connection has dropped the pins.
-			_ = t.link.sched.Release(t.id, first, count)
-		}
-	})
+// inGroup returns the request's id for calls about blocks of a KV group.
+func (t *talk) inGroup(group int32) proto.RequestID {
+	id := t.id
+	id.Group = uint32(group)
+	return id
 }
 
-// load implements conversation: it queues the copy of blocks that a lookup found, from first on,
-// into device blocks. done gets the number of leading blocks that arrived with the right bytes.
-func (t *talk) load(first int, blocks []int32, ids []identity, done func(good int)) {
+// release implements conversation: it queues the release of the pins that a lookup left on count
+// blocks of each group, from first on.
+func (t *talk) release(first, count int) {
+	t.do(func() { t.unpin(first, count) })
+}
+
+func (t *talk) unpin(first, count int) {
+	for group := range t.link.groups {
+		if t.err == nil {
+			// A lost connection has dropped the pins.
+			_ = t.link.sched.Release(t.inGroup(int32(group)), first, count)
+		}
+	}
+}
+
+// load implements conversation: it queues the copy of blocks that a lookup found into device
+// blocks. done gets the number of leading blocks that arrived with the right bytes.
+func (t *talk) load(parts []part, ids []identity, done func(good int)) {
 	t.do(func() {
-		good := t.loadAll(first, blocks, ids)
-		t.link.ctr.add(&t.link.ctr.BlocksLoaded, uint64(good))
-		t.link.ctr.add(&t.link.ctr.LoadsFailed, uint64(len(blocks)-good))
+		good := t.loadAll(parts, ids)
+		all := 0
+		for _, p := range parts {
+			all += len(p.blocks)
+		}
+		loaded := good
+		if good == len(parts[0].blocks) {
+			loaded = all
+		}
+		t.link.ctr.add(&t.link.ctr.BlocksLoaded, uint64(loaded))
+		t.link.ctr.add(&t.link.ctr.LoadsFailed, uint64(all-loaded))
 		done(good)
 	})
 }
 
 // loadAll claims the blocks at the agent, in several frames if necessary, and waits until the
 // copier has copied them. It returns the number of leading blocks that arrived with the right
-// bytes.
-func (t *talk) loadAll(first int, blocks []int32, ids []identity) (good int) {
-	var jobs []*loadJob
-	for len(blocks) > 0 {
-		n := min(len(blocks), proto.MaxBlocksPerFrame)
-		j := &loadJob{blocks: blocks[:n], ids: ids[:n], good: make(chan int, 1)}
-		for i := range n {
-			j.slots = append(j.slots, t.pinned[first+i])
-		}
-		jobs = append(jobs, j)
-		if !t.claim(j, first) {
-			break
-		}
-		first, blocks, ids = first+n, blocks[n:], ids[n:]
-	}
+// bytes. A load of several groups fails whole: a prefix is of no use without its window.
+func (t *talk) loadAll(parts []part, ids []identity) (good int) {
+	jobs := t.claimAll(parts, ids)
 	whole := true
 	for _, j := range jobs {
 		n := t.await(j)
-		if whole {
+		if whole && j.group == parts[0].group {
 			good += n
 		}
 		whole = whole && n == len(j.blocks)
 	}
+	if !whole && len(parts) > 1 {
+		return 0
+	}
 	return good
+}
+
+// claimAll returns a job for each frame of blocks. It ends with the first that cannot be claimed.
+func (t *talk) claimAll(parts []part, ids []identity) (jobs []*loadJob) {
+	for _, p := range parts {
+		for len(p.blocks) > 0 {
+			n := min(len(p.blocks), proto.MaxBlocksPerFrame)
+			j := &loadJob{group: p.group, blocks: p.blocks[:n], ids: ids[p.first : p.first+n], good: make(chan int, 1)}
+			for i := range n {
+				j.slots = append(j.slots, t.pinned[groupBlock{p.group, p.first + i}])
+			}
+			jobs = append(jobs, j)
+			if !t.claim(j, p.first) {
+				return jobs
+			}
+			p.first, p.blocks = p.first+n, p.blocks[n:]
+		}
+	}
+	return jobs
 }
 
 // claim has the agent send one LOAD for the blocks of j, the first of which has index first in
@@ -180,7 +225,7 @@ func (t *talk) claim(j *loadJob, first int) bool {
 	for i, b := range j.blocks {
 		device[i] = uint32(b)
 	}
-	workers, err := t.link.sched.Claim(ctx, t.id, j.number, first, device)
+	workers, err := t.link.sched.Claim(ctx, t.inGroup(j.group), j.number, first, device)
 	if err != nil || workers == 0 {
 		t.link.abandon(j)
 		return false
@@ -202,16 +247,15 @@ func (t *talk) await(j *loadJob) int {
 	}
 }
 
-// store implements conversation: it queues an offer of device blocks, the first of which is block
-// first of the request. tokens are the request's. It returns false when the queue is nearly full,
-// which keeps room for calls that must not be refused.
-func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bool {
+// store implements conversation: it queues an offer of device blocks. tokens are the request's. It
+// returns false when the queue is nearly full, which keeps room for calls that must not be refused.
+func (t *talk) store(p part, tokens []uint32, done func()) bool {
 	if len(t.tasks) >= talkQueue-talkReserve {
 		return false
 	}
 	t.do(func() {
-		if err := t.storeAll(first, blocks, tokens); err != nil {
-			t.link.ctr.add(&t.link.ctr.StoresFailed, uint64(len(blocks)))
+		if err := t.storeAll(p, tokens); err != nil {
+			t.link.ctr.add(&t.link.ctr.StoresFailed, uint64(len(p.blocks)))
 		}
 		done()
 	})
@@ -219,8 +263,8 @@ func (t *talk) store(first int, blocks []int32, tokens []uint32, done func()) bo
 }
 
 // storeAll sends the agent those of the request's tokens that it lacks, and stores the device
-// blocks, whose first has index first in the request, frame by frame.
-func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
+// blocks, frame by frame.
+func (t *talk) storeAll(p part, tokens []uint32) error {
 	if t.err != nil {
 		return t.err
 	}
@@ -230,12 +274,12 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 		}
 		t.sent = len(tokens)
 	}
-	for len(blocks) > 0 {
-		n := min(len(blocks), proto.MaxBlocksPerFrame)
-		if err := t.storeSome(first, blocks[:n]); err != nil {
+	for len(p.blocks) > 0 {
+		n := min(len(p.blocks), proto.MaxBlocksPerFrame)
+		if err := t.storeSome(part{p.group, p.first, p.blocks[:n]}); err != nil {
 			return err
 		}
-		first, blocks = first+n, blocks[n:]
+		p.first, p.blocks = p.first+n, p.blocks[n:]
 	}
 	return nil
 }
@@ -243,10 +287,10 @@ func (t *talk) storeAll(first int, blocks []int32, tokens []uint32) error {
 // storeSome offers one frame of blocks to the agent, copies those that get a slot, and commits
 // the slots. When a copy fails it aborts all of them. For a GRANT that comes too late it copies
 // nothing, and the CLOSE of the request aborts the grant.
-func (t *talk) storeSome(first int, blocks []int32) error {
+func (t *talk) storeSome(p part) error {
 	ctx, cancel := context.WithTimeout(t.link.ctx, answerTime)
 	defer cancel()
-	a, err := t.link.sched.Store(ctx, t.id, first, len(blocks))
+	a, err := t.link.sched.Store(ctx, t.inGroup(p.group), p.first, len(p.blocks))
 	if err != nil {
 		return err
 	}
@@ -254,7 +298,7 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	if !t.link.beginStore(slots) {
 		return proto.ErrDisconnected // it was granted by an agent that has died since
 	}
-	err = t.fill(a.Grants, first, blocks)
+	err = t.fill(a.Grants, p)
 	t.link.endStore(slots, err == nil)
 	if err == nil && len(slots) > 0 {
 		err = t.link.sched.Commit(ctx, t.id, slots)
@@ -272,15 +316,15 @@ func (t *talk) storeSome(first int, blocks []int32) error {
 	return nil
 }
 
-// fill copies device blocks into the slots that the agent has granted. blocks are those that were
-// offered; the first has index first in the request. The error names a grant for another block.
-func (t *talk) fill(grants []proto.GrantedSlot, first int, blocks []int32) error {
+// fill copies device blocks into the slots that the agent has granted. p are the blocks that were
+// offered. The error names a grant for another block.
+func (t *talk) fill(grants []proto.GrantedSlot, p part) error {
 	for _, g := range grants {
-		i := int(g.Block) - first
-		if i < 0 || i >= len(blocks) {
-			return fmt.Errorf("grant for block %d: offered %d..%d", g.Block, first, first+len(blocks)-1)
+		i := int(g.Block) - p.first
+		if i < 0 || i >= len(p.blocks) {
+			return fmt.Errorf("grant for block %d: offered %d..%d", g.Block, p.first, p.first+len(p.blocks)-1)
 		}
-		if err := t.link.fillSlot(g.Slot, blocks[i]); err != nil {
+		if err := t.link.fillSlot(g.Slot, p.blocks[i]); err != nil {
 			return err
 		}
 	}
