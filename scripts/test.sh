@@ -92,7 +92,7 @@ tests -race $(grep -E "$concurrent" <<<"$packages")
 connector
 if [ -x bin/blockyard ]; then
 	check 'blockyard demo' timeout 300 bin/blockyard demo --only ours
-	check 'blockyard demo --hybrid' timeout 120 bin/blockyard demo --hybrid --requests 120
+	check 'blockyard demo --hybrid' timeout 300 bin/blockyard demo --hybrid --requests 120
 	check 'blockyard demo --selftest' timeout 120 bin/blockyard demo --selftest
 else
 	printf 'FAIL  bin/blockyard is missing: run "make build" first\n'

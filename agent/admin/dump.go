@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 )
 
 // poolDump is one pool in GET /v1/pools, without its blocks.
@@ -18,13 +19,15 @@ type poolDump struct {
 	Namespace  string `json:"namespace"`
 	Model      string `json:"model"`
 	BlockBytes uint64 `json:"block_bytes"`
+	// Groups are the KV groups of a hybrid model. A block's group is an index of them.
+	Groups kvgroup.Groups `json:"groups,omitempty"`
 }
 
 type blockDump struct {
 	Key string `json:"key"`
 	// Hash is the SequenceHash, 16 hexadecimal digits.
 	Hash string `json:"hash"`
-	// Group is the block's KV group, an index of the namespace's groups.
+	// Group is the block's KV group, an index of the pool's groups.
 	Group uint32        `json:"group,omitempty"`
 	Tiers []string      `json:"tiers"`
 	Host  *locationDump `json:"host,omitempty"`
@@ -63,8 +66,10 @@ func writePools(w io.Writer, pools Pools, flush func() error) error {
 		if i > 0 {
 			separator = ","
 		}
+		ns := p.Namespace()
 		head, err := json.Marshal(poolDump{
-			Pool: pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: p.Namespace().Model, BlockBytes: p.BlockBytes(),
+			Pool: pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: ns.Model, BlockBytes: p.BlockBytes(),
+			Groups: ns.KVGroups(),
 		})
 		if err != nil {
 			return err

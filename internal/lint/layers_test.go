@@ -22,7 +22,7 @@ func layers() []layer {
 		{"lab", []string{"agent", "router", "blockmgr", "consolidator", "publisher", "layout", "internal"}},
 		{"lab/cli", []string{"lab", "agent", "blockmgr", "publisher", "internal", "internal/command"}},
 		{"lab/engine", []string{"internal/backoff", "internal/kv", "internal/kvevent", "internal/kvgroup", "internal/engineevent", "internal/proto"}},
-		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent"}},
+		{"lab/cluster", []string{"lab/engine", "internal/kv", "internal/kvevent", "internal/kvgroup"}},
 		{"lab/workload", nil},
 		{"lab/golden", nil},
 		{"lab/measure", nil},

@@ -33,7 +33,7 @@ type demoCmd struct {
 	DropFrames   *int           `help:"Event frames that each engine leaves out on purpose (default ${demo_drop_frames})."`
 	Dir          string         `placeholder:"DIR" help:"Directory of disk tiers and logs (default: the temporary directory)."`
 	Report       string         `placeholder:"FILE" help:"Write the figures as JSON."`
-	Hybrid       bool           `help:"Engines of a model with a sliding window beside full attention: one run on the device alone, in which the router's credit is compared with what the engines find."`
+	Hybrid       bool           `help:"Engines of a model with a sliding window beside full attention: one run, in which the router's credit is compared with what engines and agents find, at rest and after kills of an agent and an engine."`
 	Only         string         `enum:"all,ours" default:"all" help:"Runs to make: all, or ours without the two for comparison."`
 	KeepLogs     bool           `help:"Keep the logs of all processes even if nothing fails."`
 	Selftest     bool           `help:"Instead of the demo, flip stored bytes and see that each is noticed; takes --dir, --report and --keep-logs only."`

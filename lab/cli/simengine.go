@@ -28,7 +28,7 @@ type simEngineCmd struct {
 	OuterDim     uint32 `default:"2" help:"2 for K and V, 1 for one latent vector."`
 	InnerDim     uint32 `default:"32" help:"Elements for each token, layer and outer index."`
 	DTypeBytes   uint32 `name:"dtype-bytes" default:"2" help:"Bytes of one element."`
-	Window       uint32 `help:"Tokens of a sliding window beside full attention, 0 for none. An engine with a window stores nothing at its agent."`
+	Window       uint32 `help:"Tokens of a sliding window beside full attention, 0 for none."`
 	DeviceBlocks int    `default:"512" help:"Blocks of device memory."`
 
 	PrefillTokensPerSecond float64       `default:"20000" help:"Tokens that a step computes in a second."`

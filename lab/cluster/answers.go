@@ -1,6 +1,9 @@
 package cluster
 
-import "github.com/blockyard-ai/blockyard/internal/kvevent"
+import (
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
+)
 
 // AgentStats are the parts of an agent's GET /v1/stats that scenarios read.
 type AgentStats struct {
@@ -57,13 +60,15 @@ type TierGauges struct {
 
 // AgentPool is one pool of an agent's GET /v1/pools.
 type AgentPool struct {
-	Pool   uint64  `json:"pool"`
-	Blocks []Block `json:"blocks"`
+	Pool   uint64         `json:"pool"`
+	Groups kvgroup.Groups `json:"groups"`
+	Blocks []Block        `json:"blocks"`
 }
 
-// Block is a block of a pool and the tiers that it lies in.
+// Block is a block of a pool and the tiers that it lies in. Group is an index of the pool's groups.
 type Block struct {
 	Hash  string   `json:"hash"`
+	Group uint32   `json:"group"`
 	Tiers []string `json:"tiers"`
 	Host  Location `json:"host"`
 	Disk  Location `json:"disk"`

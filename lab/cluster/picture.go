@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
@@ -245,9 +246,14 @@ func Held(engines []engine.State, pools []AgentPool) map[Residency]bool {
 		}
 	}
 	for _, p := range pools {
+		_, numbers := kvevent.NewGroups(p.Groups)
 		for _, b := range p.Blocks {
+			group := b.Group // 0 in a pool without groups
+			if int(group) < len(numbers) {
+				group = numbers[group]
+			}
 			for _, t := range b.Tiers {
-				held[Residency{kv.OwnerPool.String(), p.Pool, 0, b.Hash, t, 0}] = true
+				held[Residency{kv.OwnerPool.String(), p.Pool, 0, b.Hash, t, group}] = true
 			}
 		}
 	}

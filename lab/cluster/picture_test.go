@@ -6,6 +6,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 )
 
@@ -63,6 +64,25 @@ func TestCompareSeesEveryKindOfDifference(t *testing.T) {
 		if len(d.First) != d.Diverged() {
 			t.Errorf("%s: describes %q", name, d.First)
 		}
+	}
+}
+
+// TestBlocksOfAPoolCountInTheGroupsOfEvents: a pool's dump numbers groups as the engine does, events begin with
+// the primary group.
+func TestBlocksOfAPoolCountInTheGroupsOfEvents(t *testing.T) {
+	pool := AgentPool{
+		Pool:   42,
+		Groups: kvgroup.Groups{{Kind: kvgroup.Sliding, Window: 8, BlockSize: 4}, {Kind: kvgroup.Full, BlockSize: 4}},
+		Blocks: []Block{
+			{Hash: "00000000000000aa", Group: 0, Tiers: []string{"disk"}}, {Hash: "00000000000000bb", Group: 1, Tiers: []string{"disk"}},
+		},
+	}
+	window := kvevent.RouterEvent{Kind: kvevent.Stored, Owner: kv.PoolOwner(42), Tier: kv.TierDisk, Group: 1, Blocks: []kvevent.StoredBlock{{Hash: 0xaa}}}
+	var grouped kvevent.StoredJSON
+	grouped.Set(&window)
+	believed := RouterDump{grouped, row(kv.PoolOwner(42), kv.TierDisk, 0xbb)}.residencies()
+	if d := Compare(Held(nil, []AgentPool{pool}), believed); d.Compared != 2 || d.Diverged() != 0 {
+		t.Errorf("%+v", d)
 	}
 }
 

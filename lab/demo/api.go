@@ -67,8 +67,14 @@ func appendTokens(b []byte, tokens []uint32) []byte {
 	return append(b, ']')
 }
 
+// prefix is the leading blocks of a prompt that an engine can use: those on its device, and those
+// behind them that its agent has stored.
+type prefix struct{ device, stored int }
+
+func (p prefix) blocks() int { return p.device + p.stored }
+
 // credit returns how many leading blocks of a prompt the router believes each worker to have.
-func (c *caller) credit(ctx context.Context, router cluster.Endpoint, tokens []uint32) (map[uint64]int, error) {
+func (c *caller) credit(ctx context.Context, router cluster.Endpoint, tokens []uint32) (map[uint64]prefix, error) {
 	body := append(appendTokens([]byte(`{"method":"overlap","tokens":`), tokens), '}')
 	var answer struct {
 		Overlaps []struct {
@@ -81,9 +87,9 @@ func (c *caller) credit(ctx context.Context, router cluster.Endpoint, tokens []u
 	if err := c.post(ctx, router, "/v1/route", body, "", &answer); err != nil {
 		return nil, err
 	}
-	credit := make(map[uint64]int, len(answer.Overlaps))
+	credit := make(map[uint64]prefix, len(answer.Overlaps))
 	for _, o := range answer.Overlaps {
-		credit[o.WorkerID] = o.Device + o.Host + o.Disk
+		credit[o.WorkerID] = prefix{o.Device, o.Host + o.Disk}
 	}
 	return credit, nil
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/lab/cluster"
-	enginesim "github.com/blockyard-ai/blockyard/lab/engine"
-	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
 // stepBase is an engine's shortest step, which is the time between two tokens of
@@ -124,47 +122,6 @@ func (c *demoCluster) settle(ctx context.Context, l limits) (settled, error) {
 	}
 	return settled{p}, nil
 }
-
-// windowBlocks is the sliding window of a hybrid model in blocks.
-const windowBlocks = 6
-
-// maxCredits bounds the prompts whose credit is compared.
-const maxCredits = 200
-
-// compareCredit compares, for prompts of the workload and for their beginnings, the blocks that the
-// router credits each engine with and those that the engine finds on its device. The cluster is at
-// rest. It fills the report of the run.
-func (c *demoCluster) compareCredit(ctx context.Context, calls *caller, requests []workload.Request, r *RunReport) error {
-	for i := range requests[:min(len(requests), maxCredits)] {
-		whole := requests[i].Prompt(nil)
-		for _, tokens := range [][]uint32{whole, whole[:1+len(whole)*2/3], whole[:1+len(whole)/3]} {
-			credit, err := calls.credit(ctx, c.router.Endpoint, tokens)
-			if err != nil {
-				return err
-			}
-			for _, e := range c.engines {
-				var found enginesim.CachedAnswer
-				body := append(appendTokens([]byte(`{"tokens":`), tokens), '}')
-				if err := calls.post(ctx, e.Endpoint, "/v1/cached", body, "", &found); err != nil {
-					return err
-				}
-				r.CreditCompared++
-				r.CreditBlocks += found.Blocks
-				r.CreditWithoutWindow += found.FullBlocks
-				if credit[e.Worker] != found.Blocks {
-					r.CreditDiverged++
-					r.divergence = append(r.divergence, fmt.Sprintf("request %s, %d tokens: the router credits worker %d with %d blocks, the engine finds %d",
-						requests[i].ID, len(tokens), e.Worker, credit[e.Worker], found.Blocks))
-				}
-			}
-		}
-	}
-	r.divergence = r.divergence[:min(len(r.divergence), maxDivergence)]
-	return nil
-}
-
-// maxDivergence bounds the lines that say what differs.
-const maxDivergence = 5
 
 // fillReport copies the processes' counters, and the comparison of the router's index with the
 // owners' blocks, into the report of a run.

@@ -7,7 +7,9 @@
 // Run plays one workload with fresh processes three times: routed by caches with all
 // tiers, in turn with all tiers, and by caches without host and disk. Engines leave
 // out event frames on purpose, and one prefix cache is reset under load. At the end
-// the router's index is compared with what engines and agents hold.
+// the router's index is compared with what engines and agents hold. With a hybrid model
+// there is one run: the router's credit is compared with what engines find on their devices
+// and at their agents, and an agent and an engine are killed in between.
 //
 // A run passes only if its checks looked at something: blocks were verified for all
 // loaded tokens, residencies compared, events counted, and every stream and feed is

@@ -50,7 +50,8 @@ type Options struct {
 	// Report is a file for the figures as JSON; empty for none.
 	Report string
 	// Hybrid makes the engines' model one with a sliding window beside full attention. It is run
-	// once, on the device alone, and the router's credit is compared with the engines.
+	// once, and the router's credit is compared with the engines and their agents. Then an agent and
+	// an engine are killed, and it is compared again.
 	Hybrid bool
 	// OnlyOurs leaves out the two runs for comparison.
 	OnlyOurs bool

@@ -63,13 +63,20 @@ type RunReport struct {
 	Diverged int `json:"diverged"`
 	Compared int `json:"compared"`
 	// CreditCompared is the number of (prompt, engine) pairs of a hybrid run for which the
-	// router's credit was compared with what the engine finds, CreditDiverged the number of
-	// those that differ, CreditBlocks the blocks that the engines find.
+	// router's credit was compared with what the engine and its agent find, CreditBlocks the blocks
+	// that they find, CreditStored those of them that the agent alone has.
 	CreditCompared int `json:"credit_compared,omitempty"`
-	CreditDiverged int `json:"credit_diverged,omitempty"`
 	CreditBlocks   int `json:"credit_blocks,omitempty"`
-	// CreditWithoutWindow are the blocks that full attention alone would find there.
+	CreditStored   int `json:"credit_stored,omitempty"`
+	// CreditWithoutWindow are the blocks that full attention alone would find.
 	CreditWithoutWindow int `json:"credit_without_window,omitempty"`
+	// Promises is the number of prompts that were then sent to an engine, PromisedBlocks the blocks
+	// that the router credited for them. Kills are the processes that died in between.
+	Promises       int `json:"promises,omitempty"`
+	PromisedBlocks int `json:"promised_blocks,omitempty"`
+	Kills          int `json:"kills,omitempty"`
+	// CreditDiverged is the number of pairs and prompts for which the credit differed.
+	CreditDiverged int `json:"credit_diverged,omitempty"`
 	// SettleMS is the time to rest after the last answer. Settled is false when the
 	// cluster did not come to rest.
 	SettleMS float64 `json:"settle_ms"`

@@ -41,7 +41,7 @@ const (
 // are on. With OnlyOurs there is only the first. A hybrid model has one run of its own.
 func variants(o *Options) []variant {
 	if o.Hybrid {
-		return []variant{{"ours", "by cache, device only, a sliding window beside full attention", modeKV, false}}
+		return []variant{{"ours", "by cache, all tiers, a sliding window beside full attention", modeKV, true}}
 	}
 	v := []variant{
 		{"ours", "by cache, all tiers", modeKV, true},
@@ -264,7 +264,7 @@ func (c *demoCluster) measure(ctx context.Context, o *Options, out *display, spe
 	rec.fillReport(r)
 	s.fillReport(r)
 	if o.Hybrid {
-		return r, c.compareCredit(ctx, calls, requests, r)
+		return r, c.checkHybrid(ctx, o, requests, r)
 	}
 	return r, nil
 }

@@ -147,17 +147,21 @@ func (j *judge) events(e *expectation, r *RunReport) {
 	}
 }
 
-// credit checks that the router credited each engine of a hybrid model with what it finds, and that
-// the window made a difference.
+// credit checks that the router credited each engine of a hybrid model with what it and its agent find,
+// and that the window and the agent made a difference.
 func (j *judge) credit(e *expectation, r *RunReport) {
 	switch {
 	case !e.hybrid:
 	case r.CreditDiverged > 0:
-		j.fail("the router's credit differs from what the engine finds for %d of %d prompts and engines", r.CreditDiverged, r.CreditCompared)
+		j.fail("the router's credit differs from what engines find or serve for %d of %d prompts and engines", r.CreditDiverged, r.CreditCompared+r.Promises)
 	case r.CreditBlocks == 0:
 		j.fail("no engine finds a block of %d prompts and engines: their credit shows nothing", r.CreditCompared)
 	case r.CreditWithoutWindow <= r.CreditBlocks:
 		j.fail("full attention alone finds %d blocks, with the window %d: the window shows nothing", r.CreditWithoutWindow, r.CreditBlocks)
+	case r.CreditStored == 0:
+		j.fail("no agent has a block that its engine lacks, of %d prompts and engines: FIT shows nothing", r.CreditCompared)
+	case r.Promises == 0:
+		j.fail("no prompt was sent to an engine that has to load its blocks")
 	}
 }
 

@@ -43,9 +43,8 @@ func TestGoodRunHasNoReasons(t *testing.T) {
 			r.Requests, r.ByEngine = 3, map[uint64]int{1: 1, 2: 1, 4: 1}
 		}},
 		{"a hybrid model", func(e *expectation, r *RunReport) {
-			e.offload, e.everyTier, e.hybrid = false, false, true
-			r.Served, r.BlocksVerified = Served{Device: 80, Recomputed: 20}, 0
-			r.CreditCompared, r.CreditBlocks, r.CreditWithoutWindow = 40, 20, 50
+			e.hybrid = true
+			hybridRun(r)
 		}},
 		{"no frames left out", func(e *expectation, r *RunReport) {
 			e.dropped, r.FramesDropped, r.Events.Gaps, r.Events.Repaired = 0, 0, 0, 0
@@ -59,15 +58,22 @@ func TestGoodRunHasNoReasons(t *testing.T) {
 	}
 }
 
+// hybridRun adds the figures of a hybrid model to those of a good run.
+func hybridRun(r *RunReport) {
+	r.CreditCompared, r.CreditBlocks, r.CreditWithoutWindow, r.CreditStored, r.Promises = 40, 20, 50, 8, 4
+}
+
 func TestTheCreditOfAHybridModelIsJudged(t *testing.T) {
 	for want, spoil := range map[string]func(*RunReport){
-		"differs from what the engine finds for 3 of 40": func(r *RunReport) { r.CreditDiverged = 3 },
-		"no engine finds a block":                        func(r *RunReport) { r.CreditBlocks = 0 },
-		"the window shows nothing":                       func(r *RunReport) { r.CreditWithoutWindow = r.CreditBlocks },
+		"differs from what engines find or serve for 3 of 44": func(r *RunReport) { r.CreditDiverged = 3 },
+		"no engine finds a block":                             func(r *RunReport) { r.CreditBlocks = 0 },
+		"the window shows nothing":                            func(r *RunReport) { r.CreditWithoutWindow = r.CreditBlocks },
+		"FIT shows nothing":                                   func(r *RunReport) { r.CreditStored = 0 },
+		"no prompt was sent":                                  func(r *RunReport) { r.Promises = 0 },
 	} {
 		e, r := goodExpectation(), goodRun()
 		e.hybrid = true
-		r.CreditCompared, r.CreditBlocks, r.CreditWithoutWindow = 40, 20, 50
+		hybridRun(&r)
 		spoil(&r)
 		if reasons, _ := verdict(e, &r); len(reasons) != 1 || !strings.Contains(reasons[0], want) {
 			t.Errorf("%q: reasons %q", want, reasons)

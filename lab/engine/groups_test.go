@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
 // hybridOptions are those of an engine whose model has a window of 7 tokens, which lie in at most three
@@ -249,4 +250,21 @@ func TestRandomHybridWorkloads(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestAnAgentWithoutGroupsIsLeft: an agent before protocol 1.4 would give a window's block for one of
+// full attention.
+func TestAnAgentWithoutGroupsIsLeft(t *testing.T) {
+	hybrid, plain := hybridOptions(t, 64), testOptions(64)
+	for _, o := range []*Options{&hybrid, &plain} {
+		s := newSession(o, hello(o, 1, "", ""), device{}, nil, new(counters))
+		id := o.Namespace.ID()
+		w := proto.Welcome{Minor: 3, NamespaceID: id[:], BlockBytes: o.Namespace.BlockBytes()}
+		if err := s.check(&w); (err != nil) != (o == &hybrid) {
+			t.Errorf("groups %v: %v", o.Namespace.Groups, err)
+		}
+		if w.Minor = proto.VersionMinor; s.check(&w) != nil {
+			t.Errorf("groups %v: refused with minor %d", o.Namespace.Groups, w.Minor)
+		}
+	}
 }
