@@ -14,6 +14,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import torch
@@ -35,6 +36,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -70,18 +72,28 @@ def next_token(tokens: Sequence[int]) -> int:
     return zlib.crc32(repr(list(tokens)).encode()) % VOCABULARY
 
 
+def first_read(spec: Any, computed: int) -> int:
+    """The first token whose KV the next token reads."""
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, computed - spec.sliding_window + 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return computed // spec.attention_chunk_size * spec.attention_chunk_size
+    return 0
+
+
 class Worker:
     """One worker: its layers' KV and its side of the connector. shard: equal for equal KV."""
 
     def __init__(self, config: VllmConfig, kv: KVCacheConfig, ranks: Ranks, stages: list) -> None:
         self.shard = (ranks.pp_rank, ranks.tp_rank // ranks.replicas)
-        # By KV group: its layers, and its window in tokens or 0.
-        self.groups = [
-            (list(group.layer_names), getattr(group.kv_cache_spec, "sliding_window", None) or 0)
-            for group in kv.kv_cache_groups
-        ]
-        names = [name for layers, _ in self.groups for name in layers]
-        self.kv = {name: torch.full((BLOCKS, TOKENS, ROW), -1.0) for name in names}
+        # By KV group: its layers and their spec.
+        self.groups = [(list(g.layer_names), g.kv_cache_spec) for g in kv.kv_cache_groups]
+        self.kv = {
+            # All blocks have as many bytes.
+            name: torch.full((BLOCKS, spec.block_size, ROW * TOKENS // spec.block_size), -1.0)
+            for layers, spec in self.groups
+            for name in layers
+        }
         with (
             mock.patch.object(assembly, "worker_ranks", lambda config, replicas: ranks),
             mock.patch.object(assembly, "gather_stages", lambda own: stages),
@@ -97,19 +109,22 @@ class Worker:
         return torch.arange(ROW, dtype=torch.float32) + seed
 
     def write(self, at: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]) -> None:
-        for (layers, _), table in zip(self.groups, tables, strict=True):
+        for (layers, spec), table in zip(self.groups, tables, strict=True):
             for layer in layers:
-                self.kv[layer][table[at // TOKENS], at % TOKENS] = self.row(layer, tokens[: at + 1])
+                row = self.row(layer, tokens[: at + 1])
+                block = self.kv[layer][table[at // spec.block_size]]
+                block[at % spec.block_size] = row[: block.shape[-1]]
 
     def check(
         self, computed: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]
     ) -> None:
         """AssertionError unless the KV that the next token reads is right."""
-        for (layers, window), table in zip(self.groups, tables, strict=True):
-            for at in range(max(0, computed - window + 1) if window else 0, computed):
+        for (layers, spec), table in zip(self.groups, tables, strict=True):
+            for at in range(first_read(spec, computed), computed):
                 for layer in layers:
-                    found = self.kv[layer][table[at // TOKENS], at % TOKENS]
-                    if not torch.equal(found, self.row(layer, tokens[: at + 1])):
+                    found = self.kv[layer][table[at // spec.block_size], at % spec.block_size]
+                    row = self.row(layer, tokens[: at + 1])
+                    if not torch.equal(found, row[: len(found)]):
                         raise AssertionError(f"{self.shard}, {layer}: token {at} has {found}")
 
     def copied(self) -> tuple[int, int]:
@@ -120,8 +135,9 @@ class Worker:
 
 class Crew:
     """An engine of tp x pp workers. mla: all tensor-parallel ranks have equal KV. overlapping: the
-    scheduler plans a step before the earlier step has ended. drafts: speculative tokens. window: of
-    the layers of a first KV group beside full attention, 0 without that group."""
+    scheduler plans a step before the earlier step has ended. drafts: speculative tokens. window,
+    chunk: tokens that the layer of a first KV group beside full attention reads, 0 without that
+    group. larger: how many of that group's blocks a block of full attention has the tokens of."""
 
     def __init__(
         self,
@@ -134,23 +150,27 @@ class Crew:
         overlapping: bool = False,
         drafts: int = 0,
         window: int = 0,
+        chunk: int = 0,
+        larger: int = 1,
     ) -> None:
         (directory / "config.json").write_text(json.dumps(CONFIG))
         self.config = self._config(str(directory), socket, tp, pp, overlapping, drafts)
         replicas = tp if mla else 1
         # The first stage has one layer more than the others.
         stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
-        if window:
+        if window or chunk:
             stages = [["l0"]]
         sizes = [len(layers) * TOKENS * ROW * 4 for layers in stages]
-        caches = [self._cache(layers, mla, replicas, window) for layers in stages]
+        caches = [self._cache(layers, mla, replicas, window, chunk, larger) for layers in stages]
+        self.align = TOKENS * larger
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(TOKENS, sha256)
         self.scheduler = (AsyncScheduler if overlapping else Scheduler)(
             vllm_config=self.config,
             kv_cache_config=caches[0],
             structured_output_manager=StructuredOutputManager(self.config),
-            block_size=TOKENS,
+            block_size=self.align,
+            hash_block_size=TOKENS,
             log_stats=True,
         )
         self.workers = [
@@ -170,16 +190,25 @@ class Crew:
         self.rejected = 0
 
     @staticmethod
-    def _cache(layers: list[str], mla: bool, replicas: int, window: int) -> KVCacheConfig:
+    def _cache(
+        layers: list[str], mla: bool, replicas: int, window: int, chunk: int, larger: int
+    ) -> KVCacheConfig:
         shape = {"block_size": TOKENS, "num_kv_heads": 1, "dtype": torch.float32}
         groups = []
-        if window:
-            spec = SlidingWindowSpec(**shape, head_size=ROW // 2, sliding_window=window)
+        if window or chunk:
+            spec = (
+                SlidingWindowSpec(**shape, head_size=ROW // 2, sliding_window=window)
+                if window
+                else ChunkedLocalAttentionSpec(
+                    **shape, head_size=ROW // 2, attention_chunk_size=chunk
+                )
+            )
             groups.append(KVCacheGroupSpec(["w0"], spec))
+        shape["block_size"] *= larger
         full = (
             MLAAttentionSpec(**shape, head_size=ROW)
             if mla
-            else FullAttentionSpec(**shape, head_size=ROW // 2)
+            else FullAttentionSpec(**shape, head_size=ROW // 2 // larger)
         )
         groups.append(KVCacheGroupSpec(layers, full))
         return KVCacheConfig(

@@ -28,21 +28,21 @@ class Crews(unittest.TestCase):
 
     def reload(self, **shape: Any) -> Any:
         """Stores a prompt, empties the engine's cache, and loads the prompt. Returns the crew."""
-        from tests.crew import TOKENS, Crew
+        from tests.crew import Crew
 
         crew = Crew(self.directory, self.agent.socket, **shape)
         self.addCleanup(crew.close)
         crew.wait_connected()
         first = crew.run("first", PROMPT, OUTPUT)
         self.assertEqual(len(first), OUTPUT)
-        whole = (len(PROMPT) + OUTPUT - 1) // TOKENS
+        whole = (len(PROMPT) + OUTPUT - 1) // crew.align
         crew.settle(lambda: self.stored() >= whole, "all full blocks are stored")
         # A hit ends before memory that a worker has not mapped within a second.
         for attempt in range(50):
             crew.settle(crew.forget, "vLLM's cache is empty")
             # The crew compares the KV of every worker when the request begins to run.
             self.assertEqual(crew.run(f"again-{attempt}", PROMPT, OUTPUT), first)
-            if crew.began[f"again-{attempt}"] == len(PROMPT) // TOKENS * TOKENS:
+            if crew.began[f"again-{attempt}"] == len(PROMPT) // crew.align * crew.align:
                 return crew
         self.fail(f"no whole hit: {crew.began}")
 
@@ -72,6 +72,20 @@ class Crews(unittest.TestCase):
 
     def test_windows_with_steps_that_overlap(self) -> None:
         self.reload(window=40, overlapping=True)
+
+    def test_chunks_beside_full_attention(self) -> None:
+        for chunk in (64, 48):  # the prefix ends within a chunk, and where a chunk begins
+            with self.subTest(chunk=chunk):
+                self.setUp()
+                crew = self.reload(tp=2, chunk=chunk)
+                self.assertEqual(self.copied(crew), [(True, True)] * 2)
+
+    def test_chunks_with_steps_that_overlap(self) -> None:
+        self.reload(chunk=64, overlapping=True)
+
+    def test_full_attention_in_larger_blocks_than_windows(self) -> None:
+        crew = self.reload(tp=2, window=40, larger=2)
+        self.assertEqual(self.copied(crew), [(True, True)] * 2)
 
     def test_steps_that_overlap(self) -> None:
         self.reload(tp=2, overlapping=True)

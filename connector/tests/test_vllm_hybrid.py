@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace as Bag
 from typing import Any
 
-from blockyard.groups import FULL, SLIDING, STATE, Group, Groups
+from blockyard.groups import CHUNKED, FULL, SLIDING, STATE, Group, Groups
 from blockyard.request import Hit
 from blockyard.settings import Settings
 from tests import vllm_fakes as fakes
@@ -22,6 +22,10 @@ from blockyard.vllm.hybrid import HybridScheduler  # noqa: E402
 GROUPS = Groups(
     [Group(SLIDING, 9, 4, 64, 1), Group(FULL, 0, 4, 64, 1), Group(STATE, 0, 8, 64, 1)]
 )
+
+
+# Chunks of eight tokens and full attention in blocks of four.
+CHUNKS = Groups([Group(CHUNKED, 8, 4, 64, 1), Group(FULL, 0, 4, 64, 1)])
 
 
 class GroupFake(FakeSession):
@@ -56,8 +60,11 @@ class GroupFake(FakeSession):
 
 
 class Case(unittest.TestCase):
+    groups = GROUPS
+
     def setUp(self) -> None:
         self.session = GroupFake()
+        self.session.groups = self.groups
         self.side = HybridScheduler(Settings(), self.session)  # type: ignore[arg-type]
         self.pool = fakes.FakePool(200)
         self.side.bind(self.pool)
@@ -76,7 +83,6 @@ class Case(unittest.TestCase):
         """Gives device blocks a hash of their group: vLLM keeps them."""
         for block in blocks:
             self.pool.blocks[block].block_hash = bytes(32) + group.to_bytes(4, "big")
-
 
     def step(
         self,
@@ -104,17 +110,17 @@ class Case(unittest.TestCase):
         self.side.build_connector_meta(output)
         req.num_computed_tokens += tokens
 
-    def offers(self) -> list[tuple]:
-        return [call[1:] for call in self.session.take("offer_group")]
-
-
-class Loading(Case):
     def ask(self, req: Any, local: int = 0) -> tuple[int | None, bool]:
         return self.side.get_num_new_matched_tokens(req, local)
 
     def alloc(self, req: Any, tokens: int, *table: Sequence[int]) -> None:
         self.side.update_state_after_alloc(req, Bag(get_block_ids=lambda: table), tokens)
 
+    def offers(self) -> list[tuple]:
+        return [call[1:] for call in self.session.take("offer_group")]
+
+
+class Loading(Case):
     def test_a_hit_is_used_whole_or_not_at_all(self) -> None:
         req = self.open(20)
         self.session.answer = Hit(4, b"\1\1\2\2")  # pages of four tokens
@@ -328,6 +334,44 @@ class Storing(Case):
         for _ in range(300):
             self.side.build_connector_meta(output)
         self.assertLess(instructions(lambda: self.side.build_connector_meta(output)), 4000)
+
+
+class Chunks(Case):
+    """Layers that read the tokens since the last multiple of eight."""
+
+    groups = CHUNKS
+
+    def test_a_hit_is_used_whole_or_not_at_all(self) -> None:
+        req = self.open(20)
+        self.session.answer = Hit(4, b"\1\1\2\2")
+        self.assertEqual(self.ask(req), (16, True))
+
+    def test_null_blocks_are_skipped_and_every_other_block_is_loaded(self) -> None:
+        req = self.open(30)
+        self.session.answer = Hit(7, b"\1" * 7)
+        self.assertEqual(self.ask(req), (28, True))
+        self.assertEqual(self.side.loaded_group_ids(req), (0, 1))
+        self.alloc(req, 28, [0] * 6 + [5], [11, 12, 13, 14, 15, 16, 17])
+        ((_, _, targets),) = self.session.take("load_groups")
+        self.assertEqual(targets, [(0, 6, [5]), (1, 0, [11, 12, 13, 14, 15, 16, 17])])
+
+    def test_a_prefix_that_ends_where_a_chunk_begins_needs_no_block_of_it(self) -> None:
+        req = self.open(30)
+        self.session.answer = Hit(6, b"\1" * 6)
+        self.assertEqual(self.ask(req), (24, True))
+        self.assertEqual(self.side.loaded_group_ids(req), (1,), "vLLM zeroes new blocks of chunks")
+        self.alloc(req, 24, [0] * 6, [11, 12, 13, 14, 15, 16])
+        ((_, _, targets),) = self.session.take("load_groups")
+        self.assertEqual(targets, [(1, 0, [11, 12, 13, 14, 15, 16])])
+
+    def test_every_block_of_a_chunk_is_offered(self) -> None:
+        req = self.open(18)
+        self.cache(0, 1, 2, 3, 4)
+        self.step(req, 18, [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15]], new=True)
+        self.step(req, 1, [[0, 0, 0, 0, 5], [11, 12, 13, 14, 15]])
+        offered = [offer[-3:] for offer in self.offers()]
+        self.assertIn((0, 0, [1, 2, 3, 4]), offered)
+        self.assertIn((1, 0, [11, 12, 13, 14]), offered)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.vllm_fakes import FakeTensor, full, kv_config, vllm_config
 
 fakes.require_vllm()
 
-from blockyard.groups import FULL, SLIDING, STATE, Group  # noqa: E402
+from blockyard.groups import CHUNKED, FULL, SLIDING, STATE, Group  # noqa: E402
 from blockyard.mover import GeometryError, Pages  # noqa: E402
 from blockyard.vllm import assembly, geometry  # noqa: E402
 from blockyard.vllm.geometry import Ranks  # noqa: E402
@@ -26,6 +26,10 @@ def sliding(window: int = 64, block_size: int = 32, **more: Any) -> Any:
     return fakes.SlidingWindowSpec(block_size=block_size, sliding_window=window, **more)
 
 
+def chunked(chunk: int = 64, block_size: int = 32) -> Any:
+    return fakes.ChunkedLocalAttentionSpec(block_size=block_size, attention_chunk_size=chunk)
+
+
 def state(block_size: int = 640, **more: Any) -> Any:
     return fakes.MambaSpec(**{"block_size": block_size, "mamba_cache_mode": "align", **more})
 
@@ -35,6 +39,7 @@ class Served(unittest.TestCase):
         for groups in (
             [sliding(), full()],
             [sliding(), sliding(), full()],
+            [chunked(), chunked(), full()],
             [state(), full(640)],
             [full(16), full(32)],
             [sliding(64, 16), state(32), full(64)],
@@ -46,14 +51,17 @@ class Served(unittest.TestCase):
 
     def test_the_groups_are_in_vllms_order(self) -> None:
         wrapped = Bag(kv_cache_specs={"b": sliding(), "c": sliding()}, block_size=32)
-        kv = kv_config((wrapped, ["b", "c"]), (state(64), ["d"]), (full(), ["a"]))
-        groups = groups_of(kv, [10, 20, 30], pp=2)
+        kv = kv_config(
+            (wrapped, ["b", "c"]), (state(64), ["d"]), (full(), ["a"]), (chunked(96), ["e"])
+        )
+        groups = groups_of(kv, [10, 20, 30, 40], pp=2)
         self.assertEqual(
             list(groups),
             [
                 Group(SLIDING, 64, 32, 10, 4),
                 Group(STATE, 0, 64, 20, 2),
                 Group(FULL, 0, 32, 30, 2),
+                Group(CHUNKED, 96, 32, 40, 2),
             ],
         )
         self.assertEqual((groups.primary, groups.page, groups.align), (2, 32, 64))
@@ -62,12 +70,12 @@ class Served(unittest.TestCase):
         class RSWASpec(fakes.FullAttentionSpec):
             """A subclass that drops blocks within the prompt."""
 
-        chunked = fakes.ChunkedLocalAttentionSpec(block_size=32)
         mixed = Bag(kv_cache_specs={"a": sliding(), "b": sliding(128)}, block_size=32)
+        chunks = Bag(kv_cache_specs={"a": chunked(), "b": chunked(128)}, block_size=32)
         for spec, word in (
             (RSWASpec(block_size=32), "RSWASpec"),
-            (chunked, "--disable-hybrid-kv-cache-manager"),
             (mixed, "different layers"),
+            (chunks, "different layers"),
             (state(mamba_cache_mode="all"), "mamba_cache_mode is 'all'"),
             (state(num_speculative_blocks=2), "speculative"),
             (sliding(extra_retained_tokens=3), "more tokens"),

@@ -22,7 +22,11 @@ def hybrid(*kinds: Any) -> Any:
     return kv_config(*groups, (full(TOKENS), ["full"]), blocks=BLOCKS)
 
 
-CHUNKED = (fakes.ChunkedLocalAttentionSpec,) * 5
+class RSWASpec(fakes.FullAttentionSpec):  # type: ignore[misc]
+    """Full attention whose blocks within a prompt are dropped. Only its exact name says so."""
+
+
+DROPPING = (RSWASpec,) * 5
 STATE = (fakes.MambaSpec,) * 3  # of a cache mode whose states cannot be restored
 
 
@@ -39,19 +43,14 @@ class Inert(Engine):
         return made, worker, caught.output
 
     def test_the_reason_is_logged_once_by_both_roles_together(self) -> None:
-        for kinds, name in ((CHUNKED, "ChunkedLocalAttentionSpec"), (STATE, "MambaSpec")):
+        for kinds, name in ((DROPPING, "RSWASpec"), (STATE, "MambaSpec")):
             *_, lines = self.started(*kinds)
             self.assertEqual(len(lines), 1, lines)
             self.assertIn("Blockyard stays off", lines[0])
             self.assertIn(f"layers of kind {name}: ", lines[0])
 
-    def test_only_where_it_helps_is_unifying_the_groups_advised(self) -> None:
-        advice = "--disable-hybrid-kv-cache-manager"
-        self.assertIn(advice, self.started(*CHUNKED)[-1][0])
-        self.assertNotIn(advice, self.started(*STATE)[-1][0])
-
     def test_the_life_of_a_request_changes_nothing(self) -> None:
-        made, worker, _ = self.started(*CHUNKED)
+        made, worker, _ = self.started(*DROPPING)
         req = request(3 * TOKENS)
         tables = [[0, 0, 1]] * 5 + [[2, 3, 4]]
         made.on_new_request(req)

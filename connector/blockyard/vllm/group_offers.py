@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blockyard.groups import FULL, SLIDING, STATE, Groups
+from blockyard.groups import CHUNKED, FULL, SLIDING, STATE, Groups
 from blockyard.vllm.guard import Faults
 from blockyard.vllm.identity import Adapter
 from blockyard.vllm.offers import NEVER, NULL_BLOCK, Offers, Tracked
@@ -71,7 +71,8 @@ class GroupOffers(Offers):
     def __init__(self, tracked: Mapping[str, Tracked], groups: Groups, faults: Faults) -> None:
         super().__init__(tracked, groups.align, faults)
         self._groups = groups
-        self._windows = [n for n, group in enumerate(groups) if group.kind == SLIDING]
+        # Windows, and chunks, of which vLLM keeps every block until the chunk ends.
+        self._windows = [n for n, group in enumerate(groups) if group.kind in (SLIDING, CHUNKED)]
         self._full_groups = [n for n, group in enumerate(groups) if group.kind == FULL]
         self._decoded = max(1, DECODED_TOKENS // groups.align)
         self._pool: Any = None
@@ -149,7 +150,7 @@ class GroupOffers(Offers):
             ids = list(groups[number][needs.start : needs.stop])
             whole = len(ids) == len(needs) and NULL_BLOCK not in ids
             known = tracked.kept[number] == needs.stop  # type: ignore[attr-defined]
-            if whole and not known and session.reserve(ids):
+            if ids and whole and not known and session.reserve(ids):
                 self._offer_held(session, Held(rid, tracked.generation, number, needs.start, ids))
 
     # Sparse groups.

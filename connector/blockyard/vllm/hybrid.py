@@ -55,8 +55,13 @@ class HybridScheduler(VllmScheduler):
             return ()
         local = tracked.first * self.tokens
         end = local + tracked.hit * self.tokens
-        needs = [group.needs(end).stop > local // group.block_size for group in self.kv_groups]
-        return tuple(number for number, filled in enumerate(needs) if filled)
+        needs = [group.needs(end) for group in self.kv_groups]
+        # A chunk that begins at the end of the prefix needs no block.
+        return tuple(
+            number
+            for number, group in enumerate(self.kv_groups)
+            if max(needs[number].start, local // group.block_size) < needs[number].stop
+        )
 
     def _load_blocks(
         self, rid: str, generation: int, first: int, count: int, table: Sequence[Sequence[int]]

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.groups import FULL, MAX_GROUPS, SLIDING, STATE, Group, Groups
+from blockyard.groups import CHUNKED, FULL, MAX_GROUPS, SLIDING, STATE, Group, Groups
 from blockyard.vllm.geometry import FULL_ATTENTION, group_specs
 
 # Kinds by the exact name of vLLM's spec, because a subclass may differ.
-KINDS = {**dict.fromkeys(FULL_ATTENTION, FULL), "SlidingWindowSpec": SLIDING, "MambaSpec": STATE}
-# Specs that vLLM can replace by full attention.
-UNIFIED_HINT = dict.fromkeys(
-    ("SlidingWindowSpec", "ChunkedLocalAttentionSpec"),
-    ". --disable-hybrid-kv-cache-manager makes all layers full, which Blockyard serves; the"
-    " device then has room for fewer tokens",
-)
+KINDS = {
+    **dict.fromkeys(FULL_ATTENTION, FULL),
+    "SlidingWindowSpec": SLIDING,
+    "ChunkedLocalAttentionSpec": CHUNKED,
+    "MambaSpec": STATE,
+}
+# The tokens of a window or of a chunk, by kind.
+WINDOWS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
 
 
 def is_hybrid(kv_cache_config: Any) -> bool:
@@ -31,7 +32,7 @@ def why_not_served(vllm_config: Any, kv_cache_config: Any) -> str:
     for specs in opened:
         kinds = {type(spec).__name__ for spec in specs}
         for kind in sorted(kinds - KINDS.keys()):
-            return f"layers of kind {kind}: not supported" + UNIFIED_HINT.get(kind, "")
+            return f"layers of kind {kind}: not supported"
         if len({_facts(spec) for spec in specs}) > 1:
             return f"a KV cache group has different layers: {sorted(map(_facts, specs))}"
         if reason := _why_not_group(specs[0]):
@@ -55,7 +56,13 @@ def why_not_served(vllm_config: Any, kv_cache_config: Any) -> str:
 
 
 def _facts(spec: Any) -> tuple[str, int, int]:
-    return type(spec).__name__, spec.block_size, getattr(spec, "sliding_window", None) or 0
+    return type(spec).__name__, spec.block_size, _window(spec)
+
+
+def _window(spec: Any) -> int:
+    """Tokens of a window or a chunk. 0: the layers read the whole prompt, or a state."""
+    name = WINDOWS.get(KINDS.get(type(spec).__name__, ""))
+    return int(getattr(spec, name, None) or 0) if name else 0
 
 
 def _why_not_group(spec: Any) -> str:
@@ -92,7 +99,7 @@ def groups_of(kv_cache_config: Any, block_bytes: Sequence[int], pp: int = 1) -> 
         groups.append(
             Group(
                 kind=KINDS[type(spec).__name__],
-                window=int(getattr(spec, "sliding_window", None) or 0),
+                window=_window(spec),
                 block_size=spec.block_size,
                 block_bytes=size,
                 layers=len(group.layer_names) * pp,
