@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events soak-fleet bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events soak-fleet bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy test-ops deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ test-front: build ## Test the front door with real vLLM servers on CPU, the Open
 
 test-envoy: build ## Test the endpoint picker behind a real Envoy, installed on first use
 	@envoy=$$(scripts/envoy-env.sh); BLOCKYARD_ENVOY=$$envoy go test -count=1 -v ./interop/envoy
+
+test-ops: build ## Test what operators use: the web console in a headless Chromium, installed on first use
+	@scripts/test-ops.sh $(ARGS)
 
 deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Compose file, units; downloads Go modules on first use
 	@scripts/deploy-check.sh $(ARGS)

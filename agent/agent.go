@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
 )
@@ -34,6 +35,7 @@ type Agent struct {
 	filter *policy.FrequencyFilter
 	public, control,
 	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
+	history *console.History
 
 	ready     atomic.Bool
 	closeOnce sync.Once
@@ -49,6 +51,7 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	}
 	log = cmp.Or(log, zap.NewNop())
 	a := &Agent{cfg: cfg.withDefaults(), log: log}
+	a.history = a.newHistory()
 	if err := a.start(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -139,8 +142,12 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	public := admin.Public{
+		Pools: a.pools, Ready: a.ready.Load, Stats: func() any { return a.Stats() }, History: a.history, Version: a.cfg.Version,
+		Metrics: metricsHandler(a.Stats, a.cfg.Version), Events: a.hub.RegisterHTTP,
+	}
 	operators := control.Operators{Tokens: tokens, Log: a.log.Named("control")}
-	a.control = admin.NewServer(descriptors.LimitListener(l, connections), admin.Control(a.pools, operators))
+	a.control = admin.NewServer(descriptors.LimitListener(l, connections), public.Control(operators))
 	listen := func(name, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {
@@ -151,10 +158,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if l, err = listen("admin", a.cfg.Admin); err != nil {
 		return err
 	}
-	a.public = admin.NewServer(l, admin.Public{
-		Pools: a.pools, Ready: a.ready.Load, Stats: func() any { return a.Stats() },
-		Metrics: metricsHandler(a.Stats, a.cfg.Version), Events: a.hub.RegisterHTTP,
-	}.Handler())
+	a.public = admin.NewServer(l, public.Handler())
 	if a.cfg.KVBM.Metrics == "" {
 		return nil
 	}
@@ -200,6 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var back sync.WaitGroup // runs until the sessions have ended
 	back.Go(func() { a.hub.Run(backCtx) })
 	back.Go(func() { a.pools.Run(backCtx) })
+	back.Go(func() { a.history.Run(backCtx) })
 	if a.cfg.KVBM.LogHitRates {
 		back.Go(func() { a.engine.LogHitRates(backCtx, a.cfg.KVBM.LogInterval, a.log) })
 	}

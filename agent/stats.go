@@ -7,6 +7,8 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+	"github.com/blockyard-ai/blockyard/internal/console"
 )
 
 // PoolStats describe one pool.
@@ -68,4 +70,40 @@ func (a *Agent) Stats() Stats {
 	s.Engines.Evicted, s.Engines.EvictedLost = ev.Evicted, ev.EvictedLost
 	s.Space = a.pools.Space()
 	return s
+}
+
+// newHistory returns a history of the sums over all pools.
+func (a *Agent) newHistory() *console.History {
+	return console.NewHistory(func() []console.Value {
+		open, retired := a.pools.Manager().Census()
+		c := retired.Counters
+		var host, disk tier.Stats
+		var seal, write, read int
+		for _, p := range open {
+			s := p.Stats()
+			c.Add(&s.Counters)
+			host.Capacity, host.Free = host.Capacity+s.Host.Capacity, host.Free+s.Host.Free
+			disk.Capacity, disk.Free = disk.Capacity+s.Disk.Capacity, disk.Free+s.Disk.Free
+			seal, write, read = seal+s.SealQueue, write+s.WriteQueue, read+s.PromoteQueue
+		}
+		en := a.engine.Stats()
+		return []console.Value{
+			{Name: "host_hits", Number: float64(c.HostHits)},
+			{Name: "disk_hits", Number: float64(c.DiskHits)},
+			{Name: "misses", Number: float64(c.Misses)},
+			{Name: "host_evictions", Number: float64(c.HostEvictions)},
+			{Name: "disk_evictions", Number: float64(c.DiskEvictions)},
+			{Name: "bytes_read", Number: float64(c.BytesRead)},
+			{Name: "bytes_written", Number: float64(c.BytesWritten)},
+			{Name: "host_capacity", Number: float64(host.Capacity)},
+			{Name: "host_used", Number: float64(host.Capacity - host.Free)},
+			{Name: "disk_capacity", Number: float64(disk.Capacity)},
+			{Name: "disk_used", Number: float64(disk.Capacity - disk.Free)},
+			{Name: "seal_queue", Number: float64(seal)},
+			{Name: "write_queue", Number: float64(write)},
+			{Name: "read_queue", Number: float64(read)},
+			{Name: "sessions", Number: float64(en.Sessions)},
+			{Name: "matched_tokens", Number: float64(en.Cache.MatchedTokens)},
+		}
+	})
 }

@@ -2,11 +2,15 @@ package router
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/approx"
+	"github.com/blockyard-ai/blockyard/router/decisions"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -120,4 +124,49 @@ func (r *Router) Sources() []source.Metrics {
 		return measured.Metrics()
 	}
 	return nil
+}
+
+// Decisions returns the log of the last decisions.
+func (r *Router) Decisions() *decisions.Log { return &r.models.decisions }
+
+// History returns the numbers of the last minutes.
+func (r *Router) History() *console.History { return r.history }
+
+// newHistory returns a history of the router's numbers. Names with the same beginning are shown
+// together: hit_tokens by tier, missed_tokens by cause.
+func (r *Router) newHistory() *console.History {
+	return console.NewHistory(func() []console.Value {
+		speeds := make(map[kv.Worker]float64)
+		for _, m := range r.Measures() {
+			speeds[m.Worker] = m.PrefillTokens.PerSecond
+		}
+		sums, stats, feeds := r.Decisions().Value(speeds), r.Stats(), r.Feeds()
+		var lag, exact uint64
+		for i := range feeds {
+			lag += feeds[i].Announced - min(feeds[i].Announced, feeds[i].Cursor)
+			if feeds[i].Health == kvevent.HealthExact {
+				exact++
+			}
+		}
+		all := []console.Value{
+			{Name: "decisions", Number: float64(sums.Decisions)},
+			{Name: "prompt_tokens", Number: float64(sums.PromptTokens)},
+			{Name: "saved_seconds", Number: sums.SavedSeconds},
+			{Name: "unvalued_tokens", Number: float64(sums.UnvaluedTokens)},
+			{Name: "active_requests", Number: float64(stats.Requests.Load.Requests)},
+			{Name: "waiting_requests", Number: float64(stats.Requests.Queue.Pending)},
+			{Name: "event_lag", Number: float64(lag)},
+			{Name: "feeds", Number: float64(len(feeds))},
+			{Name: "feeds_exact", Number: float64(exact)},
+			{Name: "workers", Number: float64(stats.Workers)},
+		}
+		for _, t := range kv.Tiers {
+			all = append(all, console.Value{Name: "hit_tokens_" + t.String(), Number: float64(sums.HitTokens[t])})
+		}
+		missed := r.Misses().Tokens()
+		for _, cause := range slices.Sorted(maps.Keys(missed)) {
+			all = append(all, console.Value{Name: "missed_tokens_" + cause, Number: float64(missed[cause])})
+		}
+		return all
+	})
 }

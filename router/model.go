@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/approx"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
+	"github.com/blockyard-ai/blockyard/router/decisions"
 	"github.com/blockyard-ai/blockyard/router/estimate"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
@@ -40,6 +41,7 @@ type Model struct {
 	metrics   *metrics.Metrics
 	history   *miss.History // nil when no misses are explained
 	misses    *miss.Log
+	decisions *decisions.Log
 	hints     *readAhead // nil when the transport sends none
 	log       *zap.Logger
 	// unbookedOnce logs the first unbooked request of all models.
@@ -174,6 +176,11 @@ func (m *Model) Decide() *decide.Router { return m.decide }
 // Router.FindBestMatch.
 func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	quality := m.Quality()
+	if q.UpdateStates && !q.Explain && m.decisions.Wants(time.Now()) {
+		explained := *q // the caller's request stays as it is
+		explained.Explain = true
+		q = &explained
+	}
 	found, err := m.decide.FindBestMatchDetails(ctx, q)
 	if err != nil {
 		return Match{}, err
@@ -193,6 +200,10 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 			m.log.Warn("too many active requests: further requests are routed without a booking, and their load is not counted; raise router_max_active_requests",
 				zap.Uint64("router_max_active_requests", m.config.MaxActiveRequests))
 		})
+	}
+	if q.UpdateStates {
+		m.decisions.Add(decisions.Decision{Request: q.ID, Model: m.key.Name, At: time.Now(), Waited: found.Waited,
+			Tokens: q.Len(), BlockSize: int(m.key.BlockSize), Quality: string(quality)}, &found.Result, found.Candidates)
 	}
 	return Match{found, quality}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/router/decisions"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
@@ -41,6 +42,8 @@ type Models struct {
 	// memory remembers the blocks that left the indexes; nil when no misses are explained.
 	memory *miss.Memory
 	misses miss.Log
+	// decisions are the last ones of all models.
+	decisions decisions.Log
 
 	// routes is read by requests without a lock.
 	routes atomic.Pointer[routes]
@@ -92,7 +95,7 @@ func (d *Models) Open(key feed.ModelKey, limit int) (feed.Model, error) {
 	if m.misses = &d.misses; d.memory != nil {
 		m.history = d.memory.Of()
 	}
-	m.hints = d.hints
+	m.hints, m.decisions = d.hints, &d.decisions
 	if d.busy != nil {
 		// setBusy has validated the thresholds.
 		_ = m.scheduler.SetBusy(*d.busy)

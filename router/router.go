@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/feed"
@@ -52,6 +53,7 @@ type Router struct {
 	results   chan *queryResult
 	metrics   *metrics.Metrics
 	hints     *readAhead // nil when the transport sends none
+	history   *console.History
 	// started is true once all initial workers have joined.
 	started atomic.Bool
 }
@@ -112,6 +114,7 @@ func New(o Options, t source.Transport) (*Router, error) {
 	r.feeds = feed.New(feeds)
 	r.hints = newReadAhead(t, r.feeds.PoolPublisher, o.Log)
 	r.models.hints = r.hints
+	r.history = r.newHistory()
 	r.snapshots = feed.NewKeeper(feed.KeeperOptions{Store: o.Snapshots, Threshold: uint64(max(0, o.SnapshotThreshold)),
 		Reset: o.ResetStates, Log: o.Log}, r.feeds)
 	return r, nil

@@ -82,6 +82,7 @@ func (r *Router) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	queries.Go(func() { r.hints.run(ctx) })
+	queries.Go(func() { r.history.Run(ctx) })
 	ask := func(due []feed.Query) { // package feed bounds the queries in flight
 		for _, q := range due {
 			queries.Go(func() { r.query(ctx, q) })

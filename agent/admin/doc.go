@@ -1,14 +1,15 @@
 // Package admin is the HTTP API of an agent: public requests that read, and operators'
 // requests that change pools.
 //
-//	s := admin.NewServer(listener, admin.Public{Pools: set, ...}.Handler())
-//	c := admin.NewServer(socket, admin.Control(set))
+//	public := admin.Public{Pools: set, ...}
+//	s := admin.NewServer(listener, public.Handler())
+//	c := admin.NewServer(socket, public.Control(operators))
 //	err := s.Serve() // until s.Close()
 //
 // # Guarantees
 //
-// Public only reads: health, readiness, metrics, statistics, pools' status, and the events over
-// HTTP. Control changes pools and lists their blocks; its listener is protected against
+// Public only reads: health, readiness, metrics, statistics, pools' status, the events over HTTP, and
+// the web console. Control has these but for metrics and events. Control changes pools and lists their blocks; its listener is protected against
 // requests from browsers and should be reachable by operators alone. Every body is bounded and
 // every error is JSON with a field "error". A dump goes out in chunks: a slow reader holds up no
 // pool. A block in use is never reset.

@@ -47,11 +47,11 @@ func openNode(t *testing.T) *node {
 	}
 	t.Cleanup(func() { _ = m.Close() }) // a test may have closed it
 	n := &node{manager: m}
-	n.control = admin.Control(n, control.Operators{})
-	n.public = admin.Public{
+	public := admin.Public{
 		Pools: n, Ready: func() bool { return n.ready }, Stats: func() any { return map[string]int{"sessions": 3} },
-		Metrics: http.NotFoundHandler(), Events: func(*http.ServeMux) {},
-	}.Handler()
+		History: http.NotFoundHandler(), Metrics: http.NotFoundHandler(), Events: func(*http.ServeMux) {},
+	}
+	n.control, n.public = public.Control(control.Operators{}), public.Handler()
 	return n
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/console"
 	listener "github.com/blockyard-ai/blockyard/internal/control"
 )
 
@@ -28,6 +29,10 @@ type Public struct {
 	Ready func() bool
 	// Stats returns the body of GET /v1/stats.
 	Stats func() any
+	// History serves GET /v1/history.
+	History http.Handler
+	// Version is the program's, for the console.
+	Version string
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
 	// Events adds the routes of the events.
@@ -39,6 +44,15 @@ type Public struct {
 // for a page of another site cannot.
 func (p Public) Handler() http.Handler {
 	mux := http.NewServeMux()
+	console.Mount(mux, console.Agent, p.Version)
+	p.inspection(mux)
+	mux.Handle("GET /metrics", p.Metrics)
+	p.Events(mux)
+	return listener.RefuseCrossSite(jsonErrors(mux))
+}
+
+// inspection adds the read-only paths that clients and operators share.
+func (p Public) inspection(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if p.Ready() {
@@ -47,25 +61,26 @@ func (p Public) Handler() http.Handler {
 		}
 		writeText(w, http.StatusServiceUnavailable, "not ready\n")
 	})
-	mux.Handle("GET /metrics", p.Metrics)
+	mux.Handle("GET /v1/history", p.History)
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Stats()) })
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, statusOf(p.Pools)) })
-	p.Events(mux)
-	return listener.RefuseCrossSite(jsonErrors(mux))
 }
 
 // Control returns the handler of the operators' requests: it resets, keeps, flushes and lists blocks.
-func Control(p Pools, operators listener.Operators) http.Handler {
-	c := &control{p}
+// It also serves what p serves, without metrics and events.
+func (p Public) Control(operators listener.Operators) http.Handler {
+	c := &control{p.Pools}
 	mux := http.NewServeMux()
+	p.inspection(mux)
 	mux.HandleFunc("GET /v1/pools", c.servePools)
 	mux.HandleFunc("POST /v1/reset", controlHandler(c.reset))
 	mux.HandleFunc("POST /v1/reset-blocks", controlHandler(c.resetBlocks))
 	mux.HandleFunc("POST /v1/keep", controlHandler(c.keep))
 	mux.HandleFunc("POST /v1/unkeep", controlHandler(c.unkeep))
 	mux.HandleFunc("POST /v1/flush", controlHandler(c.flush))
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, statusOf(p)) })
-	return operators.Handler(jsonErrors(mux))
+	open := http.NewServeMux()
+	console.Mount(open, console.Agent, p.Version) // it has no data, so that it needs no token
+	return operators.HandlerBeside(open, jsonErrors(mux))
 }
 
 // Server serves one listener.

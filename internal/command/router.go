@@ -132,11 +132,11 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 	if err != nil {
 		return errors.Join(err, closeAll(listener))
 	}
-	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Servers: servers, Tokens: tokens, Log: log.Named("control")})
 	door, err := c.openDoor(ctx, r, servers, log)
 	if err != nil {
 		return errors.Join(err, closeAll(listener, operators))
 	}
+	served := api.New(r, api.Options{Registration: c.HTTPRegistration, Servers: servers, Tokens: tokens, Tokenize: door.tokenize(r), Version: b.Version, Log: log.Named("control")})
 	return runAround(ctx, r, func(ctx context.Context, g *errgroup.Group) error {
 		if err := c.openServices(ctx, g, r, sources, servers, log); err != nil {
 			return errors.Join(err, closeAll(listener, operators))

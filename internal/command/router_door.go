@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -20,12 +21,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/resource"
 	"github.com/blockyard-ai/blockyard/internal/servertls"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/api/indexer"
 	"github.com/blockyard-ai/blockyard/router/api/selection"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
+	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/spans"
 	"github.com/blockyard-ai/blockyard/router/frontend/split"
 	"github.com/blockyard-ai/blockyard/router/frontend/tenant"
@@ -245,6 +248,38 @@ func (o *openDoor) addresses(ready map[string]any) {
 	}
 	if o.gateways != nil {
 		ready["ext_proc"] = o.gateways.Addr().String()
+	}
+}
+
+// tokenize implements api.Options.Tokenize: body is a completion or, with messages, a chat. The model
+// may be left out when workers serve one.
+func (o *openDoor) tokenize(r *router.Router) func(ctx context.Context, body []byte) (api.Tokenized, error) {
+	if o == nil {
+		return nil
+	}
+	return func(ctx context.Context, body []byte) (api.Tokenized, error) {
+		var chat struct {
+			Messages json.RawMessage `json:"messages"`
+		}
+		route := openai.Completions
+		if json.Unmarshal(body, &chat) == nil && chat.Messages != nil {
+			route = openai.Chat
+		}
+		request, err := openai.Parse(route, body)
+		if err != nil {
+			return api.Tokenized{}, err
+		}
+		t := api.Tokenized{Model: request.Model}
+		if t.Model == "" {
+			model, err := r.Model("")
+			if err != nil {
+				return t, err
+			}
+			t.Model = model.Key().Name
+		}
+		p, err := o.prompts.Tokens(ctx, t.Model, request)
+		t.Tokens, t.Exact, t.Reason = p.Tokens, p.Exact, p.Reason
+		return t, err
 	}
 }
 

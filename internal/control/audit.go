@@ -79,6 +79,19 @@ func cut(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit], "") + "..."
 }
 
+// HandlerBeside is Handler with a mux whose paths need no token and are not logged: files that
+// everybody may have. Their requests must pass Protect.
+func (o Operators) HandlerBeside(open *http.ServeMux, h http.Handler) http.Handler {
+	files, operators := Protect(open), o.Handler(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := open.Handler(r); pattern != "" {
+			files.ServeHTTP(w, r)
+			return
+		}
+		operators.ServeHTTP(w, r)
+	})
+}
+
 // call is what handlers tell about the call that they serve.
 type call struct {
 	token, about string

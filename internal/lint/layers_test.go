@@ -44,6 +44,7 @@ func layers() []layer {
 		{"router/index/groups", []string{"internal"}},
 		{"router/approx", []string{"router/index", "internal"}},
 		{"router/miss", []string{"router/index", "internal"}},
+		{"router/decisions", []string{"router/schedule", "router/index", "internal"}},
 		{"router/metrics", []string{"router/decide", "router/feed", "router/miss", "router/schedule", "internal"}},
 		{"router/api", []string{"router", "internal"}},
 		{"router/api/indexer", []string{"router", "internal"}},
@@ -116,6 +117,7 @@ func layers() []layer {
 		{"internal/gpu", nil},
 		{"internal/metric", nil},
 		{"internal/control", nil},
+		{"internal/console", nil},
 		{"internal/bodies", nil},
 		{"internal/connlimit", nil},
 		{"internal/drain", nil},
@@ -127,6 +129,7 @@ func layers() []layer {
 		{"internal/lint", []string{"internal/kv", "internal/kvevent", "internal/proto"}}, // it checks the documents' examples
 		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
+		{"interop/console", []string{"lab/cluster", "lab/front"}},
 		{"interop/envoy", []string{"lab/cluster", "lab/front", "router/frontend/spans/spanstest"}},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router"
@@ -35,7 +36,9 @@ func (a *API) ControlHandler() http.Handler {
 	if a.directory != nil {
 		a.draining(mux, a.directory)
 	}
-	return control.Operators{Tokens: a.tokens, Log: a.log}.Handler(mux)
+	open := http.NewServeMux()
+	console.Mount(open, console.Router, a.version) // it has no data, so that it needs no token
+	return a.operators.HandlerBeside(open, mux)
 }
 
 // snapshotPath is the path by which operators have a snapshot saved.

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/drain"
 	"github.com/blockyard-ai/blockyard/router"
@@ -48,6 +49,11 @@ type Options struct {
 	Servers *workers.Directory
 	// Tokens are the tokens of operators, for ControlHandler; nil asks for none.
 	Tokens *control.Tokens
+	// Tokenize returns the tokens of an OpenAI request, for POST /v1/tokens; nil without a front
+	// door. Without tokens Tokenized.Reason says why. The error says what is wrong with the request.
+	Tokenize func(ctx context.Context, body []byte) (Tokenized, error)
+	// Version is the program's, for the console.
+	Version string
 	// Log may be nil. ControlHandler logs each call there.
 	Log *zap.Logger
 }
@@ -58,24 +64,31 @@ type API struct {
 	log          *zap.Logger
 	registration bool
 	directory    *workers.Directory // nil without worker servers
-	tokens       *control.Tokens
+	operators    control.Operators
+	tokenize     func(ctx context.Context, body []byte) (Tokenized, error) // nil without a front door
+	version      string
 	service      *service
 }
 
 // New returns the API of a router.
 func New(r *router.Router, o Options) *API {
 	o.Log = cmp.Or(o.Log, zap.NewNop())
-	return &API{router: r, log: o.Log, registration: o.Registration, directory: o.Servers, tokens: o.Tokens, service: newService(r, o.Servers)}
+	return &API{
+		router: r, log: o.Log, registration: o.Registration, directory: o.Servers, tokenize: o.Tokenize,
+		operators: control.Operators{Tokens: o.Tokens, Log: o.Log},
+		version:   o.Version, service: newService(r, o.Servers),
+	}
 }
 
 // Handler returns the HTTP handler for clients: POST /v1/route, GET /v1/workers, /v1/feeds,
-// /v1/misses, /v1/sources, /busy_threshold, /metrics, /healthz and /readyz, and GET /v1/agents with a
+// /v1/misses, /v1/decisions, /v1/history, /v1/sources, POST /v1/tokens, GET /busy_threshold, /metrics, /healthz and /readyz, the console, and GET /v1/agents with a
 // registry. With Options.Registration it also serves POST and DELETE /v1/workers.
 // docs/router-api.md describes the paths.
 func (a *API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/route", func(w http.ResponseWriter, req *http.Request) { a.route(w, req, a.registration) })
 	a.inspection(mux)
+	console.Mount(mux, console.Router, a.version)
 	// These paths answer 403 here and name the control listener.
 	a.controlOnly(mux, "GET /v1/dump", "GET /v1/bookings", "POST /busy_threshold", drainPath, undrainPath, snapshotPath)
 	switch g := a.router.Registry(); {
@@ -95,6 +108,9 @@ func (a *API) inspection(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/workers", a.workers)
 	mux.HandleFunc("GET /v1/feeds", a.feeds)
 	mux.HandleFunc("GET /v1/misses", a.misses)
+	mux.HandleFunc("GET /v1/decisions", a.decisions)
+	mux.Handle("GET /v1/history", r.History())
+	mux.HandleFunc("POST /v1/tokens", a.tokens)
 	mux.HandleFunc("GET /v1/sources", a.sources)
 	mux.HandleFunc("GET /busy_threshold", a.busy)
 	if g := r.Registry(); g != nil {
