@@ -136,11 +136,15 @@ func (r *Router) History() *console.History { return r.history }
 // together: hit_tokens by tier, missed_tokens by cause.
 func (r *Router) newHistory() *console.History {
 	return console.NewHistory(func() []console.Value {
-		speeds := make(map[kv.Worker]float64)
+		costs := make(map[kv.Worker]decisions.Cost)
 		for _, m := range r.Measures() {
-			speeds[m.Worker] = m.PrefillTokens.PerSecond
+			c := decisions.Cost{Pair: m.PairSeconds / 1e6}
+			if speed := m.PrefillTokens.PerSecond; speed > 0 {
+				c.Token = 1 / speed
+			}
+			costs[m.Worker] = c
 		}
-		sums, stats, feeds := r.Decisions().Value(speeds), r.Stats(), r.Feeds()
+		sums, stats, feeds := r.Decisions().Value(costs), r.Stats(), r.Feeds()
 		var lag, exact uint64
 		for i := range feeds {
 			lag += feeds[i].Announced - min(feeds[i].Announced, feeds[i].Cursor)

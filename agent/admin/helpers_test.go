@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/admin"
 	"github.com/blockyard-ai/blockyard/blockmgr"
+	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -47,12 +48,17 @@ func openNode(t *testing.T) *node {
 	}
 	t.Cleanup(func() { _ = m.Close() }) // a test may have closed it
 	n := &node{manager: m}
-	public := admin.Public{
-		Pools: n, Ready: func() bool { return n.ready }, Stats: func() any { return map[string]int{"sessions": 3} },
-		History: http.NotFoundHandler(), Metrics: http.NotFoundHandler(), Events: func(*http.ServeMux) {},
-	}
-	n.control, n.public = public.Control(control.Operators{}), public.Handler()
+	n.control, n.public = n.describe().Control(control.Operators{}), n.describe().Handler()
 	return n
+}
+
+// describe returns what the node's handlers serve.
+func (n *node) describe() admin.Public {
+	return admin.Public{
+		Pools: n, Ready: func() bool { return n.ready }, Stats: func() any { return map[string]int{"sessions": 3} },
+		History: console.NewHistory(func() []console.Value { return nil }), Version: "1.2",
+		Metrics: http.NotFoundHandler(), Events: func(*http.ServeMux) {},
+	}
 }
 
 // ask sends a request to a handler and returns the status and the body of the answer.

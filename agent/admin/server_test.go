@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/agent/admin"
+	"github.com/blockyard-ai/blockyard/internal/control"
 )
 
 func TestUnknownPathsAndMethodsAreRefusedInJSON(t *testing.T) {
@@ -52,6 +54,38 @@ func TestPublicReads(t *testing.T) {
 		n.ready = c.ready
 		if code, body := ask(t, n.public, http.MethodGet, c.path, ""); code != c.code || body != c.want {
 			t.Errorf("%s, ready %t: status %d, %q; want %d, %q", c.path, c.ready, code, body, c.code, c.want)
+		}
+	}
+}
+
+// TestConsoleIsServed: both listeners serve the web console and what it reads. With tokens the
+// operators' listener serves the page without one, and the rest is refused.
+func TestConsoleIsServed(t *testing.T) {
+	n := openNode(t)
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("anna 0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := control.ReadTokens(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := n.describe().Control(control.Operators{Tokens: tokens})
+	for _, c := range []struct {
+		name string
+		h    http.Handler
+		data int
+	}{{"public", n.public, http.StatusOK}, {"control", n.control, http.StatusOK}, {"control with tokens", guarded, http.StatusUnauthorized}} {
+		if code, body := ask(t, c.h, http.MethodGet, "/console/about.json", ""); code != http.StatusOK || body != `{"kind":"agent","version":"1.2"}` {
+			t.Errorf("%s: status %d, %s", c.name, code, body)
+		}
+		if code, _ := ask(t, c.h, http.MethodGet, "/", ""); code != http.StatusFound {
+			t.Errorf("%s: the root has status %d", c.name, code)
+		}
+		for _, path := range []string{"/v1/stats", "/v1/history"} {
+			if code, body := ask(t, c.h, http.MethodGet, path, ""); code != c.data {
+				t.Errorf("%s %s: status %d, want %d: %s", c.name, path, code, c.data, body)
+			}
 		}
 	}
 }

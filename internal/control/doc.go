@@ -18,7 +18,7 @@
 // Operators logs one line for each call that may change the state, also one that is refused or
 // panics: who, what, which result. Of refused calls it logs at most 30 in a minute. No line has a
 // token, and none has the body of a request: a handler adds with About what may be told. A line has
-// at most about 1,700 bytes of the call.
+// at most about 1,700 bytes of the call. HandlerBeside also serves files that everybody may have.
 //
 // A Guard refuses requests that a browser sends on behalf of another site and that may change
 // the state, also by a host name that was made to point at the loopback address (DNS

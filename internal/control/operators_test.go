@@ -184,6 +184,49 @@ func TestRefusedCallsDoNotFillTheLog(t *testing.T) {
 	}
 }
 
+// TestFilesBesideOperatorsNeedNoToken: the paths of the open mux are served without a token and without
+// a line in the log, but not to a page with a host name of its own.
+func TestFilesBesideOperatorsNeedNoToken(t *testing.T) {
+	tokens, err := control.ReadTokens(tokenFile(t, twoTokens))
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	open, data := http.NewServeMux(), http.NewServeMux()
+	open.HandleFunc("GET /page/", func(http.ResponseWriter, *http.Request) {})
+	data.HandleFunc("GET /state", func(http.ResponseWriter, *http.Request) {})
+	h := control.Operators{Tokens: tokens, Log: zap.New(core)}.HandlerBeside(open, data)
+	server := httptest.NewServer(h)
+	defer server.Close()
+	for _, c := range []struct {
+		path, host, token string
+		status, lines     int
+	}{
+		{"/page/a.js", "", "", http.StatusOK, 0},
+		{"/page/a.js", "elsewhere.example", "", http.StatusForbidden, 0},
+		{"/state", "", "", http.StatusUnauthorized, 1},
+		{"/other", "", "", http.StatusUnauthorized, 1},
+		{"/state", "", "Bearer 0123456789abcdef", http.StatusOK, 1},
+		{"/state", "elsewhere.example", "Bearer 0123456789abcdef", http.StatusForbidden, 1},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Host = c.host; c.token != "" {
+			r.Header.Set("Authorization", c.token)
+		}
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if n := len(logs.TakeAll()); resp.StatusCode != c.status || n != c.lines {
+			t.Errorf("%s of %q with token %q: status %d, %d lines; want %d, %d", c.path, c.host, c.token, resp.StatusCode, n, c.status, c.lines)
+		}
+	}
+}
+
 func TestReadTokensNamesTheLine(t *testing.T) {
 	for want, text := range map[string]string{
 		"no token, want lines NAME TOKEN":             "# nobody\n",

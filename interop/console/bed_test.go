@@ -140,7 +140,7 @@ func startStub(t *testing.T) string {
 	return "http://" + ready.HTTP
 }
 
-// prompt returns a prompt of one of 48 conversations, as far as a turn.
+// prompt returns a prompt of one of 160 conversations, as far as a turn.
 func prompt(conversation, turn int) []uint32 {
 	tokens := make([]uint32, 0, 4096)
 	text := rand.New(rand.NewPCG(uint64(conversation), 1))
@@ -162,7 +162,7 @@ func (b *bed) traffic() {
 		senders.Go(func() {
 			pick := rand.New(rand.NewPCG(uint64(s), 3))
 			for i := 0; ctx.Err() == nil; i++ {
-				tokens := prompt(pick.IntN(48), pick.IntN(5))
+				tokens := prompt(pick.IntN(160), pick.IntN(5))
 				var err error
 				if s < 3 {
 					err = b.generate(ctx, fmt.Sprintf("chat-%d-%d", s, i), tokens)

@@ -33,7 +33,7 @@ func TestRouterConsole(t *testing.T) {
 	b.has("group", "Worker 1/0")
 	b.has("group", "Worker 4/0")
 	b.has("meter", "host used")
-	b.has("cell", simulated)
+	b.has("rowheader", simulated)
 	b.has("group", "Hit rate")
 	b.shot("router-dark")
 

@@ -39,13 +39,23 @@ type Decision struct {
 	Compared int
 }
 
+// Cost is what computing a prompt takes a worker: seconds for each token, and for each pair of a token
+// with one that it attends to. Both are 0 when unknown.
+type Cost struct{ Token, Pair float64 }
+
+// worth are hits that wait for Value: their tokens, and the pairs that were not computed.
+type worth struct {
+	tokens uint64
+	pairs  float64
+}
+
 // Sums are over all decisions of a Log.
 type Sums struct {
 	Decisions, PromptTokens uint64
 	// HitTokens are the prompt tokens that the chosen workers had, by tier.
 	HitTokens [kv.NumTiers]uint64
 	// SavedSeconds is the time that computing the hits would have taken the chosen workers, of
-	// hits on workers whose speed was known. UnvaluedTokens are the other hits.
+	// hits on workers whose Cost was known. UnvaluedTokens are the other hits.
 	SavedSeconds   float64
 	UnvaluedTokens uint64
 }
@@ -56,8 +66,8 @@ type Log struct {
 	entries []Decision // a ring once it is full
 	next    int
 	sums    Sums
-	// unvalued are the hit tokens of workers since the last Value.
-	unvalued map[kv.Worker]uint64
+	// unvalued are the hits of workers since the last Value.
+	unvalued map[kv.Worker]worth
 	// watched is the time of the last look. wanted counts the candidates that were wanted in the
 	// second that began at second.
 	watched, second time.Time
@@ -114,9 +124,11 @@ func (l *Log) countLocked(w kv.Worker, hits uint64) {
 		return
 	}
 	if l.unvalued == nil {
-		l.unvalued = make(map[kv.Worker]uint64)
+		l.unvalued = make(map[kv.Worker]worth)
 	}
-	l.unvalued[w] += hits
+	u := l.unvalued[w]
+	// The hits are the beginning of the prompt, so that they attend to one another alone.
+	l.unvalued[w] = worth{u.tokens + hits, u.pairs + float64(hits)*float64(hits)/2}
 }
 
 // split returns the chosen candidate, and at most MaxCandidates-1 others in their order. The chosen
@@ -150,17 +162,18 @@ func (l *Log) Recent(most int, now time.Time) []Decision {
 	return out
 }
 
-// Value adds the worth of the hits since the last call, and returns the sums. tokensPerSecond are
-// the speeds at which workers compute prompts.
-func (l *Log) Value(tokensPerSecond map[kv.Worker]float64) Sums {
+// Value adds the worth of the hits since the last call, and returns the sums. costs are those of
+// the workers now.
+func (l *Log) Value(costs map[kv.Worker]Cost) Sums {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for w, tokens := range l.unvalued {
-		if speed := tokensPerSecond[w]; speed > 0 {
-			l.sums.SavedSeconds += float64(tokens) / speed
-		} else {
-			l.sums.UnvaluedTokens += tokens
+	for w, u := range l.unvalued {
+		c := costs[w]
+		if c == (Cost{}) {
+			l.sums.UnvaluedTokens += u.tokens
+			continue
 		}
+		l.sums.SavedSeconds += c.Token*float64(u.tokens) + c.Pair*u.pairs
 	}
 	clear(l.unvalued)
 	return l.sums

@@ -71,7 +71,7 @@ func TestLogModel(t *testing.T) {
 			l       decisions.Log
 			all     []string
 			sums    decisions.Sums
-			pending = make(map[kv.Worker]uint64)
+			pending = make(map[kv.Worker][]float64)
 			at      = time.Now()
 		)
 		t.Repeat(map[string]func(*rapid.T){
@@ -89,7 +89,7 @@ func TestLogModel(t *testing.T) {
 					sums.PromptTokens += uint64(tokens)
 					sums.HitTokens[kv.TierDevice] += uint64(4 * device)
 					sums.HitTokens[kv.TierDisk] += uint64(4 * disk)
-					pending[w] += uint64(4 * (device + disk))
+					pending[w] = append(pending[w], float64(4*(device+disk)))
 				}
 			},
 			"recent": func(t *rapid.T) {
@@ -106,16 +106,18 @@ func TestLogModel(t *testing.T) {
 				}
 			},
 			"value": func(t *rapid.T) {
-				speeds := map[kv.Worker]float64{worker(1): 8, worker(2): 16} // that of 3 is not known
-				for w, n := range pending {
-					if speeds[w] > 0 {
-						sums.SavedSeconds += float64(n) / speeds[w]
-					} else {
-						sums.UnvaluedTokens += n
+				costs := map[kv.Worker]decisions.Cost{worker(1): {Token: 0.125}, worker(2): {Pair: 0.25}} // that of 3 is not known
+				for w, all := range pending {
+					for _, n := range all {
+						if c, known := costs[w]; known {
+							sums.SavedSeconds += c.Token*n + c.Pair*n*n/2
+						} else {
+							sums.UnvaluedTokens += uint64(n)
+						}
 					}
 				}
 				clear(pending)
-				if got := l.Value(speeds); got != sums { // fractions of 8 and 16 are exact
+				if got := l.Value(costs); got != sums { // sums of eighths are exact
 					t.Fatalf("sums %+v, want %+v", got, sums)
 				}
 			},

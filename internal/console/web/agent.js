@@ -98,11 +98,16 @@ function engines(page) {
 function events(page) {
   const s = page.data('/v1/stats');
   const streams = s?.streams ?? [];
-  const e = s?.events ?? {};
+  const e = s?.events ?? {}, out = s?.outputs ?? {}, totals = s?.totals ?? {};
   return [el('div', { class: 'tiles' },
     tile('Events in', number(e.in), 'of engines and pools'), tile('Events out', number(e.out), 'to routers'),
     tile('Gaps', number(e.gaps), `${number(e.repaired)} repaired`), tile('Lost', e.lost > 0 ? state('bad', number(e.lost)) : state('ok', '0'), 'not repaired'),
+    tile('Event lag', number((totals.ranks?.parked ?? NaN) + (totals.feeds?.unsent ?? 0)), 'events that wait'),
     tile('Engine restarts', number(e.restarts), `${number(e.bad_events)} bad events`)),
+  section('Ways out', null, table('Ways out', [['Way', (w) => w[0]], ['Routers', (w) => w[1], 'num'], ['Messages', (w) => number(w[2]), 'num'], ['Wait', (w) => number(w[3]), 'num'], ['Dropped', (w) => number(w[4]), 'num']], [
+    ['HTTP', number(out.http?.clients), out.http?.frames, 0, out.http?.dropped],
+    ['NATS', unknown, totals.feeds?.messages, totals.feeds?.unsent, totals.feeds?.publish_errors],
+    ['read-ahead hints', unknown, out.read_ahead?.taken, NaN, out.read_ahead?.dropped]], (w) => w[0])),
   section('Streams', 'What the agent tells routers of each engine rank and pool.',
     table('Streams', [['Owner', (r) => r.owner], ['Health', (r) => state(r.health === 'exact' ? 'ok' : 'warn', r.health)], ['Last event', (r) => r.last_event_id, 'num'], ['Blocks', (r) => number(r.blocks), 'num'],
       ['Gaps', (r) => r.rank?.gaps ?? unknown, 'num'], ['Lost', (r) => r.rank?.lost ?? unknown, 'num'], ['Dropped', (r) => sum(Object.values(r.dropped ?? {}), (n) => n), 'num'], ['Digest', (r) => el('code', {}, r.digest), 'wide']],

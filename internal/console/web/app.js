@@ -10,7 +10,7 @@ const main = find('main');
 
 // data has the last answer of each path; page is what views share.
 const data = new Map();
-const page = { data: (path) => data.get(path), ask, draw, width: chartWidth, expanded: new Set() };
+const page = { data: (path) => data.get(path), ask, draw, width: chartWidth, expanded: new Map() };
 let views = [], current = null, answered = 0, paused = false, timer = 0, asking = false;
 
 // Whole numbers beyond 2^53 stay texts: worker ids and pools may be that large.
@@ -92,7 +92,9 @@ function draw() {
   const shown = el('main', { id: 'main', tabindex: -1, 'data-view': current.name });
   shown.append(...[current.render(page)].flat(Infinity).filter(Boolean));
   if (main.dataset.view !== current.name) main.replaceChildren();
+  const focused = document.activeElement;
   morph(main, shown);
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true }); // it was moved
   find('fresh').textContent = answered ? `updated ${age((Date.now() - answered) / 1000)} ago${paused ? ', paused' : ''}` : '';
 }
 
@@ -163,8 +165,19 @@ addEventListener('resize', () => current && draw());
 document.addEventListener('visibilitychange', () => !document.hidden && !paused && current && look());
 
 setTheme(localStorage.getItem('blockyard-theme') ?? 'auto');
-const about = await (await fetch('about.json')).json();
-views = about.kind === 'router' ? router.views : agent.views;
-find('kind').textContent = about.kind;
-find('about').textContent = `${about.kind} ${about.version}`;
-show();
+// start asks whose console this is until there is an answer, and shows its first view.
+async function start() {
+  try {
+    const about = await (await fetch('about.json')).json();
+    views = about.kind === 'router' ? router.views : agent.views;
+    find('kind').textContent = about.kind;
+    find('about').textContent = `${about.kind} ${about.version}`;
+    show();
+  } catch {
+    find('problem').hidden = false;
+    find('problem').textContent = 'No answer. The page tries again.';
+    setTimeout(start, period);
+  }
+}
+
+start();

@@ -33,19 +33,21 @@ export const legend = (kinds) => el('ul', { class: 'legend', 'aria-label': 'Lege
 
 // niceMax returns a round number that is not below v. Bytes are round in units of 1024.
 function niceMax(v, isBytes) {
-  if (!(v > 0)) return 1;
+  if (!(v > 0)) return 2;
   const scale = isBytes ? 1024 ** Math.floor(Math.log(v) / Math.log(1024)) : 1;
   const unit = 10 ** Math.floor(Math.log10(v / scale)) * scale;
   return [1, 2, 2.5, 5, 10].map((f) => f * unit).find((m) => m >= v * 0.999);
 }
 
-const height = 170, left = 56, right = 116, top = 8, bottom = 22;
+const height = 170, left = 56, top = 8, bottom = 22, letter = 7.4;
 
 // timeChart returns a chart of series [{name, kind, values}] at the times at, in milliseconds. A
 // value is null where it is unknown. The axis begins at 0. With stack the series lie on one
 // another. write makes text of a value.
 export function timeChart({ title, unit, at, series, width, write, max, stack }) {
-  const inner = width - left - right, floor = height - bottom;
+  const latest = (s) => s.values.at(-1) ?? null;
+  const label = (s) => `${write(latest(s) ?? NaN)} ${s.name}`.trim();
+  const inner = width - left - 14 - letter * Math.max(4, ...series.map((s) => label(s).length)), floor = height - bottom;
   const sums = at.map(() => 0);
   const drawn = series.map((s) => ({ ...s, line: s.values.map((v, i) => (v === null ? null : stack ? (sums[i] += v) : v)) }));
   const highest = Math.max(0, ...drawn.flatMap((s) => s.line.filter((v) => v !== null)));
@@ -53,7 +55,6 @@ export function timeChart({ title, unit, at, series, width, write, max, stack })
   const end = at.at(-1) ?? 0, begin = Math.min(at[0] ?? 0, end - 60_000);
   const x = (t) => left + (inner * (t - begin)) / (end - begin || 1);
   const y = (v) => floor - ((floor - top) * Math.min(v, limit)) / limit;
-  const latest = (s) => s.values.at(-1) ?? null;
   const summary = series.map((s) => `${s.name} ${latest(s) === null ? 'unknown' : write(latest(s))}`).join(', ');
   const runs = drawn.map((s) => pieces(s.line, at).map((run) => run.map(([t, v]) => [x(t), y(v)])));
   const shapes = [];
@@ -71,7 +72,7 @@ export function timeChart({ title, unit, at, series, width, write, max, stack })
         el('text', { x: left - 6, y: y(f * limit) + 4, 'text-anchor': 'end' }, write(f * limit))]),
       el('text', { x: left, y: height - 6 }, at.length ? `−${Math.round((end - begin) / 60000)} min` : ''),
       el('text', { x: left + inner, y: height - 6, 'text-anchor': 'end' }, at.length ? 'now' : 'no data yet'),
-      shapes, labels(drawn, latest, y, left + inner + 6, write, floor)));
+      shapes, labels(drawn, label, y, left + inner + 6, floor)));
 }
 
 // pieces cuts a line where values are unknown.
@@ -89,15 +90,12 @@ function pieces(line, at) {
 }
 
 // labels returns the last value and the name of each series beside its end, without overlaps.
-function labels(drawn, latest, y, x, write, floor) {
+function labels(drawn, label, y, x, floor) {
   const gap = 14;
-  const all = drawn.map((s) => ({ s, at: y(s.line.at(-1) ?? 0) + 4 })).sort((a, b) => b.at - a.at);
-  let lowest = floor + 4;
-  for (const l of all) {
-    l.at = Math.min(l.at, lowest);
-    lowest = l.at - gap;
-  }
-  return all.map(({ s, at }) => el('text', { class: `label text-${s.kind}`, x, y: Math.max(at, top + 8) }, `${write(latest(s) ?? NaN)} ${s.name}`));
+  const all = drawn.map((s) => ({ s, at: y(s.line.at(-1) ?? 0) + 4 })).sort((a, b) => b.at - a.at); // the lowest first
+  all.forEach((l, i) => { l.at = Math.min(l.at, i === 0 ? floor + 4 : all[i - 1].at - gap); });
+  all.reverse().forEach((l, i) => { l.at = Math.max(l.at, i === 0 ? top + 6 : all[i - 1].at + gap); });
+  return all.map(({ s, at }) => el('text', { class: 'label', x, y: at }, label(s)));
 }
 
 // window is over how many points rates are taken: half a minute.

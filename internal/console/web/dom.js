@@ -57,7 +57,9 @@ const known = (v) => typeof v === 'number' && Number.isFinite(v);
 
 // percent, number, bytes, ms and age write a value in few characters.
 export function percent(share) {
-  return known(share) ? `${share > 0 && share < 0.01 ? '<1' : Math.round(100 * share)}%` : unknown;
+  if (!known(share)) return unknown;
+  if (share > 0 && share < 0.01) return '<1%';
+  return share < 1 && share > 0.995 ? '>99%' : `${Math.round(100 * share)}%`;
 }
 
 export function number(v) {

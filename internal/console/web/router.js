@@ -10,6 +10,13 @@ const field = { device: 'device', host: 'host_pinned', disk: 'disk', external: '
 const maxCards = 200, maxRows = 200;
 
 const name = (w) => `${w.worker_id}/${w.dp_rank}`;
+
+// short returns the name of a worker in few characters. Ids that the router makes of an address have 20 digits.
+function short(w) {
+  const id = String(w.worker_id);
+  return id.length > 10 ? el('span', { title: name(w) }, `${id.slice(0, 4)}…${id.slice(-4)}/${w.dp_rank}`) : name(w);
+}
+
 const sum = (list, of) => list.reduce((total, one) => total + (of(one) ?? 0), 0);
 const more = (list, most) => list.length > most && el('p', { class: 'note' }, `${list.length - most} more are not shown.`);
 const last = (values) => values?.at(-1) ?? null;
@@ -66,7 +73,8 @@ function charts(page) {
 // map returns the workers, by the pool that they share.
 function map(page) {
   const workers = page.data('/v1/workers') ?? [];
-  const pools = Map.groupBy ? Map.groupBy(workers.slice(0, maxCards), (w) => w.pool) : new Map([[0, workers.slice(0, maxCards)]]);
+  const pools = new Map();
+  for (const w of workers.slice(0, maxCards)) pools.set(w.pool, [...(pools.get(w.pool) ?? []), w]);
   const servers = new Map((page.data('/v1/servers') ?? []).map((s) => [String(s.worker_id), s]));
   return section('Cluster', 'Workers, by the pool of their node.',
     workers.length === 0 && el('p', { class: 'none' }, 'The router knows no worker.'),
@@ -89,8 +97,9 @@ function card(w, server) {
   const l = w.load;
   const share = l?.device_blocks_total ? l.device_blocks_used / l.device_blocks_total : NaN;
   return el('div', { class: 'card', role: 'group', 'aria-label': `Worker ${name(w)}`, 'data-key': `w${name(w)}` },
-    el('div', { class: 'head' }, el('strong', {}, name(w)), server && server.state !== 'ready' ? state('warn', server.state) : quality(w)),
+    el('div', { class: 'head' }, el('strong', {}, short(w)), server && server.state !== 'ready' ? state('warn', server.state) : quality(w)),
     el('div', { class: 'model' }, w.model),
+    server && el('div', { class: 'model' }, server.url.replace(/^https?:\/\//, '')),
     el('div', { class: 'row' }, el('span', { class: 'key' }, 'device'), meter('Device blocks used', share, percent(share), 'device')),
     el('div', { class: 'model' }, l ? `${l.running_requests} running, ${l.waiting_requests} waiting` : 'no load report'));
 }
@@ -138,7 +147,7 @@ function candidates(workers, score) {
   const kinds = new Map(workers.flatMap((c) => parts(c).map(([k]) => [partNames[k], partKinds[k]])));
   return [legend([...kinds].map(([title, kind]) => [kind, title])),
     table('Compared workers', [
-      ['Worker', (c) => [name(c), c === workers[0] ? el('span', { class: 'chosen' }, ' chosen') : '']],
+      ['Worker', (c) => [short(c), c === workers[0] ? el('span', { class: 'chosen' }, ' chosen') : '']],
       [`Cost by ${score || 'order'}`, (c) => written(c, c.cost), 'num'],
       ['Parts', (c) => [stacked(parts(c).map(([k, v]) => `${partNames[k]} ${written(c, v)}`).join(', '), parts(c).map(([k, v]) => ({ name: partNames[k], value: v, kind: partKinds[k] })), most),
         el('span', { class: 'parts' }, parts(c).map(([k, v]) => `${partNames[k]} ${written(c, v)}`).join(' · '))]],
@@ -152,15 +161,16 @@ function decisions(page) {
   const all = page.data('/v1/decisions') ?? [];
   const chosen = (d) => d.explanation.workers[0];
   const hit = (d) => Math.min(1, (sum(tiers, ([t]) => chosen(d)[field[t]]) * d.block_size) / d.prompt_tokens);
-  return section('Last decisions', 'Newest first. A decision names the other workers that it compared while this view is open, for at most 20 decisions a second.',
-    all.length === 0 && el('p', { class: 'none' }, 'No request has been routed yet.'),
+  const list = [...page.expanded.values(), ...all.filter((d) => !page.expanded.has(d.request_id))];
+  return section('Last decisions', 'Newest first; one that is open stays at the top. A decision names the other workers that it compared while this view is open, for at most 20 decisions a second.',
+    list.length === 0 && el('p', { class: 'none' }, 'No request has been routed yet.'),
     legend(tiers.map(([kind, title]) => [kind, title])),
-    el('ul', { class: 'decisions' }, all.map((d) => {
+    el('ul', { class: 'decisions' }, list.map((d) => {
       const c = chosen(d), open = page.expanded.has(d.request_id);
       return el('li', { 'data-key': d.request_id },
         el('button', { type: 'button', class: 'decision', 'data-do': 'expand', 'data-id': d.request_id, 'aria-expanded': String(open) },
-          el('span', { class: 'when' }, `${age(d.age_seconds)} ago`),
-          el('strong', {}, `worker ${name(c)}`), el('span', { class: 'model wide' }, d.model),
+          el('span', { class: 'when' }, open ? 'open' : `${age(d.age_seconds)} ago`),
+          el('strong', {}, 'worker ', short(c)), el('span', { class: 'model wide' }, d.model),
           el('span', { class: 'bars' }, stacked(`${percent(hit(d))} of the prompt was cached`, tiers.map(([t]) => ({ name: t, value: c[field[t]] * d.block_size, kind: t })), d.prompt_tokens)),
           el('span', {}, `${percent(hit(d))} of ${number(d.prompt_tokens)} tokens`),
           el('span', { class: 'cost' }, written(c, c.cost)),
@@ -196,13 +206,14 @@ function found(r) {
   const rows = [...r.overlaps].sort((a, b) => count(b) - count(a));
   const text = (o) => [...tiers.filter(([t]) => o[field[t]] > 0).map(([t]) => `${o[field[t]]} ${t}`), `${whole - count(o)} to compute`].join(' · ');
   return el('div', { id: 'found' },
-    section('Blocks by worker', `${number(r.tokens)} tokens are ${whole} blocks of ${r.blockSize}.${r.reason ? ` The tokens are not exactly the engine’s: ${r.reason}.` : ''}`,
+    section('Blocks by worker', `${number(r.tokens)} tokens are ${whole} block${whole === 1 ? '' : 's'} of ${r.blockSize}.${r.reason ? ` The tokens are not exactly the engine’s: ${r.reason}.` : ''}`,
       legend([...tiers.map(([kind, title]) => [kind, title]), ['track', 'to compute']]),
-      table('Blocks by worker', [['Worker', (o) => [name(o), name(o) === name(r.explain) ? el('span', { class: 'chosen' }, ' would get it') : '']],
+      table('Blocks by worker', [['Worker', (o) => [short(o), name(o) === name(r.explain) ? el('span', { class: 'chosen' }, ' would get it') : '']],
         ['Blocks of the prompt', (o) => [stacked(text(o), tiers.map(([t]) => ({ name: t, value: o[field[t]], kind: t })), whole), el('span', { class: 'parts' }, text(o))]],
         ['Cached', (o) => percent(count(o) / whole), 'num']], rows.slice(0, maxRows), name), more(rows, maxRows)),
-    section('Where it would go', null, candidates(r.explain.explanation.workers, r.explain.explanation.score),
-      r.explain.explanation.misses && table('Tokens to compute', [['Cause', (m) => words(m.cause)], ['Tokens', (m) => m.tokens, 'num'], ['Owner', (m) => m.owner ?? unknown]], r.explain.explanation.misses)));
+    section('Where it would go', null, candidates(r.explain.explanation.workers, r.explain.explanation.score)),
+    r.explain.explanation.misses && section('Tokens to compute there', 'By the cause why they are not cached.',
+      table('Tokens to compute', [['Cause', (m) => words(m.cause)], ['Tokens', (m) => m.tokens, 'num'], ['Owner', (m) => m.owner ?? unknown]], r.explain.explanation.misses)));
 }
 
 // read returns the tokens that a text names: [1, 2, 3], or 1 2 3; null for other texts.
@@ -261,7 +272,7 @@ function misses(page) {
   const all = Object.entries(m.missed_tokens).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
   const total = sum(all, ([, n]) => n), most = all[0]?.[1] ?? 0;
   const { at, of } = past(page);
-  const rate = all.slice(0, 3).map(([cause], i) => ({ kind: ['device', 'host', 'other'][i], name: '', title: cause, values: perSecond(of(`missed_tokens_${cause}`), at) }));
+  const rate = all.slice(0, 3).map(([cause]) => ({ kind: 'host', name: '', title: cause, values: perSecond(of(`missed_tokens_${cause}`), at) }));
   return [section('Misses by cause', 'Prompt tokens that workers had to compute, since the router started. Only answers at the front door tell.',
     !m.explained && el('p', { class: 'none' }, 'The router keeps nothing to explain misses with: miss_memory_blocks or use_kv_events is off.'),
     all.length === 0 && el('p', { class: 'none' }, 'No answer has reported cached tokens yet.'),
@@ -281,7 +292,8 @@ export const views = [
     actions: {
       expand(page, button) {
         const id = button.dataset.id;
-        if (!page.expanded.delete(id)) page.expanded.add(id);
+        const found = (page.data('/v1/decisions') ?? []).find((d) => d.request_id === id);
+        if (!page.expanded.delete(id) && found) page.expanded.set(id, found);
         page.draw();
       },
     } },
