@@ -108,7 +108,19 @@ func newCluster(s *Scenario, prompts []*prompt, p policy.Policy, seed uint64) (*
 }
 
 // run lets everything happen. Sessions that are behind get as long again to end.
-func (c *cluster) run() { c.clock.Run(2*c.scenario.Duration + time.Minute) }
+func (c *cluster) run() {
+	if c.policy.Queue != nil {
+		c.clock.Then = func() {
+			for _, r := range c.routers {
+				r.collect()
+			}
+		}
+	}
+	c.clock.Run(2*c.scenario.Duration + time.Minute)
+	for _, r := range c.routers {
+		r.close()
+	}
+}
 
 func (c *cluster) over() bool { return c.left == 0 || c.err != nil }
 
@@ -229,16 +241,16 @@ func (c *cluster) send(a *attempt) {
 	c.turn++
 	a.id = fmt.Sprintf("%s/%d", a.p.id, a.tries)
 	a.measured = a.began >= c.scenario.WarmUp && a.began < c.scenario.Duration
-	w, err := a.router.route(a.id, a.p)
-	if err != nil {
-		c.fail(err)
-		return
-	}
+	a.router.route(a.id, a.p, a.submit)
+}
+
+// submit sends an attempt to its worker.
+func (a *attempt) submit(w kv.Worker) {
 	a.worker = w
-	c.routed[int(w.ID)-1]++
+	a.c.routed[int(w.ID)-1]++
 	a.request = engine.Request{Locals: a.p.locals, Sequence: a.p.sequence, Prompt: a.p.tokens, Output: a.p.output,
 		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
-	c.engines[w].Submit(&a.request)
+	a.c.engines[w].Submit(&a.request)
 }
 
 func (a *attempt) onFirst() {

@@ -37,6 +37,7 @@ func (o *oracle) Prices(in *schedule.Selection, prices []price.Price) (why strin
 		s := o.situation(e, &t, w.Compute)
 		s.Load = e.LoadSeconds(int(h[kv.TierHost]), int(h[kv.TierDisk]))
 		prices[k] = t.Price(&s, &w)
+		prices[k].Cached = w.Prompt - w.Compute
 	}
 	return "", true
 }

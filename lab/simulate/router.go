@@ -1,9 +1,7 @@
 package simulate
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -32,13 +30,15 @@ type router struct {
 	modes   map[string]int
 	// replica shares the bookings with the other routers; nil unless the scenario is synced.
 	replica *replica.State
+	// waiting is nil unless the policy has a queue.
+	waiting *waiting
 }
 
 var _ policy.View = (*router)(nil)
 var _ decide.Observer = (*router)(nil)
 
 func newRouter(c *cluster, number int) (*router, error) {
-	r := &router{cluster: c, modes: make(map[string]int)}
+	r := &router{cluster: c, modes: make(map[string]int), waiting: newWaiting(&c.policy)}
 	var err error
 	if r.index, err = index.New(index.Options{}); err != nil {
 		return nil, err
@@ -71,6 +71,9 @@ func newRouter(c *cluster, number int) (*router, error) {
 			r.oracle = &oracle{router: r}
 			s.Estimator = r.oracle
 		}
+	}
+	if p.Queue != nil {
+		s.Queue, s.Refresh = *p.Queue, func(request *schedule.Request) { r.decide.Refresh(request) }
 	}
 	if r.scheduler, err = schedule.New(s); err != nil {
 		return nil, err
@@ -130,18 +133,6 @@ func (r *router) report(l *kvevent.LoadReport) {
 	}
 }
 
-// route decides where a prompt goes. id is unique among all attempts.
-func (r *router) route(id string, p *prompt) (kv.Worker, error) {
-	r.current = p
-	q := &decide.Query{ID: id, UpdateStates: true, Hashed: &decide.Hashed{Tokens: p.tokens, Locals: p.locals[:p.promptBlocks], Sequence: p.sequence[:p.promptBlocks]}}
-	m, err := r.decide.FindBestMatchDetails(context.Background(), q)
-	if err != nil {
-		return kv.Worker{}, fmt.Errorf("request %s: %w", id, err)
-	}
-	r.modes[modeOf(m.Mode)]++
-	return m.Worker, nil
-}
-
 // modeOf returns a mode without the worker that it names.
 func modeOf(mode string) string {
 	for i, c := range mode {
@@ -152,12 +143,8 @@ func modeOf(mode string) string {
 	return mode
 }
 
-// Decided implements decide.Observer.
-func (r *router) Decided(d *decide.Decision) {
-	if r.estimator != nil && d.Match.Booked {
-		r.estimator.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker, Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Hits})
-	}
-}
+// Decided implements decide.Observer. finish books the request.
+func (r *router) Decided(*decide.Decision) {}
 
 // SharedCacheFailed implements decide.Observer.
 func (r *router) SharedCacheFailed() {}

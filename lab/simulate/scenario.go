@@ -134,6 +134,7 @@ func Scenarios() []Scenario {
 		base("chat-busy", "the same at 1.6 times the rate", machines(equal(8)), chat(32, nil)),
 		base("documents", "questions about long documents", machines(equal(8)), chat(9, documents)),
 		base("agents", "agents with tools and helpers", machines(equal(8)), agents),
+		base("forks", "conversations that continue one new history at nearly the same time", machines(equal(8)), forks(4, span)),
 		base("unshared", "prompts that share nothing, equal workers", machines(equal(8)), chat(36, unshared)),
 		base("speeds", "workers of two speeds", machines([]float64{1, 0.4, 1, 0.4, 1, 0.4, 1, 0.4}), chat(18, nil)),
 		base("disk", "host memory too small, and a disk that becomes ten times slower", slowDisk, chat(7, documents)),

@@ -87,6 +87,19 @@ func TestCachesAreUsed(t *testing.T) {
 	}
 }
 
+// TestForksMeet: conversations that continue one new history at nearly the same time find it where it is
+// computed. Weights, which have no credit for it, compute it several times.
+func TestForksMeet(t *testing.T) {
+	s := small(func(s *Scenario) {
+		s.Duration, s.WarmUp = 30*time.Second, 10*time.Second
+		s.Load = forks(1.5, s.Duration)
+	})
+	weights, price := run(t, s, "weights", 1), run(t, s, "price", 1)
+	if price.Served.Cached() < price.InfiniteShare-0.03 || price.Served.Cached() < weights.Served.Cached()+0.05 {
+		t.Errorf("weights %.2f, price %.2f, infinite %.2f", weights.Served.Cached(), price.Served.Cached(), price.InfiniteShare)
+	}
+}
+
 // TestPriceDoesNotHerd: of equal workers that share no prefix none gets much more than its share, and
 // none is left alone, while at least four requests run per worker. A price of the first token alone had
 // sent 120 requests to one worker and none to another.

@@ -18,27 +18,13 @@ func MergeMax(dst, other *index.Matches) {
 			continue
 		}
 		if at, ok := findHit(dst.Hits, member); ok {
-			raise(&dst.Hits[at].Hits, hits)
+			dst.Hits[at].Hits.RaiseDevice(hits)
 		} else {
 			added++
 		}
 	}
 	if added > 0 {
 		mergeNew(dst, other, added)
-	}
-}
-
-// raise makes the device hits of a worker at least n. It takes the added hits from the lower tiers,
-// host first, so that no block counts twice.
-func raise(h *index.Hits, n uint32) {
-	more := n - min(n, h[kv.TierDevice])
-	h[kv.TierDevice] += more
-	for _, tier := range kv.Tiers {
-		if tier != kv.TierDevice {
-			covered := min(more, h[tier])
-			h[tier] -= covered
-			more -= covered
-		}
 	}
 }
 

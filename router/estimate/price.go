@@ -168,7 +168,7 @@ func (e *Estimator) Prices(in *schedule.Selection, prices []price.Price) (why st
 			terms.Scale(unproven)
 		}
 		prices[k] = e.priceOf(c, &terms, in, m, h, work, now)
-		prices[k].Doubt = doubt
+		prices[k].Doubt, prices[k].Cached = doubt, float64(schedule.LocalTokens(h, in.Request.BlockSize))
 	}
 	return "", true
 }

@@ -16,6 +16,20 @@ type Hits [kv.NumTiers]uint32
 // Total returns the number of blocks in all tiers.
 func (h *Hits) Total() uint32 { return h[0] + h[1] + h[2] + h[3] }
 
+// RaiseDevice makes the device hits at least n. It takes the added hits from the lower tiers, host first, so
+// that no block counts twice.
+func (h *Hits) RaiseDevice(n uint32) {
+	more := n - min(n, h[kv.TierDevice])
+	h[kv.TierDevice] += more
+	for _, tier := range kv.Tiers {
+		if tier != kv.TierDevice {
+			covered := min(more, h[tier])
+			h[tier] -= covered
+			more -= covered
+		}
+	}
+}
+
 // Hit is what one member has of a prompt: at least one block.
 type Hit struct {
 	// Member is the number of the worker in Matches.Members.

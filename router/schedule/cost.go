@@ -21,7 +21,9 @@ type CostSelector struct {
 	// active has, by member number, how many blocks of the request are already active on the
 	// worker. It is all 0 between decisions.
 	active []int32
-	stats  CostStats
+	// hits is the memory of credit.
+	hits  []index.Hit
+	stats CostStats
 }
 
 // CostStats counts decisions by their score.
@@ -216,12 +218,16 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 	} else {
 		s.prices = s.prices[:n]
 	}
+	request := in.Request
+	in.Request = s.credit(in)
 	if why, ok = s.estimator.Prices(in, s.prices); !ok {
+		in.Request = request
 		return why, false
 	}
 	for k := range s.prices {
 		p := &s.prices[k]
 		if !p.Usable() {
+			in.Request = request
 			return fmt.Sprintf("the price of worker %s is %+v", in.Members.List[in.At(k)].Worker, *p), false
 		}
 		s.costs[k] = p.Total(in.Config.Objective)

@@ -88,8 +88,8 @@ func TestAMissingMeasureFallsBackToWeights(t *testing.T) {
 		"no estimator":   {nil, nil, "weights: no estimator"},
 		"one is missing": {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, nil, "weights: no prefill rate of worker 3/0 yet"},
 		"and not asked":  {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1}}, ids(1, 2), ModePrice},
-		"not a number":   {nan, nil, "weights: the price of worker 1/0 is {Wait:0 TTFT:NaN Decode:0 Machine:0 Imposed:0 Doubt:0}"},
-		"negative":       {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: -1}}, nil, "weights: the price of worker 3/0 is {Wait:0 TTFT:-64 Decode:0 Machine:0 Imposed:0 Doubt:0}"},
+		"not a number":   {nan, nil, "weights: the price of worker 1/0 is {Wait:0 TTFT:NaN Decode:0 Machine:0 Imposed:0 Doubt:0 Cached:0}"},
+		"negative":       {&rates{perToken: map[kv.WorkerID]float64{1: 1, 2: 1, 3: -1}}, nil, "weights: the price of worker 3/0 is {Wait:0 TTFT:-64 Decode:0 Machine:0 Imposed:0 Doubt:0 Cached:0}"},
 	} {
 		s := newScheduler(t, func(o *Options) { costMode(&o.Config); o.Estimator = tc.estimator })
 		r := &Request{Tokens: 64, BlockSize: 16, TrackPrefill: true, Members: fleet(3), Allowed: tc.allowed,
@@ -198,7 +198,7 @@ func (f fixed) Prices(_ *Selection, prices []price.Price) (why string, ok bool) 
 	return "", true
 }
 
-// TestNearlyEqualPricesGoToTheLeastWait, and of equal waits the prompt's first block decides, so that
+// TestNearlyEqualPricesGoToTheMostCachedTokens, then to the least wait, and of equal waits the prompt's first block decides, so that
 // two routers send a new prefix to one worker.
 func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 	c := DefaultConfig()
@@ -218,6 +218,9 @@ func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 	}
 	if m := choose(1, price.Price{TTFT: 100, Wait: 9, Doubt: 0.01}, price.Price{TTFT: 102, Wait: 5, Doubt: 0.01}); m != 0 {
 		t.Errorf("member %d, want 0: 2 %% are beyond the error", m)
+	}
+	if m := choose(1, price.Price{TTFT: 100, Doubt: 1, Cached: 16}, price.Price{TTFT: 102, Wait: 9, Doubt: 1, Cached: 32}, price.Price{TTFT: 104, Doubt: 1, Cached: 64}); m != 1 {
+		t.Errorf("member %d, want 1: within 3 %%, and the most cached tokens", m)
 	}
 	seen := map[int]bool{}
 	for first := range kv.SequenceHash(20) {

@@ -220,7 +220,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32, t turn) (Result, erro
 	}
 	result := s.result(in, member)
 	if r.Book {
-		err := s.book(r, result.Worker, s.bookedCached(r, &result))
+		err := s.book(r, result.Worker, s.bookedCached(in.Request, &result))
 		switch {
 		case err == nil:
 			result.Booked, result.Booking = true, s.account.LastBooking()

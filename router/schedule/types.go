@@ -207,6 +207,9 @@ type Selection struct {
 	Workers []WorkerConfig
 	// Outcome is for the selector to fill in.
 	Outcome Outcome
+
+	// credited is Request with the hits of CostSelector.credit.
+	credited Request
 }
 
 // Len returns the number of candidates.

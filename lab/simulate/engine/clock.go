@@ -7,6 +7,9 @@ import (
 
 // Clock is virtual time with the events to come. The zero value starts at 0.
 type Clock struct {
+	// Then is called after each event; nil does nothing.
+	Then func()
+
 	now    time.Duration
 	events events
 	number uint64
@@ -53,6 +56,9 @@ func (c *Clock) Run(until time.Duration) (n int) {
 		e := heap.Pop(&c.events).(event)
 		c.now = e.at
 		e.do()
+		if c.Then != nil {
+			c.Then()
+		}
 		n++
 	}
 	return n

@@ -27,6 +27,17 @@ type device struct {
 
 	stored  []kvevent.StoredBlock
 	removed []kv.SequenceHash
+	// computing is true while a step is planned. The sink is told of the blocks of untold when the step
+	// has ended.
+	computing bool
+	untold    []untold
+}
+
+// untold are blocks first..end-1 of a sequence.
+type untold struct {
+	locals     []kv.LocalHash
+	sequence   []kv.SequenceHash
+	first, end int
 }
 
 // deviceSlot is a named block. prev and next are valid without references.
@@ -125,9 +136,22 @@ func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, 
 	d.tell(locals, sequence, from, end)
 }
 
-// tell sends the sink that blocks first..end-1 of a sequence were stored.
+// tell sends the sink that blocks first..end-1 of a sequence were stored, or has flush send it.
 func (d *device) tell(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+	if d.computing {
+		d.untold = append(d.untold, untold{locals, sequence, first, end})
+		return
+	}
 	d.stored = tellStored(d.sink, d.stored, locals, sequence, first, end)
+}
+
+// flush sends the sink what the step has computed.
+func (d *device) flush() {
+	for _, u := range d.untold {
+		d.tell(u.locals, u.sequence, u.first, u.end)
+	}
+	clear(d.untold)
+	d.untold = d.untold[:0]
 }
 
 // tellStored sends a sink that blocks first..end-1 of a sequence were stored. It uses and returns

@@ -31,6 +31,8 @@ func (e *Engine) kick() {
 
 // plan chooses the requests of the next step, first those that run, and takes the blocks for them.
 func (e *Engine) plan() (b batch) {
+	e.device.computing = true
+	defer func() { e.device.computing = false }()
 	e.stepped = e.stepped[:0]
 	budget, preempted := e.options.Budget, false
 	for i := 0; i < len(e.running) && budget > 0; i++ {
@@ -62,9 +64,15 @@ func (e *Engine) plan() (b batch) {
 	return b
 }
 
-// step adds a request to the step that is planned.
+// step adds a request to the step that is planned. The blocks that the step fills are cached already, as
+// in vLLM: a request that is admitted to the same step or a later one does not compute them.
 func (e *Engine) step(r *Request, tokens int, b *batch) {
 	r.chunk = tokens
+	if full := min((r.tokens+tokens)/e.options.BlockSize, len(r.Sequence)); full > r.named {
+		e.device.name(r.Locals, r.Sequence, r.named, full)
+		r.anonymous -= full - r.named
+		r.named = full
+	}
 	e.stepped = append(e.stepped, r)
 	if !r.decodes() {
 		b.prompt += tokens
@@ -171,13 +179,9 @@ func (e *Engine) finish() {
 		return
 	}
 	ended := false
+	e.device.flush()
 	for _, r := range e.stepped {
 		r.tokens += r.chunk
-		if full := min(r.tokens/e.options.BlockSize, len(r.Sequence)); full > r.named {
-			e.device.name(r.Locals, r.Sequence, r.named, full)
-			r.anonymous -= full - r.named
-			r.named = full
-		}
 		if r.tokens < r.target {
 			continue
 		}

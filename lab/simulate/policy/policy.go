@@ -2,10 +2,12 @@ package policy
 
 import (
 	"math/rand/v2"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // State is the present state of an engine.
@@ -42,6 +44,15 @@ type Policy struct {
 	Configure func(c *schedule.Config)
 	// Priced policies need an estimator. Oracle gives it the true parameters and lengths.
 	Priced, Oracle bool
+	// Queue says when requests wait in the router; nil never. Such a policy runs only when it is named.
+	Queue *queue.Options
+}
+
+// queued returns the options of a queue in which a request waits while all workers have more than a step of
+// prompts, and for a better worker at most maxWait.
+func queued(maxWait time.Duration) *queue.Options {
+	step := 1.0
+	return &queue.Options{Class: queue.Class{Threshold: &step}, MaxWait: maxWait}
 }
 
 // All returns the policies in the order of reports.
@@ -63,6 +74,8 @@ func All() []Policy {
 		{Name: "mooncake", About: "conductor: least expected time to the first token", Selector: func(c Context) schedule.Selector { return &conductor{c} }},
 		{Name: "weights", About: "Blockyard's weights", Configure: func(c *schedule.Config) { c.PrefillLoadScale, c.HostWeight, c.DiskWeight = 8, 0.95, 0.5 }},
 		{Name: "price", About: "expected milliseconds, with what the request costs others", Priced: true},
+		{Name: "price-queue", About: "price, and requests wait while all workers are busy", Priced: true, Queue: queued(0)},
+		{Name: "price-wait", About: "price, and requests wait for a better worker, at most five seconds", Priced: true, Queue: queued(5 * time.Second)},
 		{Name: "oracle", About: "price with true parameters and lengths", Priced: true, Oracle: true},
 	}
 }

@@ -1,6 +1,7 @@
 package price
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -15,6 +16,8 @@ type Price struct {
 	Machine, Imposed float64
 	// Doubt is the error of the worker's measures: a standard deviation of their logarithm.
 	Doubt float64
+	// Cached is the tokens of the prompt that the worker has in any tier, or computes already.
+	Cached float64
 }
 
 // Objective says which parts of a Price count.
@@ -55,7 +58,7 @@ func (p *Price) Total(o Objective) float64 {
 
 // Usable reports whether all parts are finite and not negative.
 func (p *Price) Usable() bool {
-	for _, v := range [...]float64{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt} {
+	for _, v := range [...]float64{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt, p.Cached} {
 		if !(v >= 0 && v <= math.MaxFloat64/8) { // in this form it refuses NaN too
 			return false
 		}
@@ -67,22 +70,23 @@ func (p *Price) Usable() bool {
 const maxTie = 0.03
 
 // Pick returns the number of the candidate with the lowest cost, of at least one. Costs within the
-// doubt of their prices, at most 3 %, are equal: the least wait wins, and then the rendezvous hash of
+// doubt of their prices, at most 3 %, are equal: the most cached tokens win, so that conversations stay where
+// they are, then the least wait, and then the rendezvous hash of
 // key with the candidate's id. So routers agree on where a new prefix goes whose first block is key.
 func Pick(costs []float64, prices []Price, key uint64, id func(candidate int) uint64) (candidate int) {
 	lowest := math.Inf(1)
 	for _, c := range costs {
 		lowest = min(lowest, c)
 	}
-	best, wait, highest := -1, 0.0, uint64(0)
+	best, highest := -1, uint64(0)
 	for k, c := range costs {
 		p := &prices[k]
 		if c > lowest*(1+min(maxTie, p.Doubt)) {
 			continue
 		}
 		hash := scatter(key ^ scatter(id(k)))
-		if best < 0 || p.Wait < wait || p.Wait == wait && hash > highest {
-			best, wait, highest = k, p.Wait, hash
+		if best < 0 || cmp.Or(cmp.Compare(prices[best].Cached, p.Cached), cmp.Compare(p.Wait, prices[best].Wait), cmp.Compare(highest, hash)) < 0 {
+			best, highest = k, hash
 		}
 	}
 	return best
