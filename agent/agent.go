@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -33,6 +34,8 @@ type Agent struct {
 	engine *engine.Server
 	// filter chooses the blocks for the disk; nil without it.
 	filter *policy.FrequencyFilter
+	// budget bounds what is written to disk; nil for no bound.
+	budget *policy.WriteBudget
 	public, control,
 	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
 	history *console.History
@@ -93,10 +96,19 @@ func (a *Agent) openEvents(ctx context.Context) error {
 
 // openPools opens the block manager.
 func (a *Agent) openPools(context.Context) error {
-	tiers := a.cfg.tiers()
+	tiers, frequency := a.cfg.tiers(), a.cfg.Frequency
 	var err error
-	if a.cfg.DiskFilter {
-		if a.filter, err = policy.NewFrequencyFilter(a.cfg.Frequency); err != nil {
+	if a.cfg.DiskWriteBudget > 0 {
+		if a.budget, err = policy.NewWriteBudget(a.cfg.DiskWriteBudget, time.Now()); err != nil {
+			return err
+		}
+		tiers.Budget, frequency.Budget = a.budget, a.budget
+	}
+	if !a.cfg.DiskFilter {
+		frequency.Min = 1 // the budget alone refuses blocks
+	}
+	if a.cfg.DiskFilter || a.budget != nil {
+		if a.filter, err = policy.NewFrequencyFilter(frequency); err != nil {
 			return err
 		}
 		tiers.Filter = a.filter

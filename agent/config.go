@@ -14,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -57,12 +58,15 @@ type Config struct {
 	// Cluster separates deployments on one NATS, default "default".
 	Cluster string
 	// Tiers is the host and the disk tier of the node. Engines bring the models. New
-	// sets Sink, Filter, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
+	// sets Sink, Filter, Budget, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
 	Tiers node.Tiers
 	// DiskFilter writes a block to disk only after it was stored or hit often enough
 	// recently; Frequency has the thresholds. Without DiskFilter every block is written.
 	DiskFilter bool
 	Frequency  policy.FrequencyOptions
+	// DiskWriteBudget is how many bytes the disk tier is written in any 24 hours, 0 for no bound, else at
+	// least policy.LeastWriteBudget. The emptier the budget, the more demand a block needs to be written.
+	DiskWriteBudget uint64
 	// AllowUIDs are the users whose processes may connect; default the agent's own user and
 	// root. With any other user the mode of the socket, and of a directory that the agent
 	// makes for it, admits everybody. The agent then refuses connections by the kernel's
@@ -185,6 +189,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Frequency.Validate(); err != nil {
 		return err
+	}
+	if b := c.DiskWriteBudget; b != 0 && b < policy.LeastWriteBudget {
+		return fmt.Errorf("disk write budget %v: want 0 (none) or at least %v a day", bytesize.Size(b), bytesize.Size(policy.LeastWriteBudget))
 	}
 	tiers := c.tiers()
 	return tiers.Validate()

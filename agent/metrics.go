@@ -28,6 +28,7 @@ type collector struct {
 	sessions, awaitingExit, previous        *prometheus.Desc
 	cacheTotal, hitRate, space, heapLimit   *prometheus.Desc
 	filterTotal, filterState                *prometheus.Desc
+	budgetTotal, budgetState                *prometheus.Desc
 	poolInfo, nodeInfo                      *prometheus.Desc
 	diskBytes, diskRead                     *prometheus.Desc
 	copySeconds                             *prometheus.Desc
@@ -79,6 +80,8 @@ func newCollector(stats func() Stats) *collector {
 		hitRate:       desc("cache_hit_rate", "Share of the requested blocks that a tier had, over the last requests.", "tier"),
 		filterTotal:   desc("disk_filter_total", "Decisions of the filter of the disk, and blocks whose count it forgot early.", "kind"),
 		filterState:   desc("disk_filter_state", "Gauges of the filter of the disk: blocks with a count.", "kind"),
+		budgetTotal:   desc("disk_write_budget_total", "Blocks that were not written to disk because of --disk-write-budget: others were in more demand (refused), or no bytes were left (exhausted).", "kind"),
+		budgetState:   desc("disk_write_budget_bytes", "Bytes written to disk in the last 24 hours, the budget, and what is left of it now.", "kind"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
 		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
 	}
@@ -152,6 +155,9 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	prom.Kinds(m, c.cacheTotal, nil, &s.Cache)
 	if s.Filter != nil {
 		prom.Kinds(m, c.filterTotal, c.filterState, s.Filter)
+	}
+	if s.Writes != nil {
+		prom.Kinds(m, c.budgetTotal, c.budgetState, s.Writes)
 	}
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")

@@ -17,7 +17,7 @@ import (
 
 // A scrape has each name with each label once, or Prometheus gets nothing at all.
 func TestScrapeOfAllOutputs(t *testing.T) {
-	s := agent.Stats{Filter: &policy.FrequencyStats{Entries: 1, Pruned: 2}, Outputs: events.OutputStats{
+	s := agent.Stats{Filter: &policy.FrequencyStats{Entries: 1, Pruned: 2}, Writes: &policy.WriteBudgetStats{DayBytes: 11, Exhausted: 12}, Outputs: events.OutputStats{
 		NATS:   &nats.Stats{Reconnects: 9, NameClaims: 10},
 		Dynamo: &dynamo.PlaneStats{RivalSources: 3}, Tokens: &tokens.Stats{Misses: 4}, Capped: 5,
 		Ranks: []events.RankOutputStats{
@@ -42,6 +42,8 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 		`blockyard_event_path_total{kind="name_claims",part="nats"} 10`,
 		`blockyard_disk_filter_state{kind="entries"} 1`,
 		`blockyard_disk_filter_total{kind="pruned"} 2`,
+		`blockyard_disk_write_budget_bytes{kind="last_day"} 11`,
+		`blockyard_disk_write_budget_total{kind="exhausted"} 12`,
 	} {
 		if !strings.Contains(answer.Body.String(), line+"\n") {
 			t.Errorf("the scrape lacks %s", line)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
@@ -37,6 +39,8 @@ type Stats struct {
 	Cache      engine.CacheStats `json:"cache"`
 	// Filter is nil without the filter of the disk.
 	Filter *policy.FrequencyStats `json:"filter,omitempty"`
+	// Writes is nil without a budget of writes to disk.
+	Writes *policy.WriteBudgetStats `json:"writes,omitempty"`
 	// Space is the last measurement, at most ten seconds old.
 	Space   pools.SpaceStats   `json:"space"`
 	Totals  events.Totals      `json:"totals"`
@@ -55,6 +59,10 @@ func (a *Agent) Stats() Stats {
 	if a.filter != nil {
 		f := a.filter.Stats()
 		s.Filter = &f
+	}
+	if a.budget != nil {
+		w := a.budget.Stats(time.Now())
+		s.Writes = &w
 	}
 	for _, p := range open {
 		ns := p.Namespace()

@@ -98,6 +98,9 @@ type Config struct {
 	// filter with a method Expect(blocks uint64) gets the number of blocks that the tiers can
 	// hold.
 	Filter OffloadFilter `json:"-"`
+	// Budget bounds the bytes that all pools write to disk; nil for no bound. See
+	// policy.WriteBudget, which a policy.FrequencyFilter follows too.
+	Budget diskio.Budget `json:"-"`
 	// Weights are the shares, by model, in a tier that several namespaces want; default 1.
 	// See policy.Giver.
 	Weights map[string]uint64

@@ -80,7 +80,7 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p.slots = tier.NewSet(&p.ns, m.cfg.Sink, p.log)
 	p.mover = diskio.NewMover(diskio.Options{
 		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
-		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter,
+		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter, Budget: m.cfg.Budget,
 		Log: p.log, Health: &m.broker.health, Stop: p.life.stop,
 	}, operations{p}, &p.mu, p.slots)
 	// A filter that counts blocks learns how many the tiers can hold; see Config.Filter.

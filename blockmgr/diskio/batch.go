@@ -98,6 +98,10 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	if s.State != storage.StateSealed || m.onDisk(s) {
 		return write{}, false
 	}
+	if m.Budget != nil && !m.Budget.Take(m.SlotBytes, time.Now()) {
+		s.WantsDisk = false // a later use may offer the block again
+		return write{}, false
+	}
 	block := tier.BlockOf(&r)
 	to := m.slots.AllocFor(disk, &block)
 	if to == registry.NoRef {

@@ -51,6 +51,9 @@ func (m *Mover) flush() error {
 		err := storage.WritePages(pages)
 		watch.Stop()
 		if err == nil {
+			if m.Budget != nil {
+				m.Budget.Wrote(uint64(len(pages))*storage.PageSize, time.Now())
+			}
 			continue
 		}
 		m.redirty(pages, err)

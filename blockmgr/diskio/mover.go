@@ -29,7 +29,15 @@ type Filter interface {
 	ShouldOffload(h kv.SequenceHash) bool
 }
 
-// Options say how a Mover works. All fields but Filter are needed.
+// Budget bounds the bytes that are written. It must not block.
+type Budget interface {
+	// Take takes the bytes of a block. With false the block is not written.
+	Take(bytes uint64, now time.Time) bool
+	// Wrote tells of bytes that are written in any case.
+	Wrote(bytes uint64, now time.Time)
+}
+
+// Options say how a Mover works. All fields but Filter and Budget are needed.
 type Options struct {
 	// BlockBytes is the size of a block, SlotBytes that of its slot.
 	BlockBytes, SlotBytes uint64
@@ -42,6 +50,8 @@ type Options struct {
 	ScrubBytesPerSecond int64
 	// Filter chooses the blocks that are written; nil for all.
 	Filter Filter
+	// Budget bounds the bytes that all pools on the disk write; nil for no bound.
+	Budget Budget
 	Log    *zap.Logger
 	// Health is shared by all pools on the disk.
 	Health *Health

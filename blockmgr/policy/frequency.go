@@ -20,6 +20,10 @@ type FrequencyOptions struct {
 	// MaxEntries is the number of blocks that are counted, up to 2^30; 0 means
 	// 1,000,000, or more where Expect says so.
 	MaxEntries int
+	// Budget, when set, lets the fewer blocks pass the less may be written.
+	Budget *WriteBudget `json:"-"`
+	// Now is the clock of simulations; nil means time.Now.
+	Now func() time.Time `json:"-"`
 }
 
 const (
@@ -44,6 +48,9 @@ func (o FrequencyOptions) withDefaults() FrequencyOptions {
 	o.Min = cmp.Or(o.Min, 2)
 	o.Decay = cmp.Or(o.Decay, 10*time.Minute)
 	o.MaxEntries = cmp.Or(o.MaxEntries, leastEntries)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	return o
 }
 
@@ -111,12 +118,14 @@ func NewFrequencyFilter(o FrequencyOptions) (*FrequencyFilter, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	sized := o.MaxEntries != 0
+	o = o.withDefaults()
 	return &FrequencyFilter{
-		sized:   o.MaxEntries != 0,
-		options: o.withDefaults(),
+		sized:   sized,
+		options: o,
 		index:   make(map[kv.SequenceHash]uint32),
 		atLevel: make(map[uint64]uint32),
-		lowered: time.Now(),
+		lowered: o.Now(),
 	}, nil
 }
 
@@ -134,10 +143,11 @@ func (f *FrequencyFilter) Expect(blocks uint64) {
 // ShouldOffload counts a store or a hit of block h, and reports whether the block should go to
 // the next tier.
 func (f *FrequencyFilter) ShouldOffload(h kv.SequenceHash) bool {
-	now := time.Now()
+	now := f.options.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.countLocked(h, now) < uint64(f.options.Min) {
+	count, budget := f.countLocked(h, now), f.options.Budget
+	if count < uint64(f.options.Min) || budget != nil && !budget.Worth(count, now) {
 		f.stats.Rejected++
 		return false
 	}
@@ -147,7 +157,7 @@ func (f *FrequencyFilter) ShouldOffload(h kv.SequenceHash) bool {
 
 // Stats returns the counters now.
 func (f *FrequencyFilter) Stats() FrequencyStats {
-	now := time.Now()
+	now := f.options.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.decayLocked(now)

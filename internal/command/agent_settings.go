@@ -202,6 +202,7 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	}
 	cfg.DiskFilter = filter == "frequency"
 	s.note("disk_filter", filter, source)
+	cfg.DiskWriteBudget = uint64(c.DiskWriteBudget)
 	cfg.Tiers.HostRule, _ = policy.RuleOf(c.HostRule) // kong has checked both
 	cfg.Tiers.DiskRule, _ = policy.RuleOf(c.DiskRule)
 	cfg.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}

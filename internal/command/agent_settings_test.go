@@ -173,6 +173,11 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			},
 			log: map[string]string{"disk_filter_min": "3 (--disk-filter-min)", "disk_filter_entries": "5000000 (BLOCKYARD_DISK_FILTER_ENTRIES)"},
 		},
+		"what the disk may be written": {
+			args: []string{"--disk-write-budget=2TB", "--disk-filter=none"},
+			want: func(c *agent.Config) { c.DiskWriteBudget, c.DiskFilter = 2e12, false },
+			log:  map[string]string{"disk_write_budget": "1.81898940354585648TiB (--disk-write-budget)"},
+		},
 		"what only Blockyard has": {
 			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
 			want: func(c *agent.Config) {
