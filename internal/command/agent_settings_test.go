@@ -176,7 +176,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		"what the disk may be written": {
 			args: []string{"--disk-write-budget=2TB", "--disk-filter=none"},
 			want: func(c *agent.Config) { c.DiskWriteBudget, c.DiskFilter = 2e12, false },
-			log:  map[string]string{"disk_write_budget": "1.81898940354585648TiB (--disk-write-budget)"},
+			log:  map[string]string{"disk_write_budget": "2TB (--disk-write-budget)"},
 		},
 		"what only Blockyard has": {
 			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
@@ -192,7 +192,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				Node: "n", Socket: "/run/blockyard/agent.sock", Admin: "127.0.0.1:0", Cluster: "default",
 				Tiers: node.Tiers{HostSetting: "--host-size", DiskSetting: "--disk-size", LimitHeap: true, Config: blockmgr.Config{
 					HostDir: "/dev/shm/blockyard", HostBytes: 1 << 30, DiskDir: "/var/lib/blockyard",
-					HostRule: policy.RuleLRU, DiskRule: policy.RuleLRU,
+					HostRule: policy.RuleAdaptive, DiskRule: policy.RuleAdaptive,
 					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
 				}},
 				DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
