@@ -68,16 +68,24 @@ func (g *queryGate) admit(t ticket, bytes int) bool {
 		hasRoom = g.largeAnswers < maxLarge
 	}
 	if !hasRoom {
-		if !t.feed.waitsForRoom {
-			t.feed.waitsForRoom = true
-			g.waiting = append(g.waiting, t.feed)
-		}
+		g.wait(t.feed)
 		return false
 	}
 	g.countAnswer(bytes, 1)
 	g.reserved[t] = &reservation{bytes: bytes}
 	return true
 }
+
+// wait makes a feed wait in line for room.
+func (g *queryGate) wait(f *feed) {
+	if !f.waitsForRoom {
+		f.waitsForRoom = true
+		g.waiting = append(g.waiting, f)
+	}
+}
+
+// full reports whether as many queries are in flight as may be.
+func (g *queryGate) full() bool { return g.inFlight == g.slots }
 
 // resume moves the room of an interrupted answer to the query for the rest.
 func (g *queryGate) resume(from, to ticket) {
@@ -164,9 +172,14 @@ func (f *feed) answerBytes() int {
 }
 
 // askLocked appends the feed's next query to due, if one is due, fewer than gate.slots queries are
-// in flight, and the gate can reserve the bytes of its answer. f may be nil. The caller holds s.mu.
+// in flight, and the gate can reserve the bytes of its answer. Otherwise a feed with a due query waits in
+// line. f may be nil. The caller holds s.mu.
 func (s *Set) askLocked(due []Query, f *feed, now time.Time) []Query {
-	if f == nil || s.gate.inFlight == s.gate.slots || !f.due(now) {
+	if f == nil || !f.due(now) {
+		return due
+	}
+	if s.gate.full() {
+		s.gate.wait(f)
 		return due
 	}
 	next := ticket{f, f.lastQuery + 1}
@@ -211,6 +224,9 @@ func (s *Set) Answered(q *Query, a *source.Answer, err error, now time.Time) []Q
 	due := s.askLocked(nil, q.feed, now)
 	// Several small answers may fit into the room of the answer that came.
 	for range maxAsked {
+		if s.gate.full() {
+			break
+		}
 		due = s.askLocked(due, s.gate.next(), now)
 	}
 	return due

@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
+	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
 // TestGateBoundsWhatIsOnItsWay: whatever comes, is cut, is taken up again or is let go,
@@ -112,5 +113,30 @@ func TestEventsThatWaitAreThoseAfterTheDump(t *testing.T) {
 	}
 	if f.cursor != last || f.recovering || len(blocks.held) != last {
 		t.Errorf("cursor %d of %d, recovers %v, %d blocks", f.cursor, last, f.recovering, len(blocks.held))
+	}
+}
+
+// TestAnAnswerMakesRoomForTheNextQuery: feeds that find all queries in flight ask as answers come, and do not
+// wait for a tick.
+func TestAnAnswerMakesRoomForTheNextQuery(t *testing.T) {
+	s, now := freshFeeds(t), time.Unix(1000, 0)
+	const feeds = 100
+	publishers := make(map[uint64]*sourcetest.Publisher)
+	var due []Query
+	for id := range uint64(feeds) {
+		p := sourcetest.NewPublisher(10+id, sourcetest.WorkerOwner(id+1), 0)
+		p.Store(kv.TierDevice, sourcetest.Tokens(uint32(id)))
+		publishers[p.Meta.PublisherID] = p
+		due = append(due, s.Frame(p.Announce(), now)...)
+	}
+	for len(due) > 0 {
+		if len(due) > s.gate.slots {
+			t.Fatalf("%d queries in flight, limit %d", len(due), s.gate.slots)
+		}
+		q := due[0]
+		due = append(due[1:], s.Answered(&q, publishers[q.Publisher].Answer(q.Request), nil, now)...)
+	}
+	if st := s.Stats(); st.ExactFeeds != feeds || len(s.gate.waiting) != 0 {
+		t.Errorf("%d of %d feeds are exact, %d wait", st.ExactFeeds, feeds, len(s.gate.waiting))
 	}
 }
