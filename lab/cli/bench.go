@@ -31,6 +31,8 @@ type benchCmd struct {
 	EventConsumer eventConsumerCmd `cmd:"" hidden:"" help:"Follow an engine's events; bench events starts these."`
 	FrontIdle     benchIdleCmd     `cmd:"" name:"front-idle" help:"Measure the memory of idle connections to a front door."`
 	FrontStub     frontStubCmd     `cmd:"" name:"front-stub" hidden:"" help:"Be a worker server; bench front starts these."`
+	Join          benchJoinCmd     `cmd:"" help:"Measure how a late router reads the blocks of a large fleet over a slow link."`
+	JoinFleet     joinFleetCmd     `cmd:"" name:"join-fleet" hidden:"" help:"Be the agents of a fleet; bench join starts these."`
 	KillLoopChild killLoopChildCmd `cmd:"" hidden:"" help:"Be an engine or a checker; bench kill-loop starts these."`
 }
 

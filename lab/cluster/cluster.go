@@ -46,6 +46,7 @@ type Cluster struct {
 	o      Options
 	secret string // password of both NATS users
 	port   int    // of the NATS server; 0 before its first start
+	proxy  string // of the NATS server, for routers; empty without one
 	client *Client
 }
 
@@ -60,6 +61,9 @@ func New(o Options) *Cluster {
 		secret: hex.EncodeToString(secret[:]), client: NewClient(cmp.Or(o.Calls, 16)),
 	}
 }
+
+// Name returns the name of the deployment on the NATS server.
+func (c *Cluster) Name() string { return c.o.Name }
 
 // Close ends every process within budget as Stop does and returns what Stop
 // returns.

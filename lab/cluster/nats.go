@@ -111,6 +111,12 @@ func (c *Cluster) readPort(p *Process) int {
 	return port
 }
 
+// NATSAddress returns the host and port of the NATS server after its first start.
+func (c *Cluster) NATSAddress() string { return c.natsAddr() }
+
+// RouteThrough makes routers that start from now on connect to address, a proxy of the NATS server.
+func (c *Cluster) RouteThrough(address string) { c.proxy = address }
+
 func (c *Cluster) natsAddr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }
 
 // NATSURL returns the NATS server's URL for a consumer of the events; it is known from
@@ -131,5 +137,8 @@ func (c *Cluster) natsURL(user string) string {
 		return c.o.NATSURL
 	}
 	u := url.URL{Scheme: "nats", User: url.UserPassword(user, c.secret), Host: c.natsAddr()}
+	if user == routerUser && c.proxy != "" {
+		u.Host = c.proxy
+	}
 	return u.String()
 }

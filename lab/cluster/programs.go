@@ -122,6 +122,12 @@ func (c *Cluster) StartEngine(ctx context.Context, o EngineOptions) (*Engine, er
 	return &Engine{Process: p, Endpoint: c.client.At(name, ready.HTTP), EngineOptions: o}, nil
 }
 
+// StartHelper starts a command of the lab program that publishes as agents do, and waits until it is ready.
+func (c *Cluster) StartHelper(ctx context.Context, name string, command ...string) (*Process, error) {
+	var ready struct{}
+	return c.StartReady(ctx, Spec{Name: name, Stage: stageAgents, Env: c.natsEnv(agentUser), Command: append([]string{c.o.Lab}, command...)}, &ready)
+}
+
 // Router is a running router. Control is its interface for operators.
 type Router struct {
 	*Process

@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"regexp"
+	"testing"
+)
+
+// A small fleet: the router learns every block over the slow link, without a cut.
+func TestARouterJoinsOverASlowLink(t *testing.T) {
+	nats, dir := programs(t), t.TempDir()
+	status, stdout, stderr := runLab(t, "bench", "join", "--agents=4", "--engines=2", "--blocks=600", "--link=1MiB",
+		"--nats-server="+nats, "--dir="+dir)
+	if status != 0 {
+		t.Errorf("status %d, standard error %q, standard output:\n%s", status, stderr, stdout)
+	}
+	last := regexp.MustCompile(`^bench-join: agents=4 engines=2 memberships=7200 link_mib_s=1 bytes=\d+ join_s=\S+ link_s=\S+ ratio=\S+ peak_mib=\d+ cuts=0$`)
+	if line := lastLine(stdout); !last.MatchString(line) {
+		t.Errorf("last line %q", line)
+	}
+	if left := leftovers(t, dir); status == 0 && len(left) != 0 {
+		t.Errorf("it left %q", left)
+	}
+}
