@@ -115,7 +115,7 @@ type directory struct {
 func (d *directory) Resolve(model string) (workers.Served, error) {
 	s, ok := d.served[model]
 	if !ok {
-		return s, fmt.Errorf("%w: workers serve [m]", workers.ErrUnknownModel)
+		return s, fmt.Errorf("model: %q: %w: workers serve [m]", model, workers.ErrUnknownModel)
 	}
 	return s, nil
 }

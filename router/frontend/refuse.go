@@ -112,12 +112,11 @@ func bad(err error) *refusal {
 }
 
 // modelError returns the refusal of a model name.
-func modelError(err error, model string) *refusal {
+func modelError(err error) *refusal {
 	r := &refusal{fault: fault{Status: http.StatusServiceUnavailable, Kind: "server_error", Code: "no_workers", Message: err.Error()}, retryAfter: 1}
 	switch {
 	case errors.Is(err, workers.ErrUnknownModel), errors.Is(err, router.ErrUnknownModel):
 		r.Status, r.Kind, r.Code, r.Param, r.retryAfter = http.StatusNotFound, "invalid_request_error", "model_not_found", "model", 0
-		r.Message = fmt.Sprintf("model %.200q: %s", model, err)
 	case errors.Is(err, workers.ErrModelRequired), errors.Is(err, router.ErrModelRequired):
 		r.Status, r.Kind, r.Code, r.Param, r.retryAfter = http.StatusBadRequest, "invalid_request_error", "", "model", 0
 	}
@@ -203,7 +202,7 @@ func (d *Door) bookingError(ctx context.Context, err error) *refusal {
 	case errors.As(err, &query):
 		return bad(err)
 	case errors.Is(err, router.ErrUnknownModel), errors.Is(err, router.ErrModelRequired):
-		return modelError(err, "")
+		return modelError(err)
 	case errors.Is(err, modes.ErrNotPinned):
 		return bad(fmt.Errorf("%s: %w", WorkerPinHeader, err))
 	case errors.Is(err, queue.ErrRejected):

@@ -170,7 +170,7 @@ func (d *Door) prepare(ctx context.Context, q *request, budgeted *bodies.Body) *
 		}
 	}
 	if q.served, err = d.options.Workers.Resolve(q.parsed.Model); err != nil {
-		return modelError(err, q.parsed.Model)
+		return modelError(err)
 	}
 	within, tokens := d.begin(ctx, phaseTokens)
 	q.prompt, err = d.options.Tokens.Tokens(within, q.served.Model, q.parsed)

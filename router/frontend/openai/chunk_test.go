@@ -101,6 +101,9 @@ func TestErrorBodies(t *testing.T) {
 		{openai.Completions, 429, "", "", "queue_full", `{"error":{"message":"m \"x\"","type":"rate_limit_error","param":null,"code":"queue_full"}}`},
 		{openai.Responses, 502, "BadGateway", "", "", `{"error":{"message":"m \"x\"","type":"BadGateway","param":null,"code":502}}`},
 		{openai.Messages, 503, "", "n", "c", `{"type":"error","error":{"type":"overloaded_error","message":"m \"x\""}}`},
+		{openai.Messages, 529, "overloaded_error", "", "", `{"type":"error","error":{"type":"overloaded_error","message":"m \"x\""}}`},
+		{openai.Messages, 502, "server_error", "", "worker_failed", `{"type":"error","error":{"type":"api_error","message":"m \"x\""}}`},
+		{openai.Messages, 404, "invalid_request_error", "model", "", `{"type":"error","error":{"type":"not_found_error","message":"m \"x\""}}`},
 		{openai.Messages, 500, "", "", "", `{"type":"error","error":{"type":"api_error","message":"m \"x\""}}`},
 	} {
 		if got := string(c.route.ErrorBody(c.status, c.kind, `m "x"`, c.param, c.code)); got != c.want {

@@ -98,14 +98,11 @@ func ErrorBody(status int, kind, message, param, code string) []byte {
 	}{e})
 }
 
-// ErrorBody returns an error in the shape of the route: Anthropic's for Messages,
-// OpenAI's for the others.
+// ErrorBody returns an error in the shape of the route: OpenAI's with the type kind, or for Messages
+// Anthropic's, whose type follows from the status.
 func (r Route) ErrorBody(status int, kind, message, param, code string) []byte {
 	if r != Messages {
 		return ErrorBody(status, kind, message, param, code)
-	}
-	if kind == "" {
-		kind = kindOf(status)
 	}
 	type detail struct {
 		Type    string `json:"type"`
@@ -114,7 +111,7 @@ func (r Route) ErrorBody(status int, kind, message, param, code string) []byte {
 	return marshal(struct {
 		Type  string `json:"type"`
 		Error detail `json:"error"`
-	}{"error", detail{kind, message}})
+	}{"error", detail{kindOf(status), message}})
 }
 
 // kindOf returns the type of error that both APIs use for a status.
@@ -130,7 +127,7 @@ func kindOf(status int) string {
 		return "request_too_large"
 	case http.StatusTooManyRequests:
 		return "rate_limit_error"
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, 529: // Anthropic's status of an overload
 		return "overloaded_error"
 	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
 		return "timeout_error"
