@@ -137,7 +137,7 @@ func TestControlOfAClosingAgent(t *testing.T) {
 // A page of another site cannot have its reader's browser give hints, which read from disk.
 func TestBrowserCannotHintForAnotherSite(t *testing.T) {
 	hints := 0
-	h := admin.Public{Metrics: http.NotFoundHandler(), Events: func(mux *http.ServeMux) {
+	h := admin.Public{History: http.NotFoundHandler(), Metrics: http.NotFoundHandler(), Events: func(mux *http.ServeMux) {
 		mux.HandleFunc("POST /v1/events/read-ahead", func(http.ResponseWriter, *http.Request) { hints++ })
 	}}.Handler()
 	for origin, want := range map[string]int{"": http.StatusOK, "http://elsewhere.example": http.StatusForbidden} {
