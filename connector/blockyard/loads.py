@@ -30,6 +30,7 @@ class Loads:
         self, count: dict[str, int], jobs: Jobs, lookups: Lookups, trust: Trust
     ) -> None:
         self.queued: list[Load] = []  # for the next step
+        self.flying = 0  # jobs of loads in flight
         self.workers = 1  # workers that report each job
         self._count = count
         self._jobs = jobs
@@ -98,6 +99,7 @@ class Loads:
             blocks = [ids[4 * at : 4 * (at + n)] for ids in packed]
             job = self._jobs.add(LOAD, r, piece, connection, generation=r.generation)
             job.taken = True  # a CLAIM may reach the workers before the next step does
+            self.flying += 1
             r.loads += 1
             if len(blocks) == 1 and connection.usable:
                 body = frames.encode_claim(
@@ -122,6 +124,7 @@ class Loads:
             blocks = b""
         job = self._jobs.add(LOAD, r, b"", None)
         job.taken = True
+        self.flying += 1
         if r is not None:
             r.loads += 1
             job.generation = r.generation
@@ -134,6 +137,7 @@ class Loads:
 
     def ended(self, job: Job) -> None:
         """Ends a load that all workers have reported."""
+        self.flying -= 1
         r = job.request
         if job.slots:  # a load without slots could not begin
             self._trust.judge(not job.failed)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 _SAMPLES = 8
 _CLIP = 4.0
 _ENOUGH = 3  # samples of a curve before it decides
+# One step in so many is a sample while the engine runs steps of as many tokens as before.
+_STEADY = 4
 # A hit of so many blocks is always loaded, whatever was measured.
 MOST_BLOCKS = 64
 # One declined hit in so many is loaded, so that a load that has become faster is noticed.
@@ -121,6 +123,8 @@ class Pace:
         self._step_tokens = step_tokens
         self._flying: deque[tuple[float, int, bool]] = deque(maxlen=_MAX_STEPS)
         self._ended = 0.0  # end of the last step
+        self._steady = 0  # tokens of the last step
+        self._repeats = 0  # steps in a row before the last one that had as many
         self._beside = 0  # tokens of the last step that computed no prompt
         self._heavy = 0  # steps that computed a prompt
         self._loading: dict[str, tuple[float, int, int]] = {}
@@ -128,12 +132,10 @@ class Pace:
     def begin_step(self, tokens: int, requests: int, now: float) -> None:
         """Records a step that the engine's scheduler has planned."""
         light = tokens <= _LIGHT_TOKENS * requests
-        if not light:
-            self._heavy += 1
-        elif tokens:
+        if light:
             self._beside = tokens
         else:
-            self._beside = 0
+            self._heavy += 1
         self._flying.append((now, tokens, light))
 
     def end_step(self, now: float) -> None:
@@ -141,9 +143,15 @@ class Pace:
         if not self._flying:
             return
         began, tokens, _ = self._flying.popleft()
+        ended, self._ended = self._ended, now
+        if tokens != self._steady:
+            self._steady, self._repeats = tokens, 0
+        else:
+            self._repeats += 1
+            if self._repeats > _SAMPLES and self._repeats % _STEADY:
+                return
         if tokens:
-            self.steps.add(tokens, now - max(began, self._ended))
-        self._ended = now
+            self.steps.add(tokens, now - max(began, ended))
 
     def begin_load(self, rid: str, blocks: int, now: float) -> None:
         """Records the begin of a request's load."""

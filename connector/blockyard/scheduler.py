@@ -308,6 +308,11 @@ class SchedulerSession:
         """
         self._readable.take(report)
 
+    @property
+    def loading(self) -> bool:
+        """Whether a load is in flight."""
+        return self._loads.flying > 0
+
     def busy(self) -> bool:
         """Whether a copy, an offer or BYE needs a later step."""
         return bool(self._jobs.flying or self._stores.offers or self._attachment.busy)

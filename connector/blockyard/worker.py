@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from . import lockheld
 from .copying import DEVICE_POLL_SECONDS, CopyJob
+from .ended import EndedLoads
 from .extents import Extents
 from .frames import HelloFields, RegisterFields
 from .groups import ALL_GROUPS
@@ -69,16 +70,6 @@ class WorkerIdentity:
     engine: str
 
 
-class _Request:
-    """A request with unfinished loads."""
-
-    __slots__ = ("jobs", "failed")
-
-    def __init__(self) -> None:
-        self.jobs: set[int] = set()
-        self.failed = False
-
-
 class WorkerSession:
     """The worker side of one engine process.
 
@@ -122,12 +113,10 @@ class WorkerSession:
         # Queues between the two threads. The engine's thread appends to _inbox only.
         self._inbox: deque[tuple[Work, object | None]] = deque()
         self._done: deque[tuple[int, bool]] = deque()
-        self._reports: deque[tuple[str, bool]] = deque()
+        self._ended = EndedLoads()
         # Only the session's thread uses these.
         self._jobs: set[int] = set()  # unfinished jobs
         self._results: dict[int, bool] = {}  # success of ended jobs
-        self._waiting: dict[int, str] = {}  # request of each unfinished load job
-        self._requests: dict[str, _Request] = {}
         self._named: set[int] = set()  # unfinished jobs that the engine knows
         self._scheduler: int | None = None  # upper half of the scheduler's job numbers
 
@@ -188,20 +177,19 @@ class WorkerSession:
                 fence = self.fence()
             except Exception as err:
                 fence = err  # no job of this step may be copied
+        self._ended.begin(work.loads)
         self._inbox.append((work, fence))
         self._quiet.clear()
         self._wake_up()
 
-    def finished_loads(self) -> tuple[set[str], set[str]]:
+    def await_load(self, seconds: float) -> None:
+        """Waits until finished_loads() has a result, for `seconds` at most. Without a load: not at
+        all."""
+        self._ended.wait(seconds)
+
+    def finished_loads(self) -> tuple[Set[str], Set[str]]:
         """Requests whose loads have ended since the last call, and the failed ones among them."""
-        finished: set[str] = set()
-        failed: set[str] = set()
-        while self._reports:
-            rid, ok = self._reports.popleft()
-            finished.add(rid)
-            if not ok:
-                failed.add(rid)
-        return finished, failed
+        return self._ended.take()
 
     def done(self) -> Done | None:
         """The engine's jobs that have ended since the last call. None without any."""
@@ -329,20 +317,18 @@ class WorkerSession:
             self._scheduler = job.job >> 32
         for load in work.loads:  # _name() came first, so no single job ends its request early
             self._add(load, False, pages, fence, copier)
-            self._report_if_ended(load.rid)
+            self._ended.report_if_ended(load.rid)
         for store in work.stores:
             self._add(store, True, pages, fence, copier)
 
     def _name(self, load: Load) -> None:
         """Records a job's request. An earlier LOAD may have begun or ended the job."""
-        request = self._requests.setdefault(load.rid, _Request())
         ok = self._results.get(load.job)
         if ok is None:
-            request.jobs.add(load.job)
-            self._waiting[load.job] = load.rid
+            self._ended.expect(load)
             self._named.add(load.job)
         else:
-            request.failed |= not ok
+            self._ended.expect_ended(load, ok)
             self._done.append((load.job, ok))
 
     def _add(
@@ -386,15 +372,4 @@ class WorkerSession:
         if number in self._named:
             self._named.remove(number)
             self._done.append((number, ok))
-        rid = self._waiting.pop(number, None)
-        if rid is not None:
-            request = self._requests[rid]
-            request.jobs.discard(number)
-            request.failed |= not ok
-            self._report_if_ended(rid)
-
-    def _report_if_ended(self, rid: str) -> None:
-        request = self._requests.get(rid)
-        if request is not None and not request.jobs:
-            del self._requests[rid]
-            self._reports.append((rid, not request.failed))
+        self._ended.end(number, ok)

@@ -42,6 +42,9 @@ class FakeWorkerSession:
     def begin(self, work: Work) -> None:
         self.works.append(work)
 
+    def await_load(self, seconds: float) -> None:
+        """Does nothing: every load has ended."""
+
     def finished_loads(self) -> tuple[set[str], set[str]]:
         return {load.rid for work in self.works for load in work.loads}, set()
 
@@ -247,6 +250,7 @@ class Steps(Engine):
         self.assertEqual(self.session.bind.call_count, 1)
         work = Work([Load(1, "r", b"", b"")], [Store(2, b"", b"")])
         self.session.take_work.return_value = work
+        self.session.loading = True
         meta = pickle.loads(pickle.dumps(made.build_connector_meta(step())))
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)

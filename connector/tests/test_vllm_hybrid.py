@@ -333,7 +333,7 @@ class Storing(Case):
         )
         for _ in range(300):
             self.side.build_connector_meta(output)
-        self.assertLess(instructions(lambda: self.side.build_connector_meta(output)), 4000)
+        self.assertLess(instructions(lambda: self.side.build_connector_meta(output)), 400)
 
 
 class Chunks(Case):

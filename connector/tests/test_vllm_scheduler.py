@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 import tempfile
 import unittest
 from types import SimpleNamespace as Bag
@@ -144,6 +145,22 @@ class Queues(Case):
         self.assertEqual((pool.total(), queues()), (63, (0, 0)))
         with self.assertLogs("blockyard.vllm", "ERROR"):  # a pool of another release
             self.side.bind(object())
+
+
+class IdleSteps(Case):
+    def test_workers_may_wait_in_a_step_that_computes_nothing_while_a_load_is_in_flight(
+        self,
+    ) -> None:
+        req = self.open(8)
+        for loading, output, idle in (
+            (False, step(), False),
+            (True, step(), True),
+            (True, step(cached=[(req, None)]), False),
+        ):
+            self.session.loading = loading
+            metadata = pickle.loads(pickle.dumps(self.side.build_connector_meta(output)))
+            self.assertIs(metadata.idle, idle)
+            self.assertIs(metadata is EMPTY, not idle)
 
 
 class Starting(Case):

@@ -214,7 +214,7 @@ class Order(WorkerCase):
         self.assertTrue(self.rig.mover.waiting.wait(10))
         self.rig.begin_load(2, "r", slots, [20, 21])
         if planes.in_c:  # elsewhere the thread that queues the load is at the gate
-            wait_until("the load is queued", lambda: 2 in self.rig.session._waiting)
+            wait_until("the load is queued", lambda: 2 in self.rig.session._ended._waiting)
         self.rig.mover.gate.set()
         self.assertTrue(self.rig.wait_request("r"))
         self.assertTrue(self.rig.wait_job(1))

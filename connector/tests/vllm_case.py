@@ -27,6 +27,7 @@ class FakeSession:
         self.calls: list[tuple] = []
         self.answer: Hit | None = Hit(0, b"")
         self.loads = True
+        self.loading = False  # a load is in flight
         self.room = True
         self.work = EMPTY_WORK
         self.broken = ""

@@ -210,7 +210,13 @@ def step(
     resumed: Sequence[Any] = (),
     **more: Any,
 ) -> Any:
-    """A SchedulerOutput: requests with their new blocks. more: other members."""
+    """A SchedulerOutput: requests with their new blocks, one token each. more: other members."""
+    scheduled = {r.request_id: 1 for r, _ in (*new, *cached)}
+    more = {
+        "num_scheduled_tokens": scheduled,
+        "total_num_scheduled_tokens": len(scheduled),
+        **more,
+    }
     return Bag(
         **more,
         scheduled_new_reqs=[Bag(req_id=r.request_id, block_ids=ids) for r, ids in new],

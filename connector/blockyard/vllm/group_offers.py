@@ -159,9 +159,10 @@ class GroupOffers(Offers):
         super()._adopt(rid, block_ids)
         self._touched[rid] = None
 
-    def _extend(self, cached: Any, index: int, block_ids: Sequence[Sequence[int]]) -> None:
-        super()._extend(cached, index, block_ids)
-        self._touched[cached.req_ids[index]] = None
+    def _extend(self, cached: Any, indexes: Iterable[int]) -> None:
+        indexes = list(indexes)
+        super()._extend(cached, indexes)
+        self._touched.update(dict.fromkeys(cached.req_ids[index] for index in indexes))
 
     def _hold_windows(self, session: GroupSession, rid: str, scheduled: int, state: Any) -> None:
         """References the window blocks that vLLM keeps and that this step completes."""

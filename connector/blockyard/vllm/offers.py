@@ -7,8 +7,8 @@ confirmed tokens that earlier steps have computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 from blockyard.vllm.guard import Faults
@@ -140,17 +140,18 @@ class Offers:
         for new in output.scheduled_new_reqs:
             self._adopt(new.req_id, new.block_ids)
         cached = output.scheduled_cached_reqs
-        for index, block_ids in enumerate(cached.new_block_ids):
-            if block_ids is not None:
-                self._extend(cached, index, block_ids)
+        lists = cached.new_block_ids  # None for a request without a new block: nearly all
+        if lists.count(None) != len(lists):
+            self._extend(cached, compress(range(len(lists)), lists))
         replaced = getattr(output, "block_table_updates", None)
         if replaced:  # vLLM 0.31 replaces whole rows for some hybrid models
             for rid, block_ids in replaced.items():
                 self._adopt(rid, block_ids)
-        self._steps += 1
-        if self._later and self._steps % RETRY_STEPS == 0:
-            self._due.update(self._later)
-            self._later.clear()
+        if self._later:
+            self._steps += 1
+            if self._steps % RETRY_STEPS == 0:
+                self._due.update(self._later)
+                self._later.clear()
         if self._due:
             self._offer_due(session)
         if self._begun:
@@ -164,17 +165,21 @@ class Offers:
             if tracked.owes():
                 self._begun.append(rid)
 
-    def _extend(self, cached: Any, index: int, block_ids: Sequence[Sequence[int]]) -> None:
-        rid = cached.req_ids[index]
-        if rid in cached.resumed_req_ids:
-            self._adopt(rid, block_ids)
-            return
-        tracked = self._tracked.get(rid)
-        if tracked is not None:
-            for ids, more in zip(tracked.groups, block_ids):
-                ids.extend(more)
-            if tracked.owes():
-                self._due[rid] = None
+    def _extend(self, cached: Any, indexes: Iterable[int]) -> None:
+        """Takes the new blocks of the running requests with these indexes."""
+        rids, lists, resumed = cached.req_ids, cached.new_block_ids, cached.resumed_req_ids
+        tracked_of, due = self._tracked.get, self._due
+        for index in indexes:
+            rid = rids[index]
+            if rid in resumed:
+                self._adopt(rid, lists[index])
+                continue
+            tracked = tracked_of(rid)
+            if tracked is not None:
+                for ids, more in zip(tracked.groups, lists[index]):
+                    ids.extend(more)
+                if tracked.owes():
+                    due[rid] = None
 
     def _offer_due(self, session: SchedulerSession) -> None:
         offers = decoded = 0

@@ -20,16 +20,22 @@ from blockyard.work import EMPTY_WORK, Done, Mapped, Work
 
 
 class StepMetadata(KVConnectorMetadata):
-    """Scheduler to workers: the copies to make."""
+    """Scheduler to workers: the copies to make.
 
-    __slots__ = ("work",)
+    idle: the step computes nothing and a load is in flight, so workers may wait for its end.
+    """
 
-    def __init__(self, work: Work = EMPTY_WORK) -> None:
+    __slots__ = ("idle", "work")
+
+    def __init__(self, work: Work = EMPTY_WORK, idle: bool = False) -> None:
         self.work = work
+        self.idle = idle
 
     def __reduce__(self) -> Any:
         # Empty metadata is EMPTY in every process, so that workers recognize it by identity.
-        return (StepMetadata, (self.work,)) if self.work else "EMPTY"
+        if self.work or self.idle:
+            return StepMetadata, (self.work, self.idle)
+        return "EMPTY"
 
 
 EMPTY = StepMetadata()

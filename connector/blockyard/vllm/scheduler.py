@@ -23,7 +23,7 @@ from blockyard.vllm.offers import NULL_BLOCK, Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
 from blockyard.vllm.sources import hit_sources
 from blockyard.vllm.stats import BlockyardStats, SchedulerStats
-from blockyard.work import EMPTY_WORK, Work
+from blockyard.work import EMPTY_WORK
 
 if TYPE_CHECKING:
     from blockyard.scheduler import SchedulerSession
@@ -288,26 +288,26 @@ class VllmScheduler:
 
     def build_connector_meta(self, output: Any) -> StepMetadata:
         """The copies of this step: begun loads and granted stores."""
-        if self.session is None:
+        session = self.session
+        if session is None:
             return EMPTY
-        self._scheduled = len(getattr(output, "num_scheduled_tokens", ()))
-        planned = getattr(output, "total_num_scheduled_tokens", 0)
-        self.pace.begin_step(planned, self._scheduled, _now())
-        if not self.off:
-            self._follow(output)
-        work = self._take_work()
-        return StepMetadata(work) if work else EMPTY
-
-    def _follow(self, output: Any) -> None:
+        planned = 1
         try:
-            self._offers.follow(self.session, output)
+            planned = output.total_num_scheduled_tokens
+            self._scheduled = len(output.num_scheduled_tokens)
+            self.pace.begin_step(planned, self._scheduled, _now())
+            if not self.off:
+                self._offers.follow(session, output)
         except Exception as err:
             self.faults.note("follow", err)
             self._offers.distrust()
-
-    @guarded(lambda: EMPTY_WORK)
-    def _take_work(self) -> Work:
-        return self.session.take_work()
+        work = EMPTY_WORK
+        try:
+            work = session.take_work()
+        except Exception as err:
+            self.faults.note("take_work", err)
+        idle = not planned and session.loading
+        return EMPTY if work is EMPTY_WORK and not idle else StepMetadata(work, idle)
 
     @guarded(lambda: None)
     def request_finished(self, request: Any, block_ids: Sequence[Sequence[int]]) -> None:

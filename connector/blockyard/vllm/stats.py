@@ -107,20 +107,17 @@ class BlockyardMetrics(KVConnectorPromMetrics):
 
 
 class Changes:
-    """Finds the changes of counters between two answers."""
+    """Finds the changes of counters between two answers. last: the values of the last one."""
 
-    __slots__ = ("_counters", "_last")
+    __slots__ = ("_counters", "last")
 
     def __init__(self, counters: tuple[str, ...]) -> None:
         self._counters = counters
-        self._last: tuple[float, ...] = (0,) * len(counters)
+        self.last: tuple[float, ...] = (0,) * len(counters)
 
     def of(self, values: tuple[float, ...]) -> dict[str, Any]:
         """The changes of `values`, in the order of the counters. Empty without one."""
-        last = self._last
-        if values == last:
-            return {}
-        self._last = values
+        last, self.last = self.last, values
         return {
             name: now - then
             for name, now, then in zip(self._counters, values, last, strict=True)
@@ -141,12 +138,13 @@ class SchedulerStats:
 
     def take(self) -> BlockyardStats | None:
         """What has changed since the last call, with both gauges. None without a change."""
-        session, pace = self._session, self._pace
-        data = self._changes.of((*session.counted(self._SESSION), pace.declined))
+        session, pace, changes = self._session, self._pace, self._changes
+        values = (*session.counted(self._SESSION), pace.declined)
         connected = session.connected
-        if not data and connected == self._connected:
+        if values == changes.last and connected == self._connected:
             return None
         self._connected = connected
+        data = changes.of(values)
         data[CONNECTED] = int(connected)
         data[LEAST] = pace.least_blocks()
         return BlockyardStats(data)

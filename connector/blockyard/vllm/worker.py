@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from blockyard.frames import RegisterFields
 from blockyard.mover import GeometryError
 from blockyard.settings import Settings
-from blockyard.vllm.facts import Format, dp_rank_of, engine_version, format_of, worker_id_of
+from blockyard.vllm.facts import (
+    Format,
+    dp_rank_of,
+    engine_version,
+    format_of,
+    parallel,
+    worker_id_of,
+)
 from blockyard.vllm.geometry import (
     Ranks,
     Share,
@@ -36,6 +43,10 @@ NO_FORMAT = Format("", "", "", "")
 # Limit for copies to end before sleep. vLLM calls suspend() after the requests have drained, and
 # a store may still read the KV memory.
 DRAIN_SECONDS = 10.0
+# Limit of the wait for a load in a step that computes nothing. Without the wait the engine would
+# see the end of the load 1 ms later: that long it sleeps after such a step. A request that arrives
+# meanwhile waits too.
+IDLE_SECONDS = 0.002
 
 
 class VllmWorker:
@@ -68,6 +79,9 @@ class VllmWorker:
         self._gather = gather
         self._stores = True
         self._begun: StepMetadata | None = None
+        # The other ranks of data parallelism would wait for this rank's wait.
+        self._may_wait = parallel(vllm_config, "data_parallel_size") == 1
+        self._idle = False  # the step computes nothing, and a load is in flight
         self._failed: set[str] = set()
         self._skipped: Done | None = None
         self._asleep = False
@@ -145,6 +159,7 @@ class VllmWorker:
         if metadata is self._begun or not isinstance(metadata, StepMetadata):
             return
         self._begun = metadata
+        self._idle = metadata.idle and self._may_wait
         if metadata.work:
             self._begin_work(metadata.work)
 
@@ -171,10 +186,17 @@ class VllmWorker:
             self._skipped.add(store.job, ok)
 
     @guarded(lambda: (set(), set()))
-    def transfer_results(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads have ended since the last call, and the failed ones among them."""
-        if self.session is not None:
-            return self.session.finished_loads()
+    def transfer_results(self) -> tuple[Set[str], Set[str]]:
+        """Requests whose loads have ended since the last call, and the failed ones among them.
+
+        In a step that computes nothing the call waits for an end, IDLE_SECONDS at most.
+        """
+        session = self.session
+        if session is not None:
+            if self._idle:
+                self._idle = False
+                session.await_load(IDLE_SECONDS)
+            return session.finished_loads()
         failed, self._failed = self._failed, set()
         return failed, failed
 
