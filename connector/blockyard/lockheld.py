@@ -17,8 +17,10 @@ _libc = ctypes.PyDLL(None, use_errno=True)  # CDLL would release the lock
 
 _CMSG = struct.Struct("@Nii")  # struct cmsghdr: length with this header, level, type
 _ALIGN = struct.calcsize("@N")
-_NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_RECEIVE = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+# Plain numbers: Python's flags cost a dozen calls in each operation.
+_NOW = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_RECEIVE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)  # in Inbox's flags: the message was cut off
 _ONE = struct.pack("@Q", 1)
 
 

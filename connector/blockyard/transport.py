@@ -176,7 +176,7 @@ class Link:
         try:
             if not message:
                 raise self._end("the agent closed the connection")
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            if flags & lockheld.CUT:
                 raise FrameError(
                     f"more than {frames.MAX_FRAME} bytes or {_MAX_FDS} descriptors in a message"
                 )

@@ -138,6 +138,22 @@ void by_copier_step(struct by_copier *copier)
 	pthread_mutex_unlock(&copier->lock);
 }
 
+int by_copier_help(struct by_copier *copier)
+{
+	int helped = 0;
+	if (!copier->threads || copier->backend.max_flying)
+		return 0; /* only the device's own thread begins its copies */
+	pthread_mutex_lock(&copier->lock);
+	if (copier->loads.first && !copier->ending) {
+		struct job *job = by_copier_urgent(copier);
+		helped = job && job->ask.kind == BY_LOAD;
+		if (helped)
+			by_copier_piece(copier, job);
+	}
+	pthread_mutex_unlock(&copier->lock);
+	return helped;
+}
+
 /* Waits for a job, an extent, the device, or the end of a held job's patience. */
 static void wait_for_work(struct by_copier *copier)
 {

@@ -120,6 +120,9 @@ HIDDEN void by_copier_queue_held(struct by_copier *copier);
 HIDDEN struct queue *by_queue_of(struct by_copier *copier, const struct job *job);
 /* Queues the job of a LOAD frame. */
 HIDDEN int by_copier_add_early(struct by_copier *copier, const struct by_job *job);
+/* Copies a piece of a load in the calling thread, beside the copier's threads. Returns 0 if no load
+ * waits, or if only those threads may copy. */
+HIDDEN int by_copier_help(struct by_copier *copier);
 HIDDEN uint64_t by_now(void);
 
 #endif

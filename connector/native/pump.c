@@ -1,4 +1,5 @@
-/* The wait of the worker's thread. LOADs begin here, without Python's lock. */
+/* The wait of the worker's thread. LOADs begin here, without Python's lock. Between two frames the
+ * thread copies too: a load then begins without the time that another thread needs to wake up. */
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -64,13 +65,19 @@ int by_pump(struct by_pump *pump, int64_t timeout_ns)
 	uint64_t until = by_now() + (uint64_t)(timeout_ns < 0 ? 0 : timeout_ns);
 	struct pollfd fds[2] = {{pump->wake, POLLIN, 0}, {pump->socket, POLLIN, 0}};
 	_Alignas(8) char frame[MAX_FRAME];
+	int help = 0;
 	for (;;) {
-		int ready = wait_until(fds, until, timeout_ns);
+		int ready = help ? poll(fds, 2, 0) : wait_until(fds, until, timeout_ns);
+		if (!ready && help) {
+			help = by_copier_help(pump->copier);
+			continue;
+		}
 		if (ready <= 0)
 			return ready < 0 && errno != EINTR ? -errno : 0;
 		if (fds[0].revents)
 			return BY_PUMP_WAKE; /* the caller may want something else of LOADs now */
 		if (fds[1].revents && !take(pump, frame))
 			return BY_PUMP_FRAME;
+		help = 1;
 	}
 }

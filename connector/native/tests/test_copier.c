@@ -7,6 +7,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define SLOTS 64
 #define BLOCKS 96
@@ -273,6 +276,63 @@ static void copies_of_any_length_and_alignment(void)
 	}
 }
 
+/* A backend whose stores wait until the gate is open. */
+struct gate {
+	const struct by_plan *plan;
+	_Atomic int open;
+};
+
+static int gated_begin(void *self, const struct by_piece *piece, uint64_t *copy, char *text)
+{
+	struct gate *gate = self;
+	(void)copy;
+	(void)text;
+	while (piece->kind == BY_STORE && !gate->open)
+		nap(100000);
+	return by_plan_copy(gate->plan, piece);
+}
+
+/* A LOAD of slot 0 of extent 5 at generation 7 into block 0 of group 1. */
+static const uint8_t load_frame[] = {
+	'B', 'Y', 'D', '1', 27, 0, 0, 0, 0, 0, 0, 0, 58, 0, 0, 0,
+	0x84, 0xa3, 'j', 'o', 'b', 0xcf, 0, 0, 0, 3, 0, 0, 0, 9,
+	0xa5, 's', 'l', 'o', 't', 's', 0xc4, 16, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+	0xa6, 'b', 'l', 'o', 'c', 'k', 's', 0xc4, 4, 0, 0, 0, 0,
+	0xa5, 'g', 'r', 'o', 'u', 'p', 1,
+};
+
+static void the_pump_copies_a_load_itself(void)
+{
+	struct world w = make(0);
+	struct gate gate = {.plan = w.plan};
+	struct by_backend backend = {.self = &gate, .begin = gated_begin, .load_bytes = SLOT,
+				     .store_bytes = SLOT};
+	uint32_t queued, busy, held;
+	struct by_end got;
+	int ends[2], wake = eventfd(0, EFD_NONBLOCK);
+	map(&w);
+	by_copier_free(w.copier);
+	w.copier = by_copier_new(w.plan, w.table, &backend, wake);
+	CHECK(w.copier && wake >= 0 && !by_copier_start(w.copier, 1, "test"));
+	CHECK(!add(&w, 1, BY_STORE, BY_ALL_GROUPS, 0, 7));
+	do
+		by_copier_load(w.copier, &queued, &busy, &held);
+	while (!busy); /* now the only thread waits */
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	CHECK(send(ends[1], load_frame, sizeof load_frame, 0) == sizeof load_frame);
+	struct by_pump pump = {.copier = w.copier, .socket = ends[0], .wake = wake, .early = 1,
+			       .session = 3};
+	CHECK(by_pump(&pump, -1) == BY_PUMP_WAKE && pump.begun == 1);
+	CHECK(by_copier_take(w.copier, &got, 1) == 1 && got.ok && got.early);
+	CHECK(got.number == ((uint64_t)3 << 32 | 9));
+	gate.open = 1;
+	CHECK(wait_end(&w, 1));
+	end(&w);
+	close(ends[0]);
+	close(ends[1]);
+	close(wake);
+}
+
 int main(void)
 {
 	adjacent_runs_are_merged();
@@ -283,6 +343,7 @@ int main(void)
 	a_job_is_added_once();
 	the_ring_has_room_for_every_job();
 	every_job_ends_once();
+	the_pump_copies_a_load_itself();
 	puts("test_copier: ok");
 	return 0;
 }
