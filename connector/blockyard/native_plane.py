@@ -192,7 +192,8 @@ def _failed(err: Exception, text: int) -> int:
 class NativeCopier:
     """The library's copier, with the methods of copying.Copier.
 
-    threads: 0 makes step() copy one piece in the calling thread, for tests.
+    unlocked: see plane.JobCopier. threads: 0 makes step() copy one piece in the calling thread,
+    for tests.
     """
 
     def __init__(
@@ -221,6 +222,7 @@ class NativeCopier:
         self._source: Any = (
             _Calls(mover, plan.pages, self._fences) if source is None else mover
         )
+        self.unlocked = source is not None
         self._keeps = getattr(mover, "keep", None)
         backend = self._source.backend()
         table = extents.table

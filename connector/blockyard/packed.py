@@ -12,6 +12,7 @@ SLOT_BYTES = 16
 GRANT_BYTES = 24  # u32 block, u32 extent, u32 index, 4 zero bytes, u64 generation
 
 _slot = struct.Struct("<IIQ")
+_grant = struct.Struct("<III4xQ")
 # array.array packs fastest, where its items have the protocol's form.
 _U32 = "I" if array.array("I").itemsize == 4 and sys.byteorder == "little" else ""
 
@@ -49,6 +50,19 @@ def unpack_slots(packed: bytes) -> list[Slot]:
     """The slots of a packed list. ValueError when the length is no multiple of 16."""
     _check("slots", packed, SLOT_BYTES)
     return [Slot._make(s) for s in _slot.iter_unpack(packed)]
+
+
+def unpack_grants(packed: bytes) -> tuple[list[int], bytes]:
+    """The blocks of a packed list of grants, and their packed slots."""
+    _check("grants", packed, GRANT_BYTES)
+    if _U32:
+        words = array.array(_U32, packed)
+        slots = array.array(_U32, bytes(len(packed) // GRANT_BYTES * SLOT_BYTES))
+        for to, of in enumerate((1, 2, 4, 5)):  # extent, index, generation
+            slots[to::4] = words[of::6]
+        return words[::6].tolist(), slots.tobytes()
+    grants = list(_grant.iter_unpack(packed))
+    return [grant[0] for grant in grants], pack_slots(Slot(*grant[1:]) for grant in grants)
 
 
 def extents_of(slots: bytes, first: int) -> list[int]:

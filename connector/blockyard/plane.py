@@ -21,7 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class JobCopier(Protocol):
-    """Copies jobs. copying.Copier describes the methods."""
+    """Copies jobs. copying.Copier describes the methods.
+
+    unlocked: a load that arrives with a LOAD begins without Python's lock.
+    """
+
+    unlocked: bool
 
     @property
     def busy(self) -> bool:
@@ -83,6 +88,7 @@ class PythonCopier(Copier):
         wake: int,
     ) -> None:
         super().__init__(mover, pages, extents, counters)
+        self.unlocked = False
         self._wake = wake
 
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:

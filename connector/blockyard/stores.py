@@ -6,10 +6,10 @@ So the engine cannot reuse the blocks meanwhile.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 from . import frames
@@ -17,7 +17,7 @@ from .connection import Connection, close_if_done
 from .groups import ALL_GROUPS
 from .jobs import STORE, Job, Jobs
 from .orphans import OrphanedSlots
-from .packed import GRANT_BYTES, pack_u32
+from .packed import pack_u32, unpack_grants
 from .packer import PackError, pack_tokens
 from .request import Request
 from .transport import Frame
@@ -26,7 +26,6 @@ from .work import Store
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _GRANT_SECONDS = 1.0
 _APPEND_TOKENS = 4096
-_block_of = struct.Struct("<I").unpack_from  # a grant begins with its block
 
 _now = time.monotonic
 
@@ -155,7 +154,7 @@ class Stores:
         assert self.blocks is not None
         first = r.offered
         offer = Offer(r, connection, first, [list(ids[first : first + n]) for ids in block_ids])
-        held = [block for ids in offer.ids for block in ids]
+        held = list(chain.from_iterable(offer.ids))
         self.blocks.hold(held)
         self.held += len(held)
         if not self._send(offer, n):
@@ -224,14 +223,12 @@ class Stores:
                 self._count["errors"] += 1
             self._end_offer(offer)
             return
-        packed = frame.body["grants"]
-        starts = range(0, len(packed), GRANT_BYTES)
-        wanted = [_block_of(packed, at)[0] - offer.first for at in starts]
-        slots = b"".join(
-            [packed[at + 4 : at + 12] + packed[at + 16 : at + GRANT_BYTES] for at in starts]
+        blocks, slots = unpack_grants(frame.body["grants"])
+        first, count = offer.first, len(offer.ids[0])
+        wanted = [block - first for block in blocks]
+        sane = not wanted or (
+            len(set(wanted)) == len(wanted) and min(wanted) >= 0 and max(wanted) < count
         )
-        count = len(offer.ids[0])
-        sane = len(set(wanted)) == len(wanted) and all(0 <= i < count for i in wanted)
         if offer.given_up or not sane or not offer.connection.usable:
             # GRANT is overdue or invalid: no copy begins.
             if not sane:
@@ -248,13 +245,13 @@ class Stores:
 
     def _begin(self, offer: Offer, wanted: list[int], slots: bytes) -> None:
         """Begins a job that copies the wanted blocks of an offer. Releases the other blocks."""
-        r = offer.request
-        ids = [[group[i] for i in wanted] for group in offer.ids]
-        if len(wanted) < len(offer.ids[0]):
+        r, ids = offer.request, offer.ids
+        if wanted != list(range(len(ids[0]))):
+            ids = [[group[i] for i in wanted] for group in offer.ids]
             kept = set(wanted)
             rest = [b for group in offer.ids for i, b in enumerate(group) if i not in kept]
             self._let_go(rest)
-        held = [block for group in ids for block in group]
+        held = list(chain.from_iterable(ids))
         job = self._jobs.add(STORE, r, slots, offer.connection, held, offer.generation)
         self.offers.remove(offer)  # near the front, because answers keep the order
         packed = b"".join([pack_u32(group) for group in ids])
@@ -277,7 +274,7 @@ class Stores:
             return
         offer.given_up = True
         self.offers.remove(offer)
-        ids = [block for group in offer.ids for block in group]
+        ids = list(chain.from_iterable(offer.ids))
         self._count["dropped_stores"] += len(offer.ids[0]) if dropped is None else dropped
         self._let_go(ids)
         self._settled(offer.request)

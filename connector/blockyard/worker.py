@@ -43,8 +43,9 @@ _REMEMBERED = 8192
 _POPULATE_BYTES = 4 << 20
 _CLOSE_SECONDS = 10.0  # limit of close() for copies
 _UNPIN_SECONDS = 10.0  # limit of close() for unpinning
-# The interpreter's switch interval. With the default, 5 ms, a load would wait that long to begin
-# beside a busy engine.
+# The interpreter's switch interval where loads begin in Python. With the default, 5 ms, a load
+# would wait that long to begin beside a busy engine. A shorter interval lets other threads
+# interrupt the engine's hooks.
 _SWITCH_SECONDS = 0.3e-3
 _ERROR_SECONDS = 0.05  # pause after an error, so that a repeated error does not slow the engine
 
@@ -123,7 +124,7 @@ class WorkerSession:
     def start(self, register: RegisterFields, pages: Pages) -> None:
         """Starts the thread, which connects as soon as an agent and a session exist.
 
-        Sets the interpreter's switch interval to at most 0.3 ms, so that a load begins soon.
+        Sets the interpreter's switch interval to at most 0.3 ms where loads begin in Python.
         ValueError when register does not match pages.
         """
         own = RegisterFields(pages.blocks, pages.share_bytes, pages.share_offset)
@@ -144,7 +145,8 @@ class WorkerSession:
         # LOAD names the blocks of one group only.
         one_group = pages.groups == 1 or pages.grouped
         self._early = self._early and one_group and not mover.needs_fence
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+        if not (self._early and copier.unlocked):
+            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._thread = threading.Thread(
             target=self._run,
             args=(link, copier, extents, pages, pinner),

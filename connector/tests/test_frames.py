@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
 import unittest
 from typing import Any
+from unittest import mock
 
 from blockyard import __version__, frames, msgpack, packed, replies
 from blockyard.frames import FrameError, HelloFields, RegisterFields
@@ -242,8 +244,20 @@ class Packed(unittest.TestCase):
         self.assertEqual(packed.pack_u32(ids), bytes.fromhex("00000000 01000000 ffffffff"))
         self.assertEqual(packed.unpack_u32(packed.pack_u32(ids)), ids)
 
+    def test_grants_come_apart(self) -> None:
+        slots = [Slot(1, 2, 3), Slot(2**32 - 1, 0, 2**64 - 1)]
+        grants = b"".join(
+            struct.pack("<III4xQ", block, *slot) for block, slot in zip((7, 2**32 - 1), slots)
+        )
+        for u32 in ("I", ""):
+            with mock.patch("blockyard.packed._U32", u32):
+                blocks, packed_slots = packed.unpack_grants(grants)
+                self.assertEqual(blocks, [7, 2**32 - 1])
+                self.assertEqual(packed.unpack_slots(packed_slots), slots)
+                self.assertEqual(packed.unpack_grants(b""), ([], b""))
+
     def test_a_cut_list_is_an_error(self) -> None:
-        for unpack in (packed.unpack_u32, packed.unpack_slots):
+        for unpack in (packed.unpack_u32, packed.unpack_slots, packed.unpack_grants):
             with self.assertRaises(ValueError):
                 unpack(b"12345")
 

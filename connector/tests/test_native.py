@@ -226,6 +226,8 @@ class Serving(unittest.TestCase):
         self.scheduler = ScriptedScheduler(self.agent, worker_id)
         self.addCleanup(self.scheduler.close)
         self.kv = Kv(64)
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(0.005)
         settings = Settings(socket=self.agent.socket, copy_threads=2)
         self.session = WorkerSession(settings, WorkerIdentity(worker_id, 0, "test 1"))
         self.addCleanup(self.session.close)
@@ -258,6 +260,10 @@ class Serving(unittest.TestCase):
         self.assertEqual(self.finish(job), [1, 0])
         self.scheduler.commit(request, slots)
         return request, slots, data
+
+    def test_engines_hooks_are_not_interrupted_for_a_load(self) -> None:
+        """Loads begin without Python's lock, so the switch interval stays as it was."""
+        self.assertAlmostEqual(sys.getswitchinterval(), 0.005)
 
     def test_the_mover_is_the_librarys(self) -> None:
         self.assertIsInstance(self.session._mover, native_plane.MemoryMover)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,30 +21,24 @@ class PoolBlocks:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._held: dict[int, int] = {}
+        self._held: Counter[int] = Counter()
         self._waiting_since = 0.0
 
     def hold(self, block_ids: Sequence[int]) -> None:
         """Adds a reference to each block. A freed block counts while vLLM has not reused it."""
-        blocks = self._pool.blocks
-        self._pool.touch([blocks[number] for number in block_ids])
-        held = self._held
-        for number in block_ids:
-            held[number] = held.get(number, 0) + 1
+        self._pool.touch(list(map(self._pool.blocks.__getitem__, block_ids)))
+        self._held.update(block_ids)
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Drops a reference of each block, the last first, so that vLLM reuses prefixes last."""
         held = self._held
         for number in block_ids:
-            left = held.get(number, 0) - 1
-            if left < 0:
-                raise ValueError(f"device block {number}: released more often than held")
+            left = held.pop(number, 0) - 1
             if left:
+                if left < 0:
+                    raise ValueError(f"device block {number}: released more often than held")
                 held[number] = left
-            else:
-                del held[number]
-        blocks = self._pool.blocks
-        self._pool.free_blocks([blocks[number] for number in reversed(block_ids)])
+        self._pool.free_blocks(list(map(self._pool.blocks.__getitem__, reversed(block_ids))))
         self._waiting_since = 0.0
 
     def free_count(self) -> int:
