@@ -36,6 +36,7 @@ class GroupSession(SchedulerSession):
 
         False when they cannot be loaded any more. Then the workers report the load as failed.
         """
+        self.changed = True
         r = self._requests.get(rid)
         if r is not None and r.generation == generation and self._loads.begin_groups(r, targets):
             return True

@@ -50,7 +50,7 @@ class SchedulerSession:
 
     blocks: the engine's device blocks; without them, bind() must give them before any store.
     block_tokens: tokens in a block. A request has the engine's id. Its generation counts the
-    request's preemptions.
+    request's preemptions. changed: stats() may have changed since the flag was cleared.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class SchedulerSession:
         self._count = dict.fromkeys(COUNTERS, 0)
         self._requests: dict[str, Request] = {}
         self._workers = 1
+        self.changed = True
         self._hello: HelloFields | None = None
         self._jobs = Jobs()
         self._packer = Packer()
@@ -146,6 +147,7 @@ class SchedulerSession:
         hand_over: the blocks that hit() waits for, in the first generation.
         The engine must call finished() for every opened request.
         """
+        self.changed = True
         self._pump(True)
         r = self._requests.get(rid)
         if r is not None:
@@ -191,6 +193,7 @@ class SchedulerSession:
         seconds for the agent's answer. A generation with a load is a miss afterwards, even if the
         load has failed.
         """
+        self.changed = True
         r = self._requests.get(rid)
         if r is None or generation < r.generation:
             return MISS
@@ -217,6 +220,7 @@ class SchedulerSession:
         hit() must have returned these blocks. False when they cannot be loaded any more. Then the
         workers report the load as failed, so that the engine stops waiting.
         """
+        self.changed = True
         r = self._requests.get(rid)
         if r is not None and r.generation == generation and self._loads.begin(r, first, block_ids):
             return True
@@ -269,6 +273,7 @@ class SchedulerSession:
         stores = self._stores
         if self._attachment.idle and not (self._loads.queued or stores.waits or stores.offers):
             return EMPTY_WORK
+        self.changed = True
         self._pump(True)
         if stores.offers:
             stores.expire()
@@ -282,6 +287,7 @@ class SchedulerSession:
         """Takes the workers' reports of jobs."""
         if not done:
             return
+        self.changed = True
         for number, (ok, failed) in done.jobs.items():
             job = self._jobs.tally(number, ok, failed, self._workers)
             if job is not None:
@@ -322,6 +328,7 @@ class SchedulerSession:
 
         Workers may still copy the blocks while the engine writes them. No copy is committed.
         """
+        self.changed = True
         self._stores.yield_blocks()
 
     def stats(self) -> dict[str, int]:
@@ -360,6 +367,7 @@ class SchedulerSession:
         hello = self._hello
         if hello is not None and hello.namespace is not None:
             weights = f"{hello.namespace['weights']}+{secrets.token_hex(8)}"
+            self.changed = True
             self._attachment.reset(weights)
         return True
 

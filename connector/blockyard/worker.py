@@ -74,8 +74,11 @@ class WorkerIdentity:
 class WorkerSession:
     """The worker side of one engine process.
 
-    The engine's thread calls the methods. Only wait() and close() wait for copies. start() starts
-    the session's thread, which makes the copies.
+    The engine's thread calls the methods. Only wait(), await_load() and close() wait for copies.
+    start() starts the session's thread, which makes the copies.
+
+    news: another number than before means that finished_loads(), done(), mapped() or copied() may
+    have another answer. Only the session's thread changes it.
     """
 
     def __init__(
@@ -106,11 +109,13 @@ class WorkerSession:
         self._extents: Extents | None = None
         self._number = secrets.randbits(63)  # unique among the engine's workers
         self._told = 0  # Extents.changes at the last report of mapped()
+        self._changes = 0  # Extents.changes when the session's thread last looked
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._quiet = threading.Event()
         self._quiet.set()
         self._counters = dict.fromkeys(_COUNTERS, 0)
+        self.news = 0
         # Queues between the two threads. The engine's thread appends to _inbox only.
         self._inbox: deque[tuple[Work, object | None]] = deque()
         self._done: deque[tuple[int, bool]] = deque()
@@ -283,6 +288,7 @@ class WorkerSession:
                 group = body["group"] if pages.grouped else ALL_GROUPS
                 load = Load(body["job"], "", body["slots"], body["blocks"], group)
                 self._add(load, False, pages, None, copier)
+        self._note_extents(extents)
         if extents.announced == announced:  # all announced extents are mapped
             pinner.start()
         else:
@@ -308,8 +314,14 @@ class WorkerSession:
             pause = 0.0  # more untouched memory may be left
         if extents.announced != announced:
             pause = 0.0  # pinning begins in a turn without a new extent
+        self._note_extents(extents)
         copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
         lockheld.take_wakes(self._wake)
+
+    def _note_extents(self, extents: Extents) -> None:
+        if extents.changes != self._changes:
+            self._changes = extents.changes
+            self.news += 1
 
     def _take(self, work: Work, fence: object | None, copier: JobCopier, pages: Pages) -> None:
         for load in work.loads:
@@ -322,6 +334,7 @@ class WorkerSession:
             self._ended.report_if_ended(load.rid)
         for store in work.stores:
             self._add(store, True, pages, fence, copier)
+        self.news += 1  # a job may have ended before the engine named it
 
     def _name(self, load: Load) -> None:
         """Records a job's request. An earlier LOAD may have begun or ended the job."""
@@ -375,3 +388,4 @@ class WorkerSession:
             self._named.remove(number)
             self._done.append((number, ok))
         self._ended.end(number, ok)
+        self.news += 1

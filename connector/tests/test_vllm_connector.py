@@ -35,12 +35,14 @@ class FakeWorkerSession:
 
     def __init__(self) -> None:
         self.works: list[Work] = []
+        self.news = 0
 
     def start(self, register: Any, pages: Any) -> None:
         self.pages = pages
 
     def begin(self, work: Work) -> None:
         self.works.append(work)
+        self.news += 1
 
     def await_load(self, seconds: float) -> None:
         """Does nothing: every load has ended."""

@@ -100,9 +100,8 @@ class VllmScheduler:
         vLLM hides its queues from connectors. So requests in the last step count as running, and
         all others as waiting.
         """
-        alive = len(self._alive)
-        running = min(self._scheduled, alive)
-        return running, alive - running
+        running = min(self._scheduled, len(self._alive))
+        return running, len(self._alive) - running
 
     @guarded(lambda: None)
     def _yield_blocks(self) -> None:
@@ -347,11 +346,16 @@ class VllmScheduler:
         if report.done:
             self.session.settle(report.done)
 
-    @guarded(lambda: None)
     def stats(self) -> BlockyardStats | None:
         """Changed counters, or None. vLLM calls it when a step has ended."""
-        self.pace.end_step(_now())
-        return None if self.session is None else self._stats.take()
+        try:
+            self.pace.end_step(_now())
+            if self.session is not None and self.session.changed:
+                self.session.changed = False
+                return self._stats.take()
+        except Exception as err:
+            self.faults.note("stats", err)
+        return None
 
     @guarded(lambda: False)
     def busy(self) -> bool:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+from blockyard.ended import NO_LOADS
 from blockyard.frames import RegisterFields
 from blockyard.mover import GeometryError
 from blockyard.settings import Settings
@@ -81,6 +82,8 @@ class VllmWorker:
         self._begun: StepMetadata | None = None
         # The other ranks of data parallelism would wait for this rank's wait.
         self._may_wait = parallel(vllm_config, "data_parallel_size") == 1
+        # WorkerSession.news at the last transfer_results(), report() and stats().
+        self._results_at = self._report_at = self._stats_at = 0
         self._idle = False  # the step computes nothing, and a load is in flight
         self._failed: set[str] = set()
         self._skipped: Done | None = None
@@ -185,24 +188,38 @@ class VllmWorker:
         for store in stores:
             self._skipped.add(store.job, ok)
 
-    @guarded(lambda: (set(), set()))
     def transfer_results(self) -> tuple[Set[str], Set[str]]:
         """Requests whose loads have ended since the last call, and the failed ones among them.
 
         In a step that computes nothing the call waits for an end, IDLE_SECONDS at most.
         """
         session = self.session
-        if session is not None:
-            if self._idle:
-                self._idle = False
-                session.await_load(IDLE_SECONDS)
-            return session.finished_loads()
-        failed, self._failed = self._failed, set()
-        return failed, failed
+        if session is None:
+            failed, self._failed = self._failed, set()
+            return failed, failed
+        news = session.news
+        if news == self._results_at and not self._idle:
+            return NO_LOADS
+        self._results_at = news
+        return self._finished_loads()
 
-    @guarded(lambda: None)
+    @guarded(lambda: NO_LOADS)
+    def _finished_loads(self) -> tuple[Set[str], Set[str]]:
+        if self._idle:
+            self._idle = False
+            self.session.await_load(IDLE_SECONDS)
+        return self.session.finished_loads()
+
     def report(self) -> WorkerReport | None:
         """The report of this step for the scheduler role, or None."""
+        news = 0 if self.session is None else self.session.news
+        if news == self._report_at and self._skipped is None and self.handshake is None:
+            return None
+        self._report_at = news
+        return self._make_report()
+
+    @guarded(lambda: None)
+    def _make_report(self) -> WorkerReport | None:
         done = mapped = None
         if self.session is not None:
             done, mapped = self.session.done(), self.session.mapped()
@@ -218,11 +235,16 @@ class VllmWorker:
         handshakes = () if handshake is None else (handshake,)
         return WorkerReport(done, handshakes, () if mapped is None else (mapped,))
 
-    @guarded(lambda: None)
     def stats(self) -> BlockyardStats | None:
         """What this worker has copied since the last call. None without an ended copy."""
-        if self.session is None:
+        session = self.session
+        if session is None or session.news == self._stats_at:
             return None
+        self._stats_at = session.news
+        return self._make_stats()
+
+    @guarded(lambda: None)
+    def _make_stats(self) -> BlockyardStats | None:
         loaded, stored, micros = self.session.copied()
         if (loaded, stored) == self._copied:
             return None
