@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -74,6 +75,7 @@ func TestOpenDoor(t *testing.T) {
 	if status != http.StatusOK || got != body {
 		t.Errorf("status %d, %s", status, got)
 	}
+	checkTokenize(t, door, r)
 	scraped := httptest.NewRecorder()
 	r.Metrics().Handler().ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{"blockyard_frontend_workers_ready 1", "blockyard_frontend_prompts_given_total"} {
@@ -86,6 +88,27 @@ func TestOpenDoor(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// checkTokenize asks a door, whose server makes no tokens of texts, for the tokens of requests.
+func checkTokenize(t *testing.T, door *openDoor, r *router.Router) {
+	t.Helper()
+	tokenize := door.tokenize(r)
+	for body, want := range map[string]string{
+		`{"prompt":[1,2,3]}`:                    `{"tiny" [1 2 3] true ""} <nil>`,
+		`{"model":"other","prompt":[1]}`:        `{"other" [1] true ""} <nil>`,
+		`{"prompt":"a text"}`:                   `{"tiny" [] false "no server tokenizes this prompt"} <nil>`,
+		`{"messages":[{"role":"user"}],"n":-1}`: `{"" [] false ""} n: `,
+		`[`:                                     `{"" [] false ""} body: `,
+	} {
+		got, err := tokenize(t.Context(), []byte(body))
+		if text := fmt.Sprintf("{%q %v %t %q} %v", got.Model, got.Tokens, got.Exact, got.Reason, err); !strings.HasPrefix(text, want) {
+			t.Errorf("%s: %s, want %s", body, text, want)
+		}
+	}
+	if (*openDoor)(nil).tokenize(r) != nil {
+		t.Error("a router without a door makes tokens of texts")
 	}
 }
 

@@ -28,7 +28,7 @@ function health(page) {
     tile('Agent', !ready ? state('off', 'unknown') : ready.error ? state('bad', 'not ready') : state('ok', 'ready'), s && `node ${s.node}`),
     tile('Engines', number(s?.sessions), 'sessions'),
     tile('Streams exact', state(exact === streams.length ? 'ok' : 'warn', `${exact} of ${streams.length}`), `${number(s?.events.lost)} events lost`),
-    tile('Hit rate', percent(last(ratio(hits, all))), 'blocks of lookups, last 30 s'),
+    tile('Hit rate', percent(last(ratio(hits, all))), 'blocks of lookups, last 30\u00a0s'),
     tile('From cache', `${number(last(perSecond(of('matched_tokens'), at)))} tokens/s`, 'found by lookups'),
     tile('Disk', `${bytes(last(perSecond(of('bytes_read'), at)))}/s`, `read; ${bytes(last(perSecond(of('bytes_written'), at)))}/s written`));
 }

@@ -36,7 +36,7 @@ function niceMax(v, isBytes) {
   if (!(v > 0)) return 2;
   const scale = isBytes ? 1024 ** Math.floor(Math.log(v) / Math.log(1024)) : 1;
   const unit = 10 ** Math.floor(Math.log10(v / scale)) * scale;
-  return [1, 2, 2.5, 5, 10].map((f) => f * unit).find((m) => m >= v * 0.999);
+  return [1, 2, 4, 6, 10].map((f) => f * unit).find((m) => m >= v * 0.999);
 }
 
 const height = 170, left = 56, top = 8, bottom = 22, letter = 7.4;

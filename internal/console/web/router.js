@@ -48,7 +48,7 @@ function health(page) {
   return el('div', { class: 'tiles' },
     tile('Router', !ready ? state('off', 'unknown') : ready.error ? state('bad', 'not ready') : state('ok', 'ready'), ready?.error),
     tile('Publishers exact', state(exact === feeds.length ? 'ok' : 'warn', `${exact} of ${feeds.length}`), agents.length > 0 && `${connected} of ${agents.length} agents connected`),
-    tile('Hit rate', percent(share), 'prompt tokens, last 30 s'),
+    tile('Hit rate', percent(share), 'prompt tokens, last 30\u00a0s'),
     tile('Prefill saved', `${number(last(perSecond(of('saved_seconds'), at)))} s/s`, 'at the workers’ measured speed'),
     tile('Decisions', `${number(last(perSecond(of('decisions'), at)))} /s`, 'last 30 s'),
     tile('Requests', number(last(of('active_requests'))), `active; ${number(last(of('waiting_requests')))} wait`),
