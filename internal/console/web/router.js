@@ -149,10 +149,12 @@ function candidates(workers, score) {
     table('Compared workers', [
       ['Worker', (c) => [short(c), c === workers[0] ? el('span', { class: 'chosen' }, ' chosen') : '']],
       [`Cost by ${score || 'order'}`, (c) => written(c, c.cost), 'num'],
-      ['Parts', (c) => [stacked(parts(c).map(([k, v]) => `${partNames[k]} ${written(c, v)}`).join(', '), parts(c).map(([k, v]) => ({ name: partNames[k], value: v, kind: partKinds[k] })), most),
-        el('span', { class: 'parts' }, parts(c).map(([k, v]) => `${partNames[k]} ${written(c, v)}`).join(' · '))]],
+      ['Parts', (c) => {
+        const all = parts(c).filter(([, v]) => v > 0), text = all.map(([k, v]) => `${partNames[k]} ${written(c, v)}`);
+        return [stacked(text.join(', ') || 'nothing', all.map(([k, v]) => ({ name: partNames[k], value: v, kind: partKinds[k] })), most), el('span', { class: 'parts' }, text.join(' · '))];
+      }],
       ['Hits', (c) => tiers.filter(([t]) => c[field[t]] > 0).map(([t]) => `${c[field[t]]} ${t}`).join(' ') || '0', 'wide'],
-      ['Active', (c) => (workers.length > 1 ? `${c.active_requests} requests` : unknown), 'wide'],
+      ['Active', (c) => (workers.length > 1 ? `${c.active_requests} request${c.active_requests === 1 ? '' : 's'}` : unknown), 'wide'],
     ], workers, (c) => name(c))];
 }
 
@@ -270,14 +272,14 @@ function misses(page) {
   const m = page.data('/v1/misses?limit=50');
   if (!m) return section('Misses by cause', 'The router has not answered yet.');
   const all = Object.entries(m.missed_tokens).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-  const total = sum(all, ([, n]) => n), most = all[0]?.[1] ?? 0;
+  const total = sum(all, ([, n]) => n);
   const { at, of } = past(page);
   const rate = all.slice(0, 3).map(([cause]) => ({ kind: 'host', name: '', title: cause, values: perSecond(of(`missed_tokens_${cause}`), at) }));
   return [section('Misses by cause', 'Prompt tokens that workers had to compute, since the router started. Only answers at the front door tell.',
     !m.explained && el('p', { class: 'none' }, 'The router keeps nothing to explain misses with: miss_memory_blocks or use_kv_events is off.'),
     all.length === 0 && el('p', { class: 'none' }, 'No answer has reported cached tokens yet.'),
     all.length > 0 && table('Tokens by cause', [['Cause', ([cause]) => words(cause)], ['Tokens', ([, n]) => number(n), 'num'],
-      ['Share', ([cause, n]) => stacked(`${words(cause)}: ${percent(n / total)}`, [{ name: words(cause), value: n, kind: 'host' }], most)], ['', ([, n]) => percent(n / total), 'num']], all, ([cause]) => cause)),
+      ['Share', ([cause, n]) => stacked(`${words(cause)}: ${percent(n / total)}`, [{ name: words(cause), value: n, kind: 'host' }], total)], ['', ([, n]) => percent(n / total), 'num']], all, ([cause]) => cause)),
   rate.length > 0 && el('div', { class: 'charts' }, rate.map((r) => timeChart({ title: `Missed: ${words(r.title)}`, unit: 'tokens per second', at, width: page.width(3), write: number, series: [r] }))),
   section('Last requests', null, table('Last requests', [['Request', (r) => r.request_id], ['Worker', (r) => r.worker], ['Ago', (r) => age(r.age_seconds), 'num'], ['Prompt', (r) => r.prompt_tokens, 'num'],
     ['Expected', (r) => r.cached_predicted, 'num wide'], ['Cached', (r) => r.cached_delivered, 'num'],
