@@ -374,43 +374,5 @@ class Chunks(Case):
         self.assertIn((1, 0, [11, 12, 13, 14]), offered)
 
 
-class Chunks(Case):
-    """Layers that read the tokens since the last multiple of eight."""
-
-    groups = CHUNKS
-
-    def test_a_hit_is_used_whole_or_not_at_all(self) -> None:
-        req = self.open(20)
-        self.session.answer = Hit(4, b"\1\1\2\2")
-        self.assertEqual(self.ask(req), (16, True))
-
-    def test_null_blocks_are_skipped_and_every_other_block_is_loaded(self) -> None:
-        req = self.open(30)
-        self.session.answer = Hit(7, b"\1" * 7)
-        self.assertEqual(self.ask(req), (28, True))
-        self.assertEqual(self.side.loaded_group_ids(req), (0, 1))
-        self.alloc(req, 28, [0] * 6 + [5], [11, 12, 13, 14, 15, 16, 17])
-        ((_, _, targets),) = self.session.take("load_groups")
-        self.assertEqual(targets, [(0, 6, [5]), (1, 0, [11, 12, 13, 14, 15, 16, 17])])
-
-    def test_a_prefix_that_ends_where_a_chunk_begins_needs_no_block_of_it(self) -> None:
-        req = self.open(30)
-        self.session.answer = Hit(6, b"\1" * 6)
-        self.assertEqual(self.ask(req), (24, True))
-        self.assertEqual(self.side.loaded_group_ids(req), (1,), "vLLM zeroes new blocks of chunks")
-        self.alloc(req, 24, [0] * 6, [11, 12, 13, 14, 15, 16])
-        ((_, _, targets),) = self.session.take("load_groups")
-        self.assertEqual(targets, [(1, 0, [11, 12, 13, 14, 15, 16])])
-
-    def test_every_block_of_a_chunk_is_offered(self) -> None:
-        req = self.open(18)
-        self.cache(0, 1, 2, 3, 4)
-        self.step(req, 18, [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15]], new=True)
-        self.step(req, 1, [[0, 0, 0, 0, 5], [11, 12, 13, 14, 15]])
-        offered = [offer[-3:] for offer in self.offers()]
-        self.assertIn((0, 0, [1, 2, 3, 4]), offered)
-        self.assertIn((1, 0, [11, 12, 13, 14]), offered)
-
-
 if __name__ == "__main__":
     unittest.main()
