@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # chromium-env.sh: prints the path of Chromium. Installs Debian's package on first use
-# where that is allowed. BLOCKYARD_CHROMIUM names another program.
+# where that is allowed. BLOCKYARD_TEST_CHROMIUM names another program.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
 program() {
 	local name
-	for name in "${BLOCKYARD_CHROMIUM:-}" chromium chromium-browser google-chrome; do
+	for name in "${BLOCKYARD_TEST_CHROMIUM:-}" chromium chromium-browser google-chrome; do
 		if [ -n "$name" ] && command -v "$name"; then return 0; fi
 	done
 	return 1
@@ -15,7 +15,7 @@ program() {
 
 program || {
 	scripts/deps.sh chromium >&2 || {
-		echo "blockyard: no Chromium: install the package chromium, or name a program with BLOCKYARD_CHROMIUM" >&2
+		echo "blockyard: no Chromium: install the package chromium, or name a program with BLOCKYARD_TEST_CHROMIUM" >&2
 		exit 1
 	}
 	program

@@ -52,9 +52,9 @@ const patience, look = 60 * time.Second, 100 * time.Millisecond
 // openBrowser starts Chromium until the end of the test. The test is skipped without one.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
-	program := os.Getenv("BLOCKYARD_CHROMIUM")
+	program := os.Getenv("BLOCKYARD_TEST_CHROMIUM")
 	if program == "" {
-		t.Skip("BLOCKYARD_CHROMIUM names no Chromium: make test-ops")
+		t.Skip("BLOCKYARD_TEST_CHROMIUM names no Chromium: make test-ops")
 	}
 	commands, toBrowser, err := os.Pipe()
 	if err != nil {
@@ -276,10 +276,10 @@ func (b *browser) write(text string) {
 	b.call("Input.insertText", map[string]any{"text": text}, nil)
 }
 
-// shot writes a screenshot of the window to the directory of BLOCKYARD_SHOTS, if there is one.
+// shot writes a screenshot of the window to the directory of BLOCKYARD_TEST_SHOTS, if there is one.
 func (b *browser) shot(name string) {
 	b.t.Helper()
-	dir := os.Getenv("BLOCKYARD_SHOTS")
+	dir := os.Getenv("BLOCKYARD_TEST_SHOTS")
 	if dir == "" {
 		return
 	}

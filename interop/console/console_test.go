@@ -87,7 +87,7 @@ func TestRouterConsole(t *testing.T) {
 func (b *browser) minutes(of cluster.Endpoint) {
 	b.t.Helper()
 	want := 3
-	if os.Getenv("BLOCKYARD_SHOTS") != "" {
+	if os.Getenv("BLOCKYARD_TEST_SHOTS") != "" {
 		want = 20
 	}
 	var past struct{ At []int64 }
