@@ -15,8 +15,8 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
 
-// collector makes Prometheus metrics of a Stats snapshot at each scrape. No other part of the
-// agent knows Prometheus.
+// collector makes Prometheus metrics of a Stats snapshot at each scrape. KVBM's names are those of
+// kvbmCollector.
 type collector struct {
 	stats func() Stats
 

@@ -36,7 +36,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // file is a file of the page.
 type file struct {
 	body       []byte
-	kind, etag string
+	mime, etag string
 }
 
 // Mount adds the page to a mux: at Path, and for a browser that opens the root of the listener.
@@ -72,7 +72,7 @@ func handler(kind Kind, version string) http.Handler {
 		}
 		// A browser asks each time, and gets 304 for a file that has not changed.
 		h.Set("Cache-Control", "no-cache")
-		h.Set("Content-Type", f.kind)
+		h.Set("Content-Type", f.mime)
 		h.Set("ETag", f.etag)
 		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(f.body))
 	})
@@ -109,5 +109,5 @@ func newFile(name string, body []byte) file {
 	case ".json":
 		kind = "application/json"
 	}
-	return file{body: body, kind: kind, etag: fmt.Sprintf(`"%x"`, sha256.Sum256(body))}
+	return file{body: body, mime: kind, etag: fmt.Sprintf(`"%x"`, sha256.Sum256(body))}
 }

@@ -80,9 +80,9 @@ func (j *Journal) push(c change) {
 	}
 }
 
-// take removes the changes of the next messages from the queue and returns the messages: bookings and
-// ends in one, progress in the other. Their changes go to different bookings or may come in this
-// order. more is true when changes are left.
+// take removes the changes of the next messages from the queue and returns the numbered messages:
+// bookings and ends in one, progress in the other, which goes second. A progress can so follow the end
+// of its own booking; receivers ignore it then. more is true when changes are left.
 func (j *Journal) take() (bookings, progress message, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
