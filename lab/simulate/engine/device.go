@@ -21,7 +21,7 @@ type device struct {
 	// blocks, the next victim first.
 	slots  []deviceSlot
 	spare  []int32
-	blocks map[kv.SequenceHash]int32
+	blocks slots
 	// capacity and anonymous are in blocks. unreferenced is the length of the list.
 	capacity, anonymous, unreferenced int
 
@@ -48,17 +48,17 @@ type deviceSlot struct {
 }
 
 func newDevice(capacity int, sink Sink) *device {
-	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), blocks: make(map[kv.SequenceHash]int32, capacity), capacity: capacity}
+	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), blocks: newSlots(capacity), capacity: capacity}
 }
 
 // prefix returns how many leading blocks of a sequence the pool has.
 func (d *device) prefix(sequence []kv.SequenceHash) int {
-	return held(sequence, func(h kv.SequenceHash) bool { return d.blocks[h] != 0 })
+	return held(sequence, &d.blocks)
 }
 
 // available returns how many blocks can be taken.
 func (d *device) available() int {
-	return d.capacity - d.anonymous - (len(d.blocks) - d.unreferenced)
+	return d.capacity - d.anonymous - (d.blocks.n - d.unreferenced)
 }
 
 // used returns the share of the blocks that requests use.
@@ -67,7 +67,8 @@ func (d *device) used() float64 { return 1 - float64(d.available())/float64(d.ca
 // pin adds a reference to each block. The pool has all of them.
 func (d *device) pin(sequence []kv.SequenceHash) {
 	for _, h := range sequence {
-		d.reference(d.blocks[h])
+		at, _ := d.blocks.get(h)
+		d.reference(int32(at))
 	}
 }
 
@@ -94,12 +95,12 @@ func (d *device) take(n int) bool {
 // evict removes unreferenced blocks until the pool is within its capacity.
 func (d *device) evict() {
 	d.removed = d.removed[:0]
-	for len(d.blocks)+d.anonymous > d.capacity {
+	for d.blocks.n+d.anonymous > d.capacity {
 		victim := d.slots[0].next
 		s := &d.slots[victim]
 		d.slots[s.prev].next, d.slots[s.next].prev = s.next, s.prev
 		d.unreferenced--
-		delete(d.blocks, s.hash)
+		d.blocks.remove(s.hash)
 		d.removed = append(d.removed, s.hash)
 		d.spare = append(d.spare, victim)
 	}
@@ -117,10 +118,10 @@ func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, 
 	d.anonymous -= end - first
 	from := first // of the blocks that are not told yet
 	for i := first; i < end; i++ {
-		if at := d.blocks[sequence[i]]; at != 0 {
+		if at, ok := d.blocks.get(sequence[i]); ok {
 			d.tell(locals, sequence, from, i)
 			from = i + 1
-			d.reference(at)
+			d.reference(int32(at))
 			continue
 		}
 		var at int32
@@ -131,7 +132,7 @@ func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, 
 			d.slots = append(d.slots, deviceSlot{})
 		}
 		d.slots[at] = deviceSlot{hash: sequence[i], refs: 1}
-		d.blocks[sequence[i]] = at
+		d.blocks.put(sequence[i], uint32(at))
 	}
 	d.tell(locals, sequence, from, end)
 }
@@ -176,7 +177,8 @@ func tellStored(sink Sink, stored []kvevent.StoredBlock, locals []kv.LocalHash, 
 // evicted first.
 func (d *device) unpin(sequence []kv.SequenceHash) {
 	for i := len(sequence) - 1; i >= 0; i-- {
-		at := d.blocks[sequence[i]]
+		slot, _ := d.blocks.get(sequence[i])
+		at := int32(slot)
 		s := &d.slots[at]
 		if s.refs--; s.refs > 0 {
 			continue

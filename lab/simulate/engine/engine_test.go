@@ -110,15 +110,15 @@ func TestEveryRequestEndsAndEveryBlockIsGivenBack(t *testing.T) {
 		if ended != n || tokens != want {
 			t.Fatalf("%d of %d requests, %d of %d tokens", ended, n, tokens, want)
 		}
-		if d.anonymous != 0 || d.unreferenced != len(d.blocks) || d.available() != 100 || len(b.device.held) != len(d.blocks) {
-			t.Fatalf("%d anonymous, %d of %d unreferenced, %d told", d.anonymous, d.unreferenced, len(d.blocks), len(b.device.held))
+		if d.anonymous != 0 || d.unreferenced != d.blocks.n || d.available() != 100 || len(b.device.held) != d.blocks.n {
+			t.Fatalf("%d anonymous, %d of %d unreferenced, %d told", d.anonymous, d.unreferenced, d.blocks.n, len(b.device.held))
 		}
 		for _, tier := range []struct {
 			t *tier
 			m *mirror
 		}{{b.node.host, b.host}, {b.node.disk, b.disk}} {
-			if len(tier.t.blocks) != len(tier.m.held) || len(tier.t.blocks) > tier.t.capacity {
-				t.Fatalf("%d blocks, %d told, capacity %d", len(tier.t.blocks), len(tier.m.held), tier.t.capacity)
+			if tier.t.blocks.n != len(tier.m.held) || tier.t.blocks.n > tier.t.capacity {
+				t.Fatalf("%d blocks, %d told, capacity %d", tier.t.blocks.n, len(tier.m.held), tier.t.capacity)
 			}
 		}
 	})

@@ -13,7 +13,7 @@ import (
 type tier struct {
 	sink     Sink
 	order    policy.Evictor
-	blocks   map[kv.SequenceHash]uint32
+	blocks   slots
 	slots    []tierSlot
 	capacity int
 	ticks    uint64
@@ -31,7 +31,7 @@ type tierSlot struct {
 }
 
 func newTier(capacity int, sink Sink) *tier {
-	t := &tier{sink: sink, order: policy.NewLeafLRU(), blocks: make(map[kv.SequenceHash]uint32, capacity), capacity: capacity}
+	t := &tier{sink: sink, order: policy.NewLeafLRU(), blocks: newSlots(capacity), capacity: capacity}
 	if capacity > 0 {
 		t.order.AddExtent(0, uint32(capacity))
 	}
@@ -40,13 +40,13 @@ func newTier(capacity int, sink Sink) *tier {
 
 // prefix returns how many leading blocks of a sequence the tier has.
 func (t *tier) prefix(sequence []kv.SequenceHash) int {
-	return held(sequence, func(h kv.SequenceHash) bool { _, ok := t.blocks[h]; return ok })
+	return held(sequence, &t.blocks)
 }
 
-// held returns how many leading blocks of a sequence has knows. Both kinds of cache evict children
+// held returns how many leading blocks of a sequence have a slot. Both kinds of cache evict children
 // before their parents, so that no block is there without the blocks before it.
-func held(sequence []kv.SequenceHash, has func(kv.SequenceHash) bool) int {
-	return sort.Search(len(sequence), func(i int) bool { return !has(sequence[i]) })
+func held(sequence []kv.SequenceHash, blocks *slots) int {
+	return sort.Search(len(sequence), func(i int) bool { _, ok := blocks.get(sequence[i]); return !ok })
 }
 
 // use stores the missing blocks of a sequence and marks all of them as used now. It returns the
@@ -55,7 +55,7 @@ func (t *tier) use(locals []kv.LocalHash, sequence []kv.SequenceHash) (added int
 	t.ticks++
 	have := t.prefix(sequence)
 	if have > 0 {
-		at := t.blocks[sequence[have-1]]
+		at, _ := t.blocks.get(sequence[have-1])
 		t.slots[at].tick = t.ticks
 		t.place(at)
 	}
@@ -85,8 +85,8 @@ func (t *tier) add(sequence []kv.SequenceHash, i int) bool {
 		parent = sequence[i-1]
 	}
 	t.slots[at] = tierSlot{hash: sequence[i], parent: parent, tick: t.ticks}
-	t.blocks[sequence[i]] = at
-	if p, ok := t.blocks[parent]; ok && i > 0 {
+	t.blocks.put(sequence[i], at)
+	if p, ok := t.blocks.get(parent); ok && i > 0 {
 		t.slots[p].children++
 		t.order.Remove(ref(p))
 	}
@@ -98,8 +98,8 @@ func (t *tier) add(sequence []kv.SequenceHash, i int) bool {
 func (t *tier) remove(at uint32) {
 	s := &t.slots[at]
 	t.order.Remove(ref(at))
-	delete(t.blocks, s.hash)
-	if p, ok := t.blocks[s.parent]; ok {
+	t.blocks.remove(s.hash)
+	if p, ok := t.blocks.get(s.parent); ok {
 		t.slots[p].tick = max(t.slots[p].tick, s.tick)
 		if t.slots[p].children--; t.slots[p].children == 0 {
 			t.place(p)
