@@ -130,7 +130,7 @@ func (o *Options) kept() ([]evict.Row, error) {
 	if len(o.Scenarios) > 0 && !o.Evict {
 		return nil, nil
 	}
-	return evict.Run(evict.Options{Seeds: min(o.Seeds, maxKeptSeeds), Scenarios: append(evict.Patterns(), o.accesses()...), Out: o.Out})
+	return evict.Run(evict.Options{Seeds: min(o.Seeds, maxKeptSeeds), Nodes: o.Evict, Scenarios: append(evict.Patterns(), o.accesses()...), Out: o.Out})
 }
 
 // scenarios returns the scenarios that run.

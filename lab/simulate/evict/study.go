@@ -38,16 +38,21 @@ type Options struct {
 	// Seeds are the runs of each scenario, at least 1.
 	Seeds     int
 	Scenarios []Scenario
-	// Out gets a table.
+	// Nodes compares ways to run host memory and disk together too.
+	Nodes bool
+	// Out gets the tables.
 	Out io.Writer
 }
 
 // Row is one scenario: the share of prompt blocks that the cache had, mean over the seeds.
 type Row struct {
-	Scenario                     string
-	Capacity                     int
-	Infinite, Optimum            float64
-	ByRule                       map[string]float64
+	Scenario          string
+	Capacity          int
+	Infinite, Optimum float64
+	ByRule            map[string]float64
+	// ByTiering has the shares of a node whose disk has the capacity, Written the blocks that it writes to
+	// disk over the blocks that are asked for.
+	ByTiering, Written           map[string]float64
 	requests, distinct, lookedUp int
 }
 
@@ -61,7 +66,7 @@ const warm = 0.2
 func Run(o Options) ([]Row, error) {
 	var rows []Row
 	for _, s := range o.Scenarios {
-		row := Row{Scenario: s.Name, ByRule: make(map[string]float64)}
+		row := Row{Scenario: s.Name, ByRule: make(map[string]float64), ByTiering: make(map[string]float64), Written: make(map[string]float64)}
 		for seed := range o.Seeds {
 			accesses, err := s.Accesses(uint64(seed + 1))
 			if err != nil {
@@ -71,16 +76,29 @@ func Run(o Options) ([]Row, error) {
 			if share == 0 {
 				share = defaultShare
 			}
-			row.run(accesses, share, float64(o.Seeds))
+			if err := row.run(accesses, share, float64(o.Seeds), o.tierings()); err != nil {
+				return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+			}
 		}
 		rows = append(rows, row)
 	}
 	print(o.Out, rows)
+	if o.Nodes {
+		printNodes(o.Out, rows)
+	}
 	return rows, nil
 }
 
+// tierings returns the ways to run a node that are compared.
+func (o *Options) tierings() []Tiering {
+	if !o.Nodes {
+		return nil
+	}
+	return Tierings()
+}
+
 // run adds a seed's shares to a row.
-func (row *Row) run(accesses []Access, share, seeds float64) {
+func (row *Row) run(accesses []Access, share, seeds float64, nodes []Tiering) error {
 	known := make(map[kv.SequenceHash]bool)
 	infinite := make([]int, len(accesses))
 	for i, a := range accesses {
@@ -113,6 +131,16 @@ func (row *Row) run(accesses []Access, share, seeds float64) {
 		}
 		row.ByRule[r.Name] += of(hits)
 	}
+	for _, t := range nodes {
+		n, err := newNode(t, row.Capacity, asked)
+		if err != nil {
+			return err
+		}
+		hits, written := n.run(accesses, first)
+		row.ByTiering[t.Name] += of(hits)
+		row.Written[t.Name] += float64(written) / float64(max(1, asked)) / seeds
+	}
+	return nil
 }
 
 // Best returns the largest share that a rule without knowledge of the future has.
@@ -153,6 +181,28 @@ func print(out io.Writer, rows []Row) {
 		}
 		fmt.Fprintln(out)
 	}
+	printLeast(out, rows)
+}
+
+// printNodes writes the table of nodes: per cent of the prompt blocks that the node had, and that it wrote
+// to disk.
+func printNodes(out io.Writer, rows []Row) {
+	fmt.Fprintf(out, "\n%-22s", "host and disk: % hits, % written")
+	for _, t := range Tierings() {
+		fmt.Fprintf(out, " %13s", t.Name)
+	}
+	fmt.Fprintln(out)
+	for _, row := range rows {
+		fmt.Fprintf(out, "%-32s", row.Scenario)
+		for _, t := range Tierings() {
+			fmt.Fprintf(out, " %6.1f %6.1f", 100*row.ByTiering[t.Name], 100*row.Written[t.Name])
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+// printLeast writes the least shares of each rule.
+func printLeast(out io.Writer, rows []Row) {
 	for k, what := range []string{"least share of optimum", "least share of best"} {
 		fmt.Fprintf(out, "%s%s", what, strings.Repeat(" ", 49-len(what)))
 		for _, r := range Rules() {

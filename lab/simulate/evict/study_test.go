@@ -84,12 +84,12 @@ func TestOptimum(t *testing.T) {
 func TestReport(t *testing.T) {
 	var out strings.Builder
 	small := Scenario{Name: "small", Share: 0.5, Accesses: func(uint64) ([]Access, error) { return cycle(4, 5, 6), nil }}
-	rows, err := Run(Options{Seeds: 2, Scenarios: []Scenario{small}, Out: &out})
+	rows, err := Run(Options{Seeds: 2, Scenarios: []Scenario{small}, Nodes: true, Out: &out})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ofOptimum, ofBest := Worst(rows, policy.RuleLRU.String())
-	if !strings.Contains(out.String(), "\nsmall ") || !strings.Contains(out.String(), "least share of best") || ofOptimum > ofBest {
+	if !strings.Contains(out.String(), "\nsmall ") || !strings.Contains(out.String(), "least share of best") || !strings.Contains(out.String(), "% written") || len(rows[0].ByTiering) != len(Tierings()) || ofOptimum > ofBest {
 		t.Errorf("%s\n%v of the optimum, %v of the best", out.String(), ofOptimum, ofBest)
 	}
 }
