@@ -17,7 +17,7 @@ type benchJoinCmd struct {
 	Engines    int           `help:"Engines of each agent, 1 to 64." default:"8"`
 	Blocks     int           `help:"Blocks of each engine and of each agent's pool, 1 to 1048576." default:"2000"`
 	Link       bytesize.Size `help:"Bytes a second of the router's link." default:"50MiB"`
-	Patience   time.Duration `help:"Longest time of the join." default:"10m"`
+	Patience   time.Duration `help:"Longest time of the fleet's start, and of the join." default:"10m"`
 	NATSServer string        `name:"nats-server" help:"The nats-server program (default: the one beside this program)." type:"path" placeholder:"FILE"`
 	Dir        string        `help:"Directory of logs (default: the temporary directory)." type:"path" placeholder:"DIR"`
 }

@@ -18,9 +18,18 @@ type FleetOptions struct {
 	Agents, Engines, Blocks int
 }
 
-// Fleet publishes the blocks of a fleet until ctx ends, and writes a ready line when every publisher has
-// announced itself. It is the main function of the process that Run starts.
+// announced is the line that Fleet writes when every publisher has announced itself.
+type announced struct {
+	Publishers int `json:"publishers"`
+}
+
+// Fleet publishes the blocks of a fleet until ctx ends. It writes a ready line at once, and another line
+// when every publisher has announced itself. It is the main function of the process that Run starts.
 func Fleet(ctx context.Context, o FleetOptions, out io.Writer) (err error) {
+	lines := json.NewEncoder(out)
+	if err := lines.Encode(map[string]any{"ready": true}); err != nil {
+		return err
+	}
 	for agent := range uint64(o.Agents) {
 		conn, e := natspub.Connect(ctx, natspub.Options{URL: o.URL, Cluster: o.Cluster})
 		if e != nil {
@@ -31,7 +40,7 @@ func Fleet(ctx context.Context, o FleetOptions, out io.Writer) (err error) {
 			return fmt.Errorf("agent %d: %w", agent, e)
 		}
 	}
-	if err := json.NewEncoder(out).Encode(map[string]any{"ready": true}); err != nil {
+	if err := lines.Encode(announced{o.Agents * (o.Engines + 1)}); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -16,7 +16,7 @@ type Options struct {
 	Agents, Engines, Blocks int
 	// LinkBytes is what the router's link carries in a second, default 50 MiB.
 	LinkBytes int
-	// Patience bounds the join, default 10 minutes.
+	// Patience bounds the start of the fleet, and the join, default 10 minutes.
 	Patience time.Duration
 	// Programs must be set, and so must NATSServer, a nats-server program.
 	cluster.Programs

@@ -67,12 +67,18 @@ func (o *Options) startFleet(ctx context.Context, c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
+	starting, cancel := context.WithTimeoutCause(ctx, o.Patience, cluster.ErrTooLong)
+	defer cancel()
+	var all announced
+	if err := p.Next(starting, &all); err != nil {
+		return err
+	}
 	resident, err := p.PeakRSS()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(o.Out, "fleet: %d agents with %d engines each, %d publishers of %d blocks; %d MiB\n",
-		o.Agents, o.Engines, o.publishers(), o.Blocks, resident>>20)
+		o.Agents, o.Engines, all.Publishers, o.Blocks, resident>>20)
 	return nil
 }
 
