@@ -82,27 +82,39 @@ def native(spec: str, host_bytes: int, tiers: list[dict[str, Any]] | None = None
     }
 
 
-def start(directory: str, connector: dict[str, Any] | None, **arguments: Any) -> Any:
-    """A vllm.LLM with the model of the directory. arguments: of LLM, beside the common ones."""
+def arguments_of(
+    directory: str, connector: dict[str, Any] | None, **arguments: Any
+) -> dict[str, Any]:
+    """The arguments of an engine with the model of the directory. Sets vLLM's environment.
+
+    arguments: beside the common ones.
+    """
     os.environ.update(ENVIRONMENT)
-    from vllm import LLM
     from vllm.config import KVTransferConfig
 
     if connector is not None:
         arguments["kv_transfer_config"] = KVTransferConfig(**connector)
-    return LLM(
-        model=directory,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        seed=0,
-        enforce_eager=True,
-        block_size=model.BLOCK_TOKENS,
-        enable_prefix_caching=True,
-        prefix_caching_hash_algo="sha256_cbor",
-        generation_config="vllm",
-        disable_log_stats=False,
+    return {
+        "model": directory,
+        "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "seed": 0,
+        "enforce_eager": True,
+        "block_size": model.BLOCK_TOKENS,
+        "enable_prefix_caching": True,
+        "prefix_caching_hash_algo": "sha256_cbor",
+        "generation_config": "vllm",
+        "disable_log_stats": False,
         **arguments,
-    )
+    }
+
+
+def start(directory: str, connector: dict[str, Any] | None, **arguments: Any) -> Any:
+    """A vllm.LLM with the model of the directory. arguments: of LLM, beside the common ones."""
+    made = arguments_of(directory, connector, **arguments)
+    from vllm import LLM
+
+    return LLM(**made)
 
 
 def prompt(draw: random.Random, tokens: int) -> list[int]:

@@ -137,7 +137,7 @@ class Crew:
     """An engine of tp x pp workers. mla: all tensor-parallel ranks have equal KV. overlapping: the
     scheduler plans a step before the earlier step has ended. drafts: speculative tokens. window,
     chunk: tokens that the layer of a first KV group beside full attention reads, 0 without that
-    group. larger: how many of that group's blocks a block of full attention has the tokens of."""
+    group. larger: that group's blocks in a block of full attention. dp_rank: of two, or None."""
 
     def __init__(
         self,
@@ -152,9 +152,15 @@ class Crew:
         window: int = 0,
         chunk: int = 0,
         larger: int = 1,
+        dp_rank: int | None = None,
     ) -> None:
         (directory / "config.json").write_text(json.dumps(CONFIG))
         self.config = self._config(str(directory), socket, tp, pp, overlapping, drafts)
+        if dp_rank is not None:
+            self.config.kv_transfer_config.engine_id = f"ranks_dp{dp_rank}"
+            self.config.parallel_config.data_parallel_size = 2
+            self.config.parallel_config.data_parallel_rank = dp_rank
+            self.config.parallel_config.data_parallel_index = dp_rank
         replicas = tp if mla else 1
         # The first stage has one layer more than the others.
         stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
@@ -187,6 +193,7 @@ class Crew:
         self.tokens: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}  # by KV group
         self.began: dict[str, int] = {}  # tokens that a request had when it began to run
+        self.computed = 0  # tokens of all steps
         self.rejected = 0
 
     @staticmethod
@@ -310,6 +317,7 @@ class Crew:
             time.sleep(0.001)  # as vLLM does
 
     def _execute(self, output) -> ModelRunnerOutput:
+        self.computed += output.total_num_scheduled_tokens
         sampled = {}
         connectors = [worker.connector for worker in self.workers]
         for one in connectors:

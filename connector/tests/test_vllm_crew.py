@@ -87,6 +87,36 @@ class Crews(unittest.TestCase):
         crew = self.reload(tp=2, window=40, larger=2)
         self.assertEqual(self.copied(crew), [(True, True)] * 2)
 
+    def test_a_data_parallel_rank_loads_what_the_other_one_has_computed(self) -> None:
+        from tests.crew import Crew
+
+        ranks = [Crew(self.directory, self.agent.socket, dp_rank=rank) for rank in (0, 1)]
+        for crew in ranks:
+            self.addCleanup(crew.close)
+            crew.wait_connected()
+        first, other = ranks
+        output = first.run("first", PROMPT, OUTPUT)
+        first.settle(lambda: self.stored() >= len(PROMPT) // first.align, "the prompt is stored")
+        for attempt in range(50):
+            other.settle(other.forget, "vLLM's cache is empty")
+            before = other.computed
+            self.assertEqual(other.run(f"again-{attempt}", PROMPT, OUTPUT), output)
+            if other.began[f"again-{attempt}"] == 144:  # of 150 tokens
+                break
+        else:
+            self.fail(f"no whole hit: {other.began}")
+        # The last prompt tokens, and one for each token of the output but the last.
+        self.assertEqual(other.computed - before, 150 - 144 + OUTPUT - 1)
+        for rank, crew in enumerate(ranks):  # each reports once a second
+            crew.settle(lambda n=rank: n in dict(map(reversed, self.reporters())), "a report")
+        workers, numbers = zip(*self.reporters(), strict=True)
+        self.assertEqual((set(numbers), len(set(workers))), ({0, 1}, 1), "ranks of one worker")
+
+    def reporters(self) -> set[tuple[str, int]]:
+        """Worker and rank of each scheduler that the agent has a report of."""
+        reports = self.agent.stats()["connectors"]
+        return {(one["worker"], one["rank"]) for one in reports if one["role"] == "scheduler"}
+
     def test_steps_that_overlap(self) -> None:
         self.reload(tp=2, overlapping=True)
 
