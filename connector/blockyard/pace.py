@@ -26,6 +26,19 @@ _MAX_STEPS = 64  # steps in flight, far more than any engine has
 Line = Sequence[tuple[float, float]]
 
 
+# An engine sleeps 1 ms after a step that computes nothing.
+_REST_SECONDS = 0.001
+_REST_TOKENS = 16384  # the answer for a longer prompt takes more time than that
+
+
+def rest_seconds(alive: int, tokens: int) -> float:
+    """How long the lookup of a prompt may keep an engine of `alive` requests waiting.
+
+    Without an answer a request that is alone waits for the engine's sleep. Nobody waits beside it.
+    """
+    return _REST_SECONDS if alive == 1 and tokens <= _REST_TOKENS else 0.0
+
+
 class Curve:
     """Measured seconds by size: an exponential average for each power of two."""
 

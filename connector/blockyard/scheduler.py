@@ -41,6 +41,7 @@ from .work import EMPTY_WORK, Done, Mapped, Work
 __all__ = ["DeviceBlocks", "Hit", "SchedulerSession"]
 
 _SPIN = 40e-6  # wait for an answer within a hook's limit of 50 us
+_PAUSE = 20e-6
 _MIN_LIMIT = 64
 _now = time.perf_counter
 
@@ -185,13 +186,13 @@ class SchedulerSession:
         return r
 
     def hit(
-        self, rid: str, generation: int, local_blocks: int, spin: float = _SPIN
+        self, rid: str, generation: int, local_blocks: int, spin: float = _SPIN, rest: float = 0.0
     ) -> Hit | None:
         """The loadable blocks beyond the engine's own local_blocks. None: not known yet, ask again.
 
         The call may be repeated, and the answer may grow. The first call waits at most `spin`
-        seconds for the agent's answer. A generation with a load is a miss afterwards, even if the
-        load has failed.
+        seconds for the agent's answer, or `rest` seconds without Python's lock. A generation with a
+        load is a miss afterwards, even if the load has failed.
         """
         self.changed = True
         r = self._requests.get(rid)
@@ -204,11 +205,14 @@ class SchedulerSession:
             self._pump(False, True)
             self._lookups.begin_delayed(r, self._attachment.connection)
         if r.state in (PACKING, ASKED) or r.unanswered:
-            until = _now() + spin
+            until = _now() + (rest or spin)
             self._pump(False, r.state != PACKING)
-            if r.state == ASKED and not r.waits and not r.polled:
+            waited = (PACKING, ASKED) if rest else (ASKED,)
+            if r.state in waited and not r.waits and not r.polled:
                 r.polled = True
-                while r.state == ASKED and _now() < until:
+                while r.state in waited and not r.waits and _now() < until:
+                    if rest:
+                        time.sleep(_PAUSE)
                     self._pump(False, True)
         return self._lookups.hit(r, local_blocks, self._settings.min_load_blocks or 1)
 

@@ -10,6 +10,7 @@ from blockyard.pace import (
     Curve,
     Pace,
     prefill_seconds,
+    rest_seconds,
     seconds_at,
     worth_loading,
 )
@@ -53,6 +54,13 @@ class Decision(unittest.TestCase):
         for blocks, want in ((MOST_BLOCKS - 1, False), (MOST_BLOCKS, True)):
             hit = blocks * TOKENS
             self.assertIs(worth_loading(slow, STEPS, blocks, hit, hit + 1, 0, STEP), want)
+
+
+class Rest(unittest.TestCase):
+    def test_only_a_request_that_is_alone_may_keep_the_engine_waiting(self) -> None:
+        self.assertGreater(rest_seconds(1, 8192), 0)
+        self.assertEqual(rest_seconds(2, 8192), 0)
+        self.assertEqual(rest_seconds(1, 100_000), 0)
 
 
 class Curves(unittest.TestCase):

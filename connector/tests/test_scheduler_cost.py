@@ -61,6 +61,14 @@ class Costs(unittest.TestCase):
                 session.finished(name)
                 self.assertLessEqual(prompt.read, INLINE_TOKENS)
 
+    def test_a_hook_that_may_rest_has_the_answer_in_its_first_call(self) -> None:
+        """Also for a prompt in the packer, which needs Python's lock."""
+        session = self.rig.session
+        for size in (200, 4096):
+            session.open(f"{size}", 0, [(i + size) % 50000 for i in range(size)])
+            self.assertIsNotNone(session.hit(f"{size}", 0, 0, rest=60.0))
+            session.finished(f"{size}")
+
     def test_offer_of_a_decoded_block(self) -> None:
         """Another block costs the same at the start and at the end of a long request."""
         session = self.rig.session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.frames import HelloFields
 from blockyard.handover import HandOver, read_hand_over
-from blockyard.pace import Pace
+from blockyard.pace import Pace, rest_seconds
 from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks, PoolView
 from blockyard.vllm.guard import Faults, guarded
@@ -196,7 +196,8 @@ class VllmScheduler:
             self.session.release_hit(request.request_id, request.num_preemptions)
             tracked.hit = 0
             return NO_HIT
-        hit = self.session.hit(request.request_id, request.num_preemptions, local)
+        rest = rest_seconds(len(self._alive), request.num_tokens)
+        hit = self.session.hit(request.request_id, request.num_preemptions, local, rest=rest)
         if hit is None:
             return None, False
         tracked.hit = self._usable(request, hit.blocks, local)
@@ -205,8 +206,7 @@ class VllmScheduler:
         if not self._accepts(request, tracked, local):
             self._pass_by(request, tracked)
             return NO_HIT
-        tracked.first = local
-        tracked.sources = hit.sources
+        tracked.first, tracked.sources = local, hit.sources
         return tracked.hit * self.tokens, True
 
     def _usable(self, request: Any, blocks: int, local: int) -> int:
