@@ -40,6 +40,9 @@ type Agent struct {
 	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
 	history *console.History
 
+	// drainTimeout is Config.DrainTimeout, or what Reload made of it.
+	drainTimeout atomic.Int64
+
 	ready     atomic.Bool
 	closeOnce sync.Once
 	closeErr  error
@@ -55,6 +58,7 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 	log = cmp.Or(log, zap.NewNop())
 	a := &Agent{cfg: cfg.withDefaults(), log: log}
 	a.history = a.newHistory()
+	a.drainTimeout.Store(int64(cfg.DrainTimeout))
 	if err := a.start(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -150,7 +154,7 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tokens, err := control.ReadTokens(a.cfg.ControlTokens)
+	tokens, err := control.ReadTokens(a.cfg.ControlTokens, a.log)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -229,8 +233,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		<-gctx.Done() // a part has failed, or ctx has ended
 		a.ready.Store(false)
 		a.log.Info("stopping", zap.NamedError("cause", context.Cause(gctx)))
-		if a.cfg.DrainTimeout > 0 {
-			a.engine.Drain(a.cfg.DrainTimeout)
+		if d := time.Duration(a.drainTimeout.Load()); d > 0 {
+			a.engine.Drain(d)
 		}
 		a.engine.Close()
 		stopBack()
@@ -242,6 +246,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ready.Store(true)
 	a.log.Info("serving", zap.String("node", a.cfg.Node), zap.String("socket", a.cfg.Socket), zap.String("admin", a.AdminAddr()), zap.String("control", a.ControlAddr()))
 	return g.Wait()
+}
+
+// Reload takes over the fields of cfg that can change while the agent runs: Tiers.Weights, AllowUIDs and
+// DrainTimeout. It leaves out the others. Open connections stay. The error names the field and the
+// value; nothing has changed then.
+func (a *Agent) Reload(cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	cfg = cfg.withDefaults()
+	if err := a.engine.Allow(cfg.AllowUIDs, cfg.allowsOthers()); err != nil {
+		return err
+	}
+	a.drainTimeout.Store(int64(cfg.DrainTimeout))
+	return a.pools.Manager().SetWeights(cfg.Tiers.Weights) // valid, as cfg is
 }
 
 // servers returns the HTTP servers that start has made.

@@ -33,6 +33,8 @@ type broker struct {
 	// health says whether the disk may be used.
 	health diskio.Health
 	pools  func() []*Pool
+	// weights are the shares of models: see Manager.SetWeights.
+	weights atomic.Pointer[map[string]uint64]
 	// closing is closed when the manager closes. It ends the waits for room.
 	closing chan struct{}
 	// turns counts the events after which a pool may be able to give an extent. It orders
@@ -179,7 +181,7 @@ func (p *Pool) holding(lv registry.Level) policy.Holder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := policy.Holder{
-		Weight: p.cfg.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.life.unusedSince, Empty: p.slots.Registry.Blocks() == 0,
+		Weight: p.broker.weight(p.ns.Model), InUse: !p.unusedLocked(), Since: p.life.unusedSince, Empty: p.slots.Registry.Blocks() == 0,
 	}
 	if t := p.slots.Tier(lv); t != nil {
 		extent := p.broker.extentBytes(lv)

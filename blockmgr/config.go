@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
 	"time"
@@ -102,6 +103,7 @@ type Config struct {
 	// policy.WriteBudget, which a policy.FrequencyFilter follows too.
 	Budget diskio.Budget `json:"-"`
 	// Weights are the shares, by model, in a tier that several namespaces want; default 1.
+	// Manager.SetWeights changes them.
 	// See policy.Giver.
 	Weights map[string]uint64
 	// Transfers bounds the blocks that a pool reads from disk at once, and those that it
@@ -183,12 +185,44 @@ func (c *Config) validateLimits() error {
 	if c.IODeadline < 0 {
 		return fmt.Errorf("I/O deadline %v: want 0 (default %v) or more", c.IODeadline, defaultIODeadline)
 	}
-	for model, w := range c.Weights {
+	if err := checkWeights(c.Weights); err != nil {
+		return err
+	}
+	return c.DirectIO.Validate()
+}
+
+// checkWeights returns an error for a model without a share.
+func checkWeights(weights map[string]uint64) error {
+	for model, w := range weights {
 		if w == 0 {
 			return fmt.Errorf("weight 0 of model %q: want 1 or more", model)
 		}
 	}
-	return c.DirectIO.Validate()
+	return nil
+}
+
+// Weights returns the shares of the models in a tier that several namespaces want. A model that is
+// absent has 1. The caller must not change the map.
+func (m *Manager) Weights() map[string]uint64 { return *m.broker.weights.Load() }
+
+// SetWeights replaces Config.Weights. Pools give and take room by the new shares from their next request
+// for an extent on. The error names a model with the share 0, and then nothing has changed.
+func (m *Manager) SetWeights(weights map[string]uint64) error {
+	if err := checkWeights(weights); err != nil {
+		return err
+	}
+	weights = maps.Clone(weights)
+	m.broker.weights.Store(&weights)
+	m.broker.turns.Add(1) // pools that could not grow may try again
+	return nil
+}
+
+// weight returns a model's share.
+func (b *broker) weight(model string) uint64 {
+	if w, ok := (*b.weights.Load())[model]; ok {
+		return w
+	}
+	return 1
 }
 
 // enabled reports whether any tier has room for blocks.
@@ -229,14 +263,6 @@ func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
 // 0 for a tier that is bounded in blocks. It is 64 MiB. From 256 GiB on it is larger, up
 // to 1 GiB, to keep the number of extents small.
 func ExtentBytesFor(tierBytes uint64) uint64 { return storage.ExtentBytesFor(tierBytes) }
-
-// weight returns a model's share.
-func (c *Config) weight(model string) uint64 {
-	if w, ok := c.Weights[model]; ok {
-		return w
-	}
-	return 1
-}
 
 // withDefaults returns c with the defaults of its zero fields.
 func (c Config) withDefaults() Config {

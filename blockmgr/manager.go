@@ -64,6 +64,7 @@ func Open(cfg Config) (*Manager, error) {
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
 		entries: map[kv.NamespaceID]*poolEntry{}, previous: map[SessionID]*storage.SessionRecord{}, retiring: map[*Pool]struct{}{},
 	}
+	m.broker.weights.Store(&m.cfg.Weights)
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
 	m.broker.health.Init(m.cfg.Log, m.cfg.now)
 	if m.cfg.enabled() {

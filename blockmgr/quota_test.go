@@ -96,6 +96,37 @@ func TestNamespacesInUseComeToTheirSharesAndStayThere(t *testing.T) {
 	}
 }
 
+// TestSetWeightsMovesTheShares: pools in use come to new shares while they run.
+func TestSetWeightsMovesTheShares(t *testing.T) {
+	pools := quotaPools(t, false)
+	var seed uint64
+	settle := func(want map[string]int) {
+		t.Helper()
+		for range 20 {
+			for _, model := range []string{"b", "c", "a"} {
+				pools[model].demand(&seed, 8)
+			}
+		}
+		if got := extents(pools, registry.Host); !maps.Equal(got, want) {
+			t.Errorf("extents %v, want %v", got, want)
+		}
+	}
+	settle(map[string]int{"a": 4, "b": 2, "c": 2})
+	m := pools["a"].m
+	given := map[string]uint64{"b": 2}
+	if err := m.SetWeights(given); err != nil {
+		t.Fatal(err)
+	}
+	given["b"] = 100 // the manager has a copy
+	settle(map[string]int{"a": 2, "b": 4, "c": 2})
+	if err := m.SetWeights(map[string]uint64{"c": 0}); err == nil {
+		t.Error("a share of 0 is taken")
+	}
+	if got := m.Weights(); !maps.Equal(got, map[string]uint64{"b": 2}) {
+		t.Errorf("weights %v", got)
+	}
+}
+
 // Whoever came last, and whatever the others ask for, has something.
 func TestNoNamespaceInUseStarves(t *testing.T) {
 	pools := quotaPools(t, false)

@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decisions"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/metrics"
 	"github.com/blockyard-ai/blockyard/router/miss"
+	"github.com/blockyard-ai/blockyard/router/policyfile"
 	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
@@ -286,6 +289,32 @@ func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 			if err := m.scheduler.SetBusy(b); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// reload gives the open models the queue and the busy thresholds of a valid configuration and a policy
+// file, and those opened later its live settings.
+func (d *Models) reload(c *config.Config, policies *policyfile.File) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if busy := c.Busy(); !reflect.DeepEqual(busy, d.options.Config.Busy()) {
+		if err := busy.Validate(); err != nil {
+			return err
+		}
+		d.busy = nil
+		for _, m := range d.byKey {
+			_ = m.scheduler.SetBusy(busy) // busy is valid
+		}
+	}
+	options := *d.options
+	options.Config, options.Policies = c, policies
+	d.options = &options
+	for key, m := range d.byKey {
+		// The configuration and the file are valid, and so is every queue of them.
+		if err := m.scheduler.SetQueue(c.Queue(policies.Profile(key.Name))); err != nil {
+			return fmt.Errorf("model %.64q: %w", key.Name, err)
 		}
 	}
 	return nil

@@ -77,14 +77,10 @@ func New(o Options, t source.Transport) (*Router, error) {
 			return nil, fmt.Errorf("router: %w", err)
 		}
 	}
-	switch {
-	case o.Policies != nil:
-	case r.config.RouterPolicyConfig == nil:
-		o.Policies = &policyfile.File{}
-	default:
+	if o.Policies == nil {
 		var err error
-		if o.Policies, err = policyfile.Load(*r.config.RouterPolicyConfig); err != nil {
-			return nil, fmt.Errorf("router_policy_config: %w", err)
+		if o.Policies, err = policies(&r.config); err != nil {
+			return nil, err
 		}
 	}
 	if r.config.RouterReplicaSync {
@@ -128,6 +124,33 @@ func (r *Router) shareIndex(o *Options) {
 	if r.config.ServeIndexer {
 		r.indexers = o.Indexers
 	}
+}
+
+// policies reads the policy file of a configuration. Without one it returns an empty file.
+func policies(c *config.Config) (*policyfile.File, error) {
+	if c.RouterPolicyConfig == nil {
+		return &policyfile.File{}, nil
+	}
+	f, err := policyfile.Load(*c.RouterPolicyConfig)
+	if err != nil {
+		return nil, fmt.Errorf("router_policy_config: %w", err)
+	}
+	return f, nil
+}
+
+// Reload takes over the live settings of c, and reads the policy file again. Busy thresholds that c does
+// not change stay as SetBusy left them. Waiting requests go on by the new rules. The error names the
+// setting or the field of the file; nothing has changed then.
+func (r *Router) Reload(c *config.Config) error {
+	next := r.config.WithLive(c)
+	if _, err := next.Validate(); err != nil {
+		return err
+	}
+	file, err := policies(&next)
+	if err != nil {
+		return err
+	}
+	return r.models.reload(&next, file)
 }
 
 // Request is a prompt to find a worker for.

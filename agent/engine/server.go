@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/blockyard-ai/blockyard/internal/control"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -26,6 +25,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -77,6 +77,7 @@ type Server struct {
 	sampled  *zap.Logger        // log with at most maxSampled lines of one text
 	listener *net.UnixListener
 	nonce    uint64
+	allowed  atomic.Pointer[[]uint32] // users whose processes may connect
 
 	sessions  sessionCounters
 	processes *process.Table
@@ -115,6 +116,7 @@ func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *
 		byWorker:     make(map[kv.Worker]*session),
 		awaitingExit: make(map[process.Key]int),
 	}
+	s.allowed.Store(&cfg.AllowUIDs)
 	s.sampled = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, sampleTime, maxSampled, 0)
 	}))
@@ -199,7 +201,7 @@ func (s *Server) serve(c *proto.Conn) {
 		s.log.Warn("connection without credentials", zap.Error(err))
 		return
 	}
-	if !slices.Contains(s.cfg.AllowUIDs, peer.UID) {
+	if !slices.Contains(*s.allowed.Load(), peer.UID) {
 		s.sessions.denied.Add(1)
 		s.sampled.Warn("connection denied", zap.Uint32("uid", peer.UID), zap.Int32("pid", peer.PID))
 		_ = sendError(c, 0, 0, refusalOf(refusal.New(proto.CodeDenied, "user %d may not connect to this agent", peer.UID)))
@@ -347,9 +349,31 @@ func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("socket path %s: %w", path, err)
 	}
-	if info, err := os.Stat(dir); others && err == nil && info.Mode().Perm()&0o001 == 0 {
+	if others {
+		warnOfDirectory(dir, log)
+	}
+	return control.ListenUnix(proto.Network, path, mode)
+}
+
+// warnOfDirectory logs a warning when other users cannot pass the directory of the socket.
+func warnOfDirectory(dir string, log *zap.Logger) {
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
 		log.Warn("other users may connect, but the mode of the socket's directory keeps them out",
 			zap.String("dir", dir), zap.Stringer("mode", info.Mode()))
 	}
-	return control.ListenUnix(proto.Network, path, mode)
+}
+
+// Allow replaces Config.AllowUIDs, the users whose processes may connect, and sets the mode of the
+// socket as Listen does. Open connections stay. After an error nothing has changed.
+func (s *Server) Allow(uids []uint32, others bool) error {
+	path, mode := s.listener.Addr().String(), fs.FileMode(socketMode)
+	if others {
+		mode = openSocketMode
+		warnOfDirectory(filepath.Dir(path), s.log)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		return fmt.Errorf("socket path %s: %w", path, err)
+	}
+	s.allowed.Store(&uids)
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -15,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 )
 
 // Agent runs the node agent until ctx ends. Each setting is declared once, as a field:
@@ -28,8 +30,9 @@ type Agent struct {
 	Admin        string        `group:"Node" help:"Address of the HTTP server for health, metrics and events. It has no access control: keep it on loopback or on a network of routers." default:"127.0.0.1:0" env:"BLOCKYARD_ADMIN"`
 	Control      string        `group:"Node" help:"Address where operators reset, keep and list blocks: an absolute path of a Unix socket for the agent's own user, or HOST:PORT, which asks for a token only with --control-token-file. Default: --socket with .control appended." env:"BLOCKYARD_CONTROL" placeholder:"ADDRESS"`
 	ControlToken string        `group:"Node" name:"control-token-file" type:"path" help:"File with the tokens of operators, a line NAME TOKEN for each. Without it --control asks for none." env:"BLOCKYARD_CONTROL_TOKEN_FILE" placeholder:"FILE"`
-	AllowUID     []uint32      `group:"Node" name:"allow-uid" help:"User whose engines may connect; repeatable. Default: the agent's own user and root. With another user everybody may open the socket, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
-	DrainTimeout time.Duration `group:"Node" name:"drain-timeout" help:"Time for engines to finish copies and say goodbye before the agent stops, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
+	AllowUID     []uint32      `group:"Node" live:"" name:"allow-uid" help:"User whose engines may connect; repeatable. Default: the agent's own user and root. With another user everybody may open the socket, and the agent checks the user that the kernel reports." env:"BLOCKYARD_ALLOW_UID" placeholder:"UID"`
+	DrainTimeout time.Duration `group:"Node" live:"" name:"drain-timeout" help:"Time for engines to finish copies and say goodbye before the agent stops, at most 1h; 0 does not wait." default:"2s" env:"BLOCKYARD_DRAIN_TIMEOUT"`
+	LogLevel     process.Level `group:"Node" live:"" name:"log-level" help:"Least level of log lines: debug, info, warn or error." default:"info" env:"BLOCKYARD_LOG_LEVEL" placeholder:"LEVEL"`
 	KVBMMetrics  string        `group:"Node" name:"kvbm-metrics" help:"Address that serves metrics under KVBM's names. Default: none." env:"BLOCKYARD_KVBM_METRICS" kvbm:"DYN_KVBM_METRICS" placeholder:"HOST:PORT"`
 
 	HostDir     string            `group:"Tiers" help:"Directory of the host tier, best on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
@@ -39,7 +42,7 @@ type Agent struct {
 	ExtentSize  bytesize.Size     `group:"Tiers" help:"Step by which a pool grows, at most 1GiB. 0 chooses by the size of each tier: 64MiB, and more from 256GiB on. A tier that was made with another size than the given one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
 	HostRule    string            `group:"Tiers" name:"host-eviction" help:"What a full host tier evicts first: the least recently used block (lru), or that while it serves best and else the block that is asked for least (adaptive), which resists scans and conversations that take turns." enum:"lru,adaptive" default:"adaptive" env:"BLOCKYARD_HOST_EVICTION"`
 	DiskRule    string            `group:"Tiers" name:"disk-eviction" help:"What a full disk tier evicts first: lru or adaptive, as for the host tier." enum:"lru,adaptive" default:"adaptive" env:"BLOCKYARD_DISK_EVICTION"`
-	Quota       map[string]uint64 `group:"Tiers" help:"Share of a model in a tier that several models want; repeatable. Default: 1 each." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
+	Quota       map[string]uint64 `group:"Tiers" live:"" help:"Share of a model in a tier that several models want; repeatable. Default: 1 each." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
 	ScrubRate   bytesize.Size     `group:"Tiers" help:"Bytes per second that the agent verifies of its stored blocks; 0 turns verification off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
 	DiscardHost bool              `group:"Tiers" help:"Remove the host tier's files at an orderly stop. The next agent then starts cold." env:"BLOCKYARD_DISCARD_HOST"`
 	NoPrefetch  bool              `group:"Tiers" help:"Leave blocks on disk until a lookup asks for them. By default they move to host memory when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
@@ -89,11 +92,10 @@ func (c *Agent) AfterApply(k *kong.Context) error {
 
 // Run starts the agent, writes the ready line with its addresses to standard output, and serves
 // until ctx ends.
-func (c *Agent) Run(ctx context.Context, b build) error {
-	log, err := NewLogger("agent")
-	if err != nil {
-		return err
-	}
+func (c *Agent) Run(ctx context.Context, b build, from *settingsSource) error {
+	level := zap.NewAtomicLevelAt(c.LogLevel.Level)
+	log := process.LoggerFrom("agent", level)
+	hangups := from.hangups.Take()
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and there is nothing to do about it
 	cfg, err := c.configure(os.Environ(), log)
 	if err != nil {
@@ -113,10 +115,44 @@ func (c *Agent) Run(ctx context.Context, b build) error {
 		Admin   string `json:"admin"`
 		Control string `json:"control"`
 	}{true, a.SocketPath(), a.AdminAddr(), a.ControlAddr()}
-	if err := WriteReady(ready); err != nil {
+	if err := process.WriteReady(ready); err != nil {
 		return errors.Join(err, a.Close())
 	}
+	ctx, stop := context.WithCancel(ctx)
+	var reloads sync.WaitGroup
+	reloads.Go(func() { c.reloader(a, from, level, log).Run(ctx, hangups) })
+	defer reloads.Wait()
+	defer stop()
 	return a.Run(ctx)
+}
+
+// reloader returns what takes over the agent's live settings.
+func (c *Agent) reloader(a *agent.Agent, from *settingsSource, level zap.AtomicLevel, log *zap.Logger) *process.Reloader {
+	live := make(map[string]bool)
+	for _, f := range c.flags {
+		live[f.Name] = process.IsLive(f)
+	}
+	return &process.Reloader{
+		Log: log, Now: process.ValuesOf(c.flags), Live: func(name string) bool { return live[name] },
+		Read: func() (process.Values, func() error, error) {
+			root, err := from.parse()
+			if err != nil {
+				return nil, nil, err
+			}
+			next := &root.Agent
+			cfg, _, err := next.resolveSettings(os.Environ())
+			if err != nil {
+				return nil, nil, err
+			}
+			return process.ValuesOf(next.flags), func() error {
+				if err := a.Reload(cfg); err != nil {
+					return err
+				}
+				level.SetLevel(next.LogLevel.Level)
+				return nil
+			}, nil
+		},
+	}
 }
 
 // configure returns the agent's configuration from the flags and environ. It logs each value with

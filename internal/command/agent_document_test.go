@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/lab/golden"
 )
 
@@ -66,6 +67,9 @@ func flagTables(t *testing.T, flags []*kong.Flag) string {
 			def = "off"
 		}
 		meaning := f.Help
+		if process.IsLive(f) {
+			meaning += " [Reloaded](config.md#reload)."
+		}
 		if limits := f.Tag.Get("range"); limits != "" {
 			meaning += " Range: `" + limits + "`."
 		}

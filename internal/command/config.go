@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
-	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/command/completion"
 	"github.com/blockyard-ai/blockyard/internal/command/configfile"
@@ -146,11 +145,7 @@ type printRouter struct {
 
 // Run prints the router's settings. The error is that with which the router would not start.
 func (c *printRouter) Run(stdout io.Writer) error {
-	options := c.options("", zap.NewNop())
-	if err := options.Validate(); err != nil {
-		return err
-	}
-	if _, err := c.natsOptions(zap.NewNop()); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	notes := slices.Clone(c.settings.plain)

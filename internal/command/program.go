@@ -3,27 +3,22 @@ package command
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 	"github.com/pebbe/zmq4"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/command/admin"
 	"github.com/blockyard-ai/blockyard/internal/command/inspect"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/internal/command/top"
 )
 
@@ -87,25 +82,22 @@ const (
 // Main runs the program on the arguments of this process until it ends or a
 // signal does that, and returns the exit status.
 func (p Program) Main() int {
-	ctx, stop := signalContext()
+	ctx, h, stop := process.SignalContext()
 	defer stop()
-	return p.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	return p.run(ctx, h, os.Args[1:], os.Stdout, os.Stderr)
 }
 
 // Run runs the subcommand that args name and returns the exit status: 0, ExitUsage for a wrong
 // command line, or ExitFailed. ctx ends the subcommand. An error is one line on stderr.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return p.run(ctx, nil, args, stdout, stderr)
+}
+
+// run is Run with the SIGHUPs of this process, nil for none.
+func (p Program) run(ctx context.Context, h *process.Hangups, args []string, stdout, stderr io.Writer) int {
 	helped := false
-	parser, err := kong.New(p.Root,
-		kong.Name(p.Name),
-		kong.Description(p.Description),
-		kong.Writers(stdout, stderr),
-		// Kong asks for the exit after it has printed help, then goes on parsing. Errors
-		// of that parsing do not count.
-		kong.Exit(func(int) { helped = true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		routerDefaults(), p.Vars,
-		kong.Bind(build(p)),
+	parser, err := p.parser(stdout, stderr, func(int) { helped = true },
+		kong.Bind(build(p), &settingsSource{p, args, h}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.BindTo(stdout, (*io.Writer)(nil)),
 	)
@@ -122,14 +114,49 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return report(stderr, command.Run())
 }
 
+// parser returns a parser of the program's command lines. exit is called after help was printed.
+func (p Program) parser(stdout, stderr io.Writer, exit func(int), options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(p.Root, append(options,
+		kong.Name(p.Name),
+		kong.Description(p.Description),
+		kong.Writers(stdout, stderr),
+		// Kong asks for the exit after it has printed help, then goes on parsing. Errors
+		// of that parsing do not count.
+		kong.Exit(exit),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		routerDefaults(), p.Vars,
+	)...)
+}
+
+// settingsSource is where a command reads its settings again: the command line and the variables, which
+// stay, and the file of --config, which may change.
+type settingsSource struct {
+	program Program
+	args    []string
+	hangups *process.Hangups // nil without
+}
+
+// parse returns the commands of the command line with the settings of now. The error names the file, the
+// line, the setting, the value and the accepted values, as at a start.
+func (s *settingsSource) parse() (*productRoot, error) {
+	root := newProductRoot()
+	p := s.program
+	p.Root = root
+	parser, err := p.parser(io.Discard, io.Discard, func(int) {})
+	if err != nil {
+		return nil, fmt.Errorf("BUG: command line definition: %w", err)
+	}
+	_, err = parser.Parse(s.args)
+	return root, err
+}
+
 // report writes err to stderr as one line and returns the exit status: ExitUsage for a wrong command
 // line, the error's own status where it has one, ExitFailed for other errors, 0 without an error.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
-	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-	fmt.Fprintf(stderr, "blockyard: %s\n", line)
+	fmt.Fprintf(stderr, "blockyard: %s\n", process.OneLine(err))
 	var usage *kong.ParseError
 	if errors.As(err, &usage) {
 		return ExitUsage
@@ -139,76 +166,6 @@ func report(stderr io.Writer, err error) int {
 		return own.ExitStatus()
 	}
 	return ExitFailed
-}
-
-// logLevelVariable names the environment variable that NewLogger reads.
-const logLevelVariable = "BLOCKYARD_LOG_LEVEL"
-
-// signalContext returns a context that ends at the first SIGINT, SIGTERM or SIGHUP:
-// a terminal that closes stops a process as orderly as a supervisor does. Under
-// nohup SIGHUP stays ignored. After the first signal signals have their default
-// effect again, so that a second one kills a process that is slow to drain. The
-// caller must call the returned function when it is done.
-func signalContext() (context.Context, context.CancelFunc) {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
-}
-
-// NewLogger returns a logger named name that writes to standard error: lines
-// for people when that is a terminal, JSON otherwise.
-func NewLogger(name string) (*zap.Logger, error) {
-	level, err := logLevel(os.Getenv(logLevelVariable))
-	if err != nil {
-		return nil, err
-	}
-	core := zapcore.NewCore(logEncoder(IsTerminal(os.Stderr)), zapcore.Lock(os.Stderr), level)
-	return zap.New(core).Named(name), nil
-}
-
-// logLevel returns the log level of that name; empty is info. Levels above error are refused.
-func logLevel(name string) (zapcore.Level, error) {
-	if name == "" {
-		return zapcore.InfoLevel, nil
-	}
-	level, err := zapcore.ParseLevel(name)
-	if err != nil || level > zapcore.ErrorLevel {
-		return 0, fmt.Errorf("%s %q: want debug, info, warn or error", logLevelVariable, name)
-	}
-	return level, nil
-}
-
-// logEncoder returns the encoder of log lines: text for people when people is true, and
-// else JSON.
-func logEncoder(people bool) zapcore.Encoder {
-	c := zap.NewProductionEncoderConfig()
-	c.EncodeTime = zapcore.ISO8601TimeEncoder
-	c.EncodeDuration = zapcore.StringDurationEncoder
-	if people {
-		c.EncodeLevel = zapcore.CapitalLevelEncoder
-		return zapcore.NewConsoleEncoder(c)
-	}
-	return zapcore.NewJSONEncoder(c)
-}
-
-// IsTerminal reports whether f is a terminal; other character devices, such as
-// /dev/null, are not.
-func IsTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// WriteReady writes v as one line of JSON to standard output. A subcommand
-// calls it once, when it serves; the parent process waits for that line.
-func WriteReady(v any) error {
-	if err := json.NewEncoder(os.Stdout).Encode(v); err != nil {
-		return fmt.Errorf("ready line: %w", err)
-	}
-	return nil
 }
 
 // labName is the program that has the commands of the lab.

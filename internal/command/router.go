@@ -11,11 +11,14 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/resource"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/config"
+	"github.com/blockyard-ai/blockyard/router/policyfile"
+	"github.com/blockyard-ai/blockyard/router/workers"
 )
 
 // Router is "blockyard router".
@@ -26,6 +29,8 @@ type Router struct {
 	Control    string `group:"Start and server" name:"control" placeholder:"PATH|HOST:PORT" env:"BLOCKYARD_ROUTER_CONTROL" help:"Unix socket or address for operators: dump, busy thresholds, registration. An address asks for a token only with --control-token-file. Default: router-PORT.sock, with the port of --http, in /run/blockyard or the user's own directory."`
 	ConfigFile string `group:"Start and server" name:"config" type:"path" placeholder:"FILE" env:"BLOCKYARD_CONFIG" help:"YAML file with settings of agent and router. Flags and variables win over the file."`
 	File       string `group:"Start and server" name:"router-config" placeholder:"FILE" env:"BLOCKYARD_ROUTER_CONFIG" help:"JSON file with settings, by the names in docs/router-config.md. Flags and variables win over the file."`
+
+	LogLevel process.Level `group:"Start and server" live:"" name:"log-level" default:"info" placeholder:"LEVEL" env:"BLOCKYARD_LOG_LEVEL" help:"Least level of log lines: debug, info, warn or error."`
 
 	NATSFile string `group:"Sources" name:"nats-file" type:"path" placeholder:"FILE" env:"BLOCKYARD_NATS_FILE" help:"File with the URL of the NATS server, such as the file that an agent with --embedded-nats writes."`
 
@@ -49,6 +54,7 @@ type Router struct {
 	// DurableKVEvents and ResetStates are two of them that decide where messages come
 	// from.
 	settings        resolvedSettings
+	flags           []*kong.Flag // those of no setting of package router/config
 	file            fileValues
 	DurableKVEvents bool `kong:"-"`
 	ResetStates     bool `kong:"-"`
@@ -83,7 +89,7 @@ func (c *Router) AfterApply(k *kong.Context) error {
 	if err := checkRanges(flags); err != nil {
 		return err
 	}
-	c.settings.plain = c.plainNotes(k, flags)
+	c.flags, c.settings.plain = flags, c.plainNotes(k, flags)
 	// Two settings that openSources needs.
 	c.DurableKVEvents, c.ResetStates = c.settings.DurableKVEvents, c.settings.RouterResetStates
 	return nil
@@ -92,11 +98,10 @@ func (c *Router) AfterApply(k *kong.Context) error {
 // Run runs the router until ctx ends: it follows its sources of events, and serves gateways,
 // operators and, when the front door is open, clients. All listeners are open before anything is
 // served, so that a wrong address ends the router at once.
-func (c *Router) Run(ctx context.Context, b build) (err error) {
-	log, err := NewLogger("router")
-	if err != nil {
-		return err
-	}
+func (c *Router) Run(ctx context.Context, b build, from *settingsSource) (err error) {
+	level := zap.NewAtomicLevelAt(c.LogLevel.Level)
+	log := process.LoggerFrom("router", level)
+	hangups := from.hangups.Take()
 	c.settings.log(log)
 	limitHeap(log)
 	options := c.options(b.Version, log)
@@ -141,6 +146,7 @@ func (c *Router) Run(ctx context.Context, b build) (err error) {
 		if err := c.openServices(ctx, g, r, sources, servers, log); err != nil {
 			return errors.Join(err, closeAll(listener, operators))
 		}
+		g.Go(func() error { c.reloader(r, servers, from, level, log).Run(ctx, hangups); return nil })
 		if door != nil {
 			g.Go(func() error { return servers.Run(ctx) })
 			g.Go(func() error { return door.serve(ctx) })
@@ -194,7 +200,7 @@ func serve(ctx context.Context, g *errgroup.Group, served *api.API, callers, ope
 	if door != nil {
 		door.addresses(ready)
 	}
-	g.Go(func() error { return WriteReady(ready) })
+	g.Go(func() error { return process.WriteReady(ready) })
 }
 
 // closeAll closes the listeners that are not nil.
@@ -212,7 +218,7 @@ func closeAll(listeners ...net.Listener) (err error) {
 // as on a read-only file system, it logs that and returns no listener. tokens are those of
 // --control-token-file.
 func (c *Router) listenControl(http net.Listener, log *zap.Logger) (l net.Listener, tokens *control.Tokens, err error) {
-	if tokens, err = control.ReadTokens(c.ControlToken); err != nil {
+	if tokens, err = control.ReadTokens(c.ControlToken, log); err != nil {
 		return nil, nil, fmt.Errorf("--control-token-file: %w", err)
 	}
 	address := c.Control
@@ -249,4 +255,73 @@ func snapshotThreshold(s *config.Config) int {
 		return router.NoSnapshots
 	}
 	return int(events)
+}
+
+// check returns the error with which the router would not start, as far as the settings and the files
+// that they name tell. It connects to nothing.
+func (c *Router) check() error {
+	options := c.options("", zap.NewNop())
+	if err := options.Validate(); err != nil {
+		return err
+	}
+	if path := c.settings.RouterPolicyConfig; path != nil {
+		if _, err := policyfile.Load(*path); err != nil {
+			return fmt.Errorf("router_policy_config: %w", err)
+		}
+	}
+	if _, err := c.specs(); err != nil {
+		return err
+	}
+	_, err := c.natsOptions(zap.NewNop())
+	return err
+}
+
+// reloader returns what takes over the router's live settings: for r, and the worker servers of d.
+func (c *Router) reloader(r *router.Router, d *workers.Directory, from *settingsSource, level zap.AtomicLevel, log *zap.Logger) *process.Reloader {
+	live := make(map[string]bool)
+	for _, f := range c.flags {
+		live[f.Name] = process.IsLive(f)
+	}
+	for _, s := range config.Settings() {
+		live[s.Name] = s.Live
+	}
+	// Without a server at the start there is no front door, and nobody follows the servers' events.
+	live["worker"] = c.serverFlags.given()
+	return &process.Reloader{
+		Log: log, Now: c.values(), Live: func(name string) bool { return live[name] },
+		Read: func() (process.Values, func() error, error) {
+			root, err := from.parse()
+			if err != nil {
+				return nil, nil, err
+			}
+			next := &root.Router
+			if err := next.check(); err != nil {
+				return nil, nil, err
+			}
+			specs, err := next.specs()
+			if err != nil {
+				return nil, nil, err
+			}
+			return next.values(), func() error {
+				if err := r.Reload(&next.settings.Config); err != nil {
+					return err
+				}
+				level.SetLevel(next.LogLevel.Level)
+				if !live["worker"] {
+					return nil
+				}
+				return d.SetSpecs(specs) // the specs are valid
+			}, nil
+		},
+	}
+}
+
+// values returns the values of the router's settings: those of flags, and of package router/config.
+func (c *Router) values() process.Values {
+	values := process.ValuesOf(c.flags)
+	settings := config.Settings()
+	for i := range settings {
+		values[settings[i].Name] = settings[i].Text(&c.settings.Config)
+	}
+	return values
 }

@@ -212,7 +212,7 @@ func (d *dynamoWorkers) open(n *natssource.Source, events bool, log *zap.Logger)
 // serverFlags are the flags of "blockyard router" that name worker servers: inference
 // servers that take requests over HTTP.
 type serverFlags struct {
-	Workers    []string      `group:"Worker servers" name:"worker" sep:";" placeholder:"URL[,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER" help:"Inference server that takes requests, such as http://a:8000. Repeat the flag for each server. Keys: events and replay (ZMQ addresses of rank 0), id, role (both, prefill, decode), model, block-size, taint, api-key-file."`
+	Workers    []string      `group:"Worker servers" live:"" name:"worker" sep:";" placeholder:"URL[,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER" help:"Inference server that takes requests, such as http://a:8000. Repeat the flag for each server. Keys: events and replay (ZMQ addresses of rank 0), id, role (both, prefill, decode), model, block-size, taint, api-key-file."`
 	DNS        []string      `group:"Worker servers" name:"worker-dns" sep:";" placeholder:"NAME:PORT[,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER_DNS" help:"DNS name whose addresses are inference servers. Keys: those of --worker except id; the host * in events and replay is the server's."`
 	DNSEvery   time.Duration `group:"Worker servers" name:"worker-dns-every" range:"100ms..1h" default:"10s" env:"BLOCKYARD_ROUTER_WORKER_DNS_EVERY" help:"How often the names of --worker-dns are resolved, 100ms to 1h."`
 	Kubernetes []string      `group:"Worker servers" name:"worker-kubernetes" sep:";" placeholder:"NAMESPACE/SERVICE[:PORT][,KEY=VALUE...]" env:"BLOCKYARD_ROUTER_WORKER_KUBERNETES" help:"Kubernetes Service whose endpoints are inference servers, for a router in a pod. PORT is a number or a name. Keys: those of --worker-dns."`
@@ -236,12 +236,9 @@ func (f *serverFlags) directory(r *router.Router, s *routerSources, log *zap.Log
 	if f.SlowStart < 0 {
 		return nil, fmt.Errorf("--worker-slow-start: %v is negative", f.SlowStart)
 	}
-	for _, text := range f.Workers {
-		s, err := workers.ParseSpec(text)
-		if err != nil {
-			return nil, fmt.Errorf("--worker: %w", err)
-		}
-		o.Specs = append(o.Specs, s)
+	var err error
+	if o.Specs, err = f.specs(); err != nil {
+		return nil, err
 	}
 	for _, text := range f.DNS {
 		finder, err := workers.ParseDNS(text, f.DNSEvery)
@@ -255,6 +252,21 @@ func (f *serverFlags) directory(r *router.Router, s *routerSources, log *zap.Log
 		return nil, fmt.Errorf("--worker-kubernetes: %w", err)
 	}
 	return workers.New(o)
+}
+
+// specs returns the servers of --worker.
+func (f *serverFlags) specs() (specs []workers.Spec, err error) {
+	for _, text := range f.Workers {
+		s, err := workers.ParseSpec(text)
+		if err != nil {
+			return nil, fmt.Errorf("--worker: %w", err)
+		}
+		specs = append(specs, s)
+	}
+	if err := (&workers.Options{Specs: specs}).Validate(); err != nil {
+		return nil, fmt.Errorf("--worker: %w", err)
+	}
+	return specs, nil
 }
 
 // findInCluster adds to o a finder for each Kubernetes Service that the flags name. It returns an

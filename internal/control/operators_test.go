@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -101,7 +103,7 @@ func lines(t *testing.T, logs *observer.ObservedLogs) (all []string) {
 // TestOperatorsLogWhoDidWhat: the log has a line for each call with the token's name, what it was
 // about and the result, also of calls that were refused.
 func TestOperatorsLogWhoDidWhat(t *testing.T) {
-	tokens, err := control.ReadTokens(tokenFile(t, twoTokens))
+	tokens, err := control.ReadTokens(tokenFile(t, twoTokens), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func TestCallsThatPanicAreLogged(t *testing.T) {
 // TestRefusedCallsDoNotFillTheLog: a caller without a token causes 30 lines, however often it asks.
 // Calls that change something are all told.
 func TestRefusedCallsDoNotFillTheLog(t *testing.T) {
-	tokens, err := control.ReadTokens(tokenFile(t, twoTokens))
+	tokens, err := control.ReadTokens(tokenFile(t, twoTokens), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,18 +237,48 @@ func TestReadTokensNamesTheLine(t *testing.T) {
 		`:2: token of "b": "a" has the same`:          "a 0123456789abcdef\nb 0123456789abcdef\n",
 		"65537 bytes, limit 65536":                    strings.Repeat("#", 65537),
 	} {
-		if tokens, err := control.ReadTokens(tokenFile(t, text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "0123456789abcdef") {
+		if tokens, err := control.ReadTokens(tokenFile(t, text), nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "0123456789abcdef") {
 			t.Errorf("%v, %v; want %q", tokens, err, want)
 		}
 	}
-	if _, err := control.ReadTokens(filepath.Join(t.TempDir(), "absent")); err == nil {
+	if _, err := control.ReadTokens(filepath.Join(t.TempDir(), "absent"), nil); err == nil {
 		t.Error("a file that is not there is taken")
 	}
-	tokens, err := control.ReadTokens(tokenFile(t, twoTokens))
+	tokens, err := control.ReadTokens(tokenFile(t, twoTokens), nil)
 	if err != nil || tokens.First() != "0123456789abcdef" {
 		t.Errorf("first token %q, %v", tokens.First(), err)
 	}
-	if none, err := control.ReadTokens(""); none != nil || err != nil || none.First() != "" {
+	if none, err := control.ReadTokens("", nil); none != nil || err != nil || none.First() != "" {
 		t.Errorf("%v, %v without a file", none, err)
 	}
+}
+
+// TestTokensAreReadAgain: a changed file of tokens holds within a second. A bad one is logged, and the
+// tokens of before stay.
+func TestTokensAreReadAgain(t *testing.T) {
+	path := tokenFile(t, twoTokens)
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.InfoLevel)
+		tokens, err := control.ReadTokens(path, zap.New(core))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct{ text, want string }{
+			{"c aaaabbbbccccdddd\n", "aaaabbbbccccdddd"},
+			{"c short\n", "aaaabbbbccccdddd"},
+			{"d ddddccccbbbbaaaa\n", "ddddccccbbbbaaaa"},
+		} {
+			if err := os.WriteFile(path, []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if got := tokens.First(); got != step.want {
+				t.Errorf("%q: token %q, want %q", step.text, got, step.want)
+			}
+		}
+		all := logs.All()
+		if len(all) != 1 || !strings.Contains(fmt.Sprint(all[0].ContextMap()), "5 bytes, want at least 16") || strings.Contains(fmt.Sprint(all[0].ContextMap()), "short") {
+			t.Errorf("logged %v, want one error without the token", all)
+		}
+	})
 }

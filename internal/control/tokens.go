@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/internal/reload"
 )
 
 const (
@@ -18,6 +21,11 @@ const (
 
 // Tokens are the named tokens of operators. A caller sends one as "Authorization: Bearer TOKEN".
 type Tokens struct {
+	file *reload.Files[*tokenTable]
+}
+
+// tokenTable is the content of a file of tokens.
+type tokenTable struct {
 	// names has the name of each token by the token's digest. Looking up a digest tells nothing
 	// about the token by the time that it takes.
 	names map[[sha256.Size]byte]string
@@ -25,19 +33,32 @@ type Tokens struct {
 }
 
 // ReadTokens reads a file of tokens. Each line is NAME TOKEN. Empty lines and lines that begin with
-// # are skipped. The errors name the line and show no token. An empty path returns nil.
-func ReadTokens(path string) (*Tokens, error) {
+// # are skipped. The file is read again when it changes. A file that has become bad is logged, and the
+// tokens of before stay. The errors name the line and show no token. An empty path returns nil. log may
+// be nil.
+func ReadTokens(path string, log *zap.Logger) (*Tokens, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path)
+	if log == nil {
+		log = zap.NewNop()
+	}
+	parse := func(contents [][]byte) (*tokenTable, error) { return parseTokens(path, contents[0]) }
+	file, err := reload.Open([]string{path}, parse, func(err error) {
+		log.Error("tokens file is not applied; the tokens of before stay", zap.Error(err))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
+	return &Tokens{file: file}, nil
+}
+
+// parseTokens reads the text of a file of tokens.
+func parseTokens(path string, text []byte) (*tokenTable, error) {
 	if len(text) > maxTokenFile {
-		return nil, fmt.Errorf("tokens: %s: %d bytes, limit %d", path, len(text), maxTokenFile)
+		return nil, fmt.Errorf("%s: %d bytes, limit %d", path, len(text), maxTokenFile)
 	}
-	t := &Tokens{names: make(map[[sha256.Size]byte]string)}
+	t := &tokenTable{names: make(map[[sha256.Size]byte]string)}
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -45,17 +66,17 @@ func ReadTokens(path string) (*Tokens, error) {
 			continue
 		}
 		if err := t.add(strings.Fields(line)); err != nil {
-			return nil, fmt.Errorf("tokens: %s:%d: %w", path, number, err)
+			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
 		}
 	}
 	if len(t.names) == 0 {
-		return nil, fmt.Errorf("tokens: %s: no token, want lines NAME TOKEN", path)
+		return nil, fmt.Errorf("%s: no token, want lines NAME TOKEN", path)
 	}
 	return t, nil
 }
 
 // add adds the token of a line with fields.
-func (t *Tokens) add(fields []string) error {
+func (t *tokenTable) add(fields []string) error {
 	if len(fields) != 2 {
 		return fmt.Errorf("%d words, want NAME TOKEN", len(fields))
 	}
@@ -81,7 +102,7 @@ func (t *Tokens) First() string {
 	if t == nil {
 		return ""
 	}
-	return t.first
+	return t.file.Get().first
 }
 
 var errToken = errors.New(`header Authorization: want "Bearer TOKEN" with a token of --control-token-file`)
@@ -94,7 +115,7 @@ func (t *Tokens) require(h http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		name, ok := t.names[sha256.Sum256([]byte(token))]
+		name, ok := t.file.Get().names[sha256.Sum256([]byte(token))]
 		if !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			refuse(w, http.StatusUnauthorized, errToken.Error())

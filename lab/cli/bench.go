@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
-	"github.com/blockyard-ai/blockyard/internal/command"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/lab/disk"
 )
 
@@ -86,7 +86,7 @@ func (c *benchDiskCmd) Run(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("find this binary: %w", err)
 	}
 	o := c.options(exe, stdout)
-	if o.Log, err = command.NewLogger("bench"); err != nil {
+	if o.Log, err = process.NewLogger("bench"); err != nil {
 		return err
 	}
 	r, err := disk.Run(ctx, o)

@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
-	"github.com/blockyard-ai/blockyard/internal/command"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/lab/demo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 )
@@ -107,7 +107,7 @@ func (c *demoCmd) Run(ctx context.Context, stdout io.Writer, r *root) (err error
 	if o.Programs, err = r.programs(); err != nil {
 		return err
 	}
-	log, err := command.NewLogger("demo")
+	log, err := process.NewLogger("demo")
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c *demoCmd) options(stdout io.Writer) demo.Options {
 	override(&o.DiskBytes, (*uint64)(c.DiskSize))
 	o.Out, o.Err = stdout, os.Stderr
 	if f, ok := stdout.(*os.File); ok {
-		o.Terminal = command.IsTerminal(f)
+		o.Terminal = process.IsTerminal(f)
 		o.Color = o.Terminal && os.Getenv("NO_COLOR") == ""
 	}
 	return o

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/command"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/lab/cluster"
 	"github.com/blockyard-ai/blockyard/lab/killloop"
 	"github.com/blockyard-ai/blockyard/lab/stress"
@@ -40,7 +40,7 @@ func (c *stressCmd) Validate() error {
 func (c *stressCmd) Run(ctx context.Context, stdout io.Writer) error {
 	o := c.options(stdout)
 	f, ok := stdout.(*os.File)
-	o.Live = ok && command.IsTerminal(f)
+	o.Live = ok && process.IsTerminal(f)
 	_, err := stress.Run(ctx, o)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/blockyard-ai/blockyard/internal/command"
+	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvgroup"
 	"github.com/blockyard-ai/blockyard/lab/engine"
@@ -60,7 +60,7 @@ type simEngineReady struct {
 // Run runs a simulated engine until ctx ends. It writes the ready line with the engine's
 // addresses to standard output.
 func (c *simEngineCmd) Run(ctx context.Context) error {
-	log, err := command.NewLogger("sim-engine")
+	log, err := process.NewLogger("sim-engine")
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (c *simEngineCmd) Run(ctx context.Context) error {
 	defer stop()
 	var unheard error
 	err = e.Run(ctx, func(at engine.Endpoints) {
-		unheard = command.WriteReady(simEngineReady{Ready: true, HTTP: at.HTTP, Events: at.Events, Replay: at.Replay})
+		unheard = process.WriteReady(simEngineReady{Ready: true, HTTP: at.HTTP, Events: at.Events, Replay: at.Replay})
 		if unheard != nil {
 			stop() // the starter of the engine is gone
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,8 @@ type Setting struct {
 	// Since is the first known version of Dynamo with the setting. A version after a dash is
 	// the first without it. "Blockyard" marks a setting that Dynamo does not have.
 	Since string
+	// Live settings change while the router runs: see Config.WithLive. The others count at the start.
+	Live bool
 	// Meaning describes the effect. Its first sentence is the help of the flag.
 	Meaning string
 
@@ -42,6 +45,19 @@ type Setting struct {
 	// noEffect returns why a value other than the default has no effect, or an empty string.
 	// A setting without noEffect always has an effect.
 	noEffect func(*Config) string
+}
+
+// WithLive returns c with the live settings of next. Both must be valid, and the caller validates the
+// result: rules may hold between a live setting and another one.
+func (c *Config) WithLive(next *Config) Config {
+	out := *c
+	settings := Settings()
+	for i := range settings {
+		if s := &settings[i]; s.Live {
+			reflect.ValueOf(s.at(&out)).Elem().Set(reflect.ValueOf(s.at(next)).Elem())
+		}
+	}
+	return out
 }
 
 // Accepts describes the accepted values.

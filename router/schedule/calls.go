@@ -7,6 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/load"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
 // Add books a request that the caller has sent to worker w, without a choice by the
@@ -141,6 +142,31 @@ func (s *Scheduler) Busy() BusyThresholds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.overloads.thresholds
+}
+
+// SetQueue replaces the classes and limits of the queue. Requests that wait keep their arrival, are
+// classified anew, and wait on by the new rules. After an error, which names the option that is out of
+// range, nothing has changed.
+func (s *Scheduler) SetQueue(o queue.Options) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	profile := o.Profile
+	fresh, err := s.queue.Replace(o, func(i *queue.Item) {
+		class := 0
+		if r := i.Value.(*waiter).request; profile != nil && len(profile.Classes) > 1 {
+			class = profile.Classify(r.PolicyClass, max(0, r.Tokens-s.bestCached(r)))
+		}
+		i.SetClass(class)
+	})
+	if err != nil {
+		return fmt.Errorf("scheduler: %w", err)
+	}
+	s.queue = fresh
+	s.mayWait.Store(fresh.Options().Enabled())
+	s.freeWorkers = make([]freeMembers, len(fresh.Options().Profile.Classes)+1)
+	s.queue.WakeAll()
+	s.dispatch()
+	return nil
 }
 
 // ReportUsedBlocks records a worker's report of how many device blocks are in use.

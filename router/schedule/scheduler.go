@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -25,6 +26,8 @@ type Scheduler struct {
 	account   *load.Account
 	overloads *overloads
 	queue     *queue.Queue
+	// mayWait is true when requests of some class of queue may wait. It is read without mu.
+	mayWait atomic.Bool
 	// account, overloads, queue and workers use the member numbers of the list members. setMembers
 	// changes the list for all of them.
 	members *index.Members
@@ -92,6 +95,7 @@ func New(o Options) (*Scheduler, error) {
 		members: &index.Members{}, started: o.Load.Now(),
 	}
 	s.freeWorkers = make([]freeMembers, len(q.Options().Profile.Classes)+1)
+	s.mayWait.Store(q.Options().Enabled())
 	s.allBusy = s.itemBusy // once, because each method value allocates
 	if s.selector == nil {
 		s.selector = NewCostSelector(CostOptions{Seed: o.Config.Seed, Estimator: o.Estimator, Held: o.Held})

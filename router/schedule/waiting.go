@@ -61,7 +61,7 @@ func (s *Scheduler) decideOrQueue(r *Request) (*waiter, Result, error) {
 		Tokens: r.Tokens, Untracked: !r.TrackPrefill,
 		Pinned: r.Pinned, Allowed: r.Allowed, RequiredTaints: r.RequiredTaints,
 	}
-	if s.options.Queue.Enabled() && r.TrackPrefill {
+	if s.mayWait.Load() && r.TrackPrefill {
 		item.Prepare() // before the lock: a large set of allowed workers takes time
 	}
 	s.mu.Lock()

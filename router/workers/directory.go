@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,12 +105,17 @@ func (o *Options) Validate() error {
 	if o.ProbeEvery < 0 || o.ProbeTimeout < 0 || o.SlowStart < 0 {
 		return fmt.Errorf("probe period %v, probe timeout %v, slow start %v: one is negative", o.ProbeEvery, o.ProbeTimeout, o.SlowStart)
 	}
-	if len(o.Specs) > MaxWorkers {
-		return fmt.Errorf("workers: %d of them, want at most %d", len(o.Specs), MaxWorkers)
+	return checkSpecs(o.Specs)
+}
+
+// checkSpecs returns an error for too many servers, and for two with one URL or one id.
+func checkSpecs(specs []Spec) error {
+	if len(specs) > MaxWorkers {
+		return fmt.Errorf("workers: %d of them, want at most %d", len(specs), MaxWorkers)
 	}
 	urls, ids := make(map[string]bool), make(map[kv.WorkerID]bool)
-	for i := range o.Specs {
-		s := &o.Specs[i]
+	for i := range specs {
+		s := &specs[i]
 		if urls[s.URL] {
 			return fmt.Errorf("workers[%d]: %s is there twice", i, s.URL)
 		}
@@ -141,9 +147,11 @@ type Directory struct {
 
 	// dirty is filled when a server has changed.
 	dirty chan struct{}
-	// found has one entry for each finder that has called set. mu guards it.
+	// found has one entry for each finder that has called set. specs are the servers that a person
+	// named. mu guards both.
 	mu     sync.Mutex
 	found  map[int][]Found
+	specs  []Spec
 	looked chan struct{}
 
 	// servers are the servers by key. Only Run's goroutine uses them and full.
@@ -161,7 +169,7 @@ func New(o Options) (*Directory, error) {
 	}
 	d := &Directory{
 		opt: o.withDefaults(), dirty: make(chan struct{}, 1), looked: make(chan struct{}, 1),
-		found: make(map[int][]Found), servers: make(map[string]*server),
+		found: make(map[int][]Found), servers: make(map[string]*server), specs: o.Specs,
 	}
 	d.log = d.opt.Log
 	d.reconcile(context.Background(), false)
@@ -217,6 +225,20 @@ func (d *Directory) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// SetSpecs replaces the servers that a person named. A server that stays keeps its state; one that goes
+// gets no new requests, and its requests go on. The error is one of Options.Validate, and then nothing
+// has changed.
+func (d *Directory) SetSpecs(specs []Spec) error {
+	if err := checkSpecs(specs); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.specs = slices.Clone(specs)
+	d.mu.Unlock()
+	notify(d.looked)
+	return nil
 }
 
 // setFound replaces what one finder has found.
@@ -329,10 +351,10 @@ func (d *Directory) wanted() map[string]*wanted {
 		}
 		add(s.URL, id, w)
 	}
-	for i := range d.opt.Specs {
-		named(d.opt.Specs[i], FromFlag, false)
-	}
 	d.mu.Lock()
+	for i := range d.specs {
+		named(d.specs[i], FromFlag, false)
+	}
 	for i, f := range d.opt.Finders {
 		for _, s := range d.found[i] {
 			named(s.Spec, f.Source(), s.Leaving)

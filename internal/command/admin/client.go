@@ -57,7 +57,7 @@ func (c *Connection) ask(ctx context.Context, address, method, path string, body
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	address = cmp.Or(c.Control, address)
-	tokens, err := control.ReadTokens(c.TokenFile)
+	tokens, err := control.ReadTokens(c.TokenFile, nil)
 	if err != nil {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}

@@ -117,6 +117,19 @@ func (m *queueMachine) Remove(t *rapid.T) {
 	m.forget(i)
 }
 
+// Replace gives the queue the same options anew: nothing else may change.
+func (m *queueMachine) Replace(t *rapid.T) {
+	before := m.Stats()
+	q, err := m.Queue.Replace(m.o, func(*Item) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Queue = q
+	if after := m.Stats(); after != before {
+		t.Fatalf("replaced: %+v, want %+v", after, before)
+	}
+}
+
 // Next dispatches one request.
 func (m *queueMachine) Next(t *rapid.T) {
 	want := m.twinNext()
@@ -150,7 +163,7 @@ func TestQueueModel(t *testing.T) {
 		m := &queueMachine{waitRoom: newWaitRoom(t, Options{}, queueWorkers...)}
 		m.taints[queueWorkers[0]] = []string{"a"}
 		rt.Repeat(map[string]func(*rapid.T){
-			"push": m.Push, "toggle": m.Toggle, "relabel": m.Relabel, "remove": m.Remove, "next": m.Next, "": m.Check,
+			"push": m.Push, "toggle": m.Toggle, "relabel": m.Relabel, "remove": m.Remove, "replace": m.Replace, "next": m.Next, "": m.Check,
 		})
 		for _, w := range m.workers {
 			m.free[w] = true

@@ -1,4 +1,4 @@
-package command
+package process
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func TestSignalEndsTheContext(t *testing.T) {
 		if signal.Ignored(sig) { // under nohup, or in the background of a script
 			continue
 		}
-		ctx, stop := signalContext()
+		ctx, _, stop := SignalContext()
 		if err := syscall.Kill(syscall.Getpid(), sig); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestSignalEndsTheContext(t *testing.T) {
 func TestIgnoredHangupStaysIgnored(t *testing.T) {
 	signal.Ignore(syscall.SIGHUP)
 	defer signal.Reset(syscall.SIGHUP)
-	ctx, stop := signalContext()
+	ctx, _, stop := SignalContext()
 	defer stop()
 	if !signal.Ignored(syscall.SIGHUP) {
 		t.Error("SIGHUP is not ignored any more")
@@ -89,5 +89,43 @@ func TestNullDeviceIsNoTerminal(t *testing.T) {
 	defer terminal.Close()
 	if !IsTerminal(terminal) {
 		t.Error("a terminal is none")
+	}
+}
+
+// TestSIGHUPIsForWhoTakesIt: SIGHUP ends a command that does not reload. It reaches one that does,
+// unless the process's terminal has closed.
+func TestSIGHUPIsForWhoTakesIt(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for what, c := range map[string]struct {
+		taken     bool
+		terminals []*os.File // at the start; null is none now
+		ends      bool
+	}{
+		"not taken":       {false, nil, true},
+		"taken":           {true, nil, false},
+		"terminal closed": {true, []*os.File{null}, true},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h := &Hangups{signals: make(chan os.Signal, 1), reload: make(chan struct{}, 1), terminals: c.terminals}
+		if c.taken {
+			h.Take()
+		}
+		go h.run(ctx, cancel)
+		h.signals <- syscall.SIGHUP
+		select {
+		case <-ctx.Done():
+			if !c.ends {
+				t.Errorf("%s: the context has ended", what)
+			}
+		case <-h.reload:
+			if c.ends {
+				t.Errorf("%s: a reload is due", what)
+			}
+		}
 	}
 }
