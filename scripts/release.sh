@@ -3,7 +3,8 @@
 #
 # Makes the files of a release in dist/VERSION:
 #
-#   - for each platform, an archive of the binaries, licence and changelog
+#   - for each platform, an archive of the binaries, manual pages, shell completions, licence
+#     and changelog
 #   - for each binary, a list of its modules (SBOM, CycloneDX 1.6)
 #   - the connector's wheels
 #   - SHA256SUMS of all files
@@ -52,7 +53,7 @@ archive() {
 	GOOS=linux GOARCH=$1 go build -ldflags "-s -w -X main.version=$version" -o "$out/$name/" ./cmd/blockyard ./cmd/blockyard-lab
 	"$scratch/sbom" -version "$version" "$out/$name/blockyard" >"$out/$name.cdx.json"
 	"$scratch/sbom" -version "$version" "$out/$name/blockyard-lab" >"$out/blockyard-lab-$version-linux-$1.cdx.json"
-	cp LICENSE CHANGELOG.md "$out/$name/"
+	cp -r LICENSE CHANGELOG.md "$scratch/man" "$scratch/completions" "$out/$name/"
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$out" -cf - "$name" |
 		gzip -n9 >"$out/$name.tar.gz"
 	rm -r "${out:?}/$name"
@@ -62,6 +63,14 @@ archive() {
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 go build -o "$scratch/sbom" ./scripts/sbom
+
+# A foreign platform's binary does not run here, and has the same flags.
+go build -o "$scratch/blockyard" ./cmd/blockyard
+mkdir "$scratch/man" "$scratch/completions"
+"$scratch/blockyard" man --dir "$scratch/man"
+for shell in bash zsh fish; do
+	"$scratch/blockyard" completion "$shell" >"$scratch/completions/blockyard.$shell"
+done
 
 rm -rf "${out:?}"
 mkdir -p "$out"

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/command/completion"
 	"github.com/blockyard-ai/blockyard/internal/command/configfile"
+	"github.com/blockyard-ai/blockyard/internal/command/manpage"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
@@ -218,6 +220,34 @@ func (c *configCheck) origin(k *kong.Context, section, text string) string {
 		return v.Origin + ": "
 	}
 	return ""
+}
+
+// manCmd is "blockyard man".
+type manCmd struct {
+	Page string `arg:"" optional:"" help:"Command whose page to print. Default: the program's own page."`
+	Dir  string `type:"path" placeholder:"DIR" help:"Write all pages to a directory, such as /usr/share/man/man1."`
+}
+
+// Run writes the page to stdout, or all pages to --dir.
+func (c *manCmd) Run(k *kong.Context, stdout io.Writer) error {
+	pages := manpage.Pages(k.Model)
+	if c.Dir == "" {
+		page, ok := pages[strings.TrimSuffix(k.Model.Name+"-"+c.Page, "-")+".1"]
+		if !ok {
+			return fmt.Errorf("page %.64q: no such command; want one of --help", c.Page)
+		}
+		_, err := stdout.Write(page)
+		return err
+	}
+	if c.Page != "" {
+		return fmt.Errorf("page %.64q: --dir writes all pages; want one of both", c.Page)
+	}
+	for name, page := range pages {
+		if err := os.WriteFile(filepath.Join(c.Dir, name), page, 0o644); err != nil {
+			return fmt.Errorf("--dir: %w", err)
+		}
+	}
+	return nil
 }
 
 // completionCmd is "blockyard completion".

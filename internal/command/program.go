@@ -51,6 +51,7 @@ type productRoot struct {
 	Doctor     doctorCmd          `cmd:"" help:"Find what is wrong with a node, its agent, engines, NATS and a router, and name what to change."`
 	Config     configCmd          `cmd:"" help:"Show or check the settings of agent and router."`
 	Completion completionCmd      `cmd:"" help:"Print a script that completes commands, flags and values in a shell."`
+	Man        manCmd             `cmd:"" help:"Print manual pages."`
 	Version    Version            `cmd:"" help:"Show the version of this binary and of what it is linked with."`
 	SimEngine  labCommand         `cmd:"" passthrough:"" hidden:"" help:"Run one simulated engine; the demo starts these."`
 }
