@@ -130,6 +130,7 @@ func layers() []layer {
 		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
 		{"interop/console", []string{"lab/cluster", "lab/front"}},
+		{"interop/upgrade", []string{"lab/cluster", "lab/engine"}},
 		{"interop/envoy", []string{"lab/cluster", "lab/front", "router/frontend/spans/spanstest"}},
 	}
 }

@@ -1,0 +1,9 @@
+// Package upgrade tests this version beside the previous one, as processes: every mix of agent, engine
+// and router, tiers and snapshots that the other version wrote, and agents that are replaced under live
+// engines.
+//
+//	make test-ops REF=v0.1.0
+//
+// BLOCKYARD_BIN names the directory with this version's programs, BLOCKYARD_PREVIOUS that of the
+// previous version's. scripts/previous.sh builds those. Without them the tests are skipped.
+package upgrade
