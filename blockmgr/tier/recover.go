@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -160,5 +161,44 @@ func (set *Set) OrderJoined(t *Tier, e *Extent) (refs []registry.Ref) {
 	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
 		return cmp.Compare(e.Records.Position(a.Slot()), e.Records.Position(b.Slot()))
 	})
+	return refs
+}
+
+// orderRecovered adds recovered blocks to the eviction order: the least recently used one first, and
+// each after its ancestors, as if they had been stored in that order.
+func (set *Set) orderRecovered(t *Tier, refs []registry.Ref) {
+	if t.rule != policy.RuleLRU { // LeafLRU's order follows from the ticks alone
+		byAge := make([]uint64, len(refs))
+		for i, ref := range refs {
+			byAge[i] = t.Slot(ref).Tick>>recencyShift<<32 | uint64(ref)
+		}
+		slices.Sort(byAge)
+		for i, ageAndRef := range byAge {
+			refs[i] = registry.Ref(ageAndRef & (1<<32 - 1))
+		}
+	}
+	var line []registry.Ref // a block and those of its ancestors that the order does not know
+	for _, ref := range refs {
+		line = line[:0]
+		for ref != registry.NoRef && !t.Slot(ref).entered {
+			line = append(line, ref)
+			ref = set.parentSlot(t, t.Slot(ref))
+		}
+		for _, ref := range slices.Backward(line) {
+			set.enter(t, ref, t.Slot(ref))
+		}
+	}
+	for _, ref := range refs {
+		set.UpdateEvictable(t, ref, t.Slot(ref))
+	}
+}
+
+// appendSealed appends the slots of an extent that have a sealed block.
+func (e *Extent) appendSealed(refs []registry.Ref) []registry.Ref {
+	for i := range e.Slots {
+		if e.Slots[i].State == storage.StateSealed {
+			refs = append(refs, registry.MakeRef(e.Number, uint32(i)))
+		}
+	}
 	return refs
 }
