@@ -198,7 +198,7 @@ func TestHeldRequestsAreNeverOvertaken(t *testing.T) {
 			for _, g := range got {
 				for _, w := range left {
 					earlier := len(w.request.ID) < len(g.request.ID) || len(w.request.ID) == len(g.request.ID) && w.request.ID < g.request.ID
-					if w.favourite != nil && *w.favourite == g.result.Worker && w.item.StrictPriority >= g.item.StrictPriority && earlier {
+					if w.favourite != nil && *w.favourite == g.result.Worker && *w.item.Favourite == g.result.Worker && w.item.StrictPriority >= g.item.StrictPriority && earlier {
 						t.Fatalf("request %s gets worker %s, for which %s waits", g.request.ID, g.result.Worker, w.request.ID)
 					}
 				}
