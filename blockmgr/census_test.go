@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -48,14 +49,14 @@ func TestCensusCountsAPoolOnceWhileItIsRetired(t *testing.T) {
 	noError(t, p.Commit(1, slots))
 	noError(t, p.Quiesce(t.Context()))
 	p.EndSession(1, nil)
-	check := func(when string, wantPools int, wantRetired uint64) {
+	check := func(when string, wantPools int, wantRetired ...uint64) {
 		pools, retired := m.Census()
 		sum := retired.Committed
 		for _, p := range pools {
 			sum += p.Stats().Committed
 		}
-		if len(pools) != wantPools || retired.Pools != wantRetired || sum != 4 {
-			t.Errorf("%s: %d pools, %d retired, %d blocks committed, want %d, %d, 4", when, len(pools), retired.Pools, sum, wantPools, wantRetired)
+		if len(pools) != wantPools || !slices.Contains(wantRetired, retired.Pools) || sum != 4 {
+			t.Errorf("%s: %d pools, %d retired, %d blocks committed, want %d, %v, 4", when, len(pools), retired.Pools, sum, wantPools, wantRetired)
 		}
 	}
 	check("before", 1, 0)
@@ -67,7 +68,7 @@ func TestCensusCountsAPoolOnceWhileItIsRetired(t *testing.T) {
 	between := make(chan struct{})
 	go func() { // waits for the pool's mutex as a scrape would
 		defer close(between)
-		check("while it goes", 0, 0)
+		check("while it goes", 0, 0, 1) // the pool may be gone before the goroutine begins
 	}()
 	waitFor(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.retiring) == 1 && len(m.entries) == 1 })
 	close(sink.gate)
