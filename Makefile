@@ -116,8 +116,8 @@ test-front: build ## Test the front door with real vLLM servers on CPU, the Open
 test-envoy: build ## Test the endpoint picker behind a real Envoy, installed on first use
 	@envoy=$$(scripts/envoy-env.sh); BLOCKYARD_ENVOY=$$envoy go test -count=1 -v ./interop/envoy
 
-test-ops: build ## Test what operators use: the web console in a headless Chromium, installed on first use
-	@scripts/test-ops.sh $(ARGS)
+test-ops: build ## Test what operators use: reload, doctor, upgrades, deploy/, the web console in Chromium: make test-ops REF=v0.1.0
+	@REF="$(REF)" scripts/test-ops.sh $(ARGS)
 
 deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Compose file, units; downloads Go modules on first use
 	@scripts/deploy-check.sh $(ARGS)

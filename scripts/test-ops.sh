@@ -1,10 +1,45 @@
 #!/usr/bin/env bash
-# test-ops.sh: what operators use, in real processes. The web console in a headless
-# Chromium: interop/console. $BLOCKYARD_TEST_SHOTS names a directory for screenshots.
+# test-ops.sh [FLAG of go test...]: what operators use, in real processes. REF names the version for
+# the upgrade tests: see previous.sh. $BLOCKYARD_TEST_SHOTS names a directory for screenshots.
+# The last line has the number of cases: each test and each of its parts is one. It fails when a case
+# fails or a step has none.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
+BLOCKYARD_BIN=$PWD/bin
+export BLOCKYARD_BIN
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+flags=("$@")
+failed=0
+
+# run TITLE MODULE ARGUMENTS OF go test...
+run() {
+	local before title=$1 module=$2
+	shift 2
+	echo "== $title"
+	before=$(cases PASS)
+	go -C "$module" test -count=1 -timeout 30m -v "$@" "${flags[@]}" 2>&1 | tee -a "$log" || failed=1
+	if [ "$(cases PASS)" = "$before" ]; then
+		echo "blockyard: $title: no case passed" >&2
+		failed=1
+	fi
+}
+
+# cases RESULT prints how many cases have a result.
+cases() { grep -cE "^ *--- $1: " "$log" || true; }
+
 BLOCKYARD_TEST_CHROMIUM=$(scripts/chromium-env.sh)
-export BLOCKYARD_TEST_CHROMIUM
-go test -count=1 -timeout 30m -v ./interop/console "$@"
+BLOCKYARD_TEST_PREVIOUS=$(scripts/previous.sh "${REF:-}")
+export BLOCKYARD_TEST_CHROMIUM BLOCKYARD_TEST_PREVIOUS
+run 'reload' . -run 'Reload|SIGHUP|TokensAreReadAgain' ./internal/command ./internal/command/process ./internal/control
+run 'admin, manual pages, completion' . -run 'Admin|Manual|Script' ./internal/command ./internal/command/completion
+run 'doctor' . ./internal/command/doctor
+run 'upgrade and rolling restart' . ./interop/upgrade
+run 'deploy' deploy/check .
+run 'web console' . ./interop/console
+
+passed=$(cases PASS)
+echo "test-ops: cases=$((passed + $(cases FAIL))) passed=$passed"
+exit "$failed"

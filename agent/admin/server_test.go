@@ -66,7 +66,7 @@ func TestConsoleIsServed(t *testing.T) {
 	if err := os.WriteFile(file, []byte("anna 0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := control.ReadTokens(file)
+	tokens, err := control.ReadTokens(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

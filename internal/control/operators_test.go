@@ -189,7 +189,7 @@ func TestRefusedCallsDoNotFillTheLog(t *testing.T) {
 // TestFilesBesideOperatorsNeedNoToken: the paths of the open mux are served without a token and without
 // a line in the log, but not to a page with a host name of its own.
 func TestFilesBesideOperatorsNeedNoToken(t *testing.T) {
-	tokens, err := control.ReadTokens(tokenFile(t, twoTokens))
+	tokens, err := control.ReadTokens(tokenFile(t, twoTokens), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

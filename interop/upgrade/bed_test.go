@@ -54,7 +54,7 @@ func newBed(t *testing.T) *bed {
 			t.Error(err)
 		}
 	})
-	for v, variable := range map[version]string{this: "BLOCKYARD_BIN", previous: "BLOCKYARD_PREVIOUS"} {
+	for v, variable := range map[version]string{this: "BLOCKYARD_BIN", previous: "BLOCKYARD_TEST_PREVIOUS"} {
 		dir := os.Getenv(variable)
 		if dir == "" {
 			t.Skipf("%s names no programs: make test-ops", variable)

@@ -4,6 +4,6 @@
 //
 //	make test-ops REF=v0.1.0
 //
-// BLOCKYARD_BIN names the directory with this version's programs, BLOCKYARD_PREVIOUS that of the
+// BLOCKYARD_BIN names the directory with this version's programs, BLOCKYARD_TEST_PREVIOUS that of the
 // previous version's. scripts/previous.sh builds those. Without them the tests are skipped.
 package upgrade
