@@ -260,6 +260,13 @@ func TestEveryWayToLogIn(t *testing.T) {
 				}
 				for _, s := range tc.bad {
 					connected, closed, err := connect(tc.url, s)
+					// On a busy machine the login may time out, which is no refusal: the client tries on.
+					for tries := 0; err == nil && !tc.hangsUp && !connected() && tries < 5; tries++ {
+						if err := closed(); err != nil {
+							t.Error(err)
+						}
+						connected, closed, err = connect(tc.url, s)
+					}
 					if err == nil {
 						if !tc.hangsUp || connected() {
 							t.Errorf("%+v was not refused", s)
