@@ -31,12 +31,13 @@ _REST_SECONDS = 0.001
 _REST_TOKENS = 16384  # the answer for a longer prompt takes more time than that
 
 
-def rest_seconds(alive: int, tokens: int) -> float:
+def rest_seconds(alive: int, tokens: int, ranks: int) -> float:
     """How long the lookup of a prompt may keep an engine of `alive` requests waiting.
 
-    Without an answer a request that is alone waits for the engine's sleep. Nobody waits beside it.
+    Without an answer a request that is alone waits for the engine's sleep. Nobody waits beside it:
+    no other request, and no other rank of data parallelism.
     """
-    return _REST_SECONDS if alive == 1 and tokens <= _REST_TOKENS else 0.0
+    return _REST_SECONDS if alive == ranks == 1 and tokens <= _REST_TOKENS else 0.0
 
 
 class Curve:

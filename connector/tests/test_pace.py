@@ -58,9 +58,12 @@ class Decision(unittest.TestCase):
 
 class Rest(unittest.TestCase):
     def test_only_a_request_that_is_alone_may_keep_the_engine_waiting(self) -> None:
-        self.assertGreater(rest_seconds(1, 8192), 0)
-        self.assertEqual(rest_seconds(2, 8192), 0)
-        self.assertEqual(rest_seconds(1, 100_000), 0)
+        self.assertGreater(rest_seconds(1, 8192, 1), 0)
+        self.assertEqual(rest_seconds(2, 8192, 1), 0)
+        self.assertEqual(rest_seconds(1, 100_000, 1), 0)
+
+    def test_a_rank_of_data_parallelism_lets_no_other_rank_wait(self) -> None:
+        self.assertEqual(rest_seconds(1, 8192, 2), 0)
 
 
 class Curves(unittest.TestCase):

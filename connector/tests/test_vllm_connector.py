@@ -154,6 +154,16 @@ class Kind(Engine):
         want = {"lookup": False, "store": True, "hand_over": None}
         self.assertEqual(self.session.open.call_args.kwargs, want)
 
+    def test_the_lookup_of_a_lone_request_may_wait_unless_other_ranks_would(self) -> None:
+        for ranks in (1, 2):
+            self.config.parallel_config.data_parallel_size = ranks
+            made, req = self.make(SCHEDULER), request(64)
+            made.on_new_request(req)
+            self.session.hit.return_value = None
+            self.assertEqual(made.get_num_new_matched_tokens(req, 0), (None, False))
+            rest = self.session.hit.call_args.kwargs["rest"]
+            self.assertIs(rest > 0, ranks == 1)
+
 
 class Handshakes(Engine):
     def test_what_the_engine_can_do_is_told(self) -> None:

@@ -73,15 +73,16 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
             ' but "recompute" is the better setting'
         )
     step_tokens = facts.batched_tokens_of(vllm_config) or STEP_TOKENS
+    ranks = facts.parallel(vllm_config, "data_parallel_size")
     if is_hybrid(kv_cache_config):
         # The sizes of blocks follow with the workers' handshakes. The session needs none.
         known = groups_of(kv_cache_config, [1] * groups)
-        return HybridScheduler(settings, GroupSession(settings, None, known), step_tokens)
+        return HybridScheduler(settings, GroupSession(settings, None, known), step_tokens, ranks)
     tokens = block_tokens(
         kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")
     )
     session = SchedulerSession(settings, None, tokens)
-    return VllmScheduler(settings, session, tokens, groups, step_tokens)
+    return VllmScheduler(settings, session, tokens, groups, step_tokens, ranks)
 
 
 def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:

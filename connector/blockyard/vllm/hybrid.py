@@ -22,11 +22,15 @@ class HybridScheduler(VllmScheduler):
     session: GroupSession | None
 
     def __init__(
-        self, settings: Settings, session: GroupSession, step_tokens: int = STEP_TOKENS
+        self,
+        settings: Settings,
+        session: GroupSession,
+        step_tokens: int = STEP_TOKENS,
+        ranks: int = 1,
     ) -> None:
         self.kv_groups = session.groups
         page, number = session.groups.page, len(session.groups)
-        super().__init__(settings, session, page, number, step_tokens)
+        super().__init__(settings, session, page, number, step_tokens, ranks)
 
     def _make_offers(self) -> Offers:
         return GroupOffers(self._tracked, self.kv_groups, self.faults)

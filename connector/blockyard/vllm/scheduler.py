@@ -1,7 +1,6 @@
 """The scheduler role in vLLM: maps hooks of the engine's main loop to SchedulerSession calls.
 
-The hooks run in the engine's thread, between the steps of the model. So every hook has a time limit
-and none waits.
+The hooks run in the engine's thread, between the steps of the model. A hook waits 1 ms at most.
 """
 
 from __future__ import annotations
@@ -48,13 +47,15 @@ class VllmScheduler:
         tokens: int,
         groups: int,
         step_tokens: int = STEP_TOKENS,
+        ranks: int = 1,
     ) -> None:
-        """tokens: of a block. step_tokens: vLLM's limit of tokens in a step."""
+        """tokens: of a block. step_tokens: vLLM's limit for a step. ranks: of data parallelism."""
         self.settings = settings
         self.session = session
         self.off = session is None
         self.tokens = tokens
         self.groups = groups
+        self._ranks = ranks
         self.faults = Faults()
         self.blocks: PoolBlocks | None = None
         self._adapters = Adapters(self.faults)
@@ -97,8 +98,7 @@ class VllmScheduler:
     def queues(self) -> tuple[int, int]:
         """The numbers of running and waiting requests. Any thread may call it.
 
-        vLLM hides its queues from connectors. So requests in the last step count as running, and
-        all others as waiting.
+        vLLM hides its queues. Requests in the last step count as running, all others as waiting.
         """
         running = min(self._scheduled, len(self._alive))
         return running, len(self._alive) - running
@@ -196,7 +196,7 @@ class VllmScheduler:
             self.session.release_hit(request.request_id, request.num_preemptions)
             tracked.hit = 0
             return NO_HIT
-        rest = rest_seconds(len(self._alive), request.num_tokens)
+        rest = rest_seconds(len(self._alive), request.num_tokens, self._ranks)
         hit = self.session.hit(request.request_id, request.num_preemptions, local, rest=rest)
         if hit is None:
             return None, False
