@@ -98,7 +98,8 @@ class Golden(unittest.TestCase):
             golden = msgpack.decode(frame[16:])
             ours = reencode(name, golden)
             with self.subTest(name):
-                if name in ("HELLO", "REGISTER", "FIT", "LOOKUP"):  # absent keys mean zero, and the order is free
+                # Absent keys mean zero, and the order is free.
+                if name in ("HELLO", "REGISTER", "FIT", "LOOKUP"):
                     mine = msgpack.decode(ours)
                     mine["minor"] = golden.get("minor", 0)  # the encoder writes the current version
                     for key in mine.keys() | golden.keys():

@@ -45,8 +45,8 @@ NO_FORMAT = Format("", "", "", "")
 # a store may still read the KV memory.
 DRAIN_SECONDS = 10.0
 # Limit of the wait for a load in a step that computes nothing. Without the wait the engine would
-# see the end of the load 1 ms later: that long it sleeps after such a step. A request that arrives
-# meanwhile waits too.
+# see the end of the load 1 ms later, because vLLM sleeps 1 ms after a step that computes nothing.
+# A request that arrives meanwhile waits too.
 IDLE_SECONDS = 0.002
 
 
