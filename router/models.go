@@ -21,6 +21,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/remote"
 	"github.com/blockyard-ai/blockyard/router/replica"
 	"github.com/blockyard-ai/blockyard/router/schedule"
+	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 	"github.com/blockyard-ai/blockyard/router/sharedcache"
 )
 
@@ -295,27 +296,35 @@ func (d *Models) setBusy(name string, b schedule.BusyThresholds) error {
 }
 
 // reload gives the open models the queue and the busy thresholds of a valid configuration and a policy
-// file, and those opened later its live settings.
+// file, and those opened later its live settings. The error names the setting, or the model whose queue is
+// out of range; nothing has changed then.
 func (d *Models) reload(c *config.Config, policies *policyfile.File) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if busy := c.Busy(); !reflect.DeepEqual(busy, d.options.Config.Busy()) {
-		if err := busy.Validate(); err != nil {
-			return err
+	busy := c.Busy()
+	if err := busy.Validate(); err != nil {
+		return err
+	}
+	queues := make(map[feed.ModelKey]queue.Options, len(d.byKey))
+	for key := range d.byKey {
+		q := c.Queue(policies.Profile(key.Name))
+		if err := q.Validate(); err != nil {
+			return fmt.Errorf("model %.64q: %w", key.Name, err)
 		}
+		queues[key] = q
+	}
+	// Everything is valid: no call below fails.
+	if !reflect.DeepEqual(busy, d.options.Config.Busy()) {
 		d.busy = nil
 		for _, m := range d.byKey {
-			_ = m.scheduler.SetBusy(busy) // busy is valid
+			_ = m.scheduler.SetBusy(busy)
 		}
 	}
 	options := *d.options
 	options.Config, options.Policies = c, policies
 	d.options = &options
 	for key, m := range d.byKey {
-		// The configuration and the file are valid, and so is every queue of them.
-		if err := m.scheduler.SetQueue(c.Queue(policies.Profile(key.Name))); err != nil {
-			return fmt.Errorf("model %.64q: %w", key.Name, err)
-		}
+		_ = m.scheduler.SetQueue(queues[key])
 	}
 	return nil
 }

@@ -153,7 +153,8 @@ func (s *Scheduler) SetQueue(o queue.Options) error {
 	profile := o.Profile
 	fresh, err := s.queue.Replace(o, func(i *queue.Item) {
 		class := 0
-		if r := i.Value.(*waiter).request; profile != nil && len(profile.Classes) > 1 {
+		if profile != nil && len(profile.Classes) > 1 {
+			r := i.Value.(*waiter).request.withMembers(s.members) // the workers may have changed since it came
 			class = profile.Classify(r.PolicyClass, max(0, r.Tokens-s.bestCached(r)))
 		}
 		i.SetClass(class)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
@@ -53,5 +54,38 @@ func TestSetQueueKeepsTheWaiting(t *testing.T) {
 		l.expect("waits@1")
 		l.send(ctx, "does not", nil)
 		l.expect("does not@1")
+	})
+}
+
+// TestSetQueueAfterWorkersLeft: a request that waits is classified by what the present workers have of its
+// prompt. Its hits came with the list of an earlier fleet.
+func TestSetQueueAfterWorkersLeft(t *testing.T) {
+	current := fleet(4)
+	inLine(t, 4, func(o *Options) { o.Members = func() *index.Members { return current } }, func(t *testing.T, l *line) {
+		s, ctx, limit := l.scheduler, t.Context(), int64(100)
+		for _, id := range []string{"a", "b", "c", "d"} {
+			l.send(ctx, id, nil)
+		}
+		l.expect("a@1", "b@2", "c@3", "d@4")
+		tokens := func(hits ...index.Hit) func(*Request) {
+			return func(r *Request) { r.Tokens, r.Members, r.Hits = 192, current, hits }
+		}
+		l.send(ctx, "kept", tokens(index.Hit{Member: 2, Hits: hits(6, 0, 0, 0)}))
+		l.send(ctx, "lost", tokens(index.Hit{Member: 3, Hits: hits(6, 0, 0, 0)}))
+		left := fleet(3)
+		left.List = left.List[1:] // workers 1 and 4 leave: worker 3 has another number
+		current = left
+		s.Tick()
+		if err := s.SetQueue(queue.Options{Profile: &queue.Profile{
+			DefaultFamily: "default",
+			Buckets:       []queue.Bucket{{Name: "short"}, {MinTokens: 150, Name: "long"}},
+			Classes: []queue.Class{
+				{Name: "s", Family: "default", Bucket: "short", Quantum: 1}, // which never waits
+				{Name: "l", Family: "default", Bucket: "long", Quantum: 1, ThresholdTokens: &limit},
+			},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		l.expect("kept@3") // 96 tokens are left to compute; all 192 of the other one
 	})
 }
