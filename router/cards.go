@@ -118,7 +118,7 @@ func (o *decisionObserver) Decided(d *decide.Decision) {
 	o.model.hints.decided(d)
 	if e := o.model.estimate; e != nil && d.Match.Booked {
 		e.Booked(&estimate.Booking{ID: d.Query.ID, Worker: d.Match.Worker,
-			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Hits,
+			Tokens: d.Query.Len(), BlockSize: d.BlockSize, Hits: d.Match.Expected(),
 			Untracked: !o.model.config.TrackPrefillTokens(d.Query.Override)})
 	}
 }

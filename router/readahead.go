@@ -67,7 +67,7 @@ func newReadAhead(t source.Transport, publisher func(kv.Worker) (uint64, bool), 
 // not wait. The agent names blocks by their tokens alone, so that prompts with an adapter, with
 // objects, or known by hashes have no hint.
 func (r *readAhead) decided(d *decide.Decision) {
-	hits, q := &d.Match.Hits, d.Query
+	hits, q := d.Match.Expected(), d.Query
 	if r == nil || !d.Match.Booked || hits[kv.TierDisk] == 0 || q.LoRA != "" || q.Hashed != nil || q.HasObjects() {
 		return
 	}

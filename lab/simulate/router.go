@@ -230,7 +230,7 @@ func (r *router) finish(d decided) {
 		return
 	}
 	if r.estimator != nil && d.match.Booked {
-		r.estimator.Booked(&estimate.Booking{ID: d.query.ID, Worker: d.match.Worker, Tokens: d.query.Len(), BlockSize: r.cluster.scenario.Hardware.BlockSize, Hits: d.match.Hits})
+		r.estimator.Booked(&estimate.Booking{ID: d.query.ID, Worker: d.match.Worker, Tokens: d.query.Len(), BlockSize: r.cluster.scenario.Hardware.BlockSize, Hits: d.match.Expected()})
 	}
 	r.modes[modeOf(d.match.Mode)]++
 	d.then(d.match.Worker)

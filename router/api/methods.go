@@ -54,6 +54,7 @@ type candidateAnswer struct {
 	Host            uint32  `json:"host_pinned"`
 	Disk            uint32  `json:"disk"`
 	External        uint32  `json:"external"`
+	InFlight        uint32  `json:"in_flight,omitempty"`
 	PendingPrefill  int64   `json:"pending_prefill_tokens"`
 	ActiveBlocks    int32   `json:"active_blocks"`
 	ActiveRequests  int32   `json:"active_requests"`
@@ -117,7 +118,7 @@ func candidateOf(c *schedule.Candidate) candidateAnswer {
 		Cost: c.Cost, Weight: c.Weight, Prefill: c.Prefill, Decode: c.Decode, Credit: c.Credit, TaintFactor: c.TaintFactor,
 		EffectiveBlocks: c.Effective, CachedTokens: c.CachedTokens,
 		Device: c.Hits[kv.TierDevice], Host: c.Hits[kv.TierHost], Disk: c.Hits[kv.TierDisk], External: c.Hits[kv.TierExternal],
-		PendingPrefill: c.PendingPrefill, ActiveBlocks: c.ActiveBlocks, ActiveRequests: c.Requests,
+		InFlight: c.InFlight, PendingPrefill: c.PendingPrefill, ActiveBlocks: c.ActiveBlocks, ActiveRequests: c.Requests,
 	}
 	if p := &c.Price; c.Mode == schedule.ModePrice {
 		out.Price = &priceAnswer{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt}

@@ -14,7 +14,7 @@ import (
 // hashes. request is as the scheduler left it, decided when its hits were found.
 func promptOf(w *scratch, request *schedule.Request, chosen *schedule.Result, decided time.Time) *miss.Prompt {
 	p := &miss.Prompt{
-		Tokens: request.Tokens, BlockSize: request.BlockSize, Worker: chosen.Worker, Hits: chosen.Hits,
+		Tokens: request.Tokens, BlockSize: request.BlockSize, Worker: chosen.Worker, Hits: chosen.Expected(),
 		Pool: chosen.Members.List[chosen.Member].Pool, Decided: decided,
 		Blocks: kv.AppendSequence(slices.Grow([]kv.SequenceHash(nil), len(w.blocks.locals)), w.blocks.locals),
 	}
@@ -28,8 +28,9 @@ func promptOf(w *scratch, request *schedule.Request, chosen *schedule.Result, de
 	return p
 }
 
-// CachedBlocks returns how many leading blocks of the prompt the worker has in any tier.
-func (m *Match) CachedBlocks() int { return totalOf(m.Hits) }
+// CachedBlocks returns how many leading blocks of the prompt the engine is expected to find: those that the
+// worker has in any tier, and those in flight.
+func (m *Match) CachedBlocks() int { return totalOf(m.Expected()) }
 
 // totalOf returns the number of blocks in all tiers.
 func totalOf(h index.Hits) int {

@@ -255,3 +255,14 @@ func TestSharedHitsOverHTTPCountInTheChoice(t *testing.T) {
 		t.Errorf("without the service: %+v, shared %+v", m, m.Shared)
 	}
 }
+
+// TestCachedBlocksCountThoseInFlight: the engine finds them, on the device.
+func TestCachedBlocksCountThoseInFlight(t *testing.T) {
+	m := Match{Result: schedule.Result{Hits: index.Hits{kv.TierDevice: 2, kv.TierHost: 3}, InFlight: 4}}
+	if got := m.CachedBlocks(); got != 5 {
+		t.Errorf("%d blocks, want the 5 hits", got)
+	}
+	if m.InFlight = 7; m.CachedBlocks() != 7 || m.Hits[kv.TierDevice] != 2 {
+		t.Errorf("%d blocks with hits %v, want 7 expected ones and the hits as they are", m.CachedBlocks(), m.Hits)
+	}
+}

@@ -136,7 +136,7 @@ func (l *Log) countLocked(w kv.Worker, hits uint64) {
 func split(result *schedule.Result, compared []schedule.Candidate) (chosen schedule.Candidate, others []schedule.Candidate) {
 	at := slices.IndexFunc(compared, func(c schedule.Candidate) bool { return c.Worker == result.Worker })
 	if at < 0 {
-		return schedule.Candidate{Worker: result.Worker, Hits: result.Hits, Effective: result.Effective, CachedTokens: result.CachedTokens,
+		return schedule.Candidate{Worker: result.Worker, Hits: result.Hits, Effective: result.Effective, CachedTokens: result.CachedTokens, InFlight: result.InFlight,
 			Cost: result.Cost, Prefill: result.Prefill, Decode: result.Decode, Weight: result.Weight, TaintFactor: result.TaintFactor,
 			Price: result.Price, Mode: result.Mode}, nil
 	}

@@ -59,6 +59,8 @@ type workload struct {
 	// activeWeight is the sum of the weights of the distinct prompt blocks and the output
 	// blocks; see one.
 	activeWeight int64
+	// awaiting counts the requests that have Awaited blocks.
+	awaiting int
 	surplus
 }
 
@@ -139,7 +141,10 @@ func (a *Account) book(r *Request) *request {
 		id: strings.Clone(r.ID), workload: w, bookingNumber: a.bookings, promptWeight: one,
 		trackedBlocks: int32(len(r.Sequence)), expectedTokens: int32(r.ExpectedOutput), blockSize: int32(r.BlockSize),
 		prefillTokens: int64(r.PrefillTokens), prefillDuration: r.PrefillDuration,
-		lastHeard: now, provisional: r.Provisional,
+		awaited: r.Awaited, lastHeard: now, provisional: r.Provisional,
+	}
+	if booked.awaits() {
+		w.awaiting++
 	}
 	if booked.prefillTokens == 0 {
 		booked.prefillDuration = 0 // nothing runs down
@@ -286,8 +291,10 @@ func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
 	if r == nil {
 		return kv.Worker{}, false
 	}
+	now := a.clock()
 	a.stats.Freed++
-	a.end(r, a.clock())
+	a.handOver(r, now)
+	a.end(r, now)
 	return r.workload.worker, true
 }
 
@@ -346,6 +353,7 @@ func (a *Account) Expire() int {
 // number.
 func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 	for r := l.first; r != nil && now-r.lastHeard > limit; r = l.first {
+		a.handOver(r, now)
 		a.end(r, now)
 		a.ended(r.id)
 		n++
@@ -368,6 +376,9 @@ func (a *Account) end(r *request, now time.Duration) {
 	w.prefill.remove(r, now)
 	if r.phantom() {
 		w.phantoms--
+	}
+	if r.awaits() {
+		w.awaiting--
 	}
 	w.requests.remove(byArrival, r)
 	w.activeWeight -= r.outputWeight

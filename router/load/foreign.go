@@ -231,7 +231,9 @@ func (a *Account) EndForeign(key Foreign) (worker kv.Worker, ok bool) {
 	if r == nil {
 		return kv.Worker{}, false
 	}
-	a.end(r, a.clock())
+	now := a.clock()
+	a.handOver(r, now)
+	a.end(r, now)
 	return r.workload.worker, true
 }
 

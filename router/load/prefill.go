@@ -79,6 +79,22 @@ func (p *prefill) remove(r *request, now time.Duration) {
 	r.prefillTokens, r.prefillDuration = 0, 0
 }
 
+// grow adds n tokens to those of r, which has some left. Its expected duration grows in proportion.
+func (p *prefill) grow(r *request, n int64) {
+	p.tokens += n
+	if r.prefillDuration > 0 {
+		longer := float64(r.prefillDuration) * float64(n) / float64(r.prefillTokens)
+		r.prefillDuration += time.Duration(min(longer, float64(maxGrowth)))
+	}
+	r.prefillTokens += n
+	if p.anchor == r {
+		p.anchorTokens, p.anchorDuration = r.prefillTokens, r.prefillDuration
+	}
+}
+
+// maxGrowth bounds what grow adds to a duration, so that sums do not overflow.
+const maxGrowth = 24 * time.Hour
+
 // decays reports whether the remaining tokens change with time.
 func (p *prefill) decays() bool { return p.anchorDuration > 0 }
 

@@ -33,6 +33,25 @@ func TestNextPrefillBecomesTheAnchor(t *testing.T) {
 	f.empty()
 }
 
+// TestAwaitedTokensKeepTheRate: a request that has to compute what another one left takes longer by as much.
+func TestAwaitedTokensKeepTheRate(t *testing.T) {
+	f := newFixture(t, Options{})
+	for _, r := range []Request{
+		{ID: "ends", Worker: worker1, Sequence: hashes(1, 2), PrefillTokens: 40, PrefillDuration: 8 * time.Second},
+		{ID: "awaits", Worker: worker1, Sequence: hashes(1, 2, 3), PrefillTokens: 20, PrefillDuration: 2 * time.Second, BlockSize: 20, Awaited: Awaited{0, 2}},
+	} {
+		if err := f.Add(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Free("ends")
+	f.expect("all 3 blocks", 3, 60)
+	f.at(3)
+	f.expect("half of 6 seconds later", 3, 30)
+	f.RemoveWorker(worker1)
+	f.empty()
+}
+
 // TestHugePrefillsDoNotOverflow: the product of tokens and nanoseconds has more
 // than 64 bits.
 func TestHugePrefillsDoNotOverflow(t *testing.T) {

@@ -88,6 +88,7 @@ func (a *Account) Reconcile(worker kv.Worker, running, waiting uint64) (phantoms
 			r.suspected = now-r.lastHeard >= phantomAfter
 			continue
 		}
+		a.handOver(r, now)
 		w.prefill.remove(r, now)
 		w.setPhantom(r, r.phantomChanges+1)
 		a.ended(r.id)

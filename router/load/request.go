@@ -21,8 +21,10 @@ type Request struct {
 	// the prefill is marked complete.
 	PrefillTokens   int
 	PrefillDuration time.Duration
+	// Awaited are the blocks of Sequence that another request of the worker computes.
+	Awaited Awaited
 	// ExpectedOutput is the expected number of generated tokens, 0 when unknown.
-	// BlockSize is the number of tokens in an output block. With both, each output
+	// BlockSize is the number of tokens in a block. With both, each output
 	// block reduces the weights: see AddOutputBlock.
 	ExpectedOutput, BlockSize int
 	// Provisional says that the request may not have been sent to the worker. It expires
@@ -43,6 +45,8 @@ func (r *Request) validate() error {
 		value int
 	}{
 		{"prefill tokens", r.PrefillTokens},
+		{"awaited from", int(r.Awaited.From)},
+		{"awaited to", int(r.Awaited.To)},
 		{"expected output tokens", r.ExpectedOutput},
 		{"block size", r.BlockSize},
 	} {
@@ -82,6 +86,7 @@ type request struct {
 	// prefillDuration is the expected time for them, 0 when unknown.
 	prefillTokens   int64
 	prefillDuration time.Duration
+	awaited         Awaited
 
 	// lastHeard is the time, by Account.clock, of the last call for the request.
 	lastHeard time.Duration

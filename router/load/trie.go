@@ -167,6 +167,32 @@ func (t *trie) merge(n *node) *node {
 	return n
 }
 
+// shared returns how many leading blocks the sequences have in common that end at nodes a and b.
+func (t *trie) shared(a, b *node) (blocks int32) {
+	deepA, deepB := a.level(), b.level()
+	for ; deepA > deepB; deepA-- {
+		a = a.parent
+	}
+	for ; deepB > deepA; deepB-- {
+		b = b.parent
+	}
+	for a != b {
+		a, b = a.parent, b.parent
+	}
+	for ; a != &t.root; a = a.parent {
+		blocks += int32(len(a.hashes))
+	}
+	return blocks
+}
+
+// level returns the number of ancestors of n.
+func (n *node) level() (ancestors int) {
+	for ; n.parent != nil; n = n.parent {
+		ancestors++
+	}
+	return ancestors
+}
+
 // weigh gives the blocks of a request a new weight, except blocks that another request of the
 // worker uses too. The request ends at node end. weigh returns the change of the worker's sum of
 // weights.

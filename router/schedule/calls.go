@@ -24,7 +24,7 @@ func (s *Scheduler) Add(r *Request, w kv.Worker, cachedTokens int) error {
 	defer s.mu.Unlock()
 	s.expire()
 	defer s.dispatch() // an expired request may have freed a worker
-	return s.book(r, w, cachedTokens)
+	return s.book(r, w, cachedTokens, load.Awaited{})
 }
 
 // MarkPrefillCompleted records that a request's prompt is computed and no longer load. Call

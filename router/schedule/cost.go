@@ -219,19 +219,21 @@ func (s *CostSelector) estimate(in *Selection) (why string, ok bool) {
 		s.prices = s.prices[:n]
 	}
 	request := in.Request
-	in.Request = s.credit(in)
-	if why, ok = s.estimator.Prices(in, s.prices); !ok {
-		in.Request = request
+	credited := s.credit(in)
+	in.Request = credited
+	why, ok = s.estimator.Prices(in, s.prices)
+	in.Request = request
+	if !ok {
 		return why, false
 	}
 	for k := range s.prices {
 		p := &s.prices[k]
 		if !p.Usable() {
-			in.Request = request
 			return fmt.Sprintf("the price of worker %s is %+v", in.Members.List[in.At(k)].Worker, *p), false
 		}
 		s.costs[k] = p.Total(in.Config.Objective)
 	}
+	in.credits = credited != request
 	return "", true
 }
 
@@ -322,7 +324,7 @@ func (s *CostSelector) pickSmallest(in *Selection) (candidate int) {
 func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 	in := w.in
 	m := in.At(k)
-	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
+	c := Candidate{Worker: in.Members.List[m].Worker, Hits: in.Request.hitsOf(int32(m)), InFlight: in.inFlight(int32(m)), TaintFactor: 1, Mode: in.Outcome.Mode}
 	r := w.memberOverlap(int32(m))
 	c.Effective, c.CachedTokens, c.Cost = r.effective, CachedTokens(r.effective, in.Request.BlockSize), s.costs[k]
 	c.PendingPrefill, c.ActiveBlocks, c.Requests = in.Loads.PrefillTokens[m], in.Loads.ActiveBlocks[m], in.Loads.Requests[m]

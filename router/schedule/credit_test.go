@@ -41,8 +41,8 @@ func TestAPrefixThatIsComputedIsCreditedWhereItIs(t *testing.T) {
 	}
 	first := ask("a", 168)
 	for _, id := range []string{"b", "c", "d"} {
-		if got := ask(id, 168); got.Worker != first.Worker || got.Hits != hits(8, 0, 0, 0) || got.CachedTokens != 128 {
-			t.Errorf("request %s goes to worker %s with hits %v, want %s with the 8 blocks that are computed there", id, got.Worker, got.Hits, first.Worker)
+		if got := ask(id, 168); got.Worker != first.Worker || got.Expected() != hits(8, 0, 0, 0) || got.Hits != (index.Hits{}) || got.CachedTokens != 0 {
+			t.Errorf("request %s goes to worker %s with hits %v and %d blocks in flight, want %s with the 8 that are computed there", id, got.Worker, got.Hits, got.InFlight, first.Worker)
 		}
 	}
 	if got := s.account.Columns().PrefillTokens[first.Member]; got != 168+3*40 {
@@ -59,13 +59,13 @@ func TestAPrefixThatIsComputedIsCreditedWhereItIs(t *testing.T) {
 	}
 	pinned := &Request{Tokens: 128, BlockSize: 16, TrackPrefill: true, Members: members, Sequence: []kv.SequenceHash{1, 2, 3, 4, 5, 6, 7, 8},
 		Pinned: &first.Worker, Hits: []index.Hit{{Member: int32(first.Member), Hits: hits(2, 3, 2, 0)}}}
-	if got, err := s.Schedule(t.Context(), pinned); err != nil || got.Hits != hits(7, 0, 0, 0) {
-		t.Errorf("hits %v, %v; want 7 blocks on the device", got.Hits, err)
+	if got, err := s.Schedule(t.Context(), pinned); err != nil || got.Expected() != hits(7, 0, 0, 0) || got.Hits != hits(2, 3, 2, 0) {
+		t.Errorf("hits %v, expected %v, %v; want 7 blocks on the device", got.Hits, got.Expected(), err)
 	}
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		s.Free(id)
 	}
-	if got := ask("f", 168); got.Hits != (index.Hits{}) || got.CachedTokens != 0 {
+	if got := ask("f", 168); got.Expected() != (index.Hits{}) || got.CachedTokens != 0 {
 		t.Errorf("%+v after all requests have ended", got.Hits)
 	}
 	if got := ask("g", 168, index.Hit{Member: 2, Hits: hits(9, 0, 0, 0)}); got.Member != 2 || got.Hits != hits(9, 0, 0, 0) {
@@ -84,9 +84,50 @@ func TestWeightsGetNoCredit(t *testing.T) {
 		s := newScheduler(t, change)
 		for _, id := range []string{"a", "b"} {
 			r := &Request{ID: id, Book: true, Tokens: 100, BlockSize: 16, TrackPrefill: true, Members: fleet(1), Sequence: []kv.SequenceHash{1, 2, 3}}
-			if got, err := s.Schedule(t.Context(), r); err != nil || got.Hits != (index.Hits{}) {
+			if got, err := s.Schedule(t.Context(), r); err != nil || got.Expected() != (index.Hits{}) {
 				t.Errorf("%s: request %s has hits %v, %v", name, id, got.Hits, err)
 			}
 		}
 	}
+}
+
+// TestACancelledPrefixIsComputedByAnother: a request ends before its prompt is computed. The oldest one that
+// awaits the prefix computes it, and later ones await that.
+func TestACancelledPrefixIsComputedByAnother(t *testing.T) {
+	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Estimator = true, computes{} })
+	members := fleet(1)
+	ask := func(id string) {
+		t.Helper()
+		var prompt []kv.SequenceHash
+		for i := range 20 {
+			prompt = append(prompt, kv.SequenceHash(1+i))
+		}
+		r := &Request{ID: id, Book: true, Tokens: 337, BlockSize: 16, TrackPrefill: true, Members: members, Sequence: append(prompt, kv.SequenceHash(100+id[0]))}
+		var compared Candidate
+		r.Explain = func(c *Candidate) { compared = *c }
+		got, err := s.Schedule(t.Context(), r)
+		if err != nil || got.Hits != (index.Hits{}) || compared.Hits != got.Hits || compared.InFlight != got.InFlight || compared.Price.Cached != float64(16*got.InFlight) {
+			t.Fatalf("%+v, compared %+v, %v", got, compared, err)
+		}
+	}
+	pending := func(want int64) {
+		t.Helper()
+		if got := s.account.Columns().PrefillTokens[0]; got != want {
+			t.Errorf("%d tokens are to be computed, want %d", got, want)
+		}
+	}
+	ask("a")
+	ask("b")
+	ask("c")
+	pending(337 + 17 + 17)
+	s.Free("a")
+	pending(337 + 17)
+	ask("d")
+	pending(337 + 17 + 17)
+	if err := s.MarkPrefillCompleted("b"); err != nil {
+		t.Fatal(err)
+	}
+	pending(17 + 17)
+	s.Free("b") // which leaves its blocks
+	pending(17 + 17)
 }

@@ -224,7 +224,8 @@ func (s *Scheduler) choose(r *Request, candidates []int32, t turn) (Result, erro
 	}
 	result := s.result(in, member)
 	if r.Book {
-		err := s.book(r, result.Worker, s.bookedCached(in.Request, &result))
+		cached, awaited := s.bookedCached(r, &result)
+		err := s.book(r, result.Worker, cached, awaited)
 		switch {
 		case err == nil:
 			result.Booked, result.Booking = true, s.account.LastBooking()
@@ -243,7 +244,7 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 	r := in.Request
 	out := Result{
 		Worker: s.members.List[m].Worker, Member: m, Members: s.members,
-		Hits: r.hitsOf(int32(m)),
+		Hits: r.hitsOf(int32(m)), InFlight: in.inFlight(int32(m)),
 		Cost: in.Outcome.Cost, Prefill: in.Outcome.Prefill, Decode: in.Outcome.Decode, Mode: in.Outcome.Mode,
 		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor, Price: in.Outcome.Price,
 	}
@@ -281,16 +282,16 @@ func sharedOf(active []load.Shared, m int32) int32 {
 }
 
 // book adds r to the account, the load of booked requests, on worker w. cached counts the
-// tokens of the prompt that need no computing. The error is one of package load. The caller
-// holds s.mu.
-func (s *Scheduler) book(r *Request, w kv.Worker, cached int) error {
+// tokens of the prompt that need no computing, those of awaited included. The error is one of package
+// load. The caller holds s.mu.
+func (s *Scheduler) book(r *Request, w kv.Worker, cached int, awaited load.Awaited) error {
 	s.booking = load.Request{
 		ID: r.ID, Worker: w, Sequence: r.Sequence,
 		ExpectedOutput: r.ExpectedOutput, BlockSize: r.BlockSize,
 		Provisional: r.Provisional && s.decidesWaiter, // the caller may have left while r waited
 	}
 	if r.TrackPrefill {
-		s.booking.PrefillTokens = max(0, r.Tokens-cached)
+		s.booking.PrefillTokens, s.booking.Awaited = max(0, r.Tokens-cached), awaited
 		if s.options.PrefillDuration != nil && s.booking.PrefillTokens > 0 {
 			s.booking.PrefillDuration = s.options.PrefillDuration(w, s.booking.PrefillTokens, cached)
 		}

@@ -115,11 +115,14 @@ type Result struct {
 	// the request's own, or a newer one after a wait.
 	Member  int
 	Members *index.Members
-	// Hits are the worker's hits. Effective is their weighted number, in blocks, and
+	// Hits are the worker's hits, without those of InFlight. Effective is their weighted number, in blocks, and
 	// CachedTokens the same in tokens.
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
+	// InFlight counts the leading blocks of the prompt that the worker's running requests share. One of
+	// them computes each block that is not a hit: see Expected. It is 0 unless Mode is ModePrice.
+	InFlight uint32
 	// Cost is the worker's cost in blocks, or in milliseconds when Mode is ModePrice. Prefill
 	// and Decode are its parts in blocks. All are 0 from a selector that compares no costs.
 	// Weight and TaintFactor are as in Candidate.
@@ -152,6 +155,8 @@ type Candidate struct {
 	Hits         index.Hits
 	Effective    float64
 	CachedTokens int
+	// InFlight is as in Result.
+	InFlight uint32
 	// Cost is (Weight * Prefill + Decode) * TaintFactor, in blocks. TaintFactor is
 	// 1 without preferred taints. In price mode Cost is the total of Price times
 	// TaintFactor, and Weight, Prefill and Decode are 0.
@@ -208,8 +213,10 @@ type Selection struct {
 	// Outcome is for the selector to fill in.
 	Outcome Outcome
 
-	// credited is Request with the hits of CostSelector.credit.
+	// credited is Request with the hits of CostSelector.credit. credits is true if the prices of the
+	// decision are for these hits.
 	credited Request
+	credits  bool
 }
 
 // Len returns the number of candidates.

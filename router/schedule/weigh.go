@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/load"
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
@@ -219,12 +220,14 @@ func LocalTokens(h index.Hits, blockSize int) int {
 	return (int(h[kv.TierDevice]) + int(h[kv.TierHost]) + int(h[kv.TierDisk])) * blockSize
 }
 
-// bookedCached returns how many tokens of r's prompt need no computing on the chosen worker,
-// for the booking. In price mode all local hits count in full, because blocks of lower tiers
-// are loaded and not computed. With weights a hit counts by the weight of its tier.
-func (s *Scheduler) bookedCached(r *Request, chosen *Result) int {
-	if !s.config.Price || s.options.Estimator == nil || len(r.Hits) == 0 {
-		return chosen.CachedTokens
+// bookedCached returns how many tokens of r's prompt need no computing on the chosen worker, for the
+// booking, and which blocks of them another request computes. In price mode all local hits count in full,
+// because blocks of lower tiers are loaded and not computed. With weights a hit counts by the weight of its
+// tier.
+func (s *Scheduler) bookedCached(r *Request, chosen *Result) (tokens int, awaited load.Awaited) {
+	if !s.config.Price || s.options.Estimator == nil || len(r.Hits) == 0 && chosen.InFlight == 0 {
+		return chosen.CachedTokens, load.Awaited{}
 	}
-	return LocalTokens(chosen.Hits, r.BlockSize)
+	hits, expected := LocalTokens(chosen.Hits, r.BlockSize), LocalTokens(chosen.Expected(), r.BlockSize)
+	return expected, load.Awaited{From: int32(hits / r.BlockSize), To: int32(expected / r.BlockSize)}
 }
