@@ -12,11 +12,17 @@ import (
 // booking there.
 type Foreign struct{ Router, Number uint64 }
 
-// MaxNumber bounds the numbers of foreign bookings, so that this account's own numbers can follow them.
-const MaxNumber = 1 << 62
+const (
+	// MaxNumber bounds the numbers of foreign bookings.
+	MaxNumber = 1 << 62
+	// maxFollowed bounds the foreign numbers that raise this account's own numbers. Own numbers stay below
+	// MaxNumber, so that other routers accept them, whatever number a faulty router sends.
+	maxFollowed = MaxNumber / 2
+)
 
-// Booking is a booked request with its number and how far it is. Numbers of one account only grow, and
-// exceed those of the foreign bookings that the account had before.
+// Booking is a booked request with its number and how far it is. Numbers of one account only grow. A new
+// number exceeds those of the account's foreign bookings, except numbers above 2^61, which no account reaches
+// by counting.
 type Booking struct {
 	Number uint64
 	Request
@@ -161,8 +167,8 @@ func (f *foreign) remove(r *request) {
 
 // AddForeign books a request of another router, or records the progress of one that is booked. Such a
 // request neither expires nor ends with its worker: only EndForeign ends it. A later booking of this
-// account has a higher number than b. The error is ErrTooManyRequests, or names the field that is out of
-// range.
+// account has a higher number than b, unless b.Number exceeds 2^61. The error is ErrTooManyRequests, or names
+// the field that is out of range.
 func (a *Account) AddForeign(router uint64, b *Booking) error {
 	key := Foreign{router, b.Number}
 	if a.foreign.byKey[key] != nil {
@@ -178,7 +184,9 @@ func (a *Account) AddForeign(router uint64, b *Booking) error {
 	if err := a.roomForForeign(&b.Request); err != nil {
 		return err
 	}
-	a.bookings = max(a.bookings, b.Number)
+	if b.Number <= maxFollowed {
+		a.bookings = max(a.bookings, b.Number)
+	}
 	r := a.book(&b.Request)
 	r.router, r.foreignNumber, r.provisional = router, b.Number, false
 	a.foreign.list.push(bySilence, r)

@@ -213,3 +213,22 @@ func TestPeersLeaveRoomForOwnRequests(t *testing.T) {
 	f.add("own", worker1, 5, slices.Repeat(hashes(6), 20)...)
 	f.add("own too", worker1, 5)
 }
+
+// TestAFaultyNumberOfAPeerDoesNotEndTheOwnOnes: peers accept the own bookings after it.
+func TestAFaultyNumberOfAPeerDoesNotEndTheOwnOnes(t *testing.T) {
+	for _, faulty := range []uint64{maxFollowed - 1, maxFollowed, maxFollowed + 1, MaxNumber - 1, MaxNumber} {
+		f, peer := newFixture(t, Options{}), newFixture(t, Options{})
+		booking := func(number uint64) *Booking {
+			return &Booking{Number: number, Request: Request{ID: "p", Worker: worker1}, Progress: Progress{PromptWeight: one}}
+		}
+		if err := f.AddForeign(9, booking(faulty)); err != nil {
+			t.Fatal(err)
+		}
+		for own := range 3 {
+			f.add(fmt.Sprint(own), worker1, 5)
+			if err := peer.AddForeign(8, booking(f.LastBooking())); err != nil {
+				t.Errorf("after %d: %v", faulty, err)
+			}
+		}
+	}
+}
