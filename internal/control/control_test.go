@@ -96,9 +96,26 @@ func TestListenReplacesADeadSocket(t *testing.T) {
 }
 
 // TestProtectRefusesBrowsers: a page of another site cannot have its reader's browser
-// change anything, also not by a name that points at the loopback address.
+// change anything, also not by a name that points at the loopback address. A browser reaches
+// a socket through a forwarded port.
 func TestProtectRefusesBrowsers(t *testing.T) {
-	l := serve(t, "127.0.0.1:0")
+	t.Run("port", func(t *testing.T) {
+		refusesBrowsers(t, serve(t, "127.0.0.1:0").Addr().String())
+	})
+	t.Run("socket", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "x.sock")
+		serve(t, path)
+		refusesBrowsers(t, path)
+	})
+}
+
+// refusesBrowsers fails the test unless the listener at address refuses the requests of pages.
+func refusesBrowsers(t *testing.T, address string) {
+	client, base, err := control.Client(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
 	for _, c := range []struct {
 		method, host string
 		header       [2]string
@@ -114,17 +131,18 @@ func TestProtectRefusesBrowsers(t *testing.T) {
 		{"POST", "", [2]string{"Origin", "null"}, 403},
 		{"POST", "elsewhere.example", [2]string{"Origin", "http://elsewhere.example"}, 403},
 		{"GET", "elsewhere.example:80", [2]string{}, 403},
+		{"GET", "localhost.elsewhere.example", [2]string{}, 403},
 		{"GET", "", [2]string{"Sec-Fetch-Site", "cross-site"}, 200},
 	} {
-		r, err := http.NewRequest(c.method, "http://"+l.Addr().String()+"/", http.NoBody)
+		r, err := http.NewRequest(c.method, base+"/", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Host = c.host
+		r.Host = c.host // empty is the one of base
 		if c.header[0] != "" {
 			r.Header.Set(c.header[0], c.header[1])
 		}
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +152,6 @@ func TestProtectRefusesBrowsers(t *testing.T) {
 			t.Errorf("%+v: status %d, %s", c, resp.StatusCode, body)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestRefuseCrossSiteTakesAnyHost: a port that has a proxy before it is asked by the

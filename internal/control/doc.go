@@ -21,8 +21,9 @@
 // at most about 1,700 bytes of the call. HandlerBeside also serves files that everybody may have.
 //
 // A Guard refuses requests that a browser sends on behalf of another site and that may change
-// the state, also by a host name that was made to point at the loopback address (DNS
-// rebinding). Protect, for operators, refuses such a name for every request.
+// the state, also by a host name that was made to point at the loopback address or at the
+// forwarded port of a socket (DNS rebinding). Protect, for operators, refuses such a name for
+// every request. Client sends localhost to a socket.
 //
 // # Concurrency and ownership
 //

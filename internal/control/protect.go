@@ -28,10 +28,10 @@ func CheckOrigin(origin string) error {
 }
 
 // Handler returns a handler that passes requests to h. It refuses requests of a page of another
-// site, and at a loopback address those of a page with a host name that is not localhost: a
-// page can have its own name point there, and then passes for the same site. GET, HEAD and
-// OPTIONS pass, and so do requests without the header Origin, which browsers set and programs
-// do not. The error is that of CheckOrigin.
+// site. At a loopback address and at a Unix socket it refuses those of a page with a host name
+// other than localhost: a page can have its own name point there, and then passes for the same
+// site. GET, HEAD and OPTIONS pass, and so do requests without the header Origin, which browsers
+// set and programs do not. The error is that of CheckOrigin.
 func (g *Guard) Handler(h http.Handler) (http.Handler, error) {
 	var p http.CrossOriginProtection
 	for _, origin := range g.Trusted {
@@ -51,7 +51,7 @@ func (g *Guard) Handler(h http.Handler) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
 		if origin != "" && !safe(r.Method) && renamed(r) && !slices.Contains(g.Trusted, origin) {
-			deny(w, r, "header Host "+quote(r.Host)+": a browser's page has this name for a loopback address; want an address or localhost")
+			deny(w, r, "header Host "+quote(r.Host)+": a browser's page has this name for a local address; want an address or localhost")
 			return
 		}
 		sameSite.ServeHTTP(w, r)
@@ -65,8 +65,8 @@ func RefuseCrossSite(h http.Handler) http.Handler {
 }
 
 // Protect returns a handler for a listener of Listen. Besides what RefuseCrossSite refuses, it
-// refuses every request to a loopback port by a host name other than localhost: nobody but
-// operators has business here, and they know the address.
+// refuses every request to a loopback port or a Unix socket by a host name other than localhost:
+// only operators have business here, and they know the address.
 func Protect(h http.Handler) http.Handler {
 	sameSite := RefuseCrossSite(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -83,10 +83,16 @@ func safe(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// renamed reports whether a request came to a loopback address by a name other than localhost.
+// renamed reports whether a request came to a loopback address or a Unix socket by a name other
+// than localhost. Browsers reach a socket through a forwarded port.
 func renamed(r *http.Request) bool {
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return local != nil && local.IP.IsLoopback() && !localHost(r.Host)
+	switch local := r.Context().Value(http.LocalAddrContextKey).(type) {
+	case *net.TCPAddr:
+		return local.IP.IsLoopback() && !localHost(r.Host)
+	case *net.UnixAddr:
+		return !localHost(r.Host)
+	}
+	return false
 }
 
 // localHost reports whether the Host header names an address or localhost.
