@@ -8,8 +8,8 @@ import (
 
 // WriteBudget bounds the bytes that a disk is written in any 24 hours. It is a bucket: bytes flow in
 // evenly, writes take them out, and the bucket holds what flows in within an hour or so. It begins
-// empty, so that restarts never exceed the budget. Methods take the time, which must not go back. A
-// WriteBudget is safe for concurrent use.
+// empty, so that restarts never exceed the budget. Methods take the time; one before that of an earlier
+// call counts as that of the earlier call. A WriteBudget is safe for concurrent use.
 type WriteBudget struct {
 	perDay uint64
 
@@ -55,8 +55,10 @@ func (b *WriteBudget) room() float64 { return float64(b.perDay) / (dayHours + 1)
 
 // flowLocked adds what has flowed in, and moves to the hour of now.
 func (b *WriteBudget) flowLocked(now time.Time) {
-	b.left = min(b.room(), b.left+max(0, now.Sub(b.since).Hours())*b.room())
-	b.since = now
+	if now.After(b.since) {
+		b.left = min(b.room(), b.left+now.Sub(b.since).Hours()*b.room())
+		b.since = now
+	}
 	for hour := now.Unix() / 3600; b.hour < hour; {
 		if hour-b.hour > dayHours {
 			b.hour = hour - dayHours

@@ -1,6 +1,9 @@
 package policy
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +47,31 @@ func TestNoDayExceedsTheBudget(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestParallelCallsShareTheFlow: callers read the clock before they get the lock, so that calls come out of
+// order. No time flows in twice.
+func TestParallelCallsShareTheFlow(t *testing.T) {
+	const perDay, callers, calls, block = 100 << 30, 8, 10_000, 1 << 10
+	begin := time.Unix(0, 0)
+	b, _ := NewWriteBudget(perDay, begin)
+	var clock, taken atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range calls {
+				now := begin.Add(time.Duration(clock.Add(1)) * time.Millisecond)
+				runtime.Gosched() // another caller comes first
+				for b.Take(block, now) {
+					taken.Add(block)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if flow := int64(perDay) / 25 * callers * calls / 3_600_000; taken.Load() > flow {
+		t.Errorf("%d bytes taken while %d flowed in", taken.Load(), flow)
+	}
 }
 
 // TestAnUnusedBudgetIsUsable: after an hour an idle budget grants most of an hour's share, and a day of
