@@ -204,41 +204,86 @@ static void *disturb(void *of)
 	return NULL;
 }
 
+/* A LOAD of one slot of extent 5 at generation 7. load() fills in job, slot, block and group. */
+static const uint8_t load_frame[] = {
+	'B', 'Y', 'D', '1', 27, 0, 0, 0, 0, 0, 0, 0, 58, 0, 0, 0,
+	0x84, 0xa3, 'j', 'o', 'b', 0xcf, 0, 0, 0, 0, 0, 0, 0, 0,
+	0xa5, 's', 'l', 'o', 't', 's', 0xc4, 16, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
+	0xa6, 'b', 'l', 'o', 'c', 'k', 's', 0xc4, 4, 0, 0, 0, 0,
+	0xa5, 'g', 'r', 'o', 'u', 'p', 0,
+};
+
+/* The agent's LOAD of slot n into block n of a group, below 128. */
+static void load(int socket, uint64_t job, uint8_t n, uint8_t group)
+{
+	uint8_t frame[sizeof load_frame];
+	memcpy(frame, load_frame, sizeof frame);
+	for (int byte = 0; byte < 8; byte++)
+		frame[22 + byte] = (uint8_t)(job >> 8 * (7 - byte));
+	frame[42] = frame[63] = n;
+	frame[73] = group;
+	CHECK(send(socket, frame, sizeof frame, 0) == sizeof frame);
+}
+
+static void *pump(void *of)
+{
+	CHECK(by_pump(of, -1) == BY_PUMP_WAKE);
+	return NULL;
+}
+
 static void every_job_ends_once(void)
 {
 	struct world w = make(4);
-	pthread_t other;
-	uint64_t seed = 2;
+	pthread_t others[2];
+	int ends[2];
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	struct by_pump pumped = {.copier = w.copier, .socket = ends[0], .early = 1,
+				 .session = 3, .patience_ns = 2000000,
+				 .wake = eventfd(0, EFD_NONBLOCK)};
+	uint64_t seed = 2, frames = 0, one = 1;
 	static uint8_t ended[JOBS];
 	static int place[JOBS];
 	int taken[4] = {0}; /* regions of slots and blocks: jobs at the same time share none */
 	struct by_end got[16];
 	uint32_t added = 0, count = 0;
 	map(&w);
-	CHECK(!pthread_create(&other, NULL, disturb, &w));
+	CHECK(!pthread_create(&others[0], NULL, disturb, &w));
+	CHECK(!pthread_create(&others[1], NULL, pump, &pumped));
 	double until = seconds() + 60;
 	while (count < JOBS) {
 		CHECK(seconds() < until);
 		for (int r = 0; r < 4 && added < JOBS; r++) {
 			if (taken[r])
 				continue;
-			uint32_t kind = random_below(&seed, 2);
-			CHECK(!add(&w, added, kind, kind, 8 * (uint32_t)r, 7));
+			uint32_t kind = random_below(&seed, 3);
+			if (kind > BY_STORE) {
+				load(ends[1], (uint64_t)3 << 32 | added, (uint8_t)(8 * r), 0);
+				frames++;
+			} else {
+				CHECK(!add(&w, added, kind, kind, 8 * (uint32_t)r, 7));
+			}
 			taken[r] = 1;
 			place[added++] = r;
 		}
 		uint32_t n = by_copier_take(w.copier, got, 16);
 		for (uint32_t at = 0; at < n; at++) {
-			CHECK(!ended[got[at].number]++);
-			taken[place[got[at].number]] = 0;
+			uint32_t number = (uint32_t)got[at].number; /* without the session */
+			CHECK(!ended[number]++);
+			taken[place[number]] = 0;
 		}
 		count += n;
 		if (!n)
 			nap(20000);
 	}
 	atomic_store(&w.stop, 1);
-	pthread_join(other, NULL);
+	CHECK(write(pumped.wake, &one, sizeof one) == sizeof one);
+	pthread_join(others[0], NULL);
+	pthread_join(others[1], NULL);
+	CHECK(pumped.begun == frames);
 	end(&w);
+	close(ends[0]);
+	close(ends[1]);
+	close(pumped.wake);
 }
 
 static void adjacent_runs_are_merged(void)
@@ -292,15 +337,6 @@ static int gated_begin(void *self, const struct by_piece *piece, uint64_t *copy,
 	return by_plan_copy(gate->plan, piece);
 }
 
-/* A LOAD of slot 0 of extent 5 at generation 7 into block 0 of group 1. */
-static const uint8_t load_frame[] = {
-	'B', 'Y', 'D', '1', 27, 0, 0, 0, 0, 0, 0, 0, 58, 0, 0, 0,
-	0x84, 0xa3, 'j', 'o', 'b', 0xcf, 0, 0, 0, 3, 0, 0, 0, 9,
-	0xa5, 's', 'l', 'o', 't', 's', 0xc4, 16, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
-	0xa6, 'b', 'l', 'o', 'c', 'k', 's', 0xc4, 4, 0, 0, 0, 0,
-	0xa5, 'g', 'r', 'o', 'u', 'p', 1,
-};
-
 static void the_pump_copies_a_load_itself(void)
 {
 	struct world w = make(0);
@@ -319,7 +355,7 @@ static void the_pump_copies_a_load_itself(void)
 		by_copier_load(w.copier, &queued, &busy, &held);
 	while (!busy); /* now the only thread waits */
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
-	CHECK(send(ends[1], load_frame, sizeof load_frame, 0) == sizeof load_frame);
+	load(ends[1], (uint64_t)3 << 32 | 9, 0, 1);
 	struct by_pump pump = {.copier = w.copier, .socket = ends[0], .wake = wake, .early = 1,
 			       .session = 3};
 	CHECK(by_pump(&pump, -1) == BY_PUMP_WAKE && pump.begun == 1);
