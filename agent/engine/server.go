@@ -3,12 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,7 +21,6 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/reports"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
-	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -75,7 +70,7 @@ type Server struct {
 	log      *zap.Logger
 	tokens   func() tokens.Sink // the sink of blocks' tokens, nil for none
 	sampled  *zap.Logger        // log with at most maxSampled lines of one text
-	listener *net.UnixListener
+	listener *Listener
 	nonce    uint64
 	allowed  atomic.Pointer[[]uint32] // users whose processes may connect
 
@@ -104,7 +99,7 @@ type Server struct {
 
 // New makes a server for the connections of l. It begins to watch the processes of the sessions
 // that an earlier agent left behind. Run serves. Close must be called.
-func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *net.UnixListener, log *zap.Logger) *Server {
+func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *Listener, log *zap.Logger) *Server {
 	s := &Server{
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
 		processes:    process.NewTable(),
@@ -325,54 +320,12 @@ func abnormalEnd(err error) error {
 	return err
 }
 
-const (
-	socketMode    = 0o660
-	socketDirMode = 0o750
-	// openSocketMode and openSocketDirMode let other users connect. The server then checks the
-	// peer's credentials alone.
-	openSocketMode    = 0o666
-	openSocketDirMode = 0o755
-)
-
-// Listen makes the agent's socket at path. It replaces the socket of a killed agent, on which
-// no process answers. It refuses a socket in use and any other file. Closing the listener
-// removes the file.
-//
-// others lets every user open the socket and a directory that Listen makes. An existing
-// directory keeps its mode; Listen logs a warning if that mode keeps other users out.
-func Listen(path string, others bool, log *zap.Logger) (*net.UnixListener, error) {
-	dir := filepath.Dir(path)
-	mode, dirMode := fs.FileMode(socketMode), fs.FileMode(socketDirMode)
-	if others {
-		mode, dirMode = openSocketMode, openSocketDirMode
-	}
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return nil, fmt.Errorf("socket path %s: %w", path, err)
-	}
-	if others {
-		warnOfDirectory(dir, log)
-	}
-	return control.ListenUnix(proto.Network, path, mode)
-}
-
-// warnOfDirectory logs a warning when other users cannot pass the directory of the socket.
-func warnOfDirectory(dir string, log *zap.Logger) {
-	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
-		log.Warn("other users may connect, but the mode of the socket's directory keeps them out",
-			zap.String("dir", dir), zap.Stringer("mode", info.Mode()))
-	}
-}
-
-// Allow replaces Config.AllowUIDs, the users whose processes may connect, and sets the mode of the
-// socket as Listen does. Open connections stay. After an error nothing has changed.
+// Allow replaces Config.AllowUIDs, the users whose processes may connect, and sets the modes of the
+// socket and of its directory as Listen does. Open connections stay. After an error nothing has changed.
+// The error says why a user could not reach the socket. Only one goroutine may call it at a time.
 func (s *Server) Allow(uids []uint32, others bool) error {
-	path, mode := s.listener.Addr().String(), fs.FileMode(socketMode)
-	if others {
-		mode = openSocketMode
-		warnOfDirectory(filepath.Dir(path), s.log)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		return fmt.Errorf("socket path %s: %w", path, err)
+	if err := s.listener.open(uids, others, s.log); err != nil {
+		return err
 	}
 	s.allowed.Store(&uids)
 	return nil

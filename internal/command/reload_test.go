@@ -31,10 +31,10 @@ func (p *program) reloaded(texts ...string) {
 func TestAgentReloads(t *testing.T) {
 	dir := shortDir(t)
 	file := func(more string) string {
-		return writeFile(t, dir, "yard.yaml", fmt.Sprintf("agent:\n  node: n\n  socket: %[1]s/s\n  host-dir: %[1]s/h\n  host-size: 16MiB\n%[2]s", dir, more))
+		return writeFile(t, dir, "yard.yaml", fmt.Sprintf("agent:\n  node: n\n  socket: %[1]s/run/s\n  host-dir: %[1]s/h\n  host-size: 16MiB\n%[2]s", dir, more))
 	}
 	a := startProgram(t, "agent", "--config", file(""))
-	socket := filepath.Join(dir, "s")
+	socket := filepath.Join(dir, "run", "s")
 	mode := func() os.FileMode {
 		info, err := os.Stat(socket)
 		if err != nil {
