@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -19,9 +20,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	// patience bounds each wait, look is the time between two looks.
-	patience = 60 * time.Second
-	look     = 20 * time.Millisecond
+	// waitLimit bounds each wait, pollInterval is the time between two checks.
+	waitLimit    = 60 * time.Second
+	pollInterval = 20 * time.Millisecond
 
 	blockSize = 16
 	// A prompt has 8 blocks, and the device holds two prompts.
@@ -41,7 +42,7 @@ type bed struct {
 }
 
 // newBed returns a bed without processes. The test is skipped when the programs of a version are not
-// named.
+// named. It fails when both programs have the same version.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{t: t, ctx: t.Context(), runs: make(map[version]*cluster.Cluster)}
@@ -54,11 +55,13 @@ func newBed(t *testing.T) *bed {
 			t.Error(err)
 		}
 	})
+	versions := make(map[version]string)
 	for v, variable := range map[version]string{this: "BLOCKYARD_BIN", previous: "BLOCKYARD_TEST_PREVIOUS"} {
 		dir := os.Getenv(variable)
 		if dir == "" {
 			t.Skipf("%s names no programs: make test-ops", variable)
 		}
+		versions[v] = programVersion(t, filepath.Join(dir, "blockyard"))
 		c := cluster.New(cluster.Options{Dirs: dirs, Name: "upgrade",
 			Programs: cluster.Programs{Product: filepath.Join(dir, "blockyard"), Lab: filepath.Join(dir, "blockyard-lab")}})
 		b.runs[v] = c
@@ -71,7 +74,20 @@ func newBed(t *testing.T) *bed {
 			}
 		})
 	}
+	if versions[this] == versions[previous] {
+		t.Fatalf("both programs have version %q: want an earlier version as REF", versions[this])
+	}
 	return b
+}
+
+// programVersion returns what "blockyard version" prints.
+func programVersion(t *testing.T, program string) string {
+	t.Helper()
+	text, err := exec.CommandContext(t.Context(), program, "version").Output()
+	if err != nil {
+		t.Fatalf("%s version: %v", program, err)
+	}
+	return string(text)
 }
 
 // showLogs prints the ends of all logs.
@@ -113,7 +129,7 @@ func (b *bed) stop(p *cluster.Process) {
 	p.Signal(syscall.SIGTERM)
 	select {
 	case <-p.Done():
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		b.t.Fatalf("%s does not end", p.Name)
 	}
 	if _, err := p.Result(); err != nil {
@@ -124,7 +140,7 @@ func (b *bed) stop(p *cluster.Process) {
 // until waits until a condition holds.
 func (b *bed) until(what string, done func() (bool, error)) {
 	b.t.Helper()
-	if err := cluster.Until(b.ctx, patience, look, done); err != nil {
+	if err := cluster.Until(b.ctx, waitLimit, pollInterval, done); err != nil {
 		b.t.Fatalf("%s: %v", what, err)
 	}
 }

@@ -6,4 +6,5 @@
 //
 // BLOCKYARD_BIN names the directory with this version's programs, BLOCKYARD_TEST_PREVIOUS that of the
 // previous version's. scripts/previous.sh builds those. Without them the tests are skipped.
+// They fail when both programs have the same version.
 package upgrade

@@ -67,8 +67,9 @@ func TestPairs(t *testing.T) {
 			r, err := b.runs[v[2]].StartRouter(b.ctx, "--agents="+a.URL)
 			b.ok(err)
 			b.store(e, a, prompts)
-			if got := b.found(e, prompts); got < promptBlocks {
-				t.Errorf("%d blocks came from the agent", got)
+			const want = prompts*promptBlocks - deviceBlocks // what the device cannot hold
+			if got := b.found(e, prompts); got < want {
+				t.Errorf("%d blocks came from the agent, want %d or more", got, want)
 			}
 			b.until("the router knows a prompt", func() (bool, error) {
 				got, err := b.overlap(r, 0)
@@ -86,8 +87,8 @@ func ignoreUnready(err error) error {
 	return err
 }
 
-// TestTiers: an agent takes over the tiers of the other version, in both directions. Blocks that it
-// does not take over are computed again, and none is wrong.
+// TestTiers: an agent finds every block in the tiers of the other version, in both directions. A version
+// that changes the format of a tier changes this test too.
 func TestTiers(t *testing.T) {
 	for _, from := range []version{previous, this} {
 		to := map[version]version{previous: this, this: previous}[from]
@@ -108,7 +109,7 @@ func TestTiers(t *testing.T) {
 }
 
 // TestSnapshots: a router starts with the snapshot that a router of the other version stored in
-// JetStream, or asks the agents for everything when it cannot read it.
+// JetStream, in both directions. A version that changes the format of the snapshot changes this test too.
 func TestSnapshots(t *testing.T) {
 	for _, from := range []version{previous, this} {
 		to := map[version]version{previous: this, this: previous}[from]
