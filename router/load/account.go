@@ -291,10 +291,8 @@ func (a *Account) Free(id string) (worker kv.Worker, ok bool) {
 	if r == nil {
 		return kv.Worker{}, false
 	}
-	now := a.clock()
 	a.stats.Freed++
-	a.handOver(r, now)
-	a.end(r, now)
+	a.leave(r, a.clock())
 	return r.workload.worker, true
 }
 
@@ -353,8 +351,7 @@ func (a *Account) Expire() int {
 // number.
 func (a *Account) expire(l *list, now, limit time.Duration) (n int) {
 	for r := l.first; r != nil && now-r.lastHeard > limit; r = l.first {
-		a.handOver(r, now)
-		a.end(r, now)
+		a.leave(r, now)
 		a.ended(r.id)
 		n++
 	}

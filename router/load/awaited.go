@@ -11,6 +11,12 @@ type Awaited struct{ From, To int32 }
 // awaits reports whether the request was booked with Awaited blocks.
 func (r *request) awaits() bool { return r.awaited.From < r.awaited.To }
 
+// leave ends a request whose worker stays: others compute what it leaves.
+func (a *Account) leave(r *request, now time.Duration) {
+	a.handOver(r, now)
+	a.end(r, now)
+}
+
 // handOver adds the blocks that r leaves uncomputed to the prefill of the requests that await them. Call it
 // before the prefill of r is removed. The time is linear in the requests of the worker if some of them await
 // blocks.

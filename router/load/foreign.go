@@ -239,9 +239,7 @@ func (a *Account) EndForeign(key Foreign) (worker kv.Worker, ok bool) {
 	if r == nil {
 		return kv.Worker{}, false
 	}
-	now := a.clock()
-	a.handOver(r, now)
-	a.end(r, now)
+	a.leave(r, a.clock())
 	return r.workload.worker, true
 }
 
