@@ -107,11 +107,12 @@ func (s *Scheduler) addClaims(in *Selection, t turn) {
 	in.Loads = &s.claimedLoads
 }
 
-// unclaimed returns the candidates that no earlier request waits for, if one waits for the chosen member.
-// The result is empty for a request that may take the member before them: one that never waits by its
-// class, or that has waited as long as it may.
+// unclaimed returns the candidates that no earlier request waits for, if one waits for the chosen member and
+// the member is free. The result is empty for a request that may take the member before them: one that never
+// waits by its class, or that has waited as long as it may. A busy member is not taken: the request queues at
+// its engine, at a price that includes the claims.
 func (s *Scheduler) unclaimed(in *Selection, member int, t turn) []int32 {
-	if len(s.claims) == 0 || s.claims[member] == 0 || !t.class.Enabled() || t.item.Overdue {
+	if len(s.claims) == 0 || s.claims[member] == 0 || !t.class.Enabled() || t.item.Overdue || s.busy(t.class, member) {
 		return nil
 	}
 	s.others = s.others[:0]

@@ -113,21 +113,27 @@ func TestNoRequestWaitsLongerThanTheLimit(t *testing.T) {
 	})
 }
 
-// TestAFullQueueHoldsNobody: a request that has a free worker is not refused. It leaves the busy one to
-// the request that waits for it.
+// TestAFullQueueHoldsNobody: a request that has a free worker is not refused. It goes to the cheapest worker,
+// busy or free, whose price includes the request that waits for it.
 func TestAFullQueueHoldsNobody(t *testing.T) {
-	base := map[kv.WorkerID]float64{1: 1, 2: 5000}
-	inPricedLine(t, base, func(o *Options) { o.Queue.MaxPending = 1 }, func(t *testing.T, l *line) {
-		for _, id := range []string{"a", "b", "c"} {
-			l.send(t.Context(), id, nil)
-		}
-		l.expect("a@1", "c@2")
-		l.scheduler.Free("a")
-		l.expect("b@1")
-		if s := l.scheduler.Stats().Queue; s.RejectedRequests != 0 || s.Pending != 0 {
-			t.Errorf("%+v", s)
-		}
-	})
+	for other, want := range map[float64]string{200: "c@2", 300: "c@1"} { // worker 1 costs 203
+		base := map[kv.WorkerID]float64{1: 1, 2: 500}
+		inPricedLine(t, base, func(o *Options) { o.Queue.MaxPending = 1 }, func(t *testing.T, l *line) {
+			for _, id := range []string{"a", "b"} {
+				l.send(t.Context(), id, nil)
+			}
+			base[2] = other
+			l.send(t.Context(), "c", nil)
+			l.expect("a@1", want)
+			l.scheduler.Free("a")
+			if l.scheduler.Free("c"); other == 200 {
+				l.expect("b@1")
+			}
+			if s := l.scheduler.Stats().Queue; s.RejectedRequests != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
 }
 
 // TestAHeldRequestIsNotOvertaken: those that come later reckon with the prompts that wait for a worker,
@@ -160,15 +166,17 @@ func TestAHeldRequestIsNotOvertaken(t *testing.T) {
 }
 
 // TestHeldRequestsAreNeverOvertaken: whatever comes and ends, no request gets a worker for which an earlier
-// one of no lower priority waits on, and none waits when nothing runs.
+// one of no lower priority waits on, and none waits when nothing runs. A request that finds the queue full may
+// go to a busy worker: it queues at the engine.
 func TestHeldRequestsAreNeverOvertaken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base, limit, members := make(map[kv.WorkerID]float64), int64(100), fleet(3)
 		for w := range kv.WorkerID(3) {
 			base[w+1] = float64(rapid.IntRange(1, 900).Draw(t, "base"))
 		}
+		room := rapid.IntRange(1, 6).Draw(t, "room")
 		s, err := New(Options{Config: DefaultConfig(), Estimator: &waits{base}, Queue: queue.Options{Class: queue.Class{ThresholdTokens: &limit},
-			MaxWait: time.Hour, MaxPending: rapid.IntRange(1, 6).Draw(t, "room")}})
+			MaxWait: time.Hour, MaxPending: room}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,6 +227,7 @@ func TestHeldRequestsAreNeverOvertaken(t *testing.T) {
 				n++
 				r := &Request{ID: fmt.Sprint(n), Book: true, Tokens: rapid.IntRange(1, 300).Draw(t, "tokens"), BlockSize: 16, TrackPrefill: true, Members: members,
 					StrictPriority: rapid.Uint32Range(0, 1).Draw(t, "priority")}
+				full, before := s.PendingCount() == room, slices.Clone(s.account.Columns().PrefillTokens)
 				w, result, err := s.decideOrQueue(r)
 				switch {
 				case errors.Is(err, queue.ErrRejected):
@@ -227,6 +236,8 @@ func TestHeldRequestsAreNeverOvertaken(t *testing.T) {
 				case w != nil:
 					waiting = append(waiting, sent{w, nil})
 					check(nil, Result{})
+				case full && before[result.Member] > limit:
+					running = append(running, r.ID)
 				default:
 					check(r, result)
 				}
