@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -138,6 +140,48 @@ func TestSlowUploadsGiveWay(t *testing.T) {
 			<-answers
 		}
 		synctest.Wait()
+		if left := a.service.bodies.Usage(); left != (bodies.Usage{}) {
+			t.Errorf("left when nothing is at hand: %+v", left)
+		}
+	})
+}
+
+// Bodies of POST /v1/tokens take room beside those of routes, until they are answered, and give all
+// of it back. One that stalls is answered 408.
+func TestTokensBodiesAreBounded(t *testing.T) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
+		routertest.TwoWorkers(b)
+		asked, letGo := make(chan struct{}), make(chan struct{})
+		a := New(b.Router, Options{Tokenize: func(_ context.Context, body []byte) (Tokenized, error) {
+			if body[0] == 'x' {
+				close(asked)
+				<-letGo
+			}
+			return Tokenized{Tokens: []uint32{1}}, nil
+		}})
+		a.service.bodies = bodies.New(300<<10, 190<<10, &b.Router.Metrics().API.Bodies)
+		h := a.Handler()
+		large := strings.Repeat(" ", 80<<10)
+		status := func(method, path, body string) int { return routertest.Call(b.T, h, method, path, "", body).StatusCode }
+		answered := make(chan int)
+		go func() { answered <- status("POST", "/v1/tokens", "x"+large) }()
+		<-asked
+		if r, _ := b.Route(h, "", `{"method":"overlap","tokens":[1]`+large+`}`); r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("a large route beside large tokens: %d", r.StatusCode)
+		}
+		if got := status("POST", "/v1/tokens", large); got != http.StatusServiceUnavailable {
+			t.Errorf("large tokens beside large tokens: %d", got)
+		}
+		close(letGo)
+		if got := <-answered; got != http.StatusOK {
+			t.Errorf("the first: %d", got)
+		}
+		stalled := &stalledBody{strings.NewReader(large), make(chan struct{})}
+		close(stalled.interrupted)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, httptest.NewRequest("POST", "/v1/tokens", stalled)); w.Code != http.StatusRequestTimeout {
+			t.Errorf("a stalled body: %d %s", w.Code, w.Body)
+		}
 		if left := a.service.bodies.Usage(); left != (bodies.Usage{}) {
 			t.Errorf("left when nothing is at hand: %+v", left)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,36 @@ func TestTokens(t *testing.T) {
 			if text := routertest.Text(b.T, r); r.StatusCode != c.status || !strings.Contains(text, c.want) {
 				b.T.Errorf("%.10q: status %d, %s; want %d, %s", c.body, r.StatusCode, text, c.status, c.want)
 			}
+		}
+	})
+}
+
+// POST /v1/tokens takes one of the places of requests that are being routed. Neither a router
+// without a place nor a caller who has gone is the request's mistake.
+func TestTokensTakesAPlace(t *testing.T) {
+	routertest.OnBench(t, router.Options{}, func(b *routertest.Bench) {
+		var places int
+		var a *API
+		a = New(b.Router, Options{Tokenize: func(ctx context.Context, _ []byte) (Tokenized, error) {
+			places = len(a.service.routing)
+			return Tokenized{Tokens: []uint32{1}}, context.Cause(ctx)
+		}})
+		call := func(ctx context.Context) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			a.Handler().ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/v1/tokens", strings.NewReader("x")))
+			return w
+		}
+		if w := call(b.T.Context()); w.Code != http.StatusOK || places != 1 || len(a.service.routing) != 0 {
+			t.Errorf("status %d; %d places taken, %d left taken; want 1 and 0", w.Code, places, len(a.service.routing))
+		}
+		gone, leave := context.WithCancel(b.T.Context())
+		leave()
+		if w := call(gone); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("a caller who has gone: %d %s", w.Code, w.Body)
+		}
+		a.service.routing = make(chan struct{})
+		if w := call(b.T.Context()); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), errBusy.Error()) {
+			t.Errorf("without a place: %d %s", w.Code, w.Body)
 		}
 	})
 }

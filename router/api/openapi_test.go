@@ -77,7 +77,7 @@ func operations() []operation {
 		{"GET", "/v1/misses", "Why prompts were not cached, by the last requests", false, nil, missesAnswer{}, []int{400}, []string{"limit"}, []string{"", "?limit=5"}},
 		{"GET", "/v1/decisions", "The last decisions, with the parts of their costs", false, nil, []decisionAnswer{}, []int{400}, []string{"limit"}, []string{"", "?limit=5"}},
 		{"GET", "/v1/history", "Numbers of the last 15 minutes", false, nil, console.Past{}, nil, nil, []string{""}},
-		{"POST", "/v1/tokens", "The tokens of an OpenAI request's prompt", false, object{}, Tokenized{}, []int{400, 409, 413, 503}, nil, nil},
+		{"POST", "/v1/tokens", "The tokens of an OpenAI request's prompt", false, object{}, Tokenized{}, []int{400, 408, 409, 413, 503}, nil, nil},
 		{"GET", "/v1/sources", "Metrics of the sources of events", false, nil, []source.Metrics{}, nil, nil, []string{""}},
 		{"GET", "/v1/agents", "Agents that are followed over HTTP", false, nil, []source.Agent{}, nil, nil, []string{""}},
 		{"GET", "/v1/dump", "Events that make an empty index equal to the router's", true, nil, []object{}, []int{403, 404}, []string{"model"}, []string{"", "?model=m"}},

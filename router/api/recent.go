@@ -1,13 +1,17 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
@@ -166,25 +170,50 @@ const maxTokenized = 1 << 20
 var errNoTokens = errors.New("tokens: the router has no front door, whose workers make tokens of a text; send token ids")
 
 // tokens answers POST /v1/tokens: the tokens of an OpenAI request's prompt, as the front door routes
-// it. Nothing is booked.
+// it. Nothing is booked. The call's body counts in the budget of bodies, and the call takes a slot, as
+// those of route requests.
 func (a *API) tokens(w http.ResponseWriter, req *http.Request) {
 	control.ReadOnly(req)
 	if a.tokenize == nil {
 		a.fail(w, http.StatusConflict, errNoTokens)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxTokenized))
+	host, _, _ := net.SplitHostPort(req.RemoteAddr) // callers without an address are one client
+	budgeted := a.service.bodies.Wrap(http.MaxBytesReader(w, req.Body, maxTokenized), host, bodies.ReadBy(w, req))
+	defer budgeted.Done()
+	body, err := io.ReadAll(budgeted)
 	if err != nil {
 		a.fail(w, badBody(err), err)
 		return
 	}
+	budgeted.Decoded()
+	release, err := a.service.takeSlot()
+	if err != nil {
+		a.fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	defer release()
 	t, err := a.tokenize(req.Context(), body)
 	switch {
+	case req.Context().Err() != nil:
+		gone := context.Cause(req.Context())
+		a.fail(w, a.service.status(gone), gone)
 	case err != nil:
 		a.fail(w, http.StatusBadRequest, err)
 	case t.Tokens == nil:
 		a.fail(w, http.StatusServiceUnavailable, fmt.Errorf("tokens: %s", t.Reason))
 	default:
 		a.answer(w, http.StatusOK, &t)
+	}
+}
+
+// takeSlot takes a slot of s.routing. The caller must call release; later calls have no effect. The
+// error is errBusy.
+func (s *service) takeSlot() (release func(), err error) {
+	select {
+	case s.routing <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.routing }), nil
+	default:
+		return nil, errBusy
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
@@ -35,7 +34,7 @@ type service struct {
 	metrics *metrics.Metrics
 	// overload is the HTTP status of requests refused because of load.
 	overload int
-	// routing has an element for each request that is being routed.
+	// routing has an element for each request that is being routed, and for each call of tokens.
 	routing chan struct{}
 	bodies  *bodies.Budget
 }
@@ -168,14 +167,11 @@ func (s *service) newRequest(ctx context.Context, q *routeRequest, c caller) rep
 	if q.books() {
 		id = cmp.Or(id, rand.Text()) // the client frees the booking by this id
 	}
-	select {
-	case s.routing <- struct{}{}:
-	default:
-		return s.fail(http.StatusServiceUnavailable, errBusy)
+	routed, err := s.takeSlot()
+	if err != nil {
+		return s.fail(http.StatusServiceUnavailable, err)
 	}
-	// routed gives up the place in s.routing. A request does so when it begins to wait, because
-	// the queue has its own bound.
-	routed := sync.OnceFunc(func() { <-s.routing })
+	// A request releases its slot when it begins to wait, because the queue has its own bound.
 	defer routed()
 	if timeout := cmp.Or(q.timeout(), c.timeout); timeout > 0 {
 		var cancel context.CancelFunc
