@@ -276,7 +276,7 @@ func (c *Router) check() error {
 	return err
 }
 
-// reloader returns what takes over the router's live settings: for r, and the worker servers of d.
+// reloader returns a Reloader that applies live settings to r and to the worker servers of d.
 func (c *Router) reloader(r *router.Router, d *workers.Directory, from *settingsSource, level zap.AtomicLevel, log *zap.Logger) *process.Reloader {
 	live := make(map[string]bool)
 	for _, f := range c.flags {

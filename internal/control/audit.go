@@ -31,10 +31,11 @@ type Operators struct {
 }
 
 // Handler returns a handler that passes requests to h. It refuses what Protect refuses, and
-// calls without a token of Tokens. The log tells of each call who asked (remote address or the
-// user and process at a socket, and the token's name), what for, and with which result. Reads
-// are logged at the level debug: GET, HEAD, OPTIONS, and calls of handlers that call ReadOnly. A
-// handler that panics has a line too, at the level error, and the panic goes on.
+// calls without a token of Tokens. Each call has one log line with the caller, the path, the status
+// and the reason of a refusal. The caller is the name of the token, and the remote address or the
+// user and process at a socket. Reads have the level debug: GET, HEAD, OPTIONS, and calls of
+// handlers that call ReadOnly. A handler that panics has a line of the level error, and the panic
+// goes on.
 func (o Operators) Handler(h http.Handler) http.Handler {
 	log := o.Log
 	if log == nil {

@@ -3,7 +3,7 @@
 //
 //	var log decisions.Log
 //	if log.Wants(now) { ... } // the caller collects the costs of all candidates
-//	log.Add(&decisions.Decision{...})
+//	log.Add(decisions.Decision{...}, &result, compared) // result and compared are the scheduler's
 //	last := log.Recent(20, now)
 //
 // A decision has the chosen worker. It has the other candidates when somebody looked at Recent in

@@ -19,10 +19,10 @@ type Scheduler interface {
 const (
 	// grace is how long a message that arrived early waits for the one before it.
 	grace = 100 * time.Millisecond
-	// maxEarly bounds the messages that wait, and maxLate the bookings whose changes are remembered
+	// maxEarly bounds the messages that wait, and maxPending the bookings whose changes are remembered
 	// while a router restates.
-	maxEarly = 64
-	maxLate  = 1 << 16
+	maxEarly   = 64
+	maxPending = 1 << 16
 	// minRetry and maxRetry bound the pause after a restatement that failed or did not help.
 	minRetry, maxRetry = 100 * time.Millisecond, 10 * time.Second
 )
@@ -40,7 +40,7 @@ type stream struct {
 
 	heard time.Time
 	// next is the number of the next message. early has messages after it, by number. seen is the
-	// highest number that a state has told of. waiting is since when a message is missing, zero when
+	// highest number in a state message. waiting is since when a message is missing, zero when
 	// none is.
 	next    uint64
 	early   map[uint64]*message
@@ -48,32 +48,35 @@ type stream struct {
 	waiting time.Time
 
 	// live has the bookings that are in the account.
-	live   map[uint64]told
+	live   map[uint64]origin
 	digest uint64
 
 	// due is when to ask for a restatement, zero when none is needed. retries counts those that did
 	// not help.
 	due     time.Time
 	retries int
-	// asking is true during a restatement. round is its number, from the first booking of the
-	// next page, and base the last message before the first page. late has the news of bookings that are not in the account. lostAgain is the highest
-	// message lost since it began, 0 for none.
-	asking    bool
-	round     uint32
-	from      uint64
-	base      uint64
-	late      map[uint64]news
+	// asking is true during a restatement.
+	asking bool
+	// round counts the restatements.
+	round uint32
+	// from is the first booking of the next page.
+	from uint64
+	// base is the last message before the first page.
+	base uint64
+	// pending has, by number, what messages said of bookings that are not in the account.
+	pending map[uint64]pendingChange
+	// lostAgain is the highest message lost since the restatement began, 0 for none.
 	lostAgain uint64
 }
 
-// told is what last told of a booking: the message that brought it, or the round of a restatement.
-type told struct {
+// origin is where the last state of a booking came from: a message, or a round of a restatement.
+type origin struct {
 	message uint64
 	round   uint32
 }
 
-// news is what messages told of a booking before a page could bring it.
-type news struct {
+// pendingChange is what messages said of a booking before a page brought the booking.
+type pendingChange struct {
 	ended bool
 	load.Progress
 }
@@ -81,7 +84,7 @@ type news struct {
 // newStream returns the stream of a router and model that m is the first message of.
 func newStream(s *State, o *modelState, m *message, now time.Time) *stream {
 	st := &stream{router: m.router, opening: m.opening, to: o.to, stats: &s.stats, earlyBytes: &s.earlyBytes,
-		early: make(map[uint64]*message), live: make(map[uint64]told)}
+		early: make(map[uint64]*message), live: make(map[uint64]origin)}
 	st.next = m.number
 	if m.state != nil {
 		st.next++
@@ -202,13 +205,13 @@ func (s *stream) apply(m *message) {
 		c := &m.changes[i]
 		switch c.kind {
 		case booked:
-			s.add(c, told{message: m.number})
+			s.add(c, origin{message: m.number})
 		case progressed:
 			s.progress(c)
 		case ended:
 			s.end(c.Number)
 			if s.asking {
-				s.remember(c.Number, news{ended: true})
+				s.remember(c.Number, pendingChange{ended: true})
 			}
 		}
 	}
@@ -223,12 +226,12 @@ func (s *stream) progress(c *change) {
 	if _, have := s.live[c.Number]; have {
 		s.to.WithAccount(func(a *load.Account) (kv.Worker, bool) { return a.ProgressForeign(s.key(c.Number), &c.Progress) })
 	} else if s.asking {
-		s.remember(c.Number, news{Progress: c.Progress})
+		s.remember(c.Number, pendingChange{Progress: c.Progress})
 	}
 }
 
 // add puts a booking into the account once. by is what tells of the booking.
-func (s *stream) add(c *change, by told) {
+func (s *stream) add(c *change, by origin) {
 	var err error
 	s.to.WithAccount(func(a *load.Account) (released kv.Worker, ok bool) {
 		err = a.AddForeign(s.router, &c.Booking)
@@ -254,16 +257,16 @@ func (s *stream) end(number uint64) {
 	}
 }
 
-// remember keeps news of a booking for the pages of a restatement.
-func (s *stream) remember(number uint64, n news) {
-	old, have := s.late[number]
-	if !have && len(s.late) >= maxLate {
+// remember keeps a change of a booking for the pages of a restatement.
+func (s *stream) remember(number uint64, n pendingChange) {
+	old, have := s.pending[number]
+	if !have && len(s.pending) >= maxPending {
 		s.lostAgain = max(s.lostAgain, s.next) // another restatement brings it
 		return
 	}
 	old.ended = old.ended || n.ended
 	old.Merge(&n.Progress)
-	s.late[number] = old
+	s.pending[number] = old
 }
 
 // begin begins a restatement.
@@ -271,7 +274,7 @@ func (s *stream) begin() {
 	s.stats.Restatements++
 	s.asking, s.due, s.from, s.lostAgain = true, time.Time{}, 0, 0
 	s.round++
-	s.late = make(map[uint64]news)
+	s.pending = make(map[uint64]pendingChange)
 }
 
 // restate applies a page. done is false when another page follows.
@@ -293,19 +296,19 @@ func (s *stream) restate(p *page, now time.Time) (done bool) {
 	}
 	for i := range p.bookings {
 		c := &p.bookings[i]
-		n := s.late[c.Number]
+		n := s.pending[c.Number]
 		if n.ended {
 			continue
 		}
 		c.Merge(&n.Progress)
-		s.add(c, told{round: s.round})
+		s.add(c, origin{round: s.round})
 	}
 	if p.next > s.from {
 		s.from = p.next
 		return false
 	}
 	for number, by := range s.live {
-		if by.round != s.round && by.message <= s.base { // no page and no later message has told of it
+		if by.round != s.round && by.message <= s.base { // neither a page nor a later message has the booking
 			s.end(number)
 		}
 	}
@@ -323,7 +326,7 @@ func (s *stream) failed(now time.Time) {
 	s.want(now.Add(s.pause()))
 }
 
-func (s *stream) finish() { s.asking, s.late = false, nil }
+func (s *stream) finish() { s.asking, s.pending = false, nil }
 
 // close takes all bookings out of the account.
 func (s *stream) close() {

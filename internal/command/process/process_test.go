@@ -92,9 +92,9 @@ func TestNullDeviceIsNoTerminal(t *testing.T) {
 	}
 }
 
-// TestSIGHUPIsForWhoTakesIt: SIGHUP ends a command that does not reload. It reaches one that does,
-// unless the process's terminal has closed.
-func TestSIGHUPIsForWhoTakesIt(t *testing.T) {
+// TestSIGHUPReloadsOrEnds: SIGHUP ends a command that does not reload. A command that reloads gets
+// the SIGHUP, unless the process's terminal has closed.
+func TestSIGHUPReloadsOrEnds(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

@@ -49,8 +49,8 @@ func (r *Reloader) Run(ctx context.Context, hangups <-chan struct{}) {
 	}
 }
 
-// reload takes over what has changed, and logs the names of the changed settings. Values stay out of the
-// log: they may be credentials.
+// reload applies the changed live settings, and logs the names of the changed settings. It logs no
+// values: they may be credentials.
 func (r *Reloader) reload() {
 	values, apply, err := r.Read()
 	if err == nil {

@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// Hangups are the SIGHUPs of this process. They end its context, unless a command has taken them to
-// reload its settings. One that comes because the process's terminal has closed always ends the context.
+// Hangups are the SIGHUPs of this process. A SIGHUP ends the process's context, unless a command has
+// taken SIGHUPs to reload its settings. The SIGHUP of a terminal that has closed always ends the
+// context.
 type Hangups struct {
 	signals chan os.Signal
 	taken   atomic.Bool

@@ -310,9 +310,8 @@ func (q *Queue) count(i *Item, sign int) {
 	s.cachedTokens += sign * i.CachedTokens
 }
 
-// Next returns the first waiting request with a free worker, or nil. The caller calls Take or Hold for
-// it before the next call of the queue. busy reports
-// whether all workers of an item are busy. Requests that may go to the same workers form a
+// Next returns the first waiting request with a free worker, or nil. The caller calls Take or Hold
+// for it before the next call of the queue. busy reports whether all workers of an item are busy. Requests that may go to the same workers form a
 // lane, and Next asks for the first request of each awake lane only. busy must return false
 // for an item without eligible workers, so that its caller gets the error.
 func (q *Queue) Next(busy func(*Item) bool) *Item {
