@@ -1,16 +1,40 @@
 package blockmgr
 
 import (
+	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 )
 
-// countedBudget grants left blocks.
-type countedBudget struct{ left, records atomic.Int64 }
+// countedBudget grants left blocks. It counts the blocks under way, the blocks and the other bytes that
+// were written.
+type countedBudget struct{ left, underWay, blocks, records atomic.Int64 }
 
-func (c *countedBudget) Take(uint64, time.Time) bool     { return c.left.Add(-1) >= 0 }
+func (c *countedBudget) Reserve(uint64, time.Time) bool {
+	c.underWay.Add(1)
+	if c.left.Add(-1) >= 0 {
+		return true
+	}
+	c.underWay.Add(-1)
+	return false
+}
+
+func (c *countedBudget) Settle(_ uint64, written bool, _ time.Time) {
+	c.underWay.Add(-1)
+	if written {
+		c.blocks.Add(1)
+	}
+}
+
 func (c *countedBudget) Wrote(bytes uint64, _ time.Time) { c.records.Add(int64(bytes)) }
+func (c *countedBudget) Most() uint64                    { return 1 << 30 }
 
 // A block for which the budget has no bytes stays in host memory, and is written when it is wanted again
 // and there are bytes. The records of slots count as written too.
@@ -32,4 +56,84 @@ func TestBlocksBeyondTheWriteBudgetAreNotWritten(t *testing.T) {
 	if st := p.Stats(); st.WriteBehind != 6 {
 		t.Errorf("%d blocks written after the budget has bytes again, want 6", st.WriteBehind)
 	}
+}
+
+// A block that finds no disk slot gives its bytes back to the write budget.
+func TestRefusedBlocksTakeNothingFromTheWriteBudget(t *testing.T) {
+	budget := &countedBudget{}
+	budget.left.Store(1000)
+	p := newTestPool(t, Config{HostBytes: hostBytes(32), DiskBytes: 8 * testSlotBytes, Budget: budget})
+	blocks := chain(1, 24) // a disk of 8 slots keeps the first 8
+	p.store(blocks)
+	for range 5 {
+		p.quiesce()
+		p.find(blocks)
+	}
+	p.quiesce()
+	st := p.Stats()
+	if st.WriteBehindRefused == 0 || budget.underWay.Load() != 0 || budget.blocks.Load() != int64(st.WriteBehind) {
+		t.Errorf("%d blocks written, %d refused; the budget has %d written, %d under way",
+			st.WriteBehind, st.WriteBehindRefused, budget.blocks.Load(), budget.underWay.Load())
+	}
+}
+
+// countedWrites counts the writes to a file. They take as long as stall says, and fail while refuse is true.
+type countedWrites struct {
+	extent.File
+	refuse *atomic.Bool
+	stall  *atomic.Int64
+	writes *atomic.Int64
+}
+
+func (c countedWrites) WriteAt(p []byte, off int64) (int, error) {
+	c.writes.Add(1)
+	time.Sleep(time.Duration(c.stall.Load()))
+	if c.refuse.Load() {
+		return 0, unix.EIO
+	}
+	return c.File.WriteAt(p, off)
+}
+
+// A write that fails counts in the write budget. One that is not tried does not: the breaker has opened, or
+// the records could not be written.
+func TestUntriedWritesTakeNothingFromTheWriteBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := &countedBudget{}
+		budget.left.Store(1 << 30)
+		var extents, table atomic.Bool // refuse writes
+		var stall, none, tried, pages atomic.Int64
+		p := newTestPool(t, Config{
+			HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 128 * testSlotBytes,
+			Transfers: 1, TransferBatch: 16, Budget: budget, IODeadline: 10 * time.Second,
+			WrapDisk: func(path string, f extent.File) extent.File {
+				if filepath.Base(path) == "slots.table" {
+					return countedWrites{File: f, refuse: &table, stall: &none, writes: &pages}
+				}
+				return countedWrites{File: f, refuse: &extents, stall: &stall, writes: &tried}
+			},
+		})
+		for seed, begin := range []func(){
+			func() { extents.Store(true) }, func() { table.Store(true) }, func() { stall.Store(int64(5 * time.Second)) },
+		} {
+			begin()
+			p.store(chain(uint64(1+seed), 20))
+			time.Sleep(6 * time.Second) // a batch has collected behind the first write
+			for range diskio.BreakerFailures * min(1, stall.Load()) {
+				p.broker.health.WriteFailed(unix.EIO) // as writes of another pool do
+			}
+			time.Sleep(time.Minute)
+			extents.Store(false)
+			table.Store(false)
+			stall.Store(0)
+			time.Sleep(2 * diskio.BreakerPauseMax)
+			p.quiesce()
+		}
+		st := p.Stats()
+		if st.WriteBehindDropped == 0 || st.TableErrors == 0 || st.WriteErrors < 2*diskio.BreakerFailures || st.WriteBehind < 20 {
+			t.Errorf("the disk did not refuse writes, or did not recover: %+v", st)
+		}
+		if budget.underWay.Load() != 0 || budget.blocks.Load() != tried.Load() {
+			t.Errorf("%d writes tried; the budget has %d, and %d under way", tried.Load(), budget.blocks.Load(), budget.underWay.Load())
+		}
+	})
 }

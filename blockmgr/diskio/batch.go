@@ -43,6 +43,7 @@ func (m *Mover) writeBatch(wanted int) {
 		} else {
 			m.writeBytes(b.writes)
 		}
+		m.settle(b.writes)
 		m.finishWrites(b)
 		// A sealed record that is not written costs the block at the next restart; flush
 		// has counted it.
@@ -98,13 +99,16 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	if s.State != storage.StateSealed || m.onDisk(s) {
 		return write{}, false
 	}
-	if m.Budget != nil && !m.Budget.Take(m.SlotBytes, time.Now()) {
+	if m.Budget != nil && !m.Budget.Reserve(m.SlotBytes, time.Now()) {
 		s.WantsDisk = false // a later use may offer the block again
 		return write{}, false
 	}
 	block := tier.BlockOf(&r)
 	to := m.slots.AllocFor(disk, &block)
 	if to == registry.NoRef {
+		if m.Budget != nil {
+			m.Budget.Settle(m.SlotBytes, false, time.Now())
+		}
 		m.Counters.WriteBehindRefused++
 		return write{}, false
 	}
@@ -140,6 +144,18 @@ func (m *Mover) writeBytes(writes []write) {
 		})
 	}
 	wg.Wait()
+}
+
+// settle ends the reservations of a batch. A failed write counts as written, unless it was not tried.
+func (m *Mover) settle(writes []write) {
+	if m.Budget == nil {
+		return
+	}
+	now := time.Now()
+	for i := range writes {
+		err := writes[i].err
+		m.Budget.Settle(m.SlotBytes, !errors.Is(err, errBreakerOpen) && !errors.Is(err, errTable), now)
+	}
 }
 
 // finishWrites makes the written blocks of a batch visible on disk. After Close it does nothing:

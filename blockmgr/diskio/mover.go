@@ -31,10 +31,14 @@ type Filter interface {
 
 // Budget bounds the bytes that are written. It must not block.
 type Budget interface {
-	// Take takes the bytes of a block. With false the block is not written.
-	Take(bytes uint64, now time.Time) bool
+	// Reserve reserves the bytes of a block. With false the block is not written.
+	Reserve(bytes uint64, now time.Time) bool
+	// Settle ends a reservation. With written false the disk was not written.
+	Settle(bytes uint64, written bool, now time.Time)
 	// Wrote tells of bytes that are written in any case.
 	Wrote(bytes uint64, now time.Time)
+	// Most returns the most bytes that Reserve ever grants.
+	Most() uint64
 }
 
 // Options say how a Mover works. All fields but Filter and Budget are needed.

@@ -13,9 +13,12 @@ import (
 type WriteBudget struct {
 	perDay uint64
 
-	mu    sync.Mutex
-	left  float64
-	since time.Time
+	mu   sync.Mutex
+	left float64
+	// reserved are the bytes that were taken out for writes that have not ended. They and left are at
+	// most a full bucket, so that a write that is not made brings nothing new in.
+	reserved float64
+	since    time.Time
 	// hours has the written bytes by hour; hour is the number of the last one.
 	hours [dayHours]uint64
 	hour  int64
@@ -26,7 +29,7 @@ type WriteBudget struct {
 type WriteBudgetStats struct {
 	// DayBytes is the number of bytes written in the last 24 hours, to the hour, since the agent began.
 	DayBytes uint64 `json:"day_bytes" metric:"last_day,gauge"`
-	// PerDay is the budget, LeftBytes what may be written now.
+	// PerDay is the budget, LeftBytes what may be written now, besides the writes under way.
 	PerDay    uint64 `json:"per_day" metric:"per_day,gauge"`
 	LeftBytes uint64 `json:"left_bytes" metric:"left,gauge"`
 	// Refused counts the blocks that were in demand and not written, because others were in more
@@ -56,7 +59,7 @@ func (b *WriteBudget) room() float64 { return float64(b.perDay) / (dayHours + 1)
 // flowLocked adds what has flowed in, and moves to the hour of now.
 func (b *WriteBudget) flowLocked(now time.Time) {
 	if now.After(b.since) {
-		b.left = min(b.room(), b.left+now.Sub(b.since).Hours()*b.room())
+		b.left = min(b.room()-b.reserved, b.left+now.Sub(b.since).Hours()*b.room())
 		b.since = now
 	}
 	for hour := now.Unix() / 3600; b.hour < hour; {
@@ -81,8 +84,12 @@ func (b *WriteBudget) Worth(count uint64, now time.Time) bool {
 	return worth
 }
 
-// Take takes the bytes of a block, and reports whether there were enough.
-func (b *WriteBudget) Take(bytes uint64, now time.Time) bool {
+// Most returns the most bytes that Reserve ever grants at once.
+func (b *WriteBudget) Most() uint64 { return uint64(b.room()) }
+
+// Reserve takes the bytes of a block out of the bucket before the write, and reports whether there were
+// enough. Settle follows each Reserve that returns true.
+func (b *WriteBudget) Reserve(bytes uint64, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flowLocked(now)
@@ -90,8 +97,22 @@ func (b *WriteBudget) Take(bytes uint64, now time.Time) bool {
 		b.stats.Exhausted++
 		return false
 	}
-	b.takeLocked(bytes)
+	b.left -= float64(bytes)
+	b.reserved += float64(bytes)
 	return true
+}
+
+// Settle ends a reservation after the write. Bytes that were not written go back into the bucket.
+func (b *WriteBudget) Settle(bytes uint64, written bool, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flowLocked(now)
+	b.reserved -= float64(bytes)
+	if written {
+		b.hours[b.hour%dayHours] += bytes
+	} else {
+		b.left += float64(bytes)
+	}
 }
 
 // Wrote takes bytes that were written whether the bucket had them or not, such as records of slots.
@@ -99,10 +120,6 @@ func (b *WriteBudget) Wrote(bytes uint64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.flowLocked(now)
-	b.takeLocked(bytes)
-}
-
-func (b *WriteBudget) takeLocked(bytes uint64) {
 	b.left -= float64(bytes)
 	b.hours[b.hour%dayHours] += bytes
 }

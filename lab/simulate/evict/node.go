@@ -46,7 +46,11 @@ func (n *Node) Access(a Access) (hits int) {
 			}
 		}
 		if isHost && !isDisk && n.writes(hash) {
-			if at, ok := n.disk.room(onDisk); ok {
+			at, ok := n.disk.room(onDisk)
+			if n.budget != nil {
+				n.budget.Settle(blockBytes, ok, n.now)
+			}
+			if ok {
 				d, isDisk = n.disk.store(at, onDisk, hash), true
 				n.Written++
 			}
@@ -58,7 +62,7 @@ func (n *Node) Access(a Access) (hits int) {
 
 // writes reports whether a block in host memory is written to disk now.
 func (n *Node) writes(hash kv.SequenceHash) bool {
-	return n.filter(hash) && (n.budget == nil || n.budget.Take(blockBytes, n.now))
+	return n.filter(hash) && (n.budget == nil || n.budget.Reserve(blockBytes, n.now))
 }
 
 func orNone(ref registry.Ref, ok bool) registry.Ref {
