@@ -161,6 +161,9 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 			}
 			return w.ref, true
 		case anyM && t.mained > t.mainSize:
+			if t.differ(w, m) && w.before(&m) {
+				return w.ref, true
+			}
 			return m.ref, true
 		case t.windowed > t.target && t.mained < t.mainSize-1:
 			// The main part lacks blocks: the tier has just been filled, or the window was larger. The
@@ -180,13 +183,17 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 	return m.ref, ok
 }
 
+// differ reports whether two leaves have different priorities.
+func (t *TinyLFU) differ(w, m leaf) bool { return t.slot(w.ref).priority != t.slot(m.ref).priority }
+
+func (t *TinyLFU) slot(ref registry.Ref) *tinySlot { return &t.extents[ref.Extent()][ref.Slot()] }
+
 // outlives reports whether the window's leaf w is worth more than m of the main part.
 func (t *TinyLFU) outlives(w, m leaf) bool {
-	a, b := &t.extents[w.ref.Extent()][w.ref.Slot()], &t.extents[m.ref.Extent()][m.ref.Slot()]
-	if a.priority != b.priority {
+	if t.differ(w, m) {
 		return m.before(&w)
 	}
-	return t.sketch.estimate(a.hash) > t.sketch.estimate(b.hash)+aheadInCycle
+	return t.sketch.estimate(t.slot(w.ref).hash) > t.sketch.estimate(t.slot(m.ref).hash)+aheadInCycle
 }
 
 // toMain moves a leaf of the window and its ancestors to the main part.

@@ -101,6 +101,9 @@ func (n *naiveTiny) Victim() (registry.Ref, bool) {
 			}
 			return w, true
 		case inM != nil && mained > capacity-target:
+			if inM.priority != inW.priority && (inW.rank < inM.rank || inW.rank == inM.rank && w < m) {
+				return w, true
+			}
 			return m, true
 		case windowed > target && mained < capacity-target-1:
 			n.move(w)
@@ -147,6 +150,31 @@ func TestTinyLFUIsItsNaiveTwin(t *testing.T) {
 		}
 		t.Repeat(actions)
 	})
+}
+
+// TestAGrownWindowEvictsTheLowPriorityFirst: a main part above its size does not give a block of high
+// priority for one of low priority in the window.
+func TestAGrownWindowEvictsTheLowPriorityFirst(t *testing.T) {
+	const slots, low = 10, 9
+	order := NewTinyLFU(0.1)
+	order.AddExtent(0, slots)
+	order.SetLevel(1 << 40)
+	for i := range uint32(slots) {
+		order.Enter(registry.MakeRef(0, i), registry.NoRef, uint64(i))
+		priority := uint32(5)
+		if i == low {
+			priority = 0
+		} else {
+			order.extents[0][i].part = inMain
+			order.windowed--
+			order.mained++
+		}
+		order.Place(registry.MakeRef(0, i), priority, uint64(i))
+	}
+	order.SetWindow(0.8)
+	if ref, ok := order.Victim(); !ok || ref.Slot() != low {
+		t.Errorf("the victim is slot %d, want slot %d of low priority", ref.Slot(), low)
+	}
 }
 
 // TestAnEmptiedTierResistsScansAgain: a tier that loses all of its blocks other than by eviction, as in
