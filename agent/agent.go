@@ -40,7 +40,7 @@ type Agent struct {
 	kvbm *admin.Server // kvbm is nil when KVBM's metrics are not served
 	history *console.History
 
-	// drainTimeout is Config.DrainTimeout, or what Reload made of it.
+	// drainTimeout is Config.DrainTimeout, or DrainTimeout of the last Reload.
 	drainTimeout atomic.Int64
 
 	ready     atomic.Bool
@@ -249,7 +249,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // Reload takes over the fields of cfg that can change while the agent runs: Tiers.Weights, AllowUIDs and
-// DrainTimeout. It leaves out the others. Open connections stay. The error names the field and the
+// DrainTimeout. Other fields do not change. Open connections stay. The error names the field and the
 // value; nothing has changed then.
 func (a *Agent) Reload(cfg Config) error {
 	if err := cfg.Validate(); err != nil {

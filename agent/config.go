@@ -61,7 +61,8 @@ type Config struct {
 	// sets Sink, Filter, Budget, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
 	Tiers node.Tiers
 	// DiskFilter writes a block to disk only after it was stored or hit often enough
-	// recently; Frequency has the thresholds. Without DiskFilter every block is written.
+	// recently; Frequency has the thresholds. Without DiskFilter every block is written, as far as
+	// DiskWriteBudget allows.
 	DiskFilter bool
 	Frequency  policy.FrequencyOptions
 	// DiskWriteBudget is how many bytes the disk tier is written in any 24 hours, 0 for no bound, else at

@@ -20,7 +20,7 @@ type FrequencyOptions struct {
 	// MaxEntries is the number of blocks that are counted, up to 2^30; 0 means
 	// 1,000,000, or more where Expect says so.
 	MaxEntries int
-	// Budget, when set, lets the fewer blocks pass the less may be written.
+	// Budget refuses more blocks the less may be written. Nil refuses none.
 	Budget *WriteBudget `json:"-"`
 	// Now is the clock of simulations; nil means time.Now.
 	Now func() time.Time `json:"-"`
