@@ -180,12 +180,15 @@ func (set *Set) orderRecovered(t *Tier, refs []registry.Ref) {
 	var line []registry.Ref // a block and those of its ancestors that the order does not know
 	for _, ref := range refs {
 		line = line[:0]
-		for ref != registry.NoRef && !t.Slot(ref).entered {
+		// Damaged records may name each other as parents: the walk ends after as many steps as there are slots.
+		for ref != registry.NoRef && !t.Slot(ref).entered && len(line) < len(refs) {
 			line = append(line, ref)
 			ref = set.parentSlot(t, t.Slot(ref))
 		}
 		for _, ref := range slices.Backward(line) {
-			set.enter(t, ref, t.Slot(ref))
+			if !t.Slot(ref).entered { // a walk in a circle has blocks twice
+				set.enter(t, ref, t.Slot(ref))
+			}
 		}
 	}
 	for _, ref := range refs {
