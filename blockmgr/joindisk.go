@@ -252,6 +252,9 @@ func (p *Pool) growDiskOnce(want int) (added bool) {
 	watch := time.AfterFunc(p.cfg.IODeadline, p.mover.WriteStalled)
 	made, err := p.broker.growDisk(p, plan.first, plan.maxSlots)
 	watch.Stop()
+	if err == nil && p.cfg.Budget != nil {
+		p.cfg.Budget.Wrote(made.Extent.ZeroFilled(), time.Now())
+	}
 	added = p.addDiskExtent(plan, made, err)
 	if !added && err == nil {
 		p.broker.disk.Load().Drop(made)

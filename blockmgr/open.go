@@ -83,6 +83,10 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter, Budget: m.cfg.Budget,
 		Log: p.log, Health: &m.broker.health, Stop: p.life.stop,
 	}, operations{p}, &p.mu, p.slots)
+	if b := m.cfg.Budget; b != nil && p.slotBytes > b.Most() {
+		p.log.Warn("blocks are not written to disk: a block is larger than the write budget ever has left",
+			zap.Uint64("slot_bytes", p.slotBytes), zap.Uint64("most_bytes", b.Most()))
+	}
 	// A filter that counts blocks learns how many the tiers can hold; see Config.Filter.
 	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
 		f.Expect(m.cfg.blocksOf(p.slotBytes))

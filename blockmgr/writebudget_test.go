@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
@@ -136,4 +138,22 @@ func TestUntriedWritesTakeNothingFromTheWriteBudget(t *testing.T) {
 			t.Errorf("%d writes tried; the budget has %d, and %d under way", tried.Load(), budget.blocks.Load(), budget.underWay.Load())
 		}
 	})
+}
+
+// smallBudget never grants a block.
+type smallBudget struct{ countedBudget }
+
+func (*smallBudget) Most() uint64 { return testSlotBytes - 1 }
+
+// Blocks that are larger than the write budget ever has left leave a warning.
+func TestBlocksLargerThanTheWriteBudgetAreLogged(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	diskPool(t, func(cfg *Config) { cfg.Budget, cfg.Log = &smallBudget{}, zap.New(core) })
+	if n := logs.FilterMessageSnippet("larger than the write budget").Len(); n != 1 {
+		t.Errorf("%d warnings, want 1", n)
+	}
+	diskPool(t, func(cfg *Config) { cfg.Budget, cfg.Log = &countedBudget{}, zap.New(core) })
+	if n := logs.FilterMessageSnippet("larger than the write budget").Len(); n != 1 {
+		t.Errorf("%d warnings with a budget that is large enough, want none", n-1)
+	}
 }

@@ -96,6 +96,9 @@ func (d *Disk) Path() string { return d.path }
 // DiskOptions ask for that; empty when it is bypassed, or was not asked for.
 func (d *Disk) DirectRefusal() string { return d.refusal }
 
+// ZeroFilled returns how many bytes of zeros CreateDisk wrote to reserve the space.
+func (d *Disk) ZeroFilled() uint64 { return d.raw.zeros }
+
 // Sparse reports whether the file system reserved less than the whole file. Then a
 // write may find the disk full.
 func (d *Disk) Sparse() bool { return d.raw.sparse }

@@ -27,6 +27,8 @@ type osFile struct {
 	f *os.File
 	// zeroFill makes Allocate write zeros where the file system reserves nothing.
 	zeroFill bool
+	// zeros are the bytes of zeros that Allocate has written.
+	zeros uint64
 	// sparse is true when Allocate reserved nothing.
 	sparse bool
 }
@@ -71,6 +73,7 @@ func (o *osFile) allocateUnreserved(size int64) error {
 			return fmt.Errorf("write zeros at %d: %w", off, err)
 		}
 		off += int64(n)
+		o.zeros += uint64(n)
 	}
 	return o.f.Truncate(size)
 }
