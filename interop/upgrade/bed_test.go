@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -80,14 +81,15 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// programVersion returns what "blockyard version" prints.
+// programVersion returns the first line of "blockyard version".
 func programVersion(t *testing.T, program string) string {
 	t.Helper()
 	text, err := exec.CommandContext(t.Context(), program, "version").Output()
 	if err != nil {
 		t.Fatalf("%s version: %v", program, err)
 	}
-	return string(text)
+	line, _, _ := strings.Cut(string(text), "\n")
+	return line
 }
 
 // showLogs prints the ends of all logs.
