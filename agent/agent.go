@@ -18,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
+	"github.com/blockyard-ai/blockyard/agent/socket"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
@@ -124,7 +125,7 @@ func (a *Agent) openPools(context.Context) error {
 // listenEngines makes the engines' socket and server. It divides the file descriptors of the
 // process among the agent's parts. Connections wait in the socket for Run.
 func (a *Agent) listenEngines(context.Context) error {
-	l, err := engine.Listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
+	l, err := socket.Listen(a.cfg.Socket, a.cfg.allowsOthers(), a.log)
 	if err != nil {
 		return err
 	}

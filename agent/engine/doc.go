@@ -1,7 +1,7 @@
 // Package engine serves the engines of a node over the connector protocol
 // (docs/protocol.md).
 //
-//	l, err := engine.Listen("/run/blockyard/agent.sock", false, log)
+//	l, err := socket.Listen("/run/blockyard/agent.sock", false, log)
 //	s := engine.New(cfg, pools, hub, files, l, log)
 //	err = s.Run(ctx)
 //	s.Close()

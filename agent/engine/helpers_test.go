@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/descriptors"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/agent/pools"
+	"github.com/blockyard-ai/blockyard/agent/socket"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -48,7 +49,7 @@ func startServer(t *testing.T, log *zap.Logger, change ...func(*Server)) *testSe
 // newServer starts a server whose socket and tiers lie in dir.
 func newServer(t *testing.T, dir string, cfg Config, tiers blockmgr.Config, log *zap.Logger, change ...func(*Server)) *testServer {
 	t.Helper()
-	socket := filepath.Join(dir, "agent.sock")
+	path := filepath.Join(dir, "agent.sock")
 	tiers.HostDir, tiers.DiskDir = filepath.Join(dir, "host"), filepath.Join(dir, "disk")
 	tiers.ExtentBytes, tiers.MaxPinsPerSession, tiers.SharePins = 256<<10, cfg.MaxPins, true
 	hub, err := events.Open(t.Context(), events.Config{Node: "test-node", Cluster: "test"}, log)
@@ -59,7 +60,7 @@ func newServer(t *testing.T, dir string, cfg Config, tiers blockmgr.Config, log 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := Listen(socket, false, log)
+	l, err := socket.Listen(path, false, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func newServer(t *testing.T, dir string, cfg Config, tiers blockmgr.Config, log 
 		s.Close()
 		return errors.Join(<-done, <-done, set.Close(), hub.Close())
 	}
-	return &testServer{Server: s, Socket: agenttest.Socket(socket), events: hub, pools: set, stop: stop}
+	return &testServer{Server: s, Socket: agenttest.Socket(path), events: hub, pools: set, stop: stop}
 }
 
 // session is the one that a worker's rank 0 has.

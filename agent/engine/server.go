@@ -19,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/process"
 	"github.com/blockyard-ai/blockyard/agent/refusal"
 	"github.com/blockyard-ai/blockyard/agent/reports"
+	"github.com/blockyard-ai/blockyard/agent/socket"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -70,7 +71,7 @@ type Server struct {
 	log      *zap.Logger
 	tokens   func() tokens.Sink // the sink of blocks' tokens, nil for none
 	sampled  *zap.Logger        // log with at most maxSampled lines of one text
-	listener *Listener
+	listener *socket.Listener
 	nonce    uint64
 	allowed  atomic.Pointer[[]uint32] // users whose processes may connect
 
@@ -99,7 +100,7 @@ type Server struct {
 
 // New makes a server for the connections of l. It begins to watch the processes of the sessions
 // that an earlier agent left behind. Run serves. Close must be called.
-func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *Listener, log *zap.Logger) *Server {
+func New(cfg Config, p *pools.Set, h *events.Hub, files *descriptors.Budget, l *socket.Listener, log *zap.Logger) *Server {
 	s := &Server{
 		cfg: cfg, pools: p, hub: h, files: files, tokens: h.TokenSink, listener: l, log: log, nonce: kv.RandomID(),
 		processes:    process.NewTable(),
@@ -321,10 +322,10 @@ func abnormalEnd(err error) error {
 }
 
 // Allow replaces Config.AllowUIDs, the users whose processes may connect, and sets the modes of the
-// socket and of its directory as Listen does. Open connections stay. After an error nothing has changed.
-// The error says why a user could not reach the socket. Only one goroutine may call it at a time.
+// socket and of its directory as socket.Listen does. Open connections stay. After an error nothing has
+// changed. The error says which user could not reach the socket. Only one goroutine may call it at a time.
 func (s *Server) Allow(uids []uint32, others bool) error {
-	if err := s.listener.open(uids, others, s.log); err != nil {
+	if err := s.listener.Open(uids, others, s.log); err != nil {
 		return err
 	}
 	s.allowed.Store(&uids)

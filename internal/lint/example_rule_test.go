@@ -27,6 +27,7 @@ func withoutExample() []unexampled {
 		{"agent/readahead", agentRoom},
 		{"agent/refusal", agentRoom},
 		{"agent/reports", agentRoom},
+		{"agent/socket", agentRoom},
 		{"blockmgr/diskio", "a part of a pool under the pool's lock: see the Example of package blockmgr"},
 		{"blockmgr/tier", "a part of a pool under the pool's lock: see the Example of package blockmgr"},
 		{"consolidator/checkpoint", "a part of a Rank: see the Example of package consolidator"},

@@ -1,18 +1,15 @@
-package engine
+package socket
 
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"go.uber.org/zap"
-
 	"github.com/blockyard-ai/blockyard/agent/agenttest"
-	"github.com/blockyard-ai/blockyard/blockmgr"
 )
 
 // wantModes compares the permissions of files with the wanted ones.
@@ -25,9 +22,9 @@ func wantModes(t *testing.T, want map[string]os.FileMode) {
 	}
 }
 
-// TestAllowOpensTheDirectoriesThatListenMade: another user can pass each of them, whatever the umask is,
+// TestOpenChangesTheDirectoriesThatListenMade: another user can pass each of them, whatever the umask is,
 // until no other user is allowed.
-func TestAllowOpensTheDirectoriesThatListenMade(t *testing.T) {
+func TestOpenChangesTheDirectoriesThatListenMade(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o027))
 	root := t.TempDir()
 	agenttest.NoError(t, os.Chmod(root, 0o700)) // was there before, and keeps its mode
@@ -39,7 +36,7 @@ func TestAllowOpensTheDirectoriesThatListenMade(t *testing.T) {
 		l, err := Listen(path, atStart, zap.NewNop())
 		agenttest.NoError(t, err)
 		for _, others := range []bool{atStart, true, false} {
-			agenttest.NoError(t, l.open([]uint32{65534}, others, zap.NewNop()))
+			agenttest.NoError(t, l.Open([]uint32{65534}, others, zap.NewNop()))
 			mode, dirMode := modes(others)
 			wantModes(t, map[string]os.FileMode{root: 0o700, outer: dirMode, inner: dirMode, path: mode})
 		}
@@ -47,13 +44,12 @@ func TestAllowOpensTheDirectoriesThatListenMade(t *testing.T) {
 	}
 }
 
-// TestAllowRefusesAUserWhoCannotReachTheSocket: the directory was there before, so Allow changes neither
-// its mode nor the list of users.
-func TestAllowRefusesAUserWhoCannotReachTheSocket(t *testing.T) {
+// TestOpenFailsWhenAUserCannotReachTheSocket: the directory was there before, so its mode stays.
+func TestOpenFailsWhenAUserCannotReachTheSocket(t *testing.T) {
 	dir, own := t.TempDir(), uint32(os.Getuid())
-	a := newServer(t, dir, Config{AllowUIDs: []uint32{own}}, blockmgr.Config{HostBytes: 1 << 20}, zap.NewNop())
-	defer func() { agenttest.NoError(t, a.stop()) }()
 	path := filepath.Join(dir, "agent.sock")
+	l, err := Listen(path, false, zap.NewNop())
+	agenttest.NoError(t, err)
 	other := own + 1
 	for _, c := range []struct {
 		mode os.FileMode
@@ -65,19 +61,17 @@ func TestAllowRefusesAUserWhoCannotReachTheSocket(t *testing.T) {
 		{0o750, []uint32{own, other}, true}, // the user may be in the group
 		{0o755, []uint32{own, other}, true},
 	} {
-		agenttest.NoError(t, a.Allow([]uint32{own}, false))
+		agenttest.NoError(t, l.Open([]uint32{own}, false, zap.NewNop()))
 		agenttest.NoError(t, os.Chmod(dir, c.mode))
-		err := a.Allow(c.uids, true)
-		want, mode := c.uids, os.FileMode(openSocketMode)
+		err := l.Open(c.uids, true, zap.NewNop())
+		mode := os.FileMode(openSocketMode)
 		if !c.ok {
-			want, mode = []uint32{own}, socketMode
+			mode = socketMode
 		}
 		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "has mode 0700: want 0755") {
 			t.Errorf("mode %v, users %d: %v", c.mode, c.uids, err)
 		}
-		if got := *a.allowed.Load(); !slices.Equal(got, want) {
-			t.Errorf("mode %v, users %d: allowed are %d", c.mode, c.uids, got)
-		}
 		wantModes(t, map[string]os.FileMode{dir: c.mode, path: mode})
 	}
+	agenttest.NoError(t, l.Close())
 }

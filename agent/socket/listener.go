@@ -1,4 +1,4 @@
-package engine
+package socket
 
 import (
 	"errors"
@@ -72,9 +72,9 @@ func modes(others bool) (socket, dir fs.FileMode) {
 	return socketMode, socketDirMode
 }
 
-// open lets every user open the socket, or only the agent's user and group. After an error nothing has
-// changed.
-func (l *Listener) open(uids []uint32, others bool, log *zap.Logger) error {
+// Open lets every user open the socket (others), or only the agent's user and group. The error says which
+// user of uids cannot reach the socket; nothing has changed then. Only one goroutine may call it at a time.
+func (l *Listener) Open(uids []uint32, others bool, log *zap.Logger) error {
 	if others && len(l.made) == 0 {
 		if err := l.checkDirectory(uids); err != nil {
 			return err
