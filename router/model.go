@@ -185,9 +185,11 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	if err != nil {
 		return Match{}, err
 	}
-	if m.remote != nil {
-		quality = m.Quality() // of the answer
-	} else if found.Waited > 0 {
+	switch {
+	case m.config.RouterMode != config.ModeKV: // the hits have no part in the choice
+	case m.remote != nil:
+		quality = feed.Quality(found.IndexQuality)
+	case found.Waited > 0:
 		// The hits may be from before the wait or from its end. Both may be less exact.
 		quality = worse(quality, m.Quality())
 	}

@@ -64,7 +64,7 @@ func layers() []layer {
 		{"router/workers", []string{"router/source", "internal"}},
 		{"router/load", []string{"router/index", "internal"}},
 		{"router/replica", []string{"router/schedule", "router/load", "router/index", "internal"}},
-		{"router/remote", []string{"router/feed", "router/index", "internal"}},
+		{"router/remote", []string{"router/feed", "router/index", "router/source", "internal"}},
 		{"router/schedule", []string{"router/load", "router/index", "internal"}},
 		{"router/config", []string{"router/schedule", "router/load", "router/approx", "router/index", "internal"}},
 		{"router/policyfile", []string{"router/schedule", "internal"}},

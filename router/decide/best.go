@@ -13,6 +13,8 @@ import (
 // Match is the worker for a request.
 type Match struct {
 	schedule.Result
+	// IndexQuality is index.Matches.Quality of the hits.
+	IndexQuality string
 	// Shared counts the hits of the shared cache. It is nil without a cache or an answer.
 	Shared *SharedUse
 	// Candidates are the compared workers by ascending cost, and by worker among equals. Nil
@@ -75,7 +77,7 @@ func (r *Router) FindBestMatchDetails(ctx context.Context, q *Query) (Match, err
 		return Match{}, err
 	}
 	r.logChoice(w, q.ID, &result)
-	m := Match{Result: result}
+	m := Match{Result: result, IndexQuality: w.matches.Quality}
 	if q.Explain {
 		m.Candidates = w.explain.sorted()
 	}

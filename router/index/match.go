@@ -65,6 +65,9 @@ type Matches struct {
 	// PrimaryGroup counts the blocks of the primary KV group alone: what a worker with groups has
 	// computed of the prompt, which can be more than its groups can serve. The caller sets it.
 	PrimaryGroup bool
+	// Quality is the feed.Quality of Hits from the index of another router, which sets it. It is empty
+	// for an Index.
+	Quality string
 
 	// shard selects the reader counter that every call with this Matches uses; 0 before
 	// the first call.

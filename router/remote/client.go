@@ -15,18 +15,19 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 // Bus carries questions and answers between routers.
 type Bus interface {
 	// Cluster separates deployments on one bus.
 	Cluster() string
-	// Request returns the answer to a request. An error of the answering side is an error too, and so is a
-	// subject that nobody answers.
+	// Request returns the answer to a request. The error is a source.AnswerError of the answering side, or
+	// says that nobody answers.
 	Request(ctx context.Context, subject string, request []byte) ([]byte, error)
 	// AnswerGroup answers requests as a member of a group, each of which gets a part of them, one at a time.
-	// room is how many may wait; dropped counts those beyond.
-	AnswerGroup(group, subject string, room int, answer func(request []byte) ([]byte, error)) (stop func(), dropped func() uint64, err error)
+	// arrived is when the request came. room is how many may wait; dropped counts those beyond.
+	AnswerGroup(group, subject string, room int, answer func(request []byte, arrived time.Time) ([]byte, error)) (stop func(), dropped func() uint64, err error)
 }
 
 // Options configure a Client.
@@ -95,7 +96,9 @@ func (c *Client) ask(q *Query) (Answer, error) {
 	if err == nil {
 		a, err = decodeAnswer(b, len(q.Locals))
 	}
-	c.breaker.Record(err == nil, time.Now())
+	// A router that refuses a question is alive, and may have the index of other models.
+	var refusal source.AnswerError
+	c.breaker.Record(err == nil || errors.As(err, &refusal), time.Now())
 	if err != nil {
 		c.failures.Add(1)
 		c.warn(err)
@@ -127,7 +130,7 @@ type Index struct {
 	client    *Client
 	model     string
 	blockSize uint32
-	quality   atomic.Value // feed.Quality
+	quality   atomic.Value // feed.Quality of the last answer
 }
 
 // Index returns the index of a model.
@@ -137,14 +140,17 @@ func (c *Client) Index(model string, blockSize uint32, local Local) *Index {
 	return x
 }
 
-// Quality returns how far the hits of the last Match can be trusted. It is feed.Fallback after a failure.
+// Quality returns how far the hits of the last question of any request can be trusted. It is feed.Fallback
+// after a failure.
 func (x *Index) Quality() feed.Quality { return x.quality.Load().(feed.Quality) } //nolint:forcetypeassert // no other type is stored
 
-// Match sets dst.Members to the local workers, and dst.Hits to what each of them has of a prompt, as another
-// router tells. After a failure no worker has a hit.
+// Match sets dst.Members to the local workers, dst.Hits to what each of them has of a prompt, as another
+// router tells, and dst.Quality to the feed.Quality of the hits. After a failure no worker has a hit, and the
+// quality is feed.Fallback. It is at most feed.Degraded when the other router does not know the same workers.
 func (x *Index) Match(dst *index.Matches, locals []kv.LocalHash, r index.Reading) {
 	x.Local.Match(dst, nil, r)
 	if len(locals) == 0 {
+		dst.Quality = string(x.Quality())
 		return
 	}
 	if len(locals) > maxBlocks {
@@ -154,10 +160,12 @@ func (x *Index) Match(dst *index.Matches, locals []kv.LocalHash, r index.Reading
 	a, err := x.client.ask(&Query{Model: x.model, BlockSize: x.blockSize, Reading: r,
 		MaxTokens: dst.MaxTokens, PrimaryGroup: dst.PrimaryGroup, Locals: locals})
 	if err != nil {
-		x.quality.Store(feed.Fallback)
-		return
+		a.Quality = feed.Fallback
+	} else if a.Quality == feed.Exact && a.Known != fingerprint(dst.Members) {
+		a.Quality = feed.Degraded
 	}
 	x.quality.Store(a.Quality)
+	dst.Quality = string(a.Quality)
 	for i := range a.Workers { // in the order of the members
 		w := &a.Workers[i]
 		if at, ok := dst.Members.Find(w.Worker); !ok {

@@ -3,6 +3,7 @@ package remote_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
@@ -12,15 +13,17 @@ import (
 )
 
 // wire is a bus between two routers in one process.
-type wire struct{ answer func([]byte) ([]byte, error) }
+type wire struct {
+	answer func([]byte, time.Time) ([]byte, error)
+}
 
 func (w *wire) Cluster() string { return "c" }
 
 func (w *wire) Request(_ context.Context, _ string, request []byte) ([]byte, error) {
-	return w.answer(request)
+	return w.answer(request, time.Now())
 }
 
-func (w *wire) AnswerGroup(_, _ string, _ int, answer func([]byte) ([]byte, error)) (stop func(), dropped func() uint64, err error) {
+func (w *wire) AnswerGroup(_, _ string, _ int, answer func([]byte, time.Time) ([]byte, error)) (stop func(), dropped func() uint64, err error) {
 	w.answer = answer
 	return func() {}, func() uint64 { return 0 }, nil
 }
@@ -63,7 +66,7 @@ func Example() {
 	var m index.Matches
 	x.Match(&m, locals, index.Continuation)
 	for _, h := range m.Hits {
-		fmt.Println(m.Members.List[h.Member].Worker.ID, h.Hits[kv.TierDevice], x.Quality())
+		fmt.Println(m.Members.List[h.Member].Worker.ID, h.Hits[kv.TierDevice], m.Quality)
 	}
 	// Output: 7 2 exact
 }

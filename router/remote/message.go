@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/tinylib/msgp/msgp"
+	"github.com/zeebo/xxh3"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/msgpack"
@@ -43,10 +44,23 @@ type Held struct {
 	Hits   index.Hits
 }
 
-// Answer answers a Query: the workers with hits, in order, and how far the hits can be trusted.
+// Answer answers a Query: the workers with hits, in order, and how far the hits can be trusted. Known
+// identifies the workers of the index, with hits or without: see fingerprint.
 type Answer struct {
 	Quality feed.Quality
+	Known   uint64
 	Workers []Held
+}
+
+// fingerprint returns a hash of the workers of a list: two routers with equal fingerprints know the same
+// workers.
+func fingerprint(m *index.Members) uint64 {
+	b := make([]byte, 0, 12*len(m.List))
+	for i := range m.List {
+		b = binary.LittleEndian.AppendUint64(b, uint64(m.List[i].Worker.ID))
+		b = binary.LittleEndian.AppendUint32(b, uint32(m.List[i].Worker.Rank))
+	}
+	return xxh3.Hash(b)
 }
 
 func appendQuery(dst []byte, q *Query) []byte {
@@ -120,8 +134,9 @@ func readHashes(c *msgpack.Reader) []kv.LocalHash {
 
 // appendAnswer appends an answer. Each worker is an array of id, rank, and the blocks in each tier.
 func appendAnswer(dst []byte, a *Answer) []byte {
-	dst = msgp.AppendMapHeader(dst, 2)
+	dst = msgp.AppendMapHeader(dst, 3)
 	dst = msgp.AppendString(msgp.AppendString(dst, "quality"), string(a.Quality))
+	dst = msgp.AppendUint64(msgp.AppendString(dst, "known"), a.Known)
 	dst = msgp.AppendArrayHeader(msgp.AppendString(dst, "workers"), uint32(len(a.Workers)))
 	for i := range a.Workers {
 		w := &a.Workers[i]
@@ -148,6 +163,8 @@ func decodeAnswer(b []byte, blocks int) (a Answer, err error) {
 		case "quality":
 			a.Quality = readQuality(c)
 			seen.Add(0)
+		case "known":
+			a.Known = c.Uint64()
 		case "workers":
 			a.Workers = readWorkers(c, blocks)
 			seen.Add(1)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -13,6 +14,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/feed"
 	"github.com/blockyard-ai/blockyard/router/index"
+	"github.com/blockyard-ai/blockyard/router/source"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,6 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bus struct {
 	answer func(request []byte) ([]byte, error)
 	asked  int
+	// waited is how long a question has waited for the server.
+	waited time.Duration
 }
 
 var errNobody = errors.New("nobody answers")
@@ -35,8 +39,14 @@ func (b *bus) Request(_ context.Context, _ string, request []byte) ([]byte, erro
 	return b.answer(request)
 }
 
-func (b *bus) AnswerGroup(_, _ string, _ int, answer func(request []byte) ([]byte, error)) (stop func(), dropped func() uint64, err error) {
-	b.answer = answer
+func (b *bus) AnswerGroup(_, _ string, _ int, answer func(request []byte, arrived time.Time) ([]byte, error)) (stop func(), dropped func() uint64, err error) {
+	b.answer = func(request []byte) ([]byte, error) {
+		out, err := answer(request, time.Now().Add(-b.waited))
+		if err != nil {
+			return nil, source.AnswerError(err.Error()) // as of a router at the other end of a connection
+		}
+		return out, nil
+	}
 	return func() { b.answer = nil }, func() uint64 { return 0 }, nil
 }
 
@@ -79,8 +89,8 @@ func TestHitsAreThoseOfTheServer(t *testing.T) {
 	locals := []kv.LocalHash{5, 6, 7}
 	x.Match(&m, locals, index.Union)
 	want := []index.Hit{{Member: 1, Hits: index.Hits{2, 1}}}
-	if diff := gocmp.Diff(want, m.Hits); diff != "" || len(m.Members.List) != 3 || x.Quality() != feed.Degraded {
-		t.Errorf("quality %s, %d members, hits (-want +got)\n%s", x.Quality(), len(m.Members.List), diff)
+	if diff := gocmp.Diff(want, m.Hits); diff != "" || len(m.Members.List) != 3 || m.Quality != string(feed.Degraded) {
+		t.Errorf("quality %s, %d members, hits (-want +got)\n%s", m.Quality, len(m.Members.List), diff)
 	}
 	if diff := gocmp.Diff(Query{"m", 16, index.Union, 47, true, locals}, asked); diff != "" {
 		t.Errorf("question (-want +got)\n%s", diff)
@@ -103,8 +113,8 @@ func TestWithoutAnAnswerThereAreNoHits(t *testing.T) {
 	for range 7 {
 		m := index.Matches{Hits: []index.Hit{{Member: 0, Hits: index.Hits{1}}}}
 		x.Match(&m, []kv.LocalHash{5}, index.Union)
-		if len(m.Hits) != 0 || len(m.Members.List) != 1 || x.Quality() != feed.Fallback {
-			t.Errorf("hits %v, %d members, quality %s", m.Hits, len(m.Members.List), x.Quality())
+		if len(m.Hits) != 0 || len(m.Members.List) != 1 || m.Quality != string(feed.Fallback) {
+			t.Errorf("hits %v, %d members, quality %s", m.Hits, len(m.Members.List), m.Quality)
 		}
 	}
 	if got, want := c.Stats(), (ClientStats{Queries: 5, Failures: 5, Skipped: 2}); got != want {
@@ -125,6 +135,86 @@ func TestLongPromptsAreAskedInPart(t *testing.T) {
 	c.Index("m", 16, local(t, 1)).Match(&index.Matches{}, make([]kv.LocalHash, maxBlocks+1), index.Union)
 	if got, want := c.Stats(), (ClientStats{Queries: 1, Truncated: 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// serving returns a client of a server that answers questions about model "known" with a hit of worker 1.
+func serving(t *testing.T, b *bus, workers int) (*Client, *Server) {
+	t.Helper()
+	there := local(t, workers)
+	s, err := Serve(b, func(dst *index.Matches, q *Query) (feed.Quality, bool) {
+		dst.Members = there.Members()
+		dst.Hits = append(dst.Hits[:0], index.Hit{Member: 0, Hits: index.Hits{1}})
+		return feed.Exact, q.Model == "known"
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewClient(Options{Bus: b}), s
+}
+
+// TestQualityIsThatOfTheMatch: another request's answer does not change it.
+func TestQualityIsThatOfTheMatch(t *testing.T) {
+	b := &bus{}
+	c, s := serving(t, b, 1)
+	x := c.Index("known", 16, local(t, 1))
+	var failed, answered index.Matches
+	s.Stop()
+	x.Match(&failed, []kv.LocalHash{5}, index.Union)
+	serving(t, b, 1)
+	x.Match(&answered, []kv.LocalHash{6}, index.Union)
+	if failed.Quality != string(feed.Fallback) || answered.Quality != string(feed.Exact) || x.Quality() != feed.Exact {
+		t.Errorf("qualities %s and %s, then %s", failed.Quality, answered.Quality, x.Quality())
+	}
+}
+
+// TestAnAnswerThatLacksAWorkerIsNotExact: a router that has just started may not know all workers.
+func TestAnAnswerThatLacksAWorkerIsNotExact(t *testing.T) {
+	for workers, want := range map[int]feed.Quality{1: feed.Degraded, 2: feed.Exact, 3: feed.Degraded} {
+		c, _ := serving(t, &bus{}, workers)
+		var m index.Matches
+		c.Index("known", 16, local(t, 2)).Match(&m, []kv.LocalHash{5}, index.Union)
+		if m.Quality != string(want) || len(m.Hits) != 1 {
+			t.Errorf("a server with %d workers of 2: %s, hits %v, want %s", workers, m.Quality, m.Hits, want)
+		}
+	}
+}
+
+// TestARefusalOfOneModelPausesNoOther: the server is alive.
+func TestARefusalOfOneModelPausesNoOther(t *testing.T) {
+	c, s := serving(t, &bus{}, 1)
+	var m index.Matches
+	for range 7 {
+		c.Index("unknown", 16, local(t, 1)).Match(&m, []kv.LocalHash{5}, index.Union)
+	}
+	c.Index("known", 16, local(t, 1)).Match(&m, []kv.LocalHash{5}, index.Union)
+	if got, want := c.Stats(), (ClientStats{Queries: 8, Failures: 7}); got != want || m.Quality != string(feed.Exact) || s.Stats().Refused != 7 {
+		t.Errorf("%+v, want %+v; quality %s, served %+v", got, want, m.Quality, s.Stats())
+	}
+}
+
+// TestABadAnswerIsAFailure: of the connection or of the program there, so that the next ones are not asked
+// at once.
+func TestABadAnswerIsAFailure(t *testing.T) {
+	b := &bus{answer: func([]byte) ([]byte, error) { return []byte{0xc1}, nil }}
+	c := NewClient(Options{Bus: b})
+	for range 6 {
+		c.Index("m", 16, local(t, 1)).Match(&index.Matches{}, []kv.LocalHash{5}, index.Union)
+	}
+	if got, want := c.Stats(), (ClientStats{Queries: 5, Failures: 5, Skipped: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestAQuestionThatWaitedTooLongIsNotLookedUp: the router that asked has given up.
+func TestAQuestionThatWaitedTooLongIsNotLookedUp(t *testing.T) {
+	b := &bus{waited: 2 * maxWait}
+	c, s := serving(t, b, 1)
+	x := c.Index("known", 16, local(t, 1))
+	var m index.Matches
+	x.Match(&m, []kv.LocalHash{5}, index.Union)
+	if got, want := s.Stats(), (ServerStats{Stale: 1}); got != want || m.Quality != string(feed.Fallback) {
+		t.Errorf("%+v, want %+v; quality %s", got, want, m.Quality)
 	}
 }
 

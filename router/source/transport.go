@@ -139,3 +139,9 @@ type Metrics struct {
 type Measured interface {
 	Metrics() []Metrics
 }
+
+// AnswerError is the error in an answer: the answering side has the request and refuses it.
+type AnswerError string
+
+// Error implements error. It returns the text of the answering side.
+func (e AnswerError) Error() string { return string(e) }

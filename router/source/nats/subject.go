@@ -42,3 +42,15 @@ func (n *Source) Connections() uint64 { return n.connections.Load() }
 
 // Connected reports whether there is a connection now.
 func (n *Source) Connected() bool { return n.conn.IsConnected() }
+
+// droppedOf returns a function that returns how many messages a slow receiver of sub has lost.
+func droppedOf(sub *nats.Subscription) func() uint64 {
+	return func() uint64 {
+		// An error means that the subscription is closed, which drops nothing.
+		lost, err := sub.Dropped()
+		if err != nil {
+			return 0
+		}
+		return uint64(lost)
+	}
+}
