@@ -3,6 +3,7 @@ package engine
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -163,9 +164,10 @@ type sequence struct {
 	buf    []byte
 }
 
-// newSequence names the full blocks of prompt and keeps prompt.
+// newSequence names the full blocks of prompt and keeps prompt. Tokens that are pushed later lie elsewhere, because
+// several requests may have one prompt.
 func newSequence(n naming, prompt []uint32) *sequence {
-	s := &sequence{naming: n, tokens: prompt, digest: n.secret, keyer: kv.NewKeyer()}
+	s := &sequence{naming: n, tokens: slices.Clip(prompt), digest: n.secret, keyer: kv.NewKeyer()}
 	s.ids = make([]identity, 0, len(prompt)/n.blockSize+1)
 	s.nameFull()
 	return s
