@@ -35,30 +35,82 @@ func (r *Router) Run(ctx context.Context) error { return r.RunSharing(ctx, ctx) 
 // RunSharing is Run for a router whose requests outlive ctx. With router_replica_sync it shares bookings
 // until sharing ends. Then it tells the other routers that this router's bookings have ended.
 func (r *Router) RunSharing(ctx, sharing context.Context) error {
-	if r.indexers != nil {
-		served, err := remote.Serve(r.indexers, r.lookup)
-		if err != nil {
-			return err
-		}
-		defer served.Stop()
-		r.served.Store(served)
-	}
-	if r.replicas == nil {
-		r.run(ctx)
-		return nil
-	}
+	sharing, stopSharing := context.WithCancel(sharing)
+	defer stopSharing()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.replicas.Run(sharing) })
+	if r.replicas != nil {
+		g.Go(func() error { return r.replicas.Run(sharing) })
+	}
+	if r.indexers != nil {
+		g.Go(func() error {
+			err := r.serveIndex(ctx)
+			if err != nil {
+				stopSharing()
+			}
+			return err
+		})
+	}
 	g.Go(func() error { r.run(ctx); return nil })
 	return g.Wait()
+}
+
+const (
+	// joinTime is the least time between the first worker and the first answer to another router. Publishers
+	// announce themselves every second.
+	joinTime = 2 * time.Second
+	// joinLimit is when a router answers although its index lacks blocks. Its answers say so.
+	joinLimit = 30 * time.Second
+)
+
+// serveIndex answers questions of other routers about this router's index, from when the index has the
+// blocks of all workers until ctx ends. Without feeds the index would be stale. The error says that the bus
+// takes no subscription.
+func (r *Router) serveIndex(ctx context.Context) error {
+	if !r.join(ctx) {
+		return nil
+	}
+	served, err := remote.Serve(r.indexers, r.lookup)
+	if err != nil {
+		return err
+	}
+	defer served.Stop()
+	r.served.Store(served)
+	<-ctx.Done()
+	return nil
+}
+
+// join waits until the index has the blocks of all workers, for at most joinLimit after the first worker.
+// The result is false when ctx has ended before.
+func (r *Router) join(ctx context.Context) bool {
+	ticker := time.NewTicker(tickInterval)
+	defer ticker.Stop()
+	var ready time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case now := <-ticker.C:
+			if r.Ready() != nil {
+				ready = time.Time{}
+				continue
+			}
+			if ready.IsZero() {
+				ready = now
+			}
+			if age := now.Sub(ready); age >= joinLimit || age >= joinTime && r.Quality() == feed.Exact {
+				return true
+			}
+		}
+	}
 }
 
 // lookup answers a question of another router about this router's index.
 func (r *Router) lookup(dst *index.Matches, q *remote.Query) (quality feed.Quality, ok bool) {
 	for _, m := range r.Models(q.Model) {
 		if m.key.Name == q.Model && m.key.BlockSize == q.BlockSize {
+			before := m.Quality()
 			m.index.Match(dst, q.Locals, q.Reading)
-			return m.Quality(), true
+			return worse(before, m.Quality()), true
 		}
 	}
 	return feed.Fallback, false
