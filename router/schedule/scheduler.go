@@ -36,6 +36,7 @@ type Scheduler struct {
 	memberChanges uint64
 	freeWorkers   []freeMembers // by class, and at the end for overdue requests
 	repriced      int           // held requests that this dispatch has priced again
+	moved         int           // requests that this dispatch has given another favourite
 	stats         Stats
 	started       time.Time
 

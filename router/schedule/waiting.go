@@ -175,10 +175,14 @@ func (s *Scheduler) dispatch() {
 	}
 	now := s.now()
 	s.loadsChanged()
-	s.decidesWaiter, s.repriced = true, 0
+	s.decidesWaiter, s.repriced, s.moved = true, 0, 0
 	defer func() { s.decidesWaiter = false }()
 	s.queue.Expire(s.seconds(now))
-	for i := s.queue.Next(s.allBusy); i != nil; i = s.queue.Next(s.allBusy) {
+	for s.moved < maxRepriced { // the lanes of the others stay awake for the next dispatch
+		i := s.queue.Next(s.allBusy)
+		if i == nil {
+			return
+		}
 		s.settle(i.Value.(*waiter), now)
 	}
 }
@@ -196,6 +200,9 @@ func (s *Scheduler) settle(w *waiter, now time.Time) {
 	class := &s.queue.Options().Profile.Classes[w.item.Class]
 	result, err := s.decide(w.request.withMembers(s.members), turn{&w.item, class, !w.item.Overdue})
 	if held := (*heldError)(nil); errors.As(err, &held) {
+		if w.item.Favourite == nil || *w.item.Favourite != held.worker {
+			s.moved++
+		}
 		s.queue.Hold(&w.item, held.worker)
 		return
 	}
@@ -274,7 +281,8 @@ func (s *Scheduler) free(i *queue.Item) bits {
 }
 
 // maxRepriced bounds the held requests that one dispatch prices again although their favourite is
-// still busy. A price takes time linear in the number of workers.
+// still busy, and the requests that it prices and holds for another favourite. A price takes time linear
+// in the number of workers.
 const maxRepriced = 64
 
 // laneBusy reports whether a waiting item has workers that may serve it and all of them are
