@@ -198,13 +198,16 @@ func (r *router) route(id string, p *prompt, then func(kv.Worker)) {
 }
 
 // collect finishes the requests that have got a worker since they waited, in the order of the decisions.
+// Those without a booking come first, by their ids.
 func (r *router) collect() {
 	for n := r.waiting.count - r.scheduler.PendingCount(); n > 0; n = r.waiting.count - r.scheduler.PendingCount() {
 		var all []decided
 		for range n {
 			all = append(all, <-r.waiting.decided)
 		}
-		slices.SortFunc(all, func(a, b decided) int { return cmp.Compare(a.match.Booking, b.match.Booking) })
+		slices.SortFunc(all, func(a, b decided) int {
+			return cmp.Or(cmp.Compare(a.match.Booking, b.match.Booking), cmp.Compare(a.query.ID, b.query.ID))
+		})
 		r.waiting.count -= n
 		for _, d := range all {
 			r.finish(d)
