@@ -200,8 +200,9 @@ func TestWorkerThatDoesNotReadDelaysNobody(t *testing.T) {
 	if claimed <= maxQueuedLoads {
 		t.Errorf("%d claims before the last worker was cut off, want more than its queue of %d", claimed, maxQueuedLoads)
 	}
-	if n := a.Stats().Engines.LoadsDropped; n != stuck {
-		t.Errorf("%d LOADs were dropped, want the one that found each queue full", n)
+	// More are dropped when more claims come before the agent has ended the connection.
+	if n := a.Stats().Engines.LoadsDropped; n < stuck {
+		t.Errorf("%d LOADs were dropped, want at least the one that found each of %d queues full", n, stuck)
 	}
 }
 
