@@ -43,21 +43,27 @@ def damage(h: HybridBed) -> str:
 
     Few tokens follow the hit: a state forgets, so that later tokens would hide the damage.
     """
-    length = h.shape.cached(h.shape.lengths[-1]) + 2
     for group in range(h.shape.groups):
-        prompt = h.bed.prompt(length)
-        out, blocks = h.run(prompt)
-        hurt = [block for block in blocks if block.group == group]
-        assert hurt, f"no block of group {group} was stored"
-        for block in hurt:
-            faults.zero(faults.host_location(block), h.agent)
-        damaged = h.engine.generate(prompt)
-        h.quiet()
-        h.engine.reset_cache()
-        assert damaged.cached == h.shape.cached(length), f"{damaged.cached} tokens were cached"
-        assert damaged.tokens != out.tokens, f"blind: zeros in group {group} change nothing"
-        h.agent.post("/v1/reset", {"tier": "all"})
+        # The likeliest tokens of a prompt can be the same without the group.
+        assert any(_damage_shows(h, group) for _ in range(3)), f"blind: zeros in group {group}"
     return f"seen in each of {h.shape.groups} groups"
+
+
+def _damage_shows(h: HybridBed, group: int) -> bool:
+    """Zeroes the stored blocks of a group of a new prompt. Do the tokens change?"""
+    length = h.shape.cached(h.shape.lengths[-1]) + 2
+    prompt = h.bed.prompt(length)
+    out, blocks = h.run(prompt)
+    hurt = [block for block in blocks if block.group == group]
+    assert hurt, f"no block of group {group} was stored"
+    for block in hurt:
+        faults.zero(faults.host_location(block), h.agent)
+    damaged = h.engine.generate(prompt)
+    h.quiet()
+    h.engine.reset_cache()
+    assert damaged.cached == h.shape.cached(length), f"{damaged.cached} tokens were cached"
+    h.agent.post("/v1/reset", {"tier": "all"})
+    return damaged.tokens != out.tokens
 
 
 @each_shape("flipped-byte", "a damaged block on disk shortens the hit, whatever its group")

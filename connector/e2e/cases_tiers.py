@@ -122,6 +122,7 @@ def vllm_tier(h: HybridBed) -> str:
 
 @each_shape("own-metrics", "vLLM's metrics and log show the loads, stores and bytes of all groups")
 def own_metrics(h: HybridBed) -> str:
+    h.engine.generate(h.bed.prompt(8))  # its steps bring what earlier requests left uncounted
     before = h.engine.metrics()
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
