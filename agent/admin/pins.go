@@ -200,8 +200,8 @@ type flushRequest struct {
 
 func (r flushRequest) about() string { return aboutPools(r.Namespace, r.DryRun) }
 
-// flushAnswer lists the namespaces by what is left of their seals, reads and writes: nothing, or
-// something.
+// flushAnswer lists the namespaces: Flushed those without a seal, read or write that has not ended,
+// Pending those with one.
 type flushAnswer struct {
 	Flushed []string `json:"flushed"`
 	Pending []string `json:"pending"`
