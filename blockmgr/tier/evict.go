@@ -145,8 +145,9 @@ func (set *Set) AllocFor(t *Tier, b *Block) registry.Ref {
 		return set.Alloc(t)
 	}
 	// Hold the nearest ancestor with a slot in the tier while Alloc evicts.
-	for id := set.Registry.Find(&parent); ; {
-		if id == registry.None || !set.Registry.At(id).Occupied() {
+	for id, steps := set.Registry.Find(&parent), 0; ; steps++ {
+		// A block that follows a recovered one with a damaged record may be its own ancestor.
+		if id == registry.None || !set.Registry.At(id).Occupied() || steps > set.Registry.Blocks() {
 			return registry.NoRef // an ancestor is gone: no lookup would find b
 		}
 		e := set.Registry.At(id)

@@ -85,6 +85,10 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (ad
 		set.Counters.RecoveryTwice++
 		return false
 	}
+	// The last block of a circle finds its parent and a child.
+	if e := set.Registry.At(id); e.Refs > 0 && e.Parent != registry.None && set.Registry.At(e.Parent).Occupied() {
+		set.doubtful = append(set.doubtful, id)
+	}
 	s.Entry, s.Priority, s.resetEpoch = id, r.Priority, t.resetEpoch
 	set.markRecovered(s)
 	t.SetState(s, storage.StateSealed)
@@ -137,7 +141,8 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 }
 
 // OrderRecovered adds the recovered blocks without children to the eviction order. The caller
-// first adopts every block, so that children are known.
+// first adopts every block, so that children are known. OrderRecovered drops and counts blocks that
+// damaged records make their own ancestors.
 func (set *Set) OrderRecovered() {
 	for _, t := range set.Tiers() {
 		var refs []registry.Ref
@@ -148,6 +153,7 @@ func (set *Set) OrderRecovered() {
 		}
 		set.orderRecovered(t, refs)
 	}
+	set.breakCircles()
 }
 
 // OrderJoined adds the recovered blocks of one extent to the eviction order, after the extent has
@@ -158,6 +164,8 @@ func (set *Set) OrderJoined(t *Tier, e *Extent) (refs []registry.Ref) {
 	for _, ref := range refs { // a parent that was in the order before has a child now
 		set.updateEvictableEntry(t, set.Registry.At(t.Slot(ref).Entry).Parent)
 	}
+	set.breakCircles()
+	refs = slices.DeleteFunc(refs, func(ref registry.Ref) bool { return t.Slot(ref).Entry == registry.None })
 	slices.SortStableFunc(refs, func(a, b registry.Ref) int {
 		return cmp.Compare(e.Records.Position(a.Slot()), e.Records.Position(b.Slot()))
 	})
@@ -193,6 +201,55 @@ func (set *Set) orderRecovered(t *Tier, refs []registry.Ref) {
 	}
 	for _, ref := range refs {
 		set.UpdateEvictable(t, ref, t.Slot(ref))
+	}
+}
+
+// breakCircles drops one block of each circle of parents that recovered blocks have closed. A block
+// in a circle would never leave its tier: it always has a child. Each entry is visited once.
+func (set *Set) breakCircles() {
+	var seen visited
+	var path []registry.ID
+	for _, id := range set.doubtful {
+		path = path[:0]
+		for id != registry.None && seen.first(id) {
+			path = append(path, id)
+			id = set.Registry.At(id).Parent
+		}
+		if id != registry.None && slices.Contains(path, id) {
+			set.dropCircular(id)
+		}
+	}
+	set.doubtful = nil
+}
+
+// visited is a set of entries, a bit for each.
+type visited []uint64
+
+// first adds an entry and reports whether the set did not have it.
+func (v *visited) first(id registry.ID) bool {
+	word, bit := int(id/64), uint64(1)<<(id%64)
+	if missing := word + 1 - len(*v); missing > 0 {
+		*v = append(*v, make([]uint64, missing)...)
+	}
+	if (*v)[word]&bit != 0 {
+		return false
+	}
+	(*v)[word] |= bit
+	return true
+}
+
+// dropCircular drops the copies of a block in all tiers.
+func (set *Set) dropCircular(id registry.ID) {
+	slots := set.Registry.At(id).Slots // the entry may be freed with the last copy
+	set.Counters.RecoveryCircular++
+	for lv, ref := range slots {
+		switch {
+		case ref == registry.NoRef:
+		case registry.Level(lv) == registry.Host:
+			set.DropDamaged(ref, nil)
+		default:
+			set.Drop(set.Disk, ref, storage.StateFree)
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ type Set struct {
 	clock, arrived uint64
 	announcing     announcement
 	kept           keeper
+	// doubtful has the recovered blocks that may have closed a circle of parents.
+	doubtful []registry.ID
 	// resetting is true while stale blocks may be left; see Tier.Stale.
 	resetting bool
 }
@@ -58,13 +60,14 @@ type Counters struct {
 	Recovered      uint64 `json:"recovered"`
 	RecoveredHost  uint64 `json:"recovered_host"`
 	DamagedRecords uint64 `json:"damaged_records"`
-	// The next four count blocks that recovery found and dropped: their checksum was not
-	// computed, their slot was being freed, they have another namespace or size, or their
-	// key was recovered already.
+	// The next five count blocks that recovery found and dropped: their checksum was not
+	// computed, their slot was being freed, they have another namespace or size, their
+	// key was recovered already, or they are their own ancestors.
 	RecoveryUnsealed uint64 `json:"recovery_unsealed"`
 	RecoveryFreed    uint64 `json:"recovery_freed"`
 	RecoveryForeign  uint64 `json:"recovery_foreign"`
 	RecoveryTwice    uint64 `json:"recovery_twice"`
+	RecoveryCircular uint64 `json:"recovery_circular"`
 	// KeepRefused counts blocks that were not kept because half of a tier was.
 	KeepRefused uint64 `json:"keep_refused"`
 	// BlocksReset counts copies of blocks that left a tier by a reset.
