@@ -167,8 +167,8 @@ func (c *control) unkeep(_ context.Context, in selection) (unkeepAnswer, error) 
 }
 
 // promptKeys returns the keys of a prompt's complete blocks, as a session computes them from
-// the engine's OPEN. With KV groups they are the blocks that a later request needs to have the whole
-// prompt: those of each group at the last tokens where all groups have the end of a block.
+// the engine's OPEN. With KV groups they are the blocks that a later request needs to have as much of
+// the prompt as it can: those of each group at the last tokens where all groups have the end of a block.
 func promptKeys(ns *kv.Namespace, in *selection) []kv.StoredKey {
 	id := blockmgr.NewIdentifier()
 	// A connector sends the hash of a long salt.
@@ -178,11 +178,9 @@ func promptKeys(ns *kv.Namespace, in *selection) []kv.StoredKey {
 	if gs == nil {
 		gs = kvgroup.Groups{{Kind: kvgroup.Full, BlockSize: ns.BlockSize}}
 	}
-	tokens := uint32(len(in.Tokens))
-	tokens -= tokens % gs.Align()
+	tokens := gs.Longest(uint32(len(in.Tokens)))
 	var keys []kv.StoredKey
 	for g := range gs {
-		gs[g].Eagle = false // a draft model computes the block above the prompt anew
 		first, end := gs[g].Needs(tokens)
 		for b := first; b < end; b++ {
 			keys = append(keys, chain[gs[g].ChainBlock(b, ns.BlockSize)].Key.Block().InGroup(uint32(g)))

@@ -53,6 +53,19 @@ func (gs Groups) multiple(n uint64) uint64 {
 	return n
 }
 
+// Longest returns the longest prefix that `known` tokens of a prompt can have: a multiple of Align, with
+// the blocks above it that EAGLE groups need.
+func (gs Groups) Longest(known uint32) uint32 {
+	above := uint32(0)
+	for _, g := range gs {
+		if g.Eagle && g.Kind != State {
+			above = max(above, g.BlockSize)
+		}
+	}
+	tokens := known - min(above, known)
+	return tokens - tokens%gs.Align()
+}
+
 // Fit returns the length in tokens of the longest prefix that every group can serve: at most
 // limit, a multiple of align and of Align, with every block that Needs names. align 0 stands for
 // no other multiple than Align. 0 means no prefix.
