@@ -3,9 +3,10 @@
     python -m bench [--quick] [--only PART...] [--dir DIR] [--keep]
 
 Parts: `hooks` (the cost of every step), `load-start` (the delay of a load during another request's
-prefill) and `tokens` (time to the first token). The last line is for scripts. The exit status is 1
-when a part could not run, or a reloaded token differs from the computed token. A missed target is
-only printed, because figures depend on the machine.
+prefill), `tokens` (time to the first token) and `ranks` (the same at an engine's other
+data-parallel rank). The last line is for scripts. The exit status is 1 when a part could not run,
+or a reloaded token differs from the computed token. A missed target is only printed, because
+figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 
 from .child import ChildFailed
 
-PARTS = ("hooks", "load-start", "tokens")
+PARTS = ("hooks", "load-start", "tokens", "ranks")
 
 STEP_US, HOOK_US, LOAD_START_MS = 20.0, 50.0, 0.5
 
@@ -63,6 +64,10 @@ def _run(work: pathlib.Path, parts: tuple[str, ...], quick: bool) -> bool:
     if "tokens" in parts:
         more, equal = _tokens(work, quick)
         figures |= more
+    if "ranks" in parts:
+        more, right = _ranks(work, quick)
+        figures |= more
+        equal = equal and right
     print(f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f} at the end")
     print("bench-connector: " + " ".join(f"{name}={value}" for name, value in figures.items()))
     return equal
@@ -111,6 +116,14 @@ def _tokens(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
     for length, ratio in first.host_to_native.items():
         figures[f"reload_host_vs_native_{length // 1024}k"] = f"{ratio:.2f}"
     return figures, first.equal
+
+
+def _ranks(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
+    from . import ranks
+
+    found = ranks.other_rank(work, rounds=1 if quick else 4)
+    print(found.text, flush=True)
+    return {"other_rank_8k": f"{found.speedup:.0f}x"}, found.right
 
 
 if __name__ == "__main__":

@@ -1,34 +1,30 @@
 """Time to the first token when a conversation reaches an engine's other data-parallel rank.
 
-    python -m bench.ranks [--rounds N] [--tokens N]      (from connector/)
-
 Two engines of two ranks each compute the same prompts: one without a connector, one with
 Blockyard's. In each round one rank computes a new prompt. Then the other rank, whose device does
-not have it, gets the prompt. The exit status is 1 when a token differs from the computed token,
-or when a rank with the connector has fewer cached tokens than the prompt's blocks.
+not have it, gets the prompt. As a program, this module is the child process of an engine.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import pathlib
 import random
 import statistics
-import sys
-import tempfile
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.agentproc import AgentProcess, wait_until
 
-from . import child, engine, model
+from . import child, engine, model, report
 
-_HOST_BYTES = 2 << 30
+TOKENS = 8192  # of a prompt
+NONE, OURS = "without a connector", "with Blockyard's"
+
 _BATCH_TOKENS = 2048
 _WARM_TOKENS = 8 * model.BLOCK_TOKENS
-_START_SECONDS = 900.0  # two ranks on a busy machine
+_START_SECONDS = 300.0
 _WARM_SECONDS = 120.0
 _QUIET_SECONDS = 60.0
 
@@ -72,8 +68,88 @@ class Ranks:
         return {"ms": took * 1e3, "cached": cached, "token": token}
 
 
-def _warm(ranks: child.Child, agent: AgentProcess | None, draw: random.Random) -> None:
+class RankFigures(NamedTuple):
+    """speedup: the first token of the other rank without a connector, to that with Blockyard's.
+
+    right: every token equals the computed token, and every prompt came from the pool as a whole.
+    """
+
+    speedup: float
+    right: bool
+    text: str
+
+
+def other_rank(work: pathlib.Path, rounds: int) -> RankFigures:
+    """Measures both engines one after the other, because two ranks need a core each."""
+    directory = work / "ranks"
+    directory.mkdir()
+    model.write(directory, model.MEDIUM, TOKENS + 64)
+    draw = random.Random(5)
+    prompts = [engine.prompt(draw, TOKENS) for _ in range(rounds)]
+    agent_bytes = (rounds + 1) * TOKENS * model.MEDIUM.token_bytes
+    none = _measure(work, directory, prompts, None)
+    with AgentProcess(host_size=str(agent_bytes)) as agent:
+        ours = _measure(work, directory, prompts, agent)
+    rows = [
+        [name, *(report.number(statistics.median(times)) for times in (of.first, of.other))]
+        for name, of in ((NONE, none), (OURS, ours))
+    ]
+    text = report.table(
+        f"Median time to the first token of {TOKENS} tokens in ms, two data-parallel ranks",
+        ["engine", "first rank", "other rank"],
+        rows,
+    )
+    right = none.equal and ours.equal and ours.cached >= TOKENS - model.BLOCK_TOKENS
+    text += f"  least cached tokens of the other rank: {none.cached} and {ours.cached}\n"
+    return RankFigures(report.paired(none.other, ours.other), right, text)
+
+
+class _Times(NamedTuple):
+    """cached: the least number of a prompt's tokens that the other rank did not compute."""
+
+    first: list[float]
+    other: list[float]
+    cached: int
+    equal: bool
+
+
+def _measure(
+    work: pathlib.Path,
+    directory: pathlib.Path,
+    prompts: list[list[int]],
+    agent: AgentProcess | None,
+) -> _Times:
+    name = "ranks-none" if agent is None else "ranks-blockyard"
+    options = {
+        "model": str(directory),
+        "connector": None if agent is None else engine.ours(agent.socket),
+        "arguments": {
+            "max_model_len": TOKENS + 64,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": _BATCH_TOKENS,
+            "num_gpu_blocks_override": 2 * TOKENS // model.BLOCK_TOKENS + 64,
+        },
+    }
+    firsts, others = [], []
+    with contextlib.closing(child.Child(name, "ranks", options, work / f"{name}.log")) as ranks:
+        ranks.start(_START_SECONDS)
+        _warm(ranks, agent)
+        for turn, prompt in enumerate(prompts):
+            firsts.append(ranks.ask("generate", tokens=prompt, rank=turn % 2))
+            _settle(agent)
+            others.append(ranks.ask("generate", tokens=prompt, rank=1 - turn % 2))
+            _settle(agent)
+    return _Times(
+        [one["ms"] for one in firsts],
+        [one["ms"] for one in others],
+        min(one["cached"] for one in others),
+        all(a["token"] == b["token"] for a, b in zip(firsts, others, strict=True)),
+    )
+
+
+def _warm(ranks: child.Child, agent: AgentProcess | None) -> None:
     """Runs prompts until each rank loads what the other one has stored."""
+    draw = random.Random(6)
     for rank in (0, 1):
         deadline = time.monotonic() + _WARM_SECONDS
         while True:
@@ -88,63 +164,11 @@ def _warm(ranks: child.Child, agent: AgentProcess | None, draw: random.Random) -
 
 
 def _settle(agent: AgentProcess | None) -> None:
+    """Waits until the last prompt's blocks are stored: the engine takes steps for them."""
     time.sleep(0.5)
     if agent is not None:
         wait_until("the agent is quiet", lambda: agent.stats()["quiet"], _QUIET_SECONDS)
 
 
-def _measure(work: pathlib.Path, tokens: int, rounds: int) -> bool:
-    directory = work / "medium"
-    directory.mkdir()
-    model.write(directory, model.MEDIUM, tokens + 64)
-    arguments = {
-        "max_model_len": tokens + 64,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": _BATCH_TOKENS,
-        "num_gpu_blocks_override": 2 * tokens // model.BLOCK_TOKENS + 64,
-    }
-    draw, right = random.Random(5), True
-    prompts = [engine.prompt(draw, tokens) for _ in range(rounds)]
-    times: dict[str, list[float]] = {}
-    for name in ("none", "blockyard"):  # one after the other: two ranks need a core each
-        with contextlib.ExitStack() as stack:
-            agent, connector = None, None
-            if name == "blockyard":
-                agent = stack.enter_context(AgentProcess(host_size=str(_HOST_BYTES)))
-                connector = engine.ours(agent.socket)
-            options = {"model": str(directory), "connector": connector, "arguments": arguments}
-            ranks = child.Child(name, "ranks", options, work / f"{name}.log")
-            stack.callback(ranks.close)
-            ranks.start(_START_SECONDS)
-            _warm(ranks, agent, draw)
-            for turn, prompt in enumerate(prompts):
-                first = ranks.ask("generate", tokens=prompt, rank=turn % 2)
-                _settle(agent)
-                other = ranks.ask("generate", tokens=prompt, rank=1 - turn % 2)
-                times.setdefault(f"{name}, first rank", []).append(first["ms"])
-                times.setdefault(f"{name}, other rank", []).append(other["ms"])
-                least = tokens - model.BLOCK_TOKENS if agent is not None else 0
-                right = right and other["cached"] >= least and other["token"] == first["token"]
-    middle = {what: statistics.median(found) for what, found in times.items()}
-    for what, ms in middle.items():
-        print(f"{what}: {ms:.0f} ms to the first token of {tokens} tokens")
-    none, ours = middle["none, other rank"], middle["blockyard, other rank"]
-    print(f"bench-ranks: tokens={tokens} other_rank_ms={ours:.0f} without_ms={none:.0f}", end="")
-    print(f" ratio={ours / none:.3f} equal={'yes' if right else 'no'}")
-    return right
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.ranks", description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=8192)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-ranks-") as work:
-        return 0 if _measure(pathlib.Path(work), options.tokens, options.rounds) else 1
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
-        child.serve(Ranks)
-    else:
-        sys.exit(main())
+    child.serve(Ranks)
