@@ -201,7 +201,7 @@ class Fits(Lookups):
     def _awaits(self, r: Request, wait: Wait, have: int) -> bool:
         """A hand-over ends with the longest prefix that any hit can have."""
         limit = self._limit(r, r.sent)
-        longest = (limit - limit % self._groups.align) // self._block_tokens
+        longest = self._groups.longest(limit, r.sent) // self._block_tokens
         return super()._awaits(r, wait, r.total if have >= longest else have)
 
     def _improvable(self, r: Request) -> bool:

@@ -24,7 +24,8 @@ class Group(NamedTuple):
     """The geometry of one group, as HELLO carries it.
 
     window: tokens of a window (the computed token included) or of a chunk, otherwise 0. block_size:
-    tokens of a block. block_bytes: a block's bytes in all layers and local ranks.
+    tokens of a block. block_bytes: a block's bytes in all layers and local ranks. eagle: a hit also
+    matches the block behind the prefix, which a draft model computes again. States ignore it.
     """
 
     kind: str
@@ -45,6 +46,16 @@ class Group(NamedTuple):
         if self.kind == STATE:
             return range(max(0, end - 1), end)
         return range(end)
+
+    def matches(self, tokens: int) -> range:
+        """The blocks that the agent must have for a prefix: needs(), and one more with `eagle`."""
+        needs = self.needs(tokens)
+        return range(needs.start, needs.stop + 1) if self.behind else needs
+
+    @property
+    def behind(self) -> int:
+        """Tokens behind a prefix that a hit also matches."""
+        return self.block_size if self.eagle and self.kind != STATE else 0
 
 
 class Groups(tuple[Group, ...]):
@@ -75,6 +86,11 @@ class Groups(tuple[Group, ...]):
     def align(self) -> int:
         """The least common multiple of the block sizes. Every served prefix is a multiple."""
         return math.lcm(*(group.block_size for group in self))
+
+    def longest(self, limit: int, known: int) -> int:
+        """The longest prefix of at most `limit` tokens that `known` tokens of a prompt can find."""
+        limit = min(limit, known - max(group.behind for group in self))
+        return max(0, limit - limit % self.align)
 
     def as_maps(self) -> list[dict[str, object]]:
         """The list that HELLO carries."""

@@ -15,7 +15,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from vllm import SamplingParams
@@ -30,7 +29,6 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -47,12 +45,9 @@ from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from blockyard.vllm import BlockyardConnector, assembly, connector
 from blockyard.vllm.geometry import Ranks
+from tests.crewworker import BLOCKS, DRAFT, ROW, TOKENS, Worker
 
-TOKENS = 16  # of a block
-BLOCKS = 64
-ROW = 8  # numbers of a token in a layer
 VOCABULARY = 1000
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -72,72 +67,13 @@ def next_token(tokens: Sequence[int]) -> int:
     return zlib.crc32(repr(list(tokens)).encode()) % VOCABULARY
 
 
-def first_read(spec: Any, computed: int) -> int:
-    """The first token whose KV the next token reads."""
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, computed - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return computed // spec.attention_chunk_size * spec.attention_chunk_size
-    return 0
-
-
-class Worker:
-    """One worker: its layers' KV and its side of the connector. shard: equal for equal KV."""
-
-    def __init__(self, config: VllmConfig, kv: KVCacheConfig, ranks: Ranks, stages: list) -> None:
-        self.shard = (ranks.pp_rank, ranks.tp_rank // ranks.replicas)
-        # By KV group: its layers and their spec.
-        self.groups = [(list(g.layer_names), g.kv_cache_spec) for g in kv.kv_cache_groups]
-        self.kv = {
-            # All blocks have as many bytes.
-            name: torch.full((BLOCKS, spec.block_size, ROW * TOKENS // spec.block_size), -1.0)
-            for layers, spec in self.groups
-            for name in layers
-        }
-        with (
-            mock.patch.object(assembly, "worker_ranks", lambda config, replicas: ranks),
-            mock.patch.object(assembly, "gather_stages", lambda own: stages),
-            mock.patch.object(connector, "_is_nested", lambda own: False),
-        ):
-            self.connector = BlockyardConnector(config, KVConnectorRole.WORKER, kv)
-            self.connector.register_kv_caches(self.kv)
-            self.handshake = self.connector.get_handshake_metadata()
-
-    def row(self, layer: str, tokens: Sequence[int]) -> torch.Tensor:
-        """The KV of the last of these tokens."""
-        seed = zlib.crc32(repr((self.shard, layer, list(tokens))).encode()) % (1 << 20)
-        return torch.arange(ROW, dtype=torch.float32) + seed
-
-    def write(self, at: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]) -> None:
-        for (layers, spec), table in zip(self.groups, tables, strict=True):
-            for layer in layers:
-                row = self.row(layer, tokens[: at + 1])
-                block = self.kv[layer][table[at // spec.block_size]]
-                block[at % spec.block_size] = row[: block.shape[-1]]
-
-    def check(
-        self, computed: int, tables: Sequence[Sequence[int]], tokens: Sequence[int]
-    ) -> None:
-        """AssertionError unless the KV that the next token reads is right."""
-        for (layers, spec), table in zip(self.groups, tables, strict=True):
-            for at in range(first_read(spec, computed), computed):
-                for layer in layers:
-                    found = self.kv[layer][table[at // spec.block_size], at % spec.block_size]
-                    row = self.row(layer, tokens[: at + 1])
-                    if not torch.equal(found, row[: len(found)]):
-                        raise AssertionError(f"{self.shard}, {layer}: token {at} has {found}")
-
-    def copied(self) -> tuple[int, int]:
-        """Blocks that this worker has loaded and stored."""
-        loaded, stored, _ = self.connector._worker.session.copied()
-        return loaded, stored
-
-
 class Crew:
     """An engine of tp x pp workers. mla: all tensor-parallel ranks have equal KV. overlapping: the
-    scheduler plans a step before the earlier step has ended. drafts: speculative tokens. window,
-    chunk: tokens that the layer of a first KV group beside full attention reads, 0 without that
-    group. larger: that group's blocks in a block of full attention. dp_rank: of two, or None."""
+    scheduler plans a step before the earlier step has ended. drafts: speculative tokens. eagle: a
+    draft layer in the group of full attention, whose KV of a token depends on the next token.
+    window, chunk: tokens that the layer of a first KV group beside full attention reads, 0 without
+    that group. larger: that group's blocks in a block of full attention. dp_rank: of two, or None.
+    """
 
     def __init__(
         self,
@@ -149,6 +85,7 @@ class Crew:
         mla: bool = False,
         overlapping: bool = False,
         drafts: int = 0,
+        eagle: bool = False,
         window: int = 0,
         chunk: int = 0,
         larger: int = 1,
@@ -156,6 +93,8 @@ class Crew:
     ) -> None:
         (directory / "config.json").write_text(json.dumps(CONFIG))
         self.config = self._config(str(directory), socket, tp, pp, overlapping, drafts)
+        if eagle:
+            self.config.speculative_config.method = "eagle"
         if dp_rank is not None:
             self.config.kv_transfer_config.engine_id = f"ranks_dp{dp_rank}"
             self.config.parallel_config.data_parallel_size = 2
@@ -165,10 +104,11 @@ class Crew:
         # The first stage has one layer more than the others.
         stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
         if window or chunk:
-            stages = [["l0"]]
+            stages = [["l0", DRAFT]] if eagle else [["l0"]]
         sizes = [len(layers) * TOKENS * ROW * 4 for layers in stages]
         caches = [self._cache(layers, mla, replicas, window, chunk, larger) for layers in stages]
         self.align = TOKENS * larger
+        self.behind = self.align if eagle else 0  # tokens that vLLM drops of a hit
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(TOKENS, sha256)
         self.scheduler = (AsyncScheduler if overlapping else Scheduler)(
@@ -247,7 +187,7 @@ class Crew:
                 max_model_len=1024,
                 is_encoder_decoder=False,
                 enable_chunked_prefill=True,
-                async_scheduling=overlapping,
+                async_scheduling=overlapping and not drafts,
             ),
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=KVTransferConfig(
@@ -259,6 +199,8 @@ class Crew:
             ),
             speculative_config=speculative,
         )
+        # vLLM overlaps steps with other drafts than n-grams, which the crew has no model for.
+        config.scheduler_config.async_scheduling = overlapping
         # Set behind the checks of the platform, which has no devices for them.
         config.parallel_config = ParallelConfig()
         config.parallel_config.tensor_parallel_size = tp
@@ -353,23 +295,29 @@ class Crew:
     def _forward(self, output, rid: str, computed: int) -> list[int]:
         """Computes a request's tokens of this step. Returns the tokens that it samples."""
         known, tables = self.tokens[rid], self.tables[rid]
+        if self.overlapping and self.drafts:
+            # The scheduler counts drafts as accepted until it has the result of their step.
+            computed = min(computed, len(known) - 1)
         end = computed + output.num_scheduled_tokens[rid]
         drafts = list(output.scheduled_spec_decode_tokens.get(rid, ()))
         inputs = known + drafts
         for worker in self.workers:
             if self.began.get(rid) == computed:
                 worker.check(computed, tables, known)
+        sampled = self._sample(known, drafts) if end >= len(known) else []
+        for worker in self.workers:
             for at in range(computed, min(end, len(inputs))):
-                worker.write(at, tables, inputs)
-        if end < len(known):
-            return []
+                worker.write(at, tables, inputs, known + sampled)
+        known += sampled
+        return sampled
+
+    def _sample(self, known: list[int], drafts: list[int]) -> list[int]:
         sampled = [next_token(known)]
         for draft in drafts:
             if draft != sampled[-1]:
                 self.rejected += 1
                 break
             sampled.append(next_token(known + sampled))
-        known += sampled
         return sampled
 
     def _draft(self) -> DraftTokenIds:

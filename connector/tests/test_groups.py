@@ -35,6 +35,29 @@ class Needs(unittest.TestCase):
         self.assertEqual(Group(SLIDING, 1, 4, 1, 1).needs(8), range(1, 2))
 
 
+class Drafts(unittest.TestCase):
+    """Groups whose hits match one block more: a draft model computes it again."""
+
+    def test_a_hit_matches_the_block_behind_the_prefix_and_does_not_load_it(self) -> None:
+        full, sliding = Group(FULL, 0, 4, 1, 1, True), Group(SLIDING, 5, 4, 1, 1, True)
+        self.assertEqual((full.needs(8), full.matches(8)), (range(0, 2), range(0, 3)))
+        self.assertEqual((sliding.needs(8), sliding.matches(8)), (range(1, 2), range(1, 3)))
+        state = Group(STATE, 0, 4, 1, 1, True)
+        self.assertEqual((state.matches(8), state.behind), (range(1, 2), 0))
+
+    def test_the_longest_prefix_has_a_block_behind_it(self) -> None:
+        plain = Groups([Group(SLIDING, 5, 2, 1, 1), Group(FULL, 0, 4, 1, 1)])
+        drafts = Groups([Group(SLIDING, 5, 2, 1, 1, True), Group(FULL, 0, 4, 1, 1)])
+        for limit, known, longest, behind in (
+            (11, 12, 8, 8),
+            (12, 12, 12, 8),
+            (12, 14, 12, 12),
+            (3, 4, 0, 0),
+        ):
+            self.assertEqual(plain.longest(limit, known), longest)
+            self.assertEqual(drafts.longest(limit, known), behind)
+
+
 class Sets(unittest.TestCase):
     def test_sizes(self) -> None:
         groups = Groups([Group(SLIDING, 5, 6, 1, 1), Group(FULL, 0, 4, 1, 1)])

@@ -27,7 +27,7 @@ ENGINE_SIDE = (
     "bench/",
     "e2e/",
     "tests/stubs",
-    "tests/crew.py",
+    "tests/crew",
 )
 
 

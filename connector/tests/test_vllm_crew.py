@@ -42,7 +42,8 @@ class Crews(unittest.TestCase):
             crew.settle(crew.forget, "vLLM's cache is empty")
             # The crew compares the KV of every worker when the request begins to run.
             self.assertEqual(crew.run(f"again-{attempt}", PROMPT, OUTPUT), first)
-            if crew.began[f"again-{attempt}"] == len(PROMPT) // crew.align * crew.align:
+            whole = (len(PROMPT) - crew.behind) // crew.align * crew.align
+            if crew.began[f"again-{attempt}"] == whole:
                 return crew
         self.fail(f"no whole hit: {crew.began}")
 
@@ -123,6 +124,38 @@ class Crews(unittest.TestCase):
     def test_rejected_drafts_are_never_stored(self) -> None:
         crew = self.reload(tp=2, drafts=3)
         self.assertGreater(crew.rejected, 0)
+
+    def test_rejected_drafts_beside_windows(self) -> None:
+        crew = self.reload(tp=2, drafts=3, window=40)
+        self.assertGreater(crew.rejected, 0)
+
+    def test_rejected_drafts_beside_chunks(self) -> None:
+        crew = self.reload(drafts=3, chunk=64)
+        self.assertGreater(crew.rejected, 0)
+
+    def test_drafts_and_windows_in_steps_that_overlap(self) -> None:
+        self.reload(drafts=3, window=40, overlapping=True)
+
+    def test_a_draft_layer_gets_kv_of_the_same_next_token(self) -> None:
+        """Without the block behind a hit, its last KV would be that of another next token."""
+        for larger in (1, 2):
+            with self.subTest(larger=larger):
+                self.setUp()
+                crew = self.reload(tp=2, drafts=3, eagle=True, window=200, larger=larger)
+                self.assertGreater(crew.rejected, 0)
+                end = 96  # of what two prompts have in common: full blocks of every group
+                other = PROMPT[:end] + [501 + n for n in range(60)]
+                crew.settle(crew.forget, "vLLM's cache is empty")
+                crew.run("other", other, OUTPUT)
+                self.assertEqual(crew.began["other"], end - crew.align)
+
+    def test_a_turn_of_a_conversation_beside_a_draft_layer(self) -> None:
+        crew = self.reload(drafts=3, eagle=True, window=200)
+        following = PROMPT + crew.tokens["first"][len(PROMPT) :][:OUTPUT]
+        computed = (len(following) - 1) // crew.align * crew.align
+        crew.settle(crew.forget, "vLLM's cache is empty")
+        crew.run("next", following + PROMPT[:20], OUTPUT)
+        self.assertEqual(crew.began["next"], computed - crew.align)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from blockyard.vllm.geometry import Ranks  # noqa: E402
 from blockyard.vllm.kvgroups import groups_of, is_hybrid, why_not_served  # noqa: E402
 
 BLOCKS = 8
+NGRAM = {"speculative_config": Bag(method="ngram", use_eagle_block_drop=lambda: False)}
+EAGLE = {"speculative_config": Bag(method="eagle", use_eagle_block_drop=lambda: True)}
 
 
 def sliding(window: int = 64, block_size: int = 32, **more: Any) -> Any:
@@ -54,7 +56,7 @@ class Served(unittest.TestCase):
         kv = kv_config(
             (wrapped, ["b", "c"]), (state(64), ["d"]), (full(), ["a"]), (chunked(96), ["e"])
         )
-        groups = groups_of(kv, [10, 20, 30, 40], pp=2)
+        groups = groups_of(vllm_config(), kv, [10, 20, 30, 40], pp=2)
         self.assertEqual(
             list(groups),
             [
@@ -88,13 +90,37 @@ class Served(unittest.TestCase):
         self.assertIn("no layers of full attention", why_not_served(vllm_config(), kv))
         kv = kv_config((sliding(), ["a"]), (full(), ["b"]))
         for config, word in (
-            (vllm_config(speculative_config=Bag()), "speculative"),
+            (vllm_config(speculative_config=Bag(method="dflash")), "by 'dflash'"),
+            (vllm_config(speculative_config=Bag(method=None)), "by None"),
             (vllm_config(cache_config__enable_prefix_caching=False), "prefix caching is off"),
             (vllm_config(parallel_config__decode_context_parallel_size=2), "context"),
         ):
             self.assertIn(word, why_not_served(config, kv))
-        kv.kv_cache_groups[0].is_eagle_group = True
-        self.assertIn("draft", why_not_served(vllm_config(), kv))
+        kv = kv_config((chunked(), ["a"]), (full(), ["b"]))
+        self.assertIn("chunked attention", why_not_served(vllm_config(**EAGLE), kv))
+        kv = kv_config((state(), ["a"]), (full(640), ["b"]))
+        self.assertIn("states", why_not_served(vllm_config(**NGRAM), kv))
+
+    def test_speculative_decoding(self) -> None:
+        kv = kv_config((sliding(), ["a"]), (full(), ["b"]))
+        chunks = kv_config((chunked(), ["a"]), (full(), ["b"]))
+        for config, cache in ((NGRAM, kv), (EAGLE, kv), (NGRAM, chunks)):
+            self.assertEqual(why_not_served(vllm_config(**config), cache), "")
+
+    def test_groups_whose_last_block_vllm_drops(self) -> None:
+        kv = kv_config((sliding(), ["a"]), (full(), ["b"]))
+
+        def eagle(**config: Any) -> list[bool]:
+            return [group.eagle for group in groups_of(vllm_config(**config), kv, [1, 1])]
+
+        self.assertEqual(eagle(), [False, False])
+        self.assertEqual(eagle(**NGRAM), [False, False])
+        self.assertEqual(eagle(**EAGLE), [True, True], "vLLM marks no group, and drops in all")
+        kv.kv_cache_groups[1].is_eagle_group = True
+        self.assertEqual(eagle(**EAGLE), [False, True])
+        older = {"speculative_config": Bag(method="eagle", use_eagle=lambda: True)}
+        kv.kv_cache_groups[1].is_eagle_group = False
+        self.assertEqual(eagle(**older), [True, True])
 
 
 class Bytes(unittest.TestCase):

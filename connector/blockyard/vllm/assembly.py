@@ -76,7 +76,7 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
     ranks = facts.parallel(vllm_config, "data_parallel_size")
     if is_hybrid(kv_cache_config):
         # The sizes of blocks follow with the workers' handshakes. The session needs none.
-        known = groups_of(kv_cache_config, [1] * groups)
+        known = groups_of(vllm_config, kv_cache_config, [1] * groups)
         return HybridScheduler(settings, GroupSession(settings, None, known), step_tokens, ranks)
     tokens = block_tokens(
         kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")

@@ -145,8 +145,9 @@ class GroupOffers(Offers):
         if tracked.generation != tracked.request.num_preemptions:
             return
         end = self._full(tracked, self._unsure(tracked), groups) * self._groups.align
+        end = self._groups.longest(end, end)
         for number in self._windows if end else ():
-            needs = self._groups[number].needs(end)
+            needs = self._groups[number].matches(end)
             ids = list(groups[number][needs.start : needs.stop])
             whole = len(ids) == len(needs) and NULL_BLOCK not in ids
             known = tracked.kept[number] == needs.stop  # type: ignore[attr-defined]

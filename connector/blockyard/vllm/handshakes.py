@@ -128,7 +128,7 @@ class Assembly:
             return facts.namespace_of(self._config, self._kv, weights, total, tokens, formats)
         ends = [max(sizes) for sizes in zip(*(share.group_bytes for share in shares), strict=True)]
         pp = facts.parallel(self._config, "pipeline_parallel_size")
-        groups = groups_of(self._kv, ends, pp)
+        groups = groups_of(self._config, self._kv, ends, pp)
         return facts.namespace_of(
             self._config, self._kv, weights, total, groups.page, formats, groups
         )

@@ -17,6 +17,12 @@ KINDS = {
 }
 # The tokens of a window or of a chunk, by kind.
 WINDOWS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
+# Methods of speculative decoding whose draft layers, if any, keep KV of the confirmed tokens. The
+# others keep what is no prefix's KV (extract_hidden_states), or read a block's later tokens.
+METHODS = frozenset(
+    {"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "draft_model"}
+    | {"eagle", "eagle3", "mtp"}
+)
 
 
 def is_hybrid(kv_cache_config: Any) -> bool:
@@ -42,10 +48,16 @@ def why_not_served(vllm_config: Any, kv_cache_config: Any) -> str:
         return "the model has no layers of full attention"
     if len(opened) > MAX_GROUPS:
         return f"{len(opened)} KV cache groups, at most {MAX_GROUPS} are supported"
-    if any(getattr(group, "is_eagle_group", False) for group in kv_cache_config.kv_cache_groups):
-        return "a hybrid model with a draft model: its KV depends on the next tokens"
-    if getattr(vllm_config, "speculative_config", None) is not None:
-        return "a hybrid model with speculative decoding is not supported"
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is not None:
+        method = getattr(speculative, "method", None)
+        if method not in METHODS:
+            return f"a hybrid model with speculative decoding by {method!r} is not supported"
+        if any(KINDS[type(specs[0]).__name__] == STATE for specs in opened):
+            return "a hybrid model with states and speculative decoding is not supported"
+    eagle = eagle_groups(vllm_config, kv_cache_config)
+    if any(KINDS[type(opened[number][0]).__name__] == CHUNKED for number in eagle):
+        return "vLLM serves no chunked attention beside a draft model of the next token"
     if int(getattr(vllm_config.parallel_config, "decode_context_parallel_size", 1) or 1) > 1:
         return "a hybrid model with decode context parallelism is not supported"
     if not getattr(vllm_config.cache_config, "enable_prefix_caching", False):
@@ -53,6 +65,22 @@ def why_not_served(vllm_config: Any, kv_cache_config: Any) -> str:
     if not _has_block_state():
         return "this vLLM does not tell connectors the blocks of a hybrid model (0.32 and later do)"
     return ""
+
+
+def eagle_groups(vllm_config: Any, kv_cache_config: Any) -> frozenset[int]:
+    """The groups of whose hits vLLM drops the last block, because a draft model computes it again.
+
+    Those that vLLM marks, or all groups if it marks none.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    marked = [n for n, group in enumerate(groups) if getattr(group, "is_eagle_group", False)]
+    speculative = getattr(vllm_config, "speculative_config", None)
+    drops = getattr(speculative, "use_eagle_block_drop", None) or getattr(
+        speculative, "use_eagle", None
+    )
+    if not marked and drops is not None and drops():
+        return frozenset(range(len(groups)))
+    return frozenset(marked)
 
 
 def _facts(spec: Any) -> tuple[str, int, int]:
@@ -77,7 +105,7 @@ def _why_not_group(spec: Any) -> str:
         if mode != "align":
             return f"mamba_cache_mode is {mode!r}, and only the states of 'align' can be restored"
         if getattr(spec, "num_speculative_blocks", 0):
-            return "states of speculative tokens"
+            return "vLLM keeps states of speculative tokens beside those of a prefix"
     return ""
 
 
@@ -89,11 +117,14 @@ def _has_block_state() -> bool:
     return "kv_connector_block_state" in SchedulerOutput.__dataclass_fields__
 
 
-def groups_of(kv_cache_config: Any, block_bytes: Sequence[int], pp: int = 1) -> Groups:
+def groups_of(
+    vllm_config: Any, kv_cache_config: Any, block_bytes: Sequence[int], pp: int = 1
+) -> Groups:
     """The groups of a served hybrid model. block_bytes: by group. ValueError when out of range."""
     groups = []
-    for group, specs, size in zip(
-        kv_cache_config.kv_cache_groups, group_specs(kv_cache_config), block_bytes, strict=True
+    eagle = eagle_groups(vllm_config, kv_cache_config)
+    for number, (group, specs, size) in enumerate(
+        zip(kv_cache_config.kv_cache_groups, group_specs(kv_cache_config), block_bytes, strict=True)
     ):
         spec = specs[0]
         groups.append(
@@ -103,6 +134,7 @@ def groups_of(kv_cache_config: Any, block_bytes: Sequence[int], pp: int = 1) -> 
                 block_size=spec.block_size,
                 block_bytes=size,
                 layers=len(group.layer_names) * pp,
+                eagle=number in eagle,
             )
         )
     return Groups(groups)
