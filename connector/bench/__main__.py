@@ -121,7 +121,7 @@ def _tokens(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
 def _ranks(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
     from . import ranks
 
-    found = ranks.other_rank(work, rounds=1 if quick else 4)
+    found = ranks.other_rank(work, rounds=1 if quick else 2)
     print(found.text, flush=True)
     return {"other_rank_8k": f"{found.speedup:.0f}x"}, found.right
 
