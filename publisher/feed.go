@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,9 @@ type Feed struct {
 	running     sync.WaitGroup
 	sequence    atomic.Uint64 // number of the next envelope
 
+	// sending is locked while messages are sent. It is locked before mu.
+	sending sync.Mutex
+
 	mu      sync.Mutex
 	journal *Journal[kvevent.RouterEvent]
 	copies  slab   // memory of the events in journal
@@ -69,7 +73,7 @@ type Feed struct {
 	closing bool
 	count   FeedStats
 
-	// The sending goroutine owns these, and Close after it.
+	// Who holds sending owns these.
 	batch    []kvevent.RouterEvent
 	envelope kvevent.Envelope
 }
@@ -189,8 +193,10 @@ func (f *Feed) Close() {
 	if src != nil {
 		status := src.Status()
 		status.Health = kvevent.HealthGone
-		f.sendPending()
+		f.sending.Lock()
+		f.sendPending(math.MaxUint64)
 		f.sendAnnouncement(status)
+		f.sending.Unlock()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +214,9 @@ func (f *Feed) send(src Source) {
 		case <-f.stop:
 			return
 		case <-f.wake:
-			f.sendPending()
+			f.sending.Lock()
+			f.sendPending(math.MaxUint64)
+			f.sending.Unlock()
 		case <-f.announceNow:
 			f.announce(src)
 		case <-tick.C:
@@ -219,14 +227,38 @@ func (f *Feed) send(src Source) {
 
 // announce sends the events up to the source's status, and then announces that status.
 func (f *Feed) announce(src Source) {
+	f.sending.Lock()
+	defer f.sending.Unlock()
 	status := src.Status()
-	f.sendPending()
+	f.sendPending(status.LastEventID)
 	f.sendAnnouncement(status)
 }
 
-// sendPending sends the unsent events, one message at a time, while the gate is open.
-func (f *Feed) sendPending() {
-	for f.takeBatch(f.opt.Transport.Gate()) {
+// Hold sends the events up to the source's status and returns that status. The feed then sends nothing
+// before the caller has called Resume, so that the status is the last that consumers hear of. One goroutine
+// may hold several feeds. The result is false before Attach and after Close: nothing is held then.
+func (f *Feed) Hold() (s kvevent.StreamStatus, ok bool) {
+	src := f.Source()
+	if src == nil {
+		return s, false
+	}
+	f.sending.Lock()
+	if f.Stopped() { // the last word is the goodbye
+		f.sending.Unlock()
+		return s, false
+	}
+	s = kvevent.StreamStatus{PublisherID: f.opt.ID, Kind: f.opt.Owner.Kind, Status: src.Status()}
+	f.sendPending(s.LastEventID)
+	return s, true
+}
+
+// Resume ends a successful Hold.
+func (f *Feed) Resume() { f.sending.Unlock() }
+
+// sendPending sends the unsent events up to id last, one message at a time, while the gate is open. Events
+// after a status go out after it, or consumers would take the status for an old one. The caller holds f.sending.
+func (f *Feed) sendPending(last uint64) {
+	for f.takeBatch(f.opt.Transport.Gate(), last) {
 		f.envelope = f.Envelope(f.batch)
 		if f.opt.Transport.SendEvents(&f.envelope) {
 			f.Count(func(s *FeedStats) { s.Events += uint64(len(f.batch)) })
@@ -235,10 +267,10 @@ func (f *Feed) sendPending() {
 	}
 }
 
-// takeBatch copies the unsent events that fit the next message from the journal to f.batch. It
+// takeBatch copies the unsent events up to id last that fit the next message from the journal to f.batch. It
 // returns false when there is no event to send or the transport's gate is not open. GateHeld
 // leaves the events unsent. GateDiscard marks them as sent: consumers query for them.
-func (f *Feed) takeBatch(gate Gate) bool {
+func (f *Feed) takeBatch(gate Gate, last uint64) bool {
 	if gate == GateHeld {
 		return false
 	}
@@ -258,7 +290,7 @@ func (f *Feed) takeBatch(gate Gate) bool {
 	}
 	f.batch = f.batch[:0]
 	for id, e := range f.journal.From(f.unsent) {
-		if !room.Take(e) {
+		if id > last || !room.Take(e) {
 			break
 		}
 		f.batch = append(f.batch, *e)

@@ -3,8 +3,10 @@ package router
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/router/feed"
@@ -140,6 +142,7 @@ func (r *Router) run(ctx context.Context) {
 			queries.Go(func() { r.query(ctx, q) })
 		}
 	}
+	var asking atomic.Bool
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	for {
@@ -159,6 +162,23 @@ func (r *Router) run(ctx context.Context) {
 			r.snapshots.Keep(ctx)
 			r.feeds.NoteDrops(r.transport.Stats().Dropped, now)
 			ask(r.feeds.Tick(now))
+			if asking.CompareAndSwap(false, true) {
+				queries.Go(func() { r.askStrangers(now); asking.Store(false) })
+			}
+		}
+	}
+}
+
+// askStrangers asks agents for the announcements that the router lacks. Without an answer they come by
+// themselves within seconds.
+func (r *Router) askStrangers(now time.Time) {
+	t, ok := r.transport.(source.Asker)
+	if !ok {
+		return
+	}
+	for _, one := range r.feeds.TakeStrangers(nil, now) {
+		if err := t.AskAnnouncements(one.Source, one.Agent); err != nil {
+			r.log.Debug("an agent is not asked", zap.Error(err))
 		}
 	}
 }

@@ -117,7 +117,7 @@ type Status struct {
 func (s *Status) Sum() uint64 { return s.Digest + s.GroupDigest }
 
 // Announcement is a publisher's heartbeat. A publisher sends one when it starts,
-// when anything but the counters changes, and once a second.
+// when anything but the counters changes, and every few seconds. See AgentStatus for the time between.
 type Announcement struct {
 	PublisherID uint64
 	Owner       kv.Owner

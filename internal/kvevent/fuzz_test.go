@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -54,6 +55,26 @@ func FuzzDecodeAnnouncement(f *testing.F) {
 	f.Add(AppendAnnouncement(nil, &sampleAnnouncement))
 	addGolden(f)
 	fuzzSame(f, DecodeAnnouncement, AppendAnnouncement)
+}
+
+func FuzzDecodeAgentStatus(f *testing.F) {
+	f.Add(AppendAgentStatus(nil, &sampleStatus))
+	addGolden(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var first, second AgentStatus
+		if is, err := DecodeAgentStatus(b, &first); err != nil || !is {
+			if len(first.Streams) > 0 {
+				t.Fatalf("%d streams with %v, %v", len(first.Streams), is, err)
+			}
+			return
+		}
+		if is, err := DecodeAgentStatus(AppendAgentStatus(nil, &first), &second); err != nil || !is {
+			t.Fatalf("own encoding of %+v: %v, %v", first, is, err)
+		}
+		if diff := cmp.Diff(first, second, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("decoded twice: (-first +second)\n%s", diff)
+		}
+	})
 }
 
 func FuzzDecodeQueryRequest(f *testing.F) {

@@ -14,7 +14,8 @@ import (
 // digits and CLUSTER a name that keeps deployments on one NATS apart.
 //
 //	blockyard.CLUSTER.kv-events.P   Envelope
-//	blockyard.CLUSTER.announce.P    Announcement
+//	blockyard.CLUSTER.announce.P    Announcement; with an agent's id in place of P, AgentStatus
+//	blockyard.CLUSTER.announce-ask.A  without content: agent A announces all its publishers soon
 //	blockyard.CLUSTER.kv-query.P    QueryRequest, answered by QueryReply chunks
 //	blockyard.CLUSTER.read-ahead.P  ReadAhead, without an answer
 //	blockyard.CLUSTER.node.N        NodeClaim, answered by the NodeClaim of who has the name;
@@ -38,13 +39,18 @@ func EventsSubject(cluster string, p uint64) string {
 // AllEventsSubject returns a wildcard for every publisher's EventsSubject.
 func AllEventsSubject(cluster string) string { return "blockyard." + cluster + ".kv-events.*" }
 
-// AnnounceSubject returns where publisher p announces itself.
+// AnnounceSubject returns where publisher p announces itself, and where agent p publishes its AgentStatus.
 func AnnounceSubject(cluster string, p uint64) string {
 	return fmt.Sprintf("blockyard.%s.announce.%016x", cluster, p)
 }
 
 // AllAnnounceSubject returns a wildcard for every publisher's AnnounceSubject.
 func AllAnnounceSubject(cluster string) string { return "blockyard." + cluster + ".announce.*" }
+
+// AnnounceAskSubject returns where an agent is asked for the announcements of all its publishers.
+func AnnounceAskSubject(cluster string, agent uint64) string {
+	return fmt.Sprintf("blockyard.%s.announce-ask.%016x", cluster, agent)
+}
 
 // QuerySubject returns where publisher p answers queries.
 func QuerySubject(cluster string, p uint64) string {

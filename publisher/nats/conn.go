@@ -28,6 +28,7 @@ type Conn struct {
 	connections atomic.Uint64
 	// nameClaims counts agents that were refused Options.Node.
 	nameClaims atomic.Uint64
+	statuses   statuses
 
 	mu      sync.Mutex
 	feeds   map[*Feed]struct{}
@@ -50,7 +51,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Conn{opt: o, log: o.Log, feeds: make(map[*Feed]struct{}), closed: make(chan struct{})}
+	n := &Conn{opt: o, log: o.Log, feeds: make(map[*Feed]struct{}), closed: make(chan struct{}), statuses: newStatuses(&o)}
 	if o.JetStream != nil {
 		n.keeper = newStreamKeeper(o.Cluster, *o.JetStream, o.Log)
 	}
@@ -71,6 +72,9 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	}
 	if n.keeper != nil {
 		n.keeper.start(n.conn)
+	}
+	if err := n.startStatuses(); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
@@ -130,6 +134,7 @@ func (n *Conn) Connected() bool { return n.conn.IsConnected() }
 // Close closes all feeds, which announce that their owners are gone, and then
 // the connection. It is idempotent and waits for every goroutine.
 func (n *Conn) Close() error {
+	n.statuses.end()
 	var closing errgroup.Group
 	for _, f := range n.stopFeeds() {
 		closing.Go(f.Close)
@@ -167,12 +172,16 @@ func (n *Conn) forget(f *Feed) {
 
 // announceAll makes every feed announce its source at once.
 func (n *Conn) announceAll() {
-	n.mu.Lock()
-	feeds := n.feedsLocked()
-	n.mu.Unlock()
-	for _, f := range feeds {
+	for _, f := range n.presentFeeds() {
 		f.Announce()
 	}
+}
+
+// presentFeeds returns the feeds that have not been closed.
+func (n *Conn) presentFeeds() []*Feed {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.feedsLocked()
 }
 
 // Publish sends data to a subject. While the connection is lost it puts data into the
@@ -200,11 +209,13 @@ type Stats struct {
 	// NameClaims counts agents that were refused this node's name.
 	NameClaims   uint64 `json:"name_claims"`
 	StreamErrors uint64 `json:"stream_errors"`
+	StatusStats
 }
 
 // Stats returns the gauges and counters.
 func (n *Conn) Stats() Stats {
-	s := Stats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1, NameClaims: n.nameClaims.Load()}
+	s := Stats{Connected: n.Connected(), Reconnects: max(1, n.connections.Load()) - 1, NameClaims: n.nameClaims.Load(),
+		StatusStats: n.statuses.stats()}
 	if n.keeper != nil {
 		s.StreamReady, s.StreamErrors = n.keeper.ready.Load(), n.keeper.failures.Load()
 	}

@@ -45,25 +45,41 @@ func newConsumer(t *testing.T, url string) *consumer {
 // next is the next envelope or announcement.
 func (c *consumer) next() (*kvevent.Envelope, *kvevent.Announcement) {
 	c.t.Helper()
+	for {
+		if e, a, _ := c.any(); e != nil || a != nil {
+			return e, a
+		}
+	}
+}
+
+// any is the next envelope, announcement or status.
+func (c *consumer) any() (*kvevent.Envelope, *kvevent.Announcement, *kvevent.AgentStatus) {
+	c.t.Helper()
 	select {
 	case m := <-c.ch:
 		if strings.Contains(m.Subject, ".announce.") {
+			status := new(kvevent.AgentStatus)
+			if is, err := kvevent.DecodeAgentStatus(m.Data, status); err != nil {
+				c.t.Fatal(err)
+			} else if is {
+				return nil, nil, status
+			}
 			a, err := kvevent.DecodeAnnouncement(m.Data)
 			if err != nil {
 				c.t.Fatal(err)
 			}
-			return nil, &a
+			return nil, &a, nil
 		}
 		var d kvevent.EnvelopeDecoder
 		e := new(kvevent.Envelope)
 		if err := d.Decode(m.Data, e); err != nil {
 			c.t.Fatal(err)
 		}
-		return e, nil
+		return e, nil, nil
 	case <-time.After(20 * time.Second):
 		c.t.Fatal("no message")
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // announcement skips events until an announcement that satisfies ok.

@@ -69,7 +69,7 @@ func (n *Conn) NewFeed(owner kv.Owner, meta publisher.Meta) (*Feed, error) {
 		log: n.log.With(zap.Stringer("owner", owner), zap.String("publisher", fmt.Sprintf("%016x", id))),
 	}}
 	f.Feed = publisher.NewFeed(publisher.FeedOptions{
-		ID: id, Owner: owner, Meta: meta, AnnounceEvery: n.opt.AnnounceEvery, Transport: &f.wire,
+		ID: id, Owner: owner, Meta: meta, AnnounceEvery: statusesPerAnnouncement * n.opt.AnnounceEvery, Transport: &f.wire,
 	})
 	n.feeds[f] = struct{}{}
 	return f, nil

@@ -35,7 +35,8 @@ type Options struct {
 	ReconnectWait time.Duration
 	// ReconnectBuffer bounds the bytes that wait while the connection is lost; default 1 MiB.
 	ReconnectBuffer int
-	// AnnounceEvery is the period of announcements; default 1 s.
+	// AnnounceEvery is the period of the agent's status. Each feed announces itself every fourth period,
+	// and at each change; default 1 s.
 	AnnounceEvery time.Duration
 	// Log receives new and lost connections; nil: none. Credentials are never logged.
 	Log *zap.Logger

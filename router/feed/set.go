@@ -57,6 +57,9 @@ type Set struct {
 	notify   func(source int, a *kvevent.Announcement, taken bool)
 	decoder  kvevent.EnvelopeDecoder
 	envelope kvevent.Envelope
+	status   kvevent.AgentStatus
+	// strangers are the agents with publishers that the Set does not know.
+	strangers map[uint64]stranger
 	// counters are the counters of the Set and of feeds that have ended.
 	counters Stats
 }
@@ -97,6 +100,7 @@ func New(o Options) *Set {
 		fenced:          make(map[uint64]fence),
 		refused:         make(map[uint64]refusal),
 		disconnected:    make(map[int]bool),
+		strangers:       make(map[uint64]stranger),
 		withoutEvents:   o.WithoutEvents,
 		blockSize:       o.BlockSize,
 	}
@@ -116,16 +120,21 @@ func (s *Set) Frame(fr source.Frame, now time.Time) []Query {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.recordInputLocked(now)
+	if fr.Position > 0 { // of a stream that a restarted router reads on from a snapshot
+		s.streamPosition = fr.Position
+	}
+	if fr.Kind == source.FrameAnnouncement {
+		if is, err := kvevent.DecodeAgentStatus(fr.Data, &s.status); is {
+			return s.handleStatusLocked(&fr, err, now)
+		}
+	}
 	return s.askLocked(nil, s.handleFrameLocked(fr, now), now)
 }
 
 // handleFrameLocked applies one message of a source: an announcement, events, or a change of its
 // connection. It returns the publisher's feed, which may have a query to send now, or nil.
 func (s *Set) handleFrameLocked(fr source.Frame, now time.Time) *feed {
-	s.recordInputLocked(now)
-	if fr.Position > 0 { // of a stream that a restarted router reads on from a snapshot
-		s.streamPosition = fr.Position
-	}
 	switch fr.Kind {
 	case source.FrameAnnouncement:
 		a, err := kvevent.DecodeAnnouncement(fr.Data)
@@ -325,6 +334,7 @@ func (s *Set) Tick(now time.Time) []Query {
 	}
 	s.gate.sweep(now)
 	s.sweepFencedLocked(now)
+	s.sweepStrangersLocked(now)
 	maps.DeleteFunc(s.refused, func(_ uint64, r refusal) bool { return now.Sub(r.seenAt) > 2*s.silenceTimeout })
 	s.refreshLocked()
 	s.retireModelsLocked(now)
@@ -333,66 +343,4 @@ func (s *Set) Tick(now time.Time) []Query {
 		due = s.askLocked(due, f, now)
 	}
 	return due
-}
-
-// Silence ends a publisher only while the router was listening. Pauses of the process and
-// of a disconnected source do not count. While the transport drops messages, it may drop
-// announcements, so the timeout is longer.
-const (
-	// stallLimit is the shortest pause of the router that does not count as silence of the
-	// publishers. The router ticks ten times a second.
-	stallLimit = time.Second
-	// lossyFactor multiplies the timeout while messages are dropped.
-	lossyFactor = 4
-)
-
-// listening records the pauses of the router and the drops of its transport.
-type listening struct {
-	// lastInput is when the router last handled a message or a tick.
-	lastInput time.Time
-	// dropped is the transport's count of dropped messages. droppedAt is when the count
-	// last grew.
-	dropped   uint64
-	droppedAt time.Time
-}
-
-// recordInputLocked records that the router handles a message or a tick. It extends the
-// timeouts of the publishers by a pause of the router.
-func (s *Set) recordInputLocked(now time.Time) {
-	pause := now.Sub(s.lastInput)
-	before := s.lastInput
-	if pause > 0 {
-		s.lastInput = now
-	}
-	if before.IsZero() || pause < stallLimit {
-		return
-	}
-	s.counters.Stalls++
-	for _, all := range []map[uint64]*feed{s.feeds, s.restored} {
-		for _, f := range all {
-			f.announcedAt = f.announcedAt.Add(pause)
-			f.rivalSeen = f.rivalSeen.Add(pause)
-		}
-	}
-}
-
-// NoteDrops records how many messages the transport has dropped so far.
-func (s *Set) NoteDrops(dropped uint64, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if dropped > s.dropped {
-		s.droppedAt = now
-	}
-	s.dropped = dropped
-}
-
-// silentLocked reports whether a feed's publisher exceeded its timeout. Silence does not count
-// while the source is disconnected. After dropped messages the timeout is longer, because they may
-// have been announcements.
-func (s *Set) silentLocked(f *feed, now time.Time) bool {
-	limit := s.silenceTimeout
-	if now.Sub(s.droppedAt) < s.silenceTimeout {
-		limit *= lossyFactor
-	}
-	return !s.disconnected[f.source] && now.Sub(f.announcedAt) > limit
 }

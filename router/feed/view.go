@@ -169,6 +169,9 @@ type Stats struct {
 	Undecodable uint64 `metric:"messages_undecodable" help:"Messages of unknown form."`
 	Unannounced uint64 `metric:"messages_unannounced" help:"Messages of unannounced publishers."`
 	Outdated    uint64 `metric:"announcements_outdated" help:"Announcements of a stream older than the feed timeout."`
+	Statuses    uint64 `metric:"agent_statuses" help:"Messages with the state of all streams of an agent."`
+	Strangers   uint64 `metric:"agent_statuses_unannounced" help:"Streams in such messages whose publisher is not announced yet."`
+	AgentsAsked uint64 `metric:"agents_asked" help:"Questions to agents for the announcements of their publishers."`
 	Stalls      uint64 `metric:"stalls" help:"Pauses of the router of a second or more."`
 	Contests    uint64 `metric:"owner_contests" help:"Owners that got a second live publisher."`
 	Unfenced    uint64 `metric:"publishers_unfenced" help:"Fenced publishers forgotten for lack of room."`

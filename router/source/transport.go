@@ -16,7 +16,7 @@ type FrameKind uint8
 const (
 	// FrameEvents carries an encoded kvevent.Envelope.
 	FrameEvents FrameKind = iota + 1
-	// FrameAnnouncement carries an encoded kvevent.Announcement.
+	// FrameAnnouncement carries an encoded kvevent.Announcement or kvevent.AgentStatus.
 	FrameAnnouncement
 	// FrameDisconnected says that the frame's source delivers nothing or only old
 	// messages from now on. Its publishers may still be alive. FrameConnected says that
@@ -64,6 +64,16 @@ type Hinter interface {
 
 // ErrNoHints says that a publisher takes no read-ahead hints, or is not known.
 var ErrNoHints = errors.New("the publisher takes no read-ahead hints")
+
+// Asker is a Transport that asks agents for announcements.
+type Asker interface {
+	// AskAnnouncements asks an agent for the announcements of all its publishers. from is the source of the
+	// agent's frames. It waits for no answer. Safe for concurrent use.
+	AskAnnouncements(from int, agent uint64) error
+}
+
+// ErrNoAsking says that the transport of an agent asks for no announcements.
+var ErrNoAsking = errors.New("the source asks for no announcements")
 
 // Resumer is a Transport that reads a stream of stored messages.
 type Resumer interface {

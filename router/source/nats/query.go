@@ -85,6 +85,14 @@ func (n *Source) Hint(_ context.Context, publisher uint64, data []byte) error {
 	return nil
 }
 
+// AskAnnouncements implements source.Asker.
+func (n *Source) AskAnnouncements(_ int, agent uint64) error {
+	if err := n.conn.Publish(kvevent.AnnounceAskSubject(n.cluster, agent), nil); err != nil {
+		return fmt.Errorf("ask agent %016x for announcements: %w", agent, err)
+	}
+	return nil
+}
+
 // open requests the first chunks.
 func (w *window) open(q kvevent.QueryRequest) error {
 	q.MaxChunks = windowChunks

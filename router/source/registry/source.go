@@ -211,6 +211,16 @@ func (r *Source) Hint(ctx context.Context, publisher uint64, data []byte) error 
 	return h.Hint(ctx, publisher, data)
 }
 
+// AskAnnouncements implements source.Asker by the transport with number from.
+func (r *Source) AskAnnouncements(from int, agent uint64) error {
+	if from >= 1 && from <= len(r.transports) {
+		if t, ok := r.transports[from-1].(source.Asker); ok {
+			return t.AskAnnouncements(0, agent)
+		}
+	}
+	return source.ErrNoAsking
+}
+
 // Counters returns the gauges and counters.
 func (r *Source) Counters() Counters {
 	r.mu.Lock()
