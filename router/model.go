@@ -210,6 +210,20 @@ func (m *Model) FindBestMatch(ctx context.Context, q *Request) (Match, error) {
 	return Match{found, quality}, nil
 }
 
+// Overlaps returns each worker's overlap with a prompt, as decide.Router.Overlaps does, and how far the hits
+// can be trusted. Errors are those of decide.Router.Overlaps.
+func (m *Model) Overlaps(q *Request) ([]decide.Overlap, feed.Quality, error) {
+	before := m.Quality()
+	out, indexQuality, err := m.decide.QualifiedOverlaps(q)
+	switch {
+	case err != nil:
+		return nil, feed.Fallback, err
+	case m.config.RouterMode == config.ModeKV && m.remote != nil:
+		return out, feed.Quality(indexQuality), nil
+	}
+	return out, worse(before, m.Quality()), nil
+}
+
 // Place is where a worker takes requests.
 type Place struct {
 	// Endpoint is the URL of the worker's server, empty when the worker told none.

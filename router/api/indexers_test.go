@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/feed"
@@ -42,6 +43,24 @@ func TestARouterAsksTheIndexOfAnother(t *testing.T) {
 		m := match()
 		return m.Worker.ID == 8 && m.OverlapBlocks() == 3 && m.Quality == feed.Exact
 	})
+	overlap := func() (blocks uint32, quality feed.Quality) {
+		t.Helper()
+		m, err := asks.router.Model("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, quality, err := m.Overlaps(&router.Request{Tokens: prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			blocks += o.Hits[kv.TierDevice]
+		}
+		return blocks, quality
+	}
+	if blocks, quality := overlap(); blocks != 3 || quality != feed.Exact {
+		t.Errorf("an overlap of %d blocks, %s", blocks, quality)
+	}
 	if n := asks.router.Stats().Index.Blocks; n != 0 {
 		t.Errorf("the router that asks keeps %d blocks", n)
 	}
@@ -50,7 +69,10 @@ func TestARouterAsksTheIndexOfAnother(t *testing.T) {
 		t.Errorf("asked %+v, served %+v", before, s)
 	}
 	serves.stop()
-	for range 8 {
+	if blocks, quality := overlap(); blocks != 0 || quality != feed.Fallback {
+		t.Errorf("an overlap of %d blocks, %s, without a router that serves", blocks, quality)
+	}
+	for range 7 {
 		if m := match(); m.OverlapBlocks() != 0 || m.Quality != feed.Fallback {
 			t.Errorf("%d blocks, quality %s without a router that serves", m.OverlapBlocks(), m.Quality)
 		}

@@ -294,7 +294,7 @@ func (s *service) overlap(q *routeRequest) reply {
 	if err != nil {
 		return s.failed(err)
 	}
-	overlaps, err := model.Decide().Overlaps(q.query(""))
+	overlaps, quality, err := model.Overlaps(q.query(""))
 	if err != nil {
 		return s.failed(err)
 	}
@@ -304,7 +304,7 @@ func (s *service) overlap(q *routeRequest) reply {
 			EffectiveBlocks: o.Effective, CachedTokens: o.CachedTokens,
 			Device: o.Hits[kv.TierDevice], Host: o.Hits[kv.TierHost], Disk: o.Hits[kv.TierDisk], External: o.Hits[kv.TierExternal]}
 	}
-	return s.answered(q.Method, "", model.Quality(), &out)
+	return s.answered(q.Method, "", quality, &out)
 }
 
 // answered returns the reply to a request that chose no worker.

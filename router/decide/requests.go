@@ -138,12 +138,18 @@ type Overlap struct {
 // Overlaps returns each worker's overlap with a prompt, ordered by worker. Workers without a
 // block are included. The error is ErrNoWorkers or a *QueryError.
 func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
+	out, _, err := r.QualifiedOverlaps(q)
+	return out, err
+}
+
+// QualifiedOverlaps is Overlaps with index.Matches.Quality of the hits.
+func (r *Router) QualifiedOverlaps(q *Query) (out []Overlap, indexQuality string, err error) {
 	w, blockSize, err := r.matched(q, q.PrimaryGroup)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer r.scratch.Put(w)
-	out := make([]Overlap, 0, len(w.matches.Members.List))
+	out = make([]Overlap, 0, len(w.matches.Members.List))
 	next := w.matches.Hits
 	for i, m := range w.matches.Members.List {
 		var hits index.Hits
@@ -152,7 +158,7 @@ func (r *Router) Overlaps(q *Query) ([]Overlap, error) {
 		}
 		out = append(out, r.overlap(m.Worker, hits, blockSize))
 	}
-	return out, nil
+	return out, w.matches.Quality, nil
 }
 
 // overlap returns the Overlap of a worker that has these blocks of a prompt, by tier.

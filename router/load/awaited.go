@@ -5,7 +5,8 @@ import "time"
 // Awaited are the blocks From <= b < To of a request's Sequence that another request of the worker was
 // about to compute, or was computing, when the request was booked. They are not in PrefillTokens. If the
 // other one ends before its prefill is complete, the oldest request that awaits a block has to compute it:
-// BlockSize tokens are added to its prefill. The router of a request alone knows what the request awaits.
+// BlockSize tokens are added to its prefill. The router of a request alone knows what the request awaits, and
+// tells the others of added tokens: see Progress.MovedTokens.
 type Awaited struct{ From, To int32 }
 
 // awaits reports whether the request was booked with Awaited blocks.
@@ -41,7 +42,8 @@ func (a *Account) handOver(r *request, now time.Duration) {
 	others(func(f *request, common int32) {
 		first, end := max(computed, f.awaited.From), min(common, f.awaited.To)
 		if f.prefillTokens > 0 && first < end {
-			w.prefill.grow(f, int64(end-first)*int64(f.blockSize))
+			w.prefill.move(f, int64(end-first)*int64(f.blockSize))
+			a.journal.progressed(f)
 			f.awaited.To = first
 			if !f.awaits() {
 				w.awaiting--

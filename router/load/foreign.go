@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -41,17 +42,22 @@ type Progress struct {
 	// PhantomChanges counts how often the request became a phantom or was heard of again. It is odd
 	// for a phantom.
 	PhantomChanges uint32
+	// MovedTokens are the prompt tokens that the request has to compute in place of requests that ended
+	// before. They are not in Request.PrefillTokens. They only grow: see Awaited.
+	MovedTokens int64
 }
 
 // Before reports whether o tells of something that p does not have.
 func (p *Progress) Before(o *Progress) bool {
-	return o.PrefillDone && !p.PrefillDone || o.OutputBlocks > p.OutputBlocks || o.PhantomChanges > p.PhantomChanges
+	return o.PrefillDone && !p.PrefillDone || o.OutputBlocks > p.OutputBlocks || o.PhantomChanges > p.PhantomChanges ||
+		o.MovedTokens > p.MovedTokens
 }
 
 // Merge makes p tell of everything that o tells of.
 func (p *Progress) Merge(o *Progress) {
 	p.PrefillDone = p.PrefillDone || o.PrefillDone
 	p.PhantomChanges = max(p.PhantomChanges, o.PhantomChanges)
+	p.MovedTokens = max(p.MovedTokens, o.MovedTokens)
 	if o.OutputBlocks > p.OutputBlocks {
 		p.OutputBlocks, p.OutputWeight, p.PromptWeight = o.OutputBlocks, o.OutputWeight, o.PromptWeight
 	}
@@ -106,7 +112,7 @@ func (j *journal) ended(r *request) {
 // progress returns how far a request is.
 func (r *request) progress() Progress {
 	return Progress{PrefillDone: r.prefillTokens == 0, OutputBlocks: r.outputBlocks, OutputWeight: r.outputWeight, PromptWeight: r.promptWeight,
-		PhantomChanges: r.phantomChanges}
+		PhantomChanges: r.phantomChanges, MovedTokens: r.movedTokens}
 }
 
 // Bookings visits the account's own bookings in the order of their numbers, beginning with from, until
@@ -122,11 +128,19 @@ func (a *Account) Bookings(from uint64, visit func(b *Booking) bool) {
 		}
 		sequence = r.appendSequence(sequence[:0])
 		b := Booking{r.bookingNumber, Request{ID: r.id, Worker: r.workload.worker, Sequence: sequence,
-			PrefillTokens: int(r.prefillTokens), PrefillDuration: r.prefillDuration}, r.progress()}
+			PrefillTokens: int(max(0, r.prefillTokens-r.movedTokens)), PrefillDuration: r.bookedDuration()}, r.progress()}
 		if !visit(&b) {
 			return
 		}
 	}
+}
+
+// bookedDuration returns the expected duration of the prefill without the moved tokens.
+func (r *request) bookedDuration() time.Duration {
+	if r.movedTokens == 0 || r.prefillTokens == 0 {
+		return r.prefillDuration
+	}
+	return time.Duration(float64(r.prefillDuration) * float64(r.prefillTokens-r.movedTokens) / float64(r.prefillTokens))
 }
 
 // appendSequence appends the tracked blocks of the prompt.
@@ -217,6 +231,9 @@ func (a *Account) ProgressForeign(key Foreign, p *Progress) (worker kv.Worker, o
 	r.lastHeard, r.suspected = now, false
 	if p.PhantomChanges > r.phantomChanges {
 		w.setPhantom(r, p.PhantomChanges)
+	}
+	if p.MovedTokens > r.movedTokens {
+		w.prefill.move(r, p.MovedTokens-r.movedTokens)
 	}
 	if p.PrefillDone {
 		w.prefill.remove(r, now)

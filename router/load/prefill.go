@@ -79,6 +79,14 @@ func (p *prefill) remove(r *request, now time.Duration) {
 	r.prefillTokens, r.prefillDuration = 0, 0
 }
 
+// move adds n tokens that another request leaves to those of r. A request without tokens left computes none.
+func (p *prefill) move(r *request, n int64) {
+	r.movedTokens += n
+	if r.prefillTokens > 0 {
+		p.grow(r, n)
+	}
+}
+
 // grow adds n tokens to those of r, which has some left. Its expected duration grows in proportion.
 func (p *prefill) grow(r *request, n int64) {
 	p.tokens += n

@@ -87,6 +87,8 @@ type request struct {
 	prefillTokens   int64
 	prefillDuration time.Duration
 	awaited         Awaited
+	// movedTokens is Progress.MovedTokens.
+	movedTokens int64
 
 	// lastHeard is the time, by Account.clock, of the last call for the request.
 	lastHeard time.Duration

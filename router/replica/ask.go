@@ -107,16 +107,17 @@ func readMark(c *msgpack.Reader) *Mark {
 }
 
 func appendPage(dst []byte, p *page) []byte {
-	dst = msgp.AppendMapHeader(dst, 4)
+	dst = msgp.AppendMapHeader(dst, 4+movedKeys(p.bookings))
 	dst = appendUint(dst, "opening", p.opening)
 	dst = appendUint(dst, "number", p.number)
 	dst = appendUint(dst, "next", p.next)
-	return appendChanges(dst, p.bookings)
+	return appendMoved(appendChanges(dst, p.bookings), p.bookings)
 }
 
 // decodePage decodes a page. Unknown keys are skipped. The error names the bad key.
 func decodePage(b []byte) (p page, err error) {
 	var seen msgpack.Keys
+	var moved []movedTokens
 	c := msgpack.NewReader(b)
 	for range c.Map() {
 		key := c.Text()
@@ -133,6 +134,8 @@ func decodePage(b []byte) (p page, err error) {
 		case "changes":
 			p.bookings = readChanges(c, maxPage)
 			seen.Add(3)
+		case "moved":
+			moved = readMoved(c, maxPage)
 		default:
 			c.Skip()
 		}
@@ -150,5 +153,6 @@ func decodePage(b []byte) (p page, err error) {
 	if c.Err != nil {
 		return page{}, fmt.Errorf("replica page: %w", c.Err)
 	}
+	applyMoved(p.bookings, moved)
 	return p, nil
 }

@@ -24,6 +24,8 @@ var golden = map[string]message{
 		router: 11, model: model, opening: 2, number: 6, changes: []change{{progressed, load.Booking{Number: 3, Progress: load.Progress{PrefillDone: true, OutputBlocks: 2, OutputWeight: 2 << 30, PromptWeight: 1 << 30, PhantomChanges: 1}}}}},
 	"86a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a76f70656e696e6702a66e756d62657206a573746174659301cffedcba9876543210c2": {
 		router: 11, model: model, opening: 2, number: 6, state: &state{1, 0xfedcba9876543210, false}},
+	"87a6726f757465720ba56d6f64656ca16daa626c6f636b5f73697a6510a76f70656e696e6702a66e756d62657207a76368616e67657391970103c20000ce4000000000a56d6f766564920320": {
+		router: 11, model: model, opening: 2, number: 7, changes: []change{{progressed, load.Booking{Number: 3, Progress: load.Progress{PromptWeight: 1 << 30, MovedTokens: 32}}}}},
 	"82a6726f757465720ba46563686f07": {router: 11, echo: 7},
 }
 
@@ -54,7 +56,9 @@ func TestQuestionsAndPagesAreReadAsWritten(t *testing.T) {
 			t.Errorf("%v (-want +got)\n%s", err, diff)
 		}
 	}
-	p := page{opening: 1, number: 8, next: 4, bookings: []change{{booked, goldenBooking}}}
+	moved := goldenBooking
+	moved.Number, moved.MovedTokens = 4, 48
+	p := page{opening: 1, number: 8, next: 4, bookings: []change{{booked, goldenBooking}, {booked, moved}}}
 	got, err := decodePage(appendPage(nil, &p))
 	if diff := gocmp.Diff(p, got, compare); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)

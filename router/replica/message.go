@@ -111,7 +111,7 @@ func appendMessage(dst []byte, m *message) []byte {
 	if m.echo != 0 {
 		return appendUint(appendUint(msgp.AppendMapHeader(dst, 2), "router", m.router), "echo", m.echo)
 	}
-	dst = msgp.AppendMapHeader(dst, 6)
+	dst = msgp.AppendMapHeader(dst, 6+movedKeys(m.changes))
 	dst = appendUint(dst, "router", m.router)
 	dst = appendModel(dst, m.model)
 	dst = appendUint(dst, "opening", m.opening)
@@ -123,7 +123,7 @@ func appendMessage(dst []byte, m *message) []byte {
 		dst = msgp.AppendUint64(dst, m.state.digest)
 		return msgp.AppendBool(dst, m.state.closing)
 	}
-	return appendChanges(dst, m.changes)
+	return appendMoved(appendChanges(dst, m.changes), m.changes)
 }
 
 func appendUint(dst []byte, key string, v uint64) []byte {
@@ -191,6 +191,7 @@ func appendSequence(dst []byte, sequence []kv.SequenceHash) []byte {
 // decodeMessage decodes a message. Unknown keys are skipped. The error names the bad key.
 func decodeMessage(b []byte) (m message, err error) {
 	var seen msgpack.Keys
+	var moved []movedTokens
 	c := msgpack.NewReader(b)
 	for range c.Map() {
 		key := c.Text()
@@ -214,6 +215,8 @@ func decodeMessage(b []byte) (m message, err error) {
 			m.state = readState(c)
 		case "changes":
 			m.changes = readChanges(c, maxChanges)
+		case "moved":
+			moved = readMoved(c, maxChanges)
 		case "echo":
 			m.echo = c.Uint64()
 		default:
@@ -234,6 +237,7 @@ func decodeMessage(b []byte) (m message, err error) {
 	if c.Err != nil {
 		return message{}, fmt.Errorf("replica message: %w", c.Err)
 	}
+	applyMoved(m.changes, moved)
 	return m, nil
 }
 
