@@ -30,7 +30,7 @@ type memoryStore struct {
 	fail error
 }
 
-func (m *memoryStore) SaveSnapshot(_ context.Context, write func(io.Writer) error) error {
+func (m *memoryStore) SaveSnapshot(_ context.Context, _ uint64, write func(io.Writer) error) error {
 	var out bytes.Buffer
 	if err := write(&out); err != nil {
 		return err

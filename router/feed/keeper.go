@@ -14,8 +14,8 @@ import (
 	"github.com/blockyard-ai/blockyard/router/source"
 )
 
-// Time limits of one snapshot. Loading delays the start, and saving the last snapshot
-// delays the end.
+// Time limits of one snapshot. Loading delays the start: it may last while bytes come, and ends after
+// snapshotLoadTimeout without any. Saving the last snapshot delays the end.
 const (
 	snapshotLoadTimeout = 15 * time.Second
 	snapshotLastTimeout = 5 * time.Second
@@ -63,8 +63,10 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	if k.store == nil {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, snapshotLoadTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	waiting := time.AfterFunc(snapshotLoadTimeout, cancel) // begins again with every read
+	defer waiting.Stop()
 	if k.reset { // the router is configured to begin without the snapshot
 		if err := k.store.ForgetSnapshot(ctx); err != nil {
 			k.failed.Add(1)
@@ -74,7 +76,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	}
 	feeds := 0
 	err := k.store.LoadSnapshot(ctx, func(r io.Reader) (err error) {
-		position, feeds, err = k.feeds.restore(r, time.Now())
+		position, feeds, err = k.feeds.restore(&patientReader{r, waiting}, time.Now())
 		return err
 	})
 	switch {
@@ -94,6 +96,18 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	k.loads.Add(1)
 	k.log.Info("snapshot is loaded", zap.Int("feeds", feeds), zap.Uint64("position", position))
 	return position
+}
+
+// patientReader lets waiting begin again with each read.
+type patientReader struct {
+	r       io.Reader
+	waiting *time.Timer
+}
+
+// Read implements io.Reader.
+func (p *patientReader) Read(b []byte) (int, error) {
+	p.waiting.Reset(snapshotLoadTimeout)
+	return p.r.Read(b)
 }
 
 // HasStore reports whether snapshots are kept anywhere.
@@ -118,7 +132,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 	k.savedEvents = events
 	k.goroutines.Go(func() {
 		defer k.busy.Store(false)
-		k.save(ctx, source.SnapshotSaveTimeout)
+		k.save(ctx, source.SnapshotSaveTimeout(k.feeds.snapshotSize()))
 	})
 }
 
@@ -138,7 +152,7 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
-	err := k.store.SaveSnapshot(ctx, k.feeds.save)
+	err := k.store.SaveSnapshot(ctx, k.feeds.snapshotSize(), k.feeds.save)
 	k.unsaved.Store(err != nil)
 	if err != nil {
 		k.failed.Add(1)
@@ -159,6 +173,17 @@ type SnapshotStats struct {
 // Stats returns the counters.
 func (k *Keeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
+}
+
+// snapshotSize returns about how many bytes a snapshot takes, rather more than fewer.
+func (s *Set) snapshotSize() (bytes uint64) {
+	const feedBytes, blockBytes = 1 << 10, 10 // a block takes 8 bytes, and a part of the head of its run
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.feeds {
+		bytes += feedBytes + blockBytes*(f.announcement.Blocks+f.announcement.GroupBlocks)
+	}
+	return bytes
 }
 
 // save writes a snapshot of the complete feeds: those whose blocks are all in the index. It reads

@@ -86,15 +86,18 @@ type Resumer interface {
 // ErrNoSnapshot says that no snapshot is stored.
 var ErrNoSnapshot = errors.New("there is no snapshot")
 
-// SnapshotSaveTimeout bounds the time to save one snapshot.
-const SnapshotSaveTimeout = 2 * time.Minute
+// SnapshotSaveTimeout bounds the time to save a snapshot of some bytes.
+func SnapshotSaveTimeout(size uint64) time.Duration {
+	const leastRate = 16 << 20 // bytes a second
+	return 2*time.Minute + time.Duration(min(size, 1<<44)/leastRate)*time.Second
+}
 
 // SnapshotStore keeps the last snapshot of a cluster's routers.
 type SnapshotStore interface {
-	// SaveSnapshot stores the bytes of write once write returns nil. Until then, and
-	// after an error, the previous snapshot stays. SaveSnapshot returns soon after the
+	// SaveSnapshot stores the bytes of write, about size of them, once write returns nil. Until
+	// then, and after an error, the previous snapshot stays. SaveSnapshot returns soon after the
 	// end of ctx.
-	SaveSnapshot(ctx context.Context, write func(io.Writer) error) error
+	SaveSnapshot(ctx context.Context, size uint64, write func(io.Writer) error) error
 	// LoadSnapshot passes the snapshot to read. The error is ErrNoSnapshot, the error of
 	// read, or says that the snapshot is damaged.
 	LoadSnapshot(ctx context.Context, read func(io.Reader) error) error

@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	// maxSnapshotBytes bounds one snapshot. The bucket has room for two.
-	maxSnapshotBytes = 512 << 20
+	// firstSnapshotRoom is the most bytes of a snapshot in a new bucket, maxSnapshotRoom in any. A bucket
+	// has room for two snapshots, and grows for a larger one.
+	firstSnapshotRoom = 512 << 20
+	maxSnapshotRoom   = 64 << 30
 	// snapshotMaxAge is how long the bucket keeps a snapshot, finished or not.
 	snapshotMaxAge = 24 * time.Hour
 	snapshotObject = "index"
@@ -25,9 +27,9 @@ const (
 	connectPoll    = 50 * time.Millisecond
 	// purgeTimeout bounds the removal of an unfinished snapshot.
 	purgeTimeout = time.Second
-	// remainsMaxAge is the age at which an unfinished snapshot is purged. It is longer
-	// than any save, with room for clocks that differ.
-	remainsMaxAge = source.SnapshotSaveTimeout + 10*time.Minute
+	// remainsMaxAge is the age of the last part at which an unfinished snapshot is purged. A save in
+	// progress has younger parts, with room for clocks that differ.
+	remainsMaxAge = 12 * time.Minute
 )
 
 var errNoJetStream = errors.New("snapshots need JetStream")
@@ -35,10 +37,11 @@ var errNoJetStream = errors.New("snapshots need JetStream")
 var _ source.SnapshotStore = (*Source)(nil)
 
 // SaveSnapshot implements source.SnapshotStore: it stores what write writes as the cluster's
-// snapshot. It returns within purgeTimeout of the end of ctx. The previous snapshot stays until the
+// snapshot, in parts of 128 KiB. The bucket grows if two snapshots of size bytes do not fit. It returns within purgeTimeout of the end of ctx. The previous snapshot stays until the
 // new one is complete.
-func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) error {
-	bucket, err := n.bucket(ctx, true)
+func (n *Source) SaveSnapshot(ctx context.Context, size uint64, write func(io.Writer) error) error {
+	room := snapshotRoom(size)
+	bucket, err := n.bucket(ctx, room)
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
@@ -55,7 +58,7 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 		time.AfterFunc(purgeTimeout, cancel)
 	})()
 	written := make(chan error, 1)
-	go func() { written <- writeSnapshot(writer, write) }()
+	go func() { written <- writeSnapshot(writer, room, write) }()
 	info, err := bucket.Put(putCtx, jetstream.ObjectMeta{Name: snapshotObject,
 		Opts: &jetstream.ObjectMetaOptions{ChunkSize: snapshotBuffer}}, reader)
 	reader.CloseWithError(err) // after a failed Put nobody reads: write must not block
@@ -69,10 +72,22 @@ func (n *Source) SaveSnapshot(ctx context.Context, write func(io.Writer) error) 
 	return nil
 }
 
-// writeSnapshot passes the bytes of write, at most maxSnapshotBytes, to the pipe. Then it closes the
+// snapshotRoom returns how many bytes a snapshot of about size bytes may have.
+func snapshotRoom(size uint64) int64 {
+	room := int64(firstSnapshotRoom)
+	for room < maxSnapshotRoom && uint64(room) < size {
+		room *= 2
+	}
+	return room
+}
+
+// bucketBytes is the limit of a bucket for snapshots of room bytes.
+func bucketBytes(room int64) int64 { return 2*room + snapshotBuffer }
+
+// writeSnapshot passes the bytes of write, at most room, to the pipe. Then it closes the
 // pipe with the error of write, so that the reader stores no unfinished snapshot.
-func writeSnapshot(pipe *io.PipeWriter, write func(io.Writer) error) error {
-	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: maxSnapshotBytes}, snapshotBuffer)
+func writeSnapshot(pipe *io.PipeWriter, room int64, write func(io.Writer) error) error {
+	buffered := bufio.NewWriterSize(&limitedWriter{w: pipe, left: room, room: room}, snapshotBuffer)
 	err := write(buffered)
 	if err == nil {
 		err = buffered.Flush()
@@ -134,7 +149,7 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	bucket, err := n.bucket(ctx, false)
+	bucket, err := n.bucket(ctx, 0)
 	if err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
@@ -183,9 +198,9 @@ func (n *Source) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(n.conn)
 }
 
-// bucket returns the bucket of snapshots. The error is ErrNoSnapshot when there is no
-// bucket and create is false.
-func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore, error) {
+// bucket returns the bucket of snapshots, with a limit for snapshots of room bytes. With room 0 the bucket
+// stays as it is, and the error is ErrNoSnapshot when there is none.
+func (n *Source) bucket(ctx context.Context, room int64) (jetstream.ObjectStore, error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	js, err := n.jetStream()
@@ -196,18 +211,38 @@ func (n *Source) bucket(ctx context.Context, create bool) (jetstream.ObjectStore
 	bucket, err := js.ObjectStore(ctx, name)
 	isMissing := errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 	switch {
+	case !isMissing && err == nil && room > 0:
+		return bucket, growBucket(ctx, js, name, bucketBytes(room))
 	case !isMissing:
 		return bucket, withoutJetStream(err)
-	case !create:
+	case room == 0:
 		return nil, source.ErrNoSnapshot
 	}
 	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket:      name,
 		Description: "Blockyard: index snapshots of the routers of cluster " + n.cluster,
 		TTL:         snapshotMaxAge,
-		MaxBytes:    2*maxSnapshotBytes + snapshotBuffer,
+		MaxBytes:    bucketBytes(room),
 		Storage:     jetstream.FileStorage,
 	})
+}
+
+// growBucket raises the limit of a bucket to a number of bytes. A larger limit, or none, stays. The error
+// says that the server has not that much room.
+func growBucket(ctx context.Context, js jetstream.JetStream, name string, bytes int64) error {
+	stream, err := js.Stream(ctx, "OBJ_"+name)
+	if err != nil {
+		return err
+	}
+	c := stream.CachedInfo().Config
+	if c.MaxBytes <= 0 || c.MaxBytes >= bytes {
+		return nil
+	}
+	c.MaxBytes = bytes
+	if _, err := js.UpdateStream(ctx, c); err != nil {
+		return fmt.Errorf("bucket %s of %d bytes: %w", name, bytes, err)
+	}
+	return nil
 }
 
 // waitConnected waits for a connection. It returns an error when ctx ends first.
@@ -224,17 +259,17 @@ func (n *Source) waitConnected(ctx context.Context) error {
 	return nil
 }
 
-// limitedWriter fails a write of more than left bytes.
+// limitedWriter fails a write of more than left bytes, of room at first.
 type limitedWriter struct {
-	w    io.Writer
-	left int
+	w          io.Writer
+	left, room int64
 }
 
 // Write implements io.Writer.
 func (l *limitedWriter) Write(b []byte) (int, error) {
-	if len(b) > l.left {
-		return 0, fmt.Errorf("more than %d bytes", maxSnapshotBytes)
+	if int64(len(b)) > l.left {
+		return 0, fmt.Errorf("more than %d bytes", l.room)
 	}
-	l.left -= len(b)
+	l.left -= int64(len(b))
 	return l.w.Write(b)
 }

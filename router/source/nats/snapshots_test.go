@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestSaveSnapshotEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		done <- n.SaveSnapshot(ctx, func(w io.Writer) error {
+		done <- n.SaveSnapshot(ctx, 0, func(w io.Writer) error {
 			_, err := w.Write(make([]byte, 1<<20))
 			s.Shutdown()
 			s.WaitForShutdown()
@@ -58,11 +59,11 @@ func TestSaveSnapshotEndsWithItsContext(t *testing.T) {
 // nothing of the other one takes up room.
 func TestSaveThatRunsOutOfTimeKeepsTheFormer(t *testing.T) {
 	n := ConnectDurable(t, StartDurableServer(t))
-	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
+	if err := n.SaveSnapshot(t.Context(), 0, func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err := n.SaveSnapshot(ctx, func(w io.Writer) error {
+	err := n.SaveSnapshot(ctx, 0, func(w io.Writer) error {
 		_, err := w.Write(make([]byte, 1<<20))
 		cancel()
 		return errors.Join(err, writeUntil(t.Context(), w))
@@ -107,14 +108,14 @@ func (n *Source) parts(t *testing.T) map[string]uint64 {
 // once they are old; the present snapshot and one that may be in the making stay.
 func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
 	n := ConnectDurable(t, StartDurableServer(t))
-	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
+	if err := n.SaveSnapshot(t.Context(), 0, func(w io.Writer) error { _, err := w.Write([]byte("good")); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.conn.Publish("$O."+kvevent.SnapshotBucket(n.cluster)+".C.left", []byte("part")); err != nil {
 		t.Fatal(err)
 	}
 	sourcetest.Eventually(t, "the part is stored", func() bool { return len(n.parts(t)) == 2 })
-	bucket, err := n.bucket(t.Context(), false)
+	bucket, err := n.bucket(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
 func TestSnapshotBucketIsBounded(t *testing.T) {
 	url := StartDurableServer(t)
 	n := ConnectDurable(t, url)
-	if err := n.SaveSnapshot(t.Context(), func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }); err != nil {
+	if err := n.SaveSnapshot(t.Context(), 0, func(w io.Writer) error { _, err := w.Write([]byte("x")); return err }); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := nats.Connect(url)
@@ -156,10 +157,28 @@ func TestSnapshotBucketIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := s.CachedInfo().Config; c.MaxBytes < 2*maxSnapshotBytes || c.MaxBytes > 3*maxSnapshotBytes || c.MaxAge != snapshotMaxAge {
+	if c := s.CachedInfo().Config; c.MaxBytes != bucketBytes(firstSnapshotRoom) || c.MaxAge != snapshotMaxAge {
 		t.Errorf("bucket %+v", c)
 	}
-	w := &limitedWriter{w: io.Discard, left: 3}
+	for _, tc := range []struct {
+		size uint64
+		want int64
+	}{{firstSnapshotRoom + 1, bucketBytes(2 * firstSnapshotRoom)}, {1, bucketBytes(2 * firstSnapshotRoom)}} { // it never shrinks
+		if err := n.SaveSnapshot(t.Context(), tc.size, func(w io.Writer) error { _, err := w.Write([]byte("y")); return err }); err != nil {
+			t.Fatal(err)
+		}
+		info, err := s.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := info.Config; c.MaxBytes != tc.want || c.MaxAge != snapshotMaxAge {
+			t.Errorf("bucket %+v after a snapshot of %d bytes, want %d", c, tc.size, tc.want)
+		}
+	}
+	if got := snapshotRoom(math.MaxUint64); got != maxSnapshotRoom {
+		t.Errorf("room for %d bytes", got)
+	}
+	w := &limitedWriter{w: io.Discard, left: 3, room: 3}
 	if _, err := w.Write([]byte("1234")); err == nil {
 		t.Error("more was written than there is room for")
 	}

@@ -136,7 +136,7 @@ func TestSnapshotStoreOnNATS(t *testing.T) {
 		return string(got), err
 	}
 	save := func(text string, err error) error {
-		return n.SaveSnapshot(ctx, func(w io.Writer) error {
+		return n.SaveSnapshot(ctx, 0, func(w io.Writer) error {
 			_, writeErr := io.WriteString(w, text)
 			return errors.Join(writeErr, err)
 		})
@@ -188,7 +188,7 @@ func TestSnapshotsNeedJetStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	if err := n.SaveSnapshot(t.Context(), func(io.Writer) error { return nil }); !errors.Is(err, natssource.ErrNoJetStream) {
+	if err := n.SaveSnapshot(t.Context(), 0, func(io.Writer) error { return nil }); !errors.Is(err, natssource.ErrNoJetStream) {
 		t.Errorf("save: %v", err)
 	}
 	if err := n.ForgetSnapshot(t.Context()); !errors.Is(err, natssource.ErrNoJetStream) {
@@ -200,7 +200,7 @@ func TestSnapshotsNeedJetStream(t *testing.T) {
 	if durable.Stats().Connected {
 		t.Error("connected to a stream that cannot be")
 	}
-	if err := durable.SaveSnapshot(t.Context(), func(io.Writer) error { return nil }); err == nil || !strings.Contains(err.Error(), "no JetStream") {
+	if err := durable.SaveSnapshot(t.Context(), 0, func(io.Writer) error { return nil }); err == nil || !strings.Contains(err.Error(), "no JetStream") {
 		t.Errorf("save on a server without JetStream: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
