@@ -35,8 +35,8 @@ type Options struct {
 	Stream    string
 	// NoEvents subscribes only to announcements. JetStream must be off.
 	NoEvents bool
-	// Queue is how many messages may wait for the router; 0 means 2048. Further messages
-	// are dropped. A message is at most a few hundred KiB.
+	// Queue is how many messages may wait for the router; 0 means 65536. They have 64 MiB at most. Further
+	// messages are dropped.
 	Queue int
 	// ConnectTimeout bounds each try to connect; 0 means 2 s. Tries repeat without end, a
 	// quarter of a second apart.
@@ -68,13 +68,16 @@ func (o *Options) Validate() error {
 	return cmp.Or(kvevent.CheckCluster(o.Cluster), o.Auth.Validate(o.URL))
 }
 
+// maxUnread bounds the messages that wait for pump.
+const maxUnread = 2048
+
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() Options {
 	o.Cluster = cmp.Or(o.Cluster, "default")
 	o.Stream = cmp.Or(o.Stream, kvevent.StreamName(o.Cluster))
-	o.Queue = cmp.Or(o.Queue, 2048)
+	o.Queue = cmp.Or(o.Queue, 1<<16)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 2*time.Second)
 	o.Log = cmp.Or(o.Log, zap.NewNop())
 	return o
@@ -92,6 +95,7 @@ type Source struct {
 
 	messages chan *nats.Msg
 	frames   chan source.Frame
+	waiting  backlog // of pump
 	// changed wakes pump after the connection changed.
 	changed chan struct{}
 	lost    atomic.Bool
@@ -120,7 +124,8 @@ func Connect(o Options) (*Source, error) {
 	n := &Source{
 		cluster:  o.Cluster,
 		log:      o.Log,
-		messages: make(chan *nats.Msg, o.Queue),
+		messages: make(chan *nats.Msg, min(o.Queue, maxUnread)),
+		waiting:  backlog{most: o.Queue},
 		frames:   make(chan source.Frame),
 		changed:  make(chan struct{}, 1),
 		closing:  make(chan struct{}),
@@ -268,7 +273,8 @@ func (n *Source) wake() {
 
 // pump is the goroutine that delivers frames until Close: messages of the subscriptions or of the
 // stream, FrameDisconnected when the connection is lost or the stream brings only old messages, and
-// FrameConnected when that is over.
+// FrameConnected when that is over. Messages wait in n.waiting while the router is busy. The stream is read
+// no faster than the router takes its messages.
 func (n *Source) pump() {
 	disconnected := false          // FrameDisconnected was delivered last, and no FrameConnected since
 	var streamed chan source.Frame // nil without JetStream, and then never ready
@@ -276,30 +282,38 @@ func (n *Source) pump() {
 		streamed = n.stream.frames
 	}
 	for {
-		var f source.Frame
+		live, old, changed := n.messages, streamed, n.changed
+		var out chan source.Frame
+		var next source.Frame
+		if n.waiting.full() {
+			live, changed = nil, nil
+		}
+		if n.waiting.len() > 0 {
+			out, old, next = n.frames, nil, n.waiting.peek()
+		}
 		select {
 		case <-n.closing:
 			return
-		case m := <-n.messages:
-			f = source.Frame{Kind: source.FrameEvents, Data: m.Data}
+		case m := <-live:
+			f := source.Frame{Kind: source.FrameEvents, Data: m.Data}
 			if m.Sub == n.announcements {
 				f.Kind = source.FrameAnnouncement
 			}
-		case f = <-streamed:
-		case <-n.changed:
+			n.waiting.push(f)
+		case f := <-old:
+			n.waiting.push(f)
+		case <-changed:
 			if disconnected == n.behind() { // nothing has changed for the router
 				continue
 			}
 			disconnected = !disconnected
-			f.Kind = source.FrameConnected
+			f := source.Frame{Kind: source.FrameConnected}
 			if disconnected {
 				f.Kind = source.FrameDisconnected
 			}
-		}
-		select {
-		case n.frames <- f:
-		case <-n.closing:
-			return
+			n.waiting.push(f)
+		case out <- next:
+			n.waiting.pop()
 		}
 	}
 }
