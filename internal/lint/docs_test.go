@@ -135,7 +135,7 @@ func TestEventsDocumentShowsMessagesThatWePublish(t *testing.T) {
 			t.Errorf("%s: encoded again as\n% x, %v; the document has\n% x", e.name, again, err, e.data)
 		}
 	}
-	for _, name := range []string{"envelope", "announcement", "query request", "query reply"} {
+	for _, name := range []string{"envelope", "announcement", "agent status", "query request", "query reply"} {
 		if !seen[name] {
 			t.Errorf("the document shows no %s", name)
 		}
@@ -153,6 +153,10 @@ func recode(e hexExample) ([]byte, error) {
 	case "announcement":
 		v, err := kvevent.DecodeAnnouncement(e.data)
 		return kvevent.AppendAnnouncement(nil, &v), err
+	case "agent status":
+		var v kvevent.AgentStatus
+		_, err := kvevent.DecodeAgentStatus(e.data, &v)
+		return kvevent.AppendAgentStatus(nil, &v), err
 	case "query request":
 		v, err := kvevent.DecodeQueryRequest(e.data)
 		return kvevent.AppendQueryRequest(nil, &v), err
