@@ -23,6 +23,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/gpu"
+	"github.com/blockyard-ai/blockyard/internal/resource"
 )
 
 // Agent is one node's agent. New starts it, Run serves until its context ends.
@@ -69,7 +70,11 @@ func New(ctx context.Context, cfg Config, log *zap.Logger) (*Agent, error) {
 // start makes the parts in the order of the package comment. Close undoes the steps before one
 // that fails.
 func (a *Agent) start(ctx context.Context) error {
-	logGPUs(a.log, gpu.List)
+	devices := logGPUs(a.log, gpu.List)
+	if a.cfg.NearGPUs {
+		present, err := resource.MemoryNodes("/")
+		a.cfg.Tiers.HostNodes = hostNodes(a.log, devices, present, err)
+	}
 	for _, step := range []func(context.Context) error{a.openEvents, a.openPools, a.listenEngines, a.listenHTTP} {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("start: %w", err)
@@ -186,22 +191,6 @@ func (a *Agent) listenHTTP(ctx context.Context) error {
 	a.kvbm = admin.NewServer(l, kvbmHandler(a.Stats, tiers.BypassesHost()))
 	a.log.Info("serving KVBM's metrics", zap.String("address", a.kvbm.Addr()))
 	return nil
-}
-
-// logGPUs logs the node's GPUs. The agent needs none.
-func logGPUs(log *zap.Logger, list func() ([]gpu.Device, error)) {
-	devices, err := list()
-	for _, d := range devices {
-		log.Info("GPU found", zap.Int("index", d.Index), zap.String("name", d.Name), zap.String("uuid", d.UUID), zap.Uint64("memory_bytes", d.MemoryBytes))
-	}
-	switch {
-	case err != nil && len(devices) > 0:
-		log.Warn("some GPUs are not listed", zap.String("reason", err.Error()))
-	case err != nil:
-		log.Info("GPUs are not listed", zap.String("reason", err.Error()))
-	case len(devices) == 0:
-		log.Info("no GPU visible")
-	}
 }
 
 // AdminAddr returns the address of the HTTP server, with its real port.

@@ -60,6 +60,9 @@ type Config struct {
 	// Tiers is the host and the disk tier of the node. Engines bring the models. New
 	// sets Sink, Filter, Budget, Log and the bounds of pins. IODeadline is 0 or at least 1 ms.
 	Tiers node.Tiers
+	// NearGPUs sets Tiers.HostNodes to the memory nodes of the node's GPUs, on a machine with several
+	// memory nodes.
+	NearGPUs bool
 	// DiskFilter writes a block to disk only after it was stored or hit often enough
 	// recently; Frequency has the thresholds. Without DiskFilter every block is written, as far as
 	// DiskWriteBudget allows.

@@ -6,6 +6,7 @@ import "github.com/blockyard-ai/blockyard/blockmgr"
 var (
 	MetricsHandler = metricsHandler
 	KVBMHandler    = kvbmHandler
+	HostNodes      = hostNodes
 	LogGPUs        = logGPUs
 )
 

@@ -192,6 +192,42 @@ func TestGPUsAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 	}
 }
 
+func TestHostMemoryIsPlacedNearTheGPUs(t *testing.T) {
+	on := func(nodes ...int) (devices []gpu.Device) {
+		for _, n := range nodes {
+			devices = append(devices, gpu.Device{MemoryNode: n})
+		}
+		return devices
+	}
+	const any = "host extents lie on any memory node"
+	for _, c := range []struct {
+		name    string
+		devices []gpu.Device
+		present []int
+		err     error
+		want    []int
+		log     string // the beginning of the only line; empty for none
+	}{
+		{"GPUs on one of two nodes", on(1, 1), []int{0, 1}, nil, []int{1}, "new host extents lie near the GPUs"},
+		{"GPUs on both", on(1, 0, 1), []int{0, 1}, nil, []int{0, 1}, "new host extents lie near the GPUs"},
+		{"one node", on(0), []int{0}, nil, nil, ""},
+		{"no GPU", nil, []int{0, 1}, nil, nil, any},
+		{"unknown nodes", on(gpu.UnknownNode), []int{0, 1}, nil, nil, any},
+		{"a node without memory", on(2), []int{0, 1}, nil, nil, any},
+		{"unknown machine", on(0), nil, errors.New("no file"), nil, any},
+	} {
+		core, logged := observer.New(zap.InfoLevel)
+		got := agent.HostNodes(zap.New(core), c.devices, c.present, c.err)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: nodes %v, want %v", c.name, got, c.want)
+		}
+		lines := logged.All()
+		if len(lines) > 1 || (len(lines) == 1) != (c.log != "") || (len(lines) == 1 && !strings.HasPrefix(lines[0].Message, c.log)) {
+			t.Errorf("%s: logged %v, want %q", c.name, lines, c.log)
+		}
+	}
+}
+
 func get(t *testing.T, a *testAgent, path string) (int, string) {
 	t.Helper()
 	return getFrom(t, a.AdminAddr(), path)

@@ -86,6 +86,9 @@ type Config struct {
 	HostBlocks, DiskBlocks uint64
 	// HostRule and DiskRule say what a full tier evicts first. The zero value is policy.RuleLRU.
 	HostRule, DiskRule policy.Rule
+	// HostNodes are the memory nodes (NUMA) of new host extents: one that is preferred, or several
+	// that take pages in turn. Empty: any. Extents of an earlier agent stay where they are.
+	HostNodes []int
 	// DiscardHost deletes the host files at Close, so that the next agent starts cold.
 	DiscardHost bool
 	// MaxPinsPerSession bounds the pins of one session, default 65536. Lookup does not
@@ -173,6 +176,11 @@ func (c *Config) Validate() error {
 
 // validateLimits checks the fields other than sizes and directories, for Validate.
 func (c *Config) validateLimits() error {
+	for _, n := range c.HostNodes {
+		if n < 0 || n > extent.MaxNode {
+			return fmt.Errorf("memory node %d of the host tier: want 0 to %d", n, extent.MaxNode)
+		}
+	}
 	if c.MaxPinsPerSession < 0 {
 		return fmt.Errorf("pins per session %d: want 0 (default %d) or more", c.MaxPinsPerSession, DefaultMaxPinsPerSession)
 	}

@@ -81,7 +81,7 @@ func Open(cfg Config) (*Manager, error) {
 // openArenas opens the host tier, and the disk tier if there is one. An arena is the storage of
 // one tier: its directory, its slot table and its extents.
 func (m *Manager) openArenas() (err error) {
-	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log}
+	host := storage.ArenaConfig{Dir: m.cfg.HostDir, Bytes: m.cfg.HostBytes, ExtentBytes: m.cfg.ExtentBytes, Nodes: m.cfg.HostNodes, Log: m.cfg.Log}
 	if m.cfg.HostBlocks != 0 {
 		host.Bytes = 0 // each namespace is bounded by itself
 	}

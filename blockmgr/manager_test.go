@@ -86,6 +86,8 @@ func TestErrorsNameFieldAndValue(t *testing.T) {
 		{Config{ExtentBytes: 2 << 30}, "extent size 2GiB: want 4KiB to 1GiB"},
 		{Config{HostDir: dir, HostBytes: 1 << 40, ExtentBytes: 8192}, "extent size 8KiB: makes 134217728 extents, want at most 16384"},
 		{Config{MaxPinsPerSession: -1}, "pins per session -1: want"},
+		{Config{HostNodes: []int{0, 1023}}, "memory node 1023 of the host tier: want 0 to 1022"},
+		{Config{HostNodes: []int{-1}}, "memory node -1 of the host tier: want 0 to 1022"},
 		{Config{Transfers: -1}, "concurrent transfers -1: want 0 (what the device takes) to 1024"},
 		{Config{TransferBatch: 1025}, "transfer batch 1025: want 0 (default 64) to 1024 blocks"},
 		{Config{IODeadline: -1}, "I/O deadline -1ns: want 0 (default 5s) or more"},

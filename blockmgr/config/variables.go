@@ -86,9 +86,9 @@ func offloadVariables() []Variable {
 			unused("the agent allocates no CUDA memory. Engines register the shared memory, which is never write-combined."),
 		variable("DYN_MEMORY_DISABLE_NUMA", boolean(), "false", func(e *Env) *bool { return &e.Memory.DisableNUMA },
 			"Allocate host memory anywhere, not on the GPU's NUMA node.").
-			unused("the agent does not place memory by NUMA node."),
+			used("As KVBM does: `--host-memory-nodes off`. With GPUs on several nodes the host tier takes pages of each in turn."),
 		{Name: "DYN_KVBM_ENABLE_NUMA", Status: Deprecated,
-			Meaning: "KVBM places memory by NUMA node unless DYN_MEMORY_DISABLE_NUMA says otherwise; the agent does not."},
+			Meaning: "KVBM and the agent place memory by NUMA node unless DYN_MEMORY_DISABLE_NUMA says otherwise."},
 	}
 }
 

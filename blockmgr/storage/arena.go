@@ -57,6 +57,8 @@ type ArenaConfig struct {
 	// smaller. Zero is ExtentBytesFor(Bytes), and accepts an existing table with
 	// extents of any size.
 	ExtentBytes uint64
+	// Nodes are the memory nodes (NUMA) of new host extents; empty for any. See extent.OnNodes.
+	Nodes []int
 	// Disk says how the files of a disk arena are opened.
 	Disk extent.DiskOptions
 	Log  *zap.Logger

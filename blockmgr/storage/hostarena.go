@@ -16,8 +16,8 @@ import (
 // cannot be taken over are unlinked; engines that still map them keep the old memory.
 type HostArena struct {
 	*arena
-	// small logs once why extents have small pages.
-	small sync.Once
+	// small logs once why extents have small pages, anywhere why they lie on any memory node.
+	small, anywhere sync.Once
 }
 
 // HostExtent is one extent of a host arena with its records.
@@ -102,7 +102,7 @@ func (h *HostArena) Grow(ns uint32, slotBytes, minSlots, maxSlots uint64) (HostE
 // generation words and its section of the slot table are complete. After an error nothing is left
 // but the reservation.
 func (h *HostArena) build(section uint32, head sectionHead) (opened HostExtent, err error) {
-	ext, err := extent.CreateHost(h.path(section, head.extent), h.geometry(&head))
+	ext, err := h.create(h.path(section, head.extent), h.geometry(&head))
 	if err != nil {
 		return HostExtent{}, err
 	}
@@ -127,6 +127,19 @@ func (h *HostArena) build(section uint32, head sectionHead) (opened HostExtent, 
 		h.small.Do(func() { h.cfg.Log.Info("host extents have small pages", zap.NamedError("reason", why)) })
 	}
 	return HostExtent{head.extent, ext, slots}, nil
+}
+
+// create makes an extent's file in the memory of ArenaConfig.Nodes. Where the kernel refuses these
+// nodes, create logs the reason once and takes memory of any node.
+func (h *HostArena) create(path string, geo extent.Geometry) (ext *extent.Host, err error) {
+	refused := extent.OnNodes(h.cfg.Nodes, func() { ext, err = extent.CreateHost(path, geo) })
+	if refused == nil {
+		return ext, err
+	}
+	h.anywhere.Do(func() {
+		h.cfg.Log.Warn("host extents lie on any memory node", zap.NamedError("reason", refused))
+	})
+	return extent.CreateHost(path, geo)
 }
 
 func (p HostExtent) close() error { return errors.Join(p.Slots.close(), p.Extent.Close()) }

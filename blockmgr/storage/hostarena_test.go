@@ -385,3 +385,26 @@ func TestHostExtentIsPopulatedMappedAndUnlinked(t *testing.T) {
 		t.Errorf("%d files are left", len(left))
 	}
 }
+
+// A memory node that the machine lacks costs a log line, and no extent.
+func TestExtentsOnNodesThatAreNotThereLieAnywhere(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	cfg := hostConfig(t.TempDir())
+	cfg.Nodes, cfg.Log = []int{extent.MaxNode}, zap.New(core)
+	h := openHost(t, cfg)
+	ns := indexOf(t, h.arena, nsA)
+	var extents []HostExtent
+	for range 2 {
+		e, err := h.Grow(ns, testSlot, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		extents = append(extents, e)
+	}
+	if got := logs.FilterMessage("host extents lie on any memory node").Len(); got != 1 {
+		t.Errorf("%d log lines, want 1: %v", got, logs.All())
+	}
+	if err := h.Close(extents, false); err != nil {
+		t.Error(err)
+	}
+}

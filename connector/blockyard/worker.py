@@ -26,6 +26,7 @@ from .extents import Extents
 from .frames import HelloFields, RegisterFields
 from .groups import ALL_GROUPS
 from .mover import CopyEngine, Pages
+from .near import near
 from .packed import SLOT_BYTES
 from .pinner import Pinner
 from .plane import JobCopier, plane_for
@@ -146,19 +147,20 @@ class WorkerSession:
         link = self._link = WorkerLink(
             settings.socket, hello, register, extents, self._counters, settings.stats
         )
-        copier = plane.copier(mover, pages, extents, self._counters, self._wake)
         # LOAD names the blocks of one group only.
         one_group = pages.groups == 1 or pages.grouped
         self._early = self._early and one_group and not mover.needs_fence
-        if not (self._early and copier.unlocked):
-            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(link, copier, extents, pages, pinner),
-            name="blockyard",
-            daemon=True,
-        )
-        self._thread.start()
+        with near(pages.device):
+            copier = plane.copier(mover, pages, extents, self._counters, self._wake)
+            self._thread = threading.Thread(
+                target=self._run,
+                args=(link, copier, extents, pages, pinner),
+                name="blockyard",
+                daemon=True,
+            )
+            if not (self._early and copier.unlocked):
+                sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+            self._thread.start()
 
     # Methods for the engine's thread.
 

@@ -37,6 +37,7 @@ type Agent struct {
 
 	HostDir     string            `group:"Tiers" help:"Directory of the host tier, best on tmpfs or hugetlbfs." default:"/dev/shm/blockyard" type:"path" env:"BLOCKYARD_HOST_DIR"`
 	HostSize    bytesize.Size     `group:"Tiers" help:"Size of the host tier, such as 64GiB; 0 turns the tier off." default:"1GiB" env:"BLOCKYARD_HOST_SIZE" kvbm:"DYN_KVBM_CPU_CACHE_GB,DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS"`
+	HostNodes   string            `group:"Tiers" name:"host-memory-nodes" help:"Memory nodes (NUMA) of new extents of the host tier: those of the GPUs that NVML names (auto), any (off), or a list such as 0,1. One node is preferred, several take pages in turn." default:"auto" env:"BLOCKYARD_HOST_MEMORY_NODES" kvbm:"DYN_MEMORY_DISABLE_NUMA" placeholder:"NODES"`
 	DiskDir     string            `group:"Tiers" help:"Directory of the disk tier." default:"/var/lib/blockyard" type:"path" env:"BLOCKYARD_DISK_DIR" kvbm:"DYN_KVBM_DISK_CACHE_DIR"`
 	DiskSize    bytesize.Size     `group:"Tiers" help:"Size of the disk tier, such as 1TiB; 0 turns the tier off." default:"0" env:"BLOCKYARD_DISK_SIZE" kvbm:"DYN_KVBM_DISK_CACHE_GB,DYN_KVBM_DISK_CACHE_OVERRIDE_NUM_BLOCKS"`
 	ExtentSize  bytesize.Size     `group:"Tiers" help:"Step by which a pool grows, at most 1GiB. 0 chooses by the size of each tier: 64MiB, and more from 256GiB on. A tier that was made with another size than the given one forgets its blocks." default:"0" env:"BLOCKYARD_EXTENT_SIZE"`
@@ -199,6 +200,9 @@ func (c *Agent) resolveSettings(environ []string) (agent.Config, *settings, erro
 		cfg.Tiers.ScrubBytesPerSecond = -1 // off; 0 would mean the default rate
 	}
 	if err := c.takeSizes(s, &cfg); err != nil {
+		return agent.Config{}, nil, err
+	}
+	if err := c.takeHostNodes(s, &cfg); err != nil {
 		return agent.Config{}, nil, err
 	}
 	if err := c.eventFlags.configure(c.NATS, s, &cfg); err != nil {

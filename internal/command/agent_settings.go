@@ -159,6 +159,31 @@ func (c *Agent) takeSizes(s *settings, cfg *agent.Config) error {
 	return nil
 }
 
+// takeHostNodes sets the memory nodes of the host tier in cfg.
+func (c *Agent) takeHostNodes(s *settings, cfg *agent.Config) error {
+	source, kvbm := s.source("host-memory-nodes")
+	nodes := c.HostNodes
+	if kvbm {
+		nodes = either(s.env.Memory.DisableNUMA, "off", "auto")
+	}
+	s.note("host_memory_nodes", nodes, source)
+	switch nodes {
+	case "auto":
+		cfg.NearGPUs = true
+		return nil
+	case "off", "":
+		return nil
+	}
+	for _, text := range strings.Split(nodes, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return fmt.Errorf("%s %q: want auto, off, or numbers of memory nodes such as 0,1", settingName(source, "host-memory-nodes"), nodes)
+		}
+		cfg.Tiers.HostNodes = append(cfg.Tiers.HostNodes, n)
+	}
+	return nil
+}
+
 // sizeNames returns the variables of a tier's size, the deciding one first.
 func sizeNames(size config.CacheSize, blocks, gb string) []string {
 	if size.OverrideBlocks != 0 {

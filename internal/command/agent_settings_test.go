@@ -64,7 +64,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				"node": "n (--node)", "socket": "/run/blockyard/agent.sock (default)", "admin": "127.0.0.1:0 (default)", "nats": " (default)", "cluster": "default (default)",
 				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "0 (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
 				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)", "drain_timeout": "2s (default)",
-				"disk_allocator": "default (default)", "direct_io": "auto (default)", "zero_fill": "false (default)", "disk_dir": "/var/lib/blockyard (default)"},
+				"host_memory_nodes": "auto (default)", "disk_allocator": "default (default)", "direct_io": "auto (default)", "zero_fill": "false (default)", "disk_dir": "/var/lib/blockyard (default)"},
 		},
 		"KVBM's sizes": {
 			env: map[string]string{"DYN_KVBM_CPU_CACHE_GB": "0.5", "DYN_KVBM_DISK_CACHE_GB": "2"},
@@ -178,6 +178,26 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			want: func(c *agent.Config) { c.DiskWriteBudget, c.DiskFilter = 2e12, false },
 			log:  map[string]string{"disk_write_budget": "2TB (--disk-write-budget)"},
 		},
+		"memory nodes": {
+			args: []string{"--host-memory-nodes=0, 2"},
+			env:  map[string]string{"DYN_MEMORY_DISABLE_NUMA": "1"},
+			want: func(c *agent.Config) { c.NearGPUs, c.Tiers.HostNodes = false, []int{0, 2} },
+			log:  map[string]string{"host_memory_nodes": "0, 2 (--host-memory-nodes)"},
+		},
+		"no memory nodes": {
+			env:  map[string]string{"BLOCKYARD_HOST_MEMORY_NODES": "off"},
+			want: func(c *agent.Config) { c.NearGPUs = false },
+		},
+		"KVBM without memory nodes": {
+			env:  map[string]string{"DYN_MEMORY_DISABLE_NUMA": "1"},
+			want: func(c *agent.Config) { c.NearGPUs = false },
+			log:  map[string]string{"host_memory_nodes": "off (DYN_MEMORY_DISABLE_NUMA)"},
+		},
+		"KVBM with memory nodes": {
+			env:  map[string]string{"DYN_MEMORY_DISABLE_NUMA": "0"},
+			want: func(*agent.Config) {},
+			log:  map[string]string{"host_memory_nodes": "auto (DYN_MEMORY_DISABLE_NUMA)"},
+		},
 		"what only Blockyard has": {
 			args: []string{"--quota=meta/llama=3", "--quota=b=2", "--scrub-rate=0", "--io-deadline=2s", "--discard-host", "--no-prefetch", "--drain-timeout=0"},
 			want: func(c *agent.Config) {
@@ -195,7 +215,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 					HostRule: policy.RuleLRU, DiskRule: policy.RuleLRU,
 					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
 				}},
-				DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
+				NearGPUs: true, DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
 				DrainTimeout: 2 * time.Second,
 				Events:       events.Options{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
@@ -216,7 +236,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 func TestAgentNamesTheVariableThatIsWrong(t *testing.T) {
 	for variable, value := range map[string]string{
 		"DYN_KVBM_CPU_CACHE_GB": "lots", "DYN_KVBM_METRICS_PORT": "99999", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "nvme",
-		"DYN_KVBM_DISK_CACHE_GB": "1_0", "BLOCKYARD_HOST_SIZE": "1XB", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "100000",
+		"DYN_KVBM_DISK_CACHE_GB": "1_0", "BLOCKYARD_HOST_SIZE": "1XB", "BLOCKYARD_HOST_MEMORY_NODES": "0-1", "DYN_KVBM_MAX_TRANSFER_BATCH_SIZE": "100000",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			_, _, err := configured(t, nil, map[string]string{variable: value})
