@@ -17,6 +17,8 @@ from typing import Any
 DEFAULT_SOCKET = "/run/blockyard/agent.sock"
 ENVIRONMENT_PREFIX = "BLOCKYARD_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+BLOCK_FIRST = "block-first"
+KV_LAYOUTS = ("", BLOCK_FIRST, "BLHNC", "BLNHC")
 MAX_TEXT = 1024
 MAX_U64 = 2**64 - 1
 
@@ -71,6 +73,8 @@ class Settings:
     want_evicted: whether the agent sends EVICTED to the scheduler (for counters only).
     stats: whether counters are sent to the agent, once a second.
     serving_endpoint: URL at which the engine takes requests, for routers.
+    kv_layout: one of KV_LAYOUTS, which the engine is asked for. Empty asks for none. See
+        vllm/layout.py.
     native: whether copies run in C. False, or a machine without compiler and without the built
         library, makes them run in Python.
     copy_threads: threads of the copies in C between plain memory and slots. 0 means one for each
@@ -92,6 +96,7 @@ class Settings:
     want_evicted: bool = False
     stats: bool = True
     serving_endpoint: str = ""
+    kv_layout: str = ""
     native: bool = True
     copy_threads: int = 0
     log_level: str = ""
@@ -197,6 +202,12 @@ def _level(where: str, value: Any) -> str:
     return word
 
 
+def _layout(where: str, value: Any) -> str:
+    if value not in KV_LAYOUTS:
+        raise SettingsError(f"{where}: {value!r}, want one of {', '.join(KV_LAYOUTS[1:])}")
+    return str(value)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "socket": _socket,
     "worker_id": _number(0, MAX_U64),
@@ -212,6 +223,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "want_evicted": _flag,
     "stats": _flag,
     "serving_endpoint": _text(0, 256),
+    "kv_layout": _layout,
     "native": _flag,
     "copy_threads": _number(0, 16),
     "log_level": _level,

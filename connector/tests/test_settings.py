@@ -36,7 +36,7 @@ class Reading(unittest.TestCase):
     def test_every_setting_has_an_environment_variable(self) -> None:
         words = {str: "/text", int: "7", bool: "false"}
         for name, default in Settings().__dict__.items():
-            word = "debug" if name == "log_level" else words[type(default)]
+            word = {"log_level": "debug", "kv_layout": "BLNHC"}.get(name, words[type(default)])
             with self.subTest(name):
                 settings = Settings.read({}, {f"BLOCKYARD_{name.upper()}": word})
                 self.assertNotEqual(
@@ -75,6 +75,8 @@ class Refusing(unittest.TestCase):
         self.refused({"lookup_wait_ms": True}, "whole number")
         self.refused({"enabled": "perhaps"}, "enabled", "true or false")
         self.refused({"log_level": "loud"}, "log_level", "debug")
+        self.refused({"kv_layout": "NHD"}, "kv_layout", "NHD", "block-first, BLHNC, BLNHC")
+        self.refused({"kv_layout": ["BLHNC"]}, "kv_layout")
         self.refused({"weights": 5}, "weights", "string")
 
     def test_a_socket_that_the_kernel_cannot_name(self) -> None:

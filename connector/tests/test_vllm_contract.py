@@ -29,7 +29,6 @@ INHERITED = {
     "get_finished_count",  # every worker reports
     "get_kv_connector_kv_cache_events",
     "get_mem_pool_context",
-    "get_required_kvcache_layout",
     "register_cross_layers_kv_cache",
     "prefer_cross_layer_blocks",
     "register_finished_partial_tail",

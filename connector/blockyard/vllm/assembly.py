@@ -19,6 +19,7 @@ from blockyard.vllm import facts
 from blockyard.vllm.geometry import Share, block_tokens, why_unsupported
 from blockyard.vllm.hybrid import HybridScheduler
 from blockyard.vllm.kvgroups import groups_of, is_hybrid, why_not_served
+from blockyard.vllm.layout import note_runs
 from blockyard.vllm.scheduler import STEP_TOKENS, VllmScheduler
 from blockyard.vllm.worker import VllmWorker, gather_stages, identity_fields, worker_ranks
 from blockyard.worker import WorkerIdentity, WorkerSession
@@ -115,6 +116,7 @@ def _open_session(
 ) -> WorkerSession:
     """A started WorkerSession for these pages."""
     pages = Pages(specs, register.device_blocks, device, share.offset, grouped)
+    note_runs(settings, pages)
     session = WorkerSession(
         settings,
         WorkerIdentity(**identity_fields(vllm_config, settings)),

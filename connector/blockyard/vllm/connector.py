@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from blockyard.settings import Settings
 from blockyard.vllm.assembly import make_scheduler, make_worker, show_log
 from blockyard.vllm.handshakes import Assembly
+from blockyard.vllm.layout import required_layout
 from blockyard.vllm.records import EMPTY, Handshake, StepMetadata, WorkerReport
 from blockyard.vllm.stats import BlockyardMetrics, BlockyardStats, register
 
@@ -27,7 +28,7 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def __init__(self, vllm_config: Any, role: base.KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        settings = Settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        settings = _settings(vllm_config)
         show_log(settings)
         self._scheduler: Any = None
         self._worker: Any = None
@@ -53,6 +54,13 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """True: sleep ends all copies first, and the KV tensors return to their addresses."""
         return True
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """The layout that the setting kv_layout asks for."""
+        settings = _settings(vllm_config)
+        show_log(settings)
+        return required_layout(settings)
 
     # vLLM's metrics and log, in its front end and in both roles.
 
@@ -192,6 +200,10 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
 
 
 register(BlockyardConnector)
+
+
+def _settings(vllm_config: Any) -> Settings:
+    return Settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
 
 
 def _is_nested(connector: base.KVConnectorBase_V1) -> bool:
