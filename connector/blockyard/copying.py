@@ -49,6 +49,7 @@ class CopyJob:
         "flying",
         "problem",
         "waited",
+        "began",
     )
 
     def __init__(
@@ -81,6 +82,7 @@ class CopyJob:
         self.flying = 0
         self.problem = ""
         self.waited = False
+        self.began = 0.0  # time of the first piece
 
     def unpack(self) -> None:
         """Sets slots and blocks."""
@@ -118,7 +120,7 @@ class Copier:
     """Runs jobs piece by piece.
 
     The copier adds to counters, under the names of STATS. copy_us is the time with at least one
-    copy in progress, in this thread or on a device.
+    copy in progress, in this thread or on a device. micros: see plane.JobCopier.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Copier:
         self._held: list[tuple[float, CopyJob]] = []  # deadlines and jobs that lack an extent
         self._announced = 0  # Extents.announced at the last check of _held
         self._ended: list[tuple[int, bool]] = []
+        self.micros: dict[int, int] = {}
         block = pages.share_bytes
         self._load_blocks = max(1, mover.load_bytes // block)
         self._store_blocks = max(1, mover.store_bytes // block)
@@ -231,6 +234,7 @@ class Copier:
 
     def _copy_piece(self, job: CopyJob) -> None:
         if not job.at:
+            job.began = time.perf_counter()
             self._check_generations(job, "before")
             if job.problem:
                 return
@@ -280,6 +284,8 @@ class Copier:
     def _end(self, job: CopyJob) -> None:
         if not job.is_store:
             self._check_generations(job, "after")
+            if job.began:
+                self.micros[job.number] = int((time.perf_counter() - job.began) * 1e6)
         count_job(self._counters, job.number, job.is_store, job.count, job.problem)
         self._ended.append((job.number, not job.problem))
 

@@ -42,6 +42,10 @@ class EndedLoads:
         """Records the requests of loads that the session's thread is about to get."""
         self._begun.update([load.rid for load in loads])
 
+    def expects(self, rid: str) -> bool:
+        """Whether take() is still to return a result of a request's load."""
+        return rid in self._begun
+
     def wait(self, seconds: float) -> None:
         """Waits until take() has a result, for `seconds` at most. Without a load: not at all."""
         if self._begun and not self._reports:

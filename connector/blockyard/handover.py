@@ -8,7 +8,7 @@ the blocks, so that it loads them instead of computing them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .frames import MAX_REQUEST_TOKENS
@@ -41,6 +41,15 @@ def read_hand_over(params: Mapping[str, Any] | None) -> HandOver | None:
         raise ValueError(f"kv_transfer_params.{KEY}: {given!r}, want an object")
     blocks = _whole(given, "await", MAX_REQUEST_TOKENS)
     return HandOver(blocks, _whole(given, "deadline_ms", MAX_DEADLINE_MS) / 1000)
+
+
+def hand_over_of(request: Any, note: Callable[[str, Exception], None]) -> HandOver | None:
+    """The hand-over in an engine's request. A malformed one goes to note() and is ignored."""
+    try:
+        return read_hand_over(getattr(request, "kv_transfer_params", None))
+    except ValueError as err:
+        note("hand_over", err)
+        return None
 
 
 def _whole(given: Mapping[str, Any], key: str, high: int) -> int:

@@ -21,6 +21,7 @@ class Job:
     slots: packed; a load's slots are pinned, a store's slots are granted. held: device blocks that
     a store references. connection: gave the slots; None for a load that could not begin. taken:
     workers may know the job, so a copy may be in flight. discard: the store must not be committed.
+    micros: microseconds of copying on the slowest worker so far, of a load.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Job:
         "discard",
         "ok",
         "failed",
+        "micros",
     )
 
     def __init__(
@@ -58,6 +60,7 @@ class Job:
         self.discard = False
         self.ok = 0
         self.failed = 0
+        self.micros = 0
 
     @property
     def blocks(self) -> int:
@@ -95,7 +98,9 @@ class Jobs:
         if job.connection is not None:
             job.connection.flying -= 1
 
-    def tally(self, number: int, ok: int, failed: int, workers: int) -> Job | None:
+    def tally(
+        self, number: int, ok: int, failed: int, workers: int, micros: int = 0
+    ) -> Job | None:
         """Counts reports of a job. Returns the job, removed, when all workers have reported.
 
         None while reports are missing, and for an unknown job: it has ended, or another engine
@@ -106,6 +111,7 @@ class Jobs:
             return None
         job.ok += ok
         job.failed += failed
+        job.micros = max(job.micros, micros)
         if job.ok + job.failed < workers:
             return None
         self.end(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import frames
 from .connection import Connection, close_if_done
@@ -32,6 +32,8 @@ class Loads:
         self.queued: list[Load] = []  # for the next step
         self.flying = 0  # jobs of loads in flight
         self.workers = 1  # workers that report each job
+        # Gets the blocks and the seconds of copying of each job that all workers have copied.
+        self.copied: Callable[[int, float], None] = lambda blocks, seconds: None
         self._count = count
         self._jobs = jobs
         self._lookups = lookups
@@ -52,6 +54,7 @@ class Loads:
             raise ValueError(f"load of {r.rid}: {[len(ids) for ids in block_ids]} device blocks")
         packed = [pack_u32(ids) for ids in block_ids]
         self._start(r)
+        r.offered = max(r.offered, r.known)  # a request may end before its load is reported
         self._claim(r, connection, ALL_GROUPS, first, r.slots[_SLOT * first :], packed)
         return True
 
@@ -145,6 +148,8 @@ class Loads:
             self._count["failed_loads"] += 1
         else:
             self._count["loaded_blocks"] += job.blocks
+            if job.micros:
+                self.copied(job.blocks, job.micros / 1e6)
         if r is None:
             return
         r.loads -= 1

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,6 +214,7 @@ class NativeCopier:
         self._fences: dict[int, object] = {}  # by job
         self._jobs: dict[int, CopyJob] = {}  # jobs of this copier that came with add()
         self._ended: list[tuple[int, bool]] = []
+        self.micros: dict[int, int] = {}
         self._announced = extents.announced
         self._counted = native.Counts()
         self._ends = (native.End * _ENDS)()
@@ -311,6 +313,8 @@ class NativeCopier:
                 self._jobs.pop(end.number, None)
                 self._fences.pop(end.number, None)
                 is_store = end.kind == native.STORE
+                if end.began_ns and not is_store:
+                    self.micros[end.number] = (time.monotonic_ns() - end.began_ns) // 1000
                 text = end.text.decode(errors="replace")  # a long one may be cut in a character
                 self._end(end.number, is_store, end.blocks, bool(end.ok), text)
             count = self._lib.by_copier_take(self._handle, self._ends, _ENDS)

@@ -1,7 +1,8 @@
 """Whether a load of a hit is expected to end sooner than the computation of its tokens.
 
-The engine's own times decide: seconds of a step by its tokens, and seconds of a load by its blocks.
-Without enough measurements every hit is loaded, so the first loads measure themselves.
+The engine's own times decide: seconds of a step by its tokens, and seconds of a load and of its
+copy by its blocks. Without enough measurements every hit is loaded, in steps of its own, so the
+first loads measure themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PROBE = 32
 # A step of more tokens for each request computes a prompt. It delays a load's report.
 _LIGHT_TOKENS = 8
 _MAX_STEPS = 64  # steps in flight, far more than any engine has
+# Limit of the copy within a step when no other request waits for the step.
+ALONE_SECONDS = 0.05
 
 Line = Sequence[tuple[float, float]]
 
@@ -131,6 +134,7 @@ class Pace:
         self.declined = 0  # hits that are computed, because that is expected to be sooner
         self.steps = Curve()
         self.loads = Curve()
+        self.copies = Curve()  # seconds of copying on the slowest worker, by blocks
         self._fixed = fixed
         self._least = fixed or 1
         self._block_tokens = block_tokens
@@ -185,16 +189,30 @@ class Pace:
         """Drops the load of a request that has ended."""
         self._loading.pop(rid, None)
 
-    def accepts(self, blocks: int, tokens: int) -> bool:
-        """Whether a hit of `blocks` is loaded. tokens: to be computed without the load."""
-        if self._fixed or self._worth(blocks, tokens):
+    def fits_step(self, blocks: int, alone: bool) -> bool:
+        """Whether the copy of `blocks` within a step is expected to take less than another step.
+
+        False without measurements. alone: no other request waits for the step.
+        """
+        copies, steps = self.copies.line(), self.steps.line()
+        if not copies or not steps:
+            return False
+        limit = ALONE_SECONDS if alone else seconds_at(steps, max(1, self._beside), True)
+        return seconds_at(copies, blocks, True) <= limit
+
+    def accepts(self, blocks: int, tokens: int, short: bool = False) -> bool:
+        """Whether a hit of `blocks` is loaded. tokens: to be computed without the load.
+
+        short: the load takes no longer than its copy, because it needs no step.
+        """
+        if self._fixed or self._worth(blocks, tokens, short):
             return True
         self.declined += 1
         return self.declined % PROBE == 0
 
-    def _worth(self, blocks: int, tokens: int) -> bool:
+    def _worth(self, blocks: int, tokens: int, short: bool = False) -> bool:
         return worth_loading(
-            self.loads.line(),
+            self.copies.line() if short else self.loads.line(),
             self.steps.line(),
             blocks,
             blocks * self._block_tokens,

@@ -47,7 +47,7 @@ _now = time.perf_counter
 
 
 class SchedulerSession:
-    """One engine's session with the agent. The session survives restarts of the agent.
+    """One engine's session with the agent. The session survives the agent's restarts.
 
     blocks: the engine's device blocks; without them, bind() must give them before any store.
     block_tokens: tokens in a block. A request has the engine's id. Its generation counts the
@@ -129,6 +129,10 @@ class SchedulerSession:
         """
         self._queues = queues
         self._keeper.lister.pool = pool
+
+    def observe_copies(self, take: Callable[[int, float], None]) -> None:
+        """take gets the blocks and the seconds of copying of each load job that succeeds."""
+        self._loads.copied = take
 
     # Requests.
 
@@ -293,7 +297,7 @@ class SchedulerSession:
             return
         self.changed = True
         for number, (ok, failed) in done.jobs.items():
-            job = self._jobs.tally(number, ok, failed, self._workers)
+            job = self._jobs.tally(number, ok, failed, self._workers, done.micros.get(number, 0))
             if job is not None:
                 self._settle(job)
         self._attachment.leave_if_done()

@@ -65,6 +65,8 @@ class Settings:
     load, store: whether blocks are loaded and stored.
     min_load_blocks: hits of fewer blocks beyond the engine's own are not loaded. With 0, vLLM's
         connector measures which hits load sooner than the engine computes them.
+    short_loads: whether a load may run within the step that computes the rest of the prompt, when
+        its copy is expected to take less time than a step. vLLM's connector only.
     lookup_wait_ms: how long a lookup may wait for blocks that load from disk, in milliseconds.
     max_inflight_blocks: limit of device blocks that stores hold. 0 means a tenth of the blocks
         that are free at the start.
@@ -89,6 +91,7 @@ class Settings:
     load: bool = True
     store: bool = True
     min_load_blocks: int = 0
+    short_loads: bool = True
     lookup_wait_ms: int = 1000
     max_inflight_blocks: int = 0
     weights: str = ""
@@ -216,6 +219,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "load": _flag,
     "store": _flag,
     "min_load_blocks": _number(0, 2**20),
+    "short_loads": _flag,
     "lookup_wait_ms": _number(0, 60_000),
     "max_inflight_blocks": _number(0, 2**24),
     "weights": _text(0, 512),

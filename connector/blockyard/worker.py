@@ -119,11 +119,11 @@ class WorkerSession:
         self.news = 0
         # Queues between the two threads. The engine's thread appends to _inbox only.
         self._inbox: deque[tuple[Work, object | None]] = deque()
-        self._done: deque[tuple[int, bool]] = deque()
+        self._done: deque[tuple[int, bool, int]] = deque()  # job, success, microseconds
         self._ended = EndedLoads()
         # Only the session's thread uses these.
         self._jobs: set[int] = set()  # unfinished jobs
-        self._results: dict[int, bool] = {}  # success of ended jobs
+        self._results: dict[int, tuple[bool, int]] = {}  # success and microseconds of ended jobs
         self._named: set[int] = set()  # unfinished jobs that the engine knows
         self._scheduler: int | None = None  # upper half of the scheduler's job numbers
 
@@ -196,6 +196,10 @@ class WorkerSession:
         all."""
         self._ended.wait(seconds)
 
+    def expects(self, rid: str) -> bool:
+        """Whether the result of a request's load is still to come in finished_loads()."""
+        return self._ended.expects(rid)
+
     def finished_loads(self) -> tuple[Set[str], Set[str]]:
         """Requests whose loads have ended since the last call, and the failed ones among them."""
         return self._ended.take()
@@ -266,11 +270,11 @@ class WorkerSession:
                 # Every job must be reported, even after a bug, because a request may wait for it.
                 _log.exception("the worker's thread continues after an error")
                 self._counters["errors"] += 1
-                self._settle(copier.drop("an error in the worker's thread"))
+                self._settle(copier.drop("an error in the worker's thread"), copier.micros)
                 time.sleep(_ERROR_SECONDS)
-        self._settle(copier.drop("the worker ends"))
+        self._settle(copier.drop("the worker ends"), copier.micros)
         while copier.busy:
-            self._settle(copier.step())
+            self._settle(copier.step(), copier.micros)
             time.sleep(DEVICE_POLL_SECONDS)
         self._quiet.set()
         link.close()
@@ -295,7 +299,7 @@ class WorkerSession:
             pinner.start()
         else:
             self._on_mapped()
-        self._settle(copier.step())
+        self._settle(copier.step(), copier.micros)
         link.work(copier.busy, time.monotonic())
         if copier.busy:
             self._quiet.clear()
@@ -340,13 +344,13 @@ class WorkerSession:
 
     def _name(self, load: Load) -> None:
         """Records a job's request. An earlier LOAD may have begun or ended the job."""
-        ok = self._results.get(load.job)
-        if ok is None:
+        result = self._results.get(load.job)
+        if result is None:
             self._ended.expect(load)
             self._named.add(load.job)
         else:
-            self._ended.expect_ended(load, ok)
-            self._done.append((load.job, ok))
+            self._ended.expect_ended(load, result[0])
+            self._done.append((load.job, *result))
 
     def _add(
         self,
@@ -376,18 +380,19 @@ class WorkerSession:
         self._jobs.add(number)
         copier.add(job)  # or else the job is in progress, and its end comes anyway
 
-    def _settle(self, ended: list[tuple[int, bool]]) -> None:
+    def _settle(self, ended: list[tuple[int, bool]], micros: dict[int, int]) -> None:
         for number, ok in ended:
             self._jobs.discard(number)
-            self._finish(number, ok)
+            took = micros.pop(number, 0)
+            self._finish(number, ok, took if ok else 0)
 
-    def _finish(self, number: int, ok: bool) -> None:
+    def _finish(self, number: int, ok: bool, micros: int = 0) -> None:
         """Records the result of a job, and reports the result if the engine knows the job."""
-        self._results[number] = ok
+        self._results[number] = ok, micros
         if len(self._results) > _REMEMBERED:
             del self._results[next(iter(self._results))]
         if number in self._named:
             self._named.remove(number)
-            self._done.append((number, ok))
+            self._done.append((number, ok, micros))
         self._ended.end(number, ok)
         self.news += 1

@@ -26,6 +26,7 @@ from e2e.cases_scheduling import (
     two_dp_ranks,
     two_tp_ranks,
 )
+from e2e.cases_short import short_load_fails, short_loads
 from e2e.shapes import GEMMA, GPT_OSS, QWEN
 
 # The cases of a hybrid model, in their order. The last ones kill agent and engine.
@@ -75,6 +76,8 @@ CASES: tuple[Case, ...] = (
     flipped_byte_host,
     first_block_fails_request,
     short_hits,
+    short_loads,
+    short_load_fails,
     events_to_router,
     events_list,
     other_weights,

@@ -2,7 +2,7 @@
 
 vLLM loads MeasuredConnector by name. Only the measurements differ from BlockyardConnector: every
 engine computes TOKEN_SECONDS for each token and loads for LOAD_SECONDS. So the decision of a hit
-does not depend on the machine.
+does not depend on the machine. All loads of ShortConnector are short ones.
 """
 
 from __future__ import annotations
@@ -35,6 +35,21 @@ class KnownPace(Pace):
 
     def end_load(self, rid: str, ok: bool, now: float) -> None:
         self.forget(rid)
+
+
+class ShortPace(KnownPace):
+    """A KnownPace with which every load is a short one, without any measurement."""
+
+    def fits_step(self, blocks: int, alone: bool) -> bool:
+        return True
+
+
+class ShortConnector(BlockyardConnector):
+    """BlockyardConnector with a ShortPace. vLLM loads it by kv_connector_module_path."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        scheduler.Pace = ShortPace  # type: ignore[misc]
+        super().__init__(vllm_config, role, kv_cache_config)
 
 
 class MeasuredConnector(BlockyardConnector):

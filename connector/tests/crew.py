@@ -13,54 +13,24 @@ import pathlib
 import pickle
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import torch
 from vllm import SamplingParams
-from vllm.config import (
-    CacheConfig,
-    DeviceConfig,
-    KVTransferConfig,
-    ModelConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    SpeculativeConfig,
-    VllmConfig,
-)
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    MLAAttentionSpec,
-    SlidingWindowSpec,
-)
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from blockyard.vllm.geometry import Ranks
-from tests.crewworker import BLOCKS, DRAFT, ROW, TOKENS, Worker
-
-VOCABULARY = 1000
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 1024,
-    "torch_dtype": "float32",
-}
+from blockyard.work import Load, Work
+from tests.crewconfig import CONFIG, VOCABULARY, kv_cache, set_rank, vllm_config
+from tests.crewworker import DRAFT, ROW, TOKENS, Worker
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -73,6 +43,9 @@ class Crew:
     draft layer in the group of full attention, whose KV of a token depends on the next token.
     window, chunk: tokens that the layer of a first KV group beside full attention reads, 0 without
     that group. larger: that group's blocks in a block of full attention. dp_rank: of two, or None.
+    short: whether all loads are short ones, or none is. policy: vLLM's for failed loads.
+
+    damaged(worker, load): whether a worker's load fails. Then no LOAD of the agent begins loads.
     """
 
     def __init__(
@@ -90,23 +63,24 @@ class Crew:
         chunk: int = 0,
         larger: int = 1,
         dp_rank: int | None = None,
+        short: bool = False,
+        policy: str = "recompute",
+        damaged: Callable[[int, Load], bool] | None = None,
     ) -> None:
         (directory / "config.json").write_text(json.dumps(CONFIG))
-        self.config = self._config(str(directory), socket, tp, pp, overlapping, drafts)
+        extra = {"socket": socket, "weights": "crew", "short_loads": short}
+        self.config = vllm_config(str(directory), extra, policy, tp, pp, overlapping, drafts)
         if eagle:
             self.config.speculative_config.method = "eagle"
         if dp_rank is not None:
-            self.config.kv_transfer_config.engine_id = f"ranks_dp{dp_rank}"
-            self.config.parallel_config.data_parallel_size = 2
-            self.config.parallel_config.data_parallel_rank = dp_rank
-            self.config.parallel_config.data_parallel_index = dp_rank
+            set_rank(self.config, dp_rank)
         replicas = tp if mla else 1
         # The first stage has one layer more than the others.
         stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
         if window or chunk:
             stages = [["l0", DRAFT]] if eagle else [["l0"]]
         sizes = [len(layers) * TOKENS * ROW * 4 for layers in stages]
-        caches = [self._cache(layers, mla, replicas, window, chunk, larger) for layers in stages]
+        caches = [kv_cache(layers, mla, replicas, window, chunk, larger) for layers in stages]
         self.align = TOKENS * larger
         self.behind = self.align if eagle else 0  # tokens that vLLM drops of a hit
         init_none_hash(sha256)
@@ -128,84 +102,20 @@ class Crew:
             {(n // tp, n % tp): worker.handshake for n, worker in enumerate(self.workers)}
         )
         self.aggregator = KVOutputAggregator(len(self.workers))
-        self.overlapping, self.drafts = overlapping, drafts
+        self.overlapping, self.drafts, self.damaged = overlapping, drafts, damaged
+        self._fix(short)
         self.pending: list = []
         self.tokens: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}  # by KV group
         self.began: dict[str, int] = {}  # tokens that a request had when it began to run
-        self.computed = 0  # tokens of all steps
-        self.rejected = 0
+        self.rejected = self.computed = 0  # tokens of all steps
+        self.short = 0  # steps with short loads
 
-    @staticmethod
-    def _cache(
-        layers: list[str], mla: bool, replicas: int, window: int, chunk: int, larger: int
-    ) -> KVCacheConfig:
-        shape = {"block_size": TOKENS, "num_kv_heads": 1, "dtype": torch.float32}
-        groups = []
-        if window or chunk:
-            spec = (
-                SlidingWindowSpec(**shape, head_size=ROW // 2, sliding_window=window)
-                if window
-                else ChunkedLocalAttentionSpec(
-                    **shape, head_size=ROW // 2, attention_chunk_size=chunk
-                )
-            )
-            groups.append(KVCacheGroupSpec(["w0"], spec))
-        shape["block_size"] *= larger
-        full = (
-            MLAAttentionSpec(**shape, head_size=ROW)
-            if mla
-            else FullAttentionSpec(**shape, head_size=ROW // 2 // larger)
-        )
-        groups.append(KVCacheGroupSpec(layers, full))
-        return KVCacheConfig(
-            num_blocks=BLOCKS,
-            kv_cache_tensors=[],
-            kv_cache_groups=groups,
-            kv_tp_replicas=replicas,
-        )
-
-    @staticmethod
-    def _config(
-        directory: str, socket: str, tp: int, pp: int, overlapping: bool, drafts: int
-    ) -> VllmConfig:
-        model = ModelConfig(model=directory, skip_tokenizer_init=True, dtype="float32", seed=0)
-        cache = CacheConfig(block_size=TOKENS, enable_prefix_caching=True)
-        cache.num_gpu_blocks = BLOCKS
-        cache.kv_cache_layout = "LBNHC"
-        speculative = None
-        if drafts:
-            speculative = SpeculativeConfig(
-                model="ngram", num_speculative_tokens=drafts, prompt_lookup_max=2
-            )
-        config = VllmConfig(
-            model_config=model,
-            cache_config=cache,
-            scheduler_config=SchedulerConfig(
-                max_num_seqs=8,
-                max_num_batched_tokens=64,
-                max_model_len=1024,
-                is_encoder_decoder=False,
-                enable_chunked_prefill=True,
-                async_scheduling=overlapping and not drafts,
-            ),
-            device_config=DeviceConfig("cpu"),
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="BlockyardConnector",
-                kv_connector_module_path="blockyard.vllm",
-                kv_role="kv_both",
-                kv_load_failure_policy="recompute",
-                kv_connector_extra_config={"socket": socket, "weights": "crew"},
-            ),
-            speculative_config=speculative,
-        )
-        # vLLM overlaps steps with other drafts than n-grams, which the crew has no model for.
-        config.scheduler_config.async_scheduling = overlapping
-        # Set behind the checks of the platform, which has no devices for them.
-        config.parallel_config = ParallelConfig()
-        config.parallel_config.tensor_parallel_size = tp
-        config.parallel_config.pipeline_parallel_size = pp
-        return config
+    def _fix(self, short: bool) -> None:
+        """Makes the form of a load independent of measurements, and damaged() see every load."""
+        self.scheduler.connector._scheduler.pace.fits_step = lambda blocks, alone: short
+        for worker in self.workers if self.damaged is not None else ():
+            worker.connector._worker.session._early = False
 
     def wait_connected(self, seconds: float = 60.0) -> None:
         session = self.scheduler.connector._scheduler.session
@@ -215,6 +125,16 @@ class Crew:
         self, rid: str, prompt: Sequence[int], output: int, seconds: float = 120.0
     ) -> list[int]:
         """Runs one request to its end. Returns its output."""
+        request = self.add(rid, prompt, output)
+        deadline = time.monotonic() + seconds
+        while rid in self.scheduler.requests:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{rid} does not end")
+            self.step()
+        return list(request.output_token_ids)
+
+    def add(self, rid: str, prompt: Sequence[int], output: int) -> Request:
+        """Adds a request to the scheduler. Its output can be compared with the crew's tokens."""
         request = Request(
             request_id=rid,
             prompt_token_ids=list(prompt),
@@ -225,12 +145,7 @@ class Crew:
         request.sampling_params.update_from_generation_config({}, VOCABULARY + 1)
         self.tokens[rid] = list(prompt)
         self.scheduler.add_request(request)
-        deadline = time.monotonic() + seconds
-        while rid in self.scheduler.requests:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{rid} does not end")
-            self.step()
-        return self.tokens[rid][len(prompt) :][:output]
+        return request
 
     def settle(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
         """Steps until condition() is true, as an idle engine with pending copies does."""
@@ -247,9 +162,11 @@ class Crew:
                 tensor.fill_(-1.0)
         return self.scheduler.reset_prefix_cache()
 
-    def step(self) -> None:
+    def step(self, between: Callable[[], None] = lambda: None) -> None:
+        """One step of the engine. between: what happens while the model runs, as an abort."""
         output = self.scheduler.schedule()
         self.pending.append((output, self._execute(output)))
+        between()
         while len(self.pending) > (1 if self.overlapping and self.scheduler.requests else 0):
             ended, result = self.pending.pop(0)
             self.scheduler.update_from_output(ended, result)
@@ -262,20 +179,35 @@ class Crew:
         self.computed += output.total_num_scheduled_tokens
         sampled = {}
         connectors = [worker.connector for worker in self.workers]
-        for one in connectors:
+        for number, one in enumerate(connectors):
             metadata = pickle.loads(pickle.dumps(output.kv_connector_metadata))
+            if self.damaged is not None:
+                self._damage(number, metadata.work)
             one.handle_preemptions(metadata)
             one.bind_connector_metadata(metadata)
-            one.start_load_kv(None)
+            if output.has_sync_kv_loads:
+                self.short += not number
+                one.start_load_kv(None)
+        invalid = [one.get_block_ids_with_load_errors() for one in connectors]
         for rid, computed in self._scheduled(output):
-            sampled[rid] = self._forward(output, rid, computed)
+            sampled[rid] = self._forward(output, rid, computed, set().union(*invalid))
         results = []
-        for one in connectors:
+        for one, blocks in zip(connectors, invalid, strict=True):
+            if not output.has_sync_kv_loads:
+                one.start_load_kv(None)
             ended = one.get_transfer_results(output.finished_req_ids)
-            report = one.build_connector_worker_meta()
-            results.append(self._result(sampled, ended, pickle.loads(pickle.dumps(report))))
+            report = pickle.loads(pickle.dumps(one.build_connector_worker_meta()))
+            results.append(self._result(sampled, ended, report, blocks))
             one.clear_connector_metadata()
         return self.aggregator.aggregate(results)
+
+    def _damage(self, number: int, work: Work) -> None:
+        """Gives the first slot of each damaged load another generation."""
+        for n, load in enumerate(work.loads):
+            if load.slots and self.damaged(number, load):
+                slots = bytearray(load.slots)
+                slots[8] ^= 1
+                work.loads[n] = load._replace(slots=bytes(slots))
 
     def _scheduled(self, output) -> Iterator[tuple[str, int]]:
         """The requests of a step, and the tokens that were computed before. Updates the tables."""
@@ -292,9 +224,18 @@ class Crew:
                 table += ids
             yield rid, cached.num_computed_tokens[n]
 
-    def _forward(self, output, rid: str, computed: int) -> list[int]:
-        """Computes a request's tokens of this step. Returns the tokens that it samples."""
+    def _forward(self, output, rid: str, computed: int, invalid: Set[int]) -> list[int]:
+        """Computes a request's tokens of this step. Returns the tokens that it samples.
+
+        A request with invalid blocks computes wrong numbers and samples a wrong token.
+        """
         known, tables = self.tokens[rid], self.tables[rid]
+        if not invalid.isdisjoint(tables[0]):
+            wrong = [-1 - token for token in known]
+            for worker in self.workers:
+                for at in range(computed, computed + output.num_scheduled_tokens[rid]):
+                    worker.write(at, tables, wrong, wrong)
+            return [VOCABULARY - 1 - next_token(known)]
         if self.overlapping and self.drafts:
             # The scheduler counts drafts as accepted until it has the result of their step.
             computed = min(computed, len(known) - 1)
@@ -302,7 +243,7 @@ class Crew:
         drafts = list(output.scheduled_spec_decode_tokens.get(rid, ()))
         inputs = known + drafts
         for worker in self.workers:
-            if self.began.get(rid) == computed:
+            if self.began.get(rid) == computed or self.damaged is not None:
                 worker.check(computed, tables, known)
         sampled = self._sample(known, drafts) if end >= len(known) else []
         for worker in self.workers:
@@ -330,7 +271,7 @@ class Crew:
             guesses.append([right, *wrong])
         return DraftTokenIds(running, guesses)
 
-    def _result(self, sampled: dict, ended, report) -> ModelRunnerOutput:
+    def _result(self, sampled: dict, ended, report, invalid: Set[int]) -> ModelRunnerOutput:
         return ModelRunnerOutput(
             req_ids=list(sampled),
             req_id_to_index={rid: n for n, rid in enumerate(sampled)},
@@ -338,6 +279,7 @@ class Crew:
             kv_connector_output=KVConnectorOutput(
                 finished_recving=ended.finished_recving,
                 failed_recving=ended.failed_recving,
+                invalid_block_ids=invalid,
                 kv_connector_worker_meta=report,
             ),
         )

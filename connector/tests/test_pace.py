@@ -159,6 +159,28 @@ class Measuring(unittest.TestCase):
         self.assertTrue(pace.accepts(1, 500))
         self.assertLess(pace.declined, 40 * PROBE)
 
+    def test_a_copy_within_a_step_must_be_shorter_than_the_step_that_it_saves(self) -> None:
+        pace = measured()
+        self.assertFalse(pace.fits_step(1, alone=True), "no copy was measured")
+        for _ in range(3):
+            pace.copies.add(10, 0.001)  # 0.1 ms a block
+        step = seconds_at(pace.steps.line(), 1, True)
+        fits = int(step / 0.0001)
+        self.assertGreaterEqual(fits, 10)
+        self.assertTrue(pace.fits_step(fits - 1, alone=False))
+        self.assertFalse(pace.fits_step(fits + 1, alone=False))
+        # Alone in the engine, a longer copy delays no other request.
+        self.assertTrue(pace.fits_step(fits + 1, alone=True))
+        self.assertFalse(pace.fits_step(501, alone=True))
+
+    def test_a_load_within_a_step_takes_as_long_as_its_copy(self) -> None:
+        pace = measured()
+        self.assertFalse(pace.accepts(1, 500))
+        for _ in range(3):
+            pace.copies.add(1, 1e-6)
+        self.assertFalse(pace.accepts(1, 500))
+        self.assertTrue(pace.accepts(1, 500, short=True))
+
     def test_steps_that_overlap_count_from_the_end_of_the_one_before(self) -> None:
         pace = Pace(0, TOKENS, STEP)
         pace.begin_step(4, 4, 0.0)

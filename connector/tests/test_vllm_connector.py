@@ -44,6 +44,9 @@ class FakeWorkerSession:
         self.works.append(work)
         self.news += 1
 
+    def expects(self, rid: str) -> bool:
+        return False
+
     def await_load(self, seconds: float) -> None:
         """Does nothing: every load has ended."""
 

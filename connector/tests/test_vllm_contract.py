@@ -24,7 +24,6 @@ INHERITED = {
     "bind_kv_cache_manager",  # calls bind_gpu_block_pool
     "clear_connector_metadata",
     "finish_forward",
-    "get_block_ids_with_load_errors",  # failures are reported by request
     "get_finished",  # get_transfer_results replaces it
     "get_finished_count",  # every worker reports
     "get_kv_connector_kv_cache_events",

@@ -7,16 +7,17 @@ import pickle
 import tempfile
 import unittest
 from types import SimpleNamespace as Bag
+from typing import Any
 from unittest import mock
 
 from blockyard.request import Hit
 from blockyard.settings import Settings
 from blockyard.work import Done, Mapped
 from tests.vllm_case import TOKENS, Case
-from tests.vllm_fakes import FakePool, request, step
+from tests.vllm_fakes import FakePool, request, step, vllm_config
 
 from blockyard.vllm import identity  # isort: skip
-from blockyard.vllm import scheduler as scheduler_module  # isort: skip
+from blockyard.vllm import handshakes  # isort: skip
 from blockyard.vllm import sources  # isort: skip
 from blockyard.vllm.records import EMPTY, WorkerReport  # isort: skip
 from blockyard.vllm.scheduler import NO_HIT, VllmScheduler  # isort: skip
@@ -168,17 +169,22 @@ class Starting(Case):
         connected = [0, 0, 0, 1]
         session = mock.Mock(**{"stats.side_effect": lambda: {"connected": connected.pop(0)}})
         with tempfile.NamedTemporaryFile() as socket:
-            VllmScheduler(Settings(socket=socket.name), session, TOKENS, 1).await_agent()
+            self.await_agent(socket.name, session)
             self.assertEqual(connected, [])
             connected = [0] * 100_000
-            with mock.patch.object(scheduler_module, "START_SECONDS", 0.01):
-                VllmScheduler(Settings(socket=socket.name), session, TOKENS, 1).await_agent()
+            with mock.patch.object(handshakes, "START_SECONDS", 0.01):
+                self.await_agent(socket.name, session)
         self.assertGreater(len(connected), 0)
 
     def test_without_an_agent_it_does_not_wait(self) -> None:
         session = mock.Mock(**{"stats.return_value": {"connected": 0}})
-        VllmScheduler(Settings(socket="/nowhere.sock"), session, TOKENS, 1).await_agent()
+        self.await_agent("/nowhere.sock", session)
         self.assertEqual(session.stats.call_count, 0)
+
+    def await_agent(self, socket: str, session: Any) -> None:
+        settings = Settings(socket=socket)
+        side = VllmScheduler(settings, session, TOKENS, 1)
+        handshakes.Assembly(vllm_config(), None, settings, side).await_agent()
 
 
 class Loading(Case):

@@ -71,6 +71,10 @@ class FakeSession:
         self.closed = True
 
 
+    def expects(self, rid: str) -> bool:
+        return any(load.rid == rid for work in self.begun for load in work.loads)
+
+
 class Case(unittest.TestCase):
     def setUp(self) -> None:
         self.session = FakeSession()
@@ -235,6 +239,49 @@ class Copies(Case):
             self.side.transfer_results()
             self.assertEqual(len(self.session.load_waits), waits)
         self.assertLessEqual(max(self.session.load_waits), 0.002)
+
+    def test_a_step_waits_for_its_short_loads_and_names_the_blocks_of_those_that_fail(self) -> None:
+        results = [
+            ({"other"}, set()),
+            ({"good", "failed"}, {"failed"}),
+            ({"other-failed"}, {"other-failed"}),
+        ]
+        self.session.finished_loads = lambda: results.pop(0)  # type: ignore[assignment]
+        self.session.silent = True
+        loads = [Load(n, rid, b"", b"") for n, rid in enumerate(("good", "failed"), 1)]
+        named = (("good", (1, 2)), ("failed", (3, 4)), ("unknown", (5,)))
+        metadata = pickle.loads(pickle.dumps(StepMetadata(Work(loads), short=named)))
+        self.side.begin(metadata)  # handle_preemptions
+        self.side.load(metadata)
+        self.assertEqual(len(self.session.begun), 1)
+        self.assertEqual(len(self.session.load_waits), 1)
+        # Requests of short loads run, so vLLM must not hear that they have been received.
+        self.assertEqual(
+            self.side.transfer_results(), ({"other", "other-failed"}, {"other-failed"})
+        )
+        self.assertEqual(self.side.invalid_blocks(), {3, 4, 5})
+        self.assertEqual(self.side.invalid_blocks(), set())
+        self.assertEqual(self.side.transfer_results(), (set(), set()))
+
+    def test_a_short_load_cannot_wait_for_a_worker_that_sleeps_or_is_off(self) -> None:
+        def step() -> tuple[set[int], Any]:
+            named = ((LOAD.rid, (7,)),)
+            self.side.load(StepMetadata(Work([LOAD], []), short=named))
+            return self.side.invalid_blocks(), self.side.report().done.jobs
+
+        self.side.suspend()
+        self.assertEqual(step(), ({7}, {1: [0, 1]}))
+        self.side.resume()
+        self.assertEqual(self.session.begun, [], "it was not held")
+        self.make(reason="it is disabled")
+        self.assertEqual(step(), ({7}, {1: [0, 1]}))
+        self.assertEqual(self.side.transfer_results(), (set(), set()))
+
+    def test_a_session_that_breaks_fails_the_short_loads(self) -> None:
+        self.session.begin = lambda work: 1 / 0  # type: ignore[assignment]
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            self.side.load(StepMetadata(Work([LOAD], []), short=((LOAD.rid, (7,)),)))
+        self.assertEqual(self.side.invalid_blocks(), {7})
 
     def test_a_rank_of_data_parallelism_lets_no_other_rank_wait(self) -> None:
         self.config = vllm_config()

@@ -83,7 +83,9 @@ def make_scheduler(vllm_config: Any, kv_cache_config: Any, settings: Settings) -
         kv_cache_config, facts.parallel(vllm_config, "decode_context_parallel_size")
     )
     session = SchedulerSession(settings, None, tokens)
-    return VllmScheduler(settings, session, tokens, groups, step_tokens, ranks)
+    side = VllmScheduler(settings, session, tokens, groups, step_tokens, ranks)
+    side.short.on = settings.short_loads and facts.short_loads_work(vllm_config, kv_cache_config)
+    return side
 
 
 def make_worker(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> VllmWorker:

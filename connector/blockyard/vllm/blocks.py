@@ -12,7 +12,6 @@ from typing import Any
 PREEMPTION_GRACE_S = 0.05
 
 
-
 class PoolBlocks:
     """DeviceBlocks of a SchedulerSession on vLLM's BlockPool.
 
@@ -44,6 +43,14 @@ class PoolBlocks:
     def free_count(self) -> int:
         """How many blocks have no reference."""
         return int(self._pool.get_num_free_blocks())
+
+    def can_uncache(self) -> bool:
+        """Whether uncache() works with this pool."""
+        return hasattr(self._pool, "evict_blocks")
+
+    def uncache(self, block_ids: Sequence[int]) -> None:
+        """Removes blocks from vLLM's prefix cache. Their requests keep them."""
+        self._pool.evict_blocks(set(block_ids))
 
     def before_reset(self, let_go: Callable[[], None]) -> None:
         """Calls let_go() when vLLM empties the pool and only stores reference blocks.

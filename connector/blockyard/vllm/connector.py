@@ -89,7 +89,7 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[Any, Any]) -> None:
         if self._assembly.add(metadata.values()):
-            self._scheduler.await_agent()
+            self._assembly.await_agent()
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         self.set_xfer_handshake_metadata_pp_aware(metadata)
@@ -165,7 +165,11 @@ class BlockyardConnector(base.KVConnectorBase_V1, base.SupportsHMA):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._connector_metadata is not EMPTY:
-            self._worker.begin(self._connector_metadata)
+            self._worker.load(self._connector_metadata)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """The device blocks of short loads that failed. Failures of others are named by request."""
+        return self._worker.invalid_blocks()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return

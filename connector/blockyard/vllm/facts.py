@@ -119,6 +119,40 @@ def steps_overlap(vllm_config: Any) -> bool:
     return int(getattr(vllm_config, "max_concurrent_batches", 2)) > 1
 
 
+def short_loads_work(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Whether a load may run within the step that computes the rest of its prompt.
+
+    vLLM recovers from a failed one only under these conditions, see short_loads.py:
+
+    - It hears of the failure before it plans the next step. Otherwise that step's token, of the
+      same request, would be delivered although its KV is wrong.
+    - The model runner takes back the token of the failed step. vLLM's second runner does not.
+    - The scheduler's class is not the one for steps that overlap. That class would keep counting
+      the failed step's token.
+    - There is one KV group, because vLLM looks for the failed blocks in a table of one group.
+
+    No step zeroes the blocks of a load, and no other rank of data parallelism waits for the copy.
+    """
+    return not (
+        steps_overlap(vllm_config)
+        or _schedules_ahead(vllm_config)
+        or getattr(vllm_config, "use_v2_model_runner", True)
+        or len(kv_cache_config.kv_cache_groups) != 1
+        or getattr(kv_cache_config, "needs_kv_cache_zeroing", True)
+        or parallel(vllm_config, "data_parallel_size") != 1
+    )
+
+
+def _schedules_ahead(vllm_config: Any) -> bool:
+    """Whether vLLM's scheduler counts tokens that are not sampled yet. True when unknown."""
+    try:
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+        return issubclass(vllm_config.scheduler_config.get_scheduler_cls(), AsyncScheduler)
+    except Exception:
+        return True
+
+
 def engine_version() -> str:
     """vLLM's version, or "unknown"."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +22,8 @@ log = logging.getLogger("blockyard.vllm")
 
 # How long an engine without requests keeps stepping to receive the missing handshakes.
 HANDSHAKE_SECONDS = 10.0
+START_SECONDS = 1.0
+START_POLL_SECONDS = 0.002
 
 
 class Assembly:
@@ -63,6 +66,23 @@ class Assembly:
             self._faults.note("handshake", err)
             self._decline(str(err))
         return True
+
+    def await_agent(self) -> None:
+        """Waits until the session is connected, START_SECONDS at most, while the engine starts.
+
+        The engine's first request then finds the blocks of an earlier engine. Without the agent's
+        socket the call returns at once. The engine's main loop must not call it.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while not self._scheduler.off and os.path.exists(self._settings.socket):
+                session = self._scheduler.session
+                session.take_work()  # the session adopts its connection
+                if session.stats()["connected"] or time.monotonic() > deadline:
+                    return
+                time.sleep(START_POLL_SECONDS)
+        except Exception as err:
+            self._faults.note("await_agent", err)
 
     def _decline(self, reason: str) -> None:
         """Turns the connector off for this engine. NotServedError with `require`."""

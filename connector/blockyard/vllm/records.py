@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from blockyard.vllm.facts import Format
+from blockyard.vllm.short_loads import Named
 from blockyard.work import EMPTY_WORK, Done, Mapped, Work
 
 
@@ -23,18 +24,22 @@ class StepMetadata(KVConnectorMetadata):
     """Scheduler to workers: the copies to make.
 
     idle: the step computes nothing and a load is in flight, so workers may wait for its end.
+    short: the loads that must end before the step's forward pass, see short_loads.py.
     """
 
-    __slots__ = ("idle", "work")
+    __slots__ = ("idle", "short", "work")
 
-    def __init__(self, work: Work = EMPTY_WORK, idle: bool = False) -> None:
+    def __init__(
+        self, work: Work = EMPTY_WORK, idle: bool = False, short: tuple[Named, ...] = ()
+    ) -> None:
         self.work = work
         self.idle = idle
+        self.short = short
 
     def __reduce__(self) -> Any:
         # Empty metadata is EMPTY in every process, so that workers recognize it by identity.
-        if self.work or self.idle:
-            return StepMetadata, (self.work, self.idle)
+        if self.work or self.idle or self.short:
+            return StepMetadata, (self.work, self.idle, self.short)
         return "EMPTY"
 
 

@@ -6,13 +6,12 @@ The hooks run in the engine's thread, between the steps of the model. A hook wai
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from blockyard.frames import HelloFields
-from blockyard.handover import HandOver, read_hand_over
+from blockyard.handover import hand_over_of
 from blockyard.pace import Pace, rest_seconds
 from blockyard.settings import Settings
 from blockyard.vllm.blocks import PoolBlocks, PoolView
@@ -20,6 +19,7 @@ from blockyard.vllm.guard import Faults, guarded
 from blockyard.vllm.identity import PENDING, Adapters
 from blockyard.vllm.offers import NULL_BLOCK, Offers, Tracked
 from blockyard.vllm.records import EMPTY, StepMetadata, WorkerReport
+from blockyard.vllm.short_loads import ShortLoads
 from blockyard.vllm.sources import hit_sources
 from blockyard.vllm.stats import BlockyardStats, SchedulerStats
 from blockyard.work import EMPTY_WORK
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("blockyard.vllm")
 
-START_SECONDS = 1.0
-START_POLL_SECONDS = 0.002
 NO_HIT = (0, False)
 STEP_TOKENS = 2048  # vLLM's default limit of tokens in a step
 
@@ -65,7 +63,8 @@ class VllmScheduler:
         self._scheduled = 0  # requests in the last step
         self._offers = self._make_offers()
         self.pace = Pace(settings.min_load_blocks, tokens, step_tokens)
-        self._stats = None if session is None else SchedulerStats(session, self.pace)
+        self.short = ShortLoads(self.pace, tokens)
+        self._stats = None if session is None else SchedulerStats(session, self.pace, self.short)
 
     def _make_offers(self) -> Offers:
         return Offers(self._tracked, self.tokens, self.faults)
@@ -84,6 +83,8 @@ class VllmScheduler:
             self.blocks = PoolBlocks(pool)
             self.blocks.before_reset(self._yield_blocks)
             self.session.bind(self.blocks)
+            self.session.observe_copies(self.pace.copies.add)
+            self.short.on = self.short.on and self.blocks.can_uncache()
             self._offers.bind(pool)
             self._observe(pool)
 
@@ -113,20 +114,6 @@ class VllmScheduler:
         if self.session is not None:
             self.session.start(hello, workers)
 
-    @guarded(lambda: None)
-    def await_agent(self) -> None:
-        """Waits until the session is connected, START_SECONDS at most, while the engine starts.
-
-        The engine's first request then finds the blocks of an earlier engine. Without the agent's
-        socket the call returns at once. The engine's main loop must not call it.
-        """
-        deadline = time.monotonic() + START_SECONDS
-        while not self.off and os.path.exists(self.settings.socket):
-            self.session.take_work()  # the session adopts its connection
-            if self.session.stats()["connected"] or time.monotonic() > deadline:
-                return
-            time.sleep(START_POLL_SECONDS)
-
     def turn_off(self, reason: str) -> None:
         """Turns the cache off for all requests. Copies in flight are still settled."""
         log.warning("Blockyard stays off, all requests run without it: %s", reason)
@@ -151,7 +138,7 @@ class VllmScheduler:
         adapter = None if lora is None else self._adapters.adapter_of(lora)
         tracked = self._tracked[request.request_id] = self._track(request, adapter)
         lookup = self.settings.load and not getattr(request, "skip_reading_prefix_cache", False)
-        hand_over = self._hand_over(request)
+        hand_over = hand_over_of(request, self.faults.note)
         tracked.handed = hand_over is not None
         self.session.open(
             request.request_id,
@@ -167,27 +154,21 @@ class VllmScheduler:
     def _track(self, request: Any, adapter: Any) -> Tracked:
         return Tracked(request, request.num_prompt_tokens // self.tokens, adapter)
 
-    def _hand_over(self, request: Any) -> HandOver | None:
-        """The hand-over that a router asks for. A malformed one is noted and ignored."""
-        try:
-            return read_hand_over(getattr(request, "kv_transfer_params", None))
-        except ValueError as err:
-            self.faults.note("hand_over", err)
-            return None
-
     @guarded(lambda: NO_HIT)
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Loadable tokens beyond the local hit. None while the answer is pending.
+        """Loadable tokens beyond the local hit, and whether the load needs steps of its own.
 
-        No hit when vLLM's own hit ends within a block. Other requests may reference that block, so
-        a load must not overwrite it.
+        None while the answer is pending. No hit when vLLM's own hit ends within a block. Other
+        requests may reference that block, so a load must not overwrite it.
         """
         if self._unread and request.request_id in self._unread:
             if not self._begin(request):
                 return None, False
             self._unread.discard(request.request_id)
+        if self.short.begun and self.short.shares(request, num_computed_tokens):
+            return None, False
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.failed == request.num_preemptions:
             return NO_HIT
@@ -203,21 +184,25 @@ class VllmScheduler:
         tracked.hit = self._usable(request, hit.blocks, local)
         if tracked.hit <= 0:
             return NO_HIT
-        if not self._accepts(request, tracked, local):
+        short = self.short.fits(request, num_computed_tokens, tracked.hit, len(self._alive) == 1)
+        if not self._accepts(request, tracked, local, short > 0):
             self._pass_by(request, tracked)
             return NO_HIT
         tracked.first, tracked.sources = local, hit.sources
+        if short > 0 and self.session.connected:
+            return self.short.promise(request.request_id, local, short)
+        self.short.forget(request.request_id)
         return tracked.hit * self.tokens, True
 
     def _usable(self, request: Any, blocks: int, local: int) -> int:
         """How many blocks of a hit vLLM can use."""
         return min(blocks, request.num_tokens // self.tokens - local)
 
-    def _accepts(self, request: Any, tracked: Tracked, local: int) -> bool:
+    def _accepts(self, request: Any, tracked: Tracked, local: int, short: bool) -> bool:
         """Whether the hit is loaded. Once accepted, a hit of the same generation stays so."""
         generation = request.num_preemptions
         if tracked.accepted != generation and not tracked.handed:
-            if not self.pace.accepts(tracked.hit, request.num_tokens - local * self.tokens):
+            if not self.pace.accepts(tracked.hit, request.num_tokens - local * self.tokens, short):
                 return False
             tracked.accepted = generation
         return True
@@ -233,11 +218,12 @@ class VllmScheduler:
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Begins the load into the allocated blocks, or releases the pins."""
+        # First of all: from now on vLLM counts the tokens of a short load as computed.
+        short = self.short.begin(request, blocks, num_external_tokens)
         tracked = self._tracked.get(request.request_id)
         if num_external_tokens <= 0:
-            if tracked is not None:
-                self._pass_by(request, tracked)
-        elif tracked is None or not self._load(request, tracked, blocks, num_external_tokens):
+            self._pass_by(request, tracked)
+        elif not (tracked and self._load(request, tracked, blocks, num_external_tokens, short)):
             # vLLM waits for this load, so the workers report it as failed. An untracked request
             # has lost its cache since the hit, because the connector was turned off.
             self._fail(request)
@@ -247,23 +233,26 @@ class VllmScheduler:
         self.session.fail_load(request.request_id)
 
     @guarded(lambda: None)
-    def _pass_by(self, request: Any, tracked: Tracked) -> None:
-        if tracked.hit:
+    def _pass_by(self, request: Any, tracked: Tracked | None) -> None:
+        if tracked is not None and tracked.hit:
             tracked.hit = 0
             self.session.release_hit(request.request_id, request.num_preemptions)
 
     @guarded(lambda: False)
-    def _load(self, request: Any, tracked: Tracked, blocks: Any, tokens: int) -> bool:
+    def _load(
+        self, request: Any, tracked: Tracked, blocks: Any, tokens: int, short: bool
+    ) -> bool:
         """True when the session has taken the load over, be it to say that it failed."""
-        rid, generation = request.request_id, request.num_preemptions
-        first, (count, part) = tracked.first, divmod(tokens, self.tokens)
+        rid, count = request.request_id, self.short.blocks(tokens)
         tracked.hit = 0
-        if part:
-            raise ValueError(
-                f"request {rid}: vLLM wants {tokens} tokens, blocks have {self.tokens}"
-            )
-        self.pace.begin_load(rid, count, _now())
-        self._load_blocks(rid, generation, first, count, blocks.get_block_ids())
+        if not short:
+            if tokens % self.tokens:
+                raise ValueError(
+                    f"request {rid}: vLLM wants {tokens} tokens, blocks have {self.tokens}"
+                )
+            self.pace.begin_load(rid, count, _now())
+        table = blocks.get_block_ids()
+        self._load_blocks(rid, request.num_preemptions, tracked.first, count, table)
         return True
 
     def _load_blocks(
@@ -306,7 +295,9 @@ class VllmScheduler:
         except Exception as err:
             self.faults.note("take_work", err)
         idle = not planned and session.loading
-        return EMPTY if work is EMPTY_WORK and not idle else StepMetadata(work, idle)
+        short = self.short.take() if self.short.begun else ()
+        some = work is not EMPTY_WORK or idle or short
+        return StepMetadata(work, idle, short) if some else EMPTY
 
     @guarded(lambda: None)
     def request_finished(self, request: Any, block_ids: Sequence[Sequence[int]]) -> None:
@@ -314,6 +305,7 @@ class VllmScheduler:
         rid = request.request_id
         self._alive.discard(rid)
         self.pace.forget(rid)
+        self.short.forget(rid)
         tracked = self._tracked.get(rid)
         if tracked is None:
             self._unread.discard(rid)
@@ -325,6 +317,8 @@ class VllmScheduler:
 
     def update_connector_output(self, output: Any) -> None:
         """Takes the workers' report of a step. Most steps have none."""
+        if self.short.flying:
+            self._end_short_loads(getattr(output, "invalid_block_ids", None))
         report = getattr(output, "kv_connector_worker_meta", None)
         failed = getattr(output, "failed_recving", None)
         for rid in getattr(output, "finished_recving", None) or ():
@@ -345,6 +339,12 @@ class VllmScheduler:
             self.session.mapped(mapped)
         if report.done:
             self.session.settle(report.done)
+
+    def _end_short_loads(self, invalid: Set[int] | None) -> None:
+        """Takes the results of the step's short loads, which vLLM has taken just now."""
+        for load in self.short.end(invalid):
+            self.blocks.uncache(load.ids)
+            self._yield_blocks()  # a request that has ended since the load has offered its blocks
 
     def stats(self) -> BlockyardStats | None:
         """Changed counters, or None. vLLM calls it when a step has ended."""

@@ -18,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 if TYPE_CHECKING:
     from blockyard.pace import Pace
     from blockyard.scheduler import SchedulerSession
+    from blockyard.vllm.short_loads import ShortLoads
 
 PREFIX = "vllm:blockyard_"  # vLLM removes metrics with its own prefix when it starts again
 
@@ -33,9 +34,11 @@ SESSION_COUNTERS = (
     ("errors", "errors", "Frames that the agent refused."),
 )
 DECLINED = "declined_hits"
+SHORT = "short_loads"
 LOAD_BYTES, STORE_BYTES, COPY_SECONDS = "load_bytes", "store_bytes", "copy_seconds"
 _COUNTERS = {metric: text for _, metric, text in SESSION_COUNTERS} | {
     DECLINED: "Hits that the engine computes, because that is expected to be sooner than a load.",
+    SHORT: "Requests whose load ran within the step that computes the rest of their prompt.",
     LOAD_BYTES: "Bytes of the slots that the workers have loaded, summed over the workers.",
     STORE_BYTES: "Bytes of the slots that the workers have stored, summed over the workers.",
     COPY_SECONDS: "Seconds with a copy in progress, summed over the workers.",
@@ -130,16 +133,18 @@ class SchedulerStats:
 
     _SESSION = tuple(name for name, _, _ in SESSION_COUNTERS)
 
-    def __init__(self, session: SchedulerSession, pace: Pace) -> None:
+    def __init__(self, session: SchedulerSession, pace: Pace, short: ShortLoads) -> None:
         self._session = session
         self._pace = pace
-        self._changes = Changes((*(metric for _, metric, _ in SESSION_COUNTERS), DECLINED))
+        self._short = short
+        metrics = (metric for _, metric, _ in SESSION_COUNTERS)
+        self._changes = Changes((*metrics, DECLINED, SHORT))
         self._connected = False
 
     def take(self) -> BlockyardStats | None:
         """What has changed since the last call, with both gauges. None without a change."""
         session, pace, changes = self._session, self._pace, self._changes
-        values = (*session.counted(self._SESSION), pace.declined)
+        values = (*session.counted(self._SESSION), pace.declined, self._short.loads)
         connected = session.connected
         if values == changes.last and connected == self._connected:
             return None

@@ -48,6 +48,8 @@ DRAIN_SECONDS = 10.0
 # see the end of the load 1 ms later, because vLLM sleeps 1 ms after a step that computes nothing.
 # A request that arrives meanwhile waits too.
 IDLE_SECONDS = 0.002
+SHORT_SECONDS = 0.05  # a wait for short loads looks this often whether they are still expected
+NO_BLOCKS: frozenset[int] = frozenset()
 
 
 class VllmWorker:
@@ -86,6 +88,9 @@ class VllmWorker:
         self._results_at = self._report_at = self._stats_at = 0
         self._idle = False  # the step computes nothing, and a load is in flight
         self._failed: set[str] = set()
+        # Results of other loads that a wait for short loads has taken.
+        self._others: tuple[set[str], set[str]] = set(), set()
+        self._invalid: set[int] = set()  # device blocks of short loads that failed
         self._skipped: Done | None = None
         self._asleep = False
         self._held: list[Work] = []
@@ -163,8 +168,14 @@ class VllmWorker:
             return
         self._begun = metadata
         self._idle = metadata.idle and self._may_wait
-        if metadata.work:
-            self._begin_work(metadata.work)
+        work = metadata.work
+        if metadata.short and (self.session is None or self._asleep):
+            # A short load cannot wait: load() reports its blocks.
+            names = dict(metadata.short)
+            self._report([load for load in work.loads if load.rid in names], False)
+            work = Work([load for load in work.loads if load.rid not in names], work.stores)
+        if work:
+            self._begin_work(work)
 
     def _begin_work(self, work: Work) -> None:
         if self.session is None:
@@ -182,11 +193,49 @@ class VllmWorker:
         elif work:
             self.session.begin(work)
 
-    def _report(self, stores: Sequence[Any], ok: bool) -> None:
+    def _report(self, jobs: Sequence[Any], ok: bool) -> None:
         if self._skipped is None:
             self._skipped = Done()
-        for store in stores:
-            self._skipped.add(store.job, ok)
+        for job in jobs:
+            self._skipped.add(job.job, ok)
+
+    def load(self, metadata: Any) -> None:
+        """Begins the copies of a step and waits for the short loads, before the forward pass."""
+        self.begin(metadata)
+        if getattr(metadata, "short", ()):
+            pending = dict(metadata.short)
+            try:
+                self._await_short(pending)
+            except Exception as err:
+                self.faults.note("short loads", err)
+            for ids in pending.values():  # not loaded, whatever the reason
+                self._invalid.update(ids)
+
+    def _await_short(self, pending: dict[str, tuple[int, ...]]) -> None:
+        """Waits for the loads of requests. Removes those that succeed from `pending`.
+
+        The copier ends every job. So the wait needs no limit, and no copy of a failed load
+        continues while vLLM computes its blocks.
+        """
+        session, expected = self.session, set(pending)
+        while session is not None:
+            finished, failed = session.finished_loads()
+            ours = finished & expected
+            for rid in ours - failed:
+                del pending[rid]
+            self._others[0].update(finished - ours)
+            self._others[1].update(failed - ours)
+            expected = {rid for rid in expected - ours if session.expects(rid)}
+            if not expected:
+                return
+            session.await_load(SHORT_SECONDS)
+
+    def invalid_blocks(self) -> set[int]:
+        """Device blocks of this step's short loads that are not loaded."""
+        if not self._invalid:
+            return NO_BLOCKS
+        invalid, self._invalid = self._invalid, set()
+        return invalid
 
     def transfer_results(self) -> tuple[Set[str], Set[str]]:
         """Requests whose loads have ended since the last call, and the failed ones among them.
@@ -198,7 +247,7 @@ class VllmWorker:
             failed, self._failed = self._failed, set()
             return failed, failed
         news = session.news
-        if news == self._results_at and not self._idle:
+        if news == self._results_at and not self._idle and not self._others[0]:
             return NO_LOADS
         self._results_at = news
         return self._finished_loads()
@@ -208,7 +257,11 @@ class VllmWorker:
         if self._idle:
             self._idle = False
             self.session.await_load(IDLE_SECONDS)
-        return self.session.finished_loads()
+        finished, failed = self.session.finished_loads()
+        if self._others[0]:
+            finished, failed = finished | self._others[0], failed | self._others[1]
+            self._others = set(), set()
+        return finished, failed
 
     def report(self) -> WorkerReport | None:
         """The report of this step for the scheduler role, or None."""
