@@ -183,23 +183,26 @@ class ShortLoads(unittest.TestCase):
                 aborted.add(rid)
                 self.crew.scheduler.finish_requests(rid, RequestStatus.FINISHED_ABORTED)
 
-        while len(requests) < 120 or not all(r.is_finished() for r in requests):
-            alive = sum(not r.is_finished() for r in requests)
-            if len(requests) < 120 and alive < 6 and draw.random() < 0.5:
-                rid = f"random-{len(requests)}"
-                prompts[rid] = draw.choice(heads) + draw.choices(range(500), k=draw.randrange(80))
-                requests.append(self.crew.add(rid, prompts[rid], draw.choice((1, 5, 40))))
-            if not alive and draw.random() < 0.3:
-                self.crew.forget()
-            self.broken = {0} if draw.random() < 0.3 else set()
-            self.crew.step(abort)
+        for _ in range(10):
+            if draw.random() < 0.8:
+                self.forget()
+            left = 6
+            while left or not all(r.is_finished() for r in requests):
+                if left and draw.random() < 0.5:
+                    left -= 1
+                    rid = f"random-{len(requests)}"
+                    tail = draw.choices(range(500), k=draw.randrange(80))
+                    prompts[rid] = draw.choice(heads) + tail
+                    requests.append(self.crew.add(rid, prompts[rid], draw.choice((1, 5, 20))))
+                self.broken = {0} if draw.random() < 0.3 else set()
+                self.crew.step(abort)
         for request in requests:
             if request.request_id not in aborted:
                 prompt = prompts[request.request_id]
                 known = self.crew.tokens[request.request_id][len(prompt) :]
                 self.assertEqual(list(request.output_token_ids), known[: request.max_tokens])
-        self.assertGreater(self.crew.short, 20)
-        self.assertGreater(session.stats()["failed_loads"], 5)
+        self.assertGreater(self.crew.short, 8)
+        self.assertGreater(session.stats()["failed_loads"], 2)
 
 
 if __name__ == "__main__":
