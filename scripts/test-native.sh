@@ -39,7 +39,7 @@ for name in address,undefined thread; do
 	done
 	wait
 	"$cc" "${with[@]}" -fPIC -shared -o "$scratch/libcuda.so.1" tests/fakecuda.c tests/fakecalls.c
-	for program in test_copier fuzz_frames test_cuda; do
+	for program in test_copier test_pump fuzz_frames test_cuda; do
 		link=(-ldl) argument=${1:-2}
 		if [ "$program" = test_cuda ]; then
 			link+=("-L$scratch" -l:libcuda.so.1 "-Wl,-rpath,$scratch")

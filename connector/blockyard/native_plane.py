@@ -237,6 +237,10 @@ class NativeCopier:
         self._pump.copier = self._handle
         if threads and self._lib.by_copier_start(self._handle, threads, b"blockyard-copy"):
             raise RuntimeError("the copier's threads cannot start")
+        self._begun = ctypes.c_uint64()
+        self._loader = None
+        if threads:  # without the thread, LOADs begin in wait()
+            self._loader = self._lib.by_loader_new(self._handle, wake, b"blockyard-load")
 
     @property
     def busy(self) -> bool:
@@ -292,16 +296,26 @@ class NativeCopier:
         return self._take()
 
     def wait(self, fd: int, timeout: float | None, session: int | None) -> None:
-        """See plane.JobCopier. LOADs begin here, without Python's lock."""
+        """See plane.JobCopier. LOADs begin until the return, without Python's lock."""
         pump = self._pump
         pump.socket = fd
         pump.early, pump.session = session is not None, session or 0
         pump.patience_ns = int(copying.EXTENT_SECONDS * 1e9)
         limit = -1 if timeout is None else int(timeout * 1e9)
-        self._lib.by_pump(ctypes.byref(pump), limit)
+        if self._loader is not None:
+            self._lib.by_loader_go(self._loader, ctypes.byref(pump))
+            pump.socket = -1
+        try:
+            self._lib.by_pump(ctypes.byref(pump), limit)
+        finally:
+            if self._loader is not None:
+                self._lib.by_loader_hold(self._loader, ctypes.byref(self._begun))
 
     def close(self) -> None:
         """See plane.JobCopier."""
+        loader, self._loader = self._loader, None
+        if loader:
+            self._lib.by_loader_free(loader)
         handle, self._handle = self._handle, None
         if handle:
             self._lib.by_copier_free(handle)

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BY_ABI 2
+#define BY_ABI 3
 #define BY_ALL_GROUPS 0xffffffffu
 #define BY_MAX_JOBS 4096       /* jobs of a copier that have not been taken from its ring */
 #define BY_MAX_EXTENTS 16384   /* as MAX_EXTENTS in extents.py */
@@ -92,6 +92,7 @@ struct by_plan;
 struct by_extents;
 struct by_copier;
 struct by_cuda;
+struct by_loader;
 
 uint32_t by_abi(void);
 
@@ -193,6 +194,18 @@ struct by_pump {
 /* Waits for a frame, a wake or timeout_ns (negative: no limit), and begins the jobs of LOADs
  * meanwhile. Returns a BY_PUMP_ number, 0 after the timeout, or a negative errno. */
 int by_pump(struct by_pump *pump, int64_t timeout_ns);
+
+/* A thread that begins the jobs of LOADs while the worker's thread waits, for example for Python's
+ * lock. It does not read a socket before by_loader_go(). wake: an eventfd that tells the caller to
+ * read the socket. NULL: no thread. */
+struct by_loader *by_loader_new(struct by_copier *copier, int wake, const char *name);
+/* Gives the thread the pump's socket, until by_loader_hold() or the first message that is no LOAD. */
+void by_loader_go(struct by_loader *loader, const struct by_pump *pump);
+/* Takes the socket back. Waits while the thread takes a message, some microseconds. begun: LOADs
+ * whose jobs the thread has begun so far. */
+void by_loader_hold(struct by_loader *loader, uint64_t *begun);
+/* Ends the thread. */
+void by_loader_free(struct by_loader *loader);
 
 /* cuda.c: copies on a device. */
 

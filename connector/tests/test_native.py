@@ -10,13 +10,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
 from blockyard import frames, native, native_plane, plane
 from blockyard.frames import FrameError, RegisterFields
 from blockyard.mover import CpuMover
-from blockyard.packed import Slot
+from blockyard.packed import Slot, pack_u32
 from blockyard.replies import decode_body
 from blockyard.settings import Settings
 from blockyard.worker import WorkerIdentity, WorkerSession
@@ -247,7 +248,7 @@ class Serving(unittest.TestCase):
         return found[0]
 
     def stored(self) -> tuple[int, list[Slot], list[bytes]]:
-        from blockyard.packed import pack_slots, pack_u32
+        from blockyard.packed import pack_slots
         from blockyard.work import Store, Work
 
         data = [self.kv.fill(block) for block in range(24)]
@@ -283,6 +284,20 @@ class Serving(unittest.TestCase):
         self.assertEqual((counters["loads"], counters["loaded_blocks"]), (1, 24))
         self.assertEqual(counters["copied_bytes"], 48 * BLOCK)
         self.assertGreater(counters["copy_us"], 0)
+
+
+    def test_a_load_begins_while_the_workers_thread_waits_for_pythons_lock(self) -> None:
+        """This thread keeps the lock, as an engine does that computes in Python."""
+        _, _, data = self.stored()
+        request = self.scheduler.open(range(24 * 4))
+        self.assertEqual(len(self.scheduler.lookup(request, 24)), 24)
+        body = frames.encode_claim(request, 0, 0, 1, self.scheduler.job(), pack_u32([63]))
+        sys.setswitchinterval(3600.0)
+        deadline = time.monotonic() + 30
+        self.session._wake_up()  # now the worker's thread wants the lock
+        self.scheduler.link.call(frames.CLAIM, body)
+        while self.kv.read(63) != data[0]:
+            self.assertLess(time.monotonic(), deadline, "no byte came")
 
 
 logging.getLogger("blockyard").addHandler(logging.NullHandler())

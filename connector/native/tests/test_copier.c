@@ -3,95 +3,7 @@
  * program gives the sanitizers every interleaving that they can get: adding, taking, dropping,
  * changing the table and counting, while threads copy.
  */
-#include "check.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#define SLOTS 64
-#define BLOCKS 96
-#define PAGES 3
-#define PAGE 4160 /* not a power of two: heads and tails */
-#define SLOT (PAGES * PAGE)
-#define GROUPS 2
-#define JOBS 600
-
-struct world {
-	uint8_t *kv, *slots;
-	uint64_t words[SLOTS];
-	struct by_plan *plan;
-	struct by_extents *table;
-	struct by_copier *copier;
-	_Atomic int stop;
-};
-
-static struct world make(uint32_t threads)
-{
-	uint64_t seed = 1;
-	struct world w = {.kv = malloc(BLOCKS * SLOT), .slots = malloc(SLOTS * SLOT)};
-	struct by_page pages[PAGES];
-	struct by_backend backend;
-	CHECK(w.kv && w.slots);
-	fill(&seed, w.kv, BLOCKS * SLOT);
-	fill(&seed, w.slots, SLOTS * SLOT);
-	for (uint32_t n = 0; n < PAGES; n++)
-		pages[n] = (struct by_page){(uintptr_t)w.kv + n * BLOCKS * PAGE, PAGE, PAGE,
-					    n * PAGE, n == PAGES - 1, 0};
-	for (uint32_t n = 0; n < SLOTS; n++)
-		w.words[n] = 7;
-	w.plan = by_plan_new(pages, PAGES, GROUPS, BLOCKS);
-	w.table = by_extents_new();
-	CHECK(w.plan && w.table);
-	by_memory_backend(&backend, w.plan);
-	backend.load_bytes = backend.store_bytes = 4 * SLOT;
-	w.copier = by_copier_new(w.plan, w.table, &backend, -1);
-	CHECK(w.copier && (!threads || !by_copier_start(w.copier, threads, "test")));
-	return w;
-}
-
-static void map(struct world *w)
-{
-	CHECK(!by_extents_set(w->table, 5, (uintptr_t)w->words, (uintptr_t)w->slots, SLOTS, SLOT));
-	by_copier_remapped(w->copier);
-}
-
-static void end(struct world *w)
-{
-	by_copier_free(w->copier);
-	by_extents_free(w->table);
-	by_plan_free(w->plan);
-	free(w->kv);
-	free(w->slots);
-}
-
-/* A job of 8 slots from `first` on, into or from the blocks from `first` on. */
-static int add(struct world *w, uint64_t number, uint32_t kind, uint32_t group, uint32_t first,
-	       uint64_t generation)
-{
-	struct by_slot slots[8];
-	uint32_t blocks[GROUPS * 8];
-	uint32_t lists = group == BY_ALL_GROUPS ? GROUPS : 1;
-	for (uint32_t n = 0; n < 8; n++) {
-		slots[n] = (struct by_slot){5, first + n, generation};
-		for (uint32_t g = 0; g < lists; g++)
-			blocks[8 * g + n] = first + 7 - n;
-	}
-	struct by_job job = {number, kind, group, 8, 8 * lists, slots, blocks, 0, 2000000};
-	return by_copier_add(w->copier, &job);
-}
-
-/* Waits for the end of the job, and returns whether it succeeded. */
-static int wait_end(struct world *w, uint64_t number)
-{
-	struct by_end got;
-	while (!by_copier_take(w->copier, &got, 1))
-		nap(20000);
-	CHECK(got.number == number);
-	return (int)got.ok;
-}
+#include "copierworld.h"
 
 static void bytes_come_to_their_places(void)
 {
@@ -204,26 +116,6 @@ static void *disturb(void *of)
 	return NULL;
 }
 
-/* A LOAD of one slot of extent 5 at generation 7. load() fills in job, slot, block and group. */
-static const uint8_t load_frame[] = {
-	'B', 'Y', 'D', '1', 27, 0, 0, 0, 0, 0, 0, 0, 58, 0, 0, 0,
-	0x84, 0xa3, 'j', 'o', 'b', 0xcf, 0, 0, 0, 0, 0, 0, 0, 0,
-	0xa5, 's', 'l', 'o', 't', 's', 0xc4, 16, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
-	0xa6, 'b', 'l', 'o', 'c', 'k', 's', 0xc4, 4, 0, 0, 0, 0,
-	0xa5, 'g', 'r', 'o', 'u', 'p', 0,
-};
-
-/* The agent's LOAD of slot n into block n of a group, below 128. */
-static void load(int socket, uint64_t job, uint8_t n, uint8_t group)
-{
-	uint8_t frame[sizeof load_frame];
-	memcpy(frame, load_frame, sizeof frame);
-	for (int byte = 0; byte < 8; byte++)
-		frame[22 + byte] = (uint8_t)(job >> 8 * (7 - byte));
-	frame[42] = frame[63] = n;
-	frame[73] = group;
-	CHECK(send(socket, frame, sizeof frame, 0) == sizeof frame);
-}
 
 static void *pump(void *of)
 {
@@ -286,6 +178,7 @@ static void every_job_ends_once(void)
 	close(pumped.wake);
 }
 
+
 static void adjacent_runs_are_merged(void)
 {
 	/* One page a block, slots without gaps: a block-first layout. */
@@ -321,53 +214,6 @@ static void copies_of_any_length_and_alignment(void)
 	}
 }
 
-/* A backend whose stores wait until the gate is open. */
-struct gate {
-	const struct by_plan *plan;
-	_Atomic int open;
-};
-
-static int gated_begin(void *self, const struct by_piece *piece, uint64_t *copy, char *text)
-{
-	struct gate *gate = self;
-	(void)copy;
-	(void)text;
-	while (piece->kind == BY_STORE && !gate->open)
-		nap(100000);
-	return by_plan_copy(gate->plan, piece);
-}
-
-static void the_pump_copies_a_load_itself(void)
-{
-	struct world w = make(0);
-	struct gate gate = {.plan = w.plan};
-	struct by_backend backend = {.self = &gate, .begin = gated_begin, .load_bytes = SLOT,
-				     .store_bytes = SLOT};
-	uint32_t queued, busy, held;
-	struct by_end got;
-	int ends[2], wake = eventfd(0, EFD_NONBLOCK);
-	map(&w);
-	by_copier_free(w.copier);
-	w.copier = by_copier_new(w.plan, w.table, &backend, wake);
-	CHECK(w.copier && wake >= 0 && !by_copier_start(w.copier, 1, "test"));
-	CHECK(!add(&w, 1, BY_STORE, BY_ALL_GROUPS, 0, 7));
-	do
-		by_copier_load(w.copier, &queued, &busy, &held);
-	while (!busy); /* now the only thread waits */
-	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
-	load(ends[1], (uint64_t)3 << 32 | 9, 0, 1);
-	struct by_pump pump = {.copier = w.copier, .socket = ends[0], .wake = wake, .early = 1,
-			       .session = 3};
-	CHECK(by_pump(&pump, -1) == BY_PUMP_WAKE && pump.begun == 1);
-	CHECK(by_copier_take(w.copier, &got, 1) == 1 && got.ok && got.early);
-	CHECK(got.number == ((uint64_t)3 << 32 | 9));
-	gate.open = 1;
-	CHECK(wait_end(&w, 1));
-	end(&w);
-	close(ends[0]);
-	close(ends[1]);
-	close(wake);
-}
 
 int main(void)
 {
@@ -379,7 +225,6 @@ int main(void)
 	a_job_is_added_once();
 	the_ring_has_room_for_every_job();
 	every_job_ends_once();
-	the_pump_copies_a_load_itself();
 	puts("test_copier: ok");
 	return 0;
 }
