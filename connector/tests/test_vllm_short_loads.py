@@ -141,6 +141,7 @@ class Conditions(unittest.TestCase):
             self.assertFalse(self.works(zeroing=True))
             self.assertFalse(self.works(max_concurrent_batches=2))
             self.assertFalse(self.works(use_v2_model_runner=True))
+            self.assertFalse(self.works(speculative_config=Bag(method="ngram")))
             ranks = Bag(**vars(vllm_config().parallel_config) | {"data_parallel_size": 2})
             self.assertFalse(self.works(parallel_config=ranks))
         self.assertFalse(self.works(), "the scheduler's class is unknown")

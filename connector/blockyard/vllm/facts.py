@@ -129,6 +129,7 @@ def short_loads_work(vllm_config: Any, kv_cache_config: Any) -> bool:
     - The model runner takes back the token of the failed step. vLLM's second runner does not.
     - The scheduler's class is not the one for steps that overlap. That class would keep counting
       the failed step's token.
+    - The engine decodes without drafts, which the failed step would have to take back too.
     - There is one KV group, because vLLM looks for the failed blocks in a table of one group.
 
     No step zeroes the blocks of a load, and no other rank of data parallelism waits for the copy.
@@ -137,6 +138,7 @@ def short_loads_work(vllm_config: Any, kv_cache_config: Any) -> bool:
         steps_overlap(vllm_config)
         or _schedules_ahead(vllm_config)
         or getattr(vllm_config, "use_v2_model_runner", True)
+        or getattr(vllm_config, "speculative_config", None) is not None
         or len(kv_cache_config.kv_cache_groups) != 1
         or getattr(kv_cache_config, "needs_kv_cache_zeroing", True)
         or parallel(vllm_config, "data_parallel_size") != 1
