@@ -14,9 +14,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence, Set
-from typing import Any
 
-import torch
 from vllm import SamplingParams
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.utils.hashing import sha256
