@@ -71,14 +71,17 @@ func (x *Index) evict() {
 // in limbo, which becomes free when its readers leave, counts as free. The entries of an
 // index over its budget are also too many when their overflow takes a quarter of the budget.
 func (x *Index) memoryLow() bool {
+	// The budget is compared last, because every change asks.
+	fewUnits := x.arena.Idle()+x.limbo.units < int(x.arena.Units())/spareShare
+	fewRuns := x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
+	muchOverflow := x.runs.OverflowBytes > x.options.MaxBytes/4
+	if !fewUnits && !fewRuns && !muchOverflow {
+		return false
+	}
 	left := x.options.MaxBytes - x.total()
-	if left < 0 && x.runs.OverflowBytes > x.options.MaxBytes/4 {
-		return true
-	}
-	if left < x.arena.ChunkUnits()*runs.FullUnitBytes && x.arena.Idle()+x.limbo.units < int(x.arena.Units())/spareShare {
-		return true
-	}
-	return left < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes) && x.runs.Idle()+x.limbo.runs < int(x.runs.Unused)/spareShare
+	return muchOverflow && left < 0 ||
+		fewUnits && left < x.arena.ChunkUnits()*runs.FullUnitBytes ||
+		fewRuns && left < x.runs.ChunkRuns()*(runs.RunBytes+runs.MaxChildBytes)
 }
 
 // advanceClock is one step of CLOCK eviction. It moves the clock hand to the next run, and

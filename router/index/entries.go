@@ -20,6 +20,15 @@ func newEntry(o ownerID, t kv.Tier, lo, hi int) entry { return key(o, t) | entry
 // key returns the owner and the tier of an entry as an entry without blocks.
 func key(o ownerID, t kv.Tier) entry { return entry(o)<<32 | entry(t)<<16 }
 
+// Masks of an entry for Slots.Find.
+const (
+	anyBits   = ^uint64(0)
+	ownerBits = anyBits >> 32 << 32
+	keyBits   = anyBits >> 16 << 16
+	// endBits cover the key and hi.
+	endBits = keyBits | 0xff
+)
+
 func (e entry) key() entry      { return e &^ 0xffff }
 func (e entry) owner() ownerID  { return ownerID(e >> 32) }
 func (e entry) tier() kv.Tier   { return kv.Tier(e >> 16) }
@@ -33,43 +42,56 @@ type survey struct {
 	// held are the owner's blocks of the run in this tier.
 	held runs.Mask
 	// left is the entry that ends where a span begins, right the entry that begins
-	// where the span ends. free is a free slot. Each may be nil. leftAt and rightAt
-	// are the positions of the entries in the walk.
-	left, right, free *atomic.Uint64
-	leftAt, rightAt   int
+	// where the span ends. Each may be nil. leftAt and rightAt give their order.
+	left, right     *atomic.Uint64
+	leftAt, rightAt int
 	// ownerInRun is true when the owner has an entry in this run in any tier.
 	ownerInRun bool
 }
 
 // survey reads the entries of run r once, before recordHeld adds blocks lo..hi-1 to an owner
-// in a tier. k names both. It returns the owner's blocks in the tier, the entries that touch
-// the new blocks, and a free slot. Each may be missing.
+// in a tier. k names both. It returns the owner's blocks in the tier and the entries that touch
+// the new blocks. Each may be missing.
 func (x *Index) survey(r runs.ID, k entry, lo, hi int) survey {
 	var s survey
 	walk := x.runs.Slots(r)
 	for at := 0; ; at++ {
-		slot := walk.Next()
+		slot := walk.Find(ownerBits, uint64(k)&ownerBits)
 		if slot == nil {
 			return s
 		}
+		s.ownerInRun = true
 		e := entry(slot.Load())
-		switch {
-		case e == 0:
-			if s.free == nil {
-				s.free = slot
-			}
-		case e.key() == k:
-			s.ownerInRun = true
-			s.held = s.held.Or(e.mask())
-			if e.hi() == lo {
-				s.left, s.leftAt = slot, at
-			} else if e.lo() == hi {
-				s.right, s.rightAt = slot, at
-			}
-		case e.owner() == k.owner():
-			s.ownerInRun = true
+		if e.key() != k {
+			continue
+		}
+		s.held = s.held.Or(e.mask())
+		if e.hi() == lo {
+			s.left, s.leftAt = slot, at
+		} else if e.lo() == hi {
+			s.right, s.rightAt = slot, at
 		}
 	}
+}
+
+// recordNew is recordHeld of the last blocks of run r, which the event has appended: nobody holds
+// them.
+func (x *Index) recordNew(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
+	walk := x.runs.Slots(r)
+	left := walk.Find(endBits, uint64(newEntry(o.id, t, 0, lo)))
+	if left == nil {
+		x.recordHeld(o, r, t, lo, hi)
+		return
+	}
+	left.Store(left.Load() + uint64(hi-lo)) // hi is the lowest byte
+	x.countHeld(o, r, t, lo, hi)
+}
+
+// countHeld adds the blocks lo..hi-1 of run r in tier t to the sums of owner o.
+func (x *Index) countHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) {
+	o.heldDigest += x.digest(r, t, lo, hi)
+	o.heldPairs += uint64(hi - lo)
+	x.heldPairs += hi - lo
 }
 
 // recordHeld records that owner o holds the blocks lo..hi-1 of run r, a row of blocks, in tier t.
@@ -89,9 +111,7 @@ func (x *Index) recordHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicat
 		}
 		return both.Count()
 	}
-	o.heldDigest += x.digest(r, t, lo, hi)
-	o.heldPairs += uint64(hi - lo)
-	x.heldPairs += hi - lo
+	x.countHeld(o, r, t, lo, hi)
 	word := func(lo, hi int) uint64 { return uint64(newEntry(o.id, t, lo, hi)) }
 	switch {
 	case s.left != nil && s.right != nil:
@@ -111,11 +131,13 @@ func (x *Index) recordHeld(o *owner, r runs.ID, t kv.Tier, lo, hi int) (duplicat
 	case s.right != nil:
 		s.right.Store(word(lo, entry(s.right.Load()).hi()))
 	default:
-		if s.free == nil {
+		walk := x.runs.Slots(r)
+		free := walk.Find(anyBits, 0)
+		if free == nil {
 			more := x.runs.AddSlots(r)
-			s.free = more.Next()
+			free = more.Next()
 		}
-		x.addEntry(o, r, s.free, newEntry(o.id, t, lo, hi), !s.ownerInRun)
+		x.addEntry(o, r, free, newEntry(o.id, t, lo, hi), !s.ownerInRun)
 		x.runs.Compact(r) // AddSlots may have added more slots than the run needs
 	}
 	return 0
@@ -136,29 +158,66 @@ func (x *Index) addEntry(o *owner, r runs.ID, slot *atomic.Uint64, e entry, firs
 // blocks, in tier t. It returns the blocks of the set that o held. set is not empty. The
 // blocks stay in the run, also without an owner: the caller frees an unused run.
 func (x *Index) recordNotHeld(o *owner, r runs.ID, t kv.Tier, set runs.Mask) runs.Mask {
-	k := key(o.id, t)
 	first, last := set.First(), set.Last()
-	var gone runs.Mask
+	n := set.Count()
+	gone := set
+	if n > last-first && x.cutSpan(o, r, newEntry(o.id, t, first, last+1)) {
+		o.heldDigest -= x.digest(r, t, first, last+1)
+	} else {
+		gone = x.cutEntries(o, r, key(o.id, t), set)
+		n = gone.Count()
+		hashes := x.arena.Hashes(x.runs.Head(r).Storage())
+		for left := gone; !left.Empty(); {
+			a, b := left.PopSpan()
+			o.heldDigest -= runs.Digest(hashes[a:b], t)
+		}
+	}
+	o.heldPairs -= uint64(n)
+	x.heldPairs -= n
+	return gone
+}
+
+// cutSpan cuts the blocks of gone out of the entry of owner o in run r that has all of them. It returns
+// false and changes nothing when there is no such entry.
+func (x *Index) cutSpan(o *owner, r runs.ID, gone entry) bool {
 	walk := x.runs.Slots(r)
-	for slot := walk.Next(); slot != nil; slot = walk.Next() {
+	for {
+		slot := walk.Find(keyBits, uint64(gone.key()))
+		if slot == nil {
+			return false
+		}
 		e := entry(slot.Load())
-		if e.key() != k || e.hi() <= first || e.lo() > last {
+		if e.lo() > gone.lo() || e.hi() < gone.hi() {
+			continue
+		}
+		if e.hi() == gone.hi() && e.lo() < gone.lo() { // the usual way for blocks to leave
+			slot.Store(uint64(newEntry(o.id, e.tier(), e.lo(), gone.lo())))
+			return true
+		}
+		x.reduceEntry(o, r, slot, walk, e, e.mask().Without(gone.mask()))
+		x.runs.Compact(r) // reduceEntry may have added more slots than the run needs
+		return true
+	}
+}
+
+// cutEntries removes the blocks of set from the entries with key k, of owner o, in run r. It returns
+// the blocks of set that these entries had.
+func (x *Index) cutEntries(o *owner, r runs.ID, k entry, set runs.Mask) (gone runs.Mask) {
+	first, last := set.First(), set.Last()
+	walk := x.runs.Slots(r)
+	for gone != set {
+		slot := walk.Find(keyBits, uint64(k))
+		if slot == nil {
+			break
+		}
+		e := entry(slot.Load())
+		if e.hi() <= first || e.lo() > last {
 			continue
 		}
 		if cut := set.And(e.mask()); !cut.Empty() {
 			gone = gone.Or(cut)
-			if x.reduceEntry(o, r, slot, walk, e, e.mask().Without(cut)); gone == set {
-				break
-			}
+			x.reduceEntry(o, r, slot, walk, e, e.mask().Without(cut))
 		}
-	}
-	n := gone.Count()
-	o.heldPairs -= uint64(n)
-	x.heldPairs -= n
-	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
-	for left := gone; !left.Empty(); {
-		a, b := left.PopSpan()
-		o.heldDigest -= runs.Digest(hashes[a:b], t)
 	}
 	x.runs.Compact(r) // reduceEntry may have added more slots than the run needs
 	return gone
@@ -178,10 +237,7 @@ func (x *Index) reduceEntry(o *owner, r runs.ID, slot *atomic.Uint64, rest runs.
 	lo, hi := left.PopSpan()
 	for !left.Empty() {
 		a, b := left.PopSpan()
-		free := rest.Next()
-		for free != nil && free.Load() != 0 {
-			free = rest.Next()
-		}
+		free := rest.Find(anyBits, 0)
 		if free == nil {
 			rest = x.runs.AddSlots(r)
 			free = rest.Next()
@@ -202,11 +258,9 @@ func (x *Index) digest(r runs.ID, t kv.Tier, lo, hi int) uint64 {
 func (x *Index) clearEntries(id ownerID, r runs.ID) int {
 	n := 0
 	walk := x.runs.Slots(r)
-	for slot := walk.Next(); slot != nil; slot = walk.Next() {
-		if entry(slot.Load()).owner() == id {
-			slot.Store(0)
-			n++
-		}
+	for slot := walk.Find(ownerBits, uint64(key(id, 0))); slot != nil; slot = walk.Find(ownerBits, uint64(key(id, 0))) {
+		slot.Store(0)
+		n++
 	}
 	x.runs.WriterState(r).EntryCount -= int32(n)
 	return n

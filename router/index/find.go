@@ -14,31 +14,41 @@ func (x *Index) listHint(h hint) {
 	}
 }
 
+// lookup returns the block with hash h, for an event of owner o that names the block. It looks
+// at o's last blocks and in the directory. ok is false when the block is not there.
+func (x *Index) lookup(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
+	for _, near := range [...]*hint{&o.storeHint, &o.removeHint} {
+		if near.hash == h && x.runs.HasHash(near.Place, h) {
+			return near.Place, true
+		}
+	}
+	p, ok = x.directory.Lookup(x.runs, h)
+	if ok && x.denseDirectory {
+		x.countSavedScan(o, p, ok)
+	}
+	return p, ok
+}
+
 // find returns the block with hash h, for an event of owner o that names the block. It looks
 // at o's last blocks, then in the directory, then scans the runs. A dense directory, which
 // has every block, saves the scan. ok is false when the index does not have the block.
 func (x *Index) find(o *owner, h kv.SequenceHash) (p runs.Place, ok bool) {
-	if x.runs.HasHash(o.storeHint.Place, h) {
-		return o.storeHint.Place, true
+	if p, ok = x.lookup(o, h); ok {
+		return p, true
 	}
-	if x.runs.HasHash(o.removeHint.Place, h) {
-		return o.removeHint.Place, true
+	if x.denseDirectory && x.nextUnlisted == runs.None { // the directory's answer is final
+		x.countSavedScan(o, p, false)
+		return p, false
 	}
-	p, ok = x.directory.Lookup(x.runs, h)
-	switch {
-	case x.denseDirectory && (ok || x.nextUnlisted == runs.None): // the directory's answer is final
-		x.countSavedScan(o, p, ok)
-	case !ok:
-		if x.denseDirectory { // the directory is still being filled
-			x.fillDirectoryFaster()
-			// A scan leaves out the blocks that fillDirectoryFaster has just entered.
-			if p, ok = x.directory.Lookup(x.runs, h); ok {
-				return p, true
-			}
+	if x.denseDirectory { // the directory is still being filled
+		x.fillDirectoryFaster()
+		// A scan leaves out the blocks that fillDirectoryFaster has just entered.
+		if p, ok = x.directory.Lookup(x.runs, h); ok {
+			return p, true
 		}
-		if p, ok = x.scan(o, h); ok {
-			x.listBlock(p, h)
-		}
+	}
+	if p, ok = x.scan(o, h); ok {
+		x.listBlock(p, h)
 	}
 	return p, ok
 }
@@ -83,11 +93,11 @@ func (x *Index) scan(o *owner, h kv.SequenceHash) (runs.Place, bool) {
 	return found, found.Run != runs.None
 }
 
-// A scan costs a fraction of a nanosecond per block. An entry in a dense directory
-// costs about ten times as much, and each block pays for it twice.
+// A scan costs a fraction of a nanosecond per block. An entry in a dense directory costs a cache
+// miss when the block comes and another when the block goes.
 const (
 	// scanRatio is how many scanned blocks cost as much as one block in a dense directory.
-	scanRatio = 8
+	scanRatio = 24
 	// scanSlack is the number of blocks of either kind before which nothing switches.
 	scanSlack = 4 << 20
 	// scanWindow is the number of changed blocks after which old scans count half.
@@ -223,8 +233,10 @@ func (x *Index) listNewBlocks(r runs.ID, lo int) {
 	}
 	hashes := x.arena.Hashes(x.runs.Head(r).Storage())
 	x.growDirectory(len(hashes) - lo)
-	for _, h := range hashes[lo:] { // so that the cache misses of all blocks overlap
-		x.directory.Prefetch(kv.SequenceHash(h))
+	if len(hashes) > lo+1 { // so that the cache misses of all blocks overlap
+		for _, h := range hashes[lo:] {
+			x.directory.Prefetch(kv.SequenceHash(h))
+		}
 	}
 	for i := lo; i < len(hashes); i++ {
 		x.directory.Put(kv.SequenceHash(hashes[i]), runs.At(r, i))

@@ -52,8 +52,11 @@ type Index struct {
 	// clockHand is the run that eviction looked at last. Eviction skips protectedRun, which
 	// the current change is about to extend.
 	clockHand, protectedRun runs.ID
-	// removalBatch is scratch memory of removeScattered.
+	// removalBatch and named are scratch memory of removeUnordered.
 	removalBatch []scattered
+	named        runs.Named
+	// unmaintained counts blocks of events since the last maintain.
+	unmaintained int
 	// readersStalled is true after a wait for readers has timed out, until those readers
 	// have left.
 	readersStalled bool
@@ -117,8 +120,7 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		o.publishTotal()
 		x.forgetIfUnused(o)
 	case kvevent.Removed:
-		// An unknown owner holds nothing. open would add that owner.
-		if _, known := x.ids[e.Owner]; !known {
+		if !x.knows(e.Owner) { // an unknown owner holds nothing, and open would add that owner
 			x.counts.UnknownRemovals += uint64(len(e.Removed))
 			break
 		}
@@ -131,18 +133,25 @@ func (x *Index) Apply(e *kvevent.RouterEvent) error {
 		o.publishTotal()
 		x.forgetIfUnused(o)
 	}
-	x.maintain()
+	// Small changes share the work of one maintain.
+	if x.unmaintained += e.NumBlocks(); x.unmaintained >= maintainBlocks || e.Kind == kvevent.Cleared {
+		x.maintain()
+	}
 	return nil
 }
+
+// maintainBlocks is the number of changed blocks from which Apply calls maintain.
+const maintainBlocks = 8
 
 // limboBatch is the number of retired pieces, runs and owners from which maintain checks
 // whether readers still use them.
 const limboBatch = 16
 
-// maintain does a bounded part of the work that earlier changes left behind. Every change
-// calls it last. It shrinks runs, fills a directory that becomes dense, sweeps retired
+// maintain does a bounded part of the work that earlier changes left behind. Changes
+// call it last. It shrinks runs, fills a directory that becomes dense, sweeps retired
 // owners, frees retired memory and evicts. The caller holds x.mu.
 func (x *Index) maintain() {
+	x.unmaintained = 0
 	x.shrinkSome()
 	x.fillDirectory()
 	if len(x.ownersToSweep) > 0 {

@@ -57,6 +57,15 @@ func (o *owner) publishTotal() {
 
 func (o *owner) empty() bool { return o.heldPairs == 0 && o.lostPairs == 0 && o.sparse.Pairs() == 0 }
 
+// knows reports whether the worker or pool who is an owner.
+func (x *Index) knows(who kv.Owner) bool {
+	if x.latestOwner != nil && x.latestOwner.who == who {
+		return true
+	}
+	_, known := x.ids[who]
+	return known
+}
+
 // open returns what the index keeps of the worker or pool who, and adds a missing owner. The
 // error is ErrFull when that would be one owner too many.
 func (x *Index) open(who kv.Owner) (*owner, error) {
@@ -172,15 +181,8 @@ func (x *Index) hasEntry(id ownerID, r runs.ID) bool {
 	if !x.runs.WriterState(r).Live {
 		return false
 	}
-	for walk := x.runs.Slots(r); ; {
-		slot := walk.Next()
-		if slot == nil {
-			return false
-		}
-		if entry(slot.Load()).owner() == id {
-			return true
-		}
-	}
+	walk := x.runs.Slots(r)
+	return walk.Find(ownerBits, uint64(key(id, 0))) != nil
 }
 
 // SetMember makes a worker a member, which Match reports, or no member if known is false.

@@ -1,6 +1,8 @@
 package index
 
 import (
+	"slices"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/index/runs"
@@ -12,28 +14,41 @@ const shortRow = 4
 
 // remove applies a removed event: owner o no longer has the blocks with these hashes in tier
 // t. Events usually name children before parents, so remove first looks for each block just
-// before the previous one. Hashes in no such order go to removeScattered.
+// before the previous one. Hashes in no such order go to removeUnordered.
 func (x *Index) remove(o *owner, t kv.Tier, hashes []kv.SequenceHash) {
 	next := o.removeHint // where the next block most likely is
 	for len(hashes) > 0 {
 		p := next.Place
-		if !x.runs.HasHash(p, hashes[0]) {
-			x.listHint(next) // a later event may continue there after all
+		if next.hash != hashes[0] || !x.runs.HasHash(p, hashes[0]) {
 			var ok bool
-			if p, ok = x.find(o, hashes[0]); !ok {
+			if p, ok = x.lookup(o, hashes[0]); !ok && len(hashes) >= shortRow {
+				// Another block of the event may be easier to find than the first.
+				next = x.removeUnordered(o, t, hashes, next)
+				break
+			}
+			x.listHint(next) // a later event may continue there after all
+			if !ok {
+				p, ok = x.find(o, hashes[0])
+			}
+			if !ok {
 				x.countMissing(o, t, hashes[0])
 				hashes, next = hashes[1:], hint{}
 				continue
 			}
 		}
-		n := x.countBackwards(p, hashes)
+		run := x.arena.Hashes(x.runs.Head(p.Run).Storage())
+		n := countBackwards(run[:p.Pos+1], hashes)
 		if n < shortRow && n < len(hashes) { // the event names blocks in no order
-			next = x.removeScattered(o, t, hashes, p)
+			next = x.removeUnordered(o, t, hashes, next)
 			break
 		}
 		lo := p.Pos + 1 - n
 		x.takeFrom(o, t, p.Run, runs.Span(lo, p.Pos+1))
-		next = x.hintBefore(runs.At(p.Run, lo))
+		if lo > 0 {
+			next = hint{runs.At(p.Run, lo-1), kv.SequenceHash(run[lo-1])}
+		} else {
+			next = x.hintBefore(runs.At(p.Run, 0))
+		}
 		x.freeOrShrink(p.Run)
 		hashes = hashes[n:]
 	}
@@ -82,87 +97,111 @@ type scattered struct {
 	set runs.Mask
 }
 
-// maxScattered is the number of blocks in a row without a neighbour after which
-// removeScattered stops looking at neighbours, if the directory is dense.
-const maxScattered = 8
+// removeUnordered removes blocks of owner o from tier t that an event names in no order. next is
+// the block where the event most likely continues. The result is such a block for the next event.
+func (x *Index) removeUnordered(o *owner, t kv.Tier, hashes []kv.SequenceHash, next hint) hint {
+	for part := range slices.Chunk(hashes, runs.MaxNamed) {
+		next = x.removeNamed(o, t, part, next)
+	}
+	return next
+}
 
-// removeScattered removes blocks of owner o from tier t that an event names in no order. It
-// first collects the blocks by run in x.removalBatch, and then changes each run once. p is the place
-// of the first block. The result is the block before the last removed ones, where the next
-// event often continues.
-func (x *Index) removeScattered(o *owner, t kv.Tier, hashes []kv.SequenceHash, p runs.Place) hint {
-	batch := x.removalBatch[:0]
+// removeNamed is removeUnordered of at most runs.MaxNamed hashes. It first collects the blocks by run in
+// x.removalBatch, and then changes each run once.
+func (x *Index) removeNamed(o *owner, t kv.Tier, hashes []kv.SequenceHash, next hint) hint {
+	n := &x.named
+	n.Fill(hashes, func(h kv.SequenceHash) { x.countMissing(o, t, h) })
+	x.removalBatch = x.removalBatch[:0]
+	if x.runs.HasHash(next.Place, next.hash) && n.Take(next.hash) {
+		x.collectNamed(next.Place)
+	} else {
+		x.listHint(next) // a later event may continue there after all
+	}
 	if x.denseDirectory { // so that the cache misses of all look-ups overlap
-		for _, h := range hashes {
-			x.directory.Prefetch(h)
+		for i, h := range hashes {
+			if n.Open(i) {
+				x.directory.Prefetch(h)
+			}
 		}
 	}
-	strays := 0 // consecutive blocks that were no neighbour of the block before
+	// A sparse directory has few blocks, of which one leads to the others. So all hashes are looked
+	// up before the first scan.
 	for i, h := range hashes {
-		if i > 0 {
-			var next runs.Place
-			ok := false
-			// A sparse directory makes find dear, so a look at the neighbours always pays.
-			if strays < maxScattered || !x.denseDirectory {
-				next, ok = x.neighbour(p, h)
+		if n.Open(i) {
+			if p, ok := x.lookup(o, h); ok {
+				n.Close(i)
+				x.collectNamed(p)
 			}
-			if strays++; ok {
-				strays = 0
-			} else if next, ok = x.find(o, h); !ok {
+		}
+	}
+	for i, h := range hashes {
+		if n.Open(i) {
+			if p, ok := x.find(o, h); ok {
+				x.collectNamed(p)
+			} else {
 				x.countMissing(o, t, h)
-				continue
 			}
-			p = next
-		}
-		// BatchIndex is the run's index in batch, or is left over from an earlier removal. The
-		// comparison with batch tells.
-		s := x.runs.WriterState(p.Run)
-		if int(s.BatchIndex) >= len(batch) || batch[s.BatchIndex].run != p.Run {
-			s.BatchIndex = int32(len(batch))
-			batch = append(batch, scattered{run: p.Run})
-		}
-		if b := &batch[s.BatchIndex]; b.set.Has(p.Pos) {
-			x.countMissing(o, t, h) // named twice
-		} else {
-			b.set.Set(p.Pos)
+			n.Close(i)
 		}
 	}
 	last := hint{}
-	for _, b := range batch {
+	for _, b := range x.removalBatch {
 		x.takeFrom(o, t, b.run, b.set)
 		last = x.hintBefore(runs.At(b.run, b.set.First()))
 	}
-	// Only now, because pruning one run may free the parent run, which may be in batch too.
-	for _, b := range batch {
+	// Only now, because pruning one run may free the parent run, which may be in the batch too.
+	for _, b := range x.removalBatch {
 		x.freeOrShrink(b.run)
 	}
-	x.removalBatch = batch
 	return last
 }
 
-// neighbour returns the place of the block with hash h if that block is just before or just
-// after p. ok is false for any other block. The block before the first block of a run, a row
-// of blocks, is in another run.
-func (x *Index) neighbour(p runs.Place, h kv.SequenceHash) (at runs.Place, ok bool) {
-	before := runs.At(p.Run, p.Pos-1)
-	if p.Pos == 0 {
-		before = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load())
+// collectNamed adds the block at p, which the caller has taken out of x.named, to x.removalBatch. It
+// goes on with the blocks before and after p while they are in x.named.
+func (x *Index) collectNamed(p runs.Place) {
+	b := x.scatteredOf(p.Run)
+	b.set.Set(p.Pos)
+	hashes := x.arena.Hashes(x.runs.Head(p.Run).Storage())
+	for after := p.Pos + 1; after < len(hashes) && x.named.Take(kv.SequenceHash(hashes[after])); after++ {
+		b.set.Set(after)
 	}
-	if x.runs.HasHash(before, h) {
-		return before, true
+	for {
+		for p.Pos > 0 && x.named.Take(kv.SequenceHash(hashes[p.Pos-1])) {
+			p.Pos--
+			b.set.Set(p.Pos)
+		}
+		if p.Pos > 0 {
+			return
+		}
+		// The block before the first block of a run, a row of blocks, is in another run.
+		p = runs.UnpackPlace(x.runs.Head(p.Run).Parent.Load())
+		hashes = x.arena.Hashes(x.runs.Head(p.Run).Storage())
+		if p.Pos >= len(hashes) || !x.named.Take(kv.SequenceHash(hashes[p.Pos])) { // the root has no block
+			return
+		}
+		b = x.scatteredOf(p.Run)
+		b.set.Set(p.Pos)
 	}
-	after := runs.At(p.Run, p.Pos+1)
-	return after, x.runs.HasHash(after, h)
 }
 
-// countBackwards returns how many leading hashes are blocks of the run of p, in reverse
-// order: hashes[0] the block at p, hashes[1] the block before p, and so on. Removed events
-// usually name blocks in this order.
-func (x *Index) countBackwards(p runs.Place, hashes []kv.SequenceHash) int {
-	run := x.arena.Hashes(x.runs.Head(p.Run).Storage())[:p.Pos+1]
-	if len(hashes) > len(run) {
-		hashes = hashes[:len(run)]
+// scatteredOf returns the element of x.removalBatch for run r, and appends a missing one. It is valid
+// until the next call.
+func (x *Index) scatteredOf(r runs.ID) *scattered {
+	// BatchIndex is the run's index in the batch, or is left over from an earlier removal. The
+	// comparison with the batch tells.
+	s := x.runs.WriterState(r)
+	if int(s.BatchIndex) >= len(x.removalBatch) || x.removalBatch[s.BatchIndex].run != r {
+		s.BatchIndex = int32(len(x.removalBatch))
+		x.removalBatch = append(x.removalBatch, scattered{run: r})
 	}
+	return &x.removalBatch[s.BatchIndex]
+}
+
+// countBackwards returns how many leading hashes are those of run in reverse order: hashes[0] the
+// last one of run, hashes[1] the one before, and so on. Removed events usually name blocks in this
+// order.
+func countBackwards(run []runs.Word, hashes []kv.SequenceHash) int {
+	hashes = hashes[:min(len(hashes), len(run))]
 	last := len(run) - 1
 	for i, h := range hashes {
 		if run[last-i] != runs.Word(h) {

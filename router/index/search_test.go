@@ -1,6 +1,7 @@
 package index
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,6 +52,43 @@ func TestOneEventOfUnknownBlocksMakesFewSearches(t *testing.T) {
 	}
 	if s.Scans > 128 {
 		t.Errorf("%d searches for one event, want at most 128", s.Scans)
+	}
+}
+
+// An event may name the end of a sequence in no order. One of its blocks leads to the others, so that
+// the index neither searches for each of them nor needs a directory of every block.
+func TestTheEndOfASequenceInNoOrderIsFoundWithoutSearches(t *testing.T) {
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := kv.WorkerOwner(kv.Worker{ID: 1})
+	var sequences [][]kvevent.StoredBlock
+	for i := range uint64(20) {
+		blocks, _ := chainFrom(i<<32, 1000)
+		sequences = append(sequences, blocks)
+		if err := x.Apply(&kvevent.RouterEvent{Owner: o, Kind: kvevent.Stored, Blocks: blocks}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, blocks := range sequences {
+		for end := len(blocks); end > 0; end -= 100 {
+			e := &kvevent.RouterEvent{Owner: o, Kind: kvevent.Removed}
+			for _, at := range rng.Perm(100) {
+				e.Removed = append(e.Removed, blocks[end-1-at].Hash)
+			}
+			if err := x.Apply(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := x.Stats()
+	if s.Memberships != 0 || s.UnknownRemovals != 0 {
+		t.Errorf("%d blocks are left and %d removals were unknown, want 0 and 0", s.Memberships, s.UnknownRemovals)
+	}
+	if s.Scans != 0 || s.Dense {
+		t.Errorf("%d searches and a dense directory: %v, want none", s.Scans, s.Dense)
 	}
 }
 

@@ -75,7 +75,10 @@ func (x *Index) storeInRun(o *owner, t kv.Tier, p runs.Place, blocks []kvevent.S
 	}
 	if next.Pos >= s.Blocks() || x.arena.Locals(s)[next.Pos] != blocks[0].Local {
 		// The first block is not the next block of this run, so look for a run that follows p.
-		next = runs.At(x.runs.Child(p, blocks[0].Local), 0)
+		next = runs.At(runs.None, 0)
+		if x.runs.WriterState(p.Run).FirstChild != runs.None {
+			next.Run = x.runs.Child(p, blocks[0].Local)
+		}
 		if next.Run == runs.None {
 			return x.extend(o, t, p, s, blocks)
 		}
@@ -125,7 +128,7 @@ func (x *Index) extend(o *owner, t kv.Tier, p runs.Place, s runs.Storage, blocks
 	if endsWithP && old+len(blocks) <= runs.MaxBlocks && x.growRun(p.Run, s, n) {
 		s = x.runs.Head(p.Run).Storage()
 		x.appendBlocks(p.Run, s, blocks[:n])
-		x.recordHeld(o, p.Run, t, old, old+n)
+		x.recordNew(o, p.Run, t, old, old+n)
 		p.Pos += n
 		x.attachWaiting(p, blocks[n-1].Hash)
 		return p, n

@@ -183,3 +183,72 @@ func (d *Directory) distance(from, to int) int {
 	}
 	return to - from
 }
+
+// Named is the set of hashes that a removed event names in no order. The writer walks the runs from one
+// of these blocks on, and asks of each block on the way whether the event names the block. That is
+// cheaper than a search for each hash, because most events name the end of one sequence.
+//
+// The set is a hash table with linear probing, small enough for the first cache. The zero value is
+// an empty set.
+type Named struct {
+	hashes []kv.SequenceHash
+	// slots has 1 plus an index into hashes, or 0. open has an element for each hash: true until
+	// the hash is taken.
+	slots [2 * MaxNamed]uint16
+	open  [MaxNamed]bool
+	// shift brings a mixed hash down to its home slot.
+	shift uint
+}
+
+// MaxNamed bounds the hashes of one set. An event with more is removed in parts.
+const MaxNamed = 512
+
+// Fill makes n the set of 1..MaxNamed hashes, of which none is taken. The caller keeps hashes until
+// the next Fill. Fill calls twice with each hash that was there before; it is open once.
+func (n *Named) Fill(hashes []kv.SequenceHash, twice func(h kv.SequenceHash)) {
+	n.hashes = hashes
+	log := bits.Len(uint(2*len(hashes) - 1))
+	n.shift = uint(64 - log)
+	clear(n.slots[:1<<log])
+	for i, h := range hashes {
+		at, found := n.slot(h)
+		n.open[i] = !found
+		if found {
+			twice(h)
+			continue
+		}
+		n.slots[at] = uint16(i + 1)
+	}
+}
+
+// slot returns the slot of h, or else the empty slot where h belongs.
+func (n *Named) slot(h kv.SequenceHash) (at int, found bool) {
+	last := 1<<(64-n.shift) - 1
+	for at = int(Mix(h) >> n.shift); ; at = (at + 1) & last {
+		i := n.slots[at]
+		if i == 0 {
+			return at, false
+		}
+		if n.hashes[i-1] == h {
+			return at, true
+		}
+	}
+}
+
+// Take takes h out of the set. It returns false when h is not in the set, or was taken before.
+func (n *Named) Take(h kv.SequenceHash) bool {
+	at, found := n.slot(h)
+	if !found {
+		return false
+	}
+	i := n.slots[at] - 1
+	was := n.open[i]
+	n.open[i] = false
+	return was
+}
+
+// Open reports whether hash number i was not taken yet.
+func (n *Named) Open(i int) bool { return n.open[i] }
+
+// Close takes hash number i out of the set.
+func (n *Named) Close(i int) { n.open[i] = false }

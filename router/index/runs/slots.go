@@ -34,6 +34,25 @@ func (s *Slots) Next() *atomic.Uint64 {
 	return slot
 }
 
+// Find returns the next slot of the walk whose entry has the bits want under mask, or nil after the
+// last.
+func (s *Slots) Find(mask, want uint64) *atomic.Uint64 {
+	for {
+		for i := range s.list {
+			if s.list[i].Load()&mask == want {
+				slot := &s.list[i]
+				s.list = s.list[i+1:]
+				return slot
+			}
+		}
+		s.list = nil
+		if s.more == nil {
+			return nil
+		}
+		s.list, s.more = s.more.Entries[:], s.more.Next.Load()
+	}
+}
+
 const (
 	overflowBytes = 8 + 8*overflowEntries
 	// overflowBatch is the most nodes that are made at once.
