@@ -56,8 +56,9 @@ class Asking(unittest.TestCase):
         self.assertIsNone(asked({"kv_layout": ""}))
 
     def test_block_first_keeps_the_kernels_order_of_heads_and_tokens(self) -> None:
-        for major, want in ((8, "BLNHC"), (9, "BLNHC"), (10, "BLHNC"), (12, "BLNHC"), (None, "BLNHC")):
+        for major in (8, 9, 10, 12, None):
             with self.subTest(major=major):
+                want = "BLHNC" if major == 10 else "BLNHC"
                 self.assertEqual(asked({"kv_layout": "block-first"}, major), want)
 
     def test_a_name_is_passed_on(self) -> None:
