@@ -71,7 +71,7 @@ func offloadVariables() []Variable {
 	return []Variable{
 		variable("DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER", boolean(), "false", func(e *Env) *bool { return &e.Offload.DisableDiskFilter },
 			"Write every block of the host tier to disk, not only blocks in demand.").
-			used("As KVBM does. Hits count as demand, not only repeated stores."),
+			used("As KVBM does when the variable is set. Without it the agent writes every block, and `kvbm.NewFromEnviron` filters. Hits count as demand, not only repeated stores."),
 		variable(minPriority, number[uint32](0, math.MaxUint32), "0", func(e *Env) *uint32 { return &e.Offload.MinPriority },
 			"Offload the blocks of a request up to the first block of a lower retention priority. An engine without priorities, such as vLLM, has 0 everywhere.").
 			used("Stores of a lower priority are refused, with the blocks after them."),

@@ -48,7 +48,7 @@ type Agent struct {
 	DiscardHost bool              `group:"Tiers" help:"Remove the host tier's files at an orderly stop. The next agent then starts cold." env:"BLOCKYARD_DISCARD_HOST"`
 	NoPrefetch  bool              `group:"Tiers" help:"Leave blocks on disk until a lookup asks for them. By default they move to host memory when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
 
-	DiskFilter        string        `group:"Disk" help:"Blocks that are written to disk: those in demand (frequency) or all (none)." enum:"frequency,none" default:"frequency" env:"BLOCKYARD_DISK_FILTER" kvbm:"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER"`
+	DiskFilter        string        `group:"Disk" help:"Blocks that are written to disk: all (none) or those in demand (frequency)." enum:"frequency,none" default:"none" env:"BLOCKYARD_DISK_FILTER" kvbm:"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER"`
 	DiskFilterMin     uint32        `group:"Disk" help:"Count at which the filter lets a block pass. The count starts at 1, doubles with each use and falls by --disk-filter-decay." default:"2" env:"BLOCKYARD_DISK_FILTER_MIN"`
 	DiskFilterDecay   time.Duration `group:"Disk" help:"Time in which the count of every block falls by 1." default:"10m" env:"BLOCKYARD_DISK_FILTER_DECAY"`
 	DiskFilterEntries int           `group:"Disk" help:"Blocks that the filter counts, at about 40 bytes each. 0 means twice the blocks that the tiers hold, at least 1,000,000." default:"0" env:"BLOCKYARD_DISK_FILTER_ENTRIES"`

@@ -124,14 +124,19 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 				"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
 			want: func(c *agent.Config) {
 				c.Tiers.DiskDir = "/mnt/kv"
-				c.Tiers.OpenDirect, c.Tiers.ZeroFill, c.Tiers.DirectIO, c.DiskFilter = true, true, blockmgr.DirectIOOff, false
+				c.Tiers.OpenDirect, c.Tiers.ZeroFill, c.Tiers.DirectIO = true, true, blockmgr.DirectIOOff
 			},
 			log: map[string]string{"direct_io": "off (DYN_KVBM_DISK_DISABLE_O_DIRECT)", "disk_filter": "none (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)", "disk_allocator": "open-direct (DYN_KVBM_DISK_ALLOCATOR_TYPE)"},
+		},
+		"KVBM's disk filter, when its variable asks for it": {
+			env:  map[string]string{"DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "false"},
+			want: func(c *agent.Config) { c.DiskFilter = true },
+			log:  map[string]string{"disk_filter": "frequency (DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER)"},
 		},
 		"flags over KVBM's disk files": {
 			args: []string{"--disk-dir=/a", "--disk-allocator=default", "--direct-io=require", "--disk-filter=frequency"},
 			env:  map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "1", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
-			want: func(c *agent.Config) { c.Tiers.DiskDir, c.Tiers.DirectIO = "/a", blockmgr.DirectIORequire },
+			want: func(c *agent.Config) { c.Tiers.DiskDir, c.Tiers.DirectIO, c.DiskFilter = "/a", blockmgr.DirectIORequire, true },
 			log:  map[string]string{"direct_io": "require (--direct-io)"},
 		},
 		"KVBM's metrics": {
@@ -174,8 +179,8 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 			log: map[string]string{"disk_filter_min": "3 (--disk-filter-min)", "disk_filter_entries": "5000000 (BLOCKYARD_DISK_FILTER_ENTRIES)"},
 		},
 		"what the disk may be written": {
-			args: []string{"--disk-write-budget=2TB", "--disk-filter=none"},
-			want: func(c *agent.Config) { c.DiskWriteBudget, c.DiskFilter = 2e12, false },
+			args: []string{"--disk-write-budget=2TB"},
+			want: func(c *agent.Config) { c.DiskWriteBudget = 2e12 },
 			log:  map[string]string{"disk_write_budget": "2TB (--disk-write-budget)"},
 		},
 		"memory nodes": {
@@ -215,7 +220,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 					HostRule: policy.RuleLRU, DiskRule: policy.RuleLRU,
 					IODeadline: 5 * time.Second, ScrubBytesPerSecond: 16 << 20,
 				}},
-				NearGPUs: true, DiskFilter: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
+				NearGPUs: true, Frequency: policy.FrequencyOptions{Min: 2, Decay: 10 * time.Minute},
 				DrainTimeout: 2 * time.Second,
 				Events:       events.Options{ZMQHost: "*", TokenMemory: 256 << 20},
 			}
