@@ -6,16 +6,18 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 )
 
-// Adaptive is a TinyLFU whose window follows the use of the blocks. Shadows, which have hashes of a
-// sample of the blocks and no blocks, run beside it with the windows of shadowShares. The window is
-// that of the shadow with the most hits. So the tier is a LeafLRU while recent blocks are asked for
-// again, and resists scans and cycles when these come. A call takes O(log n), except that the ageing of
+// Adaptive is a TinyLFU whose window and longest idle time follow the use of the blocks. Shadows, which have
+// hashes of a sample of the blocks and no blocks, run beside it with the settings of shadowSettings. The
+// tier's setting is that of the shadow with the most hits. So the tier is a LeafLRU while recent blocks are
+// asked for again, and resists scans and cycles when these come. A call takes O(log n), except that the ageing of
 // the counts is a pass over all of them, and that Victim may move up to 64 blocks first. The shadows
 // have at most 2*sampleSlots entries each, whatever the size of the tier.
 type Adaptive struct {
 	TinyLFU
 	anchors [][]uint64
 	shadows []*shadow
+	// chosen is the number of the present setting.
+	chosen int
 	// A block is in the sample if the last shift bits of its mixed hash are 0.
 	shift int
 	asked int
@@ -30,11 +32,14 @@ const (
 	better = 1.02
 )
 
-// shadowShares are the windows that are tried. 1 is LeafLRU.
-var shadowShares = []float64{1, 0.3, 0.05}
+// setting is a window, and a longest idle time in multiples of the tier.
+type setting struct{ window, maxIdle float64 }
+
+// shadowSettings are those that are tried. A window of 1 is LeafLRU.
+var shadowSettings = []setting{{1, 0}, {0.3, 2.5}, {0.05, 2.5}, {0.05, 10}}
 
 // NewAdaptive returns an order without extents. It begins as a LeafLRU.
-func NewAdaptive() *Adaptive { return &Adaptive{TinyLFU: *NewTinyLFU(shadowShares[0])} }
+func NewAdaptive() *Adaptive { return &Adaptive{TinyLFU: *NewTinyLFU(shadowSettings[0].window)} }
 
 // AddExtent implements Evictor.
 func (a *Adaptive) AddExtent(extent, slots uint32) {
@@ -58,8 +63,8 @@ func (a *Adaptive) restart() {
 	a.shift = max(0, bits.Len(uint(a.capacity/sampleSlots))-1)
 	before := a.shadows
 	a.shadows = nil
-	for k, share := range shadowShares {
-		s := newShadow(max(1, a.capacity>>a.shift), share)
+	for k, set := range shadowSettings {
+		s := newShadow(max(1, a.capacity>>a.shift), set)
 		if before != nil {
 			s.hits = before[k].hits
 		}
@@ -105,21 +110,18 @@ func (a *Adaptive) use(hash, anchor uint64) uint64 {
 	return hash
 }
 
-// choose takes the window of the shadow with the most hits, and forgets half of the hits.
+// choose takes the setting of the shadow with the most hits, and forgets half of the hits.
 func (a *Adaptive) choose() {
-	best := 0
-	for k, s := range a.shadows {
-		if s.share == a.share {
-			best = k
-		}
-	}
+	best := a.chosen
 	for k, s := range a.shadows {
 		if s.hits > better*a.shadows[best].hits+1 {
 			best = k
 		}
 	}
-	if share := a.shadows[best].share; share != a.share {
-		a.SetWindow(share)
+	if best != a.chosen {
+		a.chosen = best
+		a.SetWindow(shadowSettings[best].window)
+		a.SetMaxIdle(shadowSettings[best].maxIdle)
 	}
 	for _, s := range a.shadows {
 		s.hits /= 2
@@ -128,7 +130,6 @@ func (a *Adaptive) choose() {
 
 // shadow is a tier without blocks.
 type shadow struct {
-	share float64
 	hits  float64
 	order *TinyLFU
 	at    map[uint64]uint32
@@ -144,8 +145,9 @@ type shadowSlot struct {
 	children uint32
 }
 
-func newShadow(capacity int, share float64) *shadow {
-	s := &shadow{share: share, order: NewTinyLFU(share), at: make(map[uint64]uint32, capacity)}
+func newShadow(capacity int, set setting) *shadow {
+	s := &shadow{order: NewTinyLFU(set.window), at: make(map[uint64]uint32, capacity)}
+	s.order.SetMaxIdle(set.maxIdle)
 	s.order.AddExtent(0, uint32(capacity))
 	return s
 }

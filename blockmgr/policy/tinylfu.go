@@ -12,6 +12,9 @@ import "github.com/blockyard-ai/blockyard/blockmgr/registry"
 // A block that moves to the main part takes its ancestors along, because they are asked for
 // whenever the block is. Counts are in a sketch that forgets half of each count in turn.
 //
+// With a longest idle time a block of the main part that nobody asks for any longer leaves whatever its
+// count: the conversation has ended, and its count says how long it was.
+//
 // Each part is a LeafLRU, so that priorities count as there: blocks of different priority compete by
 // their ranks. A change takes O(log n).
 type TinyLFU struct {
@@ -19,16 +22,21 @@ type TinyLFU struct {
 	extents      [][]tinySlot
 	sketch       sketch
 	share        float64
+	// maxIdle is the number of epochs after which an unused block of the main part is evicted first; 0
+	// never. epoch counts epochs, and used the uses of blocks in the present one.
+	maxIdle, epoch uint16
+	used           int
 	// capacity counts the slots: target for the window, mainSize for the main part. windowed and mained
 	// are the blocks in each.
 	capacity, windowed, target, mainSize, mained int
 }
 
-// tinySlot is a slot of a TinyLFU. hash and parent are valid while part is not absent.
+// tinySlot is a slot of a TinyLFU. hash, parent and lastUse, an epoch, are valid while part is not absent.
 type tinySlot struct {
 	hash     uint64
 	parent   registry.Ref
 	priority uint32
+	lastUse  uint16
 	part     part
 }
 
@@ -48,6 +56,10 @@ const (
 	// aheadInCycle is by how much the count of a block that has just come may be above that of a block
 	// that comes as often, but later in the cycle.
 	aheadInCycle = 1
+	// epochsPerTier is the number of epochs in which as many blocks are used as the tier has slots.
+	epochsPerTier = 8
+	// maxIdleTiers bounds the longest idle time, so that epochs can be compared after their overflow.
+	maxIdleTiers = 1000
 )
 
 // NewTinyLFU returns an order without extents whose window has a share, 0..1, of the slots.
@@ -59,6 +71,22 @@ func NewTinyLFU(share float64) *TinyLFU {
 func (t *TinyLFU) SetWindow(share float64) {
 	t.share = share
 	t.resize()
+}
+
+// SetMaxIdle sets how long a block of the main part may be unused before it is evicted first. Unit: uses of
+// blocks, as a multiple of the tier's slots, at most 1,000. 0 is for ever.
+func (t *TinyLFU) SetMaxIdle(tiers float64) {
+	t.maxIdle = uint16(min(tiers, maxIdleTiers) * epochsPerTier)
+}
+
+// recordUse counts a use of a block, and epochs.
+func (t *TinyLFU) recordUse(s *tinySlot) {
+	if t.used++; t.used >= max(1, t.capacity/epochsPerTier) {
+		t.used = 0
+		t.epoch++
+	}
+	s.lastUse = t.epoch
+	t.sketch.add(s.hash)
 }
 
 // resize follows a change of the share or of the slots.
@@ -104,7 +132,7 @@ func (t *TinyLFU) Enter(ref, parent registry.Ref, hash uint64) {
 	t.leave(s)
 	*s = tinySlot{hash: hash, parent: parent, part: inWindow}
 	t.windowed++
-	t.sketch.add(hash)
+	t.recordUse(s)
 }
 
 // Leave implements Evictor.
@@ -122,7 +150,7 @@ func (t *TinyLFU) leave(s *tinySlot) {
 
 // Hit implements Evictor.
 func (t *TinyLFU) Hit(ref registry.Ref) {
-	t.sketch.add(t.extents[ref.Extent()][ref.Slot()].hash)
+	t.recordUse(&t.extents[ref.Extent()][ref.Slot()])
 }
 
 // Place implements Evictor.
@@ -165,6 +193,8 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 				return w.ref, true
 			}
 			return m.ref, true
+		case anyM && t.idle(m) && !t.differ(w, m):
+			return m.ref, true
 		case t.windowed > t.target && t.mained < t.mainSize-1:
 			// The main part lacks blocks: the tier has just been filled, or the window was larger. The
 			// last of its slots is the one that every new block takes from the loser below.
@@ -181,6 +211,11 @@ func (t *TinyLFU) Victim() (ref registry.Ref, ok bool) {
 	}
 	m, ok := t.main.first() // the moves have emptied the window
 	return m.ref, ok
+}
+
+// idle reports whether a leaf of the main part was not used for longer than the longest idle time.
+func (t *TinyLFU) idle(m leaf) bool {
+	return t.maxIdle > 0 && t.epoch-t.slot(m.ref).lastUse > t.maxIdle
 }
 
 // differ reports whether two leaves have different priorities.

@@ -16,10 +16,13 @@ type naiveTiny struct {
 	slots  map[registry.Ref]int // slots of each extent, by its first slot
 	blocks map[registry.Ref]*naiveBlock
 	level  uint64
+	// uses counts those of the present epoch. Blocks older than idle epochs go first; 0 none.
+	uses, epoch, idle int
 }
 
 type naiveBlock struct {
 	hash     uint64
+	used     int
 	parent   registry.Ref
 	main     bool
 	placed   bool
@@ -34,11 +37,27 @@ func newNaiveTiny(of *TinyLFU, share float64) *naiveTiny {
 func (n *naiveTiny) AddExtent(e, slots uint32) { n.slots[registry.MakeRef(e, 0)] = int(slots) }
 func (n *naiveTiny) RemoveExtent(e uint32)     { delete(n.slots, registry.MakeRef(e, 0)) }
 func (n *naiveTiny) SetLevel(ticks uint64)     { n.level = ticks }
-func (n *naiveTiny) Hit(registry.Ref)          {}
+func (n *naiveTiny) Hit(ref registry.Ref)      { n.use(n.blocks[ref]) }
 func (n *naiveTiny) Leave(ref registry.Ref)    { delete(n.blocks, ref) }
 
 func (n *naiveTiny) Enter(ref, parent registry.Ref, hash uint64) {
 	n.blocks[ref] = &naiveBlock{hash: hash, parent: parent}
+	n.use(n.blocks[ref])
+}
+
+func (n *naiveTiny) use(b *naiveBlock) {
+	if n.uses++; n.uses >= n.capacity()/epochsPerTier {
+		n.uses = 0
+		n.epoch++
+	}
+	b.used = n.epoch
+}
+
+func (n *naiveTiny) capacity() (slots int) {
+	for _, s := range n.slots {
+		slots += s
+	}
+	return slots
 }
 
 func (n *naiveTiny) Place(ref registry.Ref, priority uint32, tick uint64) {
@@ -84,10 +103,7 @@ func (n *naiveTiny) move(ref registry.Ref) {
 }
 
 func (n *naiveTiny) Victim() (registry.Ref, bool) {
-	capacity := 0
-	for _, slots := range n.slots {
-		capacity += slots
-	}
+	capacity := n.capacity()
 	target := max(1, int(n.share*float64(capacity)))
 	for {
 		w, inW, windowed := n.first(false)
@@ -104,6 +120,8 @@ func (n *naiveTiny) Victim() (registry.Ref, bool) {
 			if inM.priority != inW.priority && (inW.rank < inM.rank || inW.rank == inM.rank && w < m) {
 				return w, true
 			}
+			return m, true
+		case inM != nil && n.idle > 0 && n.epoch-inM.used > n.idle && inM.priority == inW.priority:
 			return m, true
 		case windowed > target && mained < capacity-target-1:
 			n.move(w)
@@ -135,6 +153,11 @@ func TestTinyLFUIsItsNaiveTwin(t *testing.T) {
 		actions["window"] = func(t *rapid.T) {
 			naive.share = rapid.SampledFrom([]float64{0.05, 0.3, 0.6, 1}).Draw(t, "share")
 			tiny.SetWindow(naive.share)
+		}
+		actions["idle"] = func(t *rapid.T) {
+			tiers := rapid.SampledFrom([]float64{0, 0.5, 1, 3}).Draw(t, "tiers")
+			naive.idle = int(tiers * epochsPerTier)
+			tiny.SetMaxIdle(tiers)
 		}
 		actions["drop"] = func(t *rapid.T) { // not by eviction: a reset, or bytes that do not match
 			ref := m.slot(t)

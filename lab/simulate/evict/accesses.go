@@ -3,6 +3,7 @@ package evict
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -72,6 +73,8 @@ func Patterns() []Scenario {
 		made("skewed", "documents of Zipf popularity", 0.07, skewed),
 		made("shift", "a hot set that is another one every 1,500 requests", 0.06, shift),
 		made("recent", "conversations that fit while they last, and never come again", 0.05, recent),
+		made("waves", "conversations in turn that outgrow the cache, and then all are others", 0.05, func(*rand.Rand) []Access { return waves(14, 40, 8) }),
+		made("served", "the runs of make bench-serve, each with other conversations", 0.005, func(*rand.Rand) []Access { return served(60, 8) }),
 	}
 }
 
@@ -139,6 +142,72 @@ func recent(r *rand.Rand) []Access {
 		}
 		c.turn++
 		out = append(out, Access{text(c.number, 8*c.turn+2), 8 * c.turn})
+	}
+	return out
+}
+
+// waves asks for n conversations in turn, turn after turn, and then for as many others. A turn adds 6 blocks.
+func waves(count, n, turns int) []Access {
+	var out []Access
+	for wave := range count {
+		for turn := range turns {
+			for c := range n {
+				out = append(out, Access{text(uint64(wave*n+c), 20+6*turn+2), 20 + 6*turn})
+			}
+		}
+	}
+	return out
+}
+
+// served asks for what interop/serve sends, in blocks of 16 tokens: in each run conversations one after the
+// other, conversations in turn, groups of four with a common beginning, and groups of four that continue one
+// conversation.
+func served(runs, size int) []Access {
+	var out []Access
+	number := uint64(0)
+	// talk returns a conversation's sequences by turn. It continues start, or begins with 10 blocks.
+	talk := func(turns int, start []kv.SequenceHash) (all [][]kv.SequenceHash) {
+		number++
+		own := text(number, 10+7*turns)
+		if len(start) > 0 {
+			own = own[6:] // a question of 4 blocks
+		}
+		for turn := range turns {
+			sequence := slices.Concat(start, own[:len(own)-7*(turns-1-turn)])
+			all = append(all, sequence)
+		}
+		return all
+	}
+	ask := func(conversations [][][]kv.SequenceHash) {
+		for turn := range 4 {
+			for _, c := range conversations {
+				if turn < len(c) {
+					out = append(out, Access{c[turn], len(c[turn]) - 3}) // 3 are the answer's
+				}
+			}
+		}
+	}
+	for range runs {
+		for range size / 2 {
+			ask([][][]kv.SequenceHash{talk(4, nil)})
+		}
+		var turns, shared, forks [][][]kv.SequenceHash
+		for range size {
+			turns = append(turns, talk(4, nil))
+		}
+		for range size / 4 {
+			number++
+			system := text(number, 14)
+			trunk := talk(2, nil)
+			for range 4 {
+				shared = append(shared, talk(3, system))
+				forks = append(forks, talk(2, trunk[1]))
+			}
+			forks[len(forks)-4] = append(trunk, forks[len(forks)-4]...)
+		}
+		ask(turns)
+		ask(shared)
+		ask(forks)
 	}
 	return out
 }
