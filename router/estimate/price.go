@@ -177,7 +177,7 @@ func (e *Estimator) Prices(in *schedule.Selection, prices []price.Price) (why st
 // on disk are read or computed again, whichever is less: the engine chooses in the same way.
 func (e *Estimator) priceOf(c *column, t *Terms, in *schedule.Selection, m int, h index.Hits, w Work, now time.Time) price.Price {
 	at := now.Sub(e.start)
-	price := func(h index.Hits, compute float64) price.Price {
+	priced := func(h index.Hits, compute float64) price.Price {
 		w.Compute = compute
 		s := e.situation(c, in, m, e.loadSeconds(c.worker, t, h, in.Request.BlockSize, now), at)
 		s.MemoryWait = memoryWait(t, &s, in, m, w.Compute)
@@ -186,12 +186,12 @@ func (e *Estimator) priceOf(c *column, t *Terms, in *schedule.Selection, m int, 
 	disk := h[kv.TierDisk]
 	if disk > 0 && e.diskRate(c.worker, now) == 0 { // as slow as computing, until an engine has read some
 		h[kv.TierDisk] = 0
-		return price(h, w.Compute+float64(disk)*float64(in.Request.BlockSize))
+		return priced(h, w.Compute+float64(disk)*float64(in.Request.BlockSize))
 	}
-	best := price(h, w.Compute)
+	best := priced(h, w.Compute)
 	if disk > 0 {
 		h[kv.TierDisk] = 0
-		if other := price(h, w.Compute+float64(disk)*float64(in.Request.BlockSize)); other.Total(in.Config.Objective) < best.Total(in.Config.Objective) {
+		if other := priced(h, w.Compute+float64(disk)*float64(in.Request.BlockSize)); other.Total(price.TTFT) < best.Total(price.TTFT) {
 			return other
 		}
 	}

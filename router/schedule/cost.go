@@ -353,8 +353,8 @@ func (c *Candidate) Formula() string {
 		factor = fmt.Sprintf(" * %.3f", c.TaintFactor)
 	}
 	if c.Mode == ModePrice {
-		return fmt.Sprintf("Formula for %s: %.1f = price of %.1f ms to the first token, %.1f ms of answer, %.1f ms imposed on others%s (cached_blocks: %d)",
-			name, c.Cost, c.Price.TTFT, c.Price.Decode, c.Price.Imposed, factor, c.Hits.Total())
+		return fmt.Sprintf("Formula for %s: %.1f = price of %.1f ms to the first token with %.1f ms of waiting, %.1f ms of answer, %.1f ms imposed on others%s (cached_blocks: %d)",
+			name, c.Cost, c.Price.TTFT, c.Price.Wait, c.Price.Decode, c.Price.Imposed, factor, c.Hits.Total())
 	}
 	if factor != "" {
 		return fmt.Sprintf("Formula for %s: %.1f = (%.1f * %.1f + %.1f)%s (cached_blocks: %d)",

@@ -27,7 +27,7 @@ func (computes) Prices(in *Selection, prices []price.Price) (why string, ok bool
 // computes the start, and others join it while waiting for it costs less than computing it again. The
 // credit ends with the requests, and the index's hits replace it.
 func TestAPrefixThatIsComputedIsCreditedWhereItIs(t *testing.T) {
-	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Estimator = true, computes{} })
+	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.TTFT, computes{} })
 	members := fleet(3)
 	ask := func(id string, tokens int, hits ...index.Hit) Result {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestWeightsGetNoCredit(t *testing.T) {
 // TestACancelledPrefixIsComputedByAnother: a request ends before its prompt is computed. The oldest one that
 // awaits the prefix computes it, and later ones await that.
 func TestACancelledPrefixIsComputedByAnother(t *testing.T) {
-	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Estimator = true, computes{} })
+	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.TTFT, computes{} })
 	members := fleet(1)
 	ask := func(id string) {
 		t.Helper()

@@ -107,8 +107,8 @@ func TestFormulaLines(t *testing.T) {
 			"Formula for worker_7/2: 4.0 = 2.0 * 1.5 + 1.0 (cached_blocks: 3)"},
 		{Candidate{Worker: kv.Worker{ID: 1}, Cost: 2, Weight: 2, Prefill: 1.5, Decode: 1, TaintFactor: 0.5},
 			"Formula for worker_1: 2.0 = (2.0 * 1.5 + 1.0) * 0.500 (cached_blocks: 0)"},
-		{Candidate{Worker: kv.Worker{ID: 1}, Hits: hits(0, 4, 0, 0), Cost: 120, TaintFactor: 1, Mode: ModePrice, Price: price.Price{TTFT: 70, Decode: 40, Imposed: 10}},
-			"Formula for worker_1: 120.0 = price of 70.0 ms to the first token, 40.0 ms of answer, 10.0 ms imposed on others (cached_blocks: 4)"},
+		{Candidate{Worker: kv.Worker{ID: 1}, Hits: hits(0, 4, 0, 0), Cost: 130, TaintFactor: 1, Mode: ModePrice, Price: price.Price{Wait: 2, TTFT: 70, Decode: 40, Imposed: 10}},
+			"Formula for worker_1: 130.0 = price of 70.0 ms to the first token with 2.0 ms of waiting, 40.0 ms of answer, 10.0 ms imposed on others (cached_blocks: 4)"},
 	} {
 		if got := tc.c.Formula(); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)

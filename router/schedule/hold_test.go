@@ -28,10 +28,10 @@ func (w *waits) Prices(in *Selection, prices []price.Price) (why string, ok bool
 	return "", true
 }
 
-// inPricedLine is inLine with prices and a longest wait of 5 seconds.
+// inPricedLine is inLine with prices, of the objective that counts a wait once, and a longest wait of 5 seconds.
 func inPricedLine(t *testing.T, base map[kv.WorkerID]float64, change func(*Options), test func(*testing.T, *line)) {
 	inLine(t, len(base), func(o *Options) {
-		o.Config.Price, o.Estimator, o.Queue.MaxWait = true, &waits{base}, 5*time.Second
+		o.Config.Price, o.Config.Objective, o.Estimator, o.Queue.MaxWait = true, price.TTFT, &waits{base}, 5*time.Second
 		if change != nil {
 			change(o)
 		}

@@ -213,13 +213,13 @@ func TestNearlyEqualPricesGoToTheLeastWait(t *testing.T) {
 		}
 		return m
 	}
-	if m := choose(1, price.Price{TTFT: 100, Wait: 9, Doubt: 1}, price.Price{TTFT: 102, Wait: 5, Doubt: 1}, price.Price{TTFT: 104, Doubt: 1}); m != 1 {
+	if m := choose(1, price.Price{TTFT: 1000, Wait: 6, Doubt: 1}, price.Price{TTFT: 1025, Wait: 5, Doubt: 1}, price.Price{TTFT: 1070, Doubt: 1}); m != 1 {
 		t.Errorf("member %d, want 1: within 3 %%, and the least wait", m)
 	}
-	if m := choose(1, price.Price{TTFT: 100, Wait: 9, Doubt: 0.01}, price.Price{TTFT: 102, Wait: 5, Doubt: 0.01}); m != 0 {
+	if m := choose(1, price.Price{TTFT: 1000, Wait: 6, Doubt: 0.01}, price.Price{TTFT: 1025, Wait: 5, Doubt: 0.01}); m != 0 {
 		t.Errorf("member %d, want 0: 2 %% are beyond the error", m)
 	}
-	if m := choose(1, price.Price{TTFT: 100, Doubt: 1, Cached: 16}, price.Price{TTFT: 102, Wait: 9, Doubt: 1, Cached: 32}, price.Price{TTFT: 104, Doubt: 1, Cached: 64}); m != 1 {
+	if m := choose(1, price.Price{TTFT: 100, Doubt: 1, Cached: 16}, price.Price{TTFT: 100, Wait: 0.4, Doubt: 1, Cached: 32}, price.Price{TTFT: 104, Doubt: 1, Cached: 64}); m != 1 {
 		t.Errorf("member %d, want 1: within 3 %%, and the most cached tokens", m)
 	}
 	seen := map[int]bool{}

@@ -123,16 +123,17 @@ function occupancy(page) {
       ['Device', cell('device', (v) => `${number(v)} blocks`)], ['Host', cell('host', bytes)], ['Disk', cell('disk', bytes)]], rows, (r) => r.model));
 }
 
-// The parts of a price that its cost may add, by the objective.
-const objectives = [['ttft', 'decode', 'imposed'], ['ttft', 'imposed'], ['machine', 'imposed']];
-const partNames = { wait: 'wait', prompt: 'prompt', decode: 'answer', imposed: 'cost to others', machine: 'machine', prefill: 'prompt', load: 'blocks active' };
-const partKinds = { wait: 'external', prompt: 'device', decode: 'host', imposed: 'other', machine: 'device', prefill: 'device', load: 'host' };
+// The parts of a price that its cost may add, by the objective. A balanced price counts a wait six times:
+// once in ttft and five times in again.
+const objectives = [['ttft', 'again', 'decode', 'imposed'], ['ttft', 'imposed'], ['machine', 'imposed']];
+const partNames = { wait: 'wait', again: 'wait, counted again', prompt: 'prompt', decode: 'answer', imposed: 'cost to others', machine: 'machine', prefill: 'prompt', load: 'blocks active' };
+const partKinds = { wait: 'external', again: 'external', prompt: 'device', decode: 'host', imposed: 'other', machine: 'device', prefill: 'device', load: 'host' };
 
 // parts returns what a candidate's cost consists of: milliseconds of a price, or blocks.
 function parts(c) {
   const p = c.price;
   if (!p) return [['prefill', c.weight * c.prefill_blocks], ['load', c.decode_blocks]];
-  const value = (k) => p[`${k}_ms`];
+  const value = (k) => (k === 'again' ? 5 * p.wait_ms : p[`${k}_ms`]);
   const factor = c.taint_factor || 1;
   const miss = (o) => Math.abs(c.cost - factor * sum(o, value));
   const objective = objectives.reduce((a, b) => (miss(b) < miss(a) ? b : a));

@@ -24,7 +24,8 @@ type Price struct {
 type Objective uint8
 
 const (
-	// Balanced adds the time to the first token, the time of the answer and the cost to other requests.
+	// Balanced adds the time to the first token, of which Wait counts WaitWeight times, the time of the answer
+	// and the cost to other requests.
 	Balanced Objective = iota
 	// TTFT leaves out the time of the answer.
 	TTFT
@@ -45,6 +46,10 @@ func (o Objective) String() string {
 	return fmt.Sprintf("objective(%d)", uint8(o))
 }
 
+// WaitWeight is how often a millisecond of waiting counts in a balanced price. A wait is the least certain
+// part: it grows with every stall of the worker and with every long prompt ahead.
+const WaitWeight = 6
+
 // Total returns the milliseconds by which workers are compared.
 func (p *Price) Total(o Objective) float64 {
 	switch o {
@@ -53,7 +58,7 @@ func (p *Price) Total(o Objective) float64 {
 	case Throughput:
 		return p.Machine + p.Imposed
 	}
-	return p.TTFT + p.Decode + p.Imposed
+	return p.TTFT + (WaitWeight-1)*p.Wait + p.Decode + p.Imposed
 }
 
 // Usable reports whether all parts are finite and not negative.
