@@ -70,8 +70,7 @@ class Crew:
         self.config = vllm_config(str(directory), extra, policy, tp, pp, overlapping, drafts)
         if eagle:
             self.config.speculative_config.method = "eagle"
-        if dp_rank is not None:
-            set_rank(self.config, dp_rank)
+        set_rank(self.config, dp_rank)
         replicas = tp if mla else 1
         # The first stage has one layer more than the others.
         stages = [["l0", "l1"]] + [[f"l{stage + 1}"] for stage in range(1, pp)]
@@ -106,8 +105,7 @@ class Crew:
         self.tokens: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}  # by KV group
         self.began: dict[str, int] = {}  # tokens that a request had when it began to run
-        self.rejected = self.computed = 0  # tokens of all steps
-        self.short = 0  # steps with short loads
+        self.rejected = self.computed = self.short = 0  # tokens, tokens, and steps with short loads
 
     def _fix(self, short: bool) -> None:
         """Makes the form of a load independent of measurements, and damaged() see every load."""

@@ -121,8 +121,10 @@ def vllm_config(
     return config
 
 
-def set_rank(config: VllmConfig, rank: int) -> None:
-    """Makes the configuration that of one of two data-parallel ranks."""
+def set_rank(config: VllmConfig, rank: int | None) -> None:
+    """Makes the configuration that of one of two data-parallel ranks. None: it stays."""
+    if rank is None:
+        return
     config.kv_transfer_config.engine_id = f"ranks_dp{rank}"
     config.parallel_config.data_parallel_size = 2
     config.parallel_config.data_parallel_rank = rank
