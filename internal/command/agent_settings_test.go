@@ -136,8 +136,10 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 		"flags over KVBM's disk files": {
 			args: []string{"--disk-dir=/a", "--disk-allocator=default", "--direct-io=require", "--disk-filter=frequency"},
 			env:  map[string]string{"DYN_KVBM_DISK_CACHE_DIR": "/mnt/kv", "DYN_KVBM_DISK_ALLOCATOR_TYPE": "open-direct", "DYN_KVBM_DISK_DISABLE_O_DIRECT": "1", "DYN_KVBM_DISABLE_DISK_OFFLOAD_FILTER": "true"},
-			want: func(c *agent.Config) { c.Tiers.DiskDir, c.Tiers.DirectIO, c.DiskFilter = "/a", blockmgr.DirectIORequire, true },
-			log:  map[string]string{"direct_io": "require (--direct-io)"},
+			want: func(c *agent.Config) {
+				c.Tiers.DiskDir, c.Tiers.DirectIO, c.DiskFilter = "/a", blockmgr.DirectIORequire, true
+			},
+			log: map[string]string{"direct_io": "require (--direct-io)"},
 		},
 		"KVBM's metrics": {
 			env: map[string]string{"DYN_KVBM_METRICS": "1", "DYN_KVBM_CACHE_STATS_MAX_REQUESTS": "50", "DYN_KVBM_CACHE_STATS_LOG_INTERVAL_SECS": "9"},
