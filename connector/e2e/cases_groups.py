@@ -8,11 +8,15 @@ from __future__ import annotations
 from e2e import faults
 from e2e.case import SharedTestBed, case
 from e2e.cases_reload import same
-from e2e.shapes import GEMMA, GPT_OSS, HybridBed, each_shape, hybrid
+from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, SHAPES, HybridBed, each_shape, hybrid
 from tests.agentproc import wait_until
 
+_ALL = (*SHAPES, CHUNKS)
 
-@each_shape("reload", "after a reset, prompts come from the pool as they did from vLLM's own cache")
+
+@each_shape(
+    "reload", "after a reset, prompts come from the pool as they did from vLLM's own cache", _ALL
+)
 def reload(h: HybridBed) -> str:
     hits = []
     for length in h.shape.lengths:
@@ -37,7 +41,7 @@ def reload(h: HybridBed) -> str:
     return f"{hits} of {list(h.shape.lengths)} tokens"
 
 
-@each_shape("control", "a zeroed block of any group changes the tokens")
+@each_shape("control", "a zeroed block of any group changes the tokens", _ALL)
 def damage(h: HybridBed) -> str:
     """Live host memory is trusted. Without the change, equal tokens would prove nothing.
 
@@ -66,7 +70,7 @@ def _damage_shows(h: HybridBed, group: int) -> bool:
     return damaged.tokens != out.tokens
 
 
-@each_shape("flipped-byte", "a damaged block on disk shortens the hit, whatever its group")
+@each_shape("flipped-byte", "a damaged block on disk shortens the hit, whatever its group", _ALL)
 def flipped(h: HybridBed) -> str:
     length, hits = h.shape.lengths[-1], []
     for group in range(h.shape.groups):
@@ -91,7 +95,7 @@ def flipped(h: HybridBed) -> str:
     return f"{hits} tokens with a block of each group lost"
 
 
-@each_shape("disk-only", "blocks of all groups come from disk")
+@each_shape("disk-only", "blocks of all groups come from disk", _ALL)
 def disk_only(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
@@ -105,7 +109,7 @@ def disk_only(h: HybridBed) -> str:
     return f"{loads} blocks from disk"
 
 
-@each_shape("partial-hit", "a hit extends what the device has, and serves prompts that go on")
+@each_shape("partial-hit", "a hit extends what the device has, and serves prompts that go on", _ALL)
 def partial(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     whole = h.bed.prompt(length - 120)
@@ -128,7 +132,9 @@ def partial(h: HybridBed) -> str:
     return f"{part} blocks behind the device's own"
 
 
-@each_shape("chunked-prefill", "a prompt of several steps extends a hit and is stored by steps")
+@each_shape(
+    "chunked-prefill", "a prompt of several steps extends a hit and is stored by steps", _ALL
+)
 def chunked_prefill(h: HybridBed) -> str:
     whole = h.bed.prompt(h.shape.longest)
     head = whole[: h.shape.lengths[-2]]
@@ -166,7 +172,7 @@ def load_fails(h: HybridBed) -> str:
     return f"a failed load of each of {failed} groups"
 
 
-@each_shape("conversation", "the next turn finds the answer's blocks too", (GEMMA, GPT_OSS))
+@each_shape("conversation", "the next turn finds the answer's blocks too", (GEMMA, GPT_OSS, CHUNKS))
 def conversation(h: HybridBed) -> str:
     prompt = h.bed.prompt(200)
     out, _ = h.run(prompt, 100)
@@ -181,7 +187,7 @@ def conversation(h: HybridBed) -> str:
     return f"{want} tokens, {h.shape.cached(len(prompt))} of them of the first prompt"
 
 
-@each_shape("abort-mid-load", "an abort during a load leaves no block and no slot held")
+@each_shape("abort-mid-load", "an abort during a load leaves no block and no slot held", _ALL)
 def abort_mid_load(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)
@@ -226,7 +232,7 @@ def store_races_reuse(h: HybridBed) -> str:
     return f"{out.cached} tokens stored late"
 
 
-@each_shape("preemption", "preempted requests give the same tokens", (GEMMA, GPT_OSS))
+@each_shape("preemption", "preempted requests give the same tokens", (GEMMA, GPT_OSS, CHUNKS))
 def preemption(h: HybridBed) -> str:
     prompts = [h.bed.prompt(256) for _ in range(6)]
     references = [h.bed.computed(h.engine, p, h.shape.decoded) for p in prompts]
@@ -250,7 +256,7 @@ def preemption(h: HybridBed) -> str:
     return f"{preempted} preempted, then {hits} tokens loaded"
 
 
-@each_shape("agent-kill-restart", "the next agent serves all groups")
+@each_shape("agent-kill-restart", "the next agent serves all groups", _ALL)
 def agent_kill_restart(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt, running = h.bed.prompt(length), h.bed.prompt(100)
@@ -271,7 +277,7 @@ def agent_kill_restart(h: HybridBed) -> str:
     return f"{h.shape.cached(length)} tokens of the dead agent"
 
 
-@each_shape("engine-kill", "another engine loads the blocks of an engine that was killed")
+@each_shape("engine-kill", "another engine loads the blocks of an engine that was killed", _ALL)
 def engine_kill(h: HybridBed) -> str:
     length = h.shape.lengths[-1]
     prompt = h.bed.prompt(length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e import cases_groups, cases_tiers, cases_tight
+from e2e import cases_drafts, cases_groups, cases_tiers, cases_tight
 from e2e.case import Case
 from e2e.cases_events import events_to_router
 from e2e.cases_faults import (
@@ -27,7 +27,7 @@ from e2e.cases_scheduling import (
     two_tp_ranks,
 )
 from e2e.cases_short import short_load_fails, short_loads
-from e2e.shapes import GEMMA, GPT_OSS, QWEN
+from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, QWEN
 
 # The cases of a hybrid model, in their order. The last ones kill agent and engine.
 _OF_A_SHAPE = (
@@ -44,6 +44,8 @@ _OF_A_SHAPE = (
     cases_groups.abort_mid_load,
     cases_groups.store_races_reuse,
     cases_groups.preemption,
+    cases_drafts.speculative,
+    cases_drafts.draft_model,
     cases_tight.short_hits,
     cases_tight.load_fails_request,
     cases_tight.eviction,
@@ -53,7 +55,7 @@ _OF_A_SHAPE = (
 # All cases of a shape run one after the other, with one agent.
 _GROUP_CASES = tuple(
     one
-    for shape in (GPT_OSS, QWEN, GEMMA)
+    for shape in (GPT_OSS, QWEN, CHUNKS, GEMMA)
     for cases in _OF_A_SHAPE
     for one in cases
     if one.name.startswith(shape.name)

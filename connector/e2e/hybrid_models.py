@@ -15,6 +15,7 @@ import numpy as np
 from e2e import model
 
 WINDOW = 64  # tokens of a sliding window
+CHUNK = 128  # tokens of a chunk
 STATE_BLOCK = 640  # tokens of a block of the state model, which vLLM derives from the state's size
 
 _HIDDEN = 128
@@ -91,6 +92,27 @@ def write_state(directory: pathlib.Path, seed: int) -> None:
         "torch_dtype": "bfloat16",  # linear attention on the CPU takes no other type
     }
     _write(directory, config, _state(_Draw(seed)))
+
+
+def write_chunks(directory: pathlib.Path, seed: int) -> None:
+    """Writes a model of Llama 4's shape: three layers that read chunks of CHUNK tokens, and a full
+    one without positions. vLLM makes four groups with a layer each."""
+    config = {
+        **_common("Llama4ForCausalLM", "llama4_text"),
+        "intermediate_size_mlp": _MLP,
+        "num_hidden_layers": 4,
+        "head_dim": 32,
+        "attention_chunk_size": CHUNK,
+        "no_rope_layers": [1, 1, 1, 0],
+        "interleave_moe_layer_step": 5,  # more than layers: no experts
+        "num_local_experts": 1,
+        "num_experts_per_tok": 1,
+        "use_qk_norm": True,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    }
+    _write(directory, config, _chunks(_Draw(seed)))
 
 
 def _common(architecture: str, model_type: str) -> dict[str, object]:
@@ -190,6 +212,24 @@ def _sinks_and_experts(draw: _Draw) -> _Weights:
         yield experts + "gate_up_proj_bias", np.zeros((_EXPERTS, 2 * _HIDDEN), np.float32)
         yield experts + "down_proj", _stack(draw, _HIDDEN, _HIDDEN)
         yield experts + "down_proj_bias", np.zeros((_EXPERTS, _HIDDEN), np.float32)
+        yield prefix + "input_layernorm.weight", _same(_HIDDEN, 1.0)
+        yield prefix + "post_attention_layernorm.weight", _same(_HIDDEN, 1.0)
+
+
+def _chunks(draw: _Draw) -> _Weights:
+    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
+    yield "model.norm.weight", _same(_HIDDEN, 1.0)
+    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+    for layer in range(4):
+        prefix = f"model.layers.{layer}."
+        for name, rows, columns, gain in (
+            ("q_proj", 128, _HIDDEN, 2.0),
+            ("k_proj", 64, _HIDDEN, 1.0),
+            ("v_proj", 64, _HIDDEN, 2.0),
+            ("o_proj", _HIDDEN, 128, 4.0),
+        ):
+            yield f"{prefix}self_attn.{name}.weight", draw(rows, columns, gain)
+        yield from _mlp(draw, prefix + "feed_forward.", _MLP)
         yield prefix + "input_layernorm.weight", _same(_HIDDEN, 1.0)
         yield prefix + "post_attention_layernorm.weight", _same(_HIDDEN, 1.0)
 

@@ -105,6 +105,18 @@ QWEN = Shape(
     },
     (100, 641, 1500),
 )
+# A prefix needs the blocks of its last chunk, and none where it ends with a chunk. vLLM keeps all
+# chunks of a prompt, so that a lost block costs no more than its chunk.
+CHUNKS = Shape(
+    "llama4",
+    hybrid_models.write_chunks,
+    4,
+    1,
+    model.BLOCK_TOKENS,
+    {"num_gpu_blocks_override": 96},
+    (20, 50, 129, 330, 950),
+    300,
+)
 SHAPES = (GEMMA, GPT_OSS, QWEN)
 
 

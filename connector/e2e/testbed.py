@@ -35,6 +35,8 @@ _VLLM_ENV = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_CI_ENV": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
+    # Otherwise vLLM manages the blocks of chunks as full attention.
+    "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE": "1",
 }
 
 

@@ -1,0 +1,67 @@
+"""Cases of hybrid models with speculative decoding: drafts write KV that vLLM then rejects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from e2e import hybrid_models
+from e2e.cases_reload import same
+from e2e.engineproc import EngineProcess
+from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, HybridBed, each_shape
+
+_DRAFTS = 3
+_OUTPUT = 100
+
+
+@each_shape("speculative", "refused drafts change no stored block", (GEMMA, GPT_OSS, CHUNKS))
+def speculative(h: HybridBed) -> str:
+    """With n-grams the engine shares its blocks with engines without drafts."""
+    ngrams = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    engine = _start(h, "speculative", ngrams)
+    prompt = h.bed.prompt(12) * 25  # each n-gram has come before, so that vLLM has drafts
+    reference = h.bed.computed(h.engine, prompt, _OUTPUT)
+    refused = _reload(h, engine, prompt, reference)
+    h.engine.reset_cache()
+    same(h.engine.generate(prompt, _OUTPUT), reference, h.shape.cached(len(prompt)))
+    following = prompt + reference + h.bed.prompt(20)
+    reference = h.bed.computed(h.engine, following)
+    want = (len(prompt) + _OUTPUT - 1) // h.shape.align * h.shape.align
+    engine.reset_cache()
+    same(engine.generate(following), reference, want)
+    h.bed.reset_cache(h.agent, engine)
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    h.bed.stop(engine)
+    return f"{refused} refused drafts, {want} tokens of the next turn loaded"
+
+
+@each_shape("draft-model", "windows and full attention of a draft model are kept", (GEMMA,))
+def draft_model(h: HybridBed) -> str:
+    drafter = h.bed.dir / f"model-{h.shape.name}-draft"
+    if not drafter.exists():
+        hybrid_models.write_sliding(drafter, 2)
+    engine = _start(h, "draft-model", {"method": "draft_model", "model": str(drafter)})
+    prompt = h.bed.prompt(330)
+    reference = h.bed.computed(h.engine, prompt, _OUTPUT)
+    refused = _reload(h, engine, prompt, reference)
+    h.bed.settled(h.agent)
+    h.bed.stop(engine)
+    return f"{refused} refused drafts, {h.shape.cached(len(prompt))} tokens loaded"
+
+
+def _start(h: HybridBed, name: str, speculative_config: dict[str, Any]) -> EngineProcess:
+    config = {"num_speculative_tokens": _DRAFTS, **speculative_config}
+    return h.start(name, speculative_config=config)
+
+
+def _reload(h: HybridBed, engine: EngineProcess, prompt: list[int], reference: list[int]) -> int:
+    """Stores a prompt and its answer, loads the prompt. Returns the number of refused drafts."""
+    same(engine.generate(prompt, _OUTPUT), reference, 0)
+    h.quiet()
+    engine.reset_cache()
+    drafts = engine.metrics("vllm:spec_decode_num_")
+    refused = int(drafts["draft_tokens_total"] - drafts["accepted_tokens_total"])
+    assert refused > 0, f"blind: vLLM has refused no draft: {drafts}"
+    same(engine.generate(prompt, _OUTPUT), reference, h.shape.cached(len(prompt)))
+    h.bed.reset_cache(h.agent, engine)
+    return refused
