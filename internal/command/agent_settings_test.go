@@ -60,7 +60,7 @@ func TestAgentValuesComeFromTheFirstOfFlagVariableKVBMAndDefault(t *testing.T) {
 	}{
 		"nothing": {
 			want: func(*agent.Config) {},
-			log: map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "frequency (default)", "kvbm_metrics": `"" (default)`,
+			log: map[string]string{"host_size": "1GiB (default)", "disk_size": "0 (default)", "disk_filter": "none (default)", "kvbm_metrics": `"" (default)`,
 				"node": "n (--node)", "socket": "/run/blockyard/agent.sock (default)", "admin": "127.0.0.1:0 (default)", "nats": " (default)", "cluster": "default (default)",
 				"host_dir": "/dev/shm/blockyard (default)", "extent_size": "0 (default)", "allow_uid": "[] (default)", "io_deadline": "5s (default)",
 				"scrub_rate": "16MiB (default)", "quota": "map[] (default)", "discard_host": "false (default)", "no_prefetch": "false (default)", "drain_timeout": "2s (default)",

@@ -22,7 +22,7 @@ const variablePrefix = "BLOCKYARD_"
 // connectorVariables are the settings of connector/blockyard/settings.py. An agent that
 // shares the environment of an engine sees them.
 const connectorVariables = "SOCKET WORKER_ID ENABLED LOAD STORE MIN_LOAD_BLOCKS LOOKUP_WAIT_MS MAX_INFLIGHT_BLOCKS" +
-	" REQUIRE WEIGHTS NAMESPACE_SALT WANT_EVICTED STATS SERVING_ENDPOINT LOG_LEVEL KV_LAYOUT NATIVE COPY_THREADS"
+	" REQUIRE WEIGHTS NAMESPACE_SALT WANT_EVICTED STATS SERVING_ENDPOINT LOG_LEVEL KV_LAYOUT SHORT_LOADS NATIVE COPY_THREADS"
 
 // scriptVariables are variables of the repository's scripts and tests.
 const scriptVariables = "BIN ENVOY SHARED"
