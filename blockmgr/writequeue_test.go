@@ -1,15 +1,12 @@
 package blockmgr
 
 import (
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -49,56 +46,6 @@ func TestBlocksAreWrittenInOrderOfPriorityThenAge(t *testing.T) {
 	if want := []int{3, 5, 1, 4, 0, 2}; !slices.Equal(got, want) {
 		t.Errorf("written in order %v, want %v", got, want)
 	}
-}
-
-// pacedWrites is a file whose writes take a millisecond. It notes their offsets in order.
-type pacedWrites struct {
-	extent.File
-	mu    *sync.Mutex
-	order *[]int64
-}
-
-func (f pacedWrites) WriteAt(p []byte, off int64) (int, error) {
-	f.mu.Lock()
-	*f.order = append(*f.order, off)
-	f.mu.Unlock()
-	time.Sleep(time.Millisecond)
-	return f.File.WriteAt(p, off)
-}
-
-// While one writer writes records, the other one's blocks keep the disk busy. So the batches of two
-// writers are written one after the other, and not in turn.
-func TestBatchesAreWrittenOneAfterTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const batch, depth = 16, 2
-		var mu sync.Mutex
-		var order []int64
-		p := newTestPool(t, Config{
-			HostBytes: hostBytes(64), DiskBytes: 64 * testSlotBytes, ExtentBytes: 64 * testSlotBytes,
-			Transfers: depth, TransferBatch: batch, ScrubBytesPerSecond: -1,
-			WrapDisk: func(path string, f extent.File) extent.File {
-				if filepath.Base(path) == "slots.table" {
-					return f
-				}
-				return pacedWrites{f, &mu, &order}
-			},
-		})
-		for seed := range uint64(depth) { // a block for each writer, so that the next blocks wait
-			p.store(chain(100+seed, 1))
-			synctest.Wait()
-		}
-		p.store(chain(1, 2*batch))
-		p.quiesce()
-		// Slots are taken in the order of the blocks.
-		if len(order) != depth+2*batch {
-			t.Fatalf("%d writes, want %d", len(order), depth+2*batch)
-		}
-		for i, off := range order[depth:] {
-			if slot := int(off/testSlotBytes) - depth; slot < i-depth || slot > i+depth {
-				t.Errorf("write %d is block %d, want one of %d to %d", i, slot, i-depth, i+depth)
-			}
-		}
-	})
 }
 
 // countingFilter passes a question on and counts it.

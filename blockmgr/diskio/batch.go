@@ -123,12 +123,10 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 }
 
 // writeBytes writes a batch's bytes. All writers together write Transfers blocks at once.
-// One batch begins after another: batches that took turns would end together, and the disk
-// would wait while all writers write records. A block's error is in the batch and does not
-// stop the other blocks; an open breaker does. writeBytes needs no lock.
+// A block's error is in the batch and does not stop the other blocks; an open breaker
+// does. writeBytes needs no lock.
 func (m *Mover) writeBytes(writes []write) {
 	var wg sync.WaitGroup
-	m.writes.turn <- struct{}{}
 	for i := range writes {
 		m.writes.limit <- struct{}{}
 		// The first write may be the try that closes an open breaker.
@@ -145,7 +143,6 @@ func (m *Mover) writeBytes(writes []write) {
 			watch.Stop()
 		})
 	}
-	<-m.writes.turn
 	wg.Wait()
 }
 

@@ -151,7 +151,7 @@ type Queues struct {
 func NewMover(o Options, pool Pool, mu *sync.Mutex, slots *tier.Set) *Mover {
 	m := &Mover{Options: o, pool: pool, mu: mu, slots: slots}
 	m.reads = reads{flights: map[registry.Ref]*Flight{}, work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers)}
-	m.writes = writes{work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers), turn: make(chan struct{}, 1)}
+	m.writes = writes{work: sync.NewCond(mu), limit: make(chan struct{}, o.Transfers)}
 	m.seals.work = sync.NewCond(mu)
 	m.faults = faults{writes: map[registry.Ref]*writeFault{}, reads: map[registry.Ref]*readFault{}}
 	return m

@@ -28,9 +28,8 @@ type writes struct {
 	deferred RefQueue
 	// work wakes a writer.
 	work *sync.Cond
-	// limit is a semaphore of Options.Transfers writes, turn a semaphore of the batch whose writes
-	// begin. They need no lock.
-	limit, turn chan struct{}
+	// limit is a semaphore of Options.Transfers writes. It needs no lock.
+	limit chan struct{}
 	// flushWanted asks a writer to write the disk tier's records. It counts as an operation.
 	flushWanted bool
 	// flushing is held while records are written. It is taken before the pool's lock.
