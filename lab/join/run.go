@@ -17,9 +17,11 @@ import (
 const (
 	fleetName = "fleet"
 	prefix    = "blockyard_router_"
-	lookEvery = 100 * time.Millisecond
-	sayEvery  = 5 * time.Second
-	idleTime  = 3 * time.Second
+	// processorTime is the metric of the router's processor seconds.
+	processorTime = "process_cpu_seconds_total"
+	lookEvery     = 100 * time.Millisecond
+	sayEvery      = 5 * time.Second
+	idleTime      = 3 * time.Second
 )
 
 // Run starts a fleet, then a router behind a throttled link, and measures the router's join. It writes
@@ -93,6 +95,7 @@ type result struct {
 	dropped, cut, failed, asks float64
 	idle                       uint64 // bytes a second over the link after the join: announcements
 	indexBytes                 float64
+	cpu                        float64 // the router's processor seconds
 }
 
 // join starts a router behind the link and waits until it knows every block.
@@ -114,7 +117,7 @@ func (o *Options) join(ctx context.Context, c *cluster.Cluster, k *link) (*resul
 		if m[prefix+"feeds_exact"] == float64(o.publishers()) && m[prefix+"index_memberships"] == float64(o.memberships()) {
 			out := &result{took: took, bytes: k.bytes.Load(), reconnects: k.connections.Load() - 1,
 				dropped: m[prefix+"transport_dropped_total"], cut: m[prefix+"dumps_cut_total"], failed: m[prefix+"query_failures_total"],
-				asks: m[prefix+"queries_total"], indexBytes: m[prefix+"index_bytes"]}
+				asks: m[prefix+"queries_total"], indexBytes: m[prefix+"index_bytes"], cpu: m[processorTime]}
 			out.link = time.Duration(float64(out.bytes) / float64(o.LinkBytes) * float64(time.Second))
 			if out.peak, err = r.PeakRSS(); err != nil {
 				return nil, err
@@ -154,7 +157,7 @@ func read(ctx context.Context, r *cluster.Router) (map[string]float64, error) {
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			name, value, _ := strings.Cut(lines.Text(), " ")
-			if !strings.HasPrefix(name, prefix) || strings.Contains(name, "{") {
+			if name != processorTime && !strings.HasPrefix(name, prefix) || strings.Contains(name, "{") {
 				continue
 			}
 			n, err := strconv.ParseFloat(value, 64)
@@ -171,8 +174,8 @@ func read(ctx context.Context, r *cluster.Router) (map[string]float64, error) {
 // report prints the figures. The error says that the join was cut.
 func (r *result) report(o *Options) error {
 	cuts := r.reconnects + uint64(r.dropped) + uint64(r.cut)
-	fmt.Fprintf(o.Out, "%.0f questions, %.0f failed; lost connections %d, dropped messages %.0f, dumps cut %.0f; index %.0f MiB; announcements %d KiB/s\n",
-		r.asks, r.failed, r.reconnects, r.dropped, r.cut, r.indexBytes/(1<<20), r.idle>>10)
+	fmt.Fprintf(o.Out, "%.0f questions, %.0f failed; lost connections %d, dropped messages %.0f, dumps cut %.0f; index %.0f MiB; announcements %d KiB/s; router %.1f s of processor time\n",
+		r.asks, r.failed, r.reconnects, r.dropped, r.cut, r.indexBytes/(1<<20), r.idle>>10, r.cpu)
 	_, err := fmt.Fprintf(o.Out, "bench-join: agents=%d engines=%d memberships=%d link_mib_s=%d bytes=%d join_s=%.1f link_s=%.1f ratio=%.2f peak_mib=%d cuts=%d\n",
 		o.Agents, o.Engines, o.memberships(), o.LinkBytes>>20, r.bytes, r.took.Seconds(), r.link.Seconds(),
 		r.took.Seconds()/r.link.Seconds(), r.peak>>20, cuts)

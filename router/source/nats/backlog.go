@@ -16,7 +16,7 @@ type backlog struct {
 
 func (b *backlog) len() int { return len(b.frames) - b.first }
 
-// full reports whether another frame has to wait outside.
+// full reports whether there is no room for another frame.
 func (b *backlog) full() bool { return b.len() >= b.most || b.bytes >= maxBacklogBytes }
 
 func (b *backlog) push(f source.Frame) {

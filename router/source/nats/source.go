@@ -68,8 +68,9 @@ func (o *Options) Validate() error {
 	return cmp.Or(kvevent.CheckCluster(o.Cluster), o.Auth.Validate(o.URL))
 }
 
-// maxUnread bounds the messages that wait for pump.
-const maxUnread = 2048
+// maxUnread bounds the messages that wait for pump. It reads them at once, and a NATS connection delivers
+// thousands of small ones between two turns of pump.
+const maxUnread = 1 << 14
 
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
@@ -96,6 +97,8 @@ type Source struct {
 	messages chan *nats.Msg
 	frames   chan source.Frame
 	waiting  backlog // of pump
+	// overflowed counts messages that found no room in waiting.
+	overflowed atomic.Uint64
 	// changed wakes pump after the connection changed.
 	changed chan struct{}
 	lost    atomic.Bool
@@ -282,11 +285,11 @@ func (n *Source) pump() {
 		streamed = n.stream.frames
 	}
 	for {
-		live, old, changed := n.messages, streamed, n.changed
+		old, changed := streamed, n.changed
 		var out chan source.Frame
 		var next source.Frame
 		if n.waiting.full() {
-			live, changed = nil, nil
+			changed = nil
 		}
 		if n.waiting.len() > 0 {
 			out, old, next = n.frames, nil, n.waiting.peek()
@@ -294,7 +297,11 @@ func (n *Source) pump() {
 		select {
 		case <-n.closing:
 			return
-		case m := <-live:
+		case m := <-n.messages:
+			if n.waiting.full() {
+				n.overflowed.Add(1)
+				continue
+			}
 			f := source.Frame{Kind: source.FrameEvents, Data: m.Data}
 			if m.Sub == n.announcements {
 				f.Kind = source.FrameAnnouncement
@@ -334,6 +341,7 @@ func (n *Source) Stats() source.Stats {
 		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.snapshotBytes.Load()
 		return s
 	}
+	s.Dropped = n.overflowed.Load()
 	for _, sub := range []*nats.Subscription{n.events, n.announcements} {
 		// An error means that the subscription is closed, which drops nothing.
 		if dropped, err := sub.Dropped(); err == nil {
