@@ -17,6 +17,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/descriptors"
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/agent/socket"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
@@ -123,7 +124,18 @@ func (a *Agent) openPools(context.Context) error {
 		}
 		tiers.Filter = a.filter
 	}
-	a.pools, err = pools.Open(a.cfg.Node, tiers, a.hub, a.log)
+	if a.pools, err = pools.Open(a.cfg.Node, tiers, a.hub, a.log); err != nil {
+		return err
+	}
+	return a.limit(a.cfg.Limits)
+}
+
+// limit sets how much of the tiers models and tenants may have.
+func (a *Agent) limit(l limits.Limits) error {
+	if _, err := a.pools.Manager().SetModelLimits(l.Models); err != nil {
+		return err
+	}
+	_, err := a.pools.Manager().SetTenants(l.Tenants)
 	return err
 }
 
@@ -238,8 +250,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Reload takes over the fields of cfg that can change while the agent runs: Tiers.Weights, AllowUIDs and
-// DrainTimeout. Other fields do not change. Open connections stay. The error names the field and the
+// Reload takes over the fields of cfg that can change while the agent runs: Tiers.Weights, Limits,
+// AllowUIDs and DrainTimeout. Other fields do not change. Open connections stay. The error names the field and the
 // value; nothing has changed then.
 func (a *Agent) Reload(cfg Config) error {
 	if err := cfg.Validate(); err != nil {
@@ -250,6 +262,9 @@ func (a *Agent) Reload(cfg Config) error {
 		return err
 	}
 	a.drainTimeout.Store(int64(cfg.DrainTimeout))
+	if err := a.limit(cfg.Limits); err != nil {
+		return err
+	}
 	return a.pools.Manager().SetWeights(cfg.Tiers.Weights) // valid, as cfg is
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/agent/engine"
 	"github.com/blockyard-ai/blockyard/agent/events"
+	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
@@ -63,6 +64,8 @@ type Config struct {
 	// NearGPUs sets Tiers.HostNodes to the memory nodes of the node's GPUs, on a machine with several
 	// memory nodes.
 	NearGPUs bool
+	// Limits say how much of the tiers models and tenants may have.
+	Limits limits.Limits
 	// DiskFilter writes a block to disk only after it was stored or hit often enough
 	// recently; Frequency has the thresholds. Without DiskFilter every block is written, as far as
 	// DiskWriteBudget allows.

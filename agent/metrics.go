@@ -31,6 +31,7 @@ type collector struct {
 	budgetTotal, budgetState                *prometheus.Desc
 	poolInfo, nodeInfo                      *prometheus.Desc
 	diskBytes, diskRead                     *prometheus.Desc
+	quota                                   *prometheus.Desc
 	copySeconds                             *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
@@ -82,6 +83,7 @@ func newCollector(stats func() Stats) *collector {
 		filterState:   desc("disk_filter_state", "Gauges of the filter of the disk: blocks with a count.", "kind"),
 		budgetTotal:   desc("disk_write_budget_total", "Blocks that were not written to disk because of --disk-write-budget: others were in more demand (refused), or no bytes were left (exhausted).", "kind"),
 		budgetState:   desc("disk_write_budget_bytes", "Bytes written to disk in the last 24 hours, the budget, and what is left of it now.", "kind"),
+		quota:         desc("quota_bytes", "Bytes of a tier that a model's extents or a tenant's blocks take (used), and may take (limit, 0 for no limit).", "of", "name", "tier", "kind"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
 		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
 	}
@@ -161,6 +163,13 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	}
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")
+	for i := range s.Quotas {
+		q := &s.Quotas[i]
+		for tier, b := range map[string]blockmgr.QuotaBytes{"host_pinned": q.Host, "disk": q.Disk} {
+			m.gauge(c.quota, float64(b.Used), q.Of, q.Name, tier, "used")
+			m.gauge(c.quota, float64(b.Limit), q.Of, q.Name, tier, "limit")
+		}
+	}
 	m.gauge(c.space, float64(s.Space.HostFree), "host_pinned", "free")
 	m.gauge(c.space, float64(s.Space.HostTotal), "host_pinned", "total")
 	m.gauge(c.space, float64(s.Space.DiskFree), "disk", "free")

@@ -41,6 +41,8 @@ type Stats struct {
 	Filter *policy.FrequencyStats `json:"filter,omitempty"`
 	// Writes is nil without a budget of writes to disk.
 	Writes *policy.WriteBudgetStats `json:"writes,omitempty"`
+	// Quotas are the limits and the use of models and tenants.
+	Quotas []blockmgr.Quota `json:"quotas"`
 	// Space is the last measurement, at most ten seconds old.
 	Space   pools.SpaceStats   `json:"space"`
 	Totals  events.Totals      `json:"totals"`
@@ -55,7 +57,7 @@ type Stats struct {
 func (a *Agent) Stats() Stats {
 	s := Stats{Node: a.cfg.Node, Cluster: a.cfg.Cluster, Pools: []PoolStats{}, Quiet: true}
 	open, retired := a.pools.Manager().Census()
-	s.Retired = retired
+	s.Retired, s.Quotas = retired, a.pools.Manager().Quotas()
 	if a.filter != nil {
 		f := a.filter.Stats()
 		s.Filter = &f

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -12,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
@@ -35,6 +37,20 @@ type broker struct {
 	pools  func() []*Pool
 	// weights are the shares of models: see Manager.SetWeights.
 	weights atomic.Pointer[map[string]uint64]
+	// limits are the limits of models, uses what their pools use; see Manager.SetModelLimits.
+	limits atomic.Pointer[map[string]Limit]
+	uses   modelUses
+	log    *zap.Logger
+	// tenants are those of Manager.SetTenants.
+	tenants *tenant.Table
+	// trimmers has the goroutine of trim. trimming guards trimDone, which that goroutine closes, nil
+	// without one, trimAgain: a bound has changed since it began its last round, and trimEnds: the
+	// manager closes.
+	trimmers  sync.WaitGroup
+	trimming  sync.Mutex
+	trimDone  chan struct{}
+	trimAgain bool
+	trimEnds  bool
 	// closing is closed when the manager closes. It ends the waits for room.
 	closing chan struct{}
 	// turns counts the events after which a pool may be able to give an extent. It orders
@@ -47,6 +63,10 @@ type broker struct {
 // reclaim allows, and tries again. ErrFull: no pool can give an extent.
 func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostExtent, error) {
 	least := leastOf(p.growth.host.leastSlots, maxSlots)
+	maxSlots, err := b.withinLimit(p, registry.Host, least, maxSlots)
+	if err != nil {
+		return storage.HostExtent{}, err
+	}
 	for {
 		made, err := b.host.Grow(p.slots.Host.Namespace, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Host, first) {
@@ -58,6 +78,10 @@ func (b *broker) growHost(p *Pool, first bool, maxSlots uint64) (storage.HostExt
 // growDisk makes a disk extent for pool p as growHost makes a host extent. The disk has answered.
 func (b *broker) growDisk(p *Pool, first bool, maxSlots uint64) (storage.DiskExtent, error) {
 	least := leastOf(p.growth.disk.leastSlots, maxSlots)
+	maxSlots, err := b.withinLimit(p, registry.Disk, least, maxSlots)
+	if err != nil {
+		return storage.DiskExtent{}, err
+	}
 	for {
 		made, err := b.disk.Load().Grow(p.slots.Disk.Namespace, p.slotBytes, least, maxSlots)
 		if !errors.Is(err, storage.ErrFull) || !b.reclaim(p, registry.Disk, first) {
@@ -77,6 +101,10 @@ func leastOf(least, maxSlots uint64) uint64 {
 
 // drop gives an extent back to its arena. The pool has removed it from its tier.
 func (b *broker) drop(gone *tier.Extent) {
+	if err := b.overwriteLeaving(gone); err != nil {
+		b.log.Error("an extent is removed with bytes of a tenant that could not be overwritten",
+			zap.String("path", gone.Path()), zap.Int("slots", len(gone.Erase)), zap.Error(err))
+	}
 	if gone.Host != nil {
 		b.host.Drop(gone.HostExtent())
 	} else {
@@ -154,9 +182,9 @@ func (b *broker) reclaim(p *Pool, lv registry.Level, first bool) bool {
 // room is enough for an extent of p. ok is false when all of them together cannot make the room.
 func (p *Pool) giver(lv registry.Level, holders []policy.Holder, taker int, first bool) (giver int, ok bool) {
 	// budget is the size of the tier, least the size of the smallest extent of p, in bytes.
-	budget, least := p.cfg.HostBytes, p.slotBytes*p.growth.host.leastSlots
+	budget, least := p.broker.arena(lv).Bytes(), p.slotBytes*p.growth.host.leastSlots
 	if lv == registry.Disk {
-		budget, least = p.cfg.DiskBytes, p.slotBytes
+		least = p.slotBytes
 	}
 	plan := slices.Clone(holders) // as if each pool had given
 	giver = -1
@@ -239,7 +267,7 @@ func (p *Pool) yield(lv registry.Level) bool {
 			return false
 		}
 		if p.takeOut(lv, coldest) {
-			p.log.Info("extent goes to another namespace", zap.String("path", coldest.Path()))
+			p.log.Info("extent is given back", zap.Stringer("tier", kindOf(lv)), zap.String("path", coldest.Path()))
 			p.broker.drop(coldest)
 			return true
 		}

@@ -255,11 +255,11 @@ func leastSlots(blocks, most uint64) uint64 {
 	return max(min((blocks+fewExtents-1)/fewExtents, most), 1)
 }
 
-// maxHostExtents returns the most host extents that a pool can have. An extent has extentBytes
+// maxHostExtents returns the most host extents that a pool can have in a tier of hostBytes. An extent has extentBytes
 // of slots, or leastSlots slots if that is more.
-func (c *Config) maxHostExtents(slotBytes, extentBytes, leastSlots uint64) int {
+func (c *Config) maxHostExtents(hostBytes, slotBytes, extentBytes, leastSlots uint64) int {
 	perExtent := max(extentBytes/slotBytes, leastSlots)
-	slots := c.HostBytes / slotBytes
+	slots := hostBytes / slotBytes
 	if c.HostBlocks != 0 {
 		slots = c.HostBlocks
 	}

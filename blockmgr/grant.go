@@ -44,7 +44,10 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 			}
 			continue
 		}
-		ref := p.allocForLocked(p.slots.Host, b)
+		ref := registry.NoRef
+		if p.slots.TenantRoomFor(p.slots.Host, b) {
+			ref = p.allocForLocked(p.slots.Host, b)
+		}
 		if ref == registry.NoRef {
 			res.Refused++
 			continue
@@ -63,6 +66,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 	p.count.Present += uint64(res.Present)
 	p.count.Refused += uint64(res.Refused)
 	p.wakeGrowerLocked()
+	p.armExpiryLocked()
 	return res, nil
 }
 
@@ -120,6 +124,7 @@ func (p *Pool) Commit(s SessionID, slots []Slot) error {
 		p.fillLocked(ref, &r)
 	}
 	p.count.Committed += uint64(len(refs))
+	p.armExpiryLocked()
 	return nil
 }
 

@@ -171,7 +171,7 @@ func (p *Pool) hostWantsLocked() bool {
 
 // sizeLocked returns the slots that the tier has and the slots that fit into its unused room.
 func (p *Pool) sizeLocked(t *tier.Tier) int {
-	size := uint64(t.Capacity) + p.broker.room(t.Level)/p.slotBytes
+	size := uint64(t.Capacity) + p.room(t.Level)/p.slotBytes
 	if t.MaxSlots != 0 {
 		size = min(size, t.MaxSlots)
 	}
@@ -181,7 +181,7 @@ func (p *Pool) sizeLocked(t *tier.Tier) int {
 // hostRoomLocked reports whether the unused room of the host tier is enough for the smallest
 // extent of this pool. Otherwise another pool must give an extent.
 func (p *Pool) hostRoomLocked() bool {
-	return p.broker.host.Room() >= leastOf(p.growth.host.leastSlots, p.slots.Host.Room())*p.slotBytes
+	return p.room(registry.Host) >= leastOf(p.growth.host.leastSlots, p.slots.Host.Room())*p.slotBytes
 }
 
 // hostGrowsLocked reports whether the host tier is about to get another extent. Until then a

@@ -46,11 +46,11 @@ func TestExtentsOfATierAreBoundedForAllSettings(t *testing.T) {
 		if least == 0 || least > MaxExtentBytes/slotBytes || least < MaxExtentBytes/slotBytes && cfg.HostBlocks/least > fewExtents {
 			t.Errorf("%d slots in an extent at least", least)
 		}
-		if n := cfg.maxHostExtents(slotBytes, extentBytes, least); n < 1 || n > registry.MaxExtents {
+		if n := cfg.maxHostExtents(cfg.HostBytes, slotBytes, extentBytes, least); n < 1 || n > registry.MaxExtents {
 			t.Errorf("%d extents", n)
 		}
 	})
-	full := tier.New(registry.Disk, 0, 0, policy.RuleLRU)
+	full := tier.New(registry.Disk, 0, 0, policy.RuleLRU, new(tier.Usage))
 	full.Live = registry.MaxExtents
 	if !full.AtBound() || full.Fits(1) {
 		t.Error("a tier grows beyond the extents that can be named")

@@ -125,7 +125,7 @@ func (p *Pool) enterDisk() bool {
 		return false
 	}
 	p.growth.disk.leastSlots = leastSlots(p.cfg.DiskBlocks, arena.MostSlots(p.slotBytes))
-	p.slots.Disk = tier.New(registry.Disk, index, p.cfg.DiskBlocks, p.cfg.DiskRule)
+	p.slots.Disk = tier.New(registry.Disk, index, p.cfg.DiskBlocks, p.cfg.DiskRule, &p.use.bytes[registry.Disk])
 	p.slots.Registry.Expect(expected)
 	return true
 }

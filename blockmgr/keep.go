@@ -2,6 +2,7 @@ package blockmgr
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
@@ -149,13 +150,42 @@ func (p *Pool) Prefetch(blocks []Block) (started int) {
 	return started
 }
 
+// NotInHost returns those of the blocks that are not in host memory. It changes blocks.
+func (p *Pool) NotInHost(blocks []Block) []Block {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(blocks, func(b Block) bool {
+		host := p.slots.HostSlot(&b.Key)
+		return host != registry.NoRef && p.slots.Host.Slot(host).Resident()
+	})
+}
+
+// Prefetching returns the number of reads that Prefetch has started and that have not ended.
+func (p *Pool) Prefetching() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mover.Prefetching()
+}
+
+// MostBlocks returns how many blocks the pool can have in a tier: those of its slots, and those that fit
+// into room that no pool uses. Without the tier it is 0.
+func (p *Pool) MostBlocks(kind kv.Tier) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.slots.Tier(levelOf(kind))
+	if t == nil {
+		return 0
+	}
+	return p.sizeLocked(t)
+}
+
 // prefetchOneLocked starts to read a block whose disk slot is held, and reports whether it
 // did.
 func (p *Pool) prefetchOneLocked(b *Block) bool {
 	if p.mover.Prefetching() >= max(p.slots.Host.Capacity/prefetchShare, 1) {
 		return false
 	}
-	ref := p.allocLocked(p.slots.Host)
+	ref := p.allocPromotedLocked(&b.Key)
 	if ref == registry.NoRef {
 		return false
 	}

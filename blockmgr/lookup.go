@@ -225,6 +225,14 @@ func (p *Pool) matchDiskLocked(disk registry.Ref) (c candidate, ok bool) {
 	return candidate{ref: registry.NoRef}, true
 }
 
+// allocPromotedLocked takes a host slot for a block that is on disk, or returns NoRef.
+func (p *Pool) allocPromotedLocked(key *kv.StoredKey) registry.Ref {
+	if r := p.slots.Disk.Record(p.slots.DiskSlot(key)); !p.slots.TenantRoom(p.slots.Host, r.Owner) {
+		return registry.NoRef
+	}
+	return p.allocLocked(p.slots.Host)
+}
+
 // promoteLocked allocates a host slot for every candidate without one and starts to read its
 // block from disk. blocks are those of found. It cuts found before the first candidate that gets
 // no slot.
@@ -242,7 +250,7 @@ func (p *Pool) promoteLocked(sess *session, blocks []Block, found []candidate) [
 			p.slots.Host.Slot(ref).Holds++ // not Hold: a slot that is being filled is not evictable
 			continue
 		}
-		ref := p.allocLocked(p.slots.Host)
+		ref := p.allocPromotedLocked(&blocks[i].Key)
 		if ref == registry.NoRef {
 			sess.unreserve(found[i:])
 			p.abandonLocked(blocks, found, i)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -29,6 +30,8 @@ type Manager struct {
 	once                sync.Once
 	// diskAnswered is closed when opening the disk tier has succeeded or failed.
 	diskAnswered chan struct{}
+	// quotas is held while SetQuota changes one limit of many. It comes before all other locks.
+	quotas sync.Mutex
 
 	// mu is never held during I/O.
 	mu      sync.Mutex
@@ -61,10 +64,12 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{})}, diskAnswered: make(chan struct{}),
+		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{}), tenants: tenant.NewTable()}, diskAnswered: make(chan struct{}),
 		entries: map[kv.NamespaceID]*poolEntry{}, previous: map[SessionID]*storage.SessionRecord{}, retiring: map[*Pool]struct{}{},
 	}
+	m.broker.log = m.cfg.Log
 	m.broker.weights.Store(&m.cfg.Weights)
+	m.broker.limits.Store(&map[string]Limit{})
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
 	m.broker.health.Init(m.cfg.Log, m.cfg.now)
 	if m.cfg.enabled() {
@@ -345,6 +350,7 @@ func (m *Manager) beginClose() []*Pool {
 	m.mu.Unlock()
 	close(m.broker.closing)
 	m.opening.Wait()
+	m.broker.closeTrim()
 	pools := m.Pools()
 	for _, p := range pools {
 		p.beginClose()

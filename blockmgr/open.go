@@ -64,7 +64,7 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p := &Pool{
 		identity: identity{
 			cfg: &m.cfg, ns: ns, id: ns.ID(), broker: m.broker, retire: m.retire,
-			blockBytes: ns.BlockBytes(), slotBytes: SlotBytes(&ns),
+			blockBytes: ns.BlockBytes(), slotBytes: SlotBytes(&ns), use: m.broker.uses.enter(ns.Model), erase: make(chan struct{}, 1),
 		},
 	}
 	p.life.stop = make(chan struct{})
@@ -78,6 +78,8 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p.growth.diskGrown = sync.NewCond(&p.mu)
 	p.log = m.cfg.Log.With(zap.Stringer("namespace", p.id))
 	p.slots = tier.NewSet(&p.ns, m.cfg.Sink, p.log)
+	p.slots.Tenants = m.broker.tenants
+	p.slots.OnErase(p.eraseQueuedLocked)
 	p.mover = diskio.NewMover(diskio.Options{
 		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter, Budget: m.cfg.Budget,
@@ -87,14 +89,12 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 		p.log.Warn("blocks are not written to disk: a block is larger than the write budget ever has left",
 			zap.Uint64("slot_bytes", p.slotBytes), zap.Uint64("most_bytes", b.Most()))
 	}
-	// A filter that counts blocks learns how many the tiers can hold; see Config.Filter.
-	if f, ok := m.cfg.Filter.(interface{ Expect(blocks uint64) }); ok {
-		f.Expect(m.cfg.blocksOf(p.slotBytes))
-	}
+	m.expectBlocks(p.slotBytes)
 	if !m.cfg.enabled() {
 		return p, nil // without a tier every lookup is a miss
 	}
 	if err := p.openHost(); err != nil {
+		m.broker.uses.leave(ns.Model)
 		return nil, err
 	}
 	// The disk comes first: it makes room in the empty registry for the blocks of both tiers. rest
@@ -133,9 +133,9 @@ func (p *Pool) openHost() error {
 		maxSlots = max(min(arena.ExtentBytes()/p.slotBytes, most), p.growth.host.leastSlots)
 	} else {
 		p.growth.host.leastSlots = leastSlots(p.cfg.HostBlocks, most)
-		p.growth.maxHostExtents = p.cfg.maxHostExtents(p.slotBytes, arena.ExtentBytes(), p.growth.host.leastSlots)
+		p.growth.maxHostExtents = p.cfg.maxHostExtents(arena.Bytes(), p.slotBytes, arena.ExtentBytes(), p.growth.host.leastSlots)
 	}
-	p.slots.Host = tier.New(registry.Host, index, maxSlots, p.cfg.HostRule)
+	p.slots.Host = tier.New(registry.Host, index, maxSlots, p.cfg.HostRule, &p.use.bytes[registry.Host])
 	return nil
 }
 
@@ -265,6 +265,7 @@ func (p *Pool) start() {
 		return
 	}
 	p.life.workers.Go(p.growLoop)
+	p.life.transfers.Go(p.eraseLoop)
 	for range runtime.GOMAXPROCS(0) {
 		p.life.workers.Go(p.mover.RunSealer)
 	}
@@ -300,6 +301,7 @@ func (p *Pool) beginClose() {
 	defer p.mu.Unlock()
 	p.life.closing, p.life.retired = true, false
 	p.disarmKeeperLocked()
+	p.disarmExpiryLocked()
 	for ch := range p.growth.watchers {
 		p.unwatchLocked(ch)
 	}

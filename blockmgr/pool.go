@@ -36,6 +36,7 @@ type Pool struct {
 	life    lifecycle
 	members members
 	keeper  keeper
+	expiry  expiry
 	growth  growth
 	pending pending
 	count   Counters
@@ -50,6 +51,10 @@ type identity struct {
 	slotBytes  uint64
 	log        *zap.Logger
 	broker     *broker
+	// use is what the pools of the namespace's model use.
+	use *modelUse
+	// erase wakes the eraser.
+	erase chan struct{}
 	// retire is Manager.retire.
 	retire func(*Pool) (<-chan struct{}, error)
 }

@@ -13,10 +13,11 @@ import (
 func (p *Pool) recoverDiskLocked(e *tier.Extent) {
 	t := p.slots.Disk
 	p.slots.Recover(t, e, func(ref registry.Ref, s *tier.Slot, r *storage.Record, damaged bool) {
+		erase := !damaged && p.slots.MarkOwner(s, r)
 		switch {
 		case !damaged && r.State == storage.StateFree:
 			p.slots.ReturnFree(t, ref)
-		case damaged || r.State != storage.StateSealed || !p.slots.Adopt(t, ref, s, r):
+		case damaged || erase || r.State != storage.StateSealed || !p.slots.Adopt(t, ref, s, r):
 			p.slots.Reclaim(t, ref, s)
 		}
 	})
@@ -34,6 +35,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 		p.slots.MemoryError(e, err)
 		damaged = true
 	}
+	erase := !damaged && p.slots.MarkOwner(s, r)
 	pinners := p.pinnersLocked(ref)
 	mayBeFilled := r.State == storage.StateGranted || r.State == storage.StateQuarantined
 	if prev := p.members.previous[SessionID(r.Session)]; !damaged && prev != nil && mayBeFilled {
@@ -43,7 +45,7 @@ func (p *Pool) recoverHostSlotLocked(ref registry.Ref, s *tier.Slot, r *storage.
 		t.SetState(s, storage.StateQuarantined)
 		return
 	}
-	if !damaged && p.slots.Recoverable(r, word) && p.slots.Adopt(t, ref, s, r) {
+	if !damaged && !erase && p.slots.Recoverable(r, word) && p.slots.Adopt(t, ref, s, r) {
 		holdForLocked(pinners, ref, s)
 		return
 	}

@@ -174,6 +174,8 @@ func (p *Pool) giveBack() {
 	if p.slots.Disk != nil {
 		p.broker.disk.Load().Forget(p.slots.Disk.Namespace)
 	}
+	p.slots.Leave()
+	p.broker.uses.leave(p.ns.Model)
 	p.broker.turns.Add(1) // another pool may find room now
 	p.log.Info("pool is closed, its room is free", zap.Int("extents", len(extents)))
 }
@@ -201,6 +203,7 @@ func (p *Pool) takeAll() (extents []*tier.Extent) {
 	for _, t := range p.slots.Tiers() {
 		for _, e := range t.Extents {
 			if e != nil {
+				e.Erase = p.slots.EraseAll(e)
 				extents = append(extents, e)
 			}
 		}

@@ -65,6 +65,8 @@ type Root struct {
 	Key kv.BlockKey
 	// Seed is the seed of the local hashes, see kv.LocalSeed.
 	Seed uint64
+	// Owner is the owner of the blocks; see Manager.OwnerOf.
+	Owner uint64
 }
 
 // Identifier computes the identity of blocks from their tokens, in KV cache
@@ -111,11 +113,11 @@ func (id *Identifier) Prompt(root Root, tokens []uint32, blockSize int) []Block 
 }
 
 // firstBlock and nextBlock return a block without key and hashes; see complete.
-func firstBlock(root Root) Block { return Block{Parent: root.Key, Seed: root.Seed} }
+func firstBlock(root Root) Block { return Block{Parent: root.Key, Seed: root.Seed, Owner: root.Owner} }
 
 func nextBlock(parent *Block) Block {
 	return Block{
-		Parent: parent.Key.Block(), ParentSeq: parent.Seq, Position: parent.Position + 1, Seed: parent.Seed,
+		Parent: parent.Key.Block(), ParentSeq: parent.Seq, Position: parent.Position + 1, Seed: parent.Seed, Owner: parent.Owner,
 	}
 }
 

@@ -26,6 +26,8 @@ const (
 // Pools are the pools of a node and their published ids. pools.Set implements it.
 type Pools interface {
 	Manager() *blockmgr.Manager
+	// Resize changes the size of a tier of the node; see pools.Set.Resize.
+	Resize(kind kv.Tier, bytes uint64, dryRun bool) (settled <-chan struct{}, err error)
 	ID(ns kv.NamespaceID) uint64
 }
 
@@ -93,9 +95,9 @@ func controlStatus(err error) int {
 	switch {
 	case errors.As(err, &c):
 		return c.status
-	case errors.Is(err, blockmgr.ErrActive):
+	case errors.Is(err, blockmgr.ErrActive), errors.Is(err, blockmgr.ErrSize):
 		return http.StatusConflict
-	case errors.Is(err, blockmgr.ErrNoTier), errors.Is(err, blockmgr.ErrRetired):
+	case errors.Is(err, blockmgr.ErrNoTier), errors.Is(err, blockmgr.ErrNoTenant), errors.Is(err, blockmgr.ErrRetired):
 		return http.StatusNotFound
 	case errors.Is(err, blockmgr.ErrClosed):
 		return http.StatusServiceUnavailable
@@ -350,7 +352,7 @@ func statusOf(pools Pools) []poolStatus {
 			Pool: pools.ID(p.NamespaceID()), Namespace: p.NamespaceID().String(), Model: p.Namespace().Model,
 			Tiers: map[string]tierStatus{},
 		}
-		for name, tier := range map[string]kv.Tier{"host": kv.TierHost, "disk": kv.TierDisk} {
+		for name, tier := range tierNames() {
 			if st, err := p.Status(tier); err == nil { // an error says that there is no such tier, or that the agent stops
 				s.Tiers[name] = tierStatus(st)
 			}

@@ -9,7 +9,7 @@
 // # Guarantees
 //
 // Public only reads: health, readiness, metrics, statistics, pools' status, the events over HTTP, and
-// the web console. Control serves these paths too, except metrics and events. Control changes pools and
+// the web console. Control serves these paths too, except metrics and events. Control changes pools, sizes and limits, and
 // lists their blocks; its listener is protected against requests from browsers and should be reachable by
 // operators alone. Every body is bounded and every error is JSON with a field "error". A dump goes out in
 // chunks: a slow reader holds up no pool. A block in use is never reset.

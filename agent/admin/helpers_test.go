@@ -32,6 +32,13 @@ type node struct {
 
 func (n *node) Manager() *blockmgr.Manager { return n.manager }
 
+func (n *node) Resize(kind kv.Tier, bytes uint64, dryRun bool) (<-chan struct{}, error) {
+	if dryRun {
+		return nil, n.manager.CheckResize(kind, bytes)
+	}
+	return n.manager.Resize(kind, bytes)
+}
+
 func (n *node) ID(ns kv.NamespaceID) uint64 { return 1000 + uint64(ns[0]) }
 
 // openNode opens a node with a host tier and a disk tier, and no pool.

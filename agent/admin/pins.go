@@ -14,7 +14,7 @@ import (
 const (
 	// minKeep is the shortest time to keep blocks for.
 	minKeep = time.Millisecond
-	// minFlush and maxFlush bound the time to wait of POST /v1/flush. An answer has writeTimeout.
+	// minFlush and maxFlush bound the time to wait of a request. An answer has writeTimeout.
 	minFlush, maxFlush = time.Millisecond, 25 * time.Second
 )
 
@@ -209,8 +209,8 @@ type flushAnswer struct {
 // flush waits until pools have no operation: every block that the disk filter lets pass is on
 // disk. A dry run does not wait.
 func (c *control) flush(ctx context.Context, in flushRequest) (flushAnswer, error) {
-	if in.Timeout < minFlush.Seconds() || in.Timeout > maxFlush.Seconds() {
-		return flushAnswer{}, badRequest("timeout_seconds %v: want %v to %.0f", in.Timeout, minFlush.Seconds(), maxFlush.Seconds())
+	if err := checkTimeout(in.Timeout); err != nil {
+		return flushAnswer{}, err
 	}
 	pools, err := c.findPools(in.Namespace)
 	if err != nil {

@@ -66,7 +66,8 @@ func (p Public) inspection(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, statusOf(p.Pools)) })
 }
 
-// Control returns the handler of the operators' requests: it resets, keeps, flushes and lists blocks.
+// Control returns the handler of the operators' requests: it resets, keeps, prefetches, flushes and lists blocks,
+// and changes sizes and limits.
 // It also serves what p serves, without metrics and events.
 func (p Public) Control(operators listener.Operators) http.Handler {
 	c := &control{p.Pools}
@@ -78,6 +79,10 @@ func (p Public) Control(operators listener.Operators) http.Handler {
 	mux.HandleFunc("POST /v1/keep", controlHandler(c.keep))
 	mux.HandleFunc("POST /v1/unkeep", controlHandler(c.unkeep))
 	mux.HandleFunc("POST /v1/flush", controlHandler(c.flush))
+	mux.HandleFunc("POST /v1/prefetch", controlHandler(c.prefetch))
+	mux.HandleFunc("POST /v1/resize", controlHandler(c.resize))
+	mux.HandleFunc("GET /v1/quota", c.serveQuota)
+	mux.HandleFunc("POST /v1/quota", controlHandler(c.setQuota))
 	open := http.NewServeMux()
 	console.Mount(open, console.Agent, p.Version) // it has no data, so that it needs no token
 	return operators.HandlerBeside(open, jsonErrors(mux))

@@ -93,3 +93,6 @@ func (a *testServer) session(worker kv.WorkerID) *session {
 
 // pool is what the only pool counts.
 func (a *testServer) pool() blockmgr.Stats { return a.pools.Manager().Pools()[0].Stats() }
+
+// noOwner is the owner of requests without tenants.
+func noOwner(string) uint64 { return 0 }

@@ -113,18 +113,22 @@ type chain struct {
 	identify  *blockmgr.Identifier
 	// tokens returns the sink of the blocks' tokens, nil for none.
 	tokens func() tokens.Sink
+	// owner returns the owner of blocks with a cache salt; see blockmgr.Manager.OwnerOf.
+	owner func(salt string) uint64
 }
 
-func newChain(ns *kv.Namespace, tokens func() tokens.Sink) *chain {
-	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), groups: ns.KVGroups(), identify: blockmgr.NewIdentifier(), tokens: tokens}
+func newChain(ns *kv.Namespace, tokens func() tokens.Sink, owner func(salt string) uint64) *chain {
+	return &chain{ns: ns.ID(), blockSize: int(ns.BlockSize), groups: ns.KVGroups(), identify: blockmgr.NewIdentifier(), tokens: tokens, owner: owner}
 }
 
 // open returns the request that an OPEN describes, without its tokens. Every block of it may be
 // stored.
 func (c *chain) open(m *proto.Open) *request {
+	root := c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt)
+	root.Owner = c.owner(m.Salt)
 	return &request{
 		requestName: requestName{m.Request, m.Generation},
-		root:        c.identify.Root(c.ns, m.LoRA, m.LoRAName, m.Salt),
+		root:        root,
 		identity:    tokens.Identity{LoRAName: m.LoRAName, Salt: m.Salt, BlockSize: uint32(c.blockSize)},
 		tail:        make([]uint32, 0, c.blockSize),
 		storableEnd: math.MaxUint32,

@@ -45,7 +45,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 			Salt: rapid.StringN(0, 3, -1).Draw(t, "salt"),
 		}
 		tokens := rapid.SliceOfN(rapid.Uint32(), 0, 60).Draw(t, "tokens")
-		c := newChain(&ns, noTokens)
+		c := newChain(&ns, noTokens, noOwner)
 		r := c.open(m)
 		for rest := tokens; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
@@ -63,7 +63,7 @@ func TestBlocksDoNotDependOnHowTokensArrive(t *testing.T) {
 
 func TestTokensAreBounded(t *testing.T) {
 	ns := agenttest.Namespace()
-	s := &session{chain: newChain(&ns, noTokens), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, cfg: &Config{MaxRequests: 10, NoPrefetch: true}}
+	s := &session{chain: newChain(&ns, noTokens, noOwner), requests: map[uint64]*request{}, superseded: map[requestName]*request{}, cfg: &Config{MaxRequests: 10, NoPrefetch: true}}
 	agenttest.NoError(t, s.open(&proto.Open{Request: 1}))
 	piece := make([]byte, 4*4096)
 	var err error

@@ -105,7 +105,7 @@ func (s *Server) makeSession(c *proto.Conn, peer proto.Peer, p *process.Process,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions, cfg: &s.cfg,
 		previous: s.previous, cache: s.cache, reports: s.reports.Reporter(w, h), files: s.hub.Descriptors(h),
 		lists: newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) }),
-		chain: newChain(&h.Namespace, s.tokens), lookupSlots: make(chan struct{}, maxWaitingLookups),
+		chain: newChain(&h.Namespace, s.tokens, s.pools.Manager().OwnerOf), lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request), workers: make(map[*workerLink]struct{}),
 		done: make(chan struct{}), answered: make(chan struct{}),
 	}

@@ -89,7 +89,7 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 	// own needs a new measurement.
 	n := a.atStart
 	if s.host != 0 || s.disk != 0 {
-		if n, err = a.tiers.Measure(a.log); err != nil {
+		if n, err = a.tiers.Load().Measure(a.log); err != nil {
 			return err
 		}
 		if err := n.Check(want, a.log); err != nil {
@@ -100,7 +100,7 @@ func (a *admission) addIfFits(ns *kv.Namespace, all map[kv.NamespaceID]share, un
 			return &refusal.Error{Code: proto.CodeLimit, Retryable: true, Err: err}
 		}
 	}
-	a.tiers.LimitHeapBeside(&n, want, a.log)
+	a.tiers.Load().LimitHeapBeside(&n, want, a.log)
 	return nil
 }
 
@@ -134,12 +134,12 @@ func (a *admission) release(id kv.NamespaceID) {
 // for one block of the namespace is a refusal.
 func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	slot := blockmgr.SlotBytes(ns)
-	s := share{slotBytes: slot, host: mulSaturating(a.tiers.HostBlocks, slot), disk: mulSaturating(a.tiers.DiskBlocks, slot)}
-	if a.tiers.BypassesHost() { // a staging extent for blocks on their way to and from disk
-		extent := cmp.Or(a.tiers.ExtentBytes, blockmgr.ExtentBytesFor(0))
+	s := share{slotBytes: slot, host: mulSaturating(a.tiers.Load().HostBlocks, slot), disk: mulSaturating(a.tiers.Load().DiskBlocks, slot)}
+	if a.tiers.Load().BypassesHost() { // a staging extent for blocks on their way to and from disk
+		extent := cmp.Or(a.tiers.Load().ExtentBytes, blockmgr.ExtentBytesFor(0))
 		s.host = min(max(extent, stagingSlots*slot), blockmgr.MaxExtentBytes)
 	}
-	for _, t := range a.tiers.Sizes() {
+	for _, t := range a.tiers.Load().Sizes() {
 		if t.Blocks == 0 && t.Bytes != 0 && t.Bytes < slot {
 			return s, refusal.New(proto.CodeNamespace, "HELLO namespace: %s size %d%s: holds none of its blocks, want 0 or at least %d bytes",
 				t.Name, t.Bytes, t.Setting, slot)
@@ -152,19 +152,19 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 // slots in them. A tier has its size in bytes, which all namespaces share, or in blocks, which
 // each namespace gets for itself.
 func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
-	w := a.tiers.Want()
+	w := a.tiers.Load().Want()
 	var host, disk uint64
 	smallest := uint64(math.MaxUint64)
 	for _, s := range all {
 		host, disk = addSaturating(host, s.host), addSaturating(disk, s.disk)
 		smallest = min(smallest, s.slotBytes)
 	}
-	if a.tiers.HostBlocks != 0 {
+	if a.tiers.Load().HostBlocks != 0 {
 		w.HostBytes = host
-	} else if a.tiers.BypassesHost() {
+	} else if a.tiers.Load().BypassesHost() {
 		w.HostBytes, w.HostSetting = host, "the extent size" // the setting that errors name
 	}
-	if a.tiers.DiskBlocks != 0 {
+	if a.tiers.Load().DiskBlocks != 0 {
 		w.DiskBytes = disk
 	}
 	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest // 0 without namespaces

@@ -72,7 +72,7 @@ func (s *Set) logTakeover() error {
 	if !s.manager.Warm() || extents+sessions == 0 {
 		return nil
 	}
-	held, err := storage.HeldBytes(s.admission.tiers.HostDir)
+	held, err := storage.HeldBytes(s.admission.tiers.Load().HostDir)
 	if err != nil {
 		return fmt.Errorf("host directory: %w", err)
 	}

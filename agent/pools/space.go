@@ -39,7 +39,8 @@ const (
 // Lock order: checking, then mu. checking is held while file systems are measured, which
 // delays only the first sessions of other namespaces.
 type admission struct {
-	tiers *node.Tiers
+	// Set.Resize replaces tiers.
+	tiers atomic.Pointer[node.Tiers]
 	// atStart is what node.Open measured. It does not change.
 	atStart node.Space
 	log     *zap.Logger
@@ -57,14 +58,15 @@ type admission struct {
 }
 
 func newAdmission(tiers *node.Tiers, atStart node.Space, log *zap.Logger) *admission {
-	a := &admission{tiers: tiers, atStart: atStart, log: log, admitted: map[kv.NamespaceID]share{}, refused: map[kv.NamespaceID]struct{}{}}
+	a := &admission{atStart: atStart, log: log, admitted: map[kv.NamespaceID]share{}, refused: map[kv.NamespaceID]struct{}{}}
+	a.tiers.Store(tiers)
 	a.stats.Store(&SpaceStats{})
 	return a
 }
 
 // measureSpaces measures SpaceStats. A size that cannot be read is 0.
 func (a *admission) measureSpaces() {
-	n, _ := a.tiers.FileSystems()
+	n, _ := a.tiers.Load().FileSystems()
 	s := SpaceStats{HostFree: n.Host.Free, HostTotal: n.Host.Total, DiskFree: n.Disk.Free, DiskTotal: n.Disk.Total}
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 { // -1 changes nothing
 		s.HeapLimit = limit

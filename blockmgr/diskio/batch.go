@@ -104,7 +104,10 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 		return write{}, false
 	}
 	block := tier.BlockOf(&r)
-	to := m.slots.AllocFor(disk, &block)
+	to := registry.NoRef
+	if m.slots.TenantRoomFor(disk, &block) {
+		to = m.slots.AllocFor(disk, &block)
+	}
 	if to == registry.NoRef {
 		if m.Budget != nil {
 			m.Budget.Settle(m.SlotBytes, false, time.Now())

@@ -82,8 +82,9 @@ type arena struct {
 	// stays its namespace's even if the namespace has no extent.
 	namespacesInUse map[uint32]struct{}
 
-	// used is the number of bytes of the budget that the slots of all extents take.
-	used atomic.Uint64
+	// budget is ArenaConfig.Bytes, or the bytes of the last Resize. used is the number of bytes of the
+	// budget that the slots of all extents take.
+	budget, used atomic.Uint64
 	// leavingExtents counts the extents that are leaving; see extentEntry.
 	leavingExtents atomic.Int64
 	// removed counts the extents of an earlier agent that were not taken over.
@@ -127,6 +128,7 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 		cfg: cfg, kind: kind, table: t, madeDir: made, fs: fs, removeFile: remove,
 		extents: map[uint32]extentEntry{}, namespacesInUse: map[uint32]struct{}{},
 	}
+	a.budget.Store(cfg.Bytes)
 	if err := a.recoverExtents(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
 	}
@@ -194,13 +196,13 @@ func (a *arena) takeOver(files []extentFile) error {
 		if _, entered := a.extents[f.section]; !ok || entered {
 			continue
 		}
-		if a.used.Load()+head.bytes() > a.cfg.Bytes {
+		if a.used.Load()+head.bytes() > a.Bytes() {
 			beyond = append(beyond, f)
 			continue
 		}
 		a.enterUnclaimed(f.section, head)
 	}
-	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.cfg.Bytes)))
+	return errors.Join(a.removeFiles(bad, firstBad), a.removeFiles(beyond, fmt.Errorf("%s size %d is used up", a.kind, a.Bytes())))
 }
 
 // enterUnclaimed enters an extent of an earlier agent that no pool has claimed yet.
@@ -284,7 +286,20 @@ func (a *arena) entry(section uint32) extentEntry {
 
 // Room returns the unused bytes of the budget. Unclaimed extents count as used. Room does not
 // wait.
-func (a *arena) Room() uint64 { return a.cfg.Bytes - min(a.used.Load(), a.cfg.Bytes) }
+func (a *arena) Room() uint64 {
+	budget := a.Bytes()
+	return budget - min(a.used.Load(), budget)
+}
+
+// Bytes returns the budget, Used the bytes of it that extents take. Used is more than Bytes while
+// extents are still to go after a Resize.
+func (a *arena) Bytes() uint64 { return a.budget.Load() }
+
+// Used returns the bytes of the budget that extents take; see Bytes.
+func (a *arena) Used() uint64 { return a.used.Load() }
+
+// Resize changes the budget. Existing extents stay; the caller drops those beyond a smaller budget.
+func (a *arena) Resize(bytes uint64) { a.budget.Store(bytes) }
 
 // Leaving counts the dropped extents whose files could not be removed yet. Their
 // bytes stay in the budget, and each Grow tries again. Leaving does not wait.

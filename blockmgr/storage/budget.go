@@ -66,8 +66,8 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	if least > most {
 		return 0, head, fmt.Errorf("%s extent of %d slots of %d bytes: want at most %d", a.kind, least, n.slotBytes, most)
 	}
-	if least > a.cfg.Bytes/n.slotBytes {
-		return 0, head, fmt.Errorf("%s size %d: too small, one extent needs at least %d bytes", a.kind, a.cfg.Bytes, least*n.slotBytes)
+	if least > a.Bytes()/n.slotBytes {
+		return 0, head, fmt.Errorf("%s size %d: too small, one extent needs at least %d bytes", a.kind, a.Bytes(), least*n.slotBytes)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (a *arena) tryReserve(n need) (section uint32, head sectionHead, err error)
 	}
 	if slots < least {
 		return 0, head, fmt.Errorf("%s size %d: %w: %d bytes are left, one extent needs at least %d",
-			a.kind, a.cfg.Bytes, ErrFull, left, least*n.slotBytes)
+			a.kind, a.Bytes(), ErrFull, left, least*n.slotBytes)
 	}
 	for a.extents[section].slots > 0 { // the first section that no extent has
 		section++
@@ -175,6 +175,21 @@ func (a *arena) takeYielding() (section uint32, e extentEntry, ok bool) {
 		return 0, extentEntry{}, false
 	}
 	return sections[0], a.setUnclaimedLocked(sections[0], false), true
+}
+
+// DropUnclaimed removes extents of an earlier agent that no pool has claimed and no process can touch,
+// the oldest first, until no more than the budget is used. It reports whether that is so.
+func (a *arena) DropUnclaimed() (within bool) {
+	for a.Used() > a.Bytes() {
+		section, e, ok := a.takeYielding()
+		if !ok {
+			return false
+		}
+		if !a.discard(section, e) {
+			return false // its file cannot be removed now
+		}
+	}
+	return true
 }
 
 // setUnclaimedLocked changes extentEntry.unclaimed and returns the entry.

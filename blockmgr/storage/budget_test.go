@@ -20,6 +20,7 @@ func TestBudgetIsUsedToTheLastSlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := &arena{kind: kindHost, table: h.table, fs: h.fs, extents: map[uint32]extentEntry{}}
 		a.cfg.Bytes = rapid.Uint64Range(PageSize, 1<<32).Draw(t, "bytes")
+		a.budget.Store(a.cfg.Bytes)
 		a.cfg.ExtentBytes = rapid.Uint64Range(PageSize, MaxExtentBytes).Draw(t, "extent bytes")
 		slotBytes := PageSize * rapid.Uint64Range(max(1, a.cfg.Bytes/PageSize/2000), max(1, min(a.cfg.Bytes/PageSize, 1000))).Draw(t, "slot pages")
 		n := need{slotBytes: slotBytes, minSlots: rapid.Uint64Range(0, 2).Draw(t, "min"), maxSlots: rapid.SampledFrom([]uint64{0, 2, 1000}).Draw(t, "max")}

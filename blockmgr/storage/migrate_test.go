@@ -57,8 +57,14 @@ func TestRecordsOfVersion1AreRead(t *testing.T) {
 		}
 		checked++
 	}
-	if checked != len(vectors) {
-		t.Errorf("%d vectors checked, want %d", checked, len(vectors))
+	owned := 0 // version 1 knows no owners
+	for _, v := range vectors {
+		if v.Owner != 0 {
+			owned++
+		}
+	}
+	if checked != len(vectors)-owned {
+		t.Errorf("%d vectors checked, want %d", checked, len(vectors)-owned)
 	}
 }
 

@@ -51,8 +51,9 @@ const (
 	// RecordSize is the size of an encoded Record. Four fill a 512-byte sector, so
 	// that a device that writes whole sectors never tears a record.
 	RecordSize = 128
-	// recordVersion is the version byte of a record.
+	// recordVersion is the version byte of a record without an owner, ownedVersion of one with an owner.
 	recordVersion = 2
+	ownedVersion  = 3
 
 	// Offsets of fields that a Section reads or writes on their own.
 	positionOffset = 48
@@ -89,6 +90,8 @@ type Record struct {
 	// Priority is the block's priority in eviction and offload, which package storage
 	// does not interpret.
 	Priority uint32
+	// Owner names the tenant of the block, or of the bytes that a block has left in the slot; 0 is none.
+	Owner uint64
 }
 
 // AppendRecord appends r's 128 bytes to b, little-endian:
@@ -97,8 +100,11 @@ type Record struct {
 //	seed u64 @40 | position u32 @48 | length u32 @52 | local u64 @56 |
 //	seq u64 @64 | parent seq u64 @72 | checksum u64 @80 | generation u64 @88 |
 //	recency u32 @96 | state u8 @100 | version u8 @101 | zero u16 @102 |
-//	session u64 @104 | priority u32 @112 | zero u64 @116 |
+//	session u64 @104 | priority u32 @112 | owner u64 @116 |
 //	CRC32C of bytes 0..95 and 100..123 u32 @124
+//
+// The version is 2 when the owner is 0, and else 3: an agent that does not know owners, and would serve
+// the block for longer than its tenant allows, finds the record damaged.
 //
 // The CRC leaves out the recency, which is a hint: see Section.SetRecency.
 // The encoding is frozen in testdata/records.txt.
@@ -119,10 +125,14 @@ func AppendRecord(b []byte, r *Record) []byte {
 	b = le.AppendUint64(b, r.Checksum)
 	b = le.AppendUint64(b, r.Generation)
 	b = le.AppendUint32(b, r.Recency)
-	b = append(b, byte(r.State), recordVersion, 0, 0)
+	version := byte(recordVersion)
+	if r.Owner != 0 {
+		version = ownedVersion
+	}
+	b = append(b, byte(r.State), version, 0, 0)
 	b = le.AppendUint64(b, r.Session)
 	b = le.AppendUint32(b, r.Priority)
-	b = le.AppendUint64(b, 0)
+	b = le.AppendUint64(b, r.Owner)
 	return le.AppendUint32(b, recordCRC(b[n:]))
 }
 
@@ -136,10 +146,11 @@ func DecodeRecord(b []byte) (Record, error) {
 	if got, want := recordCRC(b), le.Uint32(b[124:]); got != want {
 		return Record{}, fmt.Errorf("%w: CRC %08x, computed %08x", ErrBadRecord, want, got)
 	}
-	if b[101] != recordVersion || b[100] >= NumStates {
+	owner := le.Uint64(b[116:])
+	if owned := b[101] == ownedVersion; !owned && b[101] != recordVersion || owned != (owner != 0) || b[100] >= NumStates {
 		return Record{}, fmt.Errorf("%w: version %d, state %d", ErrBadRecord, b[101], b[100])
 	}
-	if le.Uint16(b[102:]) != 0 || le.Uint64(b[116:]) != 0 {
+	if le.Uint16(b[102:]) != 0 {
 		return Record{}, fmt.Errorf("%w: reserved bytes are set", ErrBadRecord)
 	}
 	return Record{
@@ -158,6 +169,7 @@ func DecodeRecord(b []byte) (Record, error) {
 		State:      State(b[100]),
 		Session:    le.Uint64(b[104:]),
 		Priority:   le.Uint32(b[112:]),
+		Owner:      owner,
 	}, nil
 }
 

@@ -31,6 +31,11 @@ var vectors = map[string]Record{
 		Generation: 0x6162636465666768, Recency: 0x71727374, State: StateSealed,
 		Priority: 0x81828384,
 	},
+	"owned": {
+		Key: kv.BlockKey{0: 1, 15: 2}.InGroup(0), Parent: kv.BlockKey{0: 0xaa}, Namespace: 1, Seed: 1337,
+		Length: 4096, Local: 0x1111, Seq: 0x1111, Generation: 2, Recency: 7, State: StateSealed, Checksum: 0x99,
+		Priority: 3, Owner: 0xa1a2a3a4a5a6a7a8,
+	},
 }
 
 func TestRecordsAreEncodedAsTheFrozenVectorsSay(t *testing.T) {
@@ -80,6 +85,7 @@ func drawRecord(t *rapid.T) Record {
 		Checksum:  rapid.Uint64().Draw(t, "sum"), Generation: rapid.Uint64().Draw(t, "gen"),
 		Recency: rapid.Uint32().Draw(t, "recency"), State: State(rapid.IntRange(0, NumStates-1).Draw(t, "state")),
 		Session: rapid.Uint64().Draw(t, "session"), Priority: rapid.Uint32().Draw(t, "priority"),
+		Owner: rapid.OneOf(rapid.Just(uint64(0)), rapid.Uint64()).Draw(t, "owner"),
 	}
 }
 

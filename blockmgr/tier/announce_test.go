@@ -61,15 +61,15 @@ func recoveringSet(t *testing.T) (*Set, *orderedStores) {
 	}
 
 	before := NewSet(testNamespace(), nil, zap.NewNop())
-	before.Host = New(registry.Host, ns, 0, policy.RuleLRU)
+	before.Host = New(registry.Host, ns, 0, policy.RuleLRU, new(Usage))
 	before.Host.Add(extentOf(made))
 	root := namedBlock('R', 0, 0)
 	storeNamed(before, before.Host, root)
 
 	sink := &orderedStores{}
 	set := NewSet(testNamespace(), sink, zap.NewNop())
-	set.Host = New(registry.Host, ns, 0, policy.RuleLRU)
-	set.Disk = New(registry.Disk, ns, 0, policy.RuleLRU)
+	set.Host = New(registry.Host, ns, 0, policy.RuleLRU, new(Usage))
+	set.Disk = New(registry.Disk, ns, 0, policy.RuleLRU, new(Usage))
 	set.Disk.Add(extentOf(onDisk))
 	set.Recover(set.Host, extentOf(made), func(ref registry.Ref, s *Slot, r *storage.Record, _ bool) {
 		if r.State != storage.StateSealed || !set.Adopt(set.Host, ref, s, r) {

@@ -79,7 +79,7 @@ func (n *demandNode) orders() map[*Tier]*told { return map[*Tier]*told{n.Host: n
 // open makes the set. restart recovers what the last set had.
 func (n *demandNode) open(restart bool) {
 	n.Set = NewSet(testNamespace(), nil, zap.NewNop())
-	n.Host, n.Disk = New(registry.Host, n.ns, 0, policy.RuleAdaptive), New(registry.Disk, n.ns, 0, policy.RuleAdaptive)
+	n.Host, n.Disk = New(registry.Host, n.ns, 0, policy.RuleAdaptive, new(Usage)), New(registry.Disk, n.ns, 0, policy.RuleAdaptive, new(Usage))
 	n.host, n.disk = listen(n.Host), listen(n.Disk)
 	for lv, t := range n.Tiers() {
 		e := n.extents[lv]

@@ -19,6 +19,7 @@ func (set *Set) Drop(t *Tier, ref registry.Ref, to storage.State) {
 	if t.Level == registry.Host && wasResident { // the host copy alone knows the last use
 		set.AgeDiskCopy(s)
 	}
+	set.leaveTenant(t, ref, s)
 	parent := set.Registry.Vacate(s.Entry, t.Level)
 	t.leave(ref, s)
 	if wasResident && set.Sink != nil {
@@ -72,7 +73,8 @@ func (set *Set) DropGrant(ref registry.Ref, to storage.State) {
 	}
 }
 
-// Free makes a slot without a block grantable again, at its next generation. A host slot whose
+// Free makes a slot without a block grantable again, at its next generation; see beginErase for a slot
+// whose bytes must be overwritten first. A host slot whose
 // generation word cannot be written is quarantined instead.
 func (set *Set) Free(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
@@ -82,6 +84,11 @@ func (set *Set) Free(t *Tier, ref registry.Ref) {
 	if !set.writeGeneration(t, ref, s) {
 		return
 	}
+	if set.erases(s) {
+		set.beginErase(t, ref, s)
+		return
+	}
+	s.tenant = 0
 	t.SetState(s, storage.StateFree)
 	t.PutRecord(ref, storage.Record{})
 	t.updateEvictable(ref, s, false)
@@ -130,6 +137,8 @@ func (set *Set) MemoryError(e *Extent, err error) {
 
 // TakeOut evicts the blocks of an idle extent and removes the extent from its tier.
 func (set *Set) TakeOut(t *Tier, gone *Extent) {
+	set.tenancy.gone = gone
+	defer func() { set.tenancy.gone = nil }()
 	for i := range gone.Slots {
 		if gone.Slots[i].Entry != registry.None {
 			set.countEviction(t)

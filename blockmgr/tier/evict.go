@@ -101,6 +101,9 @@ func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
 	s.Tick = tick
 	if s.inEvictionOrder {
 		t.evictionOrder.Place(ref, s.Priority, tick)
+		if s.tenant != 0 {
+			t.placeOwned(ref, s)
+		}
 	}
 }
 

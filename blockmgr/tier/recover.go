@@ -90,6 +90,7 @@ func (set *Set) Adopt(t *Tier, ref registry.Ref, s *Slot, r *storage.Record) (ad
 		set.doubtful = append(set.doubtful, id)
 	}
 	s.Entry, s.Priority, s.resetEpoch = id, r.Priority, t.resetEpoch
+	set.enterTenant(t, ref, s, r.Owner)
 	set.markRecovered(s)
 	t.SetState(s, storage.StateSealed)
 	if t.Level == registry.Disk {
@@ -136,6 +137,11 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 	if !set.writeGeneration(t, ref, s) {
 		return
 	}
+	if set.erases(s) {
+		set.beginErase(t, ref, s)
+		return
+	}
+	s.tenant = 0
 	t.PutRecord(ref, storage.Record{})
 	t.pushFree(ref)
 }

@@ -87,7 +87,7 @@ func recoverBlocks(t *testing.T, parents, order []int, slots int, rule policy.Ru
 		made.Slots.Put(uint32(slot), &r)
 	}
 	set := NewSet(testNamespace(), nil, zap.NewNop())
-	set.Host = New(registry.Host, ns, 0, rule)
+	set.Host = New(registry.Host, ns, 0, rule, new(Usage))
 	e := &Extent{ID: made.ID, Records: made.Slots, Host: made.Extent}
 	set.Recover(set.Host, e, func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool) {
 		if damaged || r.State != storage.StateSealed || !set.Adopt(set.Host, ref, s, r) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -29,13 +31,17 @@ type Set struct {
 	// Unverified counts the slots with Slot.Unverified.
 	Unverified int
 	// Sink gets every change of residency; may be nil.
-	Sink     Sink
+	Sink Sink
+	// Tenants are those of the node; NewSet makes a table without any.
+	Tenants  *tenant.Table
 	Counters Counters
 
-	ns         kv.NamespaceID
-	ancestry   Ancestry
-	blockBytes uint64
-	log        *zap.Logger
+	ns       kv.NamespaceID
+	ancestry Ancestry
+	// blockBytes is the size of a block, slotBytes of its slot.
+	blockBytes, slotBytes uint64
+	tenancy               tenancy
+	log                   *zap.Logger
 	// clock advances by one for each call, and by blockTicks for each block that came into
 	// host memory. arrived counts the blocks that clock does not include yet.
 	clock, arrived uint64
@@ -72,13 +78,21 @@ type Counters struct {
 	KeepRefused uint64 `json:"keep_refused"`
 	// BlocksReset counts copies of blocks that left a tier by a reset.
 	BlocksReset uint64 `json:"blocks_reset"`
+	// TenantRefused counts blocks without a slot because their tenant is at its limit and its blocks are in
+	// use. BlocksExpired counts the blocks whose time to live was up. SlotsErased counts the slots that
+	// were overwritten with zeros, EraseErrors the tries that failed.
+	TenantRefused uint64 `json:"tenant_refused"`
+	BlocksExpired uint64 `json:"blocks_expired"`
+	SlotsErased   uint64 `json:"slots_erased"`
+	EraseErrors   uint64 `json:"erase_errors"`
 }
 
 // NewSet makes a set without tiers for the blocks of a namespace. sink may be nil.
 func NewSet(ns *kv.Namespace, sink Sink, log *zap.Logger) *Set {
 	return &Set{
 		Registry: registry.New(), ns: ns.ID(), ancestry: AncestryOf(ns), blockBytes: ns.BlockBytes(), Sink: sink, log: log,
-		kept: keeper{until: map[slotName]time.Time{}},
+		kept: keeper{until: map[slotName]time.Time{}}, Tenants: tenant.NewTable(), tenancy: tenancy{start: time.Now()},
+		slotBytes: extent.RoundUp(ns.BlockBytes(), storage.PageSize),
 	}
 }
 
@@ -194,6 +208,7 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 		set.arrived++
 	}
 	set.enter(t, ref, sl)
+	set.enterTenant(t, ref, sl, r.Owner)
 	t.SetState(sl, state)
 	t.PutRecord(ref, r)
 	set.updateEvictableEntry(t, parent) // the parent has a child now and may not be evicted
@@ -202,6 +217,7 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 // Vacate takes the block away from a granted host slot, so that another slot can have the block.
 // The slot stays granted.
 func (set *Set) Vacate(s *Slot) {
+	set.leaveTenant(set.Host, set.Registry.At(s.Entry).Slots[registry.Host], s)
 	set.Host.leave(set.Registry.At(s.Entry).Slots[registry.Host], s)
 	parent := set.Registry.Vacate(s.Entry, registry.Host)
 	s.Entry = registry.None

@@ -4,6 +4,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -26,13 +27,15 @@ type Block struct {
 	Position uint32
 	// Seed is the kv.LocalSeed of the request; LoRA and salt determine it.
 	Seed uint64
+	// Owner names the tenant of the request; see tenant.Table.OwnerOf. 0 is none.
+	Owner uint64
 }
 
 // RecordOf returns the record of a block of length bytes for a slot that it will occupy.
 func RecordOf(b *Block, length uint64) storage.Record {
 	return storage.Record{
 		Key: b.Key, Parent: b.Parent, Seed: b.Seed, Position: b.Position, Length: uint32(length),
-		Local: b.Local, Seq: b.Seq, ParentSeq: b.ParentSeq,
+		Local: b.Local, Seq: b.Seq, ParentSeq: b.ParentSeq, Owner: b.Owner,
 	}
 }
 
@@ -40,7 +43,7 @@ func RecordOf(b *Block, length uint64) storage.Record {
 func BlockOf(r *storage.Record) Block {
 	return Block{
 		Key: r.Key, Parent: r.Parent, Local: r.Local, Seq: r.Seq,
-		ParentSeq: r.ParentSeq, Position: r.Position, Seed: r.Seed,
+		ParentSeq: r.ParentSeq, Position: r.Position, Seed: r.Seed, Owner: r.Owner,
 	}
 }
 
@@ -83,6 +86,8 @@ type Slot struct {
 	// free after the last pin and hold.
 	FreeOnRelease bool
 
+	// tenant is the tenant of the slot's block, or of the bytes that a block has left in the slot.
+	tenant tenant.Index
 	// countedActive: Tier.activeSlots counts the slot.
 	countedActive bool
 	// inEvictionOrder: the slot is in Tier.evictionOrder.
@@ -116,6 +121,8 @@ type Extent struct {
 	Host       *extent.Host
 	Disk       *extent.Disk
 	Slots      []Slot
+	// Erase has the slots that must be overwritten before the extent's file is removed.
+	Erase []uint32
 	// free is a stack of the indices of the free slots.
 	free []uint32
 }

@@ -2,10 +2,12 @@ package tier
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
@@ -25,6 +27,12 @@ type Tier struct {
 	// Pinned counts the slots that sessions have pinned.
 	Pinned int
 
+	// usage counts the bytes of the slots; see New.
+	usage *Usage
+
+	// owned has the slots of each tenant.
+	owned map[tenant.Index]*owned
+
 	byID map[uint32]*Extent
 	// freeFrom is a lower bound of the numbers of extents with a free slot.
 	freeFrom int
@@ -39,13 +47,14 @@ type Tier struct {
 }
 
 // New makes a tier of one pool, without extents. ns is the namespace's index in the tier's slot
-// table. maxSlots bounds the capacity; 0 for no bound. rule says what is evicted first.
-func New(lv registry.Level, ns uint32, maxSlots uint64, rule policy.Rule) *Tier {
+// table. maxSlots bounds the capacity; 0 for no bound. rule says what is evicted first. usage counts the
+// bytes of the tier's slots, and perhaps those of other tiers.
+func New(lv registry.Level, ns uint32, maxSlots uint64, rule policy.Rule, usage *Usage) *Tier {
 	kind := kv.TierHost
 	if lv == registry.Disk {
 		kind = kv.TierDisk
 	}
-	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, evictionOrder: rule.New(), rule: rule, MaxSlots: maxSlots}
+	return &Tier{Level: lv, Kind: kind, Namespace: ns, byID: map[uint32]*Extent{}, owned: map[tenant.Index]*owned{}, evictionOrder: rule.New(), rule: rule, MaxSlots: maxSlots, usage: usage}
 }
 
 // Add adds a new extent, whose slots are all free, at the generations of their records. Set.Recover
@@ -88,6 +97,7 @@ func (t *Tier) install(e *Extent) {
 	t.byID[e.ID] = e
 	t.Live++
 	t.Capacity += int(n)
+	t.usage.add(e)
 	t.evictionOrder.AddExtent(e.Number, n)
 }
 
@@ -105,8 +115,32 @@ func (t *Tier) remove(e *Extent) {
 	t.Extents[e.Number] = nil
 	t.Live--
 	t.Capacity -= len(e.Slots)
+	t.usage.remove(e)
 	delete(t.byID, e.ID)
 }
+
+// Leave takes what the tiers of a pool that has ended use out of the use of its model and its tenants.
+func (set *Set) Leave() {
+	for _, t := range set.Tiers() {
+		for _, e := range t.Extents {
+			if e != nil {
+				t.usage.remove(e)
+			}
+		}
+		set.leaveTenants(t)
+	}
+}
+
+// Usage counts the bytes of the slots of one or more tiers. It is safe for concurrent use.
+type Usage struct{ bytes atomic.Uint64 }
+
+// Bytes returns the count.
+func (u *Usage) Bytes() uint64 { return u.bytes.Load() }
+
+func (u *Usage) add(e *Extent)    { u.bytes.Add(slotBytes(e)) }
+func (u *Usage) remove(e *Extent) { u.bytes.Add(-slotBytes(e)) }
+
+func slotBytes(e *Extent) uint64 { return uint64(len(e.Slots)) * e.Geometry().SlotBytes }
 
 // Slot returns the state of slot ref.
 func (t *Tier) Slot(ref registry.Ref) *Slot { return &t.Extents[ref.Extent()].Slots[ref.Slot()] }
@@ -196,6 +230,9 @@ func (t *Tier) updateEvictable(ref registry.Ref, s *Slot, leaf bool) {
 	case s.State == storage.StateSealed && !active && leaf:
 		t.evictionOrder.Place(ref, s.Priority, s.Tick)
 		s.inEvictionOrder = true
+		if s.tenant != 0 {
+			t.placeOwned(ref, s)
+		}
 	case s.inEvictionOrder:
 		t.evictionOrder.Remove(ref)
 		s.inEvictionOrder = false

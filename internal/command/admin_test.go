@@ -117,6 +117,11 @@ func TestAdminOfAnAgent(t *testing.T) {
 	wantAdmin(t, 0, "9 of 10 blocks are no longer kept", at("unpin", "--model", "m", "--all")...)
 	wantAdmin(t, 0, "dry run: 1 hashes left the tier", at("evict", "--tier", "host", "--hash", hash, "--dry-run")...)
 	wantAdmin(t, 0, "1 hashes left the tier, 0 are not in it, 0 stay", at("evict", "--tier", "host", "--hash", hash)...)
+	wantAdmin(t, 0, "dry run: 0 blocks were in host memory, 0 were read into it, 1 are on disk alone", at("prefetch", "--hash", hash, "--dry-run")...)
+	wantAdmin(t, 0, "9 blocks were in host memory, 1 were read into it, 0 are on disk alone", at("prefetch", "--tokens-file", prompt)...)
+	wantAdmin(t, 0, "10 blocks were in host memory, 0 were read into it", at("prefetch", "--all")...)
+	wantAdmin(t, 0, "1 hashes left the tier", at("evict", "--tier", "host", "--hash", hash)...)
+	wantCapacity(t, at)
 	wantAdmin(t, 0, "1 namespaces have nothing left to write, 0 have", at("flush")...)
 	wantAdmin(t, 0, "dry run: 1 namespaces with 19 slots would be emptied", at("reset", "--tier", "all", "--all", "--dry-run")...)
 	wantAdmin(t, 0, `{ "reset": [ "`+namespace+`" ] }`, at("reset", "--tier", "all", "--namespace", namespace, "--json")...)
@@ -130,6 +135,24 @@ func TestAdminOfAnAgent(t *testing.T) {
 	os.Unsetenv("BLOCKYARD_CONTROL_TOKEN_FILE")
 	wantAdmin(t, 1, "status 401: header Authorization", at("status")...)
 	wantAudit(t, logs, namespace, hash)
+}
+
+// wantCapacity checks the commands that change how much the tiers and a model may have.
+func wantCapacity(t *testing.T, at func(...string) []string) {
+	t.Helper()
+	wantAdmin(t, 0, "dry run: the host tier goes from 16MiB to 8MiB; its extents take ", at("resize", "--tier", "host", "--size", "8MiB", "--dry-run")...)
+	wantAdmin(t, 0, "the host tier goes from 16MiB to 8MiB; its extents take ", at("resize", "--tier", "host", "--size", "8MiB")...)
+	wantAdmin(t, 0, "the disk tier goes from 16MiB to 24MiB; its extents take ", at("resize", "--tier", "disk", "--size", "24MiB")...)
+	wantAdmin(t, 1, "status 409: host size 1KiB: want 1MiB (one extent) to 16GiB (16384 extents)", at("resize", "--tier", "host", "--size", "1KiB")...)
+	wantAdmin(t, 0, "dry run: the host limit goes from none to 3MiB; ", at("quota", "--model", "m", "--tier", "host", "--size", "3MiB", "--dry-run")...)
+	wantAdmin(t, 0, "the host limit goes from none to 4MiB; ", at("quota", "--model", "m", "--tier", "host", "--size", "4MiB")...)
+	wantAdmin(t, 1, "host limit 1KiB: want 0 (none) or at least 1MiB (one extent)", at("quota", "--model", "m", "--tier", "host", "--size", "1KiB")...)
+	wantAdmin(t, 2, "a limit needs --model or --tenant, --tier and --size", at("quota", "--model", "m")...)
+	_, shown := runAdmin(t, at("quota")...)
+	if fields := strings.Fields(shown); !strings.Contains(strings.Join(fields, " "), " 8MiB ") || !strings.Contains(strings.Join(fields, " "), "model m 1 ") || !strings.Contains(shown, "4MiB") {
+		t.Errorf("quota shows:\n%s", shown)
+	}
+	wantAdmin(t, 0, "the host limit goes from 4MiB to none; ", at("quota", "--model", "m", "--tier", "host", "--size", "0")...)
 }
 
 // blockOf returns the hash of the prompt's last block.
@@ -176,6 +199,9 @@ func wantAudit(t *testing.T, logs *observer.ObservedLogs, namespace, hash string
 		`anna POST /v1/reset-blocks tier "host", 1 hashes ` + hash + ", " + named + " 200",
 		"anna POST /v1/unkeep all blocks, " + named + " 200",
 		"anna POST /v1/flush all namespaces 200",
+		"anna POST /v1/prefetch 1 hashes " + hash + ", " + named + ", dry run 200",
+		"anna POST /v1/resize tier \"host\" to 8MiB 200",
+		"anna POST /v1/quota model \"m\", tier \"host\" to 4MiB 200",
 	} {
 		if !strings.Contains(got.String(), want+"\n") {
 			t.Errorf("the log lacks %q:\n%s", want, got.String())

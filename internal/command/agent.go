@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/agent"
+	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
@@ -44,6 +45,7 @@ type Agent struct {
 	HostRule    string            `group:"Tiers" name:"host-eviction" help:"What a full host tier evicts first: the least recently used block (lru), or that while it serves best and else the block that is asked for least (adaptive), which resists scans and conversations that take turns." enum:"lru,adaptive" default:"lru" env:"BLOCKYARD_HOST_EVICTION"`
 	DiskRule    string            `group:"Tiers" name:"disk-eviction" help:"What a full disk tier evicts first: lru or adaptive, as for the host tier." enum:"lru,adaptive" default:"lru" env:"BLOCKYARD_DISK_EVICTION"`
 	Quota       map[string]uint64 `group:"Tiers" live:"" help:"Share of a model in a tier that several models want; repeatable. Default: 1 each." env:"BLOCKYARD_QUOTA" placeholder:"MODEL=WEIGHT"`
+	LimitsFile  string            `group:"Tiers" live:"" name:"limits-file" type:"path" help:"YAML file with how much of the tiers each model and each tenant may have, and how long a tenant's blocks live." env:"BLOCKYARD_LIMITS_FILE" placeholder:"FILE"`
 	ScrubRate   bytesize.Size     `group:"Tiers" help:"Bytes per second that the agent verifies of its stored blocks; 0 turns verification off." default:"16MiB" env:"BLOCKYARD_SCRUB_RATE"`
 	DiscardHost bool              `group:"Tiers" help:"Remove the host tier's files at an orderly stop. The next agent then starts cold." env:"BLOCKYARD_DISCARD_HOST"`
 	NoPrefetch  bool              `group:"Tiers" help:"Leave blocks on disk until a lookup asks for them. By default they move to host memory when a request begins." env:"BLOCKYARD_NO_PREFETCH"`
@@ -198,6 +200,11 @@ func (c *Agent) resolveSettings(environ []string) (agent.Config, *settings, erro
 	}
 	if c.ScrubRate == 0 {
 		cfg.Tiers.ScrubBytesPerSecond = -1 // off; 0 would mean the default rate
+	}
+	if c.LimitsFile != "" {
+		if cfg.Limits, err = limits.Load(c.LimitsFile); err != nil {
+			return agent.Config{}, nil, fmt.Errorf("--limits-file: %w", err)
+		}
 	}
 	if err := c.takeSizes(s, &cfg); err != nil {
 		return agent.Config{}, nil, err

@@ -27,6 +27,9 @@ type Command struct {
 	Unpin    unpin    `cmd:"" help:"End the time for which blocks are kept."`
 	Evict    evict    `cmd:"" help:"Take single blocks out of a tier of an agent. Blocks in use stay."`
 	Flush    flush    `cmd:"" help:"Wait until an agent has sealed and written what it has to."`
+	Prefetch prefetch `cmd:"" help:"Read blocks of an agent from disk into host memory."`
+	Quota    quota    `cmd:"" help:"Show or set how much of an agent's tiers a model or a tenant may have."`
+	Resize   resize   `cmd:"" help:"Change the size of a tier of an agent while engines run."`
 	Reset    reset    `cmd:"" help:"Empty tiers of an agent. A pool in use is left as it is."`
 	Drain    drain    `cmd:"" help:"Stop new requests of a router to a worker server. Its requests go on."`
 	Undrain  undrain  `cmd:"" help:"Resume requests of a router to a worker server."`

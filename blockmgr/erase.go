@@ -1,0 +1,181 @@
+package blockmgr
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
+)
+
+const (
+	// eraseBatch bounds the slots that the eraser overwrites before it syncs the disk.
+	eraseBatch = 64
+	// eraseRetry is the pause after a slot could not be overwritten.
+	eraseRetry = time.Second
+)
+
+// expiry drops the blocks of a pool whose time to live is up.
+type expiry struct {
+	// timer fires at at, when the first block expires. It is nil without such a block.
+	timer *time.Timer
+	at    time.Time
+}
+
+// armExpiryLocked sets the timer to the time at which the next block expires.
+func (p *Pool) armExpiryLocked() {
+	wait, ok := p.slots.NextExpiry()
+	if !ok || p.life.closing {
+		return
+	}
+	at := time.Now().Add(wait)
+	if p.expiry.timer != nil && !at.Before(p.expiry.at) {
+		return
+	}
+	p.disarmExpiryLocked()
+	p.expiry.at, p.expiry.timer = at, time.AfterFunc(wait, p.expire)
+}
+
+func (p *Pool) disarmExpiryLocked() {
+	if p.expiry.timer != nil {
+		p.expiry.timer.Stop()
+		p.expiry.timer = nil
+	}
+}
+
+// expire drops blocks whose time is up, and sets the timer anew. The timer calls it.
+func (p *Pool) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return
+	}
+	p.disarmExpiryLocked()
+	if disk := p.slots.Expire(); disk {
+		p.mover.RequestFlush()
+	}
+	p.armExpiryLocked()
+	p.releasedLocked()
+}
+
+// eraseQueuedLocked wakes the eraser for a slot. The slot is an operation of the pool until it is free.
+func (p *Pool) eraseQueuedLocked() {
+	p.pending.operations++
+	select {
+	case p.erase <- struct{}{}:
+	default: // the eraser has a wake-up to handle
+	}
+}
+
+// eraseLoop overwrites slots with zeros before they are used again, until the pool stops. What is left
+// then the next agent overwrites.
+func (p *Pool) eraseLoop() {
+	retry := time.NewTimer(eraseRetry)
+	defer retry.Stop()
+	var again <-chan time.Time // nil is never ready
+	for {
+		select {
+		case <-p.erase:
+		case <-again:
+		case <-p.life.stop:
+			return
+		}
+		more, failed := true, false
+		for more && !failed && !p.stopped() {
+			more, failed = p.eraseSome()
+		}
+		if again = nil; failed {
+			retry.Reset(eraseRetry)
+			again = retry.C
+		}
+	}
+}
+
+// eraseSome overwrites some slots. more is false when there was none; failed says that one could not be
+// overwritten.
+func (p *Pool) eraseSome() (more, failed bool) {
+	p.mu.Lock()
+	slots := p.slots.TakeErasing(eraseBatch)
+	p.mu.Unlock()
+	if len(slots) == 0 {
+		return false, false
+	}
+	errs := writeZeros(slots)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done, disk := 0, false
+	for i, s := range slots {
+		p.slots.EndErase(s, errs[i])
+		if s.Extent.Disk != nil {
+			disk = true
+			p.countZeros()
+		}
+		if errs[i] != nil {
+			failed = true
+			p.log.Warn("a slot cannot be overwritten and stays out of use for now", zap.String("extent", s.Extent.Path()), zap.Error(errs[i]))
+			continue
+		}
+		done++
+	}
+	if disk {
+		p.mover.RequestFlush()
+	}
+	p.doneLocked(done)
+	p.wakeGrowerLocked()
+	return true, failed
+}
+
+// countZeros counts a slot that was overwritten on disk in the write budget.
+func (p *Pool) countZeros() {
+	if p.cfg.Budget != nil {
+		p.cfg.Budget.Wrote(p.slotBytes, time.Now())
+	}
+}
+
+// writeZeros writes zeros over slots and returns the error of each. Zeros on disk are synced.
+func writeZeros(slots []tier.Erasable) []error {
+	errs := make([]error, len(slots))
+	synced := map[*extent.Disk]error{}
+	for i, s := range slots {
+		if host := s.Extent.Host; host != nil {
+			errs[i] = extent.Guard(func() { clear(host.Slot(s.Slot)) })
+			continue
+		}
+		errs[i] = zeroSlot(s.Extent.Disk, s.Slot)
+		synced[s.Extent.Disk] = nil
+	}
+	for disk := range synced {
+		synced[disk] = disk.Sync()
+	}
+	for i, s := range slots {
+		if s.Extent.Disk != nil && errs[i] == nil {
+			errs[i] = synced[s.Extent.Disk]
+		}
+	}
+	return errs
+}
+
+// zeroSlot writes zeros over a disk slot.
+func zeroSlot(disk *extent.Disk, slot uint32) error {
+	zeros, free, err := extent.NewBuffer(disk.Geometry().SlotBytes)
+	if err != nil {
+		return err
+	}
+	defer free()
+	return disk.WriteSlot(slot, zeros)
+}
+
+// overwriteLeaving writes zeros over the slots of a disk extent that must not leave bytes on the device.
+// The memory of a host extent is the kernel's afterwards, which clears it.
+func (b *broker) overwriteLeaving(gone *tier.Extent) error {
+	if gone.Disk == nil || len(gone.Erase) == 0 {
+		return nil
+	}
+	for _, slot := range gone.Erase {
+		if err := zeroSlot(gone.Disk, slot); err != nil {
+			return err
+		}
+	}
+	return gone.Disk.Sync()
+}

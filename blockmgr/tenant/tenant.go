@@ -1,0 +1,295 @@
+package tenant
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+const (
+	// MaxTenants bounds the tenants of all Set calls together, MaxSalts the salts of one tenant.
+	MaxTenants = 4096
+	MaxSalts   = 1024
+	// MaxTTL and MinTTL bound Tenant.TTL.
+	MinTTL = time.Second
+	MaxTTL = 365 * 24 * time.Hour
+	// frontDoorPrefix begins the salts that the router's front door makes: the tenant's name and ":" or
+	// "#" follow.
+	frontDoorPrefix = "blockyard-tenant:"
+)
+
+// Tenant is what a tenant may have.
+type Tenant struct {
+	// Name is 1 to 64 letters, digits, ".", "_" or "-", as in a keys file of the front door.
+	Name string
+	// Salts are the tenant's cache salts, beside those that the front door makes.
+	Salts []string
+	// HostBytes and DiskBytes bound the slots of the tenant's blocks in a tier; 0 is no bound.
+	HostBytes, DiskBytes uint64
+	// TTL is how long a block lives after it was stored; 0 is for ever. Then, and whenever it leaves a
+	// tier before, its bytes are overwritten with zeros.
+	TTL time.Duration
+}
+
+func (t *Tenant) bytes(lv registry.Level) uint64 {
+	if lv == registry.Host {
+		return t.HostBytes
+	}
+	return t.DiskBytes
+}
+
+// Index names a tenant in a Table; 0 is none.
+type Index uint16
+
+// unlisted is the index of every owner that is no tenant's.
+const unlisted Index = 1
+
+// Account is what a Table knows of one tenant. A nil Account is that of no tenant.
+type Account struct {
+	name   string
+	owner  uint64
+	limits [registry.NumLevels]atomic.Uint64
+	used   [registry.NumLevels]atomic.Uint64
+	ttl    atomic.Int64
+	// erases stays true once the tenant had a time to live: its blocks of that time are in the tiers.
+	erases, listed atomic.Bool
+	// expired counts blocks whose time was up.
+	expired atomic.Uint64
+}
+
+// Owner returns the hash that names the tenant in records.
+func (a *Account) Owner() uint64 { return a.owner }
+
+// Limit returns the bytes that the tenant may have in a tier, 0 for no bound.
+func (a *Account) Limit(lv registry.Level) uint64 { return a.limits[lv].Load() }
+
+// Used returns the bytes of the slots with a block of the tenant in a tier.
+func (a *Account) Used(lv registry.Level) uint64 { return a.used[lv].Load() }
+
+// Over reports whether more bytes in a tier would be beyond the limit.
+func (a *Account) Over(lv registry.Level, more uint64) bool {
+	limit := a.Limit(lv)
+	return limit != 0 && a.Used(lv)+more > limit
+}
+
+// Take counts bytes of a tier as used, Give as used no more.
+func (a *Account) Take(lv registry.Level, bytes uint64) { a.used[lv].Add(bytes) }
+
+// Give ends Take.
+func (a *Account) Give(lv registry.Level, bytes uint64) { a.used[lv].Add(-bytes) }
+
+// TTL returns how long a block that is stored now lives, 0 for ever.
+func (a *Account) TTL() time.Duration { return time.Duration(a.ttl.Load()) }
+
+// Erases reports whether slots with blocks of the tenant are overwritten before they are used again.
+func (a *Account) Erases() bool { return a != nil && a.erases.Load() }
+
+// CountExpired counts a block whose time was up.
+func (a *Account) CountExpired() { a.expired.Add(1) }
+
+// Table has the tenants of a node. Make one with NewTable.
+type Table struct {
+	mu      sync.RWMutex
+	byOwner map[uint64]Index
+	salts   map[string]uint64
+	tenants []Tenant
+	// accounts are those of all indices. It is replaced when it grows.
+	accounts atomic.Pointer[[]*Account]
+}
+
+// NewTable returns a table without tenants.
+func NewTable() *Table {
+	t := &Table{byOwner: map[uint64]Index{}, salts: map[string]uint64{}}
+	gone := &Account{name: "(not configured)"}
+	gone.erases.Store(true)
+	t.accounts.Store(&[]*Account{nil, gone})
+	return t
+}
+
+// ownerOf returns the hash of a tenant's name.
+func ownerOf(name string) uint64 { return cmp.Or(xxh3.HashString(name), 1) }
+
+// Set replaces the tenants. Blocks keep the tenant that they were stored for. The error names the tenant
+// and the field; nothing has changed then.
+func (t *Table) Set(tenants []Tenant) error {
+	salts, err := check(tenants)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	accounts := slices.Clone(*t.accounts.Load())
+	added := map[uint64]Index{}
+	for i := range tenants {
+		owner := ownerOf(tenants[i].Name)
+		if at, ok := t.byOwner[owner]; ok {
+			if other := accounts[at].name; other != tenants[i].Name {
+				return fmt.Errorf("tenant %q: its name has the hash of %q; choose another name", tenants[i].Name, other)
+			}
+			continue
+		}
+		added[owner] = Index(len(accounts))
+		accounts = append(accounts, &Account{name: tenants[i].Name, owner: owner})
+	}
+	if n := len(accounts) - 2; n > MaxTenants {
+		return fmt.Errorf("tenants: %d names since the start, want at most %d", n, MaxTenants)
+	}
+	for owner, at := range added {
+		t.byOwner[owner] = at
+	}
+	for _, a := range accounts[unlisted+1:] {
+		a.set(&Tenant{}, false)
+	}
+	for i := range tenants {
+		accounts[t.byOwner[ownerOf(tenants[i].Name)]].set(&tenants[i], true)
+	}
+	t.salts, t.tenants = salts, slices.Clone(tenants)
+	t.accounts.Store(&accounts)
+	return nil
+}
+
+func (a *Account) set(t *Tenant, listed bool) {
+	for lv := range a.limits {
+		a.limits[lv].Store(t.bytes(registry.Level(lv)))
+	}
+	a.ttl.Store(int64(t.TTL))
+	a.listed.Store(listed)
+	if t.TTL > 0 {
+		a.erases.Store(true)
+	}
+}
+
+// check checks tenants and returns the owner of each salt.
+func check(tenants []Tenant) (salts map[string]uint64, err error) {
+	salts = map[string]uint64{}
+	names := map[string]bool{}
+	for i := range tenants {
+		n := &tenants[i]
+		if !isName(n.Name) {
+			return nil, fmt.Errorf("tenant %.80q: want 1 to 64 letters, digits, '.', '_' or '-', the first no sign", n.Name)
+		}
+		if names[n.Name] {
+			return nil, fmt.Errorf("tenant %q: occurs twice", n.Name)
+		}
+		names[n.Name] = true
+		if n.TTL != 0 && (n.TTL < MinTTL || n.TTL > MaxTTL) {
+			return nil, fmt.Errorf("tenant %q: time to live %v: want 0 (for ever) or %v to %v", n.Name, n.TTL, MinTTL, MaxTTL)
+		}
+		if len(n.Salts) > MaxSalts {
+			return nil, fmt.Errorf("tenant %q: %d salts, want at most %d", n.Name, len(n.Salts), MaxSalts)
+		}
+		for _, salt := range n.Salts {
+			if salt == "" || strings.HasPrefix(salt, frontDoorPrefix) {
+				return nil, fmt.Errorf("tenant %q: salt %.40q: want one that is not empty and does not begin with %s", n.Name, salt, frontDoorPrefix)
+			}
+			bounded := kv.BoundedName(salt)
+			if _, ok := salts[bounded]; ok {
+				return nil, fmt.Errorf("tenant %q: one of its salts occurs twice", n.Name) // the salt is not shown: it keeps tenants apart
+			}
+			salts[bounded] = ownerOf(n.Name)
+		}
+	}
+	return salts, nil
+}
+
+// isName reports whether a tenant may have the name.
+func isName(name string) bool {
+	for i, r := range name {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("._-", r)) {
+			return false
+		}
+	}
+	return len(name) >= 1 && len(name) <= 64
+}
+
+// OwnerOf returns the owner of the blocks of requests with a cache salt, 0 for none.
+func (t *Table) OwnerOf(salt string) uint64 {
+	if salt == "" {
+		return 0
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if len(t.tenants) == 0 {
+		return 0
+	}
+	if owner, ok := t.salts[kv.BoundedName(salt)]; ok {
+		return owner
+	}
+	rest, ok := strings.CutPrefix(salt, frontDoorPrefix)
+	end := strings.IndexAny(rest, ":#")
+	if !ok || end < 0 {
+		return 0
+	}
+	owner := ownerOf(rest[:end])
+	if at, known := t.byOwner[owner]; !known || !(*t.accounts.Load())[at].listed.Load() {
+		return 0
+	}
+	return owner
+}
+
+// Index returns the index of an owner: 0 for 0, and that of a tenant whose blocks are erased for an owner
+// that is no tenant's.
+func (t *Table) Index(owner uint64) Index {
+	if owner == 0 {
+		return 0
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if at, ok := t.byOwner[owner]; ok {
+		return at
+	}
+	return unlisted
+}
+
+// At returns the account of an index, nil for 0.
+func (t *Table) At(i Index) *Account {
+	if i == 0 {
+		return nil
+	}
+	return (*t.accounts.Load())[i]
+}
+
+// Tenants returns the tenants of the last Set. The caller must not change them.
+func (t *Table) Tenants() []Tenant {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.tenants
+}
+
+// Status is what a tenant may have and has.
+type Status struct {
+	Name string
+	// Limit and Used are bytes in each tier, by registry.Level. Expired counts the blocks whose time was up.
+	Limit, Used [registry.NumLevels]uint64
+	Expired     uint64
+	TTL         time.Duration
+	// Listed is false for a tenant that was taken out of the configuration and still has blocks.
+	Listed bool
+}
+
+// Status returns the tenants, and the former ones that still have blocks, by name.
+func (t *Table) Status() (all []Status) {
+	for _, a := range (*t.accounts.Load())[1:] {
+		s := Status{Name: a.name, TTL: a.TTL(), Listed: a.listed.Load(), Expired: a.expired.Load()}
+		used := false
+		for lv := range registry.Level(registry.NumLevels) {
+			s.Limit[lv], s.Used[lv] = a.Limit(lv), a.Used(lv)
+			used = used || s.Used[lv] != 0
+		}
+		if s.Listed || used {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}

@@ -1,0 +1,234 @@
+package tier
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
+)
+
+// maxTenantEvictions bounds the blocks of a tenant that one new block of the tenant evicts.
+const maxTenantEvictions = 64
+
+// tenancy is what a set keeps for blocks that have a tenant.
+type tenancy struct {
+	// deadlines says when the block of an entry expires, after start. due has the same, the soonest first,
+	// and what is no longer true.
+	deadlines map[registry.ID]int64
+	due       queue
+	start     time.Time
+	// erasing are slots without a block that must be overwritten before they are free. Each is
+	// quarantined and held. onErase is called for each new one; nil while the set has no pool.
+	erasing []slotName
+	onErase func()
+	// gone is the extent whose blocks TakeOut drops; nil outside TakeOut.
+	gone *Extent
+}
+
+// queued is an element of a queue.
+type queued struct {
+	at  uint64
+	ref uint32
+}
+
+// queue orders what it has by at, ascending. It implements heap.Interface.
+type queue []queued
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) { *q = append(*q, x.(queued)) }
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+// owned are the slots of one tenant in a tier: how many have a block, and which may be evicted, the least
+// recently used first. coldest also has slots that were used since.
+type owned struct {
+	slots   int
+	coldest queue
+}
+
+// OnErase sets what is called when Erasing has a slot that it did not have before.
+func (set *Set) OnErase(do func()) { set.tenancy.onErase = do }
+
+// MarkOwner says whose bytes a recovered slot has, from its record. It reports whether the bytes must be
+// erased: the tenant's blocks have a time to live, which ends with the agent.
+func (set *Set) MarkOwner(s *Slot, r *storage.Record) (erase bool) {
+	s.tenant = set.Tenants.Index(r.Owner)
+	return set.Tenants.At(s.tenant).Erases()
+}
+
+// enterTenant counts the block that has come into a slot as its tenant's.
+func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
+	if owner == 0 {
+		return
+	}
+	s.tenant = set.Tenants.Index(owner)
+	account := set.Tenants.At(s.tenant)
+	account.Take(t.Level, slotSize(t, ref))
+	o := t.owned[s.tenant]
+	if o == nil {
+		o = &owned{}
+		t.owned[s.tenant] = o
+	}
+	o.slots++
+	if ttl := account.TTL(); ttl > 0 {
+		if _, known := set.tenancy.deadlines[s.Entry]; !known {
+			set.setDeadline(s.Entry, int64(time.Since(set.tenancy.start)+ttl))
+		}
+	}
+}
+
+// leaveTenant ends enterTenant, before the block of the slot leaves the tier.
+func (set *Set) leaveTenant(t *Tier, ref registry.Ref, s *Slot) {
+	if s.tenant == 0 || s.Entry == registry.None {
+		return
+	}
+	set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+	if o := t.owned[s.tenant]; o != nil {
+		if o.slots--; o.slots == 0 {
+			delete(t.owned, s.tenant)
+		}
+	}
+	for lv, other := range set.Registry.At(s.Entry).Slots {
+		if registry.Level(lv) != t.Level && other != registry.NoRef {
+			return // another tier has the block
+		}
+	}
+	delete(set.tenancy.deadlines, s.Entry)
+}
+
+// leaveTenants counts the slots of a tier as nobody's. The pool has ended.
+func (set *Set) leaveTenants(t *Tier) {
+	t.Each(func(ref registry.Ref, s *Slot) {
+		if s.tenant != 0 && s.Entry != registry.None {
+			set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+		}
+	})
+}
+
+func slotSize(t *Tier, ref registry.Ref) uint64 {
+	e, _ := t.At(ref)
+	return e.Geometry().SlotBytes
+}
+
+// placeOwned makes a slot with a tenant's block known to the tenant's own order.
+func (t *Tier) placeOwned(ref registry.Ref, s *Slot) {
+	if o := t.owned[s.tenant]; o != nil {
+		if len(o.coldest) > 2*o.slots+64 {
+			o.coldest = o.compact(t, s.tenant)
+		}
+		heap.Push(&o.coldest, queued{s.Tick, uint32(ref)})
+	}
+}
+
+// compact returns the elements of coldest that are true.
+func (o *owned) compact(t *Tier, i tenant.Index) (left queue) {
+	for _, q := range o.coldest {
+		if t.isColdest(q, i) {
+			left = append(left, q)
+		}
+	}
+	heap.Init(&left)
+	return left
+}
+
+// isColdest reports whether an element of a tenant's order is true.
+func (t *Tier) isColdest(q queued, i tenant.Index) bool {
+	ref := registry.Ref(q.ref)
+	if !t.Has(ref) {
+		return false
+	}
+	s := t.Slot(ref)
+	return s.tenant == i && s.inEvictionOrder && s.Tick == q.at
+}
+
+// coldestOf returns the tenant's block to evict first; ok is false without one.
+func (t *Tier) coldestOf(i tenant.Index) (ref registry.Ref, ok bool) {
+	o := t.owned[i]
+	for o != nil && len(o.coldest) > 0 {
+		q := o.coldest[0]
+		if t.isColdest(q, i) {
+			return registry.Ref(q.ref), true
+		}
+		heap.Pop(&o.coldest)
+	}
+	return registry.NoRef, false
+}
+
+// TenantRoom reports whether a block of a tenant may come into a tier, and evicts the tenant's coldest
+// blocks for it if the tenant would be over its limit. Blocks in use, kept ones included, stay and count.
+func (set *Set) TenantRoom(t *Tier, owner uint64) bool {
+	if owner == 0 {
+		return true
+	}
+	i := set.Tenants.Index(owner)
+	if set.evictOwned(t, i, set.slotBytes, maxTenantEvictions) {
+		return true
+	}
+	set.Counters.TenantRefused++
+	return false
+}
+
+// TenantRoomFor is TenantRoom for a new block, whose nearest ancestor in the tier is not evicted.
+func (set *Set) TenantRoomFor(t *Tier, b *Block) bool {
+	if b.Owner == 0 || !set.Tenants.At(set.Tenants.Index(b.Owner)).Over(t.Level, set.slotBytes) {
+		return true
+	}
+	if ref, ok := set.nearestAncestor(t, b); ok {
+		set.Hold(t, ref)
+		defer set.Release(t, ref)
+	}
+	return set.TenantRoom(t, b.Owner)
+}
+
+// nearestAncestor returns the slot of the nearest ancestor of b that the tier has.
+func (set *Set) nearestAncestor(t *Tier, b *Block) (ref registry.Ref, ok bool) {
+	parent, ok := set.ParentKey(b)
+	if !ok {
+		return registry.NoRef, false
+	}
+	for id := set.Registry.Find(&parent); id != registry.None; id = set.Registry.At(id).Parent {
+		if ref := set.Registry.At(id).Slots[t.Level]; ref != registry.NoRef {
+			return ref, true
+		}
+	}
+	return registry.NoRef, false
+}
+
+// evictOwned evicts blocks of a tenant, at most so many, until more bytes are within the tenant's limit.
+// It reports whether they are.
+func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int) (within bool) {
+	account := set.Tenants.At(i)
+	for ; account.Over(t.Level, more); most-- {
+		ref, ok := t.coldestOf(i)
+		if !ok || most == 0 {
+			return false
+		}
+		set.countEviction(t)
+		set.Drop(t, ref, storage.StateFree)
+	}
+	return true
+}
+
+// TrimTenants evicts blocks of tenants over their limits, at most a few hundred of each in each tier.
+// within says that no tenant is over its limit; more, that it has evicted and may go on.
+func (set *Set) TrimTenants() (within, more bool) {
+	within = true
+	evictions := set.Counters.HostEvictions + set.Counters.DiskEvictions
+	for _, t := range set.Tiers() {
+		for i := range t.owned {
+			within = set.evictOwned(t, i, 0, resetDrops) && within
+		}
+	}
+	return within, set.Counters.HostEvictions+set.Counters.DiskEvictions > evictions
+}
