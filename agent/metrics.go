@@ -31,7 +31,7 @@ type collector struct {
 	budgetTotal, budgetState                *prometheus.Desc
 	poolInfo, nodeInfo                      *prometheus.Desc
 	diskBytes, diskRead                     *prometheus.Desc
-	quota                                   *prometheus.Desc
+	quota, wear, deviceWritten              *prometheus.Desc
 	copySeconds                             *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
@@ -83,6 +83,8 @@ func newCollector(stats func() Stats) *collector {
 		filterState:   desc("disk_filter_state", "Gauges of the filter of the disk: blocks with a count.", "kind"),
 		budgetTotal:   desc("disk_write_budget_total", "Blocks that were not written to disk because of --disk-write-budget: others were in more demand (refused), or no bytes were left (exhausted).", "kind"),
 		budgetState:   desc("disk_write_budget_bytes", "Bytes written to disk in the last 24 hours, the budget, and what is left of it now.", "kind"),
+		wear:          desc("disk_wear_ratio", "Share of the endurance of a device of the disk tier that is used, as the device says (SMART). Absent where it cannot be read.", "device"),
+		deviceWritten: desc("disk_device_written_bytes_total", "Bytes written to a device of the disk tier in its life, by anybody, as the device says (SMART).", "device"),
 		quota:         desc("quota_bytes", "Bytes of a tier that a model's extents or a tenant's blocks take (used), and may take (limit, 0 for no limit).", "of", "name", "tier", "kind"),
 		space:         desc("space_bytes", "Sizes of the file systems of the tiers.", "tier", "kind"),
 		heapLimit:     desc("heap_limit_bytes", "Limit of the Go heap, 0 for no limit."),
@@ -163,6 +165,12 @@ func (c *collector) collectEngines(m metrics, s *Stats) {
 	}
 	m.gauge(c.hitRate, s.Cache.HostHitRate, "host_pinned")
 	m.gauge(c.hitRate, s.Cache.DiskHitRate, "disk")
+	for _, d := range s.Space.Devices {
+		if d.Problem == "" {
+			m.gauge(c.wear, d.Used, d.Name)
+			m.counter(c.deviceWritten, d.Written, d.Name)
+		}
+	}
 	for i := range s.Quotas {
 		q := &s.Quotas[i]
 		for tier, b := range map[string]blockmgr.QuotaBytes{"host_pinned": q.Host, "disk": q.Disk} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/smart"
 )
 
 // SpaceStats are the sizes of the tiers' file systems and the limit of the heap, in bytes.
@@ -24,6 +25,8 @@ type SpaceStats struct {
 	DiskTotal uint64 `json:"disk_total"`
 	// HeapLimit is the limit of the Go heap, 0 for none.
 	HeapLimit int64 `json:"heap_limit"`
+	// Devices are those under the directory of the disk tier, with what they say of their wear.
+	Devices []smart.Device `json:"devices,omitempty"`
 }
 
 const (
@@ -32,6 +35,8 @@ const (
 	spaceInterval = 10 * time.Second
 	// spaceEndTimeout bounds how long run waits at its end for a hanging file system.
 	spaceEndTimeout = time.Second
+	// wearInterval is the time between two questions to devices about their wear.
+	wearInterval = 10 * time.Minute
 )
 
 // admission checks the share of each namespace in the tiers against the node's memory and disk
@@ -46,6 +51,8 @@ type admission struct {
 	log     *zap.Logger
 	// stats are those of the last measurement.
 	stats atomic.Pointer[SpaceStats]
+	// wearAt is when devices were asked last. The goroutine of run has it.
+	wearAt time.Time
 
 	// checking is held by the call of admit that measures the node.
 	checking sync.Mutex
@@ -71,6 +78,18 @@ func (a *admission) measureSpaces() {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 { // -1 changes nothing
 		s.HeapLimit = limit
 	}
+	s.Devices = a.stats.Load().Devices
+	a.stats.Store(&s)
+}
+
+// measureWear asks the devices of the disk tier now and then. One call at a time.
+func (a *admission) measureWear() {
+	if !a.tiers.Load().Sizes()[1].On() || !a.wearAt.IsZero() && time.Since(a.wearAt) < wearInterval {
+		return
+	}
+	a.wearAt = time.Now()
+	s := *a.stats.Load()
+	s.Devices = smart.Reader{}.Under(context.Background(), a.tiers.Load().DiskDir)
 	a.stats.Store(&s)
 }
 
@@ -91,6 +110,7 @@ func (a *admission) run(ctx context.Context) {
 			go func(done chan<- struct{}) { // the loop waits for it, unless it hangs
 				defer close(done)
 				a.measureSpaces()
+				a.measureWear()
 			}(measuring)
 		case <-measuring:
 			measuring = nil

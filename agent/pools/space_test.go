@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,7 +86,7 @@ func TestSpaceIsLookedAtInTheBackground(t *testing.T) {
 		go r.run(ctx)
 		time.Sleep(spaceInterval - 1)
 		synctest.Wait()
-		if s := *r.stats.Load(); s != (SpaceStats{}) {
+		if s := *r.stats.Load(); !reflect.DeepEqual(s, SpaceStats{}) {
 			t.Errorf("too early: %+v", s)
 		}
 		time.Sleep(spaceInterval + 1) // two looks

@@ -17,7 +17,7 @@ const (
 type Cause struct {
 	// ID is the name in --json and in docs/doctor.md.
 	ID string `json:"id"`
-	// Area is the part that is checked: node, agent, engine, nats or router.
+	// Area is the part that is checked: node, agent, engine, nats, router or canary.
 	Area  string `json:"area"`
 	Level Level  `json:"level"`
 	// Text says what is wrong in general.
@@ -30,6 +30,7 @@ var causes = []Cause{
 	{"tier-memory", "node", Error, "A control group or the node has less memory than the tiers take."},
 	{"tier-location", "node", Warning, "The host tier is not in memory, or the disk tier is."},
 	{"memlock", "node", Warning, "The limit of locked memory is below the host tier."},
+	{"disk-worn", "node", Warning, "A device of the disk tier has used most of its endurance."},
 	{"descriptors", "node", Warning, "The limit of file descriptors is too low for the tiers and eight engines."},
 	{"proc-hidden", "node", Error, "/proc hides the processes of other users from the agent."},
 	{"socket-directory", "node", Error, "The directory of the socket cannot be written."},
@@ -89,6 +90,20 @@ var causes = []Cause{
 	{"index-diverged", "router", Warning, "The index does not hold what the publisher announced."},
 	{"worker-without-events", "router", Warning, "The router guesses what a worker has: nobody publishes its events."},
 	{"server-not-ready", "router", Error, "A worker server gets no requests."},
+
+	{"canary-unreachable", "canary", Error, "No front door answers."},
+	{"canary-denied", "canary", Error, "The front door refuses the key."},
+	{"canary-failed", "canary", Error, "The prompt was not answered."},
+	{"canary-no-door", "canary", Error, "The prompt went to an inference server and past the router."},
+	{"canary-tokens", "canary", Warning, "The router does not know the prompt's tokens exactly."},
+	{"canary-other-router", "canary", Error, "The front door is not of this router."},
+	{"canary-not-followed", "canary", Error, "The router follows no events of the worker that served the prompt."},
+	{"canary-no-event", "canary", Error, "The worker published no event of the prompt, or none arrived."},
+	{"canary-other-blocks", "canary", Error, "The worker's events name other blocks than the prompt's."},
+	{"canary-elsewhere", "canary", Warning, "The same prompt went to another worker the second time."},
+	{"canary-no-hit", "canary", Error, "The router expected no hit where the prompt's blocks are."},
+	{"canary-unmeasured", "canary", Warning, "The engine does not say how many prompt tokens were cached."},
+	{"canary-not-delivered", "canary", Error, "The engine computed a prompt again that its events say it has."},
 }
 
 // Causes returns every cause that doctor can find.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -30,6 +31,11 @@ type Command struct {
 	DiskDir  string        `default:"/var/lib/blockyard" env:"BLOCKYARD_DISK_DIR" help:"Directory of the disk tier."`
 	DiskSize bytesize.Size `default:"0" env:"BLOCKYARD_DISK_SIZE" help:"Size of the disk tier."`
 
+	Canary  bool     `help:"Send a prompt twice through the front door of --door, for each model of --router, and follow it: to a worker, through the events of that worker, and back to the worker with a hit."`
+	Door    string   `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Front door that --canary sends to: the router's --http-port."`
+	Models  []string `name:"canary-model" placeholder:"NAME" help:"Model of --canary; repeatable. Default: each model of the router."`
+	DoorKey string   `name:"door-key-file" type:"path" placeholder:"FILE" help:"File with the API key of --canary."`
+
 	JSON    bool          `name:"json" help:"Print the findings as one JSON object."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for all answers."`
 
@@ -37,9 +43,13 @@ type Command struct {
 	Auth natsauth.Settings `kong:"-"`
 	// root is "/" or a test's copy of parts of it.
 	root string
+	// smartctl is a test's program; empty for that of the node.
+	smartctl string
 	// silence is how long an agent may be silent on NATS; 0 means announcementWait. refusal is how
 	// long the agent may take to refuse a connection; 0 means refusalWait.
 	silence, refusal time.Duration
+	// arrival is how long the events of the canary may take; 0 means canaryWait.
+	arrival time.Duration
 
 	findings []Finding
 	// seen are the parts that have answered, for comparisons across them.
@@ -91,7 +101,10 @@ func (c *Command) Validate() error {
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout %v: want more than 0s", c.Timeout)
 	}
-	for _, a := range []struct{ flag, address string }{{"--agent", c.Agent}, {"--router", c.Router}} {
+	if c.Canary && c.Router == "" {
+		return errors.New("--canary: want --router ADDRESS, which tells what it knows of the prompt")
+	}
+	for _, a := range []struct{ flag, address string }{{"--agent", c.Agent}, {"--router", c.Router}, {"--door", c.Door}} {
 		if a.address == "" || a.address == none {
 			continue
 		}
@@ -116,7 +129,7 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 	defer cancel()
 	c.root, c.silence, c.refusal = cmp.Or(c.root, "/"), cmp.Or(c.silence, announcementWait), cmp.Or(c.refusal, refusalWait)
 	if c.Agent != none {
-		c.checkNode()
+		c.checkNode(ctx)
 		c.checkSocket(ctx)
 		c.checkAgent(ctx)
 	}
@@ -126,6 +139,7 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	c.compare()
+	c.checkCanary(ctx)
 	var v Verdict
 	for _, f := range c.findings {
 		if f.Level == Error {

@@ -56,6 +56,7 @@ type yard struct {
 	cluster string
 	login   func(*server.Options)
 	events  net.Listener
+	door    fakeDoor
 	before  func() // runs before doctor does
 	inside  func(run func())
 }
@@ -70,14 +71,16 @@ func newYard(t *testing.T) *yard {
 	y := &yard{t: t, dir: dir, cluster: "default", events: listen(t), inside: func(run func()) { run() }}
 	port := y.events.Addr().(*net.TCPAddr).Port
 	y.agent = map[string]string{"/v1/stats": healthyAgent, "/readyz": "ready\n"}
-	y.router = map[string]string{"/v1/feeds": healthyFeeds, "/v1/workers": healthyWorkers, "/v1/servers": healthyServers, "/v1/agents": healthyRouters}
+	y.door = healthyDoor()
+	y.router = map[string]string{"/v1/feeds": healthyFeeds, "/v1/workers": healthyWorkers, "/v1/servers": healthyServers, "/v1/agents": healthyRouters,
+		"/v1/tokens": `{"tokens":[1,2,3],"exact":true}`, "/v1/route": healthyOverlap}
 	y.engine = map[string]string{
 		"/health": "", "/v1/models": `{"data":[{"id":"tiny","owned_by":"vllm","max_model_len":4096}]}`, "/version": `{"version":"0.32.0"}`, "/metrics": healthyMetrics,
 		"/kv_event_sources": fmt.Sprintf(`{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}}`, port, port),
 		"/tokenize":         `{"tokens":[1,2,3],"count":3}`,
 	}
 	y.c = Command{Socket: filepath.Join(dir, "agent.sock"), HostDir: "/dev/shm/blockyard-doctor-test", DiskDir: dir, Cluster: "default",
-		Timeout: time.Minute, root: "/", silence: time.Minute, refusal: time.Millisecond}
+		Canary: true, Timeout: time.Minute, root: "/", silence: time.Minute, refusal: time.Millisecond}
 	return y
 }
 
@@ -173,6 +176,9 @@ func (y *yard) diagnose() (ids []string, report string) {
 	}
 	set(&y.c.Agent, y.agent)
 	set(&y.c.Router, y.router)
+	if y.c.Door == "" {
+		y.c.Door = y.serveDoor()
+	}
 	if y.c.Engines == nil {
 		y.c.Engines = []string{y.serve(y.engine)}
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/internal/proto"
 )
@@ -84,6 +86,9 @@ func injections() map[string]injection {
 	for id, i := range connectionInjections() {
 		all[id] = i
 	}
+	for id, i := range canaryInjections() {
+		all[id] = i
+	}
 	return all
 }
 
@@ -100,6 +105,19 @@ func nodeInjections() map[string]injection {
 			y.fakeRoot(map[string]string{"proc/self/limits": "Max locked memory         1048576              1048576              bytes     \n"})
 			y.c.HostSize = 2 << 20
 		}},
+		"disk-worn": {inject: func(y *yard) {
+			var st unix.Stat_t
+			if err := unix.Stat(y.dir, &st); err != nil {
+				y.t.Fatal(err)
+			}
+			y.fakeRoot(map[string]string{"proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\nSwapTotal: 0 kB\n",
+				fmt.Sprintf("sys/dev/block/%d:%d/size", unix.Major(st.Dev), unix.Minor(st.Dev)): "1"})
+			y.c.DiskSize, y.c.smartctl = 1<<20, filepath.Join(y.dir, "smartctl")
+			script := "#!/bin/sh\necho '{\"nvme_smart_health_information_log\":{\"percentage_used\":93,\"data_units_written\":2000000}}'\n"
+			if err := os.WriteFile(y.c.smartctl, []byte(script), 0o700); err != nil {
+				y.t.Fatal(err)
+			}
+		}},
 		"descriptors": {inject: func(y *yard) { y.c.DiskSize = 1 << 62 }, also: []string{"tier-space"}},
 		"proc-hidden": {inject: func(y *yard) {
 			y.fakeRoot(map[string]string{"proc/self/mounts": "proc /proc proc rw,nosuid,hidepid=2 0 0\n"})
@@ -114,14 +132,16 @@ func nodeInjections() map[string]injection {
 	}
 }
 
+// closed returns an address at which nobody listens.
+func closed(y *yard) string {
+	l := listen(y.t)
+	address := l.Addr().String()
+	l.Close()
+	return address
+}
+
 // connectionInjections are those of sockets and ports.
 func connectionInjections() map[string]injection {
-	closed := func(y *yard) string {
-		l := listen(y.t)
-		address := l.Addr().String()
-		l.Close()
-		return address
-	}
 	refused := func(code, text string) injection {
 		return injection{inject: func(y *yard) { y.refusal, y.c.refusal = &proto.Error{Code: code, Text: text}, time.Minute }}
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,13 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/resource"
+	"github.com/blockyard-ai/blockyard/internal/smart"
 )
 
 // checkNode checks what an agent with the tiers of c needs of this node.
-func (c *Command) checkNode() {
+func (c *Command) checkNode(ctx context.Context) {
 	c.checked("node")
 	c.checkTiers()
+	c.checkWear(ctx)
 	c.checkDescriptors()
 	c.checkProc()
 	dir := filepath.Dir(c.Socket)
@@ -53,6 +57,27 @@ func (c *Command) checkTiers() {
 		subject, seen, _ := strings.Cut(w, ": ")
 		seen, change, _ := strings.Cut(seen, "; ")
 		c.found(resourceCause(w), subject, change, "%s", seen)
+	}
+}
+
+// wornRatio is the share of a device's endurance from which on doctor warns.
+const wornRatio = 0.9
+
+// checkWear asks the devices of the disk tier how worn they are.
+func (c *Command) checkWear(ctx context.Context) {
+	if c.DiskSize == 0 {
+		return
+	}
+	for _, d := range (smart.Reader{Root: c.root, Smartctl: c.smartctl}).Under(ctx, c.DiskDir) {
+		if d.Problem != "" {
+			c.checked("device " + d.Name + ": its wear cannot be read: " + d.Problem)
+			continue
+		}
+		seen := fmt.Sprintf("%.0f %% of its endurance used, %s written", 100*d.Used, bytesize.Size(d.Written).Rounded())
+		c.checked("device " + d.Name + ": " + seen)
+		if d.Used >= wornRatio {
+			c.found("disk-worn", d.Name, "--disk-write-budget SIZE at the agent, and another device before this one fails", "%s", seen)
+		}
 	}
 }
 

@@ -22,14 +22,8 @@ type routerState struct {
 		DigestOK          bool   `json:"digest_ok"`
 		Rival             string
 	}
-	Workers []struct {
-		WorkerID  uint64 `json:"worker_id"`
-		Rank      uint32 `json:"dp_rank"`
-		Model     string
-		BlockSize uint32 `json:"block_size"`
-		Silent    bool
-	}
-	Agents []struct {
+	Workers []routerWorker
+	Agents  []struct {
 		URL       string
 		Connected bool
 		Error     string
@@ -37,6 +31,15 @@ type routerState struct {
 	Servers []struct {
 		URL, State, Problem string
 	}
+}
+
+// routerWorker is a worker that may get requests.
+type routerWorker struct {
+	WorkerID  uint64 `json:"worker_id"`
+	Rank      uint32 `json:"dp_rank"`
+	Model     string
+	BlockSize uint32 `json:"block_size"`
+	Silent    bool
 }
 
 // checkRouter asks the router, when one is named.

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,19 @@ func (s *Server) Get(ctx context.Context, path string) (json.RawMessage, error) 
 		return nil, fmt.Errorf("%s%s: the answer is not JSON", s.URL, path)
 	}
 	return body, err
+}
+
+// Post sends a JSON body and header and returns the server's answer, whatever its status. The caller closes the
+// answer's body.
+func (s *Server) Post(ctx context.Context, path string, body []byte, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true
+	req.Header = header.Clone()
+	req.Header.Set("Content-Type", "application/json")
+	return s.client.Do(req)
 }
 
 // Text is Get for an answer of any form.
