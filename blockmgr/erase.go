@@ -1,6 +1,7 @@
 package blockmgr
 
 import (
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -81,25 +82,29 @@ func (p *Pool) eraseLoop() {
 		case <-p.life.stop:
 			return
 		}
-		more, failed := true, false
-		for more && !failed && !p.stopped() {
-			more, failed = p.eraseSome()
+		wasFailing := again != nil
+		more, err := true, error(nil)
+		for more && err == nil && !p.stopped() {
+			more, err = p.eraseSome()
 		}
-		if again = nil; failed {
+		if again = nil; err != nil {
 			retry.Reset(eraseRetry)
 			again = retry.C
+		}
+		if err != nil && !wasFailing {
+			p.log.Warn("slots cannot be overwritten and stay out of use for now", zap.Error(err))
 		}
 	}
 }
 
-// eraseSome overwrites some slots. more is false when there was none; failed says that one could not be
-// overwritten.
-func (p *Pool) eraseSome() (more, failed bool) {
+// eraseSome overwrites some slots. more is false when there was none. The error is that of the first slot
+// that could not be overwritten.
+func (p *Pool) eraseSome() (more bool, err error) {
 	p.mu.Lock()
 	slots := p.slots.TakeErasing(eraseBatch)
 	p.mu.Unlock()
 	if len(slots) == 0 {
-		return false, false
+		return false, nil
 	}
 	errs := writeZeros(slots)
 	p.mu.Lock()
@@ -111,19 +116,18 @@ func (p *Pool) eraseSome() (more, failed bool) {
 			disk = true
 			p.countZeros()
 		}
-		if errs[i] != nil {
-			failed = true
-			p.log.Warn("a slot cannot be overwritten and stays out of use for now", zap.String("extent", s.Extent.Path()), zap.Error(errs[i]))
-			continue
+		if errs[i] == nil {
+			done++
+		} else if err == nil {
+			err = fmt.Errorf("%s slot %d: %w", s.Extent.Path(), s.Slot, errs[i])
 		}
-		done++
 	}
 	if disk {
 		p.mover.RequestFlush()
 	}
 	p.doneLocked(done)
 	p.wakeGrowerLocked()
-	return true, failed
+	return true, err
 }
 
 // countZeros counts a slot that was overwritten on disk in the write budget.

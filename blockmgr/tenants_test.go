@@ -5,13 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -194,6 +197,40 @@ func TestEvictedBlocksOfATenantAreOverwritten(t *testing.T) {
 	if got := p.tiersOf(blocks); got != "---" || hasBytes(t, disk, p.content(&blocks[1], 0)) {
 		t.Errorf("the blocks are in %q, or their bytes on disk", got)
 	}
+}
+
+// A disk slot that cannot be overwritten is granted to nobody, and is free once it can.
+func TestSlotStaysOutOfUseUntilItIsOverwritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, at := &atomic.Pointer[error]{}, &atomic.Int64{}
+		at.Store(-1)
+		p := newTestPool(t, Config{
+			HostBytes: hostBytes(4), DiskBytes: hostBytes(4), ExtentBytes: hostBytes(4),
+			WrapDisk: func(path string, f extent.File) extent.File {
+				if filepath.Base(path) == "slots.table" {
+					return f
+				}
+				return refuser{f, refused, at}
+			},
+		})
+		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
+		blocks := p.owned("a", 1, 2)
+		p.store(blocks)
+		p.quiesce()
+		broken := error(unix.EIO)
+		refused.Store(&broken)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if st := p.Stats(); st.BlocksExpired != 2 || st.Disk.Quarantined != 2 || st.Disk.Free != 2 || st.Host.Free != 4 || st.EraseErrors < 2 {
+			t.Errorf("while the disk refuses writes: %+v, host %+v, %d expired, %d errors", st.Disk, st.Host, st.BlocksExpired, st.EraseErrors)
+		}
+		refused.Store(nil)
+		time.Sleep(2 * eraseRetry)
+		p.quiesce()
+		if st := p.Stats(); st.Disk.Free != 4 || st.SlotsErased != 4 {
+			t.Errorf("afterwards: %+v, %d slots erased", st.Disk, st.SlotsErased)
+		}
+	})
 }
 
 // After the death of the agent the next one serves no block with a time to live, which nobody measured

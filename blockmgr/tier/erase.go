@@ -73,10 +73,8 @@ func (set *Set) dropExpired(id registry.ID, disk *bool) (all bool) {
 		}
 		s := t.Slot(ref)
 		set.unkeep(t, ref, s)
-		if s.InUse() || s.State != storage.StateSealed {
-			set.UpdateEvictable(t, ref, s)
-			all = false
-		}
+		set.UpdateEvictable(t, ref, s)
+		all = all && !s.InUse() && s.State == storage.StateSealed
 	}
 	if !all { // both copies go at once, so that none is made from the other
 		return false

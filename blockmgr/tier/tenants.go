@@ -131,10 +131,12 @@ func (t *Tier) placeOwned(ref registry.Ref, s *Slot) {
 	}
 }
 
-// compact returns the elements of coldest that are true.
+// compact returns the elements of coldest that are true, each once.
 func (o *owned) compact(t *Tier, i tenant.Index) (left queue) {
+	kept := make(map[uint32]bool, o.slots)
 	for _, q := range o.coldest {
-		if t.isColdest(q, i) {
+		if t.isColdest(q, i) && !kept[q.ref] {
+			kept[q.ref] = true
 			left = append(left, q)
 		}
 	}
