@@ -48,19 +48,29 @@ def near(
     """Threads that start in this context run on the processors near the device.
 
     device: "cuda:N"; other devices change nothing. The calling thread has its own processors again
-    at the end. Nothing changes either where all allowed processors are near the device, and where
-    none is. At most one log line says what has changed, or why nothing has.
+    at the end. Nothing changes where all allowed processors are near the device, where none is, and
+    where the system refuses the change. At most one log line says what has changed or why not.
     """
     own = os.sched_getaffinity(0)
-    wanted = _wanted(device, own, root, address_of)
-    if not wanted:
-        yield
-        return
-    os.sched_setaffinity(0, wanted)
+    moved = _move(_wanted(device, own, root, address_of), device)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        if moved:
+            os.sched_setaffinity(0, own)
+
+
+def _move(wanted: set[int], device: str) -> bool:
+    """Moves the calling thread to these processors. Returns whether it has moved."""
+    if not wanted:
+        return False
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError as err:  # a sandbox may forbid the call
+        _log.warning("copies run on any processor: %s", err)
+        return False
+    _log.info("copies run on the processors near %s: %s", device, _ranges(wanted))
+    return True
 
 
 def _wanted(
@@ -83,7 +93,6 @@ def _wanted(
     if not wanted:
         _log.info("copies run on any processor: this process has none near %s", device)
         return set()
-    _log.info("copies run on the processors near %s (%s): %s", device, address, _ranges(wanted))
     return wanted
 
 
