@@ -192,10 +192,12 @@ class Pace:
     def fits_step(self, blocks: int, alone: bool) -> bool:
         """Whether the copy of `blocks` within a step is expected to take less than another step.
 
-        False without measurements. alone: no other request waits for the step.
+        blocks: of all loads within the step. False without measurements, and beside a load that
+        has steps of its own: workers copy loads in their order, so the step would wait for both.
+        alone: no other request waits for the step.
         """
         copies, steps = self.copies.line(), self.steps.line()
-        if not copies or not steps:
+        if self._loading or not copies or not steps:
             return False
         limit = ALONE_SECONDS if alone else seconds_at(steps, max(1, self._beside), True)
         return seconds_at(copies, blocks, True) <= limit

@@ -173,6 +173,16 @@ class Measuring(unittest.TestCase):
         self.assertTrue(pace.fits_step(fits + 1, alone=True))
         self.assertFalse(pace.fits_step(501, alone=True))
 
+    def test_no_step_waits_for_a_load_that_has_steps_of_its_own(self) -> None:
+        pace = measured()
+        for _ in range(3):
+            pace.copies.add(10, 1e-6)
+        self.assertTrue(pace.fits_step(10, alone=False))
+        pace.begin_load("long", 10000, 0.0)
+        self.assertFalse(pace.fits_step(10, alone=False))
+        pace.end_load("long", True, 1.0)
+        self.assertTrue(pace.fits_step(10, alone=False))
+
     def test_a_load_within_a_step_takes_as_long_as_its_copy(self) -> None:
         pace = measured()
         self.assertFalse(pace.accepts(1, 500))

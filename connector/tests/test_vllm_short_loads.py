@@ -120,6 +120,14 @@ class Short(Case):
         self.alloc(req, 3 * TOKENS, [4, 5, 6])
         self.assertIs(self.side.build_connector_meta(step()), EMPTY)
 
+    def test_the_loads_of_a_step_fit_together(self) -> None:
+        self.side.pace.fits_step = lambda blocks, alone: blocks < 6  # type: ignore[method-assign]
+        first = self.load()
+        other = self.open(20)
+        self.assertEqual(self.side.get_num_new_matched_tokens(other, 0), (3 * TOKENS, True))
+        self.side.build_connector_meta(step(new=[(first, [[4, 5, 6, 7, 8]])]))
+        self.assertEqual(self.side.get_num_new_matched_tokens(other, 0), (3 * TOKENS, False))
+
     def test_a_pool_that_cannot_drop_a_hash_gets_no_short_load(self) -> None:
         self.side.bind(FakePool())
         req = self.open(20)

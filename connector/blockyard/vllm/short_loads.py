@@ -56,7 +56,8 @@ class ShortLoads:
 
         alone: vLLM has no other request.
         """
-        if not self.on or not self._pace.fits_step(blocks, alone):
+        planned = sum(load.count for load in self.begun)
+        if not self.on or not self._pace.fits_step(planned + blocks, alone):
             return 0
         # The step must compute a token.
         return int(min(blocks * self._tokens, request.num_tokens - 1 - local_tokens))
