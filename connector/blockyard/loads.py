@@ -119,6 +119,13 @@ class Loads:
         if (refused or frame.body["workers"] < self.workers) and job.number in self._jobs.flying:
             self._trust.judge(False, sure=True)
 
+    def take(self) -> list[Load]:
+        """The queued loads for the workers."""
+        if not self.queued:
+            return self.queued
+        loads, self.queued = self.queued, []
+        return loads
+
     def fail(self, rid: str, r: Request | None, block_ids: Sequence[Sequence[int]]) -> None:
         """Reports a load that cannot begin as failed, through the workers."""
         try:

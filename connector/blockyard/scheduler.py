@@ -279,17 +279,17 @@ class SchedulerSession:
     def take_work(self) -> Work:
         """The copies for the workers in the next step."""
         stores = self._stores
-        if self._attachment.idle and not (self._loads.queued or stores.waits or stores.offers):
+        if self._attachment.idle and not (stores.waits or stores.offers or self._loads.queued):
             return EMPTY_WORK
         self.changed = True
         self._pump(True)
-        if stores.offers:
-            stores.expire()
-        loads = self._loads.queued
-        if loads:
-            self._loads.queued = []
+        stores.expire()
         taken = stores.take() if stores.waits else []
-        return Work(loads, taken) if loads or taken else EMPTY_WORK
+        return Work(self._loads.take(), taken) or EMPTY_WORK
+
+    def take_loads(self) -> Work:
+        """The loads of a step whose take_work() has raised: the engine waits for the loads."""
+        return Work(self._loads.take(), [])
 
     def settle(self, done: Done | None) -> None:
         """Takes the workers' reports of jobs."""

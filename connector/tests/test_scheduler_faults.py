@@ -73,6 +73,24 @@ class FaultDesk(Desk):
         return blocks
 
 
+class Faults(FaultDesk):
+    def test_a_step_without_its_stores_still_has_its_loads(self) -> None:
+        self.filled(self.offer())
+        self.session.finished("a")
+        tokens = list(range(7, 7 + PAGE * 3))
+        self.session.open("b", 0, tokens)
+        self.assertEqual(self.hit("b"), 3)
+        self.assertTrue(self.session.load("b", 0, 0, [[1, 2, 3]]))
+        with (
+            mock.patch.object(type(self.session._stores), "waits", True),
+            mock.patch.object(self.session._stores, "take", side_effect=RuntimeError("fault")),
+            self.assertRaisesRegex(RuntimeError, "fault"),
+        ):
+            self.session.take_work()
+        self.assertEqual([load.rid for load in self.session.take_loads().loads], ["b"])
+        self.assertFalse(self.session.take_work())
+
+
 class Late(FaultDesk):
     def stepped_packer(self) -> SteppedPacker:
         packer = SteppedPacker()

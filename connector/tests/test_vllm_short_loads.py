@@ -91,6 +91,16 @@ class Short(Case):
         metadata = self.side.build_connector_meta(step(new=[(req, [[4, 5, 6, 7, 8]])]))
         self.assertEqual(metadata.short, ((req.request_id, (4, 5, 6)),))
 
+    def test_a_step_with_a_fault_still_has_its_loads(self) -> None:
+        """Otherwise the workers copy in a later step, into blocks that vLLM computes by then."""
+        req = self.load()
+        self.session.work = Work([Load(1, req.request_id, b"s", b"b")])
+        self.session.broken = "take_work"
+        with self.assertLogs("blockyard.vllm", "ERROR"):
+            metadata = self.side.build_connector_meta(step(new=[(req, [[4, 5, 6, 7, 8]])]))
+        self.assertEqual([load.job for load in metadata.work.loads], [1])
+        self.assertEqual(metadata.short, ((req.request_id, (4, 5, 6)),))
+
     def test_a_request_whose_own_hit_is_being_loaded_waits_a_step(self) -> None:
         first = self.load()
         same, other = self.open(20), self.open(20)

@@ -55,6 +55,9 @@ class FakeSession:
     def take_work(self) -> Work:
         if self.broken == "take_work":
             raise RuntimeError("take_work is broken")
+        return self.take_loads()
+
+    def take_loads(self) -> Work:
         work, self.work = self.work, EMPTY_WORK
         return work
 

@@ -289,11 +289,11 @@ class VllmScheduler:
         except Exception as err:
             self.faults.note("follow", err)
             self._offers.distrust()
-        work = EMPTY_WORK
         try:
             work = session.take_work()
         except Exception as err:
             self.faults.note("take_work", err)
+            work = session.take_loads()
         idle = not planned and session.loading
         short = self.short.take() if self.short.begun else ()
         some = work is not EMPTY_WORK or idle or short
