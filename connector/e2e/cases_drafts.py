@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from e2e import hybrid_models
 from e2e.cases_reload import same
 from e2e.engineproc import EngineProcess
 from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, HybridBed, each_shape
@@ -33,20 +32,6 @@ def speculative(h: HybridBed) -> str:
     h.bed.settled(h.agent)
     h.bed.stop(engine)
     return f"{refused} refused drafts, {want} tokens of the next turn loaded"
-
-
-@each_shape("draft-model", "windows and full attention of a draft model are kept", (GEMMA,))
-def draft_model(h: HybridBed) -> str:
-    drafter = h.bed.dir / f"model-{h.shape.name}-draft"
-    if not drafter.exists():
-        hybrid_models.write_sliding(drafter, 2)
-    engine = _start(h, "draft-model", {"method": "draft_model", "model": str(drafter)})
-    prompt = h.bed.prompt(330)
-    reference = h.bed.computed(h.engine, prompt, _OUTPUT)
-    refused = _reload(h, engine, prompt, reference)
-    h.bed.settled(h.agent)
-    h.bed.stop(engine)
-    return f"{refused} refused drafts, {h.shape.cached(len(prompt))} tokens loaded"
 
 
 def _start(h: HybridBed, name: str, speculative_config: dict[str, Any]) -> EngineProcess:

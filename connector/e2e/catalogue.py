@@ -45,7 +45,6 @@ _OF_A_SHAPE = (
     cases_groups.store_races_reuse,
     cases_groups.preemption,
     cases_drafts.speculative,
-    cases_drafts.draft_model,
     cases_tight.short_hits,
     cases_tight.load_fails_request,
     cases_tight.eviction,
