@@ -370,15 +370,13 @@ class WorkerSession:
             if pages.grouped == (asked.group == ALL_GROUPS):
                 raise ValueError(f"group {asked.group}, slots of one group are {pages.grouped}")
             blocks, group = asked.blocks, asked.group
-            job = CopyJob(number, is_store, slots, blocks, pages.groups, fence, group)
+            copier.add(CopyJob(number, is_store, slots, blocks, pages.groups, fence, group))
+            self._jobs.add(number)  # or else the job is in progress, and its end comes anyway
         except Exception as err:
             _log.warning("job %d failed: %s: %s", number, type(err).__name__, err)
             self._counters["failed_loads"] += not is_store
             self._counters["dropped_stores"] += len(slots) // SLOT_BYTES if is_store else 0
             self._finish(number, False)
-            return
-        self._jobs.add(number)
-        copier.add(job)  # or else the job is in progress, and its end comes anyway
 
     def _settle(self, ended: list[tuple[int, bool]], micros: dict[int, int]) -> None:
         for number, ok in ended:

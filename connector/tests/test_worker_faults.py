@@ -18,6 +18,21 @@ from tests.agentproc import needs_agent, wait_until
 from tests.workerrig import BLOCK, ScriptedScheduler, Kv, Rig
 
 
+class Refused(unittest.TestCase):
+    def test_a_job_that_the_copier_cannot_take_is_reported(self) -> None:
+        """Otherwise a request waits for the load for ever, and the engine for a short one."""
+        session = WorkerSession(Settings(), WorkerIdentity(1, 0, "test"), CpuMover)
+        self.addCleanup(session.close)
+        work = Work([Load(9, "a", bytes(16), bytes(4)), Load(10, "b", bytes(16), bytes(4))])
+        session._ended.begin(work.loads)
+        copier = mock.Mock(**{"add.side_effect": [MemoryError("copier"), True]})
+        with self.assertLogs("blockyard.worker", "WARNING"):
+            session._take(work, None, copier, Kv(8).pages())
+        self.assertEqual(session.finished_loads(), ({"a"}, {"a"}))
+        self.assertTrue(session.expects("b"))
+        self.assertEqual(session.done().jobs, {9: [0, 1]})
+
+
 @needs_agent
 class FaultCase(unittest.TestCase):
     def setUp(self) -> None:
