@@ -105,13 +105,17 @@ func (s *Server) makeSession(c *proto.Conn, peer proto.Peer, p *process.Process,
 		log: s.log.With(zap.Stringer("worker", w)), count: &s.sessions, cfg: &s.cfg,
 		previous: s.previous, cache: s.cache, reports: s.reports.Reporter(w, h), files: s.hub.Descriptors(h),
 		lists: newCachedLists(askList(c, h), func() { s.sessions.listsDropped.Add(1) }),
-		chain: newChain(&h.Namespace, s.tokens, s.pools.Manager().OwnerOf), lookupSlots: make(chan struct{}, maxWaitingLookups),
+		chain: newChain(&h.Namespace, s.tokens, s.ownerOf), lookupSlots: make(chan struct{}, maxWaitingLookups),
 		requests: make(map[uint64]*request), superseded: make(map[requestName]*request), workers: make(map[*workerLink]struct{}),
 		done: make(chan struct{}), answered: make(chan struct{}),
 	}
 	sess.ctx, sess.cancel = context.WithCancel(context.Background())
 	return sess
 }
+
+// ownerOf returns the owner of blocks with a cache salt. It asks for the manager late: a session
+// is made outside the guard that answers for a panic.
+func (s *Server) ownerOf(salt string) uint64 { return s.pools.Manager().OwnerOf(salt) }
 
 // reserve makes sess the session of its worker rank. It waits a bounded time for a session of
 // the rank that is ending.
