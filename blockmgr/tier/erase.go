@@ -117,6 +117,7 @@ func (set *Set) beginErase(t *Tier, ref registry.Ref, s *Slot) {
 		return
 	}
 	s.Holds++
+	t.erasing++
 	set.tenancy.erasing = append(set.tenancy.erasing, slotName{t.Level, ref})
 	if set.tenancy.onErase != nil {
 		set.tenancy.onErase()
@@ -155,6 +156,7 @@ func (set *Set) EndErase(slot Erasable, err error) {
 		return
 	}
 	s.Holds--
+	t.erasing--
 	s.tenant, s.Session = 0, 0
 	set.Counters.SlotsErased++
 	t.SetState(s, storage.StateFree)

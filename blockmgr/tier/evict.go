@@ -119,17 +119,32 @@ func (set *Set) AgeDiskCopy(host *Slot) {
 	}
 }
 
+const (
+	// maxErasedVictims bounds the blocks of one Alloc whose slots must be overwritten first. A later Alloc
+	// finds those slots free.
+	maxErasedVictims = 4
+	// maxErasing bounds the slots of a tier that wait to be overwritten, beyond which Alloc evicts no block
+	// for which another one would wait.
+	maxErasing = 256
+)
+
 // Alloc takes a free slot, and evicts a block when no slot is free. It returns NoRef when
-// every slot is in use.
+// every slot is in use, or when the slots of the blocks to evict must be overwritten first.
 func (set *Set) Alloc(t *Tier) registry.Ref {
 	if ref := t.popFree(); ref != registry.NoRef {
 		return ref
 	}
 	// Drop quarantines a victim whose generation word cannot be written: evict another.
-	for {
+	for erased := 0; erased < maxErasedVictims; {
 		victim, ok := set.victim(t)
 		if !ok {
 			return registry.NoRef
+		}
+		if set.erases(t.Slot(victim)) {
+			if t.erasing >= maxErasing {
+				return registry.NoRef
+			}
+			erased++
 		}
 		set.countEviction(t)
 		set.Drop(t, victim, storage.StateFree)
@@ -137,6 +152,7 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 			return ref
 		}
 	}
+	return registry.NoRef
 }
 
 // AllocFor takes a slot for block b, or returns NoRef. When no slot is free it evicts a block, but

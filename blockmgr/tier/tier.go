@@ -30,6 +30,9 @@ type Tier struct {
 	// usage counts the bytes of the slots; see New.
 	usage *Usage
 
+	// erasing counts the slots that wait to be overwritten; see beginErase.
+	erasing int
+
 	// owned has the slots of each tenant.
 	owned map[tenant.Index]*owned
 
