@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/agent/pools"
 	"github.com/blockyard-ai/blockyard/agent/socket"
+	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/console"
 	"github.com/blockyard-ai/blockyard/internal/control"
@@ -132,10 +133,13 @@ func (a *Agent) openPools(context.Context) error {
 
 // limit sets how much of the tiers models and tenants may have.
 func (a *Agent) limit(l limits.Limits) error {
-	if _, err := a.pools.Manager().SetModelLimits(l.Models); err != nil {
+	if err := blockmgr.CheckLimits(l.Models); err != nil {
 		return err
 	}
-	_, err := a.pools.Manager().SetTenants(l.Tenants)
+	if _, err := a.pools.Manager().SetTenants(l.Tenants); err != nil {
+		return err
+	}
+	_, err := a.pools.Manager().SetModelLimits(l.Models) // valid
 	return err
 }
 

@@ -1,6 +1,7 @@
 package blockmgr
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -176,10 +177,9 @@ func (b *broker) overwriteLeaving(gone *tier.Extent) error {
 	if gone.Disk == nil || len(gone.Erase) == 0 {
 		return nil
 	}
-	for _, slot := range gone.Erase {
-		if err := zeroSlot(gone.Disk, slot); err != nil {
-			return err
-		}
+	var first error
+	for _, slot := range gone.Erase { // a bad slot does not save the others
+		first = cmp.Or(first, zeroSlot(gone.Disk, slot))
 	}
-	return gone.Disk.Sync()
+	return cmp.Or(first, gone.Disk.Sync())
 }

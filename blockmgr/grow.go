@@ -271,8 +271,18 @@ func (p *Pool) addHostExtent(plan growthPlan, made storage.HostExtent, err error
 	p.growth.host.failed, p.growth.host.takes = false, plan.takes
 	added := &tier.Extent{ID: made.ID, Records: made.Slots, Host: made.Extent}
 	t.Add(added)
+	p.trimOverLimitLocked(t)
 	p.notifyWatchersLocked(extentInfo(added))
 	return false
+}
+
+// trimOverLimitLocked gives extents back if the model is over its limit: two of its pools may have grown at
+// once.
+func (p *Pool) trimOverLimitLocked(t *tier.Tier) {
+	bound := (*p.broker.limits.Load())[p.ns.Model].Of(kindOf(t.Level))
+	if bound != 0 && p.use.bytes[t.Level].Bytes() > bound {
+		p.broker.trim()
+	}
 }
 
 func (p *Pool) endHostGrowth() {

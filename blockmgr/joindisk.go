@@ -149,6 +149,7 @@ func (p *Pool) joinDisk(rest <-chan storage.DiskExtent) {
 	}
 	p.trim(registry.Disk)
 	p.endJoining()
+	p.broker.trimIfLimited()
 	p.log.Info("the disk tier has joined the pool")
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -300,6 +301,7 @@ func (p *Pool) addDiskExtent(plan growthPlan, made storage.DiskExtent, err error
 		return false
 	}
 	t.Add(&tier.Extent{ID: made.ID, Records: made.Slots, Disk: made.Extent})
+	p.trimOverLimitLocked(t)
 	return true
 }
 

@@ -202,8 +202,9 @@ func (m *Manager) Pool(ns kv.Namespace) (*Pool, error) {
 		return nil, fmt.Errorf("pool of namespace %s: %w", id, err)
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	entry.pool = p
+	m.mu.Unlock()
+	m.broker.trimIfLimited()
 	return p, nil
 }
 

@@ -168,6 +168,14 @@ func (b *broker) trim() (settled <-chan struct{}) {
 	return b.trimDone
 }
 
+// trimIfLimited is trim, if a model or a tenant has a limit: what an earlier agent left in a tier may be
+// beyond it, and so may the extents that two pools of a model have made at once.
+func (b *broker) trimIfLimited() {
+	if len(*b.limits.Load()) > 0 || len(b.tenants.Tenants()) > 0 {
+		b.trim()
+	}
+}
+
 // closeTrim ends trim and waits for its goroutine. The channel closing is closed.
 func (b *broker) closeTrim() {
 	b.trimming.Lock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
+	"github.com/blockyard-ai/blockyard/internal/kv"
 )
 
 // A block that comes into a tier full of blocks with a time to live costs a few of them, and not all: the
@@ -23,5 +24,28 @@ func TestOneBlockDoesNotEvictAllThatMustBeOverwritten(t *testing.T) {
 	}
 	if st := p.Stats(); st.HostEvictions > 20 || stored < 8 {
 		t.Errorf("%d evictions for %d of 10 blocks", st.HostEvictions, stored)
+	}
+}
+
+// An agent that starts with lower limits than the earlier one brings its pools within them.
+func TestRestartHoldsLowerLimits(t *testing.T) {
+	cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: 4 * hostBytes(4), ExtentBytes: hostBytes(4)}
+	p := openTestPool(t, cfg)
+	var seed uint64
+	p.demand(&seed, 16)
+	p.m.Abandon()
+	next := openTestManager(t, cfg)
+	for _, f := range next.m.Previous() {
+		next.m.Forget(f.Session)
+	}
+	if _, err := next.m.SetModelLimits(map[string]Limit{"test": {HostBytes: 2 * hostBytes(4)}}); err != nil {
+		t.Fatal(err)
+	}
+	q := next.openOther("test")
+	defer q.finish()
+	q.quiesce()
+	q.m.broker.trimmers.Wait() // the trim that the opening of the pool began
+	if used := q.m.ModelUse("test", kv.TierHost); used > 2*hostBytes(4) {
+		t.Errorf("%d bytes are used with a limit of %d", used, 2*hostBytes(4))
 	}
 }

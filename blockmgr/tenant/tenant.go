@@ -94,7 +94,11 @@ func (a *Account) TTL() time.Duration { return time.Duration(a.ttl.Load()) }
 func (a *Account) Erases() bool { return a != nil && a.erases.Load() }
 
 // CountExpired counts a block whose time was up.
-func (a *Account) CountExpired() { a.expired.Add(1) }
+func (a *Account) CountExpired() {
+	if a != nil { // the copy that left last had come before its salt was the tenant's
+		a.expired.Add(1)
+	}
+}
 
 // Table has the tenants of a node. Make one with NewTable.
 type Table struct {
@@ -146,11 +150,17 @@ func (t *Table) Set(tenants []Tenant) error {
 	for owner, at := range added {
 		t.byOwner[owner] = at
 	}
-	for _, a := range accounts[unlisted+1:] {
-		a.set(&Tenant{}, false)
-	}
+	listed := map[Index]*Tenant{}
 	for i := range tenants {
-		accounts[t.byOwner[ownerOf(tenants[i].Name)]].set(&tenants[i], true)
+		listed[t.byOwner[ownerOf(tenants[i].Name)]] = &tenants[i]
+	}
+	// Each account changes once: pools read it meanwhile, and a block must not miss its time to live.
+	for i := unlisted + 1; int(i) < len(accounts); i++ {
+		if n := listed[i]; n != nil {
+			accounts[i].set(n, true)
+		} else {
+			accounts[i].set(&Tenant{}, false)
+		}
 	}
 	t.salts, t.tenants = salts, slices.Clone(tenants)
 	t.accounts.Store(&accounts)

@@ -67,3 +67,34 @@ func TestTenantsComeAndGo(t *testing.T) {
 		t.Error("blocks of nobody are erased")
 	}
 }
+
+// A change of the tenants takes no limit away in between: pools read the accounts meanwhile.
+func TestSetKeepsLimitsMeanwhile(t *testing.T) {
+	table := tenant.NewTable()
+	tenants := []tenant.Tenant{{Name: "a", TTL: time.Hour, HostBytes: 1}}
+	if err := table.Set(tenants); err != nil {
+		t.Fatal(err)
+	}
+	account := table.At(table.Index(table.OwnerOf("blockyard-tenant:a:x")))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2000 {
+			if err := table.Set(tenants); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+			if account.TTL() != time.Hour {
+				t.Fatal("the tenant is without its time to live for a moment")
+			}
+		}
+	}
+}
+
+func TestNobodysBlockExpires(t *testing.T) { tenant.NewTable().At(0).CountExpired() }

@@ -90,15 +90,21 @@ func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 
 // leaveTenant ends enterTenant, before the block of the slot leaves the tier.
 func (set *Set) leaveTenant(t *Tier, ref registry.Ref, s *Slot) {
-	if s.tenant == 0 || s.Entry == registry.None {
+	if s.Entry == registry.None {
 		return
 	}
-	set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+	if s.tenant != 0 {
+		set.Tenants.At(s.tenant).Give(t.Level, slotSize(t, ref))
+	}
 	if o := t.owned[s.tenant]; o != nil {
 		if o.slots--; o.slots == 0 {
 			delete(t.owned, s.tenant)
 		}
 	}
+	if len(set.tenancy.deadlines) == 0 {
+		return
+	}
+	// A copy without a tenant may be the last one of a block with a deadline: its salt was nobody's then.
 	for lv, other := range set.Registry.At(s.Entry).Slots {
 		if registry.Level(lv) != t.Level && other != registry.NoRef {
 			return // another tier has the block
