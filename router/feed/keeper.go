@@ -98,16 +98,20 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	return position
 }
 
-// patientReader lets waiting begin again with each read.
+// patientReader lets waiting begin again with each read that brings bytes.
 type patientReader struct {
 	r       io.Reader
 	waiting *time.Timer
 }
 
 // Read implements io.Reader.
-func (p *patientReader) Read(b []byte) (int, error) {
+func (p *patientReader) Read(b []byte) (n int, err error) {
 	p.waiting.Reset(snapshotLoadTimeout)
-	return p.r.Read(b)
+	n, err = p.r.Read(b)
+	for n == 0 && err == nil && len(b) > 0 { // the store has looked in vain, so that waiting goes on
+		n, err = p.r.Read(b)
+	}
+	return n, err
 }
 
 // HasStore reports whether snapshots are kept anywhere.

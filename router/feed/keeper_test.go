@@ -10,11 +10,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// slowStore has a snapshot of which a piece comes after each pause. From piece stall on nothing comes.
+// slowStore has a snapshot of which a piece comes after each pause. From piece stall on nothing comes. With
+// polls, a read without a piece returns no bytes each five seconds.
 type slowStore struct {
 	data  []byte
 	pause time.Duration
 	stall int
+	polls bool
 }
 
 func (*slowStore) SaveSnapshot(context.Context, uint64, func(io.Writer) error) error { return nil }
@@ -27,6 +29,13 @@ func (s *slowStore) LoadSnapshot(ctx context.Context, read func(io.Reader) error
 		pause := s.pause
 		if pieces++; pieces > s.stall {
 			pause = time.Hour
+		}
+		if s.polls && pause == time.Hour {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+			return 0, ctx.Err()
 		}
 		select {
 		case <-ctx.Done():
@@ -52,10 +61,11 @@ func TestALargeSnapshotMayTakeLong(t *testing.T) {
 	data := encodeSnapshot(t, 9, testImages())
 	for _, tc := range []struct {
 		stall    int
+		polls    bool
 		position uint64
-	}{{1 << 30, 9}, {3, 0}} {
+	}{{1 << 30, false, 9}, {3, false, 0}, {3, true, 0}} {
 		synctest.Test(t, func(t *testing.T) {
-			k := NewKeeper(KeeperOptions{Store: &slowStore{data: data, pause: 10 * time.Second, stall: tc.stall}, Log: zap.NewNop()}, freshFeeds(t))
+			k := NewKeeper(KeeperOptions{Store: &slowStore{data: data, pause: 10 * time.Second, stall: tc.stall, polls: tc.polls}, Log: zap.NewNop()}, freshFeeds(t))
 			began := time.Now()
 			position := k.Start(t.Context())
 			took := time.Since(began)

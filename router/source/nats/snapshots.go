@@ -25,6 +25,7 @@ const (
 	// snapshotBuffer is the size of one read or write.
 	snapshotBuffer = 128 << 10
 	connectPoll    = 50 * time.Millisecond
+	readTimeout    = 15 * time.Second // of one Read of a snapshot
 	// purgeTimeout bounds the removal of an unfinished snapshot.
 	purgeTimeout = time.Second
 	// remainsMaxAge is the age of the last part at which an unfinished snapshot is purged. A save in
@@ -144,7 +145,7 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 }
 
 // LoadSnapshot implements source.SnapshotStore: it passes the stored snapshot to read. It waits for
-// a connection until ctx ends.
+// a connection, and then for bytes, until ctx ends or a Read lasts for readTimeout.
 func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
@@ -153,7 +154,7 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	if err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	object, err := bucket.Get(ctx, snapshotObject)
+	object, err := bucket.Get(readContext{ctx}, snapshotObject)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		return fmt.Errorf("load snapshot: %w", source.ErrNoSnapshot)
 	}
@@ -170,6 +171,13 @@ func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (
 	}
 	return nil
 }
+
+// readContext has a deadline that is always readTimeout away: of each Read. Without a deadline an object
+// would get one of five seconds for all of its bytes.
+type readContext struct{ context.Context }
+
+// Deadline implements context.Context.
+func (readContext) Deadline() (deadline time.Time, ok bool) { return time.Now().Add(readTimeout), true }
 
 // ForgetSnapshot implements source.SnapshotStore: it deletes the bucket of snapshots, if there is
 // one.
@@ -195,7 +203,7 @@ func (n *Source) jetStream() (jetstream.JetStream, error) {
 	if n.stream == nil {
 		return nil, errNoJetStream
 	}
-	return jetstream.New(n.conn)
+	return jetstream.New(n.conn, jetstream.WithDefaultTimeout(n.requestTimeout))
 }
 
 // bucket returns the bucket of snapshots, with a limit for snapshots of room bytes. With room 0 the bucket

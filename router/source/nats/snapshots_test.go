@@ -85,6 +85,27 @@ func TestSaveThatRunsOutOfTimeKeepsTheFormer(t *testing.T) {
 	}
 }
 
+// TestLoadingHasNoTimeLimitOfARequest: a large snapshot takes longer.
+func TestLoadingHasNoTimeLimitOfARequest(t *testing.T) {
+	n := ConnectDurable(t, StartDurableServer(t))
+	const size = 4 << 20 // more than arrives ahead of the reader
+	if err := n.SaveSnapshot(t.Context(), 0, func(w io.Writer) error { _, err := w.Write(make([]byte, size)); return err }); err != nil {
+		t.Fatal(err)
+	}
+	n.requestTimeout = 50 * time.Millisecond
+	err := n.LoadSnapshot(t.Context(), func(r io.Reader) error {
+		<-time.After(2 * n.requestTimeout)
+		got, err := io.Copy(io.Discard, r)
+		if got != size {
+			t.Errorf("%d bytes of %d", got, size)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // parts are the numbers of stored messages of each snapshot, by subject.
 func (n *Source) parts(t *testing.T) map[string]uint64 {
 	t.Helper()

@@ -87,12 +87,14 @@ func (o Options) withDefaults() Options {
 // Source is a Transport over NATS. Events and announcements come from one channel or one
 // stream, so that the messages of a publisher keep their order.
 type Source struct {
-	cluster       string
-	log           *zap.Logger
-	conn          *nats.Conn
-	stream        *streamReader // nil without JetStream
-	events        *nats.Subscription
-	announcements *nats.Subscription
+	cluster string
+	log     *zap.Logger
+	conn    *nats.Conn
+	stream  *streamReader // nil without JetStream
+	// requestTimeout bounds requests of snapshots that have no time limit of their own.
+	requestTimeout time.Duration
+	events         *nats.Subscription
+	announcements  *nats.Subscription
 
 	messages chan *nats.Msg
 	frames   chan source.Frame
@@ -125,13 +127,14 @@ func Connect(o Options) (*Source, error) {
 	}
 	o = o.withDefaults()
 	n := &Source{
-		cluster:  o.Cluster,
-		log:      o.Log,
-		messages: make(chan *nats.Msg, min(o.Queue, maxUnread)),
-		waiting:  backlog{most: o.Queue},
-		frames:   make(chan source.Frame),
-		changed:  make(chan struct{}, 1),
-		closing:  make(chan struct{}),
+		cluster:        o.Cluster,
+		log:            o.Log,
+		messages:       make(chan *nats.Msg, min(o.Queue, maxUnread)),
+		waiting:        backlog{most: o.Queue},
+		requestTimeout: streamTimeout,
+		frames:         make(chan source.Frame),
+		changed:        make(chan struct{}, 1),
+		closing:        make(chan struct{}),
 	}
 	n.connCtx, n.endConnCtx = context.WithCancel(context.Background())
 	login, err := o.Auth.Login()
