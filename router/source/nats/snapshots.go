@@ -38,8 +38,9 @@ var errNoJetStream = errors.New("snapshots need JetStream")
 var _ source.SnapshotStore = (*Source)(nil)
 
 // SaveSnapshot implements source.SnapshotStore: it stores what write writes as the cluster's
-// snapshot, in parts of 128 KiB. The bucket grows if two snapshots of size bytes do not fit. It returns within purgeTimeout of the end of ctx. The previous snapshot stays until the
-// new one is complete.
+// snapshot, in parts of 128 KiB. The bucket grows if two snapshots of size bytes do not fit.
+// SaveSnapshot returns within purgeTimeout of the end of ctx. The previous snapshot stays until
+// the new one is complete.
 func (n *Source) SaveSnapshot(ctx context.Context, size uint64, write func(io.Writer) error) error {
 	room := snapshotRoom(size)
 	bucket, err := n.bucket(ctx, room)
@@ -53,6 +54,9 @@ func (n *Source) SaveSnapshot(ctx context.Context, size uint64, write func(io.Wr
 	// The end of ctx ends the writing. Put then has purgeTimeout to purge the parts that
 	// it has sent.
 	putCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if end, ok := ctx.Deadline(); ok { // without one, nats.go waits five seconds for each part
+		putCtx, cancel = context.WithDeadline(putCtx, end.Add(purgeTimeout))
+	}
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		reader.CloseWithError(ctx.Err())
