@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 )
@@ -191,8 +193,12 @@ func (d *device) unpin(sequence []kv.SequenceHash) {
 }
 
 // load stores blocks first..end-1 of a sequence without references, as the most recent ones. The pool
-// has the blocks before first. It stops where no room is left.
+// has the blocks before first. It stops where no room is left, and loads nothing behind a block that
+// the running step computes: the sink would hear of the child first.
 func (d *device) load(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+	if first > 0 && d.isUntold(sequence[first-1]) {
+		return
+	}
 	d.pin(sequence[:first]) // or they could leave to make room
 	n := max(0, min(end-first, d.available()))
 	if n > 0 {
@@ -200,4 +206,9 @@ func (d *device) load(locals []kv.LocalHash, sequence []kv.SequenceHash, first, 
 		d.name(locals, sequence, first, first+n)
 	}
 	d.unpin(sequence[:first+n])
+}
+
+// isUntold reports whether the running step computes a block.
+func (d *device) isUntold(hash kv.SequenceHash) bool {
+	return slices.ContainsFunc(d.untold, func(u untold) bool { return slices.Contains(u.sequence[u.first:u.end], hash) })
 }
