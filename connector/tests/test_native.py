@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from unittest import mock
 
@@ -284,20 +283,6 @@ class Serving(unittest.TestCase):
         self.assertEqual((counters["loads"], counters["loaded_blocks"]), (1, 24))
         self.assertEqual(counters["copied_bytes"], 48 * BLOCK)
         self.assertGreater(counters["copy_us"], 0)
-
-
-    def test_a_load_begins_while_the_workers_thread_waits_for_pythons_lock(self) -> None:
-        """This thread keeps the lock, as an engine does that computes in Python."""
-        _, _, data = self.stored()
-        request = self.scheduler.open(range(24 * 4))
-        self.assertEqual(len(self.scheduler.lookup(request, 24)), 24)
-        body = frames.encode_claim(request, 0, 0, 1, self.scheduler.job(), pack_u32([63]))
-        sys.setswitchinterval(3600.0)
-        deadline = time.monotonic() + 30
-        self.session._wake_up()  # now the worker's thread wants the lock
-        self.scheduler.link.call(frames.CLAIM, body)
-        while self.kv.read(63) != data[0]:
-            self.assertLess(time.monotonic(), deadline, "no byte came")
 
 
 logging.getLogger("blockyard").addHandler(logging.NullHandler())
