@@ -20,11 +20,7 @@ type resizeRequest struct {
 }
 
 func (r resizeRequest) about() string {
-	text := fmt.Sprintf("tier %.16q to %v", r.Tier, bytesize.Size(r.Bytes))
-	if r.DryRun {
-		text += ", dry run"
-	}
-	return text
+	return fmt.Sprintf("tier %.16q to %v", r.Tier, bytesize.Size(r.Bytes)) + aboutDryRun(r.DryRun)
 }
 
 // resizeAnswer has the size of a tier before and after, and the bytes that extents take. Settled is false
@@ -126,11 +122,7 @@ type quotaRequest struct {
 
 func (r quotaRequest) about() string {
 	of, name := r.whose()
-	text := fmt.Sprintf("%s %.80q, tier %.16q to %v", of, name, r.Tier, bytesize.Size(r.Bytes))
-	if r.DryRun {
-		text += ", dry run"
-	}
-	return text
+	return fmt.Sprintf("%s %.80q, tier %.16q to %v", of, name, r.Tier, bytesize.Size(r.Bytes)) + aboutDryRun(r.DryRun)
 }
 
 // quotaSet is the answer to POST /v1/quota. Settled is false while more than the limit is used, because

@@ -146,10 +146,15 @@ func aboutPools(namespace *string, dryRun bool) string {
 	if namespace != nil {
 		text = fmt.Sprintf("namespace %.32q", *namespace)
 	}
+	return text + aboutDryRun(dryRun)
+}
+
+// aboutDryRun ends what a log line says of a request.
+func aboutDryRun(dryRun bool) string {
 	if dryRun {
-		text += ", dry run"
+		return ", dry run"
 	}
-	return text
+	return ""
 }
 
 // resetRequest is the body of POST /v1/reset. Without a namespace it means all pools; an empty

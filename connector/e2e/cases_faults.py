@@ -134,10 +134,10 @@ def first_block_fails(bed: SharedTestBed) -> str:
     return "one try, then computed"
 
 
-@case("first-block-fails-policy-fail", "under `fail` a failed load ends its request and no other")
-def first_block_fails_request(bed: SharedTestBed) -> str:
+def fail_one(bed: SharedTestBed, engine: EngineProcess) -> tuple[list[int], list[int]]:
+    """Checks that a failed load ends its request, and no other one that runs. Returns the prompt of
+    the failed request and the tokens that it should have had."""
     agent = bed.main
-    engine = bed.engine("strict", agent, policy="fail")
     prompt, other = bed.prompt(330), bed.prompt(330)
     tokens = bed.stored(agent, engine, prompt).tokens
     others = bed.stored(agent, engine, other).tokens
@@ -147,6 +147,14 @@ def first_block_fails_request(bed: SharedTestBed) -> str:
         same(running.output(), others, hit(len(other)))
     assert out.finish == "error", f"the request ended with {out.finish}"
     assert not out.tokens, f"{len(out.tokens)} tokens of a request without its blocks"
+    return prompt, tokens
+
+
+@case("first-block-fails-policy-fail", "under `fail` a failed load ends its request and no other")
+def first_block_fails_request(bed: SharedTestBed) -> str:
+    agent = bed.main
+    engine = bed.engine("strict", agent, policy="fail")
+    prompt, tokens = fail_one(bed, engine)
     failed = engine.metrics()["failed_loads_total"]
     assert failed == 1, f"vLLM's metrics have {failed} failed loads"
     bed.reset_cache(agent, engine)

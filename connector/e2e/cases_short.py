@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from e2e import faults
 from e2e.case import SharedTestBed, case
+from e2e.cases_faults import fail_one
 from e2e.cases_reload import hit, resident, same
 from e2e.engineproc import EngineProcess
 from tests.agentproc import wait_until
@@ -69,15 +70,7 @@ def _failing(
 def short_load_fails(bed: SharedTestBed) -> str:
     agent = bed.main
     engine = _engine(bed, "short-strict", policy="fail")
-    prompt, other = bed.prompt(330), bed.prompt(330)
-    tokens = bed.stored(agent, engine, prompt).tokens
-    others = bed.stored(agent, engine, other).tokens
-    with faults.reassigned(faults.host_location(resident(agent, prompt)[0])):
-        running = engine.begin(other)
-        out = engine.generate(prompt)
-        same(running.output(), others, hit(len(other)))
-    assert out.finish == "error", f"the request ended with {out.finish}"
-    assert not out.tokens, f"{len(out.tokens)} tokens of a request without its blocks"
+    prompt, tokens = fail_one(bed, engine)
     bed.reset_cache(agent, engine)
     same(engine.generate(prompt), tokens, hit(len(prompt)))
     _short_loads(engine, 3)

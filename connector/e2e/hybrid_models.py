@@ -172,9 +172,7 @@ def _sliding(draw: _Draw) -> _Weights:
 
 
 def _state(draw: _Draw) -> _Weights:
-    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
-    yield "model.norm.weight", _same(_HIDDEN, 0.0)
-    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+    yield from _ends(draw, norm=0.0)
     for layer in range(4):
         prefix = f"model.layers.{layer}."
         if layer < 3:
@@ -191,18 +189,11 @@ def _state(draw: _Draw) -> _Weights:
 
 
 def _sinks_and_experts(draw: _Draw) -> _Weights:
-    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
-    yield "model.norm.weight", _same(_HIDDEN, 1.0)
-    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+    yield from _ends(draw, norm=1.0)
     for layer in range(4):
         prefix = f"model.layers.{layer}."
-        for name, rows, columns, gain in (
-            ("q_proj", 128, _HIDDEN, 2.5),
-            ("k_proj", 64, _HIDDEN, 1.0),
-            ("v_proj", 64, _HIDDEN, 2.0),
-            ("o_proj", _HIDDEN, 128, 4.0),
-        ):
-            yield f"{prefix}self_attn.{name}.weight", draw(rows, columns, gain)
+        yield from _projections(draw, prefix + "self_attn.", head_dim=32, selects=2.5)
+        for name, rows in (("q_proj", 128), ("k_proj", 64), ("v_proj", 64), ("o_proj", _HIDDEN)):
             yield f"{prefix}self_attn.{name}.bias", _same(rows, 0.0)
         yield prefix + "self_attn.sinks", _same(4, -4.0)  # sinks take little of the attention
         yield prefix + "mlp.router.weight", draw(_EXPERTS, _HIDDEN)
@@ -217,18 +208,10 @@ def _sinks_and_experts(draw: _Draw) -> _Weights:
 
 
 def _chunks(draw: _Draw) -> _Weights:
-    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
-    yield "model.norm.weight", _same(_HIDDEN, 1.0)
-    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+    yield from _ends(draw, norm=1.0)
     for layer in range(4):
         prefix = f"model.layers.{layer}."
-        for name, rows, columns, gain in (
-            ("q_proj", 128, _HIDDEN, 2.0),
-            ("k_proj", 64, _HIDDEN, 1.0),
-            ("v_proj", 64, _HIDDEN, 2.0),
-            ("o_proj", _HIDDEN, 128, 4.0),
-        ):
-            yield f"{prefix}self_attn.{name}.weight", draw(rows, columns, gain)
+        yield from _projections(draw, prefix + "self_attn.", head_dim=32, selects=2.0)
         yield from _mlp(draw, prefix + "feed_forward.", _MLP)
         yield prefix + "input_layernorm.weight", _same(_HIDDEN, 1.0)
         yield prefix + "post_attention_layernorm.weight", _same(_HIDDEN, 1.0)
@@ -239,12 +222,26 @@ def _stack(draw: _Draw, rows: int, columns: int) -> np.ndarray:
     return np.stack([draw(columns, rows).T for _ in range(_EXPERTS)])
 
 
-def _attention(draw: _Draw, prefix: str, head_dim: int, gate: bool) -> _Weights:
+def _ends(draw: _Draw, norm: float) -> _Weights:
+    """What is before and behind the layers."""
+    yield "model.embed_tokens.weight", draw(model.VOCABULARY, _HIDDEN, _HIDDEN**0.5)
+    yield "model.norm.weight", _same(_HIDDEN, norm)
+    yield "lm_head.weight", draw(model.VOCABULARY, _HIDDEN, 5.0)
+
+
+def _projections(
+    draw: _Draw, prefix: str, head_dim: int, selects: float = 1.0, gate: bool = False
+) -> _Weights:
+    """selects: the gain of the queries. A large one makes attention select few positions."""
     queries = 4 * head_dim
-    yield prefix + "q_proj.weight", draw(queries * (2 if gate else 1), _HIDDEN)
+    yield prefix + "q_proj.weight", draw(queries * (2 if gate else 1), _HIDDEN, selects)
     yield prefix + "k_proj.weight", draw(2 * head_dim, _HIDDEN)
     yield prefix + "v_proj.weight", draw(2 * head_dim, _HIDDEN, 2.0)
     yield prefix + "o_proj.weight", draw(_HIDDEN, queries, 4.0)
+
+
+def _attention(draw: _Draw, prefix: str, head_dim: int, gate: bool) -> _Weights:
+    yield from _projections(draw, prefix, head_dim, gate=gate)
     # The weight of the queries makes attention select few positions.
     yield prefix + "q_norm.weight", _same(head_dim, 2.0)
     yield prefix + "k_norm.weight", _same(head_dim, 0.0)
