@@ -17,7 +17,6 @@ const (
 	defaultBuffer          = 10000
 	defaultHWM             = 10000
 	defaultReannounceEvery = time.Second
-	defaultRoomTimeout     = time.Second
 	// The default ROUTER port is the PUB port plus replayOffset. The ports next to the PUB
 	// port belong to the engine's other ranks.
 	replayOffset = 1000
@@ -56,8 +55,9 @@ type Options struct {
 	// Log may be nil.
 	Log *zap.Logger
 
-	// roomTimeout bounds the wait of a batch for a subscriber without room; 0 means a second.
-	roomTimeout time.Duration
+	// giveUp reports whether batch seq, which has waited that long, stops waiting for a subscriber
+	// without room. nil: after roomTimeout. Tests set it, so that no wait depends on their speed.
+	giveUp func(seq uint64, waited time.Duration) bool
 }
 
 // complete returns o with the defaults in place of zero fields. The error names a field that is
@@ -67,7 +67,9 @@ func (o Options) complete() (Options, error) {
 	o.Buffer = cmp.Or(o.Buffer, defaultBuffer)
 	o.HWM = cmp.Or(o.HWM, defaultHWM)
 	o.ReannounceEvery = cmp.Or(o.ReannounceEvery, defaultReannounceEvery)
-	o.roomTimeout = cmp.Or(o.roomTimeout, defaultRoomTimeout)
+	if o.giveUp == nil {
+		o.giveUp = func(_ uint64, waited time.Duration) bool { return waited >= roomTimeout }
+	}
 	switch {
 	case o.Buffer < 1 || o.Buffer > maxBuffer:
 		return o, fmt.Errorf("buffer %d: want 1 to %d batches", o.Buffer, maxBuffer)

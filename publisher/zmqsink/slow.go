@@ -9,6 +9,8 @@ import (
 )
 
 const (
+	// roomTimeout bounds the wait of a batch for a subscriber without room.
+	roomTimeout = time.Second
 	// A batch that waits for room is tried every roomPoll, and every stallPoll while the
 	// sink is stalled.
 	roomPoll  = time.Millisecond
@@ -57,12 +59,15 @@ func (s *slowSubscribers) postpone(now time.Time) {
 }
 
 // awaitRoom sends the batch with number seq, for which some subscriber has no room. It waits for
-// room for Options.roomTimeout at most. Then several subscribers get the batch without the slow
-// ones. For a single subscriber the sink stalls: nothing is sent until the batch in slow.waiting
-// has room. A passthrough does not stall, because it cannot announce the state afterwards.
+// room until Options.giveUp. Then several subscribers get the batch without the slow ones. For a
+// single subscriber the sink stalls: nothing is sent until the batch in slow.waiting has room. A
+// passthrough does not stall, because it cannot announce the state afterwards.
 func (n *sender) awaitRoom(seq uint64, payload []byte) {
 	n.count.held.Add(1)
-	for end := time.Now().Add(n.sink.opt.roomTimeout); time.Now().Before(end) && !n.sink.closing.Load(); {
+	for began, last := time.Now(), false; !last && !n.sink.closing.Load(); {
+		// The wait below also takes note of what subscribers have read. What they have read
+		// before the last wait counts.
+		last = n.sink.opt.giveUp(seq, time.Since(began))
 		found, err := n.sockets.waitForPeers(roomPoll)
 		if err != nil {
 			break // libzmq failed: the goroutine's next wait fails too, and ends it

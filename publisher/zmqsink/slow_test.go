@@ -3,6 +3,7 @@ package zmqsink
 import (
 	"maps"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,13 +12,20 @@ import (
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
-// startNarrowSink is a sink that has little room for a subscriber that does not read.
-func startNarrowSink(t *testing.T, s *stream) *Sink {
+// startNarrowSink is a sink that has little room for a subscriber that does not read, and no longer
+// waits for room when giveUp says so.
+func startNarrowSink(t *testing.T, s *stream, giveUp func(seq uint64, waited time.Duration) bool) *Sink {
 	t.Helper()
 	return startSink(t, s, func(o *Options) {
 		o.Bind = "ipc://" + filepath.Join(t.TempDir(), "events")
-		o.HWM, o.roomTimeout = 2, time.Millisecond
+		o.HWM, o.giveUp = 2, giveUp
 	})
+}
+
+// untilItReads gives up on a subscriber at once until reads is true, and then never. The time that
+// the subscriber takes has no effect.
+func untilItReads(reads *atomic.Bool) func(seq uint64, waited time.Duration) bool {
+	return func(uint64, time.Duration) bool { return !reads.Load() }
 }
 
 // subscribeNarrow is a subscriber that has room for one batch and gets the first one.
@@ -51,7 +59,8 @@ func (s *subscriber) untilHoldsAll(of *stream) {
 // counted. When it reads again it gets the whole state, and then each event.
 func TestSlowSubscriberHearsTheStateWhenItReads(t *testing.T) {
 	s := newStream()
-	sink := startNarrowSink(t, s)
+	var reads atomic.Bool
+	sink := startNarrowSink(t, s, untilItReads(&reads))
 	sub := subscribeNarrow(t, sink)
 	s.storeRun(0)
 	s.store(host, 7, 7)
@@ -66,6 +75,7 @@ func TestSlowSubscriberHearsTheStateWhenItReads(t *testing.T) {
 	if st := sink.Stats(); st.Held == 0 {
 		t.Errorf("%+v: nothing waited", st)
 	}
+	reads.Store(true)
 	sub.untilHoldsAll(s)
 	s.store(host, 8, 8)
 	sub.untilHoldsAll(s)
@@ -75,13 +85,19 @@ func TestSlowSubscriberHearsTheStateWhenItReads(t *testing.T) {
 }
 
 // TestSlowSubscriberTakesNothingFromOthers: a subscriber that reads gets every batch
-// while another does not read. The other gets the whole state when it reads.
+// while another does not read. The other gets the whole state when it reads. The sink gives up on
+// the slow one only when the reading one has read all batches before: so it has room, however late
+// it reads.
 func TestSlowSubscriberTakesNothingFromOthers(t *testing.T) {
 	s := newStream()
-	sink := startNarrowSink(t, s)
+	other := newSubscriber(t)
+	var bothRead atomic.Bool
+	sink := startNarrowSink(t, s, func(seq uint64, _ time.Duration) bool {
+		return !bothRead.Load() && other.next.Load() >= seq
+	})
 	slow := subscribeNarrow(t, sink)
-	other := subscribe(t, sink.Endpoint())
-	waitFor(t, "both", func() bool { return sink.Stats().Subscribers == 2 })
+	other.connect(sink.Endpoint())
+	other.untilHolds()
 	hears := func(p place) {
 		t.Helper()
 		other.until(func() bool {
@@ -96,36 +112,21 @@ func TestSlowSubscriberTakesNothingFromOthers(t *testing.T) {
 	for i := range 3 {
 		hears(s.storeRun(runs + i))
 	}
-
-	drained := make(chan struct{})
-	stop := make(chan struct{})
-	defer func() {
-		close(stop)
-		<-drained
-	}()
-	if err := other.sub.SetRcvtimeo(10 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(drained)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_, _ = other.sub.RecvMessageBytes(0) // a timeout is as good as a batch
-			}
-		}
-	}()
-	slow.untilHoldsAll(s)
+	bothRead.Store(true)
+	waitFor(t, "the slow subscriber has the state", func() bool {
+		other.readWaiting()
+		slow.readWaiting()
+		return maps.Equal(slow.held, s.held) && maps.Equal(other.held, s.held)
+	})
 }
 
 // TestSlowSubscriberOfAPassthrough: there is no state to say. What a subscriber misses
 // is counted, and the numbers show where.
 func TestSlowSubscriberOfAPassthrough(t *testing.T) {
+	var reads atomic.Bool
 	sink, err := New(Options{
 		Bind: "ipc://" + filepath.Join(t.TempDir(), "events"), Worker: testWorker, BlockSize: 4, Topic: "kv",
-		HWM: 2, roomTimeout: time.Millisecond,
+		HWM: 2, giveUp: untilItReads(&reads),
 	}, publisher.Source(nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +144,7 @@ func TestSlowSubscriberOfAPassthrough(t *testing.T) {
 		sink.Raw(make([]byte, 64<<10))
 		waitFor(t, "the payload", func() bool { return sink.Stats().Next == sent+1 })
 	}
+	reads.Store(true)
 	for i := 0; ; i++ {
 		// What comes after the gap shows it.
 		sink.Raw([]byte{1})

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,10 +138,13 @@ type subscriber struct {
 	ctx  *zmq.Context
 	sub  *zmq.Socket
 	held map[place]struct{}
-	// seqs are the numbers of the batches, which may have gaps if gaps says so.
-	seqs    []uint64
-	gaps    bool
-	decoder engineevent.Decoder
+	// seqs are the numbers of the batches. next is the number after the last one.
+	seqs []uint64
+	next atomic.Uint64
+	// gaps allows gaps between the numbers. After one, lost is true until the sink says the whole
+	// state: the events in between may follow events that the subscriber has missed.
+	gaps, lost bool
+	decoder    engineevent.Decoder
 }
 
 // subscribe is a subscriber that has connected to endpoint.
@@ -203,15 +207,37 @@ func (s *subscriber) read() (seq uint64, payload []byte) {
 	if err != nil {
 		s.t.Fatalf("no batch after %v: %v", s.seqs, err)
 	}
+	return s.take(parts)
+}
+
+// take checks the form and the number of a batch.
+func (s *subscriber) take(parts [][]byte) (seq uint64, payload []byte) {
+	s.t.Helper()
 	if len(parts) != 3 || string(parts[0]) != "kv" || len(parts[1]) != 8 {
 		s.t.Fatalf("batch of the parts %x", parts)
 	}
 	seq = binary.BigEndian.Uint64(parts[1])
-	if n := len(s.seqs); n > 0 && seq != s.seqs[n-1]+1 && !s.gaps {
-		s.t.Errorf("batch %d after %d", seq, s.seqs[n-1])
+	if n := len(s.seqs); n > 0 && seq != s.seqs[n-1]+1 {
+		if s.lost = true; !s.gaps {
+			s.t.Errorf("batch %d after %d", seq, s.seqs[n-1])
+		}
 	}
 	s.seqs = append(s.seqs, seq)
+	s.next.Store(seq + 1)
 	return seq, parts[2]
+}
+
+// readWaiting applies the batches that are there now.
+func (s *subscriber) readWaiting() {
+	s.t.Helper()
+	for {
+		parts, err := s.sub.RecvMessageBytes(zmq.DONTWAIT)
+		if err != nil {
+			return
+		}
+		_, payload := s.take(parts)
+		s.apply(payload)
+	}
 }
 
 // until reads batches until cond holds.
@@ -251,6 +277,10 @@ func (s *subscriber) applyEvent(e *engineevent.Event) {
 	tier, _ := kv.TierFromMedium(e.Medium)
 	if e.Kind == kvevent.Cleared {
 		clear(s.held)
+		s.lost = false
+	}
+	if s.lost {
+		return
 	}
 	for i, h := range e.BlockHashes {
 		p := place{kv.SequenceHash(h), tier}
