@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -150,8 +149,8 @@ func silent(ctx context.Context, _ *testing.T, a *testAgent) {
 	all.Wait()
 }
 
-// Whatever one client does, another one's calls take hardly longer than they would: here
-// a client that does not read may be waited for 30 s, and nobody else waits.
+// Whatever one client does, no call of another one waits for it: here a client that does not read
+// may be waited for an hour, so that such a call ends with the test's time.
 func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 	header := func(typ proto.Type, body uint32) []byte {
 		return proto.AppendHeader(nil, proto.Header{Type: typ, Corr: 1, Body: body})
@@ -177,23 +176,16 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
-			cfg.SendTimeout = 30 * time.Second
+			cfg.SendTimeout = time.Hour
 			// Fewer slots than prompts, so that blocks are evicted, and none that waits for a
 			// disk.
 			cfg.Tiers.HostBytes, cfg.Tiers.DiskDir, cfg.Tiers.DiskBytes = 512<<10, "", 0
 			a := startAgent(t, cfg)
 			good := a.Scheduler(t, 1)
-			usual, _ := storeTimes(t, good, 0, 50)
 			ctx, cancel := context.WithCancel(t.Context())
 			var done sync.WaitGroup
 			done.Go(func() { bad(ctx, t, a) })
-			median, slowest := storeTimes(t, good, 50, 150)
-			// The client takes its part of the machine, but a call that waits for something
-			// of it would wait for seconds.
-			if most := 20*usual + 50*time.Millisecond; median > most || slowest > cfg.SendTimeout/10 {
-				t.Errorf("a store took %v, want at most %v; the slowest took %v", median, most, slowest)
-			}
-			t.Logf("a store took %v before and then %v, the slowest %v", usual, median, slowest)
+			storePaced(t, good, 150)
 			cancel()
 			done.Wait()
 			agenttest.Eventually(t, "the client's session ends", func() bool { return a.Stats().Sessions == 1 })
@@ -202,19 +194,14 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 	}
 }
 
-// storeTimes stores n prompts from first on, one in a millisecond at most, so that it
-// goes on for long enough to be disturbed.
-func storeTimes(t *testing.T, c *proto.SchedulerClient, first, n int) (median, slowest time.Duration) {
+// storePaced stores n prompts, one in a millisecond at most, so that it goes on for long enough
+// to be disturbed.
+func storePaced(t *testing.T, c *proto.SchedulerClient, n int) {
 	t.Helper()
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
-	var took []time.Duration
-	for i := first; i < first+n; i++ {
-		began := time.Now()
+	for i := range n {
 		agenttest.StorePrompt(t, c, proto.RequestID{ID: uint64(i)}, i, 1)
-		took = append(took, time.Since(began))
 		<-pace.C
 	}
-	slices.Sort(took)
-	return took[n/2], took[n-1]
 }
