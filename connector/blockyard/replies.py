@@ -2,26 +2,48 @@
 
 An absent key is zero. An unknown key is ignored. FrameError names the first field with a wrong
 type or a value outside its range.
+
+The engine's thread decodes answers within its hooks. So one pass reads a body whose keys have the
+agent's order, without other keys. A slower way reads every other body, and finds what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from . import frames
 from .frames import FrameError
 from .groups import MAX_GROUPS
-from .msgpack import MsgpackError, decode
+from .msgpack import MsgpackError, decode, text
 from .packed import GRANT_BYTES, SLOT_BYTES
 
 Body = dict[str, Any]
 _Check = Callable[[str, Any], None]
+# Of a field: key, value if absent, the key's bytes, their number and one more, item and range.
+_Step = tuple[str, Any, bytes, int, int, range]
 
 _U32 = 2**32 - 1
 _U64 = 2**64 - 1
 _BLOCKS = frames.MAX_BLOCKS_PER_FRAME
 _TEXT_BYTES = 4096
+
+# By the first byte of a value: the bytes of the integer, or of the length, that follow.
+_INTEGERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+_BINARIES = {0xC4: 1, 0xC5: 2}
+
+
+class _Field(NamedTuple):
+    """The rule of one key. check raises FrameError for a value outside its range.
+
+    zero: the value of an absent key. allowed: of a number, or of the number of items in a packed
+    list; None for other values. item: bytes of an item of a packed list, 0 for a number.
+    """
+
+    zero: Any
+    check: _Check
+    allowed: range | None = None
+    item: int = 0
 
 
 def decode_body(frame_type: int, body: bytes) -> Body | None:
@@ -34,35 +56,78 @@ def decode_body(frame_type: int, body: bytes) -> Body | None:
     fields = _FIELDS.get(frame_type)
     if fields is None:
         return None
+    steps = _STEPS.get(frame_type)
+    out = None if steps is None else _in_order(steps, body)
     try:
-        got = decode(body)
-    except MsgpackError as err:
-        raise FrameError(f"{frames.name(frame_type)}: {err}") from None
-    if not isinstance(got, dict):
-        raise FrameError(f"{frames.name(frame_type)}: {type(got).__name__}, want a map")
-    out: Body = {}
-    try:
-        for key, (zero, check) in fields.items():
-            value = got.get(key, zero)
-            check(key, value)
-            out[key] = value
+        if out is None:
+            out = _in_any_order(fields, body)
         relate = _RELATIONS.get(frame_type)
         if relate is not None:
             relate(out)
+    except MsgpackError as err:
+        raise FrameError(f"{frames.name(frame_type)}: {err}") from None
     except FrameError as err:
         raise FrameError(f"{frames.name(frame_type)} {err}") from None
     return out
 
 
-def _uint(low: int, high: int) -> tuple[int, _Check]:
+def _in_order(steps: tuple[_Step, ...], body: bytes) -> Body | None:
+    """The fields of a body with its keys in order. None for any other body, and out of range."""
+    out: Body = {}
+    at, absent = 1, 0
+    try:
+        for key, zero, head, width, item, allowed in steps:
+            if not body.startswith(head, at):
+                if 0 not in allowed:
+                    return None
+                out[key] = zero
+                absent += 1
+                continue
+            at += width
+            number = body[at - 1]
+            if item:
+                size = _BINARIES[number]
+                end = at + size + int.from_bytes(body[at : at + size], "big")
+                out[key] = body[at + size : end]
+                number, rest = divmod(end - at - size, item)
+                if rest:
+                    return None
+                at = end
+            elif number < 0x80:
+                out[key] = number
+            else:
+                size = _INTEGERS[number]
+                out[key] = number = int.from_bytes(body[at : at + size], "big")
+                at += size
+            if number not in allowed:
+                return None
+        keys = body[0] - 0x80  # of a short map
+    except (IndexError, KeyError):
+        return None
+    return out if at == len(body) and keys == len(steps) - absent else None
+
+
+def _in_any_order(fields: Mapping[str, _Field], body: bytes) -> Body:
+    """The fields of any body. MsgpackError or FrameError for what cannot be read."""
+    got = decode(body)
+    if not isinstance(got, dict):
+        raise MsgpackError(f"{type(got).__name__}, want a map")
+    out: Body = {}
+    for key, field in fields.items():
+        value = out[key] = got.get(key, field.zero)
+        field.check(key, value)
+    return out
+
+
+def _uint(low: int, high: int) -> _Field:
     def check(key: str, value: Any) -> None:
         if type(value) is not int or not low <= value <= high:
             raise FrameError(f"{key}: {value!r:.40} is not in {low}..{high}")
 
-    return 0, check
+    return _Field(0, check, range(low, high + 1))
 
 
-def _packed(size: int, low: int, high: int) -> tuple[bytes, _Check]:
+def _packed(size: int, low: int, high: int) -> _Field:
     def check(key: str, value: Any) -> None:
         if type(value) is not bytes:
             raise FrameError(f"{key}: {type(value).__name__}, want bytes")
@@ -70,29 +135,29 @@ def _packed(size: int, low: int, high: int) -> tuple[bytes, _Check]:
         if rest or not low <= count <= high:
             raise FrameError(f"{key}: {len(value)} bytes, want {low}..{high} times {size}")
 
-    return b"", check
+    return _Field(b"", check, range(low, high + 1), size)
 
 
-def _string() -> tuple[str, _Check]:
+def _string() -> _Field:
     def check(key: str, value: Any) -> None:
         if type(value) is not str or len(value) > _TEXT_BYTES:
             raise FrameError(f"{key}: {value!r:.40} is no string of at most {_TEXT_BYTES}")
 
-    return "", check
+    return _Field("", check)
 
 
-def _bool() -> tuple[bool, _Check]:
+def _bool() -> _Field:
     def check(key: str, value: Any) -> None:
         if type(value) is not bool:
             raise FrameError(f"{key}: {value!r:.40} is neither true nor false")
 
-    return False, check
+    return _Field(False, check)
 
 
 _REQUEST = {"req": _uint(0, _U64), "gen": _uint(0, _U32)}
 
-# Frame type -> key -> (value of an absent key, check of the value).
-_FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
+# Frame type -> key -> rule. The keys have the agent's order.
+_FIELDS: dict[int, dict[str, _Field]] = {
     frames.WELCOME: {
         "major": _uint(0, 0xFFFF),
         "minor": _uint(0, 0xFFFF),
@@ -123,26 +188,26 @@ _FIELDS: dict[int, dict[str, tuple[Any, _Check]]] = {
     frames.FITTED: {**_REQUEST, "tokens": _uint(0, frames.MAX_REQUEST_TOKENS)},
     frames.LOOKUP_HIT: {
         **_REQUEST,
-        "group": _uint(0, MAX_GROUPS - 1),
         "first": _uint(0, frames.MAX_REQUEST_TOKENS - 1),
         "ready": _uint(0, _BLOCKS),
         "coming": _uint(0, _BLOCKS),
         "sources": _packed(1, 0, _BLOCKS),
         "slots": _packed(SLOT_BYTES, 0, _BLOCKS),
+        "group": _uint(0, MAX_GROUPS - 1),
     },
     frames.CLAIMED: {"job": _uint(0, _U64), "workers": _uint(0, _U32)},
     frames.GRANT: {
         **_REQUEST,
-        "group": _uint(0, MAX_GROUPS - 1),
         "grants": _packed(GRANT_BYTES, 0, _BLOCKS),
         "present": _uint(0, _BLOCKS),
         "refused": _uint(0, _BLOCKS),
+        "group": _uint(0, MAX_GROUPS - 1),
     },
     frames.LOAD: {
-        "group": _uint(0, MAX_GROUPS - 1),
         "job": _uint(0, _U64),
         "slots": _packed(SLOT_BYTES, 1, _BLOCKS),
         "blocks": _packed(4, 1, _BLOCKS),
+        "group": _uint(0, MAX_GROUPS - 1),
     },
     frames.RESUMED: {
         "granted": _packed(SLOT_BYTES, 0, frames.MAX_RESUME_SLOTS),
@@ -185,6 +250,17 @@ def _check_load(b: Body) -> None:
     if len(b["slots"]) // SLOT_BYTES != len(b["blocks"]) // 4:
         raise FrameError(f"blocks: {len(b['blocks'])} bytes for {len(b['slots'])} of slots")
 
+
+# Of the frames with numbers and packed lists only.
+_STEPS: dict[int, tuple[_Step, ...]] = {
+    kind: tuple(
+        (key, f.zero, text(key), len(text(key)) + 1, f.item, f.allowed)
+        for key, f in fields.items()
+        if f.allowed is not None
+    )
+    for kind, fields in _FIELDS.items()
+    if all(f.allowed is not None for f in fields.values())
+}
 
 _RELATIONS: dict[int, Callable[[Body], None]] = {
     frames.WELCOME: _check_welcome,

@@ -12,6 +12,7 @@ from blockyard import __version__, frames, msgpack, packed, replies
 from blockyard.frames import FrameError, HelloFields, RegisterFields
 from blockyard.packed import Slot
 from tests import vectors
+from tests.effort import instructions
 
 _FROM_AGENT = {
     "WELCOME",
@@ -235,6 +236,57 @@ class Replies(unittest.TestCase):
                 replies.decode_body(frame[4], bytes(frame[16:]))
             except FrameError:
                 pass
+
+    def test_bodies_in_the_agents_order_are_read_in_one_pass(self) -> None:
+        numbers_only = set()
+        for name, frame in vectors.frozen():
+            steps = replies._STEPS.get(frame[4]) if name in _FROM_AGENT else None
+            if steps is not None:
+                numbers_only.add(name)
+                with self.subTest(name):
+                    self.assertIsNotNone(replies._in_order(steps, frame[16:]))
+        self.assertLessEqual({"GRANT", "LOOKUP_HIT", "CLAIMED", "FITTED", "LOAD"}, numbers_only)
+
+    def test_one_pass_reads_what_the_slower_way_reads(self) -> None:
+        rng = random.Random(11)
+        passed = refused = 0
+        for _ in range(5000):
+            kind = rng.choice(list(replies._STEPS))
+            body = bytearray(msgpack.encode(self.drawn(rng, kind)))
+            for _ in range(rng.choice((0, 0, 1, 2))):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            fast = replies._in_order(replies._STEPS[kind], bytes(body))
+            try:
+                slow = replies._in_any_order(replies._FIELDS[kind], bytes(body))
+            except (FrameError, msgpack.MsgpackError):
+                slow = None
+            if fast is not None:
+                self.assertEqual(fast, slow, (kind, bytes(body)))
+            passed += fast is not None
+            refused += slow is None
+        self.assertGreater(passed, 1000)
+        self.assertGreater(refused, 100)
+
+    def drawn(self, rng: random.Random, kind: int) -> dict[str, Any]:
+        """A body with random values, mostly in their range. Some keys are absent."""
+        body: dict[str, Any] = {}
+        for key, field in replies._FIELDS[kind].items():
+            assert field.allowed is not None
+            most = field.allowed.stop - 1
+            number = min(rng.randrange(1 << rng.randrange(1, 65)), most + (rng.random() < 0.02))
+            if rng.random() < 0.1:
+                continue
+            body[key] = rng.randbytes(field.item * min(number, 40)) if field.item else number
+        return body
+
+    def test_the_cost_of_an_answer(self) -> None:
+        """The engine's thread decodes answers in its hooks. The slower way takes 1,000 to 1,500."""
+        granted = msgpack.encode(
+            {"req": 70_000, "gen": 0, "grants": bytes(24 * 16), "present": 0, "refused": 0}
+        )
+        missed = msgpack.encode(self.hit(req=70_000, first=1024, ready=0, sources=b"", slots=b""))
+        for kind, body, most in ((frames.GRANT, granted, 500), (frames.LOOKUP_HIT, missed, 700)):
+            self.assertLess(instructions(lambda: replies.decode_body(kind, body)), most)
 
 
 class Packed(unittest.TestCase):
