@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from . import __version__
@@ -210,6 +211,12 @@ def encode_register(fields: RegisterFields) -> bytes:
     )
 
 
+@lru_cache(maxsize=4096)
+def _owner(req: int, gen: int) -> bytes:
+    """The first two keys of most bodies. A running request has several frames in each offer."""
+    return b"\xa3req" + uint(req) + b"\xa3gen" + uint(gen)
+
+
 def encode_open(
     req: int, gen: int, lora: str = "", lora_name: str = "", salt: str = "", tokens: bytes = b""
 ) -> bytes:
@@ -217,10 +224,8 @@ def encode_open(
     _check_tokens("OPEN", tokens)
     return b"".join(
         (
-            b"\x86\xa3req",
-            uint(req),
-            b"\xa3gen",
-            uint(gen),
+            b"\x86",
+            _owner(req, gen),
             b"\xa4lora",
             text(lora),
             b"\xa9lora_name",
@@ -238,10 +243,8 @@ def encode_append(req: int, gen: int, offset: int, tokens: bytes) -> bytes:
     _check_tokens("APPEND", tokens)
     return b"".join(
         (
-            b"\x84\xa3req",
-            uint(req),
-            b"\xa3gen",
-            uint(gen),
+            b"\x84",
+            _owner(req, gen),
             b"\xa6offset",
             uint(offset),
             b"\xa6tokens",
@@ -265,10 +268,7 @@ def _range(fields: int, req: int, gen: int, first: int, count: int, group: int =
             bytes((0x80 | (fields + 1),)) + b"\xa5group" + uint(group)
             if group
             else bytes((0x80 | fields,)),
-            b"\xa3req",
-            uint(req),
-            b"\xa3gen",
-            uint(gen),
+            _owner(req, gen),
             b"\xa5first",
             uint(first),
             b"\xa5count",
@@ -288,10 +288,8 @@ def encode_fit(req: int, gen: int, tokens: int, align: int = 0) -> bytes:
     """FIT: which prefix of at most `tokens` can every group serve? align 0 is the default."""
     return b"".join(
         (
-            b"\x84\xa3req",
-            uint(req),
-            b"\xa3gen",
-            uint(gen),
+            b"\x84",
+            _owner(req, gen),
             b"\xa6tokens",
             uint(tokens),
             b"\xa5align",
@@ -331,9 +329,7 @@ def encode_slots(req: int, gen: int, slots: bytes) -> bytes:
         raise ValueError(
             f"slots: {len(slots)} bytes, want 16 for each of 1..{MAX_BLOCKS_PER_FRAME} slots"
         )
-    return b"".join(
-        (b"\x83\xa3req", uint(req), b"\xa3gen", uint(gen), b"\xa5slots", binary(slots))
-    )
+    return b"".join((b"\x83", _owner(req, gen), b"\xa5slots", binary(slots)))
 
 
 # COMMIT and ABORT have the same body.
@@ -343,7 +339,7 @@ encode_abort = encode_slots
 
 def encode_close(req: int, gen: int) -> bytes:
     """CLOSE."""
-    return b"\x82\xa3req" + uint(req) + b"\xa3gen" + uint(gen)
+    return b"\x82" + _owner(req, gen)
 
 
 def encode_bye(reason: str) -> bytes:
