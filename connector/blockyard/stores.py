@@ -225,9 +225,15 @@ class Stores:
             return
         blocks, slots = unpack_grants(frame.body["grants"])
         first, count = offer.first, len(offer.ids[0])
-        wanted = [block - first for block in blocks]
-        sane = not wanted or (
-            len(set(wanted)) == len(wanted) and min(wanted) >= 0 and max(wanted) < count
+        whole = blocks == list(range(first, first + count))
+        sane = (
+            whole
+            or not blocks
+            or (
+                len(set(blocks)) == len(blocks)
+                and min(blocks) >= first
+                and max(blocks) < first + count
+            )
         )
         if offer.given_up or not sane or not offer.connection.usable:
             # GRANT is overdue or invalid: no copy begins.
@@ -238,15 +244,16 @@ class Stores:
             return
         self._count["dropped_stores"] += frame.body["refused"]
         self._count["present_blocks"] += frame.body["present"]
-        if wanted:
-            self._begin(offer, wanted, slots)
+        if blocks:
+            self._begin(offer, None if whole else [block - first for block in blocks], slots)
         else:
             self._end_offer(offer, dropped=0)
 
-    def _begin(self, offer: Offer, wanted: list[int], slots: bytes) -> None:
-        """Begins a job that copies the wanted blocks of an offer. Releases the other blocks."""
+    def _begin(self, offer: Offer, wanted: list[int] | None, slots: bytes) -> None:
+        """Begins a job that copies the wanted blocks of an offer, None for all of them. Releases
+        the other blocks."""
         r, ids = offer.request, offer.ids
-        if wanted != list(range(len(ids[0]))):
+        if wanted is not None:
             ids = [[group[i] for i in wanted] for group in offer.ids]
             kept = set(wanted)
             rest = [b for group in offer.ids for i, b in enumerate(group) if i not in kept]
