@@ -6,6 +6,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 # How long vLLM waits for a store to end before vLLM preempts a request. A store takes milliseconds.
@@ -31,14 +32,23 @@ class PoolBlocks:
     def release(self, block_ids: Sequence[int]) -> None:
         """Drops a reference of each block, the last first, so that vLLM reuses prefixes last."""
         held = self._held
+        counts = list(map(held.pop, block_ids, repeat(0)))
+        if counts.count(1) != len(counts):  # some blocks have further references
+            self._drop_each(block_ids, counts)
+        self._pool.free_blocks(list(map(self._pool.blocks.__getitem__, reversed(block_ids))))
+        self._waiting_since = 0.0
+
+    def _drop_each(self, block_ids: Sequence[int], counts: Sequence[int]) -> None:
+        held = self._held
+        for number, count in zip(block_ids, counts):
+            if count:
+                held[number] += count
         for number in block_ids:
             left = held.pop(number, 0) - 1
             if left:
                 if left < 0:
                     raise ValueError(f"device block {number}: released more often than held")
                 held[number] = left
-        self._pool.free_blocks(list(map(self._pool.blocks.__getitem__, reversed(block_ids))))
-        self._waiting_since = 0.0
 
     def free_count(self) -> int:
         """How many blocks have no reference."""
