@@ -240,6 +240,19 @@ class Storing(Case):
             self.side.build_connector_meta(output)
         self.assertLess(instructions(lambda: self.side.build_connector_meta(output)), 250)
 
+    def test_a_step_in_which_256_requests_get_a_block_costs_little_for_each(self) -> None:
+        running = [self.open(4) for _ in range(256)]
+        self.side.build_connector_meta(step([(r, [[1, 2]]) for r in running]))
+        for req in running:
+            self.advance(req, 5)
+        for _ in range(300):  # all prompts are offered
+            self.side.build_connector_meta(step(cached=[(req, None) for req in running]))
+        self.computed()
+        output = step(cached=[(req, [[3]]) for req in running])
+        cost = instructions(lambda: self.side.build_connector_meta(output))
+        self.assertLess(cost, 250 + 256 * 60)
+        self.assertEqual(self.computed(), [])
+
 
 class Pool(unittest.TestCase):
     def setUp(self) -> None:
@@ -257,6 +270,23 @@ class Pool(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.blocks.release([4])
         self.assertEqual(self.blocks.free_count(), 63)
+
+    def test_a_block_may_be_held_twice_by_one_call(self) -> None:
+        self.blocks.hold([3, 4, 4])
+        self.blocks.hold([3])
+        self.blocks.release([3, 4, 4])
+        self.assertEqual(self.pool.freed, [4])
+        self.blocks.release([3])
+        self.assertEqual(self.pool.freed, [4, 3])
+
+    def test_blocks_with_one_reference_are_released_without_a_loop(self) -> None:
+        costs = []
+        for count in (16, 48):
+            ids = list(range(1, count + 1))
+            self.pool.free_blocks = lambda blocks: None
+            self.blocks.hold(ids)
+            costs.append(instructions(lambda: self.blocks.release(ids)))
+        self.assertEqual(costs[0], costs[1])
 
     def test_vllm_can_empty_its_pool_when_only_stores_are_in_the_way(self) -> None:
         emptied: list[int] = []

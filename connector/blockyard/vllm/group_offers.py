@@ -33,6 +33,7 @@ class GroupTracked(Tracked):
 
     def __init__(self, request: Any, kv_groups: Groups, adapter: Adapter | None = None) -> None:
         super().__init__(request, request.num_prompt_tokens // kv_groups.align, adapter)
+        self.main = kv_groups.primary
         self.kv_groups = kv_groups
         self.stored = [0] * len(kv_groups)
         self.kept = [0] * len(kv_groups)
@@ -42,17 +43,13 @@ class GroupTracked(Tracked):
         super().adopt(block_ids)
         if self.loaded_in != self.generation:
             self.loaded = 0
-        self.offered = self.loaded // self.kv_groups.align
+        self.count_offered(self.loaded // self.kv_groups.align)
         self.stored = [self.loaded // group.block_size for group in self.kv_groups]
         self.kept = list(self.stored)
 
-    def owes(self) -> bool:
-        if not self.groups:
-            return False
-        primary, align = self.kv_groups.primary, self.kv_groups.align
-        tokens = len(self.groups[primary]) * self.kv_groups[primary].block_size
-        decoded = tokens - (self.offered + 1) * align
-        return self.offered < self.prompt or decoded >= DECODED_TOKENS
+    def _next_due(self) -> int:
+        tokens = (self.offered + 1) * self.kv_groups.align + DECODED_TOKENS
+        return -(-tokens // self.kv_groups[self.main].block_size)
 
 
 class Held(NamedTuple):

@@ -36,7 +36,9 @@ class Tracked:
     """A request that loads and stores blocks.
 
     groups: device blocks by KV group, complete for `generation` (vLLM's num_preemptions). prompt:
-    full blocks of the prompt. offered: blocks that the session has been offered. first: the local
+    full blocks of the prompt. offered: blocks that the session has been offered. main, due_at: an
+    offer is due from this length of the group's list on, once all its blocks but the last are full.
+    first: the local
     hit in blocks at the last lookup. hit, sources: the result of that lookup. failed: the
     generation with a failed load. accepted: the generation whose hit is loaded, after a decision.
     handed: the load may not be declined. loaded: tokens that a load has brought, in a hybrid model.
@@ -46,6 +48,7 @@ class Tracked:
     __slots__ = (
         "accepted",
         "adapter",
+        "due_at",
         "failed",
         "first",
         "generation",
@@ -53,6 +56,7 @@ class Tracked:
         "handed",
         "hit",
         "loaded",
+        "main",
         "offered",
         "prompt",
         "request",
@@ -65,7 +69,8 @@ class Tracked:
         self.prompt = prompt
         self.generation = NEVER
         self.groups: list[list[int]] = []
-        self.offered = 0
+        self.main = 0
+        self.offered = self.due_at = 0
         self.first = 0
         self.hit = 0
         self.sources = b""
@@ -78,15 +83,20 @@ class Tracked:
         """Takes a complete list of blocks, at the first step or after a preemption."""
         self.groups = [list(ids) for ids in block_ids]
         self.generation = self.request.num_preemptions
-        self.offered = 0
+        self.count_offered(0)
+
+    def count_offered(self, blocks: int) -> None:
+        """Records how many leading blocks the session has been offered."""
+        self.offered = blocks
+        self.due_at = 0 if blocks < self.prompt else self._next_due()
+
+    def _next_due(self) -> int:
+        """The value of due_at behind the prompt."""
+        return self.offered + 1 + DECODED_BLOCKS
 
     def owes(self) -> bool:
         """Whether an offer is due once all blocks but the last are full."""
-        if not self.groups:
-            return False
-        return (
-            self.offered < self.prompt or len(self.groups[0]) - 1 - self.offered >= DECODED_BLOCKS
-        )
+        return bool(self.groups) and len(self.groups[self.main]) >= self.due_at
 
 
 class Offers:
@@ -171,14 +181,18 @@ class Offers:
         tracked_of, due = self._tracked.get, self._due
         for index in indexes:
             rid = rids[index]
-            if rid in resumed:
+            if resumed and rid in resumed:
                 self._adopt(rid, lists[index])
                 continue
             tracked = tracked_of(rid)
-            if tracked is not None:
-                for ids, more in zip(tracked.groups, lists[index]):
-                    ids.extend(more)
-                if tracked.owes():
+            if tracked is not None and tracked.groups:
+                groups, more = tracked.groups, lists[index]
+                if len(groups) == 1:  # many requests may get a block in one step
+                    groups[0].extend(more[0])
+                else:
+                    for ids, new in zip(groups, more):
+                        ids.extend(new)
+                if len(groups[tracked.main]) >= tracked.due_at:
                     due[rid] = None
 
     def _offer_due(self, session: SchedulerSession) -> None:
@@ -253,7 +267,7 @@ class Offers:
             tracked.generation = NEVER
             room = True
         if room is not False:
-            tracked.offered = full
+            tracked.count_offered(full)
         return room is not False
 
     def _store(
