@@ -112,7 +112,10 @@ static int add(struct by_copier *copier, const struct by_job *ask, uint32_t earl
 	}
 	atomic_fetch_add(&copier->busy, 1);
 	by_queue_push(by_queue_of(copier, job), job);
-	pthread_cond_broadcast(&copier->work);
+	if (ask->kind == BY_LOAD)
+		pthread_cond_broadcast(&copier->work);
+	else if (!copier->storing) /* the thread that stores looks for more by itself */
+		pthread_cond_signal(&copier->work);
 	pthread_mutex_unlock(&copier->lock);
 	return 0;
 }
