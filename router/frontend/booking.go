@@ -294,7 +294,7 @@ func (b *booking) output(tokens int) {
 
 // cacheable returns how many tokens of a prompt the worker can report as cached. An engine always
 // computes the last token itself, with the block around it. But with an agent's connector it counts
-// a loaded prompt of whole blocks as cached to its end.
+// a loaded prompt of whole blocks as cached to its end, or to its last token if it loads within a step.
 func (b *booking) cacheable(prompt int) int {
 	size := b.worker.Facts.BlockSize
 	if size == 0 || prompt == 0 {

@@ -92,6 +92,9 @@ func (h *History) undelivered(p *Prompt, o *Outcome) Part {
 	if o.Reported != 0 && o.Reported != p.Tokens {
 		return Part{Cause: TokensDiffer}
 	}
+	if o.Delivered == p.Tokens-1 { // a load within a step leaves the last token to the step
+		return Part{Cause: LastBlock}
+	}
 	first := o.Delivered / p.BlockSize
 	tier, holder := p.tierOf(first), kv.WorkerOwner(p.Worker)
 	if tier != kv.TierDevice && p.Pool != 0 {

@@ -168,6 +168,20 @@ func TestPartsAddUp(t *testing.T) {
 	})
 }
 
+// A load within a step leaves the last token of a prompt of whole blocks to the step. Nothing is wrong
+// with the tier. Of a second token that lacks the tier is the cause.
+func TestTheLastTokenIsComputed(t *testing.T) {
+	h := NewMemory(64, start).Of()
+	p := Prompt{Tokens: 8, BlockSize: 4, Worker: kv.Worker{ID: 1}, Pool: 7, Decided: start.Add(time.Minute), Blocks: make([]kv.SequenceHash, 2)}
+	p.Hits[kv.TierHost] = 2
+	for delivered, want := range map[int]Part{7: {Cause: LastBlock, Tokens: 1}, 6: {Cause: TierSlow, Tokens: 2, Owner: kv.PoolOwner(7), Tier: kv.TierHost}} {
+		r := h.Explain(&p, &Outcome{Predicted: 8, Delivered: delivered, Cacheable: 8})
+		if len(r.Parts) != 1 || r.Parts[0] != want || r.Difference.Cause != want.Cause {
+			t.Errorf("%d of 8 tokens delivered: %+v", delivered, r)
+		}
+	}
+}
+
 // A forgotten block before remembered ones has their cause. Behind the last one everything is new.
 func TestForgottenBlock(t *testing.T) {
 	h := NewMemory(64, start).Of()
