@@ -35,6 +35,16 @@ class Answer(NamedTuple):
         return self.headers["X-Blockyard-Worker"]
 
     @property
+    def reused(self) -> int:
+        """Cached tokens, with the last one of a prompt of whole blocks.
+
+        A load within a step leaves that token to the step, and vLLM does not count it.
+        """
+        length = len(self.prompt)
+        whole = length % model.BLOCK_TOKENS == 0
+        return self.cached + (whole and self.cached == length - 1)
+
+    @property
     def predicted(self) -> int:
         """Cached tokens that the router expected."""
         return int(self.headers["X-Blockyard-Cached-Predicted"])
