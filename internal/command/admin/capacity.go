@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,13 +32,10 @@ func (p *prefetch) Run(ctx context.Context, c *Command, stdout io.Writer) error 
 		return err
 	}
 	body["timeout_seconds"] = p.Wait.Seconds()
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/prefetch", body)
+	var a struct{ Host, Read, Left int }
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/prefetch", body, &a)
 	if err != nil {
 		return err
-	}
-	var a struct{ Host, Read, Left int }
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("prefetch: %w", err)
 	}
 	if err := c.print(stdout, answer, "%d blocks were in host memory, %d were read into it, %d are on disk alone", a.Host, a.Read, a.Left); err != nil {
 		return err
@@ -60,18 +56,15 @@ type resize struct {
 // Run changes the size of the tier. The error says that blocks beyond the new size are in use.
 func (r *resize) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 	body := map[string]any{"tier": r.Tier, "bytes": uint64(r.Size), "timeout_seconds": r.Wait.Seconds(), "dry_run": c.DryRun}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/resize", body)
-	if err != nil {
-		return err
-	}
 	var a struct {
 		Before  uint64 `json:"bytes_before"`
 		Bytes   uint64 `json:"bytes"`
 		Used    uint64 `json:"used_bytes"`
 		Settled bool   `json:"settled"`
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("resize: %w", err)
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/resize", body, &a)
+	if err != nil {
+		return err
 	}
 	if err := c.print(stdout, answer, "the %s tier goes from %v to %v; its extents take %v", r.Tier, bytesize.Size(a.Before), bytesize.Size(a.Bytes), bytesize.Size(a.Used)); err != nil {
 		return err
@@ -111,17 +104,14 @@ func (q *quota) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 		return showQuota(ctx, c, stdout)
 	}
 	body := map[string]any{"model": q.Model, "tenant": q.Tenant, "tier": q.Tier, "bytes": uint64(*q.Size), "timeout_seconds": q.Wait.Seconds(), "dry_run": c.DryRun}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/quota", body)
-	if err != nil {
-		return err
-	}
 	var a struct {
 		Before  uint64 `json:"bytes_before"`
 		Used    uint64 `json:"used_bytes"`
 		Settled bool
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("quota: %w", err)
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/quota", body, &a)
+	if err != nil {
+		return err
 	}
 	if err := c.print(stdout, answer, "the %s limit goes from %s to %s; %v are used", q.Tier, limitText(a.Before), limitText(uint64(*q.Size)), bytesize.Size(a.Used)); err != nil {
 		return err
@@ -142,13 +132,6 @@ func limitText(bytes uint64) string {
 
 // showQuota prints the sizes of the tiers, and what models and tenants may have and have of them.
 func showQuota(ctx context.Context, c *Command, stdout io.Writer) error {
-	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/quota", nil)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return c.print(stdout, answer, "")
-	}
 	type used struct {
 		Bytes uint64 `json:"bytes"`
 		Limit uint64 `json:"limit_bytes"`
@@ -163,8 +146,12 @@ func showQuota(ctx context.Context, c *Command, stdout io.Writer) error {
 			TTL        float64 `json:"ttl_seconds"`
 		}
 	}
-	if err := json.Unmarshal(answer, &q); err != nil {
-		return fmt.Errorf("quota: %w", err)
+	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/quota", nil, &q)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return c.print(stdout, answer, "")
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)

@@ -51,9 +51,21 @@ func (c *Connection) Validate() error {
 	return nil
 }
 
-// ask sends a request to the server and returns its JSON answer. body is nil for none. address is
+// ask is fetch, and decodes the answer into a.
+func (c *Connection) ask(ctx context.Context, address, method, path string, body, a any) (json.RawMessage, error) {
+	answer, err := c.fetch(ctx, address, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(answer, a); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return answer, nil
+}
+
+// fetch sends a request to the server and returns its JSON answer. body is nil for none. address is
 // that of the server when --control is not given. The error has the server's reason.
-func (c *Connection) ask(ctx context.Context, address, method, path string, body any) (json.RawMessage, error) {
+func (c *Connection) fetch(ctx context.Context, address, method, path string, body any) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	address = cmp.Or(c.Control, address)
@@ -106,19 +118,13 @@ func (c *Connection) checkDryRun(ctx context.Context, path string) error {
 	if !c.DryRun {
 		return nil
 	}
-	answer, err := c.ask(ctx, defaultRouter(), http.MethodGet, "/openapi.json", nil)
-	if err != nil && !errors.Is(err, errAbsent) {
-		return err
-	}
 	var document struct {
 		Paths map[string]struct {
 			Post struct{ Parameters []struct{ Name string } }
 		}
 	}
-	if err == nil {
-		if err := json.Unmarshal(answer, &document); err != nil {
-			return fmt.Errorf("openapi.json: %w", err)
-		}
+	if _, err := c.ask(ctx, defaultRouter(), http.MethodGet, "/openapi.json", nil, &document); err != nil && !errors.Is(err, errAbsent) {
+		return err
 	}
 	for _, p := range document.Paths[path].Post.Parameters {
 		if p.Name == dryRunParameter {

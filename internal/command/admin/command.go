@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,12 +45,12 @@ type status struct{}
 
 // Run prints the status of the agent, or of the router when --control is a router's.
 func (*status) Run(ctx context.Context, c *Command, stdout io.Writer) error {
-	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/status", nil)
+	answer, err := c.fetch(ctx, defaultAgent, http.MethodGet, "/v1/status", nil)
 	isAgent := !errors.Is(err, errAbsent)
 	if !isAgent {
-		answer, err = c.ask(ctx, defaultAgent, http.MethodGet, "/v1/servers", nil)
+		answer, err = c.fetch(ctx, defaultAgent, http.MethodGet, "/v1/servers", nil)
 		if errors.Is(err, errAbsent) || strings.TrimSpace(string(answer)) == "[]" {
-			answer, err = c.ask(ctx, defaultAgent, http.MethodGet, "/v1/workers", nil)
+			answer, err = c.fetch(ctx, defaultAgent, http.MethodGet, "/v1/workers", nil)
 		}
 	}
 	if err != nil {
@@ -83,13 +82,9 @@ func (p *pool) find(ctx context.Context, c *Connection) (string, error) {
 	if p.Namespace != "" {
 		return p.Namespace, nil
 	}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/status", nil)
-	if err != nil {
-		return "", err
-	}
 	var pools []poolStatus
-	if err := json.Unmarshal(answer, &pools); err != nil {
-		return "", fmt.Errorf("status: %w", err)
+	if _, err := c.ask(ctx, defaultAgent, http.MethodGet, "/v1/status", nil, &pools); err != nil {
+		return "", err
 	}
 	pools = slices.DeleteFunc(pools, func(s poolStatus) bool { return p.Model != "" && s.Model != p.Model })
 	if len(pools) != 1 {
@@ -188,13 +183,10 @@ func (p *pin) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 		return err
 	}
 	body["ttl_seconds"] = p.For.Seconds()
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/keep", body)
+	var a struct{ Kept, Blocks int }
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/keep", body, &a)
 	if err != nil {
 		return err
-	}
-	var a struct{ Kept, Blocks int }
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("keep: %w", err)
 	}
 	return c.print(stdout, answer, "%d of %d blocks are kept for %v", a.Kept, a.Blocks, p.For)
 }
@@ -208,13 +200,10 @@ func (p *unpin) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/unkeep", body)
+	var a struct{ Ended, Blocks int }
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/unkeep", body, &a)
 	if err != nil {
 		return err
-	}
-	var a struct{ Ended, Blocks int }
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("unkeep: %w", err)
 	}
 	return c.print(stdout, answer, "%d of %d blocks are no longer kept", a.Ended, a.Blocks)
 }
@@ -236,17 +225,14 @@ func (e *evict) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 		return err
 	}
 	body := map[string]any{"namespace": namespace, "tier": e.Tier, "sequence_hashes": e.Hash, "dry_run": c.DryRun}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/reset-blocks", body)
-	if err != nil {
-		return err
-	}
 	var a struct {
 		Reset    []string `json:"reset_blocks"`
 		NotFound []string `json:"not_found"`
 		NotReset []string `json:"not_reset"`
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("reset-blocks: %w", err)
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/reset-blocks", body, &a)
+	if err != nil {
+		return err
 	}
 	if err := c.print(stdout, answer, "%d hashes left the tier, %d are not in it, %d stay", len(a.Reset), len(a.NotFound), len(a.NotReset)); err != nil {
 		return err
@@ -269,13 +255,10 @@ func (f *flush) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 	if f.Namespace != "" {
 		body["namespace"] = f.Namespace
 	}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/flush", body)
+	var a struct{ Flushed, Pending []string }
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/flush", body, &a)
 	if err != nil {
 		return err
-	}
-	var a struct{ Flushed, Pending []string }
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("flush: %w", err)
 	}
 	if err := c.print(stdout, answer, "%d namespaces have nothing left to write, %d have", len(a.Flushed), len(a.Pending)); err != nil {
 		return err
@@ -299,16 +282,13 @@ func (r *reset) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 	if !r.All {
 		body["namespace"] = r.Namespace
 	}
-	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/reset", body)
-	if err != nil {
-		return err
-	}
 	var a struct {
 		Reset  []string
 		Blocks int
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("reset: %w", err)
+	answer, err := c.ask(ctx, defaultAgent, http.MethodPost, "/v1/reset", body, &a)
+	if err != nil {
+		return err
 	}
 	if c.DryRun {
 		return c.print(stdout, answer, "%d namespaces with %d slots would be emptied", len(a.Reset), a.Blocks)
@@ -327,16 +307,13 @@ func (w *worker) set(ctx context.Context, c *Connection, verb string, stdout io.
 		return err
 	}
 	path := fmt.Sprintf("/v1/workers/%d/%s?%s=%t", uint64(w.ID), verb, dryRunParameter, c.DryRun)
-	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, path, nil)
-	if err != nil {
-		return err
-	}
 	var a struct {
 		Draining bool
 		Requests int
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("%s: %w", verb, err)
+	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, path, nil, &a)
+	if err != nil {
+		return err
 	}
 	text := "gets requests"
 	if a.Draining {
@@ -370,13 +347,10 @@ func (*snapshot) Run(ctx context.Context, c *Command, stdout io.Writer) error {
 		return err
 	}
 	query := url.Values{dryRunParameter: {strconv.FormatBool(c.DryRun)}}
-	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, "/v1/snapshot?"+query.Encode(), nil)
+	var a struct{ Saved, Failed uint64 }
+	answer, err := c.ask(ctx, defaultRouter(), http.MethodPost, "/v1/snapshot?"+query.Encode(), nil, &a)
 	if err != nil {
 		return err
-	}
-	var a struct{ Saved, Failed uint64 }
-	if err := json.Unmarshal(answer, &a); err != nil {
-		return fmt.Errorf("snapshot: %w", err)
 	}
 	return c.print(stdout, answer, "the router saves a snapshot now; before it %d were saved, %d failed", a.Saved, a.Failed)
 }
