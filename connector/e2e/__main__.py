@@ -13,52 +13,22 @@ detected damaged blocks and every other case has passed.
 
 from __future__ import annotations
 
-import argparse
-import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable
 
-from e2e.case import Case, Skipped, SharedTestBed
+from e2e import runner
+from e2e.case import SharedTestBed
 from e2e.cases_faults import control
 from e2e.catalogue import CASES
+from e2e.runner import Case
 
 
 def attempt(name: str, run: Callable[[SharedTestBed], str], bed: SharedTestBed) -> str:
-    """Runs one case and prints its line. Returns "ok", "FAIL" or "skip"."""
-    started = time.monotonic()
-    result, remark = "ok", ""
-    try:
-        remark = run(bed)
-    except Skipped as reason:
-        result, remark = "skip", str(reason)
-    except Exception:  # any exception is a failure of the case
-        result = "FAIL"
-        print(f"{traceback.format_exc().rstrip()}\n{bed.logs()}")
-    print(f"{result:<5} {name:<34} {time.monotonic() - started:6.1f} s  {remark}", flush=True)
+    """runner.attempt with a fresh bed after a case that is not ok."""
+    result = runner.attempt(name, run, bed)
     if result != "ok":
         bed.clear()  # a failed case may leave the shared engines in any state
     return result
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="test-vllm", description="A real vLLM, end to end.")
-    parser.add_argument("--list", action="store_true", help="print the cases")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these cases")
-    parser.add_argument("--keep", action="store_true", help="keep the directory with the logs")
-    args = parser.parse_args()
-    if args.list:
-        for case in CASES:
-            print(f"{case.name:<34} {case.reason}")
-        return 0
-    known = {case.name for case in CASES}
-    if unknown := set(args.only or ()) - known:
-        parser.error(f"--only {' '.join(sorted(unknown))}: want names that --list prints")
-    # sys.exit() runs the finally blocks, which end the child processes.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
-    return run([case for case in CASES if not args.only or case.name in args.only], args.keep)
 
 
 def run(chosen: list[Case], keep: bool) -> int:
@@ -84,4 +54,5 @@ def run(chosen: list[Case], keep: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cases, arguments = runner.choose("test-vllm", "A real vLLM, end to end.", CASES)
+    sys.exit(run(cases, arguments.keep))

@@ -1,11 +1,10 @@
-"""Cases, and the agents and engines that they share."""
+"""The agents and engines that cases share."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from e2e.testbed import TestBed
 from e2e.engineproc import EngineProcess
@@ -81,27 +80,6 @@ class SharedTestBed(TestBed):
         self.hybrid = None
         for shared in ("main", "first", "second", "slow_agent", "slow"):
             self.__dict__.pop(shared, None)
-
-
-class Skipped(Exception):
-    """The case cannot run on this machine. The text is the reason."""
-
-
-class Case(NamedTuple):
-    """A test of one promise of the product.
-
-    reason: the promise, for people. run: returns a remark for the printed line, and raises on
-    failure.
-    """
-
-    name: str
-    reason: str
-    run: Callable[[SharedTestBed], str]
-
-
-def case(name: str, reason: str) -> Callable[[Callable[[SharedTestBed], str]], Case]:
-    """A decorator that makes a Case of a function."""
-    return lambda run: Case(name, reason, run)
 
 
 def free_ports(count: int) -> list[int]:

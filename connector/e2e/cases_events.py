@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from e2e import faults, hashes
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
+from e2e.runner import case
 from e2e.services import Service
 from tests.agentproc import wait_until
 

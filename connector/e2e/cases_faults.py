@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from e2e import faults, model
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.cases_reload import hit, resident, same
 from e2e.engineproc import EngineProcess
+from e2e.runner import case
 from tests.agentproc import AgentProcess
 
 # The index of the damaged block in a prompt. The blocks before it are good.

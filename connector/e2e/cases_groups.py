@@ -6,8 +6,9 @@ Every case runs for each shape. Blocks of each KV group are stored and loaded on
 from __future__ import annotations
 
 from e2e import faults
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.cases_reload import same
+from e2e.runner import case
 from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, SHAPES, HybridBed, each_shape, hybrid
 from tests.agentproc import wait_until
 

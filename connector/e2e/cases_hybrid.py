@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from e2e import hybrid_models
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.engineproc import EngineError, EngineProcess
+from e2e.runner import case
 
 # Tokens that a repeated prompt finds in vLLM's own cache.
 _CACHED = {20: 0, 330: 320, 950: 928}

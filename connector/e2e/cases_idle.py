@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.engineproc import EngineProcess
+from e2e.runner import case
 
 IDLE_SECONDS = 10.0
 

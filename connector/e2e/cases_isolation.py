@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from e2e import model
-from e2e.case import LORA, SharedTestBed, case
+from e2e.case import LORA, SharedTestBed
 from e2e.cases_reload import hit, same
+from e2e.runner import case
 
 
 @case("salt-isolation", "only requests with the same cache salt share blocks")

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import zmq
 
+from e2e.runner import case
 from e2e.testbed import DEVICE_BLOCKS
-from e2e.case import LORA, SharedTestBed, case, free_ports
+from e2e.case import LORA, SharedTestBed, free_ports
 from e2e.scripted_agent import ScriptedAgent
 from tests.agentproc import wait_until
 

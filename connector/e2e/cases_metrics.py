@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from e2e import model
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.cases_reload import hit, same
+from e2e.runner import case
 from e2e.testbed import MODEL_LEN, STEP_TOKENS, block_count
 from tests.agentproc import wait_until
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from e2e import faults, hashes, model
+from e2e.runner import case
 from e2e.testbed import STEP_TOKENS, block_count
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.engineproc import Output
 from tests.agentproc import AgentProcess, wait_until
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from e2e import model
+from e2e.runner import Skipped, case
 from e2e.testbed import MODEL_LEN, block_count
-from e2e.case import LORA, Skipped, SharedTestBed, case
+from e2e.case import LORA, SharedTestBed
 from e2e.cases_reload import hit, same
 from e2e.engineproc import EngineError
 from tests.agentproc import wait_until

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from e2e import faults
-from e2e.case import SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.cases_faults import fail_one
 from e2e.cases_reload import hit, resident, same
 from e2e.engineproc import EngineProcess
+from e2e.runner import case
 from tests.agentproc import wait_until
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from e2e import cases_drafts, cases_groups, cases_tiers, cases_tight
-from e2e.case import Case
 from e2e.cases_events import events_to_router
 from e2e.cases_faults import (
     agent_kill_restart,
@@ -27,6 +26,7 @@ from e2e.cases_scheduling import (
     two_tp_ranks,
 )
 from e2e.cases_short import short_load_fails, short_loads
+from e2e.runner import Case
 from e2e.shapes import CHUNKS, GEMMA, GPT_OSS, QWEN
 
 # The cases of a hybrid model, in their order. The last ones kill agent and engine.

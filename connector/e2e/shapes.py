@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from e2e import faults, hybrid_models, model
-from e2e.case import Case, SharedTestBed, case
+from e2e.case import SharedTestBed
 from e2e.engineproc import EngineProcess, Output
+from e2e.runner import Case, case
 from e2e.testbed import HOST_BYTES, MODEL_LEN, STEP_TOKENS
 from tests.agentproc import AgentProcess, wait_until
 

@@ -11,34 +11,25 @@ reason, and counts as failed without --allow-skips.
 
 from __future__ import annotations
 
-import argparse
-import signal
+import pathlib
 import sys
-import time
-import traceback
 
-from live import cases_ours, cases_selection, cases_worker
-from live.case import Case
-from live.testbed import TestBed, Skipped, default_binaries
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "connector"))
+
+from e2e import runner  # noqa: E402
+from live import cases_ours, cases_selection, cases_worker  # noqa: E402
+from live.testbed import TestBed, default_binaries  # noqa: E402
 
 CASES = [*cases_worker.CASES, *cases_ours.CASES, *cases_selection.CASES]
 
 
-def attempt(case: Case, keep: bool) -> str:
-    """Runs one case and prints its line. Returns "ok", "FAIL" or "skip"."""
-    started = time.monotonic()
+def attempt(case: runner.Case, keep: bool) -> str:
+    """runner.attempt with a bed of its own."""
     bed = TestBed(*default_binaries())
-    result, remark = "ok", ""
     try:
-        remark = case.run(bed)
-    except Skipped as reason:
-        result, remark = "skip", str(reason)
-    except Exception:  # any exception is a failure of the case
-        result = "FAIL"
-        print(f"{traceback.format_exc().rstrip()}\n{bed.logs()}")
+        result = runner.attempt(case.name, case.run, bed)
     finally:
         bed.close(keep)
-    print(f"{result:<5} {case.name:<28} {time.monotonic() - started:6.1f} s  {remark}", flush=True)
     if keep:
         print(f"      kept: {bed.dir}")
     return result
@@ -46,22 +37,9 @@ def attempt(case: Case, keep: bool) -> str:
 
 def main() -> int:
     """Runs the cases of the command line."""
-    parser = argparse.ArgumentParser(prog="test-dynamo", description="Test with a real Dynamo.")
-    parser.add_argument("--list", action="store_true", help="print the cases")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these cases")
-    parser.add_argument("--keep", action="store_true", help="keep the directories with the logs")
-    parser.add_argument("--allow-skips", action="store_true", help="a skipped case is no failure")
-    args = parser.parse_args()
-    if args.list:
-        for case in CASES:
-            print(f"{case.name:<28} {case.reason}")
-        return 0
-    if unknown := set(args.only or ()) - {case.name for case in CASES}:
-        parser.error(f"--only {' '.join(sorted(unknown))}: want names that --list prints")
-    # sys.exit() runs the finally blocks, which end the child processes.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(1))
-    results = [attempt(c, args.keep) for c in CASES if not args.only or c.name in args.only]
+    flags = {"--allow-skips": "a skipped case is no failure"}
+    cases, args = runner.choose("test-dynamo", "Test with a real Dynamo.", CASES, flags)
+    results = [attempt(case, args.keep) for case in cases]
     skipped = results.count("skip")
     failed = results.count("FAIL") + (0 if args.allow_skips else skipped)
     if skipped:

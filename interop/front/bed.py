@@ -7,8 +7,8 @@ import pathlib
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from e2e import model
 from e2e.case import free_ports
@@ -20,23 +20,6 @@ from front.tokenizer import words, write_tokenizer
 from tests.agentproc import AgentProcess
 
 ADAPTERS = ("adapter-a", "adapter-b")
-
-
-class Case(NamedTuple):
-    """A test of one promise of the front door.
-
-    reason: the promise, for people. run: returns a remark for the printed line, and raises on
-    failure.
-    """
-
-    name: str
-    reason: str
-    run: Callable[[Bed], str]
-
-
-def case(name: str, reason: str) -> Callable[[Callable[[Bed], str]], Case]:
-    """A decorator that makes a Case of a function."""
-    return lambda run: Case(name, reason, run)
 
 
 class Bed:

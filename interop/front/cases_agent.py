@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.cases_cache import reusable
 from front.door import Answer, Door, Endpoint
 from tests.agentproc import wait_until

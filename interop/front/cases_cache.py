@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from e2e import model
-from front.bed import ADAPTERS, Bed, case
+from e2e.runner import case
+from front.bed import ADAPTERS, Bed
 from front.door import Answer, Door, Endpoint
 from front.server import MODEL
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import openai
 
-from front.bed import ADAPTERS, Bed, case
+from e2e.runner import case
+from front.bed import ADAPTERS, Bed
 from front.door import Door, Endpoint, sampling
 from front.server import MODEL
 

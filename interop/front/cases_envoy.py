@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.door import Answer, Door, Endpoint
 from front.envoy import Envoy
 from front.server import VllmServer

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import openai
 
+from e2e.runner import case
 from front import scripted_server
-from front.bed import Bed, case
+from front.bed import Bed
 from front.door import Door
 from tests.agentproc import wait_until
 

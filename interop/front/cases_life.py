@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import openai
 
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.door import Door, Endpoint, sampling
 from front.server import VllmServer
 from tests.agentproc import wait_until

@@ -8,7 +8,8 @@ import pathlib
 import subprocess
 from typing import Any
 
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.server import MODEL
 
 _SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "load-env.sh"

@@ -12,8 +12,9 @@ import subprocess
 import urllib.request
 from typing import Any
 
+from e2e.runner import case
 from e2e.session import Session
-from front.bed import Bed, case
+from front.bed import Bed
 from tests.agentproc import wait_until
 
 _REPOSITORY = pathlib.Path(__file__).parents[2]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.cases_cache import reusable
 from front.door import Door, Endpoint
 from front.recorder import Recorder

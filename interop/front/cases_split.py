@@ -6,7 +6,8 @@ import concurrent.futures
 from typing import Any
 
 from e2e import model
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.cases_cache import reusable
 from front.door import Answer, Door, Endpoint
 from front.server import VllmServer

@@ -9,7 +9,8 @@ import secrets
 import openai
 
 from e2e import model
-from front.bed import Bed, case
+from e2e.runner import case
+from front.bed import Bed
 from front.door import Door, Endpoint
 
 _PREFIX = "blockyard-tenant:"

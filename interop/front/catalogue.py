@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from front.bed import Case
+from e2e.runner import Case
 from front.cases_agent import with_agent
 from front.cases_cache import adapters_and_salts, plain_and_approximate, second_turn
 from front.cases_client import openai_client

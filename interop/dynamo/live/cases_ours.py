@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from live.case import Case, case
+from e2e.runner import Case, case
 from live.child import wait_until
 from live.overlap import Overlap, Overlaps, Worker
 from live.testbed import BLOCK, ENDPOINT, TestBed

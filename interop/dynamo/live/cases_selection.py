@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from live.case import Case, case
+from e2e.runner import Case, case
 from live.child import wait_until
 from live.selection import Answer, Engine, Service, without_texts
 from live.testbed import BLOCK, TestBed

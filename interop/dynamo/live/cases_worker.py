@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from live.case import Case, case
+from e2e.runner import Case, case
 from live.child import wait_until
 from live.compare import agree, on_device
 from live.overlap import NOTHING, Overlaps, Worker

@@ -16,16 +16,13 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from e2e.runner import Skipped
 from live import model, overlap
 from live.child import Child, clean_env, wait_until
 from live.overlap import Overlaps, Worker
 
 BLOCK = 16
 ENDPOINT = "dynamo.backend.generate"
-
-
-class Skipped(Exception):
-    """The case cannot run with these binaries. The text is the reason."""
 
 
 class Probe:
