@@ -125,6 +125,20 @@ class Case(unittest.TestCase):
         self.agent.accept()
         self.addCleanup(self.agent.close)
 
+    def listing(self) -> tuple[Pool, threading.Event]:
+        """A pool whose list 1 has begun, and waits for the event."""
+        pool = self.observe(Pool(300))
+        going, may = threading.Event(), threading.Event()
+
+        def wait(first: int) -> None:
+            going.set()
+            may.wait(20)
+
+        pool.before = wait
+        self.agent.send(frames.LIST_CACHED, 0, {"list": 1})
+        going.wait(20)
+        return pool, may
+
     def observe(self, pool: Pool) -> Pool:
         self.session.observe(pool, lambda: (2, 1))
         return pool
@@ -161,16 +175,7 @@ class Lists(Case):
 
     def test_of_lists_asked_for_meanwhile_the_last_one_is_made(self) -> None:
         """The agent waits only for the last list, and the pool has one list at a time."""
-        pool = self.observe(Pool(300))
-        going, may = threading.Event(), threading.Event()
-
-        def wait(first: int) -> None:
-            going.set()
-            may.wait(20)
-
-        pool.before = wait
-        self.agent.send(frames.LIST_CACHED, 0, {"list": 1})
-        going.wait(20)
+        pool, may = self.listing()
         lister = self.session._keeper.lister
         for number in (2, 3):
             self.agent.send(frames.LIST_CACHED, 0, {"list": number})
@@ -180,16 +185,7 @@ class Lists(Case):
             self.assertEqual(self.agent.list(number)[0], pool.all())
 
     def test_a_list_ends_with_its_connection(self) -> None:
-        pool = self.observe(Pool(300))
-        going, may = threading.Event(), threading.Event()
-
-        def wait(first: int) -> None:
-            going.set()
-            may.wait(20)
-
-        pool.before = wait
-        self.agent.send(frames.LIST_CACHED, 0, {"list": 1})
-        going.wait(20)
+        _, may = self.listing()
         self.agent.close()
         keeper = self.session._keeper
         wait_until("the end is known", lambda: any(kind == LOST for kind, _ in keeper.events))

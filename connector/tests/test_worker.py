@@ -10,28 +10,11 @@ from blockyard.native_plane import NativeCopier
 from blockyard.packed import Slot
 from blockyard.work import Load, Work
 from tests import planes
-from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import ScriptedScheduler, Rig
+from tests.agentproc import wait_until
+from tests.workerrig import Rig, RigCase
 
 
-@needs_agent
-class WorkerCase(unittest.TestCase):
-    def setUp(self) -> None:
-        self.rig = Rig()
-        self.addCleanup(self.rig.close)
-
-    @property
-    def scheduler(self) -> ScriptedScheduler:
-        assert self.rig.scheduler is not None
-        return self.rig.scheduler
-
-    def stored(self, count: int) -> tuple[list[int], list[bytes]]:
-        """Stores `count` blocks from device blocks 0..count-1. Returns tokens and bytes."""
-        tokens = self.rig.fresh_tokens(count)
-        data = [self.rig.kv.fill(block) for block in range(count)]
-        self.rig.store(tokens, range(count))
-        return tokens, data
-
+class WorkerCase(RigCase):
     def pinned(self, tokens: list[int], count: int) -> tuple[int, list[Slot]]:
         """Opens a request with these tokens. Returns it and the slots of its blocks.
 
@@ -320,16 +303,12 @@ class Connections(WorkerCase):
 
 
 @planes.both
-@needs_agent
-class OverlappingSteps(unittest.TestCase):
+class OverlappingSteps(RigCase):
+    options = {"early_loads": False}
+
     def test_no_copy_begins_before_the_engine_has_named_it(self) -> None:
-        rig = Rig(early_loads=False)
-        self.addCleanup(rig.close)
-        scheduler = rig.scheduler
-        assert scheduler is not None
-        tokens = rig.fresh_tokens(1)
-        data = rig.kv.fill(0)
-        rig.store(tokens, [0])
+        rig, scheduler = self.rig, self.scheduler
+        tokens, (data,) = self.stored(1)
         request = scheduler.open(tokens)
         slots = scheduler.lookup(request, 1)
         first, second = scheduler.claim(request, [8]), scheduler.claim(request, [9])
@@ -343,42 +322,37 @@ class OverlappingSteps(unittest.TestCase):
 
 
 @planes.both
-@needs_agent
-class LateScheduler(unittest.TestCase):
+class LateScheduler(RigCase):
+    options = {"connect": False}
+
+    def refused_twice(self) -> Rig:
+        """The rig, whose worker was refused twice: there is no scheduler."""
+        rig = self.rig
+        wait_until("two refused tries", lambda: rig.agent.stats()["engines"]["refused"] >= 2)
+        return rig
+
     def test_a_worker_waits_for_its_session_and_joins_it(self) -> None:
-        rig = Rig(connect=False)
-        self.addCleanup(rig.close)
-        refused = lambda: rig.agent.stats()["engines"]["refused"] >= 2  # noqa: E731
-        wait_until("two refused tries", refused)
+        rig = self.refused_twice()
         self.assertFalse(rig.session.joined)
         scheduler = rig.start_scheduler()
         rig.wait_joined()
-        tokens = rig.fresh_tokens(2)
-        data = [rig.kv.fill(block) for block in range(2)]
-        rig.store(tokens, [0, 1])
+        tokens, data = self.stored(2)
         request = scheduler.open(tokens)
         scheduler.lookup(request, 2)
         scheduler.claim(request, [8, 9])
         wait_until("the bytes", lambda: [rig.kv.read(8), rig.kv.read(9)] == data)
 
     def test_work_that_comes_before_the_worker_has_joined_is_done(self) -> None:
-        rig = Rig(connect=False)
-        self.addCleanup(rig.close)
-        refused = lambda: rig.agent.stats()["engines"]["refused"] >= 2  # noqa: E731
-        wait_until("two refused tries", refused)
+        rig = self.refused_twice()
         rig.start_scheduler()
-        tokens = rig.fresh_tokens(2)
-        data = [rig.kv.fill(block) for block in range(2)]
-        rig.store(tokens, [0, 1])
-        assert rig.scheduler is not None
+        tokens, data = self.stored(2)
         slots = rig.scheduler.lookup(rig.scheduler.open(tokens), 2)
         rig.begin_load(1, "r", slots, [8, 9])
         self.assertTrue(rig.wait_request("r"))
         self.assertEqual([rig.kv.read(8), rig.kv.read(9)], data)
 
     def test_without_an_agent_the_engine_gets_its_answer(self) -> None:
-        rig = Rig(connect=False)
-        self.addCleanup(rig.close)
+        rig = self.rig
         rig.agent.kill9()
         with mock.patch.object(copying, "EXTENT_SECONDS", 0.05):
             with self.assertLogs("blockyard.copying"):

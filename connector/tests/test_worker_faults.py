@@ -14,8 +14,8 @@ from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 from tests import planes
-from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import BLOCK, ScriptedScheduler, Kv, Rig
+from tests.agentproc import wait_until
+from tests.workerrig import BLOCK, Kv, RigCase, ScriptedScheduler
 
 
 class Refused(unittest.TestCase):
@@ -33,27 +33,8 @@ class Refused(unittest.TestCase):
         self.assertEqual(session.done().jobs, {9: [0, 1]})
 
 
-@needs_agent
-class FaultCase(unittest.TestCase):
-    def setUp(self) -> None:
-        self.rig = Rig()
-        self.addCleanup(self.rig.close)
-
-    @property
-    def scheduler(self) -> ScriptedScheduler:
-        assert self.rig.scheduler is not None
-        return self.rig.scheduler
-
-    def stored(self, count: int) -> tuple[list[int], list[bytes]]:
-        """Stores blocks. Returns their tokens and bytes."""
-        tokens = self.rig.fresh_tokens(count)
-        data = [self.rig.kv.fill(block) for block in range(count)]
-        self.rig.store(tokens, range(count))
-        return tokens, data
-
-
 @planes.both
-class Foreign(FaultCase):
+class Foreign(RigCase):
     def second_worker(self) -> tuple[WorkerSession, Kv]:
         """The worker of another engine with the same worker_id."""
         kv = Kv(64)
@@ -93,7 +74,7 @@ class Foreign(FaultCase):
 
 
 @planes.both
-class Errors(FaultCase):
+class Errors(RigCase):
     def test_a_fence_that_fails_fails_the_jobs_of_its_step(self) -> None:
         request = self.scheduler.open(self.rig.fresh_tokens(1))
         slots = packed.pack_slots(self.scheduler.grant(request, 1))
@@ -126,7 +107,7 @@ class Errors(FaultCase):
 
 
 @planes.both
-class LeftSessions(FaultCase):
+class LeftSessions(RigCase):
     def extents(self) -> int:
         """The number of extents that this process has mapped."""
         maps = pathlib.Path("/proc/self/maps").read_text()

@@ -11,8 +11,8 @@ from blockyard import workerlink
 from blockyard.mover import Pages
 from blockyard.readable import pack_runs
 from tests import planes
-from tests.agentproc import needs_agent, wait_until
-from tests.workerrig import GatedMover, ScriptedScheduler, Rig
+from tests.agentproc import wait_until
+from tests.workerrig import GatedMover, RigCase, ScriptedScheduler
 
 
 class PinningMover(GatedMover):
@@ -47,20 +47,15 @@ class PinningMover(GatedMover):
 
 
 @planes.both
-@needs_agent
-class Pinning(unittest.TestCase):
+class Pinning(RigCase):
+    options = {"mover": PinningMover}
+
     def setUp(self) -> None:
-        self.rig = Rig(mover=PinningMover)
-        self.addCleanup(self.rig.close)
+        super().setUp()
         mover = self.rig.mover
         assert isinstance(mover, PinningMover)
         self.mover = mover
         self.addCleanup(mover.release)
-
-    @property
-    def scheduler(self) -> ScriptedScheduler:
-        assert self.rig.scheduler is not None
-        return self.rig.scheduler
 
     def load(self, rid: str, tokens: list[int], data: bytes) -> None:
         """Loads a block and compares its bytes."""

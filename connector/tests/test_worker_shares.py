@@ -15,7 +15,7 @@ from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 from tests import planes
 from tests.agentproc import AgentProcess, needs_agent, wait_until
-from tests.workerrig import PAGE, ScriptedScheduler, Kv, Rig
+from tests.workerrig import PAGE, Kv, Rig, RigCase, ScriptedScheduler
 
 BLOCKS = 16
 
@@ -87,7 +87,6 @@ class Shares(unittest.TestCase):
         rig = Rig()
         self.addCleanup(rig.close)
         scheduler = rig.scheduler
-        assert scheduler is not None
         tokens = rig.fresh_tokens(1)
         data = rig.kv.fill(5)
         rig.store(tokens, [5])
@@ -114,18 +113,11 @@ class Shares(unittest.TestCase):
 
 
 @planes.both
-@needs_agent
-class Deaths(unittest.TestCase):
+class Deaths(RigCase):
     def test_no_load_of_pinned_slots_fails_or_is_wrong_because_the_agent_dies(self) -> None:
         rng = random.Random(8)
-        rig = Rig()
-        self.addCleanup(rig.close)
-        prompts = []
-        for _ in range(6):
-            tokens = rig.fresh_tokens(4)
-            data = [rig.kv.fill(block) for block in range(4)]
-            rig.store(tokens, range(4))
-            prompts.append((tokens, data))
+        rig = self.rig
+        prompts = [self.stored(4) for _ in range(6)]
         wait_until("all is sealed", lambda: rig.agent.stats()["quiet"])
         loaded = 0
         for turn in range(8):
@@ -140,7 +132,6 @@ class Deaths(unittest.TestCase):
     ) -> int:
         """Runs loads, and kills the agent during the last ones. Returns the number of loads."""
         scheduler = rig.scheduler
-        assert scheduler is not None
         death = rng.randrange(1, 6)
         begun: list[tuple[str, list[int], list[bytes]]] = []
         for n, (tokens, data) in enumerate(prompts):

@@ -10,7 +10,9 @@ import random
 import struct
 import threading
 import time
+import unittest
 from collections.abc import Sequence
+from typing import Any
 
 from blockyard import frames, packed
 from blockyard.extents import Extents
@@ -22,7 +24,7 @@ from blockyard.transport import Frame, Link
 from blockyard.work import Load, Store, Work
 from blockyard.worker import WorkerIdentity, WorkerSession
 from tests import planes
-from tests.agentproc import AgentProcess, wait_until
+from tests.agentproc import AgentProcess, needs_agent, wait_until
 
 LAYERS = 3
 PAGE = 4096
@@ -196,6 +198,8 @@ class GatedMover(CpuMover):
 class Rig:
     """An agent, a scripted scheduler and a worker session. close() ends all of them."""
 
+    scheduler: ScriptedScheduler  # once start_scheduler() was called
+
     def __init__(
         self,
         blocks: int = 64,
@@ -210,7 +214,6 @@ class Rig:
         identity = WorkerIdentity(self.worker_id, 0, "test 1")
         settings = Settings(socket=self.agent.socket, native=planes.in_c)
         self.session = WorkerSession(settings, identity, lambda pages: self.mover, early_loads)
-        self.scheduler: ScriptedScheduler | None = None
         self.done: dict[int, list[int]] = {}
         self.finished: dict[str, bool] = {}  # request -> whether it failed
         self.tokens = 0
@@ -222,7 +225,8 @@ class Rig:
 
     def start_scheduler(self) -> ScriptedScheduler:
         """Connects a scheduler. RESUME then gives up all slots of the previous scheduler."""
-        previous, self.scheduler = self.scheduler, ScriptedScheduler(self.agent, self.worker_id)
+        previous = getattr(self, "scheduler", None)
+        self.scheduler = ScriptedScheduler(self.agent, self.worker_id)
         if previous is not None:
             previous.close()
             body = frames.encode_resume(
@@ -275,15 +279,13 @@ class Rig:
 
     def store(self, tokens: Sequence[int], blocks: Sequence[int]) -> int:
         """Stores device blocks under these tokens, from STORE to COMMIT. Returns the request."""
-        scheduler = self.scheduler
-        assert scheduler is not None
-        request = scheduler.open(tokens)
-        slots = scheduler.grant(request, len(blocks))
+        request = self.scheduler.open(tokens)
+        slots = self.scheduler.grant(request, len(blocks))
         assert len(slots) == len(blocks)
-        job = scheduler.job()
+        job = self.scheduler.job()
         self.begin_store(job, slots, blocks)
         assert self.wait_job(job)
-        scheduler.commit(request, slots)
+        self.scheduler.commit(request, slots)
         return request
 
     def begin_store(self, job: int, slots: Sequence[Slot], blocks: Sequence[int]) -> None:
@@ -299,6 +301,28 @@ class Rig:
     def close(self) -> None:
         self.mover.gate.set()
         self.session.close()
-        if self.scheduler is not None:
+        if hasattr(self, "scheduler"):
             self.scheduler.close()
         self.agent.close()
+
+
+@needs_agent
+class RigCase(unittest.TestCase):
+    """Tests with a rig, which is made with `options` and ends after the test."""
+
+    options: dict[str, Any] = {}
+
+    def setUp(self) -> None:
+        self.rig = Rig(**self.options)
+        self.addCleanup(self.rig.close)
+
+    @property
+    def scheduler(self) -> ScriptedScheduler:
+        return self.rig.scheduler
+
+    def stored(self, count: int) -> tuple[list[int], list[bytes]]:
+        """Stores `count` blocks from device blocks 0..count-1. Returns tokens and bytes."""
+        tokens = self.rig.fresh_tokens(count)
+        data = [self.rig.kv.fill(block) for block in range(count)]
+        self.rig.store(tokens, range(count))
+        return tokens, data
