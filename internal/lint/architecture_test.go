@@ -156,6 +156,35 @@ func TestDecisionsNameCodeThatExists(t *testing.T) {
 	}
 }
 
+// TestWhereToLookNamesCodeThatExists looks for the files that docs/packages.md names under "Where to
+// look", and in each for the declarations that stand in parentheses after it. A file without a
+// directory lies in that of the file before it.
+func TestWhereToLookNamesCodeThatExists(t *testing.T) {
+	_, section, _ := strings.Cut(readDocument(t, "packages.md"), "\n## Where to look\n")
+	root, dir, declarations := os.DirFS("../.."), "", 0
+	declared := regexp.MustCompile("`(?:\\w+\\.)?(\\w+)`")
+	for _, m := range regexp.MustCompile("`([a-z0-9_./-]+\\.(?:go|py|c))`(?:\\s*\\(([^)]*)\\))?").FindAllStringSubmatch(section, -1) {
+		file := m[1]
+		if !strings.Contains(file, "/") {
+			file = path.Join(dir, file)
+		}
+		dir = path.Dir(file)
+		data, err := fs.ReadFile(root, file)
+		if err != nil {
+			t.Errorf("docs/packages.md: %v", err)
+		}
+		for _, name := range declared.FindAllStringSubmatch(m[2], -1) {
+			declarations++
+			if !regexp.MustCompile(`(?m)^\s*(?:func|type|def|class|int) .*\b` + name[1] + `\b`).Match(data) {
+				t.Errorf("docs/packages.md: %s does not declare %s", file, name[1])
+			}
+		}
+	}
+	if declarations < 30 {
+		t.Errorf("only %d declarations were looked for", declarations)
+	}
+}
+
 // TestDocumentLinksLeadSomewhere follows every relative link of every document
 // to a file, and to a heading where the link names one.
 func TestDocumentLinksLeadSomewhere(t *testing.T) {
