@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // TestRankSurvivesItsAgent: an agent that is killed begins with its last
@@ -36,7 +37,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 				e.publish(false, b...)
 			}
 			r.await(t, truth(t, batches))
-			waitFor(t, "a checkpoint", func() bool { return r.Stats().Checkpoints > 0 && r.Stats().Batches == 2 })
+			waittest.Until(t, "a checkpoint", func() bool { return r.Stats().Checkpoints > 0 && r.Stats().Batches == 2 })
 			saved := awaitFile(t, path, 4)
 			// A kill leaves the file as it is; an orderly end would write another one.
 			r.stop(t)
@@ -49,7 +50,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 			}
 			r = startRank(t, cfg)
 			e.awaitSubscriber()
-			waitFor(t, "the checkpoint to be read", func() bool { return r.Stats().Restored == 4 })
+			waittest.Until(t, "the checkpoint to be read", func() bool { return r.Stats().Restored == 4 })
 			if !replay {
 				if h := r.stream.Status().Health; h != kvevent.HealthDegraded {
 					t.Errorf("health %s before the engine has said anything", h)
@@ -58,7 +59,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 			batches = append(batches, []engineevent.Event{residencytest.StoredEvent(4, 9, 1)})
 			e.publish(false, batches[len(batches)-1]...)
 			r.await(t, truth(t, batches))
-			waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+			waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 			if s := r.Stats(); s.Lost > 0 || s.Restarts > 0 || s.CheckpointsRejected > 0 {
 				t.Errorf("stats %+v", s)
 			}
@@ -69,7 +70,7 @@ func TestRankSurvivesItsAgent(t *testing.T) {
 // awaitFile returns a checkpoint with n engine blocks.
 func awaitFile(t *testing.T, path string, n int) (b []byte) {
 	t.Helper()
-	waitFor(t, "the checkpoint", func() bool {
+	waittest.Until(t, "the checkpoint", func() bool {
 		var err error
 		if b, err = os.ReadFile(path); err != nil {
 			return false
@@ -91,7 +92,7 @@ func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
 	for i := range 3 {
 		old.publish(false, residencytest.StoredEvent(0, 1+i, 1))
 	}
-	waitFor(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 3 })
+	waittest.Until(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 3 })
 	r.stop(t)
 	old.stopEngine()
 	awaitFile(t, path, 3)
@@ -104,7 +105,7 @@ func TestRankForgetsTheCheckpointOfAnotherEngine(t *testing.T) {
 	}
 	r = startRank(t, cfg)
 	r.await(t, truth(t, batches))
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Restarts != 1 || s.Restored != 3 {
 		t.Errorf("stats %+v", s)
 	}
@@ -129,7 +130,7 @@ func TestRankCountsBadCheckpoints(t *testing.T) {
 	batch := []engineevent.Event{residencytest.StoredEvent(0, 1, 3)}
 	e.publish(false, batch...)
 	r.await(t, truth(t, [][]engineevent.Event{batch}))
-	waitFor(t, "the failure to be counted", func() bool {
+	waittest.Until(t, "the failure to be counted", func() bool {
 		s := r.Stats()
 		return s.CheckpointsRejected == 1 && s.CheckpointFailures > 0
 	})
@@ -152,11 +153,11 @@ func TestRankAsksForTheList(t *testing.T) {
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, Cached: cached, Tokens: tokens, Raw: func([]byte) { raw++ }})
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 3))
-	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 3 })
+	waittest.Until(t, "the first batch", func() bool { return r.stream.Status().Blocks == 3 })
 	e.publish(true, residencytest.RemovedEvent(3))
 	e.publish(false, residencytest.StoredEvent(0, 20, 2))
 	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 2)}, {residencytest.StoredEvent(0, 20, 2)}}))
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Lost != 1 || s.Listed != 1 || s.Unlisted != 0 {
 		t.Errorf("stats %+v", s)
 	}

@@ -74,7 +74,7 @@ func (e *testEngine) bind(kind zmq4.Type, endpoint string) (*zmq4.Socket, string
 	}
 	endpoint = cmp.Or(endpoint, "tcp://127.0.0.1:*")
 	// A port given up a moment ago may still be in use.
-	waitFor(e.t, "bind "+endpoint, func() bool { return s.Bind(endpoint) == nil })
+	waittest.Until(e.t, "bind "+endpoint, func() bool { return s.Bind(endpoint) == nil })
 	bound, err := s.GetLastEndpoint()
 	if err != nil {
 		e.t.Fatal(err)
@@ -210,12 +210,6 @@ func (e *testEngine) answer(identity []byte, start uint64) {
 }
 
 func seqFrame(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
-
-// waitFor polls until cond holds, and fails the test if it does not in time.
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	waittest.Until(t, what, cond)
-}
 
 // frame is a live message.
 type frame struct {

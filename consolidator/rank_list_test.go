@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // TestRankAsksForTheListUntilItComes: a list that fails once costs the blocks only
@@ -28,15 +29,15 @@ func TestRankAsksForTheListUntilItComes(t *testing.T) {
 	}})
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 4))
-	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 4 })
+	waittest.Until(t, "the first batch", func() bool { return r.stream.Status().Blocks == 4 })
 	e.publish(true, residencytest.RemovedEvent(4))
 	e.publish(false, residencytest.StoredEvent(3, 100, 2))
-	waitFor(t, "the loss", func() bool { return r.Stats().ListFailures == 1 })
+	waittest.Until(t, "the loss", func() bool { return r.Stats().ListFailures == 1 })
 	if st := r.stream.Status(); st.Blocks != 0 || st.Health != kvevent.HealthDegraded {
 		t.Errorf("without a list the stream says %+v", st)
 	}
 	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 3), residencytest.StoredEvent(3, 100, 2)}}))
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Listed != 1 || s.Unlisted != 0 || s.Lost != 1 {
 		t.Errorf("stats %+v", s)
 	}
@@ -51,14 +52,14 @@ func TestRankSettlesBadEventsByTheList(t *testing.T) {
 	}})
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 2))
-	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
+	waittest.Until(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
 	// ["BlockRemoved", 5]: hashes that are no list.
 	bad := append([]byte{0x92, 0xcb, 0x41, 0xd9, 0x54, 0xfc, 0x40, 0, 0, 0, 0x91, 0x92, 0xac}, "BlockRemoved\x05"...)
 	e.publishPayload(false, bad)
 	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 1)}}))
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	e.publishPayload(false, bad)
-	waitFor(t, "health degraded", func() bool { return r.stream.Status().Health == kvevent.HealthDegraded })
+	waittest.Until(t, "health degraded", func() bool { return r.stream.Status().Health == kvevent.HealthDegraded })
 	if s := r.Stats(); s.Listed != 1 || s.BadEvents != 2 || r.stream.Status().Blocks != 1 {
 		t.Errorf("stats %+v", s)
 	}
@@ -73,11 +74,11 @@ func TestRankSettlesItsCheckpointByTheList(t *testing.T) {
 	r := startRank(t, cfg)
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 100))
-	waitFor(t, "the blocks", func() bool { return r.stream.Status().Blocks == 100 })
+	waittest.Until(t, "the blocks", func() bool { return r.stream.Status().Blocks == 100 })
 	r.stop(t)
 	r = startRank(t, cfg)
 	r.await(t, truth(t, [][]engineevent.Event{{residencytest.StoredEvent(0, 1, 2)}}))
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if s := r.Stats(); s.Restored != 100 || s.Listed != 1 {
 		t.Errorf("stats %+v", s)
 	}
@@ -91,11 +92,11 @@ func TestRankRejectsTheCheckpointOfAnotherIncarnation(t *testing.T) {
 	r := startRank(t, cfg)
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 10))
-	waitFor(t, "the blocks", func() bool { return r.stream.Status().Blocks == 10 })
+	waittest.Until(t, "the blocks", func() bool { return r.stream.Status().Blocks == 10 })
 	r.stop(t)
 	cfg.Identity = 6
 	r = startRank(t, cfg)
-	waitFor(t, "the checkpoint to be rejected", func() bool { return r.Stats().CheckpointsRejected == 1 })
+	waittest.Until(t, "the checkpoint to be rejected", func() bool { return r.Stats().CheckpointsRejected == 1 })
 	if s := r.Stats(); s.Restored != 0 || r.stream.Status().Blocks != 0 {
 		t.Errorf("stats %+v", s)
 	}
@@ -107,12 +108,12 @@ func TestRankIsDegradedUntilItsEngineIsThere(t *testing.T) {
 	gone := startEngine(t, "", "")
 	gone.stopEngine()
 	r := startRank(t, RankConfig{EventsEndpoint: gone.events, ReplayEndpoint: gone.replay, ReplayTimeout: 50 * time.Millisecond})
-	waitFor(t, "a replay that fails", func() bool { return r.Stats().ReplayFailures > 0 })
+	waittest.Until(t, "a replay that fails", func() bool { return r.Stats().ReplayFailures > 0 })
 	if h := r.stream.Status().Health; h != kvevent.HealthDegraded {
 		t.Errorf("health %s though nobody is there", h)
 	}
 	startEngine(t, gone.events, gone.replay)
-	waitFor(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
+	waittest.Until(t, "health exact", func() bool { return r.stream.Status().Health == kvevent.HealthExact })
 	if n := r.Stats().Frames; n != 0 {
 		t.Errorf("%d frames of an idle engine", n)
 	}

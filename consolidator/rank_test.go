@@ -20,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // runningRank is a rank under test with what it emitted.
@@ -77,7 +78,7 @@ func (r *runningRank) await(t *testing.T, want residency.Status) {
 			t.Logf("stats %+v", r.Stats())
 		}
 	}()
-	waitFor(t, "the stream to hold what the engine holds", func() bool {
+	waittest.Until(t, "the stream to hold what the engine holds", func() bool {
 		st := r.stream.Status()
 		return st.Digest == want.Digest && st.Blocks == want.Blocks
 	})
@@ -103,7 +104,7 @@ func TestRankRepairsDroppedFrames(t *testing.T) {
 			}
 			want := truth(t, batches)
 			r.await(t, want)
-			waitFor(t, "the gap to close", func() bool { return !r.Stats().Repairing })
+			waittest.Until(t, "the gap to close", func() bool { return !r.Stats().Repairing })
 			s := r.Stats()
 			if s.Gaps == 0 || s.Gaps != s.Repaired || s.Lost != 0 || s.Replayed == 0 || s.Restarts != 0 {
 				t.Errorf("stats %+v", s)
@@ -134,7 +135,7 @@ func TestRankRepairsMoreThanTheEngineQueues(t *testing.T) {
 				e.publish(!live || i < 3999, batches[i]...)
 			}
 			r.await(t, truth(t, batches))
-			waitFor(t, "the gap to close", func() bool { return !r.Stats().Repairing })
+			waittest.Until(t, "the gap to close", func() bool { return !r.Stats().Repairing })
 			if s := r.Stats(); s.Lost != 0 || s.Gaps != s.Repaired {
 				t.Errorf("stats %+v", s)
 			} else {
@@ -150,7 +151,7 @@ func TestRankClearsWhatTheHistoryNoLongerHolds(t *testing.T) {
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
 	e.publish(false, residencytest.StoredEvent(0, 1, 2))
-	waitFor(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
+	waittest.Until(t, "the first batch", func() bool { return r.stream.Status().Blocks == 2 })
 	for i := range 6 {
 		e.publish(true, residencytest.StoredEvent(0, 100+10*i, 1))
 	}
@@ -191,7 +192,7 @@ func TestRankForgetsTheEngineBeforeARestart(t *testing.T) {
 	for i := range 5 {
 		old.publish(false, residencytest.StoredEvent(0, 1+i, 1))
 	}
-	waitFor(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 5 })
+	waittest.Until(t, "the old engine's blocks", func() bool { return r.stream.Status().Blocks == 5 })
 	old.stopEngine()
 
 	// The new engine publishes more than the old one had before anybody listens,
@@ -228,7 +229,7 @@ func TestRankSurvivesMalformedFrames(t *testing.T) {
 	e.send(kvTopic, seqFrame(77), good[:len(good)/2])
 	e.publish(false, batches[1]...)
 	r.await(t, truth(t, batches))
-	waitFor(t, "all frames", func() bool { return r.Stats().Frames == 9 })
+	waittest.Until(t, "all frames", func() bool { return r.Stats().Frames == 9 })
 	if s := r.Stats(); s.BadFrames != 7 || s.Lost != 0 || s.Restarts != 0 {
 		t.Errorf("stats %+v", s)
 	}
@@ -243,7 +244,7 @@ func TestRankDropsBatchesOfAnotherRank(t *testing.T) {
 	r := startRank(t, RankConfig{EventsEndpoint: e.events, ReplayEndpoint: e.replay})
 	e.awaitSubscriber()
 	e.publishPayload(false, engineevent.AppendBatch(nil, &engineevent.Batch{Rank: 3, HasRank: true, Events: []engineevent.Event{residencytest.StoredEvent(0, 1, 2)}}))
-	waitFor(t, "the batch", func() bool { return r.Stats().Batches == 1 })
+	waittest.Until(t, "the batch", func() bool { return r.Stats().Batches == 1 })
 	if s := r.Stats(); s.Dropped["foreign_rank"] != 2 || r.stream.Status().Blocks != 0 {
 		t.Errorf("stats %+v", s)
 	}

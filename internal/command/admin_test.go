@@ -22,6 +22,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
@@ -85,7 +86,7 @@ func operatedAgent(t *testing.T) (a *agent.Agent, dir string, logs *observer.Obs
 	}
 	answer.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		s := a.Stats()
 		if len(s.Pools) == 1 && s.Quiet && s.Pools[0].Stats.Host.Inactive == 10 && s.Pools[0].Stats.Disk.Inactive == 10 {
 			return ""
@@ -250,15 +251,15 @@ func TestAdminOfARouter(t *testing.T) {
 			return ""
 		}
 	}
-	await(t, state("ready"))
+	waittest.Pass(t, state("ready"))
 	wantAdmin(t, 0, "dry run: worker 7 gets no new requests; 0 requests are in progress", at("drain", "7", "--dry-run")...)
 	if objection := state("ready")(); objection != "" {
 		t.Error(objection)
 	}
 	wantAdmin(t, 0, "worker 7 gets no new requests; 0 requests are in progress", at("drain", "7")...)
-	await(t, state("draining"))
+	waittest.Pass(t, state("draining"))
 	wantAdmin(t, 0, `"draining": false`, at("undrain", "7", "--json")...)
-	await(t, state("ready"))
+	waittest.Pass(t, state("ready"))
 	wantAdmin(t, 1, "status 404: worker 8", at("drain", "8")...)
 	wantAdmin(t, 1, "status 409: snapshot: the router has no store; want --durable-kv-events", at("snapshot")...)
 	wantAdmin(t, 1, "no such request here", at("reset", "--tier", "all", "--all")...)

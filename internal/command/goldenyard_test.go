@@ -24,6 +24,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	publisherdynamo "github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
@@ -205,14 +206,14 @@ func (y *goldenYard) use(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		return lacks(y.ask(t, "/metrics"), `output="dynamo",owner="worker 7/0"`, `output="zmq",owner="worker 8/0"`, `role="scheduler",worker="8"`)
 	})
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		return lacks(y.askRouter(t, http.MethodGet, "/metrics", ""), "blockyard_router_workers 2", "blockyard_router_feeds_exact 3")
 	})
 	y.measure()
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		return lacks(y.askRouter(t, http.MethodGet, "/metrics", ""),
 			`blockyard_router_load{kind="`, `owner="worker 7/0"}`, `owner="worker 8/0"}`, `blockyard_router_load_age_seconds{owner="pool `, `blockyard_router_measured_age_seconds{measure="copy_bytes"`, `blockyard_router_measured_age_seconds{measure="disk_bytes"`)
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/lab/engine"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/feed"
@@ -125,7 +126,7 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	}
 	resp.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		m, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: tokens})
 		if err != nil {
 			return err.Error()
@@ -145,25 +146,5 @@ func TestAgentWithoutNATSIsFollowedOverHTTP(t *testing.T) {
 	if status := Product("").Run(t.Context(), []string{"inspect", admin}, &shown, &shown); status != 0 ||
 		!strings.Contains(shown.String(), "worker 7/0") || !strings.Contains(shown.String(), "over HTTP: 1 clients") {
 		t.Errorf("inspect: status %d\n%s", status, shown.String())
-	}
-}
-
-// await waits until check has no objection.
-func await(t *testing.T, check func() string) {
-	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	pause := time.NewTicker(10 * time.Millisecond)
-	defer pause.Stop()
-	for {
-		objection := check()
-		if objection == "" {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatal("after 20 s: " + objection)
-		case <-pause.C:
-		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/consolidator/residency"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/httpfeed"
 	"github.com/blockyard-ai/blockyard/router"
@@ -237,17 +238,12 @@ func (n *httpNode) router() *router.Router {
 
 func (n *httpNode) converges(who string, r *router.Router) {
 	n.t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	pause := time.NewTicker(5 * time.Millisecond)
-	defer pause.Stop()
-	for n.differs(r) != "" || r.Quality() != feed.Exact {
-		select {
-		case <-deadline.C:
-			n.t.Fatalf("%s, after 30 s: %s, quality %s, feeds %+v", who, n.differs(r), r.Quality(), r.Feeds())
-		case <-pause.C:
+	waittest.Pass(n.t, func() string {
+		if n.differs(r) == "" && r.Quality() == feed.Exact {
+			return ""
 		}
-	}
+		return fmt.Sprintf("%s: %s, quality %s, feeds %+v", who, n.differs(r), r.Quality(), r.Feeds())
+	})
 }
 
 // TestRoutersWithoutNATSConverge: whatever frames are lost, however often the agent

@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/router"
@@ -210,17 +211,12 @@ func (w *natsWorld) converged(when string) {
 // until waits for a condition.
 func (w *natsWorld) until(what string, condition func() bool) {
 	w.t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			w.t.Fatalf("%s: not in 30 s; router %+v", what, w.router.Stats())
-		case <-tick.C:
+	waittest.Pass(w.t, func() string {
+		if condition() {
+			return ""
 		}
-	}
+		return fmt.Sprintf("%s; router %+v", what, w.router.Stats())
+	})
 }
 
 // TestNothingIsLostSilently: through every order of outages the router ends with

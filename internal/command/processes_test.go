@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // mainVariable, when set, makes the test binary the program blockyard.
@@ -121,7 +123,7 @@ func (p *program) stop() {
 func (p *program) awaitLine(before int, texts ...string) int {
 	p.t.Helper()
 	found := 0
-	await(p.t, func() string {
+	waittest.Pass(p.t, func() string {
 		found = 0
 		p.mu.Lock()
 		defer p.mu.Unlock()

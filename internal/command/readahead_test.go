@@ -22,6 +22,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 )
 
@@ -149,7 +150,7 @@ func openDoorTo(t *testing.T, a *agent.Agent) string {
 			t.Error(err)
 		}
 	})
-	await(t, func() string {
+	waittest.Pass(t, func() string {
 		m, err := r.FindBestMatch(t.Context(), &router.Request{Tokens: agenttest.Prompt(1, 5)})
 		if err != nil || m.Hits.Total() != 5 {
 			return fmt.Sprintf("%+v, %v", m, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/command/process"
 	"github.com/blockyard-ai/blockyard/internal/control"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/config"
 )
 
@@ -122,14 +123,14 @@ func TestRouterReloads(t *testing.T) {
 			return ""
 		}
 	}
-	await(t, has("/v1/servers", one, `"ready"`))
+	waittest.Pass(t, has("/v1/servers", one, `"ready"`))
 	const reloads, failed = "settings are reloaded", "settings are not reloaded; nothing has changed"
 
 	file(one+", "+two, "  active_decode_blocks_threshold: 0.5\n  router_temperature: 0.5\n  router_policy_config: "+dir+"/classes.yaml\n")
 	r.reloaded(reloads, `"changed":["active_decode_blocks_threshold","router_policy_config","worker"]`)
 	r.awaitLine(0, "changed settings take effect at the next start", `"settings":["router_temperature"]`)
-	await(t, has("/v1/servers", one, two))
-	await(t, has("/busy_threshold", `0.5`))
+	waittest.Pass(t, has("/v1/servers", one, two))
+	waittest.Pass(t, has("/busy_threshold", `0.5`))
 
 	for bad, want := range map[string]string{
 		"  active_decode_blocks_threshold: 7\n":           "active_decode_blocks_threshold",
@@ -149,7 +150,7 @@ func TestRouterReloads(t *testing.T) {
 	r.reloaded(failed, "classes.yaml")
 	classes("d")
 	r.reloaded(reloads, `"changed":["active_decode_blocks_threshold","worker"]`)
-	await(t, has("/v1/servers", "not "+one, two))
+	waittest.Pass(t, has("/v1/servers", "not "+one, two))
 	file(two+", "+two, "")
 	r.reloaded(failed, "is there twice")
 	r.stop()

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/lab/golden"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/miss"
@@ -68,10 +69,9 @@ func TestOpenDoor(t *testing.T) {
 		}
 		return resp.StatusCode, string(got)
 	}
-	status, got := ask()
-	for began := time.Now(); status == http.StatusServiceUnavailable && time.Since(began) < 30*time.Second; status, got = ask() {
-		<-time.After(10 * time.Millisecond)
-	}
+	var status int
+	var got string
+	waittest.Until(t, "a worker is known", func() bool { status, got = ask(); return status != http.StatusServiceUnavailable })
 	if status != http.StatusOK || got != body {
 		t.Errorf("status %d, %s", status, got)
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/api"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
@@ -84,26 +85,13 @@ func TestAPlainServerIsAWorker(t *testing.T) {
 		h.ServeHTTP(w, q)
 		return w.Code, w.Body.String()
 	}
-	until := func(what string, holds func() bool) {
-		t.Helper()
-		look := time.NewTicker(10 * time.Millisecond)
-		defer look.Stop()
-		for late := time.After(30 * time.Second); !holds(); {
-			select {
-			case <-look.C:
-			case <-late:
-				_, text := call(served.Handler(), "GET", "/v1/servers")
-				t.Fatalf("never: %s\n%s", what, text)
-			}
-		}
-	}
 	state := func() string { w, _ := d.Worker(7); return w.State.String() }
 	routed := func() bool {
 		m, err := r.FindBestMatch(ctx, &router.Request{Model: "tiny", Tokens: []uint32{1, 2, 3}})
 		return err == nil && m.Worker.ID == 7
 	}
 	// The router may know the worker before the directory has its next snapshot.
-	until("the server gets requests", func() bool { return routed() && state() == "ready" })
+	waittest.Until(t, "the server gets requests", func() bool { return routed() && state() == "ready" })
 	if w := r.Workers()[0]; w.BlockSize != 16 || w.Card.DeviceBlocks != 512 || w.Card.Endpoint != url || w.Card.Taints != "x" {
 		t.Errorf("worker %+v", w)
 	}
@@ -118,15 +106,15 @@ func TestAPlainServerIsAWorker(t *testing.T) {
 	if code, text := call(operators, "POST", "/v1/workers/7/drain"); code != http.StatusOK || text != `{"draining":true,"requests":0,"worker_id":7}`+"\n" {
 		t.Errorf("drain: %d %s", code, text)
 	}
-	until("the drained server gets nothing", func() bool { return !routed() && state() == "draining" })
+	waittest.Until(t, "the drained server gets nothing", func() bool { return !routed() && state() == "draining" })
 	for path, want := range map[string]int{"/v1/workers/8/drain": 404, "/v1/workers/x/drain": 400, "/v1/workers/7/undrain": 200} {
 		if code, text := call(operators, "POST", path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, text, want)
 		}
 	}
-	until("the server gets requests again", routed)
+	waittest.Until(t, "the server gets requests again", routed)
 	dead.Store(true)
-	until("the dead server gets nothing", func() bool { return !routed() && state() == "unhealthy" })
+	waittest.Until(t, "the dead server gets nothing", func() bool { return !routed() && state() == "unhealthy" })
 }
 
 // TestServerFlags: a wrong value names its flag.

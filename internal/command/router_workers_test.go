@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 )
@@ -79,11 +80,7 @@ func TestRouterStartsWithoutASource(t *testing.T) {
 		if err := sources.Register(&registry.Registration{WorkerID: 5, Model: "m", BlockSize: 16}, time.Minute); err != nil {
 			t.Error(err)
 		}
-		look := time.NewTicker(time.Millisecond)
-		for r.Ready() != nil {
-			<-look.C
-		}
-		look.Stop()
+		waittest.Until(t, "the router is ready", func() bool { return r.Ready() == nil })
 		if m, err := r.FindBestMatch(ctx, &router.Request{Tokens: []uint32{1}}); err != nil || m.Worker.ID != 5 {
 			t.Errorf("%v: %+v, %v", args, m.Worker, err)
 		}

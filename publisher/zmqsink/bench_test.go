@@ -8,6 +8,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // sixteen knows every block: sixteen tokens.
@@ -73,7 +74,7 @@ func benchmarkSink(b *testing.B, read bool) {
 // readInBackground reads batches, and throws them away, until the benchmark ends.
 func readInBackground(b *testing.B, sink *Sink) {
 	reader := subscribe(b, sink.Endpoint())
-	waitFor(b, "the subscription", func() bool { return sink.Stats().Reannounced == 1 })
+	waittest.Until(b, "the subscription", func() bool { return sink.Stats().Reannounced == 1 })
 	if err := reader.sub.SetRcvtimeo(100 * time.Millisecond); err != nil {
 		b.Fatal(err)
 	}

@@ -17,6 +17,7 @@ const (
 	defaultBuffer          = 10000
 	defaultHWM             = 10000
 	defaultReannounceEvery = time.Second
+	defaultLinger          = time.Second
 	// The default ROUTER port is the PUB port plus replayOffset. The ports next to the PUB
 	// port belong to the engine's other ranks.
 	replayOffset = 1000
@@ -58,6 +59,8 @@ type Options struct {
 	// giveUp reports whether batch seq, which has waited that long, stops waiting for a subscriber
 	// without room. nil: after roomTimeout. Tests set it, so that no wait depends on their speed.
 	giveUp func(seq uint64, waited time.Duration) bool
+	// linger bounds the sending of batches after Close; 0 means a second.
+	linger time.Duration
 }
 
 // complete returns o with the defaults in place of zero fields. The error names a field that is
@@ -67,6 +70,7 @@ func (o Options) complete() (Options, error) {
 	o.Buffer = cmp.Or(o.Buffer, defaultBuffer)
 	o.HWM = cmp.Or(o.HWM, defaultHWM)
 	o.ReannounceEvery = cmp.Or(o.ReannounceEvery, defaultReannounceEvery)
+	o.linger = cmp.Or(o.linger, defaultLinger)
 	if o.giveUp == nil {
 		o.giveUp = func(_ uint64, waited time.Duration) bool { return waited >= roomTimeout }
 	}

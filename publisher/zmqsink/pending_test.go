@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // chainOf makes the tokens of blocks 1 to n.
@@ -110,7 +111,7 @@ func TestSubscriberLearnsAHotPrefixAfterARestart(t *testing.T) {
 	source.sink = sink
 	sub := subscribe(t, sink.Endpoint())
 	sub.untilHolds()
-	waitFor(t, "two blocks are left out", func() bool { return sink.Stats().Left == 2 })
+	waittest.Until(t, "two blocks are left out", func() bool { return sink.Stats().Left == 2 })
 	var want []place
 	for h := kv.SequenceHash(1); h <= 20; h++ {
 		tokens.upTo.Store(uint64(h))

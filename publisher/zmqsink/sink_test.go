@@ -12,6 +12,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // queueBlocks is how many blocks a queue has room for.
@@ -28,7 +29,7 @@ func TestSubscriberThatComesLateLearnsTheWholeState(t *testing.T) {
 	s.store(device, 1, 3)
 	s.store(host, 1, 2)
 	s.remove(device, 3)
-	waitFor(t, "the events are sent", func() bool { return sink.Stats().Said == 2 })
+	waittest.Until(t, "the events are sent", func() bool { return sink.Stats().Said == 2 })
 	sub := subscribe(t, sink.Endpoint())
 	sub.untilHolds(place{1, device}, place{2, device}, place{1, host}, place{2, host})
 	s.store(host, 3, 3)
@@ -66,7 +67,7 @@ func TestSecondSubscriberIsHeardAndTheFirstStaysRight(t *testing.T) {
 		t.Errorf("the last batches are %v and %v", first.seqs, second.seqs)
 	}
 	second.leave()
-	waitFor(t, "one subscriber is left", func() bool { return sink.Stats().Subscribers == 1 })
+	waittest.Until(t, "one subscriber is left", func() bool { return sink.Stats().Subscribers == 1 })
 	if st := sink.Stats(); st.Subscriptions != 2 || st.Reannounced != 2 {
 		t.Errorf("counted %+v", st)
 	}
@@ -80,7 +81,7 @@ func TestManySubscribersShareOneAnnouncement(t *testing.T) {
 	first.untilHolds()
 	for i := range uint64(5) {
 		subscribe(t, sink.Endpoint())
-		waitFor(t, "the subscription", func() bool { return sink.Stats().Subscriptions == i+2 })
+		waittest.Until(t, "the subscription", func() bool { return sink.Stats().Subscriptions == i+2 })
 	}
 	s.store(device, 1, 1)
 	first.untilHolds(place{1, device})
@@ -96,11 +97,11 @@ func TestStateAnnouncedToNobodyDelaysNoSubscriber(t *testing.T) {
 	sink := startSink(t, s, func(o *Options) { o.ReannounceEvery = time.Hour })
 	s.held[place{1, host}] = struct{}{}
 	sink.StateJoined()
-	waitFor(t, "the state is announced", func() bool { return sink.Stats().Reannounced == 1 })
+	waittest.Until(t, "the state is announced", func() bool { return sink.Stats().Reannounced == 1 })
 	sub := subscribe(t, sink.Endpoint())
 	sub.untilHolds(place{1, host})
 	subscribe(t, sink.Endpoint())
-	waitFor(t, "the second subscription", func() bool { return sink.Stats().Subscriptions == 2 })
+	waittest.Until(t, "the second subscription", func() bool { return sink.Stats().Subscriptions == 2 })
 	s.store(device, 1, 1)
 	sub.untilHolds(place{1, host}, place{1, device})
 	if n := sink.Stats().Reannounced; n != 2 {
@@ -151,7 +152,7 @@ func TestRequestsOfAnotherFormAreIgnoredAndCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, "four bad requests", func() bool { return sink.Stats().BadRequests == 4 })
+	waittest.Until(t, "four bad requests", func() bool { return sink.Stats().BadRequests == 4 })
 	if seqs, _ := sub.replay(sink.ReplayEndpoint(), 100); len(seqs) != 0 {
 		t.Errorf("replayed %v", seqs)
 	}
@@ -225,7 +226,7 @@ func TestEventsThatAreInTheStateAreNotAppliedAgain(t *testing.T) {
 	s := newStream()
 	sink := startSink(t, s, nil)
 	s.store(device, 1, 3)
-	waitFor(t, "the blocks are said", func() bool { return sink.Stats().Said == 3 })
+	waittest.Until(t, "the blocks are said", func() bool { return sink.Stats().Said == 3 })
 	s.pending = &place{3, device}
 	sub := subscribe(t, sink.Endpoint())
 	sub.untilHolds(place{1, device}, place{2, device})
@@ -238,7 +239,7 @@ func TestEventsThatAreInTheStateAreNotAppliedAgain(t *testing.T) {
 
 func TestCloseSendsWhatIsQueuedAndRefusesTheRest(t *testing.T) {
 	s := newStream()
-	sink := startSink(t, s, nil)
+	sink := startSink(t, s, func(o *Options) { o.linger = time.Hour })
 	sub := newSubscriber(t)
 	// So little that most batches wait in the sink's own socket when it closes.
 	if err := errors.Join(sub.sub.SetRcvhwm(1), sub.sub.SetRcvbuf(4096)); err != nil {
@@ -273,7 +274,7 @@ func TestEventsOfAnotherOwnerAreNotSent(t *testing.T) {
 	e.Owner.Rank, e.ID = 0, 1
 	sink.Publish([]kvevent.RouterEvent{e})
 	s.store(device, 1, 1)
-	waitFor(t, "the right event", func() bool { return sink.Stats().Said == 1 })
+	waittest.Until(t, "the right event", func() bool { return sink.Stats().Said == 1 })
 	if n := sink.Stats().Foreign; n != 1 {
 		t.Errorf("%d foreign events, want 1", n)
 	}
@@ -286,7 +287,7 @@ func TestPassthroughSendsTheEnginesOwnPayloads(t *testing.T) {
 	}
 	defer sink.Close()
 	sub := subscribe(t, sink.Endpoint())
-	waitFor(t, "the subscription", func() bool { return sink.Stats().Subscribers == 1 })
+	waittest.Until(t, "the subscription", func() bool { return sink.Stats().Subscribers == 1 })
 	for i := range 3 {
 		sink.Raw(fmt.Appendf(nil, "payload %d", i))
 	}
@@ -297,7 +298,7 @@ func TestPassthroughSendsTheEnginesOwnPayloads(t *testing.T) {
 	}
 	sink.Raw(make([]byte, maxRawBytes+1))
 	sink.Raw([]byte("after the hole"))
-	waitFor(t, "the last payload", func() bool { return sink.Stats().Next == 5 })
+	waittest.Until(t, "the last payload", func() bool { return sink.Stats().Next == 5 })
 	if st := sink.Stats(); st.DroppedRaw != 1 || st.Raw != 4 || st.Reannounced != 0 {
 		t.Errorf("counted %+v", st)
 	}

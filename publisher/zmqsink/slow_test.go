@@ -9,6 +9,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/backoff"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -67,7 +68,7 @@ func TestSlowSubscriberHearsTheStateWhenItReads(t *testing.T) {
 	runs := 1
 	for ; sink.Stats().Missed == 0; runs++ {
 		s.storeRun(runs)
-		waitFor(t, "the run", func() bool { return sink.Stats().Said == 2000*uint64(runs+1) })
+		waittest.Until(t, "the run", func() bool { return sink.Stats().Said == 2000*uint64(runs+1) })
 	}
 	// The subscriber has heard of this block and does not hear that it goes.
 	s.remove(host, 7)
@@ -113,7 +114,7 @@ func TestSlowSubscriberTakesNothingFromOthers(t *testing.T) {
 		hears(s.storeRun(runs + i))
 	}
 	bothRead.Store(true)
-	waitFor(t, "the slow subscriber has the state", func() bool {
+	waittest.Until(t, "the slow subscriber has the state", func() bool {
 		other.readWaiting()
 		slow.readWaiting()
 		return maps.Equal(slow.held, s.held) && maps.Equal(other.held, s.held)
@@ -138,11 +139,11 @@ func TestSlowSubscriberOfAPassthrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	sub.connect(sink.Endpoint())
-	waitFor(t, "the subscription", func() bool { return sink.Stats().Subscribers == 1 })
+	waittest.Until(t, "the subscription", func() bool { return sink.Stats().Subscribers == 1 })
 	sent := uint64(0)
 	for ; sink.Stats().Missed == 0; sent++ {
 		sink.Raw(make([]byte, 64<<10))
-		waitFor(t, "the payload", func() bool { return sink.Stats().Next == sent+1 })
+		waittest.Until(t, "the payload", func() bool { return sink.Stats().Next == sent+1 })
 	}
 	reads.Store(true)
 	for i := 0; ; i++ {

@@ -12,8 +12,6 @@ import (
 const (
 	// maxRequestBytes bounds a message of a peer: a subscription or a replay request.
 	maxRequestBytes = 4096
-	// linger bounds the sending of batches after Close.
-	linger = time.Second
 	// wakeEndpoint connects alarm and wake, inside one context.
 	wakeEndpoint = "inproc://wake"
 )
@@ -69,7 +67,7 @@ func (s *sockets) open(o *Options) (err error) {
 	}
 	// Without NODROP libzmq drops a batch silently when a subscriber has no room.
 	err = errors.Join(s.pub.SetXpubVerboser(1), s.pub.SetSndhwm(o.HWM), s.pub.SetXpubNodrop(true))
-	if s.endpoint, err = bind(s.pub, o.Bind, err); err != nil {
+	if s.endpoint, err = bind(s.pub, o, o.Bind, err); err != nil {
 		return err
 	}
 	if s.router, err = s.ctx.NewSocket(zmq.ROUTER); err != nil {
@@ -77,15 +75,15 @@ func (s *sockets) open(o *Options) (err error) {
 	}
 	// A replay may fill a peer's whole queue at once, and ROUTER drops the rest. Peers
 	// acknowledge half a queue at a time, so a queue of twice the size is always enough.
-	s.replayEndpoint, err = bind(s.router, o.ReplayBind, s.router.SetSndhwm(2*(o.Buffer+1)))
+	s.replayEndpoint, err = bind(s.router, o, o.ReplayBind, s.router.SetSndhwm(2*(o.Buffer+1)))
 	return err
 }
 
 // bind sets the options that the XPUB and the ROUTER socket share, binds s to endpoint, and
 // returns the bound endpoint. err is the error of setting the socket's own options: unless nil,
 // bind returns it and does not bind.
-func bind(s *zmq.Socket, endpoint string, err error) (string, error) {
-	err = errors.Join(err, s.SetLinger(linger), s.SetMaxmsgsize(maxRequestBytes), s.SetTcpKeepalive(1))
+func bind(s *zmq.Socket, o *Options, endpoint string, err error) (string, error) {
+	err = errors.Join(err, s.SetLinger(o.linger), s.SetMaxmsgsize(maxRequestBytes), s.SetTcpKeepalive(1))
 	if err != nil {
 		return "", fmt.Errorf("endpoint %q: %w", endpoint, err)
 	}
@@ -185,7 +183,7 @@ func send(to *zmq.Socket, parts [][]byte) error {
 	return nil
 }
 
-// close closes the sockets. It waits until queued batches are sent, for linger at most.
+// close closes the sockets. It waits until queued batches are sent, for Options.linger at most.
 func (s *sockets) close() {
 	for _, k := range []*zmq.Socket{s.pub, s.router, s.wake, s.alarm} {
 		if k != nil {

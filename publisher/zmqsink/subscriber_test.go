@@ -14,7 +14,6 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/engineevent"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/publisher"
 )
 
@@ -184,7 +183,7 @@ func (s *subscriber) socket(kind zmq.Type) *zmq.Socket {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, err := range []error{k.SetLinger(0), k.SetRcvtimeo(20 * time.Second)} {
+	for _, err := range []error{k.SetLinger(0), k.SetRcvtimeo(3 * time.Minute)} {
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -341,10 +340,4 @@ func (s *subscriber) replay(endpoint string, start uint64) (seqs []uint64, paylo
 		}
 		seqs, payloads = append(seqs, seq), append(payloads, parts[3])
 	}
-}
-
-// waitFor polls until cond holds, and fails the test if it does not in time.
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	waittest.Until(t, what, cond)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
@@ -256,11 +257,7 @@ func (b *bench) post(path, body string, headers ...string) (*http.Response, stri
 // expectIdle checks that no request is booked.
 func (b *bench) expectIdle() {
 	b.t.Helper()
-	for began := time.Now(); b.router.Stats().Requests.Load.Requests > 0; runtime.Gosched() {
-		if time.Since(began) > 30*time.Second {
-			b.t.Fatalf("%d requests are still booked", b.router.Stats().Requests.Load.Requests)
-		}
-	}
+	waittest.Until(b.t, "no request is booked", func() bool { return b.router.Stats().Requests.Load.Requests == 0 })
 }
 
 // readUntil streams an answer and returns after a line of it, or when ctx ends. The

@@ -2,6 +2,7 @@ package frontend_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/bodies"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend"
@@ -49,12 +51,7 @@ func (b *bench) background(key string) <-chan int {
 
 func await(t *testing.T, n *atomic.Int32, want int32) {
 	t.Helper()
-	for n.Load() < want {
-		if t.Context().Err() != nil {
-			t.Fatal("the test is over")
-		}
-		runtime.Gosched()
-	}
+	waittest.Until(t, fmt.Sprintf("%d requests", want), func() bool { return n.Load() >= want })
 }
 
 // At most as many requests are at workers as may be. The queue of a tenant is full before

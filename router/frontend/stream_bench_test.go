@@ -15,8 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 )
 
@@ -162,15 +162,12 @@ func TestOpenStreamsAreSmall(t *testing.T) {
 	closeAll := bed.openStreams(streams, tokens)
 	defer closeAll()
 	// The transport may close the body a moment after the first event.
-	for began := time.Now(); ; runtime.Gosched() {
-		perStream := (held() - before) / streams
-		if perStream < most {
-			return
+	waittest.Pass(t, func() string {
+		if perStream := (held() - before) / streams; perStream >= most {
+			return fmt.Sprintf("%d bytes for each stream, want less than %d", perStream, most)
 		}
-		if time.Since(began) > 30*time.Second {
-			t.Fatalf("%d bytes for each stream, want less than %d", perStream, most)
-		}
-	}
+		return ""
+	})
 }
 
 // held returns the bytes of the heap and of stacks that are in use.

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/internal/kvgroup"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
@@ -38,9 +38,7 @@ func TestAccessLog(t *testing.T) {
 	b.post("/v1/completions", prompt, append(bearer("a"), "X-Request-Id", "mine")...)
 	b.post("/v1/completions", `{"model":"other","prompt":[1]}`, bearer("a")...)
 	b.expectIdle()
-	for len(logs.FilterMessage("request").All()) < 2 {
-		runtime.Gosched()
-	}
+	waittest.Until(t, "two lines", func() bool { return logs.FilterMessage("request").Len() == 2 })
 	lines := logs.FilterMessage("request").All()
 	served, refused := lines[0].ContextMap(), lines[1].ContextMap()
 	for name, want := range map[string]any{
@@ -71,9 +69,7 @@ func TestAccessLogOfRejectedRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	for len(logs.FilterMessage("request").All()) < 4 {
-		runtime.Gosched()
-	}
+	waittest.Until(t, "four lines", func() bool { return logs.FilterMessage("request").Len() == 4 })
 	var got []string
 	for _, e := range logs.FilterMessage("request").All() {
 		m := e.ContextMap()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/source"
 	"github.com/blockyard-ai/blockyard/router/source/registry"
 	"github.com/blockyard-ai/blockyard/router/workers"
@@ -176,20 +177,12 @@ func run(t *testing.T, o workers.Options) *workers.Directory {
 // eventually waits until a condition holds of the directory.
 func eventually(t *testing.T, d *workers.Directory, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			for _, w := range d.Workers() {
-				t.Logf("%+v", w)
-			}
-			t.Fatal("never: " + what)
+	waittest.Pass(t, func() string {
+		if holds() {
+			return ""
 		}
-	}
+		return fmt.Sprintf("%s; workers %+v", what, d.Workers())
+	})
 }
 
 // ready reports whether n workers are ready.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router"
 	"github.com/blockyard-ai/blockyard/router/frontend"
 	"github.com/blockyard-ai/blockyard/router/frontend/extproc"
@@ -166,19 +167,13 @@ func (b *bench) booked() int { return int(b.router.Stats().Requests.Load.Request
 // expectIdle checks that no request stays booked.
 func (b *bench) expectIdle() {
 	b.t.Helper()
-	for began := time.Now(); b.booked() > 0; runtime.Gosched() {
-		if time.Since(began) > 30*time.Second {
-			b.t.Fatalf("%d requests are still booked", b.booked())
-		}
-	}
+	waittest.Until(b.t, "no request is booked", func() bool { return b.booked() == 0 })
 }
 
 // expectOutcome checks what the requests said of their workers.
 func (b *bench) expectOutcome(want ...workers.Outcome) {
 	b.t.Helper()
-	for began := time.Now(); len(b.directory.outcomes()) < len(want) && time.Since(began) < 30*time.Second; {
-		runtime.Gosched()
-	}
+	waittest.Until(b.t, "the outcomes", func() bool { return len(b.directory.outcomes()) >= len(want) })
 	if got := b.directory.outcomes(); !slices.Equal(got, want) {
 		b.t.Errorf("outcomes %v, want %v", got, want)
 	}

@@ -90,15 +90,14 @@ func find(t *testing.T, a *apiServer, text string, log *zap.Logger) *seen {
 	return s
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	waittest.Until(t, what, holds)
-}
-
 func (s *seen) becomes(t *testing.T, want string) {
 	t.Helper()
-	until(t, fmt.Sprintf("servers %q; the last ones are %q", want, s.text()), func() bool { return s.text() == want })
+	waittest.Pass(t, func() string {
+		if got := s.text(); got != want {
+			return fmt.Sprintf("servers %q; the last ones are %q", want, got)
+		}
+		return ""
+	})
 }
 
 // TestServersFollowTheSlices: endpoints of several pages and slices, their conditions,
@@ -137,11 +136,11 @@ func TestAnOldResourceVersionIsListedAgain(t *testing.T) {
 		s := find(t, a, "models/llama:8000", nil)
 		s.becomes(t, "192.0.2.1:8000")
 		watches := func() (n int) { a.do(func() { n = len(a.watches) }); return n }
-		until(t, "a watch", func() bool { return watches() == 1 })
+		waittest.Until(t, "a watch", func() bool { return watches() == 1 })
 		// Other objects change; a bookmark tells the new version.
 		a.do(func() { a.revision += 50 })
 		a.do(func() { a.compacted = a.revision; a.ends++ })
-		until(t, "the next watch", func() bool { return watches() == 2 })
+		waittest.Until(t, "the next watch", func() bool { return watches() == 2 })
 		if a.lists != 1 {
 			t.Errorf("%d lists after a bookmark, want 1", a.lists)
 		}
@@ -164,10 +163,10 @@ func TestFailuresKeepTheServers(t *testing.T) {
 	s := find(t, a, "models/llama", zap.New(core))
 	s.becomes(t, "192.0.2.1:8000")
 	a.do(func() { a.refuse = 403; a.ends++ })
-	until(t, "the refusal is logged", func() bool { return logs.FilterField(zap.String("service", "models/llama")).Len() > 0 })
+	waittest.Until(t, "the refusal is logged", func() bool { return logs.FilterField(zap.String("service", "models/llama")).Len() > 0 })
 	a.do(func() { a.refuse = 0; a.token = "second" })
 	a.put("llama-a", ipv4(onePort, address("192.0.2.2", "ready")))
-	until(t, "the old token is refused", func() bool { return logs.Len() == 2 })
+	waittest.Until(t, "the old token is refused", func() bool { return logs.Len() == 2 })
 	if s.text() != "192.0.2.1:8000" {
 		t.Errorf("servers %q while the API server refuses", s.text())
 	}
@@ -204,7 +203,7 @@ func TestPorts(t *testing.T) {
 	a.put("llama-b", ipv4(several[1:], address("192.0.2.2", "ready")))
 	core, logs := observer.New(zap.WarnLevel)
 	find(t, a, "models/llama:http", zap.New(core)).becomes(t, "192.0.2.2:8001")
-	until(t, "the slice without the port is named", func() bool { return logs.Len() > 0 })
+	waittest.Until(t, "the slice without the port is named", func() bool { return logs.Len() > 0 })
 	if text := fmt.Sprint(logs.All()[0].ContextMap()["error"]); text != `endpoint slice llama-a: no TCP port "http"; name one with NAMESPACE/SERVICE:PORT` {
 		t.Errorf("logged %s", text)
 	}
@@ -234,7 +233,7 @@ func TestNonsense(t *testing.T) {
 		defer server.Close()
 		core, logs := observer.New(zap.WarnLevel)
 		s := find(t, &apiServer{cluster: kubernetes.Cluster{URL: server.URL}}, "models/llama", zap.New(core))
-		until(t, want, func() bool { return logs.Len() > 0 })
+		waittest.Until(t, want, func() bool { return logs.Len() > 0 })
 		if text := fmt.Sprint(logs.All()[0].ContextMap()["error"]); !strings.Contains(text, want) {
 			t.Errorf("logged %s, want %s", text, want)
 		}
