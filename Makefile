@@ -13,7 +13,7 @@ export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false
 
 GO_BUILD := go build -ldflags "-X main.version=$(VERSION)"
 
-.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events soak-fleet bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy test-ops deploy-check bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
+.PHONY: help deps build test check race demo demo-trace selftest bench bench-compare bench-disk stress kill-loop bench-events soak-events soak-fleet bench-front bench-serve bench-index soak-index test-connector test-native mutate-native test-gpu test-vllm test-python test-dynamo test-front test-envoy test-ops deploy-check docs bench-connector wheels release fmt vet lint lint-full fuzz-short generate docker clean simulate
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ test-ops: build ## Test what operators use: reload, doctor, upgrades, deploy/, t
 deploy-check: build ## Check deploy/: chart, manifests, dashboards, alerts, Compose file, units; downloads Go modules on first use
 	@scripts/deploy-check.sh $(ARGS)
 
+docs: ## Build the documentation site in site/ with Sphinx, installed on first use; broken links fail
+	@scripts/docs.sh
+
 bench-connector: build ## The connector in a real vLLM: cost of hooks, start of a load, time to first token
 	@scripts/bench-connector.sh $(ARGS)
 
@@ -157,5 +160,5 @@ generate: ## Regenerate the message codecs
 docker: ## Build the container image blockyard:VERSION
 	@docker build --build-arg VERSION=$(VERSION) -t blockyard:$(VERSION) .
 
-clean: ## Remove bin and dist
-	@rm -rf bin dist
+clean: ## Remove bin, dist and site
+	@rm -rf bin dist site

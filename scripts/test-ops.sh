@@ -49,6 +49,8 @@ run 'admin, manual pages, completion' . -run 'Admin|Manual|Script' ./internal/co
 run 'doctor' . ./internal/command/doctor
 complete 'upgrade and rolling restart' . ./interop/upgrade
 run 'deploy' deploy/check .
+complete 'documents' . ./interop/pages
+run 'documented commands' . -run 'Documented' ./lab/cli
 complete 'web console' . ./interop/console
 
 passed=$(cases PASS) skipped=$(cases SKIP)

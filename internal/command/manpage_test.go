@@ -20,7 +20,7 @@ func TestManualPages(t *testing.T) {
 	if status := Product("").Run(t.Context(), []string{"man", "--dir", dir}, &out, &out); status != 0 {
 		t.Fatal(out.String())
 	}
-	parser, err := Product("").parser(&out, &out, func(int) {})
+	parser, err := Product("").Parser(&out, &out, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}

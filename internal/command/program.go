@@ -97,7 +97,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 // run is Run with the SIGHUPs of this process, nil for none.
 func (p Program) run(ctx context.Context, h *process.Hangups, args []string, stdout, stderr io.Writer) int {
 	helped := false
-	parser, err := p.parser(stdout, stderr, func(int) { helped = true },
+	parser, err := p.Parser(stdout, stderr, func(int) { helped = true },
 		kong.Bind(build(p), &settingsSource{p, args, h}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.BindTo(stdout, (*io.Writer)(nil)),
@@ -115,8 +115,8 @@ func (p Program) run(ctx context.Context, h *process.Hangups, args []string, std
 	return report(stderr, command.Run())
 }
 
-// parser returns a parser of the program's command lines. exit is called after help was printed.
-func (p Program) parser(stdout, stderr io.Writer, exit func(int), options ...kong.Option) (*kong.Kong, error) {
+// Parser returns a parser of the program's command lines. exit is called after help was printed.
+func (p Program) Parser(stdout, stderr io.Writer, exit func(int), options ...kong.Option) (*kong.Kong, error) {
 	return kong.New(p.Root, append(options,
 		kong.Name(p.Name),
 		kong.Description(p.Description),
@@ -143,7 +143,7 @@ func (s *settingsSource) parse() (*productRoot, error) {
 	root := newProductRoot()
 	p := s.program
 	p.Root = root
-	parser, err := p.parser(io.Discard, io.Discard, func(int) {})
+	parser, err := p.Parser(io.Discard, io.Discard, func(int) {})
 	if err != nil {
 		return nil, fmt.Errorf("BUG: command line definition: %w", err)
 	}

@@ -134,6 +134,7 @@ func layers() []layer {
 		{"examples", []string{"agent/consolidated", "blockmgr", "internal"}},
 		{"scripts", nil},
 		{"interop/console", []string{"lab/cluster", "lab/front"}},
+		{"interop/pages", []string{"lab/cluster"}},
 		{"interop/upgrade", []string{"lab/cluster", "lab/engine"}},
 		{"interop/envoy", []string{"lab/cluster", "lab/front", "router/frontend/spans/spanstest"}},
 	}

@@ -157,7 +157,7 @@ func skipped(fsys fs.FS, dir string) bool {
 	}
 	base := path.Base(dir)
 	hidden := strings.HasPrefix(base, ".") && base != ".ci" && base != ".github"
-	return hidden || slices.Contains([]string{"bin", "dist", "__pycache__"}, base) || strings.HasSuffix(dir, "testdata/rapid")
+	return hidden || dir == "site" || slices.Contains([]string{"bin", "dist", "__pycache__"}, base) || strings.HasSuffix(dir, "testdata/rapid")
 }
 
 func (t *tree) add(fsys fs.FS, name string) error {

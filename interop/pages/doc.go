@@ -1,0 +1,9 @@
+// Package pages runs the commands of documents as a reader types them, and compares what the reader sees with
+// what the document shows.
+//
+//	make test-ops
+//
+// The commands of a page run in one bash, in the repository's root, with the programs in bin. Ports and
+// directories that a page names are replaced by free ones. A block that follows the commands has lines
+// that the reader must see: numbers, times and spacing may differ, and "…" stands for anything.
+package pages

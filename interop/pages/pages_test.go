@@ -1,0 +1,300 @@
+package pages
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	// patience bounds how long a block's output is waited for, pause is the time between two tries.
+	patience = 60 * time.Second
+	pause    = 250 * time.Millisecond
+
+	// end is the line after the output of a block. The status of the last command follows it.
+	end = "end-of-the-block"
+)
+
+// TestQuickStart: docs/quickstart.md works from the build to a broken worker that doctor finds, and all
+// its processes end.
+func TestQuickStart(t *testing.T) {
+	if os.Getenv("BLOCKYARD_BIN") == "" {
+		t.Skip("BLOCKYARD_BIN is not set: make test-ops")
+	}
+	run(t, "quickstart.md", map[string]string{
+		"/tmp/blockyard":           t.TempDir(),
+		"/dev/shm/blockyard-start": memoryDir(t),
+	})
+}
+
+// memoryDir returns a new directory in memory, until the end of the test.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "blockyard-pages-")
+	if err != nil {
+		t.Skip("the page needs /dev/shm: ", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// step is a block of commands with the lines that it must show.
+type step struct {
+	line     int
+	commands string
+	shown    []string
+}
+
+// steps returns the steps of a page. A block that clones the repository is not one.
+func steps(page string) (found []step) {
+	var open *step
+	language, after := "", false
+	for i, line := range strings.Split(page, "\n") {
+		fence, isFence := strings.CutPrefix(line, "```")
+		switch {
+		case isFence && open == nil && fence == "sh":
+			open, language = &step{line: i + 1}, "sh"
+		case isFence && open == nil:
+			open, language = &step{}, fence
+		case isFence:
+			if language == "sh" && !strings.HasPrefix(open.commands, "git clone") {
+				found = append(found, *open)
+			} else if language == "" && after && len(found) > 0 {
+				found[len(found)-1].shown = open.shown
+			}
+			after = language == "sh"
+			open = nil
+		case open != nil && language == "sh":
+			open.commands += line + "\n"
+		case open != nil:
+			open.shown = append(open.shown, line)
+		}
+	}
+	return found
+}
+
+// run runs the steps of a page of docs. replaced has the texts of the page that are others here.
+func run(t *testing.T, name string, replaced map[string]string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for old, now := range replaced {
+		if !strings.Contains(page, old) {
+			t.Fatalf("docs/%s does not name %s", name, old)
+		}
+		page = strings.ReplaceAll(page, old, now)
+	}
+	shell := start(t)
+	for _, s := range steps(freePorts(t, page)) {
+		t.Logf("docs/%s:%d", name, s.line)
+		shell.step(t, s)
+	}
+}
+
+// freePorts replaces each port of 127.0.0.1 in a page by a free one.
+func freePorts(t *testing.T, page string) string {
+	t.Helper()
+	ports := make(map[string]string)
+	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllStringFunc(page, func(address string) string {
+		if ports[address] == "" {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports[address] = l.Addr().String()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return ports[address]
+	})
+}
+
+// terminal is a bash that takes one block after the other.
+type terminal struct {
+	in    io.Writer
+	lines chan string
+}
+
+// start starts a bash until the end of the test. What it has started ends with it.
+func start(t *testing.T) *terminal {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, "bash", "--noprofile", "--norc")
+	cmd.Dir = "../.."
+	cmd.Env = environment(t)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = to, to
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = to.Close()
+	s := &terminal{in: in, lines: make(chan string, 4096)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(s.lines)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			select {
+			case s.lines <- lines.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait()
+		_ = out.Close()
+		<-done
+	})
+	return s
+}
+
+// environment is that of a new user: the settings of the test are none of the page's.
+func environment(t *testing.T) []string {
+	t.Helper()
+	environ := []string{"HOME=" + t.TempDir(), "COLUMNS=100"}
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); !strings.HasPrefix(name, "BLOCKYARD_") && name != "HOME" && name != "COLUMNS" {
+			environ = append(environ, e)
+		}
+	}
+	return environ
+}
+
+// step runs a block until it has shown what it must. Commands that start or end processes run once.
+func (s *terminal) step(t *testing.T, b step) {
+	t.Helper()
+	once := regexp.MustCompile(`(?m)&$|^kill |^make `).MatchString(b.commands)
+	seen := s.block(t, b.commands)
+	var missing []string
+	err := cluster.Until(t.Context(), patience, pause, func() (bool, error) {
+		missing = lacking(b.shown, seen)
+		switch {
+		case len(missing) == 0:
+			return true, nil
+		case once:
+			seen = append(seen, s.more()...)
+		default:
+			seen = s.block(t, b.commands)
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatalf("line %d: %v\n%s\nlines that were not seen:\n%s\noutput:\n%s", b.line, err, b.commands, strings.Join(missing, "\n"), strings.Join(seen, "\n"))
+	}
+}
+
+// block runs commands and returns the lines that they have shown.
+func (s *terminal) block(t *testing.T, commands string) (seen []string) {
+	t.Helper()
+	if _, err := fmt.Fprintf(s.in, "%s\necho; echo %s $?\n", commands, end); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.After(patience)
+	for {
+		select {
+		case line, ok := <-s.lines:
+			if !ok {
+				t.Fatalf("the shell has ended:\n%s", strings.Join(seen, "\n"))
+			}
+			if strings.HasPrefix(line, end) {
+				return seen
+			}
+			seen = append(seen, line)
+		case <-limit:
+			t.Fatalf("%s\nhas not ended after %v:\n%s", commands, patience, strings.Join(seen, "\n"))
+		}
+	}
+}
+
+// more returns the lines that processes have shown since.
+func (s *terminal) more() (seen []string) {
+	for {
+		select {
+		case line, ok := <-s.lines:
+			if !ok {
+				return seen
+			}
+			seen = append(seen, line)
+		default:
+			return seen
+		}
+	}
+}
+
+// lacking returns the lines of a document that nothing of what was seen matches.
+func lacking(shown, seen []string) (missing []string) {
+	has := make([]string, 0, len(seen))
+	for _, line := range seen {
+		has = append(has, plain(line))
+	}
+lines:
+	for _, line := range shown {
+		want := strings.Split(plain(line), "…")
+		for i := range want {
+			want[i] = regexp.QuoteMeta(want[i])
+		}
+		match := regexp.MustCompile("^" + strings.Join(want, ".*") + "$")
+		for _, h := range has {
+			if match.MatchString(h) {
+				continue lines
+			}
+		}
+		missing = append(missing, line)
+	}
+	return missing
+}
+
+// plain makes lines comparable: without numbers, and with one space where there are several.
+func plain(line string) string {
+	line = regexp.MustCompile(`\b[0-9a-f]{16}\b|\d+(?:[.,]\d+)*`).ReplaceAllString(line, "0")
+	return strings.Join(strings.Fields(line), " ")
+}
+
+func TestLacking(t *testing.T) {
+	seen := []string{"worker 17/0   exact 1,234", `{"a":0.5}`, "  where   x"}
+	for shown, want := range map[string]int{
+		"worker 2/0 exact 7": 0, "worker 2/0 degraded 7": 1, `{"a":…}`: 0, `{"b":…}`: 1, "where x": 0, "": 1, "…": 0, "where": 1,
+	} {
+		if got := lacking([]string{shown}, seen); len(got) != want {
+			t.Errorf("%q: %d lines are missing, want %d", shown, len(got), want)
+		}
+	}
+}
+
+func TestSteps(t *testing.T) {
+	got := steps("# x\n```sh\na\n```\ntext\n```\nb\nc\n```\n```json\n{}\n```\n```sh\ngit clone x\n```\n```sh\nd\n```\n")
+	want := []step{{2, "a\n", []string{"b", "c"}}, {15, "d\n", nil}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
