@@ -61,7 +61,8 @@ type Options struct {
 	Log *zap.Logger
 }
 
-// Validate reports the first option that is out of range.
+// Validate reports the first option that is out of range. It does not ask for connections, which a check of
+// settings has not made.
 func (o *Options) Validate() error {
 	switch {
 	case o.FeedTimeout < 0 || o.QueryTimeout < 0:
@@ -76,14 +77,21 @@ func (o *Options) Validate() error {
 	if _, err := o.Config.Validate(); err != nil {
 		return err
 	}
-	if o.Config.RouterReplicaSync && o.Replicas == nil {
-		return errors.New("router_replica_sync true: needs NATS, over which routers share their bookings")
-	}
-	if (o.Config.ServeIndexer || o.Config.UseRemoteIndexer) && o.Indexers == nil {
-		return errors.New("serve_indexer, use_remote_indexer: need NATS, over which routers ask one another")
-	}
 	if o.Config.RouterPrefillLoadModel == config.LoadModelAIC && o.PrefillLoadEstimator == nil {
 		return errors.New("router_prefill_load_model aic: needs a prefill load estimator")
+	}
+	return nil
+}
+
+// validateConnections reports the first setting that needs a connection which there is not.
+func (o *Options) validateConnections() error {
+	switch {
+	case o.Config == nil:
+		return nil
+	case o.Config.RouterReplicaSync && o.Replicas == nil:
+		return errors.New("router_replica_sync true: needs NATS, over which routers share their bookings")
+	case (o.Config.ServeIndexer || o.Config.UseRemoteIndexer) && o.Indexers == nil:
+		return errors.New("serve_indexer, use_remote_indexer: need NATS, over which routers ask one another")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ type Router struct {
 // New returns a router that reads events from transport t once Run is called. The caller
 // closes t after Run has returned. The error names the option that is out of range.
 func New(o Options, t source.Transport) (*Router, error) {
-	if err := o.Validate(); err != nil {
+	if err := cmp.Or(o.Validate(), o.validateConnections()); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	o = o.withDefaults()

@@ -146,3 +146,21 @@ func TestImagesConfigIsTaken(t *testing.T) {
 		t.Errorf("http %q", got)
 	}
 }
+
+// TestConfigOfRoutersThatNeedNATS: a check connects to nothing. A setting that needs NATS is accepted with the address of
+// a server, and refused without.
+func TestConfigOfRoutersThatNeedNATS(t *testing.T) {
+	withoutSettings(t)
+	for _, setting := range []string{"router_replica_sync", "serve_indexer", "use_remote_indexer"} {
+		for nats, status := range map[string]int{"nats: nats://127.0.0.1:4222\n": 0, "": ExitFailed} {
+			var out, errs bytes.Buffer
+			file := writeConfig(t, nats+"router: {"+setting+": true}\n")
+			if got := Product("").Run(t.Context(), []string{"config", "check", file}, &out, &errs); got != status {
+				t.Errorf("%s, %q: status %d, want %d: %s", setting, nats, got, status, errs.String())
+			}
+			if status != 0 && !strings.Contains(errs.String(), "needs --nats") {
+				t.Errorf("%s without NATS: %s", setting, errs.String())
+			}
+		}
+	}
+}

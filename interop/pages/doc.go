@@ -5,5 +5,5 @@
 //
 // The commands of a page run in one bash, in the repository's root, with the programs in bin. Ports and
 // directories that a page names are replaced by free ones. A block that follows the commands has lines
-// that the reader must see: numbers, times and spacing may differ, and "…" stands for anything.
+// that the reader must see. Large numbers, fractions and spacing may differ, and "…" stands for anything.
 package pages

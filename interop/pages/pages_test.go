@@ -274,16 +274,17 @@ lines:
 	return missing
 }
 
-// plain makes lines comparable: without numbers, and with one space where there are several.
+// plain makes lines comparable: without fractions, identifiers and numbers of more than two digits, and with one space
+// where there are several.
 func plain(line string) string {
-	line = regexp.MustCompile(`\b[0-9a-f]{16}\b|\d+(?:[.,]\d+)*`).ReplaceAllString(line, "0")
+	line = regexp.MustCompile(`\b[0-9a-f]{16}\b|\d+(?:[.,]\d+)+|\d{3,}`).ReplaceAllString(line, "N")
 	return strings.Join(strings.Fields(line), " ")
 }
 
 func TestLacking(t *testing.T) {
 	seen := []string{"worker 17/0   exact 1,234", `{"a":0.5}`, "  where   x"}
 	for shown, want := range map[string]int{
-		"worker 2/0 exact 7": 0, "worker 2/0 degraded 7": 1, `{"a":…}`: 0, `{"b":…}`: 1, "where x": 0, "": 1, "…": 0, "where": 1,
+		"worker 17/0 exact 777": 0, "worker 17/0 degraded 777": 1, "worker 1/0 exact 777": 1, `{"a":…}`: 0, `{"b":…}`: 1, "where x": 0, "": 1, "…": 0, "where": 1,
 	} {
 		if got := lacking([]string{shown}, seen); len(got) != want {
 			t.Errorf("%q: %d lines are missing, want %d", shown, len(got), want)

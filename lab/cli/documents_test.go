@@ -16,18 +16,14 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/command"
 )
 
-const (
-	repository = "../.."
-	// exampleFile is the file of settings that documents name. docs/config.md shows one.
-	exampleFile = "/etc/blockyard/blockyard.yaml"
-)
+const repository = "../.."
 
 // otherPrograms are the programs of documents whose arguments are not looked at here.
 func otherPrograms() []string {
 	return []string{
-		"cd", "cut", "exec", "export", "grep", "head", "install", "jq", "kill", "man", "openssl", "pip", "printf", "python",
+		"cd", "cut", "exec", "export", "grep", "head", "install", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
 		"seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "wait", "xxd",
-		"docker", "envoy", "git", "helm", "kubectl", "nats", "vllm",
+		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
 }
@@ -87,10 +83,10 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 		}
 	}
 	blocks := fencedBlocks(t)
-	c := checker{file: exampleSettings(t, blocks), targets: makeTargets(t), done: make(map[string]int)}
+	c := checker{files: exampleFiles(t, blocks), targets: makeTargets(t), done: make(map[string]int)}
 	for _, b := range blocks {
 		if b.language != "sh" {
-			if first, _, _ := strings.Cut(b.text, " "); slices.Contains([]string{"make", "curl", "vllm", "pip", "$CONTROL"}, first) || ours.MatchString(first) {
+			if first, _, _ := strings.Cut(b.text, " "); b.language == "" && slices.Contains([]string{"make", "curl", "vllm", "pip", "$CONTROL"}, first) || ours.MatchString(first) {
 				t.Errorf("%s: a block of commands is not marked with sh", b.where)
 			}
 			continue
@@ -107,20 +103,28 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 // ours matches the name of one of our programs.
 var ours = regexp.MustCompile(`^(?:bin/)?(blockyard(?:-lab)?)$`)
 
-// exampleSettings writes the first YAML of docs/config.md to a file.
-func exampleSettings(t *testing.T, blocks []fenced) string {
+// exampleFiles writes each YAML of the documents whose first line is its name to a file, and returns the files
+// by their names.
+func exampleFiles(t *testing.T, blocks []fenced) map[string]string {
 	t.Helper()
-	at := slices.IndexFunc(blocks, func(b fenced) bool {
-		return strings.HasPrefix(b.where, "docs/config.md:") && strings.HasPrefix(b.text, "# "+exampleFile+"\n")
-	})
-	if at < 0 {
-		t.Fatalf("docs/config.md shows no %s", exampleFile)
+	files, dir := make(map[string]string), t.TempDir()
+	for _, b := range blocks {
+		first, _, _ := strings.Cut(b.text, "\n")
+		name, ok := strings.CutPrefix(first, "# ")
+		if b.language != "yaml" || !ok || path.Ext(name) != ".yaml" || strings.Contains(name, " ") {
+			continue
+		}
+		files[name] = filepath.Join(dir, path.Base(name))
+		if err := os.WriteFile(files[name], []byte(b.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	file := filepath.Join(t.TempDir(), "blockyard.yaml")
-	if err := os.WriteFile(file, []byte(blocks[at].text), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"/etc/blockyard/blockyard.yaml", "/etc/blockyard/limits.yaml", "classes.yaml"} {
+		if files[name] == "" {
+			t.Errorf("the documents do not show the file %s", name)
+		}
 	}
-	return file
+	return files
 }
 
 // makeTargets returns the text of each rule of the Makefile that "make help" lists.
@@ -141,7 +145,7 @@ func makeTargets(t *testing.T) map[string]string {
 
 // checker checks commands. done counts those of each program.
 type checker struct {
-	file    string // stands for exampleFile
+	files   map[string]string // stand for those that documents name
 	targets map[string]string
 	done    map[string]int
 }
@@ -179,7 +183,9 @@ func (c *checker) script(t *testing.T, text string) {
 func (c *checker) product(t *testing.T, program string, written shellCommand) error {
 	args := slices.Clone(written.words[1:])
 	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], exampleFile, c.file)
+		if file, ok := c.files[args[i]]; ok {
+			args[i] = file
+		}
 	}
 	for _, e := range written.environ {
 		name, value, _ := strings.Cut(e, "=")
