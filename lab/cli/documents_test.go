@@ -21,8 +21,8 @@ const repository = "../.."
 // otherPrograms are the programs of documents whose arguments are not looked at here.
 func otherPrograms() []string {
 	return []string{
-		"cd", "cut", "exec", "export", "grep", "head", "install", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
-		"seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "wait", "xxd",
+		"cd", "cut", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
+		"rm", "seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "wait", "xxd",
 		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
