@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -71,9 +72,12 @@ func TestShelfListsTheDirectDependencies(t *testing.T) {
 	}
 }
 
+// repository is read once, as most tests look at it. None changes it.
+var repository = sync.OnceValues(func() (*tree, error) { return load(os.DirFS("../..")) })
+
 func loadRepository(t *testing.T) *tree {
 	t.Helper()
-	repo, err := load(os.DirFS("../.."))
+	repo, err := repository()
 	if err != nil {
 		t.Fatal(err)
 	}
