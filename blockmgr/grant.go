@@ -52,7 +52,7 @@ func (p *Pool) Grant(s SessionID, blocks []Block, priority uint32) (GrantResult,
 			res.Refused++
 			continue
 		}
-		r := tier.RecordOf(b, p.blockBytes)
+		r := p.slots.RecordOf(b)
 		r.Priority = priority
 		p.slots.Occupy(p.slots.Host, ref, b, storage.StateGranted, s, r)
 		sess.grant(ref, now)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
-	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
 // Allocate gives session s n empty blocks. The grants of their slots are on record before
@@ -212,7 +211,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	b.state, b.tokens = BlockRegistered, nil
 	existing := p.slots.HostSlot(&b.block.Key)
 	if existing == registry.NoRef {
-		r := tier.RecordOf(&b.block, p.blockBytes)
+		r := p.slots.RecordOf(&b.block)
 		r.Priority = b.priority
 		p.slots.Occupy(p.slots.Host, ref, &b.block, storage.StateGranted, b.session, r)
 		p.fillLocked(ref, &r)

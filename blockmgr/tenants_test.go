@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -236,18 +235,18 @@ func TestSlotStaysOutOfUseUntilItIsOverwritten(t *testing.T) {
 // After the death of the agent the next one serves no block with a time to live, which nobody measured
 // meanwhile. It overwrites their bytes. A tenant's other limits hold on.
 func TestRestartEndsTheTimeOfBlocks(t *testing.T) {
-	for name, after := range map[string][]tenant.Tenant{
-		"same tenants": {{Name: "a", Salts: []string{"a"}, TTL: time.Hour}, {Name: "b", Salts: []string{"b"}, HostBytes: hostBytes(2), DiskBytes: hostBytes(2)}},
-		"one is gone":  {{Name: "b", Salts: []string{"b"}, HostBytes: hostBytes(2), DiskBytes: hostBytes(2)}},
+	timed, untimed := tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour}, tenant.Tenant{Name: "a", Salts: []string{"a"}}
+	limited := tenant.Tenant{Name: "b", Salts: []string{"b"}, HostBytes: hostBytes(2), DiskBytes: hostBytes(2)}
+	for name, tenants := range map[string]struct{ before, after []tenant.Tenant }{
+		"same tenants":    {[]tenant.Tenant{timed, limited}, []tenant.Tenant{timed, limited}},
+		"one is gone":     {[]tenant.Tenant{timed, limited}, []tenant.Tenant{limited}},
+		"time is removed": {[]tenant.Tenant{timed, limited}, []tenant.Tenant{untimed, limited}},
+		"time is new":     {[]tenant.Tenant{untimed, limited}, []tenant.Tenant{timed, limited}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(8), ExtentBytes: hostBytes(8), DiskBytes: hostBytes(8)}
 			p := openTestPool(t, cfg)
-			before := slices.Clone(after)
-			if len(before) == 1 {
-				before = append(before, tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour})
-			}
-			p.setTenants(before...)
+			p.setTenants(tenants.before...)
 			blocks, kept := p.owned("a", 1, 2), p.owned("b", 2, 2)
 			p.store(blocks)
 			p.store(kept)
@@ -259,7 +258,7 @@ func TestRestartEndsTheTimeOfBlocks(t *testing.T) {
 			for _, f := range next.m.Previous() { // the engine is gone, too
 				next.m.Forget(f.Session)
 			}
-			next.setTenants(after...)
+			next.setTenants(tenants.after...)
 			q := next.openOther("test")
 			defer q.finish()
 			q.quiesce()
@@ -279,6 +278,48 @@ func TestRestartEndsTheTimeOfBlocks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A slot that waited for its zeros when the agent died is overwritten by the next one, also where the tenant
+// has no time to live any more.
+func TestRestartOverwritesSlotsThatWaitedForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, at := &atomic.Pointer[error]{}, &atomic.Int64{}
+		at.Store(-1)
+		cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(4), DiskBytes: hostBytes(4), ExtentBytes: hostBytes(4)}
+		failing := cfg
+		failing.WrapDisk = func(path string, f extent.File) extent.File {
+			if filepath.Base(path) == "slots.table" {
+				return f
+			}
+			return refuser{f, refused, at}
+		}
+		p := openTestPool(t, failing)
+		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
+		blocks := p.owned("a", 1, 2)
+		p.store(blocks)
+		p.quiesce()
+		broken := error(unix.EIO)
+		refused.Store(&broken)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		content := p.content(&blocks[0], 0)
+		p.m.Abandon()
+		if !hasBytes(t, cfg.DiskDir, content) {
+			t.Fatal("the bytes were overwritten before the restart")
+		}
+		next := openTestManager(t, cfg)
+		for _, f := range next.m.Previous() {
+			next.m.Forget(f.Session)
+		}
+		next.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}})
+		q := next.openOther("test")
+		defer q.finish()
+		q.quiesce()
+		if got := q.tiersOf(blocks); got != "--" || hasBytes(t, cfg.DiskDir, content) {
+			t.Errorf("the blocks are in %q, or their bytes on disk", got)
+		}
+	})
 }
 
 // tenantStep is a step of TestTenantsAddUp.
@@ -347,16 +388,17 @@ func runTenantSteps(t *testing.T, steps []tenantStep) {
 // checkTenants compares what tenants use with their blocks and their limits.
 func (p *testPool) checkTenants() {
 	p.t.Helper()
-	names, used := map[uint64]string{0: ""}, map[string]int{}
+	names, used := map[tenant.Index]string{0: ""}, map[string]int{}
+	nameOf := func(b *Block) string { return names[p.m.broker.tenants.Index(b.Owner)] }
 	for _, n := range p.m.TenantList() {
-		names[p.m.OwnerOf(n.Name)] = n.Name
+		names[p.m.broker.tenants.Index(p.m.OwnerOf(n.Name))] = n.Name
 	}
 	for _, info := range p.Dump() {
 		if info.Tiers.Has(kv.TierHost) {
-			used[names[info.Block.Owner]+" in host memory"]++
+			used[nameOf(&info.Block)+" in host memory"]++
 		}
 		if info.Tiers.Has(kv.TierDisk) {
-			used[names[info.Block.Owner]+" on disk"]++
+			used[nameOf(&info.Block)+" on disk"]++
 		}
 	}
 	for _, s := range p.m.Tenants() {

@@ -3,6 +3,7 @@ package tenant
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -55,8 +56,10 @@ const unlisted Index = 1
 
 // Account is what a Table knows of one tenant. A nil Account is that of no tenant.
 type Account struct {
-	name   string
-	owner  uint64
+	name string
+	// owner names the tenant in records of blocks, timed in records of those with a time to live.
+	owner, timed uint64
+
 	limits [registry.NumLevels]atomic.Uint64
 	used   [registry.NumLevels]atomic.Uint64
 	ttl    atomic.Int64
@@ -66,8 +69,12 @@ type Account struct {
 	expired atomic.Uint64
 }
 
-// Owner returns the hash that names the tenant in records.
-func (a *Account) Owner() uint64 { return a.owner }
+// TimedOwner returns the owner in records of slots whose bytes must be overwritten, also by an agent that
+// knows no such tenant.
+func (a *Account) TimedOwner() uint64 { return a.timed }
+
+// Timed reports whether an owner of the tenant is that of blocks with a time to live.
+func (a *Account) Timed(owner uint64) bool { return a != nil && owner == a.timed }
 
 // Limit returns the bytes that the tenant may have in a tier, 0 for no bound.
 func (a *Account) Limit(lv registry.Level) uint64 { return a.limits[lv].Load() }
@@ -102,7 +109,8 @@ func (a *Account) CountExpired() {
 
 // Table has the tenants of a node. Make one with NewTable.
 type Table struct {
-	mu      sync.RWMutex
+	mu sync.RWMutex
+	// byOwner has both owners of each account.
 	byOwner map[uint64]Index
 	salts   map[string]uint64
 	tenants []Tenant
@@ -113,58 +121,86 @@ type Table struct {
 // NewTable returns a table without tenants.
 func NewTable() *Table {
 	t := &Table{byOwner: map[uint64]Index{}, salts: map[string]uint64{}}
-	gone := &Account{name: "(not configured)"}
+	gone := &Account{name: "(not configured)", timed: 1} // any owner that nobody has
 	gone.erases.Store(true)
 	t.accounts.Store(&[]*Account{nil, gone})
 	return t
 }
 
-// ownerOf returns the hash of a tenant's name.
+// timedSeed is the seed of the hash that names a tenant in records of blocks with a time to live.
+const timedSeed = 1
+
+// ownerOf returns the hash of a tenant's name, timedOwnerOf that for blocks with a time to live. Both are
+// stored and never change.
 func ownerOf(name string) uint64 { return cmp.Or(xxh3.HashString(name), 1) }
+
+func timedOwnerOf(name string) uint64 { return cmp.Or(xxh3.HashStringSeed(name, timedSeed), 1) }
+
+// next is what a Set makes of a table.
+type next struct {
+	byOwner  map[uint64]Index
+	salts    map[string]uint64
+	accounts []*Account
+	listed   map[Index]*Tenant
+}
+
+// Check returns the error that Set would return now.
+func (t *Table) Check(tenants []Tenant) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, err := t.next(tenants)
+	return err
+}
 
 // Set replaces the tenants. Blocks keep the tenant that they were stored for. The error names the tenant
 // and the field; nothing has changed then.
 func (t *Table) Set(tenants []Tenant) error {
-	salts, err := check(tenants)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, err := t.next(tenants)
 	if err != nil {
 		return err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	accounts := slices.Clone(*t.accounts.Load())
-	added := map[uint64]Index{}
-	for i := range tenants {
-		owner := ownerOf(tenants[i].Name)
-		if at, ok := t.byOwner[owner]; ok {
-			if other := accounts[at].name; other != tenants[i].Name {
-				return fmt.Errorf("tenant %q: its name has the hash of %q; choose another name", tenants[i].Name, other)
-			}
-			continue
+	// Each account changes once: pools read it meanwhile, and a block must not miss its time to live.
+	for i := unlisted + 1; int(i) < len(n.accounts); i++ {
+		if listed := n.listed[i]; listed != nil {
+			n.accounts[i].set(listed, true)
+		} else {
+			n.accounts[i].set(&Tenant{}, false)
 		}
-		added[owner] = Index(len(accounts))
-		accounts = append(accounts, &Account{name: tenants[i].Name, owner: owner})
 	}
-	if n := len(accounts) - 2; n > MaxTenants {
-		return fmt.Errorf("tenants: %d names since the start, want at most %d", n, MaxTenants)
+	t.byOwner, t.salts, t.tenants = n.byOwner, n.salts, slices.Clone(tenants)
+	t.accounts.Store(&n.accounts)
+	return nil
+}
+
+// next returns what the table has after a Set. It changes nothing.
+func (t *Table) next(tenants []Tenant) (*next, error) {
+	salts, err := check(tenants)
+	if err != nil {
+		return nil, err
 	}
-	for owner, at := range added {
-		t.byOwner[owner] = at
-	}
+	accounts := slices.Clone(*t.accounts.Load())
+	byOwner := maps.Clone(t.byOwner)
 	listed := map[Index]*Tenant{}
 	for i := range tenants {
-		listed[t.byOwner[ownerOf(tenants[i].Name)]] = &tenants[i]
-	}
-	// Each account changes once: pools read it meanwhile, and a block must not miss its time to live.
-	for i := unlisted + 1; int(i) < len(accounts); i++ {
-		if n := listed[i]; n != nil {
-			accounts[i].set(n, true)
-		} else {
-			accounts[i].set(&Tenant{}, false)
+		name := tenants[i].Name
+		owner, timed := ownerOf(name), timedOwnerOf(name)
+		for _, o := range []uint64{owner, timed} {
+			if at, ok := byOwner[o]; ok && accounts[at].name != name {
+				return nil, fmt.Errorf("tenant %q: its name has the hash of %q; choose another name", name, accounts[at].name)
+			}
 		}
+		if _, known := byOwner[owner]; !known {
+			byOwner[owner], byOwner[timed] = Index(len(accounts)), Index(len(accounts))
+			accounts = append(accounts, &Account{name: name, owner: owner, timed: timed})
+		}
+		listed[byOwner[owner]] = &tenants[i]
 	}
-	t.salts, t.tenants = salts, slices.Clone(tenants)
-	t.accounts.Store(&accounts)
-	return nil
+	if n := len(accounts) - 2; n > MaxTenants {
+		return nil, fmt.Errorf("tenants: %d names since the start, want at most %d", n, MaxTenants)
+	}
+	return &next{byOwner, salts, accounts, listed}, nil
 }
 
 func (a *Account) set(t *Tenant, listed bool) {
@@ -259,6 +295,18 @@ func (t *Table) Index(owner uint64) Index {
 		return at
 	}
 	return unlisted
+}
+
+// RecordOwner returns the owner in the record of a block that is stored now for owner.
+func (t *Table) RecordOwner(owner uint64) uint64 {
+	switch a := t.At(t.Index(owner)); {
+	case a == nil || a.owner == 0: // no tenant, or one that is not configured
+		return owner
+	case a.TTL() > 0:
+		return a.timed
+	default:
+		return a.owner
+	}
 }
 
 // At returns the account of an index, nil for 0.

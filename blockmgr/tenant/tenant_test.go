@@ -68,6 +68,29 @@ func TestTenantsComeAndGo(t *testing.T) {
 	}
 }
 
+// Blocks with a time to live have another owner in their records, under which the next agent knows them
+// although the tenant has no such time any more. Owners are stored: they never change.
+func TestRecordsNameTimedBlocks(t *testing.T) {
+	table := tenant.NewTable()
+	for _, ttl := range []time.Duration{0, time.Hour, 0} {
+		if err := table.Set([]tenant.Tenant{{Name: "a", Salts: []string{"a"}, TTL: ttl}}); err != nil {
+			t.Fatal(err)
+		}
+		owner := table.OwnerOf("a")
+		stored := table.RecordOwner(owner)
+		account := table.At(table.Index(stored))
+		if account.Timed(stored) != (ttl > 0) || table.Index(owner) != table.Index(stored) || table.RecordOwner(stored) != stored {
+			t.Errorf("time to live %v: owner %x, in records %x", ttl, owner, stored)
+		}
+		if timed := account.TimedOwner(); owner != 0xe6c632b61e964e1f || timed != 0xd2f6d0996f37a720 {
+			t.Errorf("owners %#x and %#x", owner, timed)
+		}
+	}
+	if table.RecordOwner(0) != 0 || table.RecordOwner(77) != 77 || table.At(0).Timed(0) {
+		t.Error("blocks of nobody have a tenant")
+	}
+}
+
 // A change of the tenants takes no limit away in between: pools read the accounts meanwhile.
 func TestSetKeepsLimitsMeanwhile(t *testing.T) {
 	table := tenant.NewTable()

@@ -86,7 +86,7 @@ func recoveringSet(t *testing.T) (*Set, *orderedStores) {
 // storeNamed stores a block in a slot of a tier.
 func storeNamed(set *Set, tier *Tier, b *Block) registry.Ref {
 	ref := set.Alloc(tier)
-	r := RecordOf(b, testBlockBytes)
+	r := set.RecordOf(b)
 	set.Occupy(tier, ref, b, storage.StateGranted, 0, r)
 	set.Store(tier, ref, r)
 	return ref

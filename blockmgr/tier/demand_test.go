@@ -125,7 +125,7 @@ func (n *demandNode) actions() map[string]func(*rapid.T) {
 					continue
 				}
 				if ref := n.AllocFor(tier, b); ref != registry.NoRef {
-					r := RecordOf(b, testBlockBytes)
+					r := n.RecordOf(b)
 					n.Occupy(tier, ref, b, storage.StateGranted, 0, r)
 					n.Store(tier, ref, r)
 				}

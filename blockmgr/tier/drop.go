@@ -88,7 +88,7 @@ func (set *Set) Free(t *Tier, ref registry.Ref) {
 		set.beginErase(t, ref, s)
 		return
 	}
-	s.tenant = 0
+	s.forgetTenant()
 	t.SetState(s, storage.StateFree)
 	t.PutRecord(ref, storage.Record{})
 	t.updateEvictable(ref, s, false)

@@ -99,17 +99,13 @@ func (set *Set) dropExpired(id registry.ID, disk *bool) (all bool) {
 }
 
 // erases reports whether the bytes of a slot must be overwritten before the slot is free.
-func (set *Set) erases(s *Slot) bool { return set.Tenants.At(s.tenant).Erases() }
+func (set *Set) erases(s *Slot) bool { return s.timed || set.Tenants.At(s.tenant).Erases() }
 
 // beginErase takes a slot without a block out of use until its bytes are overwritten: Erasing has it, or
 // the extent that leaves the tier. Its record says so to the next agent.
 func (set *Set) beginErase(t *Tier, ref registry.Ref, s *Slot) {
-	owner := set.Tenants.At(s.tenant).Owner()
-	if owner == 0 { // the tenant is not configured: any owner that nobody has
-		owner = 1
-	}
 	t.SetState(s, storage.StateQuarantined)
-	t.PutRecord(ref, storage.Record{Owner: owner})
+	t.PutRecord(ref, storage.Record{Owner: set.Tenants.At(s.tenant).TimedOwner()})
 	t.updateEvictable(ref, s, false)
 	if set.tenancy.gone != nil {
 		e, i := t.At(ref)
@@ -157,7 +153,8 @@ func (set *Set) EndErase(slot Erasable, err error) {
 	}
 	s.Holds--
 	t.erasing--
-	s.tenant, s.Session = 0, 0
+	s.Session = 0
+	s.forgetTenant()
 	set.Counters.SlotsErased++
 	t.SetState(s, storage.StateFree)
 	t.PutRecord(slot.name.ref, storage.Record{})

@@ -141,7 +141,7 @@ func (set *Set) Reclaim(t *Tier, ref registry.Ref, s *Slot) {
 		set.beginErase(t, ref, s)
 		return
 	}
-	s.tenant = 0
+	s.forgetTenant()
 	t.PutRecord(ref, storage.Record{})
 	t.pushFree(ref)
 }

@@ -77,16 +77,16 @@ func recoverBlocks(t *testing.T, parents, order []int, slots int, rule policy.Ru
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = arena.Close([]storage.HostExtent{made}, false) })
+	set := NewSet(testNamespace(), nil, zap.NewNop())
 	for slot, block := range order {
 		position := uint32(0)
 		if parents[block] >= 0 {
 			position = uint32(block) + 1
 		}
-		r := RecordOf(namedBlock(byte(block+1), byte(parents[block]+1), position), testBlockBytes)
+		r := set.RecordOf(namedBlock(byte(block+1), byte(parents[block]+1), position))
 		r.State, r.Namespace, r.Generation = storage.StateSealed, ns, 1
 		made.Slots.Put(uint32(slot), &r)
 	}
-	set := NewSet(testNamespace(), nil, zap.NewNop())
 	set.Host = New(registry.Host, ns, 0, rule, new(Usage))
 	e := &Extent{ID: made.ID, Records: made.Slots, Host: made.Extent}
 	set.Recover(set.Host, e, func(ref registry.Ref, s *Slot, r *storage.Record, damaged bool) {

@@ -27,15 +27,16 @@ type Block struct {
 	Position uint32
 	// Seed is the kv.LocalSeed of the request; LoRA and salt determine it.
 	Seed uint64
-	// Owner names the tenant of the request; see tenant.Table.OwnerOf. 0 is none.
+	// Owner names the tenant of the request; see tenant.Table.OwnerOf. 0 is none. The Owner of a block of a
+	// record also says whether the block has a time to live.
 	Owner uint64
 }
 
-// RecordOf returns the record of a block of length bytes for a slot that it will occupy.
-func RecordOf(b *Block, length uint64) storage.Record {
+// RecordOf returns the record of a new block for a slot that the block will occupy.
+func (set *Set) RecordOf(b *Block) storage.Record {
 	return storage.Record{
-		Key: b.Key, Parent: b.Parent, Seed: b.Seed, Position: b.Position, Length: uint32(length),
-		Local: b.Local, Seq: b.Seq, ParentSeq: b.ParentSeq, Owner: b.Owner,
+		Key: b.Key, Parent: b.Parent, Seed: b.Seed, Position: b.Position, Length: uint32(set.blockBytes),
+		Local: b.Local, Seq: b.Seq, ParentSeq: b.ParentSeq, Owner: set.Tenants.RecordOwner(b.Owner),
 	}
 }
 
@@ -86,8 +87,10 @@ type Slot struct {
 	// free after the last pin and hold.
 	FreeOnRelease bool
 
-	// tenant is the tenant of the slot's block, or of the bytes that a block has left in the slot.
+	// tenant is the tenant of the slot's block, or of the bytes that a block has left in the slot. timed:
+	// that block has a time to live.
 	tenant tenant.Index
+	timed  bool
 	// countedActive: Tier.activeSlots counts the slot.
 	countedActive bool
 	// inEvictionOrder: the slot is in Tier.evictionOrder.
@@ -106,6 +109,9 @@ type Slot struct {
 func (s *Slot) Resident() bool {
 	return s.State == storage.StateSealed || s.State == storage.StateFilled
 }
+
+// forgetTenant says that the slot has no bytes of a tenant.
+func (s *Slot) forgetTenant() { s.tenant, s.timed = 0, false }
 
 // InUse reports whether the slot is pinned or held.
 func (s *Slot) InUse() bool { return s.Pins+s.Holds > 0 }

@@ -63,8 +63,16 @@ func (set *Set) OnErase(do func()) { set.tenancy.onErase = do }
 // MarkOwner says whose bytes a recovered slot has, from its record. It reports whether the bytes must be
 // erased: the tenant's blocks have a time to live, which ends with the agent.
 func (set *Set) MarkOwner(s *Slot, r *storage.Record) (erase bool) {
-	s.tenant = set.Tenants.Index(r.Owner)
-	return set.Tenants.At(s.tenant).Erases()
+	set.belongs(s, r.Owner)
+	return set.erases(s)
+}
+
+// belongs notes the tenant of a slot's bytes, from the owner in their record.
+func (set *Set) belongs(s *Slot, owner uint64) (account *tenant.Account) {
+	s.tenant = set.Tenants.Index(owner)
+	account = set.Tenants.At(s.tenant)
+	s.timed = account.Timed(owner)
+	return account
 }
 
 // enterTenant counts the block that has come into a slot as its tenant's.
@@ -72,8 +80,7 @@ func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 	if owner == 0 {
 		return
 	}
-	s.tenant = set.Tenants.Index(owner)
-	account := set.Tenants.At(s.tenant)
+	account := set.belongs(s, owner)
 	account.Take(t.Level, slotSize(t, ref))
 	o := t.owned[s.tenant]
 	if o == nil {
@@ -81,10 +88,8 @@ func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 		t.owned[s.tenant] = o
 	}
 	o.slots++
-	if ttl := account.TTL(); ttl > 0 {
-		if _, known := set.tenancy.deadlines[s.Entry]; !known {
-			set.setDeadline(s.Entry, int64(time.Since(set.tenancy.start)+ttl))
-		}
+	if _, known := set.tenancy.deadlines[s.Entry]; s.timed && !known {
+		set.setDeadline(s.Entry, int64(time.Since(set.tenancy.start)+account.TTL()))
 	}
 }
 
