@@ -133,7 +133,7 @@ func (a *Agent) openPools(context.Context) error {
 
 // limit sets how much of the tiers models and tenants may have.
 func (a *Agent) limit(l limits.Limits) error {
-	if err := blockmgr.CheckLimits(l.Models); err != nil {
+	if err := a.checkLimits(l); err != nil {
 		return err
 	}
 	if _, err := a.pools.Manager().SetTenants(l.Tenants); err != nil {
@@ -141,6 +141,11 @@ func (a *Agent) limit(l limits.Limits) error {
 	}
 	_, err := a.pools.Manager().SetModelLimits(l.Models) // valid
 	return err
+}
+
+// checkLimits returns the error with which limit would refuse limits now, and nothing changes then.
+func (a *Agent) checkLimits(l limits.Limits) error {
+	return cmp.Or(blockmgr.CheckLimits(l.Models), a.pools.Manager().CheckTenants(l.Tenants))
 }
 
 // listenEngines makes the engines' socket and server. It divides the file descriptors of the
@@ -262,13 +267,16 @@ func (a *Agent) Reload(cfg Config) error {
 		return err
 	}
 	cfg = cfg.withDefaults()
+	if err := a.checkLimits(cfg.Limits); err != nil {
+		return err
+	}
 	if err := a.engine.Allow(cfg.AllowUIDs, cfg.allowsOthers()); err != nil {
 		return err
 	}
-	a.drainTimeout.Store(int64(cfg.DrainTimeout))
-	if err := a.limit(cfg.Limits); err != nil {
+	if err := a.limit(cfg.Limits); err != nil { // valid, as checkLimits has found
 		return err
 	}
+	a.drainTimeout.Store(int64(cfg.DrainTimeout))
 	return a.pools.Manager().SetWeights(cfg.Tiers.Weights) // valid, as cfg is
 }
 

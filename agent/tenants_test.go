@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"os"
+	"reflect"
 	"testing"
 	"time"
 
@@ -66,5 +68,30 @@ func TestTenantsOfAnAgent(t *testing.T) {
 	}
 	if got := quota(a, "other").Host; got.Used != 2*slot || got.Limit != 2*slot {
 		t.Errorf("the other tenant has %+v", got)
+	}
+}
+
+// A reload that fails has changed nothing: neither who may connect, when limits are refused, nor limits,
+// when the socket cannot be opened for others.
+func TestFailedReloadChangesNothing(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Limits = limits.Limits{Tenants: []blockmgr.Tenant{{Name: "acme", HostBytes: 1 << 20}}}
+	a := startAgent(t, cfg)
+	mode := func() os.FileMode {
+		st, err := os.Stat(cfg.Socket)
+		agenttest.NoError(t, err)
+		return st.Mode()
+	}
+	before, quotas := mode(), a.Stats().Quotas
+	next := cfg
+	next.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+	next.Limits = limits.Limits{Tenants: []blockmgr.Tenant{{Name: "twice"}, {Name: "twice"}}}
+	if err := a.Reload(next); err == nil || mode() != before {
+		t.Errorf("limits that are wrong: error %v, socket mode %v, want %v", err, mode(), before)
+	}
+	next.Limits = limits.Limits{Tenants: []blockmgr.Tenant{{Name: "acme", HostBytes: 2 << 20}}}
+	agenttest.NoError(t, os.Remove(cfg.Socket))
+	if err := a.Reload(next); err == nil || !reflect.DeepEqual(a.Stats().Quotas, quotas) {
+		t.Errorf("a socket that is gone: error %v, quotas %+v", err, a.Stats().Quotas)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -12,6 +11,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/settle"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
@@ -43,14 +43,10 @@ type broker struct {
 	log    *zap.Logger
 	// tenants are those of Manager.SetTenants.
 	tenants *tenant.Table
-	// trimmers has the goroutine of trim. trimming guards trimDone, which that goroutine closes, nil
-	// without one, trimAgain: a bound has changed since it began its last round, and trimEnds: the
-	// manager closes.
-	trimmers  sync.WaitGroup
-	trimming  sync.Mutex
-	trimDone  chan struct{}
-	trimAgain bool
-	trimEnds  bool
+	// budget is Config.Budget.
+	budget diskio.Budget
+	// trimmer gives back what is beyond sizes and limits.
+	trimmer *settle.Loop
 	// closing is closed when the manager closes. It ends the waits for room.
 	closing chan struct{}
 	// turns counts the events after which a pool may be able to give an extent. It orders
@@ -243,8 +239,9 @@ func (p *Pool) Draining() bool {
 	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing
 }
 
-// releasedLocked records the turn at which the pool became unused.
+// releasedLocked records the turn at which the pool became unused. Slots may be in use no more.
 func (p *Pool) releasedLocked() {
+	p.broker.trimmer.Again()
 	if p.unusedLocked() {
 		p.life.unusedSince = p.broker.turns.Add(1)
 	}

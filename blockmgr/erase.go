@@ -115,7 +115,7 @@ func (p *Pool) eraseSome() (more bool, err error) {
 		p.slots.EndErase(s, errs[i])
 		if s.Extent.Disk != nil {
 			disk = true
-			p.countZeros()
+			p.broker.countZeros(p.slotBytes)
 		}
 		if errs[i] == nil {
 			done++
@@ -132,9 +132,9 @@ func (p *Pool) eraseSome() (more bool, err error) {
 }
 
 // countZeros counts a slot that was overwritten on disk in the write budget.
-func (p *Pool) countZeros() {
-	if p.cfg.Budget != nil {
-		p.cfg.Budget.Wrote(p.slotBytes, time.Now())
+func (b *broker) countZeros(slotBytes uint64) {
+	if b.budget != nil {
+		b.budget.Wrote(slotBytes, time.Now())
 	}
 }
 
@@ -180,6 +180,7 @@ func (b *broker) overwriteLeaving(gone *tier.Extent) error {
 	var first error
 	for _, slot := range gone.Erase { // a bad slot does not save the others
 		first = cmp.Or(first, zeroSlot(gone.Disk, slot))
+		b.countZeros(gone.Geometry().SlotBytes)
 	}
 	return cmp.Or(first, gone.Disk.Sync())
 }

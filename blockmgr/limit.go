@@ -195,13 +195,20 @@ func (m *Manager) SetModelLimits(limits map[string]Limit) (settled <-chan struct
 	if err := CheckLimits(limits); err != nil {
 		return nil, err
 	}
+	m.quotas.Lock()
+	defer m.quotas.Unlock()
+	return m.setModelLimits(limits), nil
+}
+
+// setModelLimits is SetModelLimits with limits that are valid. The caller holds m.quotas.
+func (m *Manager) setModelLimits(limits map[string]Limit) (settled <-chan struct{}) {
 	limits = maps.Clone(limits)
 	if limits == nil {
 		limits = map[string]Limit{}
 	}
 	m.broker.limits.Store(&limits)
 	m.broker.turns.Add(1) // pools that could not grow may try again
-	return m.broker.trim(), nil
+	return m.broker.trim()
 }
 
 const (
@@ -298,11 +305,11 @@ func (m *Manager) CheckQuota(of, name string, kind kv.Tier, bytes uint64) (befor
 // SetQuota changes the limit of a model or a tenant in a tier; 0 is no limit. settled is that of
 // SetModelLimits and SetTenants.
 func (m *Manager) SetQuota(of, name string, kind kv.Tier, bytes uint64) (settled <-chan struct{}, err error) {
+	m.quotas.Lock()
+	defer m.quotas.Unlock()
 	if _, err := m.CheckQuota(of, name, kind, bytes); err != nil {
 		return nil, err
 	}
-	m.quotas.Lock()
-	defer m.quotas.Unlock()
 	if of == OfTenant {
 		tenants := slices.Clone(m.TenantList())
 		for i := range tenants {
@@ -311,13 +318,16 @@ func (m *Manager) SetQuota(of, name string, kind kv.Tier, bytes uint64) (settled
 				tenants[i].HostBytes, tenants[i].DiskBytes = l.HostBytes, l.DiskBytes
 			}
 		}
-		return m.SetTenants(tenants)
+		return m.setTenants(tenants)
 	}
 	limits := maps.Clone(m.ModelLimits())
 	if limits[name] = limits[name].With(kind, bytes); limits[name] == (Limit{}) {
 		delete(limits, name)
 	}
-	return m.SetModelLimits(limits)
+	if err := CheckLimits(limits); err != nil {
+		return nil, err
+	}
+	return m.setModelLimits(limits), nil
 }
 
 // Tenant is what a tenant may have; see SetTenants.
@@ -337,6 +347,16 @@ func (m *Manager) TenantList() []Tenant { return m.broker.tenants.Tenants() }
 // later. settled is closed when every tenant and model is within its limits and each tier within its
 // size, or when the manager closes. After an error nothing has changed.
 func (m *Manager) SetTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
+	m.quotas.Lock()
+	defer m.quotas.Unlock()
+	return m.setTenants(tenants)
+}
+
+// CheckTenants returns the error with which SetTenants would refuse tenants now.
+func (m *Manager) CheckTenants(tenants []Tenant) error { return m.broker.tenants.Check(tenants) }
+
+// setTenants is SetTenants. The caller holds m.quotas.
+func (m *Manager) setTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
 	if err := m.broker.tenants.Set(tenants); err != nil {
 		return nil, err
 	}

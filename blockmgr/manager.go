@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/settle"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
@@ -30,7 +31,7 @@ type Manager struct {
 	once                sync.Once
 	// diskAnswered is closed when opening the disk tier has succeeded or failed.
 	diskAnswered chan struct{}
-	// quotas is held while SetQuota changes one limit of many. It comes before all other locks.
+	// quotas is held while limits change: SetQuota changes one of many. It comes before all other locks.
 	quotas sync.Mutex
 
 	// mu is never held during I/O.
@@ -67,7 +68,8 @@ func Open(cfg Config) (*Manager, error) {
 		cfg: cfg.withDefaults(), broker: &broker{closing: make(chan struct{}), tenants: tenant.NewTable()}, diskAnswered: make(chan struct{}),
 		entries: map[kv.NamespaceID]*poolEntry{}, previous: map[SessionID]*storage.SessionRecord{}, retiring: map[*Pool]struct{}{},
 	}
-	m.broker.log = m.cfg.Log
+	m.broker.log, m.broker.budget = m.cfg.Log, m.cfg.Budget
+	m.broker.trimmer = settle.New(m.broker.trimTo, m.broker.warnBeyond)
 	m.broker.weights.Store(&m.cfg.Weights)
 	m.broker.limits.Store(&map[string]Limit{})
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
@@ -351,7 +353,7 @@ func (m *Manager) beginClose() []*Pool {
 	m.mu.Unlock()
 	close(m.broker.closing)
 	m.opening.Wait()
-	m.broker.closeTrim()
+	m.broker.trimmer.Close()
 	pools := m.Pools()
 	for _, p := range pools {
 		p.beginClose()

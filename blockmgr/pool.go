@@ -137,6 +137,7 @@ func (p *Pool) Stats() Stats {
 	}
 	st.DiskOpen, st.DiskReadOnly, st.DiskTrips = p.broker.health.State()
 	st.DiskJoining, st.ExtentsLeaving, st.ExtentsRemoved = p.mover.Joining, p.broker.leaving(), p.broker.removed()
+	st.TrimsGivenUp = p.broker.trimmer.GivenUp()
 	st.SealQueue, st.WriteQueue, st.PromoteQueue = queues.Seal, queues.Write, queues.Read
 	return st
 }

@@ -3,7 +3,6 @@ package blockmgr
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -91,8 +90,9 @@ func (m *Manager) CheckResize(kind kv.Tier, bytes uint64) error {
 // share, the coldest first. Their blocks are evicted. An extent with a slot in use stays until the slot
 // is no longer used, and a pool in use keeps its last extent.
 //
-// settled is closed when the tier is within its size, or when the manager closes. ErrNoTier, ErrSize:
-// nothing has changed; see CheckResize.
+// settled is closed when the tier is within its size, when slots in use have kept it beyond for about ten
+// minutes, or when the manager closes. After these minutes another try begins with the next operation,
+// retention pin or session that ends. ErrNoTier, ErrSize: nothing has changed; see CheckResize.
 func (m *Manager) Resize(kind kv.Tier, bytes uint64) (settled <-chan struct{}, err error) {
 	if err := m.CheckResize(kind, bytes); err != nil {
 		return nil, err
@@ -147,26 +147,9 @@ func (p *Pool) resized() {
 	p.wakeGrowerLocked()
 }
 
-// trimRetry is the pause after a try to give back extents of which some have slots in use.
-const trimRetry = 200 * time.Millisecond
-
-// trim begins to give back extents beyond tiers' sizes and models' limits, unless that runs already. The
-// result is closed when nothing is beyond any more, or when the manager closes.
-func (b *broker) trim() (settled <-chan struct{}) {
-	b.trimming.Lock()
-	defer b.trimming.Unlock()
-	b.trimAgain = true
-	if b.trimDone == nil {
-		done := make(chan struct{})
-		if b.trimEnds {
-			close(done)
-			return done
-		}
-		b.trimDone = done
-		b.trimmers.Go(func() { b.trimLoop(done) }) // ends when all is within bounds
-	}
-	return b.trimDone
-}
+// trim begins to give back what is beyond tiers' sizes and limits. The result is closed when nothing is
+// beyond any more; see settle.Loop.
+func (b *broker) trim() (settled <-chan struct{}) { return b.trimmer.Begin() }
 
 // trimIfLimited is trim, if a model or a tenant has a limit: what an earlier agent left in a tier may be
 // beyond it, and so may the extents that two pools of a model have made at once.
@@ -176,42 +159,9 @@ func (b *broker) trimIfLimited() {
 	}
 }
 
-// closeTrim ends trim and waits for its goroutine. The channel closing is closed.
-func (b *broker) closeTrim() {
-	b.trimming.Lock()
-	b.trimEnds = true
-	b.trimming.Unlock()
-	b.trimmers.Wait()
-}
-
-// trimLoop gives back extents until the manager closes or nothing is beyond its bound.
-func (b *broker) trimLoop(done chan struct{}) {
-	defer close(done)
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-b.closing:
-			return
-		case <-pause.C:
-		}
-		if b.endTrim(b.trimTo()) {
-			return
-		}
-		pause.Reset(trimRetry)
-	}
-}
-
-// endTrim reports whether trimLoop ends: everything is within its bounds, and no trim came meanwhile.
-func (b *broker) endTrim(within bool) bool {
-	b.trimming.Lock()
-	defer b.trimming.Unlock()
-	if !within || b.trimAgain {
-		b.trimAgain = false
-		return false
-	}
-	b.trimDone = nil
-	return true
+// warnBeyond logs that the trimmer has given up.
+func (b *broker) warnBeyond() {
+	b.log.Warn("a tier, a model or a tenant stays beyond its bound: slots in use cannot be given back")
 }
 
 // trimTo gives back what can be given back now. within says that nothing is beyond its bound.

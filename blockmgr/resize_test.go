@@ -79,7 +79,7 @@ func TestShrinkingWaitsForBlocksInUse(t *testing.T) {
 			pinned = append(pinned, p.pin(other, chain(s+1, 1))...)
 		}
 		settled := p.resize(kv.TierHost, hostBytes(4))
-		time.Sleep(5 * trimRetry)
+		time.Sleep(time.Second)
 		p.wantSized(kv.TierHost, 4, 8)
 		if got := p.resize(kv.TierHost, hostBytes(4)); got != settled {
 			t.Error("a second resize is not settled with the first one")

@@ -95,6 +95,9 @@ type Stats struct {
 	// ExtentsRemoved counts the extents of earlier agents, of all namespaces, that were
 	// deleted: damaged, unfinished, made with other settings, or beyond a tier's size.
 	ExtentsRemoved uint64 `json:"extents_removed"`
+	// TrimsGivenUp counts the times that slots in use have kept a tier, a model or a tenant of the node
+	// beyond its bound for about ten minutes.
+	TrimsGivenUp uint64 `json:"trims_given_up"`
 	Counters
 }
 

@@ -1,9 +1,16 @@
 package blockmgr
 
 import (
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -44,8 +51,95 @@ func TestRestartHoldsLowerLimits(t *testing.T) {
 	q := next.openOther("test")
 	defer q.finish()
 	q.quiesce()
-	q.m.broker.trimmers.Wait() // the trim that the opening of the pool began
+	q.m.broker.trimmer.Close() // after the try that the opening of the pool began
 	if used := q.m.ModelUse("test", kv.TierHost); used > 2*hostBytes(4) {
 		t.Errorf("%d bytes are used with a limit of %d", used, 2*hostBytes(4))
+	}
+}
+
+// A quota that an operator sets while the limits are read again changes one limit of the new ones, and never
+// brings the others back.
+func TestQuotaAndReloadKeepEachOthersLimits(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: 2 * hostBytes(4), ExtentBytes: hostBytes(4)})
+	set := func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2000 {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := p.m.SetQuota(OfModel, "a", kv.TierHost, hostBytes(4))
+			set(err)
+		})
+		_, err := p.m.SetModelLimits(map[string]Limit{"b": {HostBytes: hostBytes(8)}})
+		set(err)
+		wg.Wait()
+		if _, ok := p.m.ModelLimits()["b"]; !ok {
+			t.Fatal("the limits of a reload are gone after the quota of another model")
+		}
+		_, err = p.m.SetModelLimits(nil)
+		set(err)
+	}
+}
+
+// A tier that pins keep beyond its size is looked at for some minutes, with one log line and a count at the
+// end, and again when a session ends.
+func TestTrimGivesUpWhileSlotsStayInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.WarnLevel)
+		p := newTestPool(t, Config{HostBytes: 2 * hostBytes(4), ExtentBytes: hostBytes(4), Log: zap.New(core)})
+		var seed uint64
+		p.demand(&seed, 8)
+		other := p.begin()
+		for s := range seed {
+			p.pin(other, chain(s+1, 1))
+		}
+		for round := range uint64(2) {
+			began := time.Now()
+			<-p.resize(kv.TierHost, hostBytes(4))
+			if took := time.Since(began); took < 5*time.Minute || took > 15*time.Minute {
+				t.Errorf("given up after %v", took)
+			}
+			if n := p.Stats().TrimsGivenUp; n != round+1 {
+				t.Errorf("%d trims are given up, want %d", n, round+1)
+			}
+		}
+		if n := logs.FilterMessageSnippet("stays beyond its bound").Len(); n != 1 {
+			t.Errorf("%d log lines, want 1", n)
+		}
+		p.wantSized(kv.TierHost, 4, 8)
+		p.EndSession(other, nil)
+		synctest.Wait()
+		p.wantSized(kv.TierHost, 4, 4)
+	})
+}
+
+// The bytes of a tenant that are in a slot without a block are overwritten with its extent, too. All zeros
+// count in the write budget.
+func TestExtentsThatLeaveAreOverwrittenWhole(t *testing.T) {
+	disk, budget := t.TempDir(), &countedBudget{}
+	budget.left.Store(100)
+	p := newTestPool(t, Config{DiskDir: disk, HostBytes: hostBytes(4), ExtentBytes: hostBytes(4), DiskBytes: hostBytes(4), Budget: budget})
+	p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour})
+	blocks := p.owned("a", 1, 3)
+	p.store(blocks)
+	p.quiesce()
+	p.mu.Lock()
+	p.slots.Drop(p.slots.Disk, p.slots.DiskSlot(&blocks[2].Key), storage.StateQuarantined) // a bad sector
+	p.mu.Unlock()
+	gone, _, _ := p.idleExtent(registry.Disk, 0)
+	if gone == nil || !p.takeOut(registry.Disk, gone) {
+		t.Fatal("the first disk extent is in use")
+	}
+	before := budget.records.Load()
+	p.broker.drop(gone)
+	for i := range blocks {
+		if hasBytes(t, disk, p.content(&blocks[i], 0)) {
+			t.Errorf("the bytes of block %d are still on disk", i)
+		}
+	}
+	if got := budget.records.Load() - before; got != 3*testSlotBytes {
+		t.Errorf("%d bytes of zeros are counted, want %d", got, 3*testSlotBytes)
 	}
 }

@@ -148,23 +148,28 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	return s, nil
 }
 
-// want returns the memory and disk space that the tiers need with the namespaces of all, and the
+// want is wantOf the tiers of now.
+func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
+	return wantOf(a.tiers.Load(), all)
+}
+
+// wantOf returns the memory and disk space that tiers need with the namespaces of all, and the
 // slots in them. A tier has its size in bytes, which all namespaces share, or in blocks, which
 // each namespace gets for itself.
-func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
-	w := a.tiers.Load().Want()
+func wantOf(tiers *node.Tiers, all map[kv.NamespaceID]share) resource.Want {
+	w := tiers.Want()
 	var host, disk uint64
 	smallest := uint64(math.MaxUint64)
 	for _, s := range all {
 		host, disk = addSaturating(host, s.host), addSaturating(disk, s.disk)
 		smallest = min(smallest, s.slotBytes)
 	}
-	if a.tiers.Load().HostBlocks != 0 {
+	if tiers.HostBlocks != 0 {
 		w.HostBytes = host
-	} else if a.tiers.Load().BypassesHost() {
+	} else if tiers.BypassesHost() {
 		w.HostBytes, w.HostSetting = host, "the extent size" // the setting that errors name
 	}
-	if a.tiers.Load().DiskBlocks != 0 {
+	if tiers.DiskBlocks != 0 {
 		w.DiskBytes = disk
 	}
 	w.HostSlots, w.DiskSlots = w.HostBytes/smallest, w.DiskBytes/smallest // 0 without namespaces

@@ -22,8 +22,7 @@ func (s *Set) Resize(kind kv.Tier, bytes uint64, dryRun bool) (settled <-chan st
 func (a *admission) resize(m *blockmgr.Manager, kind kv.Tier, bytes uint64, dryRun bool) (settled <-chan struct{}, err error) {
 	a.checking.Lock()
 	defer a.checking.Unlock()
-	before := a.tiers.Load()
-	next := *before
+	next := *a.tiers.Load()
 	grows := bytes > next.HostBytes
 	if kind == kv.TierHost {
 		next.HostBytes, next.HostSetting = bytes, "resize"
@@ -31,16 +30,10 @@ func (a *admission) resize(m *blockmgr.Manager, kind kv.Tier, bytes uint64, dryR
 		grows = bytes > next.DiskBytes
 		next.DiskBytes, next.DiskSetting = bytes, "resize"
 	}
-	a.tiers.Store(&next) // want reads it
-	defer func() {
-		if err != nil || dryRun {
-			a.tiers.Store(before)
-		}
-	}()
 	a.mu.Lock()
 	all := maps.Clone(a.admitted)
 	a.mu.Unlock()
-	want := a.want(all)
+	want := wantOf(&next, all)
 	if err := next.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, blockmgr.ErrSize)
 	}
@@ -56,6 +49,10 @@ func (a *admission) resize(m *blockmgr.Manager, kind kv.Tier, bytes uint64, dryR
 	if dryRun {
 		return nil, nil
 	}
+	if settled, err = m.Resize(kind, bytes); err != nil {
+		return nil, err
+	}
+	a.tiers.Store(&next)
 	next.LimitHeapBeside(&space, want, a.log)
-	return m.Resize(kind, bytes)
+	return settled, nil
 }

@@ -135,16 +135,18 @@ func (set *Set) MemoryError(e *Extent, err error) {
 	set.log.Error("host memory is damaged: its slot stays out of use", zap.String("extent", e.Path()), zap.Error(err))
 }
 
-// TakeOut evicts the blocks of an idle extent and removes the extent from its tier.
+// TakeOut evicts the blocks of an idle extent and removes the extent from its tier. gone.Erase then has
+// the slots that the caller must overwrite, quarantined ones included.
 func (set *Set) TakeOut(t *Tier, gone *Extent) {
-	set.tenancy.gone = gone
-	defer func() { set.tenancy.gone = nil }()
+	set.tenancy.leaving = true
+	defer func() { set.tenancy.leaving = false }()
 	for i := range gone.Slots {
 		if gone.Slots[i].Entry != registry.None {
 			set.countEviction(t)
 			set.Drop(t, registry.MakeRef(gone.Number, uint32(i)), storage.StateFree)
 		}
 	}
+	gone.Erase = set.EraseAll(gone)
 	set.announcing.forget(t.Level, gone.Number)
 	t.remove(gone)
 }

@@ -101,15 +101,13 @@ func (set *Set) dropExpired(id registry.ID, disk *bool) (all bool) {
 // erases reports whether the bytes of a slot must be overwritten before the slot is free.
 func (set *Set) erases(s *Slot) bool { return s.timed || set.Tenants.At(s.tenant).Erases() }
 
-// beginErase takes a slot without a block out of use until its bytes are overwritten: Erasing has it, or
-// the extent that leaves the tier. Its record says so to the next agent.
+// beginErase takes a slot without a block out of use until its bytes are overwritten: by the caller of
+// TakeErasing, or with the extent that leaves the tier. Its record says so to the next agent.
 func (set *Set) beginErase(t *Tier, ref registry.Ref, s *Slot) {
 	t.SetState(s, storage.StateQuarantined)
 	t.PutRecord(ref, storage.Record{Owner: set.Tenants.At(s.tenant).TimedOwner()})
 	t.updateEvictable(ref, s, false)
-	if set.tenancy.gone != nil {
-		e, i := t.At(ref)
-		e.Erase = append(e.Erase, i)
+	if set.tenancy.leaving {
 		return
 	}
 	s.Holds++
@@ -161,7 +159,7 @@ func (set *Set) EndErase(slot Erasable, err error) {
 	t.pushFree(slot.name.ref)
 }
 
-// EraseAll returns the slots of an extent of a pool that ends whose bytes must be overwritten.
+// EraseAll returns the slots of an extent that leaves its tier whose bytes must be overwritten.
 func (set *Set) EraseAll(e *Extent) (slots []uint32) {
 	for i := range e.Slots {
 		if set.erases(&e.Slots[i]) {

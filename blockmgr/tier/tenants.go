@@ -23,8 +23,8 @@ type tenancy struct {
 	// quarantined and held. onErase is called for each new one; nil while the set has no pool.
 	erasing []slotName
 	onErase func()
-	// gone is the extent whose blocks TakeOut drops; nil outside TakeOut.
-	gone *Extent
+	// leaving is true while TakeOut drops the blocks of an extent.
+	leaving bool
 }
 
 // queued is an element of a queue.

@@ -85,6 +85,7 @@ func layers() []layer {
 		{"blockmgr/registry", []string{"internal"}},
 		{"blockmgr/policy", []string{"blockmgr/registry", "internal"}},
 		{"blockmgr/tenant", []string{"blockmgr/registry", "internal"}},
+		{"blockmgr/settle", []string{"internal"}},
 		{"blockmgr/tier", []string{"blockmgr/storage", "blockmgr/tenant", "blockmgr/policy", "blockmgr/registry", "internal"}},
 		{"blockmgr/diskio", []string{"blockmgr/tier", "blockmgr/storage", "blockmgr/registry", "internal"}},
 		{"blockmgr/config", []string{"layout", "internal"}},

@@ -1,0 +1,127 @@
+package settle_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/settle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// loop is a Loop whose task has something left until done is set.
+type loop struct {
+	*settle.Loop
+	done            atomic.Bool
+	tries, warnings int
+}
+
+func newLoop() *loop {
+	l := &loop{}
+	l.Loop = settle.New(func() bool { l.tries++; return l.done.Load() }, func() { l.warnings++ })
+	return l
+}
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTriesUntilAllIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		defer l.Close()
+		settled := l.Begin()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if l.Begin() != settled || closed(settled) || l.tries != 3 { // at 0, 200 and 600 ms
+			t.Errorf("after a second: settled %t, %d tries", closed(settled), l.tries)
+		}
+		l.done.Store(true)
+		<-settled
+		tries := l.tries
+		time.Sleep(time.Hour)
+		if l.tries != tries || l.GivenUp() != 0 || l.warnings != 0 {
+			t.Errorf("%d tries after the end, given up %d times", l.tries-tries, l.GivenUp())
+		}
+		if again := l.Begin(); again == settled {
+			t.Error("a new beginning is settled already")
+		} else {
+			<-again
+		}
+	})
+}
+
+// A loop whose task never ends gives up, warns once, and begins again when asked to.
+func TestGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		defer l.Close()
+		l.Again() // has not given up
+		synctest.Wait()
+		if l.tries != 0 {
+			t.Error("Again begins a loop that has not given up")
+		}
+		for round := range uint64(3) {
+			began := time.Now()
+			if round == 0 {
+				l.Begin()
+			} else {
+				l.Again()
+			}
+			time.Sleep(15 * time.Minute)
+			if took := time.Since(began); l.GivenUp() != round+1 || l.tries != 64*int(round+1) {
+				t.Errorf("round %d: given up %d times in %v, %d tries", round, l.GivenUp(), took, l.tries)
+			}
+		}
+		if l.warnings != 1 {
+			t.Errorf("%d warnings, want 1", l.warnings)
+		}
+		l.done.Store(true)
+		<-l.Begin()
+		l.done.Store(false)
+		<-l.Begin()
+		if l.warnings != 2 {
+			t.Errorf("%d warnings, want another one after all was done", l.warnings)
+		}
+	})
+}
+
+// A Begin shortens a long pause, and callers that never stop do not keep the loop from its tries.
+func TestBeginShortensThePause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		defer l.Close()
+		l.Begin()
+		time.Sleep(3 * time.Minute) // pauses of ten seconds
+		tries := l.tries
+		for range 100 {
+			l.Begin()
+			time.Sleep(50 * time.Millisecond)
+		}
+		if n := l.tries - tries; n < 10 || n > 30 {
+			t.Errorf("%d tries in five seconds", n)
+		}
+	})
+}
+
+func TestCloseEndsTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		settled := l.Begin()
+		synctest.Wait()
+		l.Close()
+		l.Close()
+		if !closed(settled) || !closed(l.Begin()) {
+			t.Error("a caller waits after Close")
+		}
+	})
+}
