@@ -10,7 +10,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
-	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -328,60 +327,4 @@ func (m *Manager) SetQuota(of, name string, kind kv.Tier, bytes uint64) (settled
 		return nil, err
 	}
 	return m.setModelLimits(limits), nil
-}
-
-// Tenant is what a tenant may have; see SetTenants.
-type Tenant = tenant.Tenant
-
-// OwnerOf returns the owner of the blocks of requests with a cache salt, for Root.Owner; 0 is none.
-func (m *Manager) OwnerOf(salt string) uint64 { return m.broker.tenants.OwnerOf(salt) }
-
-// Tenants returns the tenants of the node with what they use.
-func (m *Manager) Tenants() []tenant.Status { return m.broker.tenants.Status() }
-
-// TenantList returns the tenants of the last SetTenants. The caller must not change them.
-func (m *Manager) TenantList() []Tenant { return m.broker.tenants.Tenants() }
-
-// SetTenants replaces the tenants. Blocks of a tenant over its limit are evicted, the coldest first;
-// those in use stay and count, kept ones included. A new time to live is that of blocks that are stored
-// later. settled is closed when every tenant and model is within its limits and each tier within its
-// size, or when the manager closes. After an error nothing has changed.
-func (m *Manager) SetTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
-	m.quotas.Lock()
-	defer m.quotas.Unlock()
-	return m.setTenants(tenants)
-}
-
-// CheckTenants returns the error with which SetTenants would refuse tenants now.
-func (m *Manager) CheckTenants(tenants []Tenant) error { return m.broker.tenants.Check(tenants) }
-
-// setTenants is SetTenants. The caller holds m.quotas.
-func (m *Manager) setTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
-	if err := m.broker.tenants.Set(tenants); err != nil {
-		return nil, err
-	}
-	return m.broker.trim(), nil
-}
-
-// trimTenants evicts blocks of tenants that are over their limits, a few hundred under one lock. within
-// says that none is any more.
-func (p *Pool) trimTenants() (within bool) {
-	for {
-		var more bool
-		if within, more = p.trimSomeTenants(); !more {
-			return within
-		}
-	}
-}
-
-func (p *Pool) trimSomeTenants() (within, more bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.life.closing {
-		return true, false
-	}
-	if within, more = p.slots.TrimTenants(); more && p.slots.Disk != nil {
-		p.mover.RequestFlush()
-	}
-	return within, more
 }

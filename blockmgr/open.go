@@ -80,6 +80,7 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p.slots = tier.NewSet(&p.ns, m.cfg.Sink, p.log)
 	p.slots.Tenants = m.broker.tenants
 	p.slots.OnErase(p.eraseQueuedLocked)
+	p.slots.OnShort(func() { m.broker.trim() })
 	p.mover = diskio.NewMover(diskio.Options{
 		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter, Budget: m.cfg.Budget,

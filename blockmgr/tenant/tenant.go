@@ -109,7 +109,8 @@ func (a *Account) CountExpired() {
 
 // Table has the tenants of a node. Make one with NewTable.
 type Table struct {
-	mu sync.RWMutex
+	start time.Time
+	mu    sync.RWMutex
 	// byOwner has both owners of each account.
 	byOwner map[uint64]Index
 	salts   map[string]uint64
@@ -120,7 +121,7 @@ type Table struct {
 
 // NewTable returns a table without tenants.
 func NewTable() *Table {
-	t := &Table{byOwner: map[uint64]Index{}, salts: map[string]uint64{}}
+	t := &Table{start: time.Now(), byOwner: map[uint64]Index{}, salts: map[string]uint64{}}
 	gone := &Account{name: "(not configured)", timed: 1} // any owner that nobody has
 	gone.erases.Store(true)
 	t.accounts.Store(&[]*Account{nil, gone})
@@ -129,6 +130,13 @@ func NewTable() *Table {
 
 // timedSeed is the seed of the hash that names a tenant in records of blocks with a time to live.
 const timedSeed = 1
+
+// Age is a time of the clock that all pools with a table share, in tenths of a second from 1 on. 0 is
+// before the table was made.
+type Age uint32
+
+// Now returns the time on that clock.
+func (t *Table) Now() Age { return Age(time.Since(t.start)/(100*time.Millisecond)) + 1 }
 
 // ownerOf returns the hash of a tenant's name, timedOwnerOf that for blocks with a time to live. Both are
 // stored and never change.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 )
 
 const (
@@ -21,6 +22,7 @@ const (
 func (set *Set) Tick() {
 	set.clock += 1 + blockTicks*set.arrived
 	set.arrived = 0
+	set.now = set.Tenants.Now()
 }
 
 // The eviction orders learn from enter, leave and Touch, and nowhere else, which blocks their tiers
@@ -65,7 +67,7 @@ func (set *Set) Touch(id registry.ID) (resident bool) {
 		}
 		if s.Tick != set.clock {
 			set.tellUse(slots)
-			set.age(t, ref, s, set.clock)
+			set.age(t, ref, s, set.clock, set.now)
 		}
 		return true
 	}
@@ -91,14 +93,14 @@ func (set *Set) Prefer(t *Tier, ref registry.Ref, priority uint32) {
 	}
 }
 
-// age sets the tick at which a slot was last used, and moves the slot in the eviction order. The
-// record keeps a coarse copy of the tick for the next agent.
-func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64) {
+// age sets the tick and the time at which a slot was last used, and moves the slot in the eviction order.
+// The record keeps a coarse copy of the tick for the next agent.
+func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64, used tenant.Age) {
 	if s.Tick>>recencyShift != tick>>recencyShift {
 		e, i := t.At(ref)
 		e.Records.SetRecency(i, uint32(tick>>recencyShift))
 	}
-	s.Tick = tick
+	s.Tick, s.used = tick, used
 	if s.inEvictionOrder {
 		t.evictionOrder.Place(ref, s.Priority, tick)
 		if s.tenant != 0 {
@@ -115,7 +117,7 @@ func (set *Set) AgeDiskCopy(host *Slot) {
 		return
 	}
 	if s := set.Disk.Slot(ref); host.Tick > s.Tick {
-		set.age(set.Disk, ref, s, host.Tick)
+		set.age(set.Disk, ref, s, host.Tick, host.used)
 	}
 }
 
@@ -225,11 +227,11 @@ func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
 		if host == registry.NoRef {
 			return victim, true
 		}
-		tick := set.Host.Slot(host).Tick
-		if tick <= s.Tick {
+		last := set.Host.Slot(host)
+		if last.Tick <= s.Tick {
 			return victim, true
 		}
-		set.age(t, victim, s, tick)
+		set.age(t, victim, s, last.Tick, last.used)
 	}
 	return t.evictionOrder.Victim()
 }

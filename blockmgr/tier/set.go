@@ -45,8 +45,10 @@ type Set struct {
 	// clock advances by one for each call, and by blockTicks for each block that came into
 	// host memory. arrived counts the blocks that clock does not include yet.
 	clock, arrived uint64
-	announcing     announcement
-	kept           keeper
+	// now is the time of the last Tick, on the clock of all pools.
+	now        tenant.Age
+	announcing announcement
+	kept       keeper
 	// doubtful has the recovered blocks that may have closed a circle of parents.
 	doubtful []registry.ID
 	// resetting is true while stale blocks may be left; see Tier.Stale.
@@ -124,7 +126,7 @@ func (set *Set) ParentKey(b *Block) (parent kv.StoredKey, ok bool) {
 // Grant grants session s a host slot that has no block. r becomes the slot's record.
 func (set *Set) Grant(ref registry.Ref, s SessionID, r storage.Record) {
 	sl := set.Host.Slot(ref)
-	sl.Session, sl.Tick = s, set.clock
+	sl.Session, sl.Tick, sl.used = s, set.clock, set.now
 	set.Host.SetState(sl, storage.StateGranted)
 	set.Host.PutRecord(ref, r)
 }
@@ -133,7 +135,7 @@ func (set *Set) Grant(ref registry.Ref, s SessionID, r storage.Record) {
 // record. Fill holds the slot until its checksum is computed; the caller ends that hold.
 func (set *Set) Fill(ref registry.Ref, r *storage.Record) {
 	s := set.Host.Slot(ref)
-	s.Session, s.Tick = 0, set.clock
+	s.Session, s.Tick, s.used = 0, set.clock, set.now
 	s.Holds++
 	set.Host.SetState(s, storage.StateFilled)
 	set.Host.PutRecord(ref, *r)
@@ -204,6 +206,7 @@ func (set *Set) Occupy(t *Tier, ref registry.Ref, b *Block, state storage.State,
 	id, parent := set.Registry.Occupy(b.Key, hasParent, parentKey, t.Level, ref)
 	sl := t.Slot(ref)
 	sl.Entry, sl.Session, sl.Tick, sl.Priority, sl.resetEpoch = id, s, set.clock, r.Priority, t.resetEpoch
+	sl.used = set.now
 	if t.Level == registry.Host {
 		set.arrived++
 	}

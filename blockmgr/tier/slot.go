@@ -91,6 +91,9 @@ type Slot struct {
 	// that block has a time to live.
 	tenant tenant.Index
 	timed  bool
+	// used is when the slot was last used; 0 before the agent began. Tick orders the slots of one pool, used
+	// those of all pools.
+	used tenant.Age
 	// countedActive: Tier.activeSlots counts the slot.
 	countedActive bool
 	// inEvictionOrder: the slot is in Tier.evictionOrder.

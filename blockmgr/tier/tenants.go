@@ -23,8 +23,18 @@ type tenancy struct {
 	// quarantined and held. onErase is called for each new one; nil while the set has no pool.
 	erasing []slotName
 	onErase func()
+	// short has the tenants whose blocks of other pools may have to go for new ones of this pool, and the
+	// bytes of those. onShort is called for each; nil while the set has no pool.
+	short   map[shortName]uint64
+	onShort func()
 	// leaving is true while TakeOut drops the blocks of an extent.
 	leaving bool
+}
+
+// shortName names a tenant in a tier.
+type shortName struct {
+	tenant tenant.Index
+	level  registry.Level
 }
 
 // queued is an element of a queue.
@@ -59,6 +69,9 @@ type owned struct {
 
 // OnErase sets what is called when Erasing has a slot that it did not have before.
 func (set *Set) OnErase(do func()) { set.tenancy.onErase = do }
+
+// OnShort sets what is called when TakeShort has something.
+func (set *Set) OnShort(do func()) { set.tenancy.onShort = do }
 
 // MarkOwner says whose bytes a recovered slot has, from its record. It reports whether the bytes must be
 // erased: the tenant's blocks have a time to live, which ends with the agent.
@@ -180,17 +193,96 @@ func (t *Tier) coldestOf(i tenant.Index) (ref registry.Ref, ok bool) {
 
 // TenantRoom reports whether a block of a tenant may come into a tier, and evicts the tenant's coldest
 // blocks for it if the tenant would be over its limit. Blocks in use, kept ones included, stay and count.
+// Colder blocks of other pools go later: TakeShort says so.
 func (set *Set) TenantRoom(t *Tier, owner uint64) bool {
 	if owner == 0 {
 		return true
 	}
 	i := set.Tenants.Index(owner)
-	if set.evictOwned(t, i, set.slotBytes, maxTenantEvictions) {
+	if !set.Tenants.At(i).Over(t.Level, set.slotBytes) {
 		return true
 	}
-	set.Counters.TenantRefused++
-	return false
+	within := set.evictOwned(t, i, set.slotBytes, maxTenantEvictions, anyAge)
+	if !within {
+		set.Counters.TenantRefused++
+	}
+	set.noteShort(t, i)
+	return within
 }
+
+// noteShort notes that a tenant at its limit needed room in a tier, if other pools have blocks of it.
+func (set *Set) noteShort(t *Tier, i tenant.Index) {
+	var own uint64
+	if o := t.owned[i]; o != nil {
+		own = uint64(o.slots) * set.slotBytes
+	}
+	y := &set.tenancy
+	if set.Tenants.At(i).Used(t.Level) <= own || y.onShort == nil {
+		return
+	}
+	if y.short == nil {
+		y.short = map[shortName]uint64{}
+	}
+	y.short[shortName{i, t.Level}] += set.slotBytes
+	y.onShort()
+}
+
+// Short is a tenant that needed room in a pool while it was at its limit.
+type Short struct {
+	Level  registry.Level
+	Tenant tenant.Index
+	// Bytes is the room, and some for the blocks that come next; at most the limit.
+	Bytes uint64
+	// Coldest is when the tenant's coldest block of the pool was used. Blocks of other pools that were used
+	// before that should make the room.
+	Coldest tenant.Age
+}
+
+// shortShare is the part of a limit that Short.Bytes has for the blocks that come next.
+const shortShare = 16
+
+// TakeShort returns the tenants that needed room since the last call.
+func (set *Set) TakeShort() (all []Short) {
+	for name, bytes := range set.tenancy.short {
+		limit := set.Tenants.At(name.tenant).Limit(name.level)
+		bytes += max(limit/shortShare, set.slotBytes)
+		s := Short{Level: name.level, Tenant: name.tenant, Bytes: min(bytes, limit), Coldest: anyAge}
+		if age, ok := set.Coldest(name.level, name.tenant); ok {
+			s.Coldest = age
+		}
+		all = append(all, s)
+	}
+	clear(set.tenancy.short)
+	return all
+}
+
+// Coldest returns when the coldest block of a tenant that may be evicted from a tier was used; ok is false
+// without one.
+func (set *Set) Coldest(lv registry.Level, i tenant.Index) (age tenant.Age, ok bool) {
+	t := set.Tier(lv)
+	if t == nil {
+		return 0, false
+	}
+	ref, ok := t.coldestOf(i)
+	if !ok {
+		return 0, false
+	}
+	return t.Slot(ref).used, true
+}
+
+// MakeRoom evicts blocks of a tenant, the coldest first and a few hundred at most, until so many bytes are
+// within the tenant's limit. It evicts none that was used after last, and reports whether it evicted one.
+func (set *Set) MakeRoom(lv registry.Level, i tenant.Index, bytes uint64, last tenant.Age) (some bool) {
+	t := set.Tier(lv)
+	if t == nil {
+		return false
+	}
+	evictions := set.evictions()
+	set.evictOwned(t, i, bytes, resetDrops, last)
+	return set.evictions() > evictions
+}
+
+func (set *Set) evictions() uint64 { return set.Counters.HostEvictions + set.Counters.DiskEvictions }
 
 // TenantRoomFor is TenantRoom for a new block, whose nearest ancestor in the tier is not evicted.
 func (set *Set) TenantRoomFor(t *Tier, b *Block) bool {
@@ -218,13 +310,16 @@ func (set *Set) nearestAncestor(t *Tier, b *Block) (ref registry.Ref, ok bool) {
 	return registry.NoRef, false
 }
 
-// evictOwned evicts blocks of a tenant, at most so many, until more bytes are within the tenant's limit.
-// It reports whether they are.
-func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int) (within bool) {
+// anyAge is later than every age.
+const anyAge = ^tenant.Age(0)
+
+// evictOwned evicts blocks of a tenant, at most so many and none that was used after last, until more bytes
+// are within the tenant's limit. It reports whether they are.
+func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int, last tenant.Age) (within bool) {
 	account := set.Tenants.At(i)
 	for ; account.Over(t.Level, more); most-- {
 		ref, ok := t.coldestOf(i)
-		if !ok || most == 0 {
+		if !ok || most == 0 || t.Slot(ref).used > last {
 			return false
 		}
 		set.countEviction(t)
@@ -237,11 +332,11 @@ func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int) (with
 // within says that no tenant is over its limit; more, that it has evicted and may go on.
 func (set *Set) TrimTenants() (within, more bool) {
 	within = true
-	evictions := set.Counters.HostEvictions + set.Counters.DiskEvictions
+	evictions := set.evictions()
 	for _, t := range set.Tiers() {
 		for i := range t.owned {
-			within = set.evictOwned(t, i, 0, resetDrops) && within
+			within = set.evictOwned(t, i, 0, resetDrops, anyAge) && within
 		}
 	}
-	return within, set.Counters.HostEvictions+set.Counters.DiskEvictions > evictions
+	return within, set.evictions() > evictions
 }

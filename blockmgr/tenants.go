@@ -7,9 +7,128 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
+
+// Tenant is what a tenant may have; see SetTenants.
+type Tenant = tenant.Tenant
+
+// OwnerOf returns the owner of the blocks of requests with a cache salt, for Root.Owner; 0 is none.
+func (m *Manager) OwnerOf(salt string) uint64 { return m.broker.tenants.OwnerOf(salt) }
+
+// Tenants returns the tenants of the node with what they use.
+func (m *Manager) Tenants() []tenant.Status { return m.broker.tenants.Status() }
+
+// TenantList returns the tenants of the last SetTenants. The caller must not change them.
+func (m *Manager) TenantList() []Tenant { return m.broker.tenants.Tenants() }
+
+// SetTenants replaces the tenants. Blocks of a tenant over its limit are evicted, the coldest first;
+// those in use stay and count, kept ones included. A new time to live is that of blocks that are stored
+// later. settled is closed when every tenant and model is within its limits and each tier within its
+// size, or when the manager closes. After an error nothing has changed.
+func (m *Manager) SetTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
+	m.quotas.Lock()
+	defer m.quotas.Unlock()
+	return m.setTenants(tenants)
+}
+
+// CheckTenants returns the error with which SetTenants would refuse tenants now.
+func (m *Manager) CheckTenants(tenants []Tenant) error { return m.broker.tenants.Check(tenants) }
+
+// setTenants is SetTenants. The caller holds m.quotas.
+func (m *Manager) setTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
+	if err := m.broker.tenants.Set(tenants); err != nil {
+		return nil, err
+	}
+	return m.broker.trim(), nil
+}
+
+// trimTenants evicts blocks of tenants that are over their limits, a few hundred under one lock. within
+// says that none is any more.
+func (p *Pool) trimTenants() (within bool) {
+	for {
+		var more bool
+		if within, more = p.trimSomeTenants(); !more {
+			return within
+		}
+	}
+}
+
+func (p *Pool) trimSomeTenants() (within, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return true, false
+	}
+	if within, more = p.slots.TrimTenants(); more && p.slots.Disk != nil {
+		p.mover.RequestFlush()
+	}
+	return within, more
+}
+
+// shareTenants makes room for pools that lacked it at a tenant's limit: blocks of the tenant's other pools go,
+// the least recently used of all first, as long as they are older than those of the pool.
+func (b *broker) shareTenants(pools []*Pool) {
+	for _, p := range pools {
+		for _, short := range p.takeShort() {
+			for b.tenants.At(short.Tenant).Over(short.Level, short.Bytes) && makeRoom(pools, p, &short) {
+			}
+		}
+	}
+}
+
+func (p *Pool) takeShort() []tier.Short {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slots.TakeShort()
+}
+
+// makeRoom makes the pool with the coldest block of a tenant evict, but not pool p, which lacks room. It returns
+// false when no pool has an older block than p.
+func makeRoom(pools []*Pool, p *Pool, short *tier.Short) bool {
+	var from *Pool
+	oldest, next := short.Coldest, short.Coldest // next is the age up to which from has the oldest blocks
+	for _, other := range pools {
+		if other == p {
+			continue
+		}
+		switch age, ok := other.coldestOf(short); {
+		case !ok || age >= next:
+		case age < oldest:
+			from, oldest, next = other, age, oldest
+		default:
+			next = age
+		}
+	}
+	return from != nil && from.giveRoom(short, next)
+}
+
+// coldestOf returns when the pool's coldest block of a tenant was used; ok is false without one to evict.
+func (p *Pool) coldestOf(short *tier.Short) (age tenant.Age, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return 0, false
+	}
+	return p.slots.Coldest(short.Level, short.Tenant)
+}
+
+// giveRoom evicts blocks of a tenant that were used until last, and reports whether there were any.
+func (p *Pool) giveRoom(short *tier.Short, last tenant.Age) (some bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return false
+	}
+	some = p.slots.MakeRoom(short.Level, short.Tenant, short.Bytes, last)
+	if some && short.Level == registry.Disk {
+		p.mover.RequestFlush()
+	}
+	return some
+}
 
 const (
 	// eraseBatch bounds the slots that the eraser overwrites before it syncs the disk.

@@ -1,0 +1,123 @@
+package blockmgr
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
+	"github.com/blockyard-ai/blockyard/internal/kv"
+)
+
+// twoModels returns the pools of two models on a node whose tenant may have limit slots in each tier.
+func twoModels(t fataler, limit uint64, dirs ...string) (a, b *testPool) {
+	cfg := Config{HostDir: dirs[0], DiskDir: dirs[1], HostBytes: 4 * hostBytes(8), DiskBytes: 4 * hostBytes(8), ExtentBytes: hostBytes(8)}
+	m := openTestManager(t, cfg)
+	m.setTenants(tenant.Tenant{Name: "t", Salts: []string{"t"}, HostBytes: hostBytes(limit), DiskBytes: hostBytes(limit)})
+	return m.openOther("a"), m.openOther("b")
+}
+
+// The blocks of a tenant's models share its limit by age: one model cannot keep the others out, and what
+// was not used for longest goes, whichever model it is of.
+func TestModelsOfATenantShareItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoModels(t, 8, t.TempDir(), t.TempDir())
+		defer b.m.Close()
+		for seed := range uint64(8) {
+			a.store(a.owned("t", seed+1, 1))
+			a.quiesce()
+			time.Sleep(time.Second)
+		}
+		if n := b.store(b.owned("t", 100, 1)); n != 0 {
+			t.Fatalf("%d blocks are granted at the limit", n)
+		}
+		time.Sleep(time.Second) // colder blocks of the other model go
+		for seed := range uint64(4) {
+			if n := b.store(b.owned("t", 101+seed, 1)); n != 1 {
+				t.Errorf("block %d of the second model is refused", seed)
+			}
+			b.quiesce()
+			time.Sleep(time.Second)
+		}
+		if host, disk := b.count(100, 8); host < 3 || disk < 2 {
+			t.Errorf("the second model has %d and %d blocks", host, disk)
+		}
+		if host, disk := a.count(5, 4); host < 3 || disk < 3 {
+			t.Errorf("the first model has %d and %d of its latest 4 blocks", host, disk)
+		}
+		if host, disk := a.count(1, 2); host+disk != 0 {
+			t.Errorf("the first model has %d and %d of its oldest 2 blocks", host, disk)
+		}
+		for lv := range registry.Level(registry.NumLevels) {
+			if n := a.slotsOf("t", lv); n > 8 || n < 6 {
+				t.Errorf("level %d: the tenant has %d slots of 8", lv, n)
+			}
+		}
+		// Older blocks of the first model go, the newest of the second stay.
+		before, _ := b.count(101, 4)
+		b.find(b.owned("t", 103, 1))
+		b.find(b.owned("t", 104, 1))
+		for seed := range uint64(6) {
+			a.store(a.owned("t", 200+seed, 1))
+			a.quiesce()
+			time.Sleep(time.Second)
+		}
+		if after, _ := b.count(101, 4); after >= before || after == 0 {
+			t.Errorf("of %d blocks of the second model %d are left", before, after)
+		}
+	})
+}
+
+// count returns how many of n blocks of the tenant t, with seeds from first on, are in each tier.
+func (p *testPool) count(first uint64, n int) (host, disk int) {
+	keys := map[kv.StoredKey]bool{}
+	for i := range n {
+		keys[p.owned("t", first+uint64(i), 1)[0].Key] = true
+	}
+	for _, info := range p.Dump() {
+		if !keys[info.Block.Key] {
+			continue
+		}
+		if info.Tiers.Has(kv.TierHost) {
+			host++
+		}
+		if info.Tiers.Has(kv.TierDisk) {
+			disk++
+		}
+	}
+	return host, disk
+}
+
+// TestNoModelOfATenantStarves: whatever its models stored before, each may store a block within a second,
+// and together they keep the limit.
+func TestNoModelOfATenantStarves(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		limit := rapid.Uint64Range(1, 8).Draw(r, "limit")
+		second := rapid.SliceOfN(rapid.Bool(), 1, 30).Draw(r, "steps are the second model's")
+		host, disk := t.TempDir(), t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			a, b := twoModels(t, limit, host, disk)
+			defer b.m.Close()
+			for i, other := range second {
+				p := map[bool]*testPool{false: a, true: b}[other]
+				blocks := p.owned("t", uint64(i+1), 1)
+				if p.store(blocks) == 0 {
+					p.quiesce()
+					time.Sleep(time.Second)
+					if p.store(blocks) == 0 {
+						t.Errorf("step %d: the block is refused again", i)
+					}
+				}
+				p.quiesce()
+				for lv := range registry.Level(registry.NumLevels) {
+					if n := p.slotsOf("t", lv); n > int(limit) {
+						t.Errorf("step %d: %d slots of %d", i, n, limit)
+					}
+				}
+			}
+		})
+	})
+}
