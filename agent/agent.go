@@ -107,9 +107,12 @@ func (a *Agent) openEvents(ctx context.Context) error {
 }
 
 // openPools opens the block manager.
-func (a *Agent) openPools(context.Context) error {
+func (a *Agent) openPools(ctx context.Context) error {
 	tiers, frequency := a.cfg.tiers(), a.cfg.Frequency
 	var err error
+	if tiers.DiskKey, err = a.cfg.DiskKey.Load(ctx); err != nil {
+		return err
+	}
 	if a.cfg.DiskWriteBudget > 0 {
 		if a.budget, err = policy.NewWriteBudget(a.cfg.DiskWriteBudget, time.Now()); err != nil {
 			return err

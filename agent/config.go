@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/blockyard-ai/blockyard/agent/limits"
 	"github.com/blockyard-ai/blockyard/blockmgr/node"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/control"
 	"github.com/blockyard-ai/blockyard/internal/proto"
@@ -74,6 +76,9 @@ type Config struct {
 	// DiskWriteBudget is how many bytes the disk tier is written in any 24 hours, 0 for no bound, else at
 	// least policy.LeastWriteBudget. The emptier the budget, the more demand a block needs to be written.
 	DiskWriteBudget uint64
+	// DiskKey is where the key is from that encrypts the disk tier; the zero value is no encryption. New loads
+	// it. Tiers.DiskKeyReset empties a tier that was written with another key, or with none.
+	DiskKey sealed.Source
 	// AllowUIDs are the users whose processes may connect; default the agent's own user and
 	// root. With any other user the mode of the socket, and of a directory that the agent
 	// makes for it, admits everybody. The agent then refuses connections by the kernel's
@@ -200,8 +205,19 @@ func (c *Config) Validate() error {
 	if b := c.DiskWriteBudget; b != 0 && b < policy.LeastWriteBudget {
 		return fmt.Errorf("disk write budget %v: want 0 (none) or at least %v a day", bytesize.Size(b), bytesize.Size(policy.LeastWriteBudget))
 	}
+	if err := c.validateDiskKey(); err != nil {
+		return err
+	}
 	tiers := c.tiers()
 	return tiers.Validate()
+}
+
+// validateDiskKey checks the source of the key, which New reads.
+func (c *Config) validateDiskKey() error {
+	if (c.DiskKey.Given() || c.Tiers.DiskKeyReset) && !c.Tiers.Sizes()[1].On() {
+		return errors.New("disk key: the disk size is 0: want a disk tier, or neither a key nor a reset")
+	}
+	return c.DiskKey.Validate()
 }
 
 // validateListeners checks the addresses of the HTTP listeners.

@@ -15,6 +15,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
@@ -125,6 +126,10 @@ type Config struct {
 	OpenDirect bool
 	// ZeroFill writes zeros where the file system cannot reserve disk space.
 	ZeroFill bool
+	// DiskKey encrypts the disk tier; nil for none. A tier that was written with another key, or without one,
+	// is refused with sealed.ErrKey, or emptied with DiskKeyReset.
+	DiskKey      *sealed.Key `json:"-"`
+	DiskKeyReset bool
 	// Sink gets every change of residency; may be nil.
 	Sink EventSink `json:"-"`
 	// WrapDisk wraps each disk file, such as in storagetest.Faulty; nil for nothing.

@@ -110,6 +110,7 @@ func (m *Manager) openArenas() (err error) {
 func (m *Manager) openDiskArena() error {
 	cfg := storage.ArenaConfig{
 		Dir: m.cfg.DiskDir, Bytes: m.cfg.DiskBytes, ExtentBytes: m.cfg.ExtentBytes, Log: m.cfg.Log,
+		Key: m.cfg.DiskKey, KeyReset: m.cfg.DiskKeyReset,
 		Disk: extent.DiskOptions{
 			Direct: m.cfg.DirectIO, OpenDirect: m.cfg.OpenDirect, ZeroFill: m.cfg.ZeroFill, Wrap: m.cfg.WrapDisk,
 		},

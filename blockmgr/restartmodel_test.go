@@ -51,6 +51,9 @@ func newSurvivor(t *rapid.T, dir string, disk bool) *survivor {
 	m := &survivor{cfg: Config{HostDir: dir + "/host", HostBytes: hostBytes(10), ExtentBytes: hostBytes(5)}}
 	if disk {
 		m.cfg.DiskDir, m.cfg.DiskBytes = dir+"/disk", 16*testSlotBytes
+		if rapid.Bool().Draw(t, "encrypted") {
+			m.cfg.DiskKey = diskKey(t, 1)
+		}
 	}
 	m.cfg.WrapDisk = faults(func(op storagetest.Op, n int) storagetest.Fault {
 		switch {

@@ -266,7 +266,7 @@ func writeZeros(slots []tier.Erasable) []error {
 			errs[i] = extent.Guard(func() { clear(host.Slot(s.Slot)) })
 			continue
 		}
-		errs[i] = zeroSlot(s.Extent.Disk, s.Slot)
+		errs[i] = s.Extent.Disk.EraseSlot(s.Slot)
 		synced[s.Extent.Disk] = nil
 	}
 	for disk := range synced {
@@ -280,16 +280,6 @@ func writeZeros(slots []tier.Erasable) []error {
 	return errs
 }
 
-// zeroSlot writes zeros over a disk slot.
-func zeroSlot(disk *extent.Disk, slot uint32) error {
-	zeros, free, err := extent.NewBuffer(disk.Geometry().SlotBytes)
-	if err != nil {
-		return err
-	}
-	defer free()
-	return disk.WriteSlot(slot, zeros)
-}
-
 // overwriteLeaving writes zeros over the slots of a disk extent that must not leave bytes on the device.
 // The memory of a host extent is the kernel's afterwards, which clears it.
 func (b *broker) overwriteLeaving(gone *tier.Extent) error {
@@ -298,7 +288,7 @@ func (b *broker) overwriteLeaving(gone *tier.Extent) error {
 	}
 	var first error
 	for _, slot := range gone.Erase { // a bad slot does not save the others
-		first = cmp.Or(first, zeroSlot(gone.Disk, slot))
+		first = cmp.Or(first, gone.Disk.EraseSlot(slot))
 		b.countZeros(gone.Geometry().SlotBytes)
 	}
 	return cmp.Or(first, gone.Disk.Sync())

@@ -18,6 +18,7 @@ type write struct {
 	hostRef, diskRef registry.Ref
 	bytes            []byte
 	to               *extent.Disk
+	life             extent.Life
 	err              error
 }
 
@@ -122,7 +123,8 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	m.slots.Occupy(disk, to, &block, storage.StateGranted, 0, r)
 	from, i := host.At(ref)
 	dest, _ := disk.At(to)
-	return write{hostRef: ref, diskRef: to, bytes: from.Host.Slot(i), to: dest.Disk}, true
+	life := extent.Life{Key: r.Key, Generation: disk.Slot(to).Generation}
+	return write{hostRef: ref, diskRef: to, bytes: from.Host.Slot(i), to: dest.Disk, life: life}, true
 }
 
 // writeBytes writes a batch's bytes. All writers together write Transfers blocks at once.
@@ -142,7 +144,7 @@ func (m *Mover) writeBytes(writes []write) {
 			defer func() { <-m.writes.limit }()
 			w := &writes[i]
 			watch := time.AfterFunc(m.Deadline, m.WriteStalled)
-			w.err = w.to.WriteSlot(w.diskRef.Slot(), w.bytes)
+			w.err = w.to.WriteSlot(w.diskRef.Slot(), w.bytes, w.life)
 			watch.Stop()
 		})
 	}

@@ -169,9 +169,13 @@ func (m *Mover) cancelRead(ref registry.Ref, f *Flight) {
 // on the way from the device may be transient; an error of host memory is not. It needs no lock.
 func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 	for ; ; retries++ {
+		to := r.to.Slot(r.hostRef.Slot())
 		m.reads.limit <- struct{}{}
-		err = r.from.ReadSlot(r.flight.DiskSlot.Slot(), r.to.Slot(r.hostRef.Slot()))
+		fetched, failed := r.from.Fetch(r.flight.DiskSlot.Slot(), to)
 		<-m.reads.limit
+		if err = failed; err == nil { // the disk does not wait for the decryption
+			err = corruptIfForged(fetched.Open(to, lifeOf(&r.record)))
+		}
 		if err == nil {
 			sum, err = m.compare(r.to, r.hostRef.Slot(), &r.record, r.flight.key)
 		}
@@ -179,6 +183,19 @@ func (m *Mover) readBlock(r *read) (sum uint64, retries int, err error) {
 			return sum, retries, err
 		}
 	}
+}
+
+// lifeOf returns the life of a slot that a disk slot's record describes.
+func lifeOf(r *storage.Record) extent.Life {
+	return extent.Life{Key: r.Key, Generation: r.Generation}
+}
+
+// corruptIfForged adds ErrCorrupt to the error of a slot whose bytes are not those that were sealed.
+func corruptIfForged(err error) error {
+	if errors.Is(err, extent.ErrForged) {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return err
 }
 
 // compare compares the bytes of slot i of a host extent with the checksum in record r, and returns

@@ -1,6 +1,7 @@
 package diskio
 
 import (
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -117,9 +118,11 @@ func (m *Mover) ScrubSlot(lv registry.Level, ref registry.Ref, buf []byte) (chec
 	}
 	// A disk that hangs opens the breaker while the read is still waiting.
 	watch := time.AfterFunc(m.Deadline, m.Health.All.Stalled)
-	err := c.from.ReadSlot(ref.Slot(), buf)
-	var bad bool
-	if err == nil {
+	err := c.from.ReadSlot(ref.Slot(), buf, lifeOf(&c.record))
+	bad := errors.Is(err, extent.ErrForged)
+	if bad {
+		err = nil // the disk works
+	} else if err == nil {
 		content := extent.ContentSum(c.record.Key, buf[:m.BlockBytes])
 		bad = storage.Bind(content, c.record.Key, c.record.Generation) != c.record.Checksum
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 )
 
 const (
@@ -59,9 +60,13 @@ type ArenaConfig struct {
 	ExtentBytes uint64
 	// Nodes are the memory nodes (NUMA) of new host extents; empty for any. See extent.OnNodes.
 	Nodes []int
-	// Disk says how the files of a disk arena are opened.
+	// Disk says how the files of a disk arena are opened. Its Cipher is the arena's to set.
 	Disk extent.DiskOptions
-	Log  *zap.Logger
+	// Key encrypts a disk arena; nil for none. KeyReset empties an arena that was written with another key,
+	// or without one. Without KeyReset such an arena is refused; see sealed.ErrKey.
+	Key      *sealed.Key
+	KeyReset bool
+	Log      *zap.Logger
 }
 
 // arena is the common part of HostArena and DiskArena: the directory, the locked table, the
@@ -72,6 +77,8 @@ type arena struct {
 	table   *table
 	madeDir bool
 	fs      extent.FSInfo
+	// keys are those of an encrypted disk arena, nil without a key.
+	keys *sealed.Arena
 	// removeFile removes the file of an extent.
 	removeFile func(path string) error
 
@@ -113,6 +120,10 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
+	otherKey, err := cfg.checkKey(kind)
+	if err != nil {
+		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
+	}
 	anySize := cfg.ExtentBytes == 0
 	if anySize {
 		cfg.ExtentBytes = ExtentBytesFor(cfg.Bytes)
@@ -129,7 +140,13 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 		extents: map[uint32]extentEntry{}, namespacesInUse: map[uint32]struct{}{},
 	}
 	a.budget.Store(cfg.Bytes)
-	if err := a.recoverExtents(); err != nil {
+	if otherKey { // the caller has asked to empty the arena
+		t.sectionsHold, t.coldReason = false, errOtherKey
+	}
+	if err = a.recoverExtents(); err == nil {
+		err = a.openKeys(otherKey)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err), t.close())
 	}
 	return a, nil
@@ -241,7 +258,11 @@ func (a *arena) geometry(h *sectionHead) extent.Geometry {
 	if a.kind == kindHost {
 		return extent.HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
 	}
-	return extent.DiskGeometry(h.slots, h.slotBytes)
+	geo := extent.DiskGeometry(h.slots, h.slotBytes)
+	if a.cfg.Key != nil {
+		geo.SealBytes = extent.SealBytes
+	}
+	return geo
 }
 
 // path returns the file of an extent.

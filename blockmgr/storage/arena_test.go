@@ -59,7 +59,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 	want := Record{Key: kv.BlockKey{9}.InGroup(0), Generation: 5, State: StateSealed, Checksum: 77}
 	data := extent.AlignedBytes(testSlot)
 	copy(data, "the bytes of a block")
-	noError(t, part.Extent.WriteSlot(2, data))
+	noError(t, part.Extent.WriteSlot(2, data, extent.Life{}))
 	part.Slots.Put(2, &want)
 	pages := part.Slots.TakeDirty(nil)
 	if err := WritePages(pages); err != nil || len(pages) == 0 {
@@ -83,7 +83,7 @@ func TestDiskArenaComesBackWithItsRecordsAndBytes(t *testing.T) {
 		t.Errorf("free record %+v, %v", got, err)
 	}
 	read := extent.AlignedBytes(testSlot)
-	if err := parts[0].Extent.ReadSlot(2, read); err != nil || !bytes.Equal(read, data) {
+	if err := parts[0].Extent.ReadSlot(2, read, extent.Life{}); err != nil || !bytes.Equal(read, data) {
 		t.Errorf("bytes differ, %v", err)
 	}
 	noError(t, d.Close(parts))

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"path/filepath"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 )
 
 // DiskArena is the node's disk tier. Its extents outlive the agent and the boot: an
@@ -25,13 +27,71 @@ type DiskExtent struct {
 	Slots  *Section
 }
 
-// OpenDiskArena locks the directory and takes over the extents of an earlier agent.
+// OpenDiskArena locks the directory and takes over the extents of an earlier agent. sealed.ErrKey: an
+// earlier agent had another key, or none, and nothing has changed; see ArenaConfig.KeyReset.
 func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 	a, err := openArena(cfg, kindDisk, unlink)
 	if err != nil {
 		return nil, err
 	}
 	return &DiskArena{a}, nil
+}
+
+// errOtherKey is why an arena was emptied that was written with another key, or with none.
+var errOtherKey = errors.New("it was written with another key, or with none")
+
+// checkKey returns an error unless the arena in cfg.Dir is new or was written with cfg.Key. With KeyReset it
+// reports an arena with another key instead. A new arena gets its slots.key first: a slot table without
+// one is that of an arena in clear.
+func (cfg *ArenaConfig) checkKey(kind arenaKind) (otherKey bool, err error) {
+	if kind != kindDisk {
+		return false, nil
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Dir, tableName)); errors.Is(err, os.ErrNotExist) {
+		if sealed.Check(cfg.Dir, cfg.Key) == nil {
+			return false, nil
+		}
+		if err := sealed.Remove(cfg.Dir); err != nil || cfg.Key == nil { // no table, no block that it could open
+			return false, err
+		}
+		_, err := sealed.Open(cfg.Dir, cfg.Key)
+		return false, err
+	}
+	err = sealed.Check(cfg.Dir, cfg.Key)
+	if errors.Is(err, sealed.ErrKey) && cfg.KeyReset {
+		return true, nil
+	}
+	return false, err
+}
+
+// openKeys sets a.keys. It gives an arena that was emptied for its key another slots.key, or none.
+func (a *arena) openKeys(otherKey bool) (err error) {
+	if otherKey {
+		if err := sealed.Remove(a.cfg.Dir); err != nil {
+			return err
+		}
+	}
+	if a.cfg.Key == nil || a.kind != kindDisk {
+		return nil
+	}
+	if a.keys, err = sealed.Open(a.cfg.Dir, a.cfg.Key); err == nil {
+		a.cfg.Log.Info("disk tier is encrypted", zap.Stringer("key", a.cfg.Key))
+	}
+	return err
+}
+
+// options returns how the file of an extent is opened.
+func (d *DiskArena) options(head *sectionHead) (o extent.DiskOptions, err error) {
+	o = d.cfg.Disk
+	if d.keys == nil {
+		return o, nil
+	}
+	item, ok := d.table.item(head.namespace)
+	if !ok {
+		return o, fmt.Errorf("disk extent %d: namespace %d is unknown", head.extent, head.namespace)
+	}
+	o.Cipher, err = d.keys.Extent(item.id, head.extent)
+	return o, err
 }
 
 // Claim opens the extents that namespace ns had before the restart, one after the
@@ -77,7 +137,11 @@ func (d *DiskArena) claimOne(section uint32) (opened DiskExtent, ok bool) {
 
 // reopen opens the file and the records of an extent that an earlier agent made.
 func (d *DiskArena) reopen(section uint32, head *sectionHead) (DiskExtent, error) {
-	ext, err := extent.OpenDisk(d.path(section, head.extent), d.geometry(head), d.cfg.Disk)
+	o, err := d.options(head)
+	if err != nil {
+		return DiskExtent{}, err
+	}
+	ext, err := extent.OpenDisk(d.path(section, head.extent), d.geometry(head), o)
 	if err != nil {
 		return DiskExtent{}, err
 	}
@@ -113,7 +177,11 @@ func (d *DiskArena) build(section uint32, head sectionHead) (DiskExtent, error) 
 	if err != nil {
 		return DiskExtent{}, err
 	}
-	ext, err := extent.CreateDisk(d.path(section, head.extent), d.geometry(&head), d.cfg.Disk)
+	o, err := d.options(&head)
+	if err != nil {
+		return DiskExtent{}, errors.Join(err, slots.close())
+	}
+	ext, err := extent.CreateDisk(d.path(section, head.extent), d.geometry(&head), o)
 	if err != nil {
 		return DiskExtent{}, errors.Join(err, slots.close())
 	}

@@ -28,7 +28,7 @@ func Example() {
 	check(err)
 	slot := extent.AlignedBytes(slotBytes)
 	copy(slot, "keys and values")
-	check(opened.Extent.WriteSlot(3, slot))
+	check(opened.Extent.WriteSlot(3, slot, extent.Life{}))
 	opened.Slots.Put(3, &storage.Record{
 		Key: key, Namespace: ns, Length: slotBytes, State: storage.StateSealed, Generation: 1,
 		Checksum: storage.Bind(extent.ContentSum(key, slot), key, 1),
@@ -43,7 +43,7 @@ func Example() {
 	for opened := range arena.Claim(ns) {
 		r, err := opened.Slots.Get(3)
 		check(err)
-		check(opened.Extent.ReadSlot(3, slot))
+		check(opened.Extent.ReadSlot(3, slot, extent.Life{}))
 		whole := storage.Bind(extent.ContentSum(r.Key, slot), r.Key, r.Generation) == r.Checksum
 		fmt.Printf("%s %q whole=%v\n", r.State, slot[:15], whole)
 		check(arena.Close([]storage.DiskExtent{opened}))

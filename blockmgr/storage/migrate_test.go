@@ -123,7 +123,7 @@ func TestTableOfVersion1IsMigrated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := parts[0].Extent.ReadSlot(3, buf); err != nil || buf[0] != 1 {
+		if err := parts[0].Extent.ReadSlot(3, buf, extent.Life{}); err != nil || buf[0] != 1 {
 			t.Errorf("the bytes of slot 3 begin with %d, %v", buf[0], err)
 		}
 		free()

@@ -12,6 +12,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr"
 	"github.com/blockyard-ai/blockyard/blockmgr/config"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 )
 
@@ -228,6 +229,8 @@ func (c *Agent) takeDisk(s *settings, cfg *agent.Config) {
 	cfg.DiskFilter = filter == "frequency"
 	s.note("disk_filter", filter, source)
 	cfg.DiskWriteBudget = uint64(c.DiskWriteBudget)
+	cfg.DiskKey = sealed.Source{File: c.DiskKeyFile, Command: c.DiskKeyCommand}
+	cfg.Tiers.DiskKeyReset = c.DiskKeyReset
 	cfg.Tiers.HostRule, _ = policy.RuleOf(c.HostRule) // kong has checked both
 	cfg.Tiers.DiskRule, _ = policy.RuleOf(c.DiskRule)
 	cfg.Frequency = policy.FrequencyOptions{Min: c.DiskFilterMin, Decay: c.DiskFilterDecay, MaxEntries: c.DiskFilterEntries}

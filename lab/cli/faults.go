@@ -21,6 +21,7 @@ type stressCmd struct {
 	Seed    uint64  `help:"Selects the operations, the faults and the losses (default: a random one, which is shown)."`
 	Config  string  `help:"Run one configuration only, without the negative control." placeholder:"NAME"`
 	Ops     int     `help:"Operations of one stream (default 1000)." default:"0" hidden:""`
+	Encrypt bool    `help:"Encrypt the disk tiers of all configurations."`
 	Dir     string  `help:"Where disk tiers go (default: the temporary directory)." type:"path" placeholder:"DIR"`
 	HostDir string  `help:"Where host tiers go, in memory (default: /dev/shm)." type:"path" placeholder:"DIR"`
 }
@@ -47,7 +48,7 @@ func (c *stressCmd) Run(ctx context.Context, stdout io.Writer) error {
 
 func (c *stressCmd) options(stdout io.Writer) stress.Options {
 	return stress.Options{
-		Duration: time.Duration(c.Seconds * float64(time.Second)), Seed: c.Seed, Config: c.Config, Ops: c.Ops,
+		Duration: time.Duration(c.Seconds * float64(time.Second)), Seed: c.Seed, Config: c.Config, Ops: c.Ops, Encrypt: c.Encrypt,
 		Dir: c.Dir, HostDir: c.HostDir, Out: stdout,
 	}
 }

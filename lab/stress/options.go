@@ -1,6 +1,7 @@
 package stress
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -46,6 +48,8 @@ type Options struct {
 	Config string
 	// Ops is the number of operations in a stream, default DefaultOps.
 	Ops int
+	// Encrypt encrypts the disk tiers of all configurations; without it that of one alone.
+	Encrypt bool
 	// Parallel is the number of streams that run at a time, default 4.
 	Parallel int
 	// Dir is the directory for disk tiers, default the temporary directory.
@@ -103,7 +107,11 @@ func (o Options) withDefaults() Options {
 
 // chosen returns the configurations to run.
 func (o *Options) chosen() []variant {
-	return slices.DeleteFunc(variants(), func(v variant) bool { return o.Config != "" && v.name != o.Config })
+	chosen := slices.DeleteFunc(variants(), func(v variant) bool { return o.Config != "" && v.name != o.Config })
+	for i := range chosen {
+		chosen[i].encrypt = chosen[i].hasDisk() && (chosen[i].encrypt || o.Encrypt)
+	}
+	return chosen
 }
 
 // variant is one configuration. Sizes are in pages; a block of the first namespace
@@ -127,6 +135,8 @@ type variant struct {
 	scrub bool
 	// spoil flips bits in files while no agent runs.
 	spoil bool
+	// encrypt sets blockmgr.Config.DiskKey.
+	encrypt bool
 	rates storagetest.FaultRates
 	// deadline sets blockmgr.Config.IODeadline. Stalled operations go on after
 	// stallTime, which is longer.
@@ -153,6 +163,7 @@ func variants() []variant {
 		{name: "faults", namespaces: 2, host: 12, disk: 64, extent: 8, spoil: true, scrub: true, rates: faultRates(0)},
 		{name: "faults-tiny", namespaces: 1, host: 4, disk: 10, extent: 2, transfers: 8, batch: 2, rates: faultRates(0)},
 		{name: "faults-bypass", namespaces: 1, disk: 32, extent: 8, spoil: true, rates: faultRates(0)},
+		{name: "encrypted", namespaces: 2, host: 12, disk: 64, extent: 8, spoil: true, scrub: true, encrypt: true, rates: faultRates(0)},
 		{name: "groups", namespaces: 2, host: 20, disk: 64, extent: 5, scrub: true, spoil: true, groups: true},
 		{name: "groups-host", namespaces: 1, host: 16, extent: 8, groups: true},
 		{name: "stalls", namespaces: 2, host: 10, disk: 48, extent: 8, spoil: true, rates: faultRates(0.01), deadline: 150 * time.Millisecond},
@@ -201,6 +212,15 @@ const stagingSlots = 64
 // matter.
 func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 
+// testKey returns the key of encrypted disk tiers.
+func testKey() *sealed.Key {
+	key, err := sealed.ParseKey(bytes.Repeat([]byte{1}, sealed.KeyBytes), "the stress run")
+	if err != nil {
+		panic(err) // BUG: a constant is no key
+	}
+	return key
+}
+
 // config returns the block manager's configuration under this variant, without the parts that
 // differ for each agent: sink, filter and disk. The scrubber is off
 // unless the variant has it.
@@ -216,6 +236,9 @@ func (v *variant) config(hostDir, diskDir string) blockmgr.Config {
 	}
 	if v.direct {
 		cfg.DirectIO = extent.DirectIOAuto
+	}
+	if v.encrypt {
+		cfg.DiskKey = testKey()
 	}
 	return cfg
 }

@@ -19,6 +19,8 @@ type DiskOptions struct {
 	// ZeroFill writes zeros where the file system cannot reserve space. A full disk then
 	// shows when an extent is made and not when a block is stored.
 	ZeroFill bool
+	// Cipher encrypts the slots of one extent; nil for none. With one the geometry has SealBytes.
+	Cipher Cipher
 	// Wrap puts another File in front of each file that is opened; path is the file's
 	// name at that moment. Nil for none.
 	Wrap func(path string, f File) File
@@ -41,6 +43,8 @@ type Disk struct {
 	raw  *osFile
 	// refusal says why O_DIRECT is not used although DiskOptions ask for it.
 	refusal string
+	// cipher is DiskOptions.Cipher.
+	cipher Cipher
 }
 
 // CreateDisk makes the file anew and reserves its space. After an error there is no file.
@@ -83,7 +87,7 @@ func openDisk(path string, flag int, geo Geometry, o DiskOptions) (*Disk, error)
 		return nil, fmt.Errorf("disk extent: %w", err)
 	}
 	raw := &osFile{f: f, zeroFill: o.ZeroFill}
-	return &Disk{geo: geo, path: path, file: o.wrap(path, raw), raw: raw, refusal: refusal}, nil
+	return &Disk{geo: geo, path: path, file: o.wrap(path, raw), raw: raw, refusal: refusal, cipher: o.Cipher}, nil
 }
 
 // Geometry returns the layout of the slots in the file.
@@ -103,29 +107,67 @@ func (d *Disk) ZeroFilled() uint64 { return d.raw.zeros }
 // write may find the disk full.
 func (d *Disk) Sparse() bool { return d.raw.sparse }
 
-// ReadSlot fills p, a whole slot of page-aligned memory, from slot i. The caller checks
-// whether the bytes are the right ones. ErrMemory means that p is to blame, not the
-// disk.
-func (d *Disk) ReadSlot(i uint32, p []byte) error {
-	if err := d.check(i, p); err != nil {
+// ReadSlot fills p, a whole slot of page-aligned memory, from slot i, which was written for life.
+// The caller checks whether the bytes are the right ones: without a cipher any may be there, with
+// one others are ErrForged. ErrMemory means that p is to blame, not the disk.
+func (d *Disk) ReadSlot(i uint32, p []byte, life Life) error {
+	f, err := d.Fetch(i, p)
+	if err != nil {
 		return err
 	}
-	n, err := d.file.ReadAt(p, d.geo.Offset(i))
-	if err == nil && n != len(p) {
+	return f.Open(p, life)
+}
+
+// Fetch is the part of ReadSlot that waits for the disk. The caller then calls Open, which computes.
+func (d *Disk) Fetch(i uint32, p []byte) (Fetched, error) {
+	if err := d.check(i, p); err != nil {
+		return Fetched{}, err
+	}
+	var f Fetched
+	into := p
+	if d.cipher != nil {
+		into = d.cipher.Buffer(int(d.geo.stride()))
+		f = Fetched{disk: d, slot: i, sealed: into}
+	}
+	n, err := d.file.ReadAt(into, d.geo.Offset(i))
+	if err == nil && n != len(into) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(p), blameMemory(err))
+		return Fetched{}, fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(into), blameMemory(err))
 	}
-	return nil
+	return f, nil
 }
 
-// WriteSlot writes p, a whole slot of page-aligned memory, to slot i. ErrMemory means
-// that p is to blame, not the disk.
-func (d *Disk) WriteSlot(i uint32, p []byte) error {
+// WriteSlot writes p, a whole slot of page-aligned memory, to slot i for one life of the slot.
+// ErrMemory means that p is to blame, not the disk.
+func (d *Disk) WriteSlot(i uint32, p []byte, life Life) error {
 	if err := d.check(i, p); err != nil {
 		return err
 	}
+	if d.cipher != nil {
+		sealed := d.cipher.Buffer(int(d.geo.stride()))
+		defer d.cipher.Release(sealed)
+		if err := Guard(func() { d.cipher.Seal(sealed, p, i, life) }); err != nil {
+			return fmt.Errorf("write slot %d of %s: %w", i, d.path, err)
+		}
+		p = sealed
+	}
+	return d.write(i, p)
+}
+
+// EraseSlot writes zeros over slot i.
+func (d *Disk) EraseSlot(i uint32) error {
+	zeros, free, err := NewBuffer(d.geo.stride())
+	if err != nil {
+		return err
+	}
+	defer free()
+	return d.write(i, zeros)
+}
+
+// write writes p at the place of slot i.
+func (d *Disk) write(i uint32, p []byte) error {
 	n, err := d.file.WriteAt(p, d.geo.Offset(i))
 	if err == nil && n != len(p) {
 		err = io.ErrShortWrite

@@ -30,10 +30,10 @@ func newExtent(t *testing.T, o DiskOptions) *Disk {
 func TestSlotsAndBuffersOutOfRangeAreRefused(t *testing.T) {
 	ext := newExtent(t, DiskOptions{})
 	p := AlignedBytes(testSlot)
-	if err := ext.ReadSlot(4, p); err == nil || !strings.Contains(err.Error(), "want 0 to 3") {
+	if err := ext.ReadSlot(4, p, Life{}); err == nil || !strings.Contains(err.Error(), "want 0 to 3") {
 		t.Errorf("slot 4 of 4: %v", err)
 	}
-	if err := ext.WriteSlot(0, p[:PageSize]); err == nil || !strings.Contains(err.Error(), "want 8192") {
+	if err := ext.WriteSlot(0, p[:PageSize], Life{}); err == nil || !strings.Contains(err.Error(), "want 8192") {
 		t.Errorf("half a slot: %v", err)
 	}
 }
@@ -42,7 +42,7 @@ func TestSlotsSurviveSyncAndReopen(t *testing.T) {
 	ext := newExtent(t, DiskOptions{})
 	want := AlignedBytes(testSlot)
 	copy(want, "block")
-	if err := errors.Join(ext.WriteSlot(3, want), ext.Sync(), ext.Close()); err != nil {
+	if err := errors.Join(ext.WriteSlot(3, want, Life{}), ext.Sync(), ext.Close()); err != nil {
 		t.Fatal(err)
 	}
 	again, err := OpenDisk(ext.Path(), testGeometry, DiskOptions{})
@@ -51,7 +51,7 @@ func TestSlotsSurviveSyncAndReopen(t *testing.T) {
 	}
 	defer again.Close()
 	got := AlignedBytes(testSlot)
-	if err := again.ReadSlot(3, got); err != nil || !bytes.Equal(got, want) {
+	if err := again.ReadSlot(3, got, Life{}); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("bytes differ after reopening, %v", err)
 	}
 	if again.Sparse() && !ext.Sparse() {

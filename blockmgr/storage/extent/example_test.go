@@ -19,11 +19,11 @@ func ExampleDisk() {
 	check(err)
 	slot := extent.AlignedBytes(slotBytes)
 	copy(slot, "keys and values")
-	check(disk.WriteSlot(3, slot))
+	check(disk.WriteSlot(3, slot, extent.Life{}))
 	check(disk.Sync())
 
 	again := extent.AlignedBytes(slotBytes)
-	check(disk.ReadSlot(3, again))
+	check(disk.ReadSlot(3, again, extent.Life{}))
 	fmt.Printf("%q at %d of %d bytes\n", again[:15], disk.Geometry().Offset(3), disk.Geometry().FileBytes())
 	check(disk.Close())
 	// Output:

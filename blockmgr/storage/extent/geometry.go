@@ -7,11 +7,13 @@ const PageSize = 4096
 // Geometry is the layout of the slots in an extent file.
 type Geometry struct {
 	Slots uint32
-	// SlotBytes is the distance between two slots, a multiple of PageSize.
+	// SlotBytes is the size of a slot, a multiple of PageSize.
 	SlotBytes uint64
 	// DataOffset is the offset of slot 0: behind the generation words in a host extent, 0 in
 	// a disk extent.
 	DataOffset uint64
+	// SealBytes is the room behind each slot for what a Cipher adds; 0 without one.
+	SealBytes uint64
 	// FileUnit divides the size of the file; zero means 1. See FSInfo.Unit.
 	FileUnit uint64
 }
@@ -45,11 +47,14 @@ func wordBytes(slots uint64) uint64 { return RoundUp(generationBytes*slots, Page
 
 // FileBytes returns the size of the extent's file, rounded up to FileUnit.
 func (g Geometry) FileBytes() uint64 {
-	return RoundUp(g.DataOffset+uint64(g.Slots)*g.SlotBytes, max(g.FileUnit, 1))
+	return RoundUp(g.DataOffset+uint64(g.Slots)*g.stride(), max(g.FileUnit, 1))
 }
 
 // Offset returns the offset of slot i in the file.
-func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.SlotBytes) }
+func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.stride()) }
+
+// stride is the distance between two slots.
+func (g Geometry) stride() uint64 { return g.SlotBytes + g.SealBytes }
 
 // RoundUp returns the smallest multiple of unit, a power of two, that is at least n.
 func RoundUp(n, unit uint64) uint64 { return (n + unit - 1) &^ (unit - 1) }

@@ -33,10 +33,10 @@ func TestTruncatedHostMemoryIsAnErrorNotASignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer disk.Close()
-	if err := disk.ReadSlot(0, ext.Slot(1)); !errors.Is(err, ErrMemory) {
+	if err := disk.ReadSlot(0, ext.Slot(1), Life{}); !errors.Is(err, ErrMemory) {
 		t.Errorf("a read into memory that is gone: %v", err)
 	}
-	if err := disk.WriteSlot(0, ext.Slot(1)); !errors.Is(err, ErrMemory) {
+	if err := disk.WriteSlot(0, ext.Slot(1), Life{}); !errors.Is(err, ErrMemory) {
 		t.Errorf("a write from memory that is gone: %v", err)
 	}
 }

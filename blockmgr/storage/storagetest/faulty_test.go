@@ -72,15 +72,15 @@ func TestWriteFaultsDoWhatTheySay(t *testing.T) {
 			fault := FaultNone
 			ext, faulty := faultyExtent(t, &fault, nil)
 			before, after := filled(0x55), filled(0x33)
-			noError(t, ext.WriteSlot(1, before))
+			noError(t, ext.WriteSlot(1, before, extent.Life{}))
 			fault = c.fault
-			err := ext.WriteSlot(1, after)
+			err := ext.WriteSlot(1, after, extent.Life{})
 			if (err == nil) != (c.err == nil) || err != nil && !strings.Contains(err.Error(), c.err.Error()) {
 				t.Errorf("got %v, want %v", err, c.err)
 			}
 			got, want := extent.AlignedBytes(testSlot), bytes.Clone(after)
 			copy(want[testSlot-c.old:], before)
-			if err := ext.ReadSlot(1, got); err != nil || differingBits(got, want) != c.flips {
+			if err := ext.ReadSlot(1, got, extent.Life{}); err != nil || differingBits(got, want) != c.flips {
 				t.Errorf("%d bits differ, want %d; %v", differingBits(got, want), c.flips, err)
 			}
 			if !bytes.Equal(after, filled(0x33)) {
@@ -97,24 +97,24 @@ func TestReadFaultsDoWhatTheySay(t *testing.T) {
 	fault := FaultNone
 	ext, _ := faultyExtent(t, &fault, nil)
 	want, got := filled(0x55), extent.AlignedBytes(testSlot)
-	noError(t, ext.WriteSlot(1, want))
+	noError(t, ext.WriteSlot(1, want, extent.Life{}))
 	fault = FaultEIO
-	if err := ext.ReadSlot(1, got); !errors.Is(err, unix.EIO) {
+	if err := ext.ReadSlot(1, got, extent.Life{}); !errors.Is(err, unix.EIO) {
 		t.Errorf("EIO: %v", err)
 	}
 	fault = FaultShort
-	if err := ext.ReadSlot(1, got); err == nil {
+	if err := ext.ReadSlot(1, got, extent.Life{}); err == nil {
 		t.Error("a short read passed")
 	}
 	fault = FaultTorn
-	if err := ext.ReadSlot(1, got); err != nil || bytes.Equal(got, want) || !bytes.Equal(got[:testSlot/2], want[:testSlot/2]) {
+	if err := ext.ReadSlot(1, got, extent.Life{}); err != nil || bytes.Equal(got, want) || !bytes.Equal(got[:testSlot/2], want[:testSlot/2]) {
 		t.Errorf("torn: %v", err)
 	}
 	fault = FaultFlip
-	if err := ext.ReadSlot(1, got); err != nil || differingBits(got, want) != 1 {
+	if err := ext.ReadSlot(1, got, extent.Life{}); err != nil || differingBits(got, want) != 1 {
 		t.Errorf("flip: %d bits, %v", differingBits(got, want), err)
 	}
-	if err := ext.ReadSlot(1, got); err != nil || !bytes.Equal(got, want) {
+	if err := ext.ReadSlot(1, got, extent.Life{}); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -130,7 +130,7 @@ func TestSyncFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ext.Close()
-	noError(t, ext.WriteSlot(0, filled(1)))
+	noError(t, ext.WriteSlot(0, filled(1), extent.Life{}))
 	fault = FaultEIO
 	if err := ext.Sync(); !errors.Is(err, unix.EIO) {
 		t.Errorf("EIO: %v", err)

@@ -122,7 +122,7 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	}
 	write := func(i uint32, serial uint64) {
 		t.Helper()
-		noError(t, ext.WriteSlot(i, stampSlot(serial)))
+		noError(t, ext.WriteSlot(i, stampSlot(serial), extent.Life{}))
 	}
 	for i := range uint32(slots) {
 		write(i, 1)
@@ -144,7 +144,7 @@ func TestPowerLossTearsUnsyncedSlotsAndKeepsSyncedOnes(t *testing.T) {
 	var kept, dropped, torn int
 	for i := range uint32(slots) {
 		got := extent.AlignedBytes(testSlot)
-		noError(t, ext.ReadSlot(i, got))
+		noError(t, ext.ReadSlot(i, got, extent.Life{}))
 		old, new := bytes.Equal(got, stampSlot(1)), bytes.Equal(got, stampSlot(2))
 		switch {
 		case i >= slots/2 && !old:
