@@ -137,7 +137,7 @@ type variant struct {
 	spoil bool
 	// encrypt sets blockmgr.Config.DiskKey.
 	encrypt bool
-	rates storagetest.FaultRates
+	rates   storagetest.FaultRates
 	// deadline sets blockmgr.Config.IODeadline. Stalled operations go on after
 	// stallTime, which is longer.
 	deadline time.Duration
