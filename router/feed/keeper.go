@@ -76,6 +76,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 	}
 	feeds := 0
 	err := k.store.LoadSnapshot(ctx, func(r io.Reader) (err error) {
+		k.feeds.forgetRestored() // the store may have begun again with a newer snapshot
 		position, feeds, err = k.feeds.restore(&patientReader{r, waiting}, time.Now())
 		return err
 	})
@@ -179,13 +180,16 @@ func (k *Keeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
 }
 
-// snapshotSize returns about how many bytes a snapshot takes, rather more than fewer.
+// snapshotSize returns about how many bytes a snapshot takes, rather more than fewer. It counts the blocks that
+// the index has, because a publisher may announce any number.
 func (s *Set) snapshotSize() (bytes uint64) {
 	const feedBytes, blockBytes = 1 << 10, 10 // a block takes 8 bytes, and a part of the head of its run
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.feeds {
-		bytes += feedBytes + blockBytes*(f.announcement.Blocks+f.announcement.GroupBlocks)
+		_, pairs := f.index.Digest(f.owner())
+		_, groupPairs := f.index.GroupDigest(f.owner())
+		bytes += feedBytes + blockBytes*(pairs+groupPairs)
 	}
 	return bytes
 }

@@ -73,6 +73,25 @@ func TestIncompleteFeedsAreNotSaved(t *testing.T) {
 	}
 }
 
+// TestTheSizeOfASnapshotIsThatOfTheIndex: a publisher may announce any number of blocks.
+func TestTheSizeOfASnapshotIsThatOfTheIndex(t *testing.T) {
+	s, now := freshFeeds(t), time.Unix(1000, 0)
+	p := sourcetest.NewPublisher(11, sourcetest.WorkerOwner(1), 0)
+	s.Frame(p.Announce(), now)
+	for i := range uint32(1000) {
+		s.Frame(p.Store(kv.TierDevice, sourcetest.Tokens(i)), now)
+	}
+	a := s.feeds[11].announcement
+	a.Blocks, a.GroupBlocks, a.LastEventID = 1<<62, 1<<61, 1000
+	s.Frame(source.Frame{Kind: source.FrameAnnouncement, Data: kvevent.AppendAnnouncement(nil, &a)}, now)
+	if got := s.feeds[11].announcement.Blocks; got != 1<<62 {
+		t.Fatalf("announced %d blocks", got)
+	}
+	if size := s.snapshotSize(); size < 8000 || size > 12000 {
+		t.Errorf("a snapshot of 1,000 blocks takes about %d bytes", size)
+	}
+}
+
 // TestAWorkerOfASnapshotIsNotResurrected: its blocks are there, and its announcements of
 // before it died; nobody is sent to it.
 func TestAWorkerOfASnapshotIsNotResurrected(t *testing.T) {

@@ -98,8 +98,8 @@ type SnapshotStore interface {
 	// then, and after an error, the previous snapshot stays. SaveSnapshot returns soon after the
 	// end of ctx.
 	SaveSnapshot(ctx context.Context, size uint64, write func(io.Writer) error) error
-	// LoadSnapshot passes the snapshot to read. The error is ErrNoSnapshot, the error of
-	// read, or says that the snapshot is damaged.
+	// LoadSnapshot passes the snapshot to read. When the snapshot is replaced meanwhile, it calls read again with
+	// the new one. The error is ErrNoSnapshot, the error of read, or says that the snapshot is damaged.
 	LoadSnapshot(ctx context.Context, read func(io.Reader) error) error
 	// ForgetSnapshot deletes the snapshot, if there is one.
 	ForgetSnapshot(ctx context.Context) error
@@ -111,6 +111,9 @@ type Stats struct {
 	Dropped        uint64 `metric:"transport_dropped" help:"Messages lost because the router was too slow."`
 	Reconnects     uint64 `metric:"transport_reconnects" help:"Connections after the first."`
 	StreamFailures uint64 `metric:"stream_failures" help:"Failed reads of the event stream."`
+	// SnapshotReplacements and SnapshotBucketLimited count what does not go as planned with stored snapshots.
+	SnapshotReplacements  uint64 `metric:"snapshot_replacements" help:"Loads of a snapshot that began again, because another router had replaced the snapshot."`
+	SnapshotBucketLimited uint64 `metric:"snapshot_bucket_limited" help:"Saves of a snapshot for which the server had less room than they asked for."`
 	// SnapshotBytes is the size of the last saved snapshot.
 	SnapshotBytes uint64 `metric:"-"`
 }

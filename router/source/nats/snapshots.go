@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
 	"github.com/blockyard-ai/blockyard/router/source"
@@ -16,16 +18,22 @@ import (
 
 const (
 	// firstSnapshotRoom is the most bytes of a snapshot in a new bucket, maxSnapshotRoom in any. A bucket
-	// has room for two snapshots, and grows for a larger one.
+	// has room for two snapshots, and grows for a larger one. On a server with less room the bucket is
+	// smaller, down to minSnapshotRoom.
 	firstSnapshotRoom = 512 << 20
 	maxSnapshotRoom   = 64 << 30
+	minSnapshotRoom   = 1 << 20
 	// snapshotMaxAge is how long the bucket keeps a snapshot, finished or not.
 	snapshotMaxAge = 24 * time.Hour
 	snapshotObject = "index"
 	// snapshotBuffer is the size of one read or write.
 	snapshotBuffer = 128 << 10
 	connectPoll    = 50 * time.Millisecond
-	readTimeout    = 15 * time.Second // of one Read of a snapshot
+	// loadTimeout bounds the first request of a load. A Read returns after readPoll without bytes.
+	loadTimeout = 15 * time.Second
+	readPoll    = time.Second
+	// maxReplacements is how many times a load begins again because its snapshot was replaced.
+	maxReplacements = 3
 	// purgeTimeout bounds the removal of an unfinished snapshot.
 	purgeTimeout = time.Second
 	// remainsMaxAge is the age of the last part at which an unfinished snapshot is purged. A save in
@@ -35,15 +43,18 @@ const (
 
 var errNoJetStream = errors.New("snapshots need JetStream")
 
+// errReplaced ends a load whose snapshot another router has replaced.
+var errReplaced = errors.New("the snapshot was replaced while it was loaded")
+
 var _ source.SnapshotStore = (*Source)(nil)
 
 // SaveSnapshot implements source.SnapshotStore: it stores what write writes as the cluster's
-// snapshot, in parts of 128 KiB. The bucket grows if two snapshots of size bytes do not fit.
-// SaveSnapshot returns within purgeTimeout of the end of ctx. The previous snapshot stays until
+// snapshot, in parts of 128 KiB. The bucket grows if two snapshots of size bytes do not fit. Where the
+// server has not that much room, the bucket keeps or gets what there is, and a larger snapshot is an
+// error. SaveSnapshot returns within purgeTimeout of the end of ctx. The previous snapshot stays until
 // the new one is complete.
 func (n *Source) SaveSnapshot(ctx context.Context, size uint64, write func(io.Writer) error) error {
-	room := snapshotRoom(size)
-	bucket, err := n.bucket(ctx, room)
+	bucket, room, err := n.roomyBucket(ctx, snapshotRoom(size))
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
@@ -149,39 +160,84 @@ func (n *Source) purgeRemains(ctx context.Context, bucket jetstream.ObjectStore,
 }
 
 // LoadSnapshot implements source.SnapshotStore: it passes the stored snapshot to read. It waits for
-// a connection, and then for bytes, until ctx ends or a Read lasts for readTimeout.
-func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) (err error) {
+// a connection, and then for bytes, until ctx ends. When another router replaces the snapshot meanwhile,
+// LoadSnapshot begins again with the new one, at most maxReplacements times.
+func (n *Source) LoadSnapshot(ctx context.Context, read func(io.Reader) error) error {
 	if err := n.waitConnected(ctx); err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	bucket, err := n.bucket(ctx, 0)
+	bucket, err := n.bucket(ctx)
 	if err != nil {
 		return fmt.Errorf("load snapshot: %w", err)
 	}
-	object, err := bucket.Get(readContext{ctx}, snapshotObject)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
-		return fmt.Errorf("load snapshot: %w", source.ErrNoSnapshot)
+	for replacements := 0; ; replacements++ {
+		err := loadOnce(ctx, bucket, read)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errReplaced) || replacements == maxReplacements {
+			return fmt.Errorf("load snapshot: %w", err)
+		}
+		n.stream.replacements.Add(1)
 	}
-	if err != nil {
-		return fmt.Errorf("load snapshot: %w", err)
-	}
-	defer func() { err = errors.Join(err, object.Close()) }()
-	if err := read(object); err != nil {
-		return fmt.Errorf("load snapshot: %w", err)
-	}
-	// The store verifies the checksum at the end of the object.
-	if _, err := io.Copy(io.Discard, object); err != nil {
-		return fmt.Errorf("load snapshot: %w", err)
-	}
-	return nil
 }
 
-// readContext has a deadline that is always readTimeout away: of each Read. Without a deadline an object
-// would get one of five seconds for all of its bytes.
-type readContext struct{ context.Context }
+// loadOnce passes the stored snapshot to read. The error is errReplaced when the snapshot was replaced before
+// all of it was read.
+func loadOnce(outer context.Context, bucket jetstream.ObjectStore, read func(io.Reader) error) (err error) {
+	ctx, stop := context.WithCancel(outer)
+	defer stop()
+	requests := &readContext{Context: ctx}
+	requests.wait.Store(int64(loadTimeout))
+	object, err := bucket.Get(requests, snapshotObject)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return source.ErrNoSnapshot
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, object.Close()) }()
+	info, err := object.Info()
+	if err != nil {
+		return err
+	}
+	// The server purges the parts of a replaced snapshot, and the reader waits for them in vain.
+	watcher, err := bucket.Watch(requests)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for now := range watcher.Updates() { // the end of ctx closes them
+			if now != nil && now.Name == snapshotObject && now.NUID != info.NUID {
+				stop()
+			}
+		}
+	}()
+	requests.wait.Store(int64(readPoll))
+	if err = read(object); err == nil {
+		// The store verifies the checksum at the end of the object.
+		_, err = io.Copy(io.Discard, object)
+	}
+	if err != nil && outer.Err() == nil {
+		// The end of a replaced snapshot may have looked like damage before the watcher has told.
+		if now, infoErr := bucket.GetInfo(outer, snapshotObject); infoErr == nil && now.NUID != info.NUID {
+			return errReplaced
+		}
+	}
+	return err
+}
+
+// readContext has a deadline that is always wait away: of one request, and of each Read. Without a deadline
+// an object would get one of five seconds for all of its bytes.
+type readContext struct {
+	context.Context
+	wait atomic.Int64
+}
 
 // Deadline implements context.Context.
-func (readContext) Deadline() (deadline time.Time, ok bool) { return time.Now().Add(readTimeout), true }
+func (r *readContext) Deadline() (deadline time.Time, ok bool) {
+	return time.Now().Add(time.Duration(r.wait.Load())), true
+}
 
 // ForgetSnapshot implements source.SnapshotStore: it deletes the bucket of snapshots, if there is
 // one.
@@ -210,51 +266,101 @@ func (n *Source) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(n.conn, jetstream.WithDefaultTimeout(n.requestTimeout))
 }
 
-// bucket returns the bucket of snapshots, with a limit for snapshots of room bytes. With room 0 the bucket
-// stays as it is, and the error is ErrNoSnapshot when there is none.
-func (n *Source) bucket(ctx context.Context, room int64) (jetstream.ObjectStore, error) {
+// bucket returns the bucket of snapshots. The error is ErrNoSnapshot when there is none.
+func (n *Source) bucket(ctx context.Context) (jetstream.ObjectStore, error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	js, err := n.jetStream()
 	if err != nil {
 		return nil, err
 	}
-	name := kvevent.SnapshotBucket(n.cluster)
-	bucket, err := js.ObjectStore(ctx, name)
-	isMissing := errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
-	switch {
-	case !isMissing && err == nil && room > 0:
-		return bucket, growBucket(ctx, js, name, bucketBytes(room))
-	case !isMissing:
-		return bucket, withoutJetStream(err)
-	case room == 0:
+	bucket, err := js.ObjectStore(ctx, kvevent.SnapshotBucket(n.cluster))
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, source.ErrNoSnapshot
 	}
-	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket:      name,
-		Description: "Blockyard: index snapshots of the routers of cluster " + n.cluster,
-		TTL:         snapshotMaxAge,
-		MaxBytes:    bucketBytes(room),
-		Storage:     jetstream.FileStorage,
+	return bucket, withoutJetStream(err)
+}
+
+// roomyBucket returns the bucket of snapshots and the most bytes that a snapshot may have there. It makes a
+// missing bucket, and makes a small one larger, for snapshots of want bytes, or of fewer where the
+// server has not that much room.
+func (n *Source) roomyBucket(ctx context.Context, want int64) (bucket jetstream.ObjectStore, room int64, err error) {
+	bucket, err = n.bucket(ctx)
+	if err != nil && !errors.Is(err, source.ErrNoSnapshot) {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	js, jsErr := n.jetStream()
+	if jsErr != nil {
+		return nil, 0, jsErr
+	}
+	name := kvevent.SnapshotBucket(n.cluster)
+	if err == nil {
+		room, err = n.growBucket(ctx, js, "OBJ_"+name, want)
+		return bucket, room, err
+	}
+	room, err = n.fitRoom(want, minSnapshotRoom, func(room int64) (err error) {
+		bucket, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+			Bucket:      name,
+			Description: "Blockyard: index snapshots of the routers of cluster " + n.cluster,
+			TTL:         snapshotMaxAge,
+			MaxBytes:    bucketBytes(room),
+			Storage:     jetstream.FileStorage,
+		})
+		return err
+	})
+	return bucket, room, err
+}
+
+// growBucket raises the limit of the stream of a bucket for snapshots of want bytes, or as far as the
+// server has room. A larger limit, or none, stays. It returns the most bytes of a snapshot.
+func (n *Source) growBucket(ctx context.Context, js jetstream.JetStream, stream string, want int64) (room int64, err error) {
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return 0, err
+	}
+	c := s.CachedInfo().Config
+	if c.MaxBytes <= 0 || c.MaxBytes >= bucketBytes(want) {
+		return want, nil
+	}
+	present := (c.MaxBytes - snapshotBuffer) / 2
+	return n.fitRoom(want, present, func(room int64) error {
+		if room == present {
+			return nil
+		}
+		c.MaxBytes = bucketBytes(room)
+		_, err := js.UpdateStream(ctx, c)
+		return err
 	})
 }
 
-// growBucket raises the limit of a bucket to a number of bytes. A larger limit, or none, stays. The error
-// says that the server has not that much room.
-func growBucket(ctx context.Context, js jetstream.JetStream, name string, bytes int64) error {
-	stream, err := js.Stream(ctx, "OBJ_"+name)
+// fitRoom calls set with want, and with half as much again and again while the server has not that much
+// room, down to least. It returns the room of the last call.
+func (n *Source) fitRoom(want, least int64, set func(room int64) error) (room int64, err error) {
+	for room = want; ; room = max(room/2, least) {
+		if err = set(room); !lacksRoom(err) || room <= least {
+			break
+		}
+	}
 	if err != nil {
-		return err
+		return 0, fmt.Errorf("bucket of %d bytes: %w", bucketBytes(room), err)
 	}
-	c := stream.CachedInfo().Config
-	if c.MaxBytes <= 0 || c.MaxBytes >= bytes {
-		return nil
+	if room < want {
+		n.stream.bucketLimited.Add(1)
+		n.log.Warn("the server has no room for a bucket of snapshots of this size", zap.Int64("want", bucketBytes(want)), zap.Int64("bucket", bucketBytes(room)))
 	}
-	c.MaxBytes = bytes
-	if _, err := js.UpdateStream(ctx, c); err != nil {
-		return fmt.Errorf("bucket %s of %d bytes: %w", name, bytes, err)
+	return room, nil
+}
+
+// lacksRoom reports whether an error says that a server or an account has no room for a stream.
+func lacksRoom(err error) bool {
+	const accountLimit, resources, storage = 10002, 10023, 10047 // JSAccountResourcesExceededErr and two others
+	var of *jetstream.APIError
+	if !errors.As(err, &of) {
+		return false
 	}
-	return nil
+	return of.ErrorCode == accountLimit || of.ErrorCode == resources || of.ErrorCode == storage
 }
 
 // waitConnected waits for a connection. It returns an error when ctx ends first.
@@ -280,7 +386,7 @@ type limitedWriter struct {
 // Write implements io.Writer.
 func (l *limitedWriter) Write(b []byte) (int, error) {
 	if int64(len(b)) > l.left {
-		return 0, fmt.Errorf("more than %d bytes", l.room)
+		return 0, fmt.Errorf("snapshot has more than %d bytes, the room in its bucket", l.room)
 	}
 	l.left -= int64(len(b))
 	return l.w.Write(b)

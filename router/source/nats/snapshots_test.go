@@ -136,7 +136,7 @@ func TestRemainsOfSnapshotsAreSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	sourcetest.Eventually(t, "the part is stored", func() bool { return len(n.parts(t)) == 2 })
-	bucket, err := n.bucket(t.Context(), 0)
+	bucket, err := n.bucket(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,5 +202,80 @@ func TestSnapshotBucketIsBounded(t *testing.T) {
 	w := &limitedWriter{w: io.Discard, left: 3, room: 3}
 	if _, err := w.Write([]byte("1234")); err == nil {
 		t.Error("more was written than there is room for")
+	}
+}
+
+// save saves bytes as the snapshot, which the caller says to be of a size.
+func (n *Source) save(t *testing.T, size uint64, b []byte) error {
+	t.Helper()
+	return n.SaveSnapshot(t.Context(), size, func(w io.Writer) error { _, err := w.Write(b); return err })
+}
+
+// TestSnapshotsOnASmallServer: the bucket gets the room that there is, and a snapshot that fits is saved, however large
+// it was said to be. One that does not fit is refused, and the former stays.
+func TestSnapshotsOnASmallServer(t *testing.T) {
+	dir := t.TempDir()
+	s := sourcetest.StartServer(t, func(o *server.Options) { o.JetStream, o.StoreDir, o.JetStreamMaxStore = true, dir, 8<<20 })
+	n := ConnectDurable(t, s.ClientURL())
+	for i, size := range []uint64{0, math.MaxUint64} { // makes the bucket, and would have it grow
+		if err := n.save(t, size, make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.Stats().SnapshotBucketLimited; got != uint64(i+1) {
+			t.Errorf("%d saves had less room than they asked for, want %d", got, i+1)
+		}
+	}
+	if err := n.save(t, 1, []byte("good")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.save(t, math.MaxUint64, make([]byte, 7<<20)); err == nil {
+		t.Error("a snapshot was saved for which there is no room")
+	}
+	var got bytes.Buffer
+	if err := n.LoadSnapshot(t.Context(), func(r io.Reader) error { _, err := got.ReadFrom(r); return err }); err != nil || got.String() != "good" {
+		t.Errorf("%q, %v", got.String(), err)
+	}
+}
+
+// TestALoadBeginsAgainWithANewerSnapshot, when another router saves one meanwhile, and gives up after a few.
+func TestALoadBeginsAgainWithANewerSnapshot(t *testing.T) {
+	url := StartDurableServer(t)
+	n, other := ConnectDurable(t, url), ConnectDurable(t, url)
+	for _, tc := range []struct{ replaced, calls int }{{1, 2}, {maxReplacements, maxReplacements + 1}, {maxReplacements + 1, maxReplacements + 1}} {
+		before := n.Stats().SnapshotReplacements
+		if err := other.save(t, 0, make([]byte, 4<<20)); err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		var got []byte
+		err := n.LoadSnapshot(t.Context(), func(r io.Reader) (err error) {
+			calls++
+			one := make([]byte, 1)
+			if calls > tc.replaced {
+				got, err = io.ReadAll(r)
+				return err
+			}
+			if _, err := r.Read(one); err != nil {
+				return err
+			}
+			if err := other.save(t, 0, bytes.Repeat([]byte{byte(calls)}, 4<<20)); err != nil {
+				t.Error(err)
+			}
+			for err == nil { // the rest never comes
+				<-time.After(time.Millisecond)
+				_, err = r.Read(one)
+			}
+			return err
+		})
+		if calls != tc.calls || int(n.Stats().SnapshotReplacements-before) != calls-1 {
+			t.Errorf("replaced %d times: read %d times, %d counted", tc.replaced, calls, n.Stats().SnapshotReplacements-before)
+		}
+		if tc.replaced > maxReplacements {
+			if !errors.Is(err, errReplaced) {
+				t.Errorf("replaced %d times: %v", tc.replaced, err)
+			}
+		} else if err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(tc.replaced)}, 4<<20)) {
+			t.Errorf("replaced %d times: %d bytes, %v; want the last snapshot", tc.replaced, len(got), err)
+		}
 	}
 }

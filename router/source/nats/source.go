@@ -342,6 +342,7 @@ func (n *Source) Stats() source.Stats {
 	if n.stream != nil {
 		s.Connected = s.Connected && !n.stream.behind.Load() // old messages are as good as none
 		s.StreamFailures, s.SnapshotBytes = n.stream.failures.Load(), n.stream.snapshotBytes.Load()
+		s.SnapshotReplacements, s.SnapshotBucketLimited = n.stream.replacements.Load(), n.stream.bucketLimited.Load()
 		return s
 	}
 	s.Dropped = n.overflowed.Load()

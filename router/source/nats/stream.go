@@ -51,6 +51,9 @@ type streamReader struct {
 	behind        atomic.Bool
 	failures      atomic.Uint64
 	snapshotBytes atomic.Uint64
+	// replacements counts loads that began again with a newer snapshot, bucketLimited the saves for which the
+	// server had less room than they asked for.
+	replacements, bucketLimited atomic.Uint64
 	// serverTime is the server's time at the local time local, for the ages of messages. Only
 	// the reading goroutine uses them.
 	serverTime, localTime time.Time

@@ -170,6 +170,8 @@ func (r *Source) Stats() source.Stats {
 		s.Dropped += i.Dropped
 		s.Reconnects += i.Reconnects
 		s.StreamFailures += i.StreamFailures
+		s.SnapshotReplacements += i.SnapshotReplacements
+		s.SnapshotBucketLimited += i.SnapshotBucketLimited
 		s.SnapshotBytes += i.SnapshotBytes
 	}
 	return s
