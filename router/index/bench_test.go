@@ -64,3 +64,40 @@ func BenchmarkApplyStoreAndRemove64Blocks(b *testing.B) {
 		_ = x.Apply(&remove)
 	}
 }
+
+// BenchmarkMatch8192Blocks: a long prompt, stored in turns of 1,000 blocks, of which four workers hold all and four a
+// half.
+func BenchmarkMatch8192Blocks(b *testing.B) {
+	x, err := New(Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var blocks []kvevent.StoredBlock
+	prompt := make([]kv.LocalHash, 8192)
+	for i := range prompt {
+		prompt[i] = kv.LocalHash(kv.Digest(kv.SequenceHash(i), kv.TierDevice))
+	}
+	for i, h := range kv.AppendSequence(nil, prompt) {
+		blocks = append(blocks, kvevent.StoredBlock{Hash: h, Local: prompt[i]})
+	}
+	for w := range 8 {
+		worker := kv.Worker{ID: kv.WorkerID(w + 1)}
+		if err := x.SetMember(worker, 0, true); err != nil {
+			b.Fatal(err)
+		}
+		e := kvevent.RouterEvent{Owner: kv.WorkerOwner(worker), Kind: kvevent.Stored}
+		for at := 0; at < len(blocks)>>(w/4); at += 1000 {
+			e.Blocks = blocks[at:min(at+1000, len(blocks)>>(w/4))]
+			if at > 0 {
+				e.Parent, e.HasParent = blocks[at-1].Hash, true
+			}
+			if err := x.Apply(&e); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	var m Matches
+	for b.Loop() {
+		x.Match(&m, prompt, Continuation)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/router/index/runs"
 )
 
 // coverage gathers which owners hold which blocks of one prompt. Match calls begin, then add
@@ -21,6 +22,15 @@ type coverage struct {
 	// the current pass over the run's entries extended an owner's device blocks. anotherPass
 	// is true when another pass may extend them.
 	firstBlockHeld, passExtended, anotherPass bool
+
+	// The runs of a long prompt have the same entries again and again. previous are the entries of the last run that
+	// add has seen, of which the prompt has previousBlocks blocks, up to block previousEnd. repeatable is true when
+	// they are the run's only entries and say that devices hold blocks. repeated counts the blocks of the runs since
+	// then with the same entries. addRepeated adds these blocks to the owners.
+	previous                    [runs.InlineEntries]entry
+	previousBlocks, previousEnd int
+	repeatable                  bool
+	repeated                    int
 
 	// owners is indexed by ownerID. An element with another stamp belongs to an earlier
 	// prompt. So no prompt clears the slice. touched are the owners with this stamp.
@@ -64,6 +74,41 @@ func (c *coverage) begin(v *view, r Reading) {
 		c.stamp = 1
 	}
 	c.touched, c.spans = c.touched[:0], c.spans[:0]
+	c.repeatable, c.repeated = false, 0
+}
+
+// repeats reports whether the current run has the entries of the run before and as many blocks of the
+// prompt. Then it counts the blocks in c.repeated, and the caller need not add the entries.
+func (c *coverage) repeats(head *runs.Head) bool {
+	n := c.runUpTo - c.runFrom
+	if !c.repeatable || n != c.previousBlocks || head.Flags.Load()&runs.FlagOverflow != 0 {
+		return false
+	}
+	for i := range head.Entries {
+		if entry(head.Entries[i].Load()) != c.previous[i] {
+			return false
+		}
+	}
+	c.repeated += n
+	c.firstBlockHeld = true // as in the run before, or the walk would have ended there
+	return true
+}
+
+// addRepeated adds the blocks of c.repeated to the owners that have all blocks of the prompt before them. The
+// same entries extend the same owners: one that did not reach the end of a run has no later block either.
+func (c *coverage) addRepeated() {
+	if c.repeated == 0 {
+		return
+	}
+	for _, e := range c.previous {
+		if e == 0 || int(e.owner()) >= len(c.view.owners) {
+			continue
+		}
+		if o := &c.owners[e.owner()]; o.stamp == c.stamp && int(o.device) == c.previousEnd {
+			o.device += uint32(c.repeated)
+		}
+	}
+	c.repeated = 0
 }
 
 // add records one entry of the current run: an owner holds blocks lo..hi-1 of the run in one
@@ -91,6 +136,7 @@ func (c *coverage) add(e entry) {
 		c.touched = append(c.touched, id)
 	}
 	if t != kv.TierDevice || c.reading != Continuation {
+		c.repeatable = false
 		c.addSpan(o, id, t, uint32(lo), uint32(hi))
 		return
 	}
@@ -122,6 +168,7 @@ func (c *coverage) addSpan(o *ownerCoverage, id ownerID, t kv.Tier, lo, hi uint3
 // ordered by member number. A member has its own blocks and those of its pool. hits ends
 // the prompt: it empties c.members for the next one.
 func (c *coverage) hits(dst []Hit) []Hit {
+	c.addRepeated()
 	c.gather()
 	// With Continuation, add keeps device blocks in ownerCoverage.device. So without spans only
 	// devices have blocks, and nothing needs sorting.

@@ -143,6 +143,9 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
 	}
+	// While the first look-up waits. Most prompts that match at all match so much.
+	prefetched := min(2*runs.MaxBlocks, len(prompt))
+	runs.Prefetch(prompt[:prefetched])
 	first := x.runs.Child(runs.At(runs.Root, 0), prompt[0])
 	if first == runs.None {
 		return true
@@ -152,7 +155,7 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	current.begin(x, first)
 	// matched counts the blocks of the prompt before the current run. prefetched counts
 	// the blocks of the prompt that are loaded into the cache.
-	for matched, prefetched := 0, 0; ; current, next = next, current {
+	for matched := 0; ; current, next = next, current {
 		next.run = runs.None
 		if matched > 0 {
 			x.prefetchNext(current, next)
@@ -215,10 +218,8 @@ const prefetchBlocks = 5 * runs.MaxBlocks
 // already. prefetchPrompt returns the new number of prefetched blocks.
 func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
 	upTo := min(matched+prefetchBlocks, len(prompt))
-	// The next MaxBlocks are compared at once. A prefetch of them would come too late.
-	from := max(prefetched, matched+runs.MaxBlocks)
-	if from < upTo {
-		runs.Prefetch(prompt[from:upTo])
+	if prefetched < upTo {
+		runs.Prefetch(prompt[prefetched:upTo])
 	}
 	return upTo
 }
@@ -228,10 +229,18 @@ func prefetchPrompt(prompt []runs.Word, matched, prefetched int) int {
 // are in no order, and device blocks count only if they continue the owner's earlier blocks.
 // So addEntries repeats the pass while an entry may continue what a later entry added.
 func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Overflow]) {
+	if c.repeats(head) {
+		return
+	}
+	c.addRepeated()
+	c.previousBlocks, c.previousEnd = c.runUpTo-c.runFrom, c.runUpTo
+	c.repeatable = head.Flags.Load()&runs.FlagOverflow == 0
 	for {
 		c.passExtended, c.anotherPass = false, false
 		for i := range head.Entries {
-			if e := entry(head.Entries[i].Load()); e != 0 {
+			e := entry(head.Entries[i].Load())
+			c.previous[i] = e
+			if e != 0 {
 				c.add(e)
 			}
 		}
@@ -247,6 +256,7 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 		if !c.passExtended || !c.anotherPass {
 			return
 		}
+		c.repeatable = false // the next pass may read other entries than this one
 	}
 }
 

@@ -47,10 +47,11 @@ type Head struct {
 	// Flags is a set of FlagSeen and FlagOverflow.
 	Flags atomic.Uint32
 	// Entries say who holds the run. With FlagOverflow there are more in an Overflow.
-	Entries [inlineEntries]atomic.Uint64
+	Entries [InlineEntries]atomic.Uint64
 }
 
-const inlineEntries = 5
+// InlineEntries is the number of entries in a head.
+const InlineEntries = 5
 
 // Flags of a run.
 const (
@@ -68,8 +69,8 @@ type Overflow struct {
 	Entries [overflowEntries]atomic.Uint64
 }
 
-// overflowEntries makes a node four cache lines.
-const overflowEntries = 31
+// overflowEntries makes a node one cache line.
+const overflowEntries = 7
 
 // WriterState is the part of a run that only the writer needs. No reader touches a WriterState.
 type WriterState struct {
