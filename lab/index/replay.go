@@ -86,10 +86,52 @@ func drain(x *index.Index) {
 	}
 }
 
-// apply applies events to the index. The error is that of the first event that the index refuses.
+// messageBlocks is the most blocks of a message: what an engine computes in a step.
+const messageBlocks = 128
+
+// message returns the number of leading events that a router would get in one message: those of one engine, with
+// messageBlocks blocks at most.
+func message(events []kvevent.RouterEvent) int {
+	n, blocks := 1, events[0].NumBlocks()
+	for ; n < len(events) && events[n].Owner == events[0].Owner; n++ {
+		if blocks += events[n].NumBlocks(); blocks > messageBlocks {
+			break
+		}
+	}
+	return n
+}
+
+// apply applies events to the index, message by message as a router does. The error is that of the first event that
+// the index refuses.
 func apply(x *index.Index, events []kvevent.RouterEvent) error {
-	for i := range events {
-		if err := x.Apply(&events[i]); err != nil {
+	for len(events) > 0 {
+		n := message(events)
+		for i := range n {
+			if n > 1 && i%index.PrefetchEvents == 0 {
+				x.Prefetch(events[i:min(i+index.PrefetchEvents, n)])
+			}
+			if err := x.Apply(&events[i]); err != nil {
+				return err
+			}
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// inOrder applies the events of the log and calls ask for each query, in the order of the log.
+func (r *replay) inOrder(x *index.Index, ask func(query int32)) error {
+	for i := 0; i < len(r.order); {
+		if n := r.order[i]; n < 0 {
+			ask(^n)
+			i++
+			continue
+		}
+		first := i
+		for ; i < len(r.order) && r.order[i] >= 0; i++ {
+		}
+		// Events between two queries have consecutive numbers.
+		if err := apply(x, r.events[r.order[first]:int(r.order[first])+i-first]); err != nil {
 			return err
 		}
 	}
@@ -190,13 +232,12 @@ func (r *replay) measureMixed() (Figures, error) {
 	var matches index.Matches
 	var got sums
 	m := begin()
-	for _, n := range r.order {
-		if n < 0 {
-			x.Match(&matches, r.queries[^n], index.Continuation)
-			got.add(&matches)
-		} else if err := x.Apply(&r.events[n]); err != nil {
-			return nil, err
-		}
+	err = r.inOrder(x, func(query int32) {
+		x.Match(&matches, r.queries[query], index.Continuation)
+		got.add(&matches)
+	})
+	if err != nil {
+		return nil, err
 	}
 	drain(x)
 	f := m.end()
@@ -222,12 +263,8 @@ func (r *replay) measureLookups() (Figures, error) {
 		got.add(&matches)
 	}
 	m := begin()
-	for _, n := range r.order {
-		if n < 0 {
-			ask(^n)
-		} else if err := x.Apply(&r.events[n]); err != nil {
-			return nil, err
-		}
+	if err := r.inOrder(x, ask); err != nil {
+		return nil, err
 	}
 	f := m.end()
 	if err := got.check("timed queries in order", h.Answers.Score, h.Answers.Best); err != nil {

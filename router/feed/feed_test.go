@@ -65,6 +65,8 @@ func (s *blockSet) Digest(kv.Owner) (sum, pairs uint64) {
 	return sum, pairs
 }
 
+func (s *blockSet) Prefetch([]kvevent.RouterEvent) {}
+
 func (s *blockSet) GroupDigest(kv.Owner) (sum, pairs uint64) { return 0, 0 }
 
 func (s *blockSet) Lost(kv.Owner) uint64 { return s.lost }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -216,8 +217,12 @@ func (s *Set) handleEventsLocked(now time.Time) *feed {
 		return nil
 	}
 	f.moment = miss.Moment{At: now, Late: f.delay.Of(now, s.envelope.PublishedAt)}
-	for i := range s.envelope.Events {
-		f.handleEvent(&s.envelope.Events[i], now)
+	events := s.envelope.Events
+	for i := range events {
+		if len(events) > 1 && i%index.PrefetchEvents == 0 {
+			f.index.Prefetch(events[i:min(i+index.PrefetchEvents, len(events))])
+		}
+		f.handleEvent(&events[i], now)
 	}
 	f.updateLost()
 	s.recountLocked(f)

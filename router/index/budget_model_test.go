@@ -77,6 +77,7 @@ func (c *crowd) step() {
 }
 
 func (c *crowd) apply(events []kvevent.RouterEvent) {
+	c.x.Prefetch(events) // changes nothing
 	for i := range events {
 		if err := c.x.Apply(&events[i]); err != nil {
 			c.t.Error(err)

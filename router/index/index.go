@@ -55,6 +55,8 @@ type Index struct {
 	// removalBatch and named are scratch memory of removeUnordered.
 	removalBatch []scattered
 	named        runs.Named
+	// upcoming is scratch memory of Prefetch.
+	upcoming []kv.SequenceHash
 	// unmaintained counts blocks of events since the last maintain.
 	unmaintained int
 	// readersStalled is true after a wait for readers has timed out, until those readers

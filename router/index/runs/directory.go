@@ -119,6 +119,35 @@ func (d *Directory) Lookup(t *Tree, h kv.SequenceHash) (p Place, ok bool) {
 // Prefetch loads the slot where the search for h begins into the cache.
 func (d *Directory) Prefetch(h kv.SequenceHash) { prefetchSlot(&d.slots[d.home(Mix(h))]) }
 
+// PrefetchBlocks loads into the cache what a look-up and a change of the blocks of t with these hashes read. Each
+// step needs what the step before has asked for, so that the waits of all blocks overlap.
+func (d *Directory) PrefetchBlocks(t *Tree, hashes []kv.SequenceHash) {
+	for _, h := range hashes {
+		d.Prefetch(h)
+	}
+	for _, h := range hashes {
+		if p := d.guess(h); p.Run != None {
+			t.prefetchRun(p.Run)
+		}
+	}
+	for _, h := range hashes {
+		if p := d.guess(h); p.Run != None {
+			t.prefetchHashes(p)
+		}
+	}
+}
+
+// guess returns the place that Lookup of h most likely returns, without a look at the block.
+func (d *Directory) guess(h kv.SequenceHash) Place {
+	mixed := Mix(h)
+	for i := d.home(mixed); d.slots[i] != 0; i = d.after(i) {
+		if (d.slots[i]^mixed)>>directoryBits == 0 {
+			return slotPlace(d.slots[i])
+		}
+	}
+	return Place{}
+}
+
 // maxAlike is the most slots with one fingerprint. Honest hashes never reach it:
 // more come only from a publisher that gives one hash to many blocks, and would
 // make all searches long.

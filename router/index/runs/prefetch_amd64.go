@@ -14,3 +14,8 @@ func PrefetchHead(h *Head)
 //
 //go:noescape
 func prefetchSlot(slot *uint64)
+
+// prefetchState loads the writer's part of a run into the cache without waiting for it.
+//
+//go:noescape
+func prefetchState(s *WriterState)

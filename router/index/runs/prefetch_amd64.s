@@ -31,3 +31,11 @@ TEXT ·prefetchSlot(SB), NOSPLIT, $0-8
 	MOVQ slot+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
+
+// func prefetchState(s *WriterState)
+TEXT ·prefetchState(SB), NOSPLIT, $0-8
+	MOVQ s+0(FP), AX
+	// A state may lie in two lines.
+	PREFETCHT0 (AX)
+	PREFETCHT0 40(AX)
+	RET

@@ -10,3 +10,6 @@ func PrefetchHead(*Head) {}
 
 // prefetchSlot does nothing on this architecture.
 func prefetchSlot(*uint64) {}
+
+// prefetchState does nothing on this architecture.
+func prefetchState(*WriterState) {}

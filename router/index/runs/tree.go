@@ -43,6 +43,21 @@ func (t *Tree) HasHash(p Place, h kv.SequenceHash) bool {
 	return p.Pos < s.Blocks() && t.Arena.Hashes(s)[p.Pos] == Word(h)
 }
 
+// prefetchRun loads the head and the writer's part of run r into the cache without waiting for them.
+func (t *Tree) prefetchRun(r ID) {
+	c, i := t.Chunk(r)
+	PrefetchHead(&c.Heads[i])
+	prefetchState(&c.states[i])
+}
+
+// prefetchHashes loads the hashes at p into the cache without waiting for them.
+func (t *Tree) prefetchHashes(p Place) {
+	if s := t.Head(p.Run).Storage(); p.Pos < s.Blocks() {
+		prefetchSlot((*uint64)(&t.Arena.Hashes(s)[p.Pos]))
+		prefetchSlot((*uint64)(&t.Arena.Locals(s)[p.Pos]))
+	}
+}
+
 // childTable finds the run that follows a block, by block and first local hash. It is a hash
 // table with linear probing over slots of {fingerprint, run}; 0 is an empty slot, where a
 // search ends. A deleted slot becomes a grave, which a search passes. A slot never moves
