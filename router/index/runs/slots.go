@@ -56,7 +56,7 @@ func (s *Slots) Find(mask, want uint64) *atomic.Uint64 {
 const (
 	overflowBytes = 8 + 8*overflowEntries
 	// overflowBatch is the most nodes that are made at once.
-	overflowBatch = 64
+	overflowBatch = 16
 )
 
 // AddSlots gives run r more free slots for entries, which say who holds which of its blocks.

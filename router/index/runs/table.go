@@ -69,8 +69,8 @@ type Overflow struct {
 	Entries [overflowEntries]atomic.Uint64
 }
 
-// overflowEntries makes a node one cache line.
-const overflowEntries = 7
+// overflowEntries makes a node four cache lines.
+const overflowEntries = 31
 
 // WriterState is the part of a run that only the writer needs. No reader touches a WriterState.
 type WriterState struct {
