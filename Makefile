@@ -61,8 +61,8 @@ kill-loop: build ## Kill -9 agents and engines during copies, and check the reco
 	@bin/blockyard bench kill-loop --kills $(N) $(ARGS)
 
 simulate: SEEDS ?= 10
-simulate: build ## Ways to choose a worker in virtual time: make simulate SEEDS=3 ARGS="--trace FILE --page result.html"
-	@bin/blockyard-lab simulate --seeds $(SEEDS) $(ARGS)
+simulate: build ## Ways to choose a worker in virtual time: make simulate SEEDS=3 ARGS="--trace FILE --page result.html"; ARGS=--calibrate compares the simulator with a real vLLM
+	@scripts/simulate.sh --seeds $(SEEDS) $(ARGS)
 
 bench-events: build ## The event path: throughput, memory, age of events at the router
 	@scripts/bench-events.sh $(ARGS)

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/blockyard-ai/blockyard/lab/simulate"
+	"github.com/blockyard-ai/blockyard/lab/simulate/calibrate"
 )
 
 // simulateCmd compares ways to choose a worker in virtual time.
@@ -14,9 +15,16 @@ type simulateCmd struct {
 	Policy   []string `help:"Policy to run; may be given several times (default: all)." placeholder:"NAME"`
 	Trace    []string `help:"Trace that is a scenario too; may be given several times." type:"path" placeholder:"FILE"`
 	Format   string   `help:"Form of the traces: ${enum}. The last one is a directory." enum:"mooncake,bailian,kv-cache-tester" default:"mooncake"`
+	Engine   string   `help:"File of a recorded engine that serves the traces (default: a modelled H100)." type:"path" placeholder:"FILE"`
 	Evict    bool     `help:"Compare what a tier keeps, and nothing else."`
 	JSON     string   `name:"json" help:"File for all numbers." type:"path" placeholder:"FILE"`
 	Page     string   `help:"File for an HTML page with plots." type:"path" placeholder:"FILE"`
+
+	Calibrate bool    `help:"Record a real vLLM on CPU, and compare the simulator with it on another load. Nothing else runs."`
+	Table     string  `help:"With --calibrate: file for the recorded engine, for --engine." type:"path" placeholder:"FILE"`
+	Rate      float64 `help:"With --calibrate: requests a second of the other load." default:"12"`
+	Seconds   float64 `help:"With --calibrate: duration of the other load. The recording takes twice as long." default:"75"`
+	Python    string  `help:"With --calibrate: a python that can import vLLM and interop/calibrate; make simulate has one." type:"path" placeholder:"PYTHON"`
 }
 
 // Help implements kong's HelpProvider.
@@ -26,16 +34,27 @@ func (simulateCmd) Help() string {
 
 // Validate implements kong's interface; its errors are errors of usage.
 func (c *simulateCmd) Validate() error {
+	if c.Calibrate {
+		o := c.calibration(io.Discard)
+		return o.Validate()
+	}
 	o := c.options(io.Discard)
 	return o.Validate()
 }
 
 // Run simulates and prints.
 func (c *simulateCmd) Run(ctx context.Context, stdout io.Writer) error {
+	if c.Calibrate {
+		return calibrate.Run(ctx, c.calibration(stdout))
+	}
 	_, err := simulate.Run(ctx, c.options(stdout))
 	return err
 }
 
+func (c *simulateCmd) calibration(out io.Writer) calibrate.Options {
+	return calibrate.Options{Python: c.Python, Table: c.Table, Rate: c.Rate, Seconds: c.Seconds, Out: out}
+}
+
 func (c *simulateCmd) options(out io.Writer) simulate.Options {
-	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
+	return simulate.Options{Seeds: c.Seeds, Scenarios: c.Scenario, Policies: c.Policy, Traces: c.Trace, Format: simulate.Format(c.Format), Engine: c.Engine, Evict: c.Evict, JSON: c.JSON, Page: c.Page, Out: out}
 }

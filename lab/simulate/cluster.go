@@ -140,7 +140,7 @@ func (c *cluster) join(speed float64) error {
 		c.nodes = append(c.nodes, engine.NewNode(&c.clock, o))
 	}
 	w := kv.Worker{ID: kv.WorkerID(n + 1)}
-	e, err := engine.New(&c.clock, c.nodes[len(c.nodes)-1], engine.Options{ID: w, Steps: engine.DefaultSteps(), Speed: speed,
+	e, err := engine.New(&c.clock, c.nodes[len(c.nodes)-1], engine.Options{ID: w, Steps: h.Steps, Speed: speed,
 		Noise: h.Noise, Tail: h.Tail, Stalls: h.Stalls, WarmUp: h.WarmUp, BlockSize: h.BlockSize, Blocks: h.Blocks,
 		Budget: h.Budget, MaxRunning: h.MaxRunning, HostBytes: h.HostBytes, Seed: c.seed, Device: &feed{c, kv.WorkerOwner(w), kv.TierDevice}})
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *cluster) count(prompts []*prompt) {
 	c.reuse = float64(known) / float64(max(1, total))
 	c.result.InfiniteShare = c.reuse
 	c.rate = float64(len(prompts)) / c.scenario.Duration.Seconds() / float64(len(c.scenario.Hardware.Speeds))
-	c.promptSeconds = float64(total-known) / float64(max(1, len(prompts))) * engine.DefaultSteps().Milliseconds(2048, 0, 0) / 2048e3
+	c.promptSeconds = float64(total-known) / float64(max(1, len(prompts))) * c.scenario.Hardware.Steps.Milliseconds(2048, 0, 0) / 2048e3
 }
 
 // tokensPerSecond returns the true mean prefill rate of the workers.
@@ -174,7 +174,7 @@ func (c *cluster) tokensPerSecond() float64 {
 		sum += s
 	}
 	budget := float64(c.scenario.Hardware.Budget)
-	return sum / float64(len(c.scenario.Hardware.Speeds)) * budget / engine.DefaultSteps().Milliseconds(budget, budget*2000, 0) * 1e3
+	return sum / float64(len(c.scenario.Hardware.Speeds)) * budget / c.scenario.Hardware.Steps.Milliseconds(budget, budget*2000, 0) * 1e3
 }
 
 // second is what happens each second: reports and the routers' timed work.

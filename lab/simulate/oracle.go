@@ -71,7 +71,7 @@ func (o *oracle) situation(e *engine.Engine, t *estimate.Terms, compute float64)
 
 // termsOf returns the true terms of an engine: the slopes of the table.
 func (o *oracle) termsOf(e *engine.Engine) estimate.Terms {
-	ms := engine.DefaultSteps().Milliseconds
+	ms := o.router.cluster.scenario.Hardware.Steps.Milliseconds
 	token := (ms(2048, 0, 0) - ms(512, 0, 0)) / 1536
 	t := estimate.Terms{
 		Token: token, Request: max(0, ms(512, 0, 0)-512*token), Pair: (ms(2048, 64e6, 0) - ms(2048, 0, 0)) / 64e6,

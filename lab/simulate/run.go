@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/workload"
@@ -24,6 +25,9 @@ type Options struct {
 	// Traces are files that are scenarios too, of form Format.
 	Traces []string
 	Format Format
+	// Engine is the file of a recorded engine, which serves the traces and nothing else. Empty is the
+	// built-in engine.
+	Engine string
 	// Seeds are 1 to Seeds.
 	Seeds int
 	// Evict compares what tiers keep, and no ways to choose a worker.
@@ -51,6 +55,9 @@ func (o *Options) Validate() error {
 		if !slices.ContainsFunc(Scenarios(), func(s Scenario) bool { return s.Name == name }) {
 			return fmt.Errorf("simulate scenario: %q is none", name)
 		}
+	}
+	if o.Engine != "" && (len(o.Traces) == 0 || len(o.Scenarios) > 0) {
+		return fmt.Errorf("simulate engine: %q serves traces alone: want a trace and no scenario", o.Engine)
 	}
 	return nil
 }
@@ -136,13 +143,20 @@ func (o *Options) kept() ([]evict.Row, error) {
 // scenarios returns the scenarios that run.
 func (o *Options) scenarios() ([]Scenario, error) {
 	var out []Scenario
+	steps := engine.DefaultSteps()
+	if o.Engine != "" {
+		var err error
+		if steps, err = ReadEngine(o.Engine); err != nil {
+			return nil, err
+		}
+	}
 	for _, s := range Scenarios() {
-		if len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, s.Name) {
+		if o.Engine == "" && len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, s.Name) {
 			out = append(out, s)
 		}
 	}
 	for _, path := range o.Traces {
-		s, err := TraceScenario(path, cmp.Or(o.Format, FormatMooncake))
+		s, err := TraceScenario(path, cmp.Or(o.Format, FormatMooncake), steps)
 		if err != nil {
 			return nil, err
 		}

@@ -1,15 +1,18 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
 // Hardware is what the machines of a scenario can do. No router is told but of Blocks and Budget.
 type Hardware struct {
+	Steps *engine.Steps
 	// Speeds of the workers; 1 is the recorded engine. PerNode workers share the tiers of a node.
 	Speeds  []float64
 	PerNode int
@@ -78,8 +81,18 @@ func equal(n int) []float64 {
 
 // machines returns workers in pairs on nodes, with a device for about 200,000 tokens each.
 func machines(speeds []float64) Hardware {
-	return Hardware{Speeds: speeds, PerNode: 2, BlockSize: 64, Blocks: 3200, HostBlocks: 12_000, DiskBlocks: 60_000,
+	return Hardware{Steps: engine.DefaultSteps(), Speeds: speeds, PerNode: 2, BlockSize: 64, Blocks: 3200, HostBlocks: 12_000, DiskBlocks: 60_000,
 		Budget: 2048, MaxRunning: 256, HostBytes: 20e9, DiskBytes: 3e9, Noise: 0.04, Tail: 0.003, Stalls: 0.02, WarmUp: 50}
+}
+
+// record makes the workers those of a recorded engine. The capacities of the tiers stay.
+func (h *Hardware) record(s *engine.Steps) {
+	h.Steps = s
+	h.Blocks = cmp.Or(s.Blocks*s.BlockSize/h.BlockSize, h.Blocks)
+	h.Budget, h.MaxRunning = cmp.Or(s.Budget, h.Budget), cmp.Or(s.MaxRunning, h.MaxRunning)
+	if len(s.Ratios) > 0 { // the recording has them all
+		h.Noise, h.Tail, h.Stalls, h.WarmUp = 0, 0, 0, 0
+	}
 }
 
 // blockBytes are the bytes of a block: 128 KiB for a token.

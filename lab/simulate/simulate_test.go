@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
@@ -192,7 +193,7 @@ func TestRunWritesTablesAndFiles(t *testing.T) {
 	if err := os.WriteFile(trace, []byte(lines.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s, err := TraceScenario(trace, FormatMooncake)
+	s, err := TraceScenario(trace, FormatMooncake, engine.DefaultSteps())
 	if err != nil {
 		t.Fatal(err)
 	}

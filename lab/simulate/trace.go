@@ -13,6 +13,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
+	"github.com/blockyard-ai/blockyard/lab/simulate/policy"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
 
@@ -70,23 +71,25 @@ func readTrace(path string, f Format) ([]workload.Request, error) {
 	return nil, fmt.Errorf("trace form: %q is not one of mooncake, bailian, kv-cache-tester", f)
 }
 
-func withFile(path string, read func(io.Reader) ([]workload.Request, error)) ([]workload.Request, error) {
+func withFile[T any](path string, read func(io.Reader) (T, error)) (T, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err // names the file
+		var none T
+		return none, err // names the file
 	}
 	defer f.Close()
 	return read(f)
 }
 
 // TraceScenario returns a scenario whose seeds are parts of a trace, each beginning at a place of its
-// own. The trace is sped up until the workers are about half busy.
-func TraceScenario(path string, f Format) (Scenario, error) {
+// own. The trace is sped up until the workers, whose steps are as recorded, are about half busy.
+func TraceScenario(path string, f Format, steps *engine.Steps) (Scenario, error) {
 	all, err := readTrace(path, f)
 	if err != nil {
 		return Scenario{}, err
 	}
 	h := machines(equal(8))
+	h.record(steps)
 	block := traceBlock(f)
 	ratio := float64(h.BlockSize) / float64(block)
 	h.BlockSize, h.Blocks = block, int(float64(h.Blocks)*ratio)
@@ -102,7 +105,7 @@ func TraceScenario(path string, f Format) (Scenario, error) {
 	for _, p := range prompts {
 		fresh += p.tokens - p.known
 	}
-	capacity := float64(len(h.Speeds)) * 2048e3 / engine.DefaultSteps().Milliseconds(2048, 0, 0)
+	capacity := float64(len(h.Speeds)) * 2048e3 / steps.Milliseconds(2048, 0, 0)
 	length := max(time.Second, all[len(all)-1].At)
 	speedUp := traceLoad * capacity * length.Seconds() / float64(max(1, fresh))
 	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
@@ -169,4 +172,37 @@ func (o *Options) accesses() []evict.Scenario {
 		}})
 	}
 	return out
+}
+
+// ReadEngine reads the file of a recorded engine. The error names the file and the field.
+func ReadEngine(path string) (*engine.Steps, error) {
+	steps, err := withFile(path, func(r io.Reader) (*engine.Steps, error) { return engine.ReadSteps(r) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return steps, nil
+}
+
+// Serve returns what one recorded engine does with requests, mean over seeds of its noise. The recording has
+// all sizes. Every request counts.
+func Serve(steps *engine.Steps, requests []workload.Request, seeds int) (Result, error) {
+	h := Hardware{Speeds: equal(1), PerNode: 1, BlockSize: steps.BlockSize, HostBytes: 1, DiskBytes: 1}
+	h.record(steps)
+	last := time.Duration(0)
+	for i := range requests {
+		last = max(last, requests[i].At)
+	}
+	s := &Scenario{Name: "recorded", Hardware: h, Duration: last + time.Second, Routers: 1}
+	prompts, err := promptsOf(requests, steps.BlockSize)
+	if err != nil {
+		return Result{}, err
+	}
+	p, _ := policy.Named("round-robin")
+	results := make([]Result, seeds)
+	for seed := range results {
+		if results[seed], err = simulate(s, prompts, p, uint64(seed+1)); err != nil {
+			return Result{}, err
+		}
+	}
+	return mean(results), nil
 }

@@ -121,7 +121,7 @@ func New(clock *Clock, node *Node, o Options) (*Engine, error) {
 	}
 	return &Engine{clock: clock, options: o, node: node, device: newDevice(o.Blocks, o.Device),
 		rng: rand.New(rand.NewPCG(o.Seed, uint64(o.ID.ID))), SpeedFactor: 1,
-		secondsPerToken: o.Steps.Milliseconds(2048, 0, 0) / 2048e3 / o.Speed}, nil
+		secondsPerToken: o.Steps.Milliseconds(float64(o.Budget), 0, 0) / float64(o.Budget) / 1e3 / o.Speed}, nil
 }
 
 // ID returns the worker.
@@ -197,6 +197,17 @@ func (e *Engine) Submit(r *Request) {
 		return
 	}
 	r.target = r.Prompt
+	if outside := e.options.Steps.Outside(e.rng); outside > 0 {
+		e.loading++
+		e.clock.After(seconds(outside), func() {
+			if e.lost(r) {
+				return
+			}
+			e.loading--
+			e.fetch(r)
+		})
+		return
+	}
 	e.fetch(r)
 }
 
@@ -220,7 +231,7 @@ func (e *Engine) fetch(r *Request) {
 	}
 	e.loading++
 	e.node.read(disk, func() {
-		if e.dead {
+		if e.lost(r) {
 			return
 		}
 		if disk > 0 {
@@ -230,7 +241,7 @@ func (e *Engine) fetch(r *Request) {
 		took := bytes / e.options.HostBytes
 		e.copyFree = max(e.copyFree, e.clock.now) + seconds(took)
 		e.clock.At(e.copyFree, func() {
-			if e.dead {
+			if e.lost(r) {
 				return
 			}
 			e.copyBytes += bytes
@@ -262,6 +273,14 @@ func (e *Engine) Report() kvevent.LoadReport {
 	}}
 	e.copyBytes, e.copyBusy = 0, 0
 	return r
+}
+
+// lost reports whether the engine has died, and tells a request that was on its way.
+func (e *Engine) lost(r *Request) bool {
+	if e.dead {
+		r.Lost()
+	}
+	return e.dead
 }
 
 // Kill ends the engine. Its requests are lost, and so are its blocks.

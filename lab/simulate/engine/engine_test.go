@@ -167,8 +167,24 @@ func TestPreemptionComputesAgain(t *testing.T) {
 
 // TestADeadEngineLosesItsRequests, also those that wait for their blocks, and the one that never fits.
 func TestADeadEngineLosesItsRequests(t *testing.T) {
-	b := newBench(t, 0, 0)
-	lost := 0
+	b := newBench(t, 500, 0)
+	b.engine.secondsPerToken = 1 // loading is always sooner than computing
+	for id := range 3 {
+		b.engine.Submit(request(10+id, 0, 801, 1)) // the last one evicts the first one from the device
+		b.clock.Run(math.MaxInt64)
+	}
+	loads, lost := request(10, 0, 801, 1), 0
+	loads.Lost = func() { lost++ }
+	b.engine.Submit(loads)
+	if b.engine.loading != 1 {
+		t.Fatalf("%d requests load", b.engine.loading)
+	}
+	b.engine.Kill()
+	b.clock.Run(math.MaxInt64)
+	if lost != 1 {
+		t.Errorf("%d of 1 request that loads is lost", lost)
+	}
+	b, lost = newBench(t, 0, 0), 0
 	for id := range 3 {
 		r := request(id+1, 0, 100+2000*(id/2), 50)
 		r.Lost = func() { lost++ }
@@ -183,7 +199,7 @@ func TestADeadEngineLosesItsRequests(t *testing.T) {
 
 // TestStepsInterpolateWhatIsRecorded and go on beyond the last record.
 func TestStepsInterpolateWhatIsRecorded(t *testing.T) {
-	table, err := ReadSteps(strings.NewReader("# c\ntokens,prefill,decode,ms\n1,0,0,2\n3,0,0,4\n1,10,0,12\n3,10,0,14\n"))
+	table, err := ReadSteps(strings.NewReader(`{"about": "c", "tokens": [1, 3], "prefill_pairs": [0, 10e6], "decode_context": [0], "step_ms": [[[2], [12]], [[4], [14]]]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +208,50 @@ func TestStepsInterpolateWhatIsRecorded(t *testing.T) {
 			t.Errorf("%v: %v", tc, got)
 		}
 	}
-	for _, bad := range []string{"tokens,prefill,decode,ms\n1,0,0,x\n", "a,b,c,d\n1,0,0,1\n1,0,0,2\n", "a,b,c,d\n1,0,0,1\n2,1,0,2\n", "a,b,c,d\n"} {
-		if _, err := ReadSteps(strings.NewReader(bad)); err == nil {
-			t.Errorf("%q is read", bad)
+	if _, ok := table.Draw(rand.New(rand.NewPCG(1, 1)), 1, 0, 0); ok || table.Outside(nil) != 0 {
+		t.Error("times are drawn that are not recorded")
+	}
+}
+
+// recorded is a table with ratios.
+const recorded = `{"about": "c", "block_size": 16, "blocks": 100, "budget": 256, "max_running": 16, "tokens": [1], "prefill_pairs": [0], "decode_context": [0],
+	"step_ms": [[[2]]], "ratios": [{"from_tokens": 1, "values": [1]}, {"from_tokens": 9, "values": [3, 5]}], "outside_ms": [7]}`
+
+// TestRecordingsNameWhatIsWrong.
+func TestRecordingsNameWhatIsWrong(t *testing.T) {
+	if _, err := ReadSteps(strings.NewReader(recorded)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range [][3]string{
+		{`"blocks": 100`, `"blocks": -1`, "blocks: -1"}, {`"tokens": [1]`, `"tokens": []`, "tokens: 0 values"},
+		{`"prefill_pairs": [0]`, `"prefill_pairs": [1, 1]`, "prefill_pairs: value 1"}, {`[[[2]]]`, `[]`, "step_ms: 0 planes"},
+		{`[[[2]]]`, `[[]]`, "step_ms[0]: 0 rows"}, {`[[[2]]]`, `[[[2, 3]]]`, "step_ms[0][0]: 2 values"}, {`[[[2]]]`, `[[[-2]]]`, "step_ms[0][0]: value 0"},
+		{`"from_tokens": 9`, `"from_tokens": 1`, "ratios[1].from_tokens"}, {`[3, 5]`, `[]`, "ratios[1].values"}, {`[7]`, `[-7]`, "outside_ms: value 0"},
+		{`"about"`, `"abuot"`, "abuot"},
+	} {
+		if _, err := ReadSteps(strings.NewReader(strings.Replace(recorded, tc[0], tc[1], 1))); err == nil || !strings.Contains(err.Error(), tc[2]) {
+			t.Errorf("%s: %v, want %q", tc[1], err, tc[2])
 		}
+	}
+}
+
+// TestARecordedEngineTakesWhatWasRecorded: a step takes one of its ratios, batches are not padded, and a
+// request is outside of the engine for as long as recorded.
+func TestARecordedEngineTakesWhatWasRecorded(t *testing.T) {
+	b := newBench(t, 0, 0)
+	table, err := ReadSteps(strings.NewReader(recorded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.engine.options.Steps = table
+	r := request(1, 0, 20, 3)
+	first, gaps := time.Duration(0), []time.Duration{}
+	r.First = func() { first = b.clock.Now() }
+	r.Gap = func(d time.Duration) { gaps = append(gaps, d) }
+	b.engine.Submit(r)
+	b.clock.Run(math.MaxInt64)
+	if first != 13*time.Millisecond && first != 17*time.Millisecond || len(gaps) != 2 || gaps[0] != 2*time.Millisecond || gaps[1] != 2*time.Millisecond {
+		t.Errorf("the first token after %v, further ones after %v", first, gaps)
 	}
 }
 

@@ -136,14 +136,17 @@ func (e *Engine) preempt(r *Request) {
 	e.waiting = append([]*Request{r}, e.waiting...)
 }
 
-// duration returns how long the step takes, with padding of the batch, noise and stalls.
+// duration returns how long the step takes: as recorded, or with padding of the batch, noise and stalls.
 func (e *Engine) duration(b batch) time.Duration {
 	o := &e.options
+	if ms, ok := o.Steps.Draw(e.rng, float64(b.prompt+b.decodes), b.pairs, b.context); ok {
+		return time.Duration(ms * 1e6 / e.Speed())
+	}
 	decodes := b.decodes
 	if b.prompt == 0 {
 		decodes = padded(decodes)
 	}
-	ms := o.Steps.Milliseconds(float64(b.prompt+decodes), b.pairs, b.context) / (o.Speed * e.SpeedFactor)
+	ms := o.Steps.Milliseconds(float64(b.prompt+decodes), b.pairs, b.context) / e.Speed()
 	if o.Noise > 0 {
 		ms *= math.Exp(o.Noise * e.rng.NormFloat64())
 	}

@@ -1,0 +1,1 @@
+"""The engine of `blockyard-lab simulate --calibrate`."""

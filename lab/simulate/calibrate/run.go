@@ -1,0 +1,200 @@
+package calibrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/blockyard-ai/blockyard/lab/cluster"
+	"github.com/blockyard-ai/blockyard/lab/simulate"
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
+)
+
+// Options of a run.
+type Options struct {
+	// Python can import vLLM and interop/calibrate.
+	Python string
+	// Table is the file for the recorded engine; empty keeps none.
+	Table string
+	// Rate is the requests a second of the held-out load, 1..200. The loads of the recording have 0.5 to 1.3 times as many.
+	Rate float64
+	// Seconds is how long the held-out load lasts, 5..600. The recording takes twice as long.
+	Seconds float64
+	// Out gets the figures.
+	Out io.Writer
+}
+
+// Validate reports the first option out of range.
+func (o *Options) Validate() error {
+	switch {
+	case o.Python == "":
+		return errors.New("calibrate python: is required: make simulate ARGS=--calibrate")
+	case !(o.Rate >= 1 && o.Rate <= 200):
+		return fmt.Errorf("calibrate rate: %v is not in 1..200", o.Rate)
+	case !(o.Seconds >= 5 && o.Seconds <= 600):
+		return fmt.Errorf("calibrate seconds: %v is not in 5..600", o.Seconds)
+	}
+	return nil
+}
+
+const (
+	// startTime bounds the start of the server: the first one reads gigabytes of libraries.
+	startTime = 6 * time.Minute
+	stopTime  = 40 * time.Second
+	// seeds of the simulator's noise.
+	seeds = 10
+)
+
+// recorded are the rates of the recording, over the held-out rate. All of them come before the held-out load, and again
+// after it.
+var recorded = []float64{0.5, 0.8, 1.3}
+
+// server is what interop/calibrate prints when its server serves.
+type server struct {
+	URL   string `json:"url"`
+	Steps string `json:"steps"`
+	engine.Recording
+}
+
+// Run records an engine, writes its table and compares the simulator with the engine.
+func Run(ctx context.Context, o Options) (err error) {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "blockyard-calibrate-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err == nil {
+			err = os.RemoveAll(dir)
+		} else {
+			err = fmt.Errorf("%w (files: %s)", err, dir)
+		}
+	}()
+	s := cluster.NewSupervisor(dir, nil)
+	defer s.Stop(stopTime)
+	p, err := s.Start(cluster.Spec{Name: "server", Command: []string{o.Python, "-m", "calibrate", dir}})
+	if err != nil {
+		return err
+	}
+	var ready server
+	started, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if err := p.Next(started, &ready); err != nil {
+		return err
+	}
+	return o.compare(ctx, &ready)
+}
+
+// session is what was played on a server.
+type session struct {
+	o       *Options
+	server  *server
+	spans   []span
+	answers []Answer
+	loads   []played
+	seed    uint64 // of the last load
+}
+
+// played is a load and what the engine made of it.
+type played struct {
+	load
+	real Figures
+}
+
+// compare plays the loads on a server, fits a table and simulates the held-out load with the table.
+func (o *Options) compare(ctx context.Context, ready *server) error {
+	s := &session{o: o, server: ready}
+	length := time.Duration(o.Seconds * float64(time.Second))
+	if _, err := s.play(ctx, "warm-up", 1, length/6); err != nil {
+		return err
+	}
+	s.spans, s.answers, s.loads = nil, nil, nil
+	var held played
+	for pass := range 2 {
+		for k, factor := range recorded {
+			if _, err := s.play(ctx, fmt.Sprintf("recorded-%d-%d", pass, k), factor, length/time.Duration(len(recorded))); err != nil {
+				return err
+			}
+		}
+		if pass == 0 {
+			var err error
+			if held, err = s.play(ctx, heldOut, 1, length); err != nil {
+				return err
+			}
+		}
+	}
+	table, steps, err := s.fit()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "%d steps and %d requests recorded; %d requests held out, %.1f/s\n", steps, len(s.answers), len(held.requests), o.Rate)
+	for _, l := range append(s.loads, held) {
+		r, err := simulate.Serve(table, l.requests, seeds)
+		if err != nil {
+			return err
+		}
+		c := Comparison{simulated(&r), l.real}
+		c.print(o.Out, l.name)
+		if l.name == heldOut {
+			fmt.Fprintln(o.Out, c.String())
+			return c.Check()
+		}
+	}
+	return nil
+}
+
+// heldOut names the load of which the table knows nothing.
+const heldOut = "held-out"
+
+// play plays a load of factor times the held-out rate. A load other than the held-out one is recorded. No two loads have
+// a prompt in common.
+func (s *session) play(ctx context.Context, name string, factor float64, length time.Duration) (played, error) {
+	s.seed++
+	l, err := newLoad(name, s.seed, factor*s.o.Rate, length)
+	if err != nil {
+		return played{}, err
+	}
+	answers, during, err := play(ctx, s.server.URL, l)
+	if err != nil {
+		return played{}, err
+	}
+	p := played{l, measured(answers)}
+	if name != heldOut {
+		s.spans, s.answers, s.loads = append(s.spans, during), append(s.answers, answers...), append(s.loads, p)
+	}
+	return p, nil
+}
+
+// fit returns the table of the recorded loads and the number of recorded steps, and writes the table's file.
+func (s *session) fit() (*engine.Steps, int, error) {
+	f, err := os.Open(s.server.Steps)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	recording, err := Read(f)
+	if err != nil {
+		return nil, 0, err
+	}
+	r := s.server.Recording
+	if err := recording.Fit(&r, s.spans, s.answers); err != nil {
+		return nil, 0, err
+	}
+	if s.o.Table != "" {
+		b, err := json.Marshal(&r)
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := os.WriteFile(s.o.Table, append(b, '\n'), 0o644); err != nil {
+			return nil, 0, err // names the file
+		}
+	}
+	table, err := engine.NewSteps(r)
+	return table, len(recording.samples(s.spans)), err
+}
