@@ -248,7 +248,7 @@ func (c *cluster) send(a *attempt) {
 func (a *attempt) submit(w kv.Worker) {
 	a.worker = w
 	a.c.routed[int(w.ID)-1]++
-	a.request = engine.Request{Locals: a.p.locals, Sequence: a.p.sequence, Prompt: a.p.tokens, Output: a.p.output,
+	a.request = engine.Request{Chain: a.p.text, Prompt: a.p.tokens, Output: a.p.output,
 		First: a.onFirst, Block: a.onBlock, Last: a.onLast, Lost: a.onLost, Gap: a.onGap}
 	a.c.engines[w].Submit(&a.request)
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/lab/simulate/engine"
 	"github.com/blockyard-ai/blockyard/lab/simulate/evict"
 	"github.com/blockyard-ai/blockyard/lab/workload"
 )
@@ -17,8 +19,9 @@ type prompt struct {
 	session int
 	at      time.Duration
 	think   time.Duration
-	// locals and sequence are the hashes of the full blocks of prompt and answer. promptBlocks are
-	// those of the prompt.
+	// text has the full blocks of prompt and answer. locals and sequence are the hashes of those of the
+	// prompt.
+	text         engine.Chain
 	locals       []kv.LocalHash
 	sequence     []kv.SequenceHash
 	promptBlocks int
@@ -38,8 +41,11 @@ type prompt struct {
 // chain is the blocks of a text that grows.
 type chain struct {
 	blockSize int
+	text      engine.Chain
 	locals    []kv.LocalHash
 	sequence  []kv.SequenceHash
+	// numbers are those of the blocks of all chains of a workload.
+	numbers map[kv.SequenceHash]uint32
 	// tail is the hash of the tokens after the last full block, of which there are fill.
 	tail uint64
 	fill int
@@ -60,6 +66,14 @@ func (c *chain) add(p workload.Piece) {
 				c.sequence = kv.AppendSequence(c.sequence, []kv.LocalHash{local})
 			}
 			c.locals = append(c.locals, local)
+			hash := c.sequence[len(c.sequence)-1]
+			number, known := c.numbers[hash]
+			if !known {
+				number = uint32(len(c.numbers))
+				c.numbers[hash] = number
+			}
+			c.text.Blocks = append(c.text.Blocks, kvevent.StoredBlock{Hash: hash, Local: local})
+			c.text.Numbers = append(c.text.Numbers, number)
 			c.tail, c.fill = 0, 0
 		}
 	}
@@ -69,6 +83,7 @@ func (c *chain) add(p workload.Piece) {
 func (c *chain) fork() *chain {
 	f := *c
 	f.locals, f.sequence = slices.Clip(f.locals), slices.Clip(f.sequence)
+	f.text = engine.Chain{Blocks: slices.Clip(f.text.Blocks), Numbers: slices.Clip(f.text.Numbers)}
 	return &f
 }
 
@@ -100,12 +115,13 @@ func promptsOf(requests []workload.Request, blockSize int) ([]*prompt, error) {
 			forked[turn{f.Session, f.Turn}] = true
 		}
 	}
+	numbers := make(map[kv.SequenceHash]uint32)
 	out := make([]*prompt, len(requests))
 	for _, i := range order {
 		r := &requests[i]
 		c := histories[r.Session]
 		if c == nil || r.Whole {
-			c = &chain{blockSize: blockSize}
+			c = &chain{blockSize: blockSize, numbers: numbers}
 		}
 		p := &prompt{id: r.ID, session: r.Session, at: r.At, think: r.Think, output: r.OutputTokens}
 		if r.Fork != nil {
@@ -125,8 +141,10 @@ func promptsOf(requests []workload.Request, blockSize int) ([]*prompt, error) {
 			c.add(piece)
 		}
 		p.promptBlocks, p.tokens = len(c.locals), len(c.locals)*blockSize+c.fill
+		p.locals, p.sequence = c.locals[:p.promptBlocks:p.promptBlocks], c.sequence[:p.promptBlocks:p.promptBlocks]
 		c.add(workload.Piece{Stream: scatter(uint64(r.Session)<<20 ^ uint64(r.Turn) ^ 0x616e73776572<<8), Tokens: r.OutputTokens})
-		p.locals, p.sequence = c.locals[:len(c.locals):len(c.locals)], c.sequence[:len(c.sequence):len(c.sequence)]
+		n := len(c.text.Numbers)
+		p.text = engine.Chain{Blocks: c.text.Blocks[:n:n], Numbers: c.text.Numbers[:n:n]}
 		histories[r.Session] = c
 		key := turn{r.Session, r.Turn}
 		made[key] = p
@@ -135,24 +153,24 @@ func promptsOf(requests []workload.Request, blockSize int) ([]*prompt, error) {
 		}
 		out[i] = p
 	}
-	markKnown(out, blockSize)
+	markKnown(out, blockSize, len(numbers))
 	return out, nil
 }
 
-// markKnown sets known of each prompt.
-func markKnown(prompts []*prompt, blockSize int) {
-	seen := make(map[kv.SequenceHash]struct{})
+// markKnown sets known of each prompt. The prompts have so many different blocks.
+func markKnown(prompts []*prompt, blockSize, blocks int) {
+	seen := make([]bool, blocks)
 	for _, p := range prompts {
 		at := 0
 		for at < p.promptBlocks {
-			if _, ok := seen[p.sequence[at]]; !ok {
+			if !seen[p.text.Numbers[at]] {
 				break
 			}
 			at++
 		}
 		p.known = min(at*blockSize, p.tokens-1)
-		for _, h := range p.sequence {
-			seen[h] = struct{}{}
+		for _, n := range p.text.Numbers {
+			seen[n] = true
 		}
 	}
 }

@@ -96,9 +96,8 @@ func fit(r *engine.Recording, samples []sample) ([]float64, error) {
 		m := newNormal(n)
 		total := 0.0
 		for i, s := range samples {
-			m.begin()
-			r.Corners(s.tokens, s.pairs, s.context, m.corner)
-			m.add(weights[i], s.ms)
+			at, share := r.Corners(s.tokens, s.pairs, s.context)
+			m.add(at[:], share[:], weights[i], s.ms)
 			total += weights[i]
 		}
 		m.bend(r, total/float64(n))
@@ -122,7 +121,10 @@ func reweigh(r *engine.Recording, cells []float64, samples []sample, weights []f
 	}
 	for i, s := range samples {
 		want := 0.0
-		r.Corners(s.tokens, s.pairs, s.context, func(at int, w float64) { want += w * cells[at] })
+		at, share := r.Corners(s.tokens, s.pairs, s.context)
+		for k := range at {
+			want += share[k] * cells[at[k]]
+		}
 		want = max(want, least)
 		off[i] = math.Abs(s.ms/want - 1)
 		weights[i] = 1 / (want * want)

@@ -12,29 +12,18 @@ type normal struct {
 	n      int
 	matrix []float64 // n rows of n
 	right  []float64
-	// at and share are those of the row that is added.
-	at    []int
-	share []float64
 }
 
 func newNormal(n int) *normal {
 	return &normal{n: n, matrix: make([]float64, n*n), right: make([]float64, n)}
 }
 
-// begin begins a row: a sum of shares of cells.
-func (m *normal) begin() { m.at, m.share = m.at[:0], m.share[:0] }
-
-// corner adds a cell to the row.
-func (m *normal) corner(at int, share float64) {
-	m.at, m.share = append(m.at, at), append(m.share, share)
-}
-
-// add has the row be value, with a weight.
-func (m *normal) add(weight, value float64) {
-	for i, a := range m.at {
-		m.right[a] += weight * m.share[i] * value
-		for k, b := range m.at {
-			m.matrix[a*m.n+b] += weight * m.share[i] * m.share[k]
+// add has a sum of shares of cells be value, with a weight.
+func (m *normal) add(cells []int, shares []float64, weight, value float64) {
+	for i, a := range cells {
+		m.right[a] += weight * shares[i] * value
+		for k, b := range cells {
+			m.matrix[a*m.n+b] += weight * shares[i] * shares[k]
 		}
 	}
 }
@@ -48,18 +37,11 @@ func (m *normal) bend(r *engine.Recording, weight float64) {
 		for a, axis := range axes {
 			i, stride := cell/strides[a]%len(axis), strides[a]
 			if i+1 < len(axis) {
-				m.begin()
-				m.corner(cell, -1)
-				m.corner(cell+stride, 1)
-				m.add(level*weight, 0)
+				m.add([]int{cell, cell + stride}, []float64{-1, 1}, level*weight, 0)
 			}
 			if i > 0 && i+1 < len(axis) {
 				x := (axis[i] - axis[i-1]) / (axis[i+1] - axis[i-1])
-				m.begin()
-				m.corner(cell-stride, x-1)
-				m.corner(cell, 1)
-				m.corner(cell+stride, -x)
-				m.add(smooth*weight, 0)
+				m.add([]int{cell - stride, cell, cell + stride}, []float64{x - 1, 1, -x}, smooth*weight, 0)
 			}
 		}
 	}

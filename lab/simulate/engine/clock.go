@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 // Clock is virtual time with the events to come. The zero value starts at 0.
 type Clock struct {
@@ -34,7 +31,7 @@ func (c *Clock) Wall() time.Time { return Epoch.Add(c.now) }
 // At calls do at time t, or now if t has passed. Of equal times the first call of At comes first.
 func (c *Clock) At(t time.Duration, do func()) {
 	c.number++
-	heap.Push(&c.events, event{max(t, c.now), c.number, do})
+	c.events.push(event{max(t, c.now), c.number, do})
 }
 
 // After calls do after d.
@@ -53,7 +50,7 @@ func (c *Clock) Every(d time.Duration, do func() bool) {
 // events.
 func (c *Clock) Run(until time.Duration) (n int) {
 	for len(c.events) > 0 && c.events[0].at <= until {
-		e := heap.Pop(&c.events).(event)
+		e := c.events.pop()
 		c.now = e.at
 		e.do()
 		if c.Then != nil {
@@ -64,31 +61,52 @@ func (c *Clock) Run(until time.Duration) (n int) {
 	return n
 }
 
-// events is a heap for container/heap.
+// events is a binary heap. container/heap would allocate each event.
 type events []event
 
-// Len implements heap.Interface.
-func (h events) Len() int { return len(h) }
-
-// Less implements heap.Interface.
-func (h events) Less(i, j int) bool {
-	if h[i].at != h[j].at {
-		return h[i].at < h[j].at
-	}
-	return h[i].number < h[j].number
+func (e *event) before(o *event) bool {
+	return e.at < o.at || e.at == o.at && e.number < o.number
 }
 
-// Swap implements heap.Interface.
-func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *events) push(e event) {
+	*h = append(*h, e)
+	all := *h
+	at := len(all) - 1
+	for at > 0 {
+		parent := (at - 1) / 2
+		if !e.before(&all[parent]) {
+			break
+		}
+		all[at] = all[parent]
+		at = parent
+	}
+	all[at] = e
+}
 
-// Push implements heap.Interface.
-func (h *events) Push(x any) { *h = append(*h, x.(event)) }
-
-// Pop implements heap.Interface.
-func (h *events) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = event{}
-	*h = (*h)[:last]
-	return e
+func (h *events) pop() event {
+	all := *h
+	first, last := all[0], all[len(all)-1]
+	all[len(all)-1] = event{}
+	all = all[:len(all)-1]
+	*h = all
+	if len(all) == 0 {
+		return first
+	}
+	at := 0
+	for {
+		child := 2*at + 1
+		if child >= len(all) {
+			break
+		}
+		if child+1 < len(all) && all[child+1].before(&all[child]) {
+			child++
+		}
+		if !all[child].before(&last) {
+			break
+		}
+		all[at] = all[child]
+		at = child
+	}
+	all[at] = last
+	return first
 }

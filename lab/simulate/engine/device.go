@@ -27,7 +27,6 @@ type device struct {
 	// capacity and anonymous are in blocks. unreferenced is the length of the list.
 	capacity, anonymous, unreferenced int
 
-	stored  []kvevent.StoredBlock
 	removed []kv.SequenceHash
 	// computing is true while a step is planned. The sink is told of the blocks of untold when the step
 	// has ended.
@@ -35,27 +34,22 @@ type device struct {
 	untold    []untold
 }
 
-// untold are blocks first..end-1 of a sequence.
+// untold are blocks first..end-1 of a chain.
 type untold struct {
-	locals     []kv.LocalHash
-	sequence   []kv.SequenceHash
+	Chain
 	first, end int
 }
 
 // deviceSlot is a named block. prev and next are valid without references.
 type deviceSlot struct {
 	hash       kv.SequenceHash
+	number     uint32
 	refs       int32
 	prev, next int32
 }
 
 func newDevice(capacity int, sink Sink) *device {
-	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), blocks: newSlots(capacity), capacity: capacity}
-}
-
-// prefix returns how many leading blocks of a sequence the pool has.
-func (d *device) prefix(sequence []kv.SequenceHash) int {
-	return held(sequence, &d.blocks)
+	return &device{sink: sink, slots: make([]deviceSlot, 1, capacity+1), capacity: capacity}
 }
 
 // available returns how many blocks can be taken.
@@ -67,9 +61,9 @@ func (d *device) available() int {
 func (d *device) used() float64 { return 1 - float64(d.available())/float64(d.capacity) }
 
 // pin adds a reference to each block. The pool has all of them.
-func (d *device) pin(sequence []kv.SequenceHash) {
-	for _, h := range sequence {
-		at, _ := d.blocks.get(h)
+func (d *device) pin(numbers []uint32) {
+	for _, n := range numbers {
+		at, _ := d.blocks.get(n)
 		d.reference(int32(at))
 	}
 }
@@ -102,7 +96,7 @@ func (d *device) evict() {
 		s := &d.slots[victim]
 		d.slots[s.prev].next, d.slots[s.next].prev = s.next, s.prev
 		d.unreferenced--
-		d.blocks.remove(s.hash)
+		d.blocks.remove(s.number)
 		d.removed = append(d.removed, s.hash)
 		d.spare = append(d.spare, victim)
 	}
@@ -114,14 +108,14 @@ func (d *device) evict() {
 // give gives n anonymous blocks back.
 func (d *device) give(n int) { d.anonymous -= n }
 
-// name turns anonymous blocks into blocks first..end-1 of a sequence, each with one reference. A
+// name turns anonymous blocks into blocks first..end-1 of a chain, each with one reference. A
 // block that the pool has already is referenced, and its anonymous block is given back.
-func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+func (d *device) name(c Chain, first, end int) {
 	d.anonymous -= end - first
 	from := first // of the blocks that are not told yet
 	for i := first; i < end; i++ {
-		if at, ok := d.blocks.get(sequence[i]); ok {
-			d.tell(locals, sequence, from, i)
+		if at, ok := d.blocks.get(c.Numbers[i]); ok {
+			d.tell(c, from, i)
 			from = i + 1
 			d.reference(int32(at))
 			continue
@@ -133,53 +127,47 @@ func (d *device) name(locals []kv.LocalHash, sequence []kv.SequenceHash, first, 
 			at = int32(len(d.slots))
 			d.slots = append(d.slots, deviceSlot{})
 		}
-		d.slots[at] = deviceSlot{hash: sequence[i], refs: 1}
-		d.blocks.put(sequence[i], uint32(at))
+		d.slots[at] = deviceSlot{hash: c.Blocks[i].Hash, number: c.Numbers[i], refs: 1}
+		d.blocks.put(c.Numbers[i], uint32(at))
 	}
-	d.tell(locals, sequence, from, end)
+	d.tell(c, from, end)
 }
 
-// tell sends the sink that blocks first..end-1 of a sequence were stored, or has flush send it.
-func (d *device) tell(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
+// tell sends the sink that blocks first..end-1 of a chain were stored, or has flush send it.
+func (d *device) tell(c Chain, first, end int) {
 	if d.computing {
-		d.untold = append(d.untold, untold{locals, sequence, first, end})
+		d.untold = append(d.untold, untold{c, first, end})
 		return
 	}
-	d.stored = tellStored(d.sink, d.stored, locals, sequence, first, end)
+	tellStored(d.sink, c, first, end)
 }
 
 // flush sends the sink what the step has computed.
 func (d *device) flush() {
 	for _, u := range d.untold {
-		d.tell(u.locals, u.sequence, u.first, u.end)
+		d.tell(u.Chain, u.first, u.end)
 	}
 	clear(d.untold)
 	d.untold = d.untold[:0]
 }
 
-// tellStored sends a sink that blocks first..end-1 of a sequence were stored. It uses and returns
-// the memory of stored.
-func tellStored(sink Sink, stored []kvevent.StoredBlock, locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) []kvevent.StoredBlock {
+// tellStored sends a sink that blocks first..end-1 of a chain were stored.
+func tellStored(sink Sink, c Chain, first, end int) {
 	if first >= end {
-		return stored
-	}
-	stored = stored[:0]
-	for i := first; i < end; i++ {
-		stored = append(stored, kvevent.StoredBlock{Hash: sequence[i], Local: locals[i]})
+		return
 	}
 	var parent kv.SequenceHash
 	if first > 0 {
-		parent = sequence[first-1]
+		parent = c.Blocks[first-1].Hash
 	}
-	sink.Stored(parent, stored)
-	return stored
+	sink.Stored(parent, c.Blocks[first:end])
 }
 
-// unpin takes a reference from each block, the last block first, so that the end of a sequence is
+// unpin takes a reference from each block, the last block first, so that the end of a text is
 // evicted first.
-func (d *device) unpin(sequence []kv.SequenceHash) {
-	for i := len(sequence) - 1; i >= 0; i-- {
-		slot, _ := d.blocks.get(sequence[i])
+func (d *device) unpin(numbers []uint32) {
+	for i := len(numbers) - 1; i >= 0; i-- {
+		slot, _ := d.blocks.get(numbers[i])
 		at := int32(slot)
 		s := &d.slots[at]
 		if s.refs--; s.refs > 0 {
@@ -192,23 +180,23 @@ func (d *device) unpin(sequence []kv.SequenceHash) {
 	}
 }
 
-// load stores blocks first..end-1 of a sequence without references, as the most recent ones. The pool
+// load stores blocks first..end-1 of a chain without references, as the most recent ones. The pool
 // has the blocks before first. It stops where no room is left, and loads nothing behind a block that
 // the running step computes: the sink would hear of the child first.
-func (d *device) load(locals []kv.LocalHash, sequence []kv.SequenceHash, first, end int) {
-	if first > 0 && d.isUntold(sequence[first-1]) {
+func (d *device) load(c Chain, first, end int) {
+	if first > 0 && d.isUntold(c.Numbers[first-1]) {
 		return
 	}
-	d.pin(sequence[:first]) // or they could leave to make room
+	d.pin(c.Numbers[:first]) // or they could leave to make room
 	n := max(0, min(end-first, d.available()))
 	if n > 0 {
 		d.take(n)
-		d.name(locals, sequence, first, first+n)
+		d.name(c, first, first+n)
 	}
-	d.unpin(sequence[:first+n])
+	d.unpin(c.Numbers[:first+n])
 }
 
 // isUntold reports whether the running step computes a block.
-func (d *device) isUntold(hash kv.SequenceHash) bool {
-	return slices.ContainsFunc(d.untold, func(u untold) bool { return slices.Contains(u.sequence[u.first:u.end], hash) })
+func (d *device) isUntold(number uint32) bool {
+	return slices.ContainsFunc(d.untold, func(u untold) bool { return slices.Contains(u.Numbers[u.first:u.end], number) })
 }

@@ -56,9 +56,8 @@ func (o *Options) Validate() error {
 
 // Request is a prompt and the number of tokens that it is answered with.
 type Request struct {
-	// Locals and Sequence are the hashes of the full blocks of prompt and answer.
-	Locals   []kv.LocalHash
-	Sequence []kv.SequenceHash
+	// Chain has the full blocks of prompt and answer.
+	Chain
 	// Prompt and Output are in tokens, both at least 1.
 	Prompt, Output int
 	// First is called at the first token, Block after each block of further tokens, Last at the end.
@@ -73,7 +72,7 @@ type Request struct {
 	// tokens are those computed. target is their number at which the next token comes.
 	tokens, target int
 	generated      int
-	// named is the number of blocks of Sequence that the request references, and anonymous the
+	// named is the number of blocks of Chain that the request references, and anonymous the
 	// blocks behind them.
 	named, anonymous int
 	chunk            int
@@ -170,7 +169,7 @@ func (e *Engine) Each(do func(Life)) {
 		for _, r := range list {
 			tokens := r.tokens
 			if r.generated == 0 && tokens == 0 {
-				tokens = e.options.BlockSize * e.device.prefix(r.Sequence[:(r.Prompt-1)/e.options.BlockSize])
+				tokens = e.options.BlockSize * e.device.blocks.prefix(r.Numbers[:(r.Prompt-1)/e.options.BlockSize])
 			}
 			do(Life{tokens, r.target, r.Output - r.generated, r.decodes()})
 		}
@@ -218,8 +217,8 @@ func (e *Engine) blocksOf(tokens int) int {
 // fetch brings the blocks that the node has to the device, unless computing them is sooner, and
 // then has the request wait for its first step.
 func (e *Engine) fetch(r *Request) {
-	full := r.Sequence[:(r.Prompt-1)/e.options.BlockSize] // the last token is always computed
-	onDevice := e.device.prefix(full)
+	full := r.Numbers[:(r.Prompt-1)/e.options.BlockSize] // the last token is always computed
+	onDevice := e.device.blocks.prefix(full)
 	host, disk := e.node.hits(full[onDevice:])
 	perBlock := e.node.options.BlockBytes / e.options.HostBytes
 	if disk > 0 && e.node.readSeconds(disk)+float64(disk)*perBlock > float64(disk*e.options.BlockSize)*e.secondsPerToken {
@@ -235,7 +234,7 @@ func (e *Engine) fetch(r *Request) {
 			return
 		}
 		if disk > 0 {
-			e.node.promote(r.Locals[:onDevice+host+disk], r.Sequence[:onDevice+host+disk])
+			e.node.promote(r.first(onDevice + host + disk))
 		}
 		bytes := float64(host+disk) * e.node.options.BlockBytes
 		took := bytes / e.options.HostBytes
@@ -247,8 +246,8 @@ func (e *Engine) fetch(r *Request) {
 			e.copyBytes += bytes
 			e.copyBusy += took
 			e.node.Moved.HostToDevice += bytes
-			if have := e.device.prefix(full); have < onDevice+host+disk {
-				e.device.load(r.Locals, r.Sequence, have, onDevice+host+disk)
+			if have := e.device.blocks.prefix(full); have < onDevice+host+disk {
+				e.device.load(r.Chain, have, onDevice+host+disk)
 			}
 			r.fromHost, r.fromDisk = host, disk
 			e.loading--

@@ -68,14 +68,18 @@ func newBench(t interface{ Fatalf(string, ...any) }, host, disk int) *bench {
 // request returns a request whose first shared blocks are those of a text that many share.
 func request(id, shared, prompt, output int) *Request {
 	r := &Request{Prompt: prompt, Output: output}
+	var locals []kv.LocalHash
 	for i := range (prompt + output) / block {
 		local := kv.LocalHash(1 + i)
 		if i >= shared {
-			local = kv.LocalHash(1_000_000*id + i)
+			local = kv.LocalHash(1_000*id + i)
 		}
-		r.Locals = append(r.Locals, local)
+		locals = append(locals, local)
+		r.Numbers = append(r.Numbers, uint32(local))
 	}
-	r.Sequence = kv.AppendSequence(nil, r.Locals)
+	for i, hash := range kv.AppendSequence(nil, locals) {
+		r.Blocks = append(r.Blocks, kvevent.StoredBlock{Hash: hash, Local: locals[i]})
+	}
 	r.First, r.Block, r.Last, r.Lost, r.Gap = func() {}, func() {}, func() {}, func() {}, func(time.Duration) {}
 	return r
 }

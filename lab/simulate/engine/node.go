@@ -47,10 +47,10 @@ func NewNode(clock *Clock, o NodeOptions) *Node {
 // ID returns the id of the node's pool.
 func (n *Node) ID() uint64 { return n.options.ID }
 
-// hits returns how many blocks of a sequence follow on host memory and then on disk.
-func (n *Node) hits(sequence []kv.SequenceHash) (host, disk int) {
-	host = n.host.prefix(sequence)
-	return host, n.disk.prefix(sequence[host:])
+// hits returns how many blocks of a text follow on host memory and then on disk.
+func (n *Node) hits(numbers []uint32) (host, disk int) {
+	host = n.host.blocks.prefix(numbers)
+	return host, n.disk.blocks.prefix(numbers[host:])
 }
 
 // readSeconds returns how long the disk takes to read blocks, its queue included.
@@ -79,19 +79,19 @@ func (n *Node) read(blocks int, do func()) {
 }
 
 // keep stores computed blocks in host memory and writes them to the disk.
-func (n *Node) keep(locals []kv.LocalHash, sequence []kv.SequenceHash) {
+func (n *Node) keep(c Chain) {
 	if n.options.HostBlocks > 0 {
-		n.Moved.DeviceToHost += float64(n.host.use(locals, sequence)) * n.options.BlockBytes
+		n.Moved.DeviceToHost += float64(n.host.use(c)) * n.options.BlockBytes
 	}
 	if n.options.DiskBlocks > 0 {
-		n.Moved.DiskWritten += float64(n.disk.use(locals, sequence)) * n.options.BlockBytes
+		n.Moved.DiskWritten += float64(n.disk.use(c)) * n.options.BlockBytes
 	}
 }
 
-// promote marks the blocks of a sequence as used, and brings them into host memory.
-func (n *Node) promote(locals []kv.LocalHash, sequence []kv.SequenceHash) {
+// promote marks the blocks of a chain as used, and brings them into host memory.
+func (n *Node) promote(c Chain) {
 	if n.options.HostBlocks > 0 {
-		n.host.use(locals, sequence)
+		n.host.use(c)
 	}
 }
 

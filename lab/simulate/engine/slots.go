@@ -1,78 +1,57 @@
 package engine
 
-import "github.com/blockyard-ai/blockyard/internal/kv"
+import (
+	"sort"
 
-// slots has the slot of each block. It is a hash table with linear probing that takes the hash of a
-// block as it is: SequenceHashes are spread over all bits. A simulation looks up hundreds of millions.
+	"github.com/blockyard-ai/blockyard/internal/kvevent"
+)
+
+// Chain is the full blocks of a text from its start. Blocks of all texts of a run have numbers from 0,
+// without large gaps, and equal blocks have equal numbers. Nobody changes a chain.
+type Chain struct {
+	Blocks  []kvevent.StoredBlock
+	Numbers []uint32
+}
+
+// first returns the first n blocks.
+func (c Chain) first(n int) Chain { return Chain{c.Blocks[:n], c.Numbers[:n]} }
+
+// slots has the slot of each block of a cache, by the block's number. A simulation looks up hundreds of
+// millions, most of them in the order of a text. The zero value is empty.
 type slots struct {
-	cells []slotCell
-	n     int
-}
-
-// slotCell is a block with its slot, which is stored plus 1. A cell with 0 is empty.
-type slotCell struct {
-	hash kv.SequenceHash
-	slot uint32
-}
-
-// newSlots returns a table for n blocks, which grows beyond.
-func newSlots(n int) slots {
-	size := 16
-	for size < 2*n {
-		size *= 2
-	}
-	return slots{cells: make([]slotCell, size)}
-}
-
-func (t *slots) home(h kv.SequenceHash) int { return int(uint64(h) & uint64(len(t.cells)-1)) }
-
-// find returns the cell of a block, or the empty cell where the block belongs.
-func (t *slots) find(h kv.SequenceHash) int {
-	i := t.home(h)
-	for t.cells[i].slot != 0 && t.cells[i].hash != h {
-		i = (i + 1) & (len(t.cells) - 1)
-	}
-	return i
+	of []uint32 // the slot plus 1, 0 for an unknown block
+	n  int
 }
 
 // get returns the slot of a block; ok is false for an unknown block.
-func (t *slots) get(h kv.SequenceHash) (slot uint32, ok bool) {
-	c := &t.cells[t.find(h)]
-	return c.slot - 1, c.slot != 0
+func (t *slots) get(number uint32) (slot uint32, ok bool) {
+	if int(number) >= len(t.of) {
+		return 0, false
+	}
+	return t.of[number] - 1, t.of[number] != 0
 }
 
 // put sets the slot of a block.
-func (t *slots) put(h kv.SequenceHash, slot uint32) {
-	if 2*t.n >= len(t.cells) {
-		old := t.cells
-		t.cells = make([]slotCell, 2*len(old))
-		for _, c := range old {
-			if c.slot != 0 {
-				t.cells[t.find(c.hash)] = c
-			}
-		}
+func (t *slots) put(number, slot uint32) {
+	for int(number) >= len(t.of) {
+		t.of = append(t.of, make([]uint32, max(1024, len(t.of)))...)
 	}
-	c := &t.cells[t.find(h)]
-	if c.slot == 0 {
+	if t.of[number] == 0 {
 		t.n++
 	}
-	*c = slotCell{h, slot + 1}
+	t.of[number] = slot + 1
 }
 
-// remove forgets a block. The cells behind move up, so that every block is found from its home.
-func (t *slots) remove(h kv.SequenceHash) {
-	gap := t.find(h)
-	if t.cells[gap].slot == 0 {
-		return
+// remove forgets a block.
+func (t *slots) remove(number uint32) {
+	if _, ok := t.get(number); ok {
+		t.of[number] = 0
+		t.n--
 	}
-	t.n--
-	mask := len(t.cells) - 1
-	for i := (gap + 1) & mask; t.cells[i].slot != 0; i = (i + 1) & mask {
-		// The block of cell i may move to the gap if its home is not between them.
-		if (i-t.home(t.cells[i].hash))&mask >= (i-gap)&mask {
-			t.cells[gap] = t.cells[i]
-			gap = i
-		}
-	}
-	t.cells[gap] = slotCell{}
+}
+
+// prefix returns how many leading blocks of a text have a slot. Both kinds of cache evict children
+// before their parents, so that no block is there without the blocks before it.
+func (t *slots) prefix(numbers []uint32) int {
+	return sort.Search(len(numbers), func(i int) bool { _, ok := t.get(numbers[i]); return !ok })
 }

@@ -68,8 +68,8 @@ func (e *Engine) plan() (b batch) {
 // in vLLM: a request that is admitted to the same step or a later one does not compute them.
 func (e *Engine) step(r *Request, tokens int, b *batch) {
 	r.chunk = tokens
-	if full := min((r.tokens+tokens)/e.options.BlockSize, len(r.Sequence)); full > r.named {
-		e.device.name(r.Locals, r.Sequence, r.named, full)
+	if full := min((r.tokens+tokens)/e.options.BlockSize, len(r.Numbers)); full > r.named {
+		e.device.name(r.Chain, r.named, full)
 		r.anonymous -= full - r.named
 		r.named = full
 	}
@@ -102,13 +102,12 @@ func (e *Engine) grow(r *Request, tokens int) bool {
 // admit begins to compute a request that waits: it references the blocks that the device has, and
 // takes those of the first chunk. It returns the tokens of the chunk.
 func (e *Engine) admit(r *Request, budget int) (tokens int, ok bool) {
-	full := r.Sequence[:(r.target-1)/e.options.BlockSize]
-	have := e.device.prefix(full)
-	e.device.pin(r.Sequence[:have])
+	have := e.device.blocks.prefix(r.Numbers[:(r.target-1)/e.options.BlockSize])
+	e.device.pin(r.Numbers[:have])
 	r.named, r.tokens = have, have*e.options.BlockSize
 	tokens = min(budget, r.target-r.tokens)
 	if !e.grow(r, r.tokens+tokens) {
-		e.device.unpin(r.Sequence[:have])
+		e.device.unpin(r.Numbers[:have])
 		r.named, r.tokens = 0, 0
 		return 0, false
 	}
@@ -130,7 +129,7 @@ func (e *Engine) count(r *Request, have int) {
 // again, but for those of blocks that stay.
 func (e *Engine) preempt(r *Request) {
 	e.Preempted++
-	e.device.unpin(r.Sequence[:r.named])
+	e.device.unpin(r.Numbers[:r.named])
 	e.device.give(r.anonymous)
 	r.named, r.anonymous, r.target, r.tokens = 0, 0, r.Prompt+r.generated, 0
 	e.waiting = append([]*Request{r}, e.waiting...)
@@ -214,7 +213,7 @@ func (e *Engine) token(r *Request) {
 	r.target = r.tokens + 1 // the new token is computed by the next step
 	now := e.clock.now
 	if r.generated == 1 {
-		e.node.keep(r.Locals[:r.named], r.Sequence[:r.named])
+		e.node.keep(r.first(r.named))
 		r.First()
 	} else {
 		r.Gap(now - r.lastToken)
@@ -227,8 +226,8 @@ func (e *Engine) token(r *Request) {
 
 // end gives the blocks of a request back and keeps them on the node.
 func (e *Engine) end(r *Request) {
-	e.node.keep(r.Locals[:r.named], r.Sequence[:r.named])
-	e.device.unpin(r.Sequence[:r.named])
+	e.node.keep(r.first(r.named))
+	e.device.unpin(r.Numbers[:r.named])
 	e.device.give(r.anonymous)
 	r.named, r.anonymous = 0, 0
 	r.Last()

@@ -179,22 +179,27 @@ func drawn(rng *rand.Rand, values []float64) float64 { return values[rng.IntN(le
 // attended to by prompts, and decodeContext tokens by decoding requests. Between recorded steps it
 // interpolates, and beyond the last one it goes on in the same direction.
 func (t *Steps) Milliseconds(tokens, prefillPairs, decodeContext float64) float64 {
+	cells, weights := t.Corners(tokens, prefillPairs, decodeContext)
 	sum := 0.0
-	t.Corners(tokens, prefillPairs, decodeContext, func(at int, weight float64) { sum += weight * t.ms[at] })
+	for i, at := range cells {
+		sum += weights[i] * t.ms[at]
+	}
 	return max(sum, t.ms[0]/2)
 }
 
-// Corners calls do for each cell of the table that Milliseconds reads for a step, with the cell's weight.
-func (r *Recording) Corners(tokens, prefillPairs, decodeContext float64, do func(at int, weight float64)) {
+// Corners returns the cells of the table that Milliseconds reads for a step, and their weights. A cell without a
+// weight may be any.
+func (r *Recording) Corners(tokens, prefillPairs, decodeContext float64) (cells [8]int, weights [8]float64) {
 	i, x := locate(r.Tokens, tokens)
 	j, y := locate(r.Pairs, prefillPairs)
 	k, z := locate(r.Context, decodeContext)
 	for corner := range 8 {
 		a, b, c := corner&1, corner>>1&1, corner>>2&1
 		if weight := side(x, a) * side(y, b) * side(z, c); weight != 0 {
-			do(((i+a)*len(r.Pairs)+j+b)*len(r.Context)+k+c, weight)
+			cells[corner], weights[corner] = ((i+a)*len(r.Pairs)+j+b)*len(r.Context)+k+c, weight
 		}
 	}
+	return cells, weights
 }
 
 func side(x float64, upper int) float64 {
