@@ -1,10 +1,14 @@
 package evict
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -62,31 +66,43 @@ const defaultShare = 0.15
 // warm is the share of the accesses that only fill the cache.
 const warm = 0.2
 
-// Run compares the rules and prints a table.
+// Run compares the rules and prints a table. It runs as many scenarios at a time as there are processors.
 func Run(o Options) ([]Row, error) {
-	var rows []Row
-	for _, s := range o.Scenarios {
-		row := Row{Scenario: s.Name, ByRule: make(map[string]float64), ByTiering: make(map[string]float64), Written: make(map[string]float64)}
-		for seed := range o.Seeds {
-			accesses, err := s.Accesses(uint64(seed + 1))
-			if err != nil {
-				return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+	rows := make([]Row, len(o.Scenarios))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range o.Scenarios {
+		group.Go(func() error {
+			var err error
+			if rows[i], err = o.compare(&o.Scenarios[i]); err != nil {
+				return fmt.Errorf("scenario %s: %w", o.Scenarios[i].Name, err)
 			}
-			share := s.Share
-			if share == 0 {
-				share = defaultShare
-			}
-			if err := row.run(accesses, share, float64(o.Seeds), o.tierings()); err != nil {
-				return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
-			}
-		}
-		rows = append(rows, row)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
 	}
 	print(o.Out, rows)
 	if o.Nodes {
 		printNodes(o.Out, rows)
 	}
 	return rows, nil
+}
+
+// compare returns the row of a scenario.
+func (o *Options) compare(s *Scenario) (Row, error) {
+	row := Row{Scenario: s.Name, ByRule: make(map[string]float64), ByTiering: make(map[string]float64), Written: make(map[string]float64)}
+	for seed := range o.Seeds {
+		accesses, err := s.Accesses(uint64(seed + 1))
+		if err != nil {
+			return row, err
+		}
+		if err := row.run(accesses, cmp.Or(s.Share, defaultShare), float64(o.Seeds), o.tierings()); err != nil {
+			return row, err
+		}
+	}
+	return row, nil
 }
 
 // tierings returns the ways to run a node that are compared.
