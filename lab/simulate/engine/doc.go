@@ -9,7 +9,7 @@
 //
 // A step takes what a recorded table says for its tokens, its prefill context and its decode
 // context. Noise, padding of batches and stalls come on top. The table is data and not a formula
-// of package estimate: steps.csv says where its numbers come from.
+// of package estimate: steps.json says where its numbers come from.
 //
 // The device cache follows vLLM: blocks have reference counts, unreferenced blocks leave in the
 // order of their last use, the end of a prompt first. Host memory and disk of a Node use the
