@@ -57,8 +57,9 @@ class RecordingScheduler(Scheduler):
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        scheduled = [self.requests[name] for name in scheduler_output.num_scheduled_tokens]
-        without = [request for request in scheduled if not request.num_output_tokens]
+        scheduled = scheduler_output.num_scheduled_tokens
+        found = [self.requests[name] for name in scheduled if name in self.requests]  # not aborted
+        without = [request for request in found if not request.num_output_tokens]
         result = super().update_from_output(scheduler_output, *args, **kwargs)
         end = time.time()
         if scheduled:
