@@ -22,7 +22,7 @@ type simulateCmd struct {
 
 	Calibrate bool    `help:"Record a real vLLM on CPU, and compare the simulator with it on another load. Nothing else runs."`
 	Table     string  `help:"With --calibrate: file for the recorded engine, for --engine." type:"path" placeholder:"FILE"`
-	Rate      float64 `help:"With --calibrate: requests a second of the other load." default:"12"`
+	Rate      float64 `help:"With --calibrate: requests a second of the other load." default:"10"`
 	Seconds   float64 `help:"With --calibrate: duration of the other load. The recording takes twice as long." default:"75"`
 	Python    string  `help:"With --calibrate: a python that can import vLLM and interop/calibrate; make simulate has one." type:"path" placeholder:"PYTHON"`
 }
