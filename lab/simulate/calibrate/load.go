@@ -75,7 +75,8 @@ func play(ctx context.Context, url string, l load) ([]Answer, span, error) {
 			return nil, span{}, err
 		}
 	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: len(bodies), DisableCompression: true}}
+	// The server closes a connection that was idle for 5 s, and a request on such a connection would fail.
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: len(bodies), IdleConnTimeout: time.Second, DisableCompression: true}}
 	defer client.CloseIdleConnections()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
