@@ -19,8 +19,8 @@ type prompt struct {
 	session int
 	at      time.Duration
 	think   time.Duration
-	// text has the full blocks of prompt and answer. locals and sequence are the hashes of those of the
-	// prompt.
+	// text has the full blocks of prompt and answer, locals and sequence have their hashes. promptBlocks are
+	// those of the prompt.
 	text         engine.Chain
 	locals       []kv.LocalHash
 	sequence     []kv.SequenceHash
@@ -141,9 +141,9 @@ func promptsOf(requests []workload.Request, blockSize int) ([]*prompt, error) {
 			c.add(piece)
 		}
 		p.promptBlocks, p.tokens = len(c.locals), len(c.locals)*blockSize+c.fill
-		p.locals, p.sequence = c.locals[:p.promptBlocks:p.promptBlocks], c.sequence[:p.promptBlocks:p.promptBlocks]
 		c.add(workload.Piece{Stream: scatter(uint64(r.Session)<<20 ^ uint64(r.Turn) ^ 0x616e73776572<<8), Tokens: r.OutputTokens})
 		n := len(c.text.Numbers)
+		p.locals, p.sequence = c.locals[:n:n], c.sequence[:n:n]
 		p.text = engine.Chain{Blocks: c.text.Blocks[:n:n], Numbers: c.text.Numbers[:n:n]}
 		histories[r.Session] = c
 		key := turn{r.Session, r.Turn}

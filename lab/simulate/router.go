@@ -171,7 +171,7 @@ func newWaiting(p *policy.Policy) *waiting {
 // is unique among all attempts.
 func (r *router) route(id string, p *prompt, then func(kv.Worker)) {
 	r.current = p
-	q := &decide.Query{ID: id, UpdateStates: true, Hashed: &decide.Hashed{Tokens: p.tokens, Locals: p.locals, Sequence: p.sequence}}
+	q := &decide.Query{ID: id, UpdateStates: true, Hashed: &decide.Hashed{Tokens: p.tokens, Locals: p.locals[:p.promptBlocks], Sequence: p.sequence[:p.promptBlocks]}}
 	if r.waiting == nil {
 		m, err := r.decide.FindBestMatchDetails(context.Background(), q)
 		r.finish(decided{q, m, err, then})

@@ -255,6 +255,9 @@ func TestHistoriesAndForks(t *testing.T) {
 	if p[1].known != 96 || p[3].known != 63 {
 		t.Errorf("an infinite cache has %d and %d tokens", p[1].known, p[3].known)
 	}
+	if all, err := Accesses(requests, 16); err != nil || len(all) != 4 || len(all[0].Sequence) != 6 || all[0].Prompt != 4 {
+		t.Errorf("accesses %v, %v: want the answer's blocks too", all, err)
+	}
 	requests[2].Fork.Turn = 9
 	if _, err := promptsOf(requests, 16); err == nil || !strings.Contains(err.Error(), "turn 9") {
 		t.Error(err)
