@@ -216,7 +216,7 @@ func (v *variant) canWrong() bool { return v.faulty() || v.spoil }
 func testKey() *sealed.Key {
 	key, err := sealed.ParseKey(bytes.Repeat([]byte{1}, sealed.KeyBytes), "the stress run")
 	if err != nil {
-		panic(err) // BUG: a constant is no key
+		panic(fmt.Sprintf("BUG: the constant key: %v", err))
 	}
 	return key
 }
