@@ -17,12 +17,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type loop struct {
 	*settle.Loop
 	done            atomic.Bool
-	tries, warnings int
+	tries, warnings atomic.Int64
 }
 
 func newLoop() *loop {
 	l := &loop{}
-	l.Loop = settle.New(func() bool { l.tries++; return l.done.Load() }, func() { l.warnings++ })
+	l.Loop = settle.New(func() bool { l.tries.Add(1); return l.done.Load() }, func() { l.warnings.Add(1) })
 	return l
 }
 
@@ -42,15 +42,15 @@ func TestTriesUntilAllIsDone(t *testing.T) {
 		settled := l.Begin()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if l.Begin() != settled || closed(settled) || l.tries != 3 { // at 0, 200 and 600 ms
-			t.Errorf("after a second: settled %t, %d tries", closed(settled), l.tries)
+		if l.Begin() != settled || closed(settled) || l.tries.Load() != 3 { // at 0, 200 and 600 ms
+			t.Errorf("after a second: settled %t, %d tries", closed(settled), l.tries.Load())
 		}
 		l.done.Store(true)
 		<-settled
-		tries := l.tries
+		tries := l.tries.Load()
 		time.Sleep(time.Hour)
-		if l.tries != tries || l.GivenUp() != 0 || l.warnings != 0 {
-			t.Errorf("%d tries after the end, given up %d times", l.tries-tries, l.GivenUp())
+		if l.tries.Load() != tries || l.GivenUp() != 0 || l.warnings.Load() != 0 {
+			t.Errorf("%d tries after the end, given up %d times", l.tries.Load()-tries, l.GivenUp())
 		}
 		if again := l.Begin(); again == settled {
 			t.Error("a new beginning is settled already")
@@ -67,7 +67,7 @@ func TestGivesUp(t *testing.T) {
 		defer l.Close()
 		l.Again() // has not given up
 		synctest.Wait()
-		if l.tries != 0 {
+		if l.tries.Load() != 0 {
 			t.Error("Again begins a loop that has not given up")
 		}
 		for round := range uint64(3) {
@@ -78,19 +78,19 @@ func TestGivesUp(t *testing.T) {
 				l.Again()
 			}
 			time.Sleep(15 * time.Minute)
-			if took := time.Since(began); l.GivenUp() != round+1 || l.tries != 64*int(round+1) {
-				t.Errorf("round %d: given up %d times in %v, %d tries", round, l.GivenUp(), took, l.tries)
+			if took := time.Since(began); l.GivenUp() != round+1 || l.tries.Load() != 64*int64(round+1) {
+				t.Errorf("round %d: given up %d times in %v, %d tries", round, l.GivenUp(), took, l.tries.Load())
 			}
 		}
-		if l.warnings != 1 {
-			t.Errorf("%d warnings, want 1", l.warnings)
+		if n := l.warnings.Load(); n != 1 {
+			t.Errorf("%d warnings, want 1", n)
 		}
 		l.done.Store(true)
 		<-l.Begin()
 		l.done.Store(false)
 		<-l.Begin()
-		if l.warnings != 2 {
-			t.Errorf("%d warnings, want another one after all was done", l.warnings)
+		if n := l.warnings.Load(); n != 2 {
+			t.Errorf("%d warnings, want another one after all was done", n)
 		}
 	})
 }
@@ -102,12 +102,12 @@ func TestBeginShortensThePause(t *testing.T) {
 		defer l.Close()
 		l.Begin()
 		time.Sleep(3 * time.Minute) // pauses of ten seconds
-		tries := l.tries
+		tries := l.tries.Load()
 		for range 100 {
 			l.Begin()
 			time.Sleep(50 * time.Millisecond)
 		}
-		if n := l.tries - tries; n < 10 || n > 30 {
+		if n := l.tries.Load() - tries; n < 10 || n > 30 {
 			t.Errorf("%d tries in five seconds", n)
 		}
 	})
