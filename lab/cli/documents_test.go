@@ -22,7 +22,7 @@ const repository = "../.."
 func otherPrograms() []string {
 	return []string{
 		"cd", "cut", "exec", "export", "grep", "head", "install", "jobs", "jq", "kill", "man", "mkdir", "openssl", "pip", "printf", "python",
-		"rm", "seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "wait", "xxd",
+		"rm", "seq", "sha256sum", "sleep", "source", "sudo", "systemctl", "systemd-sysusers", "umask", "wait", "xxd",
 		"docker", "envoy", "git", "helm", "kubectl", "nats", "valgrind", "vllm",
 		"curl", "$CONTROL/v1/", "$CONTROL/busy_threshold",
 	}
@@ -86,7 +86,7 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 	c := checker{files: exampleFiles(t, blocks), targets: makeTargets(t), done: make(map[string]int)}
 	for _, b := range blocks {
 		if b.language != "sh" {
-			if first, _, _ := strings.Cut(b.text, " "); b.language == "" && slices.Contains([]string{"make", "curl", "vllm", "pip", "$CONTROL"}, first) || ours.MatchString(first) {
+			if first, _, _ := strings.Cut(b.text, " "); b.language == "" && (slices.Contains([]string{"make", "curl", "vllm", "pip", "$CONTROL"}, first) || ours.MatchString(first)) {
 				t.Errorf("%s: a block of commands is not marked with sh", b.where)
 			}
 			continue

@@ -85,6 +85,7 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 		k.log.Warn("no snapshot of this version is stored", zap.Error(err))
 		return 0
 	case errors.Is(err, source.ErrNoSnapshot):
+		k.feeds.forgetRestored() // of a snapshot that is gone
 		k.log.Info("no snapshot is stored")
 		return 0
 	case err != nil:
@@ -180,13 +181,16 @@ func (k *Keeper) Stats() SnapshotStats {
 	return SnapshotStats{Saved: k.saves.Load(), Loaded: k.loads.Load(), Failed: k.failed.Load()}
 }
 
-// snapshotSize returns about how many bytes a snapshot takes, rather more than fewer. It counts the blocks that
-// the index has, because a publisher may announce any number.
+// snapshotSize returns how many bytes a snapshot takes at most, but for blocks under foreign hashes. It
+// counts the blocks of complete feeds in the index, because a publisher may announce any number.
 func (s *Set) snapshotSize() (bytes uint64) {
-	const feedBytes, blockBytes = 1 << 10, 10 // a block takes 8 bytes, and a part of the head of its run
+	const feedBytes, blockBytes = 1 << 10, 19 // a run of one block takes 19 bytes, a block of a long run 8
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.feeds {
+		if !f.complete() {
+			continue
+		}
 		_, pairs := f.index.Digest(f.owner())
 		_, groupPairs := f.index.GroupDigest(f.owner())
 		bytes += feedBytes + blockBytes*(pairs+groupPairs)

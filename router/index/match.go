@@ -234,7 +234,7 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 	}
 	c.addRepeated()
 	c.previousBlocks, c.previousEnd = c.runUpTo-c.runFrom, c.runUpTo
-	c.repeatable = head.Flags.Load()&runs.FlagOverflow == 0
+	c.repeatable = true
 	for {
 		c.passExtended, c.anotherPass = false, false
 		for i := range head.Entries {
@@ -245,6 +245,7 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 			}
 		}
 		if head.Flags.Load()&runs.FlagOverflow != 0 {
+			c.repeatable = false // previous has the entries of head alone
 			for node := overflow.Load(); node != nil; node = node.Next.Load() {
 				for i := range node.Entries {
 					if e := entry(node.Entries[i].Load()); e != 0 {

@@ -89,6 +89,7 @@ type agentState struct {
 			Frames, Lost, Listed uint64
 			BadFrames            uint64 `json:"bad_frames"`
 			BadEvents            uint64 `json:"bad_events"`
+			Replays              uint64 `json:"replays"`
 			ReplayFailures       uint64 `json:"replay_failures"`
 		}
 	}
@@ -199,8 +200,11 @@ func (c *Command) checkStreams(s *agentState) {
 		switch {
 		case r.BadFrames+r.BadEvents > 0:
 			c.found("events-unreadable", st.Owner, "report the engine's version with recent_bad of GET /v1/stats", "%d frames and %d events could not be read", r.BadFrames, r.BadEvents)
-		case r.Lost > 0: // a failed replay without a loss was repeated with success
+		case r.Lost > 0:
 			c.found("events-lost", st.Owner, "replay_endpoint and a larger buffer_steps in --kv-events-config", "%d losses, %d failed replays", r.Lost, r.ReplayFailures)
+		// A failed replay without a loss was repeated with success, unless none was ever answered.
+		case r.ReplayFailures > 2 && r.ReplayFailures+1 >= r.Replays:
+			c.found("replay-silent", st.Owner, "a replay_endpoint in --kv-events-config that the agent reaches", "%d of %d replays failed", r.ReplayFailures, r.Replays)
 		case st.Health != "exact":
 			c.found("stream-degraded", st.Owner, "wait; when it lasts, POST /reset_prefix_cache of the engine ends it", "health %s, %d listed blocks", st.Health, r.Listed)
 		}

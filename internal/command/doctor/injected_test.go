@@ -49,6 +49,7 @@ func injections() map[string]injection {
 		"engine-without-events": agent(`"worker":"7"`, `"worker":"8"`),
 		"engine-silent":         agent(`"frames":5`, `"frames":0`),
 		"events-lost":           agent(`"health":"exact","dropped":{},"rank":{"frames":5,"lost":0`, `"health":"degraded","dropped":{},"rank":{"frames":5,"lost":3`),
+		"replay-silent":         agent(`"replay_failures":0`, `"replay_failures":3,"replays":3`),
 		"events-unreadable":     agent(`"bad_events":0`, `"bad_events":1`),
 		"events-dropped":        agent(`"dropped":{}`, `"dropped":{"unnamed_lora":4}`),
 		"stream-degraded":       agent(`"health":"exact"`, `"health":"degraded"`),

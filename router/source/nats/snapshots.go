@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -206,9 +207,11 @@ func loadOnce(outer context.Context, bucket jetstream.ObjectStore, read func(io.
 	if err != nil {
 		return err
 	}
+	var replaced atomic.Bool
 	go func() {
 		for now := range watcher.Updates() { // the end of ctx closes them
 			if now != nil && now.Name == snapshotObject && now.NUID != info.NUID {
+				replaced.Store(true)
 				stop()
 			}
 		}
@@ -219,6 +222,9 @@ func loadOnce(outer context.Context, bucket jetstream.ObjectStore, read func(io.
 		_, err = io.Copy(io.Discard, object)
 	}
 	if err != nil && outer.Err() == nil {
+		if replaced.Load() {
+			return errReplaced
+		}
 		// The end of a replaced snapshot may have looked like damage before the watcher has told.
 		if now, infoErr := bucket.GetInfo(outer, snapshotObject); infoErr == nil && now.NUID != info.NUID {
 			return errReplaced
@@ -324,7 +330,7 @@ func (n *Source) growBucket(ctx context.Context, js jetstream.JetStream, stream 
 	if c.MaxBytes <= 0 || c.MaxBytes >= bucketBytes(want) {
 		return want, nil
 	}
-	present := (c.MaxBytes - snapshotBuffer) / 2
+	present := max(0, (c.MaxBytes-snapshotBuffer)/2)
 	return n.fitRoom(want, present, func(room int64) error {
 		if room == present {
 			return nil
@@ -355,12 +361,20 @@ func (n *Source) fitRoom(want, least int64, set func(room int64) error) (room in
 
 // lacksRoom reports whether an error says that a server or an account has no room for a stream.
 func lacksRoom(err error) bool {
-	const accountLimit, resources, storage = 10002, 10023, 10047 // JSAccountResourcesExceededErr and two others
+	// JSAccountResourcesExceededErr and others of its kind. A cluster without room finds no peers, which
+	// may have other reasons too.
+	const accountLimit, noPeers, resources, storage, streamLimit = 10002, 10005, 10023, 10047, 10122
 	var of *jetstream.APIError
 	if !errors.As(err, &of) {
 		return false
 	}
-	return of.ErrorCode == accountLimit || of.ErrorCode == resources || of.ErrorCode == storage
+	switch of.ErrorCode {
+	case accountLimit, resources, storage, streamLimit:
+		return true
+	case noPeers:
+		return strings.Contains(of.Description, "insufficient storage")
+	}
+	return false
 }
 
 // waitConnected waits for a connection. It returns an error when ctx ends first.
