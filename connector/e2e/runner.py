@@ -1,4 +1,4 @@
-"""What end-to-end tests share: cases, the command line that chooses some of them, and their lines."""
+"""What end-to-end tests share: cases, the command line that chooses cases, and their lines."""
 
 from __future__ import annotations
 

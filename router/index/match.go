@@ -233,8 +233,7 @@ func (c *coverage) addEntries(head *runs.Head, overflow *atomic.Pointer[runs.Ove
 		return
 	}
 	c.addRepeated()
-	c.previousBlocks, c.previousEnd = c.runUpTo-c.runFrom, c.runUpTo
-	c.repeatable = true
+	c.previousBlocks, c.previousEnd, c.repeatable = c.runUpTo-c.runFrom, c.runUpTo, true
 	for {
 		c.passExtended, c.anotherPass = false, false
 		for i := range head.Entries {
