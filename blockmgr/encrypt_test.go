@@ -6,12 +6,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 )
 
 func diskKey(t fataler, b byte) *sealed.Key {
@@ -187,23 +193,120 @@ func TestCrashWhileTheKeyIsNew(t *testing.T) {
 	}
 }
 
-// Zeros that a tenant's time asks for cover nonce and tag as well.
+// When a tenant's time is up, the zeros cover nonce and tag as well.
 func TestEncryptedSlotsAreErased(t *testing.T) {
 	cfg := encrypted(t)
-	blocks := chain(1, 1)
-	p := openTestPool(t, cfg)
-	defer p.finish()
-	p.store(blocks)
-	p.quiesce()
-	path, off, ref := p.diskPlace(&blocks[0])
-	p.mu.Lock()
-	e, i := p.slots.Disk.At(ref)
-	p.mu.Unlock()
-	noError(t, e.Disk.EraseSlot(i))
-	data, err := os.ReadFile(path)
-	noError(t, err)
-	stride := int64(testSlotBytes + storage.PageSize)
-	if !bytes.Equal(data[off:off+stride], make([]byte, stride)) {
-		t.Error("bytes of the sealed slot are left")
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPool(t, cfg)
+		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
+		blocks := p.owned("a", 1, 1)
+		p.store(blocks)
+		p.quiesce()
+		path, off, _ := p.diskPlace(&blocks[0])
+		slot := func() []byte {
+			data, err := os.ReadFile(path)
+			noError(t, err)
+			return data[off : off+int64(testSlotBytes+extent.SealBytes)]
+		}
+		zeros := make([]byte, testSlotBytes+extent.SealBytes)
+		if bytes.Equal(slot()[testSlotBytes:], zeros[testSlotBytes:]) {
+			t.Fatal("nothing is behind the slot")
+		}
+		time.Sleep(2 * time.Minute)
+		p.quiesce()
+		if !bytes.Equal(slot(), zeros) {
+			t.Error("bytes of the sealed slot are left")
+		}
+	})
+}
+
+// byteBudget counts the bytes that the write budget is told of.
+type byteBudget struct {
+	countedBudget
+	reserved, bytes atomic.Int64
+}
+
+func (b *byteBudget) Reserve(bytes uint64, _ time.Time) bool {
+	b.reserved.Add(int64(bytes))
+	return true
+}
+
+func (b *byteBudget) Settle(bytes uint64, written bool, _ time.Time) {
+	b.reserved.Add(-int64(bytes))
+	if written {
+		b.bytes.Add(int64(bytes))
 	}
 }
+
+func (b *byteBudget) Wrote(bytes uint64, _ time.Time) { b.bytes.Add(int64(bytes)) }
+
+// byteCounter counts the bytes that are written to a file.
+type byteCounter struct {
+	extent.File
+	bytes *atomic.Int64
+}
+
+func (c byteCounter) WriteAt(p []byte, off int64) (int, error) {
+	c.bytes.Add(int64(len(p)))
+	return c.File.WriteAt(p, off)
+}
+
+// The write budget counts each byte that an encrypted disk is told to write: blocks with nonce and tag, their
+// zeros, and records.
+func TestWriteBudgetOfAnEncryptedDisk(t *testing.T) {
+	budget, onDisk := &byteBudget{}, &atomic.Int64{}
+	cfg := encrypted(t)
+	cfg.Budget = budget
+	cfg.WrapDisk = func(_ string, f extent.File) extent.File { return byteCounter{f, onDisk} }
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestPool(t, cfg)
+		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
+		p.store(chain(2, 1)) // the tier makes its extent, which no budget bounds
+		p.quiesce()
+		var before, diskBefore int64
+		compare := func(what string, slots int64) {
+			t.Helper()
+			counted, wrote := budget.bytes.Load()-before, onDisk.Load()-diskBefore
+			if counted != wrote || wrote < slots*(testSlotBytes+extent.SealBytes) || budget.reserved.Load() != 0 {
+				t.Errorf("%s: the budget has %d bytes, the disk %d, %d are reserved", what, counted, wrote, budget.reserved.Load())
+			}
+			before, diskBefore = budget.bytes.Load(), onDisk.Load()
+		}
+		before, diskBefore = budget.bytes.Load(), onDisk.Load()
+		blocks := p.owned("a", 1, 6)
+		p.store(blocks)
+		p.quiesce()
+		compare("blocks", 6)
+		if st := p.Stats(); st.BytesWritten != 7*(testSlotBytes+extent.SealBytes) {
+			t.Errorf("%d bytes written", st.BytesWritten)
+		}
+		time.Sleep(2 * time.Minute)
+		p.quiesce()
+		compare("zeros", 6)
+		p.store(p.owned("a", 3, 2))
+		p.quiesce()
+		compare("blocks again", 2)
+		gone, _, _ := p.idleExtent(registry.Disk, 0)
+		if gone == nil || !p.takeOut(registry.Disk, gone) {
+			t.Fatal("the disk extent is in use")
+		}
+		p.broker.drop(gone)
+		compare("an extent that leaves", 2)
+	})
+}
+
+// A block that fits the write budget without nonce and tag alone leaves a warning.
+func TestEncryptedBlocksLargerThanTheWriteBudgetAreLogged(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	cfg := encrypted(t)
+	cfg.Log, cfg.Budget = zap.New(core), &slotBudget{}
+	newTestPool(t, cfg)
+	if n := logs.FilterMessageSnippet("larger than the write budget").Len(); n != 1 {
+		t.Errorf("%d warnings, want 1", n)
+	}
+}
+
+// slotBudget has bytes for a slot in clear.
+type slotBudget struct{ countedBudget }
+
+func (*slotBudget) Most() uint64 { return testSlotBytes }

@@ -81,14 +81,15 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p.slots.Tenants = m.broker.tenants
 	p.slots.OnErase(p.eraseQueuedLocked)
 	p.slots.OnShort(func() { m.broker.trim() })
+	writeBytes := storage.DiskStride(p.slotBytes, m.cfg.DiskKey)
 	p.mover = diskio.NewMover(diskio.Options{
-		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
+		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, WriteBytes: writeBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,
 		Deadline: m.cfg.IODeadline, ScrubBytesPerSecond: m.cfg.ScrubBytesPerSecond, Filter: m.cfg.Filter, Budget: m.cfg.Budget,
 		Log: p.log, Health: &m.broker.health, Stop: p.life.stop,
 	}, operations{p}, &p.mu, p.slots)
-	if b := m.cfg.Budget; b != nil && p.slotBytes > b.Most() {
+	if b := m.cfg.Budget; b != nil && writeBytes > b.Most() {
 		p.log.Warn("blocks are not written to disk: a block is larger than the write budget ever has left",
-			zap.Uint64("slot_bytes", p.slotBytes), zap.Uint64("most_bytes", b.Most()))
+			zap.Uint64("slot_bytes", writeBytes), zap.Uint64("most_bytes", b.Most()))
 	}
 	m.expectBlocks(p.slotBytes)
 	if !m.cfg.enabled() {

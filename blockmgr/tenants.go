@@ -234,7 +234,7 @@ func (p *Pool) eraseSome() (more bool, err error) {
 		p.slots.EndErase(s, errs[i])
 		if s.Extent.Disk != nil {
 			disk = true
-			p.broker.countZeros(p.slotBytes)
+			p.broker.countZeros(s.Extent.Geometry().Stride())
 		}
 		if errs[i] == nil {
 			done++
@@ -251,9 +251,9 @@ func (p *Pool) eraseSome() (more bool, err error) {
 }
 
 // countZeros counts a slot that was overwritten on disk in the write budget.
-func (b *broker) countZeros(slotBytes uint64) {
+func (b *broker) countZeros(bytes uint64) {
 	if b.budget != nil {
-		b.budget.Wrote(slotBytes, time.Now())
+		b.budget.Wrote(bytes, time.Now())
 	}
 }
 
@@ -289,7 +289,7 @@ func (b *broker) overwriteLeaving(gone *tier.Extent) error {
 	var first error
 	for _, slot := range gone.Erase { // a bad slot does not save the others
 		first = cmp.Or(first, gone.Disk.EraseSlot(slot))
-		b.countZeros(gone.Geometry().SlotBytes)
+		b.countZeros(gone.Geometry().Stride())
 	}
 	return cmp.Or(first, gone.Disk.Sync())
 }

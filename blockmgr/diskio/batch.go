@@ -100,7 +100,7 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	if s.State != storage.StateSealed || m.onDisk(s) {
 		return write{}, false
 	}
-	if m.Budget != nil && !m.Budget.Reserve(m.SlotBytes, time.Now()) {
+	if m.Budget != nil && !m.Budget.Reserve(m.WriteBytes, time.Now()) {
 		s.WantsDisk = false // a later use may offer the block again
 		return write{}, false
 	}
@@ -111,7 +111,7 @@ func (m *Mover) takeWrite(ref registry.Ref) (w write, ok bool) {
 	}
 	if to == registry.NoRef {
 		if m.Budget != nil {
-			m.Budget.Settle(m.SlotBytes, false, time.Now())
+			m.Budget.Settle(m.WriteBytes, false, time.Now())
 		}
 		m.Counters.WriteBehindRefused++
 		return write{}, false
@@ -159,7 +159,7 @@ func (m *Mover) settle(writes []write) {
 	now := time.Now()
 	for i := range writes {
 		err := writes[i].err
-		m.Budget.Settle(m.SlotBytes, !errors.Is(err, errBreakerOpen) && !errors.Is(err, errTable), now)
+		m.Budget.Settle(m.WriteBytes, !errors.Is(err, errBreakerOpen) && !errors.Is(err, errTable), now)
 	}
 }
 
@@ -188,7 +188,7 @@ func (m *Mover) finishWrites(b batch) {
 func (m *Mover) finishWrite(w *write) {
 	m.writeWorked(w.diskRef)
 	m.Counters.WriteBehind++
-	m.Counters.BytesWritten += m.SlotBytes
+	m.Counters.BytesWritten += m.WriteBytes
 	m.slots.Store(m.slots.Disk, w.diskRef, m.slots.Disk.Record(w.diskRef))
 }
 

@@ -45,6 +45,8 @@ type Budget interface {
 type Options struct {
 	// BlockBytes is the size of a block, SlotBytes that of its slot.
 	BlockBytes, SlotBytes uint64
+	// WriteBytes is the size of a slot on disk: SlotBytes and what encryption adds.
+	WriteBytes uint64
 	// Transfers bounds the blocks that are read at once, and those that are written at once.
 	// Batch is the number of blocks that share the two writes of their records.
 	Transfers, Batch int

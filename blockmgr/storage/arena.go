@@ -258,11 +258,7 @@ func (a *arena) geometry(h *sectionHead) extent.Geometry {
 	if a.kind == kindHost {
 		return extent.HostGeometry(h.slots, h.slotBytes, a.fs.Unit)
 	}
-	geo := extent.DiskGeometry(h.slots, h.slotBytes)
-	if a.cfg.Key != nil {
-		geo.SealBytes = extent.SealBytes
-	}
-	return geo
+	return diskGeometry(h.slots, h.slotBytes, a.cfg.Key)
 }
 
 // path returns the file of an extent.

@@ -126,7 +126,7 @@ func (d *Disk) Fetch(i uint32, p []byte) (Fetched, error) {
 	var f Fetched
 	into := p
 	if d.cipher != nil {
-		into = d.cipher.Buffer(int(d.geo.stride()))
+		into = d.cipher.Buffer(int(d.geo.Stride()))
 		f = Fetched{disk: d, slot: i, sealed: into}
 	}
 	n, err := d.file.ReadAt(into, d.geo.Offset(i))
@@ -146,7 +146,7 @@ func (d *Disk) WriteSlot(i uint32, p []byte, life Life) error {
 		return err
 	}
 	if d.cipher != nil {
-		sealed := d.cipher.Buffer(int(d.geo.stride()))
+		sealed := d.cipher.Buffer(int(d.geo.Stride()))
 		defer d.cipher.Release(sealed)
 		if err := Guard(func() { d.cipher.Seal(sealed, p, i, life) }); err != nil {
 			return fmt.Errorf("write slot %d of %s: %w", i, d.path, err)
@@ -158,7 +158,7 @@ func (d *Disk) WriteSlot(i uint32, p []byte, life Life) error {
 
 // EraseSlot writes zeros over slot i.
 func (d *Disk) EraseSlot(i uint32) error {
-	zeros, free, err := NewBuffer(d.geo.stride())
+	zeros, free, err := NewBuffer(d.geo.Stride())
 	if err != nil {
 		return err
 	}

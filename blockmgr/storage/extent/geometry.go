@@ -47,14 +47,14 @@ func wordBytes(slots uint64) uint64 { return RoundUp(generationBytes*slots, Page
 
 // FileBytes returns the size of the extent's file, rounded up to FileUnit.
 func (g Geometry) FileBytes() uint64 {
-	return RoundUp(g.DataOffset+uint64(g.Slots)*g.stride(), max(g.FileUnit, 1))
+	return RoundUp(g.DataOffset+uint64(g.Slots)*g.Stride(), max(g.FileUnit, 1))
 }
 
 // Offset returns the offset of slot i in the file.
-func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.stride()) }
+func (g Geometry) Offset(i uint32) int64 { return int64(g.DataOffset + uint64(i)*g.Stride()) }
 
-// stride is the distance between two slots.
-func (g Geometry) stride() uint64 { return g.SlotBytes + g.SealBytes }
+// Stride returns the distance between two slots: the bytes that a write of one slot writes.
+func (g Geometry) Stride() uint64 { return g.SlotBytes + g.SealBytes }
 
 // RoundUp returns the smallest multiple of unit, a power of two, that is at least n.
 func RoundUp(n, unit uint64) uint64 { return (n + unit - 1) &^ (unit - 1) }
