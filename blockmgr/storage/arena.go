@@ -120,17 +120,17 @@ func openArena(cfg ArenaConfig, kind arenaKind, remove func(path string) error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}
-	otherKey, err := cfg.checkKey(kind)
-	if err != nil {
-		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
-	}
 	anySize := cfg.ExtentBytes == 0
 	if anySize {
 		cfg.ExtentBytes = ExtentBytesFor(cfg.Bytes)
 	}
 	cfg.Bytes = cmp.Or(cfg.Bytes, unboundedBytes)
 	want := header{kind: kind, extentBytes: cfg.ExtentBytes, stride: strideOf(cfg.ExtentBytes), bootID: readBootID()}
-	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, anySize, fs.Unit, cfg.Disk.Wrap)
+	otherKey := false
+	t, err := openTable(filepath.Join(cfg.Dir, tableName), want, anySize, fs.Unit, cfg.Disk.Wrap, func(empty bool) (err error) {
+		otherKey, err = cfg.checkKey(kind, empty)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s directory %q: %w", kind, cfg.Dir, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"path/filepath"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -41,13 +40,14 @@ func OpenDiskArena(cfg ArenaConfig) (*DiskArena, error) {
 var errOtherKey = errors.New("it was written with another key, or with none")
 
 // checkKey returns an error unless the arena in cfg.Dir is new or was written with cfg.Key. With KeyReset it
-// reports an arena with another key instead. A new arena gets its slots.key first: a slot table without
-// one is that of an arena in clear.
-func (cfg *ArenaConfig) checkKey(kind arenaKind) (otherKey bool, err error) {
+// reports an arena with another key instead. An arena with an empty slot table is new, and gets its slots.key
+// before the table has a header: a table with a header and without slots.key is that of an arena in clear.
+// The caller has the table locked.
+func (cfg *ArenaConfig) checkKey(kind arenaKind, emptyTable bool) (otherKey bool, err error) {
 	if kind != kindDisk {
 		return false, nil
 	}
-	if _, err := os.Stat(filepath.Join(cfg.Dir, tableName)); errors.Is(err, os.ErrNotExist) {
+	if emptyTable {
 		if sealed.Check(cfg.Dir, cfg.Key) == nil {
 			return false, nil
 		}

@@ -50,14 +50,22 @@ type table struct {
 }
 
 // openTable opens or makes the file at path and locks it. With anySize it accepts a
-// table that was made for extents of another size. Unless sectionsHold, the
+// table that was made for extents of another size. It calls check under the lock, before it changes the
+// file; empty is true for a file without bytes. An error of check is openTable's. Unless sectionsHold, the
 // caller calls reset next.
-func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File) (*table, error) {
+func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File, check func(empty bool) error) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {
 		return nil, err
 	}
 	t := &table{path: path, file: f, io: wrapped(path, f, wrap), wrap: wrap, unit: unit, kind: want.kind, stride: want.stride, header: want}
+	st, err := f.Stat()
+	if err == nil {
+		err = check(st.Size() == 0)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
 	if err := t.takeOver(&want, anySize); err != nil {
 		return nil, errors.Join(fmt.Errorf("slot table %s: %w", path, err), t.close())
 	}
