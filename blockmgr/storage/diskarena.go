@@ -89,7 +89,9 @@ func diskGeometry(slots uint32, slotBytes uint64, key *sealed.Key) extent.Geomet
 }
 
 // DiskStride returns the bytes on disk of a slot of slotBytes in an arena with a key, nil for none.
-func DiskStride(slotBytes uint64, key *sealed.Key) uint64 { return diskGeometry(1, slotBytes, key).Stride() }
+func DiskStride(slotBytes uint64, key *sealed.Key) uint64 {
+	return diskGeometry(1, slotBytes, key).Stride()
+}
 
 // options returns how the file of an extent is opened.
 func (d *DiskArena) options(head *sectionHead) (o extent.DiskOptions, err error) {

@@ -67,7 +67,8 @@ type Source struct {
 	// File has the key; see ParseKey. Other users must have no rights to the file, its group at most that
 	// to read.
 	File string
-	// Command is run by /bin/sh and writes the key to its standard output within 30 s.
+	// Command is run by /bin/sh and writes the key to its standard output within 30 s. Load kills what is left
+	// of its process group.
 	Command string
 }
 
@@ -123,20 +124,31 @@ func loadFile(path string) (*Key, error) {
 
 // runCommand returns the key that a command writes to its standard output.
 func runCommand(ctx context.Context, command string) (*Key, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	limited, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd := exec.CommandContext(limited, "/bin/sh", "-c", command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the end is that of its children, too
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = commandEnd
 	text, complaint := &capped{limit: maxKeyText}, &capped{limit: maxComplaint}
 	cmd.Stdout, cmd.Stderr = text, complaint
 	err := cmd.Run()
-	if ctx.Err() != nil {
-		err = fmt.Errorf("no key within %v: %w", commandTime, ctx.Err())
+	if cmd.Process != nil { // children that the command has left; ESRCH where there are none
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = fmt.Errorf("the start ended before there was a key: %w", ctx.Err())
+	case limited.Err() != nil:
+		err = fmt.Errorf("no key within %v: %w", commandTime, limited.Err())
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = fmt.Errorf("a child process keeps the command's output open %v after its end: %w", commandEnd, err)
+	}
+	if said := strings.TrimSpace(string(complaint.kept)); err != nil && said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(complaint.kept)))
+		return nil, err
 	}
 	return ParseKey(text.kept, "command")
 }

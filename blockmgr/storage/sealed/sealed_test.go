@@ -9,10 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -20,6 +21,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -136,12 +138,54 @@ func TestCommandsTellKeys(t *testing.T) {
 			t.Errorf("command %q: %v, want %q", command, err, want)
 		}
 	}
-	// The end of the time ends the command and its children.
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := (sealed.Source{Command: "sleep 3600 & sleep 3600"}).Load(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a command that does not end: %v", err)
+}
+
+// The end of a command and the end of the start end the command's children as well.
+func TestCommandsLeaveNoChildren(t *testing.T) {
+	digits := strings.Repeat("ab", 32)
+	for name, c := range map[string]struct {
+		child, command string
+		cancel         bool // while the child runs
+		want           error
+		text           string // of the error; empty for none
+	}{
+		"cancelled":        {"sleep 3600", "sleep 3600", true, context.Canceled, "the start ended"},
+		"output is open":   {"sleep 3600", "echo " + digits, false, exec.ErrWaitDelay, "a child process keeps"},
+		"output is closed": {"sleep 3600 >&- 2>&-", "echo " + digits, false, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "pid")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			loaded := make(chan error, 1)
+			go func() {
+				_, err := sealed.Source{Command: fmt.Sprintf("%s & echo $! > %s.new; mv %[2]s.new %[2]s; %s", c.child, path, c.command)}.Load(ctx)
+				loaded <- err
+			}()
+			var pid int
+			waittest.Until(t, "the child runs", func() bool {
+				text, err := os.ReadFile(path)
+				if err == nil {
+					pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+				}
+				return err == nil
+			})
+			if c.cancel {
+				cancel()
+			}
+			if err := <-loaded; !errors.Is(err, c.want) || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "no key within")) {
+				t.Errorf("error %v", err)
+			}
+			waittest.Until(t, "the child is gone", func() bool { return !alive(pid) })
+		})
 	}
+}
+
+// alive reports whether a process runs. One that has ended and that its parent has not waited for does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, ok := strings.Cut(string(stat), ") ")
+	return err == nil && ok && state[0] != 'Z' && state[0] != 'X'
 }
 
 // An arena is opened with the key that wrote it, and with no other and not without.
