@@ -103,7 +103,7 @@ func (s Source) Load(ctx context.Context) (*Key, error) {
 }
 
 func loadFile(path string) (*Key, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not wait for its writer
 	if err != nil {
 		return nil, errors.Unwrap(err) // the caller names the file
 	}
@@ -112,7 +112,11 @@ func loadFile(path string) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mode := st.Mode(); !mode.IsRegular() || mode.Perm()&0o037 != 0 {
+	mode := st.Mode()
+	if !mode.IsRegular() {
+		return nil, fmt.Errorf("mode %v: want a regular file", mode)
+	}
+	if mode.Perm()&0o037 != 0 {
 		return nil, fmt.Errorf("mode %v: want a file that its owner alone may write, and no user beside owner and group read (chmod 600)", mode)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyText))

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -116,6 +117,19 @@ func TestKeyFilesAreTheirOwnersAlone(t *testing.T) {
 	}
 	if _, err := (sealed.Source{File: filepath.Dir(path)}).Load(t.Context()); err == nil {
 		t.Error("a directory is a key")
+	}
+	fifo := path + ".fifo"
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	go func() {
+		_, err := sealed.Source{File: fifo}.Load(t.Context())
+		refused <- err
+	}()
+	waittest.Until(t, "a FIFO is refused", func() bool { return len(refused) > 0 })
+	if err := <-refused; err == nil || !strings.Contains(err.Error(), "want a regular file") {
+		t.Errorf("a FIFO: %v", err)
 	}
 	if err := (sealed.Source{File: path, Command: "true"}).Validate(); err == nil {
 		t.Error("a file and a command are taken together")
