@@ -40,9 +40,12 @@ func (k Key) String() string { return "key from " + k.from }
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) } // fmt reports errors of its writer
 
 // ParseKey reads a key: 32 bytes as they are, 64 hexadecimal digits, or base64. White space around the
-// last two does not count. from says where the text is from. No error repeats the text.
+// last two does not count. 32 hexadecimal digits are an error: they are half a key. from says where the text is from. No error repeats the text.
 func ParseKey(text []byte, from string) (*Key, error) {
 	raw := text
+	if _, err := hex.DecodeString(string(text)); err == nil && len(text) == KeyBytes {
+		return nil, errors.New("key of 32 hexadecimal digits, which are 16 bytes: want 64, as openssl rand -hex 32 makes them")
+	}
 	if len(text) != KeyBytes {
 		trimmed := strings.TrimSpace(string(text))
 		var err error

@@ -51,7 +51,7 @@ func cipherOf(t testing.TB, dir string, key *sealed.Key, ns kv.NamespaceID, id u
 }
 
 func TestKeysHaveThreeForms(t *testing.T) {
-	raw := []byte("0123456789abcdef0123456789ABCDEF")
+	raw := []byte("0123456789abcdef0123456789ABCDEg")
 	dir := t.TempDir()
 	for i, text := range [][]byte{raw, []byte(hex.EncodeToString(raw)), []byte("  " + strings.ToUpper(hex.EncodeToString(raw)) + "\n"),
 		[]byte(base64.StdEncoding.EncodeToString(raw) + "\n"), []byte(base64.RawStdEncoding.EncodeToString(raw))} {
@@ -74,9 +74,19 @@ func TestKeysHaveThreeForms(t *testing.T) {
 	}
 }
 
+// 32 hexadecimal digits are half a key, with a newline and without one.
+func TestHalfAKeyIsRefused(t *testing.T) {
+	const digits = "0123456789abcdef0123456789ABCDEF"
+	for text, want := range map[string]string{digits: "want 64", digits + "\n": "want 32 bytes, 64 hexadecimal digits"} {
+		if k, err := sealed.ParseKey([]byte(text), "test"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), digits) {
+			t.Errorf("text %q: key %v, error %v", text, k, err)
+		}
+	}
+}
+
 // No way to print a key, a source or a struct with one shows its bytes.
 func TestKeysAreNotShown(t *testing.T) {
-	secret := "0123456789abcdef0123456789ABCDEF"
+	secret := "0123456789abcdef0123456789ABCDEg"
 	key, err := sealed.ParseKey([]byte(secret), "/etc/key")
 	if err != nil {
 		t.Fatal(err)
