@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
@@ -177,19 +178,61 @@ func TestDiskKeyMustFit(t *testing.T) {
 	}
 }
 
-// Extents that are left after a crash in a reset, or before the first slot table, are no reason to refuse.
-func TestCrashWhileTheKeyIsNew(t *testing.T) {
-	cfg := encrypted(t)
-	arena, err := sealed.Open(cfg.DiskDir, diskKey(t, 2)) // an agent that died before it made a table
-	if err != nil || arena == nil {
-		t.Fatal(err)
+// failingTable is a slot table whose writes fail after the first ones.
+type failingTable struct {
+	extent.File
+	left *atomic.Int64
+}
+
+func (f failingTable) WriteAt(p []byte, off int64) (int, error) {
+	if f.left.Add(-1) < 0 {
+		return 0, unix.EIO
 	}
-	storeEncrypted(t, cfg, chain(1, 1))
-	noError(t, os.Remove(filepath.Join(cfg.DiskDir, "slots.table"))) // as a reset leaves it
-	p := openTestPool(t, cfg)
-	defer p.finish()
-	if got := sources(p.find(chain(1, 1))); got != "" || p.Stats().ExtentsRemoved != 1 {
-		t.Errorf("found %q, %d extents removed", got, p.Stats().ExtentsRemoved)
+	return f.File.WriteAt(p, off)
+}
+
+// A reset that ends half-way is ended by the next start with --disk-key-reset, and leaves no block of before.
+func TestResetEndsHalfway(t *testing.T) {
+	for name, c := range map[string]struct {
+		tableWrites int64 // that work
+		keyFails    bool  // slots.key cannot be written after the old one is removed
+		refused     bool  // the next start without --disk-key-reset
+	}{
+		"table emptied, old slots.key":    {tableWrites: 0},
+		"one header, old slots.key":       {tableWrites: 1, refused: true},
+		"slots.key removed, none written": {tableWrites: 2, keyFails: true, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, blocks := encrypted(t), chain(1, 2)
+			storeEncrypted(t, cfg, blocks)
+			cfg.DiskKey = diskKey(t, 2)
+			halfway, obstacle, left := cfg, filepath.Join(cfg.DiskDir, "slots.key.new"), &atomic.Int64{}
+			left.Store(c.tableWrites)
+			halfway.DiskKeyReset = true
+			halfway.WrapDisk = func(_ string, f extent.File) extent.File { return failingTable{f, left} }
+			if c.keyFails {
+				noError(t, os.Mkdir(obstacle, 0o700))
+			}
+			if _, err := Open(halfway); err == nil || errors.Is(err, sealed.ErrKey) {
+				t.Fatalf("a reset that cannot write: error %v", err)
+			}
+			if _, err := os.Stat(filepath.Join(cfg.DiskDir, "slots.key")); errors.Is(err, os.ErrNotExist) != c.keyFails {
+				t.Fatalf("slots.key: %v", err)
+			}
+			noError(t, os.RemoveAll(obstacle))
+			if c.refused {
+				if _, err := Open(cfg); !errors.Is(err, sealed.ErrKey) {
+					t.Errorf("a start without --disk-key-reset: error %v", err)
+				}
+				cfg.DiskKeyReset = true
+			}
+			storeEncrypted(t, cfg, chain(2, 8)) // the tier has room for 8 blocks: those of before are gone
+			p := openTestPool(t, cfg)
+			defer p.finish()
+			if got := sources(p.find(blocks)) + sources(p.find(chain(2, 8))); got != "DDDDDDDD" {
+				t.Errorf("found %q", got)
+			}
+		})
 	}
 }
 
