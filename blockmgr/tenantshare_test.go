@@ -71,6 +71,18 @@ func TestModelsOfATenantShareItsLimit(t *testing.T) {
 	})
 }
 
+// storeGrown stores one block of the tenant t, if need be after its tier has grown.
+func (p *testPool) storeGrown(seed uint64) {
+	p.t.Helper()
+	for range 3 {
+		p.store(p.owned("t", seed, 1))
+		p.quiesce()
+	}
+	if host, _ := p.count(seed, 1); host != 1 {
+		p.t.Errorf("block %d is not stored", seed)
+	}
+}
+
 // count returns how many of n blocks of the tenant t, with seeds from first on, are in each tier.
 func (p *testPool) count(first uint64, n int) (host, disk int) {
 	keys := map[kv.StoredKey]bool{}
@@ -120,4 +132,41 @@ func TestNoModelOfATenantStarves(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A demand that no block of another model can fill evicts none: a model whose block is larger than the limit, or
+// whose own blocks in use leave too little of it.
+func TestImpossibleDemandEvictsNoOtherModel(t *testing.T) {
+	large := testNamespace("large")
+	large.InnerDim = 300 // slots of 20 KiB
+	for _, c := range []struct {
+		name       string
+		limit      uint64
+		large, few int
+	}{{"no block fits", 4, 0, 4}, {"pinned blocks fill the limit", 11, 2, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, _ := twoModels(t, c.limit, t.TempDir(), t.TempDir())
+				defer a.m.Close()
+				b := a.openNamespace(large)
+				for seed := range uint64(c.large) {
+					b.storeGrown(100 + seed)
+					b.pin(b.sid, b.owned("t", 100+seed, 1))
+				}
+				for seed := range uint64(c.few) {
+					a.storeGrown(seed + 1)
+				}
+				for seed := range uint64(3) {
+					time.Sleep(time.Second)
+					if n := b.store(b.owned("t", 200+seed, 1)); n != 0 {
+						t.Errorf("%d blocks are granted beyond the limit", n)
+					}
+				}
+				time.Sleep(time.Second)
+				if host, disk := a.count(1, c.few); host != c.few || disk != c.few {
+					t.Errorf("of %d blocks %d and %d are left", c.few, host, disk)
+				}
+			})
+		})
+	}
 }

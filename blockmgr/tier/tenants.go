@@ -210,15 +210,14 @@ func (set *Set) TenantRoom(t *Tier, owner uint64) bool {
 	return within
 }
 
-// noteShort notes that a tenant at its limit needed room in a tier, if other pools have blocks of it.
+// noteShort notes that a tenant at its limit needed room in a tier, if blocks of other pools can make it.
 func (set *Set) noteShort(t *Tier, i tenant.Index) {
-	var own uint64
-	if o := t.owned[i]; o != nil {
-		own = uint64(o.slots) * set.slotBytes
-	}
-	y := &set.tenancy
-	if set.Tenants.At(i).Used(t.Level) <= own || y.onShort == nil {
+	own, account, y := set.ownBytes(t, i), set.Tenants.At(i), &set.tenancy
+	if account.Used(t.Level) <= own || y.onShort == nil {
 		return
+	}
+	if _, ok := t.coldestOf(i); !ok && own+set.slotBytes > account.Limit(t.Level) {
+		return // a block fits beside none of the pool's own, which are in use
 	}
 	if y.short == nil {
 		y.short = map[shortName]uint64{}
@@ -227,11 +226,20 @@ func (set *Set) noteShort(t *Tier, i tenant.Index) {
 	y.onShort()
 }
 
+// ownBytes returns the bytes of the slots that a tenant's blocks take in a tier of this pool.
+func (set *Set) ownBytes(t *Tier, i tenant.Index) uint64 {
+	if o := t.owned[i]; o != nil {
+		return uint64(o.slots) * set.slotBytes
+	}
+	return 0
+}
+
 // Short is a tenant that needed room in a pool while it was at its limit.
 type Short struct {
 	Level  registry.Level
 	Tenant tenant.Index
-	// Bytes is the room, and some for the blocks that come next; at most the limit.
+	// Bytes is the room, and some for the blocks that come next; at most what the pool's own blocks leave of
+	// the limit.
 	Bytes uint64
 	// Coldest is when the tenant's coldest block of the pool was used. Blocks of other pools that were used
 	// before that should make the room.
@@ -246,7 +254,8 @@ func (set *Set) TakeShort() (all []Short) {
 	for name, bytes := range set.tenancy.short {
 		limit := set.Tenants.At(name.tenant).Limit(name.level)
 		bytes += max(limit/shortShare, set.slotBytes)
-		s := Short{Level: name.level, Tenant: name.tenant, Bytes: min(bytes, limit), Coldest: anyAge}
+		left := limit - min(set.ownBytes(set.Tier(name.level), name.tenant), limit)
+		s := Short{Level: name.level, Tenant: name.tenant, Bytes: min(bytes, left), Coldest: anyAge}
 		if age, ok := set.Coldest(name.level, name.tenant); ok {
 			s.Coldest = age
 		}
