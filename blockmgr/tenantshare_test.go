@@ -1,6 +1,7 @@
 package blockmgr
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,5 +169,40 @@ func TestImpossibleDemandEvictsNoOtherModel(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// On disk, too, the age of a block is its last use, which host memory alone has seen.
+func TestTenantKeepsWhatIsReadOnDisk(t *testing.T) {
+	for _, models := range []int{1, 2} {
+		t.Run(fmt.Sprint(models, " models"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { keepsWhatIsRead(t, models) })
+		})
+	}
+}
+
+func keepsWhatIsRead(t *testing.T, models int) {
+	a, b := twoModels(t, 8, t.TempDir(), t.TempDir())
+	defer a.m.Close()
+	a.setTenants(tenant.Tenant{Name: "t", Salts: []string{"t"}, DiskBytes: hostBytes(8)})
+	if models == 1 {
+		b = a
+	}
+	for seed := range uint64(4) {
+		b.store(b.owned("t", 100+seed, 1))
+	}
+	b.quiesce()
+	for seed := range uint64(12) {
+		for hot := range uint64(4) {
+			b.find(b.owned("t", 100+hot, 1))
+		}
+		a.storeGrown(seed + 1)
+		time.Sleep(time.Second)
+		if _, disk := b.count(100, 4); disk != 4 {
+			t.Errorf("step %d: %d of 4 blocks that are read are left on disk", seed, disk)
+		}
+	}
+	if n := b.Stats().DiskEvictions; models == 2 && n != 0 {
+		t.Errorf("%d disk copies of the model that only reads were evicted", n)
 	}
 }

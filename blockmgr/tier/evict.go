@@ -52,7 +52,7 @@ func (set *Set) parentSlot(t *Tier, s *Slot) registry.Ref {
 // Touch records that a resident block was asked for, once for each Tick. It tells the eviction order
 // of every tier that has the block: a block that host memory serves is worth its place on disk. It
 // makes the block the most recently used one of the first tier in which the block is resident. A disk
-// copy takes over the age of the host copy later; see victim and AgeDiskCopy. Touch returns false if the
+// copy takes over the age of the host copy later; see reprieve and AgeDiskCopy. Touch returns false if the
 // block is resident in no tier.
 func (set *Set) Touch(id registry.ID) (resident bool) {
 	slots := set.Registry.At(id).Slots
@@ -110,15 +110,18 @@ func (set *Set) age(t *Tier, ref registry.Ref, s *Slot, tick uint64, used tenant
 }
 
 // AgeDiskCopy gives the disk copy of a host block the tick of the host block, if that is later:
-// lookups touch the host copy alone. It is called before the host copy leaves its tier.
-func (set *Set) AgeDiskCopy(host *Slot) {
+// lookups touch the host copy alone. It is called before the host copy leaves its tier, and before the disk
+// copy is evicted. AgeDiskCopy reports whether the tick was later.
+func (set *Set) AgeDiskCopy(host *Slot) (later bool) {
 	ref := set.Registry.At(host.Entry).Slots[registry.Disk]
 	if ref == registry.NoRef {
-		return
+		return false
 	}
-	if s := set.Disk.Slot(ref); host.Tick > s.Tick {
+	s := set.Disk.Slot(ref)
+	if later = host.Tick > s.Tick; later {
 		set.age(set.Disk, ref, s, host.Tick, host.used)
 	}
+	return later
 }
 
 const (
@@ -214,26 +217,24 @@ func (set *Set) Obtainable(t *Tier, want int) int {
 // maxReprieves bounds how many blocks one eviction puts back into the order.
 const maxReprieves = 64
 
-// victim returns the slot to evict first. ok is false when no slot may be evicted. A disk block
-// whose host copy was used later takes over the tick of that copy and goes back into the order.
+// victim returns the slot to evict first. ok is false when no slot may be evicted.
 func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
 	for range maxReprieves {
-		victim, ok := t.evictionOrder.Victim()
-		if !ok || t.Level == registry.Host {
-			return victim, ok
+		if ref, ok = t.evictionOrder.Victim(); !ok || !set.reprieve(t, ref) {
+			return ref, ok
 		}
-		s := t.Slot(victim)
-		host := set.Registry.At(s.Entry).Slots[registry.Host]
-		if host == registry.NoRef {
-			return victim, true
-		}
-		last := set.Host.Slot(host)
-		if last.Tick <= s.Tick {
-			return victim, true
-		}
-		set.age(t, victim, s, last.Tick, last.used)
 	}
 	return t.evictionOrder.Victim()
+}
+
+// reprieve gives a disk block whose host copy was used later the age of that copy, puts the block back into
+// the eviction orders, and reports whether it did.
+func (set *Set) reprieve(t *Tier, ref registry.Ref) bool {
+	if t.Level != registry.Disk {
+		return false
+	}
+	host := set.Registry.At(t.Slot(ref).Entry).Slots[registry.Host]
+	return host != registry.NoRef && set.AgeDiskCopy(set.Host.Slot(host))
 }
 
 func (set *Set) countEviction(t *Tier) {

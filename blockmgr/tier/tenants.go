@@ -191,6 +191,16 @@ func (t *Tier) coldestOf(i tenant.Index) (ref registry.Ref, ok bool) {
 	return registry.NoRef, false
 }
 
+// coldestOf is Tier.coldestOf after the tenant's disk blocks have the ages of host copies that were used later.
+func (set *Set) coldestOf(t *Tier, i tenant.Index) (ref registry.Ref, ok bool) {
+	for range maxReprieves {
+		if ref, ok = t.coldestOf(i); !ok || !set.reprieve(t, ref) {
+			return ref, ok
+		}
+	}
+	return t.coldestOf(i)
+}
+
 // TenantRoom reports whether a block of a tenant may come into a tier, and evicts the tenant's coldest
 // blocks for it if the tenant would be over its limit. Blocks in use, kept ones included, stay and count.
 // Colder blocks of other pools go later: TakeShort says so.
@@ -272,7 +282,7 @@ func (set *Set) Coldest(lv registry.Level, i tenant.Index) (age tenant.Age, ok b
 	if t == nil {
 		return 0, false
 	}
-	ref, ok := t.coldestOf(i)
+	ref, ok := set.coldestOf(t, i)
 	if !ok {
 		return 0, false
 	}
@@ -327,7 +337,7 @@ const anyAge = ^tenant.Age(0)
 func (set *Set) evictOwned(t *Tier, i tenant.Index, more uint64, most int, last tenant.Age) (within bool) {
 	account := set.Tenants.At(i)
 	for ; account.Over(t.Level, more); most-- {
-		ref, ok := t.coldestOf(i)
+		ref, ok := set.coldestOf(t, i)
 		if !ok || most == 0 || t.Slot(ref).used > last {
 			return false
 		}
