@@ -45,8 +45,8 @@ type broker struct {
 	tenants *tenant.Table
 	// budget is Config.Budget.
 	budget diskio.Budget
-	// trimmer gives back what is beyond sizes and limits.
-	trimmer *settle.Loop
+	// trimmer gives back what is beyond sizes and limits. sharer is the loop around shareTenants.
+	trimmer, sharer *settle.Loop
 	// closing is closed when the manager closes. It ends the waits for room.
 	closing chan struct{}
 	// turns counts the events after which a pool may be able to give an extent. It orders

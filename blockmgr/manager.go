@@ -70,6 +70,7 @@ func Open(cfg Config) (*Manager, error) {
 	}
 	m.broker.log, m.broker.budget = m.cfg.Log, m.cfg.Budget
 	m.broker.trimmer = settle.New(m.broker.trimTo, m.broker.warnBeyond)
+	m.broker.sharer = settle.New(m.broker.shareTenants, func() {})
 	m.broker.weights.Store(&m.cfg.Weights)
 	m.broker.limits.Store(&map[string]Limit{})
 	m.broker.pools, m.broker.diskAnswered = m.Pools, m.diskAnswered
@@ -355,6 +356,7 @@ func (m *Manager) beginClose() []*Pool {
 	close(m.broker.closing)
 	m.opening.Wait()
 	m.broker.trimmer.Close()
+	m.broker.sharer.Close()
 	pools := m.Pools()
 	for _, p := range pools {
 		p.beginClose()

@@ -80,7 +80,7 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	p.slots = tier.NewSet(&p.ns, m.cfg.Sink, p.log)
 	p.slots.Tenants = m.broker.tenants
 	p.slots.OnErase(p.eraseQueuedLocked)
-	p.slots.OnShort(func() { m.broker.trim() })
+	p.slots.OnShort(func() { m.broker.sharer.Begin() })
 	writeBytes := storage.DiskStride(p.slotBytes, m.cfg.DiskKey)
 	p.mover = diskio.NewMover(diskio.Options{
 		BlockBytes: p.blockBytes, SlotBytes: p.slotBytes, WriteBytes: writeBytes, Transfers: m.cfg.Transfers, Batch: m.cfg.TransferBatch,

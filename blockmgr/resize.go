@@ -171,7 +171,6 @@ func (b *broker) trimTo() (within bool) {
 	for _, p := range pools {
 		within = p.trimTenants() && within
 	}
-	b.shareTenants(pools)
 	for lv := range registry.Level(registry.NumLevels) {
 		arena := b.arena(lv)
 		if arena == nil {

@@ -70,14 +70,19 @@ func (p *Pool) trimSomeTenants() (within, more bool) {
 }
 
 // shareTenants makes room for pools that lacked it at a tenant's limit: blocks of the tenant's other pools go,
-// the least recently used of all first, as long as they are older than those of the pool.
-func (b *broker) shareTenants(pools []*Pool) {
+// the least recently used of all first, as long as they are older than those of the pool. done is false when a
+// pool lacked room: the sharer then pauses, and makes room for all that lacks it meanwhile at once.
+func (b *broker) shareTenants() (done bool) {
+	done = true
+	pools := b.pools()
 	for _, p := range pools {
 		for _, short := range p.takeShort() {
+			done = false
 			for b.tenants.At(short.Tenant).Over(short.Level, short.Bytes) && makeRoom(pools, p, &short) {
 			}
 		}
 	}
+	return done
 }
 
 func (p *Pool) takeShort() []tier.Short {

@@ -172,6 +172,61 @@ func TestImpossibleDemandEvictsNoOtherModel(t *testing.T) {
 	}
 }
 
+// Models that share a tenant's limit do not keep the node from giving up what pins keep beyond a size.
+func TestTrimGivesUpWhileATenantStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoModels(t, 8, t.TempDir(), t.TempDir())
+		defer a.m.Close()
+		var seed uint64
+		a.demand(&seed, 16)
+		for s := range seed {
+			a.pin(a.sid, chain(s+1, 1))
+		}
+		b.store(b.owned("t", 500, 1))
+		settled := a.resize(kv.TierHost, hostBytes(8))
+		for round := range uint64(200) {
+			time.Sleep(5 * time.Second)
+			a.store(a.owned("t", 1000+round, 2))
+			b.store(b.owned("t", 2000+round, 2))
+		}
+		if n := a.Stats().TrimsGivenUp; n != 1 {
+			t.Errorf("%d trims are given up, want 1", n)
+		}
+		select {
+		case <-settled:
+		default:
+			t.Error("a caller still waits for the size")
+		}
+	})
+}
+
+// The first block that lacks room has other models' blocks evicted at once, the next ones together.
+func TestSharingPausesBetweenRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := twoModels(t, 16, t.TempDir(), t.TempDir())
+		defer a.m.Close()
+		for seed := range uint64(16) {
+			a.storeGrown(seed + 1)
+		}
+		time.Sleep(time.Second)
+		left := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if host, _ := a.count(1, 16); host != want {
+				t.Errorf("%s: %d blocks of the other model are left, want %d", when, host, want)
+			}
+		}
+		b.store(b.owned("t", 100, 1))
+		left("at once", 14) // room for the block and a sixteenth of the limit
+		for seed := range uint64(6) {
+			b.store(b.owned("t", 101+seed, 1))
+		}
+		left("within the pause", 14)
+		time.Sleep(time.Second)
+		left("after the pause", 9) // four lacked room
+	})
+}
+
 // On disk, too, the age of a block is its last use, which host memory alone has seen.
 func TestTenantKeepsWhatIsReadOnDisk(t *testing.T) {
 	for _, models := range []int{1, 2} {
