@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -219,7 +218,7 @@ func (b *MutableBlock) Release() {
 	defer p.mu.Unlock()
 	if ref, ok := b.heldLocked(); ok {
 		b.sess.endGrant(ref)
-		p.slots.DropGrant(ref, storage.StateFree)
+		p.slots.DropOwned(ref, b.block.Owner)
 		p.count.Aborted++
 	}
 	if b.state != BlockRegistered {

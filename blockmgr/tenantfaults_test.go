@@ -143,3 +143,25 @@ func TestExtentsThatLeaveAreOverwrittenWhole(t *testing.T) {
 		t.Errorf("%d bytes of zeros are counted, want %d", got, 3*testSlotBytes)
 	}
 }
+
+// The second copy of a tenant's block, and a block that is given up, leave no bytes in host memory.
+func TestCopiesThatAreNotRegisteredAreOverwritten(t *testing.T) {
+	host := t.TempDir()
+	p := newTestPool(t, Config{HostDir: host, HostBytes: hostBytes(8), ExtentBytes: hostBytes(8)})
+	p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour})
+	block := p.owned("a", 1, 1)
+	for range 2 {
+		p.register(block)[0].Release()
+	}
+	other := p.owned("a", 2, 1)
+	released := p.allocate(1)
+	p.prepare(released, other)
+	released[0].Release()
+	p.quiesce()
+	if n := p.Stats().SlotsErased; n != 2 {
+		t.Errorf("%d slots are overwritten, want 2", n)
+	}
+	if hasBytes(t, host, p.content(&other[0], 0)) {
+		t.Error("the bytes of the block that was given up are still in host memory")
+	}
+}
