@@ -16,11 +16,40 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 )
 
-// refuser answers writes with an error while it is set: those at one offset, or all.
+// refusal answers writes to files with an error while it is set: those at one offset, or all.
+type refusal struct {
+	err atomic.Pointer[error]
+	at  atomic.Int64
+	// table refuses writes to the slot table too.
+	table bool
+}
+
+func newRefusal(table bool) *refusal {
+	r := &refusal{table: table}
+	r.at.Store(-1)
+	return r
+}
+
+// set sets the error. nil: writes are no longer refused.
+func (r *refusal) set(err error) {
+	if err == nil {
+		r.err.Store(nil)
+		return
+	}
+	r.err.Store(&err)
+}
+
+// wrap is Config.WrapDisk.
+func (r *refusal) wrap(path string, f extent.File) extent.File {
+	if filepath.Base(path) == "slots.table" && !r.table {
+		return f
+	}
+	return refuser{f, r}
+}
+
 type refuser struct {
 	extent.File
-	err *atomic.Pointer[error]
-	at  *atomic.Int64
+	*refusal
 }
 
 func (r refuser) WriteAt(p []byte, off int64) (int, error) {
@@ -33,18 +62,10 @@ func (r refuser) WriteAt(p []byte, off int64) (int, error) {
 // refusingPool is a pool with a full disk tier, and what refuses writes to its
 // extents, or to its slot table too.
 func refusingPool(t *testing.T, table bool) (p *testPool, refuse func(error), at *atomic.Int64) {
-	refused := &atomic.Pointer[error]{}
-	at = &atomic.Int64{}
-	at.Store(-1)
+	r := newRefusal(table)
 	p = newTestPool(t, Config{
 		HostBytes: hostBytes(64), DiskBytes: 128 * testSlotBytes, ExtentBytes: 32 * testSlotBytes,
-		Transfers: 1, TransferBatch: 4,
-		WrapDisk: func(path string, f extent.File) extent.File {
-			if filepath.Base(path) == "slots.table" && !table {
-				return f
-			}
-			return refuser{f, refused, at}
-		},
+		Transfers: 1, TransferBatch: 4, WrapDisk: r.wrap,
 	})
 	for seed := range uint64(8) {
 		p.store(chain(1+seed, 16))
@@ -53,13 +74,7 @@ func refusingPool(t *testing.T, table bool) (p *testPool, refuse func(error), at
 	if st := p.Stats().Disk; st.Free != 0 || st.Inactive != 128 {
 		t.Fatalf("the disk tier is not full: %+v", st)
 	}
-	return p, func(err error) {
-		if err == nil {
-			refused.Store(nil)
-			return
-		}
-		refused.Store(&err)
-	}, at
+	return p, r.set, &r.at
 }
 
 // A disk that refuses writes costs the blocks of the batches that were under way and

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
-	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -201,29 +199,19 @@ func TestEvictedBlocksOfATenantAreOverwritten(t *testing.T) {
 // A disk slot that cannot be overwritten is granted to nobody, and is free once it can.
 func TestSlotStaysOutOfUseUntilItIsOverwritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused, at := &atomic.Pointer[error]{}, &atomic.Int64{}
-		at.Store(-1)
-		p := newTestPool(t, Config{
-			HostBytes: hostBytes(4), DiskBytes: hostBytes(4), ExtentBytes: hostBytes(4),
-			WrapDisk: func(path string, f extent.File) extent.File {
-				if filepath.Base(path) == "slots.table" {
-					return f
-				}
-				return refuser{f, refused, at}
-			},
-		})
+		refused := newRefusal(false)
+		p := newTestPool(t, Config{HostBytes: hostBytes(4), DiskBytes: hostBytes(4), ExtentBytes: hostBytes(4), WrapDisk: refused.wrap})
 		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
 		blocks := p.owned("a", 1, 2)
 		p.store(blocks)
 		p.quiesce()
-		broken := error(unix.EIO)
-		refused.Store(&broken)
+		refused.set(unix.EIO)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if st := p.Stats(); st.BlocksExpired != 2 || st.Disk.Quarantined != 2 || st.Disk.Free != 2 || st.Host.Free != 4 || st.EraseErrors < 2 {
 			t.Errorf("while the disk refuses writes: %+v, host %+v, %d expired, %d errors", st.Disk, st.Host, st.BlocksExpired, st.EraseErrors)
 		}
-		refused.Store(nil)
+		refused.set(nil)
 		time.Sleep(2 * eraseRetry)
 		p.quiesce()
 		if st := p.Stats(); st.Disk.Free != 4 || st.SlotsErased != 4 {
@@ -284,23 +272,16 @@ func TestRestartEndsTheTimeOfBlocks(t *testing.T) {
 // has no time to live any more.
 func TestRestartOverwritesSlotsThatWaitedForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused, at := &atomic.Pointer[error]{}, &atomic.Int64{}
-		at.Store(-1)
+		refused := newRefusal(false)
 		cfg := Config{HostDir: t.TempDir(), DiskDir: t.TempDir(), HostBytes: hostBytes(4), DiskBytes: hostBytes(4), ExtentBytes: hostBytes(4)}
 		failing := cfg
-		failing.WrapDisk = func(path string, f extent.File) extent.File {
-			if filepath.Base(path) == "slots.table" {
-				return f
-			}
-			return refuser{f, refused, at}
-		}
+		failing.WrapDisk = refused.wrap
 		p := openTestPool(t, failing)
 		p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Minute})
 		blocks := p.owned("a", 1, 2)
 		p.store(blocks)
 		p.quiesce()
-		broken := error(unix.EIO)
-		refused.Store(&broken)
+		refused.set(unix.EIO)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		content := p.content(&blocks[0], 0)
