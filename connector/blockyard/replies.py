@@ -20,7 +20,8 @@ from .packed import GRANT_BYTES, SLOT_BYTES
 
 Body = dict[str, Any]
 _Check = Callable[[str, Any], None]
-# Of a field: key, value if absent, the key's bytes, their number and one more, item and range.
+# A step of _in_order: key, value of an absent key, encoded key, bytes from there to behind the
+# first byte of the value, bytes of an item, allowed numbers.
 _Step = tuple[str, Any, bytes, int, int, range]
 
 _U32 = 2**32 - 1

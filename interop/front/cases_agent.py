@@ -66,6 +66,6 @@ def _repeated(bed: Bed, door: Door, direct: Endpoint) -> str:
         far = door.pinned(first.worker).complete(prompt, 12)
         bed.compare(f"{tokens} tokens, from host memory", far.tokens, want)
         for again in (near, far):
-            assert again.predicted == again.reused, f"{tokens}: {again.predicted}, {again.cached}"
+            assert again.predicted == again.reused, f"{tokens}: {again.predicted}, {again.reused}"
         remarks.append(f"{far.cached} of {tokens}")
     return ", ".join(remarks)

@@ -38,7 +38,7 @@ def prefill_decode(bed: Bed) -> str:
         used = (got.headers[_PREFILL], got.worker)
         assert used == tuple(roles.values()), f"{what}: {used}, want {roles}"
         assert got.reused == tokens // model.BLOCK_TOKENS * model.BLOCK_TOKENS, f"{what}: {got}"
-        assert got.predicted == got.reused, f"{what}: predicted {got.predicted}, {got.cached}"
+        assert got.predicted == got.reused, f"{what}: predicted {got.predicted}, {got.reused}"
     chats = _chats(bed, door, first)
     whole = _whole(bed, door, first)
     same = _same_moment(bed, first, second)
@@ -110,7 +110,7 @@ def _same_moment(bed: Bed, first: VllmServer, second: VllmServer) -> int:
             pool.submit(Endpoint(first.url).complete, prompt, 1)
             got = answer.result()
             bed.compare(f"{tokens} tokens in one moment", got.tokens, want)
-            assert got.reused == blocks * model.BLOCK_TOKENS, f"{tokens}: {got.cached} cached"
+            assert got.reused == blocks * model.BLOCK_TOKENS, f"{tokens}: {got.reused} cached"
     return len(_LENGTHS)
 
 

@@ -107,9 +107,7 @@ func apply(x *index.Index, events []kvevent.RouterEvent) error {
 	for len(events) > 0 {
 		n := message(events)
 		for i := range n {
-			if n > 1 && i%index.PrefetchEvents == 0 {
-				x.Prefetch(events[i:min(i+index.PrefetchEvents, n)])
-			}
+			x.Prefetch(events[:n], i)
 			if err := x.Apply(&events[i]); err != nil {
 				return err
 			}

@@ -145,8 +145,8 @@ func TestIndexesSplitByFirstBlocksDecideAsOne(t *testing.T) {
 			}
 		}
 		t.Logf("first %d blocks: the fullest of %d routers keeps %d %%, all together %d %%", first, routers, 100*most/whole, 100*sum/whole)
-		if sum < whole || most > whole {
-			t.Errorf("first %d blocks: %d memberships in all and %d in one router, want %d", first, sum, most, whole)
+		if sum < whole || 2*most > whole { // a fair share is a quarter
+			t.Errorf("first %d blocks: %d memberships in all and %d in one router, want at least %d and at most half of it", first, sum, most, whole)
 		}
 	}
 }

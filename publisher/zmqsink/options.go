@@ -56,8 +56,8 @@ type Options struct {
 	// Log may be nil.
 	Log *zap.Logger
 
-	// giveUp reports whether batch seq, which has waited that long, stops waiting for a subscriber
-	// without room. nil: after roomTimeout. Tests set it, so that no wait depends on their speed.
+	// giveUp reports whether batch seq stops waiting for a subscriber without room, after it has waited
+	// for the duration waited. nil: after roomTimeout. Tests set it, so that no wait depends on their speed.
 	giveUp func(seq uint64, waited time.Duration) bool
 	// linger bounds the sending of batches after Close; 0 means a second.
 	linger time.Duration

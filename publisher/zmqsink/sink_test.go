@@ -333,6 +333,17 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
+// A batch waits for a subscriber without room for roomTimeout, unless a test says otherwise.
+func TestABatchWaitsForRoom(t *testing.T) {
+	o, err := (Options{Bind: "ipc://unused", Worker: testWorker, BlockSize: 4}).complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.giveUp(0, roomTimeout-1) || !o.giveUp(0, roomTimeout) {
+		t.Errorf("a batch does not wait for %v", roomTimeout)
+	}
+}
+
 func TestReplayPortIsAThousandAboveTheEventsPort(t *testing.T) {
 	for bind, want := range map[string]string{
 		"tcp://*:6557": "tcp://*:7557", "tcp://[::1]:1": "tcp://[::1]:1001", "ipc:///tmp/x": "ipc:///tmp/x-replay", "tcp://h:0": "tcp://h:0",

@@ -59,7 +59,7 @@ func (s *slowSubscribers) postpone(now time.Time) {
 }
 
 // awaitRoom sends the batch with number seq, for which some subscriber has no room. It waits for
-// room until Options.giveUp. Then several subscribers get the batch without the slow ones. For a
+// room until Options.giveUp returns true. Then several subscribers get the batch without the slow ones. For a
 // single subscriber the sink stalls: nothing is sent until the batch in slow.waiting has room. A
 // passthrough does not stall, because it cannot announce the state afterwards.
 func (n *sender) awaitRoom(seq uint64, payload []byte) {

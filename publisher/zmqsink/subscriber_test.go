@@ -183,7 +183,7 @@ func (s *subscriber) socket(kind zmq.Type) *zmq.Socket {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, err := range []error{k.SetLinger(0), k.SetRcvtimeo(3 * time.Minute)} {
+	for _, err := range []error{k.SetLinger(0), k.SetRcvtimeo(30 * time.Second)} {
 		if err != nil {
 			s.t.Fatal(err)
 		}

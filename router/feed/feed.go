@@ -14,8 +14,8 @@ import (
 
 // residency is the index of a feed's blocks; *index.Index implements it.
 type residency interface {
-	// Prefetch prepares for the next calls of Apply, which are for these events.
-	Prefetch(events []kvevent.RouterEvent)
+	// Prefetch prepares for Apply of events[i], and for some of those behind it, which come next.
+	Prefetch(events []kvevent.RouterEvent, i int)
 	Apply(e *kvevent.RouterEvent) error
 	Replace(o kv.Owner, events []kvevent.RouterEvent) error
 	Digest(o kv.Owner) (sum, pairs uint64)

@@ -65,7 +65,7 @@ func (s *blockSet) Digest(kv.Owner) (sum, pairs uint64) {
 	return sum, pairs
 }
 
-func (s *blockSet) Prefetch([]kvevent.RouterEvent) {}
+func (s *blockSet) Prefetch([]kvevent.RouterEvent, int) {}
 
 func (s *blockSet) GroupDigest(kv.Owner) (sum, pairs uint64) { return 0, 0 }
 

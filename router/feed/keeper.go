@@ -80,17 +80,17 @@ func (k *Keeper) Start(ctx context.Context) (position uint64) {
 		position, feeds, err = k.feeds.restore(&patientReader{r, waiting}, time.Now())
 		return err
 	})
+	if err != nil { // the store verifies its checksum last, after the feeds were restored
+		k.feeds.forgetRestored()
+	}
 	switch {
 	case errors.Is(err, errOldSnapshot):
 		k.log.Warn("no snapshot of this version is stored", zap.Error(err))
 		return 0
 	case errors.Is(err, source.ErrNoSnapshot):
-		k.feeds.forgetRestored() // of a snapshot that is gone
 		k.log.Info("no snapshot is stored")
 		return 0
 	case err != nil:
-		// The store verifies its checksum last, after the feeds were restored.
-		k.feeds.forgetRestored()
 		k.failed.Add(1)
 		k.log.Warn("the stored snapshot cannot be used", zap.Error(err))
 		return 0

@@ -11,7 +11,6 @@ import (
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
-	"github.com/blockyard-ai/blockyard/router/index"
 	"github.com/blockyard-ai/blockyard/router/miss"
 	"github.com/blockyard-ai/blockyard/router/source"
 )
@@ -219,9 +218,7 @@ func (s *Set) handleEventsLocked(now time.Time) *feed {
 	f.moment = miss.Moment{At: now, Late: f.delay.Of(now, s.envelope.PublishedAt)}
 	events := s.envelope.Events
 	for i := range events {
-		if len(events) > 1 && i%index.PrefetchEvents == 0 {
-			f.index.Prefetch(events[i:min(i+index.PrefetchEvents, len(events))])
-		}
+		f.index.Prefetch(events, i)
 		f.handleEvent(&events[i], now)
 	}
 	f.updateLost()

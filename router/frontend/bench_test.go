@@ -257,7 +257,12 @@ func (b *bench) post(path, body string, headers ...string) (*http.Response, stri
 // expectIdle checks that no request is booked.
 func (b *bench) expectIdle() {
 	b.t.Helper()
-	waittest.Until(b.t, "no request is booked", func() bool { return b.router.Stats().Requests.Load.Requests == 0 })
+	waittest.Pass(b.t, func() string {
+		if n := b.router.Stats().Requests.Load.Requests; n > 0 {
+			return fmt.Sprintf("%d requests are still booked", n)
+		}
+		return ""
+	})
 }
 
 // readUntil streams an answer and returns after a line of it, or when ctx ends. The

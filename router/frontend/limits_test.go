@@ -51,7 +51,12 @@ func (b *bench) background(key string) <-chan int {
 
 func await(t *testing.T, n *atomic.Int32, want int32) {
 	t.Helper()
-	waittest.Until(t, fmt.Sprintf("%d requests", want), func() bool { return n.Load() >= want })
+	waittest.Pass(t, func() string {
+		if got := n.Load(); got < want {
+			return fmt.Sprintf("%d requests, want %d", got, want)
+		}
+		return ""
+	})
 }
 
 // At most as many requests are at workers as may be. The queue of a tenant is full before

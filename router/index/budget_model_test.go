@@ -77,8 +77,8 @@ func (c *crowd) step() {
 }
 
 func (c *crowd) apply(events []kvevent.RouterEvent) {
-	c.x.Prefetch(events) // changes nothing
 	for i := range events {
+		c.x.Prefetch(events, i) // changes nothing
 		if err := c.x.Apply(&events[i]); err != nil {
 			c.t.Error(err)
 		}

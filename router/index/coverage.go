@@ -23,10 +23,10 @@ type coverage struct {
 	// is true when another pass may extend them.
 	firstBlockHeld, passExtended, anotherPass bool
 
-	// The runs of a long prompt have the same entries again and again. previous are the entries of the last run that
-	// add has seen, of which the prompt has previousBlocks blocks, up to block previousEnd. repeatable is true when
-	// they are the run's only entries and say that devices hold blocks. repeated counts the blocks of the runs since
-	// then with the same entries. addRepeated adds these blocks to the owners.
+	// Many runs of a long prompt have the same entries. previous has the entries of the last run that was not counted
+	// in repeated. The prompt has previousBlocks blocks of that run, up to block previousEnd.
+	// repeatable is true when it has no other entries. repeated is the number of blocks of later runs with the same
+	// entries, which addRepeated adds to the owners.
 	previous                    [runs.InlineEntries]entry
 	previousBlocks, previousEnd int
 	repeatable                  bool

@@ -270,19 +270,17 @@ func (x *Index) growDirectory(n int) {
 	}
 }
 
-const (
-	// PrefetchEvents is the most events that Prefetch prepares for. The memory of more might leave the cache before
-	// Apply.
-	PrefetchEvents = 16
-	// prefetchPerEvent is the number of blocks of an event that Prefetch prepares for. Events of many blocks wait for
-	// memory once, not for each block.
-	prefetchPerEvent = 4
-)
+// Prefetch prepares for prefetchEvents events at once, and for prefetchPerEvent blocks of each. With more, what was
+// loaded first may leave the cache before Apply.
+const prefetchEvents, prefetchPerEvent = 16, 4
 
-// Prefetch loads into the CPU cache what Apply reads for the first PrefetchEvents events, which the caller applies
-// next. It changes nothing. Apply waits for memory once for each event that names single blocks, and Prefetch
-// once for all. For streams of runs it returns at once.
-func (x *Index) Prefetch(events []kvevent.RouterEvent) {
+// Prefetch is called before Apply of events[i]. For the first of every prefetchEvents events it loads into the CPU
+// cache what Apply reads for them: Apply waits for memory at each event, Prefetch once. Without a dense directory it
+// does nothing.
+func (x *Index) Prefetch(events []kvevent.RouterEvent, i int) {
+	if len(events) == 1 || i%prefetchEvents != 0 {
+		return
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.denseDirectory {
@@ -290,7 +288,7 @@ func (x *Index) Prefetch(events []kvevent.RouterEvent) {
 	}
 	x.upcoming = x.upcoming[:0]
 	last := kv.SequenceHash(0) // stored by the event before, so that Apply does not look for it
-	for i := range events[:min(len(events), PrefetchEvents)] {
+	for end := min(i+prefetchEvents, len(events)); i < end; i++ {
 		e := &events[i]
 		x.upcoming = append(x.upcoming, e.Removed[:min(len(e.Removed), prefetchPerEvent)]...)
 		if e.HasParent && e.Parent != last {
@@ -298,7 +296,9 @@ func (x *Index) Prefetch(events []kvevent.RouterEvent) {
 		}
 		for _, b := range e.Blocks[:min(len(e.Blocks), prefetchPerEvent)] {
 			x.directory.Prefetch(b.Hash) // Apply enters the block there
-			last = b.Hash
+		}
+		if n := len(e.Blocks); n > 0 {
+			last = e.Blocks[n-1].Hash
 		}
 	}
 	x.directory.PrefetchBlocks(x.runs, x.upcoming)

@@ -143,7 +143,7 @@ func (x *Index) walk(c *coverage, prompt []kv.LocalHash) bool {
 	if len(prompt) == 0 {
 		return true
 	}
-	// While the first look-up waits. Most prompts that match at all match so much.
+	// These loads overlap with the first look-up. Most prompts with a match have a match of this length.
 	prefetched := min(2*runs.MaxBlocks, len(prompt))
 	runs.Prefetch(prompt[:prefetched])
 	first := x.runs.Child(runs.At(runs.Root, 0), prompt[0])

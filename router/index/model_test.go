@@ -108,8 +108,8 @@ func (m *model) member(t *rapid.T, n int, pool uint64, known bool) {
 }
 
 func (m *model) apply(t *rapid.T, events ...kvevent.RouterEvent) {
-	m.x.Prefetch(events) // changes nothing
 	for i := range events {
+		m.x.Prefetch(events, i) // changes nothing
 		if err := m.x.Apply(&events[i]); err != nil {
 			t.Fatal(err)
 		}

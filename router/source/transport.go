@@ -107,13 +107,12 @@ type SnapshotStore interface {
 
 // Stats is a snapshot of a transport. The metric names follow "blockyard_router_".
 type Stats struct {
-	Connected      bool   `metric:"transport_connected" help:"1 while the event transport is connected."`
-	Dropped        uint64 `metric:"transport_dropped" help:"Messages lost because the router was too slow."`
-	Reconnects     uint64 `metric:"transport_reconnects" help:"Connections after the first."`
-	StreamFailures uint64 `metric:"stream_failures" help:"Failed reads of the event stream."`
-	// SnapshotReplacements and SnapshotBucketLimited count what does not go as planned with stored snapshots.
-	SnapshotReplacements  uint64 `metric:"snapshot_replacements" help:"Loads of a snapshot that began again, because another router had replaced the snapshot."`
-	SnapshotBucketLimited uint64 `metric:"snapshot_bucket_limited" help:"Saves of a snapshot for which the server had less room than they asked for."`
+	Connected             bool   `metric:"transport_connected" help:"1 while the event transport is connected."`
+	Dropped               uint64 `metric:"transport_dropped" help:"Messages lost because the router was too slow."`
+	Reconnects            uint64 `metric:"transport_reconnects" help:"Connections after the first."`
+	StreamFailures        uint64 `metric:"stream_failures" help:"Failed reads of the event stream."`
+	SnapshotReplacements  uint64 `metric:"snapshot_replacements" help:"Snapshot loads that began again because another router had replaced the snapshot."`
+	SnapshotBucketLimited uint64 `metric:"snapshot_bucket_limited" help:"Snapshot saves for which the NATS server had less room than the router asked for."`
 	// SnapshotBytes is the size of the last saved snapshot.
 	SnapshotBytes uint64 `metric:"-"`
 }

@@ -36,13 +36,13 @@ class Tracked:
     """A request that loads and stores blocks.
 
     groups: device blocks by KV group, complete for `generation` (vLLM's num_preemptions). prompt:
-    full blocks of the prompt. offered: blocks that the session has been offered. main, due_at: an
-    offer is due from this length of the group's list on, once all its blocks but the last are full.
-    first: the local
-    hit in blocks at the last lookup. hit, sources: the result of that lookup. failed: the
-    generation with a failed load. accepted: the generation whose hit is loaded, after a decision.
-    handed: the load may not be declined. loaded: tokens that a load has brought, in a hybrid model.
-    adapter: the LoRA adapter, if any.
+    full blocks of the prompt. offered: blocks that the session has been offered. main: the KV
+    group whose blocks decide when an offer is due. due_at: the number of its blocks from which an
+    offer is due, once all of them but the last are full. first: the local hit in blocks at the
+    last lookup. hit, sources: the result of that lookup. failed: the generation with a failed
+    load. accepted: the generation whose hit is loaded, after a decision. handed: the load may not
+    be declined. loaded: tokens that a load has brought, in a hybrid model. adapter: the LoRA
+    adapter, if any.
     """
 
     __slots__ = (
@@ -192,7 +192,7 @@ class Offers:
                 else:
                     for ids, new in zip(groups, more):
                         ids.extend(new)
-                if len(groups[tracked.main]) >= tracked.due_at:
+                if len(groups[tracked.main]) >= tracked.due_at:  # owes(), without the call
                     due[rid] = None
 
     def _offer_due(self, session: SchedulerSession) -> None:

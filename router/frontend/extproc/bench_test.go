@@ -167,13 +167,23 @@ func (b *bench) booked() int { return int(b.router.Stats().Requests.Load.Request
 // expectIdle checks that no request stays booked.
 func (b *bench) expectIdle() {
 	b.t.Helper()
-	waittest.Until(b.t, "no request is booked", func() bool { return b.booked() == 0 })
+	waittest.Pass(b.t, func() string {
+		if n := b.booked(); n > 0 {
+			return fmt.Sprintf("%d requests are still booked", n)
+		}
+		return ""
+	})
 }
 
 // expectOutcome checks what the requests said of their workers.
 func (b *bench) expectOutcome(want ...workers.Outcome) {
 	b.t.Helper()
-	waittest.Until(b.t, "the outcomes", func() bool { return len(b.directory.outcomes()) >= len(want) })
+	waittest.Pass(b.t, func() string {
+		if got := b.directory.outcomes(); len(got) < len(want) {
+			return fmt.Sprintf("outcomes %v, want %v", got, want)
+		}
+		return ""
+	})
 	if got := b.directory.outcomes(); !slices.Equal(got, want) {
 		b.t.Errorf("outcomes %v, want %v", got, want)
 	}

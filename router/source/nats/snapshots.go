@@ -352,9 +352,14 @@ func (n *Source) fitRoom(want, least int64, set func(room int64) error) (room in
 	if err != nil {
 		return 0, fmt.Errorf("bucket of %d bytes: %w", bucketBytes(room), err)
 	}
-	if room < want {
-		n.stream.bucketLimited.Add(1)
-		n.log.Warn("the server has no room for a bucket of snapshots of this size", zap.Int64("want", bucketBytes(want)), zap.Int64("bucket", bucketBytes(room)))
+	if room == want {
+		n.stream.limitedRoom.Store(0)
+		return room, nil
+	}
+	n.stream.bucketLimited.Add(1)
+	// Each save tries again. One line tells of all that have the same room.
+	if n.stream.limitedRoom.Swap(room) != room {
+		n.log.Warn("the server has no room for a bucket of snapshots of this size", zap.Int64("want_bytes", bucketBytes(want)), zap.Int64("bucket_bytes", bucketBytes(room)))
 	}
 	return room, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/blockyard-ai/blockyard/internal/kvevent"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 	"github.com/blockyard-ai/blockyard/router/source/sourcetest"
 )
 
@@ -261,10 +262,10 @@ func TestALoadBeginsAgainWithANewerSnapshot(t *testing.T) {
 			if err := other.save(t, 0, bytes.Repeat([]byte{byte(calls)}, 4<<20)); err != nil {
 				t.Error(err)
 			}
-			for err == nil { // the rest never comes
-				<-time.After(time.Millisecond)
+			waittest.Until(t, "the load ends, whose rest never comes", func() bool {
 				_, err = r.Read(one)
-			}
+				return err != nil
+			})
 			return err
 		})
 		if calls != tc.calls || int(n.Stats().SnapshotReplacements-before) != calls-1 {

@@ -54,6 +54,8 @@ type streamReader struct {
 	// replacements counts loads that began again with a newer snapshot, bucketLimited the saves for which the
 	// server had less room than they asked for.
 	replacements, bucketLimited atomic.Uint64
+	// limitedRoom is the most bytes of a snapshot of which the log has told, 0 while there is room for all.
+	limitedRoom atomic.Int64
 	// serverTime is the server's time at the local time local, for the ages of messages. Only
 	// the reading goroutine uses them.
 	serverTime, localTime time.Time
