@@ -223,7 +223,10 @@ class WorkerSession:
         return Mapped(self._number, nonce, session, pack_runs(numbers))
 
     def wait(self, timeout: float) -> bool:
-        """Waits until no copy is queued or in flight. False after timeout seconds."""
+        """Waits until no copy of a Work is queued or in flight. False after timeout seconds.
+
+        A load that began with its LOAD, before its Work, may still be in flight.
+        """
         return self._quiet.wait(timeout)
 
     def stats(self) -> dict[str, int]:
