@@ -11,8 +11,8 @@
 // Error: Run fails when the simulator's mean or 99th percentile of the time to the first token or between tokens is
 // more than 15 % from the engine's. The figures are printed before.
 //
-// Guarantees: what is known of the held-out load when the table is made are none of its times. The engine's
-// process ends with Run, and its files are removed unless Run fails.
+// Guarantees: Fit uses no time of the held-out load. The engine's process ends with Run, and its files are
+// removed unless Run fails.
 //
 // Ownership: Run owns the process and a goroutine for each open request, and waits for all of them.
 package calibrate

@@ -24,16 +24,16 @@ const (
 )
 
 // Fit fills the table of a recording: axes, step times, ratios and times outside of the engine. Times of
-// cells without samples continue those of their neighbours.
-func (r *Recording) Fit(into *engine.Recording, spans []span, answers []Answer) error {
+// cells without samples continue those of their neighbours. Fit returns the number of steps within the spans.
+func (r *Recording) Fit(into *engine.Recording, spans []span, answers []Answer) (steps int, err error) {
 	samples := r.samples(spans)
 	if len(samples) < minSamples {
-		return fmt.Errorf("recording: %d steps within the loads, want at least %d", len(samples), minSamples)
+		return 0, fmt.Errorf("recording: %d steps within the loads, want at least %d", len(samples), minSamples)
 	}
 	into.Tokens, into.Pairs, into.Context = axes(samples)
 	cells, err := fit(into, samples)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	into.StepMS = nil
 	for range into.Tokens {
@@ -46,14 +46,14 @@ func (r *Recording) Fit(into *engine.Recording, spans []span, answers []Answer) 
 	}
 	table, err := engine.NewSteps(*into)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	into.Ratios = ratios(table, samples)
 	into.OutsideMS = thinned(r.outside(answers))
 	if len(into.OutsideMS) == 0 {
-		return errors.New("recording: no request met an idle engine")
+		return 0, errors.New("recording: no request met an idle engine")
 	}
-	return nil
+	return len(samples), nil
 }
 
 // axes returns coordinates that cover the samples: powers of two for tokens, and a few steps of a

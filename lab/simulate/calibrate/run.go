@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return o.compare(ctx, &ready)
 }
 
-// session is what was played on a server.
+// session plays loads on a server and keeps the recorded ones.
 type session struct {
 	o       *Options
 	server  *server
@@ -104,27 +104,29 @@ type session struct {
 // played is a load and what the engine made of it.
 type played struct {
 	load
-	real Figures
+	answers []Answer
+	during  span
 }
 
-// compare plays the loads on a server, fits a table and simulates the held-out load with the table.
+// compare plays the loads on a server, fits a table and simulates the loads with the table.
 func (o *Options) compare(ctx context.Context, ready *server) error {
 	s := &session{o: o, server: ready}
 	length := time.Duration(o.Seconds * float64(time.Second))
 	if _, err := s.play(ctx, "warm-up", 1, length/6); err != nil {
 		return err
 	}
-	s.spans, s.answers, s.loads = nil, nil, nil
 	var held played
 	for pass := range 2 {
 		for k, factor := range recorded {
-			if _, err := s.play(ctx, fmt.Sprintf("recorded-%d-%d", pass, k), factor, length/time.Duration(len(recorded))); err != nil {
+			l, err := s.play(ctx, fmt.Sprintf("recorded-%d-%d", pass, k), factor, length/time.Duration(len(recorded)))
+			if err != nil {
 				return err
 			}
+			s.record(l)
 		}
 		if pass == 0 {
 			var err error
-			if held, err = s.play(ctx, heldOut, 1, length); err != nil {
+			if held, err = s.play(ctx, "held-out", 1, length); err != nil {
 				return err
 			}
 		}
@@ -134,26 +136,31 @@ func (o *Options) compare(ctx context.Context, ready *server) error {
 		return err
 	}
 	fmt.Fprintf(o.Out, "%d steps and %d requests recorded; %d requests held out, %.1f/s\n", steps, len(s.answers), len(held.requests), o.Rate)
-	for _, l := range append(s.loads, held) {
-		r, err := simulate.Serve(table, l.requests, seeds)
-		if err != nil {
+	for _, l := range s.loads {
+		if _, err := l.report(table, o.Out); err != nil {
 			return err
 		}
-		c := Comparison{simulated(&r), l.real}
-		c.print(o.Out, l.name)
-		if l.name == heldOut {
-			fmt.Fprintln(o.Out, c.String())
-			return c.Check()
-		}
 	}
-	return nil
+	c, err := held.report(table, o.Out)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.Out, c.String())
+	return c.Check()
 }
 
-// heldOut names the load of which the table knows nothing.
-const heldOut = "held-out"
+// report simulates the load with a table, and prints and returns its figures.
+func (l *played) report(table *engine.Steps, out io.Writer) (*Comparison, error) {
+	r, err := simulate.Serve(table, l.requests, seeds)
+	if err != nil {
+		return nil, err
+	}
+	c := &Comparison{simulated(&r), measured(l.answers)}
+	c.print(out, l.name)
+	return c, nil
+}
 
-// play plays a load of factor times the held-out rate. A load other than the held-out one is recorded. No two loads have
-// a prompt in common.
+// play plays a load of factor times the held-out rate. No two loads have a prompt in common.
 func (s *session) play(ctx context.Context, name string, factor float64, length time.Duration) (played, error) {
 	s.seed++
 	l, err := newLoad(name, s.seed, factor*s.o.Rate, length)
@@ -161,14 +168,12 @@ func (s *session) play(ctx context.Context, name string, factor float64, length 
 		return played{}, err
 	}
 	answers, during, err := play(ctx, s.server.URL, l)
-	if err != nil {
-		return played{}, err
-	}
-	p := played{l, measured(answers)}
-	if name != heldOut {
-		s.spans, s.answers, s.loads = append(s.spans, during), append(s.answers, answers...), append(s.loads, p)
-	}
-	return p, nil
+	return played{l, answers, during}, err
+}
+
+// record makes a load one of those that the table is fitted to.
+func (s *session) record(l played) {
+	s.spans, s.answers, s.loads = append(s.spans, l.during), append(s.answers, l.answers...), append(s.loads, l)
 }
 
 // fit returns the table of the recorded loads and the number of recorded steps, and writes the table's file.
@@ -183,7 +188,8 @@ func (s *session) fit() (*engine.Steps, int, error) {
 		return nil, 0, err
 	}
 	r := s.server.Recording
-	if err := recording.Fit(&r, s.spans, s.answers); err != nil {
+	steps, err := recording.Fit(&r, s.spans, s.answers)
+	if err != nil {
 		return nil, 0, err
 	}
 	if s.o.Table != "" {
@@ -196,5 +202,5 @@ func (s *session) fit() (*engine.Steps, int, error) {
 		}
 	}
 	table, err := engine.NewSteps(r)
-	return table, len(recording.samples(s.spans)), err
+	return table, steps, err
 }
