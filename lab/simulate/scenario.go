@@ -85,8 +85,8 @@ func machines(speeds []float64) Hardware {
 		Budget: 2048, MaxRunning: 256, HostBytes: 20e9, DiskBytes: 3e9, Noise: 0.04, Tail: 0.003, Stalls: 0.02, WarmUp: 50}
 }
 
-// record makes the workers those of a recorded engine. The capacities of the tiers stay.
-func (h *Hardware) record(s *engine.Steps) {
+// useEngine gives the workers the step times and sizes of a recorded engine. The capacities of the tiers stay.
+func (h *Hardware) useEngine(s *engine.Steps) {
 	h.Steps = s
 	h.Blocks = cmp.Or(s.Blocks*s.BlockSize/h.BlockSize, h.Blocks)
 	h.Budget, h.MaxRunning = cmp.Or(s.Budget, h.Budget), cmp.Or(s.MaxRunning, h.MaxRunning)

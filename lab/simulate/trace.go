@@ -89,7 +89,7 @@ func TraceScenario(path string, f Format, steps *engine.Steps) (Scenario, error)
 		return Scenario{}, err
 	}
 	h := machines(equal(8))
-	h.record(steps)
+	h.useEngine(steps)
 	block := traceBlock(f)
 	ratio := float64(h.BlockSize) / float64(block)
 	h.BlockSize, h.Blocks = block, int(float64(h.Blocks)*ratio)
@@ -176,18 +176,20 @@ func (o *Options) accesses() []evict.Scenario {
 
 // ReadEngine reads the file of a recorded engine. The error names the file and the field.
 func ReadEngine(path string) (*engine.Steps, error) {
-	steps, err := withFile(path, func(r io.Reader) (*engine.Steps, error) { return engine.ReadSteps(r) })
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return steps, nil
+	return withFile(path, func(r io.Reader) (*engine.Steps, error) {
+		steps, err := engine.ReadSteps(r)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return steps, nil
+	})
 }
 
 // Serve returns what one recorded engine does with requests, mean over seeds of its noise. The recording has
 // all sizes. Every request counts.
 func Serve(steps *engine.Steps, requests []workload.Request, seeds int) (Result, error) {
 	h := Hardware{Speeds: equal(1), PerNode: 1, BlockSize: steps.BlockSize, HostBytes: 1, DiskBytes: 1}
-	h.record(steps)
+	h.useEngine(steps)
 	last := time.Duration(0)
 	for i := range requests {
 		last = max(last, requests[i].At)

@@ -199,7 +199,7 @@ func (e *Engine) Submit(r *Request) {
 	if outside := e.options.Steps.Outside(e.rng); outside > 0 {
 		e.loading++
 		e.clock.After(seconds(outside), func() {
-			if e.lost(r) {
+			if e.failIfDead(r) {
 				return
 			}
 			e.loading--
@@ -230,7 +230,7 @@ func (e *Engine) fetch(r *Request) {
 	}
 	e.loading++
 	e.node.read(disk, func() {
-		if e.lost(r) {
+		if e.failIfDead(r) {
 			return
 		}
 		if disk > 0 {
@@ -240,7 +240,7 @@ func (e *Engine) fetch(r *Request) {
 		took := bytes / e.options.HostBytes
 		e.copyFree = max(e.copyFree, e.clock.now) + seconds(took)
 		e.clock.At(e.copyFree, func() {
-			if e.lost(r) {
+			if e.failIfDead(r) {
 				return
 			}
 			e.copyBytes += bytes
@@ -274,8 +274,8 @@ func (e *Engine) Report() kvevent.LoadReport {
 	return r
 }
 
-// lost reports whether the engine has died, and tells a request that was on its way.
-func (e *Engine) lost(r *Request) bool {
+// failIfDead tells a request in transit that the engine is dead, and reports whether it is.
+func (e *Engine) failIfDead(r *Request) bool {
 	if e.dead {
 		r.Lost()
 	}
