@@ -83,11 +83,9 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// validateConnections reports the first setting that needs a connection which there is not.
+// validateConnections reports the first setting that needs a connection which there is not. Config is set.
 func (o *Options) validateConnections() error {
 	switch {
-	case o.Config == nil:
-		return nil
 	case o.Config.RouterReplicaSync && o.Replicas == nil:
 		return errors.New("router_replica_sync true: needs NATS, over which routers share their bookings")
 	case (o.Config.ServeIndexer || o.Config.UseRemoteIndexer) && o.Indexers == nil:

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,10 +61,13 @@ type Router struct {
 // New returns a router that reads events from transport t once Run is called. The caller
 // closes t after Run has returned. The error names the option that is out of range.
 func New(o Options, t source.Transport) (*Router, error) {
-	if err := cmp.Or(o.Validate(), o.validateConnections()); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	o = o.withDefaults()
+	if err := o.validateConnections(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
 	r := &Router{
 		config: *o.Config, log: o.Log, transport: t,
 		timeout: o.QueryTimeout,
