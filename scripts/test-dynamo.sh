@@ -16,4 +16,4 @@ export BLOCKYARD_BIN
 # The events need a NATS server.
 go build -o "$(dirname "$BLOCKYARD_BIN")/nats-server" github.com/nats-io/nats-server/v2
 python=$(scripts/dynamo-env.sh)
-exec "$python" interop/dynamo "$@"
+PYTHONPATH=connector exec "$python" interop/dynamo "$@"

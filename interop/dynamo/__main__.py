@@ -1,4 +1,4 @@
-"""Runs the cases: python interop/dynamo [--list] [--only NAME...] [--keep].
+"""Runs the cases: PYTHONPATH=connector python interop/dynamo [--list] [--only NAME...] [--keep].
 
 Prints one line for each case, and before the line of a failed case the error and the ends of the
 logs. The last line is
@@ -11,14 +11,11 @@ reason, and counts as failed without --allow-skips.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "connector"))
-
-from e2e import runner  # noqa: E402
-from live import cases_ours, cases_selection, cases_worker  # noqa: E402
-from live.testbed import TestBed, default_binaries  # noqa: E402
+from e2e import runner
+from live import cases_ours, cases_selection, cases_worker
+from live.testbed import TestBed, default_binaries
 
 CASES = [*cases_worker.CASES, *cases_ours.CASES, *cases_selection.CASES]
 
