@@ -39,7 +39,7 @@ type leaf struct {
 	ref  registry.Ref
 }
 
-// heapRoot is the first element of the heap.
+// heapRoot is the first element of the heap; LeafLRU says why.
 const heapRoot = 3
 
 // NewLeafLRU returns an order without extents.

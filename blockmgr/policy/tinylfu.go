@@ -53,8 +53,8 @@ const (
 	// maxMoves bounds how many blocks one Victim moves to the main part while that has room, maxAncestors
 	// how many ancestors move with a block.
 	maxMoves, maxAncestors = 64, 4096
-	// aheadInCycle is by how much the count of a block that has just come may be above that of a block
-	// that comes as often, but later in the cycle.
+	// aheadInCycle is the tolerated lead of a new block's count over that of an equally frequent block, which
+	// comes later in the cycle. Without it, blocks that are used in a cycle replace one another.
 	aheadInCycle = 1
 	// epochsPerTier is the number of epochs in which as many blocks are used as the tier has slots.
 	epochsPerTier = 8

@@ -3,8 +3,8 @@
 Prints one line for each case, and before the line of a failed case the error and the ends of the
 logs. The last lines are
 
-    test-vllm: cases=25 passed=25 skipped=0 loads=N stores=N control=detected hybrid_models=3
-    25 passed, 0 failed
+    test-vllm: cases=N passed=N skipped=0 loads=N stores=N control=detected hybrid_models=4
+    N passed, 0 failed
 
 Loads and stores are blocks. Cases that --only omits count as skipped, and so do cases that cannot
 run on this machine. Every run begins with the control. The exit status is 0 when the control has

@@ -25,8 +25,7 @@ import (
 const (
 	// TimeoutHeader bounds a request in milliseconds.
 	TimeoutHeader = "X-Blockyard-Timeout-Ms"
-	// WorkerPinHeader names the only worker that may serve a request, as WorkerHeader has
-	// it. Dynamo's name for it is accepted too.
+	// WorkerPinHeader names the only worker that may serve a request, in the form of WorkerHeader.
 	WorkerPinHeader = "X-Blockyard-Pin-Worker"
 )
 

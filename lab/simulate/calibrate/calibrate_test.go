@@ -198,7 +198,7 @@ func TestPlayTimesEveryToken(t *testing.T) {
 	}
 }
 
-// TestSessionFitsWhatItRecorded: a load that is only played is no part of the table, and the table's file is one that the
+// TestSessionFitsWhatItRecorded: the held-out load is no part of the table, and the table's file is one that the
 // simulator reads and serves loads with.
 func TestSessionFitsWhatItRecorded(t *testing.T) {
 	dir := t.TempDir()
@@ -209,16 +209,26 @@ func TestSessionFitsWhatItRecorded(t *testing.T) {
 	path := filepath.Join(dir, "engine.json")
 	s := &session{o: &Options{Rate: 100, Table: path}, server: &server{URL: engineStub(t, 0).URL, Steps: steps,
 		Recording: engine.Recording{About: "test", BlockSize: 32, Blocks: 500, Budget: 256, MaxRunning: 16}}}
-	kept, err := s.play(t.Context(), "recorded-0-0", 1, 100*time.Millisecond)
+	held, err := s.playAll(t.Context(), 600*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.record(kept)
-	if _, err := s.play(t.Context(), "held-out", 1, 100*time.Millisecond); err != nil {
-		t.Fatal(err)
+	if len(s.spans) != 6 || len(s.answers) != 2*(10+16+26) || len(s.loads) != 6 || len(held.requests) != 60 || len(held.answers) != 60 {
+		t.Errorf("%d spans, %d answers, %d loads recorded; %d requests and %d answers held out",
+			len(s.spans), len(s.answers), len(s.loads), len(held.requests), len(held.answers))
 	}
-	if len(s.spans) != 1 || len(s.answers) != 10 || len(s.loads) != 1 {
-		t.Errorf("%d spans, %d answers, %d loads of the recorded load", len(s.spans), len(s.answers), len(s.loads))
+	for i := range held.answers {
+		if held.answers[i].ID != held.requests[i].ID || !strings.HasPrefix(held.answers[i].ID, "held-out-") {
+			t.Errorf("answer %s to request %s", held.answers[i].ID, held.requests[i].ID)
+		}
+		if i > 0 && i%10 == 0 && held.requests[i].At < held.requests[i-1].At+answerTime {
+			t.Errorf("part %d begins at %v, before the one before it has ended", i/10, held.requests[i].At)
+		}
+	}
+	for _, a := range s.answers {
+		if !strings.HasPrefix(a.ID, "recorded-") {
+			t.Errorf("request %s is in the table", a.ID)
+		}
 	}
 	s.spans, s.answers = all, answers
 	if _, n, err := s.fit(); err != nil || n != 1000 {

@@ -4,7 +4,7 @@
 //
 // Run starts one vLLM server on CPU (interop/calibrate), whose scheduler writes a line for each step. Clients
 // send loads of known arrivals and lengths. The loads of the recording have other seeds and rates than the
-// held-out load, and come before it and after it, so that a slow change of the machine cancels. Fit makes
+// held-out load. Its parts are played between them, so that a change of the machine's speed is in both. Fit makes
 // the table of engine.Recording from the recording. The simulator then serves the held-out load with
 // the table, on one engine.
 //

@@ -49,9 +49,11 @@ const (
 	seeds = 10
 )
 
-// recorded are the rates of the recording, over the held-out rate. All of them come before the held-out load, and again
-// after it.
+// recorded are the rates of the recording, over the held-out rate. Each is played passes times, and after each comes a part
+// of the held-out load.
 var recorded = []float64{0.5, 0.8, 1.3}
+
+const passes = 2
 
 // server is what interop/calibrate prints when its server serves.
 type server struct {
@@ -105,31 +107,18 @@ type session struct {
 type played struct {
 	load
 	answers []Answer
-	during  span
 }
 
 // compare plays the loads on a server, fits a table and simulates the loads with the table.
 func (o *Options) compare(ctx context.Context, ready *server) error {
 	s := &session{o: o, server: ready}
 	length := time.Duration(o.Seconds * float64(time.Second))
-	if _, err := s.play(ctx, "warm-up", 1, length/6); err != nil {
+	if _, _, err := s.play(ctx, "warm-up", 1, length/6); err != nil {
 		return err
 	}
-	var held played
-	for pass := range 2 {
-		for k, factor := range recorded {
-			l, err := s.play(ctx, fmt.Sprintf("recorded-%d-%d", pass, k), factor, length/time.Duration(len(recorded)))
-			if err != nil {
-				return err
-			}
-			s.record(l)
-		}
-		if pass == 0 {
-			var err error
-			if held, err = s.play(ctx, "held-out", 1, length); err != nil {
-				return err
-			}
-		}
+	held, err := s.playAll(ctx, length)
+	if err != nil {
+		return err
 	}
 	table, steps, err := s.fit()
 	if err != nil {
@@ -149,6 +138,40 @@ func (o *Options) compare(ctx context.Context, ready *server) error {
 	return c.Check()
 }
 
+// playAll plays and records the loads of the recording, and plays a part of the held-out load after each. held is the whole
+// held-out load, as it was played.
+func (s *session) playAll(ctx context.Context, length time.Duration) (held played, err error) {
+	held.name = "held-out"
+	for pass := range passes {
+		for k, factor := range recorded {
+			l, during, err := s.play(ctx, fmt.Sprintf("recorded-%d-%d", pass, k), factor, length/time.Duration(len(recorded)))
+			if err != nil {
+				return held, err
+			}
+			s.record(l, during)
+			part, _, err := s.play(ctx, fmt.Sprintf("held-out-%d-%d", pass, k), 1, length/time.Duration(passes*len(recorded)))
+			if err != nil {
+				return held, err
+			}
+			held.append(part)
+		}
+	}
+	return held, nil
+}
+
+// append adds a part that was played at another time, when everything before it had ended.
+func (l *played) append(part played) {
+	begin := time.Duration(0)
+	for i := range l.requests {
+		begin = max(begin, l.requests[i].At+answerTime)
+	}
+	for _, r := range part.requests {
+		r.At += begin
+		l.requests = append(l.requests, r)
+	}
+	l.answers = append(l.answers, part.answers...)
+}
+
 // report simulates the load with a table, and prints and returns its figures.
 func (l *played) report(table *engine.Steps, out io.Writer) (*Comparison, error) {
 	r, err := simulate.Serve(table, l.requests, seeds)
@@ -161,19 +184,19 @@ func (l *played) report(table *engine.Steps, out io.Writer) (*Comparison, error)
 }
 
 // play plays a load of factor times the held-out rate. No two loads have a prompt in common.
-func (s *session) play(ctx context.Context, name string, factor float64, length time.Duration) (played, error) {
+func (s *session) play(ctx context.Context, name string, factor float64, length time.Duration) (played, span, error) {
 	s.seed++
 	l, err := newLoad(name, s.seed, factor*s.o.Rate, length)
 	if err != nil {
-		return played{}, err
+		return played{}, span{}, err
 	}
 	answers, during, err := play(ctx, s.server.URL, l)
-	return played{l, answers, during}, err
+	return played{l, answers}, during, err
 }
 
 // record makes a load one of those that the table is fitted to.
-func (s *session) record(l played) {
-	s.spans, s.answers, s.loads = append(s.spans, l.during), append(s.answers, l.answers...), append(s.loads, l)
+func (s *session) record(l played, during span) {
+	s.spans, s.answers, s.loads = append(s.spans, during), append(s.answers, l.answers...), append(s.loads, l)
 }
 
 // fit returns the table of the recorded loads and the number of recorded steps, and writes the table's file.
