@@ -213,6 +213,26 @@ def abort_mid_load(h: HybridBed) -> str:
     return "nothing held afterwards"
 
 
+@each_shape("late-stores", "a prompt whose copies begin after its end is stored as a whole", _ALL)
+def late_stores(h: HybridBed) -> str:
+    """So no other case depends on the time that copies take."""
+    length = h.shape.lengths[-1]
+    prompt = h.bed.prompt(length)
+    throttle = h.bed.throttle
+    before, kept = throttle.arrived("store"), h.bed.blocks_stored(h.agent)
+    throttle.hold(stores=True)
+    out = h.engine.generate(prompt)
+    wait_until("a store is held", lambda: throttle.arrived("store") > before)
+    assert h.bed.blocks_stored(h.agent) == kept, "blocks were stored while stores were held"
+    throttle.hold()
+    h.quiet()
+    h.engine.reset_cache()
+    same(h.engine.generate(prompt), out.tokens, h.shape.cached(length))
+    h.bed.reset_cache(h.agent, h.engine)
+    h.bed.settled(h.agent)
+    return f"{h.shape.cached(length)} tokens stored late"
+
+
 @each_shape("store-races-reuse", "a window is not reused before its copy", (GEMMA, GPT_OSS))
 def store_races_reuse(h: HybridBed) -> str:
     prompt = h.bed.prompt(330)

@@ -42,6 +42,7 @@ _OF_A_SHAPE = (
     cases_tiers.own_metrics,
     cases_tiers.vllm_tier,
     cases_groups.abort_mid_load,
+    cases_groups.late_stores,
     cases_groups.store_races_reuse,
     cases_groups.preemption,
     cases_drafts.speculative,

@@ -1,7 +1,7 @@
 """Counters inside an engine core, independent of the connector.
 
-vLLM loads a scheduler class by name. The classes are vLLM's own with two counters in a file that
-the test process reads. They count every step, even one without any output.
+vLLM loads a scheduler class by name. The classes are vLLM's own with a file that the test process
+reads. They count every step, even one without any output, and note when no step is left to take.
 """
 
 from __future__ import annotations
@@ -28,18 +28,27 @@ class _Counting:
         os.ftruncate(fd, LAYOUT.size)
         self._file = mmap.mmap(fd, LAYOUT.size)
         os.close(fd)
-        self._counts = Counts(0, 0, os.getpid())
-        self._count(0, 0)
+        self._note(Counts(0, 0, os.getpid(), 0))
 
-    def _count(self, steps: int, preempted: int) -> None:
-        old = self._counts
-        self._counts = Counts(old.steps + steps, old.preempted + preempted, old.pid)
-        LAYOUT.pack_into(self._file, 0, *self._counts)
+    def _note(self, counts: Counts) -> None:
+        self._counts = counts
+        LAYOUT.pack_into(self._file, 0, *counts)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        self._count(1, len(output.preempted_req_ids or ()))
+        old, preempted = self._counts, len(output.preempted_req_ids or ())
+        self._note(old._replace(steps=old.steps + 1, preempted=old.preempted + preempted))
         return output
+
+    def has_requests(self) -> bool:
+        """vLLM asks before every step, and waits for a request after the answer False.
+
+        True also while the connector has an offer without an answer or a copy in flight.
+        """
+        busy = bool(super().has_requests())  # type: ignore[misc]
+        if busy != self._counts.busy:
+            self._note(self._counts._replace(busy=int(busy)))
+        return busy
 
 
 class CountingScheduler(_Counting, AsyncScheduler):

@@ -7,15 +7,16 @@ import struct
 from typing import NamedTuple
 
 ENV = "BLOCKYARD_E2E_PROBE"  # the directory of an engine's counters
-LAYOUT = struct.Struct("<QQQ")
+LAYOUT = struct.Struct("<QQQQ")
 
 
 class Counts(NamedTuple):
-    """Counters since the engine core started."""
+    """Counters since the engine core started, and its state."""
 
     steps: int  # calls of schedule()
     preempted: int  # preempted requests
     pid: int  # of the engine core
+    busy: int  # 1 while the engine core has a step to take, be it for a copy alone
 
 
 def read(directory: pathlib.Path) -> list[Counts]:

@@ -27,6 +27,9 @@ MODEL_LEN = 1024
 HOST_BYTES = 128 << 20
 _DISK_BYTES = "512MiB"
 
+# Limit of a wait for the end of copies, which a busy machine makes slowly.
+_SETTLE_SECONDS = 120.0
+
 # Settings of vLLM for a machine without a GPU and with few cores, without downloads and reports.
 _VLLM_ENV = {
     "HF_HUB_OFFLINE": "1",
@@ -66,6 +69,20 @@ def _connections(agent: AgentProcess) -> int:
     rows = pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]
     fields = (row.split() for row in rows)
     return sum(f[5] == connected and f[7:] == [agent.socket] for f in fields)
+
+
+def _all_zero(what: str, counts: Callable[[], dict[str, int]]) -> None:
+    """Waits until all counts are 0. AssertionError with the last counts after two minutes."""
+    last: dict[str, int] = {}
+
+    def none() -> bool:
+        last.update(counts())
+        return not any(last.values())
+
+    try:
+        wait_until(what, none, _SETTLE_SECONDS, pause=0.01)
+    except AssertionError as err:
+        raise AssertionError(f"{err}: {last}") from None
 
 
 class TestBed:
@@ -189,9 +206,12 @@ class TestBed:
 
     # Queries
 
+    def _engines_of(self, agent: AgentProcess) -> list[EngineProcess]:
+        return [e for e in self.running() if self._agent_of[e.name] is agent]
+
     def connected(self, agent: AgentProcess) -> None:
         """Waits until every rank of the agent's engines has the connections of core and workers."""
-        engines = [e for e in self.running() if self._agent_of[e.name] is agent]
+        engines = self._engines_of(agent)
         ranks = sum(len(e.counts()) for e in engines)
         workers = sum(len(e.counts()) * self._workers_of[e.name] for e in engines)
         wait_until(
@@ -262,10 +282,25 @@ class TestBed:
             counts = {kind: sum(p["host"][kind] for p in pools) for kind in kinds}
             return {**counts, "pins": sum(p["pins"] for p in pools)}
 
-        try:
-            wait_until("no slot is held", lambda: not any(held().values()), 20.0)
-        except AssertionError as err:
-            raise AssertionError(f"{err}: {held()}") from None
+        _all_zero("no slot is held", held)
+
+    def quiet(self, agent: AgentProcess) -> None:
+        """Waits until every block that the agent's engines have offered is stored or refused.
+
+        Then no engine has a step to take: its requests have ended, the agent has answered its
+        offers, and its copies are made. The agent has taken every COMMIT and written all blocks.
+        """
+
+        def left() -> dict[str, int]:
+            engines = self._engines_of(agent)
+            busy = sum(c.busy for e in engines for c in e.counts())
+            # Asked afterwards: a slot is granted until the agent has COMMIT or ABORT, which the
+            # engine sends after its last step.
+            stats = agent.stats()
+            counts = {k: sum(p["host"][k] for p in stats["pools"]) for k in ("granted", "staging")}
+            return {"busy engines": busy, **counts, "busy agent": int(not stats["quiet"])}
+
+        _all_zero("all offered blocks are stored or refused", left)
 
     def logs(self) -> str:
         """The ends of all logs, and the agents' counters, for the report of a failed case."""
@@ -274,7 +309,7 @@ class TestBed:
             out.append(f"agent: {agent.log()}")
             if agent.process is not None:
                 stats = agent.stats()
-                kept = {k: stats[k] for k in ("pools", "engines", "cache")}
+                kept = {k: stats[k] for k in ("pools", "engines", "connectors", "cache")}
                 out.append(f"agent: {json.dumps(kept)}")
         return "\n".join(out)
 
