@@ -259,6 +259,17 @@ class Storing(Case):
         self.step(other, 18, [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15], [0, 0, 0]], new=True)
         self.assertEqual((self.session.take("lost"), self.session.reserved), ([], []))
 
+    def test_a_last_window_without_room_is_offered_when_its_request_ends(self) -> None:
+        req = self.open(18)
+        self.cache(0, 3, 4)
+        self.session.room = False
+        table = [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15], [0, 0, 0]]
+        self.step(req, 18, table, new=True)
+        self.assertEqual(self.session.take("lost"), [(2,)])
+        self.session.room = True
+        self.side.request_finished(req, [[0, 0, 3, 4, 5], *table[1:]])
+        self.assertEqual(self.offers(), [(0, 1, 0, [11, 12, 13, 14]), (0, 0, 2, [3, 4])])
+
     def test_a_request_that_ends_offers_what_is_held_and_the_window_of_its_end(self) -> None:
         req = self.open(18)
         self.cache(0, 3, 4)

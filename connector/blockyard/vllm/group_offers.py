@@ -26,7 +26,7 @@ class GroupTracked(Tracked):
     """A request of a hybrid model. Its blocks count in units of the groups' alignment.
 
     stored: of each group, the leading blocks that were offered or are not kept. kept: of each
-    window, where the blocks end that were kept last. loaded_in: the generation of `loaded`.
+    window, where the blocks end that were held last. loaded_in: the generation of `loaded`.
     """
 
     __slots__ = ("kept", "kv_groups", "loaded_in", "stored")
@@ -181,10 +181,10 @@ class GroupOffers(Offers):
                 continue
             if table is None:
                 table = state.get_block_ids(rid)  # what the request has now, unlike the table
-            tracked.kept[number] = kept[-1][0] + 1
             for at, ids in _runs(kept):
                 if list(table[number][at : at + len(ids)]) == ids:
-                    self._hold(session, Held(rid, tracked.generation, number, at, ids))
+                    if self._hold(session, Held(rid, tracked.generation, number, at, ids)):
+                        tracked.kept[number] = at + len(ids)
 
     def _kept(self, number: int, ids: Sequence[int], first: int) -> list[tuple[int, int]]:
         """Index and id of the blocks from `first` on that vLLM keeps in its prefix cache."""
@@ -219,13 +219,15 @@ class GroupOffers(Offers):
                 else:
                     self._hold(session, Held(rid, tracked.generation, number, at, [block]))
 
-    def _hold(self, session: GroupSession, item: Held) -> None:
+    def _hold(self, session: GroupSession, item: Held) -> bool:
+        """References blocks until the next step offers them. False: not now."""
         if not session.takes(item.rid, item.generation):
-            return
-        if session.reserve(item.ids):
-            self._held.append(item)
-        else:
+            return False
+        if not session.reserve(item.ids):
             session.lost(len(item.ids))
+            return False
+        self._held.append(item)
+        return True
 
     # Groups of full attention.
 
