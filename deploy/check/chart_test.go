@@ -235,10 +235,58 @@ func TestAgentSeesItsEngines(t *testing.T) {
 	t.Fatal("no DaemonSet")
 }
 
+// TestAgentReadsTheDiskKey: the file of the key has a mode that the agent takes, and its user may
+// read it: root owns it, and the group is the pod's fsGroup.
+func TestAgentReadsTheDiskKey(t *testing.T) {
+	for _, user := range []int64{0, 10001} {
+		key := map[string]any{"existingSecret": "disk", "key": "hex"}
+		objects := renderObjects(t, map[string]any{"agent": map[string]any{"user": user, "diskGiB": 100, "diskKey": key}})
+		i := slices.IndexFunc(objects, func(o any) bool { _, ok := o.(*appsv1.DaemonSet); return ok })
+		if i < 0 {
+			t.Fatal("no DaemonSet")
+		}
+		pod := objects[i].(*appsv1.DaemonSet).Spec.Template.Spec
+		group := pod.SecurityContext.FSGroup
+		if c := pod.Containers[0].SecurityContext; user != 0 && (group == nil || *group != *c.RunAsGroup) {
+			t.Errorf("user %d: fsGroup %v, group %d", user, group, *c.RunAsGroup)
+		}
+		v := volumeOf(t, &pod, "--disk-key-file=")
+		if v.Secret == nil || v.Secret.SecretName != "disk" || *v.Secret.DefaultMode != 0o440 || v.Secret.Items[0].Key != "hex" {
+			t.Errorf("user %d: volume %+v", user, v)
+		}
+	}
+	noDisk := map[string]any{"agent": map[string]any{"diskKey": map[string]any{"existingSecret": "disk"}}}
+	if _, err := render(noDisk); err == nil || !strings.Contains(err.Error(), "agent.diskGiB") {
+		t.Errorf("a key without a disk tier: error %v", err)
+	}
+}
+
+// volumeOf returns the Secret's volume from which the agent reads the file that a flag names.
+func volumeOf(t *testing.T, pod *corev1.PodSpec, flag string) corev1.Volume {
+	t.Helper()
+	c := pod.Containers[0]
+	for _, a := range c.Args {
+		file, ok := strings.CutPrefix(a, flag)
+		for _, m := range c.VolumeMounts {
+			if !ok || m.MountPath != filepath.Dir(file) || !m.ReadOnly {
+				continue
+			}
+			for _, v := range pod.Volumes {
+				if v.Name == m.Name && v.Secret != nil && v.Secret.Items[0].Path == filepath.Base(file) {
+					return v
+				}
+			}
+		}
+	}
+	t.Fatalf("no Secret is mounted for %s in %q", flag, c.Args)
+	return corev1.Volume{}
+}
+
 // TestSchemaNamesWhatIsWrong: each wrong value is refused with its path.
 func TestSchemaNamesWhatIsWrong(t *testing.T) {
 	for path, v := range map[string]any{
 		"agent.hostGiB": -1, "agent.hostGib": 8, "agent.paths.run": "run", "agent.extraArgs": []any{"disk"},
+		"agent.diskKey.existingSecret": "Disk Key", "agent.diskKey.key": "a/b",
 		"router.ports.door": 70000, "router.workers.urls": []any{"a:8000"}, "nats.url": "http://x", "cluster": "a b",
 		"monitoring.serviceMonitor.interval": "fast", "image.pullPolicy": "Sometimes",
 	} {
