@@ -1,5 +1,5 @@
 #!/bin/sh
-# test-vllm.sh [--list] [--only NAME...] [--keep]
+# test-vllm.sh [--list] [--only NAME...] [--keep] [--plane c|python|both]
 #
 # Runs a real vLLM on CPU with the connector and a real agent; see connector/e2e.
 # The first run installs vLLM (scripts/vllm-env.sh). $VLLM is the version of vLLM,
@@ -16,7 +16,7 @@ agent=${BLOCKYARD_BIN:-bin/blockyard}
 # The engine's events need a NATS server.
 go build -o "$(dirname "$agent")/nats-server" github.com/nats-io/nats-server/v2
 python=$(scripts/vllm-env.sh ${VLLM:+"$VLLM"})
-# These tests need numpy, or compare the connector with vLLM's own base classes. The machine of
-# "make test" may lack both.
-(cd connector && "$python" tests numpy_mover vllm_contract)
+# These tests need numpy, import the cases, or compare the connector with vLLM's own base classes.
+# The machine of "make test" may lack all of it.
+(cd connector && "$python" tests numpy_mover vllm_contract e2e_planes)
 PYTHONPATH=connector exec "$python" -m e2e "$@"

@@ -1,10 +1,14 @@
-"""Runs the cases: python -m e2e [--list] [--only NAME...] [--keep].
+"""Runs the cases: python -m e2e [--list] [--only NAME...] [--keep] [--plane c|python|both].
 
 Prints one line for each case, and before the line of a failed case the error and the ends of the
 logs. The last lines are
 
-    test-vllm: cases=N passed=N skipped=0 loads=N stores=N control=detected hybrid_models=4
+    test-vllm: plane=c cases=N passed=N skipped=0 loads=N stores=N control=detected hybrid_models=4
     N passed, 0 failed
+
+--plane: the connector's data plane, in C or in Python. With `both` all cases run in C, and then
+those that depend on the copies run in Python, so there are two such lines. A case fails when its
+engine copies on another plane.
 
 Loads and stores are blocks. Cases that --only omits count as skipped, and so do cases that cannot
 run on this machine. Every run begins with the control. The exit status is 0 when the control has
@@ -14,13 +18,16 @@ detected damaged blocks and every other case has passed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from e2e import runner
+from e2e import planes, runner
 from e2e.case import SharedTestBed
 from e2e.cases_faults import control
 from e2e.catalogue import CASES
+from e2e.planes import Plane
 from e2e.runner import Case
+
+_PLANE_HELP = "the data plane; both: in Python the cases that depend on the copies"
 
 
 def attempt(name: str, run: Callable[[SharedTestBed], str], bed: SharedTestBed) -> str:
@@ -31,28 +38,46 @@ def attempt(name: str, run: Callable[[SharedTestBed], str], bed: SharedTestBed) 
     return result
 
 
-def run(chosen: list[Case], keep: bool) -> int:
-    """Runs the control and the chosen cases, and prints the result."""
-    bed = SharedTestBed(keep)
+def run(plane: Plane, cases: Sequence[Case], chosen: Sequence[Case], keep: bool) -> tuple[int, int]:
+    """Runs the control and the chosen ones of the cases on a plane, and prints the plane's line.
+
+    Returns how many have passed and failed. The control counts when it has failed.
+    """
+    print(f"plane {plane.name}", flush=True)
+    bed = SharedTestBed(keep, plane)
+    running = [case for case in cases if case in chosen]
     try:
         detected = attempt("control", control, bed) == "ok"
-        results = [attempt(case.name, case.run, bed) for case in chosen if detected]
+        results = [attempt(case.name, case.run, bed) for case in running if detected]
     finally:
         bed.close()
         if keep:
             print(f"kept: {bed.dir}")
     passed = results.count("ok")
-    skipped = results.count("skip") + len(CASES) - len(chosen)
-    failed = len(CASES) - passed - skipped
+    skipped = results.count("skip") + len(cases) - len(running)
     print(
-        f"test-vllm: cases={len(CASES)} passed={passed} skipped={skipped} "
+        f"test-vllm: plane={plane.name} cases={len(cases)} passed={passed} skipped={skipped} "
         f"loads={bed.loads} stores={bed.stores} control={'detected' if detected else 'blind'} "
-        f"hybrid_models={len(bed.hybrid_models)}"
+        f"hybrid_models={len(bed.hybrid_models)}",
+        flush=True,
     )
+    return passed, len(cases) - passed - skipped + (not detected)
+
+
+def main() -> int:
+    """Runs the cases of the command line."""
+    options = {"--plane": (_PLANE_HELP, planes.CHOICES)}
+    chosen, arguments = runner.choose(
+        "test-vllm", "A real vLLM, end to end.", CASES, options=options
+    )
+    results = [
+        run(plane, cases, chosen, arguments.keep)
+        for plane, cases in planes.runs(arguments.plane, CASES)
+    ]
+    passed, failed = map(sum, zip(*results, strict=True))
     print(f"{passed} passed, {failed} failed")
-    return 0 if detected and not failed else 1
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    cases, arguments = runner.choose("test-vllm", "A real vLLM, end to end.", CASES)
-    sys.exit(run(cases, arguments.keep))
+    sys.exit(main())

@@ -8,6 +8,7 @@ from typing import Any
 
 from e2e.testbed import TestBed
 from e2e.engineproc import EngineProcess
+from e2e.planes import C, Plane
 from e2e.services import NatsServer
 from tests.agentproc import AgentProcess
 
@@ -23,8 +24,8 @@ class SharedTestBed(TestBed):
     hybrid models whose prompts came from the pool.
     """
 
-    def __init__(self, keep: bool = False) -> None:
-        super().__init__(keep)
+    def __init__(self, keep: bool = False, plane: Plane = C) -> None:
+        super().__init__(keep, plane)
         self.hybrid: Any = None
         self.hybrid_models: set[str] = set()
 

@@ -61,7 +61,31 @@ _GROUP_CASES = tuple(
     if one.name.startswith(shape.name)
 )
 
-CASES: tuple[Case, ...] = (
+# Cases whose result depends on the copies (Case.copies): bytes in every direction and layout, loads
+# that fail or end late, memory that is mapped again, and engines that die. Of the two hybrid
+# models, one has windows and one has states.
+_COPIES = {
+    *(reset_reload, chunked_prefill, disk_only, flipped_byte_disk, first_block_fails),
+    *(agent_kill_restart, flipped_byte_host, preemption, engine_restart, two_tp_ranks),
+    *(short_loads, store_races_reuse, abort_mid_load),
+    *(
+        one
+        for cases in (
+            cases_groups.reload,
+            cases_groups.damage,
+            cases_groups.flipped,
+            cases_groups.load_fails,
+            cases_groups.abort_mid_load,
+            cases_tight.eviction,
+            cases_groups.agent_kill_restart,
+            cases_groups.engine_kill,
+        )
+        for one in cases
+        if one.name.startswith((GPT_OSS.name, QWEN.name))
+    ),
+}
+
+_ALL: tuple[Case, ...] = (
     reset_reload,
     own_metrics,
     chunked_prefill,
@@ -95,3 +119,5 @@ CASES: tuple[Case, ...] = (
     *_GROUP_CASES,
     cases_groups.two_engines,
 )
+
+CASES = tuple(one._replace(copies=one in _COPIES) for one in _ALL)

@@ -19,12 +19,14 @@ class Case(NamedTuple):
     """A test of one promise of the product.
 
     reason: the promise, for people. run: gets the test bed, returns a remark for the printed line,
-    and raises on failure.
+    and raises on failure. copies: whether the result depends on the connector's copies, so that
+    each of its data planes has to keep the promise.
     """
 
     name: str
     reason: str
     run: Callable[[Any], str]
+    copies: bool = False
 
 
 def case(name: str, reason: str) -> Callable[[Callable[[Any], str]], Case]:
@@ -51,11 +53,16 @@ def attempt(name: str, run: Callable[[Any], str], bed: Any) -> str:
 
 
 def choose(
-    name: str, description: str, cases: Sequence[Case], flags: dict[str, str] | None = None
+    name: str,
+    description: str,
+    cases: Sequence[Case],
+    flags: dict[str, str] | None = None,
+    options: dict[str, tuple[str, Sequence[str]]] | None = None,
 ) -> tuple[list[Case], argparse.Namespace]:
     """The cases that the command line chooses, and its arguments. --list prints them and exits.
 
-    flags: further flags with their help. SIGTERM and SIGHUP exit from now on.
+    flags: further flags with their help. options: further options with their help and their values,
+    the default first. SIGTERM and SIGHUP exit from now on.
     """
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--list", action="store_true", help="print the cases")
@@ -63,10 +70,12 @@ def choose(
     parser.add_argument("--keep", action="store_true", help="keep the directory with the logs")
     for flag, text in (flags or {}).items():
         parser.add_argument(flag, action="store_true", help=text)
+    for option, (text, values) in (options or {}).items():
+        parser.add_argument(option, choices=values, default=values[0], help=text)
     args = parser.parse_args()
     if args.list:
         for each in cases:
-            print(f"{each.name:<34} {each.reason}")
+            print(f"{each.name:<34} {each.reason}{' (both planes)' if each.copies else ''}")
         sys.exit(0)
     if unknown := set(args.only or ()) - {each.name for each in cases}:
         parser.error(f"--only {' '.join(sorted(unknown))}: want names that --list prints")

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from e2e import model
+from e2e import model, planes
 from e2e.engineproc import EngineProcess, Output
 from e2e.slow_file import ENV as SLOW_ENV
 from e2e.slow_file import Throttle
@@ -88,10 +88,12 @@ def _all_zero(what: str, counts: Callable[[], dict[str, int]]) -> None:
 class TestBed:
     """The agents, engines and files of one run. close() ends every process and removes every file.
 
-    The first case that needs an engine or agent starts it. Later cases use it again.
+    The first case that needs an engine or agent starts it. Later cases use it again. The engines
+    copy on `plane`.
     """
 
-    def __init__(self, keep: bool = False) -> None:
+    def __init__(self, keep: bool = False, plane: planes.Plane = planes.C) -> None:
+        self.plane = plane
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="blockyard-vllm-"))
         self.model = self.dir / "model"
         self.adapters = {name: self.dir / name for name in ("adapter-a", "adapter-b")}
@@ -127,7 +129,7 @@ class TestBed:
         return agent
 
     def engine(self, name: str, agent: AgentProcess | None, **options: Any) -> EngineProcess:
-        """Starts an engine and waits until it serves.
+        """Starts an engine and waits until it serves. AssertionError on another plane.
 
         options: arguments of AsyncEngineArgs, which replace the defaults below, and five keys of
         the connector. policy: vLLM's policy for failed loads. connector: module and class.
@@ -178,10 +180,19 @@ class TestBed:
         engine.ready()
         if agent is not None:
             self.connected(agent)
+        self._check_plane(engine)
         return engine
 
     def _engine_env(self) -> dict[str, str]:
-        return {**engine_env(self.dir), SLOW_ENV: str(self.throttle.path)}
+        ours = {SLOW_ENV: str(self.throttle.path), "BLOCKYARD_NATIVE": self.plane.native}
+        return {**engine_env(self.dir), **ours}
+
+    def _check_plane(self, engine: EngineProcess) -> None:
+        """AssertionError when the engine copies on another plane than the run's."""
+        lines = engine.logged(planes.LOGGED)
+        workers = len(engine.counts()) * self._workers_of[engine.name]
+        # Without an agent the connector may be off, and then logs nothing.
+        self.plane.check(lines, len(lines) if self._agent_of[engine.name] is None else workers)
 
     def running(self) -> list[EngineProcess]:
         """The running engines."""
