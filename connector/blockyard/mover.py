@@ -173,12 +173,14 @@ class CopyEngine(Protocol):
 
     load_bytes, store_bytes: limit for one call, at least one block. Between calls the session
     checks for more urgent loads. needs_fence: a load must wait for the fence of the step that
-    names the load, because launched work of the engine may still access its blocks.
+    names the load, because launched work of the engine may still access its blocks. pins: copies of
+    pinned memory are faster, and on_map() pins.
     """
 
     load_bytes: int
     store_bytes: int
     needs_fence: bool
+    pins: bool
 
     def load(
         self, slots: Sequence[int], blocks: Sequence[Sequence[int]], fence: object | None
@@ -197,8 +199,11 @@ class CopyEngine(Protocol):
         """A fence behind all work that the engine's thread has launched. None: that work has
         ended. Only the engine's thread may call it."""
 
-    def on_map(self, address: int, size: int) -> None:
-        """Pins a piece of an extent, which has whole slots. Copies may use the piece meanwhile."""
+    def on_map(self, address: int, size: int) -> bool:
+        """Pins a piece of an extent, which has whole slots. Copies may use the piece meanwhile.
+
+        False: the piece is not pinned, and is not for on_unmap().
+        """
 
     def on_unmap(self, address: int, size: int) -> None:
         """Unpins a piece that no copy uses. After an exception the piece must stay mapped."""
@@ -253,6 +258,7 @@ class CpuMover:
     load_bytes = 64 << 20
     store_bytes = 2 << 20
     needs_fence = False
+    pins = False
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -286,8 +292,9 @@ class CpuMover:
     def fence(self) -> None:
         """None: work on a CPU has ended when its call returns."""
 
-    def on_map(self, address: int, size: int) -> None:
-        """Plain memory needs no pinning."""
+    def on_map(self, address: int, size: int) -> bool:
+        """False: plain memory needs no pinning."""
+        return False
 
     def on_unmap(self, address: int, size: int) -> None:
         """Plain memory needs no unpinning."""

@@ -41,6 +41,7 @@ class NativeCudaMover:
     load_bytes = 64 << 20
     store_bytes = 16 << 20
     needs_fence = True
+    pins = True
 
     def __init__(self, lib: Library, pages: Pages) -> None:
         """GeometryError without a driver, or without a context of the engine's."""
@@ -91,12 +92,13 @@ class NativeCudaMover:
         """Removes a reference of keep() or of a Fence."""
         self._lib.by_cuda_drop(self._handle, handle)
 
-    def on_map(self, address: int, size: int) -> None:
+    def on_map(self, address: int, size: int) -> bool:
         """See CopyEngine. A piece that cannot be pinned stays unpinned, and its copies are slow."""
         error = self._lib.by_cuda_pin(self._handle, address, size)
         if error and not self._warned:
             self._warned = True
             _log.warning("%s", unpinned_reason(size, error))
+        return not error
 
     def on_unmap(self, address: int, size: int) -> None:
         """See CopyEngine."""

@@ -20,16 +20,22 @@ _log = logging.getLogger(__name__)
 # The driver and the kernel hold locks while they pin a piece. This size takes 1.6 ms.
 PIECE_BYTES = 16 << 20
 _REST_SECONDS = 0.2e-3  # pause between pieces, in which other threads get those locks
+_POLL_SECONDS = 0.02  # time between two looks at all_pinned while the thread runs
 
 
 class _Area:
-    """An extent with its pieces (address and bytes). left: unpinned pieces, the last one first."""
+    """An extent with its pieces (address and bytes). left: unpinned pieces, the last one first.
 
-    __slots__ = ("extent", "left", "pinned", "released", "stuck")
+    partial: not all pieces are pinned.
+    """
+
+    __slots__ = ("extent", "left", "partial", "pieces", "pinned", "released", "stuck")
 
     def __init__(self, extent: Extent) -> None:
         self.extent = extent
         self.left = pieces_of(extent)[::-1]
+        self.pieces = len(self.left)
+        self.partial = self.pieces > 0
         self.pinned: list[tuple[int, int]] = []
         self.released = False
         self.stuck = False  # a piece could not be unpinned
@@ -53,16 +59,23 @@ class Pinner:
     """Calls on_map for the pieces of each extent, and on_unmap before the extent is unmapped.
 
     The pinner's thread makes both calls. The thread runs only while pieces are left to pin or
-    unpin. When on_map raises, the extent's other pieces stay unpinned. When on_unmap raises, the
-    extent stays mapped: the device still maps these addresses to the old memory, so a new mapping
-    there would be read and written wrongly. Any thread may call the methods. Only close() waits.
+    unpin. on_map returns whether the piece is pinned; only pinned pieces are for on_unmap. When
+    on_map raises, the extent's other pieces stay unpinned. When on_unmap raises, the extent stays
+    mapped: the device still maps these addresses to the old memory, so a new mapping there would be
+    read and written wrongly. Any thread may call the methods. Only close() waits.
     """
 
     def __init__(
-        self, on_map: Callable[[int, int], None], on_unmap: Callable[[int, int], None]
+        self,
+        on_map: Callable[[int, int], bool],
+        on_unmap: Callable[[int, int], None],
+        pins: bool = True,
     ) -> None:
+        """pins: whether on_map pins, or else no memory needs to be pinned."""
         self._on_map = on_map
         self._on_unmap = on_unmap
+        self._pins = pins
+        self._partial = 0  # extents with a piece that is not pinned
         self._lock = threading.Lock()
         self._areas: dict[int, _Area] = {}  # by address
         self._to_pin: deque[_Area] = deque()
@@ -72,18 +85,29 @@ class Pinner:
         self._idle = threading.Event()
         self._idle.set()
 
+    @property
+    def all_pinned(self) -> bool:
+        """Whether every extent from add() to release() is pinned, or none needs to be."""
+        return not (self._pins and self._partial)
+
+    def pause(self) -> float | None:
+        """Seconds until all_pinned may have changed without a call. None: no thread runs."""
+        return _POLL_SECONDS if self._pins and self._running else None
+
     def add(self, extent: Extent) -> None:
         """Queues an extent for pinning. start() begins the pinning."""
         area = _Area(extent)
         with self._lock:
             self._areas[extent.address] = area
             self._to_pin.append(area)
+            self._partial += area.partial
 
     def release(self, extent: Extent) -> None:
         """Unpins the pieces of an extent, and then unmaps it. No copy may use the extent."""
         with self._lock:
             area = self._areas.pop(extent.address)
             area.released = True
+            self._partial -= area.partial
             self._to_free.append(area)
         self.start()
 
@@ -139,12 +163,17 @@ class Pinner:
         """Pins the next piece of an extent."""
         piece = area.left.pop()
         try:
-            self._on_map(*piece)
+            if not self._on_map(*piece):
+                return
         except Exception:
             _log.exception("extent %d stays unpinned: its copies are slow", area.extent.number)
             area.left.clear()
-        else:
-            area.pinned.append(piece)
+            return
+        area.pinned.append(piece)
+        if len(area.pinned) == area.pieces:
+            with self._lock:
+                area.partial = False
+                self._partial -= not area.released
 
     def _unpin(self, area: _Area) -> bool:
         """Unpins one piece of an extent, or unmaps an extent without pinned pieces.

@@ -36,8 +36,8 @@ class Readable:
         self._reports: dict[int, Mapped] = {}
         self._runs: dict[int, list[range]] = {}  # of each worker
 
-    def take(self, report: Mapped) -> None:
-        """Replaces a worker's report."""
+    def take(self, report: Mapped) -> bool:
+        """Replaces a worker's report. Returns whether all workers have pinned what they map."""
         self.taken += 1
         self._reports.pop(report.worker, None)
         self._reports[report.worker] = report
@@ -47,6 +47,8 @@ class Readable:
         while len(self._reports) > self.workers:
             oldest = next(iter(self._reports))
             del self._reports[oldest], self._runs[oldest]
+        reports = self._reports.values()
+        return len(reports) == self.workers and all(each.pinned for each in reports)
 
     def leading(self, connection: Connection, slots: bytes, first: int) -> int:
         """How many consecutive slots from slot `first` on all workers can read."""

@@ -314,13 +314,13 @@ class SchedulerSession:
             self._trust.judge(not job.failed)
             self._stores.ended(job)
 
-    def mapped(self, report: Mapped) -> None:
-        """Takes a worker's report of its mapped extents.
+    def mapped(self, report: Mapped) -> bool:
+        """Takes a worker's report. Returns whether all workers have pinned all that they map.
 
         A hit has only memory that all workers have mapped. A request waits at most one second for
         workers to map memory.
         """
-        self._readable.take(report)
+        return self._readable.take(report)
 
     @property
     def loading(self) -> bool:

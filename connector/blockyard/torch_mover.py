@@ -105,6 +105,7 @@ class CudaMover:
     load_bytes = 64 << 20
     store_bytes = 16 << 20
     needs_fence = True
+    pins = True
 
     def __init__(self, pages: Pages, driver: Driver | None = None) -> None:
         self._pages = pages
@@ -159,7 +160,7 @@ class CudaMover:
         """See CopyEngine."""
         return self._driver.fence()
 
-    def on_map(self, address: int, size: int) -> None:
+    def on_map(self, address: int, size: int) -> bool:
         """See CopyEngine. A piece that cannot be pinned stays unpinned, and its copies are slow."""
         error = self._driver.register(address, size)
         if not error:
@@ -169,6 +170,7 @@ class CudaMover:
         elif not self._warned:
             self._warned = True
             _log.warning("%s", unpinned_reason(size, error))
+        return not error
 
     def on_unmap(self, address: int, size: int) -> None:
         """See CopyEngine."""

@@ -62,13 +62,15 @@ class Mapped(NamedTuple):
     """The extents of an agent's session that one worker has mapped.
 
     worker: a number unique among the workers of an engine. nonce and session: from WELCOME.
-    extents: packed u32 pairs, the first extent and the length of each run.
+    extents: packed u32 pairs, the first extent and the length of each run. pinned: the worker has
+    pinned all of them, or its device needs no pinned memory.
     """
 
     worker: int
     nonce: int
     session: int
     extents: bytes
+    pinned: bool = True
 
 
 #: The Work of a step without copies. It is shared and must not change.

@@ -91,9 +91,7 @@ class WorkerSession:
         on_mapped: Callable[[], None] = lambda: None,
     ) -> None:
         """mover_factory: makes the copy engine; None takes that of the data plane.
-
-        on_mapped: the session's thread calls it when mapped() may have a new report.
-
+        on_mapped: the session's thread calls it when mapped() may have new extents.
         early_loads: LOAD begins a copy before its Work. False for an engine with overlapping
         steps: an earlier step that has not run may clear the blocks of the load. Then Work begins
         the copy.
@@ -109,8 +107,8 @@ class WorkerSession:
         self._pinner: Pinner | None = None
         self._extents: Extents | None = None
         self._number = secrets.randbits(63)  # unique among the engine's workers
-        self._told = 0  # Extents.changes at the last report of mapped()
-        self._changes = 0  # Extents.changes when the session's thread last looked
+        # Extents.changes and Pinner.all_pinned: at the last report, and when the thread last looked
+        self._told = self._seen = (0, True)
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._quiet = threading.Event()
@@ -138,7 +136,7 @@ class WorkerSession:
             raise ValueError(f"{register} does not match the pages: {own}")
         plane = plane_for(self._settings)
         mover = self._mover = (self._mover_factory or plane.mover)(pages)
-        pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap)
+        pinner = self._pinner = Pinner(mover.on_map, mover.on_unmap, mover.pins)
         extents = self._extents = plane.extents(on_map=pinner.add, on_unmap=pinner.release)
         hello = HelloFields(
             self._identity.engine, self._identity.worker_id, self._identity.dp_rank
@@ -214,13 +212,15 @@ class WorkerSession:
         return done
 
     def mapped(self) -> Mapped | None:
-        """The extents that this worker has mapped. None when unchanged since the last call."""
-        extents = self._extents
-        if extents is None or extents.changes == self._told:
+        """The extents that this worker has mapped. None when the report would be the last one."""
+        extents, pinner = self._extents, self._pinner
+        if extents is None or pinner is None or self._told == (extents.changes, pinner.all_pinned):
             return None
-        self._told = extents.changes
+        changes = extents.changes
         (nonce, session), numbers = extents.mapped()
-        return Mapped(self._number, nonce, session, pack_runs(numbers))
+        pinned = pinner.all_pinned  # read after the numbers, so that it holds for each of them
+        self._told = changes, pinned
+        return Mapped(self._number, nonce, session, pack_runs(numbers), pinned)
 
     def wait(self, timeout: float) -> bool:
         """Waits until no copy of a Work is queued or in flight. False after timeout seconds.
@@ -297,7 +297,7 @@ class WorkerSession:
                 group = body["group"] if pages.grouped else ALL_GROUPS
                 load = Load(body["job"], "", body["slots"], body["blocks"], group)
                 self._add(load, False, pages, None, copier)
-        self._note_extents(extents)
+        self._note_extents(extents, pinner)
         if extents.announced == announced:  # all announced extents are mapped
             pinner.start()
         else:
@@ -316,20 +316,20 @@ class WorkerSession:
         if pause == 0.0:
             return
         due = link.due()
-        if due is not None:
-            left = max(0.0, due - time.monotonic())
-            pause = left if pause is None else min(pause, left)
+        left = None if due is None else max(0.0, due - time.monotonic())
+        pause = min((p for p in (pause, left, pinner.pause()) if p is not None), default=None)
         if link.joined and not copier.busy and extents.populate(_POPULATE_BYTES):
             pause = 0.0  # more untouched memory may be left
         if extents.announced != announced:
             pause = 0.0  # pinning begins in a turn without a new extent
-        self._note_extents(extents)
+        self._note_extents(extents, pinner)
         copier.wait(link.fileno(), pause, self._scheduler if self._early else None)
         lockheld.take_wakes(self._wake)
 
-    def _note_extents(self, extents: Extents) -> None:
-        if extents.changes != self._changes:
-            self._changes = extents.changes
+    def _note_extents(self, extents: Extents, pinner: Pinner) -> None:
+        seen = extents.changes, pinner.all_pinned
+        if seen != self._seen:
+            self._seen = seen
             self.news += 1
 
     def _take(self, work: Work, fence: object | None, copier: JobCopier, pages: Pages) -> None:

@@ -105,12 +105,14 @@ class Cuda(unittest.TestCase):
         extent = self.extents.find(0, 0)
         for number, pinned in ((1, False), (3, True)):
             if pinned:
-                self.mover.on_map(extent.data, SLOTS * SLOT)
+                self.assertTrue(self.mover.on_map(extent.data, SLOTS * SLOT))
             want = [self.block(n) for n in range(4)]
             self.assertTrue(self.run_job(number, True, [0, 1, 2, 3]))
             targets = [number + 20, number + 7, 31, number + 11]
             self.assertTrue(self.run_job(number + 1, False, targets))
             self.assertTrue([self.block(n) for n in targets] == want)
+        with self.assertLogs("blockyard.native_cuda", "WARNING"):
+            self.assertFalse(self.mover.on_map(extent.data, SLOTS * SLOT), "pinned twice")
         self.mover.on_unmap(extent.data, SLOTS * SLOT)
         with self.assertRaisesRegex(RuntimeError, "cannot be unpinned"):
             self.mover.on_unmap(extent.data, SLOTS * SLOT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import pathlib
@@ -27,7 +28,8 @@ class Device:
         self.pinned: dict[int, int] = {}
         self.gate = threading.Semaphore(0)
         self.at_gate = threading.Semaphore(0)
-        self.refused: set[int] = set()
+        self.refused: set[int] = set()  # on_map raises
+        self.unpinnable: set[int] = set()  # on_map returns False
 
     def _pass(self, kind: str, address: int, size: int) -> None:
         self.at_gate.release()
@@ -35,12 +37,15 @@ class Device:
             raise AssertionError("the gate was never opened")
         self.calls.append((kind, address, size))
 
-    def on_map(self, address: int, size: int) -> None:
+    def on_map(self, address: int, size: int) -> bool:
         self._pass("pin", address, size)
         if address in self.refused:
             raise RuntimeError("refused by the test")
+        if address in self.unpinnable:
+            return False
         assert address not in self.pinned
         self.pinned[address] = size
+        return True
 
     def on_unmap(self, address: int, size: int) -> None:
         self._pass("unpin", address, size)
@@ -138,6 +143,72 @@ class Waiting(PinnerCase):
         self.assertFalse(self.pinner._running)
 
 
+class AllPinned(PinnerCase):
+    def test_all_is_pinned_with_the_last_piece(self) -> None:
+        self.assertTrue(self.pinner.all_pinned)
+        self.assertIsNone(self.pinner.pause())
+        self.add(0)
+        self.assertFalse(self.pinner.all_pinned)
+        self.pinner.start()
+        for _ in range(3):
+            self.assertTrue(self.device.arrived())
+            self.assertFalse(self.pinner.all_pinned)
+            self.assertGreater(self.pinner.pause(), 0)
+            self.device.open(1)
+        self.wait_pinned()
+        self.assertTrue(self.pinner.all_pinned)
+        self.assertIsNone(self.pinner.pause())
+
+    def test_an_extent_that_is_mapped_later_counts_at_once(self) -> None:
+        self.device.open(3)
+        self.add(0)
+        self.wait_pinned()
+        self.add(1)
+        self.assertFalse(self.pinner.all_pinned)
+        self.device.open(3)
+        self.wait_pinned()
+        self.assertTrue(self.pinner.all_pinned)
+
+    def test_a_released_extent_does_not_count(self) -> None:
+        self.device.open(3)
+        self.add(0)
+        self.wait_pinned()
+        self.add(1)
+        self.pinner.start()
+        self.assertTrue(all(self.device.arrived() for _ in range(4)))
+        self.extents.close()  # the thread waits in on_map for a piece of extent 1
+        self.assertTrue(self.pinner.all_pinned)
+        self.device.open()
+        self.assertTrue(self.pinner.close(SECONDS))
+        self.assertTrue(self.pinner.all_pinned)
+        self.add(2)
+        self.assertFalse(self.pinner.all_pinned)
+
+    def test_an_extent_with_a_piece_that_cannot_be_pinned_counts_until_its_release(self) -> None:
+        self.device.open()
+        for failure in (self.device.refused, self.device.unpinnable):
+            self.add(0)
+            failure.add(self.extents.address(0, 0) + 2 * PAGE)
+            with self.assertLogs("blockyard.pinner", "ERROR"):
+                logging.getLogger("blockyard.pinner").error("so that there is a line")
+                self.wait_pinned()
+            self.assertFalse(self.pinner.all_pinned)
+            self.extents.close()
+            self.assertTrue(self.pinner.close(SECONDS))
+            self.assertTrue(self.pinner.all_pinned)
+            failure.clear()
+
+    def test_a_device_that_needs_no_pinned_memory_never_waits(self) -> None:
+        pinner = Pinner(self.device.on_map, self.device.on_unmap, pins=False)
+        self.pinner = pinner
+        self.extents = Extents(on_map=pinner.add, on_unmap=pinner.release)
+        self.add(0)
+        pinner.start()
+        self.assertTrue(self.device.arrived())
+        self.assertTrue(pinner.all_pinned)
+        self.assertIsNone(pinner.pause())
+
+
 class Release(PinnerCase):
     def test_who_lets_go_does_not_wait_and_memory_goes_when_it_is_unpinned(self) -> None:
         self.add(0)
@@ -189,6 +260,19 @@ class Failures(PinnerCase):
         self.assertEqual(len(logs.output), 1)
         self.assertIn("extent 0", logs.output[0])
         self.assertEqual(sum(self.device.pinned.values()), 2 * PAGE + SLOTS * PAGE)
+
+    def test_a_piece_that_was_not_pinned_is_not_unpinned(self) -> None:
+        """The driver would refuse, and the extent would stay mapped."""
+        self.device.open()
+        self.add(0)
+        first, middle, last = pieces_of(self.extents.find(0, 0))
+        self.device.unpinnable = {middle[0]}
+        self.wait_pinned()
+        self.extents.close()
+        self.assertTrue(self.pinner.close(SECONDS))
+        pins = [("pin", *piece) for piece in (first, middle, last)]
+        self.assertEqual(self.device.calls, [*pins, ("unpin", *last), ("unpin", *first)])
+        self.assertEqual(self.mapped(), 0)
 
     def test_an_extent_with_a_piece_that_cannot_be_unpinned_stays_mapped(self) -> None:
         """The device has pins at its addresses, so no other memory may get these addresses."""

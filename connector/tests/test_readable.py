@@ -22,8 +22,10 @@ class Reports(unittest.TestCase):
         self.readable.workers = 2
         self.connection: Any = Bag(nonce=5, session=3)
 
-    def say(self, worker: int, *extents: int, session: int = 3, nonce: int = 5) -> None:
-        self.readable.take(Mapped(worker, nonce, session, pack_runs(extents)))
+    def say(
+        self, worker: int, *extents: int, session: int = 3, nonce: int = 5, pinned: bool = True
+    ) -> bool:
+        return self.readable.take(Mapped(worker, nonce, session, pack_runs(extents), pinned))
 
     def leading(self, *extents: int, first: int = 0) -> int:
         slots = pack_slots(Slot(number, 7, 1 << 40) for number in extents)
@@ -55,6 +57,14 @@ class Reports(unittest.TestCase):
         self.say(2, 0)
         self.say(2)
         self.assertEqual(self.leading(0), 0)
+
+    def test_all_is_pinned_when_the_last_report_of_each_worker_says_so(self) -> None:
+        self.assertFalse(self.say(1, 0), "one worker has said nothing")
+        self.assertFalse(self.say(2, 0, pinned=False))
+        self.assertTrue(self.say(2, 0))
+        self.assertFalse(self.say(1, 0, 1, pinned=False), "an extent was mapped later")
+        self.assertFalse(self.say(2, 0, 1))
+        self.assertTrue(self.say(1, 0, 1))
 
     def test_extents_of_another_session_or_agent_count_for_nothing(self) -> None:
         self.say(1, 0)

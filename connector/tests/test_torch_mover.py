@@ -214,7 +214,7 @@ class Unpinned(CudaCase):
 
 class Pinning(CudaCase):
     def test_what_was_pinned_is_unpinned_once(self) -> None:
-        self.mover.on_map(4096, 100)
+        self.assertTrue(self.mover.on_map(4096, 100))
         self.mover.on_unmap(4096, 100)
         self.mover.on_unmap(4096, 100)
         self.assertEqual((self.driver.registered, self.driver.unregistered), ([4096], [4096]))
@@ -222,8 +222,8 @@ class Pinning(CudaCase):
     def test_memory_that_cannot_be_pinned_is_used_all_the_same_and_said_once(self) -> None:
         self.driver.error = 2
         with self.assertLogs("blockyard.torch_mover", "WARNING") as logs:
-            self.mover.on_map(4096, 100)
-            self.mover.on_map(8192, 100)
+            self.assertFalse(self.mover.on_map(4096, 100))
+            self.assertFalse(self.mover.on_map(8192, 100))
         self.assertEqual(len(logs.output), 1)
         self.assertIn("ulimit", logs.output[0])
         self.mover.on_unmap(4096, 100)

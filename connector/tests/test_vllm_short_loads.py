@@ -8,13 +8,14 @@ from types import SimpleNamespace as Bag
 from typing import Any
 from unittest import mock
 
+from blockyard.readable import Readable
 from blockyard.request import Hit
-from blockyard.work import Load, Work
+from blockyard.work import Load, Mapped, Work
 from tests.vllm_case import TOKENS, Case
 from tests.vllm_fakes import FakePool, full, kv_config, step, vllm_config
 
 from blockyard.vllm import facts  # isort: skip
-from blockyard.vllm.records import EMPTY  # isort: skip
+from blockyard.vllm.records import EMPTY, WorkerReport  # isort: skip
 
 
 class Pool(FakePool):
@@ -28,11 +29,12 @@ class Pool(FakePool):
         self.evicted |= block_ids
 
 
-class Short(Case):
+class ShortCase(Case):
     def setUp(self) -> None:
         super().setUp()
         self.pool = Pool()
         self.side.short.on = True
+        self.side.short.pinned = True
         self.side.bind(self.pool)
         self.side.pace.fits_step = lambda blocks, alone: True  # type: ignore[method-assign]
         self.session.answer = Hit(3, b"\1\1\1")
@@ -48,6 +50,8 @@ class Short(Case):
     def end(self, *invalid: int) -> None:
         self.side.update_connector_output(Bag(invalid_block_ids=set(invalid)))
 
+
+class Short(ShortCase):
     def test_a_hit_is_loaded_in_the_step_that_computes_the_rest(self) -> None:
         req = self.load()
         self.assertEqual(self.session.take("load"), [(req.request_id, 0, 0, [[4, 5, 6]])])
@@ -142,6 +146,47 @@ class Short(Case):
         self.side.bind(FakePool())
         req = self.open(20)
         self.assertEqual(self.side.get_num_new_matched_tokens(req, 0), (3 * TOKENS, True))
+
+
+class Pinned(ShortCase):
+    """Over a real record of the workers' reports."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.side.short.pinned = False
+        self.readable = Readable()
+        self.readable.workers = 2
+        self.session.mapped = self.readable.take
+
+    def report(self, *reports: tuple[int, bool]) -> None:
+        """Reports of workers, which vLLM carries together: worker and whether all is pinned."""
+        mapped = tuple(Mapped(worker, 2, 3, b"", pinned) for worker, pinned in reports)
+        meta = pickle.loads(pickle.dumps(WorkerReport(None, (), mapped)))
+        self.side.update_connector_output(Bag(kv_connector_worker_meta=meta))
+
+    def is_short(self) -> bool:
+        tokens, later = self.side.get_num_new_matched_tokens(self.open(20), 0)
+        self.assertEqual(tokens, 3 * TOKENS)
+        return not later
+
+    def test_no_short_load_before_all_workers_have_pinned_their_memory(self) -> None:
+        self.assertFalse(self.is_short(), "no worker has said anything")
+        self.report((1, True))
+        self.assertFalse(self.is_short(), "worker 2 has said nothing")
+        self.report((2, False))
+        self.assertFalse(self.is_short())
+        self.report((2, True))
+        self.assertTrue(self.is_short())
+
+    def test_memory_that_is_mapped_later_ends_short_loads_until_it_is_pinned(self) -> None:
+        self.report((1, True), (2, True))
+        self.assertTrue(self.is_short())
+        self.report((1, False), (2, True))
+        self.assertFalse(self.is_short())
+        self.report((1, True), (2, False))
+        self.assertFalse(self.is_short())
+        self.report((2, True))
+        self.assertTrue(self.is_short())
 
 
 class Conditions(unittest.TestCase):

@@ -15,6 +15,7 @@ from blockyard.groups import ALL_GROUPS
 from blockyard.mover import CpuMover, Pages
 from blockyard.native_plane import MemoryMover, NativeCopier, NativePlane
 from blockyard.packed import Slot, pack_slots, pack_u32
+from blockyard.pinner import Pinner
 from blockyard.plane import JobCopier, PythonCopier, PythonPlane
 from blockyard.settings import Settings
 from blockyard.work import Load, Store, Work
@@ -129,14 +130,15 @@ class Groups(unittest.TestCase):
         body = {"job": NUMBER + 1, "group": 1, "slots": slots, "blocks": blocks}
         link = mock.Mock(joined=False)
         link.service.return_value, link.due.return_value, link.fileno.return_value = [body], 0.0, -1
+        pinner = Pinner(lambda *piece: False, lambda *piece: None)
         with mock.patch.object(self.copier, "wait"):
-            session._turn(link, self.copier, self.extents, self.pages, mock.Mock())
+            session._turn(link, self.copier, self.extents, self.pages, pinner)
         self.assertEqual(self.block(6), b"yy")
         self.fill(6, b"z")
         link.service.return_value = []
         session.begin(Work([Load(NUMBER + 1, "r", slots, blocks, 1)]))
         with mock.patch.object(self.copier, "wait"):
-            session._turn(link, self.copier, self.extents, self.pages, mock.Mock())
+            session._turn(link, self.copier, self.extents, self.pages, pinner)
         self.assertEqual((self.block(6), session.finished_loads()), (b"zz", ({"r"}, set())))
 
     def test_records_carry_their_group_between_processes(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import unittest
+from typing import Any
 from unittest import mock
 
 from blockyard import worker as worker_module
 from blockyard import workerlink
 from blockyard.mover import Pages
 from blockyard.readable import pack_runs
+from blockyard.work import Mapped
 from tests import planes
 from tests.agentproc import wait_until
 from tests.workerrig import GatedMover, RigCase, ScriptedScheduler
@@ -17,6 +19,8 @@ from tests.workerrig import GatedMover, RigCase, ScriptedScheduler
 
 class PinningMover(GatedMover):
     """A mover whose pins and unpins wait at gates."""
+
+    pins = True
 
     def __init__(self, pages: Pages) -> None:
         super().__init__(pages)
@@ -27,12 +31,13 @@ class PinningMover(GatedMover):
         self.pinned: set[int] = set()
         self.threads: set[str] = set()
 
-    def on_map(self, address: int, size: int) -> None:
+    def on_map(self, address: int, size: int) -> bool:
         self.threads.add(threading.current_thread().name)
         self.pinning.set()
         if not self.may_pin.wait(30):
             raise AssertionError("never allowed to pin")
         self.pinned.add(address)
+        return True
 
     def on_unmap(self, address: int, size: int) -> None:
         self.threads.add(threading.current_thread().name)
@@ -47,8 +52,19 @@ class PinningMover(GatedMover):
 
 
 @planes.both
-class Pinning(RigCase):
-    options = {"mover": PinningMover}
+class Plain(RigCase):
+    """A device that needs no pinned memory."""
+
+    def test_every_report_says_that_all_is_pinned(self) -> None:
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        told = self.rig.session.mapped()
+        assert told is not None
+        self.assertTrue(told.pinned)
+        self.assertTrue(told.extents)
+
+
+class PinningCase(RigCase):
+    options: dict[str, Any] = {"mover": PinningMover}
 
     def setUp(self) -> None:
         super().setUp()
@@ -57,6 +73,9 @@ class Pinning(RigCase):
         self.mover = mover
         self.addCleanup(mover.release)
 
+
+@planes.both
+class Pinning(PinningCase):
     def load(self, rid: str, tokens: list[int], data: bytes) -> None:
         """Loads a block and compares its bytes."""
         slots = self.scheduler.lookup(self.scheduler.open(tokens), 1)
@@ -84,7 +103,7 @@ class Pinning(RigCase):
         self.assertEqual((told.nonce, told.session), (welcome["agent_nonce"], welcome["session"]))
         self.assertEqual(told.extents, pack_runs(self.scheduler.extents.mapped()[1]))
         self.assertIsNone(self.rig.session.mapped())
-        self.assertEqual(self.mover.pinned, set())
+        self.assertEqual((told.pinned, self.mover.pinned), (False, set()))
         self.scheduler.close()
         wait_until("the session has ended", lambda: not self.rig.session.joined)
         self.rig.scheduler = ScriptedScheduler(self.rig.agent, self.rig.worker_id)
@@ -129,6 +148,50 @@ class Pinning(RigCase):
         self.assertTrue(self.mover.pinned)
         self.mover.may_unpin.set()
         wait_until("the memory is unpinned", lambda: not self.mover.pinned)
+
+
+@planes.both
+class Reports(PinningCase):
+    """Small extents, so that a few hundred blocks need another one."""
+
+    options = {"mover": PinningMover, "flags": ("--extent-size=1MiB",)}
+
+    def reported(self, pinned: bool) -> Mapped:
+        """The next report whose `pinned` is this."""
+        session, seen = self.rig.session, -1
+
+        def next_report() -> Mapped | None:
+            nonlocal seen
+            if session.news == seen:
+                return None  # without news the engine does not ask
+            seen = session.news
+            report = session.mapped()
+            return report if report is not None and report.pinned is pinned else None
+
+        return wait_until(f"a report with pinned={pinned}", next_report)
+
+    def test_a_report_says_when_all_is_pinned_and_when_more_is_mapped(self) -> None:
+        self.rig.store(self.rig.fresh_tokens(1), [0])
+        self.reported(False)
+        self.assertTrue(self.mover.pinning.wait(30))
+        self.mover.may_pin.set()
+        first = self.reported(True)
+        self.mover.may_pin.clear()
+        self.more_memory()
+        more = self.reported(False)
+        self.assertEqual(more.worker, first.worker)
+        self.assertNotEqual(more.extents, first.extents)
+        self.mover.may_pin.set()
+        self.reported(True)
+
+    def more_memory(self) -> None:
+        """Stores blocks until the worker has mapped another extent."""
+        before = self.rig.session._extents.announced
+        for _ in range(1000):
+            if self.rig.session._extents.announced > before:
+                return
+            self.rig.store(self.rig.fresh_tokens(32), range(32))
+        self.fail("the agent announces no other extent")
 
 
 if __name__ == "__main__":

@@ -206,8 +206,10 @@ class Rig:
         connect: bool = True,
         early_loads: bool = True,
         mover: type[GatedMover] = GatedMover,
+        flags: Sequence[str] = (),
     ) -> None:
-        self.agent = AgentProcess()
+        """flags: of the agent."""
+        self.agent = AgentProcess(flags=flags)
         self.worker_id = random.SystemRandom().randrange(1, 2**63)
         self.kv = Kv(blocks)
         self.mover = mover(self.kv.pages())

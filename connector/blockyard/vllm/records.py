@@ -65,7 +65,7 @@ class Handshake(KVConnectorHandshakeMetadata):
 
 
 class WorkerReport(KVConnectorWorkerMetadata):
-    """Workers to scheduler: ended jobs, mapped extents, and undelivered handshakes."""
+    """Workers to scheduler: ended jobs, mapped and pinned extents, undelivered handshakes."""
 
     __slots__ = ("done", "handshakes", "mapped")
 

@@ -336,7 +336,7 @@ class VllmScheduler:
         if self.session is None or not isinstance(report, WorkerReport):
             return
         for mapped in report.mapped:
-            self.session.mapped(mapped)
+            self.short.pinned = self.session.mapped(mapped)
         if report.done:
             self.session.settle(report.done)
 

@@ -9,6 +9,10 @@ computed ones when it plans the step, so a failed load needs care:
 - vLLM has the request's blocks in its prefix cache already, and under the policy `recompute` keeps
   them there. ShortLoads names them for removal, so that no other request hits them.
 - A request of the same step must not hit them either. shares() recognizes it, and it waits a step.
+
+A device copies unpinned memory several times as slowly as the measured copies of pinned memory. So
+there is no short load while a worker is pinning memory. A hit has only extents that the workers
+have reported, and each report says whether all of them are pinned.
 """
 
 from __future__ import annotations
@@ -37,13 +41,15 @@ class ShortLoad(NamedTuple):
 class ShortLoads:
     """The short loads of the planned step and of the step in flight. Steps must not overlap.
 
-    on: whether hits may get short loads. begun, flying: loads of the planned step and of the step
-    in flight.
+    on: whether hits may get short loads. pinned: every extent that the workers have reported is
+    pinned where its device needs that. begun, flying: loads of the planned step and of the step in
+    flight.
     """
 
     def __init__(self, pace: Pace, tokens: int) -> None:
         """tokens: of a block."""
         self.on = False
+        self.pinned = False
         self.loads = 0  # so far
         self.begun: list[ShortLoad] = []
         self.flying: list[ShortLoad] = []
@@ -57,7 +63,7 @@ class ShortLoads:
         alone: vLLM has no other request.
         """
         planned = sum(load.count for load in self.begun)
-        if not self.on or not self._pace.fits_step(planned + blocks, alone):
+        if not (self.on and self.pinned and self._pace.fits_step(planned + blocks, alone)):
             return 0
         # The step must compute a token.
         return int(min(blocks * self._tokens, request.num_tokens - 1 - local_tokens))
