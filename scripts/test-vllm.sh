@@ -16,7 +16,7 @@ agent=${BLOCKYARD_BIN:-bin/blockyard}
 # The engine's events need a NATS server.
 go build -o "$(dirname "$agent")/nats-server" github.com/nats-io/nats-server/v2
 python=$(scripts/vllm-env.sh ${VLLM:+"$VLLM"})
-# These tests need numpy, import the cases, or compare the connector with vLLM's own base classes.
+# These tests need numpy or the cases, or compare the connector with vLLM's own base classes.
 # The machine of "make test" may lack all of it.
-(cd connector && "$python" tests numpy_mover vllm_contract e2e_planes)
+(cd connector && "$python" tests numpy_mover vllm_contract e2e_planes bench_figures)
 PYTHONPATH=connector exec "$python" -m e2e "$@"

@@ -23,7 +23,7 @@ from .child import ChildFailed
 
 PARTS = ("hooks", "load-start", "tokens", "ranks")
 
-STEP_US, HOOK_US, LOAD_START_MS = 20.0, 50.0, 0.5
+STEP_US, HOOK_US, TO_PLAIN, LOAD_START_MS = 20.0, 50.0, 1.0, 0.5
 
 
 def main() -> int:
@@ -80,12 +80,15 @@ def _hooks(work: pathlib.Path, quick: bool) -> dict[str, str]:
     print(hooks.text, end="")
     figures = {}
     for running in cost.RUNNING:
-        step, hook = hooks.step[running], hooks.hook[running]
+        step, hook, ratio = hooks.step[running], hooks.hook[running], hooks.to_plain[running]
         what = f"{running} running: "
         print(report.verdict(f"{what}empty step of the worker, p99", step, STEP_US, " µs"))
         print(report.verdict(f"{what}slowest hook of the scheduler, p99", hook, HOOK_US, " µs"))
+        quiet = f"{what}all hooks to the plain connector's, no block completes, p50"
+        print(report.verdict(quiet, ratio, TO_PLAIN, "x"))
         figures[f"step_us_p99_{running}"] = f"{step:.1f}"
         figures[f"hook_us_p99_{running}"] = f"{hook:.1f}"
+        figures[f"hooks_vs_plain_{running}"] = f"{ratio:.2f}"
     first = hooks.first_lookup
     print(report.verdict("first lookup of a long prompt, p99", first, HOOK_US, " µs"))
     print(flush=True)
@@ -113,8 +116,9 @@ def _tokens(work: pathlib.Path, quick: bool) -> tuple[dict[str, str], bool]:
         "reload_host_8k": f"{first.reload_host:.0f}x",
         "reload_disk_8k": f"{first.reload_disk:.0f}x",
     }
-    for length, ratio in first.host_to_native.items():
-        figures[f"reload_host_vs_native_{length // 1024}k"] = f"{ratio:.2f}"
+    for tier, ratios in (("host", first.host_to_native), ("disk", first.disk_to_native)):
+        for length, ratio in ratios.items():
+            figures[f"reload_{tier}_vs_native_{length // 1024}k"] = f"{ratio:.2f}"
     return figures, first.equal
 
 

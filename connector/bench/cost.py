@@ -22,10 +22,15 @@ _MAX_TOKENS = 1024
 
 
 class HookFigures(NamedTuple):
-    """99th percentiles in microseconds, and the text of the report."""
+    """99th percentiles in microseconds, and the text of the report.
+
+    to_plain: median of all hooks of a step in which no block completes, relative to the plain
+    connector's.
+    """
 
     step: dict[int, float]  # all hooks of a worker's step without work, by running requests
     hook: dict[int, float]  # the scheduler's slowest hook, by running requests
+    to_plain: dict[int, float]  # by running requests
     first_lookup: float  # the scheduler's slowest hook at the first lookup of a long prompt
     text: str
 
@@ -112,11 +117,12 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
             rows.append(_steps_row(running, spread, ours, plain))
     again = lookup.pop("again")[0]
     prompts = len(lookup["on_new_request"])
-    step, slowest, hook_rows = {}, {}, []
+    step, slowest, to_plain, hook_rows = {}, {}, {}, []
     for running in RUNNING:
         both = [results["blockyard", running, spread] for spread in (True, False)]
         step[running] = max(report.microseconds(d.quiet, 0.99) for d in both if d.quiet)
         slowest[running] = _slowest(both[0].hooks)
+        to_plain[running] = _to_plain(both[1], results["plain", running, False])
         for hook, calls in both[0].hooks.items():
             hook_rows.append(_hook_row(f"{hook}, {running} running", calls))
     for hook, calls in lookup.items():
@@ -134,7 +140,7 @@ def _hook_figures(results: _Results, lookup: dict[str, list[int]]) -> HookFigure
         ["hook", "calls", "p50", "p99", "max"],
         hook_rows,
     )
-    return HookFigures(step, slowest, _slowest(lookup), text)
+    return HookFigures(step, slowest, to_plain, _slowest(lookup), text)
 
 
 def _slowest(hooks: Mapping[str, list[int]]) -> float:
@@ -142,16 +148,26 @@ def _slowest(hooks: Mapping[str, list[int]]) -> float:
     return max(report.microseconds(calls, 0.99) for calls in hooks.values())
 
 
+def _to_plain(ours: _Decode, plain: _Decode) -> float:
+    """The sum of both roles' medians, relative to that of the plain connector.
+
+    When all requests complete their blocks in the same step, the median step completes none.
+    """
+    sums = [
+        sum(report.microseconds(role, 0.5) for role in (one.scheduler, one.worker))
+        for one in (ours, plain)
+    ]
+    return sums[0] / sums[1]
+
+
 def _steps_row(running: int, spread: bool, ours: _Decode, plain: _Decode) -> list[str]:
     row = [f"{running} {'spread' if spread else 'same'}"]
-    middle = []
     for mine, theirs in ((ours.scheduler, plain.scheduler), (ours.worker, plain.worker)):
         figures = [report.microseconds(v, q) for v in (mine, theirs) for q in (0.5, 0.99)]
         row += [report.number(f) for f in figures]
         row.append(report.number(figures[0] / figures[2]))
-        middle.append((figures[0], figures[2]))
-    both = sum(m for m, _ in middle) / sum(t for _, t in middle)
-    return [*row, report.number(both), report.number(report.microseconds(ours.quiet, 0.99))]
+    last = (_to_plain(ours, plain), report.microseconds(ours.quiet, 0.99))
+    return [*row, *map(report.number, last)]
 
 
 def _hook_row(name: str, calls: list[int]) -> list[str]:

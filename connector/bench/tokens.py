@@ -42,11 +42,12 @@ _WARM_TOKENS = 8 * model.BLOCK_TOKENS
 class TokenFigures(NamedTuple):
     """Speed of reloads of 8,192 tokens relative to computing, and the text of the report.
 
-    host_to_native: the time of a reload from host memory relative to vLLM's own host tier, by
-    tokens of the prompt.
+    host_to_native, disk_to_native: the time of a reload from host memory relative to vLLM's own
+    host tier, and from disk to vLLM's fs tier on the same disk, by tokens of the prompt.
     """
 
     host_to_native: dict[int, float]
+    disk_to_native: dict[int, float]
     reload_host: float
     reload_disk: float
     equal: bool  # every reloaded token equals the computed token
@@ -221,9 +222,9 @@ def _figures(engines: dict[str, Engine]) -> TokenFigures:
     unequal = sum(e.unequal for e in engines.values())
     text += f"  tokens that differ from the computed tokens: {unequal}\n"
     longest = max(LENGTHS)
-    ours, theirs = engines[HOST].times, engines[NATIVE_HOST].times
     return TokenFigures(
-        {n: report.paired(ours["reload", n], theirs["reload", n]) for n in LENGTHS},
+        {n: _ratio(engines, "reload", n, HOST, NATIVE_HOST) for n in LENGTHS},
+        {n: _ratio(engines, "reload", n, DISK, NATIVE_DISK) for n in LENGTHS},
         report.paired(cold[longest], engines[HOST].times["reload", longest]),
         report.paired(cold[longest], engines[DISK].times["reload", longest]),
         unequal == 0,
@@ -231,10 +232,15 @@ def _figures(engines: dict[str, Engine]) -> TokenFigures:
     )
 
 
+def _ratio(engines: dict[str, Engine], what: str, tokens: int, ours: str, theirs: str) -> float:
+    """The median ratio of the times of two engines."""
+    return report.paired(engines[ours].times[what, tokens], engines[theirs].times[what, tokens])
+
+
 def _verdicts(engines: dict[str, Engine]) -> str:
     lines = []
     for what, ours, theirs, limit in _COMPARED:
         for n in LENGTHS:
-            ratio = report.paired(engines[ours].times[what, n], engines[theirs].times[what, n])
+            ratio = _ratio(engines, what, n, ours, theirs)
             lines.append(report.verdict(f"{what} of {n}, {ours} to {theirs}", ratio, limit, "x"))
     return "\n".join(lines) + "\n"
