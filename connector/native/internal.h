@@ -21,7 +21,7 @@ HIDDEN int by_extents_known(struct by_extents *table, const struct by_slot *slot
 HIDDEN size_t by_extents_addresses(struct by_extents *table, const struct by_slot *slots,
 				   size_t count, uint64_t need, uint64_t *out);
 
-/* ring.c: ends of jobs. One producer and one consumer at a time, and no lock. */
+/* queue.c: ends of jobs. One producer and one consumer at a time, and no lock. */
 struct by_ring {
 	_Atomic uint32_t written, read;
 	struct by_end ends[BY_MAX_JOBS];
