@@ -87,6 +87,22 @@ func TestDocumentHasTheTableOfSettings(t *testing.T) {
 	}
 }
 
+// TestDocumentShowsARealError: the document's example of a value that is not supported yet is an error
+// of today.
+func TestDocumentShowsARealError(t *testing.T) {
+	data, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := strings.Cut(string(data), ": not yet; want ")
+	setting, value, _ := strings.Cut(before[strings.LastIndex(before, "`")+1:], " ")
+	value = value[strings.LastIndex(value, " ")+1:]
+	c := read(t, fmt.Sprintf("{%q: %s}", setting, value))
+	if _, err := c.Validate(); !found || err == nil || !strings.Contains(string(data), "`"+err.Error()+"`") {
+		t.Errorf("the document shows %s %s; the error is %v", setting, value, err)
+	}
+}
+
 // TestDocumentShowsAConfigurationThatWorks: its example is read and valid.
 func TestDocumentShowsAConfigurationThatWorks(t *testing.T) {
 	data, err := os.ReadFile(document)

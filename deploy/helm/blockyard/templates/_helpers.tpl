@@ -50,6 +50,15 @@ envFrom:
 {{- end }}
 {{- end }}
 
+{{/* Routers share their bookings wherever NATS connects them: also one replica has a second beside it in a rollout. */}}
+{{- define "blockyard.routerSettings" -}}
+{{- $settings := deepCopy .Values.router.settings }}
+{{- if and (include "blockyard.natsURL" .) (not (hasKey $settings "router_replica_sync")) }}
+{{- $_ := set $settings "router_replica_sync" true }}
+{{- end }}
+{{- $settings | toPrettyJson }}
+{{- end }}
+
 {{- define "blockyard.placement" -}}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
