@@ -282,44 +282,6 @@ func volumeOf(t *testing.T, pod *corev1.PodSpec, flag string) corev1.Volume {
 	return corev1.Volume{}
 }
 
-// routerSettings returns the settings that the routers of the chart start with.
-func routerSettings(t *testing.T, v map[string]any) (settings map[string]any) {
-	t.Helper()
-	for _, o := range renderObjects(t, v) {
-		if m, ok := o.(*corev1.ConfigMap); ok && m.Data["router.json"] != "" {
-			if err := yaml.Unmarshal([]byte(m.Data["router.json"]), &settings); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if settings["router_mode"] != "kv" {
-		t.Fatalf("settings %v", settings)
-	}
-	return settings
-}
-
-// TestRoutersShareBookings: routers that do not know of one another's requests send them to one idle
-// worker. A value of the user wins, and without NATS nothing can be shared.
-func TestRoutersShareBookings(t *testing.T) {
-	noNATS := map[string]any{"enabled": false}
-	for name, c := range map[string]struct {
-		values map[string]any
-		want   any
-	}{
-		"defaults":      {map[string]any{}, true},
-		"one replica":   {map[string]any{"router": map[string]any{"replicas": 1}}, true},
-		"autoscaled":    {map[string]any{"router": map[string]any{"autoscaling": map[string]any{"enabled": true}}}, true},
-		"other setting": {map[string]any{"router": map[string]any{"settings": map[string]any{"score": "price"}}}, true},
-		"existing NATS": {map[string]any{"nats": map[string]any{"enabled": false, "url": "nats://x:4222"}}, true},
-		"switched off":  {map[string]any{"router": map[string]any{"settings": map[string]any{"router_replica_sync": false}}}, false},
-		"without NATS":  {map[string]any{"nats": noNATS, "router": map[string]any{"replicas": 1}}, nil},
-	} {
-		if got := routerSettings(t, c.values)["router_replica_sync"]; got != c.want {
-			t.Errorf("%s: router_replica_sync %v, want %v", name, got, c.want)
-		}
-	}
-}
-
 // TestSchemaNamesWhatIsWrong: each wrong value is refused with its path.
 func TestSchemaNamesWhatIsWrong(t *testing.T) {
 	for path, v := range map[string]any{
