@@ -78,6 +78,8 @@ func userName(uid int) string {
 
 // agentState is the part of GET /v1/stats that is checked.
 type agentState struct {
+	// version is that of blockyard_build_info; empty when unknown.
+	version  string
 	Node     string
 	Sessions int
 	Streams  []struct {
@@ -97,6 +99,7 @@ type agentState struct {
 	Connectors []struct {
 		Worker, Role string
 		Rank         uint32
+		Connector    string
 		Connected    int
 		StoredBlocks uint64 `json:"stored_blocks"`
 		FailedLoads  uint64 `json:"failed_loads"`
@@ -146,6 +149,7 @@ func (c *Command) checkAgent(ctx context.Context) {
 		c.found("admin-unreachable", shown, "--admin 127.0.0.1:9400 at the agent, or --agent ADDRESS here: the agent's ready line has its address", "%v", err)
 		return
 	}
+	s.version = buildVersion(ctx, server)
 	c.seen.agent = s
 	if _, err := server.Text(ctx, "/readyz"); err != nil {
 		c.found("agent-not-ready", shown, "wait; when it lasts, the agent's log says what it waits for", "%v", err)

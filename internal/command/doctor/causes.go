@@ -65,6 +65,8 @@ var causes = []Cause{
 	{"connector-errors", "agent", Warning, "The agent refuses frames of a connector."},
 	{"output-failed", "agent", Warning, "An output of events or a checkpoint does not work."},
 	{"rival-publisher", "agent", Warning, "Another process publishes the same ranks to Dynamo."},
+	{"versions-differ", "agent", Warning, "Agent, connectors and router are of different releases that work together."},
+	{"versions-apart", "agent", Error, "Agent, connectors and router are of releases that nobody has tested together."},
 
 	{"engine-unreachable", "engine", Error, "The inference server does not answer, or is not healthy."},
 	{"prefix-caching-off", "engine", Error, "The engine keeps no blocks of finished requests."},

@@ -139,6 +139,7 @@ func (c *Command) Run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	c.compare()
+	c.compareVersions()
 	c.checkCanary(ctx)
 	var v Verdict
 	for _, f := range c.findings {

@@ -30,7 +30,7 @@ const (
 	"streams":[{"owner":"worker 7/0","publisher_id":"0a","health":"exact","dropped":{},"rank":{"frames":5,"lost":0,"bad_events":0,"replay_failures":0}},
 		{"owner":"pool 9","publisher_id":"0b","health":"exact","dropped":{}}],
 	"pools":[{"pool":9,"model":"tiny","namespace":"aa","block_size":32,"sessions":1,"disk_breaker_open":false,"disk_read_only":false,"corrupt_reads":0,"corrupt_host":0,"grow_errors":0,"grants_overdue":0}],
-	"connectors":[{"worker":"7","rank":0,"role":"scheduler","connected":1,"stored_blocks":3,"failed_loads":0,"errors":0}],
+	"connectors":[{"worker":"7","rank":0,"role":"scheduler","connected":1,"connector":"blockyard 0.2.0","stored_blocks":3,"failed_loads":0,"errors":0}],
 	"engines":{"denied":0,"refused":0,"panics":0,"former_stuck":0},
 	"outputs":{"zmq_failed":0,"dynamo_failed":0,"checkpoints_failed":0,"dynamo":{"rival_sources":0}}}`
 	healthyFeeds = `[{"publisher_id":"0a","owner":"worker 7/0","cursor":3,"announced":3,"health":"exact","digest_ok":true},
@@ -38,6 +38,7 @@ const (
 	healthyWorkers = `[{"worker_id":7,"dp_rank":0,"model":"tiny","block_size":32,"quality":"exact"}]`
 	healthyServers = `[{"url":"http://a:8000","state":"ready"}]`
 	healthyRouters = `[{"url":"http://n1:9400","connected":true}]`
+	healthyBuild   = `blockyard_build_info{goversion="go1.26.0",revision="unknown",version="v0.2.0"} 1` + "\n"
 	healthyMetrics = `vllm:cache_config_info{block_size="32",enable_prefix_caching="True",engine="0",num_gpu_blocks="512"} 1.0` + "\n" +
 		`vllm:blockyard_connected{engine="0",model_name="tiny"} 1.0` + "\n"
 )
@@ -70,10 +71,10 @@ func newYard(t *testing.T) *yard {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	y := &yard{t: t, dir: dir, cluster: "default", events: listen(t), inside: func(run func()) { run() }}
 	port := y.events.Addr().(*net.TCPAddr).Port
-	y.agent = map[string]string{"/v1/stats": healthyAgent, "/readyz": "ready\n"}
+	y.agent = map[string]string{"/v1/stats": healthyAgent, "/readyz": "ready\n", "/metrics": healthyBuild}
 	y.door = healthyDoor()
 	y.router = map[string]string{"/v1/feeds": healthyFeeds, "/v1/workers": healthyWorkers, "/v1/servers": healthyServers, "/v1/agents": healthyRouters,
-		"/v1/tokens": `{"tokens":[1,2,3],"exact":true}`, "/v1/route": healthyOverlap}
+		"/v1/tokens": `{"tokens":[1,2,3],"exact":true}`, "/v1/route": healthyOverlap, "/metrics": healthyBuild}
 	y.engine = map[string]string{
 		"/health": "", "/v1/models": `{"data":[{"id":"tiny","owned_by":"vllm","max_model_len":4096}]}`, "/version": `{"version":"0.32.0"}`, "/metrics": healthyMetrics,
 		"/kv_event_sources": fmt.Sprintf(`{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}}`, port, port),

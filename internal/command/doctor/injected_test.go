@@ -64,6 +64,9 @@ func injections() map[string]injection {
 		"output-failed":         agent(`"zmq_failed":0`, `"zmq_failed":1`),
 		"rival-publisher":       agent(`"rival_sources":0`, `"rival_sources":1`),
 
+		"versions-differ": agent(`blockyard 0.2.0`, `blockyard 0.1.9`),
+		"versions-apart":  router("/metrics", `v0.2.0`, `v0.4.0`),
+
 		"agent-not-followed":    agent(`"publisher_id":"0b"`, `"publisher_id":"0c"`),
 		"agent-connection":      router("/v1/agents", `"connected":true`, `"connected":false,"error":"connection refused"`),
 		"feed-degraded":         router("/v1/feeds", `"health":"exact"`, `"health":"degraded"`),

@@ -13,7 +13,9 @@ import (
 
 // routerState is what a router says of its feeds, workers, agents and servers.
 type routerState struct {
-	Feeds []struct {
+	// version is that of blockyard_build_info; empty when unknown.
+	version string
+	Feeds   []struct {
 		PublisherID       string `json:"publisher_id"`
 		Owner, Health     string
 		Cursor, Announced uint64
@@ -97,6 +99,7 @@ func askRouter(ctx context.Context, address string, s *routerState) error {
 			return err
 		}
 	}
+	s.version = buildVersion(ctx, server)
 	return nil
 }
 
