@@ -32,7 +32,7 @@ type collector struct {
 	poolInfo, nodeInfo                      *prometheus.Desc
 	diskBytes, diskRead                     *prometheus.Desc
 	quota, wear, deviceWritten              *prometheus.Desc
-	copySeconds                             *prometheus.Desc
+	copySeconds, pathSeconds                *prometheus.Desc
 	// connector are the counters of STATS, in the order of reports.Fields.
 	connector []*prometheus.Desc
 }
@@ -73,6 +73,7 @@ func newCollector(stats func() Stats) *collector {
 		diskBytes:     desc("pool_disk_bytes_total", "Bytes of blocks that a pool read from disk and wrote to disk.", "pool", "direction"),
 		diskRead:      desc("pool_disk_read_seconds_total", "Time in which at least one block of a pool was being read from disk.", "pool"),
 		copySeconds:   desc("connector_copy_seconds_total", "Time that the workers of a rank have copied, summed over the workers.", "worker", "rank", "role"),
+		pathSeconds:   desc("path_seconds", "Time of a lookup with its reads (lookup), of a block's read from disk, write to disk, and first checksum (seal), over all pools.", "path"),
 		poolGauge:     desc("pool_state", "Gauges of a pool: sessions, blocks, pins and queue lengths.", "pool", "kind"),
 		sessions:      desc("sessions", "Connected engine sessions."),
 		awaitingExit:  desc("sessions_awaiting_exit", "Ended sessions with granted slots in quarantine until their processes exit."),
@@ -119,6 +120,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	prom.Kinds(ch, c.poolCount, nil, &s.Retired.Counters, retiredPools)
 	c.collectDisk(m, &s.Retired.DiskCounters, retiredPools)
+	c.collectDurations(m, s.Retired.Counters, s.Pools)
 	for i := range s.Connectors {
 		c.collectConnector(m, &s.Connectors[i])
 	}
@@ -223,6 +225,14 @@ func (c *collector) collectDisk(m metrics, d *blockmgr.DiskCounters, pool string
 	m.counter(c.diskBytes, d.BytesRead, pool, "read")
 	m.counter(c.diskBytes, d.BytesWritten, pool, "write")
 	m.seconds(c.diskRead, d.ReadMicros, pool)
+}
+
+// collectDurations sends how long operations of all pools took. sum has those of retired pools.
+func (c *collector) collectDurations(m metrics, sum blockmgr.Counters, open []PoolStats) {
+	for i := range open {
+		sum.Add(&open[i].Counters)
+	}
+	prom.Histograms(m, c.pathSeconds, &sum)
 }
 
 // collectPath sends the counters of ranks, streams, feeds and outputs.

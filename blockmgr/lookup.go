@@ -3,6 +3,7 @@ package blockmgr
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/diskio"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
@@ -32,7 +33,7 @@ type candidate struct {
 // block that cannot be read, or whose bytes do not match their checksum, is a miss. A miss is no
 // error, nor is the end of ctx.
 func (p *Pool) Lookup(ctx context.Context, s SessionID, blocks []Block) (LookupResult, error) {
-	l := lookup{session: s, blocks: blocks}
+	l := lookup{session: s, blocks: blocks, began: time.Now()}
 	if err := p.beginLookup(&l); err != nil {
 		return LookupResult{}, err
 	}
@@ -64,6 +65,7 @@ func (p *Pool) awaitFlight(ctx context.Context, f *diskio.Flight) bool {
 
 // lookup is one running Lookup.
 type lookup struct {
+	began   time.Time
 	session SessionID
 	sess    *session
 	blocks  []Block
@@ -86,6 +88,9 @@ func (p *Pool) beginLookup(l *lookup) (err error) {
 	p.tickLocked()
 	p.matchMoreLocked(l)
 	p.count.Misses += uint64(len(l.blocks) - len(l.found))
+	if len(l.found) == 0 && l.grown == nil { // finishLookup does not follow
+		p.count.LookupTime.Observe(time.Since(l.began))
+	}
 	return nil
 }
 
@@ -369,6 +374,7 @@ func (p *Pool) finishLookup(l *lookup) (LookupResult, error) {
 		res.Coming += l.awaitingGrowth
 	}
 	sess.pinned -= len(found) - len(res.Slots)
+	p.count.LookupTime.Observe(time.Since(l.began))
 	return res, nil
 }
 

@@ -111,14 +111,16 @@ type DiskCounters = diskio.Counters
 type Counters struct {
 	SlotCounters
 	DiskCounters
-	HostHits  uint64 `json:"host_hits"`
-	DiskHits  uint64 `json:"disk_hits"`
-	Misses    uint64 `json:"misses"`
-	Granted   uint64 `json:"granted"`
-	Present   uint64 `json:"present"`
-	Refused   uint64 `json:"refused"`
-	Committed uint64 `json:"committed"`
-	Aborted   uint64 `json:"aborted"`
+	HostHits uint64 `json:"host_hits"`
+	DiskHits uint64 `json:"disk_hits"`
+	Misses   uint64 `json:"misses"`
+	// LookupTime is the time of a Lookup, with the reads that it waits for.
+	LookupTime metric.Durations `json:"-" metric:"lookup"`
+	Granted    uint64           `json:"granted"`
+	Present    uint64           `json:"present"`
+	Refused    uint64           `json:"refused"`
+	Committed  uint64           `json:"committed"`
+	Aborted    uint64           `json:"aborted"`
 	// PinsRefused counts lookups that ended at a bound of the session's pins.
 	PinsRefused uint64 `json:"pins_refused"`
 	// GrantsSuperseded counts granted slots that were not filled for 5 s, and whose block

@@ -19,7 +19,9 @@ type write struct {
 	bytes            []byte
 	to               *extent.Disk
 	life             extent.Life
-	err              error
+	// took is the time of the write of the bytes; 0 when it was not tried.
+	took time.Duration
+	err  error
 }
 
 // batch is the blocks that a writer writes together. taken counts the blocks that it took from
@@ -143,8 +145,9 @@ func (m *Mover) writeBytes(writes []write) {
 		wg.Go(func() {
 			defer func() { <-m.writes.limit }()
 			w := &writes[i]
-			watch := time.AfterFunc(m.Deadline, m.WriteStalled)
+			watch, began := time.AfterFunc(m.Deadline, m.WriteStalled), time.Now()
 			w.err = w.to.WriteSlot(w.diskRef.Slot(), w.bytes, w.life)
+			w.took = time.Since(began)
 			watch.Stop()
 		})
 	}
@@ -174,6 +177,9 @@ func (m *Mover) finishWrites(b batch) {
 	for i := range b.writes {
 		w := &b.writes[i]
 		m.slots.Host.Slot(w.hostRef).QueuedForDisk = false
+		if w.took > 0 {
+			m.Counters.WriteTime.Observe(w.took)
+		}
 		if w.err == nil {
 			m.finishWrite(w)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/metric"
 )
 
 // Pool has the functions of a pool that its Mover calls.
@@ -137,6 +138,12 @@ type Counters struct {
 	CorruptHost uint64 `json:"corrupt_host"`
 	// Scrubbed counts blocks that the scrubber compared with their checksums.
 	Scrubbed uint64 `json:"scrubbed"`
+	// ReadTime is the time of a block's read from disk until it is verified, failed and abandoned
+	// reads included. WriteTime is that of the bytes of a block on their way to disk, failed writes
+	// included. SealTime is that of the first checksum. None has the wait in a queue.
+	ReadTime  metric.Durations `json:"-" metric:"disk_read"`
+	WriteTime metric.Durations `json:"-" metric:"disk_write"`
+	SealTime  metric.Durations `json:"-" metric:"seal"`
 }
 
 // Queues are gauges of a Mover.

@@ -108,6 +108,7 @@ type read struct {
 	record  storage.Record
 	from    *extent.Disk
 	to      *extent.Host
+	began   time.Time
 }
 
 // RunReader reads blocks until Stop is closed. Queued reads then stay unread: their lookups
@@ -147,8 +148,9 @@ func (m *Mover) takeRead() (r *read, ok bool) {
 		}
 		from, _ := m.slots.Disk.At(f.DiskSlot)
 		to, _ := m.slots.Host.At(ref)
-		m.reads.busyTime.Begin(time.Now())
-		return &read{flight: f, hostRef: ref, record: m.slots.Disk.Record(f.DiskSlot), from: from.Disk, to: to.Host}, true
+		began := time.Now()
+		m.reads.busyTime.Begin(began)
+		return &read{flight: f, hostRef: ref, record: m.slots.Disk.Record(f.DiskSlot), from: from.Disk, to: to.Host, began: began}, true
 	}
 }
 
@@ -228,7 +230,7 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 		m.finishAbandoned(r, err)
 		return
 	}
-	m.reads.busyTime.End(time.Now())
+	m.readEnded(r)
 	m.endFlight(r.hostRef, f, err == nil && !m.closed)
 	if m.closed { // the slots may be unmapped
 		close(f.Done)
@@ -248,6 +250,13 @@ func (m *Mover) finishRead(r *read, sum uint64, retries int, err error) {
 		m.finishFailed(r, err)
 	}
 	close(f.Done)
+}
+
+// readEnded adds the time of a read that has ended or is abandoned.
+func (m *Mover) readEnded(r *read) {
+	now := time.Now()
+	m.reads.busyTime.End(now)
+	m.Counters.ReadTime.Observe(now.Sub(r.began))
 }
 
 // finishFailed ends a failed read. After an error of host memory the host slot goes out of use
@@ -289,7 +298,7 @@ func (m *Mover) abandonRead(r *read) {
 	m.Health.All.Stalled()
 	m.Counters.ReadsAbandoned++
 	m.Log.Warn("a read from disk exceeds the deadline: its block is a miss", zap.Stringer("key", f.key), zap.Duration("deadline", m.Deadline))
-	m.reads.busyTime.End(time.Now())
+	m.readEnded(r)
 	m.endFlight(r.hostRef, f, false)
 	s := m.slots.Host.Slot(r.hostRef)
 	s.Holds -= f.Waiters

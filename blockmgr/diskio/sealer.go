@@ -2,6 +2,7 @@ package diskio
 
 import (
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -43,6 +44,7 @@ type sum struct {
 	host    *extent.Host
 	// flight is the check of a recovered block; nil for a block that is to be sealed.
 	flight *Flight
+	began  time.Time // of the sealer
 }
 
 // sumOf returns what a goroutine needs to compute the checksum of a held host slot without the
@@ -83,7 +85,7 @@ func (m *Mover) takeSeal() (s *sum, ok bool) {
 		return nil, false
 	}
 	s = m.sumOf(m.seals.queue.Pop())
-	s.flight = m.reads.flights[s.hostRef]
+	s.flight, s.began = m.reads.flights[s.hostRef], time.Now()
 	return s, true
 }
 
@@ -98,6 +100,7 @@ func (m *Mover) finishSeal(s *sum, content uint64, err error) {
 	t := m.slots.Host
 	slot := t.Slot(s.hostRef)
 	slot.Holds--
+	m.Counters.SealTime.Observe(time.Since(s.began))
 	if err != nil {
 		e, _ := t.At(s.hostRef)
 		m.slots.MemoryError(e, err)

@@ -45,7 +45,7 @@ func TestGoldenMetricsAndAnswers(t *testing.T) {
 
 // closedLabels returns the labels whose values are as fixed as the names of families.
 func closedLabels() []string {
-	return []string{"counter", "gauge", "kind", "measure", "output", "part", "role", "stage", "state", "tier"}
+	return []string{"counter", "gauge", "kind", "measure", "output", "part", "path", "role", "stage", "state", "tier"}
 }
 
 var (

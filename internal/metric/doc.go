@@ -13,7 +13,8 @@
 // A uint64 is a counter. An int, int64, uint32, float64 or bool is a gauge. The tag
 // "metric" gives another name than the JSON name, makes a uint64 a gauge, or hides
 // the field. Fields of struct type are walked, so that structs nest and embed.
-// Strings, pointers, slices and maps are no numbers and are passed over.
+// Strings, pointers, slices and maps are no numbers and are passed over. A [Durations] is a
+// histogram: the owner calls Observe under its lock, and [EachDurations] yields it.
 //
 // [Each] yields the numbers for Prometheus and for "blockyard inspect". [Add] and
 // [AddCounters] compute totals. encoding/json needs no help. Package

@@ -41,19 +41,19 @@ type Field struct {
 // A true boolean is 1. Each panics when T is no snapshot struct (see the package comment).
 func Each[T any](s *T, visit func(f *Field, value float64)) {
 	v := reflect.ValueOf(s).Elem()
-	fields := fieldsOf(v.Type())
+	fields := fieldsOf(v.Type()).numbers
 	for i := range fields {
 		visit(&fields[i], number(v.FieldByIndex(fields[i].path)))
 	}
 }
 
 // Fields returns the declared numbers of T, in the order of declaration.
-func Fields[T any]() []Field { return slices.Clone(fieldsOf(reflect.TypeFor[T]())) }
+func Fields[T any]() []Field { return slices.Clone(fieldsOf(reflect.TypeFor[T]()).numbers) }
 
 // Add adds every number of from to the same number of to, hidden numbers included and
 // hidden structs left out.
 // A boolean of to becomes true when either is true. A map[string]uint64 is added key by
-// key. Floats are left alone: sums of rates mean nothing.
+// key. A Durations is added like a counter. Floats are left alone: sums of rates mean nothing.
 func Add[T any](to, from *T) { add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), true) }
 
 // AddCounters adds the counters of from to those of to and leaves the gauges of to alone.
@@ -61,31 +61,35 @@ func AddCounters[T any](to, from *T) {
 	add(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), false)
 }
 
+// fields are the metrics of a snapshot type: its numbers and its histograms.
+type fields struct{ numbers, histograms []Field }
+
 // declared caches the fields of each snapshot type. The number of types is fixed at build time.
-var declared sync.Map // reflect.Type -> []Field
+var declared sync.Map // reflect.Type -> *fields
 
 // fieldsOf returns the metrics that the snapshot type t declares in its tags, from a cache after the
 // first call. Two metrics of one name are a bug.
-func fieldsOf(t reflect.Type) []Field {
+func fieldsOf(t reflect.Type) *fields {
 	if known, ok := declared.Load(t); ok {
-		return known.([]Field)
+		return known.(*fields)
 	}
-	fields := appendFields(nil, t, nil)
-	seen := make(map[string]bool, len(fields))
-	for i := range fields {
-		if seen[fields[i].Name] {
-			panic(fmt.Sprintf("BUG: %v declares the metric %q twice", t, fields[i].Name))
+	all := new(fields)
+	all.add(t, nil)
+	seen := make(map[string]bool)
+	for _, f := range slices.Concat(all.numbers, all.histograms) {
+		if seen[f.Name] {
+			panic(fmt.Sprintf("BUG: %v declares the metric %q twice", t, f.Name))
 		}
-		seen[fields[i].Name] = true
+		seen[f.Name] = true
 	}
-	declared.Store(t, fields)
-	return fields
+	declared.Store(t, all)
+	return all
 }
 
-// appendFields appends the metrics of the exported fields of t, and of the structs in them. path
-// leads from the snapshot type to t. The name is that of the tag metric, or else of the tag json.
-// A uint64 is a counter unless the tag says gauge.
-func appendFields(fields []Field, t reflect.Type, path []int) []Field {
+// add adds the metrics of the exported fields of t, and of the structs in them. path leads from the
+// snapshot type to t. The name is that of the tag metric, or else of the tag json. A uint64 is a
+// counter unless the tag says gauge.
+func (all *fields) add(t reflect.Type, path []int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag := f.Tag.Get("metric")
@@ -93,8 +97,8 @@ func appendFields(fields []Field, t reflect.Type, path []int) []Field {
 			continue
 		}
 		at := append(slices.Clone(path), i)
-		if f.Type.Kind() == reflect.Struct {
-			fields = appendFields(fields, f.Type, at)
+		if f.Type.Kind() == reflect.Struct && f.Type != durationsType {
+			all.add(f.Type, at)
 			continue
 		}
 		kind, ok := kindOf(f.Type)
@@ -115,15 +119,20 @@ func appendFields(fields []Field, t reflect.Type, path []int) []Field {
 		default:
 			panic(fmt.Sprintf("BUG: %v.%s: metric option %q, want gauge", t, f.Name, option))
 		}
-		fields = append(fields, Field{Name: name, Help: f.Tag.Get("help"), Kind: kind, path: at})
+		one := Field{Name: name, Help: f.Tag.Get("help"), Kind: kind, path: at}
+		if f.Type == durationsType {
+			all.histograms = append(all.histograms, one)
+		} else {
+			all.numbers = append(all.numbers, one)
+		}
 	}
-	return fields
 }
 
-// kindOf returns the kind of numbers of type t, false for other types.
+// kindOf returns the kind of numbers of type t, and of those in a Durations. It is false for other
+// types.
 func kindOf(t reflect.Type) (Kind, bool) {
 	switch t.Kind() {
-	case reflect.Uint64:
+	case reflect.Uint64, reflect.Struct:
 		return Counter, true
 	case reflect.Int, reflect.Int64, reflect.Uint32, reflect.Bool, reflect.Float64:
 		return Gauge, true
@@ -159,6 +168,11 @@ func add(to, from reflect.Value, gauges bool) {
 		}
 		gauge := strings.HasSuffix(f.Tag.Get("metric"), ",gauge")
 		a, b := to.Field(i), from.Field(i)
+		if f.Type == durationsType {
+			sum, more := a.Addr().Interface().(*Durations), b.Interface().(Durations)
+			sum.add(&more)
+			continue
+		}
 		switch a.Kind() {
 		case reflect.Struct:
 			if f.Tag.Get("metric") != "-" {

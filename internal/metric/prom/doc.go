@@ -6,6 +6,7 @@
 //		prom.Families(ch, "blockyard_router_", &s.Feeds)              // one family for each number
 //		prom.FamiliesBy(ch, "blockyard_frontend_admission_", "model", m, &s.Queue) // with a label
 //		prom.Kinds(ch, c.poolCounters, c.poolGauges, &s.Pool, "7")    // one family, the number's name in its last label
+//		prom.Histograms(ch, c.seconds, &s.Pool)                       // one family, the histogram's name in its last label
 //	}
 //
 // Process adds what every program shows: its build, Go, the operating system. Deprecated is the

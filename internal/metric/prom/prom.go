@@ -24,6 +24,15 @@ func Kinds[T any](ch chan<- prometheus.Metric, counters, gauges *prometheus.Desc
 	})
 }
 
+// Histograms sends the histograms of the snapshot s to ch in one metric family. The label values are
+// labels and, last, the name of the histogram.
+func Histograms[T any](ch chan<- prometheus.Metric, family *prometheus.Desc, s *T, labels ...string) {
+	metric.EachDurations(s, func(f *metric.Field, d *metric.Durations) {
+		count, upTo := d.Cumulative()
+		ch <- prometheus.MustNewConstHistogram(family, count, d.Sum.Seconds(), upTo, append(slices.Clone(labels), f.Name)...)
+	})
+}
+
 // Families sends each number of the snapshot s to ch as a metric family of its own. The family's
 // name is prefix and the number's name, with "_total" after a counter's. The help is the
 // number's.

@@ -2,11 +2,14 @@ package prom_test
 
 import (
 	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/blockyard-ai/blockyard/internal/metric"
 	"github.com/blockyard-ai/blockyard/internal/metric/prom"
 )
 
@@ -64,6 +67,24 @@ parts_total{kind="frames",part="zmq"} 3
 `
 	if got := scrape(t, c); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestHistogramsAreCumulative(t *testing.T) {
+	family := prometheus.NewDesc("path_seconds", "Time by path.", []string{"path"}, nil)
+	var s struct {
+		Read metric.Durations `metric:"read"`
+	}
+	s.Read.Observe(3 * time.Microsecond)
+	s.Read.Observe(time.Minute)
+	got := scrape(t, collector(func(ch chan<- prometheus.Metric) { prom.Histograms(ch, family, &s) }))
+	for _, line := range []string{
+		"# TYPE path_seconds histogram", `path_seconds_bucket{path="read",le="2e-06"} 0`, `path_seconds_bucket{path="read",le="4e-06"} 1`,
+		`path_seconds_bucket{path="read",le="+Inf"} 2`, `path_seconds_sum{path="read"} 60.000003`, `path_seconds_count{path="read"} 2`,
+	} {
+		if !strings.Contains(got, line+"\n") {
+			t.Errorf("the scrape lacks %s:\n%s", line, got)
+		}
 	}
 }
 
