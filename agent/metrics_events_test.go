@@ -5,11 +5,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/blockyard-ai/blockyard/agent"
 	"github.com/blockyard-ai/blockyard/agent/events"
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/consolidator/tokens"
+	"github.com/blockyard-ai/blockyard/internal/smart"
 	"github.com/blockyard-ai/blockyard/publisher/dynamo"
 	"github.com/blockyard-ai/blockyard/publisher/nats"
 	"github.com/blockyard-ai/blockyard/publisher/zmqsink"
@@ -26,6 +28,11 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 		},
 	}}
 	s.Totals.Ranks.Parked = 8
+	s.Space.Devices = []smart.Device{{Name: "nvme0n1", Used: 0.25, Written: 13}, {Name: "sda", Problem: "not readable"}}
+	s.Retired.LookupTime.Observe(time.Millisecond)
+	s.Pools = []agent.PoolStats{{Pool: 1}}
+	s.Pools[0].LookupTime.Observe(time.Second)
+	s.Pools[0].SealTime.Observe(time.Microsecond)
 	answer := httptest.NewRecorder()
 	agent.MetricsHandler(func() agent.Stats { return s }, "v1").ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if answer.Code != http.StatusOK {
@@ -44,6 +51,10 @@ func TestScrapeOfAllOutputs(t *testing.T) {
 		`blockyard_disk_filter_total{kind="pruned"} 2`,
 		`blockyard_disk_write_budget_bytes{kind="last_day"} 11`,
 		`blockyard_disk_write_budget_total{kind="exhausted"} 12`,
+		`blockyard_disk_wear_ratio{device="nvme0n1"} 0.25`,
+		`blockyard_disk_device_written_bytes_total{device="nvme0n1"} 13`,
+		`blockyard_path_seconds_sum{path="lookup"} 1.001`, `blockyard_path_seconds_count{path="lookup"} 2`,
+		`blockyard_path_seconds_bucket{path="seal",le="1e-06"} 1`, `blockyard_path_seconds_count{path="disk_read"} 0`,
 	} {
 		if !strings.Contains(answer.Body.String(), line+"\n") {
 			t.Errorf("the scrape lacks %s", line)

@@ -70,7 +70,8 @@ func startGoldenYard(t *testing.T) *goldenYard {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	a, err := agent.New(t.Context(), agent.Config{
 		Node: "n", Socket: at("s"),
-		Tiers: node.Tiers{Config: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20}},
+		Tiers:           node.Tiers{Config: blockmgr.Config{HostDir: at("h"), HostBytes: 16 << 20, DiskDir: at("d"), DiskBytes: 16 << 20, ExtentBytes: 1 << 20}},
+		DiskWriteBudget: 1 << 60, // so large that it bounds nothing
 		Events: events.Options{
 			Embedded: &nats.EmbeddedOptions{},
 			Dynamo:   &publisherdynamo.Options{Namespace: "dynamo", Component: "backend", Endpoint: "generate", FileKV: at("kv")},
