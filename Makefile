@@ -131,8 +131,8 @@ bench-connector: build ## The connector in a real vLLM: cost of hooks, start of 
 wheels: ## Build dist/*.whl: the connector for each machine with a C compiler, and the drop-in names of KVBM
 	@scripts/wheels.sh
 
-release: deps ## Binaries, wheels, SBOM and SHA256SUMS of VERSION in dist/VERSION
-	@scripts/release.sh '$(VERSION)'
+release: deps ## Binaries, wheels, SBOM, provenance and SHA256SUMS of VERSION in dist/VERSION: make release BUILDER_ID=URI
+	@BUILDER_ID='$(BUILDER_ID)' scripts/release.sh $(ARGS) '$(VERSION)'
 
 fmt: ## Format all Go files
 	@gofmt -w .

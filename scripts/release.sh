@@ -1,5 +1,5 @@
 #!/bin/bash
-# release.sh VERSION
+# release.sh [--allow-skip] VERSION
 #
 # Makes the files of a release in dist/VERSION:
 #
@@ -7,19 +7,35 @@
 #     and changelog
 #   - for each binary, a list of its modules (SBOM, CycloneDX 1.6)
 #   - the connector's wheels
+#   - how these were built (in-toto statement, SLSA provenance v1), not signed
 #   - SHA256SUMS of all files
 #
+# BUILDER_ID is the URI of who builds, for the statement: docs/release.md.
+#
 # A foreign platform needs a C compiler and libzmq for it (Debian:
-# gcc-aarch64-linux-gnu and libzmq3-dev:arm64). Without them, the script skips the
-# platform and says so.
+# gcc-aarch64-linux-gnu and libzmq3-dev:arm64). Without them, the script names the
+# platform and ends before it builds anything; with --allow-skip it leaves the platform out.
 #
 # The same commit, toolchain and libzmq give the same archives.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
+allow_skip=
+case ${1-} in
+--allow-skip)
+	allow_skip=1
+	shift
+	;;
+-*)
+	echo "release.sh: $1: unknown; want --allow-skip or VERSION" >&2
+	exit 2
+	;;
+esac
 version=${1:?VERSION is missing}
+: "${BUILDER_ID:?is missing: want the URI of who builds, such as https://ci.example/builders/1}"
 out=dist/$version
+commit=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH CGO_ENABLED=1
 
@@ -60,9 +76,23 @@ archive() {
 	echo "ok    linux/$1: $name.tar.gz"
 }
 
+platforms=()
+for arch in amd64 arm64; do
+	if toolchain "$arch"; then
+		platforms+=("$arch")
+	elif [ -z "$allow_skip" ]; then
+		echo "release.sh: a release has all platforms: install what is missing, or leave linux/$arch out with --allow-skip" >&2
+		exit 1
+	fi
+done
+if [ -n "$(git status --porcelain --untracked-files=no)" ]; then
+	echo "release.sh: the tree has changes: commit them first, because the provenance names commit $commit" >&2
+	exit 1
+fi
+
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-go build -o "$scratch/sbom" ./scripts/sbom
+go build -o "$scratch/" ./scripts/sbom ./scripts/provenance
 
 # A foreign platform's binary does not run here, and has the same flags.
 go build -o "$scratch/blockyard" ./cmd/blockyard
@@ -74,10 +104,13 @@ done
 
 rm -rf "${out:?}"
 mkdir -p "$out"
-for arch in amd64 arm64; do
-	if toolchain "$arch"; then archive "$arch"; fi
+for arch in "${platforms[@]}"; do
+	toolchain "$arch"
+	archive "$arch"
 done
 scripts/wheels.sh "$out"
+"$scratch/provenance" -version "$version" -commit "$commit" -builder "$BUILDER_ID" "$out" >"$scratch/statement"
+mv "$scratch/statement" "$out/blockyard-$version.provenance.json"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 echo "$out:"
 cat "$out/SHA256SUMS"

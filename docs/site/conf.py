@@ -21,7 +21,7 @@ NAVIGATION = {
     "Move from Dynamo": ["docs/migrate-from-dynamo", "docs/dynamo", "docs/seeds"],
     "Size it": ["docs/size", "docs/fleet", "docs/simulate"],
     "Watch it": ["docs/watch", "docs/runbooks"],
-    "Operate it": ["docs/deploy", "docs/config", "docs/operations", "docs/tenants", "docs/disk-encryption", "docs/upgrade"],
+    "Operate it": ["docs/deploy", "docs/config", "docs/operations", "docs/tenants", "docs/disk-encryption", "docs/upgrade", "docs/release"],
     "Fix it": ["docs/doctor", "docs/fix", "docs/failures"],
     "Reference": [
         "docs/agent-config",
