@@ -4,6 +4,7 @@
 //	make test-ops
 //
 // The commands of a page run in one bash, in the repository's root, with the programs in bin. Ports and
-// directories that a page names are replaced by free ones. A block that follows the commands has lines
+// directories that a page names are replaced by free ones. A block right behind the commands has lines
 // that the reader must see. Large numbers, fractions and spacing may differ, and "…" stands for anything.
+// Commands without such lines must succeed.
 package pages

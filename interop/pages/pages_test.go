@@ -26,7 +26,7 @@ const (
 	patience = 5 * time.Minute
 	pause    = 250 * time.Millisecond
 
-	// end is the line after the output of a block. The status of the last command follows it.
+	// end is the line after the output of a block. The block's status follows it.
 	end = "end-of-the-block"
 )
 
@@ -53,14 +53,15 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-// step is a block of commands with the lines that it must show.
+// step is a block of commands with the lines that it must show. Without such lines every command must succeed.
 type step struct {
 	line     int
 	commands string
 	shown    []string
 }
 
-// steps returns the steps of a page. Blocks that fetch and build are not steps: the test has the programs.
+// steps returns the steps of a page. A block without a language has the lines of the step right before it. Blocks that
+// fetch and build are not steps: the test has the programs.
 func steps(page string) (found []step) {
 	var open *step
 	language, after := "", false
@@ -83,6 +84,8 @@ func steps(page string) (found []step) {
 			open.commands += line + "\n"
 		case open != nil:
 			open.shown = append(open.shown, line)
+		case strings.TrimSpace(line) != "":
+			after = false // the next block is about something else
 		}
 	}
 	return found
@@ -95,8 +98,8 @@ type reading struct {
 	replaced map[string]string
 	// first runs before the page. before runs ahead of each step.
 	first, before string
-	// others matches steps that are not run here. unlike matches those whose lines depend on what the page tells between
-	// its steps: no line of theirs may be an error, and nothing else is compared.
+	// others matches steps that are not run here. unlike matches steps in another state than the page tells of: they must
+	// succeed, and their lines are not compared.
 	others, unlike string
 }
 
@@ -107,20 +110,22 @@ func run(t *testing.T, r reading) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What comes before the page is a page, too, so that the replaced texts and ports are the same.
-	const cut = "\n# the page\n"
-	page := r.first + cut + r.before + cut + string(text)
-	for old, now := range r.replaced {
-		if !strings.Contains(page, old) {
+	for old := range r.replaced {
+		if !strings.Contains(string(text), old) {
 			t.Fatalf("docs/%s does not name %s", r.page, old)
 		}
-		page = strings.ReplaceAll(page, old, now)
 	}
-	parts := strings.SplitN(freePorts(t, page), cut, 3)
+	ports := make(map[string]string)
+	here := func(text string) string {
+		for old, now := range r.replaced {
+			text = strings.ReplaceAll(text, old, now)
+		}
+		return freePorts(t, text, ports)
+	}
 	shell := start(t)
-	shell.step(t, step{commands: parts[0]})
-	done := 0
-	for _, s := range steps(parts[2]) {
+	shell.step(t, step{commands: here(r.first)})
+	before, done := here(r.before), 0
+	for _, s := range steps(here(string(text))) {
 		if r.others != "" && regexp.MustCompile(r.others).MatchString(s.commands) {
 			continue
 		}
@@ -128,7 +133,7 @@ func run(t *testing.T, r reading) {
 		if r.unlike != "" && regexp.MustCompile(r.unlike).MatchString(s.commands) {
 			s.shown = nil
 		}
-		s.commands = parts[1] + "\n" + s.commands
+		s.commands = before + "\n" + s.commands
 		shell.step(t, s)
 	}
 	if done < 5 {
@@ -136,11 +141,10 @@ func run(t *testing.T, r reading) {
 	}
 }
 
-// freePorts replaces each port of 127.0.0.1 in a page by a free one.
-func freePorts(t *testing.T, page string) string {
+// freePorts replaces each address of 127.0.0.1 in a text by the one in ports, or by one with a free port, which it adds.
+func freePorts(t *testing.T, text string, ports map[string]string) string {
 	t.Helper()
-	ports := make(map[string]string)
-	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllStringFunc(page, func(address string) string {
+	return regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllStringFunc(text, func(address string) string {
 		if ports[address] == "" {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -202,6 +206,9 @@ func start(t *testing.T) *terminal {
 		_ = out.Close()
 		<-done
 	})
+	if _, err := fmt.Fprintln(in, "trap 'failed=$?' ERR"); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
@@ -221,7 +228,10 @@ func environment(t *testing.T) []string {
 func (s *terminal) step(t *testing.T, b step) {
 	t.Helper()
 	once := regexp.MustCompile(`(?m)&$|^kill |X-Request-Id`).MatchString(b.commands)
-	seen := s.block(t, b.commands)
+	seen, status := s.block(t, b.commands)
+	if status != "0" && len(b.shown) == 0 {
+		t.Errorf("line %d: %s\nstatus %s\n%s", b.line, b.commands, status, strings.Join(seen, "\n"))
+	}
 	for _, line := range seen {
 		if strings.HasPrefix(line, `{"error"`) && len(b.shown) == 0 || strings.HasPrefix(line, "bash: ") {
 			t.Errorf("line %d: %s\n%s", b.line, b.commands, line)
@@ -236,7 +246,7 @@ func (s *terminal) step(t *testing.T, b step) {
 		case once:
 			seen = append(seen, s.more()...)
 		default:
-			seen = s.block(t, b.commands)
+			seen, _ = s.block(t, b.commands)
 		}
 		return false, nil
 	})
@@ -245,10 +255,10 @@ func (s *terminal) step(t *testing.T, b step) {
 	}
 }
 
-// block runs commands and returns the lines that they have shown.
-func (s *terminal) block(t *testing.T, commands string) (seen []string) {
+// block runs commands and returns the lines that they have shown, and the status of the last one that failed, else 0.
+func (s *terminal) block(t *testing.T, commands string) (seen []string, status string) {
 	t.Helper()
-	if _, err := fmt.Fprintf(s.in, "%s\necho; echo %s $?\n", commands, end); err != nil {
+	if _, err := fmt.Fprintf(s.in, "failed=0\n%s\necho; echo %s $failed\n", commands, end); err != nil {
 		t.Fatal(err)
 	}
 	limit := time.After(patience)
@@ -258,8 +268,8 @@ func (s *terminal) block(t *testing.T, commands string) (seen []string) {
 			if !ok {
 				t.Fatalf("the shell has ended:\n%s", strings.Join(seen, "\n"))
 			}
-			if strings.HasPrefix(line, end) {
-				return seen
+			if status, ok := strings.CutPrefix(line, end+" "); ok {
+				return seen, status
 			}
 			seen = append(seen, line)
 		case <-limit:
@@ -325,9 +335,20 @@ func TestLacking(t *testing.T) {
 }
 
 func TestSteps(t *testing.T) {
-	got := steps("# x\n```sh\na\n```\ntext\n```\nb\nc\n```\n```json\n{}\n```\n```sh\ngit clone x\n```\n```sh\nmake build\n```\n```sh\nd\n```\n")
+	got := steps("# x\n```sh\na\n```\n\n```\nb\nc\n```\n```json\n{}\n```\n```sh\ngit clone x\n```\n```sh\nmake build\n```\n```sh\nd\n```\ntext\n```\ne\n```\n")
 	want := []step{{2, "a\n", []string{"b", "c"}}, {19, "d\n", nil}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestBlockTellsFailures(t *testing.T) {
+	shell := start(t)
+	for commands, want := range map[string]string{
+		"true": "0", "false": "1", "(exit 7)\ntrue": "7", "X=$(false)": "1", "false | true": "0", "until ! false; do :; done": "0", "false &": "0",
+	} {
+		if _, status := shell.block(t, commands); status != want {
+			t.Errorf("%s: status %s, want %s", commands, status, want)
+		}
 	}
 }
