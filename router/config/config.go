@@ -19,6 +19,7 @@ type Config struct {
 	// turns OverlapScoreCredit off.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight"`
 	CostFormula        string   `json:"cost_formula"`
+	ScoreWeights       string   `json:"score_weights"`
 	Score              string   `json:"score"`
 	Objective          string   `json:"objective"`
 	WorkerType         string   `json:"worker_type"`
@@ -127,6 +128,9 @@ const (
 
 	ScoreWeights = "weights"
 	ScorePrice   = "price"
+
+	WeightsDynamo = "dynamo"
+	WeightsTuned  = "tuned"
 
 	ObjectiveBalanced   = "balanced"
 	ObjectiveTTFT       = "ttft"

@@ -26,6 +26,7 @@ var limits = []struct{ name, def, good, bad string }{
 	{"shared_cache_multiplier", "0", "0 1", "-0.1 1.1 NaN"},
 	{"overlap_score_weight", "none", "0 1000000 None", "-1 1000001 NaN"},
 	{"cost_formula", "credit", "credit overlap_weight", "Credit overlap x"},
+	{"score_weights", "dynamo", "dynamo tuned", "best"},
 	{"score", "weights", "weights price cost", "latency"},
 	{"objective", "balanced", "balanced ttft throughput", "latency"},
 	{"worker_type", "decode", "decode prefill", "both"},

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/blockyard-ai/blockyard/router/schedule"
 )
 
 // ownPrefix begins Blockyard's variables, which win over Dynamo's.
@@ -51,6 +53,7 @@ func Resolve(from Sources) (*Loaded, error) {
 	if err := l.disaggObject(); err != nil {
 		return nil, err
 	}
+	l.tune()
 	if c.RouterPrefillLoadModel == LoadModelAIC {
 		return nil, &NotYetError{Field: "router_prefill_load_model", Value: LoadModelAIC, Want: LoadModelNone + "; only an embedding program can supply a model"}
 	}
@@ -113,6 +116,7 @@ func (l *layers) endLayer() {
 		c.OverlapScoreWeight = nil
 	case credit && creditOff: // the weight of 0 must not turn this credit off
 		l.replacedWeight = "it sets prefill_load_scale to 0"
+		l.source["prefill_load_scale"] = l.source["overlap_score_weight"]
 		c.OverlapScoreWeight = nil
 	}
 	clear(l.inLayer)
@@ -245,6 +249,41 @@ func (l *layers) loadAware() error {
 	}
 	slices.SortFunc(bad, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(bad...)
+}
+
+// tunedWeights returns the values that score_weights tuned sets, by setting.
+func tunedWeights() map[string]string {
+	var c schedule.Config
+	c.Tune()
+	return map[string]string{
+		"prefill_load_scale": number(c.PrefillLoadScale), "host_cache_hit_weight": number(c.HostWeight), "disk_cache_hit_weight": number(c.DiskWeight),
+	}
+}
+
+// tuned reports whether a setting of tunedWeights differs from its default.
+func (c *Config) tuned() bool {
+	settings := Settings()
+	for name := range tunedWeights() {
+		if s := find(settings, name); s.Text(c) != s.Default() {
+			return true
+		}
+	}
+	return false
+}
+
+// tune sets the settings of tunedWeights that no source sets, if score_weights asks for it. The older
+// formula has a weight of its own, for which nothing was tuned.
+func (l *layers) tune() {
+	if l.config.ScoreWeights != WeightsTuned || l.config.CostFormula == FormulaOverlapWeight {
+		return
+	}
+	for name, value := range tunedWeights() {
+		if l.sourceOf(name) == "" {
+			s := find(l.settings, name)
+			s.domain.set(s.at(l.config), value)
+			l.source[name] = "score_weights"
+		}
+	}
 }
 
 // Given is a setting with another value than its default.

@@ -40,6 +40,7 @@ func applied(source func(*layers) error) (Config, error) {
 	if err := l.loadAware(); err != nil {
 		return Config{}, err
 	}
+	l.tune()
 	return c, nil
 }
 
@@ -76,6 +77,8 @@ func TestEverySettingIsReachedEveryWay(t *testing.T) {
 			want.applyWeight()
 		case "load_aware":
 			want.OverlapScoreCredit, want.UseKVEvents, want.RouterAssumeKVReuse = 0, false, false
+		case "score_weights":
+			want.PrefillLoadScale, want.HostCacheHitWeight, want.DiskCacheHitWeight = 8, 0.95, 0.5
 		}
 		got, err := parseJSON(fmt.Appendf(nil, "{%q: %s}", l.name, jsonOf(s, value)))
 		if err != nil || !cmp.Equal(got, want) {
@@ -91,7 +94,9 @@ func TestEverySettingIsReachedEveryWay(t *testing.T) {
 		if err := layers.flags(map[string]string{s.Flags[0]: value}); err != nil {
 			t.Errorf("--%s: %v", s.Flags[0], err)
 		}
-		if err := layers.loadAware(); err != nil || !cmp.Equal(got, want) {
+		err = layers.loadAware()
+		layers.tune()
+		if err != nil || !cmp.Equal(got, want) {
 			t.Errorf("--%s: %v, %s", s.Flags[0], err, cmp.Diff(want, got))
 		}
 	}

@@ -111,13 +111,16 @@ type Config struct {
 // MaxWeight bounds weights and the temperature, so that every cost is finite.
 const MaxWeight = 1e6
 
-// DefaultConfig returns the weights that the router starts with.
+// DefaultConfig returns Dynamo's weights, which are the router's defaults.
 func DefaultConfig() Config {
 	return Config{
 		OverlapCredit: 1, PrefillLoadScale: 1, OverlapWeight: 1,
 		HostWeight: 0.75, DiskWeight: 0.25,
 	}
 }
+
+// Tune sets the weights that were tuned in the simulator (docs/simulate.md). The other weights stay.
+func (c *Config) Tune() { c.PrefillLoadScale, c.HostWeight, c.DiskWeight = 8, 0.95, 0.5 }
 
 // Validate reports the first field that is out of range.
 func (c *Config) Validate() error {

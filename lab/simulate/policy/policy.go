@@ -72,7 +72,7 @@ func All() []Policy {
 		{Name: "cache-aware", About: "smg: shortest queue when out of balance, else longest match", Selector: func(c Context) schedule.Selector { return newCacheAware(c) }},
 		{Name: "preble", About: "E2: exploit a long match, else the least cost", Selector: func(c Context) schedule.Selector { return newE2(c) }},
 		{Name: "mooncake", About: "conductor: least expected time to the first token", Selector: func(c Context) schedule.Selector { return &conductor{c} }},
-		{Name: "weights", About: "Blockyard's weights", Configure: func(c *schedule.Config) { c.PrefillLoadScale, c.HostWeight, c.DiskWeight = 8, 0.95, 0.5 }},
+		{Name: "weights", About: "Dynamo's formula with Blockyard's tuned weights", Configure: (*schedule.Config).Tune},
 		{Name: "price", About: "expected milliseconds, with what the request costs others", Priced: true},
 		{Name: "price-queue", About: "price, and requests wait while all workers are busy", Priced: true, Queue: queued(0)},
 		{Name: "price-wait", About: "price, and requests wait for a better worker, at most five seconds", Priced: true, Queue: queued(5 * time.Second)},
