@@ -92,6 +92,8 @@ func TestBadRequestsNameTheirField(t *testing.T) {
 			{"", `{"method":"new","tokens":[1],"block_mm_infos":[{"mm_objects":[{"mm_hash":-1}]}]}`, 400, "mm_hash"},
 			{"", `{"method":"new","tokens":[1],"router_config_override":{"colour":1}}`, 400, "router_config_override"},
 			{"", `{"method":"new","tokens":[1],"router_config_override":{"router_temperature":-1}}`, 400, "router_temperature"},
+			{"", `{"method":"new","tokens":[1],"router_config_override":{"objective":"fast"}}`, 400, `objective "fast": want balanced or ttft or throughput`},
+			{"", `{"method":"new","tokens":[1],"router_config_override":{"objective":"ttft"}}`, 400, `objective "ttft": needs score price`},
 			{"", `{"method":"new","tokens":[1],"expected_output_tokens":4294967295}`, 400, "expected_output_tokens"},
 			{"", `{"method":"new","tokens":[1],"pinned_worker":{"worker_id":9}}`, 503, "no workers"},
 			{"", `{"method":"new","tokens":[1],"pinned_worker":{"worker_id":1},"allowed_worker_ids":[2]}`, 400, "the pinned worker is not allowed"},

@@ -62,8 +62,11 @@ type candidateAnswer struct {
 	Price *priceAnswer `json:"price,omitempty"`
 }
 
-// priceAnswer has the parts of a price: see price.Price. All but Doubt are milliseconds.
+// priceAnswer has the parts of a price: see price.Price. All but Doubt are milliseconds. Objective says
+// which parts count.
 type priceAnswer struct {
+	Objective string `json:"objective"`
+
 	Wait    float64 `json:"wait_ms"`
 	TTFT    float64 `json:"ttft_ms"`
 	Decode  float64 `json:"decode_ms"`
@@ -121,7 +124,7 @@ func candidateOf(c *schedule.Candidate) candidateAnswer {
 		InFlight: c.InFlight, PendingPrefill: c.PendingPrefill, ActiveBlocks: c.ActiveBlocks, ActiveRequests: c.Requests,
 	}
 	if p := &c.Price; c.Mode == schedule.ModePrice {
-		out.Price = &priceAnswer{p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt}
+		out.Price = &priceAnswer{c.Objective.String(), p.Wait, p.TTFT, p.Decode, p.Machine, p.Imposed, p.Doubt}
 	}
 	return out
 }

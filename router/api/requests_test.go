@@ -210,12 +210,18 @@ func TestScoreHeaderNamesTheMissingMeasure(t *testing.T) {
 			t.Fatalf("explanation %+v", told)
 		}
 		for _, w := range told.Workers { // the objective is balanced
-			if p := w.Price; p == nil || p.TTFT <= 0 || p.TTFT < p.Wait || math.Abs(p.TTFT+p.Decode+p.Imposed-w.Cost) > 1e-9*w.Cost {
+			if p := w.Price; p == nil || p.Objective != "balanced" || p.TTFT <= 0 || p.TTFT < p.Wait || math.Abs(p.TTFT+p.Decode+p.Imposed-w.Cost) > 1e-9*w.Cost {
 				t.Errorf("cost %v ms, of %+v", w.Cost, p)
 			}
 		}
+		own := strings.Replace(long, `"new"`, `"explain","router_config_override":{"objective":"throughput"}`, 1)
+		for _, w := range routed[routeAnswer](t, h, "", own).Explanation.Workers {
+			if p := w.Price; p == nil || p.Objective != "throughput" || math.Abs(p.Machine+p.Imposed-w.Cost) > 1e-9*w.Cost {
+				t.Errorf("cost %v ms by the request's objective, of %+v", w.Cost, p)
+			}
+		}
 		got := routertest.Text(t, routertest.Call(t, h, "GET", "/metrics", "", ""))
-		for _, want := range []string{`blockyard_router_decisions_total{score="price"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
+		for _, want := range []string{`blockyard_router_decisions_by_objective_total 1`, `blockyard_router_decisions_total{score="price"}`, `blockyard_router_decisions_total{score="fallback"}`, `blockyard_router_measured_rate{measure="prefill_tokens"`} {
 			if !strings.Contains(got, want) {
 				t.Errorf("metrics lack %s", want)
 			}

@@ -121,16 +121,19 @@ func CommandDefault() Config {
 	return c
 }
 
+// Objectives are the values of objective, in the order of price.Objective.
+var Objectives = []string{ObjectiveBalanced, ObjectiveTTFT, ObjectiveThroughput}
+
 // Values of the settings that accept one of several words.
 const (
 	FormulaCredit        = "credit"
 	FormulaOverlapWeight = "overlap_weight"
 
-	ScoreWeights = "weights"
-	ScorePrice   = "price"
-
 	WeightsDynamo = "dynamo"
 	WeightsTuned  = "tuned"
+
+	ScoreWeights = "weights"
+	ScorePrice   = "price"
 
 	ObjectiveBalanced   = "balanced"
 	ObjectiveTTFT       = "ttft"

@@ -178,6 +178,8 @@ type Override struct {
 	// OverlapScoreWeight is the older name of PrefillLoadScale and wins over it. At 0 it also
 	// turns OverlapScoreCredit off.
 	OverlapScoreWeight *float64 `json:"overlap_score_weight,omitempty"`
+	// Objective is one of Objectives. Only a price has one: see Config.CheckOverride.
+	Objective *string `json:"objective,omitempty"`
 }
 
 // overrideField is a field of an Override. pointer points to the field.
@@ -197,6 +199,7 @@ func (o *Override) fields() []overrideField {
 		{"track_prefill_tokens", domain{}, &o.TrackPrefillTokens},
 		{"shared_cache_multiplier", share(), &o.SharedCacheMultiplier},
 		{"overlap_score_weight", weight(), &o.OverlapScoreWeight},
+		{"objective", domain{words: Objectives}, &o.Objective},
 	}
 }
 
@@ -252,4 +255,19 @@ func (o *Override) weights() (credit, scale *float64) {
 		}
 	}
 	return credit, scale
+}
+
+// CheckOverride reports why the override of a request, which is valid, cannot work with c. o may be nil.
+func (c *Config) CheckOverride(o *Override) error {
+	if o == nil || o.Objective == nil {
+		return nil
+	}
+	credit, scale := o.weights()
+	switch {
+	case c.Score != ScorePrice:
+		return fmt.Errorf("router_config_override: objective %.64q: needs score price, and the router has %s", *o.Objective, c.Score)
+	case credit != nil || scale != nil:
+		return fmt.Errorf("router_config_override: objective %.64q: excludes overlap_score_credit, prefill_load_scale and overlap_score_weight, with which weights decide", *o.Objective)
+	}
+	return nil
 }

@@ -142,14 +142,13 @@ func (c *Config) Schedule() schedule.Config {
 	if c.FirstOfEqual {
 		s.Tie = schedule.TieFirst
 	}
-	s.Price = c.Score == ScorePrice
-	switch c.Objective {
-	case ObjectiveTTFT:
-		s.Objective = price.TTFT
-	case ObjectiveThroughput:
-		s.Objective = price.Throughput
-	}
+	s.Price, s.Objective = c.Score == ScorePrice, objectiveOf(c.Objective)
 	return s
+}
+
+// objectiveOf returns the objective of a name, which is one of Objectives.
+func objectiveOf(name string) price.Objective {
+	return price.Objective(slices.Index(Objectives, name))
 }
 
 // Schedule returns the scheduler's override for one request, nil for nil.
@@ -158,10 +157,15 @@ func (o *Override) Schedule() *schedule.Override {
 		return nil
 	}
 	credit, scale := o.weights()
-	return &schedule.Override{
+	out := &schedule.Override{
 		OverlapCredit: credit, PrefillLoadScale: scale, OverlapWeight: scale,
 		Temperature: o.RouterTemperature, SharedMultiplier: o.SharedCacheMultiplier,
 	}
+	if o.Objective != nil {
+		objective := objectiveOf(*o.Objective)
+		out.Objective = &objective
+	}
+	return out
 }
 
 // Load returns the bounds of the account of requests.

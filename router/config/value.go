@@ -65,6 +65,9 @@ func (s *domain) accepts(p any) string {
 	case *string:
 		return strings.Join(s.words, " or ")
 	case **string:
+		if s.onlyWords() {
+			return s.orNone(p, strings.Join(s.words, " or "))
+		}
 		if s.url {
 			return s.orNone(p, "an http or https URL")
 		}
@@ -208,9 +211,16 @@ func (s *domain) parseWord(text string) (word string, ok bool) {
 	return text, slices.Contains(s.words, text) || slices.Contains(s.unsupported, text)
 }
 
+// onlyWords reports whether an optional text must be one of the words. Where other values are unsupported,
+// any text is in the domain, because notYet has a better error for it.
+func (s *domain) onlyWords() bool { return len(s.words) > 0 && len(s.unsupported) == 0 }
+
 // parseText returns text. ok says whether text is acceptable: not empty, not too long, and a
-// host or a URL where the domain wants one.
+// word, a host or a URL where the domain wants one.
 func (s *domain) parseText(text string) (same string, ok bool) {
+	if s.onlyWords() {
+		return s.parseWord(text)
+	}
 	if text == "" || len(text) > maxText {
 		return "", false
 	}

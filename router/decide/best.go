@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -104,7 +105,7 @@ func (r *Router) check(q *Query) (blockSize int, err error) {
 	if blockSize = r.blockSize(); blockSize <= 0 {
 		return 0, ErrNoWorkers
 	}
-	if err := q.Validate(blockSize); err != nil {
+	if err := cmp.Or(q.Validate(blockSize), r.config.CheckOverride(q.Override)); err != nil {
 		return 0, &QueryError{err}
 	}
 	return blockSize, nil

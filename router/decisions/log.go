@@ -138,7 +138,7 @@ func split(result *schedule.Result, compared []schedule.Candidate) (chosen sched
 	if at < 0 {
 		return schedule.Candidate{Worker: result.Worker, Hits: result.Hits, Effective: result.Effective, CachedTokens: result.CachedTokens, InFlight: result.InFlight,
 			Cost: result.Cost, Prefill: result.Prefill, Decode: result.Decode, Weight: result.Weight, TaintFactor: result.TaintFactor,
-			Price: result.Price, Mode: result.Mode}, nil
+			Price: result.Price, Objective: result.Objective, Mode: result.Mode}, nil
 	}
 	for i := range compared {
 		if i != at && len(others) < MaxCandidates-1 {

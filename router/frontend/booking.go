@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/decide"
 	"github.com/blockyard-ai/blockyard/router/feed"
+	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
 	"github.com/blockyard-ai/blockyard/router/frontend/tokens"
 	"github.com/blockyard-ai/blockyard/router/miss"
@@ -46,14 +50,14 @@ func (d *Door) book(ctx context.Context, q *request, failed []kv.WorkerID) (*boo
 		return nil, err
 	}
 	if q.handOver != nil {
-		b, err := d.bookSession(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(d.options.Router.Config())})
+		b, err := d.bookSession(ctx, q, model, wish{allowed: q.handOver.partners, expected: q.expected, override: decodeOverride(q.override, d.options.Router.Config())})
 		if err == nil || ctx.Err() != nil {
 			return b, err
 		}
 		d.log.Info("no decode worker takes the computed prompt", zap.String("request", q.id), zap.Error(err))
 		q.handOver = nil
 	}
-	return d.bookSession(ctx, q, model, wish{allowed: d.allowed(q, failed), pinned: q.pinned, expected: q.expected})
+	return d.bookSession(ctx, q, model, wish{allowed: d.allowed(q, failed), pinned: q.pinned, override: q.override, expected: q.expected})
 }
 
 // bookSession books the worker of the request's session, if the wish allows that worker and the
@@ -123,6 +127,21 @@ func (q *request) query(model *router.Model) *router.Request {
 		BlockMMInfos: objectsOfBlocks(&q.prompt, int(model.Key().BlockSize)),
 		PriorityJump: q.priorityJump, StrictPriority: q.strictPriority, PolicyClass: q.hints.PolicyClass, Deadline: q.hints.Deadline,
 	}
+}
+
+// overrideOf returns what a request's headers change of the settings in c, nil for nothing. Weights have no
+// objective, so the header then changes nothing. The error names the header.
+func overrideOf(h http.Header, c *config.Config) (*config.Override, error) {
+	objective := h.Get(ObjectiveHeader)
+	switch {
+	case objective == "":
+		return nil, nil
+	case !slices.Contains(config.Objectives, objective):
+		return nil, &openai.FieldError{Field: ObjectiveHeader, Want: strings.Join(config.Objectives, " or "), Got: fmt.Sprintf("%.32q", objective)}
+	case c.Score != config.ScorePrice:
+		return nil, nil
+	}
+	return &config.Override{Objective: &objective}, nil
 }
 
 // objectsOfBlocks returns the multimodal objects of each block of size tokens, as the engine names

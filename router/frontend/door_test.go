@@ -235,6 +235,7 @@ func TestRefused(t *testing.T) {
 		{"token out of range", "/v1/completions", `{"prompt":[4294967296]}`, nil, 400, "prompt"},
 		{"timeout", "/v1/completions", `{"prompt":[1]}`, []string{frontend.TimeoutHeader, "soon"}, 400, frontend.TimeoutHeader},
 		{"pinned worker", "/v1/completions", `{"prompt":[1]}`, []string{frontend.WorkerPinHeader, "x"}, 400, frontend.WorkerPinHeader},
+		{"objective", "/v1/completions", `{"prompt":[1]}`, []string{frontend.ObjectiveHeader, "fast"}, 400, `X-Blockyard-Objective: want balanced or ttft or throughput, got "fast"`},
 		{"unknown path", "/v1/load_lora_adapter", `{}`, nil, 404, "is not served"},
 		{"WebSocket", "/v1/realtime", `{}`, nil, 501, "WebSocket"},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/bodies"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router"
+	"github.com/blockyard-ai/blockyard/router/config"
 	"github.com/blockyard-ai/blockyard/router/frontend/admission"
 	"github.com/blockyard-ai/blockyard/router/frontend/openai"
 	"github.com/blockyard-ai/blockyard/router/frontend/session"
@@ -65,6 +66,8 @@ type request struct {
 	priorityJump   float64
 	strictPriority uint32
 	hints          admission.Hints
+	// override is what the request's headers change of the router's settings; nil for nothing.
+	override *config.Override
 
 	// span is the trace of the request; nil without tracing.
 	span   *spans.Span

@@ -105,7 +105,7 @@ func (d *Door) prefill(ctx context.Context, q *request) (refused *refusal) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, d.options.Split.Timeout, errPrefillTime)
 	defer cancel()
-	b, err := d.bookOn(ctx, q, model, wish{allowed: pair.prefill, expected: 1})
+	b, err := d.bookOn(ctx, q, model, wish{allowed: pair.prefill, override: q.override, expected: 1})
 	if err != nil {
 		d.log.Debug("no prefill worker is booked", zap.String("request", q.id), zap.Error(err))
 		d.metrics.Split("not_booked")
@@ -305,11 +305,14 @@ func prefillOutcome(ctx context.Context, o outcome) outcome {
 	return o
 }
 
-// decodeOverride has the decode worker chosen by its decode load: the prompt comes from
-// elsewhere, so that the worker's cache earns no credit and nothing is left to prefill.
-func decodeOverride(c *config.Config) *config.Override {
+// decodeOverride returns asked, which may be nil, for a request whose prompt comes from elsewhere: the decode
+// worker is chosen by its decode load, its cache earns no credit, and nothing is left to prefill.
+func decodeOverride(asked *config.Override, c *config.Config) *config.Override {
 	off, none := false, 0.0
 	o := &config.Override{AssumeKVReuse: &off, TrackPrefillTokens: &off}
+	if asked != nil {
+		o.Objective = asked.Objective
+	}
 	// Expected milliseconds know no credit. With Dynamo's conditional rule decode workers keep
 	// prompts of their own, which are worth going back to.
 	if c.Score != config.ScorePrice && !c.ConditionalDisaggEnabled {

@@ -27,6 +27,8 @@ const (
 	TimeoutHeader = "X-Blockyard-Timeout-Ms"
 	// WorkerPinHeader names the only worker that may serve a request, in the form of WorkerHeader.
 	WorkerPinHeader = "X-Blockyard-Pin-Worker"
+	// ObjectiveHeader names the parts of the request's price that count, one of config.Objectives.
+	ObjectiveHeader = "X-Blockyard-Objective"
 )
 
 // routed are the paths whose bodies are read, by method and path.
@@ -293,6 +295,9 @@ func (d *Door) claims(q *request) error {
 		return err
 	}
 	if q.hints, err = admission.HintsOf(q.http.Header); err != nil {
+		return err
+	}
+	if q.override, err = overrideOf(q.http.Header, d.options.Router.Config()); err != nil {
 		return err
 	}
 	if rank != "" {

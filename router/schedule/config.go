@@ -194,6 +194,7 @@ func CachedTokens(effective float64, blockSize int) int {
 // configured value.
 type Override struct {
 	OverlapCredit, PrefillLoadScale, Temperature, SharedMultiplier, OverlapWeight *float64
+	Objective                                                                     *price.Objective
 }
 
 // Validate reports the first field that is out of range.
@@ -237,6 +238,9 @@ func (o *Override) apply(c *Config) {
 		if f.from != nil {
 			*f.to = *f.from
 		}
+	}
+	if o.Objective != nil {
+		c.Objective = *o.Objective
 	}
 }
 

@@ -32,6 +32,8 @@ type CostStats struct {
 	ByWeights uint64 `metric:"-"`
 	ByPrice   uint64 `metric:"decisions_by_price" help:"Decisions by expected milliseconds."`
 	FellBack  uint64 `metric:"decisions_fallen_back" help:"Decisions by weights because a measure was missing."`
+	// ByObjective is part of ByPrice.
+	ByObjective uint64 `metric:"decisions_by_objective" help:"Decisions by expected milliseconds with the objective of the request."`
 }
 
 // CostOptions configure a CostSelector.
@@ -78,6 +80,9 @@ func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	}
 	if in.Outcome.Mode == ModePrice {
 		s.stats.ByPrice++
+		if o := in.Request.Override; o != nil && o.Objective != nil {
+			s.stats.ByObjective++
+		}
 	} else {
 		s.stats.ByWeights++
 		s.weigh(&w)
@@ -86,7 +91,7 @@ func (s *CostSelector) Select(in *Selection) (member int, err error) {
 	k := s.pick(in)
 	c := s.candidate(&w, k)
 	in.Outcome.Cost, in.Outcome.Prefill, in.Outcome.Decode = c.Cost, c.Prefill, c.Decode
-	in.Outcome.Weight, in.Outcome.TaintFactor, in.Outcome.Price = c.Weight, c.TaintFactor, c.Price
+	in.Outcome.Weight, in.Outcome.TaintFactor, in.Outcome.Price, in.Outcome.Objective = c.Weight, c.TaintFactor, c.Price, c.Objective
 	return in.At(k), nil
 }
 
@@ -332,7 +337,7 @@ func (s *CostSelector) candidate(w *weighing, k int) Candidate {
 		c.TaintFactor = taintFactor(in, m)
 	}
 	if c.Mode == ModePrice {
-		c.Price = s.prices[k]
+		c.Price, c.Objective = s.prices[k], in.Config.Objective
 	} else {
 		t := w.termsOf(m, r)
 		p := s.costOf(w, m, t)

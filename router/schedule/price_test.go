@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -187,6 +188,41 @@ func TestARequestThatOverridesAWeightIsDecidedByWeights(t *testing.T) {
 		if err != nil || got.Mode != want {
 			t.Errorf("%q: %q, %v", name, got.Mode, err)
 		}
+	}
+}
+
+// TestARequestMayHaveAnObjectiveOfItsOwn: it decides which parts of a price count, the explanation and the
+// result name it, and a counter has it. Without a price it changes nothing.
+func TestARequestMayHaveAnObjectiveOfItsOwn(t *testing.T) {
+	prices := fixed{{TTFT: 100, Decode: 10, Machine: 30, Imposed: 1}, {TTFT: 20, Decode: 900, Machine: 500, Imposed: 1}, {TTFT: 60, Decode: 800, Machine: 1, Imposed: 1}}
+	for own, want := range map[price.Objective]kv.WorkerID{price.Balanced: 1, price.TTFT: 2, price.Throughput: 3} {
+		s := newScheduler(t, func(o *Options) {
+			o.Config.Price, o.Config.Objective, o.Estimator = true, price.Throughput, prices
+		})
+		r := &Request{Tokens: 64, BlockSize: 16, Members: fleet(3), Override: &Override{Objective: &own}}
+		r.Explain = func(c *Candidate) {
+			if c.Objective != own || c.Cost != c.Price.Total(own) {
+				t.Errorf("%s: %+v", own, c)
+			}
+		}
+		if got, err := s.Schedule(t.Context(), r); err != nil || got.Worker.ID != want || got.Objective != own {
+			t.Errorf("%s: worker %s by %s, %v; want %d", own, got.Worker, got.Objective, err, want)
+		}
+		if got, err := s.Schedule(t.Context(), &Request{Tokens: 64, BlockSize: 16, Members: fleet(3)}); err != nil || got.Worker.ID != 3 || got.Objective != price.Throughput {
+			t.Errorf("without an objective: worker %s by %s, %v", got.Worker, got.Objective, err)
+		}
+		if got := s.Stats().Cost; got != (CostStats{ByPrice: 2, ByObjective: 1}) {
+			t.Errorf("%s: %+v", own, got)
+		}
+	}
+	none := price.Throughput + 1
+	s := newScheduler(t, func(o *Options) { o.Config.Price = true })
+	if _, err := s.Schedule(t.Context(), &Request{Tokens: 64, BlockSize: 16, Members: fleet(1), Override: &Override{Objective: &none}}); err == nil || !strings.Contains(err.Error(), "objective") {
+		t.Errorf("objective %d: %v", none, err)
+	}
+	ttft := price.TTFT
+	if got, err := s.Schedule(t.Context(), &Request{Tokens: 64, BlockSize: 16, Members: fleet(1), Override: &Override{Objective: &ttft}}); err != nil || got.Mode != "weights: no estimator" || s.Stats().Cost.ByObjective != 0 {
+		t.Errorf("without an estimator: %+v, %v", got, err)
 	}
 }
 

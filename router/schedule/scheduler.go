@@ -247,7 +247,7 @@ func (s *Scheduler) result(in *Selection, m int) Result {
 		Worker: s.members.List[m].Worker, Member: m, Members: s.members,
 		Hits: r.hitsOf(int32(m)), InFlight: in.inFlight(int32(m)),
 		Cost: in.Outcome.Cost, Prefill: in.Outcome.Prefill, Decode: in.Outcome.Decode, Mode: in.Outcome.Mode,
-		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor, Price: in.Outcome.Price,
+		Weight: in.Outcome.Weight, TaintFactor: in.Outcome.TaintFactor, Price: in.Outcome.Price, Objective: in.Outcome.Objective,
 	}
 	out.Effective = s.effective(r, int32(m))
 	out.CachedTokens = CachedTokens(out.Effective, r.BlockSize)

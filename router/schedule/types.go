@@ -127,8 +127,9 @@ type Result struct {
 	// and Decode are its parts in blocks. All are 0 from a selector that compares no costs.
 	// Weight and TaintFactor are as in Candidate.
 	Cost, Prefill, Decode, Weight, TaintFactor float64
-	// Price has the parts of Cost when Mode is ModePrice.
-	Price price.Price
+	// Price has the parts of Cost when Mode is ModePrice, and Objective says which of them count.
+	Price     price.Price
+	Objective price.Objective
 	// PotentialBlocks is the worker's number of active blocks with this request.
 	PotentialBlocks int
 	// Mode says how a CostSelector chose: ModeWeights or ModePrice. After a fallback from price
@@ -161,8 +162,9 @@ type Candidate struct {
 	// 1 without preferred taints. In price mode Cost is the total of Price times
 	// TaintFactor, and Weight, Prefill and Decode are 0.
 	Cost, Weight, Prefill, Decode, TaintFactor float64
-	// Price has the parts in price mode, in milliseconds.
-	Price price.Price
+	// Price has the parts in price mode, in milliseconds, and Objective says which of them count.
+	Price     price.Price
+	Objective price.Objective
 	// Credit is what the worker's hits take off Prefill, in blocks; for decode workers off
 	// Decode. 0 in price mode.
 	Credit float64
@@ -268,6 +270,7 @@ type CacheIgnorer interface{ IgnoresCache() }
 type Outcome struct {
 	Cost, Prefill, Decode, Weight, TaintFactor float64
 	Price                                      price.Price
+	Objective                                  price.Objective
 	Mode                                       string
 }
 

@@ -123,9 +123,9 @@ function occupancy(page) {
       ['Device', cell('device', (v) => `${number(v)} blocks`)], ['Host', cell('host', bytes)], ['Disk', cell('disk', bytes)]], rows, (r) => r.model));
 }
 
-// The parts of a price that its cost may add, by the objective. A balanced price counts a wait six times:
+// The parts of a price that its cost adds, by the objective. A balanced price counts a wait six times:
 // once in ttft and five times in again.
-const objectives = [['ttft', 'again', 'decode', 'imposed'], ['ttft', 'imposed'], ['machine', 'imposed']];
+const objectives = { balanced: ['ttft', 'again', 'decode', 'imposed'], ttft: ['ttft', 'imposed'], throughput: ['machine', 'imposed'] };
 const partNames = { wait: 'wait', again: 'wait, counted again', prompt: 'prompt', decode: 'answer', imposed: 'cost to others', machine: 'machine', prefill: 'prompt', load: 'blocks active' };
 const partKinds = { wait: 'external', again: 'external', prompt: 'device', decode: 'host', imposed: 'other', machine: 'device', prefill: 'device', load: 'host' };
 
@@ -134,10 +134,7 @@ function parts(c) {
   const p = c.price;
   if (!p) return [['prefill', c.weight * c.prefill_blocks], ['load', c.decode_blocks]];
   const value = (k) => (k === 'again' ? 5 * p.wait_ms : p[`${k}_ms`]);
-  const factor = c.taint_factor || 1;
-  const miss = (o) => Math.abs(c.cost - factor * sum(o, value));
-  const objective = objectives.reduce((a, b) => (miss(b) < miss(a) ? b : a));
-  return objective.flatMap((k) => (k === 'ttft' ? [['wait', p.wait_ms], ['prompt', p.ttft_ms - p.wait_ms]] : [[k, value(k)]]));
+  return objectives[p.objective].flatMap((k) => (k === 'ttft' ? [['wait', p.wait_ms], ['prompt', p.ttft_ms - p.wait_ms]] : [[k, value(k)]]));
 }
 
 const written = (c, v) => (c.price ? ms(v) : `${number(v)} blocks`);
