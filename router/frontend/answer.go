@@ -25,9 +25,10 @@ const (
 	// router expected, and what the engine reported.
 	PredictedHeader = "X-Blockyard-Cached-Predicted"
 	DeliveredHeader = "X-Blockyard-Cached-Delivered"
-	// QualityHeader carries the quality of the decision, TokensHeader says how the prompt's
-	// tokens are known: exact, or approximate and why.
+	// QualityHeader carries the quality of the decision, and ScoreHeader says how workers were compared: see
+	// schedule.Result.Mode. TokensHeader says how the prompt's tokens are known: exact, or approximate and why.
 	QualityHeader = "X-Blockyard-Quality"
+	ScoreHeader   = "X-Blockyard-Score"
 	TokensHeader  = "X-Blockyard-Tokens"
 )
 

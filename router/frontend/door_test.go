@@ -31,7 +31,7 @@ func TestStream(t *testing.T) {
 	if got := s.got()[0]; !strings.Contains(got, `"stream_options":{"include_usage":true}`) {
 		t.Errorf("the worker got %s, without stream_options", got)
 	}
-	for name, want := range map[string]string{frontend.WorkerHeader: "7/0", frontend.PredictedHeader: "0", frontend.QualityHeader: "fallback"} {
+	for name, want := range map[string]string{frontend.WorkerHeader: "7/0", frontend.PredictedHeader: "0", frontend.QualityHeader: "fallback", frontend.ScoreHeader: "weights"} {
 		if got := resp.Header.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}

@@ -52,6 +52,22 @@ func TestObjectiveOfARequest(t *testing.T) {
 	}
 }
 
+// An answer says by what its worker was chosen, and why not by price. A mode without scores says nothing.
+func TestAnswersHaveTheScore(t *testing.T) {
+	for want, change := range map[string]func(*config.Config){
+		"weights": func(c *config.Config) { c.Score = config.ScoreWeights },
+		"weights: no prefill time of worker 7/0 yet": func(c *config.Config) { c.Score = config.ScorePrice },
+		"": func(c *config.Config) { c.RouterMode = config.ModeRoundRobin },
+	} {
+		b := newBenchOn(t, router.Options{Config: routertest.Configured(change)}, frontend.Options{}, newServer(t, 7, streams(chunk, "[DONE]")))
+		resp, body := b.post("/v1/completions", prompt)
+		if got := resp.Header.Get(frontend.ScoreHeader); resp.StatusCode != http.StatusOK || got != want {
+			t.Errorf("status %d, score %q, want %q: %s", resp.StatusCode, got, want, body)
+		}
+		b.expectIdle()
+	}
+}
+
 // The prefill worker and the decode worker are both chosen by the request's objective.
 func TestObjectiveOfASplitRequest(t *testing.T) {
 	var seen objectives

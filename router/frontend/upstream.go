@@ -309,6 +309,9 @@ func (q *request) describeTo(h http.Header, b *booking) {
 	h.Set(WorkerHeader, b.match.Worker.String())
 	h.Set(PredictedHeader, strconv.Itoa(q.record.predicted))
 	h.Set(QualityHeader, string(b.match.Quality))
+	if b.match.Mode != "" {
+		h.Set(ScoreHeader, b.match.Mode)
+	}
 	h.Set(TokensHeader, describe(&q.prompt))
 	h.Set(requestIDHeader, q.id)
 	if q.record.prefill != "" {
