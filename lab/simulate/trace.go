@@ -82,7 +82,7 @@ func withFile[T any](path string, read func(io.Reader) (T, error)) (T, error) {
 }
 
 // TraceScenario returns a scenario whose seeds are parts of a trace, each beginning at a place of its
-// own. The trace is sped up until the workers, whose steps are as recorded, are about half busy.
+// own. The workers' steps are as recorded, and traceLoad says how much the trace is sped up.
 func TraceScenario(path string, f Format, steps *engine.Steps) (Scenario, error) {
 	all, err := readTrace(path, f)
 	if err != nil {

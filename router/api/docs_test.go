@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/blockyard-ai/blockyard/router/estimate"
 )
 
 // jsonNames are the names of a struct's fields in JSON, nested ones included.
@@ -47,7 +49,7 @@ func TestDocumentNamesWhatIsSaid(t *testing.T) {
 	for name := range own {
 		words = append(words, name)
 	}
-	for _, body := range []any{routeAnswer{}, rejectedAnswer{}, markAnswer{}, loadsAnswer{}, overlapsAnswer{}} {
+	for _, body := range []any{routeAnswer{}, rejectedAnswer{}, markAnswer{}, loadsAnswer{}, overlapsAnswer{}, estimate.WorkerMeasures{}} {
 		words = append(words, jsonNames(reflect.TypeOf(body))...)
 	}
 	if len(words) < 50 {

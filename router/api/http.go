@@ -30,8 +30,7 @@ const (
 	RequestIDHeader = "X-Request-Id"
 	// QualityHeader carries the Quality of the decision.
 	QualityHeader = "X-Blockyard-Quality"
-	// ScoreHeader says how workers were scored: "weights", "cost", or "weights: " and the
-	// measure that a price lacks.
+	// ScoreHeader says how workers were compared: "price", "weights", or "weights: " and why not by price.
 	ScoreHeader = "X-Blockyard-Score"
 )
 

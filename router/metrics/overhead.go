@@ -74,7 +74,7 @@ func newOverhead(to *prometheus.Registry) *Overhead {
 			slices.Insert(prometheus.ExponentialBuckets(1, 2, 15), 0, 0)), // 0, then 1 to 16,384
 		modes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "blockyard_router_decisions_total",
-			Help: "Decisions by score: weights, cost, fallback (cost without a measure) or none.",
+			Help: "Decisions by score: weights, price, fallback (price without a measure) or none.",
 		}, []string{"score"}),
 	}
 	for _, prefix := range []string{"blockyard_router_overhead_", "dynamo_router_overhead_"} {

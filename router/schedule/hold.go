@@ -18,7 +18,7 @@ type turn struct {
 	mayWait bool
 }
 
-// heldError is the result of a decision for a request that had better wait for a busy worker.
+// heldError is the result of a decision for a request that is held: see queue.Item.Favourite.
 type heldError struct{ worker kv.Worker }
 
 // Error implements error. No caller of the package sees it.
@@ -34,11 +34,10 @@ func (s *Scheduler) hold(err error) bool {
 	return true
 }
 
-// favourite returns an error if the chosen member is busy, and the wait for it is shorter than what the
-// request costs on the best free worker. The request then waits in the queue rather than in the
-// engine, where it can still go elsewhere. Only a price says how long a wait is, and only a queue with
-// MaxWait bounds it.
-func (s *Scheduler) favourite(in *Selection, member int, t turn) error {
+// checkWait returns a *heldError when waiting for the chosen, busy worker costs less than the best free
+// worker. The request then waits in the queue, from where it can still go elsewhere, and not in the
+// engine. Only a price says how long a wait is, and only a queue with MaxWait bounds it.
+func (s *Scheduler) checkWait(in *Selection, member int, t turn) error {
 	r := in.Request
 	if !t.mayWait || !t.class.Enabled() || s.queue.Options().MaxWait == 0 || in.Outcome.Mode != ModePrice ||
 		!r.TrackPrefill || r.Pinned != nil || !s.busy(t.class, member) {
@@ -61,8 +60,8 @@ func (s *Scheduler) busy(class *queue.Class, member int) bool {
 	return class.Busy(s.account.Columns().PrefillTokens[member], s.workers[member].MaxBatchedTokens)
 }
 
-// serveHeld decides for the requests whose favourite has become free by time alone, before r does, which
-// arrives.
+// serveHeld decides for the held requests whose favourite has become free by time alone. They go before r,
+// which arrives.
 func (s *Scheduler) serveHeld(t *turn, r *Request) {
 	if !s.queue.Held() {
 		return
@@ -78,8 +77,7 @@ func (s *Scheduler) serveHeld(t *turn, r *Request) {
 	}
 }
 
-// addClaims adds to the loads of a decision the prompts of the requests that wait for a favourite and go
-// before this one.
+// addClaims adds to the loads of a decision the claims of held requests that go before this one.
 func (s *Scheduler) addClaims(in *Selection, t turn) {
 	s.claims = s.claims[:0]
 	if !s.queue.Held() || !in.Request.TrackPrefill {

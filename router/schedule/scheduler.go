@@ -46,8 +46,8 @@ type Scheduler struct {
 	candidates []int32
 	active     []load.Shared
 	booking    load.Request
-	// claims and claimedLoads are the loads of a decision with what waits for a favourite: see addClaims.
-	// others are its candidates without such a claim.
+	// claims are the tokens that held requests claim on each member, and claimedLoads the loads with them: see
+	// addClaims. others are the candidates without a claim.
 	claims       []int64
 	claimedLoads load.Columns
 	others       []int32
@@ -214,7 +214,7 @@ func (s *Scheduler) choose(r *Request, candidates []int32, t turn) (Result, erro
 	if !in.has(member) {
 		return Result{}, fmt.Errorf("request %q: member %d of %d: %w", r.ID, member, len(s.members.List), ErrBadSelection)
 	}
-	if err := s.favourite(in, member, t); err != nil {
+	if err := s.checkWait(in, member, t); err != nil {
 		return Result{}, err
 	}
 	if others := s.unclaimed(in, member, t); len(others) > 0 {

@@ -2,12 +2,11 @@ package queue
 
 import "github.com/blockyard-ai/blockyard/internal/kv"
 
-// Held reports whether some request waits for a favourite.
+// Held reports whether some item is held: see Item.Favourite.
 func (q *Queue) Held() bool { return len(q.held) > 0 }
 
-// Claims calls visit with the favourites of the requests that go before i, and with the uncached tokens
-// that these requests have to compute there. visit may get a worker several times. i waits, or
-// arrives with its Arrival, Tokens and CachedTokens set.
+// Claims calls visit with the claims of the held items that go before i: see Item.Favourite. visit may get a
+// worker several times. i waits, or arrives with its Arrival, Tokens and CachedTokens set.
 //
 // An arriving item goes behind all requests of other classes. A waiting item that Next has returned
 // goes before them, because its class is next. The requests of a lane count together: all

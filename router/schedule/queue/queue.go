@@ -73,7 +73,9 @@ type Item struct {
 	Pinned         *kv.Worker
 	Allowed        map[kv.WorkerID]struct{}
 	RequiredTaints []string
-	// Favourite is a busy worker that the item waits for although another one is free.
+	// Favourite is a busy worker that the item waits for although another one is free, because the wait costs
+	// less than the free one. An item with a favourite is held. The prompt tokens that it has to compute are
+	// its claim to the favourite: items that go behind it count them as load there.
 	Favourite *kv.Worker
 	// Overdue is true when the item has waited for Options.MaxWait. The queue sets it.
 	Overdue bool
