@@ -38,7 +38,7 @@ for name in address,undefined thread; do
 		"$cc" "${with[@]}" -c -o "$scratch/$name/${source%.c}.o" "$source" &
 	done
 	wait
-	"$cc" "${with[@]}" -fPIC -shared -o "$scratch/libcuda.so.1" tests/fakecuda.c tests/fakecalls.c
+	"$cc" "${with[@]}" -fPIC -shared -o "$scratch/libcuda.so.1" tests/fake*.c
 	for program in test_copier test_pump fuzz_frames test_cuda; do
 		link=(-ldl) argument=${1:-2}
 		if [ "$program" = test_cuda ]; then

@@ -1,10 +1,17 @@
-"""Copies of connector/native on a real GPU: `make test-gpu`.
+"""Tests and measures the copies of connector/native on a GPU: `make test-gpu`.
 
-    python -m bench.gpu [--json FILE]
+    python -m bench.gpu [--json FILE] [--driver FILE] [sizes: see --help]
 
-Uses the CUDA driver alone, without torch. Checks every byte of stores and loads in both layouts,
-pinned and unpinned, and prints the bandwidth for each page size beside one plain pinned copy of the
-same bytes. The exit status is 1 when a byte is wrong.
+Uses the CUDA driver alone, without torch. Prints three tables, and writes the same as JSON:
+
+- the bandwidth for each page size beside one plain pinned copy of as many bytes, and the rate of
+  pinning;
+- whether each byte of stores and loads arrives, for each layout, unpinned, pinned, and behind a
+  step of the engine that writes the same blocks;
+- whether kill -9 of the engine or of the agent leaves the other side's bytes and pins usable.
+
+The exit status is 1 when a byte is wrong or a call fails. Without a GPU or a C compiler one line
+says so, and the exit status is 0.
 """
 
 from __future__ import annotations
@@ -12,218 +19,204 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
-import random
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
+from bench.gpu_driver import Driver, NoGpu
+from bench.gpu_kill import Sizes, killed_agent, killed_engine
+from bench.gpu_memory import Layout, Memory, block_first, layer_first
 from blockyard import native
-from blockyard.extents import Extent, Extents
-from blockyard.mover import Page, Pages
-from blockyard.native_plane import NativeCopier, NativePlane, Plan
+from blockyard.native_plane import NativePlane
 
-LAYERS = 32
-TOTAL = 256 << 20  # bytes of one copy
-PAGES = (4 << 10, 16 << 10, 64 << 10, 256 << 10)
-ROUNDS = 5
+CONTENT_SHARE = 8  # the content of each layout is checked with this part of the bytes
 
 
-class Driver:
-    """The calls of the CUDA driver that this program makes itself."""
-
-    def __init__(self) -> None:
-        self.cuda = ctypes.CDLL("libcuda.so.1")
-        self.call("cuInit", 0)
-        context, device = ctypes.c_void_p(), ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxSetCurrent", context)
-        name = ctypes.create_string_buffer(100)
-        self.call("cuDeviceGetName", name, 100, device)
-        self.name = name.value.decode()
-
-    def call(self, name: str, *args: Any) -> None:
-        error = getattr(self.cuda, name)(*args)
-        if error:
-            raise RuntimeError(f"{name}: CUDA error {error}")
-
-    def allocate(self, size: int) -> int:
-        at = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(size))
-        return at.value
-
-    def write(self, to: int, data: bytes) -> None:
-        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(to), data, ctypes.c_size_t(len(data)))
-
-    def read(self, at: int, size: int) -> bytes:
-        out = ctypes.create_string_buffer(size)
-        self.call("cuMemcpyDtoH_v2", out, ctypes.c_uint64(at), ctypes.c_size_t(size))
-        return out.raw
-
-
-class Cuda:
-    """A mover for NativeCopier without torch: jobs have no fence."""
-
-    def __init__(self, lib: native.Library, plan: Plan) -> None:
-        text = ctypes.create_string_buffer(native.TEXT_BYTES)
-        self.lib, self.plan = lib, plan
-        self.handle = lib.by_cuda_new(b"libcuda.so.1", plan.handle, text)
-        if not self.handle:
-            raise RuntimeError(text.value.decode())
-
-    def backend(self) -> native.Backend:
-        backend = native.Backend()
-        self.lib.by_cuda_backend(ctypes.byref(backend), self.handle)
-        return backend
-
-
-class Bench:
-    """One layout and page size. kv, host: addresses of as many bytes."""
-
-    def __init__(self, driver: Driver, plane: NativePlane, page: int, block_first: bool) -> None:
-        self.driver, self.lib = driver, plane.lib
-        self.block = LAYERS * page
-        self.count = TOTAL // self.block
-        self.kv = driver.allocate(TOTAL)
-        pages = []
-        for n in range(LAYERS):
-            at = self.kv + n * page if block_first else self.kv + n * self.count * page
-            stride = self.block if block_first else page
-            pages.append(Page(at, stride, page, n * page, 0, self.kv + TOTAL))
-        self.pages = Pages(pages, self.count, "cuda:0")
-        self.file = os.memfd_create("blockyard-test-gpu")
-        self.extents: Extents = plane.extents(lambda extent: None, Extent.unmap)
-        header = -(-8 * self.count // 4096) * 4096
-        os.ftruncate(self.file, header + TOTAL)
-        ready = {
-            "extent": 0,
-            "slots": self.count,
-            "slot_bytes": self.block,
-            "data_offset": header,
-            "file_bytes": header + TOTAL,
-        }
-        self.extents.add(ready, self.file)
-        self.host = self.extents.find(0, 0).data
-        self.mover: Any = Cuda(self.lib, Plan(self.lib, self.pages))
-        self.counters = dict.fromkeys(
-            "loads loaded_blocks failed_loads stores stored_blocks dropped_stores"
-            " copied_bytes copy_us".split(),
-            0,
-        )
-        self.copier = NativeCopier(
-            self.mover.plan, self.mover, self.extents, self.counters, -1, 1
-        )
-        self.jobs = 0
-
-    def pin(self) -> float:
-        """Pins the slots in pieces. Returns GB/s."""
-        began, piece = time.perf_counter(), 16 << 20
-        for at in range(0, TOTAL, piece):
-            error = self.lib.by_cuda_pin(self.mover.handle, self.host + at, piece)
-            if error:
-                raise RuntimeError(f"pinning: CUDA error {error}")
-        return TOTAL / (time.perf_counter() - began) / 1e9
-
-    def copy(self, store: bool, ids: list[int]) -> float:
-        """Copies all slots. Returns GB/s."""
-        from blockyard.copying import CopyJob
-        from blockyard.packed import Slot, pack_slots, pack_u32
-
-        began, left = time.perf_counter(), 0
-        for at in range(0, self.count, 1024):
-            part = ids[at : at + 1024]
-            self.jobs += 1
-            left += 1
-            slots = pack_slots([Slot(0, at + n, 0) for n in range(len(part))])
-            self.copier.add(CopyJob(self.jobs, store, slots, pack_u32(part), 1))
-        while left:
-            for number, ok in self.copier.step():
-                left -= 1
-                if not ok:
-                    raise RuntimeError(f"job {number} failed")
-        return TOTAL / (time.perf_counter() - began) / 1e9
-
-    def check(self) -> None:
-        """Stores blocks, clears the device, loads them elsewhere, and compares every byte."""
-        rng = random.Random(1)
-        data = rng.randbytes(TOTAL)
-        ids, targets = list(range(self.count)), list(range(self.count))
-        rng.shuffle(ids)
-        rng.shuffle(targets)
-        self.driver.write(self.kv, data)
-        self.copy(True, ids)
-        self.driver.write(self.kv, bytes(TOTAL))
-        self.copy(False, targets)
-        got = self.driver.read(self.kv, TOTAL)
-        for page in self.pages.pages:
-            for block, target in zip(ids, targets):
-                at, to = (page.address - self.kv + n * page.stride for n in (block, target))
-                if got[to : to + page.bytes] != data[at : at + page.bytes]:
-                    raise AssertionError(f"block {block}: wrong bytes in block {target}")
-
-    def close(self) -> None:
-        self.copier.close()
-        for at in range(0, TOTAL, 16 << 20):
-            self.lib.by_cuda_unpin(self.mover.handle, self.host + at)
-        self.lib.by_cuda_free(self.mover.handle)
-        self.extents.close()
-        self.driver.call("cuMemFree_v2", ctypes.c_uint64(self.kv))
-
-
-def plain(driver: Driver) -> tuple[float, float]:
+def plain(driver: Driver, size: int, rounds: int) -> tuple[float, float]:
     """GB/s of one pinned copy, store and load."""
-    at, kv = ctypes.c_void_p(), driver.allocate(TOTAL)
-    driver.call("cuMemAllocHost_v2", ctypes.byref(at), ctypes.c_size_t(TOTAL))
+    at, kv = ctypes.c_void_p(), driver.allocate(size)
+    driver.call("cuMemAllocHost_v2", ctypes.byref(at), ctypes.c_size_t(size))
     found = []
     for name, to, source in (
         ("cuMemcpyDtoH_v2", at, ctypes.c_uint64(kv)),
         ("cuMemcpyHtoD_v2", ctypes.c_uint64(kv), at),
     ):
         best = 0.0
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             began = time.perf_counter()
-            driver.call(name, to, source, ctypes.c_size_t(TOTAL))
-            best = max(best, TOTAL / (time.perf_counter() - began) / 1e9)
+            driver.call(name, to, source, ctypes.c_size_t(size))
+            best = max(best, size / (time.perf_counter() - began) / 1e9)
         found.append(best)
     driver.call("cuMemFreeHost", at)
-    driver.call("cuMemFree_v2", ctypes.c_uint64(kv))
+    driver.free(kv)
     return found[0], found[1]
 
 
-def main() -> int:
-    """Prints the table. Writes the same figures as JSON where asked to."""
-    parser = argparse.ArgumentParser(prog="test-gpu", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
-    driver, plane = Driver(), NativePlane(native.library())
-    store, load = plain(driver)
-    print(f"{driver.name}; one pinned copy of {TOTAL >> 20} MiB: {store:.1f} and {load:.1f} GB/s")
-    print("page KiB  layout        store GB/s  load GB/s  unpinned load  pin GB/s  bytes")
-    rows = []
-    for page in PAGES:
-        for block_first in (False, True):
-            bench = Bench(driver, plane, page, block_first)
-            ids = list(range(bench.count))
-            random.Random(2).shuffle(ids)
-            bench.check()
-            unpinned = bench.copy(False, ids)
-            pin = bench.pin()
-            bench.check()
-            stores = max(bench.copy(True, ids) for _ in range(ROUNDS))
-            loads = max(bench.copy(False, ids) for _ in range(ROUNDS))
-            bench.close()
-            layout = "block first" if block_first else "layer first"
-            print(
-                f"{page >> 10:>8}  {layout:<12} {stores:>11.1f} {loads:>10.1f} {unpinned:>14.1f}"
-                f" {pin:>9.1f}  equal",
-                flush=True,
+class Report:
+    """The rows, printed as they come. document: the JSON."""
+
+    def __init__(self, device: str) -> None:
+        self.document: dict[str, Any] = {"device": device, "failed": []}
+        self._table = ""
+
+    def head(self, table: str, text: str) -> None:
+        """Begins a table."""
+        self._table = table
+        self.document[table] = []
+        print(f"\n{text}", flush=True)
+
+    def row(self, text: str, **values: Any) -> None:
+        """Adds a row."""
+        self.document[self._table].append(values)
+        print(text, flush=True)
+
+    @contextmanager
+    def row_of(self, name: str) -> Iterator[None]:
+        """Reports an error in this context instead of a row. The next row is tried all the same."""
+        try:
+            yield
+        except RuntimeError as err:
+            self.document["failed"].append(f"{self._table}, {name}: {err}")
+            print(f"FAIL  {name}: {err}", flush=True)
+
+
+def measure(memory: Memory, rounds: int) -> dict[str, float]:
+    """GB/s of copies in one layout. Checks each byte before and after the memory is pinned."""
+    ids = memory.ids(2)
+    memory.check()
+    found = {"unpinned_load": memory.copy(False, ids), "pin": memory.pin()}
+    memory.check()
+    found["store"] = max(memory.copy(True, ids) for _ in range(rounds))
+    found["load"] = max(memory.copy(False, ids) for _ in range(rounds))
+    return found
+
+
+def bandwidth(report: Report, driver: Driver, plane: NativePlane, options: Any) -> None:
+    """The first table."""
+    total = options.mib << 20
+    with report.row_of("one pinned copy"):
+        store, load = plain(driver, total, options.rounds)
+        print(f"one pinned copy of {options.mib} MiB: {store:.1f} and {load:.1f} GB/s")
+        report.document["plain"] = {"bytes": total, "store": store, "load": load}
+    report.head(
+        "bandwidth",
+        "page KiB  layout        store GB/s  load GB/s  unpinned load  pin GB/s  bytes",
+    )
+    for page in options.pages:
+        for layout in (
+            layer_first("layer first", options.layers, page << 10, total),
+            block_first("block first", options.layers, page << 10, total),
+        ):
+            with report.row_of(f"{layout.name}, pages of {page} KiB"):
+                with closing(Memory(driver, plane, layout)) as memory:
+                    found = measure(memory, options.rounds)
+                report.row(
+                    f"{page:>8}  {layout.name:<12} {found['store']:>11.1f} {found['load']:>10.1f}"
+                    f" {found['unpinned_load']:>14.1f} {found['pin']:>9.1f}  equal",
+                    page_kib=page,
+                    layout=layout.name,
+                    bytes="equal",
+                    **found,
+                )
+
+
+def layouts(layers: int, page: int, total: int) -> list[Layout]:
+    """The layouts of the second table."""
+    return [
+        layer_first("layer first", layers, page, total),
+        layer_first("layer first, with gaps", layers, page, total, gap=page),
+        block_first("block first", layers, page, total),
+        block_first("block first, with gaps", layers, page, total, gap=page),
+        layer_first("two groups in a slot", layers, page, total, groups=2),
+        layer_first("two groups apart", layers, page, total, groups=2, apart=True),
+    ]
+
+
+def contents(report: Report, driver: Driver, plane: NativePlane, options: Any) -> None:
+    """The second table."""
+    page, total = options.pages[0] << 10, (options.mib << 20) // CONTENT_SHARE
+    report.head("contents", "layout                  unpinned  pinned  behind a step")
+    for layout in layouts(options.layers, page, total):
+        with report.row_of(layout.name), closing(Memory(driver, plane, layout)) as memory:
+            memory.check()
+            memory.pin()
+            memory.check()
+            memory.check(options.patience)
+            report.row(
+                f"{layout.name:<23} equal     equal   equal",
+                layout=layout.name,
+                unpinned="equal",
+                pinned="equal",
+                behind_a_step="equal",
             )
-            rows.append([page, layout, stores, loads, unpinned, pin])
+
+
+def kills(report: Report, driver: Driver, plane: NativePlane, options: Any) -> None:
+    """The third table."""
+    sides: dict[str, Callable[[Driver, NativePlane, Sizes], None]] = {
+        "engine": killed_engine,
+        "agent": killed_agent,
+    }
+    total = (options.mib << 20) // CONTENT_SHARE
+    sizes = Sizes(options.layers, options.pages[0] << 10, total)
+    report.head("kills", "kill -9 of  the other side's bytes")
+    for side, run in sides.items():
+        with report.row_of(f"kill -9 of the {side}"):
+            run(driver, plane, sizes)
+            report.row(f"the {side:<7} equal", killed=side, bytes="equal")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="test-gpu", description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--json", metavar="FILE", help="write the tables to FILE")
+    add("--driver", metavar="FILE", default="libcuda.so.1", help="the driver's library")
+    add("--mib", type=int, default=256, help="MiB of one copy (256)")
+    add("--layers", type=int, default=32, help="layers, an even number (32)")
+    add("--pages", type=int, nargs="+", default=[4, 16, 64, 256], help="page sizes in KiB")
+    add("--rounds", type=int, default=5, help="copies, of which the fastest counts (5)")
+    add("--patience", type=float, default=0.1, help="seconds in which a step does not run (0.1)")
+    options = parser.parse_args()
+    if options.layers % 2 or options.layers < 2 or options.rounds < 1:
+        parser.error("--layers must be even, and --rounds at least 1")
+    smallest = 2 * options.layers * max(options.pages[0] * CONTENT_SHARE, *options.pages)
+    if min(options.pages) < 1 or options.mib << 10 < smallest:
+        need = -(-smallest // 1024)
+        parser.error(f"--mib must have two blocks of each page size: at least {need}")
+    return options
+
+
+def main() -> int:
+    """Prints the tables. Writes them as JSON where asked to."""
+    options = parse()
+    try:
+        plane = NativePlane(native.library())
+    except native.NativeError as err:
+        if native.compiler() is None:
+            print(f"skip  make test-gpu: {err}")
+            return 0
+        print(f"FAIL  the data plane in C: {err}")
+        return 1
+    try:
+        driver = Driver(options.driver)
+    except NoGpu as err:
+        print(f"skip  make test-gpu: {err}")
+        return 0
+    print(driver.name)
+    report = Report(driver.name)
+    for table in (bandwidth, contents, kills):
+        table(report, driver, plane, options)
+    failed = report.document["failed"]
+    rows = sum(len(report.document[name]) for name in ("bandwidth", "contents", "kills"))
+    print(f"\n{driver.name}: {rows} rows equal, {len(failed)} failed")
     if options.json:
         with open(options.json, "w", encoding="ascii") as out:
-            json.dump({"gpu": driver.name, "plain": [store, load], "rows": rows}, out)
-    return 0
+            json.dump(report.document, out, indent=1)
+            out.write("\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

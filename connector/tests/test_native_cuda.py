@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import os
-import pathlib
-import subprocess
 import tempfile
 import unittest
 from typing import Any
@@ -18,46 +16,18 @@ from blockyard.extents import Extent
 from blockyard.mover import GeometryError, Pages
 from blockyard.native_plane import NativePlane
 from blockyard.packed import Slot, pack_slots, pack_u32
-from tests import planes
+from tests import fakedriver, planes
 from tests.agentproc import wait_until
 
 PAGE, LAYERS, BLOCKS, SLOTS = 4096, 3, 32, 16
 SLOT = LAYERS * PAGE
-TESTS = pathlib.Path(__file__).resolve().parent.parent / "native" / "tests"
-
-_scratch = tempfile.TemporaryDirectory()
-
-
-def fake_driver() -> Any:
-    """The fake libcuda.so.1, built once. SkipTest without a compiler."""
-    path = pathlib.Path(_scratch.name) / "libcuda.so.1"
-    cc = native.compiler()
-    if cc is None:
-        raise unittest.SkipTest("no C compiler for the fake CUDA driver")
-    if not path.exists():
-        sources = [str(TESTS / name) for name in ("fakecuda.c", "fakecalls.c")]
-        command = [cc, "-std=c11", "-O1", "-fPIC", "-shared", "-pthread", "-o", str(path)]
-        subprocess.run([*command, *sources], check=True)
-    return ctypes.CDLL(str(path))
 
 
 @planes.needs_c
 class Cuda(unittest.TestCase):
     def setUp(self) -> None:
-        driver = self.driver = fake_driver()
-        driver.fake_reset(ctypes.c_uint64(3))
-        driver.fake_context(1)
-        stream = ctypes.c_void_p()
-        self.assertEqual(driver.cuStreamCreate(ctypes.byref(stream), 0), 0)
-        self.stream = stream
-        torch = mock.MagicMock()
-        torch.cuda.current_stream.return_value.cuda_stream = stream.value
-        for patch in (
-            mock.patch.dict("sys.modules", {"torch": torch}),
-            mock.patch("blockyard.native_cuda.DRIVER", f"{_scratch.name}/libcuda.so.1"),
-        ):
-            patch.start()
-            self.addCleanup(patch.stop)
+        self.driver, self.stream = fakedriver.install(self)
+        driver = self.driver
         self.kv = (ctypes.c_char * (BLOCKS * SLOT)).from_buffer_copy(os.urandom(BLOCKS * SLOT))
         base = ctypes.addressof(self.kv)
         driver.fake_device(ctypes.c_void_p(base), ctypes.c_size_t(BLOCKS * SLOT))

@@ -10,12 +10,10 @@ static _Thread_local int copies; /* calls of this thread that copy */
 
 void fake_context(int on)
 {
-	context = on ? (CUcontext)(uintptr_t)77 : NULL;
+	context = on ? CONTEXT : NULL;
 }
 
-/* The checks in front of each call. unsafe: a call that breaks another thread's capture. Takes the
- * lock if the result is 0. */
-static CUresult enter(int unsafe)
+CUresult enter(int unsafe)
 {
 	pthread_mutex_lock(&lock);
 	CUresult error = fake.sticky;
@@ -30,10 +28,34 @@ static CUresult enter(int unsafe)
 	return error;
 }
 
-static CUresult leave(CUresult result)
+CUresult leave(CUresult result)
 {
 	pthread_mutex_unlock(&lock);
 	return result;
+}
+
+void finish(const struct CUstream_st *stream)
+{
+	while (stream->first != stream->last || stream->busy)
+		pthread_cond_wait(&change, &lock);
+}
+
+CUresult add_range(struct range *ranges, int *count, uint64_t at, size_t bytes)
+{
+	if (*count == MAX_RANGES)
+		return OUT_OF_MEMORY;
+	ranges[(*count)++] = (struct range){at, bytes};
+	return 0;
+}
+
+CUresult drop_range(struct range *ranges, int *count, uint64_t at)
+{
+	for (int n = 0; n < *count; n++)
+		if (ranges[n].at == at) {
+			ranges[n] = ranges[--*count];
+			return 0;
+		}
+	return INVALID_VALUE;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *out)
@@ -57,24 +79,30 @@ CUresult cuThreadExchangeStreamCaptureMode(int *exchange)
 	return 0;
 }
 
+CUstream new_stream(void)
+{
+	for (int n = 0; n < MAX_STREAMS; n++)
+		if (!streams[n])
+			return streams[n] = calloc(1, sizeof *streams[n]);
+	return NULL;
+}
+
 CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 {
 	(void)flags;
 	CUresult error = enter(0);
 	if (error)
 		return error;
-	for (int n = 0; n < MAX_STREAMS; n++)
-		if (!streams[n]) {
-			*out = streams[n] = calloc(1, sizeof **out);
-			return leave(0);
-		}
-	return leave(INVALID_VALUE);
+	*out = new_stream();
+	return leave(*out ? 0 : OUT_OF_MEMORY);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	settle();
+	while (stream->busy)
+		pthread_cond_wait(&change, &lock);
 	for (int n = 0; n < MAX_STREAMS; n++)
 		if (streams[n] == stream)
 			streams[n] = NULL;
@@ -87,8 +115,7 @@ CUresult cuStreamSynchronize(CUstream stream)
 	CUresult error = enter(1);
 	if (error)
 		return error;
-	while (stream->first != stream->last || stream->busy)
-		pthread_cond_wait(&change, &lock);
+	finish(stream);
 	return leave(fake.sticky);
 }
 
@@ -149,8 +176,7 @@ CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned int flags)
 	fake.pins_on_copy_threads += copies > 0;
 	if (touches(pinned, pinned_count, (uintptr_t)at, bytes))
 		return leave(ALREADY_REGISTERED);
-	pinned[pinned_count++] = (struct range){(uintptr_t)at, bytes};
-	return leave(0);
+	return leave(add_range(pinned, &pinned_count, (uintptr_t)at, bytes));
 }
 
 CUresult cuMemHostUnregister(void *at)
@@ -158,12 +184,7 @@ CUresult cuMemHostUnregister(void *at)
 	CUresult error = enter(1);
 	if (error)
 		return error;
-	for (int n = 0; n < pinned_count; n++)
-		if (pinned[n].at == (uintptr_t)at) {
-			pinned[n] = pinned[--pinned_count];
-			return leave(0);
-		}
-	return leave(INVALID_VALUE);
+	return leave(drop_range(pinned, &pinned_count, (uintptr_t)at));
 }
 
 static CUresult copy_one(uint64_t to, uint64_t from, size_t bytes, uint64_t host, CUstream stream)
@@ -180,8 +201,7 @@ static CUresult copy_one(uint64_t to, uint64_t from, size_t bytes, uint64_t host
 	settle(); /* unpinned memory is copied inside the call */
 	if (stream->first != stream->last)
 		fake.calls_that_waited++;
-	while (stream->first != stream->last || stream->busy)
-		pthread_cond_wait(&change, &lock);
+	finish(stream);
 	return leave(fake.sticky);
 }
 

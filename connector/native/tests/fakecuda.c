@@ -1,5 +1,6 @@
 /*
- * A libcuda.so.1 without a device, for tests. "Device" memory is host memory that the test declares.
+ * A libcuda.so.1 without a device, for tests. "Device" memory is host memory: memory that the test
+ * declares, and that of cuMemAlloc().
  *
  * Work runs lazily on two threads, each time on a random stream whose next item may run. What a copy
  * reads and writes, and the arrays that describe it, are looked at when the copy runs and not when
@@ -15,11 +16,10 @@
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t change = PTHREAD_COND_INITIALIZER;
 struct CUstream_st *streams[MAX_STREAMS];
-struct range pinned[MAX_RANGES];
-int pinned_count;
+struct range pinned[MAX_RANGES], device[MAX_RANGES];
+int pinned_count, device_count;
 struct fake fake;
-static struct range device[MAX_RANGES];
-static int device_count, started, open_gates;
+static int started, open_gates;
 static uint64_t seed = 1;
 
 struct fake *fake_state(void)
@@ -68,6 +68,8 @@ static void run_copy(struct item *item)
 			break;
 		}
 		memcpy((void *)(uintptr_t)to, early ? (void *)early : (void *)(uintptr_t)from, bytes);
+		if (fake.damages && n + 1 == item->count)
+			((uint8_t *)(uintptr_t)to)[bytes - 1]++;
 		early = early ? early + bytes : NULL;
 		fake.copied += bytes;
 	}
@@ -80,7 +82,7 @@ static int may_run(const struct CUstream_st *stream)
 		return 0;
 	const struct item *item = &stream->items[stream->first % MAX_ITEMS];
 	if (item->kind == WAIT)
-		return item->event->reached >= item->record;
+		return fake.overtakes || item->event->reached >= item->record;
 	return item->kind != GATE || open_gates > 0;
 }
 
@@ -89,9 +91,13 @@ static void run_next(struct CUstream_st *stream)
 {
 	struct item item = stream->items[stream->first % MAX_ITEMS];
 	stream->busy = 1;
+	if (item.kind == HOST)
+		pthread_cond_broadcast(&change); /* settle() does not wait for the program */
 	pthread_mutex_unlock(&lock);
 	if (item.kind == COPY || item.kind == KERNEL)
 		nanosleep(&(struct timespec){0, 1000}, NULL);
+	else if (item.kind == HOST)
+		item.kernel(item.argument);
 	pthread_mutex_lock(&lock);
 	if (item.kind == COPY)
 		run_copy(&item);
@@ -123,13 +129,20 @@ static void *work(void *unused)
 	return unused;
 }
 
+/* Whether a stream runs a function of the program. */
+static int in_host(const struct CUstream_st *stream)
+{
+	return stream->busy && stream->items[stream->first % MAX_ITEMS].kind == HOST;
+}
+
 /* Holds the lock. */
 void settle(void)
 {
 	for (;;) {
 		int busy = 0;
 		for (int n = 0; n < MAX_STREAMS; n++)
-			busy |= streams[n] && (streams[n]->busy || may_run(streams[n]));
+			busy |= streams[n] && !in_host(streams[n]) &&
+				(streams[n]->busy || may_run(streams[n]));
 		if (!busy)
 			return;
 		pthread_cond_wait(&change, &lock);

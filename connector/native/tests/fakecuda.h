@@ -10,6 +10,8 @@ struct fake {
 	_Atomic int sticky;      /* every call fails with this error from now on */
 	_Atomic int capturing;   /* a thread of the engine captures a graph */
 	_Atomic int fail_batches; /* batch calls are refused */
+	_Atomic int damages;     /* each copy changes one byte */
+	_Atomic int overtakes;   /* streams do not wait for events */
 	size_t batch_limit;      /* bytes of one batch call; more are refused */
 	int captures_broken;     /* calls that would have broken the capture */
 	int calls_that_waited;   /* copies of unpinned memory that waited for other work */
@@ -20,7 +22,9 @@ struct fake {
 };
 
 struct fake *fake_state(void);
-/* Begins anew. seed: of the order of streams. */
+/* Begins anew, as cuInit() does. seed: of the order of streams.
+ *
+ * A program without these calls sets FAKECUDA_FAULT to "damages" or "overtakes". */
 void fake_reset(uint64_t seed);
 /* Declares device memory. */
 void fake_device(void *at, size_t bytes);

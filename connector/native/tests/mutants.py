@@ -119,7 +119,7 @@ def run(directory: pathlib.Path) -> str:
     tests = directory / "tests"
     commands = (
         [cc, *FLAGS, "-fPIC", "-shared", "-o", str(fake)]
-        + [str(tests / "fakecuda.c"), str(tests / "fakecalls.c")],
+        + [str(p) for p in sorted(tests.glob("fake*.c"))],
         [cc, *FLAGS, "-o", str(directory / "test"), str(tests / "test_cuda.c"), *sources]
         + [f"-L{directory}", "-l:libcuda.so.1", f"-Wl,-rpath,{directory}", "-ldl"],
     )
