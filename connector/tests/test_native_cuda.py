@@ -16,6 +16,7 @@ from blockyard.extents import Extent
 from blockyard.mover import GeometryError, Pages
 from blockyard.native_plane import NativePlane
 from blockyard.packed import Slot, pack_slots, pack_u32
+from blockyard.pinner import Pinner
 from tests import fakedriver, planes
 from tests.agentproc import wait_until
 
@@ -65,6 +66,12 @@ class Cuda(unittest.TestCase):
         (ended,) = wait_until("the job ends", self.copier.step)
         return ended == (number, True)
 
+    def calls(self) -> tuple[int, int]:
+        """Batches and single copies of the mover."""
+        counts = ctypes.c_uint64(), ctypes.c_uint64()
+        self.mover._lib.by_cuda_calls(self.mover._handle, *map(ctypes.byref, counts))
+        return counts[0].value, counts[1].value
+
     def block(self, number: int) -> bytes:
         return b"".join(
             self.kv.raw[(n * BLOCKS + number) * PAGE :][:PAGE] for n in range(LAYERS)
@@ -86,6 +93,28 @@ class Cuda(unittest.TestCase):
         self.mover.on_unmap(extent.data, SLOTS * SLOT)
         with self.assertRaisesRegex(RuntimeError, "cannot be unpinned"):
             self.mover.on_unmap(extent.data, SLOTS * SLOT)
+
+    def test_loads_run_unpinned_while_the_pinner_waits(self) -> None:
+        """The thread that waits for the driver holds neither Python's lock nor the library's."""
+        self.start()
+        extent = self.extents.find(0, 0)
+        pinner = Pinner(self.mover.on_map, self.mover.on_unmap)
+        self.addCleanup(self.driver.fake_hold_pins, 0)
+        self.driver.fake_hold_pins(1)
+        pinner.add(extent)
+        pinner.start()
+        wait_until("the driver pins", self.driver.fake_held_pins)
+        want = [self.block(n) for n in range(4)]
+        self.assertTrue(self.run_job(1, True, [0, 1, 2, 3]))
+        self.assertTrue(self.run_job(2, False, [20, 7, 31, 11]))
+        self.assertTrue([self.block(n) for n in (20, 7, 31, 11)] == want)
+        self.assertTrue(self.driver.fake_held_pins())
+        self.assertEqual(self.calls(), (0, 2 * 4 * LAYERS))
+        self.driver.fake_hold_pins(0)
+        self.assertTrue(pinner._idle.wait(60))
+        self.assertTrue(self.run_job(3, False, [1, 5, 9, 2]))
+        self.assertTrue([self.block(n) for n in (1, 5, 9, 2)] == want)
+        self.assertEqual(self.calls(), (1, 2 * 4 * LAYERS))
 
     def test_no_fence_while_the_engine_captures(self) -> None:
         self.start()

@@ -171,9 +171,8 @@ CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned int flags)
 	CUresult error = enter(1);
 	if (error)
 		return error;
-	fake.pin_ns += bytes / 10; /* 0.1 s for each GB, in virtual time */
-	fake.longest_pin = bytes > fake.longest_pin ? bytes : fake.longest_pin;
 	fake.pins_on_copy_threads += copies > 0;
+	pass_pin_gate();
 	if (touches(pinned, pinned_count, (uintptr_t)at, bytes))
 		return leave(ALREADY_REGISTERED);
 	return leave(add_range(pinned, &pinned_count, (uintptr_t)at, bytes));

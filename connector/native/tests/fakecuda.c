@@ -19,7 +19,7 @@ struct CUstream_st *streams[MAX_STREAMS];
 struct range pinned[MAX_RANGES], device[MAX_RANGES];
 int pinned_count, device_count;
 struct fake fake;
-static int started, open_gates;
+static int started, open_gates, hold_pins, held_pins;
 static uint64_t seed = 1;
 
 struct fake *fake_state(void)
@@ -176,7 +176,7 @@ void fake_reset(uint64_t with)
 	memset(&fake, 0, sizeof fake);
 	fake.batch_limit = 64 << 20;
 	seed = with;
-	device_count = pinned_count = open_gates = 0;
+	device_count = pinned_count = open_gates = hold_pins = 0;
 	if (!started)
 		for (started = 0; started < 2; started++) {
 			pthread_t thread;
@@ -213,6 +213,30 @@ void fake_open(void)
 	open_gates++;
 	pthread_cond_broadcast(&change);
 	pthread_mutex_unlock(&lock);
+}
+
+void fake_hold_pins(int on)
+{
+	pthread_mutex_lock(&lock);
+	hold_pins = on;
+	pthread_cond_broadcast(&change);
+	pthread_mutex_unlock(&lock);
+}
+
+int fake_held_pins(void)
+{
+	pthread_mutex_lock(&lock);
+	int held = held_pins;
+	pthread_mutex_unlock(&lock);
+	return held;
+}
+
+void pass_pin_gate(void)
+{
+	held_pins++;
+	while (hold_pins)
+		pthread_cond_wait(&change, &lock);
+	held_pins--;
 }
 
 void fake_capture(void *stream, int on)

@@ -16,8 +16,6 @@ struct fake {
 	int captures_broken;     /* calls that would have broken the capture */
 	int calls_that_waited;   /* copies of unpinned memory that waited for other work */
 	int pins_on_copy_threads;
-	uint64_t pin_ns;         /* virtual time of all pinning */
-	size_t longest_pin;      /* bytes */
 	uint64_t copied;         /* bytes */
 };
 
@@ -32,6 +30,10 @@ void fake_device(void *at, size_t bytes);
 void fake_kernel(void *stream, void (*kernel)(void *), void *argument);
 void fake_gate(void *stream);
 void fake_open(void);
+/* Makes pinning wait, or lets it go on. */
+void fake_hold_pins(int on);
+/* Calls that wait for that. */
+int fake_held_pins(void);
 /* Waits until no work can run: the rest waits for a gate. */
 void fake_settle(void);
 /* Begins or ends a capture of the engine's stream. */

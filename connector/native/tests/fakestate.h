@@ -52,6 +52,8 @@ extern struct CUstream_st *streams[MAX_STREAMS];
 extern struct range pinned[MAX_RANGES], device[MAX_RANGES];
 extern int pinned_count, device_count;
 extern struct fake fake;
+/* Holds the lock. Waits while pinning is held. */
+void pass_pin_gate(void);
 
 int inside(const struct range *ranges, int count, uint64_t at, uint64_t bytes);
 int touches(const struct range *ranges, int count, uint64_t at, uint64_t bytes);

@@ -49,6 +49,16 @@ MUTANTS = (
         "\tif (parts || !copy->fence) {\n",
     ),
     (
+        "copies that wait for a pin",
+        "cuda.c",
+        "error = cuda->call.cuMemHostRegister((void *)(uintptr_t)address, bytes,\n"
+        "\t\t\t\t\t\t     CU_MEMHOSTREGISTER_PORTABLE);",
+        "pthread_mutex_lock(&cuda->lock),\n"
+        "\t\terror = cuda->call.cuMemHostRegister((void *)(uintptr_t)address, bytes,\n"
+        "\t\t\t\t\t\t     CU_MEMHOSTREGISTER_PORTABLE),\n"
+        "\t\tpthread_mutex_unlock(&cuda->lock);",
+    ),
+    (
         "capture mode not relaxed",
         "cuda.c",
         "if (!relaxed && cuda->call.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)",

@@ -276,6 +276,40 @@ static void a_call_has_at_most_64_mib(void)
 	end(&w);
 }
 
+static void *pin_first(void *of)
+{
+	struct world *w = of;
+	CHECK(!by_cuda_pin(w->cuda, (uintptr_t)w->slots, 40 * w->slot));
+	return NULL;
+}
+
+static void no_copy_waits_for_a_pin(void)
+{
+	struct world w = make(LAYERS, 500);
+	uint64_t batches, singles;
+	pthread_t pinner;
+	double until = seconds() + 30;
+	start(&w, 0);
+	fake_hold_pins(1);
+	CHECK(!pthread_create(&pinner, NULL, pin_first, &w));
+	for (; !fake_held_pins(); nap(50000))
+		CHECK(seconds() < until);
+	add(&w, BY_STORE, 3, 7, 30, fence(&w));
+	CHECK(wait_end(&w).ok && equal(&w, 3, 7, 30));
+	add(&w, BY_LOAD, 3, 20, 30, fence(&w));
+	CHECK(wait_end(&w).ok && equal(&w, 3, 20, 30));
+	by_cuda_calls(w.cuda, &batches, &singles);
+	CHECK(fake_held_pins() && !batches && singles);
+	fake_hold_pins(0);
+	pthread_join(pinner, NULL);
+	add(&w, BY_LOAD, 3, 0, 30, 0);
+	CHECK(wait_end(&w).ok && equal(&w, 3, 0, 30));
+	by_cuda_calls(w.cuda, &batches, &singles);
+	CHECK(batches == 1);
+	check_hazards();
+	end(&w);
+}
+
 static void *use_all(void *of)
 {
 	struct world *w = of;
@@ -347,6 +381,7 @@ int main(int count, char **given)
 	a_load_overtakes_a_store_that_waits();
 	many_jobs_in_flight_keep_their_arrays();
 	a_call_has_at_most_64_mib();
+	no_copy_waits_for_a_pin();
 	a_capture_of_the_engine_stays_whole();
 	a_refused_batch_fails_the_job();
 	after_a_sticky_error_every_job_ends();
