@@ -15,12 +15,14 @@ from unittest import mock
 from blockyard.packed import pack_slots, unpack_slots
 from blockyard.trtllm import copies as copies_module
 from blockyard.work import Work
+from tests import planes
 from tests.agentproc import needs_agent, wait_until
 from tests.trtllm_case import Case, prompt, worker_module
 
 SECONDS = 20.0
 
 
+@planes.both
 @needs_agent
 class Ranks(Case):
     """Two ranks with a load. fail() makes the load fail on rank 1."""

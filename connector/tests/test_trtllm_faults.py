@@ -15,10 +15,12 @@ from unittest import mock
 from blockyard.packed import pack_slots, unpack_slots
 from blockyard.trtllm import copies as copies_module
 from blockyard.work import Work
+from tests import planes
 from tests.agentproc import needs_agent, wait_until
 from tests.trtllm_case import BLOCK_TOKENS, Case, Executor, LlmRequest, prompt, worker_module
 
 
+@planes.both
 @needs_agent
 class Deaths(Case):
     def test_an_engine_serves_on_without_an_agent_and_finds_the_next_one(self) -> None:
@@ -110,6 +112,7 @@ class Deaths(Case):
         wait_until("the requests are over", over, 30)
 
 
+@planes.both
 @needs_agent
 class Failures(Case):
     def corrupt(self) -> None:

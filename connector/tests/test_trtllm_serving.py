@@ -8,6 +8,7 @@ from __future__ import annotations
 import unittest
 from unittest import mock
 
+from tests import planes
 from tests.agentproc import needs_agent, wait_until
 from tests.trtllm_case import (
     BLOCK_TOKENS,
@@ -23,6 +24,7 @@ from tests.trtllm_case import (
 )
 
 
+@planes.both
 @needs_agent
 class Serving(Case):
     def test_what_one_request_stored_another_loads(self) -> None:
@@ -152,6 +154,7 @@ class Serving(Case):
         self.assertEqual(engine.hits[again.request_id], 1040 * BLOCK_TOKENS)
 
 
+@planes.both
 @needs_agent
 class SecondManager(Case):
     host_size = "192MiB"
@@ -192,6 +195,7 @@ class SecondManager(Case):
         self.assertEqual(second.hits[again.request_id], 0)
 
 
+@planes.both
 @needs_agent
 class Ranks(Case):
     def test_ranks_store_and_load_their_own_shares(self) -> None:

@@ -7,7 +7,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from tests import stubs_trtllm
+from tests import planes, stubs_trtllm
 from tests.agentproc import AgentProcess, wait_until
 
 stubs_trtllm.install()
@@ -55,9 +55,13 @@ class Case(unittest.TestCase):
         self._numbers = iter(range(1, 1_000_000))
         self._seeds = iter(range(1_000, 1_000_000))
         self._base = 0
+        variables = {
+            "BLOCKYARD_SOCKET": self.agent.socket,
+            "BLOCKYARD_NATIVE": str(int(planes.in_c)),
+        }
         # A busy machine may need more time for an answer than an engine grants.
         for patch in (
-            mock.patch.dict(os.environ, {"BLOCKYARD_SOCKET": self.agent.socket}),
+            mock.patch.dict(os.environ, variables),
             mock.patch.object(leader_module, "ANSWER_SECONDS", 2.0),
             mock.patch.object(worker_module, "_device", lambda: "cpu"),
         ):
