@@ -49,16 +49,37 @@ static void the_pump_copies_a_load_itself(void)
 	close(wake);
 }
 
+/* Takes ended jobs. Returns their number, and frees their blocks. owner: the job of each block. */
+static uint32_t take_ends(struct world *w, uint64_t *owner, uint8_t blocks)
+{
+	struct by_end got[16];
+	uint32_t count = by_copier_take(w->copier, got, 16);
+	for (uint32_t at = 0; at < count; at++)
+		for (uint8_t n = 0; n < blocks; n++)
+			if (owner[n] == got[at].number)
+				owner[n] = 0;
+	return count;
+}
+
+/* Loads a slot into a block that no other load uses, as an engine does. */
+static void load_free_block(int socket, uint64_t job, uint64_t *owner)
+{
+	uint8_t n = 0;
+	while (owner[n])
+		n++;
+	owner[n] = job;
+	load(socket, job, n, 0);
+}
+
 /* The frames that Python reads are numbered. Any other frame is a LOAD. */
 static void the_loader_leaves_other_frames_in_their_order(void)
 {
-	enum { FRAMES = 2000 };
+	enum { FRAMES = 2000, FREE = 8 };
 	struct world w = make(2);
 	int ends[2], wake = eventfd(0, EFD_NONBLOCK);
-	uint64_t seed = 5, loads = 0, begun = 0, wakes;
+	uint64_t seed = 5, loads = 0, begun = 0, wakes, owner[FREE] = {0};
 	uint32_t sent = 0, read_at = 0, others = 0;
 	char frame[256];
-	struct by_end got[16];
 	map(&w);
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
 	struct by_pump pump = {.copier = w.copier, .socket = ends[0], .early = 1, .session = 3,
@@ -69,9 +90,9 @@ static void the_loader_leaves_other_frames_in_their_order(void)
 	uint32_t ended = 0;
 	while (sent < FRAMES || read_at < others || ended < loads) {
 		CHECK(seconds() < until);
-		for (int n = 0; n < 3 && sent < FRAMES && loads < ended + 8; n++, sent++) {
+		for (int n = 0; n < 3 && sent < FRAMES && loads < ended + FREE; n++, sent++) {
 			if (random_below(&seed, 4)) {
-				load(ends[1], (uint64_t)3 << 32 | loads, (uint8_t)(loads % 8), 0);
+				load_free_block(ends[1], (uint64_t)3 << 32 | loads, owner);
 				loads++;
 			} else {
 				CHECK(send(ends[1], &others, sizeof others, 0) == sizeof others);
@@ -91,7 +112,7 @@ static void the_loader_leaves_other_frames_in_their_order(void)
 			CHECK(recv(ends[0], &number, sizeof number, 0) == sizeof number);
 			CHECK(number == read_at++);
 		}
-		ended += by_copier_take(w.copier, got, 16);
+		ended += take_ends(&w, owner, FREE);
 	}
 	by_loader_hold(loader, &begun);
 	CHECK(begun == loads);
