@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -171,6 +172,7 @@ func (b *MutableBlock) Commit() error {
 		return fmt.Errorf("commit a block of %d tokens: want %d: %w", len(b.tokens), b.blockSize(), ErrTokens)
 	}
 	b.block, b.state = NewIdentifier().complete(b.block, b.tokens), BlockComplete
+	b.markOwner()
 	return nil
 }
 
@@ -184,7 +186,20 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 		return fmt.Errorf("apply a block of %d tokens: want %d: %w", len(tb.Tokens), b.blockSize(), ErrTokens)
 	}
 	b.block, b.tokens, b.state = tb.Block, slices.Clone(tb.Tokens), BlockComplete
+	b.markOwner()
 	return nil
+}
+
+// markOwner notes the tenant of a complete block at the slot: its bytes may be there, registered or not.
+func (b *MutableBlock) markOwner() {
+	if b.block.Owner == 0 {
+		return
+	}
+	b.pool.mu.Lock()
+	defer b.pool.mu.Unlock()
+	if ref, ok := b.heldLocked(); ok {
+		b.pool.slots.MarkSlot(ref, b.block.Owner)
+	}
 }
 
 // Reset clears the tokens, identity and priority of a block that is not registered. The
@@ -218,7 +233,7 @@ func (b *MutableBlock) Release() {
 	defer p.mu.Unlock()
 	if ref, ok := b.heldLocked(); ok {
 		b.sess.endGrant(ref)
-		p.slots.DropOwned(ref, b.block.Owner)
+		p.slots.DropGrant(ref, storage.StateFree)
 		p.count.Aborted++
 	}
 	if b.state != BlockRegistered {

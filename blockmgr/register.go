@@ -225,7 +225,7 @@ func (p *Pool) registerOneLocked(sess *session, b *MutableBlock, ref registry.Re
 	}
 	p.slots.Touch(s.Entry)
 	p.slots.Prefer(p.slots.Host, existing, b.priority)
-	p.slots.DropOwned(ref, b.block.Owner)
+	p.slots.DropGrant(ref, storage.StateFree)
 	p.count.Deduplicated++
 	return existing
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/internal/kv"
+	"github.com/blockyard-ai/blockyard/internal/waittest"
 )
 
 // A block that comes into a tier full of blocks with a time to live costs a few of them, and not all: the
@@ -144,24 +145,72 @@ func TestExtentsThatLeaveAreOverwrittenWhole(t *testing.T) {
 	}
 }
 
-// The second copy of a tenant's block, and a block that is given up, leave no bytes in host memory.
+// The second copy of a tenant's block, and a block that is given up, leave no bytes in host memory. Nor do
+// blocks whose session ends, or whose slot becomes a block of nobody.
 func TestCopiesThatAreNotRegisteredAreOverwritten(t *testing.T) {
 	host := t.TempDir()
 	p := newTestPool(t, Config{HostDir: host, HostBytes: hostBytes(8), ExtentBytes: hostBytes(8)})
-	p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour})
+	p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour}, tenant.Tenant{Name: "b", Salts: []string{"b"}})
 	block := p.owned("a", 1, 1)
 	for range 2 {
 		p.register(block)[0].Release()
 	}
-	other := p.owned("a", 2, 1)
-	released := p.allocate(1)
-	p.prepare(released, other)
-	released[0].Release()
 	p.quiesce()
-	if n := p.Stats().SlotsErased; n != 2 {
-		t.Errorf("%d slots are overwritten, want 2", n)
+	if n := p.Stats().SlotsErased; n != 1 {
+		t.Errorf("%d slots are overwritten for a second copy, want 1", n)
 	}
-	if hasBytes(t, host, p.content(&other[0], 0)) {
-		t.Error("the bytes of the block that was given up are still in host memory")
+	for name, giveUp := range map[string]func(b *MutableBlock, s SessionID){
+		"released": func(b *MutableBlock, _ SessionID) { b.Release() },
+		"reset, then released": func(b *MutableBlock, _ SessionID) {
+			noError(t, b.Reset())
+			b.Release()
+		},
+		"reset, then another tenant's": func(b *MutableBlock, _ SessionID) {
+			noError(t, b.Reset())
+			noError(t, b.ApplyTokenBlock(TokenBlock{Block: p.owned("b", 3, 1)[0], Tokens: blockTokens(0)}))
+			b.Release()
+		},
+		"session ends": func(_ *MutableBlock, s SessionID) { p.EndSession(s, nil) },
+		"session ends, then its process": func(_ *MutableBlock, s SessionID) {
+			gone := make(chan struct{})
+			p.EndSession(s, gone)
+			close(gone)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, block, s := p.Stats().SlotsErased, p.owned("a", 2, 1), p.begin()
+			allocated, err := p.Allocate(s, 1)
+			noError(t, err)
+			p.prepare(allocated, block)
+			if !hasBytes(t, host, p.content(&block[0], 0)) {
+				t.Fatal("the bytes of the block are not in host memory")
+			}
+			giveUp(allocated[0], s)
+			waittest.Until(t, "one slot is overwritten", func() bool { return p.Stats().SlotsErased == before+1 })
+			if hasBytes(t, host, p.content(&block[0], 0)) {
+				t.Error("the bytes of the block that was given up are still in host memory")
+			}
+		})
 	}
+}
+
+// A slot that a tenant's block has left without Register becomes a block of nobody, which is no tenant's to
+// count or to overwrite.
+func TestSlotOfATenantBecomesABlockOfNobody(t *testing.T) {
+	p := newTestPool(t, Config{HostBytes: hostBytes(8), ExtentBytes: hostBytes(8)})
+	p.setTenants(tenant.Tenant{Name: "a", Salts: []string{"a"}, TTL: time.Hour})
+	allocated := p.allocate(1)
+	p.prepare(allocated, p.owned("a", 1, 1))
+	noError(t, allocated[0].Reset())
+	p.prepare(allocated, chain(2, 1))
+	handles, err := p.Register(p.sid, allocated)
+	noError(t, err)
+	handles[0].Release()
+	p.checkTenants()
+	p.evictHost(chain(2, 1))
+	p.quiesce()
+	if n := p.Stats().SlotsErased; n != 0 {
+		t.Errorf("%d slots of nobody are overwritten", n)
+	}
+	p.checkTenants()
 }

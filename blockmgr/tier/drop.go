@@ -73,18 +73,9 @@ func (set *Set) DropGrant(ref registry.Ref, to storage.State) {
 	}
 }
 
-// DropOwned frees a granted host slot whose record names no block, although it may have the bytes of a block of
-// a tenant. owner is the block's; 0 for none.
-func (set *Set) DropOwned(ref registry.Ref, owner uint64) {
-	if owner != 0 {
-		set.belongs(set.Host.Slot(ref), set.Tenants.RecordOwner(owner))
-	}
-	set.DropGrant(ref, storage.StateFree)
-}
-
 // Free makes a slot without a block grantable again, at its next generation; see beginErase for a slot
-// whose bytes must be overwritten first. A host slot whose
-// generation word cannot be written is quarantined instead.
+// whose bytes must be overwritten first. A host slot whose generation word cannot be written is
+// quarantined instead.
 func (set *Set) Free(t *Tier, ref registry.Ref) {
 	s := t.Slot(ref)
 	s.Generation++

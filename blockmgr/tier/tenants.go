@@ -80,6 +80,14 @@ func (set *Set) MarkOwner(s *Slot, r *storage.Record) (erase bool) {
 	return set.erases(s)
 }
 
+// MarkSlot says whose bytes a granted host slot without a block may have from now on. owner is the owner of
+// a block, not 0. A slot that must be overwritten already keeps its tenant.
+func (set *Set) MarkSlot(ref registry.Ref, owner uint64) {
+	if s := set.Host.Slot(ref); !set.erases(s) {
+		set.belongs(s, set.Tenants.RecordOwner(owner))
+	}
+}
+
 // belongs notes the tenant of a slot's bytes, from the owner in their record.
 func (set *Set) belongs(s *Slot, owner uint64) (account *tenant.Account) {
 	s.tenant = set.Tenants.Index(owner)
@@ -91,6 +99,7 @@ func (set *Set) belongs(s *Slot, owner uint64) (account *tenant.Account) {
 // enterTenant counts the block that has come into a slot as its tenant's.
 func (set *Set) enterTenant(t *Tier, ref registry.Ref, s *Slot, owner uint64) {
 	if owner == 0 {
+		s.forgetTenant() // a block that did not get here may have marked the slot
 		return
 	}
 	account := set.belongs(s, owner)
