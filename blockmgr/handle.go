@@ -135,6 +135,7 @@ func (b *MutableBlock) init(what string, begun Block) error {
 		return err
 	}
 	b.block, b.state = begun, BlockPartial
+	b.markOwner()
 	return nil
 }
 
@@ -172,7 +173,6 @@ func (b *MutableBlock) Commit() error {
 		return fmt.Errorf("commit a block of %d tokens: want %d: %w", len(b.tokens), b.blockSize(), ErrTokens)
 	}
 	b.block, b.state = NewIdentifier().complete(b.block, b.tokens), BlockComplete
-	b.markOwner()
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (b *MutableBlock) ApplyTokenBlock(tb TokenBlock) error {
 	return nil
 }
 
-// markOwner notes the tenant of a complete block at the slot: its bytes may be there, registered or not.
+// markOwner notes the block's tenant at the slot: the block's bytes may be there, registered or not.
 func (b *MutableBlock) markOwner() {
 	if b.block.Owner == 0 {
 		return

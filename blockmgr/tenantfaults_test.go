@@ -159,6 +159,14 @@ func TestCopiesThatAreNotRegisteredAreOverwritten(t *testing.T) {
 	if n := p.Stats().SlotsErased; n != 1 {
 		t.Errorf("%d slots are overwritten for a second copy, want 1", n)
 	}
+	partial := p.allocate(1)[0]
+	noError(t, partial.InitSequence(Root{Owner: p.m.OwnerOf("a")}))
+	copy(partial.Data(), p.content(&block[0], 1))
+	partial.Release()
+	p.quiesce()
+	if n := p.Stats().SlotsErased; n != 2 || hasBytes(t, host, p.content(&block[0], 1)) {
+		t.Errorf("%d slots are overwritten after a partial block, want 2 and none of its bytes", n)
+	}
 	for name, giveUp := range map[string]func(b *MutableBlock, s SessionID){
 		"released": func(b *MutableBlock, _ SessionID) { b.Release() },
 		"reset, then released": func(b *MutableBlock, _ SessionID) {
