@@ -13,11 +13,11 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
-	"golang.org/x/sys/unix"
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/extent"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage/sealed"
+	"github.com/blockyard-ai/blockyard/blockmgr/storage/storagetest"
 	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 )
 
@@ -178,25 +178,12 @@ func TestDiskKeyMustFit(t *testing.T) {
 	}
 }
 
-// failingTable is a slot table whose writes fail after the first ones.
-type failingTable struct {
-	extent.File
-	left *atomic.Int64
-}
-
-func (f failingTable) WriteAt(p []byte, off int64) (int, error) {
-	if f.left.Add(-1) < 0 {
-		return 0, unix.EIO
-	}
-	return f.File.WriteAt(p, off)
-}
-
 // A reset that ends half-way is ended by the next start with --disk-key-reset, and leaves no block of before.
 func TestResetEndsHalfway(t *testing.T) {
 	for name, c := range map[string]struct {
-		tableWrites int64 // that work
-		keyFails    bool  // slots.key cannot be written after the old one is removed
-		refused     bool  // the next start without --disk-key-reset
+		tableWrites int  // that work
+		keyFails    bool // slots.key cannot be written after the old one is removed
+		refused     bool // the next start without --disk-key-reset
 	}{
 		"table emptied, old slots.key":    {tableWrites: 0},
 		"one header, old slots.key":       {tableWrites: 1, refused: true},
@@ -206,10 +193,14 @@ func TestResetEndsHalfway(t *testing.T) {
 			cfg, blocks := encrypted(t), chain(1, 2)
 			storeEncrypted(t, cfg, blocks)
 			cfg.DiskKey = diskKey(t, 2)
-			halfway, obstacle, left := cfg, filepath.Join(cfg.DiskDir, "slots.key.new"), &atomic.Int64{}
-			left.Store(c.tableWrites)
+			halfway, obstacle := cfg, filepath.Join(cfg.DiskDir, "slots.key.new")
 			halfway.DiskKeyReset = true
-			halfway.WrapDisk = func(_ string, f extent.File) extent.File { return failingTable{f, left} }
+			halfway.WrapDisk = faults(func(op storagetest.Op, n int) storagetest.Fault {
+				if op == storagetest.OpWrite && n > c.tableWrites {
+					return storagetest.FaultEIO
+				}
+				return storagetest.FaultNone
+			}, isTable)
 			if c.keyFails {
 				noError(t, os.Mkdir(obstacle, 0o700))
 			}

@@ -60,7 +60,7 @@ type ArenaConfig struct {
 	ExtentBytes uint64
 	// Nodes are the memory nodes (NUMA) of new host extents; empty for any. See extent.OnNodes.
 	Nodes []int
-	// Disk says how the files of a disk arena are opened. Its Cipher is the arena's to set.
+	// Disk says how the files of a disk arena are opened. The arena sets its Cipher.
 	Disk extent.DiskOptions
 	// Key encrypts a disk arena; nil for none. KeyReset empties an arena that was written with another key,
 	// or without one. Without KeyReset such an arena is refused; see sealed.ErrKey.

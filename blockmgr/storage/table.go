@@ -50,9 +50,9 @@ type table struct {
 }
 
 // openTable opens or makes the file at path and locks it. With anySize it accepts a
-// table that was made for extents of another size. It calls check under the lock, before it changes the
-// file; empty is true for a file without bytes. An error of check is openTable's. Unless sectionsHold, the
-// caller calls reset next.
+// table that was made for extents of another size. It calls check under the lock, before it
+// changes the file; empty is true for a file without bytes. An error of check is openTable's.
+// Unless sectionsHold, the caller calls reset next.
 func openTable(path string, want header, anySize bool, unit uint64, wrap func(string, extent.File) extent.File, check func(empty bool) error) (*table, error) {
 	f, err := openLocked(path)
 	if err != nil {

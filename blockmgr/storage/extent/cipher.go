@@ -2,6 +2,7 @@ package extent
 
 import (
 	"errors"
+	"sync"
 
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -27,10 +28,20 @@ type Cipher interface {
 	// Open is the reverse of Seal. ErrForged: sealed is not what Seal made for the same slot and life; the
 	// bytes of slot are undefined then.
 	Open(slot, sealed []byte, i uint32, life Life) error
-	// Buffer returns n bytes of page-aligned memory, for Release.
-	Buffer(n int) []byte
-	Release([]byte)
 }
+
+// sealedBuffers are the buffers for encrypted slots that no read or write uses.
+var sealedBuffers sync.Pool
+
+// sealedBuffer returns n bytes of page-aligned memory. The caller calls releaseSealed when nothing uses them.
+func sealedBuffer(n uint64) []byte {
+	if b, ok := sealedBuffers.Get().(*[]byte); ok && uint64(cap(*b)) >= n {
+		return (*b)[:n]
+	}
+	return AlignedBytes(int(n))
+}
+
+func releaseSealed(b []byte) { sealedBuffers.Put(&b) }
 
 // Fetched is a slot that was read from the disk and is not decrypted yet. The zero value is that of a disk
 // without a cipher.
@@ -46,7 +57,7 @@ func (f Fetched) Open(p []byte, life Life) error {
 	if f.sealed == nil { // Fetch has read the bytes into p
 		return nil
 	}
-	defer f.disk.cipher.Release(f.sealed)
+	defer releaseSealed(f.sealed)
 	var forged error
 	if err := Guard(func() { forged = f.disk.cipher.Open(p, f.sealed, f.slot, life) }); err != nil {
 		return err

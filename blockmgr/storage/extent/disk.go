@@ -126,7 +126,7 @@ func (d *Disk) Fetch(i uint32, p []byte) (Fetched, error) {
 	var f Fetched
 	into := p
 	if d.cipher != nil {
-		into = d.cipher.Buffer(int(d.geo.Stride()))
+		into = sealedBuffer(d.geo.Stride())
 		f = Fetched{disk: d, slot: i, sealed: into}
 	}
 	n, err := d.file.ReadAt(into, d.geo.Offset(i))
@@ -134,6 +134,9 @@ func (d *Disk) Fetch(i uint32, p []byte) (Fetched, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
+		if d.cipher != nil {
+			releaseSealed(into)
+		}
 		return Fetched{}, fmt.Errorf("read slot %d of %s: %d of %d bytes: %w", i, d.path, n, len(into), blameMemory(err))
 	}
 	return f, nil
@@ -146,8 +149,8 @@ func (d *Disk) WriteSlot(i uint32, p []byte, life Life) error {
 		return err
 	}
 	if d.cipher != nil {
-		sealed := d.cipher.Buffer(int(d.geo.Stride()))
-		defer d.cipher.Release(sealed)
+		sealed := sealedBuffer(d.geo.Stride())
+		defer releaseSealed(sealed)
 		if err := Guard(func() { d.cipher.Seal(sealed, p, i, life) }); err != nil {
 			return fmt.Errorf("write slot %d of %s: %w", i, d.path, err)
 		}
@@ -166,7 +169,7 @@ func (d *Disk) EraseSlot(i uint32) error {
 	return d.write(i, zeros)
 }
 
-// write writes p at the place of slot i.
+// write writes p at the offset of slot i.
 func (d *Disk) write(i uint32, p []byte) error {
 	n, err := d.file.WriteAt(p, d.geo.Offset(i))
 	if err == nil && n != len(p) {

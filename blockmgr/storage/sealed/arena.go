@@ -11,7 +11,6 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"sync"
 )
 
 // FileName is the name of the file in an arena's directory that says with which key the arena is written.
@@ -36,8 +35,7 @@ const (
 // Arena derives the keys of the extents of one arena.
 type Arena struct {
 	// secret is what HKDF extracts from the key and the arena's salt.
-	secret  []byte
-	buffers sync.Pool
+	secret []byte
 }
 
 // Check returns ErrKey unless the arena in a directory was written with the key, or without one if key is
@@ -74,10 +72,10 @@ func path(dir string) string { return filepath.Join(dir, FileName) }
 
 // refused returns an ErrKey with the way out.
 func refused(dir, why string) error {
-	return fmt.Errorf("%w: %s: %s; start with the key that wrote the tier, or empty the tier with --disk-key-reset", ErrKey, path(dir), why)
+	return fmt.Errorf("%w: %s %s; start with the key that wrote the tier, or empty the tier with --disk-key-reset", ErrKey, path(dir), why)
 }
 
-// read returns what HKDF extracts from key and the salt of slots.key, nil where there is neither. The file is, little-endian:
+// read returns the secret of key and slots.key, nil when both are absent. The file is little-endian:
 //
 //	magic[8] "BYARDKEY" @0 | version u32 @8 | zero u32 @12 | salt[32] @16 | check[32] @48 |
 //	CRC32C of bytes 0..79 u32 @80
@@ -89,11 +87,11 @@ func read(dir string, key *Key) (secret []byte, err error) {
 	case errors.Is(err, os.ErrNotExist) && key == nil:
 		return nil, nil
 	case errors.Is(err, os.ErrNotExist):
-		return nil, refused(dir, "is absent, so that the tier is not encrypted")
+		return nil, refused(dir, "is absent: the tier is not encrypted")
 	case err != nil:
 		return nil, fmt.Errorf("key of the disk tier: %w", err)
 	case key == nil:
-		return nil, refused(dir, "says that the tier is encrypted, and there is no key")
+		return nil, refused(dir, "shows that the tier is encrypted, but no key was given")
 	}
 	le := binary.LittleEndian
 	if len(b) != fileBytes || string(b[:8]) != fileMagic || crc(b) != le.Uint32(b[crcStart:]) {
@@ -107,7 +105,7 @@ func read(dir string, key *Key) (secret []byte, err error) {
 		return nil, err
 	}
 	if subtle.ConstantTimeCompare(check, b[checkStart:crcStart]) == 0 {
-		return nil, refused(dir, "is of another key than the "+key.String())
+		return nil, refused(dir, "was written with another key than the one from "+key.from)
 	}
 	return secret, nil
 }

@@ -14,7 +14,6 @@ import (
 
 // Extent encrypts the slots of one extent. It implements extent.Cipher.
 type Extent struct {
-	arena     *Arena
 	namespace kv.NamespaceID
 	aead      cipher.AEAD
 }
@@ -36,7 +35,7 @@ func (a *Arena) Extent(ns kv.NamespaceID, id uint32) (*Extent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key of a disk extent: %w", err)
 	}
-	return &Extent{arena: a, namespace: ns, aead: aead}, nil
+	return &Extent{namespace: ns, aead: aead}, nil
 }
 
 // Seal implements extent.Cipher: nonce, cipher text and tag are at the start of sealed, zeros behind them.
@@ -64,14 +63,3 @@ func (e *Extent) bind(i uint32, life extent.Life) (ad [16 + 20 + 8 + 4]byte) {
 	binary.LittleEndian.PutUint32(ad[44:], i)
 	return ad
 }
-
-// Buffer implements extent.Cipher.
-func (e *Extent) Buffer(n int) []byte {
-	if b, ok := e.arena.buffers.Get().(*[]byte); ok && cap(*b) >= n {
-		return (*b)[:n]
-	}
-	return extent.AlignedBytes(n)
-}
-
-// Release implements extent.Cipher.
-func (e *Extent) Release(b []byte) { e.arena.buffers.Put(&b) }

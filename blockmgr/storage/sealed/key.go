@@ -39,24 +39,24 @@ func (k Key) String() string { return "key from " + k.from }
 // Format implements fmt.Formatter: no verb shows the bytes.
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) } // fmt reports errors of its writer
 
-// ParseKey reads a key: 32 bytes as they are, 64 hexadecimal digits, or base64. White space around the
-// last two does not count. 32 hexadecimal digits are an error: they are half a key. from says where the text is from. No error repeats the text.
+// ParseKey reads a key from 32 raw bytes, 64 hexadecimal digits, or base64. It ignores white space around the
+// last two. 32 hexadecimal digits are an error: they are half a key. from names the source in errors and logs.
+// No error repeats the text.
 func ParseKey(text []byte, from string) (*Key, error) {
-	raw := text
-	if _, err := hex.DecodeString(string(text)); err == nil && len(text) == KeyBytes {
+	raw, trimmed := text, strings.TrimSpace(string(text))
+	digits, err := hex.DecodeString(trimmed)
+	switch {
+	case err == nil && len(trimmed) == KeyBytes:
 		return nil, errors.New("key of 32 hexadecimal digits, which are 16 bytes: want 64, as openssl rand -hex 32 makes them")
+	case len(text) == KeyBytes:
+		err = nil
+	case len(trimmed) == hex.EncodedLen(KeyBytes):
+		raw = digits
+	default:
+		raw, err = base64.RawStdEncoding.DecodeString(strings.TrimRight(trimmed, "="))
 	}
-	if len(text) != KeyBytes {
-		trimmed := strings.TrimSpace(string(text))
-		var err error
-		if len(trimmed) == hex.EncodedLen(KeyBytes) {
-			raw, err = hex.DecodeString(trimmed)
-		} else {
-			raw, err = base64.RawStdEncoding.DecodeString(strings.TrimRight(trimmed, "="))
-		}
-		if err != nil || len(raw) != KeyBytes {
-			return nil, fmt.Errorf("key of %d bytes: want 32 bytes, 64 hexadecimal digits, or 44 characters of base64", len(text))
-		}
+	if err != nil || len(raw) != KeyBytes {
+		return nil, fmt.Errorf("key of %d bytes: want 32 bytes, 64 hexadecimal digits, or 44 characters of base64", len(text))
 	}
 	k := &Key{bytes: [KeyBytes]byte(raw), from: from}
 	if k.bytes == [KeyBytes]byte{} {
@@ -67,8 +67,8 @@ func ParseKey(text []byte, from string) (*Key, error) {
 
 // Source says where a key is from: the file or the command. The zero value is no key.
 type Source struct {
-	// File has the key; see ParseKey. Other users must have no rights to the file, its group at most that
-	// to read.
+	// File has the key; see ParseKey. Other users must have no rights to the file, its group at most the
+	// right to read.
 	File string
 	// Command is run by /bin/sh and writes the key to its standard output within 30 s. Load kills what is left
 	// of its process group.
@@ -120,7 +120,7 @@ func loadFile(path string) (*Key, error) {
 		return nil, fmt.Errorf("mode %v: want a regular file", mode)
 	}
 	if mode.Perm()&0o037 != 0 {
-		return nil, fmt.Errorf("mode %v: want a file that its owner alone may write, and no user beside owner and group read (chmod 600)", mode)
+		return nil, fmt.Errorf("mode %v: want no rights for other users and no write right for the group (chmod 600)", mode)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyText))
 	if err != nil {
@@ -145,7 +145,7 @@ func runCommand(ctx context.Context, command string) (*Key, error) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		err = fmt.Errorf("the start ended before there was a key: %w", ctx.Err())
+		err = fmt.Errorf("the agent was stopped before the command wrote a key: %w", ctx.Err())
 	case limited.Err() != nil:
 		err = fmt.Errorf("no key within %v: %w", commandTime, limited.Err())
 	case errors.Is(err, exec.ErrWaitDelay):

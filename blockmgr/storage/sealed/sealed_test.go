@@ -77,8 +77,8 @@ func TestKeysHaveThreeForms(t *testing.T) {
 // 32 hexadecimal digits are half a key, with a newline and without one.
 func TestHalfAKeyIsRefused(t *testing.T) {
 	const digits = "0123456789abcdef0123456789ABCDEF"
-	for text, want := range map[string]string{digits: "want 64", digits + "\n": "want 32 bytes, 64 hexadecimal digits"} {
-		if k, err := sealed.ParseKey([]byte(text), "test"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), digits) {
+	for _, text := range []string{digits, digits + "\n", " " + digits + "\r\n"} {
+		if k, err := sealed.ParseKey([]byte(text), "test"); err == nil || !strings.Contains(err.Error(), "want 64") || strings.Contains(err.Error(), digits) {
 			t.Errorf("text %q: key %v, error %v", text, k, err)
 		}
 	}
@@ -173,7 +173,7 @@ func TestCommandsLeaveNoChildren(t *testing.T) {
 		want           error
 		text           string // of the error; empty for none
 	}{
-		"cancelled":        {"sleep 3600", "sleep 3600", true, context.Canceled, "the start ended"},
+		"cancelled":        {"sleep 3600", "sleep 3600", true, context.Canceled, "the agent was stopped"},
 		"output is open":   {"sleep 3600", "echo " + digits, false, exec.ErrWaitDelay, "a child process keeps"},
 		"output is closed": {"sleep 3600 >&- 2>&-", "echo " + digits, false, nil, ""},
 	} {
@@ -272,8 +272,7 @@ func TestSlotsAreBoundToTheirPlace(t *testing.T) {
 		slot := rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "slot")
 		i, life := rapid.Uint32().Draw(t, "index"), extent.Life{Generation: rapid.Uint64().Draw(t, "generation")}
 		copy(life.Key[:], rapid.SliceOfN(rapid.Byte(), 20, 20).Draw(t, "key"))
-		text := e.Buffer(n + extent.SealBytes)
-		defer e.Release(text)
+		text := make([]byte, n+extent.SealBytes)
 		e.Seal(text, slot, i, life)
 		got := make([]byte, n)
 		if err := again.Open(got, text, i, life); err != nil || !bytes.Equal(got, slot) {
