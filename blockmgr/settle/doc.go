@@ -11,7 +11,7 @@
 // One try runs at a time, and one begins after the last Begin. After a try with something left the next one
 // comes after 200 ms, then later and later, up to 10 s. After 64 tries without a Begin, about ten minutes,
 // the loop gives up: settled is closed, GivenUp counts, and the first time since the task was done the loop
-// calls what it was given for that.
+// calls warn.
 //
 // # Ownership and concurrency
 //

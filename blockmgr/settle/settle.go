@@ -22,7 +22,7 @@ type Loop struct {
 	warn   func()
 	stop   chan struct{}
 	runner sync.WaitGroup
-	// wake says that Begin was called during a pause.
+	// wake ends a long pause early. Begin fills it, beginTry empties it.
 	wake chan struct{}
 	// gaveUp is true after the last try in vain. givenUp counts such ends.
 	gaveUp  atomic.Bool
@@ -41,8 +41,8 @@ func New(try func() (done bool), warn func()) *Loop {
 	return &Loop{try: try, warn: warn, stop: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
-// Begin says that there may be something to do. settled is closed when nothing is left, when the loop gives
-// up, or by Close.
+// Begin starts the loop, or makes a running loop try again soon. settled is closed when nothing is left, when
+// the loop gives up, or by Close.
 func (l *Loop) Begin() (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,6 +143,7 @@ func (l *Loop) endTry(done, last bool) bool {
 		return false
 	case done:
 		l.warned = false
+		l.gaveUp.Store(false)
 	default:
 		l.givenUp.Add(1)
 		if !l.warned {

@@ -95,6 +95,25 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
+// A loop whose last try succeeds has not given up: Again does not begin it.
+func TestLastTrySucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop()
+		defer l.Close()
+		settled := l.Begin()
+		for l.tries.Load() < 63 {
+			time.Sleep(time.Second)
+		}
+		l.done.Store(true)
+		<-settled
+		l.Again()
+		time.Sleep(time.Hour)
+		if l.tries.Load() != 64 || l.GivenUp() != 0 {
+			t.Errorf("%d tries, given up %d times", l.tries.Load(), l.GivenUp())
+		}
+	})
+}
+
 // A Begin shortens a long pause, and callers that never stop do not keep the loop from its tries.
 func TestBeginShortensThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
