@@ -239,7 +239,7 @@ func (p *Pool) Draining() bool {
 	return len(p.members.sessions) == 0 && p.pending.operations > 0 && !p.life.closing
 }
 
-// releasedLocked records the turn at which the pool became unused. Slots may be in use no more.
+// releasedLocked records the turn at which the pool became unused. It wakes the trimmer: slots may be free now.
 func (p *Pool) releasedLocked() {
 	p.broker.trimmer.Again()
 	if p.unusedLocked() {

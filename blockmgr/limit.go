@@ -10,6 +10,7 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
 	"github.com/blockyard-ai/blockyard/blockmgr/storage"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
 	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kv"
@@ -173,23 +174,20 @@ func levelOf(kind kv.Tier) registry.Level {
 	return registry.Disk
 }
 
-// errNoModel says that a limit is of a model without a name.
-var errNoModel = errors.New("a limit without a model")
-
 // CheckLimits returns an error for limits of models that SetModelLimits refuses.
 func CheckLimits(limits map[string]Limit) error {
 	if n := len(limits); n > maxLimits {
 		return fmt.Errorf("limits of %d models: want at most %d", n, maxLimits)
 	}
 	if _, ok := limits[""]; ok {
-		return errNoModel
+		return errors.New("a limit without a model")
 	}
 	return nil
 }
 
 // SetModelLimits replaces the limits of models. A pool over the limit of its model gives whole extents
-// back, the coldest first; Resize says which stay. settled is closed when every model is within its
-// limit and each tier within its size, or when the manager closes. After an error nothing has changed.
+// back, the coldest first; Resize says which stay. settled is closed as that of Resize. After an error
+// nothing has changed.
 func (m *Manager) SetModelLimits(limits map[string]Limit) (settled <-chan struct{}, err error) {
 	if err := CheckLimits(limits); err != nil {
 		return nil, err
@@ -208,6 +206,38 @@ func (m *Manager) setModelLimits(limits map[string]Limit) (settled <-chan struct
 	m.broker.limits.Store(&limits)
 	m.broker.turns.Add(1) // pools that could not grow may try again
 	return m.broker.trim()
+}
+
+// Tenant is what a tenant may have; see SetTenants.
+type Tenant = tenant.Tenant
+
+// OwnerOf returns the owner of the blocks of requests with a cache salt, for Root.Owner; 0 is none.
+func (m *Manager) OwnerOf(salt string) uint64 { return m.broker.tenants.OwnerOf(salt) }
+
+// Tenants returns the tenants of the node with what they use.
+func (m *Manager) Tenants() []tenant.Status { return m.broker.tenants.Status() }
+
+// TenantList returns the tenants of the last SetTenants. The caller must not change them.
+func (m *Manager) TenantList() []Tenant { return m.broker.tenants.Tenants() }
+
+// SetTenants replaces the tenants. Blocks of a tenant over its limit are evicted, the coldest first;
+// those in use stay and count, kept ones included. A new time to live is that of blocks that are stored
+// later. settled is closed as that of Resize. After an error nothing has changed.
+func (m *Manager) SetTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
+	m.quotas.Lock()
+	defer m.quotas.Unlock()
+	return m.setTenants(tenants)
+}
+
+// CheckTenants returns the error with which SetTenants would refuse tenants now.
+func (m *Manager) CheckTenants(tenants []Tenant) error { return m.broker.tenants.Check(tenants) }
+
+// setTenants is SetTenants. The caller holds m.quotas.
+func (m *Manager) setTenants(tenants []Tenant) (settled <-chan struct{}, err error) {
+	if err := m.broker.tenants.Set(tenants); err != nil {
+		return nil, err
+	}
+	return m.broker.trim(), nil
 }
 
 const (

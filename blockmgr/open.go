@@ -89,7 +89,7 @@ func (m *Manager) newPool(ns kv.Namespace) (*Pool, error) {
 	}, operations{p}, &p.mu, p.slots)
 	if b := m.cfg.Budget; b != nil && writeBytes > b.Most() {
 		p.log.Warn("blocks are not written to disk: a block is larger than the write budget ever has left",
-			zap.Uint64("slot_bytes", writeBytes), zap.Uint64("most_bytes", b.Most()))
+			zap.Uint64("write_bytes", writeBytes), zap.Uint64("most_bytes", b.Most()))
 	}
 	m.expectBlocks(p.slotBytes)
 	if !m.cfg.enabled() {

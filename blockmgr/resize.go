@@ -8,6 +8,8 @@ import (
 
 	"github.com/blockyard-ai/blockyard/blockmgr/policy"
 	"github.com/blockyard-ai/blockyard/blockmgr/registry"
+	"github.com/blockyard-ai/blockyard/blockmgr/tenant"
+	"github.com/blockyard-ai/blockyard/blockmgr/tier"
 	"github.com/blockyard-ai/blockyard/internal/bytesize"
 	"github.com/blockyard-ai/blockyard/internal/kv"
 )
@@ -161,7 +163,8 @@ func (b *broker) trimIfLimited() {
 
 // warnBeyond logs that the trimmer has given up.
 func (b *broker) warnBeyond() {
-	b.log.Warn("a tier, a model or a tenant stays beyond its bound: slots in use cannot be given back")
+	b.log.Warn("a tier is larger than its size, or a model or tenant is over its limit: slots in use keep it there. " +
+		"Blockyard tries again when one is released.")
 }
 
 // trimTo gives back what can be given back now. within says that nothing is beyond its bound.
@@ -239,4 +242,93 @@ func poolsOf(pools []*Pool, model string) (own []*Pool) {
 		}
 	}
 	return own
+}
+
+// trimTenants evicts blocks of tenants that are over their limits, a few hundred under one lock. within
+// says that none is any more.
+func (p *Pool) trimTenants() (within bool) {
+	for {
+		var more bool
+		if within, more = p.trimSomeTenants(); !more {
+			return within
+		}
+	}
+}
+
+func (p *Pool) trimSomeTenants() (within, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return true, false
+	}
+	if within, more = p.slots.TrimTenants(); more && p.slots.Disk != nil {
+		p.mover.RequestFlush()
+	}
+	return within, more
+}
+
+// shareTenants evicts a tenant's coldest blocks in other pools for a pool that needs room at the tenant's limit.
+// It evicts only blocks older than the pool's own. done is false when a pool needed room; the loop then looks
+// again after a pause.
+func (b *broker) shareTenants() (done bool) {
+	done = true
+	pools := b.pools()
+	for _, p := range pools {
+		for _, short := range p.takeShort() {
+			done = false
+			for b.tenants.At(short.Tenant).Over(short.Level, short.Bytes) && makeRoom(pools, p, &short) {
+			}
+		}
+	}
+	return done
+}
+
+func (p *Pool) takeShort() []tier.Short {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slots.TakeShort()
+}
+
+// makeRoom makes the pool with the coldest block of a tenant evict, but not pool p, which lacks room. It returns
+// false when no pool has an older block than p.
+func makeRoom(pools []*Pool, p *Pool, short *tier.Short) bool {
+	var from *Pool
+	oldest, next := short.Coldest, short.Coldest // next is the age up to which from has the oldest blocks
+	for _, other := range pools {
+		if other == p {
+			continue
+		}
+		switch age, ok := other.coldestOf(short); {
+		case !ok || age >= next:
+		case age < oldest:
+			from, oldest, next = other, age, oldest
+		default:
+			next = age
+		}
+	}
+	return from != nil && from.giveRoom(short, next)
+}
+
+// coldestOf returns when the pool's coldest block of a tenant was used; ok is false without one to evict.
+func (p *Pool) coldestOf(short *tier.Short) (age tenant.Age, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return 0, false
+	}
+	return p.slots.Coldest(short.Level, short.Tenant)
+}
+
+// giveRoom evicts blocks of a tenant that were used until last, and reports whether there were any.
+func (p *Pool) giveRoom(short *tier.Short, last tenant.Age) (some bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closing {
+		return false
+	}
+	some = p.slots.MakeRoom(short.Level, short.Tenant, short.Bytes, last)
+	if some && short.Level == registry.Disk {
+		p.mover.RequestFlush()
+	}
+	return some
 }

@@ -106,7 +106,7 @@ func TestTrimGivesUpWhileSlotsStayInUse(t *testing.T) {
 				t.Errorf("%d trims are given up, want %d", n, round+1)
 			}
 		}
-		if n := logs.FilterMessageSnippet("stays beyond its bound").Len(); n != 1 {
+		if n := logs.FilterMessageSnippet("a tier is larger than its size").Len(); n != 1 {
 			t.Errorf("%d log lines, want 1", n)
 		}
 		p.wantSized(kv.TierHost, 4, 8)

@@ -144,8 +144,8 @@ func ownerOf(name string) uint64 { return cmp.Or(xxh3.HashString(name), 1) }
 
 func timedOwnerOf(name string) uint64 { return cmp.Or(xxh3.HashStringSeed(name, timedSeed), 1) }
 
-// next is what a Set makes of a table.
-type next struct {
+// state is what a Set makes of a table.
+type state struct {
 	byOwner  map[uint64]Index
 	salts    map[string]uint64
 	accounts []*Account
@@ -183,7 +183,7 @@ func (t *Table) Set(tenants []Tenant) error {
 }
 
 // next returns what the table has after a Set. It changes nothing.
-func (t *Table) next(tenants []Tenant) (*next, error) {
+func (t *Table) next(tenants []Tenant) (*state, error) {
 	salts, err := check(tenants)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (t *Table) next(tenants []Tenant) (*next, error) {
 	if n := len(accounts) - 2; n > MaxTenants {
 		return nil, fmt.Errorf("tenants: %d names since the start, want at most %d", n, MaxTenants)
 	}
-	return &next{byOwner, salts, accounts, listed}, nil
+	return &state{byOwner, salts, accounts, listed}, nil
 }
 
 func (a *Account) set(t *Tenant, listed bool) {

@@ -141,7 +141,7 @@ func (set *Set) Alloc(t *Tier) registry.Ref {
 	}
 	// Drop quarantines a victim whose generation word cannot be written: evict another.
 	for erased := 0; erased < maxErasedVictims; {
-		victim, ok := set.victim(t)
+		victim, ok := set.afterReprieves(t, t.evictionOrder.Victim)
 		if !ok {
 			return registry.NoRef
 		}
@@ -217,14 +217,15 @@ func (set *Set) Obtainable(t *Tier, want int) int {
 // maxReprieves bounds how many blocks one eviction puts back into the order.
 const maxReprieves = 64
 
-// victim returns the slot to evict first. ok is false when no slot may be evicted.
-func (set *Set) victim(t *Tier) (ref registry.Ref, ok bool) {
+// afterReprieves returns the slot that first returns once that slot needs no reprieve. first returns the slot to
+// evict first; ok is false when no slot may be evicted.
+func (set *Set) afterReprieves(t *Tier, first func() (registry.Ref, bool)) (ref registry.Ref, ok bool) {
 	for range maxReprieves {
-		if ref, ok = t.evictionOrder.Victim(); !ok || !set.reprieve(t, ref) {
+		if ref, ok = first(); !ok || !set.reprieve(t, ref) {
 			return ref, ok
 		}
 	}
-	return t.evictionOrder.Victim()
+	return first()
 }
 
 // reprieve gives a disk block whose host copy was used later the age of that copy, puts the block back into

@@ -27,8 +27,8 @@ type Block struct {
 	Position uint32
 	// Seed is the kv.LocalSeed of the request; LoRA and salt determine it.
 	Seed uint64
-	// Owner names the tenant of the request; see tenant.Table.OwnerOf. 0 is none. The Owner of a block of a
-	// record also says whether the block has a time to live.
+	// Owner names the tenant of the request; see tenant.Table.OwnerOf. 0 is none. In a Block made from a
+	// record, Owner also says whether the block has a time to live.
 	Owner uint64
 }
 

@@ -23,8 +23,8 @@ type tenancy struct {
 	// quarantined and held. onErase is called for each new one; nil while the set has no pool.
 	erasing []slotName
 	onErase func()
-	// short has the tenants whose blocks of other pools may have to go for new ones of this pool, and the
-	// bytes of those. onShort is called for each; nil while the set has no pool.
+	// short maps a tenant at its limit to the bytes that this pool wants for the tenant's new blocks.
+	// noteShort calls onShort, which is nil while the set has no pool.
 	short   map[shortName]uint64
 	onShort func()
 	// leaving is true while TakeOut drops the blocks of an extent.
@@ -80,7 +80,7 @@ func (set *Set) MarkOwner(s *Slot, r *storage.Record) (erase bool) {
 	return set.erases(s)
 }
 
-// MarkSlot says whose bytes a granted host slot without a block may have from now on. owner is the owner of
+// MarkSlot notes whose bytes a granted host slot without a block may have from now on. owner is the owner of
 // a block, not 0. A slot that must be overwritten already keeps its tenant.
 func (set *Set) MarkSlot(ref registry.Ref, owner uint64) {
 	if s := set.Host.Slot(ref); !set.erases(s) {
@@ -202,12 +202,7 @@ func (t *Tier) coldestOf(i tenant.Index) (ref registry.Ref, ok bool) {
 
 // coldestOf is Tier.coldestOf after the tenant's disk blocks have the ages of host copies that were used later.
 func (set *Set) coldestOf(t *Tier, i tenant.Index) (ref registry.Ref, ok bool) {
-	for range maxReprieves {
-		if ref, ok = t.coldestOf(i); !ok || !set.reprieve(t, ref) {
-			return ref, ok
-		}
-	}
-	return t.coldestOf(i)
+	return set.afterReprieves(t, func() (registry.Ref, bool) { return t.coldestOf(i) })
 }
 
 // TenantRoom reports whether a block of a tenant may come into a tier, and evicts the tenant's coldest
