@@ -136,19 +136,16 @@ func (a *Agent) openPools(ctx context.Context) error {
 
 // limit sets how much of the tiers models and tenants may have.
 func (a *Agent) limit(l limits.Limits) error {
-	if err := a.checkLimits(l); err != nil {
-		return err
-	}
 	if _, err := a.pools.Manager().SetTenants(l.Tenants); err != nil {
 		return err
 	}
-	_, err := a.pools.Manager().SetModelLimits(l.Models) // valid
+	_, err := a.pools.Manager().SetModelLimits(l.Models)
 	return err
 }
 
-// checkLimits returns the error with which limit would refuse limits now, and nothing changes then.
+// checkLimits returns the error that limit would return. It changes nothing.
 func (a *Agent) checkLimits(l limits.Limits) error {
-	return cmp.Or(blockmgr.CheckLimits(l.Models), a.pools.Manager().CheckTenants(l.Tenants))
+	return cmp.Or(a.pools.Manager().CheckTenants(l.Tenants), blockmgr.CheckLimits(l.Models))
 }
 
 // listenEngines makes the engines' socket and server. It divides the file descriptors of the

@@ -76,8 +76,8 @@ type Config struct {
 	// DiskWriteBudget is how many bytes the disk tier is written in any 24 hours, 0 for no bound, else at
 	// least policy.LeastWriteBudget. The emptier the budget, the more demand a block needs to be written.
 	DiskWriteBudget uint64
-	// DiskKey is where the key is from that encrypts the disk tier; the zero value is no encryption. New loads
-	// it. Tiers.DiskKeyReset empties a tier that was written with another key, or with none.
+	// DiskKey is the source of the key that encrypts the disk tier. The zero value means no encryption. New
+	// loads the key. Tiers.DiskKeyReset empties a tier that was written with another key, or with none.
 	DiskKey sealed.Source
 	// AllowUIDs are the users whose processes may connect; default the agent's own user and
 	// root. With any other user the mode of the socket, and of a directory that the agent
@@ -215,7 +215,7 @@ func (c *Config) Validate() error {
 // validateDiskKey checks the source of the key, which New reads.
 func (c *Config) validateDiskKey() error {
 	if (c.DiskKey.Given() || c.Tiers.DiskKeyReset) && !c.Tiers.Sizes()[1].On() {
-		return errors.New("disk key: the disk size is 0: want a disk tier, or neither a key nor a reset")
+		return errors.New("disk key: the disk size is 0: set a disk size, or remove the key and the reset")
 	}
 	return c.DiskKey.Validate()
 }

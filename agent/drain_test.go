@@ -65,7 +65,15 @@ func TestAgentThatStopsWaitsNoLongerThanItSays(t *testing.T) {
 	c := a.Scheduler(t, 1)
 	a.RawScheduler(t, 2)
 	start := time.Now()
-	<-a.stopping()
+	stopped := a.stopping()
+	agenttest.Eventually(t, "the agent stops at its deadline", func() bool {
+		select {
+		case <-stopped:
+			return true
+		default:
+			return false
+		}
+	})
 	if d := time.Since(start); d < cfg.DrainTimeout {
 		t.Errorf("it took %v, want at least %v", d, cfg.DrainTimeout)
 	}

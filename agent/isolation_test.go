@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -150,7 +151,7 @@ func silent(ctx context.Context, _ *testing.T, a *testAgent) {
 }
 
 // Whatever one client does, no call of another one waits for it: here a client that does not read
-// may be waited for an hour, so that such a call ends with the test's time.
+// may be waited for an hour, so that such a call fails the test.
 func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 	header := func(typ proto.Type, body uint32) []byte {
 		return proto.AppendHeader(nil, proto.Header{Type: typ, Corr: 1, Body: body})
@@ -184,8 +185,13 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 			good := a.Scheduler(t, 1)
 			ctx, cancel := context.WithCancel(t.Context())
 			var done sync.WaitGroup
+			defer done.Wait()
+			defer cancel()
 			done.Go(func() { bad(ctx, t, a) })
-			storePaced(t, good, 150)
+			stored := make(chan error, 1)
+			go func() { stored <- storePaced(ctx, good, 150) }() // ends with its connection at the latest
+			agenttest.Eventually(t, "all prompts are stored", func() bool { return len(stored) > 0 })
+			agenttest.NoError(t, <-stored)
 			cancel()
 			done.Wait()
 			agenttest.Eventually(t, "the client's session ends", func() bool { return a.Stats().Sessions == 1 })
@@ -196,12 +202,14 @@ func TestClientThatMisbehavesHurtsOnlyItself(t *testing.T) {
 
 // storePaced stores n prompts, one in a millisecond at most, so that it goes on for long enough
 // to be disturbed.
-func storePaced(t *testing.T, c *proto.SchedulerClient, n int) {
-	t.Helper()
+func storePaced(ctx context.Context, c *proto.SchedulerClient, n int) error {
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
 	for i := range n {
-		agenttest.StorePrompt(t, c, proto.RequestID{ID: uint64(i)}, i, 1)
+		if err := agenttest.Store(ctx, c, proto.RequestID{ID: uint64(i)}, i, 1); err != nil {
+			return fmt.Errorf("prompt %d: %w", i, err)
+		}
 		<-pace.C
 	}
+	return nil
 }

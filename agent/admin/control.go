@@ -149,7 +149,7 @@ func aboutPools(namespace *string, dryRun bool) string {
 	return text + aboutDryRun(dryRun)
 }
 
-// aboutDryRun ends what a log line says of a request.
+// aboutDryRun returns what the log text of a dry run ends with, else nothing.
 func aboutDryRun(dryRun bool) string {
 	if dryRun {
 		return ", dry run"

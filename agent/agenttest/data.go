@@ -58,13 +58,27 @@ func Content(seed, i int) []byte {
 // StorePrompt stores n blocks of a prompt under request r and closes it.
 func StorePrompt(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, seed, n int) {
 	t.Helper()
-	Open(t, c, r, seed, n)
-	slots := Grant(t, c, r, 0, n)
-	for i, s := range slots {
-		Fill(t, c, s, seed, i)
+	NoError(t, Store(t.Context(), c, r, seed, n))
+}
+
+// Store is StorePrompt for any goroutine: it returns what StorePrompt fails with.
+func Store(ctx context.Context, c *proto.SchedulerClient, r proto.RequestID, seed, n int) error {
+	if err := c.Open(r, "", "", "", Prompt(seed, n)); err != nil {
+		return err
 	}
-	NoError(t, c.Commit(t.Context(), r, slots))
-	CloseRequest(t, c, r)
+	slots, err := grant(ctx, c, r, 0, n)
+	if err != nil {
+		return err
+	}
+	for i, s := range slots {
+		if err := fill(c, s, seed, i); err != nil {
+			return err
+		}
+	}
+	if err := c.Commit(ctx, r, slots); err != nil {
+		return err
+	}
+	return c.CloseRequest(r)
 }
 
 // Open opens request r with n blocks of the prompt of seed.
@@ -83,15 +97,23 @@ func CloseRequest(t *testing.T, c *proto.SchedulerClient, r proto.RequestID) {
 // each. Grant returns the slots in the blocks' order.
 func Grant(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, first, n int) []proto.Slot {
 	t.Helper()
-	got, err := c.Store(t.Context(), r, first, n)
-	if err != nil || len(got.Grants) != n {
-		t.Fatalf("%d of %d blocks were granted (present %d, refused %d), error %v", len(got.Grants), n, got.Present, got.Refused, err)
+	slots, err := grant(t.Context(), c, r, first, n)
+	NoError(t, err)
+	return slots
+}
+
+func grant(ctx context.Context, c *proto.SchedulerClient, r proto.RequestID, first, n int) (slots []proto.Slot, err error) {
+	got, err := c.Store(ctx, r, first, n)
+	if err != nil {
+		return nil, err
 	}
-	var slots []proto.Slot
+	if len(got.Grants) != n {
+		return nil, fmt.Errorf("%d of %d blocks were granted (present %d, refused %d)", len(got.Grants), n, got.Present, got.Refused)
+	}
 	for _, g := range got.Grants {
 		slots = append(slots, g.Slot)
 	}
-	return slots
+	return slots, nil
 }
 
 // Pin looks n blocks of request r up, all of which must be ready, and leaves them pinned.
@@ -107,11 +129,13 @@ func Pin(t *testing.T, c *proto.SchedulerClient, r proto.RequestID, n int) []pro
 // Fill writes block i of the prompt of seed into a slot.
 func Fill(t *testing.T, c *proto.SchedulerClient, s proto.Slot, seed, i int) {
 	t.Helper()
+	NoError(t, fill(c, s, seed, i))
+}
+
+func fill(c *proto.SchedulerClient, s proto.Slot, seed, i int) error {
 	b, err := c.SlotBytes(s)
-	if err != nil {
-		t.Fatal(err)
-	}
 	copy(b, Content(seed, i))
+	return err
 }
 
 // NoError ends the test at an error.

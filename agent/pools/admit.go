@@ -148,7 +148,7 @@ func (a *admission) shareOf(ns *kv.Namespace) (share, error) {
 	return s, nil
 }
 
-// want is wantOf the tiers of now.
+// want returns wantOf for the current tiers.
 func (a *admission) want(all map[kv.NamespaceID]share) resource.Want {
 	return wantOf(a.tiers.Load(), all)
 }

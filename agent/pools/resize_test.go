@@ -2,6 +2,7 @@ package pools
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/zap"
@@ -24,6 +25,7 @@ func TestRefusedResizeIsSeenByNobody(t *testing.T) {
 	}()
 	done := make(chan struct{})
 	var reader sync.WaitGroup
+	var reads atomic.Int64
 	reader.Go(func() {
 		for {
 			select {
@@ -31,13 +33,16 @@ func TestRefusedResizeIsSeenByNobody(t *testing.T) {
 				return
 			default:
 			}
-			if got := s.admission.tiers.Load().HostBytes; got != tiers.HostBytes {
+			got := s.admission.tiers.Load().HostBytes
+			reads.Add(1)
+			if got != tiers.HostBytes {
 				t.Errorf("host size %d is seen, want %d", got, tiers.HostBytes)
 				return
 			}
 		}
 	})
-	for range 200 {
+	before := reads.Load()
+	for i := 0; i < 200 || reads.Load() == before && !t.Failed(); i++ {
 		if _, err := s.Resize(kv.TierHost, 2*tiers.HostBytes, true); err != nil {
 			t.Fatal(err)
 		}
