@@ -206,7 +206,8 @@ func (c *Command) checkStreams(s *agentState) {
 			c.found("events-unreadable", st.Owner, "report the engine's version with recent_bad of GET /v1/stats", "%d frames and %d events could not be read", r.BadFrames, r.BadEvents)
 		case r.Lost > 0:
 			c.found("events-lost", st.Owner, "replay_endpoint and a larger buffer_steps in --kv-events-config", "%d losses, %d failed replays", r.Lost, r.ReplayFailures)
-		// A failed replay without a loss was repeated with success, unless none was ever answered.
+		// Without a loss, a later replay succeeded. If all but at most one replay failed, the engine
+		// answers none.
 		case r.ReplayFailures > 2 && r.ReplayFailures+1 >= r.Replays:
 			c.found("replay-silent", st.Owner, "a replay_endpoint in --kv-events-config that the agent reaches", "%d of %d replays failed", r.ReplayFailures, r.Replays)
 		case st.Health != "exact":

@@ -51,7 +51,7 @@ var causes = []Cause{
 	{"engine-without-events", "agent", Warning, "A connected engine publishes no KV events."},
 	{"engine-silent", "agent", Warning, "The agent has heard no event of an engine that stores blocks."},
 	{"events-lost", "agent", Warning, "Events of an engine were lost and could not be replayed."},
-	{"replay-silent", "agent", Warning, "The engine answers no request to repeat events."},
+	{"replay-silent", "agent", Warning, "The engine answers no replay request."},
 	{"events-unreadable", "agent", Error, "Events of an engine cannot be read."},
 	{"events-dropped", "agent", Warning, "Blocks of events were dropped for a reason that a setting changes."},
 	{"stream-degraded", "agent", Warning, "A stream is degraded without a loss: the agent repairs it, or waits for the engine's list."},

@@ -228,6 +228,17 @@ func TestEveryCauseIsFound(t *testing.T) {
 	}
 }
 
+// TestAnsweredReplaysAreNotSilent: two failures are no pattern, and an engine that answers most replays is not silent.
+func TestAnsweredReplaysAreNotSilent(t *testing.T) {
+	for _, counts := range []string{`"replay_failures":2,"replays":2`, `"replay_failures":3,"replays":9`} {
+		y := newYard(t)
+		replace(y.agent, "/v1/stats", `"replay_failures":0`, counts)
+		if ids, report := y.diagnose(); len(ids) > 0 {
+			t.Errorf("%s: found %q:\n%s", counts, ids, report)
+		}
+	}
+}
+
 // TestVerdictIsTheExitStatus: 1 with an error, 3 with warnings alone, no error of Run without.
 func TestVerdictIsTheExitStatus(t *testing.T) {
 	for want, v := range map[int]Verdict{1: {Errors: 1, Warnings: 2}, 3: {Warnings: 1}} {
