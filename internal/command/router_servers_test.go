@@ -90,8 +90,18 @@ func TestAPlainServerIsAWorker(t *testing.T) {
 		m, err := r.FindBestMatch(ctx, &router.Request{Model: "tiny", Tokens: []uint32{1, 2, 3}})
 		return err == nil && m.Worker.ID == 7
 	}
+	wait := func(what string, holds func() bool) {
+		t.Helper()
+		waittest.Pass(t, func() string {
+			if holds() {
+				return ""
+			}
+			_, servers := call(served.Handler(), "GET", "/v1/servers")
+			return what + ": " + servers
+		})
+	}
 	// The router may know the worker before the directory has its next snapshot.
-	waittest.Until(t, "the server gets requests", func() bool { return routed() && state() == "ready" })
+	wait("the server gets requests", func() bool { return routed() && state() == "ready" })
 	if w := r.Workers()[0]; w.BlockSize != 16 || w.Card.DeviceBlocks != 512 || w.Card.Endpoint != url || w.Card.Taints != "x" {
 		t.Errorf("worker %+v", w)
 	}
@@ -106,15 +116,15 @@ func TestAPlainServerIsAWorker(t *testing.T) {
 	if code, text := call(operators, "POST", "/v1/workers/7/drain"); code != http.StatusOK || text != `{"draining":true,"requests":0,"worker_id":7}`+"\n" {
 		t.Errorf("drain: %d %s", code, text)
 	}
-	waittest.Until(t, "the drained server gets nothing", func() bool { return !routed() && state() == "draining" })
+	wait("the drained server gets nothing", func() bool { return !routed() && state() == "draining" })
 	for path, want := range map[string]int{"/v1/workers/8/drain": 404, "/v1/workers/x/drain": 400, "/v1/workers/7/undrain": 200} {
 		if code, text := call(operators, "POST", path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, text, want)
 		}
 	}
-	waittest.Until(t, "the server gets requests again", routed)
+	wait("the server gets requests again", routed)
 	dead.Store(true)
-	waittest.Until(t, "the dead server gets nothing", func() bool { return !routed() && state() == "unhealthy" })
+	wait("the dead server gets nothing", func() bool { return !routed() && state() == "unhealthy" })
 }
 
 // TestServerFlags: a wrong value names its flag.

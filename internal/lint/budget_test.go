@@ -31,7 +31,7 @@ func exceptions() []exception {
 		{"blockmgr/tier", 14, 3000, "one set of slots under the pool's lock: what a tenant has and what is erased are states of its slots; package tenant took what it could be cut from"},
 		{"lab/engine", 13, 3300, "one simulated engine: scheduler, device blocks and conversations with the agent share requests and blocks; zmqpub took what it could be cut from"},
 		{"router/feed", 12, 3100, "what is believed of a publisher, its queries, its repair and its snapshots change one state under one lock"},
-		{"router/index", 12, 3600, "one state under one lock with lock-free readers: packages runs and groups took what it could be cut from"},
+		{"router/index", 12, 3600, "matching, eviction, repeats and prefetching of one table, changed under one lock and read without: packages runs and groups took what it could be cut from"},
 	}
 }
 

@@ -20,10 +20,10 @@ type simulateCmd struct {
 	JSON     string   `name:"json" help:"File for all numbers." type:"path" placeholder:"FILE"`
 	Page     string   `help:"File for an HTML page with plots." type:"path" placeholder:"FILE"`
 
-	Calibrate bool    `help:"Record a real vLLM on CPU, and compare the simulator with it on another load. Nothing else runs."`
+	Calibrate bool    `help:"Record a real vLLM on CPU, and compare the simulator with it on a held-out load. Nothing else runs."`
 	Table     string  `help:"With --calibrate: file for the recorded engine, for --engine." type:"path" placeholder:"FILE"`
-	Rate      float64 `help:"With --calibrate: requests a second of the other load." default:"10"`
-	Seconds   float64 `help:"With --calibrate: duration of the other load. The recording takes twice as long." default:"75"`
+	Rate      float64 `help:"With --calibrate: requests a second of the held-out load." default:"10"`
+	Seconds   float64 `help:"With --calibrate: duration of the held-out load. The recording takes twice as long." default:"75"`
 	Python    string  `help:"With --calibrate: a python that can import vLLM and interop/calibrate; make simulate has one." type:"path" placeholder:"PYTHON"`
 }
 

@@ -48,7 +48,8 @@ type Options struct {
 	Config string
 	// Ops is the number of operations in a stream, default DefaultOps.
 	Ops int
-	// Encrypt encrypts the disk tiers of all configurations; without it that of one alone.
+	// Encrypt encrypts the disk tiers of all configurations. Without it only "encrypted" has an encrypted
+	// tier.
 	Encrypt bool
 	// Parallel is the number of streams that run at a time, default 4.
 	Parallel int
