@@ -93,9 +93,6 @@ func (u *modelUses) of(model string, lv registry.Level) uint64 {
 	return 0
 }
 
-// modelUsed returns the bytes of the extents of a model's pools in a tier.
-func (b *broker) modelUsed(model string, lv registry.Level) uint64 { return b.uses.of(model, lv) }
-
 // modelLimits returns the models with a bound in a tier.
 func (b *broker) modelLimits(lv registry.Level) map[string]uint64 {
 	bounded := map[string]uint64{}
@@ -164,7 +161,7 @@ func (m *Manager) ModelLimits() map[string]Limit { return *m.broker.limits.Load(
 
 // ModelUse returns the bytes of the extents of a model's pools in a tier.
 func (m *Manager) ModelUse(model string, kind kv.Tier) uint64 {
-	return m.broker.modelUsed(model, levelOf(kind))
+	return m.broker.uses.of(model, levelOf(kind))
 }
 
 func levelOf(kind kv.Tier) registry.Level {
@@ -199,10 +196,7 @@ func (m *Manager) SetModelLimits(limits map[string]Limit) (settled <-chan struct
 
 // setModelLimits is SetModelLimits with limits that are valid. The caller holds m.quotas.
 func (m *Manager) setModelLimits(limits map[string]Limit) (settled <-chan struct{}) {
-	limits = maps.Clone(limits)
-	if limits == nil {
-		limits = map[string]Limit{}
-	}
+	limits = maps.Collect(maps.All(limits)) // a copy that is not nil
 	m.broker.limits.Store(&limits)
 	m.broker.turns.Add(1) // pools that could not grow may try again
 	return m.broker.trim()

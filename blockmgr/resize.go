@@ -184,7 +184,7 @@ func (b *broker) trimTo() (within bool) {
 		}
 		for model, limit := range b.modelLimits(lv) {
 			own := poolsOf(pools, model)
-			within = b.trimPools(own, lv, limit, func() uint64 { return b.modelUsed(model, lv) }) && within
+			within = b.trimPools(own, lv, limit, func() uint64 { return b.uses.of(model, lv) }) && within
 		}
 	}
 	return within
