@@ -78,7 +78,7 @@ archive() {
 
 platforms=()
 for arch in amd64 arm64; do
-	if toolchain "$arch"; then
+	if (toolchain "$arch"); then # its variables are not for the builds below
 		platforms+=("$arch")
 	elif [ -z "$allow_skip" ]; then
 		echo "release.sh: a release has all platforms: install what is missing, or leave linux/$arch out with --allow-skip" >&2
@@ -105,8 +105,7 @@ done
 rm -rf "${out:?}"
 mkdir -p "$out"
 for arch in "${platforms[@]}"; do
-	toolchain "$arch"
-	archive "$arch"
+	(toolchain "$arch" && archive "$arch")
 done
 scripts/wheels.sh "$out"
 "$scratch/provenance" -version "$version" -commit "$commit" -builder "$BUILDER_ID" "$out" >"$scratch/statement"
