@@ -290,14 +290,15 @@ static void no_copy_waits_for_a_pin(void)
 	pthread_t pinner;
 	double until = seconds() + 30;
 	start(&w, 0);
+	uint64_t before = fence(&w);
 	fake_hold_pins(1);
 	CHECK(!pthread_create(&pinner, NULL, pin_first, &w));
 	for (; !fake_held_pins(); nap(50000))
 		CHECK(seconds() < until);
+	add(&w, BY_LOAD, 3, 20, 30, before);
+	CHECK(wait_end(&w).ok && equal(&w, 3, 20, 30));
 	add(&w, BY_STORE, 3, 7, 30, fence(&w));
 	CHECK(wait_end(&w).ok && equal(&w, 3, 7, 30));
-	add(&w, BY_LOAD, 3, 20, 30, fence(&w));
-	CHECK(wait_end(&w).ok && equal(&w, 3, 20, 30));
 	by_cuda_calls(w.cuda, &batches, &singles);
 	CHECK(fake_held_pins() && !batches && singles);
 	fake_hold_pins(0);
