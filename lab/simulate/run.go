@@ -107,7 +107,7 @@ func Run(ctx context.Context, o Options) ([]Table, error) {
 	}
 	var policies []policy.Policy
 	for _, p := range policy.All() {
-		if len(o.Policies) == 0 && p.Queue == nil || slices.Contains(o.Policies, p.Name) {
+		if len(o.Policies) == 0 && !p.OnlyNamed || slices.Contains(o.Policies, p.Name) {
 			policies = append(policies, p)
 		}
 	}

@@ -79,7 +79,7 @@ func formSettings() []Setting {
 		{Name: "objective", Group: GroupScore, Since: "Blockyard",
 			Flags:   []string{"objective"},
 			Env:     []string{"BLOCKYARD_ROUTER_OBJECTIVE"},
-			Meaning: "Parts of a price that count: time to the first token, time of the answer and cost to others (balanced); without the time of the answer (ttft), which brings first tokens sooner and may slow answers; or time of the machine and cost to others (throughput), which serves most tokens and may let single requests wait.",
+			Meaning: "Parts of a price that count: time to the first token, time of the answer and cost to others (balanced); without the time of the answer (ttft), which brings first tokens sooner and may slow answers; or time of the machine and cost to others alone (throughput), which lets single requests wait.",
 			domain:  domain{words: Objectives}, def: ObjectiveBalanced, at: func(c *Config) any { return &c.Objective },
 			noEffect: notKVMode},
 		{Name: "worker_type", Group: GroupScore, Since: "Blockyard",

@@ -191,7 +191,7 @@ func (e *Estimator) priceOf(c *column, t *Terms, in *schedule.Selection, m int, 
 	best := priced(h, w.Compute)
 	if disk > 0 {
 		h[kv.TierDisk] = 0
-		if other := priced(h, w.Compute+float64(disk)*float64(in.Request.BlockSize)); other.Total(price.TTFT) < best.Total(price.TTFT) {
+		if other := priced(h, w.Compute+float64(disk)*float64(in.Request.BlockSize)); other.TTFT+other.Imposed < best.TTFT+best.Imposed {
 			return other
 		}
 	}

@@ -18,7 +18,8 @@ func (computes) Prices(in *Selection, prices []price.Price) (why string, ok bool
 		h := in.Request.hitsOf(int32(m))
 		cached := float64(LocalTokens(h, in.Request.BlockSize))
 		wait, compute := float64(in.Loads.PrefillTokens[m]), float64(in.Request.Tokens)-cached
-		prices[k] = price.Price{Wait: wait, TTFT: wait + compute + 1.6*float64(h[kv.TierHost]), Imposed: compute, Cached: cached}
+		ms := wait + compute + 1.6*float64(h[kv.TierHost])
+		prices[k] = price.Price{Wait: wait, TTFT: ms, Machine: ms, Imposed: compute, Cached: cached}
 	}
 	return "", true
 }
@@ -27,7 +28,7 @@ func (computes) Prices(in *Selection, prices []price.Price) (why string, ok bool
 // computes the start, and others join it while waiting for it costs less than computing it again. The
 // credit ends with the requests, and the index's hits replace it.
 func TestAPrefixThatIsComputedIsCreditedWhereItIs(t *testing.T) {
-	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.TTFT, computes{} })
+	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.Throughput, computes{} })
 	members := fleet(3)
 	ask := func(id string, tokens int, hits ...index.Hit) Result {
 		t.Helper()
@@ -94,7 +95,7 @@ func TestWeightsGetNoCredit(t *testing.T) {
 // TestACancelledPrefixIsComputedByAnother: a request ends before its prompt is computed. The oldest one that
 // awaits the prefix computes it, and later ones await that.
 func TestACancelledPrefixIsComputedByAnother(t *testing.T) {
-	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.TTFT, computes{} })
+	s := newScheduler(t, func(o *Options) { o.Config.Price, o.Config.Objective, o.Estimator = true, price.Throughput, computes{} })
 	members := fleet(1)
 	ask := func(id string) {
 		t.Helper()

@@ -23,7 +23,8 @@ func (w *waits) Prices(in *Selection, prices []price.Price) (why string, ok bool
 	for k := range prices {
 		m := in.At(k)
 		wait := float64(in.Loads.PrefillTokens[m])
-		prices[k] = price.Price{Wait: wait, TTFT: wait + w.base[in.Members.List[m].Worker.ID]}
+		ms := wait + w.base[in.Members.List[m].Worker.ID]
+		prices[k] = price.Price{Wait: wait, TTFT: ms, Machine: ms}
 	}
 	return "", true
 }
@@ -31,7 +32,7 @@ func (w *waits) Prices(in *Selection, prices []price.Price) (why string, ok bool
 // inPricedLine is inLine with prices, of the objective that counts a wait once, and a longest wait of 5 seconds.
 func inPricedLine(t *testing.T, base map[kv.WorkerID]float64, change func(*Options), test func(*testing.T, *line)) {
 	inLine(t, len(base), func(o *Options) {
-		o.Config.Price, o.Config.Objective, o.Estimator, o.Queue.MaxWait = true, price.TTFT, &waits{base}, 5*time.Second
+		o.Config.Price, o.Config.Objective, o.Estimator, o.Queue.MaxWait = true, price.Throughput, &waits{base}, 5*time.Second
 		if change != nil {
 			change(o)
 		}

@@ -123,9 +123,9 @@ function occupancy(page) {
       ['Device', cell('device', (v) => `${number(v)} blocks`)], ['Host', cell('host', bytes)], ['Disk', cell('disk', bytes)]], rows, (r) => r.model));
 }
 
-// The parts of a price that its cost adds, by the objective. A balanced price counts a wait six times:
+// The parts of a price that its cost adds, by the objective. A wait counts six times:
 // once in ttft and five times in again.
-const objectives = { balanced: ['ttft', 'again', 'decode', 'imposed'], ttft: ['ttft', 'imposed'], throughput: ['machine', 'imposed'] };
+const objectives = { balanced: ['ttft', 'again', 'decode', 'imposed'], ttft: ['ttft', 'again', 'imposed'], throughput: ['machine', 'imposed'] };
 const partNames = { wait: 'wait', again: 'wait, counted again', prompt: 'prompt', decode: 'answer', imposed: 'cost to others', machine: 'machine', prefill: 'prompt', load: 'blocks active' };
 const partKinds = { wait: 'external', again: 'external', prompt: 'device', decode: 'host', imposed: 'other', machine: 'device', prefill: 'device', load: 'host' };
 

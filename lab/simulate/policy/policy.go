@@ -7,6 +7,7 @@ import (
 	"github.com/blockyard-ai/blockyard/internal/kv"
 	"github.com/blockyard-ai/blockyard/router/schedule"
 	"github.com/blockyard-ai/blockyard/router/schedule/modes"
+	"github.com/blockyard-ai/blockyard/router/schedule/price"
 	"github.com/blockyard-ai/blockyard/router/schedule/queue"
 )
 
@@ -44,8 +45,10 @@ type Policy struct {
 	Configure func(c *schedule.Config)
 	// Priced policies need an estimator. Oracle gives it the true parameters and lengths.
 	Priced, Oracle bool
-	// Queue says when requests wait in the router; nil never. Such a policy runs only when it is named.
+	// Queue says when requests wait in the router; nil never.
 	Queue *queue.Options
+	// OnlyNamed policies run only when they are named.
+	OnlyNamed bool
 }
 
 // queued returns the options of a queue in which a request waits while all workers have more than a step of
@@ -53,6 +56,11 @@ type Policy struct {
 func queued(maxWait time.Duration) *queue.Options {
 	step := 1.0
 	return &queue.Options{Class: queue.Class{Threshold: &step}, MaxWait: maxWait}
+}
+
+// objective returns a Configure that sets the objective of prices.
+func objective(o price.Objective) func(*schedule.Config) {
+	return func(c *schedule.Config) { c.Objective = o }
 }
 
 // All returns the policies in the order of reports.
@@ -74,8 +82,10 @@ func All() []Policy {
 		{Name: "mooncake", About: "conductor: least expected time to the first token", Selector: func(c Context) schedule.Selector { return &conductor{c} }},
 		{Name: "weights", About: "Dynamo's formula with Blockyard's tuned weights", Configure: (*schedule.Config).Tune},
 		{Name: "price", About: "expected milliseconds, with what the request costs others", Priced: true},
-		{Name: "price-queue", About: "price, and requests wait while all workers are busy", Priced: true, Queue: queued(0)},
-		{Name: "price-wait", About: "price, and requests wait for a better worker, at most five seconds", Priced: true, Queue: queued(5 * time.Second)},
+		{Name: "price-ttft", About: "price with the objective ttft", Configure: objective(price.TTFT), Priced: true, OnlyNamed: true},
+		{Name: "price-throughput", About: "price with the objective throughput", Configure: objective(price.Throughput), Priced: true, OnlyNamed: true},
+		{Name: "price-queue", About: "price, and requests wait while all workers are busy", Priced: true, Queue: queued(0), OnlyNamed: true},
+		{Name: "price-wait", About: "price, and requests wait for a better worker, at most five seconds", Priced: true, Queue: queued(5 * time.Second), OnlyNamed: true},
 		{Name: "oracle", About: "price with true parameters and lengths", Priced: true, Oracle: true},
 	}
 }

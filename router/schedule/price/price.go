@@ -27,7 +27,7 @@ const (
 	// Balanced adds the time to the first token, of which Wait counts WaitWeight times, the time of the answer
 	// and the cost to other requests.
 	Balanced Objective = iota
-	// TTFT leaves out the time of the answer.
+	// TTFT is Balanced without the time of the answer.
 	TTFT
 	// Throughput adds the time of the machine and the cost to other requests.
 	Throughput
@@ -46,19 +46,20 @@ func (o Objective) String() string {
 	return fmt.Sprintf("objective(%d)", uint8(o))
 }
 
-// WaitWeight is how often a millisecond of waiting counts in a balanced price. A wait is the least certain
+// WaitWeight is how often a millisecond of waiting counts, but for Throughput. A wait is the least certain
 // part: it grows with every stall of the worker and with every long prompt ahead.
 const WaitWeight = 6
 
 // Total returns the milliseconds by which workers are compared.
 func (p *Price) Total(o Objective) float64 {
+	first := p.TTFT + (WaitWeight-1)*p.Wait
 	switch o {
 	case TTFT:
-		return p.TTFT + p.Imposed
+		return first + p.Imposed
 	case Throughput:
 		return p.Machine + p.Imposed
 	}
-	return p.TTFT + (WaitWeight-1)*p.Wait + p.Decode + p.Imposed
+	return first + p.Decode + p.Imposed
 }
 
 // Usable reports whether all parts are finite and not negative.

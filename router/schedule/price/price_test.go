@@ -6,13 +6,13 @@ import (
 	"github.com/blockyard-ai/blockyard/router/schedule/price"
 )
 
-// TestTotal: each objective adds its parts, and a balanced price counts a wait, which is a part of the time
-// to the first token, WaitWeight times in all.
+// TestTotal: each objective adds its parts. A wait is a part of the time to the first token, and counts
+// WaitWeight times in all.
 func TestTotal(t *testing.T) {
 	p := price.Price{Wait: 10, TTFT: 100, Decode: 1000, Machine: 10_000, Imposed: 100_000}
 	for objective, want := range map[price.Objective]float64{
 		price.Balanced:   100 + (price.WaitWeight-1)*10 + 1000 + 100_000,
-		price.TTFT:       100 + 100_000,
+		price.TTFT:       100 + (price.WaitWeight-1)*10 + 100_000,
 		price.Throughput: 10_000 + 100_000,
 	} {
 		if got := p.Total(objective); got != want {
